@@ -1,0 +1,46 @@
+# The README's commands, each complete on its own on a fresh machine.
+#   make demo    set up, build, and train: real text, a hang on purpose, its recovery, the summary
+#   make test    set up, build, and run every test
+PRESET ?= dev
+BUILD := build/$(PRESET)
+# Two jobs of LibTorch headers take about 1.5 GB each: never more jobs than cores.
+JOBS ?= $(shell nproc)
+
+.PHONY: all setup configure demo test test-fast lint format package clean
+
+all: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+
+setup:
+	@tools/setup
+
+configure: setup
+	@tools/configure $(PRESET)
+
+demo: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-worker
+	@tools/demo $(BUILD)
+
+test: all
+	@tools/fetch-tokenizer > /dev/null
+	@tools/run-tests $(BUILD)
+
+# The tests that need no LibTorch: seconds.
+test-fast:
+	@tools/setup --without-torch
+	@tools/configure $(PRESET) -DNSA_WITH_TORCH=OFF
+	@cmake --build $(BUILD) -j $(JOBS)
+	@tools/run-tests $(BUILD) --exclude torch --exclude e2e
+
+lint:
+	@tools/lint
+
+format:
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-19 -i
+
+package: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cd $(BUILD) && cpack
+
+clean:
+	rm -rf build

@@ -1,0 +1,60 @@
+#include "cli/connect.h"
+#include "cli/hints.h"
+#include "cli/parts.h"
+
+#include <algorithm>
+
+namespace nsa::cli {
+
+namespace {
+
+constexpr Duration kVerifyTimeout = std::chrono::minutes(30); // reads every byte
+
+Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+  const std::string run = arguments.text("RUN");
+  NSA_TRY_ASSIGN(
+      const auto answer,
+      daemon.get(client::run_target(run, verify ? "/checkpoints?verify" : "/checkpoints"),
+                 verify ? kVerifyTimeout : client::Daemon::kTimeout));
+  NSA_TRY_ASSIGN(const auto views, client::read_items<wire::CheckpointView>(answer));
+  if (context.output == Output::kJson)
+    context.io.out << answer.dump() << "\n";
+  else if (views.empty())
+    context.io.err << "no checkpoints yet\n";
+  else
+    context.io.out << render::checkpoints_table(views, WallTime::now(), view_options(context));
+  const bool corrupt = std::any_of(views.begin(), views.end(),
+                                   [](const auto& view) { return view.state == "corrupt"; });
+  return verify && corrupt ? Exit::kFailed : Exit::kDone;
+}
+
+} // namespace
+
+Verb ckpt_ls_verb() {
+  Verb verb;
+  verb.name = "ckpt ls";
+  verb.summary = "List the checkpoints of a run";
+  verb.positionals = {run_argument()};
+  verb.options = {{"verify", 0, ValueType::kFlag, "", "read every byte first, as `ckpt verify`"}};
+  verb.examples = {{"nsactl ckpt ls k3fm2 -o wide", "with their folders"}};
+  verb.run = [](const Arguments& arguments, Context& context) {
+    return show(arguments, context, arguments.has("verify"));
+  };
+  return verb;
+}
+
+Verb ckpt_verify_verb() {
+  Verb verb;
+  verb.name = "ckpt verify";
+  verb.summary = "Read every byte of a run's checkpoints and compare the checksums";
+  verb.detail = "Exit code 1 when one is damaged. Resume never uses a damaged checkpoint.";
+  verb.positionals = {run_argument()};
+  verb.examples = {{"nsactl ckpt verify k3fm2", "before a long resume"}};
+  verb.run = [](const Arguments& arguments, Context& context) {
+    return show(arguments, context, true);
+  };
+  return verb;
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,139 @@
+#include "cli/client/daemon.h"
+
+#include "cli/client/start.h"
+#include "common/net/http.h"
+#include "common/net/paths.h"
+#include "common/wire/error_view.h"
+
+#include <thread>
+
+namespace nsa::client {
+
+namespace {
+
+const std::vector<std::pair<std::string, std::string>>& version_header() {
+  static const std::vector<std::pair<std::string, std::string>> header = {
+      {"Nsa-Api", std::to_string(wire::kApiVersion)}};
+  return header;
+}
+
+Refusal refusal_of(const net::ClientResponse& response) {
+  const auto json = nlohmann::json::parse(response.body, nullptr, false);
+  if (json.is_object() && json.contains("what")) {
+    if (auto view = read_as<wire::ErrorView>(json)) {
+      Refusal refusal{wire::to_error(*view), view->problems};
+      // A daemon of another version cannot be used, much as one that is not there.
+      if (response.status == 426) refusal.error.code = ErrorCode::kUnavailable;
+      return refusal;
+    }
+  }
+  return {{ErrorCode::kInternal,
+           "nsad answered with status " + std::to_string(response.status) + ": " + response.body,
+           ""},
+          {}};
+}
+
+} // namespace
+
+std::string run_target(std::string_view run, std::string_view rest) {
+  return "/v1/runs/" + net::encode_component(run) + std::string(rest);
+}
+
+Result<Daemon> Daemon::connect(const Place& place) {
+  NSA_TRY_ASSIGN(const net::NodePaths paths, net::user_paths());
+  const std::vector<std::string> candidates =
+      place.socket.empty() ? paths.socket_candidates : std::vector<std::string>{place.socket};
+  for (const std::string& candidate : candidates) {
+    const auto client = net::HttpClient::connect_unix(candidate);
+    if (client) return Daemon(candidate, false);
+    if (client.error().code != ErrorCode::kUnavailable) return fail(client.error());
+  }
+  const std::string looked =
+      candidates.size() == 1 ? "" : " (looked at " + std::to_string(candidates.size()) + " places)";
+  // A socket that was named is somebody's own arrangement: nsad on demand would listen elsewhere.
+  const bool named = !place.socket.empty() || candidates.size() == 1;
+  if (!place.may_start || named)
+    return fail(ErrorCode::kUnavailable, "no nsad listens on " + candidates.front() + looked,
+                named ? "start nsad there, or leave out --socket and NSA_SOCKET"
+                      : "nsactl daemon start");
+  NSA_TRY(start_daemon(place.program_dir, paths));
+  return Daemon(paths.socket, true);
+}
+
+tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
+                                                   const std::string& target,
+                                                   const nlohmann::json* body, Duration timeout) {
+  net::ClientRequest request{method, target, version_header(), ""};
+  if (body && !body->is_null()) request.body = body->dump();
+  // 503: not yet, and soon (a run that is just ending, say). Asked again for as long as a person
+  // waits.
+  constexpr Duration kPatience = std::chrono::seconds(10), kPause = std::chrono::milliseconds(50);
+  const MonotonicTime give_up = MonotonicTime::now() + kPatience;
+  Result<net::ClientResponse> response;
+  do {
+    auto client = net::HttpClient::connect_unix(socket_);
+    if (!client) return tl::unexpected(Refusal{client.error(), {}});
+    response = client->send(request, timeout);
+    if (!response) return tl::unexpected(Refusal{response.error(), {}});
+    if (response->status != 503) break;
+    std::this_thread::sleep_for(kPause);
+  } while (MonotonicTime::now() < give_up);
+  if (response->status != 200) return tl::unexpected(refusal_of(*response));
+  auto json = nlohmann::json::parse(response->body, nullptr, false);
+  if (json.is_discarded())
+    return tl::unexpected(Refusal{{ErrorCode::kCorrupt, "nsad's answer is not JSON", ""}, {}});
+  return json;
+}
+
+Result<nlohmann::json> Daemon::get(const std::string& target, Duration timeout) {
+  auto answer = call("GET", target, nullptr, timeout);
+  if (!answer) return fail(std::move(answer).error().error);
+  return std::move(*answer);
+}
+
+Result<nlohmann::json> Daemon::post(const std::string& target, const nlohmann::json& body) {
+  auto answer = call("POST", target, &body, kTimeout);
+  if (!answer) return fail(std::move(answer).error().error);
+  return std::move(*answer);
+}
+
+Result<nlohmann::json> Daemon::remove(const std::string& target) {
+  auto answer = call("DELETE", target, nullptr, kTimeout);
+  if (!answer) return fail(std::move(answer).error().error);
+  return std::move(*answer);
+}
+
+tl::expected<nlohmann::json, Refusal> Daemon::submit(const std::string& target,
+                                                     const nlohmann::json& body) {
+  return call("POST", target, &body, kTimeout);
+}
+
+Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOptions& options) {
+  NSA_TRY_ASSIGN(net::HttpClient client, net::HttpClient::connect_unix(socket_));
+  Status failure;
+  net::LineReader reader;
+  reader.tick = options.tick;
+  reader.interrupt_fd = options.interrupt_fd;
+  reader.line = [&](std::string_view text) {
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (json.is_discarded()) {
+      failure = fail(ErrorCode::kCorrupt, "nsad sent a line that is not JSON");
+      return false;
+    }
+    if (json.is_object() && json.value("type", "") == "cut-off") {
+      failure = fail(ErrorCode::kExhausted,
+                     "nsad cut this stream off: " + json.value("what", std::string()),
+                     "follow again; what was missed is in `nsactl events` and `nsactl logs`");
+      return false;
+    }
+    return options.line(json);
+  };
+  NSA_TRY_ASSIGN(const net::StreamedResponse answer,
+                 client.send_streaming({"GET", target, version_header(), ""}, kTimeout, reader));
+  if (!failure) return fail(failure.error());
+  if (answer.end == net::StreamEnd::kEnded && answer.response.status != 200)
+    return fail(refusal_of(answer.response).error);
+  return answer.end;
+}
+
+} // namespace nsa::client

@@ -1,0 +1,74 @@
+#include "cli/command.h"
+
+#include "cli/help.h"
+#include "cli/parser.h"
+#include "cli/render/problems.h"
+
+#include <cstdlib>
+
+namespace nsa::cli {
+
+namespace {
+
+bool is_set(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value && *value;
+}
+
+bool can_unicode() {
+  for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    if (!is_set(variable)) continue;
+    const std::string value = std::getenv(variable);
+    return value.find("UTF-8") != std::string::npos || value.find("utf8") != std::string::npos ||
+           value.find("UTF8") != std::string::npos;
+  }
+  // Nothing said: containers and ssh commonly say nothing, their terminals are UTF-8 anyway.
+  return true;
+}
+
+int report(const Error& error, std::ostream& err) {
+  err << render::error_text(error);
+  return static_cast<int>(exit_of(error.code));
+}
+
+} // namespace
+
+bool wants_colour(const std::string& option, bool is_terminal) {
+  if (option == "always") return true;
+  if (option == "never" || is_set("NO_COLOR")) return false;
+  if (is_set("CLICOLOR_FORCE")) return true;
+  const char* terminal = std::getenv("TERM");
+  return is_terminal && !(terminal && std::string_view(terminal) == "dumb");
+}
+
+int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& words,
+                const Terminal& terminal) {
+  const auto parsed = parse_command(verbs, words);
+  if (!parsed) return report(parsed.error(), terminal.err);
+  if (parsed->help) {
+    const auto page = help_page(verbs, *parsed->help);
+    if (!page) return report(page.error(), terminal.err);
+    terminal.out << *page;
+    return 0;
+  }
+  Io io{terminal.out, terminal.err, terminal.in};
+  io.out_is_terminal = terminal.out_is_terminal;
+  io.err_is_terminal = terminal.err_is_terminal;
+  io.colour = wants_colour(parsed->globals.text("color", "auto"), terminal.out_is_terminal);
+  io.unicode = can_unicode();
+  io.width = terminal.out_is_terminal ? (terminal.width > 0 ? terminal.width : 80) : 0;
+  Context context{io};
+  const std::string output = parsed->globals.text("output", "table");
+  context.output = output == "json"   ? Output::kJson
+                   : output == "wide" ? Output::kWide
+                                      : Output::kTable;
+  context.quiet = parsed->globals.has("quiet");
+  context.socket = parsed->globals.text("socket");
+  context.may_start = !parsed->globals.has("no-start");
+  context.program_dir = terminal.program_dir;
+  const auto done = parsed->verb->run(parsed->arguments, context);
+  io.out.flush();
+  return done ? static_cast<int>(*done) : report(done.error(), io.err);
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,28 @@
+// One call of nsactl, from words to exit code. main() gives it the real streams, tests their own.
+#pragma once
+
+#include "cli/verb.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::cli {
+
+// What the process offers, before --color and the environment have their say.
+struct Terminal {
+  std::ostream& out;
+  std::ostream& err;
+  std::istream& in;
+  bool out_is_terminal = false, err_is_terminal = false;
+  int width = 0;           // columns; 0: unknown
+  std::string program_dir; // folder of the running program
+};
+
+int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& words,
+                const Terminal& terminal);
+
+// Colour: off by --color=never, NO_COLOR, TERM=dumb or no terminal; on by --color=always or
+// CLICOLOR_FORCE. The option beats the environment.
+bool wants_colour(const std::string& option, bool is_terminal);
+
+} // namespace nsa::cli

@@ -1,0 +1,85 @@
+// nsactl config validate|show: a run file, looked at without a daemon.
+#include "cli/parts.h"
+#include "cli/run_file.h"
+#include "common/spec/spec_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace nsa::cli {
+
+namespace {
+
+nlohmann::json problem_json(const spec::Problem& p) {
+  return {{"file", p.file}, {"line", p.line}, {"column", p.column},
+          {"key", p.key},   {"what", p.what}, {"next", p.next}};
+}
+
+Result<Exit> validate(const Arguments& arguments, Context& context) {
+  NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+  if (context.output == Output::kJson) { // a program wants the list, not the pictures
+    const auto parsed = spec::parse_run_file(file.text, file.name, arguments.all("set"));
+    nlohmann::json problems = nlohmann::json::array();
+    for (const spec::Problem& problem : parsed.problems)
+      problems.push_back(problem_json(problem));
+    context.io.out << nlohmann::json{{"schema_version", 1},
+                                     {"valid", parsed.problems.empty()},
+                                     {"problems", problems},
+                                     {"warnings", parsed.problems.empty()
+                                                      ? spec::warnings(parsed.spec)
+                                                      : std::vector<std::string>{}}}
+                          .dump(2)
+                   << "\n";
+    return parsed.problems.empty() ? Exit::kDone : Exit::kUsage;
+  }
+  NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
+  for (const std::string& warning : spec::warnings(parsed.spec))
+    context.io.err << "warning: " << warning << "\n";
+  context.io.out << file.name << " is right (" << parsed.set_keys.size() << " keys set)\n";
+  return Exit::kDone;
+}
+
+Result<Exit> show(const Arguments& arguments, Context& context) {
+  spec::RunSpec spec;
+  if (!arguments.has("defaults")) {
+    if (!arguments.has("FILE"))
+      return fail(ErrorCode::kInvalidArgument, "`config show` needs a FILE, or --defaults");
+    NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+    NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
+    spec = parsed.spec;
+  }
+  if (context.output == Output::kJson)
+    context.io.out << spec::to_json(spec).dump(2) << "\n";
+  else
+    context.io.out << spec::print_toml(spec, !context.quiet);
+  return Exit::kDone;
+}
+
+} // namespace
+
+Verb config_validate_verb() {
+  Verb verb;
+  verb.name = "config validate";
+  verb.summary = "Check a run file and show every mistake in it";
+  verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
+  verb.options = {set_option()};
+  verb.examples = {{"nsactl config validate run.toml", "all mistakes, each under its line"}};
+  verb.run = validate;
+  return verb;
+}
+
+Verb config_show_verb() {
+  Verb verb;
+  verb.name = "config show";
+  verb.summary = "Print a run file with every default filled in";
+  verb.detail = "Each key comes with its meaning; --quiet leaves the comments out.";
+  verb.positionals = {{"FILE", ValueType::kPath, "run file; not with --defaults", false}};
+  verb.options = {
+      set_option(),
+      {"defaults", 0, ValueType::kFlag, "", "the defaults themselves: a start for a new file"}};
+  verb.examples = {{"nsactl config show --defaults > run.toml", "a run file to begin with"},
+                   {"nsactl config show run.toml --set train.steps=10", "what a run would get"}};
+  verb.run = show;
+  return verb;
+}
+
+} // namespace nsa::cli

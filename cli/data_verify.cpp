@@ -1,0 +1,41 @@
+// nsactl data verify: every byte of a data set against its manifest.
+#include "cli/data_common.h"
+#include "common/dataset/dataset.h"
+
+#include <nlohmann/json.hpp>
+
+namespace nsa::cli {
+namespace {
+
+Result<Exit> run(const Arguments& arguments, Context& context) {
+  const std::filesystem::path folder = arguments.text("FOLDER");
+  NSA_TRY_ASSIGN(const auto findings, dataset::verify(folder));
+  if (context.output == Output::kJson) {
+    nlohmann::ordered_json json = {{"folder", folder.string()},
+                                   {"sound", findings.empty()},
+                                   {"findings", nlohmann::json::array()}};
+    for (const auto& finding : findings)
+      json["findings"].push_back({{"file", finding.file}, {"what", finding.what}});
+    context.io.out << json.dump(2) << '\n';
+  } else {
+    for (const auto& finding : findings)
+      context.io.out << finding.file << ": " << finding.what << '\n';
+    if (findings.empty()) context.io.out << folder.string() << ": sound\n";
+  }
+  return findings.empty() ? Exit::kDone : Exit::kFailed;
+}
+
+} // namespace
+
+Verb data_verify_verb() {
+  Verb verb;
+  verb.name = "data verify";
+  verb.summary = "Check every byte of a data set against its manifest";
+  verb.detail = "Looks on after a fault and names every file that is wrong. Exit code 1 if one is.";
+  verb.positionals = {{"FOLDER", ValueType::kPath, "the data set"}};
+  verb.examples = {{"nsactl data verify data/mine", "sizes, checksums, token ids"}};
+  verb.run = run;
+  return verb;
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,85 @@
+#include "cli/client/interrupt.h"
+#include "cli/connect.h"
+#include "cli/parts.h"
+#include "cli/render/follow_screen.h"
+
+namespace nsa::cli {
+
+namespace {
+
+constexpr size_t kPage = 1000;
+
+std::string base_target(const Arguments& arguments) {
+  return arguments.has("RUN") ? client::run_target(arguments.text("RUN"), "/events") : "/v1/events";
+}
+
+Result<std::vector<wire::EventView>> fetch_all(client::Daemon& daemon, const std::string& target) {
+  std::vector<wire::EventView> events;
+  while (true) {
+    const int64_t after = events.empty() ? 0 : events.back().sequence;
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "?limit=" + std::to_string(kPage) +
+                                                 "&after=" + std::to_string(after)));
+    NSA_TRY_ASSIGN(const auto page, client::read_items<wire::EventView>(answer));
+    events.insert(events.end(), page.begin(), page.end());
+    if (page.size() < kPage) return events;
+  }
+}
+
+void print(const wire::EventView& event, bool with_run, Context& context) {
+  const auto view = view_options(context);
+  std::string line = render::event_line(event, WallTime::now(), view.style, view.wide);
+  if (with_run) line = event.run + " " + line;
+  context.io.out << line << "\n";
+}
+
+Result<Exit> run_events(const Arguments& arguments, Context& context) {
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+  const bool json = context.output == Output::kJson, all = !arguments.has("RUN");
+  const std::string target = base_target(arguments);
+  if (!arguments.has("follow")) {
+    NSA_TRY_ASSIGN(const auto events, fetch_all(daemon, target));
+    if (json) context.io.out << nlohmann::json{{"items", events}}.dump() << "\n";
+    for (const wire::EventView& event : events)
+      if (!json) print(event, all, context);
+    return Exit::kDone;
+  }
+  const client::Interrupt interrupt;
+  Status failure;
+  client::FollowOptions options;
+  options.interrupt_fd = interrupt.fd();
+  options.line = [&](const nlohmann::json& line) {
+    if (json) {
+      context.io.out << line.dump() << std::endl;
+      return context.io.out.good();
+    }
+    const auto event = client::read_as<wire::EventView>(line);
+    if (!event) return failure = fail(event.error()), false;
+    print(*event, all, context);
+    context.io.out.flush();
+    return context.io.out.good();
+  };
+  NSA_TRY_ASSIGN(const net::StreamEnd end, daemon.follow(target + "?follow", options));
+  if (!failure) return fail(failure.error());
+  if (end != net::StreamEnd::kInterrupted) return Exit::kDone;
+  context.io.err << "detached; the run goes on\n";
+  return Exit::kInterrupted;
+}
+
+} // namespace
+
+Verb events_verb() {
+  Verb verb;
+  verb.name = "events";
+  verb.summary = "Print what happened: states, failures, hangs with their evidence, checkpoints";
+  verb.positionals = {run_argument()};
+  verb.positionals[0].required = false;
+  verb.positionals[0].meaning += " (default: all runs)";
+  verb.options = {follow_option("go on as events come, until the run ends")};
+  verb.examples = {{"nsactl events k3fm2", "why a run is in its state"},
+                   {"nsactl events -f", "everything on this node"},
+                   {"nsactl events k3fm2 -o json", "with what each event rests on"}};
+  verb.run = run_events;
+  return verb;
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,299 @@
+#include "cli/parser.h"
+
+#include "common/base/text.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+namespace nsa::cli {
+
+namespace {
+
+std::string first_word(const std::string& name) {
+  return name.substr(0, name.find(' '));
+}
+
+std::vector<std::string> names_of(const Option& option) {
+  std::vector<std::string> names = {"--" + option.name};
+  if (option.letter != 0) names.push_back(std::string("-") + option.letter);
+  return names;
+}
+
+tl::unexpected<Error> usage(std::string what, std::string next = {}) {
+  return fail(ErrorCode::kInvalidArgument, std::move(what), std::move(next));
+}
+
+// Index of the first word that is no global option and not the value of one.
+size_t find_verb(const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i].empty() || words[i][0] != '-') return i;
+    for (const Option& option : global_options()) {
+      const auto names = names_of(option);
+      if (option.type != ValueType::kFlag &&
+          std::find(names.begin(), names.end(), words[i]) != names.end()) {
+        ++i;
+        break;
+      }
+    }
+  }
+  return words.size();
+}
+
+// The verb that the words name, and how many words that took.
+Result<std::pair<const Verb*, size_t>>
+match_verb(const std::vector<Verb>& verbs, const std::vector<std::string>& words, size_t at) {
+  std::vector<std::string> nouns, seconds;
+  for (const Verb& verb : verbs) {
+    if (verb.name == words[at]) return std::pair{&verb, size_t{1}};
+    if (!verb.hidden) nouns.push_back(first_word(verb.name));
+    if (first_word(verb.name) != words[at]) continue;
+    const std::string second = verb.name.substr(words[at].size() + 1);
+    if (at + 1 < words.size() && words[at + 1] == second) return std::pair{&verb, size_t{2}};
+    seconds.push_back(second);
+  }
+  const std::string commands = "the commands are listed by `nsactl help`";
+  if (seconds.empty()) {
+    const auto near = nearest_name(words[at], nouns);
+    return usage("unknown command '" + words[at] + "'",
+                 near ? "did you mean '" + *near + "'?" : commands);
+  }
+  if (at + 1 >= words.size() || words[at + 1][0] == '-')
+    return usage("'" + words[at] + "' needs one of: " + join(seconds, ", "),
+                 "nsactl help " + words[at]);
+  const auto near = nearest_name(words[at + 1], seconds);
+  return usage("unknown command '" + words[at] + " " + words[at + 1] + "'",
+               near ? "did you mean '" + words[at] + " " + *near + "'?"
+                    : words[at] + " takes: " + join(seconds, ", "));
+}
+
+Status check_value(const std::string& name, ValueType type, const std::vector<std::string>& choices,
+                   const std::string& value) {
+  if (type == ValueType::kInteger) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc{} || end != value.data() + value.size())
+      return usage(name + " wants a whole number, not '" + value + "'");
+  }
+  if (type == ValueType::kDuration)
+    if (const auto seconds = parse_duration(value); !seconds) return fail(seconds.error());
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
+    const auto near = nearest_name(value, choices);
+    return usage(name + " takes " + join(choices, ", ") + ", not '" + value + "'",
+                 near ? "did you mean '" + *near + "'?" : "");
+  }
+  return {};
+}
+
+// CLI11's application of one verb, and where it puts what it finds.
+class VerbParser {
+public:
+  explicit VerbParser(const Verb& verb) : verb_(verb) {
+    app_.set_help_flag("");
+    app_.add_flag("-h,--help", help_);
+    for (const Option& option : global_options())
+      add(option, globals_);
+    for (const Option& option : verb.options)
+      add(option, options_);
+    for (const Positional& positional : verb.positionals) {
+      auto* added = app_.add_option(positional.name, positionals_[positional.name]);
+      if (positional.repeated)
+        added->expected(-1);
+      else
+        added->expected(1);
+    }
+  }
+
+  Result<Parsed> parse(std::vector<std::string> words) {
+    std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
+    try {
+      app_.parse(words);
+    } catch (const CLI::ExtrasError&) {
+      return unexpected_words();
+    } catch (const CLI::ArgumentMismatch&) {
+      return usage("'" + verb_.name + "' got more or fewer arguments than it takes",
+                   "nsactl help " + verb_.name);
+    } catch (const CLI::ParseError& e) {
+      return usage(e.what(), "nsactl help " + verb_.name);
+    }
+    Parsed parsed;
+    if (help_) {
+      parsed.help = verb_.name;
+      return parsed;
+    }
+    parsed.verb = &verb_;
+    for (const Option& option : global_options())
+      NSA_TRY(take(option, globals_, parsed.globals));
+    for (const Option& option : verb_.options)
+      NSA_TRY(take(option, options_, parsed.arguments));
+    for (const Positional& positional : verb_.positionals) {
+      const auto& values = positionals_[positional.name];
+      if (positional.required && values.empty())
+        return usage("'" + verb_.name + "' needs " + positional.name + ": " + positional.meaning,
+                     "nsactl help " + verb_.name);
+      for (const std::string& value : values) {
+        NSA_TRY(check_value(positional.name, positional.type, {}, value));
+        parsed.arguments.add(positional.name, value);
+      }
+    }
+    return parsed;
+  }
+
+private:
+  struct Found {
+    std::vector<std::string> values;
+    int64_t count = 0; // of a flag
+  };
+
+  void add(const Option& option, std::map<std::string, Found>& into) {
+    const std::string names = join(names_of(option), ",");
+    Found& found = into[option.name];
+    if (option.type == ValueType::kFlag)
+      app_.add_flag(names, found.count);
+    else
+      app_.add_option(names, found.values)->expected(1)->take_all()->allow_extra_args(false);
+  }
+
+  Status take(const Option& option, std::map<std::string, Found>& from, Arguments& into) {
+    const Found& found = from[option.name];
+    if (found.count > 0) into.add(option.name, "");
+    if (found.values.size() > 1 && !option.repeated)
+      return usage("--" + option.name + " is given more than once");
+    for (const std::string& value : found.values) {
+      NSA_TRY(check_value("--" + option.name, option.type, option.choices, value));
+      into.add(option.name, value);
+    }
+    return {};
+  }
+
+  tl::unexpected<Error> unexpected_words() {
+    const std::vector<std::string> extra = app_.remaining();
+    const std::string word = extra.empty() ? "?" : extra.front();
+    if (word[0] != '-')
+      return usage("'" + verb_.name + "' does not take '" + word + "'",
+                   "nsactl help " + verb_.name);
+    std::vector<std::string> known = {"--help"};
+    for (const auto* options : {&verb_.options, &global_options()})
+      for (const Option& option : *options)
+        known.push_back("--" + option.name);
+    const auto near = nearest_name(word.substr(0, word.find('=')), known);
+    return usage("'" + verb_.name + "' has no option '" + word + "'",
+                 near ? "did you mean '" + *near + "'?" : "nsactl help " + verb_.name);
+  }
+
+  const Verb& verb_;
+  CLI::App app_;
+  bool help_ = false;
+  std::map<std::string, Found> globals_, options_;
+  std::map<std::string, std::vector<std::string>> positionals_;
+};
+
+} // namespace
+
+const std::vector<Option>& global_options() {
+  static const std::vector<Option> options = {
+      {"output",
+       'o',
+       ValueType::kText,
+       "FORMAT",
+       "table, wide or json",
+       false,
+       {"table", "wide", "json"}},
+      {"color",
+       0,
+       ValueType::kText,
+       "WHEN",
+       "auto, always or never",
+       false,
+       {"auto", "always", "never"}},
+      {"socket", 0, ValueType::kPath, "PATH", "nsad's socket, instead of this user's own"},
+      {"quiet", 'q', ValueType::kFlag, "", "leave out hints of what to run next"},
+      {"no-start", 0, ValueType::kFlag, "", "do not start nsad when it is not running"},
+  };
+  return options;
+}
+
+Result<Parsed> parse_command(const std::vector<Verb>& verbs,
+                             const std::vector<std::string>& words) {
+  Parsed parsed;
+  const size_t at = find_verb(words);
+  if (at == words.size()) {
+    for (const std::string& word : words) {
+      if (word == "-h" || word == "--help") continue;
+      if (word == "--version") return parse_command(verbs, {"version"});
+      return usage("'" + word + "' needs a command", "the commands are listed by `nsactl help`");
+    }
+    parsed.help = "";
+    return parsed;
+  }
+  if (words[at] == "help") {
+    const std::vector<std::string> rest(words.begin() + static_cast<ptrdiff_t>(at) + 1,
+                                        words.end());
+    parsed.help = join(rest, " ");
+    return parsed;
+  }
+  // `nsactl ckpt --help`: the noun's page.
+  if (at + 1 < words.size() && (words[at + 1] == "-h" || words[at + 1] == "--help") &&
+      std::none_of(verbs.begin(), verbs.end(),
+                   [&](const Verb& verb) { return verb.name == words[at]; })) {
+    parsed.help = words[at];
+    return parsed;
+  }
+  NSA_TRY_ASSIGN(const auto match, match_verb(verbs, words, at));
+  std::vector<std::string> rest(words.begin(), words.begin() + static_cast<ptrdiff_t>(at));
+  rest.insert(rest.end(), words.begin() + static_cast<ptrdiff_t>(at + match.second), words.end());
+  return VerbParser(*match.first).parse(std::move(rest));
+}
+
+int64_t Arguments::integer(const std::string& name, int64_t otherwise) const {
+  if (!has(name)) return otherwise;
+  const std::string value = text(name);
+  int64_t number = otherwise;
+  std::from_chars(value.data(), value.data() + value.size(), number);
+  return number;
+}
+
+double Arguments::seconds(const std::string& name, double otherwise) const {
+  if (!has(name)) return otherwise;
+  return parse_duration(text(name)).value_or(otherwise);
+}
+
+Result<double> parse_duration(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const double factor = unit.empty() || unit == "s" ? 1
+                        : unit == "ms"              ? 1e-3
+                        : unit == "m"               ? 60
+                        : unit == "h"               ? 3600
+                        : unit == "d"               ? 86400
+                                                    : -1;
+  if (error != std::errc{} || factor < 0 || number < 0)
+    return fail(ErrorCode::kInvalidArgument, "not a duration: '" + std::string(text) + "'",
+                "write 90, 90s, 10m, 2h or 1d");
+  return number * factor;
+}
+
+Exit exit_of(ErrorCode code) {
+  switch (code) {
+  case ErrorCode::kInvalidArgument:
+  case ErrorCode::kUnsupported:
+    return Exit::kUsage;
+  case ErrorCode::kNotFound:
+    return Exit::kNotFound;
+  case ErrorCode::kPermission:
+    return Exit::kPermission;
+  case ErrorCode::kConflict:
+    return Exit::kRefused;
+  case ErrorCode::kUnavailable:
+    return Exit::kUnreachable;
+  case ErrorCode::kExhausted:
+  case ErrorCode::kCorrupt:
+  case ErrorCode::kSystem:
+  case ErrorCode::kInternal:
+    return Exit::kFailed;
+  }
+  return Exit::kFailed;
+}
+
+} // namespace nsa::cli

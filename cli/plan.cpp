@@ -1,0 +1,163 @@
+// nsactl plan: what a run would take and cost, from the run file alone.
+#include "cli/parts.h"
+#include "cli/render/table.h"
+#include "cli/run_file.h"
+#include "common/base/file.h"
+#include "common/base/text.h"
+#include "common/estimate/estimate.h"
+#include "common/spec/fields.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace nsa::cli {
+
+namespace {
+
+// As nsad and the worker will decide, were they on this machine.
+estimate::Placement placement_of(const spec::RunSpec& spec) {
+  int64_t gpus = 0;
+  std::error_code error;
+  while (std::filesystem::exists("/dev/nvidia" + std::to_string(gpus), error))
+    ++gpus;
+  const std::string& device = spec.parallel.device;
+  const bool gpu = device == "cuda" || (device == "auto" && gpus >= spec.parallel.ranks);
+  return estimate::choose_placement(spec, gpu, read_file("/proc/cpuinfo", 1 << 24).value_or(""));
+}
+
+struct Change {
+  std::string key, value, otherwise;
+};
+
+// Keys whose value is not the default.
+std::vector<Change> changes(const spec::RunSpec& given) {
+  spec::RunSpec spec = given, defaults;
+  const spec::FieldTable values = spec::run_fields(spec), plain = spec::run_fields(defaults);
+  std::vector<Change> out;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const spec::Value value = spec::get(values[i]), otherwise = spec::get(plain[i]);
+    if (value != otherwise)
+      out.push_back({std::string(values[i].key), spec::to_toml(value), spec::to_toml(otherwise)});
+  }
+  for (const auto& [name, value] : given.toggles)
+    out.push_back({"toggles." + name, value, ""});
+  return out;
+}
+
+std::string bytes(const nlohmann::json& value) {
+  return format_bytes(value.get<uint64_t>());
+}
+
+std::string flops(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2e", value);
+  return text;
+}
+
+void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& context) {
+  std::ostream& out = context.io.out;
+  const auto& m = spec.model;
+  const auto& p = estimate["parameters"];
+  out << "model      " << m.attention << "  " << format_count(p["total"].get<double>())
+      << " parameters (embedding " << format_count(p["embedding"].get<double>()) << ", attention "
+      << format_count(p["attention"].get<double>()) << ", MLP "
+      << format_count(p["mlp"].get<double>()) << ")  " << m.layers << " layers  width "
+      << m.dimension << "\n";
+  if (m.attention == "nsa")
+    out << "nsa        l " << spec.nsa.compression_block << "  d " << spec.nsa.compression_stride
+        << "  block " << spec.nsa.selection_block << "  selected " << spec.nsa.selected_blocks
+        << "  window " << spec.nsa.window << "  gate " << spec.nsa.gate << "\n";
+  out << "batch      " << spec.sequences_per_step() << " sequences x " << spec.train.sequence_length
+      << " = " << format_count(double(spec.tokens_per_step())) << " tokens a step   micro "
+      << spec.train.micro_batch << " x accumulate " << spec.train.accumulate << " x ranks "
+      << spec.parallel.ranks << "\n";
+  out << "tokens     " << format_count(estimate["tokens"]["total"].get<double>()) << " in "
+      << spec.train.steps << " steps\n";
+  out << "memory     " << bytes(estimate["memory_bytes"]["total"]) << " a rank";
+  if (const auto& gpu = estimate["memory_bytes"]["on_gpu"]; gpu.get<int64_t>() > 0)
+    out << ", " << bytes(gpu) << " of it on the GPU";
+  out << ", about:";
+  const char* before = " ";
+  for (const char* part : {"weights", "masters", "moments", "gradients", "activations", "logits",
+                           "collectives", "program", "snapshot"}) {
+    const auto& value = estimate["memory_bytes"][part];
+    if (value.get<int64_t>() == 0) continue;
+    out << before << part << " " << bytes(value);
+    before = ", ";
+  }
+  out << "\n";
+  out << "disk       " << bytes(estimate["disk_bytes"]["total"]) << "  ("
+      << estimate["disk_bytes"]["checkpoints_kept"].get<int64_t>() << " checkpoints of "
+      << bytes(estimate["disk_bytes"]["checkpoint"]) << ")\n";
+  const auto& f = estimate["flops_per_step"];
+  out << "compute    " << flops(f["total"].get<double>()) << " FLOP a step, attention "
+      << std::lround(100 * f["attention"].get<double>() / f["total"].get<double>()) << " %\n";
+  out << "time       ";
+  if (estimate["seconds"].is_null())
+    out << "unknown: give a rate with --rate, from an equal run's status\n";
+  else
+    out << format_duration(estimate["seconds"].get<double>()) << " at "
+        << format_count(estimate["tokens_per_second"].get<double>()) << " tokens/s\n";
+  out << "placement  " << spec.parallel.ranks << " ranks on "
+      << estimate["placement"]["device"].get<std::string>() << ", computing in "
+      << estimate["placement"]["compute"].get<std::string>() << ", " << spec.train.threads
+      << " threads each\n";
+}
+
+Result<Exit> run(const Arguments& arguments, Context& context) {
+  NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+  NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
+  const spec::RunSpec& spec = parsed.spec;
+  const double rate = static_cast<double>(arguments.integer("rate", 0));
+  const nlohmann::json estimate = estimate::estimate(spec, placement_of(spec), rate);
+  const std::vector<Change> changed = changes(spec);
+  std::error_code error;
+  const bool has_data =
+      std::filesystem::exists(std::filesystem::path(spec.data.path) / "dataset.json", error);
+  if (context.output == Output::kJson) {
+    nlohmann::json document = {{"schema_version", 1},
+                               {"estimate", estimate},
+                               {"changes", nlohmann::json::array()},
+                               {"warnings", spec::warnings(spec)},
+                               {"data_present", has_data}};
+    for (const Change& change : changed)
+      document["changes"].push_back(
+          {{"key", change.key}, {"value", change.value}, {"default", change.otherwise}});
+    context.io.out << document.dump(2) << "\n";
+    return Exit::kDone;
+  }
+  context.io.out << file.name << " is right; " << changed.size()
+                 << " values differ from the defaults\n\n";
+  render::Table table({"KEY", "VALUE", "DEFAULT"});
+  for (const Change& change : changed)
+    table.add({change.key, change.value, change.otherwise});
+  context.io.out << table.print(context.io.width, context.io.unicode) << "\n";
+  print(spec, estimate, context);
+  warn_of_stray_variables(context);
+  for (const std::string& warning : spec::warnings(spec))
+    context.io.err << "warning: " << warning << "\n";
+  if (!has_data)
+    context.io.err << "warning: there is no data set in " << spec.data.path
+                   << " yet: nsactl data prepare --out " << spec.data.path << " TEXT...\n";
+  return Exit::kDone;
+}
+
+} // namespace
+
+Verb plan_verb() {
+  Verb verb;
+  verb.name = "plan";
+  verb.summary = "Say what a run would take: memory, disk, tokens, time";
+  verb.detail = "Nothing is started. Memory is an estimate by part; the summary of a run holds it "
+                "against what came.";
+  verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
+  verb.options = {set_option(),
+                  {"rate", 0, ValueType::kInteger, "TOKENS", "tokens a second, for the time"}};
+  verb.examples = {{"nsactl plan run.toml", "the whole picture"},
+                   {"nsactl plan run.toml --set parallel.ranks=8 --rate 480000", "with a time"}};
+  verb.run = run;
+  return verb;
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,266 @@
+#include "cli/render/run_views.h"
+
+#include "cli/render/follow_screen.h"
+#include "cli/render/table.h"
+#include "common/base/text.h"
+
+#include <algorithm>
+
+namespace nsa::render {
+
+namespace {
+
+constexpr size_t kListTrend = 8, kPageTrend = 24, kPageEvents = 6, kPageCheckpoints = 3;
+
+std::string rate(double tokens_per_second) {
+  return tokens_per_second > 0 ? format_count(tokens_per_second) : "-";
+}
+std::string loss_or_none(bool has, double loss) {
+  return has ? format_loss(loss) : "-";
+}
+std::string bytes_or_none(uint64_t bytes) {
+  return bytes > 0 ? format_bytes(bytes) : "-";
+}
+double run_seconds(const wire::RunSummary& run, WallTime now) {
+  if (run.started_at == 0) return 0;
+  const int64_t end = run.ended_at != 0 ? run.ended_at : now.nanoseconds;
+  return to_seconds(Duration(end - run.started_at));
+}
+
+// What a reader must know besides the numbers: why it waits or failed, and that a fault is planned.
+std::string note_of(const wire::RunSummary& run, const Style& style) {
+  std::string note = run.state == "running" ? "" : run.reason;
+  if (!run.inject.empty())
+    note =
+        paint("INJECT " + run.inject, Colour::kYellow, style) + (note.empty() ? "" : "; " + note);
+  return note;
+}
+
+std::string number_or(const nlohmann::json& json, const char* key, const char* otherwise) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_number() ? std::to_string(it->get<int64_t>()) : otherwise;
+}
+
+std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& options) {
+  const bool device = std::any_of(detail.ranks.begin(), detail.ranks.end(),
+                                  [](const auto& rank) { return rank.reserved_bytes > 0; });
+  std::vector<std::string> header = {
+      "RANK", "STATE", "PHASE", "STEP", "AGE", "STEP-TIME", device ? "PEAK" : "RSS"};
+  if (options.wide)
+    header.insert(header.end(), {"ALLOCATED", "RESERVED", "PID", "DEVICE", "COMPUTE"});
+  Table table(header);
+  for (const size_t column : {0, 3, 4, 5, 6})
+    table.right(column);
+  for (const wire::RankView& rank : detail.ranks) {
+    std::vector<std::string> row = {
+        std::to_string(rank.rank),
+        rank.exit.empty() ? rank.state : rank.state + " (" + rank.exit + ")",
+        rank.phase.empty() ? "-" : rank.phase,
+        std::to_string(rank.step),
+        rank.state == "running" ? format_duration(rank.phase_age_seconds) : "-",
+        rank.step_seconds > 0 ? format_duration(rank.step_seconds) : "-",
+        bytes_or_none(device ? rank.peak_bytes : rank.resident_bytes)};
+    if (options.wide)
+      row.insert(row.end(),
+                 {bytes_or_none(rank.allocated_bytes), bytes_or_none(rank.reserved_bytes),
+                  std::to_string(rank.pid), rank.device.empty() ? "-" : rank.device,
+                  rank.compute_precision.empty() ? "-" : rank.compute_precision});
+    table.add(std::move(row));
+  }
+  return table.print(options.width, options.style.unicode);
+}
+
+std::string attempts_table(const wire::RunDetail& detail, WallTime now,
+                           const ViewOptions& options) {
+  Table table({"ATTEMPT", "STATE", "STEPS", "TIME", "REASON"});
+  table.right(0);
+  for (const wire::AttemptView& attempt : detail.attempts) {
+    const int64_t end = attempt.ended_at != 0 ? attempt.ended_at : now.nanoseconds;
+    table.add({std::to_string(attempt.attempt), attempt.state,
+               std::to_string(attempt.first_step) + "-" + std::to_string(attempt.last_step),
+               attempt.started_at == 0
+                   ? "-"
+                   : format_duration(to_seconds(Duration(end - attempt.started_at))),
+               attempt.reason.empty() ? "-" : attempt.reason});
+  }
+  return table.print(options.width, options.style.unicode);
+}
+
+std::string toggles_table(const wire::RunDetail& detail, const ViewOptions& options) {
+  Table table({"TOGGLE", "REQUESTED", "EFFECTIVE", "ORIGIN"});
+  const auto known = [](const std::string& value) { return value.empty() ? "<unset>" : value; };
+  for (const wire::ToggleView& toggle : detail.toggles)
+    if (toggle.attempt == detail.summary.attempt)
+      table.add({toggle.name, known(toggle.requested), known(toggle.effective), toggle.origin});
+  return table.print(options.width, options.style.unicode);
+}
+
+} // namespace
+
+std::string hang_text(const nlohmann::json& hang) {
+  if (!hang.is_object()) return hang.dump();
+  const auto seconds = [&](const char* key) -> std::string {
+    const auto it = hang.find(key);
+    return it != hang.end() && it->is_number() ? format_duration(it->get<double>()) : "";
+  };
+  std::string text = "rank " + number_or(hang, "rank", "?") + " " + hang.value("kind", "hung") +
+                     " in " + hang.value("phase", "?") + " at step " + number_or(hang, "step", "?");
+  if (const auto found = seconds("detect_seconds"); !found.empty())
+    text += ", found after " + found;
+  if (const auto back = seconds("recover_seconds"); !back.empty())
+    text += ", recovered " + back + " later";
+  const auto evidence = hang.find("evidence_path");
+  if (evidence != hang.end() && evidence->is_string() && !evidence->get<std::string>().empty())
+    text += "; evidence: " + evidence->get<std::string>();
+  return text;
+}
+
+std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
+                       const ViewOptions& options) {
+  std::vector<std::string> header = {"ID",    "NAME",  "STATE", "STEP", "LOSS",
+                                     "TREND", "TOK/S", "RST",   "AGE"};
+  if (options.wide) header.insert(header.end(), {"RANKS", "HELD-OUT", "HANGS", "ETA", "USER"});
+  const bool notes = std::any_of(runs.begin(), runs.end(), [&](const wire::RunSummary& run) {
+    return !note_of(run, options.style).empty();
+  });
+  if (notes) header.push_back("NOTE");
+  Table table(header);
+  for (const size_t column : {3, 4, 6, 7, 8})
+    table.right(column);
+  for (const wire::RunSummary& run : runs) {
+    std::vector<std::string> row = {run.id,
+                                    run.name,
+                                    state_mark(run.state, options.style),
+                                    run.steps > 0 ? format_ratio(run.step, run.steps)
+                                                  : std::to_string(run.step),
+                                    loss_or_none(run.has_loss, run.loss),
+                                    sparkline(run.loss_trend, kListTrend, options.style),
+                                    is_ended(run.state) ? "-" : rate(run.tokens_per_second),
+                                    std::to_string(run.restarts),
+                                    age({run.submitted_at}, now)};
+    if (options.wide)
+      row.insert(row.end(),
+                 {std::to_string(run.ranks), loss_or_none(run.has_heldout_loss, run.heldout_loss),
+                  std::to_string(run.hangs),
+                  run.eta_seconds > 0 ? format_duration(run.eta_seconds) : "-",
+                  run.user.empty() ? "-" : run.user});
+    if (notes) row.push_back(note_of(run, options.style));
+    table.add(std::move(row));
+  }
+  return table.print(options.wide ? 0 : options.width, options.style.unicode);
+}
+
+std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOptions& options) {
+  const wire::RunSummary& run = detail.summary;
+  const Style& style = options.style;
+  std::string text = paint(run.name + " (" + run.id + ")", Colour::kBold, style) + "  " +
+                     state_mark(run.state, style);
+  if (run.started_at != 0) text += "  " + format_duration(run_seconds(run, now));
+  if (run.attempt > 0) text += "  attempt " + std::to_string(run.attempt);
+  text += "  " + std::to_string(run.ranks) + (run.ranks == 1 ? " rank" : " ranks");
+  if (!run.user.empty()) text += "  by " + run.user;
+  text += "\n";
+  if (!run.reason.empty()) text += " why      " + run.reason + "\n";
+  if (!run.inject.empty())
+    text += " " +
+            paint("INJECT   a fault is made on purpose: " + run.inject, Colour::kYellow, style) +
+            "\n";
+  text += " step     " + format_ratio(run.step, run.steps);
+  if (run.steps > 0)
+    text += " " + bar(static_cast<double>(run.step) / static_cast<double>(run.steps), 20, style);
+  text += "  " + format_count(static_cast<double>(run.tokens)) + " tokens";
+  if (run.tokens_per_second > 0) text += "  " + rate(run.tokens_per_second) + " tok/s";
+  if (run.eta_seconds > 0 && !is_ended(run.state))
+    text += "  ETA " + format_duration(run.eta_seconds);
+  text += "\n";
+  if (run.has_loss) {
+    text +=
+        " loss     " + format_loss(run.loss) + " " + sparkline(run.loss_trend, kPageTrend, style);
+    if (run.has_heldout_loss) text += "  held-out " + format_loss(run.heldout_loss);
+    text += "\n";
+  }
+  if (run.restarts > 0 || run.hangs > 0)
+    text +=
+        " restarts " + std::to_string(run.restarts) + ", hangs " + std::to_string(run.hangs) + "\n";
+  if (!detail.run_folder.empty()) text += " folder   " + detail.run_folder + "\n";
+  if (!detail.ranks.empty()) text += "\n" + ranks_table(detail, options);
+  if (detail.attempts.size() > 1 || (options.wide && !detail.attempts.empty()))
+    text += "\n" + attempts_table(detail, now, options);
+  if (detail.hangs.is_array() && !detail.hangs.empty()) {
+    text += "\nHangs\n";
+    for (const nlohmann::json& hang : detail.hangs)
+      text += "  " + hang_text(hang) + "\n";
+  }
+  if (!detail.checkpoints.empty()) {
+    std::vector<wire::CheckpointView> shown = detail.checkpoints;
+    std::sort(shown.begin(), shown.end(),
+              [](const auto& a, const auto& b) { return a.step > b.step; });
+    if (!options.wide && shown.size() > kPageCheckpoints) shown.resize(kPageCheckpoints);
+    text += "\n" + checkpoints_table(shown, now, options);
+  }
+  if (options.wide && !detail.toggles.empty()) text += "\n" + toggles_table(detail, options);
+  if (!detail.last_events.empty()) {
+    text += "\nLast events\n";
+    const size_t count = detail.last_events.size();
+    for (size_t i = count > kPageEvents ? count - kPageEvents : 0; i < count; ++i)
+      text += "  " +
+              elide(event_line(detail.last_events[i], now, style), std::max(0, options.width - 2),
+                    style.unicode) +
+              "\n";
+  }
+  return text;
+}
+
+std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoints, WallTime now,
+                              const ViewOptions& options) {
+  std::vector<std::string> header = {"CHECKPOINT", "STATE", "TOKENS", "SIZE", "ATTEMPT", "AGE"};
+  const bool problems = std::any_of(checkpoints.begin(), checkpoints.end(),
+                                    [](const auto& view) { return !view.problem.empty(); });
+  if (options.wide) header.push_back("FOLDER");
+  if (problems) header.push_back("PROBLEM");
+  Table table(header);
+  for (const size_t column : {2, 3, 4, 5})
+    table.right(column);
+  for (const wire::CheckpointView& view : checkpoints) {
+    std::string state = view.state;
+    if (view.state == "corrupt") state = paint(state, Colour::kRed, options.style);
+    if (!view.finite) state += ", not finite";
+    std::vector<std::string> row = {"step " + std::to_string(view.step),
+                                    state,
+                                    format_count(static_cast<double>(view.tokens)),
+                                    format_bytes(view.bytes),
+                                    std::to_string(view.attempt),
+                                    age({view.written_at}, now)};
+    if (options.wide) row.push_back(view.folder);
+    if (problems) row.push_back(view.problem);
+    table.add(std::move(row));
+  }
+  return table.print(options.wide ? 0 : options.width, options.style.unicode);
+}
+
+std::string end_summary(const wire::RunDetail& detail, const ViewOptions& options) {
+  const wire::RunSummary& run = detail.summary;
+  std::string text = state_mark(run.state, options.style) + "  " + run.name + " (" + run.id +
+                     ")  step " + format_ratio(run.step, run.steps) + " in " +
+                     format_duration(run_seconds(run, {run.ended_at}));
+  if (!run.reason.empty()) text += ": " + run.reason;
+  text += "\n";
+  if (run.has_loss) {
+    text += "  loss      " + format_loss(run.loss);
+    if (!run.loss_trend.empty())
+      text += "  from " + format_loss(run.loss_trend.front()) + " " +
+              sparkline(run.loss_trend, kPageTrend, options.style);
+    text += "\n";
+  }
+  if (run.has_heldout_loss) text += "  held-out  " + format_loss(run.heldout_loss) + "\n";
+  if (run.restarts > 0)
+    text += "  restarts  " + std::to_string(run.restarts) + " (attempts " +
+            std::to_string(run.attempt) + ")\n";
+  if (detail.hangs.is_array())
+    for (const nlohmann::json& hang : detail.hangs)
+      text += "  hang      " + hang_text(hang) + "\n";
+  if (!detail.run_folder.empty()) text += "  folder    " + detail.run_folder + "\n";
+  return text;
+}
+
+} // namespace nsa::render

@@ -1,0 +1,161 @@
+#include "cli/render/text.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+
+namespace nsa::render {
+
+namespace {
+struct StateLook {
+  std::string_view state, mark, ascii;
+  Colour colour;
+  bool ended;
+};
+constexpr std::array<StateLook, 9> kStates = {{
+    {"queued", "◌", ".", Colour::kDim, false},
+    {"starting", "◔", "o", Colour::kCyan, false},
+    {"running", "●", "*", Colour::kGreen, false},
+    {"restarting", "↻", "~", Colour::kYellow, false},
+    {"stopping", "◑", "o", Colour::kCyan, false},
+    {"completed", "✔", "+", Colour::kGreen, true},
+    {"stopped", "■", "-", Colour::kDim, true},
+    {"failed", "✖", "x", Colour::kRed, true},
+    {"cancelled", "⊘", "-", Colour::kDim, true},
+}};
+
+const StateLook* look_of(std::string_view state) {
+  for (const StateLook& look : kStates)
+    if (look.state == state) return &look;
+  return nullptr;
+}
+
+std::string local_time(WallTime time, const char* format) {
+  const time_t seconds = static_cast<time_t>(time.nanoseconds / 1'000'000'000);
+  tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, format, &parts)};
+}
+} // namespace
+
+std::string paint(std::string_view text, Colour colour, const Style& style) {
+  if (!style.colour) return std::string(text);
+  static constexpr std::array<std::string_view, 6> kCodes = {"32", "33", "31", "36", "1", "2"};
+  return "\033[" + std::string(kCodes[static_cast<size_t>(colour)]) + "m" + std::string(text) +
+         "\033[0m";
+}
+
+std::string state_mark(std::string_view state, const Style& style) {
+  const StateLook* look = look_of(state);
+  if (!look) return std::string(state); // of a newer nsad
+  const std::string text =
+      std::string(style.unicode ? look->mark : look->ascii) + " " + std::string(state);
+  return paint(text, look->colour, style);
+}
+
+bool is_ended(std::string_view state) {
+  const StateLook* look = look_of(state);
+  return look && look->ended;
+}
+
+std::string sparkline(const std::vector<double>& points, size_t width, const Style& style) {
+  if (points.empty() || width == 0) return "";
+  static constexpr std::array<std::string_view, 8> kBars = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  static constexpr std::array<std::string_view, 8> kAscii = {"_", "_", ".", "-",
+                                                             "-", "=", "^", "^"};
+  const size_t columns = std::min(width, points.size());
+  std::vector<double> values(columns);
+  for (size_t i = 0; i < columns; ++i) {
+    const size_t from = i * points.size() / columns, to = (i + 1) * points.size() / columns;
+    double sum = 0;
+    for (size_t k = from; k < to; ++k)
+      sum += points[k];
+    values[i] = sum / static_cast<double>(to - from);
+  }
+  double low = INFINITY, high = -INFINITY;
+  for (const double value : values)
+    if (std::isfinite(value)) {
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
+  std::string line;
+  for (const double value : values) {
+    if (!std::isfinite(value)) {
+      line += '!';
+      continue;
+    }
+    const double share = high > low ? (value - low) / (high - low) : 0;
+    const size_t level = std::min<size_t>(7, static_cast<size_t>(share * 8));
+    line += style.unicode ? kBars[level] : kAscii[level];
+  }
+  return line;
+}
+
+std::string bar(double share, int width, const Style& style) {
+  static constexpr std::array<std::string_view, 8> kEighths = {"",  "▏", "▎", "▍",
+                                                               "▌", "▋", "▊", "▉"};
+  share = std::clamp(share, 0.0, 1.0);
+  const int eighths = static_cast<int>(std::floor(share * width * 8));
+  int used = eighths / 8;
+  std::string text = "[";
+  for (int i = 0; i < used; ++i)
+    text += style.unicode ? "█" : "#";
+  if (style.unicode && eighths % 8 != 0) {
+    text += kEighths[static_cast<size_t>(eighths % 8)];
+    ++used;
+  }
+  text.append(static_cast<size_t>(width - used), style.unicode ? '-' : '.');
+  return text + "]";
+}
+
+std::string age(WallTime then, WallTime now) {
+  if (then.nanoseconds == 0) return "-";
+  const double seconds = to_seconds(now - then);
+  if (seconds < 1) return "now";
+  if (seconds < 60) return std::to_string(static_cast<int>(seconds)) + "s";
+  if (seconds < 3600) return std::to_string(static_cast<int>(seconds / 60)) + "m";
+  if (seconds < 48 * 3600) return std::to_string(static_cast<int>(seconds / 3600)) + "h";
+  return std::to_string(static_cast<int>(seconds / 86400)) + "d";
+}
+
+std::string clock_time(WallTime time, WallTime now) {
+  const bool today = local_time(time, "%F") == local_time(now, "%F");
+  return local_time(time, today ? "%T" : "%F %T");
+}
+
+std::optional<WallTime> parse_rfc3339(std::string_view text) {
+  tm parts{};
+  int used = 0;
+  const std::string copy(text);
+  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &parts.tm_year, &parts.tm_mon,
+                  &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &parts.tm_sec, &used) != 6)
+    return std::nullopt;
+  parts.tm_year -= 1900;
+  parts.tm_mon -= 1;
+  int64_t nanoseconds = static_cast<int64_t>(::timegm(&parts)) * 1'000'000'000;
+  size_t at = static_cast<size_t>(used);
+  if (at < copy.size() && copy[at] == '.') {
+    int64_t unit = 100'000'000;
+    for (++at; at < copy.size() && copy[at] >= '0' && copy[at] <= '9'; ++at, unit /= 10)
+      nanoseconds += (copy[at] - '0') * unit;
+  }
+  if (at + 1 != copy.size() || copy[at] != 'Z') return std::nullopt;
+  return WallTime{nanoseconds};
+}
+
+std::string format_loss(double loss) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", loss);
+  return text;
+}
+
+std::string format_ratio(uint64_t part, uint64_t of) {
+  return std::to_string(part) + "/" + std::to_string(of);
+}
+
+} // namespace nsa::render

@@ -1,0 +1,42 @@
+// Pieces of screens: colours, state marks, sparklines, bars, times. Pure.
+#pragma once
+
+#include "common/base/clock.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::render {
+
+// How a text may look; from Io.
+struct Style {
+  bool colour = false, unicode = true;
+};
+
+enum class Colour { kGreen, kYellow, kRed, kCyan, kBold, kDim };
+std::string paint(std::string_view text, Colour colour, const Style& style);
+
+// "● running", "✔ completed", "✖ failed": a mark, the word, and its colour, so that colour is never
+// the only carrier. ASCII marks without unicode.
+std::string state_mark(std::string_view state, const Style& style);
+bool is_ended(std::string_view state);
+
+// The last `width` points, or averages of as many buckets, scaled to their own range: "▇▅▃▂▁".
+std::string sparkline(const std::vector<double>& points, size_t width, const Style& style);
+
+// "[██████▌-----]" for 0 to 1.
+std::string bar(double share, int width, const Style& style);
+
+// "12s", "4m", "3h", "2d" before now; "now" for less than a second; "-" for never (0).
+std::string age(WallTime then, WallTime now);
+// "14:02:11", the local time of day; with the date when it is another day.
+std::string clock_time(WallTime time, WallTime now);
+// Parses RFC 3339 as written by nsad and the shim, UTC, any number of fraction digits.
+std::optional<WallTime> parse_rfc3339(std::string_view text);
+
+std::string format_loss(double loss);                 // "3.982"
+std::string format_ratio(uint64_t part, uint64_t of); // "120/300"
+
+} // namespace nsa::render

@@ -1,0 +1,36 @@
+// What verbs that look at a run file begin with: read it, and say what is wrong with it under a
+// picture of the line. They work on files alone and need no daemon.
+#pragma once
+
+#include "cli/verb.h"
+#include "common/spec/parse.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::cli {
+
+struct RunFile {
+  std::string text, name, folder; // name "-" is standard input; folder: absolute
+};
+Result<RunFile> read_run_file(const std::string& path, Context& context);
+
+// Every problem with its place, the line it stands in and a caret under the column:
+//
+//   error: must be at least 1, not 0
+//     --> run.toml:14:9  train.micro_batch
+//      |
+//   14 | micro_batch = 0
+//      |               ^
+//     hint: ...
+std::string picture_of(const std::vector<spec::Problem>& problems, const std::string& text);
+
+// Parses with --set applied and paths resolved; prints the pictures to `err` when it is wrong.
+Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,
+                                      Context& context);
+
+// Says on `err` which NSA_* variables of this environment nothing reads: who set them expects an
+// effect.
+void warn_of_stray_variables(Context& context);
+
+} // namespace nsa::cli

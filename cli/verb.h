@@ -1,0 +1,114 @@
+// A verb of nsactl as data: one file a verb, each with one function that returns its Verb. The same
+// table drives the parser, help, completion and docs/cli.md, so a verb cannot lack any of them.
+//
+// Add a verb: write cli/<noun>_<verb>.cpp with `Verb <noun>_<verb>_verb()`, name it in verbs.cpp,
+// list the file in CMakeLists.txt. No parser and no terminal code in a verb: arguments come parsed
+// and checked by type, output goes through Context::io, errors are returned.
+#pragma once
+
+#include "common/base/result.h"
+
+#include <functional>
+#include <map>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::cli {
+
+// Exit codes of nsactl (docs/cli.md).
+enum class Exit : int {
+  kDone = 0,
+  kFailed = 1,       // the run failed, a check failed, or an error without a code of its own
+  kUsage = 2,        // arguments or run file are wrong
+  kNotFound = 3,     // no such run, file or checkpoint
+  kPermission = 4,   //
+  kRefused = 5,      // valid, but not now: wrong state, no room
+  kUnreachable = 6,  // no daemon, or one that speaks another version
+  kStillPending = 8, // --wait ended before the run did
+  kTimeout = 124,    //
+  kInterrupted = 130 // Ctrl-C
+};
+Exit exit_of(ErrorCode code);
+
+// Where a verb writes: data to `out`, everything else to `err` (no spinners, no colour unless the
+// flag below says so). Tests give string streams.
+struct Io {
+  std::ostream& out;
+  std::ostream& err;
+  std::istream& in;
+  bool out_is_terminal = false, err_is_terminal = false;
+  bool colour = false; // of `out`
+  bool unicode = true; // false: sparklines and marks in ASCII
+  int width = 80;      // of the terminal; 0: do not cut lines
+};
+
+enum class Output { kTable, kWide, kJson };
+
+struct Context {
+  Io& io;
+  Output output = Output::kTable;
+  bool quiet = false;      // no next-command hints
+  std::string socket;      // --socket; empty: by net::user_paths()
+  bool may_start = true;   // start nsad on demand
+  std::string program_dir; // folder of the running nsactl; nsad lies beside it
+};
+
+enum class ValueType { kFlag, kText, kInteger, kDuration, kPath, kRun };
+
+struct Option {
+  std::string name; // long name without dashes: "follow"
+  char letter = 0;  // 'f' for -f; 0: none
+  ValueType type = ValueType::kFlag;
+  std::string value_name; // "KEY=VALUE"; empty for flags
+  std::string meaning;    // one clause
+  bool repeated = false;
+  std::vector<std::string> choices; // not empty: one of these
+};
+
+struct Positional {
+  std::string name; // "RUN"
+  ValueType type = ValueType::kText;
+  std::string meaning;
+  bool required = true, repeated = false;
+};
+
+// Parsed and checked by type; names as in Option and Positional.
+class Arguments {
+public:
+  void add(const std::string& name, std::string value) {
+    values_[name].push_back(std::move(value));
+  }
+  bool has(const std::string& name) const { return values_.count(name) > 0; }
+  std::string text(const std::string& name, std::string otherwise = {}) const {
+    const auto it = values_.find(name);
+    return it == values_.end() ? otherwise : it->second.back();
+  }
+  std::vector<std::string> all(const std::string& name) const {
+    const auto it = values_.find(name);
+    return it == values_.end() ? std::vector<std::string>{} : it->second;
+  }
+  int64_t integer(const std::string& name, int64_t otherwise) const; // type kInteger
+  double seconds(const std::string& name, double otherwise) const;   // type kDuration: "90", "10m"
+
+private:
+  std::map<std::string, std::vector<std::string>> values_;
+};
+
+struct Verb {
+  std::string name;    // "submit", or noun and verb: "ckpt ls"
+  std::string summary; // one line, imperative, no full stop
+  std::string detail;  // further sentences for --help; may be empty
+  std::vector<Positional> positionals;
+  std::vector<Option> options;
+  std::vector<std::pair<std::string, std::string>> examples; // command, what it does
+  // The exit code, or an Error that main prints ("error: ...", "  hint: ...") and maps by exit_of.
+  std::function<Result<Exit>(const Arguments&, Context&)> run;
+  bool hidden = false;
+};
+
+// "90", "90s", "10m", "2h", "1d" -> seconds.
+Result<double> parse_duration(std::string_view text);
+
+} // namespace nsa::cli

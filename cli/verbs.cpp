@@ -1,0 +1,50 @@
+#include "cli/verbs.h"
+
+namespace nsa::cli {
+
+// Each is defined in the file that bears its name.
+Verb submit_verb();
+Verb plan_verb();
+Verb follow_verb();
+Verb ls_verb();
+Verb status_verb();
+Verb logs_verb();
+Verb events_verb();
+Verb wait_verb();
+Verb stop_verb();
+Verb cancel_verb();
+Verb resume_verb();
+Verb rm_verb();
+Verb prune_verb();
+Verb ckpt_ls_verb();
+Verb ckpt_now_verb();
+Verb ckpt_verify_verb();
+Verb data_prepare_verb();
+Verb data_adopt_verb();
+Verb data_info_verb();
+Verb data_verify_verb();
+Verb daemon_start_verb();
+Verb daemon_stop_verb();
+Verb daemon_status_verb();
+Verb daemon_logs_verb();
+Verb config_validate_verb();
+Verb config_show_verb();
+Verb doctor_verb();
+Verb completion_verb();
+Verb version_verb();
+
+const std::vector<Verb>& all_verbs() {
+  static const std::vector<Verb> verbs = {
+      // clang-format off
+      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), logs_verb(), events_verb(), wait_verb(),
+      stop_verb(), cancel_verb(), resume_verb(), rm_verb(), prune_verb(),
+      ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
+      data_prepare_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),
+      daemon_start_verb(), daemon_stop_verb(), daemon_status_verb(), daemon_logs_verb(),
+      config_validate_verb(), config_show_verb(), doctor_verb(), completion_verb(), version_verb(),
+      // clang-format on
+  };
+  return verbs;
+}
+
+} // namespace nsa::cli

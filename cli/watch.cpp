@@ -1,0 +1,152 @@
+#include "cli/watch.h"
+
+#include "cli/client/interrupt.h"
+#include "cli/connect.h"
+#include "cli/hints.h"
+#include "cli/render/follow_screen.h"
+#include "cli/render/run_views.h"
+
+#include <poll.h>
+
+namespace nsa::cli {
+
+namespace {
+
+// In user mode the shim starts nsad again at once; after this, so does nsactl where it may.
+constexpr Duration kReconnectPatience = std::chrono::seconds(5);
+constexpr int kReconnectMilliseconds = 100;
+
+enum class Reconnect { kDone, kInterrupted };
+
+Result<Reconnect> reconnect(const Context& context, client::Daemon& daemon, int interrupt_fd) {
+  const MonotonicTime deadline = MonotonicTime::now() + kReconnectPatience;
+  while (MonotonicTime::now() < deadline) {
+    if (auto again = connect(context, false)) {
+      daemon = std::move(*again);
+      return Reconnect::kDone;
+    }
+    pollfd interrupt{interrupt_fd, POLLIN, 0};
+    if (::poll(&interrupt, 1, kReconnectMilliseconds) > 0) return Reconnect::kInterrupted;
+  }
+  NSA_TRY_ASSIGN(daemon, connect(context));
+  return Reconnect::kDone;
+}
+
+Status fetch_missed(client::Daemon& daemon, const std::string& run, const Watcher& watcher) {
+  if (!watcher.missed) return {};
+  constexpr size_t kPage = 1000;
+  int64_t after = watcher.after();
+  while (true) {
+    NSA_TRY_ASSIGN(const auto json,
+                   daemon.get(client::run_target(run, "/events?limit=" + std::to_string(kPage) +
+                                                          "&after=" + std::to_string(after))));
+    NSA_TRY_ASSIGN(const auto events, client::read_items<wire::EventView>(json));
+    watcher.missed(events);
+    if (events.size() < kPage) return {};
+    after = events.back().sequence;
+  }
+}
+
+} // namespace
+
+Result<WatchEnd> watch_run(const Context& context, client::Daemon& daemon, const std::string& run,
+                           const Watcher& watcher) {
+  const client::Interrupt interrupt;
+  while (true) {
+    bool ended = false, first = true;
+    Status failure;
+    client::FollowOptions options;
+    options.tick = watcher.tick;
+    options.interrupt_fd = interrupt.fd();
+    options.line = [&](const nlohmann::json& json) {
+      const auto line = client::read_as<wire::FollowLine>(json);
+      if (!line) return failure = fail(line.error()), false;
+      // Now that lines come, what is fetched leaves no gap.
+      if (std::exchange(first, false)) failure = fetch_missed(daemon, run, watcher);
+      if (!failure) return false;
+      ended = line->type == "end";
+      return watcher.line(*line) && !ended;
+    };
+    const auto end = daemon.follow(client::run_target(run, "/follow"), options);
+    if (!failure) return fail(failure.error());
+    if (ended) return WatchEnd::kEnded;
+    if (end && *end == net::StreamEnd::kInterrupted) return WatchEnd::kInterrupted;
+    if (end && *end == net::StreamEnd::kStopped) return WatchEnd::kEnough;
+    // Cut off for being slow: simply again. Anything else that is not the daemon's going away is
+    // an answer.
+    const bool broken = end || end.error().code == ErrorCode::kUnavailable ||
+                        end.error().code == ErrorCode::kSystem;
+    if (!broken && end.error().code != ErrorCode::kExhausted) return fail(end.error());
+    if (broken) watcher.note("nsad went away; the ranks go on, waiting for the next nsad");
+    NSA_TRY_ASSIGN(const Reconnect back, reconnect(context, daemon, interrupt.fd()));
+    if (back == Reconnect::kInterrupted) return WatchEnd::kInterrupted;
+    if (broken) watcher.note("nsad is back");
+  }
+}
+
+Exit exit_of_state(const std::string& state) {
+  return state == "completed" || state == "stopped" ? Exit::kDone : Exit::kFailed;
+}
+
+Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const std::string& run,
+                              int64_t after) {
+  Io& io = context.io;
+  const bool json = context.output == Output::kJson;
+  const render::Style style{io.colour, io.unicode};
+  render::FollowScreen screen(io.out, {style, io.out_is_terminal, io.width}, WallTime::now);
+  int64_t shown = after;
+  std::string state;
+  Watcher watcher;
+  watcher.after = [&] { return std::max(shown, screen.last_sequence()); };
+  watcher.tick = [&] {
+    if (!json) screen.tick();
+    return true;
+  };
+  watcher.note = [&](const std::string& text) {
+    if (json)
+      io.err << text << "\n";
+    else
+      screen.note(text);
+  };
+  watcher.missed = [&](const std::vector<wire::EventView>& events) {
+    std::vector<wire::EventView> unseen;
+    for (const wire::EventView& event : events)
+      if (event.sequence > shown) unseen.push_back(event);
+    if (!json) return screen.replay(unseen);
+    for (const wire::EventView& event : unseen) {
+      wire::FollowLine line;
+      line.type = "event";
+      line.event = event;
+      io.out << nlohmann::json(line).dump() << std::endl;
+      shown = event.sequence;
+    }
+  };
+  watcher.line = [&](const wire::FollowLine& line) {
+    if (!line.summary.state.empty()) state = line.summary.state;
+    if (!json) return screen.line(line), true;
+    if (line.type == "event") {
+      if (line.event.sequence <= shown) return true;
+      shown = line.event.sequence;
+    }
+    io.out << nlohmann::json(line).dump() << std::endl; // each line at once: it is a stream
+    return true;
+  };
+  const auto end = watch_run(context, daemon, run, watcher);
+  screen.finish();
+  if (!end) return fail(end.error());
+  if (*end == WatchEnd::kInterrupted) {
+    io.err << "detached; the run goes on\n";
+    hint(context, {"nsactl follow " + run, "nsactl status " + run, "nsactl stop " + run});
+    return Exit::kInterrupted;
+  }
+  if (!json) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
+    NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
+    io.out << render::end_summary(detail, {style, io.width, false});
+    if (detail.summary.state != "completed")
+      hint(context, {"nsactl events " + run, "nsactl logs " + run, "nsactl resume " + run});
+  }
+  return exit_of_state(state);
+}
+
+} // namespace nsa::cli

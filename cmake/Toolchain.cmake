@@ -1,0 +1,40 @@
+# Compiler cache, fast linker, warnings. Everything here is optional to have and said when missing.
+find_program(NSA_CCACHE ccache)
+if(NSA_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${NSA_CCACHE}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${NSA_CCACHE}")
+else()
+  message(STATUS "ccache not found: rebuilds will be slower")
+endif()
+find_program(NSA_MOLD mold)
+if(NSA_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(nsa_warnings INTERFACE)
+target_compile_options(nsa_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-interference-size>)
+if(NSA_WARNINGS_AS_ERRORS)
+  target_compile_options(nsa_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+
+# Paths of the build machine stay out of the binaries that are given away. Elsewhere the flag would
+# only defeat ccache between checkouts.
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
+endif()
+
+set(NSA_SANITIZE "" CACHE STRING "address, thread or empty")
+# GCC says itself that its flow warnings are unreliable in instrumented code.
+if(NSA_SANITIZE)
+  target_compile_options(nsa_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+endif()
+if(NSA_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize=vptr)
+  add_link_options(-fsanitize=address,undefined)
+elseif(NSA_SANITIZE STREQUAL "thread")
+  # -Wno-tsan: fences (the progress page) are not modelled; every word beside them is atomic itself.
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
+  add_link_options(-fsanitize=thread)
+endif()

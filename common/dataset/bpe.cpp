@@ -1,0 +1,184 @@
+#include "common/dataset/bpe.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <queue>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace nsa::dataset {
+namespace {
+
+// Up to here the quadratic scan of a piece beats a heap; words are far shorter.
+constexpr size_t kShortPiece = 96;
+
+uint64_t mix(uint32_t key) {
+  uint64_t x = key * 0x9E3779B97F4A7C15ull;
+  return x ^ x >> 32;
+}
+
+} // namespace
+
+Result<BpeVocabulary> BpeVocabulary::build(std::vector<std::string> tokens) {
+  if (tokens.size() > 0xFFFF)
+    return fail(ErrorCode::kCorrupt, "vocabulary has " + std::to_string(tokens.size()) +
+                                         " tokens, 16-bit ids allow 65535");
+  BpeVocabulary vocabulary;
+  vocabulary.tokens_ = std::move(tokens);
+  std::fill(std::begin(vocabulary.of_byte_), std::end(vocabulary.of_byte_), kNone);
+  for (size_t id = 0; id < vocabulary.tokens_.size(); ++id) {
+    const std::string& bytes = vocabulary.tokens_[id];
+    if (bytes.empty())
+      return fail(ErrorCode::kCorrupt, "token " + std::to_string(id) + " is empty");
+    if (bytes.size() == 1)
+      vocabulary.of_byte_[static_cast<unsigned char>(bytes[0])] = static_cast<uint32_t>(id);
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    if (vocabulary.of_byte_[byte] == kNone)
+      return fail(ErrorCode::kCorrupt,
+                  "the vocabulary has no token for byte " + std::to_string(byte));
+  }
+  vocabulary.index_tokens();
+  for (size_t id = 0; id < vocabulary.tokens_.size(); ++id) {
+    if (vocabulary.find(vocabulary.tokens_[id]) != id)
+      return fail(ErrorCode::kCorrupt, "token " + std::to_string(id) + " stands there twice");
+  }
+  vocabulary.index_pairs();
+  return vocabulary;
+}
+
+void BpeVocabulary::index_tokens() {
+  by_bytes_.assign(std::bit_ceil(tokens_.size() * 2), kNone);
+  const size_t mask = by_bytes_.size() - 1;
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    size_t slot = XXH3_64bits(tokens_[id].data(), tokens_[id].size()) & mask;
+    while (by_bytes_[slot] != kNone)
+      slot = (slot + 1) & mask;
+    by_bytes_[slot] = static_cast<uint32_t>(id);
+  }
+}
+
+// Merging asks "is left + right a token?" for ids it holds. All pairs for which that is so are the
+// ways to cut a token into two tokens.
+void BpeVocabulary::index_pairs() {
+  std::vector<Pair> pairs;
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    const std::string_view bytes = tokens_[id];
+    for (size_t cut = 1; cut < bytes.size(); ++cut) {
+      const uint32_t left = find(bytes.substr(0, cut)), right = find(bytes.substr(cut));
+      if (left != kNone && right != kNone)
+        pairs.push_back({left << 16 | right, static_cast<uint32_t>(id)});
+    }
+  }
+  by_pair_.assign(std::bit_ceil(pairs.size() * 2 + 1), Pair{});
+  const size_t mask = by_pair_.size() - 1;
+  for (const Pair& pair : pairs) {
+    size_t slot = mix(pair.key) & mask;
+    while (by_pair_[slot].key != kNone)
+      slot = (slot + 1) & mask;
+    by_pair_[slot] = pair;
+  }
+}
+
+uint32_t BpeVocabulary::find(std::string_view bytes) const {
+  const size_t mask = by_bytes_.size() - 1;
+  for (size_t slot = XXH3_64bits(bytes.data(), bytes.size()) & mask; by_bytes_[slot] != kNone;
+       slot = (slot + 1) & mask) {
+    if (tokens_[by_bytes_[slot]] == bytes) return by_bytes_[slot];
+  }
+  return kNone;
+}
+
+uint32_t BpeVocabulary::merged(uint32_t left, uint32_t right) const {
+  const uint32_t key = left << 16 | right;
+  const size_t mask = by_pair_.size() - 1;
+  for (size_t slot = mix(key) & mask; by_pair_[slot].key != kNone; slot = (slot + 1) & mask) {
+    if (by_pair_[slot].key == key) return by_pair_[slot].id;
+  }
+  return kNone;
+}
+
+void BpeVocabulary::encode_piece(std::string_view piece, std::vector<Token>& out) const {
+  if (const uint32_t whole = find(piece); whole != kNone) {
+    out.push_back(static_cast<Token>(whole));
+  } else if (piece.size() <= kShortPiece) {
+    merge_short(piece, out);
+  } else {
+    merge_long(piece, out);
+  }
+}
+
+void BpeVocabulary::merge_short(std::string_view piece, std::vector<Token>& out) const {
+  std::array<uint32_t, kShortPiece> part;
+  std::array<uint32_t, kShortPiece> with_next; // rank of part[i] + part[i + 1]; kNone at the end
+  size_t parts = piece.size();
+  for (size_t i = 0; i < parts; ++i)
+    part[i] = of_byte_[static_cast<unsigned char>(piece[i])];
+  for (size_t i = 0; i + 1 < parts; ++i)
+    with_next[i] = merged(part[i], part[i + 1]);
+  with_next[parts - 1] = kNone;
+  while (parts > 1) {
+    const auto best = static_cast<size_t>(
+        std::min_element(with_next.begin(), with_next.begin() + static_cast<long>(parts)) -
+        with_next.begin());
+    if (with_next[best] == kNone) break;
+    part[best] = with_next[best];
+    --parts;
+    std::copy(part.begin() + static_cast<long>(best) + 2,
+              part.begin() + static_cast<long>(parts) + 1,
+              part.begin() + static_cast<long>(best) + 1);
+    std::copy(with_next.begin() + static_cast<long>(best) + 2,
+              with_next.begin() + static_cast<long>(parts) + 1,
+              with_next.begin() + static_cast<long>(best) + 1);
+    with_next[best] = best + 1 < parts ? merged(part[best], part[best + 1]) : kNone;
+    if (best > 0) with_next[best - 1] = merged(part[best - 1], part[best]);
+  }
+  for (size_t i = 0; i < parts; ++i)
+    out.push_back(static_cast<Token>(part[i]));
+}
+
+// A megabyte of one letter is a single piece: O(n log n) with a heap of candidate merges over a
+// linked list of parts. A candidate is stale when its two parts are no longer what they were.
+void BpeVocabulary::merge_long(std::string_view piece, std::vector<Token>& out) const {
+  struct Part {
+    uint32_t id, previous, next; // kNone at either end; id kNone once merged into its left
+  };
+  struct Candidate {
+    uint32_t rank, at, left, right;
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : at > other.at;
+    }
+  };
+  std::vector<Part> part(piece.size());
+  for (uint32_t i = 0; i < piece.size(); ++i)
+    part[i] = {of_byte_[static_cast<unsigned char>(piece[i])], i == 0 ? kNone : i - 1,
+               i + 1 == piece.size() ? kNone : i + 1};
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  auto consider = [&](uint32_t at) {
+    if (at == kNone || part[at].next == kNone) return;
+    const uint32_t left = part[at].id, right = part[part[at].next].id;
+    if (const uint32_t rank = merged(left, right); rank != kNone)
+      candidates.push({rank, at, left, right});
+  };
+  for (uint32_t i = 0; i < piece.size(); ++i)
+    consider(i);
+  while (!candidates.empty()) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    Part& left = part[best.at];
+    if (left.id != best.left || left.next == kNone || part[left.next].id != best.right) continue;
+    Part& right = part[left.next];
+    left.id = best.rank;
+    right.id = kNone;
+    left.next = right.next;
+    if (left.next != kNone) part[left.next].previous = best.at;
+    consider(left.previous);
+    consider(best.at);
+  }
+  for (uint32_t i = 0; i != kNone; i = part[i].next)
+    out.push_back(static_cast<Token>(part[i].id));
+}
+
+} // namespace nsa::dataset

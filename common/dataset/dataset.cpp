@@ -1,0 +1,104 @@
+#include "common/dataset/dataset.h"
+
+#include <algorithm>
+
+namespace nsa::dataset {
+namespace {
+
+// Opens one shard and holds its size and count against the manifest.
+Result<ShardReader> open_recorded(const std::filesystem::path& folder, const ShardRecord& record) {
+  const std::filesystem::path path = folder / record.file;
+  NSA_TRY_ASSIGN(ShardReader reader, ShardReader::open(path, record.format));
+  if (reader.file_bytes() != record.bytes ||
+      static_cast<int64_t>(reader.tokens().size()) != record.tokens)
+    return fail(ErrorCode::kCorrupt,
+                "shard " + path.string() + " has " + std::to_string(reader.file_bytes()) +
+                    " bytes, the manifest says " + std::to_string(record.bytes));
+  return reader;
+}
+
+Status check_checksum(const std::filesystem::path& folder, const ShardRecord& record,
+                      const ShardReader& reader) {
+  if (const std::string found = reader.checksum(); found != record.checksum)
+    return fail(ErrorCode::kCorrupt, "shard " + (folder / record.file).string() + " has checksum " +
+                                         found + ", the manifest says " + record.checksum +
+                                         ": its content changed");
+  return {};
+}
+
+Error with_advice(Error error) {
+  error.next = "restore the file from where it was copied from, or prepare the data set again; "
+               "'nsactl data verify' lists all that is wrong";
+  return error;
+}
+
+} // namespace
+
+std::span<const Token> TokenSequence::piece(int64_t position) const {
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
+  const auto shard = static_cast<size_t>(after - starts_.begin()) - 1;
+  return shards_[shard].subspan(static_cast<size_t>(position - starts_[shard]));
+}
+
+Result<std::shared_ptr<const Dataset>> Dataset::open(const std::filesystem::path& folder,
+                                                     Check check) {
+  auto dataset = std::make_shared<Dataset>();
+  dataset->folder_ = folder;
+  NSA_TRY_ASSIGN(dataset->manifest_, read_manifest(folder));
+  for (const ShardRecord& record : dataset->manifest_.shards) {
+    auto reader = open_recorded(folder, record);
+    if (!reader) return fail(with_advice(std::move(reader).error()));
+    if (check == Check::kChecksums) {
+      if (auto status = check_checksum(folder, record, *reader); !status)
+        return fail(with_advice(std::move(status).error()));
+    }
+    TokenSequence& sequence = record.split == Split::kTrain ? dataset->train_ : dataset->heldout_;
+    if (!reader->tokens().empty()) { // piece() looks for the last shard that begins at or before
+      sequence.shards_.push_back(reader->tokens());
+      sequence.starts_.push_back(sequence.size_);
+      sequence.size_ += record.tokens;
+    }
+    dataset->readers_.push_back(std::move(*reader));
+  }
+  return dataset;
+}
+
+Result<std::unique_ptr<Tokenizer>>
+Dataset::load_tokenizer(const std::filesystem::path& ranks_file) const {
+  std::filesystem::path ranks = folder_ / kRanksFile;
+  if (!std::filesystem::exists(ranks)) ranks = ranks_file;
+  NSA_TRY_ASSIGN(auto tokenizer, dataset::load_tokenizer(manifest_.tokenizer.name, ranks));
+  if (tokenizer->digest() != manifest_.tokenizer.digest)
+    return fail(ErrorCode::kCorrupt, "the data set was made by another '" +
+                                         manifest_.tokenizer.name + "' tokenizer (digest " +
+                                         manifest_.tokenizer.digest + ", here " +
+                                         tokenizer->digest() + ")");
+  return tokenizer;
+}
+
+Result<std::vector<Finding>> verify(const std::filesystem::path& folder) {
+  NSA_TRY_ASSIGN(const Manifest manifest, read_manifest(folder));
+  std::vector<Finding> findings;
+  for (const ShardRecord& record : manifest.shards) {
+    const auto reader = open_recorded(folder, record);
+    if (!reader) {
+      findings.push_back({record.file, reader.error().what});
+      continue;
+    }
+    if (const auto status = check_checksum(folder, record, *reader); !status) {
+      findings.push_back({record.file, status.error().what});
+      continue;
+    }
+    const auto tokens = reader->tokens();
+    const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](Token token) {
+      return token >= manifest.tokenizer.vocabulary_size;
+    });
+    if (bad != tokens.end())
+      findings.push_back({record.file, "token " + std::to_string(bad - tokens.begin()) + " is " +
+                                           std::to_string(*bad) + ", the vocabulary has " +
+                                           std::to_string(manifest.tokenizer.vocabulary_size)});
+  }
+  return findings;
+}
+
+} // namespace nsa::dataset

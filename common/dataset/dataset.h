@@ -1,0 +1,91 @@
+// A prepared data set, opened for reading: its manifest and its shards, mapped.
+//
+// open() holds every file against the manifest and refuses what does not fit; there is no partial
+// and no synthetic data. Afterwards everything is const: any thread may read, no call blocks beyond
+// page faults.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/dataset/manifest.h"
+#include "common/dataset/shard.h"
+#include "common/dataset/tokenizer.h"
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nsa::dataset {
+
+enum class Check {
+  kSizes,     // presence, size and header of every shard: microseconds
+  kChecksums, // and every byte: about 10 GB/s from the page cache
+};
+
+// All tokens of one split, in shard order, addressed as one sequence.
+class TokenSequence {
+public:
+  int64_t size() const { return size_; }
+
+  // Copies out.size() tokens from `position` on, widened to T. The range must lie inside
+  // [0, size()).
+  template <class T> void copy(int64_t position, std::span<T> out) const;
+
+  // The longest contiguous piece at `position`; for whole passes.
+  std::span<const Token> piece(int64_t position) const;
+
+private:
+  friend class Dataset;
+  std::vector<std::span<const Token>> shards_;
+  std::vector<int64_t> starts_; // position of each shard's first token
+  int64_t size_ = 0;
+};
+
+class Dataset {
+public:
+  static Result<std::shared_ptr<const Dataset>> open(const std::filesystem::path& folder,
+                                                     Check check);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& digest() const { return manifest_.digest; }
+  const TokenSequence& tokens(Split split) const {
+    return split == Split::kTrain ? train_ : heldout_;
+  }
+
+  // The tokenizer that made the data set: from the copy of its ranks in the folder, or, where
+  // shards were adopted without one, from `ranks_file`.
+  Result<std::unique_ptr<Tokenizer>>
+  load_tokenizer(const std::filesystem::path& ranks_file = {}) const;
+
+private:
+  std::filesystem::path folder_;
+  Manifest manifest_;
+  std::vector<ShardReader> readers_;
+  TokenSequence train_, heldout_;
+};
+
+// One thing found wrong with a data set, named by file.
+struct Finding {
+  std::string file;
+  std::string what;
+};
+
+// Looks at everything and goes on after a fault: sizes, headers, checksums, ids below the
+// vocabulary size. Empty means sound. Fails only when there is no manifest to hold the files
+// against.
+Result<std::vector<Finding>> verify(const std::filesystem::path& folder);
+
+template <class T> void TokenSequence::copy(int64_t position, std::span<T> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const std::span<const Token> from = piece(position + static_cast<int64_t>(done));
+    const size_t count = std::min(from.size(), out.size() - done);
+    for (size_t i = 0; i < count; ++i)
+      out[done + i] = static_cast<T>(from[i]);
+    done += count;
+  }
+}
+
+} // namespace nsa::dataset

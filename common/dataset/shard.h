@@ -1,0 +1,81 @@
+// One file of tokens, in llm.c's format: 256 little-endian int32 {20240520, 1, tokens, 0 ...}, then
+// that many little-endian uint16. nanoGPT's headerless files ("raw_u16") can be read too.
+//
+// A reader maps the file and holds no other state: any thread may read. A file that shrinks while
+// it is mapped kills the reading process with SIGBUS, which is loud enough; every other change is
+// found by the checksum in the manifest (dataset.h). Writer: one thread.
+#pragma once
+
+#include "common/base/checksum.h"
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+#include "common/dataset/tokenizer.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace nsa::dataset {
+
+inline constexpr int32_t kShardMagic = 20240520;
+inline constexpr int32_t kShardVersion = 1;
+inline constexpr size_t kShardHeaderBytes = 256 * sizeof(int32_t);
+
+enum class ShardFormat { kLlmC, kRawU16 };
+std::string_view to_string(ShardFormat format);
+Result<ShardFormat> parse_shard_format(std::string_view text);
+
+// The token count that a llm.c header announces. kCorrupt says which field is wrong; `file_bytes`
+// must be exactly header and tokens, so that a torn file is found before anything is read from it.
+Result<int64_t> parse_shard_header(std::string_view header, uint64_t file_bytes);
+
+class ShardReader {
+public:
+  static Result<ShardReader> open(const std::filesystem::path& path, ShardFormat format);
+  ShardReader(ShardReader&& other) noexcept;
+  ShardReader& operator=(ShardReader&& other) noexcept;
+  ~ShardReader();
+
+  std::span<const Token> tokens() const { return tokens_; }
+  uint64_t file_bytes() const { return mapped_bytes_; }
+
+  // XXH3-128 of the whole file, header included. Reads every page.
+  std::string checksum() const;
+
+private:
+  ShardReader() = default;
+  void* mapping_ = nullptr;
+  size_t mapped_bytes_ = 0;
+  std::span<const Token> tokens_;
+};
+
+struct WrittenShard {
+  int64_t tokens = 0;
+  uint64_t bytes = 0;
+  std::string checksum;
+};
+
+// Writes <path>.tmp and gives it its name in finish(), after fsync: a file under a shard's own name
+// is always whole. A writer that goes away unfinished removes its temporary file.
+class ShardWriter {
+public:
+  static Result<ShardWriter> create(std::filesystem::path path);
+  ShardWriter(ShardWriter&&) noexcept = default;
+  ShardWriter& operator=(ShardWriter&&) noexcept = default;
+  ~ShardWriter();
+
+  Status append(std::span<const Token> tokens);
+  int64_t tokens() const { return tokens_; }
+
+  // Writes the header, fsyncs, renames, fsyncs the folder. Call once; the writer is spent.
+  Result<WrittenShard> finish();
+
+private:
+  ShardWriter() = default;
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  int64_t tokens_ = 0;
+};
+
+} // namespace nsa::dataset

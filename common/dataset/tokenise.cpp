@@ -1,0 +1,99 @@
+#include "common/dataset/tokenise.h"
+
+#include "common/dataset/unicode.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace nsa::dataset {
+namespace {
+
+// The text of one row of JSON lines. Blank rows are empty documents.
+Result<std::string> text_of_row(std::string_view row, const std::string& key) {
+  if (row.find_first_not_of(" \t\r\n") == row.npos) return std::string();
+  try {
+    nlohmann::json value = nlohmann::json::parse(row);
+    if (!value.is_object()) return fail(ErrorCode::kInvalidArgument, "the row is no JSON object");
+    const auto text = value.find(key);
+    if (text == value.end())
+      return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'");
+    if (!text->is_string())
+      return fail(ErrorCode::kInvalidArgument,
+                  "'" + key + "' is " + text->type_name() + ", a string was expected");
+    return std::move(text->get_ref<std::string&>());
+  } catch (const nlohmann::json::exception& error) {
+    std::string_view what = error.what(); // "[json.exception.parse_error.101] parse error at ..."
+    if (const size_t end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
+    return fail(ErrorCode::kInvalidArgument, "the row is not JSON: " + std::string(what));
+  }
+}
+
+Error at_line(const RawBatch& batch, int64_t line, Error error) {
+  error.what = batch.path + ":" + std::to_string(line) + ": " + error.what;
+  return error;
+}
+
+// The document's text, well-formed as far as asked; an error carries file and line.
+Result<std::string> text_of(const RawBatch& batch, const RawDocument& document,
+                            const PrepareOptions& options, int64_t& replaced) {
+  const std::string_view raw =
+      std::string_view(batch.text).substr(document.begin, document.end - document.begin);
+  std::string text;
+  const size_t bad = options.invalid_utf8 == InvalidUtf8::kKeep ? raw.npos : find_invalid_utf8(raw);
+  if (bad == raw.npos) {
+    text = raw;
+  } else if (options.invalid_utf8 == InvalidUtf8::kReplace) {
+    text = replace_invalid_utf8(raw, replaced);
+  } else {
+    const auto line =
+        document.line + std::count(raw.begin(), raw.begin() + static_cast<long>(bad), '\n');
+    return fail(at_line(batch, line,
+                        {ErrorCode::kInvalidArgument, "the text is not UTF-8",
+                         "convert the file, or choose what to do with such bytes: invalid UTF-8 = "
+                         "replace or keep"}));
+  }
+  if (!batch.json_lines) return text;
+  auto row = text_of_row(text, options.jsonl_key);
+  if (!row) return fail(at_line(batch, document.line, std::move(row).error()));
+  return row;
+}
+
+} // namespace
+
+Split split_of(int64_t document_number, uint64_t seed, double heldout_fraction) {
+  // SplitMix64 (Steele, Lea and Flood 2014), as a hash of the pair.
+  uint64_t z = seed * 0xD1342543DE82EF95ull +
+               static_cast<uint64_t>(document_number + 1) * 0x9E3779B97F4A7C15ull;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+  z ^= z >> 31;
+  const double uniform = static_cast<double>(z >> 11) * 0x1.0p-53;
+  return uniform < heldout_fraction ? Split::kHeldout : Split::kTrain;
+}
+
+TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,
+                    const PrepareOptions& options) {
+  TokenBatch result;
+  result.source = batch.source;
+  result.source_bytes = batch.source_bytes;
+  for (const RawDocument& document : batch.documents) {
+    auto text = text_of(batch, document, options, result.replaced_characters);
+    if (!text) {
+      result.error = std::move(text).error();
+      return result;
+    }
+    if (text->empty()) {
+      ++result.empty_documents;
+      continue;
+    }
+    const auto split =
+        static_cast<size_t>(split_of(document.number, options.seed, options.heldout_fraction));
+    result.tokens[split].push_back(tokenizer.separator());
+    tokenizer.encode(*text, result.tokens[split]);
+    ++result.documents[split];
+    result.text_bytes += text->size();
+  }
+  return result;
+}
+
+} // namespace nsa::dataset

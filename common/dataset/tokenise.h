@@ -1,0 +1,48 @@
+// Raw documents -> tokens of the two splits: the work of one thread on one batch. Pure.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/dataset/prepare.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::dataset {
+
+struct RawDocument {
+  size_t begin = 0, end = 0; // in RawBatch::text
+  int64_t line = 0;          // where it begins in its file
+  int64_t number = 0;        // over all sources; decides the split
+};
+
+// Documents of one source, a megabyte or so.
+struct RawBatch {
+  size_t source = 0;
+  std::string path; // for errors
+  bool json_lines = false;
+  std::string text;
+  std::vector<RawDocument> documents;
+  uint64_t source_bytes = 0; // of all sources, read when the batch was cut
+};
+
+struct TokenBatch {
+  size_t source = 0;
+  uint64_t source_bytes = 0;
+  uint64_t text_bytes = 0;
+  std::vector<Token> tokens[2]; // by Split
+  int64_t documents[2] = {};    // by Split
+  int64_t empty_documents = 0;
+  int64_t replaced_characters = 0;
+  std::optional<Error> error; // of the first bad document; nothing after it was done
+};
+
+// Whether a document is set aside: a hash of seed and number, so that the choice depends on neither
+// threads nor batches, and the held-out text comes from everywhere.
+Split split_of(int64_t document_number, uint64_t seed, double heldout_fraction);
+
+TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,
+                    const PrepareOptions& options);
+
+} // namespace nsa::dataset

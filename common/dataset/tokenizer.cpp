@@ -1,0 +1,52 @@
+#include "common/dataset/tokenizer.h"
+
+#include "common/base/checksum.h"
+#include "common/base/text.h"
+
+namespace nsa::dataset {
+namespace {
+
+class ByteTokenizer final : public Tokenizer {
+public:
+  std::string_view name() const override { return "bytes"; }
+  int32_t vocabulary_size() const override { return 257; }
+  Token separator() const override { return 256; }
+  std::string digest() const override { return checksum_hex("bytes: id = byte, separator 256"); }
+
+  void encode(std::string_view text, std::vector<Token>& out) const override {
+    const size_t before = out.size();
+    out.resize(before + text.size());
+    for (size_t i = 0; i < text.size(); ++i)
+      out[before + i] = static_cast<unsigned char>(text[i]);
+  }
+
+  std::string decode(std::span<const Token> tokens) const override {
+    std::string text;
+    for (const Token token : tokens) {
+      if (token < 256)
+        text.push_back(static_cast<char>(token));
+      else if (token == separator())
+        text += "<|endoftext|>";
+      else
+        text += "<|" + std::to_string(token) + "|>";
+    }
+    return text;
+  }
+};
+
+} // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() {
+  return std::make_unique<ByteTokenizer>();
+}
+
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(std::string_view name,
+                                                  const std::filesystem::path& ranks_file) {
+  if (name == "bytes") return make_byte_tokenizer();
+  if (name == "gpt2") return load_gpt2_tokenizer(ranks_file);
+  const auto nearest = nearest_name(name, {"bytes", "gpt2"});
+  return fail(ErrorCode::kInvalidArgument, "there is no tokenizer '" + std::string(name) + "'",
+              nearest ? "did you mean '" + *nearest + "'?" : "use 'gpt2' or 'bytes'");
+}
+
+} // namespace nsa::dataset

@@ -1,0 +1,80 @@
+#include "common/dataset/work_folder.h"
+
+#include "common/base/file.h"
+
+#include <cstdio>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace nsa::dataset {
+namespace fs = std::filesystem;
+namespace {
+
+// Whether `path` is still the folder that was locked, and not one made after it was renamed.
+bool is_same_folder(int fd, const fs::path& path) {
+  struct stat locked{}, named{};
+  return ::fstat(fd, &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
+}
+
+Status remove_content(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error); !error && at != fs::directory_iterator();
+       at.increment(error))
+    fs::remove_all(at->path(), error);
+  if (error)
+    return fail(ErrorCode::kSystem, "cannot clear " + folder.string() + ": " + error.message());
+  return {};
+}
+
+} // namespace
+
+Result<WorkFolder> WorkFolder::create(const fs::path& output) {
+  WorkFolder folder;
+  folder.output_ = output.has_filename() ? output : output.parent_path(); // "x/" is x
+  const fs::path path = folder.output_.string() + ".preparing";
+  while (true) {
+    NSA_TRY(make_folder(path));
+    folder.lock_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.lock_) {
+      if (errno == ENOENT) continue; // its owner was quicker: it has its name by now
+      return fail_errno("cannot open " + path.string());
+    }
+    if (::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) != 0)
+      return fail(ErrorCode::kConflict,
+                  output.string() + " is being prepared by another process (" + path.string() +
+                      " is locked)",
+                  "wait for it, or choose another output folder");
+    if (is_same_folder(folder.lock_.get(), path)) break;
+  }
+  folder.path_ = path;
+  NSA_TRY(remove_content(path));
+  return folder;
+}
+
+WorkFolder::~WorkFolder() {
+  if (!lock_) return;
+  std::error_code ignored; // what cannot be removed now is removed by the next create()
+  fs::remove_all(path_, ignored);
+}
+
+Status WorkFolder::commit(bool replace) {
+  NSA_TRY(sync_folder(path_));
+  std::error_code error;
+  const bool swap = replace && fs::exists(output_, error);
+  const unsigned flags = swap ? RENAME_EXCHANGE : 0;
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, output_.c_str(), flags) != 0) {
+    if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
+      return fail(ErrorCode::kConflict, output_.string() + " exists");
+    return fail_errno("cannot rename " + path_.string() + " to " + output_.string());
+  }
+  NSA_TRY(sync_folder(output_.parent_path()));
+  lock_.reset();
+  if (swap)
+    fs::remove_all(path_, error); // the old one; left over, it is harmless and cleared later
+  return {};
+}
+
+} // namespace nsa::dataset

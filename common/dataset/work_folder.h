@@ -1,0 +1,33 @@
+// The folder in which something is made whole before it gets its name: <output>.preparing, locked.
+// One owner, one thread. Going away uncommitted removes it; a crash leaves it for the next create()
+// of the same output to remove.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+
+#include <filesystem>
+
+namespace nsa::dataset {
+
+class WorkFolder {
+public:
+  // kConflict when another living process is making the same output.
+  static Result<WorkFolder> create(const std::filesystem::path& output);
+  WorkFolder(WorkFolder&&) noexcept = default;
+  WorkFolder& operator=(WorkFolder&&) noexcept = default;
+  ~WorkFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+
+  // Gives the folder its name. What stood there is swapped out and removed when `replace`;
+  // otherwise an output that exists and is not an empty folder is kConflict.
+  Status commit(bool replace);
+
+private:
+  WorkFolder() = default;
+  std::filesystem::path path_, output_;
+  UniqueFd lock_; // on the folder itself: the lock goes with it and leaves no file behind
+};
+
+} // namespace nsa::dataset

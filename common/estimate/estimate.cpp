@@ -1,0 +1,229 @@
+#include "common/estimate/estimate.h"
+
+#include <algorithm>
+
+namespace nsa::estimate {
+
+namespace {
+
+using spec::RunSpec;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kFp32 = 4;
+// Of a rank before it has made anything: read off a worker that had built no model.
+constexpr int64_t kProgramCpu = 240 * kMiB, kProgramGpu = 620 * kMiB;
+// Elements of a logits chunk: nsa_model/model/cross_entropy.cpp.
+constexpr int64_t kLogitsCpu = int64_t{1} << 19, kLogitsGpu = int64_t{1} << 27;
+
+bool has(const RunSpec& spec, std::string_view branch) {
+  const auto& branches = spec.nsa.branches;
+  return std::find(branches.begin(), branches.end(), branch) != branches.end();
+}
+
+int64_t branch_count(const RunSpec& spec) {
+  return static_cast<int64_t>(spec.nsa.branches.size());
+}
+
+bool dense(const RunSpec& spec) {
+  return spec.model.attention == "dense";
+}
+
+// Scalars of one layer's gate and of phi's MLP.
+int64_t gate_parameters(const RunSpec& spec) {
+  const auto& m = spec.model;
+  const int64_t branches = branch_count(spec);
+  if (spec.nsa.gate == "head_sigmoid")
+    return m.dimension * m.head_dimension + m.head_dimension * m.heads * branches;
+  const int64_t hidden = m.head_dimension / 2;
+  return branches > 1 ? m.head_dimension * hidden + hidden * branches : 0;
+}
+
+int64_t compression_parameters(const RunSpec& spec) {
+  if (spec.nsa.compression != "mlp" || !has(spec, "compressed")) return 0;
+  const int64_t block = spec.nsa.compression_block * spec.model.head_dimension;
+  const int64_t hidden = 2 * spec.model.head_dimension;
+  return 2 * (block + block * hidden + hidden * spec.model.head_dimension); // keys and values
+}
+
+// Query-key pairs of one sequence, summed over its positions, of each kind of attention.
+double causal_pairs(double length) {
+  return length * (length + 1) / 2;
+}
+
+double window_pairs(double length, double window) {
+  return length <= window ? causal_pairs(length)
+                          : causal_pairs(window) + (length - window) * window;
+}
+
+// Compressed token i ends at position i d + l - 1 and is seen from there on.
+double compressed_pairs(double length, double block, double stride) {
+  if (length < block) return 0;
+  const double count = 1 + static_cast<double>(static_cast<int64_t>((length - block) / stride));
+  return count * (length - block + 1) - stride * count * (count - 1) / 2;
+}
+
+// Whole blocks, but of the own one what is not in the future.
+double selected_pairs(double length, double block, double blocks) {
+  const double dense_part = std::min(length, block * blocks);
+  const double rest = length - dense_part;
+  const double own = (block + 1) / 2; // mean over the positions of a block
+  return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
+}
+
+} // namespace
+
+Parameters parameters(const RunSpec& spec) {
+  const auto& m = spec.model;
+  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
+  int64_t attention = 2 * m.dimension * query; // queries, output
+  if (dense(spec))
+    attention += 2 * m.dimension * kv;
+  else
+    attention += branch_count(spec) * 2 * m.dimension * kv + gate_parameters(spec) +
+                 compression_parameters(spec);
+  Parameters p;
+  p.embedding = m.vocabulary * m.dimension;
+  p.attention = m.layers * attention;
+  p.mlp = m.layers * 2 * m.dimension * m.mlp_ratio * m.dimension;
+  p.norms = m.layers * 2 * m.dimension + m.dimension;
+  return p;
+}
+
+Placement choose_placement(const RunSpec& spec, bool gpu, std::string_view cpuinfo) {
+  const bool fast_bf16 = gpu || cpuinfo.find("amx_bf16") != std::string_view::npos ||
+                         cpuinfo.find("avx512_bf16") != std::string_view::npos;
+  const std::string& compute = spec.precision.compute;
+  return {gpu,
+          spec.precision.mode != "fp32" && (compute == "bf16" || (compute == "auto" && fast_bf16))};
+}
+
+Memory memory(const RunSpec& spec, Placement placement) {
+  const auto& m = spec.model;
+  const int64_t count = parameters(spec).total();
+  const int64_t compute = placement.bf16 ? 2 : kFp32;
+  const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
+  Memory out;
+  out.weights = placement.bf16 ? count * compute : 0; // in FP32 they are the masters
+  out.masters = count * kFp32;
+  out.moments = 2 * count * kFp32;
+  out.gradients = count * kFp32;
+
+  // What a layer keeps for its backward pass, in scalars a token: block input, normed input,
+  // attended, middle, normed middle, the MLP's inner width twice (before and behind SiLU), and q,
+  // k, v, rotated and not, with the branches' outputs.
+  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
+  const int64_t sets = dense(spec) ? 1 : branch_count(spec);
+  const int64_t kept =
+      4 * m.dimension + 2 * m.mlp_ratio * m.dimension + (2 + sets) * query + 4 * sets * kv;
+  int64_t per_token = kept * compute;
+  if (!dense(spec)) { // log-sum-exp and gates in FP32, block indices
+    per_token += sets * m.heads * kFp32 + sets * m.kv_groups * kFp32;
+    if (has(spec, "selected")) per_token += m.kv_groups * spec.nsa.selected_blocks * kFp32;
+  }
+  const int64_t whole_layers = spec.train.activation_recompute ? 1 : m.layers;
+  const int64_t inputs = spec.train.activation_recompute ? m.layers * m.dimension * compute : 0;
+  out.activations = tokens * (whole_layers * per_token + inputs);
+
+  const int64_t room = placement.gpu ? kLogitsGpu : kLogitsCpu;
+  const int64_t chunk = std::min(tokens, std::clamp<int64_t>(room / m.vocabulary, 64, 16384));
+  out.logits = chunk * m.vocabulary * (kFp32 + 2 * compute) +
+               m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
+  if (spec.parallel.ranks > 1) { // a bucket on the wire and one being gathered
+    const auto bucket = static_cast<int64_t>(spec.parallel.bucket_mib * double(kMiB));
+    out.collectives =
+        2 * std::min(bucket, count * kFp32) + (placement.gpu ? 256 * kMiB : int64_t{0});
+  }
+  out.program = placement.gpu ? kProgramGpu : kProgramCpu;
+  const bool checkpoints = spec.checkpoint.interval_steps > 0 || spec.checkpoint.at_end;
+  out.snapshot = checkpoints ? 3 * count * kFp32 / spec.parallel.ranks : 0;
+  return out;
+}
+
+Arithmetic arithmetic(const RunSpec& spec) {
+  const auto& m = spec.model;
+  const auto& n = spec.nsa;
+  const Parameters p = parameters(spec);
+  const double length = static_cast<double>(spec.train.sequence_length);
+  const double sequences = static_cast<double>(spec.sequences_per_step());
+  // Every matrix meets every token once; the embedding only as output layer. phi's MLP meets
+  // blocks, not tokens, and is small enough to be counted with the rest.
+  const double weights = static_cast<double>(p.embedding + p.attention + p.mlp);
+  double pairs = 0; // with products q.k and p.v each
+  if (dense(spec)) {
+    pairs = causal_pairs(length);
+  } else {
+    if (has(spec, "compressed"))
+      pairs += compressed_pairs(length, double(n.compression_block), double(n.compression_stride));
+    if (has(spec, "selected"))
+      pairs += selected_pairs(length, double(n.selection_block), double(n.selected_blocks));
+    if (has(spec, "sliding")) pairs += window_pairs(length, double(n.window));
+  }
+  Arithmetic out;
+  constexpr double kForwardAndBackward = 3;
+  out.products = kForwardAndBackward * 2 * weights * length * sequences;
+  out.attention = kForwardAndBackward * 4 * static_cast<double>(m.heads * m.head_dimension) *
+                  pairs * static_cast<double>(m.layers) * sequences;
+  return out;
+}
+
+Disk disk(const RunSpec& spec) {
+  const auto& c = spec.checkpoint;
+  Disk out;
+  const bool any = c.interval_steps > 0 || c.at_end;
+  if (!any) return out;
+  out.checkpoint = 3 * parameters(spec).total() * kFp32; // masters and two moments
+  const int64_t interval = std::max<int64_t>(1, c.interval_steps);
+  const int64_t written = c.interval_steps > 0 ? (spec.train.steps + interval - 1) / interval : 1;
+  int64_t kept = std::min(c.keep_last, written);
+  if (c.keep_every_steps > 0) kept += spec.train.steps / c.keep_every_steps;
+  out.checkpoints_kept = kept + 1; // the one that is being written
+  return out;
+}
+
+nlohmann::json estimate(const RunSpec& spec, Placement placement, double tokens_per_second) {
+  const Parameters p = parameters(spec);
+  const Memory m = memory(spec, placement);
+  const Arithmetic a = arithmetic(spec);
+  const Disk d = disk(spec);
+  const double tokens = double(spec.tokens_per_step()) * double(spec.train.steps);
+  nlohmann::json out = {
+      {"parameters",
+       {{"embedding", p.embedding},
+        {"attention", p.attention},
+        {"mlp", p.mlp},
+        {"norms", p.norms},
+        {"total", p.total()}}},
+      {"placement",
+       {{"device", placement.gpu ? "cuda" : "cpu"},
+        {"compute", placement.bf16 ? "bf16" : "fp32"},
+        {"ranks", spec.parallel.ranks}}},
+      {"memory_bytes",
+       {{"weights", m.weights},
+        {"masters", m.masters},
+        {"moments", m.moments},
+        {"gradients", m.gradients},
+        {"activations", m.activations},
+        {"logits", m.logits},
+        {"collectives", m.collectives},
+        {"program", m.program},
+        {"snapshot", m.snapshot},
+        {"on_gpu", placement.gpu ? m.total() - m.snapshot : 0},
+        {"total", m.total()}}},
+      {"disk_bytes",
+       {{"checkpoint", d.checkpoint},
+        {"checkpoints_kept", d.checkpoints_kept},
+        {"total", d.total()}}},
+      {"tokens", {{"step", spec.tokens_per_step()}, {"total", tokens}}},
+      {"flops_per_step",
+       {{"products", a.products}, {"attention", a.attention}, {"total", a.total()}}},
+      {"tokens_per_second", nullptr},
+      {"seconds", nullptr},
+  };
+  if (tokens_per_second > 0) {
+    out["tokens_per_second"] = tokens_per_second;
+    out["seconds"] = tokens / tokens_per_second;
+  }
+  return out;
+}
+
+} // namespace nsa::estimate

@@ -1,0 +1,71 @@
+// What a run will cost, said before it starts: parameters, memory of a rank by part, disk, tokens
+// and arithmetic, from the run file alone. Pure functions; docs/design/estimates.md has the
+// formulas and how far they were off.
+#pragma once
+
+#include "common/spec/run_spec.h"
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace nsa::estimate {
+
+// Scalars, each counted once: the embedding is tied to the output layer.
+struct Parameters {
+  int64_t embedding = 0, attention = 0, mlp = 0, norms = 0;
+  int64_t total() const { return embedding + attention + mlp + norms; }
+};
+Parameters parameters(const spec::RunSpec& spec);
+
+// How a rank computes; "auto" of the run file is decided where the run is placed.
+struct Placement {
+  bool gpu = false;
+  bool bf16 = false; // compute type; false: FP32
+};
+
+// `gpu`: where the ranks will be. `cpuinfo`: /proc/cpuinfo of that machine; with AMX or AVX512-BF16
+// "auto" computes in BF16 on a CPU too, as the worker decides.
+Placement choose_placement(const spec::RunSpec& spec, bool gpu, std::string_view cpuinfo);
+
+// Bytes of one rank at the peak of a step. On a GPU all but the snapshot are device memory.
+struct Memory {
+  int64_t weights = 0;   // in the compute type; 0 when they are the masters themselves
+  int64_t masters = 0;   // FP32
+  int64_t moments = 0;   // two of AdamW, FP32
+  int64_t gradients = 0; // FP32, reduced in place
+  int64_t activations = 0;
+  int64_t logits = 0;      // of one chunk of tokens, and the output layer's gradient
+  int64_t collectives = 0; // a bucket on the wire, NCCL's channels
+  int64_t program = 0;     // libraries, allocator, CUDA context
+  int64_t snapshot = 0;    // host copy that a checkpoint is written from
+  int64_t total() const {
+    return weights + masters + moments + gradients + activations + logits + collectives + program +
+           snapshot;
+  }
+};
+Memory memory(const spec::RunSpec& spec, Placement placement);
+
+// Floating-point operations of one update over all ranks, multiply and add counted apart, backward
+// twice the forward; recomputation is not counted (it is no progress).
+struct Arithmetic {
+  double products = 0;  // projections, MLP, output layer
+  double attention = 0; // scores and weighted values
+  double total() const { return products + attention; }
+};
+Arithmetic arithmetic(const spec::RunSpec& spec);
+
+// Bytes of one checkpoint, and of all that are kept at a time.
+struct Disk {
+  int64_t checkpoint = 0, checkpoints_kept = 0;
+  int64_t total() const { return checkpoint * checkpoints_kept; }
+};
+Disk disk(const spec::RunSpec& spec);
+
+// Everything above with totals, as it is stored with a run and printed by `nsactl plan`. A rate
+// (tokens a second over all ranks) of an equal run gives the time; 0: none is known, and
+// "seconds" is null.
+nlohmann::json estimate(const spec::RunSpec& spec, Placement placement,
+                        double tokens_per_second = 0);
+
+} // namespace nsa::estimate

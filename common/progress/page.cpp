@@ -1,0 +1,162 @@
+#include "common/progress/page.h"
+
+#include <fcntl.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace nsa::progress {
+
+namespace {
+
+void store_fields(PageLayout::Copy& copy, const HostRecord& r, size_t count) {
+  const uint64_t words[8] = {r.step,
+                             r.micro_step,
+                             static_cast<uint64_t>(r.phase),
+                             static_cast<uint64_t>(r.phase_start_ns),
+                             static_cast<uint64_t>(r.step_start_ns),
+                             r.tokens,
+                             r.collective_sequence,
+                             r.batch_index};
+  for (size_t i = 0; i < count; ++i)
+    copy.words[i].store(words[i], std::memory_order_relaxed);
+}
+
+// The record of sequence number `sequence`, if that copy is whole and was not rewritten meanwhile
+// (sequence lock; Boehm, "Can seqlocks get along with programming language memory models?", 2012).
+std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t sequence) {
+  if (copy.end.load(std::memory_order_acquire) != sequence) return std::nullopt;
+  uint64_t words[8];
+  for (size_t i = 0; i < 8; ++i)
+    words[i] = copy.words[i].load(std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (copy.begin.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  HostRecord r;
+  r.step = words[0];
+  r.micro_step = words[1];
+  r.phase = static_cast<Phase>(words[2]);
+  r.phase_start_ns = static_cast<int64_t>(words[3]);
+  r.step_start_ns = static_cast<int64_t>(words[4]);
+  r.tokens = words[5];
+  r.collective_sequence = words[6];
+  r.batch_index = words[7];
+  return r;
+}
+
+Result<PageLayout*> map_page(int fd, bool writable) {
+  void* at =
+      ::mmap(nullptr, kPageBytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return fail_errno("cannot map a progress page");
+  return static_cast<PageLayout*>(at);
+}
+
+} // namespace
+
+Result<Page> Page::create(int32_t rank, int32_t attempt) {
+  UniqueFd fd(::memfd_create("nsa-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return fail_errno("cannot make a progress page");
+  if (::ftruncate(fd.get(), kPageBytes) != 0) return fail_errno("cannot size a progress page");
+  // A worker must not be able to shrink the page under a reader's feet (SIGBUS in nsad).
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return fail_errno("cannot seal a progress page");
+  NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), true));
+  layout->version = kPageVersion;
+  layout->rank = rank;
+  layout->attempt = attempt;
+  layout->magic = kPageMagic;
+  return Page(std::move(fd), layout);
+}
+
+Result<Page> Page::open(UniqueFd fd, bool writable) {
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return fail_errno("cannot stat a progress page");
+  if (info.st_size != static_cast<off_t>(kPageBytes))
+    return fail(ErrorCode::kCorrupt, "a progress page has " + std::to_string(info.st_size) +
+                                         " bytes, " + std::to_string(kPageBytes) + " expected");
+  NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), writable));
+  Page page(std::move(fd), layout);
+  if (layout->magic != kPageMagic || layout->version != kPageVersion)
+    return fail(ErrorCode::kCorrupt,
+                "not a progress page of version " + std::to_string(kPageVersion),
+                "the programs are of different versions; restart the run with one installation");
+  return page;
+}
+
+Page::Page(Page&& other) noexcept
+    : fd_(std::move(other.fd_)), layout_(std::exchange(other.layout_, nullptr)) {}
+
+Page& Page::operator=(Page&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(layout_, other.layout_);
+  return *this;
+}
+
+Page::~Page() {
+  if (layout_ != nullptr) ::munmap(layout_, kPageBytes);
+}
+
+std::optional<HostRecord> Page::read_host() const {
+  // Two tries a copy: the writer can overtake a reader, but not forever, since each overtaking is a
+  // whole new record; after that the older copy is as good an answer.
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
+    if (latest == 0) return std::nullopt;
+    if (auto record = load_copy(layout_->copies[latest % 2], latest)) return record;
+  }
+  const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
+  return latest > 1 ? load_copy(layout_->copies[(latest - 1) % 2], latest - 1) : std::nullopt;
+}
+
+DeviceRecord Page::read_device() const {
+  return {layout_->device[0].load(std::memory_order_acquire),
+          layout_->device[1].load(std::memory_order_acquire)};
+}
+
+void Page::write_host(const HostRecord& record) {
+  const uint64_t sequence = layout_->latest.load(std::memory_order_relaxed) + 1;
+  PageLayout::Copy& copy = layout_->copies[sequence % 2];
+  copy.begin.store(sequence, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  store_fields(copy, record, 8);
+  copy.end.store(sequence, std::memory_order_release);
+  layout_->latest.store(sequence, std::memory_order_release);
+}
+
+void Page::write_device(const DeviceRecord& record) {
+  layout_->device[1].store(record.phase_mark, std::memory_order_release);
+  layout_->device[0].store(record.completed_step, std::memory_order_release);
+}
+
+void Page::write_host_torn_for_test(const HostRecord& record) {
+  const uint64_t sequence = layout_->latest.load(std::memory_order_relaxed) + 1;
+  PageLayout::Copy& copy = layout_->copies[sequence % 2];
+  copy.begin.store(sequence, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  store_fields(copy, record, 4);
+}
+
+void Writer::begin_step(uint64_t step, uint64_t tokens) {
+  record_.step = step;
+  record_.tokens = tokens;
+  record_.step_start_ns = MonotonicTime::now().nanoseconds;
+}
+
+void Writer::enter(Phase phase, uint64_t micro_step) {
+  record_.phase = phase;
+  record_.micro_step = micro_step;
+  record_.phase_start_ns = MonotonicTime::now().nanoseconds;
+  page_.write_host(record_);
+}
+
+void Writer::count_collective() {
+  ++record_.collective_sequence;
+  page_.write_host(record_);
+}
+
+void Writer::complete_step(uint64_t step) {
+  page_.write_device({step, (step << 8) | static_cast<uint64_t>(record_.phase)});
+}
+
+} // namespace nsa::progress

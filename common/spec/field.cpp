@@ -1,0 +1,210 @@
+#include "common/spec/field.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace nsa::spec {
+
+namespace {
+
+template <class... F> struct Overload : F... {
+  using F::operator()...;
+};
+template <class... F> Overload(F...) -> Overload<F...>;
+
+std::string quote(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04X", static_cast<unsigned>(c));
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+// A bound as a person writes it: no ".0" on whole numbers.
+std::string bound(double value) {
+  std::string text = to_toml(value);
+  if (text.size() > 2 && text.ends_with(".0")) text.resize(text.size() - 2);
+  return text;
+}
+
+std::optional<Fault> check_number(const Field& field, double value) {
+  if (!std::isfinite(value)) return Fault{"must be a finite number", ""};
+  if (field.required && value == 0) return Fault{"is required", std::string(field.meaning)};
+  const bool low = field.above_minimum ? value <= field.minimum : value < field.minimum;
+  if (!low && value <= field.maximum) return std::nullopt;
+  const std::string given = std::holds_alternative<int64_t*>(field.at)
+                                ? std::to_string(*std::get<int64_t*>(field.at))
+                                : bound(value);
+  const std::string limit =
+      low ? std::string(field.above_minimum ? "above " : "at least ") + bound(field.minimum)
+          : "at most " + bound(field.maximum);
+  return Fault{"must be " + limit + ", not " + given, ""};
+}
+
+std::optional<Fault> check_text(const Field& field, const std::string& text) {
+  if (field.choices.empty()) {
+    if (field.required && text.empty()) return Fault{"is required", std::string(field.meaning)};
+    if (static_cast<double>(text.size()) > field.maximum)
+      return Fault{"is longer than " + bound(field.maximum) + " bytes", ""};
+    return std::nullopt;
+  }
+  std::vector<std::string> names;
+  for (const Choice& choice : field.choices) {
+    if (choice.name == text) {
+      if (choice.refused.empty()) return std::nullopt;
+      return Fault{"\"" + text + "\" is refused: " + std::string(choice.refused), ""};
+    }
+    if (choice.refused.empty()) names.emplace_back(choice.name);
+  }
+  const auto nearest = nearest_name(text, names);
+  return Fault{"\"" + text + "\" is not one of: " + join(names, ", "),
+               nearest ? "did you mean \"" + *nearest + "\"?" : ""};
+}
+
+} // namespace
+
+const Field* find_field(const FieldTable& table, std::string_view key) {
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const Field& field) { return field.key == key; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> field_keys(const FieldTable& table) {
+  std::vector<std::string> keys;
+  for (const Field& field : table)
+    keys.emplace_back(field.key);
+  return keys;
+}
+
+std::string_view type_name(const Field& field) {
+  static constexpr std::string_view kNames[] = {"integer", "number", "true or false", "text",
+                                                "list of texts"};
+  return kNames[field.at.index()];
+}
+
+Value get(const Field& field) {
+  return std::visit([](const auto* value) { return Value(*value); }, field.at);
+}
+
+bool set(const Field& field, const Value& value) {
+  return std::visit(Overload{
+                        [](double* at, int64_t given) {
+                          *at = static_cast<double>(given);
+                          return true;
+                        },
+                        []<class T>(T* at, const T& given) {
+                          *at = given;
+                          return true;
+                        },
+                        [](auto*, const auto&) { return false; },
+                    },
+                    field.at, value);
+}
+
+std::optional<Fault> check(const Field& field) {
+  return std::visit(Overload{
+                        [&](int64_t* value) -> std::optional<Fault> {
+                          return check_number(field, static_cast<double>(*value));
+                        },
+                        [&](double* value) { return check_number(field, *value); },
+                        [&](bool* value) -> std::optional<Fault> {
+                          if (!*value || field.refused_true.empty()) return std::nullopt;
+                          return Fault{"true is refused: " + std::string(field.refused_true), ""};
+                        },
+                        [&](std::string* value) { return check_text(field, *value); },
+                        [&](TextList* list) -> std::optional<Fault> {
+                          for (size_t i = 0; i < list->size(); ++i) {
+                            if (auto fault = check_text(field, (*list)[i])) return fault;
+                            if (std::count(list->begin(), list->end(), (*list)[i]) > 1)
+                              return Fault{"\"" + (*list)[i] + "\" stands there twice", ""};
+                          }
+                          return std::nullopt;
+                        },
+                    },
+                    field.at);
+}
+
+std::string to_toml(double value) {
+  char text[40];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  std::string out(text, end);
+  // TOML knows a float by its point or exponent.
+  if (out.find_first_of(".en") == std::string::npos) out += ".0";
+  return out;
+}
+
+std::string to_toml(const Value& value) {
+  return std::visit(Overload{
+                        [](int64_t v) { return std::to_string(v); },
+                        [](double v) { return to_toml(v); },
+                        [](bool v) { return std::string(v ? "true" : "false"); },
+                        [](const std::string& v) { return quote(v); },
+                        [](const TextList& list) {
+                          std::vector<std::string> quoted;
+                          for (const std::string& text : list)
+                            quoted.push_back(quote(text));
+                          return "[" + join(quoted, ", ") + "]";
+                        },
+                    },
+                    value);
+}
+
+std::optional<Value> parse_override(const Field& field, std::string_view given) {
+  const std::string_view text = trim(given);
+  const auto whole = [&](auto number) -> std::optional<Value> {
+    std::string digits;
+    for (const char c : text)
+      if (c != '_') digits += c; // TOML allows 50_000
+    const char* end = digits.data() + digits.size();
+    const char* begin = digits.data() + (digits.starts_with('+') ? 1 : 0);
+    const auto result = std::from_chars(begin, end, number);
+    if (result.ec != std::errc() || result.ptr != end || begin == end) return std::nullopt;
+    return Value(number);
+  };
+  const auto unquoted = [](std::string_view word) {
+    word = trim(word);
+    if (word.size() >= 2 && word.front() == word.back() && (word[0] == '"' || word[0] == '\''))
+      word = word.substr(1, word.size() - 2);
+    return std::string(word);
+  };
+  switch (field.at.index()) {
+  case 0:
+    return whole(int64_t{});
+  case 1:
+    return whole(double{});
+  case 2:
+    if (text == "true") return Value(true);
+    if (text == "false") return Value(false);
+    return std::nullopt;
+  case 3:
+    return Value(unquoted(text));
+  default:
+    break;
+  }
+  std::string_view inner = text;
+  if (inner.size() >= 2 && inner.front() == '[' && inner.back() == ']')
+    inner = inner.substr(1, inner.size() - 2);
+  TextList list;
+  for (const std::string& part : split(inner, ','))
+    if (!trim(part).empty()) list.push_back(unquoted(part));
+  return Value(list);
+}
+
+} // namespace nsa::spec

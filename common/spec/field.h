@@ -1,0 +1,72 @@
+// One row of a field table: a key of run.toml or nsad.toml, where its value lives, and what may
+// stand there. Parsing, printing, JSON, --set, bounds and the reference pages all walk such rows,
+// so a key exists in all of them or in none.
+//
+// A table is built for one instance of a spec and points into it; build it, use it, drop it. The
+// default of a key is what a default-constructed spec holds. Pure; no I/O.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace nsa::spec {
+
+using TextList = std::vector<std::string>;
+// In this order everywhere: integer, number, boolean, text, list of texts.
+using Value = std::variant<int64_t, double, bool, std::string, TextList>;
+using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*>;
+
+// A value that a text may take. One with a reason in `refused` is understood, but not built, or
+// not wise: it is refused with that reason.
+struct Choice {
+  std::string_view name;
+  std::string_view refused = {};
+};
+
+struct Field {
+  std::string_view key; // "train.sequence_length"
+  Reference at;
+  double minimum = -std::numeric_limits<double>::infinity(); // of numbers; of a text: its length
+  double maximum = std::numeric_limits<double>::infinity();
+  bool above_minimum = false;         // the minimum itself is excluded
+  std::vector<Choice> choices = {};   // of texts and of the texts of a list; empty: any
+  std::string_view refused_true = {}; // why a boolean may not be true (yet)
+  bool required = false;              // the default is no value
+  std::string_view unit = {};
+  std::string_view meaning;
+};
+
+using FieldTable = std::vector<Field>;
+
+const Field* find_field(const FieldTable& table, std::string_view key);
+std::vector<std::string> field_keys(const FieldTable& table);
+
+// "integer", "number", "true or false", "text", "list of texts".
+std::string_view type_name(const Field& field);
+
+Value get(const Field& field);
+
+// Stores `value` when its type fits (an integer is a fine number). Otherwise false, and nothing is
+// changed.
+bool set(const Field& field, const Value& value);
+
+// What is wrong with the present value: bounds, choices, refusals. `next` may be empty.
+struct Fault {
+  std::string what, next;
+};
+std::optional<Fault> check(const Field& field);
+
+// The value as TOML writes it: 12, 0.5, true, "text", ["a", "b"].
+std::string to_toml(const Value& value);
+std::string to_toml(double value);
+
+// The value that `text` of a --set means for this field: TOML, or, for texts and lists, bare words
+// ("a,b"). Nothing when it fits no way.
+std::optional<Value> parse_override(const Field& field, std::string_view text);
+
+} // namespace nsa::spec

@@ -1,0 +1,63 @@
+// nsad.toml: what an operator may set for a node. Plain values with defaults; the file may be
+// missing. Read by the same field-table machinery as run.toml. Pure.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/spec/field.h"
+#include "common/spec/fields.h"
+#include "common/spec/problem.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::spec {
+
+struct NodeResourcesSection {
+  int64_t cpu_slots = 0;                       // ranks on CPU at a time; 0: one a core, at least 2
+  std::string gpus = "all";                    // all | none
+  std::string gpu_locks = "/run/lock/nsa-gpu"; // shared by every nsad of the host
+};
+
+struct NodeMetricsSection {
+  bool enabled = true;
+  std::string address = "127.0.0.1"; // loopback only
+  int64_t port = 9464;               // 0: any free one
+};
+
+struct NodeStorageSection {
+  int64_t reserve_mib = 64; // disk space set aside for stopping and restarting
+};
+
+struct NodeProgramsSection { // empty: beside nsad
+  std::string worker, shim;
+  std::vector<std::string> worker_arguments; // appended to every rank's command line; for tests
+};
+
+struct NodeSupervisionSection {
+  std::string cgroup_root;    // cgroup v2 folder for attempts; empty: nsad's own; "none"
+  bool restart_daemon = true; // user mode: shims start nsad again after a crash
+};
+
+struct NodeSpec {
+  int64_t schema = 1;
+  NodeResourcesSection resources;
+  NodeMetricsSection metrics;
+  NodeStorageSection storage;
+  NodeProgramsSection programs;
+  NodeSupervisionSection supervision;
+};
+
+FieldTable node_fields(NodeSpec& spec);
+const std::vector<TableMeaning>& node_tables();
+
+struct ParsedNode {
+  NodeSpec spec; // usable only when problems is empty
+  std::vector<Problem> problems;
+};
+
+// An empty text gives the defaults.
+ParsedNode parse_node_file(std::string_view toml, std::string_view file_name);
+
+} // namespace nsa::spec

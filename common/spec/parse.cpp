@@ -1,0 +1,189 @@
+#include "common/spec/parse.h"
+
+#include "common/base/text.h"
+#include "common/spec/fields.h"
+#include "common/spec/reader.h"
+#include "common/spec/rules.h"
+#include "common/spec/toggles.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace nsa::spec {
+
+namespace {
+
+constexpr std::string_view kTogglePrefix = "toggles.";
+
+std::vector<std::string> table_names() {
+  std::vector<std::string> names;
+  for (const TableMeaning& table : run_tables())
+    if (!table.name.empty()) names.emplace_back(table.name);
+  return names;
+}
+
+// A key that is no field: not built, or a name of the predecessor (its yaml keys, or a variable
+// under any table).
+std::optional<Fault> advise(const std::string& key) {
+  for (const NotBuilt& entry : keys_not_built())
+    if (key == entry.key || key.starts_with(std::string(entry.key) + "."))
+      return Fault{"is refused: " + std::string(entry.reason), ""};
+  const std::string word = key.substr(key.rfind('.') + 1);
+  for (const std::string& name : {key, word}) {
+    if (name == word && name != key && !word.starts_with("NSA_")) continue;
+    if (const PredecessorFlag* flag = find_predecessor_flag(name))
+      return Fault{"is a name of the predecessor: " + std::string(flag->why),
+                   flag->ours.empty() ? "leave it out" : "write " + std::string(flag->ours)};
+  }
+  return std::nullopt;
+}
+
+// [toggles] holds registry names, written dotted or quoted; values become text.
+FreeKey toggle_reader(RunSpec& spec) {
+  return [&spec](const TomlEntry& entry) {
+    if (!entry.key.starts_with(kTogglePrefix)) return false;
+    const std::string name = entry.key.substr(kTogglePrefix.size());
+    if (entry.kind == "table") {
+      // "nccl" of [toggles] nccl.debug = ...: a prefix of names, no name.
+      return std::any_of(toggle_registry().begin(), toggle_registry().end(),
+                         [&](const Toggle& t) { return t.name.starts_with(name + "."); });
+    }
+    const Value* value = std::get_if<Value>(&entry.value);
+    if (value == nullptr || std::holds_alternative<TextList>(*value)) {
+      spec.toggles[name] = "<" + entry.kind + ">"; // refused by the registry, under its name
+    } else if (const std::string* text = std::get_if<std::string>(value)) {
+      std::string_view word = *text;
+      if (word.size() >= 2 && word.front() == '"' && word.back() == '"') // of a --set
+        word = word.substr(1, word.size() - 2);
+      spec.toggles[name] = std::string(word);
+    } else {
+      spec.toggles[name] = to_toml(*value);
+    }
+    return true;
+  };
+}
+
+void finish(RunSpec& spec, const FieldTable& fields, Reading& reading) {
+  check_fields(fields, reading);
+  check_rules(spec, reading);
+  sort_problems(reading.problems);
+}
+
+} // namespace
+
+Parsed parse_run_file(std::string_view toml, std::string_view file_name,
+                      const std::vector<std::string>& overrides) {
+  Parsed parsed;
+  const std::string file(file_name);
+  const FieldTable fields = run_fields(parsed.spec);
+  Reading reading;
+  read_file(fields, table_names(), toml, file, advise, toggle_reader(parsed.spec), reading);
+  read_overrides(fields, overrides, "--set", advise, toggle_reader(parsed.spec), reading);
+  if (!reading.places.count("schema"))
+    add_rule_problem(reading, {"schema"}, {"is required", "begin the file with: schema = 1"});
+  if (parsed.spec.run.name.empty() && !reading.bad_keys.count("run.name"))
+    parsed.spec.run.name = std::filesystem::path(file).stem().string().substr(0, 64);
+  finish(parsed.spec, fields, reading);
+  // A rule about a default has no place of its own, but it is still this file's.
+  for (Problem& problem : reading.problems)
+    if (problem.file.empty()) problem.file = file;
+  parsed.problems = std::move(reading.problems);
+  parsed.set_keys = std::move(reading.set_keys);
+  return parsed;
+}
+
+Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& overrides) {
+  Parsed parsed;
+  parsed.spec = spec;
+  const FieldTable fields = run_fields(parsed.spec);
+  Reading reading;
+  read_overrides(fields, overrides, "--set", advise, toggle_reader(parsed.spec), reading);
+  finish(parsed.spec, fields, reading);
+  parsed.problems = std::move(reading.problems);
+  parsed.set_keys = std::move(reading.set_keys);
+  return parsed;
+}
+
+std::vector<Problem> validate(const RunSpec& spec) {
+  RunSpec copy = spec;
+  Reading reading;
+  finish(copy, run_fields(copy), reading);
+  return std::move(reading.problems);
+}
+
+std::vector<std::string> warnings(const RunSpec& spec) {
+  std::vector<std::string> out;
+  if (spec.inject.kind != "none")
+    out.push_back("[inject] is on: this run will be given a fault on purpose (" + spec.inject.kind +
+                  ")");
+  if (spec.checkpoint.interval_steps == 0 && spec.train.steps > 100)
+    out.push_back("checkpoint.interval_steps is 0: a failure before step " +
+                  std::to_string(spec.train.steps) + " loses everything");
+  else if (spec.checkpoint.interval_steps > spec.train.steps)
+    out.push_back("checkpoint.interval_steps exceeds train.steps: no checkpoint before the end");
+  if (spec.eval.interval_steps == 0 && !spec.eval.at_end)
+    out.push_back("held-out text is never evaluated: overfitting will not show");
+  if (spec.hang.action == "observe")
+    out.push_back("hang.action is \"observe\": a hang is reported and left standing");
+  if (spec.restart.max_restarts == 0)
+    out.push_back("restart.max_restarts is 0: the first failure ends the run");
+  return out;
+}
+
+std::vector<std::string> stray_variables(const std::map<std::string, std::string>& environment) {
+  std::vector<std::string> names, out;
+  for (const PredecessorFlag& flag : predecessor_flags())
+    names.emplace_back(flag.name);
+  for (const auto& [name, value] : environment) {
+    if (const PredecessorFlag* flag = find_predecessor_flag(name)) {
+      // Library variables mean what they always did where they are passed on; only ours are gone.
+      if (!name.starts_with("NSA_")) continue;
+      out.push_back(name + " is set and has no effect here: " + std::string(flag->why) +
+                    (flag->ours.empty() ? "" : " (use " + std::string(flag->ours) + ")"));
+    } else if (name.starts_with("NSA_") && !is_program_variable(name)) {
+      const auto nearest = nearest_name(name, names);
+      out.push_back(name + " is set and nothing reads it" +
+                    (nearest ? " (did you mean " + *nearest + ", which is gone too?)" : ""));
+    }
+  }
+  return out;
+}
+
+void resolve_paths(RunSpec& spec, const std::string& run_file_folder) {
+  std::filesystem::path path = spec.data.path;
+  if (!path.empty() && path.is_relative())
+    spec.data.path = (std::filesystem::path(run_file_folder) / path).lexically_normal().string();
+}
+
+std::string print_toml(const RunSpec& spec, bool with_comments) {
+  RunSpec copy = spec;
+  const FieldTable fields = run_fields(copy);
+  std::string out;
+  for (const TableMeaning& table : run_tables()) {
+    if (!table.name.empty()) {
+      out += "\n[" + std::string(table.name) + "]";
+      if (with_comments) out += " # " + std::string(table.meaning);
+      out += "\n";
+    }
+    for (const Field& field : fields) {
+      const size_t dot = field.key.rfind('.');
+      const bool here = dot == std::string_view::npos ? table.name.empty()
+                                                      : field.key.substr(0, dot) == table.name;
+      if (!here) continue;
+      const std::string value = to_toml(get(field));
+      const std::string name(dot == std::string_view::npos ? field.key : field.key.substr(dot + 1));
+      if (with_comments) {
+        out += "# " + std::string(field.meaning);
+        if (!field.unit.empty()) out += " [" + std::string(field.unit) + "]";
+        out += field.required ? "; required\n" : "\n";
+      }
+      out += name + " = " + value + "\n";
+    }
+    if (table.name == "toggles")
+      for (const auto& [name, value] : spec.toggles)
+        out += "\"" + name + "\" = " + to_toml(Value(value)) + "\n";
+  }
+  return out;
+}
+
+} // namespace nsa::spec

@@ -1,0 +1,49 @@
+// run.toml text -> RunSpec, with every mistake reported at once, each with its place. Pure.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/spec/problem.h"
+#include "common/spec/run_spec.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::spec {
+
+struct Parsed {
+  RunSpec spec; // usable only when problems is empty
+  std::vector<Problem>
+      problems; // syntax, unknown keys (with the nearest name), types, bounds, rules
+  std::vector<std::string> set_keys; // keys that the file or --set gave, in order
+};
+
+// `overrides` are "key=value" as given to --set, applied after the file. Paths stay as written;
+// resolve_paths() makes them absolute against the run file's folder. An empty run.name becomes the
+// file's name.
+Parsed parse_run_file(std::string_view toml, std::string_view file_name,
+                      const std::vector<std::string>& overrides = {});
+
+// Overrides applied to a spec that is already resolved (`nsactl resume --set`).
+Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& overrides);
+
+// Bounds, choices and the rules between fields: divisibility, batch arithmetic, what is not built.
+// Without places: parse_run_file() adds those.
+std::vector<Problem> validate(const RunSpec& spec);
+
+// What is allowed but rarely meant, one sentence each: shown at submission.
+std::vector<std::string> warnings(const RunSpec& spec);
+
+// NSA_* variables of an environment that nothing here reads: the predecessor's, with what became of
+// them, and unknown ones with the nearest name. One sentence each. Someone who sets them expects an
+// effect.
+std::vector<std::string> stray_variables(const std::map<std::string, std::string>& environment);
+
+void resolve_paths(RunSpec& spec, const std::string& run_file_folder);
+
+// TOML text of the resolved spec with every default; `with_comments` adds each key's meaning.
+std::string print_toml(const RunSpec& spec, bool with_comments);
+
+} // namespace nsa::spec

@@ -1,0 +1,183 @@
+#include "common/spec/reader.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace nsa::spec {
+
+namespace {
+
+Problem at(const std::string& file, Place place, std::string key, Fault fault) {
+  return {
+      file, place.line, place.column, std::move(key), std::move(fault.what), std::move(fault.next)};
+}
+
+Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tables,
+                  const std::string& key, bool is_table) {
+  const size_t dot = key.rfind('.');
+  const std::string table = dot == std::string::npos ? "" : key.substr(0, dot);
+  if (is_table) {
+    const auto nearest = nearest_name(key, tables);
+    return {"no table has this name",
+            nearest ? "did you mean [" + *nearest + "]?" : "tables are: " + join(tables, ", ")};
+  }
+  // First among the neighbours in its table, then the same word elsewhere, then anything alike.
+  std::vector<std::string> neighbours, same_word;
+  const std::string word = key.substr(dot + 1);
+  for (const Field& field : fields) {
+    const std::string name(field.key);
+    const size_t at_dot = name.rfind('.');
+    const std::string field_table = at_dot == std::string::npos ? "" : name.substr(0, at_dot);
+    if (field_table == table) neighbours.push_back(name);
+    if (name.substr(at_dot + 1) == word) same_word.push_back(name);
+  }
+  auto nearest = nearest_name(key, neighbours);
+  if (!nearest && !same_word.empty()) nearest = same_word.front();
+  if (!nearest) nearest = nearest_name(key, field_keys(fields));
+  return {"no key has this name", nearest ? "did you mean " + *nearest + "?" : ""};
+}
+
+Fault wrong_type(const Field& field, const std::string& kind) {
+  Fault fault{"must be " + std::string(type_name(field)) + ", not " + kind, ""};
+  if (kind == "text" && field.at.index() < 3) fault.next = "write it without quotes";
+  if (field.at.index() == 3) fault.next = "write it in quotes";
+  if (field.at.index() == 4) fault.next = "write it as [\"...\", \"...\"]";
+  return fault;
+}
+
+void note_key(Reading& reading, const std::string& key, const std::string& file, Place place) {
+  if (std::find(reading.set_keys.begin(), reading.set_keys.end(), key) == reading.set_keys.end())
+    reading.set_keys.push_back(key);
+  reading.places[key] = {file, place.line, place.column, key, "", ""};
+}
+
+} // namespace
+
+std::string format_problem(const Problem& problem) {
+  std::string text;
+  if (!problem.file.empty()) {
+    text = problem.file + ":";
+    if (problem.line > 0)
+      text += std::to_string(problem.line) + ":" + std::to_string(problem.column) + ":";
+    text += " ";
+  }
+  if (!problem.key.empty()) text += problem.key + ": ";
+  text += problem.what;
+  if (!problem.next.empty()) text += "\n  hint: " + problem.next;
+  return text;
+}
+
+void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
+               std::string_view toml, const std::string& file, const KeyAdvice& advice,
+               const FreeKey& free_key, Reading& reading) {
+  const TomlDocument document = read_toml(toml);
+  for (const TomlMistake& mistake : document.mistakes)
+    reading.problems.push_back(at(file, mistake.place, "", {mistake.what, ""}));
+  if (!document.complete) reading.problems.back().next = "what follows was not read";
+
+  std::string refused_table; // its keys need no problem of their own
+  for (const TomlEntry& entry : document.entries) {
+    if (!refused_table.empty() && entry.key.starts_with(refused_table + ".")) continue;
+    const Field* field = find_field(fields, entry.key);
+    const bool is_table = entry.kind == "table";
+    if (is_table && std::find(tables.begin(), tables.end(), entry.key) != tables.end()) continue;
+    if (field == nullptr) {
+      if (free_key && free_key(entry)) {
+        if (!is_table) note_key(reading, entry.key, file, entry.key_place);
+        continue;
+      }
+      auto fault = advice ? advice(entry.key) : std::nullopt;
+      if (!fault) fault = unknown_key(fields, tables, entry.key, is_table);
+      reading.problems.push_back(at(file, entry.key_place, entry.key, std::move(*fault)));
+      if (is_table) refused_table = entry.key;
+      continue;
+    }
+    note_key(reading, entry.key, file, entry.value_place);
+    const Value* value = std::get_if<Value>(&entry.value);
+    if (value == nullptr || !set(*field, *value)) {
+      reading.problems.push_back(
+          at(file, entry.value_place, entry.key, wrong_type(*field, entry.kind)));
+      reading.bad_keys.insert(entry.key);
+    }
+  }
+}
+
+void read_overrides(const FieldTable& fields, const std::vector<std::string>& overrides,
+                    const std::string& file, const KeyAdvice& advice, const FreeKey& free_key,
+                    Reading& reading) {
+  for (const std::string& text : overrides) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) {
+      reading.problems.push_back(at(file, {}, text, {"has no value", "write " + text + "=VALUE"}));
+      continue;
+    }
+    const std::string key(trim(std::string_view(text).substr(0, equals)));
+    const std::string_view value_text = trim(std::string_view(text).substr(equals + 1));
+    const Field* field = find_field(fields, key);
+    if (field == nullptr) {
+      TomlEntry entry{key, {}, {}, Value(std::string(value_text)), "text"};
+      if (free_key && free_key(entry)) {
+        note_key(reading, key, file, {});
+        continue;
+      }
+      auto fault = advice ? advice(key) : std::nullopt;
+      if (!fault) fault = unknown_key(fields, {}, key, false);
+      reading.problems.push_back(at(file, {}, key, std::move(*fault)));
+      continue;
+    }
+    note_key(reading, key, file, {});
+    const auto value = parse_override(*field, value_text);
+    if (value && set(*field, *value)) {
+      // A bad value in the file no longer counts when --set replaces it.
+      reading.bad_keys.erase(key);
+      std::erase_if(reading.problems, [&](const Problem& p) { return p.key == key; });
+      continue;
+    }
+    reading.problems.push_back(at(
+        file, {}, key,
+        {"must be " + std::string(type_name(*field)) + ", not \"" + std::string(value_text) + "\"",
+         ""}));
+    reading.bad_keys.insert(key);
+  }
+}
+
+void check_fields(const FieldTable& fields, Reading& reading) {
+  for (const Field& field : fields) {
+    const std::string key(field.key);
+    if (reading.bad_keys.count(key)) continue;
+    if (auto fault = check(field)) {
+      reading.bad_keys.insert(key);
+      add_rule_problem(reading, {key}, std::move(*fault));
+    }
+  }
+}
+
+void add_rule_problem(Reading& reading, const std::vector<std::string>& keys, Fault fault) {
+  Problem problem;
+  for (const std::string& key : keys) {
+    const auto found = reading.places.find(key);
+    if (found == reading.places.end()) continue;
+    problem = found->second;
+    break;
+  }
+  problem.key = keys.front();
+  problem.what = std::move(fault.what);
+  problem.next = std::move(fault.next);
+  reading.problems.push_back(std::move(problem));
+}
+
+void sort_problems(std::vector<Problem>& problems) {
+  // The index keeps those without a place in the order in which they were found.
+  std::map<std::tuple<bool, int, int, size_t>, Problem> ordered;
+  for (Problem& p : problems) {
+    const std::tuple place(p.line == 0, p.line, p.column, ordered.size());
+    ordered.emplace(place, std::move(p));
+  }
+  problems.clear();
+  for (auto& [place, problem] : ordered)
+    problems.push_back(std::move(problem));
+}
+
+} // namespace nsa::spec

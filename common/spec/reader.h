@@ -1,0 +1,49 @@
+// Puts keys with values into the fields of a table, and says what did not fit: shared by run.toml
+// and nsad.toml. Pure.
+#pragma once
+
+#include "common/spec/field.h"
+#include "common/spec/problem.h"
+#include "common/spec/toml_reader.h"
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace nsa::spec {
+
+// What to say of a key that is no field: an old name, or one that is not built. Nothing: unknown.
+using KeyAdvice = std::function<std::optional<Fault>(const std::string& key)>;
+// Takes keys of a table that has no fixed fields ([toggles]); false when the key is not its own.
+using FreeKey = std::function<bool(const TomlEntry& entry)>;
+
+struct Reading {
+  std::vector<Problem> problems;
+  std::vector<std::string> set_keys;
+  std::map<std::string, Problem> places; // of each key that was given: file, line, column
+  std::set<std::string> bad_keys;        // given, but with a value that did not fit
+};
+
+// `tables` are the names that may stand in [brackets].
+void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
+               std::string_view toml, const std::string& file, const KeyAdvice& advice,
+               const FreeKey& free_key, Reading& reading);
+
+// "key=value" of the command line, later ones winning. `file` names the option in problems.
+void read_overrides(const FieldTable& fields, const std::vector<std::string>& overrides,
+                    const std::string& file, const KeyAdvice& advice, const FreeKey& free_key,
+                    Reading& reading);
+
+// Bounds, choices and refusals of every field that was read without a fault; adds to bad_keys.
+void check_fields(const FieldTable& fields, Reading& reading);
+
+// Adds a rule's problem, with the place of the first of `keys` that was given.
+void add_rule_problem(Reading& reading, const std::vector<std::string>& keys, Fault fault);
+
+// In reading order: --set last, problems without a place behind those with one.
+void sort_problems(std::vector<Problem>& problems);
+
+} // namespace nsa::spec

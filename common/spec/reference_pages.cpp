@@ -1,0 +1,170 @@
+#include "common/spec/reference_pages.h"
+
+#include "common/base/text.h"
+#include "common/spec/fields.h"
+#include "common/spec/node_spec.h"
+#include "common/spec/toggles.h"
+
+#include <cmath>
+
+namespace nsa::spec {
+
+namespace {
+
+// A cell of a table: bars would end it.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+std::string code(std::string_view text) {
+  return text.empty() ? "" : "`" + cell(text) + "`";
+}
+
+std::string plain(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e15)
+    return std::to_string(static_cast<int64_t>(value));
+  return to_toml(value);
+}
+
+// "1 to 1024", "above 0, at most 10", "at least 0", the choices, or nothing.
+std::string range(const Field& field) {
+  std::vector<std::string> names;
+  for (const Choice& choice : field.choices)
+    names.push_back(choice.refused.empty() ? code(choice.name) : "~~" + code(choice.name) + "~~");
+  if (!names.empty()) return join(names, ", ");
+  if (field.at.index() > 1) return "";
+  const bool low = std::isfinite(field.minimum), high = field.maximum < 1e15;
+  if (low && high && !field.above_minimum)
+    return plain(field.minimum) + " to " + plain(field.maximum);
+  std::string out;
+  if (low) out = (field.above_minimum ? "above " : "at least ") + plain(field.minimum);
+  if (high) out += (out.empty() ? "" : ", ") + ("at most " + plain(field.maximum));
+  return out;
+}
+
+std::string meaning(const Field& field) {
+  std::string text = cell(field.meaning);
+  for (const Choice& choice : field.choices)
+    if (!choice.refused.empty())
+      text += ". " + code(choice.name) + " is refused: " + cell(choice.refused);
+  return text;
+}
+
+std::string tables(const FieldTable& fields, const std::vector<TableMeaning>& sections) {
+  std::string out;
+  for (const TableMeaning& section : sections) {
+    out += section.name.empty() ? std::string() : "\n## [" + std::string(section.name) + "]\n\n";
+    if (!section.meaning.empty()) out += std::string(section.meaning) + "\n";
+    std::string rows;
+    for (const Field& field : fields) {
+      const size_t dot = field.key.rfind('.');
+      const std::string_view table =
+          dot == std::string_view::npos ? std::string_view() : field.key.substr(0, dot);
+      if (table != section.name) continue;
+      rows += "| `" + std::string(field.key.substr(dot == std::string_view::npos ? 0 : dot + 1)) +
+              "` | " + std::string(type_name(field)) +
+              (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " +
+              (field.required ? "required" : code(to_toml(get(field)))) + " | " + range(field) +
+              " | " + meaning(field) + " |\n";
+    }
+    if (!rows.empty())
+      out += "\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n" + rows;
+  }
+  return out;
+}
+
+std::string run_page() {
+  RunSpec defaults;
+  std::string out =
+      "# The run file\n\n"
+      "A run is described by one TOML file, `run.toml`. It begins with `schema = 1`; every key "
+      "below "
+      "has a default unless it says required. Units stand in the names. A key that nobody knows, a "
+      "value out of bounds, or something that is not built is an error, and all errors are shown "
+      "at "
+      "once with their places: `nsactl config validate run.toml`. `nsactl config show --defaults` "
+      "prints a file to begin with; `--set train.steps=100` sets a key from the command line. "
+      "Relative paths are relative to the file.\n";
+  out += tables(run_fields(defaults), run_tables());
+  out += "\n## Rules between keys\n\n"
+         "- `model.heads` is a multiple of `model.kv_groups`; `model.head_dimension` is even.\n"
+         "- `nsa.compression_block` and `nsa.selection_block` are multiples of "
+         "`nsa.compression_stride`, and a selected block is not shorter than a compressed one.\n"
+         "- `train.sequence_length` is a multiple of `nsa.selection_block`, and at least "
+         "`nsa.compression_block`. `selected` in `nsa.branches` needs `compressed`. With "
+         "`model.attention = \"dense\"` the table `[nsa]` has no effect.\n"
+         "- `train.global_batch`, when given, is `micro_batch * accumulate * parallel.ranks`.\n"
+         "- `train.warmup_steps` does not exceed `train.steps`.\n"
+         "- `parallel.collective_timeout_seconds` exceeds the longest hang limit and "
+         "`hang.evidence_seconds` together, so that a collective never tears ranks down before "
+         "their stacks are saved.\n"
+         "- `checkpoint.keep_every_steps` is a multiple of `checkpoint.interval_steps`.\n"
+         "- `run.pass_environment` names no variable that nsad sets itself, and none that is a "
+         "toggle.\n\n## Not built yet\n\n";
+  for (const NotBuilt& entry : keys_not_built())
+    out += "- `" + std::string(entry.key) + "`: " + std::string(entry.reason) + "\n";
+  return out;
+}
+
+std::string node_page() {
+  NodeSpec defaults;
+  return "# The node file\n\n"
+         "`nsad.toml` holds the settings of a node: `$XDG_CONFIG_HOME/nsa/nsad.toml` in user mode, "
+         "`/etc/nsa/nsad.toml` in system mode. It may be missing; every key has a default. Unknown "
+         "keys and wrong values are errors, shown all at once with their places. "
+         "`configs/nsad.toml` holds the defaults.\n" +
+         tables(node_fields(defaults), node_tables());
+}
+
+std::string toggles_page() {
+  std::string out =
+      "# Toggles\n\n"
+      "`[toggles]` of a run file takes these names and no others. What was requested, what was in "
+      "effect and where it came from is stored for every attempt; an attempt in which they differ "
+      "fails. An empty default means unset: the variable does not exist for the ranks. Toggles "
+      "marked * are taken from nsad's own environment where the run file says nothing, since a "
+      "host "
+      "may depend on them.\n\n"
+      "| toggle | type | default | becomes | meaning |\n|---|---|---|---|---|\n";
+  for (const Toggle& toggle : toggle_registry())
+    out += "| `" + std::string(toggle.name) + "`" + (toggle.from_host ? " *" : "") + " | " +
+           (toggle.choices.empty() ? std::string(toggle.type)
+                                   : join(split(toggle.choices, '|'), ", ")) +
+           " | " + code(toggle.default_value) + " | " + code(toggle.variable) + " | " +
+           cell(toggle.meaning) + " |\n";
+  out +=
+      "\n## Variables that our programs read\n\n| variable | read by | meaning |\n|---|---|---|\n";
+  for (const ProgramVariable& variable : program_variables())
+    out += "| `" + std::string(variable.name) + "` | " + std::string(variable.program) + " | " +
+           cell(variable.meaning) + " |\n";
+  out += "\nAny other `NSA_*` variable is named in a warning at submission: nothing reads it.\n";
+  return out;
+}
+
+std::string predecessor_page() {
+  std::string out =
+      "# What became of the predecessor's flags\n\n"
+      "Every environment variable, command-line flag and configuration key of the Python system, "
+      "and those that its operators set beside them. Whoever still uses one is told the same by "
+      "`nsactl submit`.\n\n"
+      "| there | here | why, or what it means here |\n|---|---|---|\n";
+  for (const PredecessorFlag& flag : predecessor_flags())
+    out += "| `" + std::string(flag.name) + "` | " +
+           (flag.ours.empty() ? "dropped" : code(flag.ours)) + " | " + cell(flag.why) + " |\n";
+  return out;
+}
+
+} // namespace
+
+std::vector<ReferencePage> reference_pages() {
+  const std::string note = "<!-- generated from common/spec: NSA_UPDATE_DOCS=1 spec_test -->\n";
+  return {{"run-file.md", note + run_page()},
+          {"node-file.md", note + node_page()},
+          {"toggles.md", note + toggles_page()},
+          {"predecessor.md", note + predecessor_page()}};
+}
+
+} // namespace nsa::spec

@@ -1,0 +1,253 @@
+#include "common/spec/rules.h"
+
+#include "common/base/text.h"
+#include "common/spec/toggles.h"
+
+#include <algorithm>
+#include <cctype>
+#include <tuple>
+
+namespace nsa::spec {
+
+namespace {
+
+// Variables that nsad itself sets for a rank: a second source would be a silent conflict.
+constexpr std::string_view kOwnVariables[] = {
+    "RANK",        "WORLD_SIZE",           "LOCAL_RANK",      "MASTER_ADDR",
+    "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"};
+
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+bool is_variable_name(const std::string& name) {
+  if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0]))) return false;
+  return std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+const Toggle* toggle_of_variable(std::string_view name) {
+  for (const Toggle& toggle : toggle_registry())
+    if (toggle.variable == name) return &toggle;
+  return nullptr;
+}
+
+class Rules {
+public:
+  Rules(const RunSpec& spec, Reading& reading) : s_(spec), reading_(reading) {}
+
+  void all() {
+    model();
+    nsa();
+    train();
+    placement();
+    supervision();
+    inject();
+    environment();
+  }
+
+private:
+  // `broken` is asked only when every field is sound, so it may divide by them.
+  template <class Broken>
+  void rule(const std::vector<std::string>& keys, const Broken& broken, const std::string& what,
+            const std::string& next = {}) {
+    for (const std::string& key : keys)
+      if (reading_.bad_keys.count(key)) return;
+    if (broken()) add_rule_problem(reading_, keys, {what, next});
+  }
+
+  void model() {
+    rule(
+        {"model.heads", "model.kv_groups"},
+        [&] { return s_.model.heads % s_.model.kv_groups != 0; },
+        "must be a multiple of model.kv_groups, but " + number(s_.model.heads) + " heads over " +
+            number(s_.model.kv_groups) + " groups leave some over",
+        "each group of query heads shares one key/value head");
+    rule(
+        {"model.head_dimension"}, [&] { return s_.model.head_dimension % 2 != 0; },
+        "must be even, not " + number(s_.model.head_dimension), "RoPE rotates pairs");
+  }
+
+  void nsa() {
+    if (s_.model.attention != "nsa") return;
+    const auto& n = s_.nsa;
+    const auto has = [&](std::string_view name) {
+      return std::find(n.branches.begin(), n.branches.end(), name) != n.branches.end();
+    };
+    // When both blocks miss the stride, it is the stride that is out of place.
+    const auto misses = [&](int64_t size) { return size % n.compression_stride != 0; };
+    const std::string why = "Eq. 9 maps compressed tokens to blocks by the strides they share";
+    rule(
+        {"nsa.compression_stride", "nsa.compression_block", "nsa.selection_block"},
+        [&] { return misses(n.compression_block) && misses(n.selection_block); },
+        "must divide nsa.compression_block (" + number(n.compression_block) +
+            ") and nsa.selection_block (" + number(n.selection_block) + "), but is " +
+            number(n.compression_stride),
+        why);
+    for (const auto& [key, size, other] :
+         {std::tuple("nsa.compression_block", n.compression_block, n.selection_block),
+          std::tuple("nsa.selection_block", n.selection_block, n.compression_block)}) {
+      rule(
+          {key, "nsa.compression_stride"},
+          [&, size = size, other = other] { return misses(size) && !misses(other); },
+          "must be a multiple of nsa.compression_stride (" + number(n.compression_stride) +
+              "), not " + number(size),
+          why);
+    }
+    rule(
+        {"nsa.selection_block", "nsa.compression_block"},
+        [&] { return n.selection_block < n.compression_block; },
+        "must be at least nsa.compression_block (" + number(n.compression_block) + "), not " +
+            number(n.selection_block),
+        "a selected block holds at least one compressed token");
+    rule(
+        {"nsa.branches"}, [&] { return n.branches.empty(); }, "names no branch",
+        "write any of: compressed, selected, sliding");
+    rule(
+        {"nsa.branches"}, [&] { return has("selected") && !has("compressed"); },
+        "has selected without compressed",
+        "the compressed keys score the blocks, and only the compressed output trains them");
+    rule(
+        {"nsa.gate_temperature", "nsa.gate"},
+        [&] { return n.gate == "head_sigmoid" && n.gate_temperature != 1.0; },
+        "has no effect on nsa.gate = \"head_sigmoid\"", "leave it out, or use group_softmax");
+    rule(
+        {"train.sequence_length", "nsa.compression_block", "nsa.branches"},
+        [&] { return has("compressed") && s_.train.sequence_length < n.compression_block; },
+        "must be at least nsa.compression_block (" + number(n.compression_block) + "), not " +
+            number(s_.train.sequence_length),
+        "shorter sequences hold no compressed token at all");
+    rule(
+        {"train.sequence_length", "nsa.selection_block", "nsa.branches"},
+        [&] { return has("selected") && s_.train.sequence_length % n.selection_block != 0; },
+        "must be a multiple of nsa.selection_block (" + number(n.selection_block) + "), not " +
+            number(s_.train.sequence_length),
+        "the last block of every sequence would be cut");
+  }
+
+  void train() {
+    const auto& t = s_.train;
+    const int64_t product = s_.sequences_per_step();
+    rule(
+        {"train.global_batch", "train.micro_batch", "train.accumulate", "parallel.ranks"},
+        [&] { return t.global_batch != 0 && t.global_batch != product; },
+        "must be micro_batch * accumulate * parallel.ranks = " + number(t.micro_batch) + " * " +
+            number(t.accumulate) + " * " + number(s_.parallel.ranks) + " = " + number(product) +
+            ", not " + number(t.global_batch),
+        t.global_batch > 0 &&
+                t.global_batch % (std::max<int64_t>(1, t.micro_batch * s_.parallel.ranks)) == 0
+            ? "train.accumulate = " +
+                  number(t.global_batch / std::max<int64_t>(1, t.micro_batch * s_.parallel.ranks)) +
+                  " would fit"
+            : "leave it out and it is computed");
+    rule(
+        {"train.warmup_steps", "train.steps"}, [&] { return t.warmup_steps > t.steps; },
+        "must not exceed train.steps (" + number(t.steps) + "), but is " + number(t.warmup_steps));
+    rule(
+        {"precision.compute", "precision.mode"},
+        [&] { return s_.precision.mode == "fp32" && s_.precision.compute == "bf16"; },
+        "\"bf16\" contradicts precision.mode = \"fp32\"",
+        "use mode \"master\", or compute \"fp32\"");
+    rule(
+        {"checkpoint.keep_every_steps", "checkpoint.interval_steps"},
+        [&] {
+          return s_.checkpoint.keep_every_steps > 0 &&
+                 (s_.checkpoint.interval_steps == 0 ||
+                  s_.checkpoint.keep_every_steps % s_.checkpoint.interval_steps != 0);
+        },
+        "must be a multiple of checkpoint.interval_steps (" + number(s_.checkpoint.interval_steps) +
+            "), not " + number(s_.checkpoint.keep_every_steps),
+        "only steps that have a checkpoint can be kept");
+  }
+
+  void placement() {
+    rule(
+        {"parallel.ranks", "parallel.device"},
+        [&] { return s_.parallel.device == "cuda" && s_.parallel.ranks > 8; },
+        "must be at most 8 on \"cuda\", the GPUs of a node, not " + number(s_.parallel.ranks),
+        "runs over several nodes are not built yet");
+  }
+
+  void supervision() {
+    const auto& h = s_.hang;
+    rule(
+        {"hang.floor_seconds", "hang.ceiling_seconds"},
+        [&] { return h.floor_seconds > h.ceiling_seconds; },
+        "must not exceed hang.ceiling_seconds (" + to_toml(h.ceiling_seconds) + ")");
+    const double longest = std::max({h.ceiling_seconds, h.first_step_seconds, h.checkpoint_seconds,
+                                     h.evaluation_seconds}) +
+                           h.evidence_seconds;
+    rule(
+        {"parallel.collective_timeout_seconds", "hang.ceiling_seconds", "hang.first_step_seconds",
+         "hang.checkpoint_seconds", "hang.evaluation_seconds", "hang.evidence_seconds"},
+        [&] { return s_.parallel.collective_timeout_seconds <= longest; },
+        "must lie above the longest hang limit and the time for evidence, " + to_toml(longest) +
+            " s together, but is " + to_toml(s_.parallel.collective_timeout_seconds),
+        "otherwise a collective tears the ranks down before their stacks are saved");
+    rule(
+        {"restart.max_delay_seconds", "restart.delay_seconds"},
+        [&] { return s_.restart.max_delay_seconds < s_.restart.delay_seconds; },
+        "must not be below restart.delay_seconds (" + to_toml(s_.restart.delay_seconds) + ")");
+  }
+
+  void inject() {
+    const auto& i = s_.inject;
+    rule(
+        {"inject.rank", "parallel.ranks"}, [&] { return i.rank >= s_.parallel.ranks; },
+        "must be below parallel.ranks (" + number(s_.parallel.ranks) + "), not " + number(i.rank));
+    rule(
+        {"inject.step", "train.steps"}, [&] { return i.step > s_.train.steps; },
+        "must not exceed train.steps (" + number(s_.train.steps) + "), but is " + number(i.step));
+    rule(
+        {"inject.step"}, [&] { return i.step == 0; }, "steps count from 1",
+        "-1 lets the seed choose");
+    rule(
+        {"inject.kind", "parallel.ranks"},
+        [&] { return i.kind == "skip_collective" && s_.parallel.ranks < 2; },
+        "\"skip_collective\" needs at least 2 ranks");
+  }
+
+  void environment() {
+    for (const std::string& name : s_.run.pass_environment) {
+      const auto refuse = [&](const std::string& why, const std::string& next) {
+        add_rule_problem(reading_, {"run.pass_environment"}, {"\"" + name + "\" " + why, next});
+      };
+      if (!is_variable_name(name)) {
+        refuse("is no name of a variable", "name variables without values");
+      } else if (std::find(std::begin(kOwnVariables), std::end(kOwnVariables), name) !=
+                 std::end(kOwnVariables)) {
+        refuse("is set by nsad for every rank", "leave it out");
+      } else if (const Toggle* toggle = toggle_of_variable(name)) {
+        refuse("is a toggle, so that its value is recorded",
+               "set toggles." + std::string(toggle->name) + " instead");
+      } else if (const PredecessorFlag* flag = find_predecessor_flag(name)) {
+        refuse("is read by nothing: " + std::string(flag->why),
+               flag->ours.empty() ? "leave it out" : "use " + std::string(flag->ours));
+      } else if (name.starts_with("NSA_")) {
+        refuse("is read by nothing", "leave it out");
+      }
+    }
+    for (const auto& [name, value] : s_.toggles)
+      if (auto fault = check_toggle(name, value))
+        add_rule_problem(reading_, {"toggles." + name}, std::move(*fault));
+    const auto kernels = s_.toggles.find("attention.kernels");
+    rule(
+        {"toggles.attention.kernels", "parallel.device"},
+        [&] {
+          return kernels != s_.toggles.end() && kernels->second == "fused" &&
+                 s_.parallel.device == "cpu";
+        },
+        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"aten\"");
+  }
+
+  const RunSpec& s_;
+  Reading& reading_;
+};
+
+} // namespace
+
+void check_rules(const RunSpec& spec, Reading& reading) {
+  Rules(spec, reading).all();
+}
+
+} // namespace nsa::spec

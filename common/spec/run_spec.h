@@ -1,0 +1,168 @@
+// RunSpec: what a run.toml says, typed and complete. Plain values; no I/O, no clock.
+//
+// The field table in fields.cpp is the only place that knows a key's name, type, default, bounds
+// and meaning; parsing, printing, JSON, --set, validation and docs/run-file.md all walk that table.
+// Keys carry their unit. A key that nothing acts on yet is refused by validate(), never ignored.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace nsa::spec {
+
+struct RunSection {
+  std::string name;                          // shown beside the id; default: the file's name
+  std::string note;                          // free text
+  std::vector<std::string> tags;             //
+  std::vector<std::string> pass_environment; // variables of the submitter that reach the ranks
+};
+
+struct ModelSection {
+  std::string attention = "nsa"; // nsa | dense
+  int64_t vocabulary = 50304;    // padded; must hold every token id of the data set
+  int64_t dimension = 768;       // model width
+  int64_t layers = 12;
+  int64_t heads = 12;          // query heads
+  int64_t kv_groups = 2;       // key/value heads; heads is a multiple of it
+  int64_t head_dimension = 64; // d_k = d_v; even
+  int64_t mlp_ratio = 4;       // MLP width / dimension
+  double rope_base = 10000;
+  double norm_epsilon = 1e-6;
+};
+
+struct NsaSection {
+  int64_t compression_block = 32;      // l, tokens; a multiple of the stride
+  int64_t compression_stride = 16;     // d, tokens
+  int64_t selection_block = 64;        // l_sel, tokens; a multiple of the stride
+  int64_t selected_blocks = 16;        // n_sel, forced ones included; at least 3
+  int64_t window = 512;                // keys, the token itself included
+  std::string compression = "average"; // phi: average | mlp
+  std::string gate = "group_softmax";  // group_softmax | head_sigmoid
+  double gate_temperature = 1.0;       // group_softmax only
+  std::vector<std::string> branches = {"compressed", "selected", "sliding"};
+};
+
+struct DataSection {
+  std::string path;           // folder with dataset.json; relative to the run file
+  bool document_mask = false; // attention, positions and blocks restart at each document
+};
+
+struct EvalSection {
+  int64_t interval_steps = 0; // 0: never (but see at_end)
+  int64_t batches = 8;        // micro-batches of held-out text, over all ranks
+  bool at_end = true;
+};
+
+struct TrainSection {
+  int64_t steps = 0; // optimizer updates; required
+  int64_t sequence_length = 2048;
+  int64_t micro_batch = 1; // sequences a rank and forward pass
+  int64_t accumulate = 1;  // micro-batches an update
+  int64_t global_batch =
+      0; // sequences an update; 0 = micro_batch * accumulate * ranks, else checked
+  double learning_rate = 3e-4;
+  double final_learning_rate_ratio = 0.0; // of learning_rate, at the last step
+  int64_t warmup_steps = 0;
+  std::string schedule = "cosine"; // cosine | linear | constant (after the warm-up)
+  double weight_decay = 0.1;       // on matrices, not on norm gains
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double gradient_clip = 1.0; // global norm; 0 = off
+  int64_t seed = 1337;        // weights and data order
+  bool deterministic = false;
+  bool activation_recompute = false;
+  int64_t threads = 1;             // CPU threads a rank computes with
+  int64_t log_interval_steps = 1;  // steps between metric records
+  std::string non_finite = "skip"; // skip | roll_back | stop
+  int64_t non_finite_limit = 10;   // skips in a row before the run stops
+};
+
+struct PrecisionSection {
+  std::string mode = "master";  // master | fp32 | sr | pure (what is not built is refused)
+  std::string compute = "auto"; // auto | bf16 | fp32; auto: bf16, on a CPU without fast bf16 fp32
+  bool check_dtypes = false;    // debug: every module boundary checks its dtypes
+};
+
+struct ParallelSection {
+  int64_t ranks = 1;
+  std::string device = "auto";  // auto | cpu | cuda; a GPU asked for and not had is an error
+  double bucket_mib = 25;       // gradient all-reduce bucket
+  std::string compress = "off"; // off | bf16 | fp16: gradients on the wire
+  bool static_graph = false;    // the same parameters get gradients in every step
+  bool find_unused = false;     // allow parameters without a gradient
+  double collective_timeout_seconds = 600; // last resort, above hang limits and evidence
+};
+
+struct HangSection {
+  std::string action = "restart"; // restart | observe
+  double floor_seconds = 10;      // no phase limit is ever below it
+  double ceiling_seconds = 300;   // a phase past it needs no second witness
+  double factor = 5;              // limit = factor * p99 of that phase in this run
+  double start_up_seconds =
+      300; // limit of start-up (libraries, rendezvous, model, checkpoint load)
+  double first_step_seconds = 300; // limit of every phase before the first step has completed
+  double checkpoint_seconds = 300; // limit of a checkpoint phase until learned
+  double evaluation_seconds = 300; // limit of an evaluation phase until learned
+  double evidence_seconds = 20;    // evidence is cut off here, then the ranks are killed
+};
+
+struct CheckpointSection {
+  int64_t interval_steps = 0; // 0: only at the end and on stop
+  int64_t keep_last = 3;
+  int64_t keep_every_steps = 0; // and every multiple of this; 0: none
+  bool at_end = true;
+};
+
+struct RestartSection {
+  int64_t max_restarts = 3;        // of one failure class within the window
+  double window_seconds = 3600;    //
+  int64_t max_total_restarts = 10; // of all classes within 24 hours
+  double delay_seconds = 2;        // doubled each time, with 25 % jitter
+  double max_delay_seconds = 60;
+  int64_t max_without_progress = 3; // attempts in a row that reached no new checkpoint
+};
+
+struct MetricsSection {
+  bool jsonl = true;
+  bool tensorboard = true;
+};
+
+// Faults on purpose, for tests and drills; shown loudly wherever the run is shown.
+struct InjectSection {
+  std::string kind = "none"; // none | random | stop_signal | mutex_deadlock | spin |
+                             // skip_collective | data_stall | kill | exit | segfault | non_finite
+  int64_t rank = -1;         // -1: drawn from the seed
+  int64_t step = -1;         // -1: drawn from the seed, in the second quarter of the run
+  int64_t seed = 0;
+  int64_t attempt = 1; // fires in this attempt only
+};
+
+struct RunSpec {
+  int64_t schema = 1;
+  RunSection run;
+  ModelSection model;
+  NsaSection nsa;
+  DataSection data;
+  EvalSection eval;
+  TrainSection train;
+  PrecisionSection precision;
+  ParallelSection parallel;
+  std::map<std::string, std::string>
+      toggles; // by registry name; values as text, typed by the registry
+  HangSection hang;
+  CheckpointSection checkpoint;
+  RestartSection restart;
+  MetricsSection metrics;
+  InjectSection inject;
+
+  // Sequences and tokens an optimizer update takes, over all ranks.
+  int64_t sequences_per_step() const {
+    return train.micro_batch * train.accumulate * parallel.ranks;
+  }
+  int64_t tokens_per_step() const { return sequences_per_step() * train.sequence_length; }
+};
+
+} // namespace nsa::spec

@@ -1,0 +1,90 @@
+#include "common/spec/spec_json.h"
+
+#include "common/base/checksum.h"
+#include "common/base/text.h"
+#include "common/spec/fields.h"
+
+namespace nsa::spec {
+
+namespace {
+
+using nlohmann::json;
+
+std::optional<Value> from_json_value(const json& value) {
+  if (value.is_boolean()) return Value(value.get<bool>());
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))
+    return std::nullopt;
+  if (value.is_number_integer()) return Value(value.get<int64_t>());
+  if (value.is_number_float()) return Value(value.get<double>());
+  if (value.is_string()) return Value(value.get<std::string>());
+  if (!value.is_array()) return std::nullopt;
+  TextList list;
+  for (const json& element : value) {
+    if (!element.is_string()) return std::nullopt;
+    list.push_back(element.get<std::string>());
+  }
+  return Value(std::move(list));
+}
+
+// "a.b" -> {"a", "b"}; a key without a table -> {"", key}.
+std::pair<std::string, std::string> split_key(std::string_view key) {
+  const size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return {"", std::string(key)};
+  return {std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
+}
+
+} // namespace
+
+json to_json(const RunSpec& spec) {
+  RunSpec copy = spec;
+  json out = json::object();
+  for (const Field& field : run_fields(copy)) {
+    const auto [table, name] = split_key(field.key);
+    json& at = table.empty() ? out[name] : out[table][name];
+    std::visit([&](const auto& value) { at = value; }, get(field));
+  }
+  out["toggles"] = json(spec.toggles);
+  if (spec.toggles.empty()) out["toggles"] = json::object();
+  return out;
+}
+
+Result<RunSpec> from_json(const json& document) {
+  RunSpec spec;
+  const FieldTable fields = run_fields(spec);
+  std::vector<std::string> wrong;
+  if (!document.is_object()) return fail(ErrorCode::kCorrupt, "the spec is not a JSON object");
+  const auto take = [&](const std::string& key, const json& value) {
+    const Field* field = find_field(fields, key);
+    const auto given = from_json_value(value);
+    if (field == nullptr)
+      wrong.push_back("unknown key " + key);
+    else if (!given || !set(*field, *given))
+      wrong.push_back(key + " must be " + std::string(type_name(*field)));
+  };
+  for (const auto& [name, value] : document.items()) {
+    if (name == "toggles" && value.is_object()) {
+      for (const auto& [toggle, text] : value.items()) {
+        if (text.is_string())
+          spec.toggles[toggle] = text.get<std::string>();
+        else
+          wrong.push_back("toggles." + toggle + " must be text");
+      }
+    } else if (value.is_object()) {
+      for (const auto& [inner, inner_value] : value.items())
+        take(name + "." + inner, inner_value);
+    } else {
+      take(name, value);
+    }
+  }
+  if (wrong.empty()) return spec;
+  return fail(ErrorCode::kInvalidArgument, "the resolved spec is wrong: " + join(wrong, "; "),
+              "was it written by another version of nsad?");
+}
+
+std::string digest(const RunSpec& spec) {
+  json document = to_json(spec);
+  document.erase("run");
+  return checksum_hex(document.dump());
+}
+
+} // namespace nsa::spec

@@ -1,0 +1,187 @@
+#include "common/spec/toggles.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace nsa::spec {
+
+// clang-format off
+const std::vector<Toggle>& toggle_registry() {
+  static const std::vector<Toggle> kToggles = {
+    {"attention.kernels", "enum", "aten|reference|fused", "aten", "worker", "",
+     "what computes attention: LibTorch operators, the slow oracle, or this system's GPU kernels; "
+     "what cannot be had fails the attempt"},
+
+    {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
+     "options of LibTorch's GPU allocator, \"expandable_segments:True\""},
+    {"allocator.arenas", "int", "", "", "environment", "MALLOC_ARENA_MAX",
+     "arenas of the C library's allocator; few keep resident memory small with many threads"},
+
+    {"cuda.launch_blocking", "bool", "", "", "environment", "CUDA_LAUNCH_BLOCKING",
+     "debug: every kernel launch waits for its end"},
+    {"cuda.module_loading", "enum", "LAZY|EAGER", "", "environment", "CUDA_MODULE_LOADING",
+     "when GPU code is loaded"},
+    {"cuda.max_connections", "int", "", "", "environment", "CUDA_DEVICE_MAX_CONNECTIONS",
+     "hardware queues between host and device"},
+    {"cublas.workspace", "text", "", "", "environment", "CUBLAS_WORKSPACE_CONFIG",
+     "\":4096:8\" makes cuBLAS deterministic over several streams"},
+    {"cuda.tf32_override", "bool", "", "", "environment", "NVIDIA_TF32_OVERRIDE",
+     "false: no library may use TF32 for FP32 products"},
+
+    {"nccl.debug", "enum", "VERSION|WARN|INFO|TRACE", "", "environment", "NCCL_DEBUG",
+     "how much NCCL writes to the rank's log"},
+    {"nccl.debug_subsystems", "text", "", "", "environment", "NCCL_DEBUG_SUBSYS",
+     "parts of NCCL that nccl.debug = \"INFO\" covers, \"INIT,COLL\""},
+    {"nccl.blocking_wait", "bool", "", "", "environment", "TORCH_NCCL_BLOCKING_WAIT",
+     "debug: the host waits for every collective; slow"},
+    {"nccl.trace_buffer", "int", "", "", "environment", "TORCH_FR_BUFFER_SIZE",
+     "collectives that the flight recorder remembers"},
+    {"nccl.nvls", "int", "", "", "environment", "NCCL_NVLS_ENABLE",
+     "NVLink multicast in NCCL: 0 off, 1 on, 2 where it works", true},
+    {"nccl.p2p_disable", "bool", "", "", "environment", "NCCL_P2P_DISABLE",
+     "true: GPUs do not read each other's memory"},
+    {"nccl.p2p_level", "text", "", "", "environment", "NCCL_P2P_LEVEL",
+     "up to which distance they do: LOC, NVL, PIX, PXB, PHB, SYS"},
+    {"nccl.shm_disable", "bool", "", "", "environment", "NCCL_SHM_DISABLE",
+     "true: no shared memory between ranks of a host"},
+    {"nccl.ib_disable", "bool", "", "", "environment", "NCCL_IB_DISABLE", "true: no InfiniBand"},
+    {"nccl.socket_interface", "text", "", "", "environment", "NCCL_SOCKET_IFNAME",
+     "network interface for NCCL's sockets"},
+    {"nccl.algorithm", "text", "", "", "environment", "NCCL_ALGO",
+     "Ring, Tree, NVLS, ...; a list limits the choice"},
+    {"nccl.protocol", "text", "", "", "environment", "NCCL_PROTO", "LL, LL128, Simple"},
+    {"nccl.min_channels", "int", "", "", "environment", "NCCL_MIN_NCHANNELS", "fewest channels"},
+    {"nccl.max_channels", "int", "", "", "environment", "NCCL_MAX_NCHANNELS", "most channels"},
+    {"nccl.buffer_bytes", "int", "", "", "environment", "NCCL_BUFFSIZE", "buffer of a channel"},
+
+    {"symmetric_memory.disable_multicast", "bool", "", "", "environment",
+     "TORCH_SYMM_MEM_DISABLE_MULTICAST", "true: LibTorch's symmetric memory without NVLink multicast",
+     true},
+    {"nvshmem.disable_nvls", "bool", "", "", "environment", "NVSHMEM_DISABLE_NVLS",
+     "true: NVSHMEM without NVLink multicast", true},
+
+    {"torch.cpp_log_level", "enum", "INFO|WARNING|ERROR|FATAL", "", "environment",
+     "TORCH_CPP_LOG_LEVEL", "how much LibTorch writes to the rank's log"},
+    {"torch.show_cpp_stacktraces", "bool", "", "", "environment", "TORCH_SHOW_CPP_STACKTRACES",
+     "C++ stacks in LibTorch's errors"},
+    {"torch.distributed_debug", "enum", "OFF|INFO|DETAIL", "", "environment",
+     "TORCH_DISTRIBUTED_DEBUG", "DETAIL checks that all ranks call the same collectives; slow"},
+
+    {"openmp.bind", "enum", "true|false|close|spread|master", "", "environment", "OMP_PROC_BIND",
+     "where the threads of a rank may run"},
+    {"openmp.wait", "enum", "ACTIVE|PASSIVE", "", "environment", "OMP_WAIT_POLICY",
+     "whether idle threads spin or sleep"},
+    {"mkl.reproducible", "text", "", "", "environment", "MKL_CBWR",
+     "\"AVX2\" and the like: the same bits on processors of different generations"},
+  };
+  return kToggles;
+}
+
+const std::vector<ProgramVariable>& program_variables() {
+  static const std::vector<ProgramVariable> kVariables = {
+    {"NSA_SOCKET", "nsactl, nsad", "path of nsad's socket, as --socket"},
+  };
+  return kVariables;
+}
+// clang-format on
+
+const Toggle* find_toggle(std::string_view name) {
+  for (const Toggle& toggle : toggle_registry())
+    if (toggle.name == name) return &toggle;
+  return nullptr;
+}
+
+bool is_program_variable(std::string_view name) {
+  return std::any_of(program_variables().begin(), program_variables().end(),
+                     [&](const ProgramVariable& v) { return v.name == name; });
+}
+
+std::optional<Fault> check_toggle(const std::string& name, const std::string& value) {
+  const Toggle* toggle = find_toggle(name);
+  if (toggle == nullptr) {
+    std::vector<std::string> names;
+    for (const Toggle& t : toggle_registry()) {
+      if (t.variable == name)
+        return Fault{"toggles have names of their own", "write " + std::string(t.name)};
+      names.emplace_back(t.name);
+    }
+    if (const PredecessorFlag* flag = find_predecessor_flag(name))
+      return Fault{"is a name of the predecessor: " + std::string(flag->why),
+                   flag->ours.empty() ? "leave it out" : "use " + std::string(flag->ours)};
+    const auto nearest = nearest_name(name, names);
+    return Fault{"no toggle has this name",
+                 nearest ? "did you mean " + *nearest + "?" : "docs/toggles.md lists all of them"};
+  }
+  if (value.empty()) return std::nullopt; // unset
+  if (toggle->type == "bool") {
+    if (value == "true" || value == "false") return std::nullopt;
+    return Fault{"must be true or false, not \"" + value + "\"", ""};
+  }
+  if (toggle->type == "int") {
+    int64_t number = 0;
+    const auto end = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (end.ec == std::errc() && end.ptr == value.data() + value.size() && number >= 0)
+      return std::nullopt;
+    return Fault{"must be a whole number, not \"" + value + "\"", ""};
+  }
+  if (toggle->type == "enum") {
+    const std::vector<std::string> choices = split(toggle->choices, '|');
+    if (std::find(choices.begin(), choices.end(), value) != choices.end()) return std::nullopt;
+    const auto nearest = nearest_name(value, choices);
+    return Fault{"\"" + value + "\" is not one of: " + join(choices, ", "),
+                 nearest ? "did you mean \"" + *nearest + "\"?" : ""};
+  }
+  if (value.find('\0') != std::string::npos || value.find('\n') != std::string::npos)
+    return Fault{"must be one line", ""};
+  return std::nullopt;
+}
+
+Result<std::map<std::string, std::string>>
+resolve_toggles(const std::map<std::string, std::string>& requested) {
+  std::map<std::string, std::string> resolved;
+  std::vector<std::string> wrong;
+  for (const Toggle& toggle : toggle_registry())
+    resolved[std::string(toggle.name)] = toggle.default_value;
+  for (const auto& [name, value] : requested) {
+    if (auto fault = check_toggle(name, value))
+      wrong.push_back(name + ": " + fault->what +
+                      (fault->next.empty() ? "" : " (" + fault->next + ")"));
+    else
+      resolved[name] = value;
+  }
+  if (!wrong.empty())
+    return fail(ErrorCode::kInvalidArgument, "toggles: " + join(wrong, "; "),
+                "docs/toggles.md lists the toggles");
+  return resolved;
+}
+
+std::map<std::string, std::string>
+toggle_environment(const std::map<std::string, std::string>& resolved) {
+  std::map<std::string, std::string> environment;
+  for (const auto& [name, value] : resolved) {
+    const Toggle* toggle = find_toggle(name);
+    if (toggle == nullptr || toggle->variable.empty() || value.empty()) continue;
+    // The libraries that read them know 0 and 1.
+    const bool boolean = toggle->type == "bool";
+    environment[std::string(toggle->variable)] = boolean ? (value == "true" ? "1" : "0") : value;
+  }
+  return environment;
+}
+
+std::map<std::string, std::string>
+host_toggles(const std::map<std::string, std::string>& environment) {
+  std::map<std::string, std::string> toggles;
+  for (const Toggle& toggle : toggle_registry()) {
+    const auto found = environment.find(std::string(toggle.variable));
+    if (!toggle.from_host || found == environment.end()) continue;
+    const bool boolean = toggle.type == "bool";
+    toggles[std::string(toggle.name)] = !boolean ? found->second
+                                        : found->second == "1" || found->second == "true" ? "true"
+                                                                                          : "false";
+  }
+  return toggles;
+}
+
+} // namespace nsa::spec

@@ -1,0 +1,63 @@
+// The registry of toggles, and what became of every flag and variable of the predecessor.
+// [toggles] in run.toml takes these names only; the worker reports for each what is in effect.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/spec/field.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::spec {
+
+struct Toggle {
+  std::string_view name;    // "attention.kernels"
+  std::string_view type;    // "bool", "int", "enum", "text"
+  std::string_view choices; // enum: "fused|aten|reference"
+  std::string_view default_value;
+  std::string_view scope;    // "worker" (read from the spec) or "environment" (becomes a variable)
+  std::string_view variable; // the environment variable it becomes; empty for worker toggles
+  std::string_view meaning;
+  // A host may depend on it (some forbid NVLink multicast): where the run file says nothing and
+  // nsad's own environment has the variable, its value reaches the ranks unchanged.
+  bool from_host = false;
+};
+const std::vector<Toggle>& toggle_registry();
+const Toggle* find_toggle(std::string_view name);
+
+// What is wrong with this name or value; nothing when it may stand.
+std::optional<Fault> check_toggle(const std::string& name, const std::string& value);
+
+// Toggles that nsad's environment sets (from_host): merge them under what the run file gives
+// before the spec is stored, so that they are requested, recorded and reported like all others.
+std::map<std::string, std::string>
+host_toggles(const std::map<std::string, std::string>& environment);
+
+// Requested values (defaults filled in) after type checks; every problem in one Error.
+Result<std::map<std::string, std::string>>
+resolve_toggles(const std::map<std::string, std::string>& requested);
+
+// The environment variables that resolved toggles become; an empty value becomes no variable.
+std::map<std::string, std::string>
+toggle_environment(const std::map<std::string, std::string>& resolved);
+
+// NSA_* variables that our own programs read: name, which program, what for. docs/toggles.md lists
+// them.
+struct ProgramVariable {
+  std::string_view name, program, meaning;
+};
+const std::vector<ProgramVariable>& program_variables();
+bool is_program_variable(std::string_view name);
+
+struct PredecessorFlag {
+  std::string_view name; // "NSA_FORCE_SEL_MASK", "--no-gc", "model.n_heads"
+  std::string_view ours; // our key ("toggles.attention.kernels"); empty when dropped
+  std::string_view why;  // why dropped, or how the meaning maps
+};
+const std::vector<PredecessorFlag>& predecessor_flags();
+const PredecessorFlag* find_predecessor_flag(std::string_view name);
+
+} // namespace nsa::spec

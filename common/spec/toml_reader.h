@@ -1,0 +1,39 @@
+// TOML text -> a flat list of keys with values and places. The only door to toml++: no other file
+// includes it. Pure; throws nothing.
+#pragma once
+
+#include "common/spec/field.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::spec {
+
+struct Place {
+  int line = 0, column = 0; // 1-based; 0: none
+};
+
+struct TomlEntry {
+  std::string key;                           // full path joined by dots: "train.steps"
+  Place key_place, value_place;              //
+  std::variant<std::monostate, Value> value; // nothing: a kind that no field has
+  std::string
+      kind; // "integer", "number", "true or false", "text", "list of texts", "table", "date"
+};
+
+struct TomlMistake { // of syntax
+  Place place;
+  std::string what;
+};
+
+struct TomlDocument {
+  std::vector<TomlEntry> entries; // in the order of the text; a table has an entry of its own
+  std::vector<TomlMistake> mistakes;
+  bool complete = true; // false: reading ended at the last mistake
+};
+
+// Reads on after a mistake where that makes sense, so that one run shows all of them.
+TomlDocument read_toml(std::string_view text);
+
+} // namespace nsa::spec

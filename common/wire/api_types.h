@@ -1,0 +1,172 @@
+// What travels over nsad's HTTP API (/v1, docs/api.md) as JSON: requests, views, stream lines. nsad
+// fills these, nsactl reads them; additive changes only. Times are wall-clock nanoseconds (0 =
+// never), the CLI renders them as RFC 3339. Durations are seconds, sizes bytes, both named so.
+#pragma once
+
+#include "common/base/ids.h"
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace nsa::wire {
+
+inline constexpr int kApiVersion =
+    1; // nsactl sends it as the header Nsa-Api; nsad refuses a newer one
+
+struct SubmitRequest {
+  std::string toml;                   // text of the run file
+  std::string file_name;              // for error places
+  std::string folder;                 // absolute folder of the run file: base of relative paths
+  std::vector<std::string> overrides; // --set key=value, in order
+  std::string name;                   // --name; empty: from the file
+  std::map<std::string, std::string>
+      environment; // only the variables that run.pass_environment names
+};
+
+struct ProblemView {
+  std::string file;
+  int line = 0, column = 0;
+  std::string key, what, next;
+};
+
+// Body of every reply with a status of 400 and above.
+struct ErrorView {
+  std::string code; // invalid-argument, not-found, conflict, ...
+  std::string what, next;
+  std::vector<ProblemView> problems; // of a refused run file: all of them
+};
+
+struct SubmitReply {
+  RunId id;
+  std::string name, state, reason; // reason: why it waits, when it waits
+  std::vector<std::string> warnings;
+};
+
+struct ResumeRequest {
+  std::vector<std::string> overrides; // --set key=value, in order
+};
+
+// States: queued starting running restarting stopping completed stopped failed cancelled.
+struct RunSummary {
+  RunId id;
+  std::string name, state, reason; // reason: one clause for people: why queued, failed, restarting
+  AttemptNumber attempt = 0;
+  int ranks = 0, restarts = 0, hangs = 0;
+  uint64_t step = 0, steps = 0, tokens = 0;
+  double loss = 0, heldout_loss = 0; // NaN-free: has_* says whether there is one
+  bool has_loss = false, has_heldout_loss = false;
+  double tokens_per_second = 0, eta_seconds = 0;
+  std::vector<double> loss_trend; // up to 64 points, oldest first
+  int64_t submitted_at = 0, started_at = 0, ended_at = 0;
+  std::string inject; // not empty: a fault is injected on purpose, and which
+  std::string user;
+};
+
+struct RankView {
+  Rank rank = 0;
+  int64_t pid = 0;
+  std::string state; // starting running exited killed
+  std::string phase;
+  uint64_t step = 0;
+  double phase_age_seconds = 0, step_seconds = 0;
+  uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
+  std::string device, compute_precision;
+  std::string exit; // "exit 3", "signal 9 (SIGKILL)"
+};
+
+struct AttemptView {
+  AttemptNumber attempt = 0;
+  std::string state, reason, failure_class;
+  uint64_t first_step = 0, last_step = 0; // resumed after first_step
+  int64_t started_at = 0, ended_at = 0;
+  nlohmann::json provenance; // builds, digests, versions, devices
+};
+
+struct ToggleView {
+  AttemptNumber attempt = 0;
+  std::string name, requested, effective, origin; // origin: default, file, --set, fallback
+};
+
+struct CheckpointView {
+  RunId run;
+  uint64_t step = 0, tokens = 0, bytes = 0;
+  AttemptNumber attempt = 0;
+  std::string folder, state; // state: verified, unverified, corrupt, deleted
+  std::string problem;
+  bool finite = true;
+  int64_t written_at = 0;
+};
+
+struct EventView {
+  int64_t sequence = 0; // grows by one an event, whole ledger
+  int64_t at = 0;
+  RunId run;
+  AttemptNumber attempt = 0;
+  Rank rank = -1;             // -1: not about one rank
+  std::string kind, severity; // severity: info warning error
+  std::string text;           // one sentence for people
+  nlohmann::json detail;      // what the sentence rests on
+};
+
+struct RunDetail {
+  RunSummary summary;
+  nlohmann::json spec;     // resolved
+  nlohmann::json estimate; // as said at submission; null when there was none
+  std::vector<AttemptView> attempts;
+  std::vector<RankView> ranks; // of the newest attempt
+  std::vector<ToggleView> toggles;
+  std::vector<CheckpointView> checkpoints;
+  std::vector<EventView> last_events;
+  std::string run_folder;
+  nlohmann::json
+      hangs; // array: rank, step, phase, kind, detect_seconds, evidence_path, recover_seconds
+};
+
+struct LogLine {
+  AttemptNumber attempt = 0;
+  Rank rank = 0;
+  std::string time, stream, text; // time: RFC 3339 with nanoseconds; stream: stdout, stderr
+};
+
+// One line of GET /v1/runs/{id}/follow. `type`: state, event, step, evaluation, checkpoint, end.
+struct FollowLine {
+  std::string type;
+  RunSummary summary;
+  EventView event;
+  nlohmann::json data; // of step: RankStep of rank 0
+};
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitRequest, toml, file_name, folder, overrides,
+                                                name, environment)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProblemView, file, line, column, key, what, next)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, problems)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitReply, id, name, state, reason, warnings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, reason, attempt, ranks,
+                                                restarts, hangs, step, steps, tokens, loss,
+                                                heldout_loss, has_loss, has_heldout_loss,
+                                                tokens_per_second, eta_seconds, loss_trend,
+                                                submitted_at, started_at, ended_at, inject, user)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankView, rank, pid, state, phase, step,
+                                                phase_age_seconds, step_seconds, resident_bytes,
+                                                allocated_bytes, reserved_bytes, peak_bytes, device,
+                                                compute_precision, exit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptView, attempt, state, reason, failure_class,
+                                                first_step, last_step, started_at, ended_at,
+                                                provenance)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ToggleView, attempt, name, requested, effective,
+                                                origin)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointView, run, step, tokens, bytes, attempt,
+                                                folder, state, problem, finite, written_at)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EventView, sequence, at, run, attempt, rank, kind,
+                                                severity, text, detail)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, attempts, ranks,
+                                                toggles, checkpoints, last_events, run_folder,
+                                                hangs)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogLine, attempt, rank, time, stream, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FollowLine, type, summary, event, data)
+
+} // namespace nsa::wire

@@ -1,0 +1,327 @@
+// The messages that frames carry, as plain structs with JSON bodies (unknown keys are skipped,
+// absent ones take the default, so that neighbouring versions understand each other).
+//
+//   rank -> shim     what a rank has to say; the shim passes it on unread as RankMessage
+//   shim -> rank     stop and checkpoint requests
+//   shim -> nsad     numbered, kept until acknowledged, replayed after a reconnect
+//   nsad -> shim     requests; idempotent
+//
+// Of the rank's messages, step metrics may be dropped when the socket is full; the others must
+// arrive. Units stand in the names; times are CLOCK_MONOTONIC nanoseconds unless `wall`.
+#pragma once
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/wire/frame.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::wire {
+
+enum class MessageType : uint8_t {
+  // rank -> shim
+  kRankHello = 1,
+  kRankToggles = 2,
+  kRankStep = 3, // may be dropped
+  kRankEvaluation = 4,
+  kRankCheckpoint = 5,
+  kRankMemory = 6,
+  kRankError = 7,
+  kRankFinished = 8,
+  kRankInjected = 9,
+  kRankNonFinite = 10,
+  // shim -> rank
+  kStopRequest = 32,
+  kCheckpointRequest = 33,
+  // shim -> nsad
+  kShimHello = 64, // carries the pages' descriptors (SCM_RIGHTS), in the order of `ranks`
+  kRankStarted = 65,
+  kRankExited = 66,
+  kRankMessage = 67,
+  kEvidenceTaken = 68,
+  kLogDropped = 69,
+  kLaunchFailed = 70,
+  // nsad -> shim
+  kDaemonHello = 96,
+  kAcknowledge = 97,
+  kStopRanks = 98,
+  kKillRanks = 99,
+  kTakeEvidence = 100,
+  kCheckpointRanks = 101,
+  kRelease = 102,       // all is recorded: the shim may exit once its ranks have
+  kDaemonGoodbye = 103, // nsad ends on purpose: do not start it again
+};
+
+// ---- rank -> shim -------------------------------------------------------------------------------
+struct RankHello {
+  Rank rank = 0;
+  int64_t pid = 0;
+  std::string build;                           // version+commit of nsa-worker
+  std::map<std::string, std::string> versions; // "libtorch", "nccl", "cuda", "driver", ...
+  std::string device;                          // "cpu" or "cuda:0 NVIDIA H200 <uuid>"
+  std::string compute_precision;               // "bf16" or "fp32": what is computed in, really
+  std::string precision_note;                  // why, when it is not what was asked for
+  uint64_t resumed_from_step = 0;              // 0: from scratch
+};
+struct EffectiveToggle {
+  std::string name, requested, effective;
+};
+struct RankToggles {
+  Rank rank = 0;
+  std::vector<EffectiveToggle> toggles;
+  std::map<std::string, std::string> kernels; // branch -> kernel that runs
+};
+struct RankStep {
+  Rank rank = 0;
+  uint64_t step = 0;
+  uint64_t tokens = 0; // of all ranks, whole run
+  double loss = 0, gradient_norm = 0, learning_rate = 0;
+  double step_seconds = 0, tokens_per_second = 0, data_wait_seconds = 0;
+  std::map<std::string, double> phase_seconds;
+  std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
+  uint64_t resident_bytes = 0;         // of the process
+  uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device; 0 on a CPU
+};
+struct RankEvaluation {
+  Rank rank = 0;
+  uint64_t step = 0, tokens = 0;
+  double loss = 0; // mean held-out loss, nats a token
+  double seconds = 0;
+};
+struct RankCheckpoint {
+  Rank rank = 0;
+  uint64_t step = 0, tokens = 0, bytes = 0;
+  std::string folder; // absolute
+  std::string manifest_checksum;
+  bool finite = true;
+  double stall_seconds = 0; // what the step waited
+  double write_seconds = 0; // background, fsync included
+  std::string error;        // not empty: the checkpoint failed, and why
+};
+struct RankMemory {
+  Rank rank = 0;
+  std::string stage; // boot, model, loader, first-step, steady
+  uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
+};
+struct RankError {
+  Rank rank = 0;
+  int exit_code = 1; // RankExit
+  std::string what, next;
+  std::optional<Rank> blamed_peer; // for a collective that failed because of another rank
+};
+struct RankFinished {
+  Rank rank = 0;
+  uint64_t step = 0, tokens = 0;
+  std::string reason; // "completed" or "stopped"
+};
+struct RankInjected {
+  Rank rank = 0;
+  uint64_t step = 0;
+  std::string kind;
+};
+struct RankNonFinite {
+  Rank rank = 0;
+  uint64_t step = 0;
+  std::string action; // "skip", "roll-back", "stop"
+  std::string what;   // "loss" or "gradient"
+};
+
+// ---- shim -> rank -------------------------------------------------------------------------------
+struct StopRequest {
+  bool checkpoint = true; // write a checkpoint before leaving
+};
+struct CheckpointRequest {};
+
+// ---- shim -> nsad -------------------------------------------------------------------------------
+struct RankIdentity {
+  Rank rank = 0;
+  int64_t pid = 0;
+  uint64_t start_time_ticks = 0; // field 22 of /proc/<pid>/stat
+  bool running = false;
+  int exit_code = -1; // of an exited rank; -1 when a signal ended it
+  int signal = 0;     // that ended it; 0 when it exited
+};
+struct ShimHello {
+  int protocol = 1;
+  RunId run_id;
+  AttemptNumber attempt = 0;
+  std::string token, boot_id, build;
+  int64_t pid = 0;
+  uint64_t start_time_ticks = 0;
+  std::vector<RankIdentity> ranks;
+  uint64_t first_sequence = 1; // oldest message still held
+  uint64_t last_sequence = 0;  // newest; 0 = none yet
+  uint64_t lost_messages = 0;  // that must have arrived, but memory and disk had no room for
+};
+struct RankStarted {
+  Rank rank = 0;
+  int64_t pid = 0;
+  uint64_t start_time_ticks = 0;
+};
+struct RankExited {
+  Rank rank = 0;
+  int64_t pid = 0;
+  int exit_code = -1;
+  int signal = 0;
+  bool core_dumped = false;
+  int64_t monotonic_ns = 0; // when the shim saw it: orders deaths
+  bool killed_by_shim = false;
+  double user_seconds = 0, system_seconds = 0;
+  uint64_t max_resident_bytes = 0;
+};
+struct RankMessage {
+  Rank rank = 0;
+  uint8_t type = 0; // MessageType of the rank's frame
+  nlohmann::json body;
+};
+struct ThreadStack {
+  int64_t tid = 0;
+  std::string name, state, wait_channel;
+  std::string system_call;                            // as in /proc/<pid>/task/<tid>/syscall
+  uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0; // utime+stime, twice
+  std::vector<std::string> frames; // innermost first: "function+0x12 (file:line or object)"
+};
+struct RankEvidence {
+  Rank rank = 0;
+  int64_t pid = 0;
+  std::string process_state; // R, S, D, T, t, Z as in /proc/<pid>/stat
+  bool traced = false;       // a debugger is attached: observed only
+  bool dead = false;
+  uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0;           // utime+stime of the process, twice
+  uint64_t main_cpu_ticks_first = 0, main_cpu_ticks_second = 0; // of the main thread
+  std::vector<ThreadStack> threads;
+  std::string error; // why stacks are missing, if they are
+};
+struct EvidenceTaken {
+  std::string id;     // as requested
+  std::string folder; // where rank-<n>.txt and evidence.json lie
+  double seconds = 0;
+  std::vector<RankEvidence> ranks;
+};
+struct LogDropped {
+  Rank rank = 0;
+  uint64_t bytes = 0; // since the last such message
+  std::string why;
+};
+struct LaunchFailed {
+  std::string what;
+};
+
+// ---- nsad -> shim -------------------------------------------------------------------------------
+struct DaemonHello {
+  int protocol = 1;
+  std::string token;
+  uint64_t acknowledged_sequence = 0; // replay starts after it
+};
+struct Acknowledge {
+  uint64_t sequence = 0;
+};
+struct StopRanks { // gentle: StopRequest to every rank
+  bool checkpoint = true;
+};
+struct KillRanks { // SIGKILL to every rank still running, through pidfd and cgroup
+  std::string reason;
+};
+struct TakeEvidence {
+  std::string id;
+  double interval_seconds = 1.0;  // between the two readings
+  double stack_limit_seconds = 8; // a rank
+};
+struct CheckpointRanks {};
+struct Release {};
+struct DaemonGoodbye {};
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankHello, rank, pid, build, versions, device,
+                                                compute_precision, precision_note,
+                                                resumed_from_step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EffectiveToggle, name, requested, effective)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankToggles, rank, toggles, kernels)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, rank, step, tokens, loss, gradient_norm,
+                                                learning_rate, step_seconds, tokens_per_second,
+                                                data_wait_seconds, phase_seconds, gates,
+                                                resident_bytes, allocated_bytes, reserved_bytes,
+                                                peak_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvaluation, rank, step, tokens, loss, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankCheckpoint, rank, step, tokens, bytes, folder,
+                                                manifest_checksum, finite, stall_seconds,
+                                                write_seconds, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankMemory, rank, stage, resident_bytes,
+                                                allocated_bytes, reserved_bytes, peak_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankFinished, rank, step, tokens, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankInjected, rank, step, kind)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankNonFinite, rank, step, action, what)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequest, checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankIdentity, rank, pid, start_time_ticks, running,
+                                                exit_code, signal)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimHello, protocol, run_id, attempt, token,
+                                                boot_id, build, pid, start_time_ticks, ranks,
+                                                first_sequence, last_sequence, lost_messages)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStarted, rank, pid, start_time_ticks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankExited, rank, pid, exit_code, signal,
+                                                core_dumped, monotonic_ns, killed_by_shim,
+                                                user_seconds, system_seconds, max_resident_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankMessage, rank, type, body)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ThreadStack, tid, name, state, wait_channel,
+                                                system_call, cpu_ticks_first, cpu_ticks_second,
+                                                frames)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvidence, rank, pid, process_state, traced,
+                                                dead, cpu_ticks_first, cpu_ticks_second,
+                                                main_cpu_ticks_first, main_cpu_ticks_second,
+                                                threads, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceTaken, id, folder, seconds, ranks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogDropped, rank, bytes, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchFailed, what)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonHello, protocol, token, acknowledged_sequence)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Acknowledge, sequence)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRanks, checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(KillRanks, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TakeEvidence, id, interval_seconds,
+                                                stack_limit_seconds)
+void to_json(nlohmann::json& j, const RankError& m);
+void from_json(const nlohmann::json& j, RankError& m);
+inline void to_json(nlohmann::json& j, const CheckpointRequest&) {
+  j = nlohmann::json::object();
+}
+inline void from_json(const nlohmann::json&, CheckpointRequest&) {}
+inline void to_json(nlohmann::json& j, const CheckpointRanks&) {
+  j = nlohmann::json::object();
+}
+inline void from_json(const nlohmann::json&, CheckpointRanks&) {}
+inline void to_json(nlohmann::json& j, const Release&) {
+  j = nlohmann::json::object();
+}
+inline void from_json(const nlohmann::json&, Release&) {}
+inline void to_json(nlohmann::json& j, const DaemonGoodbye&) {
+  j = nlohmann::json::object();
+}
+inline void from_json(const nlohmann::json&, DaemonGoodbye&) {}
+
+// A message as it travels. `sequence` numbers shim -> nsad messages from 1 within an attempt; 0 on
+// the other links, where nothing is replayed.
+struct Message {
+  MessageType type{};
+  uint64_t sequence = 0;
+  nlohmann::json body;
+};
+
+Result<std::string> encode_message(const Message& message);
+Result<Message> decode_message(const Frame& frame);
+
+// Typed ends: encode(MessageType::kRankStep, step); body_as<RankStep>(message).
+template <class T> Result<std::string> encode(MessageType type, const T& value, uint64_t seq = 0) {
+  return encode_message({type, seq, nlohmann::json(value)});
+}
+template <class T> Result<T> body_as(const nlohmann::json& body) {
+  try {
+    return body.get<T>();
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ErrorCode::kCorrupt,
+                std::string("a message body has the wrong shape: ") + e.what());
+  }
+}
+
+} // namespace nsa::wire

@@ -1,0 +1,159 @@
+#include "daemon/api/route.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace nsa::api {
+
+namespace {
+
+constexpr std::string_view kRunPart = "{run}";
+constexpr size_t kMaxRunText = 256; // names are shorter; bounds what reaches the ledger
+
+tl::unexpected<RouteFailure> refuse(int status, ErrorCode code, std::string what,
+                                    std::string next = {}, std::string allowed = {}) {
+  return tl::unexpected<RouteFailure>(
+      RouteFailure{{code, std::move(what), std::move(next)}, status, std::move(allowed)});
+}
+
+// Whether `path` has the route's shape; sets `run` where the route has one.
+bool matches(std::string_view route, std::string_view path, std::string& run) {
+  const size_t part = route.find(kRunPart);
+  if (part == std::string_view::npos) return route == path;
+  if (path.size() <= part || path.substr(0, part) != route.substr(0, part)) return false;
+  const size_t end = std::min(path.find('/', part), path.size());
+  if (end == part || path.substr(end) != route.substr(part + kRunPart.size())) return false;
+  run = std::string(path.substr(part, end - part));
+  return true;
+}
+
+bool parse_integer(const std::string& text, int64_t low, int64_t high, int64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() && !text.empty() &&
+         value >= low && value <= high;
+}
+
+bool parse_flag(const std::string& text, bool& value) {
+  if (text.empty() || text == "true" || text == "1") return value = true, true;
+  if (text == "false" || text == "0") return value = false, true;
+  return false;
+}
+
+// "2026-01-31T09:12:01Z" with any number of fraction digits: UTC only, so that texts order as
+// times.
+bool is_utc_time(const std::string& text) {
+  static constexpr std::string_view kShape = "dddd-dd-ddTdd:dd:dd";
+  if (text.size() < kShape.size() + 1 || text.size() > 40 || text.back() != 'Z') return false;
+  for (size_t i = 0; i < kShape.size(); ++i) {
+    const bool digit = text[i] >= '0' && text[i] <= '9';
+    if (kShape[i] == 'd' ? !digit : text[i] != kShape[i]) return false;
+  }
+  const std::string_view fraction(text.data() + kShape.size(), text.size() - kShape.size() - 1);
+  return fraction.empty() ||
+         (fraction[0] == '.' && fraction.size() > 1 &&
+          fraction.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+bool set_parameter(Call& call, const std::string& name, const std::string& text) {
+  int64_t value = 0;
+  if (name == "all") return parse_flag(text, call.all);
+  if (name == "follow") return parse_flag(text, call.follow);
+  if (name == "verify") return parse_flag(text, call.verify);
+  if (name == "after") return parse_integer(text, 0, INT64_MAX, call.after);
+  if (name == "limit") return parse_integer(text, 1, 100'000, call.limit);
+  if (name == "tail") {
+    if (!parse_integer(text, 0, 1'000'000, value)) return false;
+    call.tail = value;
+    return true;
+  }
+  if (name == "since") {
+    call.since = text;
+    return is_utc_time(text);
+  }
+  if (name == "rank") {
+    if (text == "all") return call.rank = -1, true;
+    if (!parse_integer(text, 0, INT32_MAX, value)) return false;
+    call.rank = static_cast<int>(value);
+    return true;
+  }
+  if (name == "attempt") {
+    if (!parse_integer(text, 1, INT32_MAX, value)) return false;
+    call.attempt = static_cast<int>(value);
+    return true;
+  }
+  return false;
+}
+
+} // namespace
+
+const std::vector<RouteRow>& route_table() {
+  static const std::vector<RouteRow> table = {
+      {Endpoint::kVersion, "GET", "/v1/version", {}},
+      {Endpoint::kDaemon, "GET", "/v1/daemon", {}},
+      {Endpoint::kDaemonStop, "POST", "/v1/daemon/stop", {}},
+      {Endpoint::kSubmit, "POST", "/v1/runs", {}},
+      {Endpoint::kRuns, "GET", "/v1/runs", {"all"}},
+      {Endpoint::kRun, "GET", "/v1/runs/{run}", {}},
+      {Endpoint::kRemove, "DELETE", "/v1/runs/{run}", {}},
+      {Endpoint::kStop, "POST", "/v1/runs/{run}/stop", {}},
+      {Endpoint::kCancel, "POST", "/v1/runs/{run}/cancel", {}},
+      {Endpoint::kResume, "POST", "/v1/runs/{run}/resume", {}},
+      {Endpoint::kCheckpointNow, "POST", "/v1/runs/{run}/checkpoint", {}},
+      {Endpoint::kCheckpoints, "GET", "/v1/runs/{run}/checkpoints", {"verify"}},
+      {Endpoint::kEvents, "GET", "/v1/runs/{run}/events", {"after", "limit", "follow"}},
+      {Endpoint::kEvents, "GET", "/v1/events", {"after", "limit", "follow"}},
+      {Endpoint::kLogs,
+       "GET",
+       "/v1/runs/{run}/logs",
+       {"rank", "attempt", "tail", "since", "follow"}},
+      {Endpoint::kFollow, "GET", "/v1/runs/{run}/follow", {}},
+      {Endpoint::kFollow, "GET", "/v1/follow", {}},
+  };
+  return table;
+}
+
+tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net::Target& target) {
+  const RouteRow* found = nullptr;
+  std::string run, allowed;
+  for (const RouteRow& row : route_table()) {
+    std::string part;
+    if (!matches(row.route, target.path, part)) continue;
+    if (row.method == method) {
+      found = &row;
+      run = std::move(part);
+      break;
+    }
+    allowed += (allowed.empty() ? "" : ", ") + std::string(row.method);
+  }
+  if (!found && !allowed.empty())
+    return refuse(405, ErrorCode::kInvalidArgument, method + " does not apply to " + target.path,
+                  "use " + allowed, allowed);
+  if (!found)
+    return refuse(404, ErrorCode::kNotFound, "no such path: " + target.path,
+                  "the paths are in docs/api.md");
+  if (run.size() > kMaxRunText)
+    return refuse(400, ErrorCode::kInvalidArgument, "the run's name is too long");
+  Call call;
+  call.endpoint = found->endpoint;
+  call.route = found->route;
+  call.run = std::move(run);
+  const std::vector<std::string> known(found->parameters.begin(), found->parameters.end());
+  for (const auto& [name, value] : target.query) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      const auto near = nearest_name(name, known);
+      return refuse(400, ErrorCode::kInvalidArgument, "unknown parameter '" + name + "'",
+                    near            ? "did you mean '" + *near + "'?"
+                    : known.empty() ? "this path takes none"
+                                    : "known: " + join(known, ", "));
+    }
+    if (!set_parameter(call, name, value))
+      return refuse(400, ErrorCode::kInvalidArgument,
+                    "parameter " + name + " has a bad value: '" + value + "'",
+                    name == "since" ? "write a UTC time like 2026-01-31T09:12:01Z" : "");
+  }
+  return call;
+}
+
+} // namespace nsa::api

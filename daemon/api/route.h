@@ -1,0 +1,62 @@
+// What a request asks for: method, path and query -> Call. Pure, so that it can be fuzzed; the
+// table in route.cpp is the only place that knows the paths, and docs/api.md is checked against it.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/net/http.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::api {
+
+enum class Endpoint {
+  kVersion,
+  kDaemon,
+  kDaemonStop,
+  kSubmit,
+  kRuns,
+  kRun,
+  kRemove,
+  kStop,
+  kCancel,
+  kResume,
+  kCheckpointNow,
+  kEvents,
+  kLogs,
+  kFollow,
+  kCheckpoints,
+};
+
+struct Call {
+  Endpoint endpoint = Endpoint::kVersion;
+  std::string_view route; // "/v1/runs/{run}/logs": static text, for metrics
+  std::string run;        // as given: id, prefix, name, @last; empty: all runs
+  // From the query; every parameter of every endpoint has its place here.
+  bool all = false, follow = false, verify = false;
+  int64_t after = 0, limit = 1000;
+  int rank = -1, attempt = 0;  // -1: all ranks; 0: the newest attempt
+  std::optional<int64_t> tail; // lines
+  std::string since;           // RFC 3339, UTC
+};
+
+struct RouteFailure {
+  Error error;
+  int status = 404;            // 404, 405 or 400
+  std::string allowed_methods; // of a 405: "GET, DELETE"
+};
+
+// Unknown query parameters are errors with the nearest name, as everywhere.
+tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net::Target& target);
+
+// Every route as "METHOD /path" in the order of the table, with its parameters; for the docs' test.
+struct RouteRow {
+  Endpoint endpoint;
+  std::string_view method, route;
+  std::vector<std::string_view> parameters;
+};
+const std::vector<RouteRow>& route_table();
+
+} // namespace nsa::api

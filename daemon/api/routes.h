@@ -1,0 +1,59 @@
+// The HTTP API: requests -> Service -> responses (docs/api.md). Checks the caller and the API
+// version, turns errors into ErrorView, streams events, logs and follow lines.
+//
+// All on the event loop's thread; handle() returns at once. Must outlive the servers that call it.
+#pragma once
+
+#include "common/net/event_loop.h"
+#include "common/net/http_server.h"
+#include "daemon/api/background.h"
+#include "daemon/api/route.h"
+#include "daemon/api/service.h"
+#include "daemon/metrics/snapshot.h"
+
+#include <map>
+#include <string>
+
+namespace nsa::api {
+
+struct RoutesOptions {
+  uint32_t owner_uid = 0; // who may call, besides root
+  // System mode: the socket's mode (0660, group nsa) has decided who may connect.
+  bool socket_decides = false;
+};
+
+class Routes {
+public:
+  Routes(net::EventLoop& loop, Service& service, RoutesOptions options);
+
+  net::Response handle(const net::Request& request);
+  net::Handler handler() {
+    return [this](const net::Request& request) { return handle(request); };
+  }
+  // Counts requests by route; give it to the server.
+  net::HttpObserver observer();
+  const std::map<std::string, metrics::RouteSample>& requests() const { return requests_; }
+
+private:
+  net::Response dispatch(const Call& call, const net::Request& request, const Caller& caller);
+  net::Response submit(const net::Request& request, const Caller& caller);
+  net::Response resume(const RunId& run, const net::Request& request, const Caller& caller);
+  net::Response mutate(const RunId& run, Status done);
+  net::Response events(const Call& call, const RunId& run);
+  net::Response follow(const RunId& run);
+  net::Response logs(const Call& call, const RunId& run);
+  net::Response checkpoints(const Call& call, const RunId& run);
+  std::string user_name(uint32_t uid);
+
+  net::EventLoop& loop_;
+  Service& service_;
+  RoutesOptions options_;
+  std::map<std::string, metrics::RouteSample> requests_;
+  std::map<uint32_t, std::string> users_;
+  Background background_;
+};
+
+// GET /metrics (Prometheus text) from a snapshot taken at each scrape.
+net::Handler metrics_handler(std::function<metrics::Snapshot()> snapshot);
+
+} // namespace nsa::api

@@ -1,0 +1,293 @@
+// How the state's commands are carried out. Each is idempotent: after a crash the pending ones are
+// carried out again.
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/manifest/manifest.h"
+#include "daemon/control/controller.h"
+#include "daemon/plan/plan.h"
+
+#include <algorithm>
+#include <csignal>
+
+namespace nsa::control {
+
+using state::Command;
+using state::CommandKind;
+
+void Controller::carry_out(const Command& command) {
+  const AttemptKey key{command.run, command.attempt};
+  const auto supervisor = supervisors_.find(key);
+  AttemptSupervisor* attempt =
+      supervisor == supervisors_.end() ? nullptr : supervisor->second.get();
+  switch (command.kind) {
+  case CommandKind::kAcquireSlots:
+    return acquire_slots(command);
+  case CommandKind::kChooseCheckpoint:
+    return choose_checkpoint(command);
+  case CommandKind::kStartAttempt:
+    return start_attempt(command);
+  case CommandKind::kSupervise:
+    if (attempt == nullptr) supervise(command, nullptr);
+    return;
+  // Without a connection these are repeated when there is one (on_connected).
+  case CommandKind::kTakeEvidence:
+    if (attempt != nullptr)
+      attempt->take_evidence(command.text, state_.runs.at(command.run).policy.evidence_seconds);
+    return;
+  case CommandKind::kStopRanks:
+    if (attempt != nullptr) attempt->stop_ranks(command.checkpoint);
+    return;
+  case CommandKind::kKillRanks:
+    if (attempt != nullptr) attempt->kill_ranks(command.text);
+    return;
+  case CommandKind::kReleaseShim:
+    return release_shim(command);
+  case CommandKind::kArmTimer:
+    return arm_timer(command);
+  case CommandKind::kCancelTimer:
+    timers_.erase(command.run);
+    return;
+  case CommandKind::kCloseRun:
+    return close_run(command.run);
+  }
+}
+
+// ---- queue
+// ----------------------------------------------------------------------------------------
+
+void Controller::set_waiting(const RunId& run, const std::string& why) {
+  RunRecord& record = records_.at(run);
+  if (record.waiting == why) return;
+  record.waiting = why;
+  touch(run);
+}
+
+void Controller::acquire_slots(const Command& command) {
+  if (command.text != "cuda") return grant_slots(command.run);
+  // Who uses a GPU may have changed; the driver is asked on another thread, since it may block.
+  if (!acquiring_.insert(command.run).second) return;
+  const bool accepted = background_.submit([this, run = command.run] {
+    auto gpus = gpu::list_gpus();
+    loop_.post([this, run, gpus = std::move(gpus)]() mutable {
+      acquiring_.erase(run);
+      if (!gpus) return set_waiting(run, gpus.error().what);
+      slots_.set_gpus(std::move(*gpus));
+      grant_slots(run);
+      flush();
+    });
+  });
+  if (!accepted) acquiring_.erase(command.run); // the slow tick asks again
+}
+
+void Controller::grant_slots(const RunId& id) {
+  const state::Run* run = find_open(id);
+  if (run == nullptr || run->phase != state::RunPhase::kQueued) return;
+  auto slots = slots_.acquire(id, run->device, run->ranks);
+  if (!slots) return set_waiting(id, slots.error().what);
+  records_.at(id).waiting.clear();
+  handle({id, 0, 0, state::SlotsGranted{std::move(*slots)}});
+}
+
+// ---- attempts
+// -------------------------------------------------------------------------------------
+
+void Controller::choose_checkpoint(const Command& command) {
+  const std::string folder = run_folder(command.run) + "/checkpoints";
+  auto done = [this, run = command.run, attempt = command.attempt](manifest::Choice choice) {
+    state::CheckpointChosen chosen;
+    if (choice.chosen) {
+      chosen.step = choice.chosen->step;
+      chosen.folder = choice.chosen->folder.string();
+    }
+    for (const manifest::Found& f : choice.rejected)
+      chosen.rejected.push_back({f.step, f.folder.string(), f.problem});
+    submit_event({run, attempt, 0, std::move(chosen)});
+  };
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) return done({});
+  // Gigabytes may have to be read: not on the loop's thread.
+  const bool accepted = background_.submit([this, folder, done] {
+    auto choice = manifest::choose_newest_verified(folder);
+    loop_.post([done, choice = std::move(choice)]() mutable { done(std::move(choice)); });
+  });
+  if (accepted) return;
+  timers_[command.run] =
+      loop_.after(std::chrono::seconds(1), [this, command] { choose_checkpoint(command); });
+}
+
+void Controller::start_attempt(const Command& command) {
+  const state::Run& run = state_.runs.at(command.run);
+  const RunRecord& record = records_.at(command.run);
+  const auto failed = [&](const Error& error) {
+    handle({command.run, command.attempt, 0,
+            state::AttemptFailedToStart{error.what, error.code == ErrorCode::kNotFound}});
+  };
+  auto prepared = launcher_.prepare(run, record);
+  if (!prepared && prepared.error().code == ErrorCode::kExhausted && ledger_.reserve().release())
+    prepared = launcher_.prepare(run, record);
+  if (!prepared) return failed(prepared.error());
+
+  // The intent is on disk before anything runs.
+  const bool fresh = run.attempt.token.empty();
+  if (fresh) {
+    handle({command.run, command.attempt, 0,
+            state::AttemptPrepared{prepared->plan.token, prepared->plan.store_port}});
+    if (!write()) return failed({ErrorCode::kExhausted, "the ledger cannot be written", ""});
+  }
+  auto started = launcher_.start(std::move(*prepared));
+  if (!started) return failed(started.error());
+  const proc::ProcessIdentity& identity = started->identity;
+  handle({command.run, command.attempt, 0,
+          state::ShimStarted{identity.boot_id, identity.pid, identity.start_time_ticks}});
+  slots_.set_shim(command.run, {options_.state_folder, command.run, identity.boot_id, identity.pid,
+                                identity.start_time_ticks});
+  Command supervision = command;
+  supervision.kind = CommandKind::kSupervise;
+  supervise(supervision, &*started);
+}
+
+void Controller::supervise(const Command& command, shim::StartedShim* started) {
+  const state::Run& run = state_.runs.at(command.run);
+  AttemptSupervisor::Options options;
+  options.key = {command.run, command.attempt};
+  options.folder = plan::attempt_folder(run_folder(command.run), command.attempt);
+  options.token = run.attempt.token;
+  options.shim = {run.attempt.shim_boot_id, static_cast<pid_t>(run.attempt.shim_pid),
+                  run.attempt.shim_start_time_ticks};
+  options.ranks = run.ranks;
+  options.first_step = run.attempt.first_step;
+  options.first_step_done = run.attempt.first_step_done;
+  options.hang = hang_policy_of(records_.at(command.run).spec);
+  options.adopted = started == nullptr;
+  options.daemon_started = daemon_started_;
+  if (started != nullptr) {
+    options.pidfd = std::move(started->pidfd);
+  } else {
+    auto sequence = ledger_.shim_sequence(command.run, command.attempt);
+    if (sequence) options.acknowledged = *sequence;
+  }
+  auto supervisor = std::make_unique<AttemptSupervisor>(loop_, *this, std::move(options));
+  AttemptSupervisor& here = *supervisor;
+  supervisors_[{command.run, command.attempt}] = std::move(supervisor);
+  here.start();
+}
+
+void Controller::release_shim(const Command& command) {
+  const AttemptKey key{command.run, command.attempt};
+  const auto found = supervisors_.find(key);
+  if (found != supervisors_.end()) return found->second->release();
+  // Of an attempt that ended under an nsad before us.
+  auto token = ledger_.token(command.run, command.attempt);
+  const std::string folder = plan::attempt_folder(run_folder(command.run), command.attempt);
+  const auto started = shim::read_started(folder);
+  if (!token || !started) {
+    handle({key.run, key.attempt, 0, state::ShimReleased{}});
+    return;
+  }
+  AttemptSupervisor::Options options;
+  options.key = key;
+  options.folder = folder;
+  options.token = *token;
+  options.shim = {started->boot_id, static_cast<pid_t>(started->shim_pid),
+                  started->shim_start_time_ticks};
+  if (auto sequence = ledger_.shim_sequence(key.run, key.attempt)) options.acknowledged = *sequence;
+  options.ranks = static_cast<int>(started->ranks.size());
+  auto supervisor = std::make_unique<AttemptSupervisor>(loop_, *this, std::move(options));
+  AttemptSupervisor& here = *supervisor;
+  supervisors_[key] = std::move(supervisor);
+  here.release(); // before start(): a shim that is gone already is then no loss
+  here.start();
+}
+
+void Controller::arm_timer(const Command& command) {
+  const state::Timer timer = command.timer;
+  // The wall clock may have jumped: never wait longer than was meant.
+  const Duration left =
+      std::clamp<Duration>(timer.due - WallTime::now(), Duration::zero(), timer.delay);
+  timers_[command.run] =
+      loop_.after(left, [this, run = command.run, kind = timer.kind, attempt = command.attempt] {
+        submit_event({run, attempt, 0, state::TimerFired{std::string(timer_name(kind))}});
+      });
+}
+
+// ---- the end
+// --------------------------------------------------------------------------------------
+
+void Controller::write_summary_file(const state::Run& run, const RunRecord& record) {
+  const wire::RunSummary summary = summary_of(run, record);
+  uint64_t peak = 0;
+  for (const auto& [rank, info] : record.ranks)
+    peak = std::max({peak, info.step.resident_bytes, info.memory.resident_bytes});
+  const double seconds = to_seconds(run.ended_at - run.started_at);
+  const nlohmann::json json = {
+      {"run", run.id},
+      {"name", record.row.name},
+      {"final_state", summary.state},
+      {"reason", summary.reason},
+      {"attempts", run.attempt.number},
+      {"ranks", run.ranks},
+      {"steps", summary.step},
+      {"planned_steps", summary.steps},
+      {"tokens", summary.tokens},
+      {"loss_first",
+       summary.loss_trend.empty() ? nlohmann::json() : nlohmann::json(summary.loss_trend.front())},
+      {"loss_last", summary.has_loss ? nlohmann::json(summary.loss) : nlohmann::json()},
+      {"heldout_loss_last",
+       summary.has_heldout_loss ? nlohmann::json(summary.heldout_loss) : nlohmann::json()},
+      {"seconds", run.started_at.nanoseconds == 0 ? 0 : seconds},
+      {"tokens_per_s", summary.tokens_per_second},
+      {"lost_steps", record.counters.lost_steps},
+      {"restarts", record.counters.restarts},
+      {"hangs", hangs_json(run)},
+      {"estimate", record.row.estimate},
+      {"came", {{"peak_rank_resident_bytes", peak}, {"seconds", seconds}}},
+      {"provenance", record.provenance}};
+  const std::string path = record.folder + "/summary.json";
+  const auto text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+  auto written = write_file_atomic(path, text);
+  if (!written && written.error().code == ErrorCode::kExhausted && ledger_.reserve().release())
+    written = write_file_atomic(path, text);
+  if (!written)
+    log::warning("control", "no summary was written",
+                 {{"run", run.id}, {"why", written.error().what}});
+}
+
+void Controller::close_run(const RunId& id) {
+  const state::Run* run = find_open(id);
+  if (run == nullptr || !has_ended(run->phase)) return;
+  const auto record = records_.find(id);
+  // Its slots are free as soon as no rank is left; the shim may take a moment longer to leave.
+  for (const std::string& slot : run->slots)
+    batch_.leases.push_back({slot, "", 0});
+  slots_.release(id);
+  timers_.erase(id);
+  if (record != records_.end()) write_summary_file(*run, record->second);
+  const bool waits_for_shim = !run->unreleased.empty();
+  for (const Command& c : state::pending_commands(state_))
+    if (c.kind == CommandKind::kAcquireSlots && c.run != id) carry_out(c);
+  // ShimReleased brings us here again, by the slow path below.
+  if (waits_for_shim) {
+    timers_[id] = loop_.after(std::chrono::milliseconds(50), [this, id] {
+      close_run(id);
+      flush();
+    });
+    return;
+  }
+  if (record != records_.end()) {
+    batch_.progress.push_back({summary_of(*run, record->second), hangs_json(*run), false});
+    batch_.attempts.push_back({id, attempt_view(*run, record->second), run->attempt.token});
+    ended_samples_.push_back({metrics_of(*run, record->second, nullptr), MonotonicTime::now()});
+    ++daemon_counters_.runs_finished[std::string(run_phase_name(run->phase))];
+    wire::FollowLine line;
+    line.type = "end";
+    line.summary = summary_of(*run, record->second);
+    handle({id, 0, 0, state::RunClosed{}});
+    dirty_.erase(id); // the row above is its last
+    loop_.post([this, id, line] { publish(id, line); });
+    records_.erase(id);
+  } else {
+    handle({id, 0, 0, state::RunClosed{}});
+  }
+}
+
+} // namespace nsa::control

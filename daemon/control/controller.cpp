@@ -1,0 +1,433 @@
+#include "daemon/control/controller.h"
+
+#include "common/base/build_info.h"
+#include "common/base/checksum.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "common/spec/spec_json.h"
+#include "daemon/control/node_readings.h"
+
+#include <filesystem>
+#include <malloc.h>
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kTick = std::chrono::milliseconds(100);
+constexpr Duration kSlowTick = std::chrono::seconds(1);
+constexpr Duration kEndedSampleKept = std::chrono::minutes(15);
+} // namespace
+
+Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
+                       ControllerOptions options)
+    : loop_(loop), ledger_(std::move(ledger)), telemetry_(std::move(telemetry)),
+      options_(std::move(options)),
+      launcher_({options_.config, options_.program_folder, options_.restart_daemon}),
+      slots_(static_cast<int>(options_.config.resources.cpu_slots)),
+      random_(std::random_device{}()), last_tick_(MonotonicTime::now()),
+      daemon_started_(options_.started), started_at_(WallTime::now()) {
+  daemon_counters_.version = build_info().version;
+  daemon_counters_.commit = build_info().commit;
+  daemon_counters_.node = host_name();
+}
+
+Controller::~Controller() = default;
+
+std::string Controller::run_folder(const RunId& run) const {
+  return options_.state_folder + "/runs/" + run;
+}
+
+// ---- start
+// ----------------------------------------------------------------------------------------
+
+Status Controller::load_run(const RunId& id) {
+  NSA_TRY_ASSIGN(auto stored, ledger_.run(id));
+  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id);
+  RunRecord record;
+  record.row = std::move(stored->row);
+  record.folder = run_folder(id);
+  record.last = stored->progress.summary;
+  auto spec = spec::from_json(record.row.spec);
+  // A spec written by an older nsad may lack nothing but must not stop the others from being
+  // adopted.
+  if (!spec) return fail(std::move(spec.error()).within("the stored spec of run " + id));
+  record.spec = std::move(*spec);
+  NSA_TRY_ASSIGN(const auto events, ledger_.replayable(id));
+  for (const store::EventRow& row : events) {
+    NSA_TRY_ASSIGN(state::EventBody body, state::body_from_json(row.view.kind, row.view.detail));
+    // A closed run leaves the state; for a resume it is wanted as it was.
+    if (std::holds_alternative<state::RunClosed>(body)) continue;
+    state::Applied applied =
+        state::apply(std::move(state_), {id, row.view.attempt, row.shim_sequence, std::move(body)},
+                     WallTime{row.view.at});
+    state_ = std::move(applied.state);
+    for (const state::Note& note : applied.notes)
+      note_counters(record.counters, note); // counters survive a restart of nsad
+  }
+  const auto run = state_.runs.find(id);
+  if (run == state_.runs.end())
+    return fail(ErrorCode::kInternal, "the events of run " + id + " do not give its state");
+  NSA_TRY_ASSIGN(const auto attempts, ledger_.attempts(id));
+  for (const wire::AttemptView& a : attempts)
+    record.reached_step = std::max(record.reached_step, a.last_step);
+  if (!attempts.empty() && attempts.back().attempt == run->second.attempt.number) {
+    record.provenance = attempts.back().provenance;
+    record.of_attempt = attempts.back().attempt;
+    NSA_TRY_ASSIGN(const auto ranks, ledger_.ranks(id, record.of_attempt));
+    for (const wire::RankView& r : ranks) {
+      record.ranks[r.rank].device = r.device;
+      record.ranks[r.rank].compute_precision = r.compute_precision;
+    }
+  }
+  for (const double loss : record.last.loss_trend)
+    record.trend.add(loss);
+  records_[id] = std::move(record);
+  return {};
+}
+
+Status Controller::start() {
+  if (options_.config.resources.gpus == "all") {
+    auto locks = gpu::HostLocks::open(
+        options_.config.resources.gpu_locks, options_.state_folder, [](const gpu::Holder& h) {
+          return proc::open_identified({h.boot_id, static_cast<pid_t>(h.pid), h.start_time_ticks})
+              .has_value();
+        });
+    // Only a run that asks for a GPU needs them; the reason is told then.
+    if (locks)
+      slots_.use_gpus(std::move(*locks));
+    else
+      log::warning("control", "GPUs are not used", {{"why", locks.error().what}});
+    slots_.expect_gpus();
+    background_.submit([this] {
+      auto gpus = gpu::list_gpus();
+      loop_.post([this, gpus = std::move(gpus)]() mutable {
+        if (!gpus) log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
+        slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
+      });
+    });
+  }
+  NSA_TRY_ASSIGN(const auto open, ledger_.open_runs());
+  for (const RunId& id : open) {
+    if (auto loaded = load_run(id); !loaded) {
+      log::error("control", "a run cannot be taken up again",
+                 {{"run", id}, {"why", loaded.error().what}});
+      // Half a run in the state would ask for commands that nothing can carry out.
+      state_.runs.erase(id);
+      records_.erase(id);
+      continue;
+    }
+    const state::Run& run = state_.runs.at(id);
+    if (auto taken = slots_.take_back(id, run.device, run.slots); !taken)
+      log::warning("control", "a slot is somebody else's by now",
+                   {{"run", id}, {"why", taken.error().what}});
+  }
+  auto boot_id = proc::read_boot_id();
+  (void)ledger_.note_node(host_name(), boot_id ? *boot_id : "", build_info().version, started_at_);
+  tick_timer_ = loop_.every(kTick, [this] { tick(); });
+  slow_timer_ = loop_.every(kSlowTick, [this] { tick_slowly(); });
+  // Attempts that are alive come first: their ranks must not wait behind a checkpoint's check.
+  std::vector<state::Command> pending = state::pending_commands(state_);
+  std::stable_partition(pending.begin(), pending.end(), [](const state::Command& c) {
+    return c.kind == state::CommandKind::kSupervise;
+  });
+  for (const state::Command& command : pending)
+    carry_out(command);
+  flush();
+  return {};
+}
+
+void Controller::say_goodbye() {
+  for (auto& [key, supervisor] : supervisors_)
+    supervisor->say_goodbye();
+  (void)ledger_.back_up();
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+void Controller::handle(state::Event event) {
+  const WallTime now = WallTime::now();
+  state::Applied applied = state::apply(std::move(state_), event, now);
+  state_ = std::move(applied.state);
+  if (applied.ignored) return;
+  state::Description description = state::describe(event);
+  store::EventRow row;
+  row.view.at = now.nanoseconds;
+  row.view.run = event.run;
+  row.view.attempt = event.attempt;
+  row.view.rank = state::event_rank(event.body);
+  row.view.kind = state::event_kind(event.body);
+  row.view.severity = description.severity;
+  row.view.text = description.text;
+  row.view.detail = state::body_to_json(event.body);
+  row.replay = true;
+  row.shim_sequence = event.shim_sequence;
+  batch_.events.push_back(std::move(row));
+  project(event);
+  for (state::Note& note : applied.notes) {
+    if (const auto record = records_.find(note.run); record != records_.end())
+      note_counters(record->second.counters, note);
+    store::EventRow extra;
+    extra.view = {0,         now.nanoseconds, note.run,  note.attempt, note.rank,
+                  note.kind, note.severity,   note.text, note.detail};
+    batch_.events.push_back(std::move(extra));
+  }
+  touch(event.run);
+  commands_.insert(commands_.end(), applied.commands.begin(), applied.commands.end());
+}
+
+void Controller::note_counters(metrics::RunSample& c, const state::Note& note) {
+  if (note.kind == "restarting") ++c.restarts[note.detail.value("class", "unknown")];
+  if (note.kind == "checkpoint_failed") ++c.checkpoint_failures["write"];
+  if (note.kind == "checkpoint_rejected") ++c.checkpoint_failures["verify"];
+  if (note.kind == "recovered")
+    c.recovery_seconds.try_emplace("restore", metrics::recovery_histogram())
+        .first->second.observe(note.detail.value("recover_seconds", 0.0));
+}
+
+// Rows beside the event that questions are answered from.
+void Controller::project(const state::Event& event) {
+  const auto found = records_.find(event.run);
+  if (found == records_.end()) return;
+  RunRecord& record = found->second;
+  if (const auto* granted = std::get_if<state::SlotsGranted>(&event.body)) {
+    for (const std::string& slot : granted->slots)
+      batch_.leases.push_back({slot, event.run, WallTime::now().nanoseconds});
+  } else if (const auto* chosen = std::get_if<state::CheckpointChosen>(&event.body)) {
+    for (const state::RejectedCheckpoint& r : chosen->rejected) {
+      wire::CheckpointView view;
+      view.run = event.run;
+      view.step = r.step;
+      view.folder = r.folder;
+      view.state = "corrupt";
+      view.problem = r.problem;
+      batch_.checkpoints.push_back(std::move(view));
+    }
+    const state::Run& run = state_.runs.at(event.run);
+    if (record.reached_step > chosen->step && run.attempt.number > 1)
+      record.counters.lost_steps += record.reached_step - chosen->step;
+    record.reached_step = chosen->step;
+    record.last.step = chosen->step;
+    record.of_attempt = run.attempt.number;
+    record.ranks.clear();
+    record.last.tokens_per_second = 0;
+  } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
+    for (store::ToggleRow& row : requested_toggles(record, event.attempt))
+      batch_.toggles.push_back(std::move(row));
+  } else if (const auto* hang = std::get_if<state::HangFound>(&event.body)) {
+    record.counters.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())
+        .first->second.observe(hang->detect_seconds);
+  }
+  project_rank_event(event, record);
+}
+
+void Controller::project_rank_event(const state::Event& event, RunRecord& record) {
+  if (const auto* hello = std::get_if<wire::RankHello>(&event.body)) {
+    RankInfo& info = record.ranks[hello->rank];
+    info.device = hello->device;
+    info.compute_precision = hello->compute_precision;
+    nlohmann::json& provenance = record.provenance;
+    if (hello->rank == 0) {
+      const std::string before = provenance.value("worker", std::string());
+      provenance = {{"worker", hello->build},
+                    {"nsad", build_info().version + "+" + build_info().commit},
+                    {"versions", hello->versions},
+                    {"spec_digest", record.row.spec_digest},
+                    {"driver", slots_.gpus().driver},
+                    {"node", host_name()},
+                    {"devices", nlohmann::json::array()}};
+      if (auto dataset = read_file(record.spec.data.path + "/dataset.json", 1 << 24))
+        provenance["dataset_digest"] = checksum_hex(*dataset);
+      if (!before.empty() && before != hello->build) {
+        store::EventRow row;
+        row.view = {
+            0,
+            WallTime::now().nanoseconds,
+            event.run,
+            event.attempt,
+            -1,
+            "programs_changed",
+            "warning",
+            "the trainer was rebuilt since the last attempt: " + before + ", now " + hello->build,
+            {}};
+        batch_.events.push_back(std::move(row));
+      }
+    }
+    if (provenance.contains("devices")) provenance["devices"].push_back(hello->device);
+  } else if (const auto* toggles = std::get_if<wire::RankToggles>(&event.body)) {
+    if (toggles->rank == 0) {
+      for (const wire::EffectiveToggle& t : toggles->toggles)
+        batch_.toggles.push_back(
+            {event.run, {event.attempt, t.name, t.requested, t.effective, "default"}});
+      if (record.provenance.is_object()) record.provenance["kernels"] = toggles->kernels;
+    }
+  } else if (const auto* e = std::get_if<wire::RankEvaluation>(&event.body)) {
+    record.last.heldout_loss = e->loss;
+    record.last.has_heldout_loss = true;
+    telemetry_.add(event.run, event.attempt, *e);
+  } else if (const auto* m = std::get_if<wire::RankMemory>(&event.body)) {
+    record.ranks[m->rank].memory = *m;
+  } else if (std::holds_alternative<wire::RankNonFinite>(event.body)) {
+    ++record.counters.nonfinite_steps;
+  } else if (const auto* c = std::get_if<wire::RankCheckpoint>(&event.body);
+             c && c->error.empty()) {
+    wire::CheckpointView view;
+    view.run = event.run;
+    view.step = c->step;
+    view.tokens = c->tokens;
+    view.bytes = c->bytes;
+    view.attempt = event.attempt;
+    view.folder = c->folder;
+    view.state = "unverified";
+    view.finite = c->finite;
+    view.written_at = WallTime::now().nanoseconds;
+    batch_.checkpoints.push_back(std::move(view));
+    metrics::RunSample& counters = record.counters;
+    counters.checkpoint_last_success = WallTime::now();
+    counters.checkpoint_last_step = c->step;
+    counters.checkpoint_bytes = c->bytes;
+    counters.checkpoint_blocked_seconds += c->stall_seconds;
+    counters.checkpoint_write_seconds.observe(c->write_seconds);
+  }
+}
+
+void Controller::add_dirty_rows() {
+  for (const RunId& id : dirty_) {
+    const auto run = state_.runs.find(id);
+    const auto record = records_.find(id);
+    if (run == state_.runs.end() || record == records_.end()) continue;
+    batch_.progress.push_back(
+        {summary_of(run->second, record->second), hangs_json(run->second), true});
+    if (run->second.attempt.number == 0) continue;
+    batch_.attempts.push_back(
+        {id, attempt_view(run->second, record->second), run->second.attempt.token});
+    for (size_t r = 0; r < run->second.attempt.ranks.size(); ++r) {
+      const state::RankState& rank = run->second.attempt.ranks[r];
+      if (!rank.started && !rank.exited) continue;
+      batch_.ranks.push_back({id, run->second.attempt.number,
+                              rank_view(run->second, record->second, static_cast<Rank>(r), nullptr),
+                              rank.start_time_ticks});
+    }
+  }
+}
+
+bool Controller::write() {
+  add_dirty_rows();
+  for (const auto& [key, sequence] : unacknowledged_)
+    batch_.shim_sequences.emplace_back(key.run, key.attempt, sequence);
+  const MonotonicTime began = MonotonicTime::now();
+  if (auto written = ledger_.commit(batch_); !written) {
+    // Nothing is done that is not written. Ranks train on; tried again every second.
+    if (!ledger_full_)
+      log::error("control", "the ledger cannot be written; waiting",
+                 {{"why", written.error().what}});
+    ledger_full_ = true;
+    batch_.progress.clear(); // made anew from dirty_
+    batch_.attempts.clear();
+    batch_.ranks.clear();
+    batch_.shim_sequences.clear();
+    return false;
+  }
+  daemon_counters_.transaction_seconds.try_emplace("append", metrics::request_histogram())
+      .first->second.observe(to_seconds(MonotonicTime::now() - began));
+  if (ledger_full_) log::info("control", "the ledger is written again");
+  ledger_full_ = false;
+  const store::Batch done = std::exchange(batch_, {});
+  const std::set<RunId> changed = std::exchange(dirty_, {});
+  for (const auto& [key, sequence] : std::exchange(unacknowledged_, {}))
+    if (const auto s = supervisors_.find(key); s != supervisors_.end())
+      s->second->acknowledge(sequence);
+  publish_batch(done, changed);
+  return true;
+}
+
+void Controller::flush() {
+  if (flushing_) return; // what commands cause is taken up by the loop below
+  flushing_ = true;
+  while (!batch_.empty() || !commands_.empty() || !dirty_.empty()) {
+    if (!write()) break;
+    for (const state::Command& command : std::exchange(commands_, {}))
+      carry_out(command);
+  }
+  flushing_ = false;
+}
+
+// ---- what supervisors tell
+// ------------------------------------------------------------------------
+
+void Controller::on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) {
+  handle({key.run, key.attempt, sequence, std::move(body)});
+}
+
+void Controller::on_step(const AttemptKey& key, const wire::RankStep& step) {
+  const auto record = records_.find(key.run);
+  if (record == records_.end()) return;
+  note_step(record->second, step);
+  telemetry_.add(key.run, key.attempt, step);
+  if (step.rank != 0) return;
+  wire::FollowLine line;
+  line.type = "step";
+  line.data = step;
+  publish(key.run, line);
+}
+
+void Controller::on_dealt_with(const AttemptKey& key, uint64_t sequence) {
+  unacknowledged_[key] = sequence;
+  // Step metrics alone are no reason for a commit: the slow tick writes how far we are.
+  if (!batch_.events.empty() || !commands_.empty()) flush();
+}
+
+void Controller::on_connected(const AttemptKey& key) {
+  flush();
+  // The shim may not have heard what was asked while there was no connection.
+  for (const state::Command& c : state::pending_commands(state_))
+    if (c.run == key.run && c.attempt == key.attempt && c.kind != state::CommandKind::kArmTimer &&
+        c.kind != state::CommandKind::kSupervise)
+      carry_out(c);
+}
+
+void Controller::on_shim_ended(const AttemptKey& key) {
+  handle({key.run, key.attempt, 0, state::ShimReleased{}});
+  // Its supervisor is the caller: it goes away when it has returned.
+  loop_.post([this, key] {
+    supervisors_.erase(key);
+    flush();
+  });
+}
+
+// ---- ticks
+// ----------------------------------------------------------------------------------------
+
+void Controller::tick() {
+  const MonotonicTime now = MonotonicTime::now();
+  daemon_counters_.loop_lag_seconds.observe(
+      std::max(0.0, to_seconds(now - last_tick_) - to_seconds(kTick)));
+  last_tick_ = now;
+  ++daemon_counters_.progress_reads;
+  for (auto& [key, supervisor] : supervisors_)
+    supervisor->observe(now);
+  flush();
+}
+
+void Controller::tick_slowly() {
+  ++ticks_;
+  if (!unacknowledged_.empty())
+    for (const auto& [key, sequence] : unacknowledged_)
+      touch(key.run);
+  flush();
+  if (!ledger_.reserve().held() && ticks_ % 10 == 0 && ledger_.reserve().hold())
+    log::info("control", "disk space is set aside again");
+  for (const state::Command& c : state::pending_commands(state_))
+    if (c.kind == state::CommandKind::kAcquireSlots) carry_out(c);
+  const MonotonicTime now = MonotonicTime::now();
+  std::erase_if(ended_samples_,
+                [&](const EndedSample& s) { return now - s.at > kEndedSampleKept; });
+  constexpr int64_t kMinute = 60, kDay = 24 * 3600;
+  // A list of ten thousand runs leaves megabytes behind that only the allocator still wants.
+  if (ticks_ % kMinute == 0) ::malloc_trim(0);
+  if (ticks_ % kDay == 0)
+    if (auto done = ledger_.back_up(); !done)
+      log::warning("control", "the ledger was not backed up", {{"why", done.error().what}});
+}
+
+} // namespace nsa::control

@@ -1,0 +1,167 @@
+// The daemon's loop of control: an event is applied to the state, written to the ledger with all
+// that follows from it, and only then are the commands carried out. Implements what the HTTP routes
+// need.
+//
+// All on the loop's thread. It stops by being destroyed: shims and ranks go on (say_goodbye() first
+// tells the shims that this is on purpose).
+#pragma once
+
+#include "common/net/event_loop.h"
+#include "daemon/api/background.h"
+#include "daemon/api/service.h"
+#include "daemon/control/launcher.h"
+#include "daemon/control/run_record.h"
+#include "daemon/control/slots.h"
+#include "daemon/control/supervisor.h"
+#include "daemon/metrics/snapshot.h"
+#include "daemon/state/apply.h"
+#include "daemon/store/ledger.h"
+#include "daemon/store/telemetry.h"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+
+namespace nsa::control {
+
+struct ControllerOptions {
+  std::string state_folder, socket;
+  spec::NodeSpec config;
+  std::string program_folder;
+  std::vector<std::string> restart_daemon;
+  std::function<void()> shut_down; // ends the program
+  MonotonicTime started;           // of the program
+};
+
+class Controller final : public api::Service, public SupervisorListener {
+public:
+  Controller(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
+             ControllerOptions options);
+  ~Controller() override;
+
+  // Rebuilds the state from the ledger and carries out what is pending: adopts live attempts first.
+  Status start();
+  void say_goodbye();
+  metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
+  void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
+
+  // api::Service
+  tl::expected<wire::SubmitReply, api::SubmitFailure> submit(const wire::SubmitRequest& request,
+                                                             const api::Caller& caller) override;
+  std::vector<wire::RunSummary> list_runs(bool all) override;
+  Result<RunId> find_run(const std::string& run) override;
+  Result<wire::RunDetail> run_detail(const RunId& run) override;
+  Result<std::vector<wire::EventView>> events(const api::EventQuery& query) override;
+  Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override;
+  Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) override;
+  Status stop(const RunId& run, const api::Caller& caller) override;
+  Status cancel(const RunId& run, const api::Caller& caller) override;
+  tl::expected<wire::SubmitReply, api::SubmitFailure>
+  resume(const RunId& run, const std::vector<std::string>& overrides,
+         const api::Caller& caller) override;
+  Status remove(const RunId& run, const api::Caller& caller) override;
+  Status checkpoint_now(const RunId& run, const api::Caller& caller) override;
+  std::unique_ptr<api::Subscription>
+  follow(const std::string& run, std::function<void(const wire::FollowLine&)> line) override;
+  nlohmann::json daemon_status() override;
+  void shut_down(const api::Caller& caller) override;
+
+private:
+  struct Follower;
+  class FollowerHandle;
+  struct EndedSample {
+    metrics::RunSample sample;
+    MonotonicTime at;
+  };
+
+  // ---- controller.cpp: events
+  // ---------------------------------------------------------------------
+  void handle(state::Event event); // apply and queue; flush() makes it so
+  void flush();                    // write, then carry out
+  void submit_event(state::Event event) {
+    handle(std::move(event));
+    flush();
+  }
+  void project(const state::Event& event);
+  void project_rank_event(const state::Event& event, RunRecord& record);
+  static void note_counters(metrics::RunSample& counters, const state::Note& note);
+  void touch(const RunId& run) { dirty_.insert(run); }
+  void add_dirty_rows();
+  bool write(); // the batch, and what may be told once it is on disk; false: not possible now
+  void publish_batch(const store::Batch& done, const std::set<RunId>& changed);
+  Status load_run(const RunId& id);
+  void tick(); // ten times a second
+  void tick_slowly();
+
+  // ---- commands.cpp
+  // -------------------------------------------------------------------------------
+  void carry_out(const state::Command& command);
+  void acquire_slots(const state::Command& command);
+  void grant_slots(const RunId& run);
+  void choose_checkpoint(const state::Command& command);
+  void start_attempt(const state::Command& command);
+  void supervise(const state::Command& command, shim::StartedShim* started);
+  void arm_timer(const state::Command& command);
+  void release_shim(const state::Command& command);
+  void close_run(const RunId& run);
+  void write_summary_file(const state::Run& run, const RunRecord& record);
+  void set_waiting(const RunId& run, const std::string& why);
+
+  // ---- SupervisorListener -----------------------------------------------------------------------
+  void on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) override;
+  void on_step(const AttemptKey& key, const wire::RankStep& step) override;
+  void on_dealt_with(const AttemptKey& key, uint64_t sequence) override;
+  void on_connected(const AttemptKey& key) override;
+  void on_shim_ended(const AttemptKey& key) override;
+
+  // ---- service.cpp, views.cpp
+  // ---------------------------------------------------------------------
+  const state::Run* find_open(const RunId& run) const;
+  // kConflict while the run goes on; kUnavailable in the moment between its end and its closing.
+  Status require_ended(const RunId& run, const std::string& verb) const;
+  const AttemptSupervisor* supervisor_of(const state::Run& run) const;
+  Result<spec::RunSpec> resolve_device(spec::RunSpec spec) const;
+  Status request(const RunId& run, state::EventBody body);
+  void publish(const RunId& run, const wire::FollowLine& line);
+  void publish_state(const RunId& run);
+  wire::SubmitReply reply_of(const RunId& run);
+  std::string run_folder(const RunId& run) const;
+  Status prepare_run_folder(const RunRecord& record);
+  static nlohmann::json estimate_of(const spec::RunSpec& spec);
+
+  net::EventLoop& loop_;
+  store::Ledger ledger_;
+  store::Telemetry telemetry_;
+  ControllerOptions options_;
+  Launcher launcher_;
+  SlotPool slots_;
+  api::Background background_;
+  std::mt19937_64 random_;
+  state::State state_;
+  std::map<RunId, RunRecord> records_;
+  std::map<AttemptKey, std::unique_ptr<AttemptSupervisor>> supervisors_;
+  std::map<RunId, net::Timer> timers_;
+  std::set<RunId> acquiring_; // GPUs are being listed for it
+  net::Timer tick_timer_, slow_timer_;
+
+  // What has been applied and waits to be written and done.
+  store::Batch batch_;
+  std::set<RunId> dirty_;
+  std::vector<state::Command> commands_;
+  std::map<AttemptKey, uint64_t> unacknowledged_; // dealt with, not yet on disk
+  bool flushing_ = false, ledger_full_ = false;
+  int64_t ticks_ = 0;
+
+  std::vector<std::weak_ptr<Follower>> followers_;
+  std::vector<EndedSample> ended_samples_; // kept for a while, so that a scrape sees the end
+  metrics::DaemonSample daemon_counters_;
+  MonotonicTime last_tick_, daemon_started_;
+  WallTime started_at_;
+  std::string metrics_address_;
+};
+
+} // namespace nsa::control

@@ -1,0 +1,131 @@
+#include "daemon/control/daemon.h"
+
+#include "common/base/build_info.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/net/http_server.h"
+#include "common/net/unix_socket.h"
+#include "daemon/api/routes.h"
+#include "daemon/control/controller.h"
+#include "daemon/control/notify.h"
+
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace nsa::control {
+
+namespace {
+
+// Held as long as the process lives; the kernel lets go of it however the process ends.
+Result<UniqueFd> lock_state_folder(const std::string& folder) {
+  UniqueFd fd(
+      ::open((folder + "/nsad.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return fail_errno("cannot open " + folder + "/nsad.lock");
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    return fail(ErrorCode::kConflict, "another nsad runs on " + folder,
+                "use it, or stop it with nsactl daemon stop");
+  return fd;
+}
+
+// A run needs a few descriptors for each rank.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void say_what_was_opened(const store::Opened& opened) {
+  if (!opened.moved_aside.empty())
+    log::error("control", "the ledger was damaged and moved aside",
+               {{"file", opened.moved_aside},
+                {"restored", opened.restored.empty() ? "nothing" : opened.restored}});
+  if (opened.schema_from != 0 && opened.schema_from != opened.schema_to)
+    log::info(
+        "control", "ledger upgraded",
+        {{"from", std::to_string(opened.schema_from)}, {"to", std::to_string(opened.schema_to)}});
+}
+
+} // namespace
+
+Status run_daemon(const DaemonOptions& options) {
+  const MonotonicTime started = MonotonicTime::now();
+  raise_descriptor_limit();
+  ::signal(SIGPIPE, SIG_IGN);
+  const std::string& state = options.paths.state;
+  NSA_TRY(make_folder(state, 0700));
+  NSA_TRY_ASSIGN(const UniqueFd lock, lock_state_folder(state));
+  NSA_TRY(make_folder(state + "/runs", 0750));
+  NSA_TRY_ASSIGN(
+      store::Ledger ledger,
+      store::Ledger::open({state, static_cast<uint64_t>(options.config.storage.reserve_mib) << 20},
+                          WallTime::now()));
+  say_what_was_opened(ledger.opened());
+  NSA_TRY_ASSIGN(store::Telemetry telemetry, store::Telemetry::open(state));
+
+  net::EventLoop loop;
+  ControllerOptions control;
+  control.started = started;
+  control.state_folder = state;
+  control.socket = options.paths.socket;
+  control.config = options.config;
+  control.program_folder = std::filesystem::path(options.program).parent_path().string();
+  if (!options.system_mode && options.config.supervision.restart_daemon) {
+    control.restart_daemon = {options.program};
+    control.restart_daemon.insert(control.restart_daemon.end(), options.arguments.begin(),
+                                  options.arguments.end());
+  }
+  control.shut_down = [&loop] { loop.stop(); };
+  Controller controller(loop, std::move(ledger), std::move(telemetry), std::move(control));
+
+  api::RoutesOptions routes_options;
+  routes_options.owner_uid = ::getuid();
+  routes_options.socket_decides = options.system_mode;
+  api::Routes routes(loop, controller, routes_options);
+  const std::filesystem::path socket(options.paths.socket);
+  NSA_TRY(make_folder(socket.parent_path(), options.system_mode ? 0755 : 0700));
+  NSA_TRY_ASSIGN(const auto api, net::HttpServer::listen_unix(
+                                     loop, socket.string(), options.system_mode ? 0660 : 0600,
+                                     routes.handler(), {}, routes.observer()));
+  if (auto published = net::publish_socket(options.paths); !published)
+    log::warning("control", "the socket is not linked beside the state",
+                 {{"why", published.error().what}});
+
+  std::unique_ptr<net::HttpServer> metrics;
+  if (options.config.metrics.enabled) {
+    auto listening = net::HttpServer::listen_tcp(
+        loop, options.config.metrics.address, static_cast<uint16_t>(options.config.metrics.port),
+        api::metrics_handler([&] { return controller.snapshot(routes.requests()); }), {},
+        routes.observer());
+    // A taken port is no reason to leave ranks unsupervised; it is said, and daemon status shows
+    // it.
+    if (listening) {
+      metrics = std::move(*listening);
+      controller.set_metrics_address(options.config.metrics.address + ":" +
+                                     std::to_string(metrics->port()));
+    } else {
+      log::warning("control", "no /metrics", {{"why", listening.error().what}});
+    }
+  }
+
+  const net::Watch signals = loop.when_signalled({SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
+    if (signal == SIGHUP) return; // a closed terminal; nothing is re-read here
+    log::info("control", "leaving; ranks go on under their shims",
+              {{"signal", std::to_string(signal)}});
+    loop.stop();
+  });
+  NSA_TRY(controller.start());
+  log::info("control", "ready",
+            {{"version", build_info().version}, {"state", state}, {"socket", socket.string()}});
+  notify_service_manager("READY=1");
+  loop.run();
+  notify_service_manager("STOPPING=1");
+  controller.say_goodbye();
+  return {};
+}
+
+} // namespace nsa::control

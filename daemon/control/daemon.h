@@ -1,0 +1,25 @@
+// nsad put together: single-instance lock, ledger, controller, sockets, signals. run() returns when
+// a signal or a request ends it; ranks go on under their shims.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/net/paths.h"
+#include "daemon/control/config.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+struct DaemonOptions {
+  net::NodePaths paths;
+  spec::NodeSpec config;
+  bool system_mode = false;
+  std::string program;                // absolute path of nsad
+  std::vector<std::string> arguments; // as given: shims start nsad again with them
+};
+
+// kConflict: another nsad has this state folder.
+Status run_daemon(const DaemonOptions& options);
+
+} // namespace nsa::control

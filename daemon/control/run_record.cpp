@@ -1,0 +1,243 @@
+#include "daemon/control/run_record.h"
+
+#include "common/spec/toggles.h"
+#include "daemon/state/policy.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+void Trend::add(double value) {
+  if (seen_++ % every_ != 0) return;
+  if (points_.size() == kPoints) {
+    for (size_t i = 0; i < kPoints / 2; ++i)
+      points_[i] = points_[2 * i];
+    points_.resize(kPoints / 2);
+    every_ *= 2;
+  }
+  points_.push_back(value);
+}
+
+void note_step(RunRecord& record, const wire::RankStep& step) {
+  RankInfo& info = record.ranks[step.rank];
+  info.step = step;
+  info.step_seconds.observe(step.step_seconds);
+  for (const auto& [phase, seconds] : step.phase_seconds)
+    info.phase_seconds[phase] += seconds;
+  if (step.rank != 0) return;
+  wire::RunSummary& s = record.last;
+  s.step = step.step;
+  s.tokens = step.tokens;
+  s.loss = step.loss;
+  s.has_loss = true;
+  // Smoothed over some ten steps: one slow step must not make the time left jump.
+  constexpr double kNewWeight = 0.1;
+  s.tokens_per_second = s.tokens_per_second == 0 ? step.tokens_per_second
+                                                 : (1 - kNewWeight) * s.tokens_per_second +
+                                                       kNewWeight * step.tokens_per_second;
+  record.trend.add(step.loss);
+  metrics::RunSample& c = record.counters;
+  ++c.steps;
+  c.tokens += static_cast<uint64_t>(record.spec.tokens_per_step());
+  for (const auto& [phase, seconds] : step.phase_seconds)
+    c.phase_seconds[phase == "data"                                  ? "data-wait"
+                    : phase == "checkpoint" || phase == "evaluation" ? phase
+                                                                     : "train"] += seconds;
+  c.gradient_norm = step.gradient_norm;
+  c.learning_rate = step.learning_rate;
+  for (const auto& [name, gate] : step.gates)
+    c.gates[name] = gate;
+  record.reached_step = std::max(record.reached_step, step.step);
+}
+
+std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt) {
+  std::vector<store::ToggleRow> rows;
+  const auto resolved = spec::resolve_toggles(record.spec.toggles);
+  if (!resolved) return rows;
+  for (const auto& [name, value] : *resolved) {
+    std::string origin = record.spec.toggles.count(name) != 0 ? "file" : "default";
+    for (const std::string& pair : record.row.overrides)
+      if (pair.starts_with("toggles." + name + "=")) origin = "--set";
+    rows.push_back({record.row.id, {attempt, name, value, "", origin}});
+  }
+  return rows;
+}
+
+wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
+  wire::RunSummary s = record.last;
+  s.id = run.id;
+  s.name = record.row.name;
+  s.user = record.row.user;
+  s.state = run_phase_name(run.phase);
+  s.reason = run.phase == state::RunPhase::kQueued && !record.waiting.empty() ? record.waiting
+                                                                              : run.reason;
+  s.attempt = run.attempt.number;
+  s.ranks = run.ranks;
+  s.restarts = std::max(0, run.attempt.number - 1);
+  s.hangs = static_cast<int>(run.hangs.size());
+  s.steps = static_cast<uint64_t>(record.spec.train.steps);
+  const double tokens_left = s.steps > s.step
+                                 ? static_cast<double>(s.steps - s.step) *
+                                       static_cast<double>(record.spec.tokens_per_step())
+                                 : 0;
+  s.eta_seconds =
+      s.tokens_per_second > 0 && !has_ended(run.phase) ? tokens_left / s.tokens_per_second : 0;
+  s.loss_trend = record.trend.points();
+  s.submitted_at = run.submitted_at.nanoseconds;
+  s.started_at = run.started_at.nanoseconds;
+  s.ended_at = run.ended_at.nanoseconds;
+  const spec::InjectSection& inject = record.spec.inject;
+  if (inject.kind != "none") {
+    s.inject = inject.kind;
+    if (inject.rank >= 0) s.inject += " on rank " + std::to_string(inject.rank);
+    if (inject.step >= 0) s.inject += " at step " + std::to_string(inject.step);
+    if (inject.rank < 0 || inject.step < 0)
+      s.inject += " (seed " + std::to_string(inject.seed) + ")";
+  }
+  return s;
+}
+
+wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record) {
+  const state::Attempt& a = run.attempt;
+  wire::AttemptView view;
+  view.attempt = a.number;
+  view.state = attempt_phase_name(a.phase);
+  view.first_step = a.first_step;
+  view.last_step = std::max(a.first_step, record.of_attempt == a.number ? record.last.step : 0);
+  view.started_at = a.started_at.nanoseconds;
+  view.ended_at = a.ended_at.nanoseconds;
+  if (a.failure && a.phase == state::AttemptPhase::kEnded) {
+    view.failure_class = failure_class_name(*a.failure);
+    view.reason = a.failure_text;
+  }
+  view.provenance = record.provenance;
+  return view;
+}
+
+wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,
+                         const AttemptSupervisor* supervisor) {
+  const state::RankState& r = run.attempt.ranks.at(static_cast<size_t>(rank));
+  wire::RankView view;
+  view.rank = rank;
+  view.pid = r.pid;
+  view.state = r.exited    ? (r.killed_by_shim ? "killed" : "exited")
+               : r.greeted ? "running"
+                           : "starting";
+  if (r.exited) view.exit = r.exit_known ? state::exit_text(r.exit_code, r.signal) : "not known";
+  if (const auto found = record.ranks.find(rank); found != record.ranks.end()) {
+    const RankInfo& info = found->second;
+    view.device = info.device;
+    view.compute_precision = info.compute_precision;
+    view.step_seconds = info.step.step_seconds;
+    const bool from_step = info.step.resident_bytes != 0;
+    view.resident_bytes = from_step ? info.step.resident_bytes : info.memory.resident_bytes;
+    view.allocated_bytes = from_step ? info.step.allocated_bytes : info.memory.allocated_bytes;
+    view.reserved_bytes = from_step ? info.step.reserved_bytes : info.memory.reserved_bytes;
+    view.peak_bytes = std::max(info.step.peak_bytes, info.memory.peak_bytes);
+  }
+  if (supervisor == nullptr || static_cast<size_t>(rank) >= supervisor->places().size())
+    return view;
+  const auto& place = supervisor->places()[static_cast<size_t>(rank)];
+  view.step = place.device.completed_step;
+  if (place.host && !r.exited) {
+    view.phase = progress::phase_name(place.host->phase);
+    view.phase_age_seconds =
+        to_seconds(MonotonicTime::now() - MonotonicTime{place.host->phase_start_ns});
+  }
+  return view;
+}
+
+nlohmann::json hangs_json(const state::Run& run) {
+  auto list = nlohmann::json::array();
+  for (const state::Hang& h : run.hangs) {
+    nlohmann::json hang = {{"rank", h.rank},
+                           {"step", h.step},
+                           {"phase", h.phase},
+                           {"kind", h.kind},
+                           {"attempt", h.attempt},
+                           {"detect_seconds", h.detect_seconds},
+                           {"found_at", h.found_at.nanoseconds},
+                           {"evidence_path", h.evidence_folder},
+                           {"witnesses", h.witnesses},
+                           {"observed_only", h.observed_only},
+                           {"recover_seconds", nullptr}};
+    if (h.recover_seconds >= 0) hang["recover_seconds"] = h.recover_seconds;
+    list.push_back(std::move(hang));
+  }
+  return list;
+}
+
+state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed) {
+  state::Policy p;
+  p.max_restarts = static_cast<int>(spec.restart.max_restarts);
+  p.window_seconds = spec.restart.window_seconds;
+  p.max_total_restarts = static_cast<int>(spec.restart.max_total_restarts);
+  p.delay_seconds = spec.restart.delay_seconds;
+  p.max_delay_seconds = spec.restart.max_delay_seconds;
+  p.max_without_progress = static_cast<int>(spec.restart.max_without_progress);
+  p.restart_on_hang = spec.hang.action == "restart";
+  p.evidence_seconds = spec.hang.evidence_seconds;
+  // A stop waits for the step in flight and for a checkpoint.
+  p.stop_grace_seconds = spec.hang.checkpoint_seconds + 30;
+  p.jitter_seed = jitter_seed;
+  return p;
+}
+
+state::HangPolicy hang_policy_of(const spec::RunSpec& spec) {
+  const spec::HangSection& h = spec.hang;
+  return {h.floor_seconds,     h.ceiling_seconds,    h.factor,
+          h.start_up_seconds,  h.first_step_seconds, h.checkpoint_seconds,
+          h.evaluation_seconds};
+}
+
+metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
+                              const AttemptSupervisor* supervisor) {
+  metrics::RunSample sample = record.counters;
+  const wire::RunSummary summary = summary_of(run, record);
+  sample.id = run.id;
+  sample.name = record.row.name;
+  sample.user = record.row.user;
+  sample.model = "nsa";
+  sample.attention = record.spec.model.attention;
+  sample.spec_digest = record.row.spec_digest;
+  sample.state = summary.state;
+  sample.submitted = run.submitted_at;
+  sample.started = run.started_at;
+  sample.planned_steps = summary.steps;
+  sample.attempt = run.attempt.number;
+  sample.hangs = run.hangs.size();
+  sample.step = summary.step;
+  if (summary.eta_seconds > 0) sample.eta = WallTime::now() + from_seconds(summary.eta_seconds);
+  if (summary.has_loss) sample.loss = summary.loss;
+  if (summary.has_heldout_loss) sample.heldout_loss = summary.heldout_loss;
+  if (summary.tokens_per_second > 0) sample.tokens_per_second = summary.tokens_per_second;
+  sample.checkpoint_interval_steps = static_cast<double>(record.spec.checkpoint.interval_steps);
+  double fastest = 0;
+  for (const auto& [rank, info] : record.ranks)
+    if (info.step.step_seconds > 0 && (fastest == 0 || info.step.step_seconds < fastest))
+      fastest = info.step.step_seconds;
+  for (size_t r = 0; r < run.attempt.ranks.size(); ++r) {
+    const wire::RankView view = rank_view(run, record, static_cast<Rank>(r), supervisor);
+    metrics::RankSample& rank = sample.ranks.emplace_back();
+    rank.rank = view.rank;
+    rank.gpu = run.device == "cuda" ? std::to_string(r) : "cpu";
+    if (run.device == "cuda" && r < run.slots.size()) rank.gpu_uuid = run.slots[r];
+    rank.up = run.attempt.ranks[r].started && !run.attempt.ranks[r].exited;
+    rank.step = view.step;
+    rank.resident_bytes = view.resident_bytes;
+    rank.allocated_bytes = view.allocated_bytes;
+    rank.reserved_bytes = view.reserved_bytes;
+    rank.peak_bytes = view.peak_bytes;
+    if (supervisor != nullptr && r < supervisor->places().size())
+      rank.last_progress = supervisor->places()[r].last_progress;
+    if (const auto info = record.ranks.find(view.rank); info != record.ranks.end()) {
+      rank.step_seconds = info->second.step_seconds;
+      rank.phase_seconds = info->second.phase_seconds;
+      if (info->second.step.step_seconds > 0)
+        rank.perf_score_ratio = fastest / info->second.step.step_seconds;
+    }
+  }
+  return sample;
+}
+
+} // namespace nsa::control

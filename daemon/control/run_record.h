@@ -1,0 +1,70 @@
+// What nsad keeps in memory of a run beside its state: what it was submitted as, and the figures
+// that ranks report. Plain values and pure functions over them.
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "common/wire/messages.h"
+#include "daemon/control/supervisor.h"
+#include "daemon/metrics/snapshot.h"
+#include "daemon/state/state.h"
+#include "daemon/store/rows.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+// Up to 64 points that stand for a whole curve: when it is full, every other one goes.
+class Trend {
+public:
+  void add(double value);
+  const std::vector<double>& points() const { return points_; }
+
+private:
+  static constexpr size_t kPoints = 64;
+  std::vector<double> points_;
+  uint64_t every_ = 1, seen_ = 0;
+};
+
+struct RankInfo {
+  std::string device, compute_precision;
+  std::map<std::string, std::string> versions;
+  std::string build;
+  wire::RankStep step; // newest
+  wire::RankMemory memory;
+  metrics::Histogram step_seconds = metrics::step_histogram();
+  std::map<std::string, double> phase_seconds;
+};
+
+struct RunRecord {
+  store::RunRow row;
+  spec::RunSpec spec;
+  std::string folder;           // <state>/runs/<id>
+  std::string waiting;          // why it is queued
+  AttemptNumber of_attempt = 0; // that `ranks` is about
+  std::map<Rank, RankInfo> ranks;
+  wire::RunSummary last; // figures as of the newest report
+  Trend trend;
+  uint64_t reached_step = 0;                            // of all attempts, completed
+  nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
+  metrics::RunSample counters;
+  WallTime attempt_ended; // of the attempt before this one
+};
+
+// The registry's toggles as an attempt requested them; in effect: not known yet.
+std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);
+
+void note_step(RunRecord& record, const wire::RankStep& step);
+
+wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
+wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record);
+wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,
+                         const AttemptSupervisor* supervisor);
+nlohmann::json hangs_json(const state::Run& run);
+state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed);
+state::HangPolicy hang_policy_of(const spec::RunSpec& spec);
+metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
+                              const AttemptSupervisor* supervisor);
+
+} // namespace nsa::control

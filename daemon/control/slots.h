@@ -1,0 +1,57 @@
+// What ranks run on: CPU slots of this daemon, and GPUs by UUID under host-wide locks. Plain
+// bookkeeping beside the locks; one thread.
+//
+// CPU slots are this daemon's own: the kernel shares cores between users by itself. A GPU has no
+// such judge, so a lock file that every nsad of the host honours guards it
+// (daemon/gpu/host_locks.h), and one that a foreign process computes on is not given out.
+#pragma once
+
+#include "daemon/gpu/host_locks.h"
+#include "daemon/gpu/nvml.h"
+
+#include "common/base/ids.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+class SlotPool {
+public:
+  explicit SlotPool(int cpu_slots) : cpu_slots_(cpu_slots) {}
+  void use_gpus(gpu::HostLocks locks) { locks_ = std::move(locks); }
+  void set_gpus(gpu::Gpus seen) {
+    gpus_ = std::move(seen);
+    gpus_pending_ = false;
+  }
+  // Listing GPUs takes the driver seconds; until it is done nobody can say how many there are.
+  void expect_gpus() { gpus_pending_ = true; }
+  bool gpus_pending() const { return gpus_pending_; }
+  const gpu::Gpus& gpus() const { return gpus_; }
+
+  // All or nothing. The error says why the run waits.
+  Result<std::vector<std::string>> acquire(const RunId& run, const std::string& device, int count);
+  // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
+  // an error, and is used on: the ranks are there already.
+  Status take_back(const RunId& run, const std::string& device,
+                   const std::vector<std::string>& slots);
+  void set_shim(const RunId& run, const gpu::Holder& holder);
+  void release(const RunId& run);
+
+  int capacity(const std::string& device) const;
+  int used(const std::string& device) const;
+
+private:
+  Result<std::vector<std::string>> acquire_gpus(const RunId& run, int count);
+  bool is_taken(const std::string& slot) const { return owners_.count(slot) != 0; }
+
+  int cpu_slots_;
+  bool gpus_pending_ = false;
+  std::optional<gpu::HostLocks> locks_; // none: GPUs are not used here
+  gpu::Gpus gpus_;
+  std::map<std::string, RunId> owners_; // slot -> run
+};
+
+} // namespace nsa::control

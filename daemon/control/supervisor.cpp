@@ -1,0 +1,369 @@
+#include "daemon/control/supervisor.h"
+
+#include "common/base/log.h"
+#include "daemon/control/evidence.h"
+#include "daemon/control/node_readings.h"
+#include "daemon/proc/procfs.h"
+
+#include <csignal>
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kConnectRetry = std::chrono::milliseconds(10);
+constexpr Duration kReconnectPause = std::chrono::milliseconds(100);
+} // namespace
+
+AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, SupervisorListener& listener,
+                                     Options options)
+    : loop_(loop), listener_(listener), options_(std::move(options)),
+      places_(static_cast<size_t>(options_.ranks)), samples_(static_cast<size_t>(options_.ranks)),
+      detector_(options_.hang, options_.ranks, MonotonicTime::now(), options_.first_step_done),
+      oom_kills_(read_oom_kills()), first_step_done_(options_.first_step_done) {
+  for (size_t r = 0; r < samples_.size(); ++r)
+    samples_[r].rank = static_cast<Rank>(r);
+}
+
+void AttemptSupervisor::start() {
+  watch_shim();
+  if (!ended_) connect();
+}
+
+// ---- connection ---------------------------------------------------------------------------------
+
+void AttemptSupervisor::connect() {
+  retry_timer_.reset();
+  auto client = shim::ShimClient::connect(options_.folder, options_.token, options_.acknowledged);
+  if (!client) return retry(kConnectRetry); // its end, if it has ended, is told by the pidfd
+  client_.emplace(std::move(*client));
+  readable_ = loop_.when_readable(client_->fd(), [this] { on_readable(); });
+  flush_writes();
+}
+
+void AttemptSupervisor::disconnect() {
+  readable_.reset();
+  writable_.reset();
+  client_.reset();
+  greeted_ = false;
+}
+
+void AttemptSupervisor::retry(Duration delay) {
+  if (!ended_) retry_timer_ = loop_.after(delay, [this] { connect(); });
+}
+
+void AttemptSupervisor::flush_writes() {
+  if (!client_) return;
+  if (client_->wants_write()) (void)client_->on_writable();
+  if (!client_->wants_write())
+    writable_.reset();
+  else if (!writable_)
+    writable_ = loop_.when_writable(client_->fd(), [this] { flush_writes(); });
+}
+
+void AttemptSupervisor::on_readable() {
+  auto received = client_->on_readable();
+  if (!received) {
+    log::error("control", "the shim's messages cannot be trusted; connecting again",
+               {{"run", options_.key.run}, {"why", received.error().what}});
+    disconnect();
+    return retry(kReconnectPause);
+  }
+  uint64_t last = 0;
+  for (const wire::Message& message : received->messages) {
+    handle(message);
+    if (message.sequence != 0) last = message.sequence;
+  }
+  if (last != 0) {
+    options_.acknowledged = last;
+    listener_.on_dealt_with(options_.key, last);
+  }
+  if (received->closed) {
+    disconnect();
+    retry(kReconnectPause);
+  } else {
+    flush_writes();
+  }
+}
+
+void AttemptSupervisor::emit(state::EventBody body, uint64_t sequence) {
+  listener_.on_event(options_.key, std::move(body), sequence);
+}
+
+template <class T> void AttemptSupervisor::pass_on(const nlohmann::json& body, uint64_t sequence) {
+  auto value = wire::body_as<T>(body);
+  if (value)
+    emit(std::move(*value), sequence);
+  else
+    log::warning("control", "a message was not understood",
+                 {{"run", options_.key.run}, {"why", value.error().what}});
+}
+
+void AttemptSupervisor::handle(const wire::Message& message) {
+  using wire::MessageType;
+  switch (message.type) {
+  case MessageType::kShimHello: {
+    pages_ = client_->take_pages();
+    greeted_ = true;
+    if (auto hello = wire::body_as<wire::ShimHello>(message.body))
+      for (const wire::RankIdentity& r : hello->ranks)
+        if (static_cast<size_t>(r.rank) < places_.size()) {
+          places_[static_cast<size_t>(r.rank)].pid = r.pid;
+          places_[static_cast<size_t>(r.rank)].exited = !r.running && r.pid != 0;
+        }
+    if (options_.adopted) {
+      options_.adopted = false;
+      emit(state::ShimAdopted{to_seconds(MonotonicTime::now() - options_.daemon_started)});
+    }
+    listener_.on_connected(options_.key);
+    break;
+  }
+  case MessageType::kRankStarted:
+    if (auto started = wire::body_as<wire::RankStarted>(message.body))
+      if (static_cast<size_t>(started->rank) < places_.size())
+        places_[static_cast<size_t>(started->rank)].pid = started->pid;
+    pass_on<wire::RankStarted>(message.body, message.sequence);
+    break;
+  case MessageType::kRankExited:
+    if (auto exited = wire::body_as<wire::RankExited>(message.body))
+      handle_exit(*exited, message.sequence);
+    break;
+  case MessageType::kRankMessage:
+    if (auto inner = wire::body_as<wire::RankMessage>(message.body))
+      handle_rank_message(*inner, message.sequence);
+    break;
+  case MessageType::kEvidenceTaken:
+    if (auto taken = wire::body_as<wire::EvidenceTaken>(message.body)) handle_evidence(*taken);
+    break;
+  case MessageType::kLogDropped:
+    pass_on<wire::LogDropped>(message.body, message.sequence);
+    break;
+  case MessageType::kLaunchFailed:
+    if (auto failed = wire::body_as<wire::LaunchFailed>(message.body))
+      emit(state::AttemptFailedToStart{failed->what, false}, message.sequence);
+    break;
+  default: // of a newer shim: skipped
+    break;
+  }
+}
+
+void AttemptSupervisor::handle_rank_message(const wire::RankMessage& message, uint64_t sequence) {
+  using wire::MessageType;
+  switch (static_cast<MessageType>(message.type)) {
+  case MessageType::kRankHello:
+    return pass_on<wire::RankHello>(message.body, sequence);
+  case MessageType::kRankToggles:
+    return pass_on<wire::RankToggles>(message.body, sequence);
+  case MessageType::kRankStep:
+    if (auto step = wire::body_as<wire::RankStep>(message.body))
+      listener_.on_step(options_.key, *step);
+    return;
+  case MessageType::kRankEvaluation:
+    return pass_on<wire::RankEvaluation>(message.body, sequence);
+  case MessageType::kRankCheckpoint:
+    return pass_on<wire::RankCheckpoint>(message.body, sequence);
+  case MessageType::kRankMemory:
+    return pass_on<wire::RankMemory>(message.body, sequence);
+  case MessageType::kRankError:
+    return pass_on<wire::RankError>(message.body, sequence);
+  case MessageType::kRankFinished:
+    return pass_on<wire::RankFinished>(message.body, sequence);
+  case MessageType::kRankInjected:
+    return pass_on<wire::RankInjected>(message.body, sequence);
+  case MessageType::kRankNonFinite:
+    return pass_on<wire::RankNonFinite>(message.body, sequence);
+  default:
+    return;
+  }
+}
+
+void AttemptSupervisor::handle_exit(const wire::RankExited& exited, uint64_t sequence) {
+  if (static_cast<size_t>(exited.rank) < places_.size())
+    places_[static_cast<size_t>(exited.rank)].exited = true;
+  if (exited.signal == SIGKILL && !exited.killed_by_shim) {
+    const uint64_t kills = read_oom_kills();
+    if (kills > oom_kills_) emit(state::HostOutOfMemory{kills - oom_kills_});
+    oom_kills_ = kills;
+  }
+  emit(exited, sequence);
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+void AttemptSupervisor::take_evidence(const std::string& id, double limit_seconds) {
+  if (!client_) return;
+  wire::TakeEvidence request;
+  request.id = id;
+  request.stack_limit_seconds = std::min(8.0, limit_seconds / 2);
+  (void)client_->take_evidence(request);
+  flush_writes();
+}
+
+void AttemptSupervisor::stop_ranks(bool checkpoint) {
+  if (!client_) return;
+  (void)client_->stop_ranks(checkpoint);
+  flush_writes();
+}
+
+void AttemptSupervisor::kill_ranks(const std::string& reason) {
+  if (!client_) return;
+  (void)client_->kill_ranks(reason);
+  flush_writes();
+}
+
+void AttemptSupervisor::checkpoint_ranks() {
+  if (!client_) return;
+  (void)client_->checkpoint_ranks();
+  flush_writes();
+}
+
+void AttemptSupervisor::acknowledge(uint64_t sequence) {
+  if (!client_) return;
+  (void)client_->acknowledge(sequence);
+  flush_writes();
+}
+
+void AttemptSupervisor::release() {
+  released_ = true;
+  if (ended_) return listener_.on_shim_ended(options_.key);
+  if (!client_) return; // told when it is connected again
+  (void)client_->release();
+  flush_writes();
+}
+
+void AttemptSupervisor::say_goodbye() {
+  if (!client_) return;
+  (void)client_->say_goodbye();
+  flush_writes();
+}
+
+// ---- progress and hangs -------------------------------------------------------------------------
+
+void AttemptSupervisor::read_process(state::RankSample& sample, int64_t pid) {
+  const auto stat = proc::read_stat(static_cast<pid_t>(pid));
+  if (!stat) return; // ended: its exit is on its way
+  sample.process_state = stat->state;
+  sample.cpu_seconds = ticks_to_seconds(stat->user_ticks + stat->system_ticks);
+  sample.run_delay_seconds = read_run_delay_seconds(pid);
+  sample.traced = proc::read_tracer(static_cast<pid_t>(pid)) != 0;
+}
+
+std::vector<state::RankSample> AttemptSupervisor::sample_ranks(MonotonicTime) {
+  for (size_t r = 0; r < samples_.size(); ++r) {
+    state::RankSample& sample = samples_[r];
+    RankPlace& place = places_[r];
+    sample.exited = place.exited;
+    const auto host = r < pages_.size() ? pages_[r].read_host() : std::nullopt;
+    const auto device = r < pages_.size() ? pages_[r].read_device() : progress::DeviceRecord{};
+    const bool moved = host != place.host || !(device == place.device);
+    if (moved) {
+      place.host = sample.host = host;
+      place.device = sample.device = device;
+      place.last_progress = WallTime::now();
+    } else if (!place.exited && place.pid != 0) {
+      read_process(sample, place.pid);
+    }
+  }
+  return samples_;
+}
+
+void AttemptSupervisor::observe(MonotonicTime now) {
+  if (pages_.empty() || ended_ || released_) return;
+  const state::Observation seen = detector_.observe(sample_ranks(now), now);
+  if (!first_step_done_)
+    for (const RankPlace& place : places_)
+      if (place.device.completed_step > options_.first_step) {
+        first_step_done_ = true;
+        emit(state::FirstStep{place.device.completed_step});
+        break;
+      }
+  for (const state::SlowRank& s : seen.slow)
+    emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
+                         s.limit_seconds});
+  if (seen.verdict) {
+    verdict_ = seen.verdict;
+    verdict_id_ = "hang-" + std::to_string(++verdicts_);
+    emit(state::HangFound{verdict_id_, verdict_->rank, verdict_->kind,
+                          std::string(progress::phase_name(verdict_->phase)), verdict_->step,
+                          verdict_->stalled_seconds, verdict_->observe_only, verdict_->witnesses});
+  } else if (verdict_ && detector_.moved_since_verdict()) {
+    emit(state::HangWithdrawn{"rank " + std::to_string(verdict_->rank) + " moved again"});
+    verdict_.reset();
+    detector_.resume_watching();
+  }
+}
+
+void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
+  state::EvidenceSaved saved = judge_evidence(taken, verdict_);
+  if (verdict_) {
+    std::vector<RankPage> pages;
+    for (size_t r = 0; r < places_.size(); ++r)
+      pages.push_back({static_cast<Rank>(r), places_[r].host, places_[r].device});
+    if (auto written = write_verdict(taken.folder, *verdict_, saved, pages); !written)
+      saved.error = written.error().what;
+  }
+  emit(std::move(saved));
+  // Whether anything is killed now is not decided here; if not, the next hang must be seen too.
+  if (verdict_ && taken.id == verdict_id_) {
+    verdict_.reset();
+    detector_.resume_watching();
+  }
+}
+
+// ---- the shim's end -----------------------------------------------------------------------------
+
+void AttemptSupervisor::watch_shim() {
+  if (!options_.pidfd) {
+    auto found = shim::find_shim(options_.shim);
+    if (found) options_.pidfd = std::move(*found);
+  }
+  if (!options_.pidfd) return on_shim_ended();
+  shim_watch_ = loop_.when_readable(options_.pidfd.get(), [this] { on_shim_ended(); });
+}
+
+// After a crash between the intent and its record, two shims may have been started for one attempt;
+// the folder's lock lets one live, and started.json names it.
+bool AttemptSupervisor::take_over_other_shim() {
+  const auto started = shim::read_started(options_.folder);
+  if (!started) return false;
+  const proc::ProcessIdentity other{started->boot_id, static_cast<pid_t>(started->shim_pid),
+                                    started->shim_start_time_ticks};
+  if (other == options_.shim) return false;
+  auto pidfd = shim::find_shim(other);
+  if (!pidfd) return false;
+  options_.shim = other;
+  options_.pidfd = std::move(*pidfd);
+  watch_shim();
+  return true;
+}
+
+void AttemptSupervisor::on_shim_ended() {
+  shim_watch_.reset();
+  if (options_.pidfd) (void)proc::wait_child(options_.pidfd.get()); // a child of ours is reaped
+  options_.pidfd.reset();
+  if (client_) on_readable(); // its last words
+  if (!released_ && take_over_other_shim()) return;
+  ended_ = true;
+  retry_timer_.reset();
+  disconnect();
+  if (released_) return listener_.on_shim_ended(options_.key);
+  sweep();
+}
+
+// The ranks' parent is gone: whatever is left of them must not run on beside the next attempt.
+void AttemptSupervisor::sweep() {
+  constexpr int kRounds = 250; // of 20 ms: a rank in uninterruptible sleep is not waited for longer
+  const auto left = shim::end_leftovers(options_.folder);
+  if (left && *left > 0 && ++sweep_rounds_ < kRounds) {
+    sweep_timer_ = loop_.after(std::chrono::milliseconds(20), [this] { sweep(); });
+    return;
+  }
+  if (!left)
+    log::warning("control", "what a lost shim left behind could not be ended",
+                 {{"run", options_.key.run}, {"why", left.error().what}});
+  for (Rank r = 0; r < options_.ranks; ++r)
+    if (auto exited = shim::read_exit(options_.folder, r)) handle_exit(*exited, 0);
+  emit(state::ShimLost{left && *left == 0 ? "its process has ended, and its ranks with it"
+                                          : "its process has ended, and a rank cannot be killed"});
+}
+
+} // namespace nsa::control

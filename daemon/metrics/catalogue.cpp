@@ -1,0 +1,344 @@
+#include "daemon/metrics/catalogue.h"
+
+#include "common/wire/exit_code.h"
+#include "daemon/metrics/process.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nsa::metrics {
+
+namespace {
+
+// ---- closed lists of label values
+// ----------------------------------------------------------------- Each value gets a series from
+// the start: increase() over a counter misses the step from "no series" to 1. A value outside its
+// list counts as "other", so that labels stay bounded.
+constexpr std::array<std::string_view, 9> kStates = {"queued",     "starting", "running",
+                                                     "restarting", "stopping", "completed",
+                                                     "stopped",    "failed",   "cancelled"};
+constexpr std::array<std::string_view, 4> kEndStates = {"completed", "stopped", "failed",
+                                                        "cancelled"};
+constexpr std::array<std::string_view, 2> kRecoveryPhases = {"detect", "restore"};
+constexpr std::array<std::string_view, 6> kRunPhases = {"train",      "data-wait", "checkpoint",
+                                                        "evaluation", "restart",   "idle"};
+constexpr std::array<std::string_view, 2> kCheckpointFailures = {"write", "verify"};
+constexpr std::array<std::string_view, 2> kSlotStates = {"free", "used"};
+
+std::vector<std::string_view> failure_classes() {
+  std::vector<std::string_view> names;
+  for (int i = 0;; ++i) {
+    const std::string_view name = wire::failure_class_name(static_cast<wire::FailureClass>(i));
+    if (name == "unknown") return names;
+    names.push_back(name);
+  }
+}
+
+template <class List, class Map>
+void by_word(Samples& samples, const Labels& labels, const char* label, const List& words,
+             const Map& counts) {
+  double other = 0;
+  for (const auto& [word, count] : counts)
+    if (std::find(words.begin(), words.end(), word) == words.end())
+      other += static_cast<double>(count);
+  for (const std::string_view word : words) {
+    const auto found = counts.find(std::string(word));
+    Labels all = labels;
+    all.emplace_back(label, word);
+    samples.value(std::move(all), found == counts.end() ? 0 : static_cast<double>(found->second));
+  }
+  if (other == 0) return;
+  Labels all = labels;
+  all.emplace_back(label, "other");
+  samples.value(std::move(all), other);
+}
+
+// ---- readers
+// --------------------------------------------------------------------------------------
+Labels of(const RunSample& run) {
+  return {{"run_id", run.id}};
+}
+Labels of(const RunSample& run, const RankSample& rank) {
+  return {{"run_id", run.id}, {"rank", std::to_string(rank.rank)}};
+}
+double number(uint64_t value) {
+  return static_cast<double>(value);
+}
+double number(WallTime time) {
+  return time.seconds();
+}
+
+// A reader of one field of every run (rank): optional fields are left out while they are empty.
+template <auto Field> void run_value(const Snapshot& snapshot, Samples& samples) {
+  for (const RunSample& run : snapshot.runs) {
+    const auto& field = run.*Field;
+    if constexpr (requires { field.has_value(); }) {
+      if (!field) continue;
+      if constexpr (requires { field->nanoseconds; })
+        samples.value(of(run), number(*field));
+      else
+        samples.value(of(run), *field);
+    } else if constexpr (requires { field.nanoseconds; }) {
+      if (field.nanoseconds != 0) samples.value(of(run), number(field));
+    } else {
+      samples.value(of(run), static_cast<double>(field));
+    }
+  }
+}
+
+template <auto Field> void rank_value(const Snapshot& snapshot, Samples& samples) {
+  for (const RunSample& run : snapshot.runs)
+    for (const RankSample& rank : run.ranks) {
+      const auto& field = rank.*Field;
+      if constexpr (requires { field.has_value(); }) {
+        if (field) samples.value(of(run, rank), *field);
+      } else if constexpr (requires { field.nanoseconds; }) {
+        if (field.nanoseconds != 0) samples.value(of(run, rank), number(field));
+      } else {
+        samples.value(of(run, rank), static_cast<double>(field));
+      }
+    }
+}
+
+using S = const Snapshot&;
+
+std::vector<Row> make_catalogue() {
+  using enum Type;
+  return {
+      // ---- runs ---------------------------------------------------------------------------------
+      {"nsa_run_info", kGauge, "run_id, name, user, model, attention, spec_digest, commit",
+       "Always 1; joins a run's names to its other series by run_id.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           out.value({{"run_id", r.id},
+                      {"name", r.name},
+                      {"user", r.user},
+                      {"model", r.model},
+                      {"attention", r.attention},
+                      {"spec_digest", r.spec_digest},
+                      {"commit", r.commit}},
+                     1);
+       }},
+      {"nsa_run_state", kGauge, "run_id, state", "1 for the state that the run is in, else 0.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const std::string_view state : kStates)
+             out.value({{"run_id", r.id}, {"state", std::string(state)}}, r.state == state);
+       }},
+      {"nsa_run_submit_timestamp_seconds", kGauge, "run_id", "When the run was submitted.",
+       run_value<&RunSample::submitted>},
+      {"nsa_run_start_timestamp_seconds", kGauge, "run_id", "When its first attempt started.",
+       run_value<&RunSample::started>},
+      {"nsa_run_eta_timestamp_seconds", kGauge, "run_id",
+       "When it will end at the present rate; absent while the rate is unknown.",
+       run_value<&RunSample::eta>},
+      {"nsa_run_planned_steps", kGauge, "run_id", "Optimizer updates that the run file asks for.",
+       run_value<&RunSample::planned_steps>},
+      {"nsa_run_attempt", kGauge, "run_id", "Number of the newest attempt, from 1.",
+       run_value<&RunSample::attempt>},
+      {"nsa_run_restarts_total", kCounter, "run_id, reason",
+       "Restarts by class of failure (docs/runbook.md).",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           by_word(out, of(r), "reason", failure_classes(), r.restarts);
+       }},
+      {"nsa_run_hangs_total", kCounter, "run_id", "Hangs found.", run_value<&RunSample::hangs>},
+      {"nsa_run_lost_steps_total", kCounter, "run_id",
+       "Updates that had to be computed again after restarts.", run_value<&RunSample::lost_steps>},
+      {"nsa_run_recovery_duration_seconds", kHistogram, "run_id, phase",
+       "Of hangs: detect, from the last progress to the verdict; restore, from there to the next "
+       "step.",
+       [](S s, Samples& out) {
+         static const Histogram none = recovery_histogram();
+         for (const RunSample& r : s.runs)
+           for (const std::string_view phase : kRecoveryPhases) {
+             const auto found = r.recovery_seconds.find(std::string(phase));
+             out.histogram({{"run_id", r.id}, {"phase", std::string(phase)}},
+                           found == r.recovery_seconds.end() ? none : found->second);
+           }
+       }},
+      {"nsa_run_phase_seconds_total", kCounter, "run_id, phase",
+       "Wall time of the run by what it was spent on; goodput is train over all.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           by_word(out, of(r), "phase", kRunPhases, r.phase_seconds);
+       }},
+
+      // ---- training -----------------------------------------------------------------------------
+      {"nsa_train_step", kGauge, "run_id", "Last completed update; goes back at a restart.",
+       run_value<&RunSample::step>},
+      {"nsa_train_steps_total", kCounter, "run_id", "Updates computed, repeated ones included.",
+       run_value<&RunSample::steps>},
+      {"nsa_train_tokens_total", kCounter, "run_id",
+       "Tokens trained on over all ranks, repeated ones included.", run_value<&RunSample::tokens>},
+      {"nsa_train_loss", kGauge, "run_id",
+       "Training loss of the last reported step, nats a token. The whole curve is in "
+       "metrics.jsonl.",
+       run_value<&RunSample::loss>},
+      {"nsa_eval_loss", kGauge, "run_id, split", "Loss of the last evaluation, nats a token.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           if (r.heldout_loss) out.value({{"run_id", r.id}, {"split", "heldout"}}, *r.heldout_loss);
+       }},
+      {"nsa_train_grad_norm", kGauge, "run_id", "Gradient norm before clipping.",
+       run_value<&RunSample::gradient_norm>},
+      {"nsa_train_learning_rate", kGauge, "run_id", "Learning rate of the last step.",
+       run_value<&RunSample::learning_rate>},
+      {"nsa_train_tokens_per_second", kGauge, "run_id",
+       "As the ranks measure it, over the last steps; rate(nsa_train_tokens_total) is the average.",
+       run_value<&RunSample::tokens_per_second>},
+      {"nsa_train_nonfinite_steps_total", kCounter, "run_id",
+       "Updates whose loss or gradient was not finite.", run_value<&RunSample::nonfinite_steps>},
+
+      // ---- ranks --------------------------------------------------------------------------------
+      {"nsa_rank_info", kGauge, "run_id, rank, node, gpu, gpu_uuid", "Always 1; where a rank runs.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const RankSample& k : r.ranks) {
+             Labels labels = of(r, k);
+             labels.emplace_back("node", k.node);
+             labels.emplace_back("gpu", k.gpu);
+             labels.emplace_back("gpu_uuid", k.gpu_uuid);
+             out.value(std::move(labels), 1);
+           }
+       }},
+      {"nsa_rank_up", kGauge, "run_id, rank", "1 while the rank's process lives.",
+       rank_value<&RankSample::up>},
+      {"nsa_rank_step", kGauge, "run_id, rank", "Last completed update of the rank.",
+       rank_value<&RankSample::step>},
+      {"nsa_rank_last_progress_timestamp_seconds", kGauge, "run_id, rank",
+       "When its progress page last moved.", rank_value<&RankSample::last_progress>},
+      {"nsa_rank_step_duration_seconds", kHistogram, "run_id, rank", "Time of completed updates.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const RankSample& k : r.ranks)
+             out.histogram(of(r, k), k.step_seconds);
+       }},
+      {"nsa_rank_phase_seconds_total", kCounter, "run_id, rank, phase",
+       "Time by phase, as the rank reports it (forward, backward, all-reduce, ...).",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const RankSample& k : r.ranks)
+             for (const auto& [phase, seconds] : k.phase_seconds) {
+               Labels labels = of(r, k);
+               labels.emplace_back("phase", phase);
+               out.value(std::move(labels), seconds);
+             }
+       }},
+      {"nsa_rank_perf_score_ratio", kGauge, "run_id, rank",
+       "Step time of the fastest rank over this one's; below 0.75 is a straggler.",
+       rank_value<&RankSample::perf_score_ratio>},
+      {"nsa_rank_memory_resident_bytes", kGauge, "run_id, rank", "Resident memory of the process.",
+       rank_value<&RankSample::resident_bytes>},
+      {"nsa_rank_memory_allocated_bytes", kGauge, "run_id, rank",
+       "Device memory in tensors; 0 on a CPU.", rank_value<&RankSample::allocated_bytes>},
+      {"nsa_rank_memory_reserved_bytes", kGauge, "run_id, rank",
+       "Device memory that the allocator holds; 0 on a CPU.",
+       rank_value<&RankSample::reserved_bytes>},
+      {"nsa_rank_memory_peak_bytes", kGauge, "run_id, rank",
+       "Highest device memory in tensors; 0 on a CPU.", rank_value<&RankSample::peak_bytes>},
+
+      // ---- attention ----------------------------------------------------------------------------
+      {"nsa_attention_gate_mean_ratio", kGauge, "run_id, layer, branch",
+       "Mean gate of a branch (compressed, selected, sliding), sampled sparsely.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const auto& [key, mean] : r.gates) {
+             const size_t slash = key.find('/');
+             if (slash == std::string::npos) continue;
+             out.value({{"run_id", r.id},
+                        {"layer", key.substr(0, slash)},
+                        {"branch", key.substr(slash + 1)}},
+                       mean);
+           }
+       }},
+
+      // ---- checkpoints --------------------------------------------------------------------------
+      {"nsa_checkpoint_last_success_timestamp_seconds", kGauge, "run_id",
+       "When the newest checkpoint was committed.", run_value<&RunSample::checkpoint_last_success>},
+      {"nsa_checkpoint_last_step", kGauge, "run_id", "Step of the newest checkpoint.",
+       run_value<&RunSample::checkpoint_last_step>},
+      {"nsa_checkpoint_interval_steps", kGauge, "run_id",
+       "Steps between checkpoints; 0: only at the end and on stop.",
+       run_value<&RunSample::checkpoint_interval_steps>},
+      {"nsa_checkpoint_size_bytes", kGauge, "run_id", "Size of the newest checkpoint.",
+       run_value<&RunSample::checkpoint_bytes>},
+      {"nsa_checkpoint_write_duration_seconds", kHistogram, "run_id",
+       "Writing in the background, fsync included.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           out.histogram(of(r), r.checkpoint_write_seconds);
+       }},
+      {"nsa_checkpoint_blocked_seconds_total", kCounter, "run_id",
+       "Time that training stood still for checkpoints.",
+       run_value<&RunSample::checkpoint_blocked_seconds>},
+      {"nsa_checkpoint_failures_total", kCounter, "run_id, reason",
+       "Checkpoints that could not be written, or were found damaged.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           by_word(out, of(r), "reason", kCheckpointFailures, r.checkpoint_failures);
+       }},
+
+      // ---- daemon -------------------------------------------------------------------------------
+      {"nsad_build_info", kGauge, "version, commit, node", "Always 1; which nsad this is.",
+       [](S s, Samples& out) {
+         out.value(
+             {{"version", s.daemon.version}, {"commit", s.daemon.commit}, {"node", s.daemon.node}},
+             1);
+       }},
+      {"nsa_runs", kGauge, "state", "Runs by state, as the ledger has them.",
+       [](S s, Samples& out) { by_word(out, {}, "state", kStates, s.daemon.runs); }},
+      {"nsa_runs_finished_total", kCounter, "result", "Runs that ended, by how.",
+       [](S s, Samples& out) { by_word(out, {}, "result", kEndStates, s.daemon.runs_finished); }},
+      {"nsa_node_slots", kGauge, "state", "CPU slots or GPUs of this node: free, used.",
+       [](S s, Samples& out) { by_word(out, {}, "state", kSlotStates, s.daemon.slots); }},
+      {"nsa_storage_free_bytes", kGauge, "", "Free space where nsad keeps its state.",
+       [](S s, Samples& out) { out.value({}, number(s.daemon.state_free_bytes)); }},
+      {"nsa_storage_size_bytes", kGauge, "", "Size of that file system.",
+       [](S s, Samples& out) { out.value({}, number(s.daemon.state_size_bytes)); }},
+      {"nsad_http_requests_total", kCounter, "route, code", "Requests to the API and /metrics.",
+       [](S s, Samples& out) {
+         for (const auto& [route, sample] : s.daemon.http)
+           for (const auto& [code, count] : sample.requests)
+             out.value({{"route", route}, {"code", std::to_string(code)}}, number(count));
+       }},
+      {"nsad_http_request_duration_seconds", kHistogram, "route",
+       "Time to the answer's head; followed streams go on after it.",
+       [](S s, Samples& out) {
+         for (const auto& [route, sample] : s.daemon.http)
+           out.histogram({{"route", route}}, sample.seconds);
+       }},
+      {"nsad_progress_reads_total", kCounter, "", "Sweeps over the progress pages of all ranks.",
+       [](S s, Samples& out) { out.value({}, number(s.daemon.progress_reads)); }},
+      {"nsad_event_loop_lag_seconds", kHistogram, "",
+       "How late the daemon's own timer fires; hang deadlines shift by it.",
+       [](S s, Samples& out) { out.histogram({}, s.daemon.loop_lag_seconds); }},
+      {"nsad_sqlite_transaction_duration_seconds", kHistogram, "op",
+       "Time of ledger transactions (append, query) and of telemetry batches (batch).",
+       [](S s, Samples& out) {
+         for (const auto& [op, histogram] : s.daemon.transaction_seconds)
+           out.histogram({{"op", op}}, histogram);
+       }},
+      {"nsad_sqlite_wal_bytes", kGauge, "", "Size of the ledger's write-ahead log.",
+       [](S s, Samples& out) { out.value({}, number(s.daemon.ledger_wal_bytes)); }},
+  };
+}
+
+} // namespace
+
+const std::vector<Row>& catalogue() {
+  static const std::vector<Row> rows = make_catalogue();
+  return rows;
+}
+
+std::string catalogue_markdown() {
+  static constexpr std::array<const char*, 3> kTypes = {"gauge", "counter", "histogram"};
+  std::string text = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
+  for (const std::vector<Row>* rows : {&catalogue(), &process_catalogue()})
+    for (const Row& row : *rows)
+      text += "| `" + std::string(row.name) + "` | " + kTypes[static_cast<size_t>(row.type)] +
+              " | " + std::string(row.labels) + " | " + std::string(row.meaning) + " |\n";
+  return text;
+}
+
+} // namespace nsa::metrics

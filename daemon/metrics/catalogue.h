@@ -1,0 +1,42 @@
+// Every metric of /metrics in one table: name, type, labels, meaning, and how to read it from a
+// snapshot. The exposition, docs/metrics.md and the tests of dashboards walk this table, so a
+// metric without a meaning, or a panel over a metric that does not exist, cannot be.
+//
+// Labels are bounded: run_id, rank, and closed lists of words; never a step, path, message or pid.
+#pragma once
+
+#include "daemon/metrics/snapshot.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nsa::metrics {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+// Collects the samples of one metric.
+class Samples {
+public:
+  virtual ~Samples() = default;
+  virtual void value(Labels labels, double value) = 0;
+  virtual void histogram(Labels labels, const Histogram& histogram) = 0;
+};
+
+enum class Type { kGauge, kCounter, kHistogram };
+
+struct Row {
+  std::string_view name;
+  Type type;
+  std::string_view labels; // "run_id, rank"; empty: none
+  std::string_view meaning;
+  void (*read)(const Snapshot&, Samples&);
+};
+
+const std::vector<Row>& catalogue();
+
+// docs/metrics.md.
+std::string catalogue_markdown();
+
+} // namespace nsa::metrics

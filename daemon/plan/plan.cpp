@@ -1,0 +1,107 @@
+#include "daemon/plan/plan.h"
+
+#include "common/base/text.h"
+#include "common/spec/toggles.h"
+
+namespace nsa::plan {
+
+namespace {
+
+// The contract of torchrun, so that scripts written for it run here too.
+std::map<std::string, std::string> rendezvous(const AttemptInput& input, Rank rank) {
+  const std::string world = std::to_string(input.spec.parallel.ranks);
+  return {{"RANK", std::to_string(rank)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"WORLD_SIZE", world},
+          {"LOCAL_WORLD_SIZE", world},
+          {"GROUP_RANK", "0"},
+          {"GROUP_WORLD_SIZE", "1"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(input.store_port)},
+          {"TORCHELASTIC_RUN_ID", input.run_id},
+          {"TORCHELASTIC_RESTART_COUNT", std::to_string(input.attempt - 1)},
+          {"TORCHELASTIC_MAX_RESTARTS", std::to_string(input.spec.restart.max_restarts)}};
+}
+
+std::vector<std::string> arguments(const AttemptInput& input, const std::string& folder,
+                                   Rank rank) {
+  std::vector<std::string> list = {input.worker,
+                                   "--spec",
+                                   folder + "/spec.json",
+                                   "--run-folder",
+                                   input.run_folder,
+                                   "--attempt-folder",
+                                   folder,
+                                   "--run-id",
+                                   input.run_id,
+                                   "--attempt",
+                                   std::to_string(input.attempt),
+                                   "--rank",
+                                   std::to_string(rank),
+                                   "--world-size",
+                                   std::to_string(input.spec.parallel.ranks),
+                                   "--store-port",
+                                   std::to_string(input.store_port)};
+  if (!input.checkpoint_folder.empty()) {
+    list.push_back("--resume");
+    list.push_back(input.checkpoint_folder);
+  }
+  list.insert(list.end(), input.worker_arguments.begin(), input.worker_arguments.end());
+  return list;
+}
+
+} // namespace
+
+std::string attempt_folder(const std::string& run_folder, AttemptNumber attempt) {
+  return run_folder + "/attempts/" + std::to_string(attempt);
+}
+
+std::string rank_log_path(const std::string& attempt_folder, Rank rank) {
+  return attempt_folder + "/logs/rank-" + std::to_string(rank) + ".log";
+}
+
+Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
+  const auto ranks = static_cast<size_t>(input.spec.parallel.ranks);
+  if (input.slots.size() != ranks)
+    return fail(ErrorCode::kInvalidArgument, std::to_string(input.slots.size()) + " slots for " +
+                                                 std::to_string(ranks) + " ranks");
+  NSA_TRY_ASSIGN(const auto toggles, spec::resolve_toggles(input.spec.toggles));
+
+  std::map<std::string, std::string> shared;
+  for (const std::string_view name : kNodeVariables)
+    if (const auto found = input.node_environment.find(std::string(name));
+        found != input.node_environment.end())
+      shared.insert(*found);
+  for (const auto& [name, value] : input.passed_environment)
+    shared[name] = value;
+  for (const auto& [name, value] : spec::toggle_environment(toggles))
+    shared[name] = value;
+  shared["OMP_NUM_THREADS"] = std::to_string(input.spec.train.threads);
+  // All GPUs of the attempt are visible to each rank, so that they can reach each other's memory;
+  // LOCAL_RANK says which one is its own. A CPU run must not touch a GPU that is somebody else's.
+  shared["CUDA_VISIBLE_DEVICES"] =
+      input.spec.parallel.device == "cuda" ? join(input.slots, ",") : "";
+
+  wire::LaunchPlan plan;
+  plan.run_id = input.run_id;
+  plan.attempt = input.attempt;
+  plan.token = input.token;
+  plan.run_folder = input.run_folder;
+  plan.attempt_folder = attempt_folder(input.run_folder, input.attempt);
+  plan.store_port = input.store_port;
+  plan.restart_daemon = input.restart_daemon;
+  for (Rank rank = 0; rank < static_cast<Rank>(ranks); ++rank) {
+    wire::RankLaunch launch;
+    launch.rank = rank;
+    launch.arguments = arguments(input, plan.attempt_folder, rank);
+    launch.environment = shared;
+    for (auto& [name, value] : rendezvous(input, rank))
+      launch.environment[name] = value;
+    launch.working_folder = input.run_folder;
+    launch.log_path = rank_log_path(plan.attempt_folder, rank);
+    plan.ranks.push_back(std::move(launch));
+  }
+  return plan;
+}
+
+} // namespace nsa::plan

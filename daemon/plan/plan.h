@@ -1,0 +1,57 @@
+// From a resolved run spec to what a shim starts: command lines and environments of the ranks.
+// Pure.
+//
+// A rank's environment is built here from nothing: the contract of torchrun, the variables that the
+// run's toggles become, what run.pass_environment let through from the submitter, and a short list
+// of the node's own (kNodeVariables). Nothing else reaches a rank.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/spec/run_spec.h"
+#include "common/wire/launch_plan.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::plan {
+
+struct AttemptInput {
+  RunId run_id;
+  AttemptNumber attempt = 1;
+  std::string token;
+  spec::RunSpec spec;                        // resolved: device is "cpu" or "cuda"
+  std::string run_folder;                    // <state>/runs/<id>
+  std::string worker;                        // absolute path of nsa-worker
+  std::vector<std::string> worker_arguments; // appended; tests
+  std::string checkpoint_folder;             // to resume from; empty: from scratch
+  std::vector<std::string> slots;            // one a rank: GPU UUIDs, or names of CPU slots
+  std::map<std::string, std::string> passed_environment; // by run.pass_environment
+  std::map<std::string, std::string> node_environment;   // of nsad; only kNodeVariables are taken
+  int store_port = 0;
+  std::vector<std::string> restart_daemon;
+};
+
+// Variables of the daemon's own environment that ranks get when they are set. The last three switch
+// NVLink multicast off where a host forbids it.
+inline constexpr std::string_view kNodeVariables[] = {"PATH",
+                                                      "HOME",
+                                                      "USER",
+                                                      "LANG",
+                                                      "LC_ALL",
+                                                      "TZ",
+                                                      "TMPDIR",
+                                                      "LD_LIBRARY_PATH",
+                                                      "XDG_RUNTIME_DIR",
+                                                      "NCCL_NVLS_ENABLE",
+                                                      "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+                                                      "NVSHMEM_DISABLE_NVLS"};
+
+std::string attempt_folder(const std::string& run_folder, AttemptNumber attempt);
+std::string rank_log_path(const std::string& attempt_folder, Rank rank);
+
+// kInvalidArgument when slots do not match ranks or a toggle is wrong (both are checked before).
+Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input);
+
+} // namespace nsa::plan

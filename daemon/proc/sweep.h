@@ -1,0 +1,31 @@
+// Ends what the ranks have started and left behind. A subreaper inherits every orphan below it, so
+// that nothing that a rank forked can get away from the shim by losing its parent. Where the shim
+// itself is lost, a mark in the environment finds what it left.
+// kill_descendants is for single-threaded callers that own all their children.
+#pragma once
+
+#include "common/base/result.h"
+
+#include <set>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace nsa::proc {
+
+// Orphans of descendants come to this process from now on (PR_SET_CHILD_SUBREAPER).
+Status become_subreaper();
+
+// Living processes below `ancestor`, except `spared` and what is below those; parents first.
+std::vector<pid_t> descendants_of(pid_t ancestor, const std::set<pid_t>& spared = {});
+
+// One pass: SIGKILL to every living descendant of this process that is not spared. Returns how
+// many were signalled; 0 means that none is left. Repeat on each SIGCHLD, since a killed process
+// may have forked meanwhile.
+int kill_descendants(const std::set<pid_t>& spared);
+
+// SIGKILL to every process of this user whose environment at its start held "NAME=value", until a
+// pass finds no new one. Returns how many. A program that clears its environment is not found.
+int kill_marked(const std::string& assignment);
+
+} // namespace nsa::proc

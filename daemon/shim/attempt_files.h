@@ -1,0 +1,40 @@
+// Names of what a shim keeps in its attempt folder, shared by the shim and its client.
+#pragma once
+
+#include "common/base/checksum.h"
+#include "common/base/ids.h"
+
+#include <string>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace nsa::shim {
+
+inline constexpr const char* kLaunchName = "launch.json";   // the plan, written by nsad
+inline constexpr const char* kStartedName = "started.json"; // who runs, written by the shim
+inline constexpr const char* kSocketName = "shim.sock";
+inline constexpr const char* kLockName = "shim.lock";     // held while a shim lives
+inline constexpr const char* kSpillName = "outbox.spill"; // messages that memory has no room for
+inline constexpr const char* kEvidenceFolder = "evidence";
+
+inline std::string exit_name(Rank rank) {
+  return "exit-" + std::to_string(rank) + ".json";
+}
+
+// In the environment of every rank and, so, of what it starts: finds what a lost shim left behind.
+// Not NSA_*: those are toggles, and workers refuse ones that they do not know.
+inline std::string attempt_mark(const std::string& token) {
+  return "NSAD_ATTEMPT=" + checksum_hex(token);
+}
+
+// Address of shim.sock inside an open folder. By descriptor, because the path of an attempt folder
+// may be longer than the 107 bytes that an address holds.
+inline sockaddr_un socket_address(int folder_fd) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = "/proc/self/fd/" + std::to_string(folder_fd) + "/" + kSocketName;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  return address;
+}
+
+} // namespace nsa::shim

@@ -1,0 +1,244 @@
+#include "daemon/shim/client.h"
+
+#include "common/base/file.h"
+#include "daemon/proc/cgroup.h"
+#include "daemon/proc/sweep.h"
+#include "daemon/shim/attempt_files.h"
+
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace nsa::shim {
+
+namespace {
+
+// More than any node has GPUs; the kernel's limit for one message is 253.
+constexpr size_t kMaxPages = 128;
+
+Result<std::string> beside_this_program(const std::string& name) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return fail(ErrorCode::kSystem, "cannot find the folder of this program");
+  return (self.parent_path() / name).string();
+}
+
+bool would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK;
+}
+
+} // namespace
+
+Result<StartedShim> start_shim(const wire::LaunchPlan& plan, UniqueFd store_socket,
+                               const StartOptions& options) {
+  const std::filesystem::path folder = plan.attempt_folder;
+  if (::access((folder / kStartedName).c_str(), F_OK) == 0)
+    return fail(ErrorCode::kConflict, "attempt " + std::to_string(plan.attempt) + " of run " +
+                                          plan.run_id + " has been started before");
+  NSA_TRY(make_folder(folder, 0750));
+  NSA_TRY(write_file_atomic(folder / kLaunchName, nlohmann::json(plan).dump(), 0600,
+                            Survives::kProcessCrash));
+
+  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return fail_errno("cannot open /dev/null");
+  UniqueFd log(::open((folder / "shim.log").c_str(),
+                      O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640));
+  if (!log) return fail_errno("cannot open " + (folder / "shim.log").string());
+
+  proc::LaunchSpec spec;
+  std::string program = options.program;
+  if (program.empty()) {
+    NSA_TRY_ASSIGN(program, beside_this_program("nsa-shim"));
+  }
+  spec.arguments = {program, "--attempt-folder", folder.string()};
+  if (!options.cgroup_root.empty()) {
+    spec.arguments.push_back("--cgroup-root");
+    spec.arguments.push_back(options.cgroup_root);
+  }
+  if (options.linger_seconds > 0) {
+    spec.arguments.push_back("--linger-seconds");
+    spec.arguments.push_back(std::to_string(options.linger_seconds));
+  }
+  for (char** e = environ; *e != nullptr; ++e)
+    spec.environment.emplace_back(*e);
+  spec.working_folder = folder.string();
+  spec.descriptors = {{null.get(), 0}, {log.get(), 1}, {log.get(), 2}};
+  if (store_socket) spec.descriptors.push_back({store_socket.get(), 3});
+  spec.new_session = true;
+  NSA_TRY_ASSIGN(proc::ChildProcess child, proc::launch(spec));
+  NSA_TRY_ASSIGN(proc::ProcessIdentity identity, proc::identify(child.pid));
+  return StartedShim{std::move(identity), std::move(child.pidfd)};
+}
+
+Result<StartedAttempt> read_started(const std::string& attempt_folder) {
+  NSA_TRY_ASSIGN(std::string text,
+                 read_file(std::filesystem::path(attempt_folder) / kStartedName, 1 << 22));
+  return wire::body_as<StartedAttempt>(nlohmann::json::parse(text, nullptr, false));
+}
+
+Result<wire::RankExited> read_exit(const std::string& attempt_folder, Rank rank) {
+  NSA_TRY_ASSIGN(std::string text,
+                 read_file(std::filesystem::path(attempt_folder) / exit_name(rank), 1 << 16));
+  return wire::body_as<wire::RankExited>(nlohmann::json::parse(text, nullptr, false));
+}
+
+Result<int> end_leftovers(const std::string& attempt_folder) {
+  NSA_TRY_ASSIGN(std::string text, read_file(std::filesystem::path(attempt_folder) / kLaunchName));
+  NSA_TRY_ASSIGN(const wire::LaunchPlan plan,
+                 wire::body_as<wire::LaunchPlan>(nlohmann::json::parse(text, nullptr, false)));
+  int signalled = 0;
+  // Without started.json the shim died while it started ranks: the mark finds those.
+  if (const auto started = read_started(attempt_folder)) {
+    const std::filesystem::path path = started->cgroup;
+    if (!path.empty() && std::filesystem::exists(path)) {
+      NSA_TRY_ASSIGN(proc::Cgroup cgroup,
+                     proc::Cgroup::open(path.parent_path(), path.filename().string()));
+      NSA_TRY_ASSIGN(const auto members, cgroup.processes());
+      signalled += static_cast<int>(members.size());
+      NSA_TRY(cgroup.kill());
+      // Still dying ones keep the folder; it is empty, and harmless, afterwards.
+      [[maybe_unused]] const auto removed = cgroup.remove();
+    }
+    for (const auto& rank : started->ranks) {
+      const auto pidfd = proc::open_identified(
+          {started->boot_id, static_cast<pid_t>(rank.pid), rank.start_time_ticks});
+      if (pidfd && proc::send_signal(pidfd->get(), SIGKILL)) ++signalled;
+    }
+  }
+  return signalled + proc::kill_marked(attempt_mark(plan.token));
+}
+
+Result<ShimClient> ShimClient::connect(const std::string& attempt_folder, const std::string& token,
+                                       uint64_t acknowledged_sequence) {
+  UniqueFd folder(::open(attempt_folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return fail_errno("cannot open " + attempt_folder);
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return fail_errno("cannot make a socket");
+  const sockaddr_un address = socket_address(folder.get());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == ENOENT || errno == ECONNREFUSED || would_block(errno))
+      return fail(ErrorCode::kUnavailable, "no shim listens in " + attempt_folder);
+    return fail_errno("cannot connect to the shim in " + attempt_folder);
+  }
+  ShimClient client(std::move(socket), token, acknowledged_sequence);
+  wire::DaemonHello hello;
+  hello.token = token;
+  hello.acknowledged_sequence = acknowledged_sequence;
+  NSA_TRY(client.send(wire::MessageType::kDaemonHello, hello));
+  return client;
+}
+
+template <class T> Status ShimClient::send(wire::MessageType type, const T& value) {
+  NSA_TRY_ASSIGN(std::string bytes, wire::encode(type, value));
+  outgoing_ += bytes;
+  return on_writable();
+}
+
+Status ShimClient::on_writable() {
+  while (!outgoing_.empty()) {
+    const ssize_t put = ::send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && would_block(errno)) return {};
+    // A shim that has gone is learnt by reading, after what it said last.
+    if (put < 0) {
+      outgoing_.clear();
+      return {};
+    }
+    outgoing_.erase(0, static_cast<size_t>(put));
+  }
+  return {};
+}
+
+Result<bool> ShimClient::receive() {
+  while (true) {
+    char bytes[1 << 16];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPages)];
+    iovec part{bytes, sizeof bytes};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && would_block(errno)) return true;
+    if (got <= 0) return false;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < count; ++i)
+        received_fds_.emplace_back(reinterpret_cast<const int*>(CMSG_DATA(c))[i]);
+    }
+    if ((header.msg_flags & MSG_CTRUNC) != 0)
+      return fail(ErrorCode::kCorrupt, "the shim sent more descriptors than fit");
+    decoder_.feed({bytes, static_cast<size_t>(got)});
+  }
+}
+
+Status ShimClient::check(const wire::Message& message) {
+  if (message.type == wire::MessageType::kShimHello) {
+    NSA_TRY_ASSIGN(wire::ShimHello hello, wire::body_as<wire::ShimHello>(message.body));
+    if (hello.token != token_)
+      return fail(ErrorCode::kPermission, "what listens there is not the shim of this attempt");
+    if (received_fds_.size() != hello.ranks.size())
+      return fail(ErrorCode::kCorrupt, "the shim sent " + std::to_string(received_fds_.size()) +
+                                           " progress pages for " +
+                                           std::to_string(hello.ranks.size()) + " ranks");
+    for (auto& fd : received_fds_) {
+      NSA_TRY_ASSIGN(progress::Page page, progress::Page::open(std::move(fd), false));
+      pages_.push_back(std::move(page));
+    }
+    received_fds_.clear();
+    greeted_ = true;
+    return {};
+  }
+  if (!greeted_) return fail(ErrorCode::kCorrupt, "the shim spoke before its hello");
+  if (message.sequence != last_sequence_ + 1)
+    return fail(ErrorCode::kCorrupt, "message " + std::to_string(message.sequence) +
+                                         " from the shim where " +
+                                         std::to_string(last_sequence_ + 1) + " was due");
+  last_sequence_ = message.sequence;
+  return {};
+}
+
+Result<ShimClient::Received> ShimClient::on_readable() {
+  Received received;
+  NSA_TRY_ASSIGN(const bool open, receive());
+  received.closed = !open;
+  while (true) {
+    NSA_TRY_ASSIGN(auto frame, decoder_.next());
+    if (!frame) return received;
+    NSA_TRY_ASSIGN(wire::Message message, wire::decode_message(*frame));
+    NSA_TRY(check(message));
+    received.messages.push_back(std::move(message));
+  }
+}
+
+Status ShimClient::acknowledge(uint64_t sequence) {
+  return send(wire::MessageType::kAcknowledge, wire::Acknowledge{sequence});
+}
+Status ShimClient::stop_ranks(bool checkpoint) {
+  return send(wire::MessageType::kStopRanks, wire::StopRanks{checkpoint});
+}
+Status ShimClient::kill_ranks(const std::string& reason) {
+  return send(wire::MessageType::kKillRanks, wire::KillRanks{reason});
+}
+Status ShimClient::take_evidence(const wire::TakeEvidence& request) {
+  return send(wire::MessageType::kTakeEvidence, request);
+}
+Status ShimClient::checkpoint_ranks() {
+  return send(wire::MessageType::kCheckpointRanks, wire::CheckpointRanks{});
+}
+Status ShimClient::release() {
+  return send(wire::MessageType::kRelease, wire::Release{});
+}
+Status ShimClient::say_goodbye() {
+  return send(wire::MessageType::kDaemonGoodbye, wire::DaemonGoodbye{});
+}
+
+} // namespace nsa::shim

@@ -1,0 +1,135 @@
+// nsa-evidence --id ID --folder DIR --interval S --rank-limit S --limit S --rank N:PID:START ...
+//
+// Started by nsa-shim. Reads /proc twice, takes the stacks of all threads of all ranks, and writes
+// DIR/rank-<n>.txt and DIR/evidence.json. Exit codes: 0 written, 1 cannot be written, 2 bad
+// arguments.
+#include "common/base/log.h"
+#include "daemon/shim/evidence/readings.h"
+#include "daemon/shim/evidence/report.h"
+#include "daemon/shim/evidence/symbols.h"
+#include "daemon/shim/evidence/unwinders.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <time.h>
+#include <utility>
+
+namespace {
+
+using namespace nsa;
+using namespace nsa::shim::evidence;
+
+struct Arguments {
+  std::string id, folder;
+  double interval = 1, rank_limit = 8, limit = 19;
+  std::vector<Target> targets;
+};
+
+bool parse(int argc, char** argv, Arguments& a) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--id")
+      a.id = value;
+    else if (name == "--folder")
+      a.folder = value;
+    else if (name == "--interval")
+      a.interval = std::atof(value.c_str());
+    else if (name == "--rank-limit")
+      a.rank_limit = std::atof(value.c_str());
+    else if (name == "--limit")
+      a.limit = std::atof(value.c_str());
+    else if (name == "--rank") {
+      long rank = 0, pid = 0;
+      unsigned long long start = 0;
+      if (std::sscanf(value.c_str(), "%ld:%ld:%llu", &rank, &pid, &start) != 3) return false;
+      a.targets.push_back({static_cast<Rank>(rank), static_cast<pid_t>(pid), start});
+    } else
+      return false;
+  }
+  return argc % 2 == 1 && !a.folder.empty() && !a.targets.empty();
+}
+
+void sleep_until(MonotonicTime when) {
+  const timespec at{when.nanoseconds / 1'000'000'000, when.nanoseconds % 1'000'000'000};
+  while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) != 0) {
+  }
+}
+
+// Puts the stacks to the threads that the readings have found, and adds those that are new.
+void add_stacks(wire::RankEvidence& rank, const UnwindResult& result, const Symbols& symbols) {
+  rank.error = result.error;
+  for (const RawStack& stack : result.stacks) {
+    auto thread = std::find_if(rank.threads.begin(), rank.threads.end(),
+                               [&](const auto& t) { return t.tid == stack.tid; });
+    if (thread == rank.threads.end()) {
+      rank.threads.emplace_back().tid = stack.tid;
+      thread = rank.threads.end() - 1;
+    }
+    bool guessing = false;
+    for (const RawFrame& frame : stack.frames) {
+      if (frame.guessed && !std::exchange(guessing, true))
+        thread->frames.push_back("(" + stack.error + "; what follows was found on the stack)");
+      thread->frames.push_back((frame.guessed ? "? " : "") +
+                               symbols.text(frame.object, frame.address));
+    }
+    if (!stack.error.empty() && !guessing) thread->frames.push_back("(" + stack.error + ")");
+  }
+}
+
+void take_stacks(wire::EvidenceTaken& taken, MonotonicTime deadline) {
+  std::vector<pid_t> pids;
+  for (auto& rank : taken.ranks) {
+    pids.push_back(rank.dead || rank.traced ? -1 : static_cast<pid_t>(rank.pid));
+    if (rank.traced) rank.error = "a debugger is attached: the process is only observed";
+  }
+  const auto results = unwind_processes(pids, deadline);
+  Symbols symbols;
+  for (const auto& result : results)
+    for (const auto& stack : result.stacks)
+      for (const auto& frame : stack.frames)
+        if (!frame.object.empty()) symbols.add(frame.object, frame.address);
+  symbols.look_up();
+  for (size_t i = 0; i < results.size(); ++i)
+    if (pids[i] > 0) add_stacks(taken.ranks[i], results[i], symbols);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  Arguments a;
+  if (!parse(argc, argv, a)) {
+    std::fprintf(stderr, "usage: nsa-evidence --id ID --folder DIR --interval S --rank-limit S "
+                         "--limit S --rank N:PID:START ...\n");
+    return 2;
+  }
+  const MonotonicTime began = MonotonicTime::now();
+  wire::EvidenceTaken taken;
+  taken.id = a.id;
+  taken.folder = a.folder;
+  for (const auto& target : a.targets)
+    taken.ranks.push_back(read_first(target));
+  sleep_until(began + from_seconds(a.interval));
+  for (size_t i = 0; i < a.targets.size(); ++i)
+    read_second(a.targets[i], taken.ranks[i]);
+  // What is known is written before anything that may take long or crash.
+  taken.seconds = to_seconds(MonotonicTime::now() - began);
+  for (auto& rank : taken.ranks)
+    if (!rank.dead) rank.error = "stacks were not taken in time";
+  auto written = write_reports(a.folder, taken, Survives::kProcessCrash);
+  if (written) {
+    for (auto& rank : taken.ranks)
+      rank.error.clear();
+    const double for_stacks = std::min(a.rank_limit, a.limit - a.interval - 2);
+    take_stacks(taken, MonotonicTime::now() + from_seconds(for_stacks));
+    taken.seconds = to_seconds(MonotonicTime::now() - began);
+    written = write_reports(a.folder, taken, Survives::kMachineCrash);
+  }
+  if (!written) {
+    log::error("evidence", "cannot be written", {{"why", written.error().what}});
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,25 @@
+// Unwinds several processes at once, each by a child process of its own, so that one which hangs or
+// crashes costs only its own rank, and is ended at its limit with what it has delivered so far
+// kept. For a single-threaded process.
+#pragma once
+
+#include "daemon/shim/evidence/unwind.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::shim::evidence {
+
+struct UnwindResult {
+  std::vector<RawStack> stacks;
+  std::string error; // why there are none, or not all
+};
+
+// One result a pid, in their order; pids <= 0 are passed over.
+std::vector<UnwindResult> unwind_processes(const std::vector<pid_t>& pids, MonotonicTime deadline);
+
+// How a stack travels from the child; exposed for its test.
+std::string encode_stack(const RawStack& stack);
+std::vector<RawStack> decode_stacks(const std::string& text);
+
+} // namespace nsa::shim::evidence

@@ -1,0 +1,52 @@
+// Runs nsa-evidence (daemon/shim/evidence) for a request and hands up what it found. A helper
+// process, because reading symbol tables takes seconds and hundreds of megabytes, and unwinding a
+// broken process may crash: neither may happen to the ranks' parent. One request at a time, the
+// others wait. One thread (the shim's loop).
+#pragma once
+
+#include "common/wire/messages.h"
+#include "daemon/proc/launch.h"
+#include "daemon/shim/event_loop.h"
+
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::shim {
+
+class EvidenceRunner {
+public:
+  using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken
+  // `folder`: <attempt folder>/evidence. `ranks` is asked when a request starts.
+  EvidenceRunner(EventLoop& loop, std::filesystem::path folder,
+                 std::function<std::vector<wire::RankIdentity>()> ranks, OnDone on_done)
+      : loop_(loop), folder_(std::move(folder)), ranks_(std::move(ranks)),
+        on_done_(std::move(on_done)) {}
+  ~EvidenceRunner();
+  EvidenceRunner(const EvidenceRunner&) = delete;
+  EvidenceRunner& operator=(const EvidenceRunner&) = delete;
+
+  // Idempotent: an id that waits or runs is not taken twice, one that is done is reported again.
+  void request(wire::TakeEvidence request);
+  bool busy() const { return child_.pid > 0; }
+  pid_t pid() const { return child_.pid; }
+  void on_child_ended(); // the helper: reaps it and reports
+
+private:
+  void start_next();
+  void report(const std::string& error);
+
+  EventLoop& loop_;
+  std::filesystem::path folder_;
+  std::function<std::vector<wire::RankIdentity>()> ranks_;
+  OnDone on_done_;
+  std::deque<wire::TakeEvidence> waiting_; // the first one runs while busy()
+  proc::ChildProcess child_;
+  std::optional<EventLoop::Timer> limit_;
+  MonotonicTime began_;
+};
+
+} // namespace nsa::shim

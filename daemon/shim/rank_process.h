@@ -1,0 +1,89 @@
+// One rank as its parent sees it: the process, its two output pipes, its link and its progress
+// page. Part of the shim's loop: one thread; ends when the process has been reaped and its pipes
+// are at their end, or when destroyed (which kills nothing).
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/progress/page.h"
+#include "common/wire/frame.h"
+#include "common/wire/launch_plan.h"
+#include "common/wire/messages.h"
+#include "daemon/proc/launch.h"
+#include "daemon/proc/process.h"
+#include "daemon/shim/event_loop.h"
+#include "daemon/shim/rank_log.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace nsa::shim {
+
+class RankProcess {
+public:
+  struct Events {
+    std::function<void(Rank, wire::Message)> on_message; // a frame of the rank
+    std::function<void(Rank, RankLog::Dropped)> on_dropped;
+  };
+  // `plan` must outlive the object.
+  RankProcess(EventLoop& loop, const wire::LaunchPlan& plan, const wire::RankLaunch& launch,
+              Events events);
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  // Makes the page; before start(), so that nsad gets the pages of ranks that never started too.
+  Status prepare();
+  // `store_fd` < 0: this rank gets no store socket. `cgroup_fd` < 0: none.
+  Status start(int store_fd, int cgroup_fd);
+
+  Rank rank() const { return launch_.rank; }
+  pid_t pid() const { return child_.pid; }
+  bool running() const { return child_.pid > 0 && !exit_; }
+  int page_fd() const { return page_ ? page_->fd() : -1; }
+  wire::RankIdentity identity() const;
+
+  // SIGKILL to it and its process group, stopped or not. Marks its end as ours.
+  void kill();
+  // To be called when the process is known to have ended: ends what is left of its group, reads
+  // what it has said and logged to the end, reaps it. Messages come out before this returns.
+  wire::RankExited reap();
+  // Its pipes may outlive it in a grandchild; true once they are at their end.
+  bool pipes_closed() const { return !out_ && !err_; }
+
+  // Queues a frame for the rank; a rank that has gone, or never reads, loses it.
+  void send(const std::string& frame);
+
+private:
+  struct Pipe {
+    UniqueFd fd;
+    Stream stream;
+    explicit operator bool() const { return fd.valid(); }
+  };
+  Status watch();
+  void read_pipe(Pipe& pipe, int max_reads);
+  void close_pipe(Pipe& pipe);
+  void read_link();
+  void close_link(const std::string& why);
+  void write_link();
+  void schedule_flush();
+  void report_dropped();
+
+  EventLoop& loop_;
+  const wire::LaunchPlan& plan_;
+  const wire::RankLaunch& launch_;
+  Events events_;
+  std::optional<progress::Page> page_;
+  proc::ChildProcess child_;
+  uint64_t start_time_ticks_ = 0;
+  Pipe out_{{}, Stream::kStdout}, err_{{}, Stream::kStderr};
+  UniqueFd link_;
+  wire::FrameDecoder decoder_;
+  std::string outgoing_;
+  RankLog log_;
+  std::optional<EventLoop::Timer> flush_timer_, report_timer_;
+  bool killed_ = false;
+  std::optional<wire::RankExited> exit_;
+};
+
+} // namespace nsa::shim

@@ -1,0 +1,350 @@
+#include "daemon/shim/shim.h"
+
+#include "common/base/build_info.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "daemon/proc/process.h"
+#include "daemon/proc/sweep.h"
+#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client.h"
+
+#include <algorithm>
+#include <csignal>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+namespace nsa::shim {
+
+namespace {
+
+using namespace std::chrono_literals;
+using wire::MessageType;
+
+constexpr Duration kFirstConnection = 10s; // nsad's time to connect after it has started us
+constexpr Duration kReconnection = 300ms;  // after a lost connection: a supervisor may be quicker
+constexpr Duration kFirstSweepPause = 20ms, kLongestSweepPause = 1s;
+
+std::string to_text(const nlohmann::json& body) {
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool is_listening(int fd) {
+  int listening = 0;
+  socklen_t size = sizeof listening;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening != 0;
+}
+
+} // namespace
+
+Result<std::unique_ptr<Shim>> Shim::open(const std::string& attempt_folder,
+                                         const ShimOptions& options) {
+  const std::filesystem::path path = attempt_folder;
+  UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return fail_errno("cannot open " + attempt_folder);
+  UniqueFd lock(::openat(folder.get(), kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return fail_errno("cannot open " + (path / kLockName).string());
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return fail(ErrorCode::kConflict, "another shim looks after " + attempt_folder);
+  if (::faccessat(folder.get(), kStartedName, F_OK, 0) == 0)
+    return fail(ErrorCode::kConflict, "the ranks of " + attempt_folder + " were started before",
+                "start a new attempt; an attempt runs once");
+  NSA_TRY_ASSIGN(std::string text, read_file(path / kLaunchName));
+  NSA_TRY_ASSIGN(wire::LaunchPlan plan,
+                 wire::body_as<wire::LaunchPlan>(nlohmann::json::parse(text, nullptr, false)));
+  if (plan.ranks.empty() || plan.token.empty())
+    return fail(ErrorCode::kInvalidArgument,
+                (path / kLaunchName).string() + " names no ranks, or no token");
+  NSA_TRY_ASSIGN(EventLoop loop, EventLoop::create());
+  plan.attempt_folder = attempt_folder;
+  return std::unique_ptr<Shim>(
+      new Shim(std::move(plan), std::move(folder), std::move(lock), std::move(loop), options));
+}
+
+Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop,
+           ShimOptions options)
+    : plan_(std::move(plan)), folder_path_(plan_.attempt_folder), folder_(std::move(folder)),
+      lock_(std::move(lock)), loop_(std::move(loop)), options_(std::move(options)),
+      outbox_(folder_path_ / kSpillName),
+      link_(loop_, outbox_, plan_.token,
+            {[this] { return make_hello(); },
+             [this] {
+               std::vector<int> fds;
+               for (const auto& rank : ranks_)
+                 fds.push_back(rank.page_fd());
+               return fds;
+             },
+             [this] { restart_.present(); }, [this](wire::Message message) { on_request(message); },
+             [] {}, [this] { restart_.absent(kReconnection); }}),
+      restart_(loop_, plan_.restart_daemon),
+      evidence_(
+          loop_, folder_path_ / kEvidenceFolder, [this] { return identities(); },
+          [this](std::string body) { tell_text(MessageType::kEvidenceTaken, std::move(body)); }) {}
+
+Status Shim::run(UniqueFd store_socket) {
+  NSA_TRY(watch_signals());
+  NSA_TRY(proc::become_subreaper());
+  open_cgroup();
+  for (const auto& launch : plan_.ranks) {
+    ranks_.emplace_back(
+        loop_, plan_, launch,
+        RankProcess::Events{
+            [this](Rank rank, const wire::Message& message) { on_rank_message(rank, message); },
+            [this](Rank rank, const RankLog::Dropped& dropped) { on_log_dropped(rank, dropped); }});
+    NSA_TRY(ranks_.back().prepare());
+  }
+  NSA_TRY(link_.listen(folder_.get()));
+  if (auto started = start_ranks(std::move(store_socket)); !started) {
+    log::error("shim", "the ranks could not be started", {{"why", started.error().what}});
+    tell(MessageType::kLaunchFailed, wire::LaunchFailed{started.error().what});
+    kill_ranks("launch failed");
+  }
+  if (auto written = write_started(); !written)
+    log::error("shim", "cannot write started.json", {{"why", written.error().what}});
+  restart_.absent(kFirstConnection);
+  finish_if_done();
+  return loop_.run();
+}
+
+Status Shim::watch_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  sigaddset(&set, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  for (const int ignored : {SIGPIPE, SIGHUP, SIGINT})
+    ::signal(ignored, SIG_IGN);
+  signals_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!signals_) return fail_errno("cannot watch for signals");
+  return loop_.watch(signals_.get(), EPOLLIN, [this](uint32_t) { on_signals(); });
+}
+
+void Shim::open_cgroup() {
+  if (options_.cgroup_root == "none") return;
+  std::optional<std::filesystem::path> root;
+  if (options_.cgroup_root.empty())
+    root = proc::Cgroup::find_writable_root();
+  else
+    root = options_.cgroup_root;
+  if (!root) return; // process groups and the sweep do
+  auto cgroup =
+      proc::Cgroup::open(*root, "nsa-" + plan_.run_id + "-" + std::to_string(plan_.attempt));
+  if (cgroup)
+    cgroup_ = std::move(*cgroup);
+  else
+    log::warning("shim", "goes without a cgroup", {{"why", cgroup.error().what}});
+}
+
+Status Shim::start_ranks(UniqueFd store_socket) {
+  const bool needs_store =
+      plan_.store_port != 0 && std::any_of(plan_.ranks.begin(), plan_.ranks.end(),
+                                           [](const auto& rank) { return rank.rank == 0; });
+  if (needs_store && !is_listening(store_socket.get()))
+    return fail(ErrorCode::kInvalidArgument,
+                "descriptor 3 is not the listening socket of the store");
+  for (auto& rank : ranks_) {
+    const int store = needs_store && rank.rank() == 0 ? store_socket.get() : -1;
+    NSA_TRY(rank.start(store, cgroup_ ? cgroup_->fd() : -1));
+    const auto identity = rank.identity();
+    tell(MessageType::kRankStarted,
+         wire::RankStarted{rank.rank(), identity.pid, identity.start_time_ticks});
+  }
+  return {};
+}
+
+Status Shim::write_started() {
+  StartedAttempt started;
+  NSA_TRY_ASSIGN(auto self, proc::identify(::getpid()));
+  started.boot_id = self.boot_id;
+  started.shim_pid = self.pid;
+  started.shim_start_time_ticks = self.start_time_ticks;
+  if (cgroup_) started.cgroup = cgroup_->path().string();
+  started.ranks = identities();
+  return write_file_atomic(folder_path_ / kStartedName, to_text(started), 0640,
+                           Survives::kProcessCrash);
+}
+
+void Shim::on_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    if (info.ssi_signo != SIGTERM) continue;
+    log::info("shim", "asked to end by a signal: stopping the ranks",
+              {{"pid", std::to_string(info.ssi_pid)}});
+    send_to_ranks(MessageType::kStopRequest, wire::StopRequest{true});
+  }
+  on_children_ended();
+}
+
+// Signals of several children may come as one: look until there is none.
+void Shim::on_children_ended() {
+  while (const auto pid = proc::next_ended_child()) {
+    const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& r) {
+      return r.running() && r.pid() == *pid;
+    });
+    if (rank != ranks_.end())
+      on_rank_ended(*rank);
+    else if (evidence_.pid() == *pid)
+      evidence_.on_child_ended();
+    else
+      proc::reap_child(*pid); // an orphan that came to us
+  }
+  finish_if_done();
+}
+
+void Shim::on_rank_ended(RankProcess& rank) {
+  const wire::RankExited exited = rank.reap();
+  tell(MessageType::kRankExited, exited);
+  // For an nsad that finds no shim any more. It need not outlive the machine, whose restart ends
+  // the attempt anyway; so it never waits for the disk, which other ranks' ends could not afford.
+  if (auto written = write_file_atomic(folder_path_ / exit_name(rank.rank()), to_text(exited), 0640,
+                                       Survives::kProcessCrash);
+      !written)
+    log::error("shim", "cannot record the end of a rank",
+               {{"rank", std::to_string(rank.rank())}, {"why", written.error().what}});
+}
+
+void Shim::on_rank_message(Rank rank, const wire::Message& message) {
+  const nlohmann::json body = {
+      {"rank", rank}, {"type", static_cast<uint8_t>(message.type)}, {"body", message.body}};
+  if (message.type == MessageType::kRankStep)
+    outbox_.push_droppable(rank, MessageType::kRankMessage, to_text(body));
+  else
+    outbox_.push(MessageType::kRankMessage, to_text(body));
+  link_.flush();
+}
+
+// A disk that stays full for days must not fill the outbox: while nsad is away, one sum a rank.
+void Shim::on_log_dropped(Rank rank, const RankLog::Dropped& dropped) {
+  RankLog::Dropped& sum = unsaid_drops_[rank];
+  sum.bytes += dropped.bytes;
+  sum.why = dropped.why;
+  if (link_.connected()) on_connected();
+}
+
+void Shim::on_connected() {
+  restart_.present();
+  for (const auto& [rank, dropped] : std::exchange(unsaid_drops_, {}))
+    tell(MessageType::kLogDropped, wire::LogDropped{rank, dropped.bytes, dropped.why});
+}
+
+template <class T> void Shim::tell(MessageType type, const T& value) {
+  tell_text(type, to_text(nlohmann::json(value)));
+}
+
+void Shim::tell_text(MessageType type, std::string body) {
+  outbox_.push(type, std::move(body));
+  link_.flush();
+}
+
+void Shim::on_request(const wire::Message& message) {
+  switch (message.type) {
+  case MessageType::kStopRanks:
+    if (auto stop = wire::body_as<wire::StopRanks>(message.body))
+      send_to_ranks(MessageType::kStopRequest, wire::StopRequest{stop->checkpoint});
+    return;
+  case MessageType::kCheckpointRanks:
+    return send_to_ranks(MessageType::kCheckpointRequest, wire::CheckpointRequest{});
+  case MessageType::kKillRanks:
+    if (auto kill = wire::body_as<wire::KillRanks>(message.body)) kill_ranks(kill->reason);
+    return;
+  case MessageType::kTakeEvidence:
+    if (auto request = wire::body_as<wire::TakeEvidence>(message.body))
+      evidence_.request(std::move(*request));
+    return;
+  case MessageType::kRelease:
+    released_ = true;
+    return finish_if_done();
+  case MessageType::kDaemonGoodbye:
+    return restart_.goodbye();
+  default: // a newer nsad's; it learns from our protocol version that we cannot
+    log::warning("shim", "skipped an unknown request",
+                 {{"type", std::to_string(static_cast<int>(message.type))}});
+  }
+}
+
+void Shim::send_to_ranks(MessageType type, const nlohmann::json& body) {
+  const auto frame = wire::encode_message({type, 0, body});
+  if (!frame) return;
+  for (auto& rank : ranks_)
+    rank.send(*frame);
+}
+
+void Shim::kill_ranks(const std::string& reason) {
+  log::info("shim", "killing the ranks", {{"reason", reason}});
+  for (auto& rank : ranks_)
+    rank.kill();
+  sweep();
+}
+
+// Ends everything below us but a running evidence helper, until nothing is left.
+void Shim::sweep() {
+  if (cgroup_)
+    if (auto killed = cgroup_->kill(); !killed)
+      log::error("shim", "cannot kill the cgroup", {{"why", killed.error().what}});
+  std::set<pid_t> spared;
+  if (evidence_.busy()) spared.insert(evidence_.pid());
+  const int left = proc::kill_descendants(spared);
+  if (left == 0) sweep_pause_ = kFirstSweepPause;
+  if (left > 0 && !sweep_timer_) {
+    // A process in an uninterruptible sleep dies when it wakes: ask ever more seldom.
+    const Duration pause =
+        std::exchange(sweep_pause_, std::min(sweep_pause_ * 2, kLongestSweepPause));
+    sweep_timer_ = loop_.after(pause, [this] {
+      sweep_timer_.reset();
+      if (any_running()) return; // their end brings us back
+      sweep();
+      finish_if_done();
+    });
+  }
+}
+
+bool Shim::any_running() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& r) { return r.running(); });
+}
+
+void Shim::finish_if_done() {
+  if (any_running()) return;
+  if (!sweep_timer_) sweep();
+  if (!lingering_) {
+    lingering_ = true;
+    loop_.after(options_.linger, [this] {
+      log::warning("shim", "nsad has not come back to release the attempt; ending");
+      loop_.stop();
+    });
+  }
+  if (!released_ || sweep_timer_ || evidence_.busy()) return;
+  if (cgroup_)
+    if (auto removed = cgroup_->remove(); !removed)
+      log::warning("shim", "cannot remove the cgroup", {{"why", removed.error().what}});
+  ::unlinkat(folder_.get(), kSocketName, 0);
+  loop_.stop();
+}
+
+std::vector<wire::RankIdentity> Shim::identities() const {
+  std::vector<wire::RankIdentity> all;
+  for (const auto& rank : ranks_)
+    all.push_back(rank.identity());
+  return all;
+}
+
+wire::ShimHello Shim::make_hello() const {
+  wire::ShimHello hello;
+  hello.run_id = plan_.run_id;
+  hello.attempt = plan_.attempt;
+  hello.token = plan_.token;
+  hello.build = build_info().version + "+" + build_info().commit;
+  if (const auto self = proc::identify(::getpid())) {
+    hello.boot_id = self->boot_id;
+    hello.pid = self->pid;
+    hello.start_time_ticks = self->start_time_ticks;
+  }
+  hello.ranks = identities();
+  hello.first_sequence = outbox_.first_sequence();
+  hello.last_sequence = outbox_.last_sequence();
+  hello.lost_messages = outbox_.lost();
+  return hello;
+}
+
+} // namespace nsa::shim

@@ -1,0 +1,82 @@
+// The parent of all ranks of one attempt on one node. It starts them, keeps their logs, their exit
+// codes and their progress pages, does what nsad asks, and goes on alone while nsad is away.
+// docs/design/supervision.md says what it promises. One thread, one epoll loop; run() returns when
+// the ranks have ended and nsad has released it, or after a day without nsad.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/wire/launch_plan.h"
+#include "daemon/proc/cgroup.h"
+#include "daemon/shim/daemon_link.h"
+#include "daemon/shim/daemon_restart.h"
+#include "daemon/shim/event_loop.h"
+#include "daemon/shim/evidence_runner.h"
+#include "daemon/shim/outbox.h"
+#include "daemon/shim/rank_process.h"
+
+#include <filesystem>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+namespace nsa::shim {
+
+struct ShimOptions {
+  std::string cgroup_root;                  // empty: find one; "none": do without
+  Duration linger = std::chrono::hours(24); // for nsad's release, after the last rank has ended
+};
+
+class Shim {
+public:
+  // Takes the attempt folder's lock: kConflict if another shim has it, or had.
+  static Result<std::unique_ptr<Shim>> open(const std::string& attempt_folder,
+                                            const ShimOptions& options);
+
+  // `store_socket` is handed to rank 0 and closed here, whatever happens.
+  Status run(UniqueFd store_socket);
+
+private:
+  Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop, ShimOptions options);
+
+  Status watch_signals();
+  void open_cgroup();
+  Status start_ranks(UniqueFd store_socket);
+  Status write_started();
+  void on_signals();
+  void on_children_ended();
+  void on_rank_ended(RankProcess& rank);
+  void on_rank_message(Rank rank, const wire::Message& message);
+  void on_request(const wire::Message& message);
+  void on_log_dropped(Rank rank, const RankLog::Dropped& dropped);
+  void on_connected();
+  void send_to_ranks(wire::MessageType type, const nlohmann::json& body);
+  void kill_ranks(const std::string& reason);
+  void sweep();
+  void finish_if_done();
+  bool any_running() const;
+  std::vector<wire::RankIdentity> identities() const;
+  wire::ShimHello make_hello() const;
+  template <class T> void tell(wire::MessageType type, const T& value);
+  void tell_text(wire::MessageType type, std::string body);
+
+  const wire::LaunchPlan plan_;
+  const std::filesystem::path folder_path_;
+  UniqueFd folder_, lock_, signals_;
+  EventLoop loop_;
+  ShimOptions options_;
+  Outbox outbox_;
+  std::optional<proc::Cgroup> cgroup_;
+  std::list<RankProcess> ranks_;
+  DaemonLink link_;
+  DaemonRestart restart_;
+  EvidenceRunner evidence_;
+  std::map<Rank, RankLog::Dropped> unsaid_drops_; // one sum a rank while nsad is away
+  bool released_ = false;
+  bool lingering_ = false;
+  std::optional<EventLoop::Timer> sweep_timer_;
+  Duration sweep_pause_ = std::chrono::milliseconds(20);
+};
+
+} // namespace nsa::shim

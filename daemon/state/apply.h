@@ -1,0 +1,42 @@
+// The reducer: what an event does to the state, and what the state then wants done.
+//
+// Pure: times and random seeds come in as arguments and event bodies, so replaying the ledger's
+// events gives the same state every time. The commands are exactly those that the new state wants
+// and the old one did not (command.h).
+#pragma once
+
+#include "daemon/state/command.h"
+#include "daemon/state/event.h"
+#include "daemon/state/state.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::state {
+
+// A consequence worth a line of its own in the ledger: an attempt's end, a restart, a run's end.
+// Not replayed.
+struct Note {
+  RunId run;
+  AttemptNumber attempt = 0;
+  Rank rank = -1;
+  std::string kind, severity, text;
+  nlohmann::json detail;
+};
+
+struct Applied {
+  State state;
+  std::vector<Command> commands;
+  std::vector<Note> notes;
+  bool ignored = false; // stale, repeated, or not possible in this state: nothing has changed
+};
+
+Applied apply(State state, const Event& event, WallTime now);
+
+// One sentence for people, and info, warning or error: how the event itself is shown.
+struct Description {
+  std::string severity, text;
+};
+Description describe(const Event& event);
+
+} // namespace nsa::state

@@ -1,0 +1,131 @@
+#include "daemon/state/command.h"
+
+#include <cstdio>
+
+namespace nsa::state {
+
+std::string_view command_name(CommandKind kind) {
+  switch (kind) {
+  case CommandKind::kAcquireSlots:
+    return "acquire_slots";
+  case CommandKind::kChooseCheckpoint:
+    return "choose_checkpoint";
+  case CommandKind::kStartAttempt:
+    return "start_attempt";
+  case CommandKind::kSupervise:
+    return "supervise";
+  case CommandKind::kTakeEvidence:
+    return "take_evidence";
+  case CommandKind::kStopRanks:
+    return "stop_ranks";
+  case CommandKind::kKillRanks:
+    return "kill_ranks";
+  case CommandKind::kReleaseShim:
+    return "release_shim";
+  case CommandKind::kArmTimer:
+    return "arm_timer";
+  case CommandKind::kCancelTimer:
+    return "cancel_timer";
+  case CommandKind::kCloseRun:
+    return "close_run";
+  }
+  return "unknown";
+}
+
+std::string to_text(const Command& c) {
+  std::string text = std::string(command_name(c.kind)) + " run=" + c.run;
+  if (c.attempt != 0) text += " attempt=" + std::to_string(c.attempt);
+  switch (c.kind) {
+  case CommandKind::kAcquireSlots:
+    return text + " count=" + std::to_string(c.count) + " device=" + c.text;
+  case CommandKind::kTakeEvidence:
+    return text + " id=" + c.text;
+  case CommandKind::kStopRanks:
+    return text + " checkpoint=" + (c.checkpoint ? "true" : "false");
+  case CommandKind::kArmTimer: {
+    char delay[32];
+    std::snprintf(delay, sizeof delay, "%.2f", to_seconds(c.timer.delay));
+    return text + " timer=" + std::string(timer_name(c.timer.kind)) + " delay=" + delay;
+  }
+  case CommandKind::kCancelTimer:
+    return text + " timer=" + std::string(timer_name(c.timer.kind));
+  default:
+    return text;
+  }
+}
+
+namespace {
+
+// Attempts in these phases have a shim that must be listened to.
+bool has_shim(AttemptPhase phase) {
+  return phase >= AttemptPhase::kLive && phase < AttemptPhase::kEnded;
+}
+
+void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
+  const auto add = [&](CommandKind kind) -> Command& {
+    Command& c = out.emplace_back();
+    c.kind = kind;
+    c.run = run.id;
+    c.attempt = run.attempt.number;
+    return c;
+  };
+  // Between two attempts nobody but the last one's shim would start nsad again, were it killed now:
+  // it is let go when the next shim is there, or the run is over.
+  const bool between_attempts = run.phase == RunPhase::kRestarting && !has_shim(run.attempt.phase);
+  if (!between_attempts)
+    for (const AttemptNumber number : run.unreleased)
+      add(CommandKind::kReleaseShim).attempt = number;
+  if (run.timer) add(CommandKind::kArmTimer).timer = *run.timer;
+  if (has_ended(run.phase)) {
+    add(CommandKind::kCloseRun).attempt = 0;
+    return;
+  }
+  if (run.phase == RunPhase::kQueued) {
+    if (!first_in_queue) return;
+    Command& c = add(CommandKind::kAcquireSlots);
+    c.attempt = 0;
+    c.count = run.ranks;
+    c.text = run.device;
+    return;
+  }
+  if (has_shim(run.attempt.phase)) add(CommandKind::kSupervise);
+  switch (run.attempt.phase) {
+  case AttemptPhase::kChoosing:
+    add(CommandKind::kChooseCheckpoint);
+    break;
+  case AttemptPhase::kLaunching:
+    add(CommandKind::kStartAttempt);
+    break;
+  case AttemptPhase::kCollecting:
+    add(CommandKind::kTakeEvidence).text = run.hangs.back().id;
+    break;
+  case AttemptPhase::kStopping:
+    add(CommandKind::kStopRanks).checkpoint = run.stop_with_checkpoint;
+    break;
+  case AttemptPhase::kKilling:
+    add(CommandKind::kKillRanks).text = run.attempt.kill_reason;
+    break;
+  case AttemptPhase::kLive:
+    // Observed only: evidence of a hang is taken, and the ranks go on.
+    if (run.attempt.hang_pending) add(CommandKind::kTakeEvidence).text = run.hangs.back().id;
+    break;
+  case AttemptPhase::kSettling:
+  case AttemptPhase::kEnded:
+    break;
+  }
+}
+
+} // namespace
+
+std::vector<Command> pending_commands(const State& state) {
+  const Run* first = nullptr;
+  for (const auto& [id, run] : state.runs)
+    if (run.phase == RunPhase::kQueued && (first == nullptr || run.order < first->order))
+      first = &run;
+  std::vector<Command> out;
+  for (const auto& [id, run] : state.runs)
+    add_run(out, run, &run == first);
+  return out;
+}
+
+} // namespace nsa::state

@@ -1,0 +1,46 @@
+// What the state asks of the outside. A command is wanted for as long as the state says so, and
+// carrying one out twice does what carrying it out once does: after a crash the wanted commands are
+// simply derived again (pending_commands) and carried out again.
+#pragma once
+
+#include "daemon/state/state.h"
+
+#include <compare>
+#include <string>
+#include <vector>
+
+namespace nsa::state {
+
+enum class CommandKind {
+  kAcquireSlots,     // lease count slots; then SlotsGranted
+  kChooseCheckpoint, // newest verified one; then CheckpointChosen
+  kStartAttempt,     // AttemptPrepared, the shim, ShimStarted; or AttemptFailedToStart
+  kSupervise,        // stay connected to the attempt's shim; ShimLost if it is gone
+  kTakeEvidence,     // then EvidenceSaved
+  kStopRanks,        // gently
+  kKillRanks,        //
+  kReleaseShim,      // of an ended attempt; then ShimReleased
+  kArmTimer,         // then TimerFired
+  kCancelTimer,      //
+  kCloseRun,         // write the summary, free the slots; then RunClosed
+};
+std::string_view command_name(CommandKind kind);
+
+struct Command {
+  CommandKind kind{};
+  RunId run;
+  AttemptNumber attempt = 0;
+  int count = 0;           // kAcquireSlots
+  std::string text;        // device, evidence id, or why ranks are killed
+  bool checkpoint = false; // kStopRanks
+  Timer timer;             // kArmTimer, kCancelTimer
+  bool operator==(const Command&) const = default;
+};
+
+// "kill_ranks run=a attempt=1 reason=..." as scenarios and the log write it.
+std::string to_text(const Command& command);
+
+// Every command that the state wants carried out now, in the order of runs.
+std::vector<Command> pending_commands(const State& state);
+
+} // namespace nsa::state

@@ -1,0 +1,164 @@
+#include "common/base/text.h"
+#include "daemon/state/apply.h"
+#include "daemon/state/policy.h"
+
+#include <cstdio>
+
+namespace nsa::state {
+
+namespace {
+
+std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+std::string rank_name(Rank rank) {
+  return "rank " + std::to_string(rank);
+}
+std::string decimals(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
+
+Description info(std::string text) {
+  return {"info", std::move(text)};
+}
+Description warning(std::string text) {
+  return {"warning", std::move(text)};
+}
+Description error(std::string text) {
+  return {"error", std::move(text)};
+}
+
+Description of(const Submitted& e, AttemptNumber) {
+  return info("submitted by " + e.user + ": " + number(static_cast<uint64_t>(e.ranks)) +
+              (e.ranks == 1 ? " rank" : " ranks") + " on " + e.device);
+}
+Description of(const SlotsGranted& e, AttemptNumber) {
+  return info("got " + join(e.slots, ", "));
+}
+Description of(const CheckpointChosen& e, AttemptNumber attempt) {
+  return info("attempt " + std::to_string(attempt) +
+              (e.step == 0 ? " starts from scratch"
+                           : " resumes from the verified checkpoint of step " + number(e.step)));
+}
+Description of(const AttemptPrepared&, AttemptNumber attempt) {
+  return info("attempt " + std::to_string(attempt) + " is about to start");
+}
+Description of(const ShimStarted& e, AttemptNumber attempt) {
+  return info("attempt " + std::to_string(attempt) + " started, its shim is pid " +
+              std::to_string(e.pid));
+}
+Description of(const ShimAdopted& e, AttemptNumber attempt) {
+  return info("attempt " + std::to_string(attempt) + " adopted " + format_duration(e.seconds) +
+              " after nsad started; no rank was restarted");
+}
+Description of(const ShimLost& e, AttemptNumber) {
+  return error("the ranks' parent (nsa-shim) is gone: " + e.why);
+}
+Description of(const ShimReleased&, AttemptNumber attempt) {
+  return info("the shim of attempt " + std::to_string(attempt) + " was let go");
+}
+Description of(const AttemptFailedToStart& e, AttemptNumber attempt) {
+  return error("attempt " + std::to_string(attempt) + " could not be started: " + e.what);
+}
+Description of(const HostOutOfMemory& e, AttemptNumber) {
+  return error("the kernel killed " + number(e.kills) + " process(es) for want of memory");
+}
+Description of(const FirstStep& e, AttemptNumber attempt) {
+  return info("attempt " + std::to_string(attempt) + " trains: step " + number(e.step) +
+              " is done");
+}
+Description of(const HangFound& e, AttemptNumber) {
+  return error("hang: " + rank_name(e.rank) + " " + e.kind + " in " + e.phase + " at step " +
+               number(e.step) + ", found " + format_duration(e.detect_seconds) +
+               " after progress stopped (" + join(e.witnesses, "; ") + ")" +
+               (e.observe_only ? "; observed only" : ""));
+}
+Description of(const HangWithdrawn& e, AttemptNumber) {
+  return warning("hang withdrawn: " + e.why);
+}
+Description of(const SlowStep& e, AttemptNumber) {
+  return warning(rank_name(e.rank) + " is slow in " + e.phase + " at step " + number(e.step) +
+                 ": " + format_duration(e.seconds) + ", usual limit " +
+                 format_duration(e.limit_seconds));
+}
+Description of(const EvidenceSaved& e, AttemptNumber) {
+  if (!e.error.empty()) return warning("evidence is incomplete: " + e.error);
+  return info("evidence saved in " + format_duration(e.seconds) + ": " + e.folder +
+              (e.traced ? "; a debugger is attached, so the ranks are left alone" : ""));
+}
+Description of(const TimerFired& e, AttemptNumber) {
+  return info("the " + e.timer + " time is over");
+}
+Description of(const StopRequested& e, AttemptNumber) {
+  return info("stop requested by " + e.by + (e.checkpoint ? ", with a checkpoint" : ""));
+}
+Description of(const CancelRequested& e, AttemptNumber) {
+  return info("cancelled by " + e.by);
+}
+Description of(const ResumeRequested& e, AttemptNumber) {
+  return info("resumed by " + e.by +
+              (e.overrides.empty() ? std::string() : " with " + join(e.overrides, ", ")));
+}
+Description of(const RunClosed&, AttemptNumber) {
+  return info("closed: summary written, slots free");
+}
+Description of(const wire::RankStarted& e, AttemptNumber) {
+  return info(rank_name(e.rank) + " started, pid " + std::to_string(e.pid));
+}
+Description of(const wire::RankExited& e, AttemptNumber) {
+  std::string text = rank_name(e.rank) + " ended with " + exit_text(e.exit_code, e.signal);
+  if (e.killed_by_shim) text += ", killed by nsad";
+  const bool well = e.exit_code == 0 || e.killed_by_shim;
+  return {well ? "info" : "error", text};
+}
+Description of(const wire::RankHello& e, AttemptNumber) {
+  std::string text = rank_name(e.rank) + " on " + e.device + " computes in " + e.compute_precision;
+  if (!e.precision_note.empty()) text += " (" + e.precision_note + ")";
+  return info(text);
+}
+Description of(const wire::RankToggles& e, AttemptNumber) {
+  return info(rank_name(e.rank) + " reported " + number(e.toggles.size()) + " toggles in effect");
+}
+Description of(const wire::RankEvaluation& e, AttemptNumber) {
+  return info("held-out loss " + decimals(e.loss) + " at step " + number(e.step));
+}
+Description of(const wire::RankCheckpoint& e, AttemptNumber) {
+  if (!e.error.empty()) return error("no checkpoint at step " + number(e.step) + ": " + e.error);
+  return info("checkpoint of step " + number(e.step) + ", " + format_bytes(e.bytes) +
+              ", written in " + format_duration(e.write_seconds));
+}
+Description of(const wire::RankMemory& e, AttemptNumber) {
+  std::string text = rank_name(e.rank) + " memory after " + e.stage + ": " +
+                     format_bytes(e.resident_bytes) + " resident";
+  if (e.allocated_bytes != 0)
+    text += ", " + format_bytes(e.allocated_bytes) + " allocated on the device, peak " +
+            format_bytes(e.peak_bytes);
+  return info(text);
+}
+Description of(const wire::RankError& e, AttemptNumber) {
+  return error(rank_name(e.rank) + ": " + e.what + (e.next.empty() ? "" : "; " + e.next));
+}
+Description of(const wire::RankFinished& e, AttemptNumber) {
+  return info(rank_name(e.rank) + " " + e.reason + " after step " + number(e.step));
+}
+Description of(const wire::RankInjected& e, AttemptNumber) {
+  return warning("fault injected on purpose: " + e.kind + " on " + rank_name(e.rank) + " at step " +
+                 number(e.step));
+}
+Description of(const wire::RankNonFinite& e, AttemptNumber) {
+  return warning(e.what + " not finite at step " + number(e.step) + ": " + e.action);
+}
+Description of(const wire::LogDropped& e, AttemptNumber) {
+  return warning(number(e.bytes) + " bytes of the log of " + rank_name(e.rank) +
+                 " were dropped: " + e.why);
+}
+
+} // namespace
+
+Description describe(const Event& event) {
+  return std::visit([&](const auto& body) { return of(body, event.attempt); }, event.body);
+}
+
+} // namespace nsa::state

@@ -1,0 +1,122 @@
+#include "daemon/state/event.h"
+
+#include <array>
+
+namespace nsa::state {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Submitted, ranks, device, user, name, policy)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SlotsGranted, slots)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RejectedCheckpoint, step, folder, problem)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointChosen, step, folder, rejected)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptPrepared, token, store_port)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimStarted, boot_id, pid, start_time_ticks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimAdopted, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimLost, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptFailedToStart, what, permanent)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostOutOfMemory, kills)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FirstStep, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HangFound, id, rank, kind, phase, step,
+                                                detect_seconds, observe_only, witnesses)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HangWithdrawn, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SlowStep, rank, phase, step, seconds, limit_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceSaved, id, folder, kind, error, seconds,
+                                                traced, findings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TimerFired, timer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequested, by, checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CancelRequested, by)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequested, by, overrides, ranks, device,
+                                                policy)
+
+namespace {
+
+// In the order of EventBody's alternatives.
+constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = {
+    "submitted",    "slots_granted",  "checkpoint_chosen", "attempt_prepared", "shim_started",
+    "shim_adopted", "shim_lost",      "shim_released",     "start_failed",     "host_out_of_memory",
+    "first_step",   "hang_found",     "hang_withdrawn",    "slow_step",        "evidence_saved",
+    "timer_fired",  "stop_requested", "cancel_requested",  "resume_requested", "run_closed",
+    "rank_started", "rank_exited",    "rank_hello",        "rank_toggles",     "evaluation",
+    "checkpoint",   "rank_memory",    "rank_error",        "rank_finished",    "fault_injected",
+    "non_finite",   "log_dropped",
+};
+
+template <size_t I = 0>
+Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
+  if constexpr (I == std::variant_size_v<EventBody>) {
+    return fail(ErrorCode::kInternal, "event index out of range");
+  } else {
+    if (index != I) return parse_alternative<I + 1>(index, json);
+    try {
+      using Body = std::variant_alternative_t<I, EventBody>;
+      if constexpr (std::is_empty_v<Body>)
+        return EventBody(Body{});
+      else
+        return EventBody(json.get<Body>());
+    } catch (const nlohmann::json::exception& e) {
+      return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) + " event: " + e.what());
+    }
+  }
+}
+
+} // namespace
+
+std::string_view event_kind(const EventBody& body) {
+  return kKinds[body.index()];
+}
+
+Rank event_rank(const EventBody& body) {
+  return std::visit(
+      [](const auto& b) -> Rank {
+        if constexpr (requires { b.rank; })
+          return b.rank;
+        else
+          return -1;
+      },
+      body);
+}
+
+nlohmann::json body_to_json(const EventBody& body) {
+  return std::visit(
+      [](const auto& b) {
+        if constexpr (std::is_empty_v<std::decay_t<decltype(b)>>)
+          return nlohmann::json::object();
+        else
+          return nlohmann::json(b);
+      },
+      body);
+}
+
+Result<EventBody> body_from_json(std::string_view kind, const nlohmann::json& json) {
+  for (size_t i = 0; i < kKinds.size(); ++i)
+    if (kKinds[i] == kind) return parse_alternative(i, json);
+  return fail(ErrorCode::kInvalidArgument, "unknown event kind '" + std::string(kind) + "'");
+}
+
+void to_json(nlohmann::json& j, const Policy& p) {
+  j = {{"max_restarts", p.max_restarts},
+       {"window_seconds", p.window_seconds},
+       {"max_total_restarts", p.max_total_restarts},
+       {"delay_seconds", p.delay_seconds},
+       {"max_delay_seconds", p.max_delay_seconds},
+       {"max_without_progress", p.max_without_progress},
+       {"restart_on_hang", p.restart_on_hang},
+       {"evidence_seconds", p.evidence_seconds},
+       {"stop_grace_seconds", p.stop_grace_seconds},
+       {"jitter_seed", p.jitter_seed}};
+}
+
+void from_json(const nlohmann::json& j, Policy& p) {
+  const Policy d;
+  p.max_restarts = j.value("max_restarts", d.max_restarts);
+  p.window_seconds = j.value("window_seconds", d.window_seconds);
+  p.max_total_restarts = j.value("max_total_restarts", d.max_total_restarts);
+  p.delay_seconds = j.value("delay_seconds", d.delay_seconds);
+  p.max_delay_seconds = j.value("max_delay_seconds", d.max_delay_seconds);
+  p.max_without_progress = j.value("max_without_progress", d.max_without_progress);
+  p.restart_on_hang = j.value("restart_on_hang", d.restart_on_hang);
+  p.evidence_seconds = j.value("evidence_seconds", d.evidence_seconds);
+  p.stop_grace_seconds = j.value("stop_grace_seconds", d.stop_grace_seconds);
+  p.jitter_seed = j.value("jitter_seed", d.jitter_seed);
+}
+
+} // namespace nsa::state

@@ -1,0 +1,127 @@
+// Everything that can happen to a run, as values with JSON bodies. The ledger keeps them in order;
+// replaying them through apply() rebuilds the state. What a rank says travels as its wire message.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/wire/messages.h"
+#include "daemon/state/state.h"
+
+#include <nlohmann/json.hpp>
+#include <variant>
+
+namespace nsa::state {
+
+struct Submitted {
+  int ranks = 1;
+  std::string device = "cpu", user, name;
+  Policy policy;
+};
+struct SlotsGranted {
+  std::vector<std::string> slots;
+};
+struct RejectedCheckpoint {
+  uint64_t step = 0;
+  std::string folder, problem;
+};
+struct CheckpointChosen {
+  uint64_t step = 0; // 0: from scratch
+  std::string folder;
+  std::vector<RejectedCheckpoint> rejected;
+};
+struct AttemptPrepared { // the intent: committed before anything is started
+  std::string token;
+  int store_port = 0;
+};
+struct ShimStarted {
+  std::string boot_id;
+  int64_t pid = 0;
+  uint64_t start_time_ticks = 0;
+};
+struct ShimAdopted {
+  double seconds = 0; // after this nsad's start
+};
+struct ShimLost { // it is gone, its ranks are ended, and what exit files say has been applied
+                  // before
+  std::string why;
+};
+struct ShimReleased {};
+struct AttemptFailedToStart {
+  std::string what;
+  bool permanent = false; // trying again cannot help
+};
+struct HostOutOfMemory { // the kernel's counter of OOM kills has grown while the ranks ran
+  uint64_t kills = 0;
+};
+struct FirstStep {
+  uint64_t step = 0;
+};
+struct HangFound {
+  std::string id;
+  Rank rank = 0;
+  std::string kind, phase;
+  uint64_t step = 0;
+  double detect_seconds = 0;
+  bool observe_only = false;
+  std::vector<std::string> witnesses;
+};
+struct HangWithdrawn {
+  std::string why;
+};
+struct SlowStep { // an alert, never a reason to kill
+  Rank rank = 0;
+  std::string phase;
+  uint64_t step = 0;
+  double seconds = 0, limit_seconds = 0;
+};
+struct EvidenceSaved {
+  std::string id, folder, kind, error; // kind: the verdict's, with the stacks at hand
+  double seconds = 0;
+  bool traced = false; // a debugger holds the culprit: it is observed only
+  std::vector<std::string> findings;
+};
+struct TimerFired {
+  std::string timer;
+};
+struct StopRequested {
+  std::string by;
+  bool checkpoint = true;
+};
+struct CancelRequested {
+  std::string by;
+};
+struct ResumeRequested {
+  std::string by;
+  std::vector<std::string> overrides;
+  int ranks = 1;
+  std::string device = "cpu";
+  Policy policy;
+};
+struct RunClosed {}; // summary written, slots free: the run leaves the state
+
+using EventBody =
+    std::variant<Submitted, SlotsGranted, CheckpointChosen, AttemptPrepared, ShimStarted,
+                 ShimAdopted, ShimLost, ShimReleased, AttemptFailedToStart, HostOutOfMemory,
+                 FirstStep, HangFound, HangWithdrawn, SlowStep, EvidenceSaved, TimerFired,
+                 StopRequested, CancelRequested, ResumeRequested, RunClosed, wire::RankStarted,
+                 wire::RankExited, wire::RankHello, wire::RankToggles, wire::RankEvaluation,
+                 wire::RankCheckpoint, wire::RankMemory, wire::RankError, wire::RankFinished,
+                 wire::RankInjected, wire::RankNonFinite, wire::LogDropped>;
+
+struct Event {
+  RunId run;
+  AttemptNumber attempt = 0;  // 0: not about an attempt
+  uint64_t shim_sequence = 0; // of what a shim said; repeated ones are ignored
+  EventBody body;
+};
+
+// "rank_exited", "hang_found", ...: stable, they are what `nsactl events` shows.
+std::string_view event_kind(const EventBody& body);
+Rank event_rank(const EventBody& body); // -1: not about one rank
+nlohmann::json body_to_json(const EventBody& body);
+// kInvalidArgument for an unknown kind, kCorrupt for a body of the wrong shape.
+Result<EventBody> body_from_json(std::string_view kind, const nlohmann::json& json);
+
+void to_json(nlohmann::json& j, const Policy& p);
+void from_json(const nlohmann::json& j, Policy& p);
+
+} // namespace nsa::state

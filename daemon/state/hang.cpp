@@ -1,0 +1,297 @@
+#include "daemon/state/hang.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace nsa::state {
+
+using progress::Phase;
+
+namespace {
+
+constexpr Duration kLateObserver = std::chrono::seconds(1);
+constexpr Duration kConfirmFor = std::chrono::milliseconds(500);
+constexpr int kConfirmTimes = 3;
+constexpr double kFlatCores = 0.05;    // less CPU than this is standing still
+constexpr double kSpinningCores = 0.3; // more is spinning, also on a machine that is shared
+constexpr double kFlatWindow = 2.0;    // seconds over which "flat" means something
+constexpr double kDiskWaitPatience = 3;
+
+bool same_place(const progress::HostRecord& a, const progress::HostRecord& b) {
+  return a == b;
+}
+
+bool waits(const RankSample& s) {
+  return !s.exited && s.host && s.host->phase == Phase::kAllReduce;
+}
+
+bool is_step_phase(Phase phase) {
+  return phase >= Phase::kData && phase <= Phase::kOptimizer;
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
+
+} // namespace
+
+HangDetector::HangDetector(const HangPolicy& policy, int ranks, MonotonicTime attempt_start,
+                           bool first_step_done)
+    : limits_(policy), tracks_(static_cast<size_t>(ranks)), first_step_done_(first_step_done) {
+  for (Track& t : tracks_)
+    t.moved_at = t.step_seen_at = attempt_start;
+}
+
+void HangDetector::learn(Track& track, const RankSample& sample, MonotonicTime now) {
+  const progress::HostRecord& old = track.host;
+  const progress::HostRecord& fresh = *sample.host;
+  if (!track.seen) return;
+  if (fresh.phase_start_ns != old.phase_start_ns &&
+      (old.phase == Phase::kCheckpoint || old.phase == Phase::kEvaluation)) {
+    // Polls see the end of a phase late by up to their interval, which errs on the long side.
+    limits_.add_phase(old.phase, to_seconds(Duration(fresh.phase_start_ns - old.phase_start_ns)));
+  }
+  if (!is_step_phase(fresh.phase)) track.step_is_plain = false;
+  if (fresh.step > old.step) {
+    if (old.step > 0 && track.step_is_plain && fresh.step_start_ns > old.step_start_ns) {
+      const double steps = static_cast<double>(fresh.step - old.step);
+      limits_.add_step(to_seconds(Duration(fresh.step_start_ns - old.step_start_ns)) / steps);
+    }
+    track.step_is_plain = is_step_phase(fresh.phase);
+    track.step_seen_at = now;
+  }
+}
+
+void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime now) {
+  if (!sample.host) return;
+  const bool moved =
+      !track.seen || !same_place(track.host, *sample.host) || !(track.device == sample.device);
+  if (!moved) {
+    if (!track.read_since_move) {
+      track.read_since_move = true;
+      track.first_read_at = now;
+      track.first_cpu = sample.cpu_seconds;
+      track.first_delay = sample.run_delay_seconds;
+    }
+    return;
+  }
+  learn(track, sample, now);
+  if (track.seen && sample.device.completed_step > 0 &&
+      sample.device.completed_step > track.device.completed_step)
+    first_step_done_ = true;
+  track.host = *sample.host;
+  track.device = sample.device;
+  track.seen = true;
+  track.moved_at = now;
+  track.read_since_move = false;
+  quiet_until_move_ = false;
+  // Others may move as they give up waiting for it; that does not clear the culprit.
+  if (reported_ && suspicion_ && suspicion_->rank == sample.rank) moved_since_verdict_ = true;
+}
+
+double HangDetector::limit_of(const Track& track, const RankSample& sample,
+                              MonotonicTime now) const {
+  const Phase phase = track.seen ? track.host.phase : Phase::kStartUp;
+  double limit = limits_.limit(phase, first_step_done_);
+  const double ceiling = limits_.ceiling(phase, first_step_done_);
+  // Waiting for a disk may be a slow disk.
+  if (sample.process_state == 'D') limit *= kDiskWaitPatience;
+  // Ready to run without a CPU: its share of the time passed does not count against it.
+  const double watched = track.read_since_move ? to_seconds(now - track.first_read_at) : 0;
+  if (watched > 0) {
+    const double delayed = sample.run_delay_seconds - track.first_delay;
+    limit /= 1 - std::clamp(delayed / watched, 0.0, 0.9);
+  }
+  return std::min(limit, ceiling);
+}
+
+// A rank that went past a collective which its peers are waiting in: it is at a later point of the
+// program, yet has entered no more collectives than they have.
+std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
+  for (size_t r = 0; r < samples.size(); ++r) {
+    if (!samples[r].host) continue;
+    const progress::HostRecord& mine = *samples[r].host;
+    for (size_t p = 0; p < samples.size(); ++p) {
+      if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
+      const progress::HostRecord& peer = *samples[p].host;
+      const bool past_it = mine.phase > Phase::kAllReduce;
+      const bool behind = mine.collective_sequence < peer.collective_sequence;
+      const bool level = mine.collective_sequence == peer.collective_sequence;
+      if (mine.step > peer.step && (behind || (level && mine.phase == Phase::kAllReduce))) return r;
+      if (mine.step == peer.step && past_it && behind) return r;
+    }
+  }
+  return std::nullopt;
+}
+
+// Who holds the others up: a rank that is overdue outside of a collective; if all wait in one, the
+// one that has got least far.
+std::optional<size_t> HangDetector::find_laggard(const std::vector<RankSample>& samples) const {
+  std::optional<size_t> found;
+  bool all_wait = true;
+  for (size_t r = 0; r < samples.size(); ++r) {
+    if (samples[r].exited || (waits(samples[r]) && samples[r].process_state != 'T')) continue;
+    const Track& t = tracks_[r];
+    const bool overdue = t.stalled > t.limit;
+    // Somebody is still within its time, say in a checkpoint: the others wait for it rightly.
+    if (!overdue) return std::nullopt;
+    all_wait = false;
+    if (!found || t.moved_at < tracks_[*found].moved_at) found = r;
+  }
+  if (!all_wait) return found;
+  for (size_t r = 0; r < samples.size(); ++r) {
+    if (samples[r].exited) continue;
+    if (tracks_[r].stalled <= tracks_[r].limit) return std::nullopt;
+    const auto place = [&](size_t i) {
+      return std::pair(samples[i].host->step, samples[i].host->collective_sequence);
+    };
+    if (!found || place(r) < place(*found)) found = r;
+  }
+  return found;
+}
+
+Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<RankSample>& samples,
+                             MonotonicTime now) const {
+  const RankSample& s = samples[culprit];
+  const Track& t = tracks_[culprit];
+  Verdict v;
+  v.rank = static_cast<Rank>(culprit);
+  v.phase = t.seen ? t.host.phase : Phase::kStartUp;
+  v.step = t.host.step;
+  v.stalled_seconds = t.stalled;
+  v.observe_only = s.traced || s.process_state == 't';
+  const double cores = cores_of(t, s, now);
+
+  const std::string page = "its page has not moved for " + seconds_text(t.stalled) + " in " +
+                           std::string(progress::phase_name(v.phase)) + " (limit " +
+                           seconds_text(t.limit) + ")";
+  v.witnesses.push_back(page);
+  if (s.process_state == 'T') v.witnesses.push_back("its process is stopped by a signal");
+  if (s.process_state == 'D') v.witnesses.push_back("its process waits uninterruptibly");
+  std::string peers;
+  for (size_t p = 0; p < samples.size(); ++p) {
+    const bool ahead =
+        skipped || samples[p].host.value_or(progress::HostRecord{}).collective_sequence >=
+                       t.host.collective_sequence;
+    if (p == culprit || !waits(samples[p]) || !ahead || tracks_[p].stalled < t.limit / 2) continue;
+    peers += (peers.empty() ? "" : ", ") + std::to_string(p);
+  }
+  if (!peers.empty() && !(waits(s) && !skipped)) {
+    v.witnesses.push_back("rank " + peers + " waits in a collective" +
+                          (skipped ? " that it went past" : " for it"));
+  }
+  if (s.process_state == 'S' && cores < kFlatCores)
+    v.witnesses.push_back("its CPU time stands still");
+
+  if (s.process_state == 'T')
+    v.kind = kStoppedKind;
+  else if (skipped)
+    v.kind = kSkippedKind;
+  else if (waits(s))
+    v.kind = kCollectiveKind;
+  else if (cores >= kSpinningCores || s.process_state == 'R')
+    v.kind = kSpinningKind;
+  else if (s.process_state == 'D')
+    v.kind = kUninterruptibleKind;
+  else if (v.phase == Phase::kData)
+    v.kind = kDataStallKind;
+  else
+    v.kind = kDeadlockedKind;
+
+  if (skipped) {
+    // What is wrong was seen where the peers wait, not where the skipper is by now.
+    for (const RankSample& p : samples)
+      if (waits(p) && p.host->step <= v.step && p.rank != v.rank) {
+        v.step = p.host->step;
+        v.phase = Phase::kAllReduce;
+        break;
+      }
+  }
+  return v;
+}
+
+double HangDetector::cores_of(const Track& track, const RankSample& sample, MonotonicTime now) {
+  const double watched = track.read_since_move ? to_seconds(now - track.first_read_at) : 0;
+  return watched < kFlatWindow ? kSpinningCores : (sample.cpu_seconds - track.first_cpu) / watched;
+}
+
+std::optional<Verdict> HangDetector::judge(const std::vector<RankSample>& samples,
+                                           MonotonicTime now) const {
+  const auto skipper = find_skipper(samples);
+  const auto culprit = skipper ? skipper : find_laggard(samples);
+  if (!culprit) return std::nullopt;
+  const Track& t = tracks_[*culprit];
+  Verdict verdict = accuse(*culprit, skipper.has_value(), samples, now);
+  const bool past_ceiling = t.stalled > limits_.ceiling(verdict.phase, first_step_done_);
+  if (verdict.witnesses.size() < 2 && !past_ceiling) return std::nullopt;
+  if (verdict.witnesses.size() < 2) verdict.witnesses.push_back("it is past hang.ceiling_seconds");
+  return verdict;
+}
+
+bool HangDetector::confirmed(const Verdict& verdict, MonotonicTime now) {
+  if (!suspicion_ || suspicion_->rank != verdict.rank) {
+    suspicion_ = verdict;
+    suspected_at_ = now;
+    times_confirmed_ = 1;
+    return false;
+  }
+  suspicion_ = verdict;
+  ++times_confirmed_;
+  return times_confirmed_ >= kConfirmTimes && now - suspected_at_ >= kConfirmFor;
+}
+
+Observation HangDetector::observe(const std::vector<RankSample>& samples, MonotonicTime now) {
+  Observation result;
+  if (last_observation_) {
+    const Duration gap = now - *last_observation_;
+    if (gap > kLateObserver) // we were late, not they
+      for (Track& t : tracks_) {
+        t.moved_at = t.moved_at + gap;
+        t.step_seen_at = t.step_seen_at + gap;
+      }
+  }
+  last_observation_ = now;
+  for (size_t r = 0; r < tracks_.size() && r < samples.size(); ++r) {
+    Track& t = tracks_[r];
+    follow(t, samples[r], now);
+    t.stalled = to_seconds(now - t.moved_at);
+    t.limit = limit_of(t, samples[r], now);
+  }
+  if (reported_ || quiet_until_move_) return result;
+
+  const auto verdict = judge(samples, now);
+  if (!verdict) {
+    suspicion_.reset();
+    for (size_t r = 0; r < tracks_.size() && r < samples.size(); ++r) {
+      Track& t = tracks_[r];
+      const bool slow = t.seen && !samples[r].exited && !waits(samples[r]) && t.stalled > t.limit &&
+                        t.slow_step_said != t.host.step;
+      if (!slow) continue;
+      t.slow_step_said = t.host.step;
+      result.slow.push_back({static_cast<Rank>(r), t.host.phase, t.host.step, t.stalled, t.limit});
+    }
+  } else if (confirmed(*verdict, now)) {
+    result.verdict = verdict;
+    reported_ = true;
+    moved_since_verdict_ = false;
+  }
+  return result;
+}
+
+void HangDetector::resume_watching() {
+  quiet_until_move_ = !moved_since_verdict_;
+  reported_ = moved_since_verdict_ = false;
+  suspicion_.reset();
+}
+
+std::string refine_kind(const std::string& kind, char process_state, double cpu_cores) {
+  if (kind != kDeadlockedKind && kind != kSpinningKind) return kind;
+  if (process_state == 'T') return kStoppedKind;
+  // On a loaded machine a spinning rank gets little of a core, but it is ready to run whenever it
+  // is looked at; one that waits for a lock sleeps.
+  return cpu_cores >= kSpinningCores || process_state == 'R' ? kSpinningKind : kDeadlockedKind;
+}
+
+} // namespace nsa::state

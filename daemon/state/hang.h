@@ -1,0 +1,123 @@
+// Decides from the ranks' progress pages and /proc readings whether an attempt hangs, which rank is
+// to blame, and in what way (design 4.5). Pure: samples and times come in; one object an attempt.
+//
+// Progress is a change on the page; a busy CPU is not. A rank whose page has not moved for longer
+// than its phase's limit is a suspect. It becomes the culprit when a second, independent witness
+// agrees (peers wait for it in a collective, its process is stopped, its CPU time stands still), or
+// past the ceiling without one, and only after the finding has held for several observations. Time
+// in which the observer itself was late, or in which the rank waited for a CPU, does not count
+// against the rank. A rank that is slow but moves is an alert.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/progress/page.h"
+#include "daemon/state/phase_limits.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::state {
+
+struct RankSample {
+  Rank rank = 0;
+  bool exited = false;
+  std::optional<progress::HostRecord> host; // nothing before the rank's first record
+  progress::DeviceRecord device;
+  char process_state = 'S'; // as in /proc/<pid>/stat
+  bool traced = false;      // a debugger is attached
+  // Both need to be read anew only while the page stands still.
+  double cpu_seconds = 0;       // user + system of the process
+  double run_delay_seconds = 0; // time that it was ready to run and had no CPU
+};
+
+// Kinds, as events and summaries spell them.
+inline constexpr const char* kStoppedKind = "stopped";
+inline constexpr const char* kDeadlockedKind = "deadlocked";
+inline constexpr const char* kSpinningKind = "spinning";
+inline constexpr const char* kSkippedKind = "skipped-collective";
+inline constexpr const char* kDataStallKind = "data-stall";
+inline constexpr const char* kUninterruptibleKind = "uninterruptible";
+inline constexpr const char* kCollectiveKind = "stuck-collective";
+
+struct Verdict {
+  Rank rank = 0;
+  std::string kind;
+  progress::Phase phase = progress::Phase::kStartUp;
+  uint64_t step = 0;
+  double stalled_seconds = 0;
+  std::vector<std::string> witnesses;
+  bool observe_only = false; // a debugger is attached
+};
+
+struct SlowRank {
+  Rank rank = 0;
+  progress::Phase phase = progress::Phase::kStartUp;
+  uint64_t step = 0;
+  double seconds = 0, limit_seconds = 0;
+};
+
+struct Observation {
+  std::optional<Verdict> verdict; // once a hang
+  std::vector<SlowRank> slow;     // once a rank and step
+};
+
+class HangDetector {
+public:
+  // `first_step_done`: of an adopted attempt, whose ranks may have stalled before anybody watched.
+  HangDetector(const HangPolicy& policy, int ranks, MonotonicTime attempt_start,
+               bool first_step_done = false);
+
+  // One sample a rank, in rank order; expected about ten times a second.
+  Observation observe(const std::vector<RankSample>& samples, MonotonicTime now);
+
+  // Whether the culprit has moved since the verdict: then it was wrong, and is to be withdrawn.
+  bool moved_since_verdict() const { return reported_ && moved_since_verdict_; }
+  // After a withdrawn or observed verdict: watch on; the next verdict needs new movement first.
+  void resume_watching();
+
+  const PhaseLimits& limits() const { return limits_; }
+
+private:
+  struct Track {
+    progress::HostRecord host;
+    progress::DeviceRecord device;
+    bool seen = false;
+    MonotonicTime moved_at;
+    // Readings of /proc since it stands still; they are only taken then, so the first one counts.
+    bool read_since_move = false;
+    MonotonicTime first_read_at;
+    double first_cpu = 0, first_delay = 0;
+    MonotonicTime step_seen_at; // when the current step was first seen
+    bool step_is_plain = true;  // no checkpoint or evaluation was seen in it
+    uint64_t slow_step_said = 0;
+    double stalled = 0, limit = 0; // of the newest observation
+  };
+
+  static double cores_of(const Track& track, const RankSample& sample, MonotonicTime now);
+  void follow(Track& track, const RankSample& sample, MonotonicTime now);
+  void learn(Track& track, const RankSample& sample, MonotonicTime now);
+  double limit_of(const Track& track, const RankSample& sample, MonotonicTime now) const;
+  std::optional<Verdict> judge(const std::vector<RankSample>& samples, MonotonicTime now) const;
+  std::optional<size_t> find_skipper(const std::vector<RankSample>& samples) const;
+  std::optional<size_t> find_laggard(const std::vector<RankSample>& samples) const;
+  Verdict accuse(size_t culprit, bool skipped, const std::vector<RankSample>& samples,
+                 MonotonicTime now) const;
+  bool confirmed(const Verdict& verdict, MonotonicTime now);
+
+  PhaseLimits limits_;
+  std::vector<Track> tracks_;
+  bool first_step_done_ = false;
+  std::optional<MonotonicTime> last_observation_;
+  std::optional<Verdict> suspicion_;
+  MonotonicTime suspected_at_;
+  int times_confirmed_ = 0;
+  bool reported_ = false, moved_since_verdict_ = false, quiet_until_move_ = false;
+};
+
+// The kind with stacks and CPU readings of the evidence at hand: what took CPU time between the two
+// readings was spinning, what did not was not. Other kinds stay.
+std::string refine_kind(const std::string& kind, char process_state, double cpu_cores);
+
+} // namespace nsa::state

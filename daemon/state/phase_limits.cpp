@@ -1,0 +1,72 @@
+#include "daemon/state/phase_limits.h"
+
+#include <algorithm>
+
+namespace nsa::state {
+
+using progress::Phase;
+
+namespace {
+constexpr size_t kFewSteps = 20;
+constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
+} // namespace
+
+void DurationHistory::add(double seconds) {
+  if (seconds_.size() < kKept) {
+    seconds_.push_back(seconds);
+    return;
+  }
+  seconds_[next_] = seconds;
+  next_ = (next_ + 1) % kKept;
+}
+
+double DurationHistory::p99() const {
+  if (seconds_.empty()) return 0;
+  std::vector<double> sorted = seconds_;
+  const size_t index = sorted.size() - 1 - sorted.size() / 100;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(index), sorted.end());
+  return sorted[index];
+}
+
+void PhaseLimits::add_phase(Phase phase, double seconds) {
+  if (phase == Phase::kCheckpoint) checkpoints_.add(seconds);
+  if (phase == Phase::kEvaluation) evaluations_.add(seconds);
+}
+
+double PhaseLimits::learned(const DurationHistory& history, double cap) const {
+  const double factor = history.count() < kFewSteps ? 2 * policy_.factor : policy_.factor;
+  return std::clamp(factor * history.p99(), policy_.floor, std::max(policy_.floor, cap));
+}
+
+double PhaseLimits::limit(Phase phase, bool first_step_done) const {
+  switch (phase) {
+  case Phase::kStartUp:
+    return policy_.start_up;
+  case Phase::kShutDown: // the last checkpoint is drained here
+    return policy_.checkpoint;
+  case Phase::kCheckpoint:
+    return checkpoints_.count() < kEnoughPhases
+               ? policy_.checkpoint
+               : learned(checkpoints_, std::max(policy_.ceiling, policy_.checkpoint));
+  case Phase::kEvaluation:
+    return evaluations_.count() < kEnoughPhases
+               ? policy_.evaluation
+               : learned(evaluations_, std::max(policy_.ceiling, policy_.evaluation));
+  case Phase::kData:
+  case Phase::kForward:
+  case Phase::kBackward:
+  case Phase::kAllReduce:
+  case Phase::kOptimizer:
+    break;
+  }
+  if (!first_step_done) return policy_.first_step;
+  // An attempt that was adopted has trained, but nothing is learned of it yet.
+  return steps_.count() == 0 ? std::max(policy_.floor, policy_.ceiling)
+                             : learned(steps_, policy_.ceiling);
+}
+
+double PhaseLimits::ceiling(Phase phase, bool first_step_done) const {
+  return std::max(policy_.ceiling, limit(phase, first_step_done));
+}
+
+} // namespace nsa::state

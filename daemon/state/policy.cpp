@@ -1,0 +1,139 @@
+#include "daemon/state/policy.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+
+namespace nsa::state {
+
+using wire::FailureClass;
+using wire::RankExit;
+
+bool is_victim(const RankState& rank) {
+  return rank.killed_by_shim || rank.exit_code == static_cast<int>(RankExit::kPeerLost);
+}
+
+std::string exit_text(int exit_code, int signal) {
+  if (signal == 0) return "exit " + std::to_string(exit_code);
+  const char* name = ::sigabbrev_np(signal);
+  return "signal " + std::to_string(signal) +
+         (name != nullptr ? " (SIG" + std::string(name) + ")" : std::string());
+}
+
+namespace {
+
+FailureClass class_of(const RankState& rank, const Attempt& attempt) {
+  if (rank.signal == SIGKILL && attempt.host_out_of_memory) return FailureClass::kHostOutOfMemory;
+  if (rank.signal == SIGTERM) return FailureClass::kPreemption;
+  if (rank.signal != 0) return FailureClass::kCrash;
+  switch (static_cast<RankExit>(rank.exit_code)) {
+  case RankExit::kDone:
+    // It left in good order, but nobody here asked for that.
+    return rank.finish_reason == "stopped" ? FailureClass::kPreemption : FailureClass::kCrash;
+  case RankExit::kUsage:
+  case RankExit::kToggleMismatch:
+    return FailureClass::kUserError;
+  case RankExit::kData:
+    return FailureClass::kData;
+  case RankExit::kNonFinite:
+    return FailureClass::kNonFinite;
+  case RankExit::kOutOfMemory:
+    return FailureClass::kGpuOutOfMemory;
+  case RankExit::kCheckpoint:
+    return FailureClass::kHardware; // storage
+  case RankExit::kPeerLost:
+    return FailureClass::kNetwork;
+  case RankExit::kFailed:
+    break;
+  }
+  return FailureClass::kCrash;
+}
+
+std::string death_text(Rank number, const RankState& rank) {
+  std::string text =
+      "rank " + std::to_string(number) + " ended with " + exit_text(rank.exit_code, rank.signal);
+  if (!rank.error.empty()) text += ": " + rank.error;
+  if (rank.error.empty() && rank.exit_code == 0 && !rank.finished)
+    text += " without having finished";
+  return text;
+}
+
+// The earliest death that counts; ties (the same reading of the clock) go to the lower rank.
+std::optional<Rank> first_death(const Attempt& attempt, bool victims_too) {
+  std::optional<Rank> first;
+  for (size_t i = 0; i < attempt.ranks.size(); ++i) {
+    const RankState& rank = attempt.ranks[i];
+    const bool ended_well = rank.exit_code == 0 && rank.finish_reason == "completed";
+    if (!rank.exited || !rank.exit_known || ended_well || (!victims_too && is_victim(rank)))
+      continue;
+    if (!first || rank.exit_order < attempt.ranks[static_cast<size_t>(*first)].exit_order)
+      first = static_cast<Rank>(i);
+  }
+  return first;
+}
+
+// splitmix64: a well-mixed value from a seed and a counter.
+double unit_random(uint64_t seed, uint64_t counter) {
+  uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+}
+
+} // namespace
+
+Failure classify(const Attempt& attempt) {
+  if (attempt.failure) {
+    Failure known{*attempt.failure, -1, attempt.failure_text, ""};
+    return known;
+  }
+  if (const auto cause = first_death(attempt, false)) {
+    const RankState& rank = attempt.ranks[static_cast<size_t>(*cause)];
+    return {class_of(rank, attempt), *cause, death_text(*cause, rank), rank.error_next};
+  }
+  if (const auto victim = first_death(attempt, true)) {
+    const RankState& rank = attempt.ranks[static_cast<size_t>(*victim)];
+    // A collective failed and no rank that died before explains it: the connection did.
+    return {FailureClass::kNetwork, rank.blamed_peer.value_or(-1), death_text(*victim, rank),
+            "look at the network between the ranks"};
+  }
+  return {FailureClass::kSupervisor, -1, "the ranks' ends are not known", ""};
+}
+
+Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
+  if (failure == FailureClass::kUserError)
+    return {false, {}, "a mistake in the run is not retried"};
+  if (failure == FailureClass::kNonFinite) return {false, {}, "train.non_finite says stop"};
+  const Policy& policy = run.policy;
+  int of_class = 0, of_all = 0;
+  for (const Restart& r : run.restarts) {
+    if (now - r.at < kTotalWindow) ++of_all;
+    if (r.failure == failure && now - r.at < from_seconds(policy.window_seconds)) ++of_class;
+  }
+  if (run.without_progress >= policy.max_without_progress)
+    return {false,
+            {},
+            std::to_string(run.without_progress) +
+                " attempts in a row reached no new checkpoint (restart.max_without_progress)"};
+  if (of_class >= policy.max_restarts)
+    return {false,
+            {},
+            std::to_string(of_class) + " restarts after " +
+                std::string(failure_class_name(failure)) + " within " +
+                format_duration(policy.window_seconds) + " (restart.max_restarts)"};
+  if (of_all >= policy.max_total_restarts)
+    return {
+        false, {}, std::to_string(of_all) + " restarts within 24h (restart.max_total_restarts)"};
+  const double base =
+      std::min(policy.max_delay_seconds, policy.delay_seconds * std::exp2(of_class));
+  const double jitter = 0.75 + 0.5 * unit_random(policy.jitter_seed, run.restarts.size());
+  return {true, from_seconds(base * jitter),
+          "restart " + std::to_string(of_class + 1) + " of at most " +
+              std::to_string(policy.max_restarts) + " after " +
+              std::string(failure_class_name(failure))};
+}
+
+} // namespace nsa::state

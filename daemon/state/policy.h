@@ -1,0 +1,39 @@
+// Why an attempt failed, and whether there is another one: pure functions over the state.
+#pragma once
+
+#include "common/wire/exit_code.h"
+#include "daemon/state/state.h"
+
+#include <string>
+
+namespace nsa::state {
+
+struct Failure {
+  wire::FailureClass failure = wire::FailureClass::kCrash;
+  Rank culprit = -1;      // -1: no rank is to blame
+  std::string text, next; // one clause; what to do about it
+};
+
+// A rank that ended because another one went away: says so by its exit code, or was killed by us.
+bool is_victim(const RankState& rank);
+
+// From the ranks of an attempt that has ended without success. The first death that is not a
+// victim's is the cause; what was known before (a hang verdict, a lost shim) wins over it.
+Failure classify(const Attempt& attempt);
+
+struct Decision {
+  bool restart = false;
+  Duration delay{};
+  std::string why; // why not, or which restart this is
+};
+
+// Windowed budgets: max_restarts of one class within the window, max_total_restarts within 24 h,
+// max_without_progress attempts in a row. The delay doubles with each restart of the class within
+// the window, up to its maximum, with 25 % jitter drawn from the policy's seed and the number of
+// restarts so far. `run.without_progress` already counts the attempt that just failed.
+Decision decide_restart(const Run& run, wire::FailureClass failure, WallTime now);
+
+// Short form of how a rank ended: "exit 3", "signal 9 (SIGKILL)".
+std::string exit_text(int exit_code, int signal);
+
+} // namespace nsa::state

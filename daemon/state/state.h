@@ -1,0 +1,157 @@
+// What nsad knows about the runs that are not over: plain values, changed by apply() only.
+//
+// A run is a sequence of attempts; an attempt is one start of all its ranks. Runs that have ended
+// and been closed leave the state; the ledger still has them, and a resume brings them back by
+// replaying their events. No I/O, no clock; wall times are data taken from events.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/wire/exit_code.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::state {
+
+enum class RunPhase {
+  kQueued,     // waits for slots
+  kStarting,   // has slots; its ranks are not all up yet
+  kRunning,    // all ranks have said hello
+  kRestarting, // an attempt failed and is being taken down, or the next one waits or comes up
+  kStopping,   // asked to leave: checkpoint, then end
+  kCompleted,
+  kStopped,
+  kFailed,
+  kCancelled,
+};
+std::string_view run_phase_name(RunPhase phase);
+inline bool has_ended(RunPhase phase) {
+  return phase >= RunPhase::kCompleted;
+}
+
+enum class AttemptPhase {
+  kChoosing,   // which checkpoint to resume from
+  kLaunching,  // intent recorded; the shim may or may not be there
+  kLive,       // the shim is there
+  kSettling,   // a victim has died; its cause is given a moment to show
+  kCollecting, // a hang was found; evidence is being taken
+  kStopping,   // ranks were asked to leave
+  kKilling,    // ranks are being killed
+  kEnded,
+};
+std::string_view attempt_phase_name(AttemptPhase phase);
+
+struct Policy { // from [restart] and [hang] of the spec
+  int max_restarts = 3;
+  double window_seconds = 3600;
+  int max_total_restarts = 10; // within kTotalWindow
+  double delay_seconds = 2, max_delay_seconds = 60;
+  int max_without_progress = 3;
+  bool restart_on_hang = true;
+  double evidence_seconds = 20;
+  double stop_grace_seconds = 330;
+  uint64_t jitter_seed = 0;
+  bool operator==(const Policy&) const = default;
+};
+inline constexpr Duration kTotalWindow = std::chrono::hours(24);
+
+struct RankState {
+  bool started = false, greeted = false, exited = false, finished = false;
+  int64_t pid = 0;
+  uint64_t start_time_ticks = 0;
+  int exit_code = -1, signal = 0;
+  bool killed_by_shim = false;
+  bool exit_known = true; // false: the shim was lost before it could say
+  int64_t exit_order = 0; // CLOCK_MONOTONIC ns at which the shim saw the end
+  std::string finish_reason, error, error_next;
+  std::optional<Rank> blamed_peer;
+  bool operator==(const RankState&) const = default;
+};
+
+struct Hang {
+  std::string id; // of its evidence
+  AttemptNumber attempt = 0;
+  Rank rank = 0;
+  std::string kind, phase;
+  uint64_t step = 0;
+  double detect_seconds = 0; // from the moment that progress stopped
+  std::vector<std::string> witnesses;
+  WallTime found_at;
+  std::string evidence_folder;
+  double recover_seconds = -1; // found to first new step; -1: not yet
+  bool observed_only = false;
+  bool operator==(const Hang&) const = default;
+};
+
+struct Attempt {
+  AttemptNumber number = 0;
+  AttemptPhase phase = AttemptPhase::kChoosing;
+  std::string token;
+  uint64_t first_step = 0; // resumed after it; 0: from scratch
+  std::string checkpoint_folder;
+  std::string shim_boot_id;
+  int64_t shim_pid = 0;
+  uint64_t shim_start_time_ticks = 0;
+  uint64_t shim_sequence = 0; // last message of the shim that is part of this state
+  std::vector<RankState> ranks;
+  uint64_t committed_step = 0; // newest checkpoint of this attempt
+  bool host_out_of_memory = false;
+  bool first_step_done = false;
+  bool hang_pending = false; // run.hangs.back() is what ends this attempt
+  std::string kill_reason;
+  std::optional<wire::FailureClass> failure; // set when known before the ranks have ended
+  std::string failure_text;
+  WallTime started_at, ended_at;
+  bool operator==(const Attempt&) const = default;
+};
+
+enum class TimerKind { kBackoff, kSettle, kEvidence, kStopGrace };
+std::string_view timer_name(TimerKind kind);
+
+struct Timer {
+  TimerKind kind = TimerKind::kBackoff;
+  WallTime due;
+  Duration delay{}; // due - when it was armed: bounds the wait if the wall clock jumps
+  bool operator==(const Timer&) const = default;
+};
+
+struct Restart {
+  wire::FailureClass failure = wire::FailureClass::kCrash;
+  WallTime at;
+  bool operator==(const Restart&) const = default;
+};
+
+struct Run {
+  RunId id;
+  int64_t order = 0; // of the queue: first come, first served
+  RunPhase phase = RunPhase::kQueued;
+  std::string reason; // one clause for people
+  int ranks = 1;
+  std::string device; // "cpu" or "cuda"
+  Policy policy;
+  std::vector<std::string> slots;
+  Attempt attempt;                    // the newest; number 0: none yet
+  std::set<AttemptNumber> unreleased; // ended attempts whose shim has not been let go
+  std::vector<Restart> restarts;      // automatic ones, oldest first
+  int without_progress = 0;           // failed attempts in a row without a new checkpoint
+  uint64_t best_step = 0;             // newest checkpoint of all attempts
+  std::vector<Hang> hangs;
+  bool stop_requested = false, stop_with_checkpoint = true, cancel_requested = false;
+  std::optional<Timer> timer;
+  WallTime submitted_at, started_at, ended_at;
+  bool operator==(const Run&) const = default;
+};
+
+struct State {
+  std::map<RunId, Run> runs;
+  int64_t next_order = 1;
+  bool operator==(const State&) const = default;
+};
+
+} // namespace nsa::state

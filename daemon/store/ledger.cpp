@@ -1,0 +1,161 @@
+#include "daemon/store/ledger.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "daemon/store/open_database.h"
+#include "daemon/store/schema.h"
+
+#include <cstring>
+
+namespace nsa::store {
+
+namespace {
+
+constexpr uint64_t kPreallocated = uint64_t{4} << 20;
+
+std::string dump(const nlohmann::json& json) {
+  // Texts from ranks may hold invalid UTF-8; replace it rather than throw.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+} // namespace
+
+Result<Ledger> Ledger::open(const LedgerOptions& options, WallTime now) {
+  const auto path = options.folder / "ledger.db";
+  NSA_TRY_ASSIGN(Checked checked, open_checked(path, "FULL"));
+  NSA_TRY_ASSIGN(SchemaChange change, migrate(checked.database, path.string(), now));
+  SpaceReserve reserve(options.folder / "reserve", options.reserve_bytes);
+  // A disk that is full already must not keep nsad from its ranks.
+  if (auto done = preallocate(checked.database, std::min(kPreallocated, options.reserve_bytes));
+      !done) {
+    if (checked.database.in_transaction()) (void)checked.database.execute("ROLLBACK");
+    log::warning("store", "no space could be set aside in the ledger",
+                 {{"why", done.error().what}});
+  }
+  if (auto held = reserve.hold(); !held)
+    log::warning("store", "no space is set aside", {{"why", held.error().what}});
+  return Ledger(
+      std::move(checked.database), std::move(reserve), path,
+      Opened{change.from, change.to, change.backup, checked.moved_aside, checked.restored});
+}
+
+Result<Statement*> Ledger::cached(const char* sql) {
+  for (auto& [text, statement] : statements_)
+    if (std::strcmp(text, sql) == 0) return statement.get();
+  NSA_TRY_ASSIGN(Statement fresh, database_.prepare(sql));
+  statements_.emplace_back(sql, std::make_unique<Statement>(std::move(fresh)));
+  return statements_.back().second.get();
+}
+
+// Prepares (once), binds and runs.
+#define NSA_LEDGER_RUN(sql, ...)                                                                   \
+  do {                                                                                             \
+    NSA_TRY_ASSIGN(Statement* nsa_statement, cached(sql));                                         \
+    NSA_TRY(nsa_statement->bind(__VA_ARGS__).run());                                               \
+  } while (false)
+
+Status Ledger::write(Batch& batch) {
+  NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
+  for (const RunRow& r : batch.runs)
+    NSA_LEDGER_RUN(
+        "INSERT INTO runs "
+        "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
+        "environment,spec,spec_digest,estimate,summary) VALUES (?1,?2,?3,'queued',1,?4,?5,?6,?7,?8,"
+        "?9,?10,?11,?12,'{}') ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?10,spec_digest=?11,"
+        "estimate=?12,open=1",
+        r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
+        dump(r.environment), dump(r.spec), r.spec_digest, dump(r.estimate));
+  for (const RunProgressRow& p : batch.progress)
+    NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5 WHERE id=?1",
+                   p.summary.id, p.summary.state, p.open, p.summary.ended_at,
+                   dump({{"summary", p.summary}, {"hangs", p.hangs}}));
+  for (const AttemptRow& a : batch.attempts)
+    NSA_LEDGER_RUN(
+        "INSERT INTO attempts (run,attempt,state,token,first_step,last_step,failure_class,reason,"
+        "started_at,ended_at,provenance) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11) ON CONFLICT "
+        "(run,attempt) DO UPDATE SET state=?3,token=?4,first_step=?5,last_step=?6,"
+        "failure_class=?7,reason=?8,started_at=?9,ended_at=?10,provenance=?11",
+        a.run, a.view.attempt, a.view.state, a.token, a.view.first_step, a.view.last_step,
+        a.view.failure_class, a.view.reason, a.view.started_at, a.view.ended_at,
+        dump(a.view.provenance.is_null() ? nlohmann::json::object() : a.view.provenance));
+  for (const auto& [run, attempt, sequence] : batch.shim_sequences)
+    NSA_LEDGER_RUN(
+        "UPDATE attempts SET shim_sequence=max(shim_sequence,?3) WHERE run=?1 AND attempt=?2", run,
+        attempt, sequence);
+  for (const RankRow& r : batch.ranks)
+    NSA_LEDGER_RUN(
+        "INSERT INTO ranks (run,attempt,rank,state,pid,start_time_ticks,device,compute_precision,"
+        "exit) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9) ON CONFLICT (run,attempt,rank) DO UPDATE SET "
+        "state=?4,pid=?5,start_time_ticks=?6,device=?7,compute_precision=?8,exit=?9",
+        r.run, r.attempt, r.view.rank, r.view.state, r.view.pid, r.start_time_ticks, r.view.device,
+        r.view.compute_precision, r.view.exit);
+  for (const ToggleRow& t : batch.toggles)
+    NSA_LEDGER_RUN("INSERT INTO toggles (run,attempt,name,requested,effective,origin) VALUES "
+                   "(?1,?2,?3,?4,?5,?6) ON CONFLICT (run,attempt,name) DO UPDATE SET effective=?5",
+                   t.run, t.view.attempt, t.view.name, t.view.requested, t.view.effective,
+                   t.view.origin);
+  for (const wire::CheckpointView& c : batch.checkpoints)
+    NSA_LEDGER_RUN(
+        "INSERT INTO checkpoints (run,step,attempt,tokens,bytes,folder,state,problem,finite,"
+        "written_at) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10) ON CONFLICT (run,step) DO UPDATE SET "
+        "attempt=?3,tokens=?4,bytes=?5,folder=?6,state=?7,problem=?8,finite=?9,written_at=?10",
+        c.run, c.step, c.attempt, c.tokens, c.bytes, c.folder, c.state, c.problem, c.finite,
+        c.written_at);
+  for (const Lease& l : batch.leases) {
+    if (l.run.empty())
+      NSA_LEDGER_RUN("DELETE FROM gpu_leases WHERE slot=?", l.slot);
+    else
+      NSA_LEDGER_RUN("INSERT OR REPLACE INTO gpu_leases VALUES (?,?,?)", l.slot, l.run, l.since);
+  }
+  for (EventRow& e : batch.events) {
+    NSA_LEDGER_RUN("INSERT INTO events (at,run,attempt,rank,kind,severity,text,detail,replay,"
+                   "shim_sequence) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                   e.view.at, e.view.run, e.view.attempt, e.view.rank, e.view.kind, e.view.severity,
+                   e.view.text, dump(e.view.detail), e.replay, e.shim_sequence);
+    e.view.sequence = database_.last_row_id();
+  }
+  return database_.execute("COMMIT");
+}
+
+Status Ledger::commit(Batch& batch) {
+  if (batch.empty()) return {};
+  auto written = write(batch);
+  if (written) return {};
+  if (database_.in_transaction()) (void)database_.execute("ROLLBACK");
+  if (written.error().code != ErrorCode::kExhausted || !reserve_.release()) return written;
+  written = write(batch);
+  if (!written && database_.in_transaction()) (void)database_.execute("ROLLBACK");
+  return written;
+}
+
+Status Ledger::remove(const RunId& run) {
+  NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
+  const auto erase = [&]() -> Status {
+    NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
+    NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
+    return database_.execute("COMMIT");
+  };
+  auto erased = erase();
+  if (!erased && database_.in_transaction()) (void)database_.execute("ROLLBACK");
+  return erased;
+}
+
+Status Ledger::note_node(const std::string& name, const std::string& boot_id,
+                         const std::string& build, WallTime now) {
+  NSA_LEDGER_RUN("INSERT INTO nodes VALUES (?1,?2,?3,?4,?4) ON CONFLICT (name) DO UPDATE SET "
+                 "boot_id=?2,build=?3,last_seen=?4",
+                 name, boot_id, build, now.nanoseconds);
+  return {};
+}
+
+Status Ledger::back_up() {
+  return store::back_up(database_, path_);
+}
+
+uint64_t Ledger::wal_bytes() const {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path_.string() + "-wal", error);
+  return error ? 0 : bytes;
+}
+
+} // namespace nsa::store

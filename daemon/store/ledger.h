@@ -1,0 +1,90 @@
+// The ledger owns the only connection to ledger.db. All calls come from one thread, the one that
+// opened it; a commit is on disk when it returns. It stops by being destroyed.
+//
+// Full disk: the pages of some thousand events are allocated inside the database and its log when
+// the ledger is opened, where no other program can take them; and a reserve file is given up when
+// even they run out, or when the caller needs room for files of its own.
+#pragma once
+
+#include "common/base/clock.h"
+#include "daemon/store/reserve.h"
+#include "daemon/store/rows.h"
+#include "daemon/store/sqlite.h"
+
+#include <filesystem>
+#include <optional>
+
+namespace nsa::store {
+
+struct LedgerOptions {
+  std::filesystem::path folder;
+  uint64_t reserve_bytes = uint64_t{64} << 20;
+};
+
+struct Opened {
+  int schema_from = 0, schema_to = 0;
+  std::string backup;      // made before an upgrade
+  std::string moved_aside; // a corrupt database, kept for inspection
+  std::string restored;    // the backup that took its place; empty: started empty
+};
+
+struct StoredRun {
+  RunRow row;
+  RunProgressRow progress;
+};
+
+class Ledger {
+public:
+  // Opens or makes <folder>/ledger.db: checks it (a corrupt one is moved aside and its newest
+  // backup that passes the check restored), upgrades its schema. kUnsupported: it is of a newer
+  // nsad, or the folder is on NFS.
+  static Result<Ledger> open(const LedgerOptions& options, WallTime now);
+  const Opened& opened() const { return opened_; }
+
+  // One transaction, durable on return; the events' sequence numbers are filled in. On a full disk
+  // the reserve is released and the write tried once more; kExhausted if that was not enough.
+  Status commit(Batch& batch);
+
+  // The state machine's events of a run, oldest first.
+  Result<std::vector<EventRow>> replayable(const RunId& run);
+  Result<std::vector<RunId>> open_runs();
+  Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt);
+
+  Result<std::optional<StoredRun>> run(const RunId& id);
+  // Newest first; `limit` of those that have ended.
+  Result<std::vector<wire::RunSummary>> summaries(int64_t limit);
+  // By id, unique prefix of one, name (the newest of that name), or "@last".
+  Result<RunId> find(const std::string& text);
+  Result<std::vector<wire::AttemptView>> attempts(const RunId& run);
+  Result<std::string> token(const RunId& run, AttemptNumber attempt);
+  Result<std::vector<wire::RankView>> ranks(const RunId& run, AttemptNumber attempt);
+  Result<std::vector<wire::ToggleView>> toggles(const RunId& run);
+  Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run);
+  // `run` empty: of all. Oldest first, after `after`; a negative limit gives the newest -limit
+  // ones.
+  Result<std::vector<wire::EventView>> events(const RunId& run, int64_t after, int limit);
+  Status remove(const RunId& run);
+  Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
+                   WallTime now);
+
+  // A copy for the next start's restore; called daily and before the daemon leaves.
+  Status back_up();
+  SpaceReserve& reserve() { return reserve_; }
+  uint64_t wal_bytes() const;
+  const std::filesystem::path& path() const { return path_; }
+
+private:
+  Ledger(Database database, SpaceReserve reserve, std::filesystem::path path, Opened opened)
+      : database_(std::move(database)), reserve_(std::move(reserve)), path_(std::move(path)),
+        opened_(std::move(opened)) {}
+  Status write(Batch& batch);
+  Result<Statement*> cached(const char* sql);
+
+  Database database_;
+  SpaceReserve reserve_;
+  std::filesystem::path path_;
+  Opened opened_;
+  std::vector<std::pair<const char*, std::unique_ptr<Statement>>> statements_;
+};
+
+} // namespace nsa::store

@@ -1,0 +1,124 @@
+#include "daemon/store/open_database.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+
+#include <algorithm>
+#include <sys/vfs.h>
+#include <vector>
+
+namespace nsa::store {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr long kNfsMagic = 0x6969;
+constexpr const char* kSuffixes[] = {"", "-wal", "-shm"};
+
+Status refuse_nfs(const fs::path& folder) {
+  struct statfs info{};
+  if (::statfs(folder.c_str(), &info) != 0) return fail_errno("cannot inspect " + folder.string());
+  if (info.f_type == kNfsMagic)
+    return fail(ErrorCode::kUnsupported, "the state folder " + folder.string() + " is on NFS",
+                "SQLite's locks are not safe there; choose a local folder with --state-folder");
+  return {};
+}
+
+Result<Database> open_and_check(const fs::path& path, const char* synchronous) {
+  NSA_TRY_ASSIGN(Database database, Database::open(path.string()));
+  // Nobody else opens it, and without shared memory it can be opened on a full disk.
+  NSA_TRY(database.execute("PRAGMA locking_mode = EXCLUSIVE"));
+  NSA_TRY(database.execute("PRAGMA journal_mode = WAL"));
+  NSA_TRY(database.execute(std::string("PRAGMA synchronous = ") + synchronous));
+  NSA_TRY(database.execute("PRAGMA foreign_keys = ON"));
+  NSA_TRY_ASSIGN(const std::string verdict, database.text("PRAGMA quick_check(1)"));
+  if (verdict != "ok") return fail(ErrorCode::kCorrupt, path.string() + ": " + verdict);
+  return database;
+}
+
+// The database with its log; SQLite would otherwise apply the old log to the restored file.
+Result<std::string> move_aside(const fs::path& path) {
+  for (int i = 1; i < 1000; ++i) {
+    const std::string target = path.string() + ".corrupt-" + std::to_string(i);
+    if (fs::exists(target)) continue;
+    for (const char* suffix : kSuffixes) {
+      std::error_code error;
+      if (!fs::exists(path.string() + suffix)) continue;
+      fs::rename(path.string() + suffix, target + suffix, error);
+      if (error)
+        return fail(ErrorCode::kSystem,
+                    "cannot move " + path.string() + suffix + " aside: " + error.message());
+    }
+    return target;
+  }
+  return fail(ErrorCode::kConflict, "too many damaged databases beside " + path.string(),
+              "look at them and delete them");
+}
+
+// Newest first: the regular backup, then those made before upgrades.
+std::vector<fs::path> backups_of(const fs::path& path) {
+  std::vector<fs::path> found;
+  const std::string prefix = path.filename().string() + ".backup";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path.parent_path(), error))
+    if (entry.path().filename().string().starts_with(prefix) && entry.path().extension() != ".tmp")
+      found.push_back(entry.path());
+  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
+    std::error_code e;
+    return fs::last_write_time(a, e) > fs::last_write_time(b, e);
+  });
+  return found;
+}
+
+} // namespace
+
+Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
+  NSA_TRY(refuse_nfs(path.parent_path()));
+  auto first = open_and_check(path, synchronous);
+  if (first) return Checked{std::move(*first), "", ""};
+  if (first.error().code != ErrorCode::kCorrupt) return fail(std::move(first.error()));
+
+  log::error("store", "database is damaged",
+             {{"file", path.string()}, {"why", first.error().what}});
+  NSA_TRY_ASSIGN(std::string aside, move_aside(path));
+  for (const fs::path& backup : backups_of(path)) {
+    std::error_code error;
+    fs::copy_file(backup, path, fs::copy_options::overwrite_existing, error);
+    if (error) continue;
+    auto restored = open_and_check(path, synchronous);
+    if (restored) return Checked{std::move(*restored), aside, backup.string()};
+    fs::remove(path, error);
+  }
+  NSA_TRY_ASSIGN(Database fresh, open_and_check(path, synchronous));
+  return Checked{std::move(fresh), aside, ""};
+}
+
+Status preallocate(Database& database, uint64_t bytes) {
+  // The log keeps its size when it is written over from its start, and the database keeps free
+  // pages: so one transaction of that size, undone by another, reserves both.
+  NSA_TRY(database.execute("BEGIN IMMEDIATE; CREATE TABLE nsa_reserve (filler BLOB)"));
+  NSA_TRY_ASSIGN(Statement fill, database.prepare("INSERT INTO nsa_reserve VALUES (zeroblob(?))"));
+  NSA_TRY(fill.bind(bytes).run());
+  NSA_TRY(database.execute("COMMIT; DROP TABLE nsa_reserve; PRAGMA wal_checkpoint(RESTART)"));
+  return {};
+}
+
+Status back_up(Database& database, const fs::path& path) {
+  const std::string target = path.string() + ".backup", temporary = target + ".tmp";
+  std::error_code error;
+  fs::remove(temporary, error);
+  {
+    NSA_TRY_ASSIGN(Statement copy, database.prepare("VACUUM INTO ?"));
+    auto copied = copy.bind(temporary).run();
+    if (!copied) {
+      fs::remove(temporary, error);
+      return copied;
+    }
+  }
+  fs::rename(temporary, target, error);
+  if (error) return fail(ErrorCode::kSystem, "cannot rename " + temporary + ": " + error.message());
+  return sync_folder(path.parent_path());
+}
+
+} // namespace nsa::store

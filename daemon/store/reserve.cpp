@@ -1,0 +1,37 @@
+#include "daemon/store/reserve.h"
+
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "common/base/unique_fd.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace nsa::store {
+
+Status SpaceReserve::hold() {
+  if (held_ || bytes_ == 0) return {};
+  UniqueFd fd(::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return fail_errno("cannot open " + file_.string());
+  // Blocks of their own, not a hole: space that only looks reserved helps nobody.
+  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes_)); error != 0) {
+    ::unlink(file_.c_str());
+    errno = error;
+    return fail_errno("cannot set " + format_bytes(bytes_) + " aside in " + file_.string(),
+                      "free disk space; until then a full disk may stop restarts");
+  }
+  held_ = true;
+  return {};
+}
+
+bool SpaceReserve::release() {
+  if (!held_) return false;
+  held_ = false;
+  ::unlink(file_.c_str());
+  log::warning("store", "the disk is full: reserved space released",
+               {{"bytes", std::to_string(bytes_)}, {"file", file_.string()}});
+  return true;
+}
+
+} // namespace nsa::store

@@ -1,0 +1,81 @@
+// Rows of the ledger as plain structs, and the batch that is written in one transaction.
+#pragma once
+
+#include "common/base/ids.h"
+#include "common/wire/api_types.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nsa::store {
+
+struct EventRow {
+  wire::EventView view; // sequence is given by the ledger; detail is the body when `replay`
+  bool replay = false;  // an event of the state machine, not a note
+  uint64_t shim_sequence = 0;
+};
+
+// What a run was submitted as; written once, and again by a resume.
+struct RunRow {
+  RunId id;
+  std::string name, user;
+  int64_t submitted_at = 0;
+  std::string run_file, file_name, folder;
+  std::vector<std::string> overrides;
+  std::map<std::string, std::string> environment;
+  nlohmann::json spec, estimate;
+  std::string spec_digest;
+};
+
+// What changes while it goes on.
+struct RunProgressRow {
+  wire::RunSummary summary;
+  nlohmann::json hangs = nlohmann::json::array();
+  bool open = true;
+};
+
+struct AttemptRow {
+  RunId run;
+  wire::AttemptView view; // provenance included
+  std::string token;
+};
+
+struct RankRow {
+  RunId run;
+  AttemptNumber attempt = 0;
+  wire::RankView view; // rank, pid, state, device, compute_precision, exit
+  uint64_t start_time_ticks = 0;
+};
+
+struct ToggleRow {
+  RunId run;
+  wire::ToggleView view;
+};
+
+struct Lease {
+  std::string slot;
+  RunId run; // empty: given back
+  int64_t since = 0;
+};
+
+struct Batch {
+  std::vector<RunRow> runs;
+  std::vector<RunProgressRow> progress;
+  std::vector<AttemptRow> attempts;
+  std::vector<std::tuple<RunId, AttemptNumber, uint64_t>> shim_sequences;
+  std::vector<RankRow> ranks;
+  std::vector<ToggleRow> toggles;
+  std::vector<wire::CheckpointView> checkpoints;
+  std::vector<Lease> leases;
+  std::vector<EventRow> events;
+  bool empty() const {
+    return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
+           ranks.empty() && toggles.empty() && checkpoints.empty() && leases.empty() &&
+           events.empty();
+  }
+};
+
+} // namespace nsa::store

@@ -1,0 +1,27 @@
+// The ledger's schema by numbered migrations (migrations/NNNN_name.sql, built into the program).
+// Each is applied in one transaction and recorded with the digest of its text, so that an edited
+// old file or a database of a newer program is noticed and refused.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/embedded_file.h"
+#include "daemon/store/sqlite.h"
+
+#include <vector>
+
+namespace nsa::store {
+
+const std::vector<EmbeddedFile>& migration_files(); // generated
+
+struct SchemaChange {
+  int from = 0, to = 0;
+  std::string backup; // file; empty: nothing was there to back up
+};
+
+// Brings the database to the newest schema. Before it changes a database that holds something, a
+// copy is written beside it ("<path>.backup-<from>", VACUUM INTO). kUnsupported: the database is of
+// a newer program. kCorrupt: a recorded migration does not match its file.
+Result<SchemaChange> migrate(Database& database, const std::string& path, WallTime now,
+                             const std::vector<EmbeddedFile>& files = migration_files());
+
+} // namespace nsa::store

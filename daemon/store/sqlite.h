@@ -1,0 +1,74 @@
+// SQLite's C API with owners: a connection and prepared statements that close themselves, and
+// errors as values that keep SQLite's result code apart where the caller must tell (a full disk, a
+// corrupt file). One thread a connection.
+#pragma once
+
+#include "common/base/result.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace nsa::store {
+
+class Statement {
+public:
+  Statement() = default;
+  explicit Statement(sqlite3_stmt* raw) : raw_(raw) {}
+  Statement(Statement&& other) noexcept;
+  Statement& operator=(Statement&& other) noexcept;
+  ~Statement();
+
+  // Binds from parameter 1 on, in the order of the arguments.
+  template <class... Values> Statement& bind(const Values&... values) {
+    reset();
+    int index = 0;
+    (bind_one(++index, values), ...);
+    return *this;
+  }
+
+  Result<bool> step(); // true: a row is there
+  Status run();        // steps to the end; for statements without rows
+  int64_t integer(int column) const;
+  double real(int column) const;
+  std::string text(int column) const;
+
+private:
+  void reset();
+  void bind_one(int index, int64_t value);
+  void bind_one(int index, uint64_t value) { bind_one(index, static_cast<int64_t>(value)); }
+  void bind_one(int index, int value) { bind_one(index, int64_t{value}); }
+  void bind_one(int index, bool value) { bind_one(index, int64_t{value}); }
+  void bind_one(int index, double value);
+  void bind_one(int index, std::string_view value);
+  void bind_one(int index, const std::string& value) { bind_one(index, std::string_view(value)); }
+  void bind_one(int index, const char* value) { bind_one(index, std::string_view(value)); }
+
+  sqlite3_stmt* raw_ = nullptr;
+};
+
+class Database {
+public:
+  // kCorrupt: not a database, or a damaged one. kExhausted: no space.
+  static Result<Database> open(const std::string& path);
+  Database(Database&& other) noexcept;
+  Database& operator=(Database&& other) noexcept;
+  ~Database();
+
+  Status execute(const std::string& sql); // one or more statements, rows are dropped
+  Result<Statement> prepare(std::string_view sql);
+  Result<int64_t> integer(std::string_view sql); // first column of the first row; 0 without rows
+  Result<std::string> text(std::string_view sql);
+  int64_t last_row_id() const;
+  bool in_transaction() const;
+
+private:
+  explicit Database(sqlite3* raw) : raw_(raw) {}
+  sqlite3* raw_ = nullptr;
+};
+
+} // namespace nsa::store

@@ -1,0 +1,70 @@
+#pragma once
+// Backward towards keys and values of every branch, K/V-block-major: a unit of work holds 64 keys
+// and walks the query rows that see them, either a list (selected branch, from launch_block_lists)
+// or a range of tokens (window, compressed, causal). The list form also leaves the query gradient
+// of every listed pair, which `launch_merge_query_gradient` sums in slot order. Deterministic, no
+// atomics.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+// Tokens that one unit of a range visits at most; longer ranges are cut and their results summed.
+inline constexpr int kRangeTokens = 640;
+
+struct BlockBackwardTensors {
+  const __nv_bfloat16* q;     // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* k;     // [batch, keys, groups, 64]
+  const __nv_bfloat16* v;     // as k
+  const __nv_bfloat16* d_out; // as q; gradient of the gated sum (gates act through `statistics`)
+  const float* statistics;    // [batch * sequence * groups + 1, 16] from launch_backward_prepare
+};
+
+struct SelectedBackwardParams {
+  AttentionShape shape;
+  BlockBackwardTensors tensors;
+  const int32_t* entries;
+  const int32_t* segment_item_start;
+  const WorkItem* items;
+  float scale = 0.125f;
+  __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, 6, 64], listed pairs; not yet scaled
+  float* partial_dkv;        // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
+};
+cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
+
+struct RangeBackwardParams {
+  AttentionShape shape;
+  KeyRange range = KeyRange::kWindow;
+  int window = kWindow;
+  int token_end = 0; // rows of tokens [0, token_end) contribute
+  BlockBackwardTensors tensors;
+  float scale = 0.125f;
+  float* partial_dkv; // [range_backward_tiles, 2 (dK, dV), 64, 64]
+};
+// 64-key tiles of partial results.
+int range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end);
+cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
+
+// Sums the units of every block in order.
+struct SumBlocksParams {
+  AttentionShape shape;
+  int keys = 0;                      // sequence, or compressed_count(sequence)
+  const float* list_partial;         // of launch_selected_backward; nullptr: none
+  const int32_t* segment_item_start; // with list_partial
+  const float* range_partial;        // of launch_range_backward; nullptr: none
+  KeyRange range = KeyRange::kWindow;
+  int window = kWindow;
+  int token_end = 0;
+  __nv_bfloat16* d_k; // [batch, keys, groups, 64]; nullptr when only FP32 is wanted
+  __nv_bfloat16* d_v;
+  float* d_k_fp32; // the same in FP32 (for the pooling that follows); nullptr when not wanted
+  float* d_v_fp32;
+};
+cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream);
+
+} // namespace nsa::kernels

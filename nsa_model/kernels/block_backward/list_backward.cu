@@ -1,0 +1,353 @@
+#include <algorithm>
+
+#include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/block_backward/columns.cuh"
+#include "nsa_model/kernels/common/tensor_map.h"
+
+// One CTA an SM, persistent over units: a block of 64 keys and part of its list of tokens. Two
+// consumer warpgroups take chunks of 16 tokens x 6 heads = 96 query rows in turn, each with its own
+// dK and dV accumulators; four producer warps gather their rows (Q, dO, statistics), four tokens
+// each. Keys are the M dimension:
+//   S^T  = K Q^T            m64n96k64   shared x shared
+//   dP^T = V dO^T           m64n96k64   shared x shared
+//   P^T  = 2^(S^T - lse)    with the gate folded into lse; dS^T = P^T (dP^T - delta)
+//   dV  += P^T dO           m64n64k96   registers x shared
+//   dK  += dS^T Q           m64n64k96   registers x shared
+//   dQ^T = K^T dS^T         m64n96k64   shared x shared (dS through shared memory)
+// At the end of a unit the warpgroups exchange halves through shared memory: one sums dK, the other
+// dV.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kConsumers = 2;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kChunkTokens = 16;
+constexpr int kRows = kChunkTokens * kHeadsPerGroup;
+constexpr int kStages = 2 * kConsumers;
+constexpr int kBlockStages = 2;
+constexpr int kProducerWarps = 4;
+[[maybe_unused]] constexpr int kWarpTokens = kChunkTokens / kProducerWarps;
+constexpr int kRowsBytes = kRows * kRowBytes;
+[[maybe_unused]] constexpr int kTokenBytes = kHeadsPerGroup * kRowBytes;
+constexpr int kTileBytes = kBlock * kRowBytes;
+[[maybe_unused]] constexpr int kStatisticsBytes = kChunkTokens * kRowStatistics * 4;
+[[maybe_unused]] constexpr int kTileFloats = kBlock * kHeadDim;
+static_assert(kStages % kConsumers == 0, "a stage always serves the same warpgroup");
+static_assert(kConsumers == 2, "two warpgroups exchange halves of dK and dV");
+
+struct Shared {
+  alignas(1024) uint8_t q[kStages][kRowsBytes];
+  alignas(1024) uint8_t d_out[kStages][kRowsBytes];
+  alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
+  alignas(1024) uint8_t d_scores[kConsumers][kRowsBytes];
+  alignas(1024) uint8_t d_queries[kConsumers][kRowsBytes];
+  alignas(1024) float4 exchange[kConsumers][8][128];
+  alignas(128) float statistics[kStages][kChunkTokens][kRowStatistics];
+  int32_t pairs[kStages][kChunkTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
+  int32_t tokens[kStages][kChunkTokens];
+  alignas(8) uint64_t full[kStages];
+  uint64_t empty[kStages];
+  uint64_t block_full[kBlockStages];
+  uint64_t block_empty[kBlockStages];
+};
+constexpr int kSharedBytes = sizeof(Shared) + 1024;
+
+#if NSA_HOPPER_CODE
+
+struct Unit {
+  int batch;
+  int group;
+  int block;
+  int begin; // of the list's entries
+  int end;
+  __device__ Unit(const SelectedBackwardParams& params, int index, int blocks) {
+    const WorkItem item = params.items[index];
+    const int segment = uniform(item.segment);
+    block = segment % blocks;
+    group = segment / blocks % params.shape.groups;
+    batch = segment / blocks / params.shape.groups;
+    begin = uniform(item.begin);
+    end = uniform(item.end);
+  }
+};
+
+__device__ void produce(const SelectedBackwardParams& params, const CUtensorMap& q_map,
+                        const CUtensorMap& d_out_map, const CUtensorMap& k_map,
+                        const CUtensorMap& v_map, Shared& shared, int units, int blocks) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % 128 / 32;
+  const AttentionShape& shape = params.shape;
+  const int null_row = shape.batch * shape.sequence * shape.groups;
+  int chunk = 0; // counts through all units
+  Ring<kBlockStages> block_ring;
+  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+    const Unit unit(params, index, blocks);
+    const int head = unit.group * kHeadsPerGroup;
+    if (warp == 0 && lane == 0) {
+      const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
+      barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
+      barrier_expect(full, 2 * kTileBytes);
+      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, unit.group,
+               unit.block * kBlock, unit.batch, full);
+      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, unit.group,
+               unit.block * kBlock, unit.batch, full);
+    }
+    block_ring.advance();
+    const int chunks = (unit.end - unit.begin + kChunkTokens - 1) / kChunkTokens;
+    // Every warp brings its share of every chunk, so that each meets the phases of a stage's
+    // barriers one after another.
+    const int local = warp * kWarpTokens + lane % kWarpTokens;
+    int position = unit.begin + local;
+    int next = params.entries[min(position, unit.end - 1)];
+    for (int i = 0; i < chunks; ++i, position += kChunkTokens) {
+      const int entry = next; // past the end: the last token again, without weight
+      next = params.entries[min(position + kChunkTokens, unit.end - 1)];
+      const bool listed = position < unit.end;
+      const int token = entry / kSlots;
+      const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
+      const int stage = (chunk + i) % kStages;
+      const uint32_t full = shared_address(&shared.full[stage]);
+      barrier_wait(shared_address(&shared.empty[stage]),
+                   (static_cast<uint32_t>((chunk + i) / kStages) & 1u) ^ 1u);
+      if (lane < kWarpTokens) {
+        shared.pairs[stage][local] = listed ? row * kSlots + entry % kSlots : -1;
+        shared.tokens[stage][local] = token;
+      }
+      warp_expect(full, (2 * kRowsBytes + kStatisticsBytes) / kProducerWarps);
+      __syncwarp();
+      if (lane < kWarpTokens) {
+        load_box(shared_address(shared.q[stage]) + local * kTokenBytes, &q_map, 0, head, token,
+                 unit.batch, full);
+        load_box(shared_address(shared.d_out[stage]) + local * kTokenBytes, &d_out_map, 0, head,
+                 token, unit.batch, full);
+        load_bulk(shared_address(shared.statistics[stage][local]),
+                  params.tensors.statistics +
+                      static_cast<int64_t>(listed ? row : null_row) * kRowStatistics,
+                  kRowStatistics * 4, full);
+      }
+    }
+    chunk += chunks;
+  }
+}
+
+// Address of the 16 bytes that lane `lane` hands to a transposing store of 16 query rows and this
+// warp's 16 keys or dimensions, in a tile whose rows are query rows.
+__device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, int warp, int lane) {
+  return tile + swizzled(16 * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+}
+
+__device__ void consume(const SelectedBackwardParams& params, Shared& shared, int units,
+                        int blocks) {
+  constexpr int kSteps = kRows / 16;
+  const int warpgroup = uniform(threadIdx.x / 128);
+  const int thread = threadIdx.x % 128;
+  const int lane = threadIdx.x % 32;
+  const int warp = thread / 32;
+  const int quad = lane % 4;
+  const int row = warp * 16 + lane / 4; // key of the block, and row + 8
+  const float scale_log2 = params.scale * kLog2e;
+  const Columns columns(quad);
+  const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
+  const uint32_t d_queries = shared_address(shared.d_queries[warpgroup]);
+  int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
+  Ring<kBlockStages> block_ring;
+  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+    const Unit unit(params, index, blocks);
+    const int block_stage = uniform(block_ring.stage);
+    const uint32_t k_tile = shared_address(shared.blocks[block_stage][0]);
+    const uint32_t v_tile = shared_address(shared.blocks[block_stage][1]);
+    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    float d_key[32];
+    float d_value[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      d_key[i] = 0.0f;
+      d_value[i] = 0.0f;
+    }
+    const int chunks = (unit.end - unit.begin + kChunkTokens - 1) / kChunkTokens;
+    const int mine = uniform((warpgroup - chunk % kConsumers + kConsumers) % kConsumers);
+    for (int i = mine; i < chunks; i += kConsumers) {
+      const int stage = uniform((chunk + i) % kStages);
+      const uint32_t q_tile = shared_address(shared.q[stage]);
+      const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
+      const float* statistics = &shared.statistics[stage][0][0];
+      const int32_t* tokens = shared.tokens[stage];
+      const int32_t* pairs = shared.pairs[stage];
+      barrier_wait(shared_address(&shared.full[stage]),
+                   static_cast<uint32_t>((chunk + i) / kStages) & 1u);
+      float p[kRows / 2];
+      float ds[kRows / 2];
+      wgmma_fence();
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(p, k_tile, q_tile);
+      wgmma_commit();
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
+      wgmma_commit();
+      int targets[kSteps]; // pairs of the rows that this thread stores
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        targets[step] = pairs[(16 * step + thread / 8) / kHeadsPerGroup];
+      const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
+      wgmma_wait<1>();
+      pin(p);
+      to_probabilities(p, statistics, columns, scale_log2);
+      if (own) {
+        const int key = unit.block * kBlock + row;
+#pragma unroll
+        for (int j = 0; j < kRows / 8; ++j) {
+          const int token = tokens[columns.local_token(j)];
+          if (key > token) p[4 * j] = p[4 * j + 1] = 0.0f;
+          if (key + 8 > token) p[4 * j + 2] = p[4 * j + 3] = 0.0f;
+        }
+      }
+      uint32_t p_operand[kRows / 4];
+      to_operand<kRows>(p, p_operand);
+      wgmma_wait<0>();
+      pin(ds);
+      to_score_gradients(ds, p, statistics, columns);
+      uint32_t ds_operand[kRows / 4];
+      to_operand<kRows>(ds, ds_operand);
+      wgmma_fence();
+      multiply_registers<64, kSteps, Major::kMN, true>(d_value, p_operand, d_out_tile);
+      multiply_registers<64, kSteps, Major::kMN, true>(d_key, ds_operand, q_tile);
+      wgmma_commit();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        store_matrix_transposed(transposed_target(d_scores, step, warp, lane), ds_operand[4 * step],
+                                ds_operand[4 * step + 1], ds_operand[4 * step + 2],
+                                ds_operand[4 * step + 3]);
+      }
+      fence_async_proxy();
+      named_barrier(1 + warpgroup, 128); // dS is whole, and the last chunk's dQ has been read
+      float dq[kRows / 2];
+      wgmma_fence();
+      multiply_shared<kRows, 4, Major::kMN, Major::kK, false>(dq, k_tile, d_scores);
+      wgmma_commit();
+      wgmma_wait<1>();
+      pin(d_value);
+      pin(d_key);
+      warp_arrive(shared_address(&shared.empty[stage]));
+      wgmma_wait<0>();
+      pin(dq);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const float* value = dq + 8 * step;
+        store_matrix_transposed(transposed_target(d_queries, step, warp, lane),
+                                pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3]),
+                                pack_bf16(value[4], value[5]), pack_bf16(value[6], value[7]));
+      }
+      named_barrier(1 + warpgroup, 128); // dQ is whole, and every warp's product has read dS
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const int local = 16 * step + thread / 8;
+        const uint4 value = *reinterpret_cast<const uint4*>(shared.d_queries[warpgroup] +
+                                                            swizzled(local, thread % 8));
+        if (targets[step] >= 0) {
+          const int64_t target =
+              static_cast<int64_t>(targets[step]) * kHeadsPerGroup + local % kHeadsPerGroup;
+          *reinterpret_cast<uint4*>(params.partial_dq + target * kHeadDim + thread % 8 * 8) = value;
+        }
+      }
+    }
+    chunk += chunks;
+    warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+    block_ring.advance();
+
+    // Warpgroup 0 finishes dK, warpgroup 1 dV: each hands the other half over.
+    named_barrier(kConsumers + 1, 128 * kConsumers); // the last unit's halves have been read
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      shared.exchange[warpgroup][i][thread] =
+          warpgroup == 0
+              ? float4{d_value[4 * i], d_value[4 * i + 1], d_value[4 * i + 2], d_value[4 * i + 3]}
+              : float4{d_key[4 * i], d_key[4 * i + 1], d_key[4 * i + 2], d_key[4 * i + 3]};
+    }
+    named_barrier(kConsumers + 2, 128 * kConsumers);
+    float sum[32];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float4 other = shared.exchange[1 - warpgroup][j][thread];
+      const float others[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sum[4 * j + i] = (warpgroup == 0 ? d_key[4 * j + i] : d_value[4 * j + i]) + others[i];
+      }
+    }
+    store_tile(params.partial_dkv + (static_cast<int64_t>(index) * 2 + warpgroup) * kTileFloats,
+               sum, warpgroup == 0 ? params.scale : 1.0f, row, quad);
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+__global__ void __launch_bounds__(kThreads, 1)
+    list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
+                         const __grid_constant__ CUtensorMap q_map,
+                         const __grid_constant__ CUtensorMap d_out_map,
+                         const __grid_constant__ CUtensorMap k_map,
+                         const __grid_constant__ CUtensorMap v_map, int blocks, int segments) {
+#if NSA_HOPPER_CODE
+  extern __shared__ uint8_t raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(shared_address(&shared.full[i]), kProducerWarps * kWarpArrivals);
+      barrier_init(shared_address(&shared.empty[i]), 4 * kWarpArrivals);
+    }
+    for (int i = 0; i < kBlockStages; ++i) {
+      barrier_init(shared_address(&shared.block_full[i]), 1);
+      barrier_init(shared_address(&shared.block_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int units = uniform(params.segment_item_start[segments]);
+  if (threadIdx.x / 128 == kConsumers) {
+    registers_give_back<40>();
+    produce(params, q_map, d_out_map, k_map, v_map, shared, units, blocks);
+  } else {
+    registers_take<232>();
+    consume(params, shared, units, blocks);
+  }
+#endif
+}
+
+} // namespace
+
+cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int heads = shape.groups * kHeadsPerGroup;
+  CUtensorMap q_map;
+  CUtensorMap d_out_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  cudaError_t error = require_hopper();
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence, heads, 1,
+                                 kHeadsPerGroup);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
+                                 heads, 1, kHeadsPerGroup);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&k_map, params.tensors.k, shape.batch, shape.sequence,
+                                 shape.groups, kBlock, 1);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&v_map, params.tensors.v, shape.batch, shape.sequence,
+                                 shape.groups, kBlock, 1);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(list_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
+  list_backward_kernel<<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, d_out_map, k_map,
+                                                                 v_map, block_count(shape.sequence),
+                                                                 block_lists_segments(shape));
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,336 @@
+#include "nsa_model/kernels/block_backward/block_backward.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/block_backward/columns.cuh"
+#include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/tensor_map.h"
+
+// One CTA an SM, persistent over units: 128 keys and a range of tokens. Four producer warps bring
+// chunks of 16 tokens x 6 heads = 96 query rows: Q, dO and the rows' statistics. Two consumer
+// warpgroups walk every chunk, each with 64 of the keys, so that a chunk is loaded once for both.
+// Keys are the M dimension, so that 6 heads need no padding and the row statistics are per column:
+//   S^T  = K Q^T            m64n96k64   shared x shared
+//   dP^T = V dO^T           m64n96k64   shared x shared
+//   P^T  = 2^(S^T - lse)    with the gate folded into lse; dS^T = P^T (dP^T - delta)
+//   dV  += P^T dO           m64n64k96   registers x shared
+//   dK  += dS^T Q           m64n64k96   registers x shared
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kConsumers = 2;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kChunkTokens = 16;
+constexpr int kRows = kChunkTokens * kHeadsPerGroup;
+constexpr int kStages = 4;
+constexpr int kBlockStages = 2;
+constexpr int kProducerWarps = 4;
+[[maybe_unused]] constexpr int kWarpTokens = kChunkTokens / kProducerWarps;
+constexpr int kRowsBytes = kRows * kRowBytes;
+constexpr int kTileBytes = kBlock * kRowBytes;
+[[maybe_unused]] constexpr int kStatisticsBytes = kChunkTokens * kRowStatistics * 4;
+[[maybe_unused]] constexpr int kTileFloats = kBlock * kHeadDim;
+static_assert(kUnitTiles == kConsumers, "a warpgroup holds one 64-key tile of a unit");
+
+struct Shared {
+  alignas(1024) uint8_t q[kStages][kRowsBytes];
+  alignas(1024) uint8_t d_out[kStages][kRowsBytes];
+  alignas(1024) uint8_t blocks[kBlockStages][2][kUnitTiles * kTileBytes]; // K, V
+  alignas(128) float statistics[kStages][kChunkTokens][kRowStatistics];
+  alignas(8) uint64_t full[kStages];
+  uint64_t empty[kStages];
+  uint64_t block_full[kBlockStages];
+  uint64_t block_empty[kBlockStages];
+};
+constexpr int kSharedBytes = sizeof(Shared) + 1024;
+
+struct KernelParams {
+  AttentionShape shape;
+  BlockBackwardTensors tensors;
+  int window;
+  int token_end;
+  float scale;
+  float* partial_dkv;
+};
+
+#if NSA_HOPPER_CODE
+
+struct Unit {
+  int batch;
+  int group;
+  int key;   // first of 128
+  int begin; // tokens
+  int end;
+};
+
+template <KeyRange kRange> struct Units {
+  RangeUnits range;
+  int groups;
+  int lanes; // batch * groups
+  int count;
+
+  __device__ explicit Units(const KernelParams& params)
+      : range(kRange, params.window, params.token_end), groups(params.shape.groups),
+        lanes(params.shape.batch * params.shape.groups),
+        count(range.parts * range.columns * lanes) {}
+  __device__ Unit get(int index) const {
+    const int lane = index % lanes;
+    const int column = index / lanes % range.columns;
+    const int part = index / lanes / range.columns;
+    Unit unit;
+    unit.group = lane % groups;
+    unit.batch = lane / groups;
+    unit.key = column * kUnitKeys;
+    unit.begin = uniform(range.first(column) + part * kRangeTokens);
+    unit.end = uniform(min(range.last(column), unit.begin + kRangeTokens)); // may be empty
+    return unit;
+  }
+};
+
+// Four warps: each brings the statistics of its four tokens, the first the rows too.
+template <KeyRange kRange>
+__device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
+                        const CUtensorMap& d_out_map, const CUtensorMap& k_map,
+                        const CUtensorMap& v_map, Shared& shared) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % 128 / 32;
+  const int local = warp * kWarpTokens + lane % kWarpTokens;
+  const AttentionShape& shape = params.shape;
+  const int null_row = shape.batch * shape.sequence * shape.groups;
+  const Units<kRange> units(params);
+  Ring<kStages> ring;
+  Ring<kBlockStages> block_ring;
+  for (int index = blockIdx.x; index < units.count; index += gridDim.x) {
+    const Unit unit = units.get(index);
+    if (unit.begin >= unit.end) continue;
+    const int head = unit.group * kHeadsPerGroup;
+    if (warp == 0 && lane == 0) {
+      const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
+      barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
+      barrier_expect(full, 2 * kUnitTiles * kTileBytes);
+      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, unit.group, unit.key,
+               unit.batch, full);
+      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, unit.group, unit.key,
+               unit.batch, full);
+    }
+    block_ring.advance();
+    for (int begin = unit.begin; begin < unit.end; begin += kChunkTokens) {
+      const int token = begin + local;
+      const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
+      const uint32_t full = shared_address(&shared.full[ring.stage]);
+      barrier_wait(shared_address(&shared.empty[ring.stage]), ring.phase ^ 1u);
+      if (lane == 0) {
+        barrier_expect(full, (warp == 0 ? 2 * kRowsBytes : 0) + kStatisticsBytes / kProducerWarps);
+      }
+      __syncwarp();
+      if (lane < kWarpTokens) {
+        load_bulk(shared_address(shared.statistics[ring.stage][local]),
+                  params.tensors.statistics +
+                      static_cast<int64_t>(token < unit.end ? row : null_row) * kRowStatistics,
+                  kRowStatistics * 4, full);
+      }
+      if (warp == 0 && lane == 0) {
+        load_box(shared_address(shared.q[ring.stage]), &q_map, 0, head, begin, unit.batch, full);
+        load_box(shared_address(shared.d_out[ring.stage]), &d_out_map, 0, head, begin, unit.batch,
+                 full);
+      }
+      ring.advance();
+    }
+  }
+}
+
+// Sets to zero the probabilities of (key, token) pairs that do not see each other.
+template <KeyRange kRange>
+__device__ __forceinline__ void mask(float (&p)[kRows / 2], int window, int key0,
+                                     const Columns& columns, int chunk_token) {
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+    const int token = chunk_token + columns.local_token(j);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = key0 + 8 * r;
+      const bool visible = token >= first_token<kRange>(key) &&
+                           (kRange != KeyRange::kWindow || token - key < window);
+      if (!visible) {
+        p[4 * j + 2 * r] = 0.0f;
+        p[4 * j + 2 * r + 1] = 0.0f;
+      }
+    }
+  }
+}
+
+template <KeyRange kRange> __device__ void consume(const KernelParams& params, Shared& shared) {
+  const int warpgroup = uniform(threadIdx.x / 128);
+  const int thread = threadIdx.x % 128;
+  const int lane = threadIdx.x % 32;
+  const int quad = lane % 4;
+  const int row = thread / 32 * 16 + lane / 4; // key of the warpgroup's tile, and row + 8
+  const float scale_log2 = params.scale * kLog2e;
+  const Columns columns(quad);
+  const Units<kRange> units(params);
+  int chunk = 0; // counts through all units
+  Ring<kBlockStages> block_ring;
+  for (int index = blockIdx.x; index < units.count; index += gridDim.x) {
+    const Unit unit = units.get(index);
+    if (unit.begin >= unit.end) continue;
+    const int key_base = unit.key + warpgroup * kBlock;
+    const int block_stage = uniform(block_ring.stage);
+    const uint32_t k_tile = shared_address(shared.blocks[block_stage][0]) + warpgroup * kTileBytes;
+    const uint32_t v_tile = shared_address(shared.blocks[block_stage][1]) + warpgroup * kTileBytes;
+    // Chunks outside of these tokens hold nothing for this warpgroup's keys.
+    const int first_useful = units.range.first_seen(key_base);
+    const int last_useful = units.range.last_seen(key_base + kBlock - 1);
+    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    float d_key[32];
+    float d_value[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      d_key[i] = 0.0f;
+      d_value[i] = 0.0f;
+    }
+    for (int begin = unit.begin; begin < unit.end; begin += kChunkTokens, ++chunk) {
+      const int stage = uniform(chunk % kStages);
+      const uint32_t empty = shared_address(&shared.empty[stage]);
+      const uint32_t q_tile = shared_address(shared.q[stage]);
+      const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
+      const float* statistics = &shared.statistics[stage][0][0];
+      barrier_wait(shared_address(&shared.full[stage]),
+                   static_cast<uint32_t>(chunk / kStages) & 1u);
+      if (begin > last_useful || begin + kChunkTokens <= first_useful) {
+        warp_arrive(empty);
+        continue;
+      }
+      float p[kRows / 2];
+      float ds[kRows / 2];
+      wgmma_fence();
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(p, k_tile, q_tile);
+      wgmma_commit();
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
+      wgmma_commit();
+      wgmma_wait<1>();
+      pin(p);
+      to_probabilities(p, statistics, columns, scale_log2);
+      const bool masked =
+          begin < first_token<kRange>(key_base + kBlock - 1) ||
+          (kRange == KeyRange::kWindow && begin + kChunkTokens - 1 - key_base >= params.window);
+      if (masked) mask<kRange>(p, params.window, key_base + row, columns, begin);
+      uint32_t p_operand[kRows / 4];
+      to_operand<kRows>(p, p_operand);
+      wgmma_wait<0>();
+      pin(ds);
+      to_score_gradients(ds, p, statistics, columns);
+      uint32_t ds_operand[kRows / 4];
+      to_operand<kRows>(ds, ds_operand);
+      wgmma_fence();
+      multiply_registers<64, kRows / 16, Major::kMN, true>(d_value, p_operand, d_out_tile);
+      multiply_registers<64, kRows / 16, Major::kMN, true>(d_key, ds_operand, q_tile);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(d_value);
+      pin(d_key);
+      warp_arrive(empty);
+    }
+    warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+    block_ring.advance();
+    float* target = params.partial_dkv +
+                    (static_cast<int64_t>(index) * kUnitTiles + warpgroup) * 2 * kTileFloats;
+    store_tile(target, d_key, params.scale, row, quad);
+    store_tile(target + kTileFloats, d_value, 1.0f, row, quad);
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+template <KeyRange kRange>
+__global__ void __launch_bounds__(kThreads, 1)
+    range_backward_kernel(const __grid_constant__ KernelParams params,
+                          const __grid_constant__ CUtensorMap q_map,
+                          const __grid_constant__ CUtensorMap d_out_map,
+                          const __grid_constant__ CUtensorMap k_map,
+                          const __grid_constant__ CUtensorMap v_map) {
+#if NSA_HOPPER_CODE
+  extern __shared__ uint8_t raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(shared_address(&shared.full[i]), kProducerWarps);
+      barrier_init(shared_address(&shared.empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    for (int i = 0; i < kBlockStages; ++i) {
+      barrier_init(shared_address(&shared.block_full[i]), 1);
+      barrier_init(shared_address(&shared.block_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x / 128 == kConsumers) {
+    registers_give_back<40>();
+    produce<kRange>(params, q_map, d_out_map, k_map, v_map, shared);
+  } else {
+    registers_take<232>();
+    consume<kRange>(params, shared);
+  }
+#endif
+}
+
+template <KeyRange kRange>
+cudaError_t launch(const KernelParams& params, int keys, int units, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int heads = shape.groups * kHeadsPerGroup;
+  CUtensorMap q_map;
+  CUtensorMap d_out_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  cudaError_t error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence,
+                                           heads, kChunkTokens, kHeadsPerGroup);
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
+                                 heads, kChunkTokens, kHeadsPerGroup);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&k_map, params.tensors.k, shape.batch, keys, shape.groups,
+                                 kUnitKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&v_map, params.tensors.v, shape.batch, keys, shape.groups,
+                                 kUnitKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(range_backward_kernel<kRange>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  const int grid = std::min(multiprocessor_count(), units);
+  range_backward_kernel<kRange>
+      <<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, d_out_map, k_map, v_map);
+  return cudaGetLastError();
+}
+
+} // namespace
+
+int range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end) {
+  const RangeUnits units(range, window, token_end);
+  return units.parts * units.columns * shape.batch * shape.groups * kUnitTiles;
+}
+
+cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream) {
+  const cudaError_t error = require_hopper();
+  if (error != cudaSuccess) return error;
+  const int units =
+      range_backward_tiles(params.shape, params.range, params.window, params.token_end) /
+      kUnitTiles;
+  if (units == 0) return cudaSuccess; // a sequence without compressed tokens
+  const KernelParams kernel = {.shape = params.shape,
+                               .tensors = params.tensors,
+                               .window = params.window,
+                               .token_end = params.token_end,
+                               .scale = params.scale,
+                               .partial_dkv = params.partial_dkv};
+  return params.range == KeyRange::kWindow
+             ? launch<KeyRange::kWindow>(kernel, params.shape.sequence, units, stream)
+             : launch<KeyRange::kCompressed>(kernel, compressed_count(params.shape.sequence), units,
+                                             stream);
+}
+
+} // namespace nsa::kernels

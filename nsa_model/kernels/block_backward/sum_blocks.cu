@@ -1,0 +1,68 @@
+#include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/vector.cuh"
+
+// A CTA sums the units of one block and one of dK, dV; a thread owns eight neighbouring values.
+// Units are added in order, so the result does not depend on timing.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kTileFloats = kBlock * kHeadDim;
+constexpr int kThreads = kTileFloats / kVector;
+
+__global__ void __launch_bounds__(kThreads) sum_blocks_kernel(SumBlocksParams params, int tiles) {
+  const AttentionShape& shape = params.shape;
+  const int segment = static_cast<int>(blockIdx.x); // (batch * groups + group) * tiles + tile
+  const int which = static_cast<int>(blockIdx.y);
+  const int tile = segment % tiles;
+  const int lane = segment / tiles;
+  const int offset = static_cast<int>(threadIdx.x) * kVector;
+  const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kHeadDim;
+  if (key >= params.keys) return;
+  Eight sum = {};
+  if (params.list_partial != nullptr) {
+    const int end = params.segment_item_start[segment + 1];
+    for (int item = params.segment_item_start[segment]; item < end; ++item) {
+      accumulate(sum,
+                 params.list_partial + (static_cast<int64_t>(item) * 2 + which) * kTileFloats +
+                     offset,
+                 1.0f);
+    }
+  }
+  if (params.range_partial != nullptr) {
+    const RangeUnits units(params.range, params.window, params.token_end);
+    const int column = tile / kUnitTiles;
+    const int parts = column < units.columns ? units.parts_of(column) : 0;
+    for (int part = 0; part < parts; ++part) {
+      const int64_t unit = units.index(part, column, lane, shape.batch * shape.groups);
+      const int64_t result = unit * kUnitTiles + tile % kUnitTiles;
+      accumulate(sum, params.range_partial + (result * 2 + which) * kTileFloats + offset, 1.0f);
+    }
+  }
+  const int64_t batch = lane / shape.groups;
+  const int64_t group = lane % shape.groups;
+  const int64_t target =
+      ((batch * params.keys + key) * shape.groups + group) * kHeadDim + offset % kHeadDim;
+  __nv_bfloat16* rounded = which == 0 ? params.d_k : params.d_v;
+  float* exact = which == 0 ? params.d_k_fp32 : params.d_v_fp32;
+  if (rounded != nullptr) store(rounded + target, sum);
+  if (exact != nullptr) {
+    *reinterpret_cast<float4*>(exact + target) = {sum.values[0], sum.values[1], sum.values[2],
+                                                  sum.values[3]};
+    *reinterpret_cast<float4*>(exact + target + 4) = {sum.values[4], sum.values[5], sum.values[6],
+                                                      sum.values[7]};
+  }
+}
+
+} // namespace
+
+cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream) {
+  const int tiles = (params.keys + kBlock - 1) / kBlock;
+  if (tiles == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
+  sum_blocks_kernel<<<grid, kThreads, 0, stream>>>(params, tiles);
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,211 @@
+#include "nsa_model/kernels/block_lists/block_lists.h"
+
+// Counting sort in three launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
+// memory: bits set by atomic OR give the same bitmap in any order, its population counts are the
+// histogram, and the population below a bit is the stable rank of an entry, so the lists do not
+// depend on timing.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kChunk = 512;
+constexpr int kWords = kChunk / 32;
+constexpr int kThreads = 512;
+constexpr int kScanThreads = 1024;
+
+int chunk_count(const AttentionShape& shape) {
+  return (shape.sequence + kChunk - 1) / kChunk;
+}
+
+struct Position {
+  int batch;
+  int group;
+  int chunk;
+};
+__device__ __forceinline__ Position position(const AttentionShape& shape) {
+  return {static_cast<int>(blockIdx.y) / shape.groups, static_cast<int>(blockIdx.y) % shape.groups,
+          static_cast<int>(blockIdx.x)};
+}
+
+__device__ const int32_t* token_slots(const BlockListsParams& params, const Position& at,
+                                      int token) {
+  const auto row =
+      (static_cast<int64_t>(at.batch) * params.shape.sequence + token) * params.shape.groups;
+  return params.indices + (row + at.group) * kSlots;
+}
+
+// Fills the chunk's bitmap [blocks][kWords].
+__device__ void fill_bitmap(const BlockListsParams& params, const Position& at, int blocks,
+                            uint32_t* bitmap) {
+  for (int i = threadIdx.x; i < blocks * kWords; i += kThreads)
+    bitmap[i] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < kChunk * kSlots; i += kThreads) {
+    const int local = i / kSlots;
+    const int token = at.chunk * kChunk + local;
+    if (token >= params.shape.sequence || token < params.first_token) continue;
+    const int block = token_slots(params, at, token)[i % kSlots];
+    if (block >= 0) atomicOr(&bitmap[block * kWords + local / 32], 1u << (local % 32));
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params, int blocks) {
+  extern __shared__ uint32_t bitmap[];
+  const Position at = position(params.shape);
+  fill_bitmap(params, at, blocks, bitmap);
+  int32_t* counts =
+      params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
+  for (int block = threadIdx.x; block < blocks; block += kThreads) {
+    int count = 0;
+    for (int word = 0; word < kWords; ++word)
+      count += __popc(bitmap[block * kWords + word]);
+    counts[block] = count;
+  }
+}
+
+// Per segment: turns the chunks' counts into offsets within the segment, leaves the total.
+__global__ void __launch_bounds__(128)
+    chunk_offsets_kernel(BlockListsParams params, int blocks, int chunks, int segments) {
+  const int segment = static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x);
+  if (segment >= segments) return;
+  int32_t* counts = params.chunk_counts + static_cast<int64_t>(segment / blocks) * chunks * blocks +
+                    segment % blocks;
+  // Loads of a batch come before its stores: the compiler may not move a load over a store to the
+  // same array.
+  constexpr int kBatch = 16;
+  int total = 0;
+  for (int base = 0; base < chunks; base += kBatch) {
+    int batch[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      batch[i] = base + i < chunks ? counts[static_cast<int64_t>(base + i) * blocks] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (base + i < chunks) counts[static_cast<int64_t>(base + i) * blocks] = total;
+      total += batch[i];
+    }
+  }
+  params.segment_start[segment] = total;
+}
+
+// Exclusive scan of a pair of values over the CTA; returns the exclusive prefix, adds totals to
+// `carry`.
+__device__ int2 scan_pair(int2 value, int2* warp_sums, int2& carry) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  int2 inclusive = value;
+  for (int step = 1; step < 32; step *= 2) {
+    const int x = __shfl_up_sync(~0u, inclusive.x, step);
+    const int y = __shfl_up_sync(~0u, inclusive.y, step);
+    if (lane >= step) {
+      inclusive.x += x;
+      inclusive.y += y;
+    }
+  }
+  if (lane == 31) warp_sums[warp] = inclusive;
+  __syncthreads();
+  int2 before = carry;
+  int2 total = carry;
+  for (int i = 0; i < kScanThreads / 32; ++i) {
+    if (i < warp) {
+      before.x += warp_sums[i].x;
+      before.y += warp_sums[i].y;
+    }
+    total.x += warp_sums[i].x;
+    total.y += warp_sums[i].y;
+  }
+  __syncthreads();
+  carry = total;
+  return {before.x + inclusive.x - value.x, before.y + inclusive.y - value.y};
+}
+
+// One CTA: starts of segments and items, and the items. Lists are cut into equal parts.
+__global__ void __launch_bounds__(kScanThreads)
+    items_kernel(BlockListsParams params, int segments) {
+  __shared__ int2 warp_sums[kScanThreads / 32];
+  int2 carry = {0, 0};
+  for (int base = 0; base < segments; base += kScanThreads) {
+    const int segment = base + static_cast<int>(threadIdx.x);
+    const int count = segment < segments ? params.segment_start[segment] : 0;
+    const int parts = (count + kItemTokens - 1) / kItemTokens;
+    const int2 start = scan_pair({count, parts}, warp_sums, carry);
+    if (segment >= segments) continue;
+    params.segment_start[segment] = start.x;
+    params.segment_item_start[segment] = start.y;
+    const int part_tokens = parts == 0 ? 0 : ((count + parts - 1) / parts + 31) / 32 * 32;
+    for (int part = 0; part < parts; ++part) {
+      const int begin = min(count, part * part_tokens);
+      const int end = min(count, begin + part_tokens);
+      params.items[start.y + part] = {segment, start.x + begin, start.x + end, 0};
+    }
+  }
+  if (threadIdx.x == 0) {
+    params.segment_start[segments] = carry.x;
+    params.segment_item_start[segments] = carry.y;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams params, int blocks) {
+  extern __shared__ uint32_t bitmap[];
+  const Position at = position(params.shape);
+  fill_bitmap(params, at, blocks, bitmap);
+  const int32_t* offsets =
+      params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
+  const int32_t* starts = params.segment_start + static_cast<int64_t>(blockIdx.y) * blocks;
+  for (int i = threadIdx.x; i < kChunk * kSlots; i += kThreads) {
+    const int local = i / kSlots;
+    const int slot = i % kSlots;
+    const int token = at.chunk * kChunk + local;
+    if (token >= params.shape.sequence || token < params.first_token) continue;
+    const int block = token_slots(params, at, token)[slot];
+    if (block < 0) continue;
+    const uint32_t* words = bitmap + block * kWords;
+    int rank = __popc(words[local / 32] & ((1u << (local % 32)) - 1u));
+    for (int word = 0; word < local / 32; ++word)
+      rank += __popc(words[word]);
+    params.entries[starts[block] + offsets[block] + rank] = token * kSlots + slot;
+  }
+}
+
+} // namespace
+
+int block_lists_segments(const AttentionShape& shape) {
+  return shape.batch * shape.groups * block_count(shape.sequence);
+}
+
+int block_lists_item_capacity(const AttentionShape& shape) {
+  const int64_t pairs = int64_t{shape.batch} * shape.sequence * shape.groups * kSlots;
+  return static_cast<int>(pairs / kItemTokens) + block_lists_segments(shape);
+}
+
+std::size_t block_lists_chunk_count_size(const AttentionShape& shape) {
+  return static_cast<std::size_t>(block_lists_segments(shape)) * chunk_count(shape);
+}
+
+cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int64_t pairs = int64_t{shape.batch} * shape.sequence * shape.groups * kSlots;
+  if (pairs <= 0 || pairs > INT32_MAX || shape.sequence > kMaxSequence)
+    return cudaErrorInvalidValue;
+  const int blocks = block_count(shape.sequence);
+  const int chunks = chunk_count(shape);
+  const int segments = block_lists_segments(shape);
+  const int bitmap_bytes = blocks * kWords * static_cast<int>(sizeof(uint32_t));
+  for (const void* kernel : {reinterpret_cast<const void*>(count_kernel),
+                             reinterpret_cast<const void*>(scatter_kernel)}) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bitmap_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(shape.batch * shape.groups));
+  count_kernel<<<grid, kThreads, static_cast<unsigned>(bitmap_bytes), stream>>>(params, blocks);
+  chunk_offsets_kernel<<<(segments + 127) / 128, 128, 0, stream>>>(params, blocks, chunks,
+                                                                   segments);
+  items_kernel<<<1, kScanThreads, 0, stream>>>(params, segments);
+  scatter_kernel<<<grid, kThreads, static_cast<unsigned>(bitmap_bytes), stream>>>(params, blocks);
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

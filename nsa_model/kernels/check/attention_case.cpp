@@ -1,0 +1,152 @@
+#include "nsa_model/kernels/check/attention_case.h"
+
+#include <algorithm>
+#include <random>
+
+#include "nsa_model/kernels/check/measure.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+// Causal blocks of every token, drawn at random; ascending, -1 at the end. Token 5 of each sequence
+// keeps only its own block when that is possible, so that short lists occur.
+std::vector<int32_t> random_indices(const CaseOptions& options) {
+  const AttentionShape& shape = options.shape;
+  std::mt19937_64 random(options.seed);
+  std::vector<int32_t> indices(
+      static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups * kSlots, -1);
+  std::vector<int32_t> shared;
+  std::vector<int32_t> blocks;
+  for (std::size_t row = 0; row < indices.size() / kSlots; ++row) {
+    const int token = static_cast<int>(row / shape.groups % shape.sequence);
+    const int own = token / kBlock;
+    blocks.clear();
+    if (options.selection == Selection::kHotBlock && token % kBlock != 0 && token > 0) {
+      blocks = shared;
+      blocks.resize(std::min<std::size_t>(blocks.size(), 16));
+    } else {
+      for (int block = 0; block < own; ++block)
+        blocks.push_back(block);
+      std::shuffle(blocks.begin(), blocks.end(), random);
+      blocks.resize(std::min<std::size_t>(blocks.size(), kSlots - 2));
+      blocks.push_back(own);
+      if (own > 0 && options.selection == Selection::kHotBlock) blocks.push_back(0);
+      if (token % 97 == 5) blocks.assign(1, own);
+    }
+    std::sort(blocks.begin(), blocks.end());
+    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+    if (token % kBlock == 0) shared = blocks;
+    std::copy(blocks.begin(), blocks.end(),
+              indices.begin() + static_cast<std::ptrdiff_t>(row) * kSlots);
+  }
+  return indices;
+}
+
+} // namespace
+
+AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_options) {
+  const AttentionShape& shape = options.shape;
+  const std::size_t group_rows =
+      static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
+  rows = group_rows * kHeadsPerGroup;
+  key_count = group_rows * kHeadDim;
+  cmp_count = static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) *
+              shape.groups * kHeadDim;
+  for (DeviceBuffer<__nv_bfloat16>* buffer : {&q, &d_out, &out, &d_q}) {
+    *buffer = DeviceBuffer<__nv_bfloat16>(rows * kHeadDim);
+  }
+  fill_normal(q.get(), q.size(), options.query_deviation, options.seed * 16);
+  fill_normal(d_out.get(), d_out.size(), 1.0f, options.seed * 16 + 1);
+  for (int branch = 0; branch < kBranches; ++branch) {
+    for (DeviceBuffer<__nv_bfloat16>* buffer :
+         {&k[branch], &v[branch], &d_k[branch], &d_v[branch]}) {
+      *buffer = DeviceBuffer<__nv_bfloat16>(key_count);
+    }
+    branch_out[branch] = DeviceBuffer<__nv_bfloat16>(rows * kHeadDim);
+    branch_lse[branch] = DeviceBuffer<float>(rows);
+    // Means of 32 independent keys are small; larger ones keep the compressed scores spread.
+    const float deviation = options.key_deviation * (branch == 0 ? 4.0f : 1.0f);
+    fill_normal(k[branch].get(), key_count, deviation, options.seed * 16 + 2 + 2 * branch);
+    fill_normal(v[branch].get(), key_count, 1.0f, options.seed * 16 + 3 + 2 * branch);
+  }
+  k_cmp = DeviceBuffer<__nv_bfloat16>(std::max<std::size_t>(cmp_count, 1));
+  v_cmp = DeviceBuffer<__nv_bfloat16>(std::max<std::size_t>(cmp_count, 1));
+  gates = DeviceBuffer<float>(rows * 3);
+  d_gates = DeviceBuffer<float>(rows * 3);
+  fill_uniform(gates.get(), gates.size(), 0.05f, 1.0f, options.seed * 16 + 9);
+  indices = DeviceBuffer<int32_t>(group_rows * kSlots);
+  if (options.selection == Selection::kRandom || options.selection == Selection::kHotBlock) {
+    indices.from_host(random_indices(options));
+  }
+  lists = DeviceBuffer<char>(fused_list_bytes(shape));
+  workspace = DeviceBuffer<char>(
+      std::max(fused_forward_workspace_bytes(shape), fused_backward_workspace_bytes(shape)));
+}
+
+FusedInputs AttentionCase::inputs() const {
+  FusedInputs inputs;
+  inputs.shape = options.shape;
+  inputs.q = q.get();
+  for (int branch = 0; branch < kBranches; ++branch) {
+    inputs.k[branch] =
+        options.branch_on[branch] ? (branch == 0 ? k_cmp.get() : k[branch].get()) : nullptr;
+    inputs.v[branch] = branch == 0 ? v_cmp.get() : v[branch].get();
+  }
+  inputs.pool_k = k[0].get();
+  inputs.pool_v = v[0].get();
+  inputs.gates = gates.get();
+  inputs.indices_given = options.selection != Selection::kScored;
+  inputs.given_prefix_is_dense = options.selection == Selection::kGiven;
+  return inputs;
+}
+
+FusedSaved AttentionCase::saved() const {
+  FusedSaved saved;
+  for (int branch = 0; branch < kBranches; ++branch) {
+    saved.branch_out[branch] = branch_out[branch].get();
+    saved.branch_lse[branch] = branch_lse[branch].get();
+  }
+  saved.indices = indices.get();
+  saved.lists = lists.get();
+  return saved;
+}
+
+FusedGradients AttentionCase::gradients() const {
+  FusedGradients gradients;
+  gradients.d_out = d_out.get();
+  gradients.d_q = d_q.get();
+  for (int branch = 0; branch < kBranches; ++branch) {
+    gradients.d_k[branch] = d_k[branch].get();
+    gradients.d_v[branch] = d_v[branch].get();
+  }
+  gradients.d_gates = d_gates.get();
+  return gradients;
+}
+
+void AttentionCase::forward(cudaStream_t stream) {
+  cuda_check(launch_fused_forward(inputs(), saved(), out.get(), workspace.get(), stream),
+             "fused forward");
+}
+void AttentionCase::backward(cudaStream_t stream) {
+  cuda_check(launch_fused_backward(inputs(), saved(), gradients(), workspace.get(), stream),
+             "fused backward");
+}
+
+void AttentionCase::poison() {
+  out.poison();
+  d_q.poison();
+  for (int branch = 0; branch < kBranches; ++branch) {
+    branch_out[branch].poison();
+    branch_lse[branch].poison();
+    d_k[branch].poison();
+    d_v[branch].poison();
+  }
+  k_cmp.poison();
+  v_cmp.poison();
+  d_gates.poison();
+  if (options.selection == Selection::kScored) indices.poison();
+  lists.poison();
+  workspace.poison();
+}
+
+} // namespace nsa::kernels::check

@@ -1,0 +1,53 @@
+#pragma once
+// One attention problem on the device with every buffer that the fused kernels take, poisoned
+// before use.
+
+#include <cuda_bf16.h>
+
+#include <string>
+
+#include "nsa_model/kernels/check/device.h"
+#include "nsa_model/kernels/fused/fused.h"
+
+namespace nsa::kernels::check {
+
+enum class Selection {
+  kScored,   // by launch_selection
+  kGiven,    // the caller copies indices that launch_selection made
+  kRandom,   // any causal blocks, the own one included
+  kHotBlock, // as kRandom, but every token takes block 0 and its neighbours take the same blocks
+};
+
+struct CaseOptions {
+  AttentionShape shape;
+  Selection selection = Selection::kScored;
+  float query_deviation = 1.0f; // large: one-hot probabilities
+  float key_deviation = 1.0f;   // 0: all scores equal
+  uint64_t seed = 1;
+  bool branch_on[kBranches] = {true, true, true};
+};
+
+struct AttentionCase {
+  explicit AttentionCase(const CaseOptions& options);
+
+  FusedInputs inputs() const;
+  FusedSaved saved() const;
+  FusedGradients gradients() const;
+  void forward(cudaStream_t stream = nullptr);
+  void backward(cudaStream_t stream = nullptr);
+  void poison(); // everything that the kernels write
+
+  CaseOptions options;
+  std::size_t rows;      // batch * sequence * groups * 6
+  std::size_t key_count; // elements of a K tensor
+  std::size_t cmp_count; // elements of a compressed K tensor
+  DeviceBuffer<__nv_bfloat16> q, d_out, out, d_q;
+  DeviceBuffer<__nv_bfloat16> k[kBranches], v[kBranches], d_k[kBranches], d_v[kBranches];
+  DeviceBuffer<__nv_bfloat16> k_cmp, v_cmp;
+  DeviceBuffer<__nv_bfloat16> branch_out[kBranches];
+  DeviceBuffer<float> branch_lse[kBranches], gates, d_gates;
+  DeviceBuffer<int32_t> indices;
+  DeviceBuffer<char> lists, workspace;
+};
+
+} // namespace nsa::kernels::check

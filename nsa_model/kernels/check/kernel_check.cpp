@@ -1,0 +1,482 @@
+// Checks the attention kernels against float64 on the device, and times them.
+//
+//   nsa-kernel-check check             all correctness cases; exit code 1 when one fails
+//   nsa-kernel-check long S            one long sequence against float64 (minutes of oracle at
+//   128K) nsa-kernel-check repeat S N        N runs that must give the same bits nsa-kernel-check
+//   bench S [S ...]   median times over 32,768 tokens (65,536 at 64K), forward and backward
+//   nsa-kernel-check once S            one forward and backward, for profilers and
+//   compute-sanitizer
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "nsa_model/kernels/check/attention_case.h"
+#include "nsa_model/kernels/check/measure.h"
+#include "nsa_model/kernels/check/reference_case.h"
+#include "nsa_model/kernels/oracle/oracle.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+// Issue of the project: RMSE ratio to float64 of outputs and gradients. BF16 rounding of a result
+// alone is 0.17 %.
+constexpr double kOutputTolerance = 0.005;
+constexpr double kGradientTolerance = 0.01;
+
+int failures = 0;
+
+void verdict(const char* what, const ErrorNorm& norm, double tolerance) {
+  const bool good = norm.invalid == 0 && norm.relative <= tolerance;
+  if (!good) ++failures;
+  std::printf("  %-10s %s relative %.5f worst %.4f invalid %zu\n", what, good ? "ok  " : "FAIL",
+              norm.relative, norm.worst, norm.invalid);
+}
+void expect(const char* what, bool good) {
+  if (good) return;
+  ++failures;
+  std::printf("  %-10s FAIL\n", what);
+}
+
+struct BranchOracle {
+  DeviceBuffer<double> out, lse, d_q, d_k, d_v;
+  OracleParams params;
+
+  BranchOracle(const AttentionCase& c, int branch) {
+    const std::size_t keys = branch == 0 ? c.cmp_count : c.key_count;
+    out = DeviceBuffer<double>(c.rows * kHeadDim);
+    lse = DeviceBuffer<double>(c.rows);
+    d_q = DeviceBuffer<double>(c.rows * kHeadDim);
+    d_k = DeviceBuffer<double>(keys);
+    d_v = DeviceBuffer<double>(keys);
+    params.shape = c.options.shape;
+    params.branch = static_cast<Branch>(branch);
+    params.q = c.q.get();
+    params.k = branch == 0 ? c.k_cmp.get() : c.k[branch].get();
+    params.v = branch == 0 ? c.v_cmp.get() : c.v[branch].get();
+    params.indices = c.indices.get();
+    params.out = out.get();
+    params.lse = lse.get();
+    params.d_out = c.d_out.get();
+    params.gates = c.gates.get();
+    params.d_q = d_q.get();
+    params.d_k = d_k.get();
+    params.d_v = d_v.get();
+    cuda_check(launch_oracle_forward(params, nullptr), "oracle forward");
+    cuda_check(launch_oracle_backward(params, nullptr), "oracle backward");
+  }
+};
+
+float to_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+// Pooled keys against float64 on the CPU.
+ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
+                        const std::vector<__nv_bfloat16>& pooled, const AttentionShape& shape) {
+  const std::size_t width = static_cast<std::size_t>(shape.groups) * kHeadDim;
+  const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
+  double difference = 0.0;
+  double norm = 0.0;
+  for (std::size_t i = 0; i < pooled.size() && compressed > 0; ++i) {
+    const std::size_t batch = i / width / compressed;
+    const std::size_t start = i / width % compressed * kCompressStride;
+    double mean = 0.0;
+    for (std::size_t t = 0; t < kCompressLength; ++t) {
+      mean += to_float(fine[(batch * shape.sequence + start + t) * width + i % width]);
+    }
+    mean /= kCompressLength;
+    difference += std::pow(to_float(pooled[i]) - mean, 2);
+    norm += mean * mean;
+  }
+  ErrorNorm result;
+  result.relative = norm > 0.0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+  result.invalid = std::isfinite(result.relative) ? 0 : 1;
+  return result;
+}
+
+// The gradient of pooling of a float64 gradient, on the CPU.
+std::vector<double> unpool(const std::vector<double>& pooled, const AttentionShape& shape) {
+  const std::size_t width = static_cast<std::size_t>(shape.groups) * kHeadDim;
+  const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
+  std::vector<double> fine(static_cast<std::size_t>(shape.batch) * shape.sequence * width, 0.0);
+  for (std::size_t i = 0; i < pooled.size() && compressed > 0; ++i) {
+    const std::size_t batch = i / width / compressed;
+    const std::size_t start = i / width % compressed * kCompressStride;
+    for (std::size_t t = 0; t < kCompressLength; ++t) {
+      fine[(batch * shape.sequence + start + t) * width + i % width] += pooled[i] / kCompressLength;
+    }
+  }
+  return fine;
+}
+
+// Invariants of the selection, and that no block was left out whose score is clearly above one
+// taken.
+void check_selection(const AttentionCase& c, const BranchOracle& compressed) {
+  const AttentionShape& shape = c.options.shape;
+  const int blocks = block_count(shape.sequence);
+  const std::size_t group_rows = c.rows / kHeadsPerGroup;
+  DeviceBuffer<double> device_scores(group_rows * static_cast<std::size_t>(blocks));
+  OracleScoresParams params;
+  params.shape = shape;
+  params.q = c.q.get();
+  params.k_cmp = c.k_cmp.get();
+  params.lse = compressed.lse.get();
+  params.scores = device_scores.get();
+  cuda_check(launch_oracle_scores(params, nullptr), "oracle scores");
+  const std::vector<double> scores = device_scores.to_host();
+  const std::vector<int32_t> indices = c.indices.to_host();
+  std::size_t broken = 0;
+  std::size_t wrong = 0;
+  std::size_t swapped = 0; // within rounding of the cut
+  for (std::size_t row = 0; row < group_rows; ++row) {
+    const int token =
+        static_cast<int>(row / static_cast<std::size_t>(shape.groups)) % shape.sequence;
+    const int own = token / kBlock;
+    const int32_t* slots = &indices[row * kSlots];
+    const int expected = std::min(kSlots, own + 1);
+    std::vector<bool> taken(static_cast<std::size_t>(blocks), false);
+    bool good = true;
+    for (int i = 0; i < kSlots; ++i) {
+      good = good &&
+             (i < expected ? slots[i] >= 0 && slots[i] <= own && (i == 0 || slots[i] > slots[i - 1])
+                           : slots[i] == -1);
+      if (good && i < expected) taken[static_cast<std::size_t>(slots[i])] = true;
+    }
+    good = good && taken[0] && taken[static_cast<std::size_t>(own)] &&
+           taken[static_cast<std::size_t>(std::max(0, own - 1))];
+    if (!good) {
+      ++broken;
+      continue;
+    }
+    const double* score = &scores[row * static_cast<std::size_t>(blocks)];
+    double least_taken = INFINITY;
+    double most_left = -INFINITY;
+    double most = 0.0;
+    bool tie_upwards = false; // a left-out block equals a taken one of higher number
+    for (int b = 1; b <= own - 2; ++b) {
+      most = std::max(most, score[b]);
+      if (taken[static_cast<std::size_t>(b)]) {
+        least_taken = std::min(least_taken, score[b]);
+      } else {
+        most_left = std::max(most_left, score[b]);
+      }
+    }
+    if (c.options.key_deviation == 0.0f && own >= kSlots) { // all equal: exactly the lowest blocks
+      for (int b = 1; b <= kSlots - 3; ++b)
+        tie_upwards = tie_upwards || !taken[static_cast<std::size_t>(b)];
+    }
+    if (most_left > least_taken) {
+      if (most_left - least_taken <= 2e-3 * most) {
+        ++swapped;
+      } else {
+        ++wrong;
+      }
+    }
+    if (tie_upwards) ++wrong;
+  }
+  std::printf("  selection  %s rows %zu broken %zu wrong %zu within rounding %zu\n",
+              broken + wrong == 0 ? "ok  " : "FAIL", group_rows, broken, wrong, swapped);
+  if (broken + wrong > 0) ++failures;
+}
+
+template <typename T> bool same(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+void run_case(const char* name, const CaseOptions& options) {
+  std::printf("%s: batch %d sequence %d groups %d\n", name, options.shape.batch,
+              options.shape.sequence, options.shape.groups);
+  AttentionCase c(options);
+  c.forward();
+  cuda_check(cudaDeviceSynchronize(), "forward");
+  c.workspace.poison(); // the backward may not lean on what the forward left there
+  c.backward();
+  cuda_check(cudaDeviceSynchronize(), "backward");
+
+  if (options.branch_on[0])
+    verdict("k~", pooling_error(c.k[0].to_host(), c.k_cmp.to_host(), options.shape), 0.003);
+  if (options.branch_on[0])
+    verdict("v~", pooling_error(c.v[0].to_host(), c.v_cmp.to_host(), options.shape), 0.003);
+  Reference gated_out;
+  Reference d_q;
+  gated_out.gates = c.gates.get();
+  std::vector<BranchOracle> oracles;
+  const char* names[kBranches][5] = {{"o_cmp", "lse_cmp", "dk_cmp", "dv_cmp", "dgate_cmp"},
+                                     {"o_slc", "lse_slc", "dk_slc", "dv_slc", "dgate_slc"},
+                                     {"o_win", "lse_win", "dk_win", "dv_win", "dgate_win"}};
+  for (int branch = 0; branch < kBranches; ++branch) {
+    oracles.emplace_back(c, branch);
+    const BranchOracle& oracle = oracles.back();
+    if (!options.branch_on[branch]) continue;
+    gated_out.parts[branch] = oracle.out.get();
+    d_q.parts[branch] = oracle.d_q.get();
+    Reference out;
+    out.parts[0] = oracle.out.get();
+    Reference lse;
+    lse.parts[0] = oracle.lse.get();
+    verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * kHeadDim),
+            kOutputTolerance);
+    verdict(names[branch][1], error_norm(c.branch_lse[branch].get(), lse, c.rows), 1e-4);
+    Reference d_k;
+    Reference d_v;
+    DeviceBuffer<double> fine_k;
+    DeviceBuffer<double> fine_v;
+    d_k.parts[0] = oracle.d_k.get();
+    d_v.parts[0] = oracle.d_v.get();
+    if (branch == 0) {
+      fine_k = DeviceBuffer<double>(c.key_count);
+      fine_v = DeviceBuffer<double>(c.key_count);
+      fine_k.from_host(unpool(oracle.d_k.to_host(), options.shape));
+      fine_v.from_host(unpool(oracle.d_v.to_host(), options.shape));
+      d_k.parts[0] = fine_k.get();
+      d_v.parts[0] = fine_v.get();
+    }
+    // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
+    // is judged.
+    const bool degenerate = options.key_deviation == 0.0f;
+    verdict(names[branch][2], error_norm(c.d_k[branch].get(), d_k, c.key_count),
+            degenerate ? 0.05 : kGradientTolerance);
+    verdict(names[branch][3], error_norm(c.d_v[branch].get(), d_v, c.key_count),
+            kGradientTolerance);
+  }
+  verdict("out", error_norm(c.out.get(), gated_out, c.rows * kHeadDim), kOutputTolerance);
+  verdict("dq", error_norm(c.d_q.get(), d_q, c.rows * kHeadDim), kGradientTolerance);
+  { // d_gate = <d_out, o_branch>, from what the kernels rounded o to
+    const std::vector<float> got = c.d_gates.to_host();
+    const std::vector<__nv_bfloat16> d_out = c.d_out.to_host();
+    ErrorNorm norm;
+    double difference = 0.0;
+    double size = 0.0;
+    for (int branch = 0; branch < kBranches; ++branch) {
+      const std::vector<double> out = oracles[static_cast<std::size_t>(branch)].out.to_host();
+      for (std::size_t row = 0; row < c.rows; ++row) {
+        double expected = 0.0;
+        for (std::size_t i = 0; i < kHeadDim; ++i) {
+          expected += out[row * kHeadDim + i] * to_float(d_out[row * kHeadDim + i]);
+        }
+        if (!options.branch_on[branch]) expected = 0.0;
+        const double error = got[row * 3 + static_cast<std::size_t>(branch)] - expected;
+        if (!std::isfinite(error)) ++norm.invalid;
+        difference += error * error;
+        size += expected * expected;
+      }
+    }
+    norm.relative = std::sqrt(difference / size);
+    verdict("dgates", norm, kOutputTolerance);
+  }
+  constexpr int kLongestScored = 16384; // all scores of longer ones would take gigabytes
+  if (options.selection == Selection::kScored && options.branch_on[1] &&
+      options.shape.sequence <= kLongestScored) {
+    check_selection(c, oracles[0]);
+  }
+
+  // A second run over poisoned buffers gives the same bits.
+  const auto out = c.out.to_host();
+  const auto dq = c.d_q.to_host();
+  const auto indices = c.indices.to_host();
+  std::vector<std::vector<__nv_bfloat16>> keys;
+  for (int branch = 0; branch < kBranches; ++branch) {
+    keys.push_back(c.d_k[branch].to_host());
+    keys.push_back(c.d_v[branch].to_host());
+  }
+  c.poison();
+  c.forward();
+  c.workspace.poison();
+  c.backward();
+  bool equal =
+      same(out, c.out.to_host()) && same(dq, c.d_q.to_host()) && same(indices, c.indices.to_host());
+  for (int branch = 0; branch < kBranches; ++branch) {
+    if (!options.branch_on[branch]) continue;
+    equal = equal && same(keys[static_cast<std::size_t>(branch) * 2], c.d_k[branch].to_host()) &&
+            same(keys[static_cast<std::size_t>(branch) * 2 + 1], c.d_v[branch].to_host());
+  }
+  expect("repeat", equal);
+  std::fflush(stdout);
+}
+
+void run_reference_case(const char* name, const CaseOptions& options) {
+  std::printf("%s against the project's oracle: batch %d sequence %d groups %d\n", name,
+              options.shape.batch, options.shape.sequence, options.shape.groups);
+  for (const NamedError& error : compare_with_reference(options)) {
+    ErrorNorm norm;
+    norm.relative = error.relative;
+    norm.invalid = std::isfinite(error.relative) ? 0 : 1;
+    verdict(error.name, norm, error.gradient ? kGradientTolerance : kOutputTolerance);
+  }
+}
+
+int check_all() {
+  CaseOptions small;
+  small.shape = {1, 1101, 1};
+  run_reference_case("scored", small);
+  small.shape = {2, 210, 2};
+  small.selection = Selection::kRandom;
+  run_reference_case("random blocks", small);
+  const auto scored = [](const char* name, AttentionShape shape, float query = 1.0f,
+                         float key = 1.0f) {
+    CaseOptions options;
+    options.shape = shape;
+    options.query_deviation = query;
+    options.key_deviation = key;
+    options.seed = static_cast<uint64_t>(shape.sequence) + 1;
+    run_case(name, options);
+  };
+  const auto indexed = [](const char* name, AttentionShape shape, Selection selection) {
+    CaseOptions options;
+    options.shape = shape;
+    options.selection = selection;
+    run_case(name, options);
+  };
+  scored("one token", {1, 1, 2});
+  scored("no compressed token", {2, 31, 2});
+  scored("one compressed token", {1, 47, 2});
+  scored("odd", {3, 333, 2});
+  scored("one block over dense", {1, 1025, 1});
+  scored("scored", {2, 2048, 2});
+  scored("odd scored", {1, 3001, 2});
+  scored("sharp", {1, 2048, 2}, 12.0f);
+  scored("all equal", {1, 2048, 2}, 1.0f, 0.0f);
+  indexed("random blocks", {2, 1500, 2}, Selection::kRandom);
+  indexed("hot blocks", {1, 4096, 2}, Selection::kHotBlock);
+  for (int off = 0; off < kBranches; ++off) {
+    CaseOptions options;
+    options.shape = {1, 1300, 2};
+    options.branch_on[off] = false;
+    if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
+    run_case("branch off", options);
+  }
+  std::printf(failures == 0 ? "ALL GOOD\n" : "%d FAILURES\n", failures);
+  return failures == 0 ? 0 : 1;
+}
+
+// Runs one problem again and again; every run must give the same bits.
+int repeat(int sequence, int times) {
+  CaseOptions options;
+  options.shape = {1, sequence, 2};
+  AttentionCase c(options);
+  std::vector<__nv_bfloat16> first[4];
+  for (int run = 0; run < times; ++run) {
+    c.forward();
+    c.backward();
+    std::vector<__nv_bfloat16> now[4] = {c.out.to_host(), c.d_q.to_host(), c.d_k[1].to_host(),
+                                         c.d_v[0].to_host()};
+    for (int i = 0; i < 4; ++i) {
+      if (run == 0) first[i] = now[i];
+      if (same(first[i], now[i])) continue;
+      std::printf("run %d differs from the first\n", run);
+      return 1;
+    }
+  }
+  std::printf("%d runs of S %d gave the same bits\n", times, sequence);
+  return 0;
+}
+
+struct Timing {
+  double median;
+  double low;
+  double high;
+};
+template <typename Run> Timing time_of(Run run, int repeats) {
+  cudaEvent_t start;
+  cudaEvent_t stop;
+  cuda_check(cudaEventCreate(&start), "event");
+  cuda_check(cudaEventCreate(&stop), "event");
+  std::vector<double> times;
+  for (int i = 0; i < repeats + 3; ++i) {
+    cuda_check(cudaEventRecord(start), "record");
+    run();
+    cuda_check(cudaEventRecord(stop), "record");
+    cuda_check(cudaEventSynchronize(stop), "wait");
+    float milliseconds = 0.0f;
+    cuda_check(cudaEventElapsedTime(&milliseconds, start, stop), "elapsed");
+    if (i >= 3) times.push_back(static_cast<double>(milliseconds));
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
+}
+
+int bench(const std::vector<int>& sequences) {
+  std::printf("%7s %9s | %22s | %22s | %7s\n", "S", "part", "forward ms (p10-p90)",
+              "backward ms (p10-p90)", "sum");
+  for (const int sequence : sequences) {
+    const int tokens = std::max(32768, sequence);
+    for (int part = 0; part < 4; ++part) { // whole, then one branch each
+      const char* names[] = {"whole", "selected", "compr.", "window"};
+      CaseOptions options;
+      options.shape = {tokens / sequence, sequence, 2};
+      if (part > 0) {
+        for (bool& on : options.branch_on)
+          on = false;
+        options.branch_on[part == 1 ? 1 : part == 2 ? 0 : 2] = true;
+      }
+      if (part == 1) options.selection = Selection::kGiven;
+      AttentionCase c(options);
+      if (part == 1) { // scored indices, then the branch alone
+        CaseOptions all = options;
+        all.selection = Selection::kScored;
+        for (bool& on : all.branch_on)
+          on = true;
+        AttentionCase chooser(all);
+        chooser.forward();
+        c.indices.from_host(chooser.indices.to_host());
+      }
+      const Timing forward = time_of([&] { c.forward(); }, 20);
+      const Timing backward = time_of([&] { c.backward(); }, 20);
+      std::printf("%7d %9s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
+                  names[part], forward.median, forward.low, forward.high, backward.median,
+                  backward.low, backward.high, forward.median + backward.median);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  std::vector<int> sequences;
+  for (int i = 2; i < argc; ++i)
+    sequences.push_back(std::atoi(argv[i]));
+  if (mode == "check") return check_all();
+  if (mode == "long" && sequences.size() == 1) {
+    CaseOptions options;
+    options.shape = {1, sequences[0], 2};
+    run_case("long", options);
+    std::printf(failures == 0 ? "ALL GOOD\n" : "%d FAILURES\n", failures);
+    return failures == 0 ? 0 : 1;
+  }
+  if (mode == "repeat" && sequences.size() == 2) return repeat(sequences[0], sequences[1]);
+  if (mode == "bench" && !sequences.empty()) return bench(sequences);
+  if (mode == "once" && (sequences.size() == 1 || sequences.size() == 2)) {
+    CaseOptions options;
+    const int tokens = sequences.size() == 2 ? sequences[1] : 32768;
+    options.shape = {std::max(1, tokens / sequences[0]), sequences[0], 2};
+    AttentionCase c(options);
+    c.forward();
+    c.backward();
+    cuda_check(cudaDeviceSynchronize(), "once");
+    return 0;
+  }
+  std::fprintf(
+      stderr,
+      "usage: nsa-kernel-check check | long S | repeat S N | bench S [S ...] | once S [tokens]\n");
+  return 2;
+}
+
+} // namespace
+} // namespace nsa::kernels::check
+
+int main(int argc, char** argv) {
+  try {
+    return nsa::kernels::check::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,32 @@
+#pragma once
+// Random inputs and error norms on the device, for the kernel check program.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nsa::kernels::check {
+
+// Normal numbers of the given standard deviation, a function of (seed, index) alone.
+void fill_normal(__nv_bfloat16* target, std::size_t count, float deviation, uint64_t seed);
+// Uniform numbers in [low, high).
+void fill_uniform(float* target, std::size_t count, float low, float high, uint64_t seed);
+
+struct ErrorNorm {
+  double relative =
+      0.0; // ||value - reference|| / ||reference||; the plain norm when the reference is 0
+  double worst = 0.0;      // largest absolute difference
+  std::size_t invalid = 0; // NaN or infinite where the reference is not (equal infinities agree)
+};
+// `reference` may be the sum of up to three arrays (nullptr: absent), each weighted per row of 64
+// by gates[row * 3 + i] when gates is given.
+struct Reference {
+  const double* parts[3] = {nullptr, nullptr, nullptr};
+  const float* gates = nullptr;
+};
+ErrorNorm error_norm(const __nv_bfloat16* value, const Reference& reference, std::size_t count);
+ErrorNorm error_norm(const float* value, const Reference& reference, std::size_t count);
+
+} // namespace nsa::kernels::check

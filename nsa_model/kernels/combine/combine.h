@@ -1,0 +1,61 @@
+#pragma once
+// Joins results along a token: the partial results of the selected branch into its output, and the
+// three branches under their gates into the attention's output (Eq. 5). Forward and backward.
+// Memory-bound, fixed order of summation, no atomics.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+struct MergeParams {
+  AttentionShape shape;
+  const int32_t* indices;           // [batch, sequence, groups, 16]
+  int first_token = 0;              // tokens before it already have out_slc and lse_slc
+  const __nv_bfloat16* partial_out; // [batch, sequence, groups, 16, 6, 64]
+  const float* partial_lse;         // [batch, sequence, groups, 16, 8], base 2
+  __nv_bfloat16* out_slc;           // [batch, sequence, groups * 6, 64]; nullptr: branch off, zero
+  float* lse_slc;                   // [batch, sequence, groups * 6], natural
+  // All four, or none when only the selected branch is wanted.
+  const __nv_bfloat16* out_cmp; // as out_slc; nullptr: branch off, counts as zero
+  const __nv_bfloat16* out_win; // as out_slc; nullptr: branch off, counts as zero
+  const float* gates;           // [batch, sequence, groups * 6, 3]
+  __nv_bfloat16* out;           // as out_slc
+};
+cudaError_t launch_merge(const MergeParams& params, cudaStream_t stream);
+
+// Per (token, group) and branch, what a backward kernel needs of a query row: 8 floats each (6
+// used) of
+//   log2(sum of 2^(score * log2 e)) - log2(gate), so that 2^(score - it) is the gated probability,
+//   and delta = sum(d_out * out_branch).
+// +inf in the first marks rows without weight (no key, gate 0). One more row of +inf and 0 ends the
+// buffer: what padding rows of a tile point at.
+inline constexpr int kRowStatistics = 16;
+
+struct BackwardPrepareParams {
+  AttentionShape shape;
+  const __nv_bfloat16* d_out;         // [batch, sequence, groups * 6, 64]
+  const float* gates;                 // [batch, sequence, groups * 6, 3], >= 0; nullptr means 1
+  const __nv_bfloat16* branch_out[3]; // compressed, selected, window; nullptr: branch off
+  const float* branch_lse[3];         // [batch, sequence, groups * 6], natural
+  float* statistics[3]; // [batch * sequence * groups + 1, 16]; nullptr for a branch off
+  float* d_gates;       // as gates, all written; nullptr when not wanted
+};
+cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStream_t stream);
+
+struct MergeQueryGradientParams {
+  AttentionShape shape;
+  const int32_t* indices;          // as above; nullptr: no partials
+  int first_token = 0;             // tokens before it have no partials
+  const __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, 6, 64], to be multiplied by
+  float scale = 0.125f;            //   the softmax scale
+  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * 6, 64]
+  int addend_end[3];               // an addend counts for tokens before its end
+  __nv_bfloat16* d_q;              // [batch, sequence, groups * 6, 64]
+};
+cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
+                                        cudaStream_t stream);
+
+} // namespace nsa::kernels

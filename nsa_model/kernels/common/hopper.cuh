@@ -1,0 +1,186 @@
+#pragma once
+// Hopper building blocks: mbarriers, bulk tensor loads, wgmma and its operand descriptors. Device
+// code only. Everything is compiled away on targets without sm_90a, where launchers refuse to run.
+//
+// All shared tiles here have rows of 64 bf16 (128 bytes) in the 128-byte swizzle: the 16-byte chunk
+// c of row r lies at chunk c ^ (r & 7). Tiles start on 1024-byte boundaries (eight rows).
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define NSA_HOPPER_CODE 1
+#else
+#define NSA_HOPPER_CODE 0
+#endif
+
+namespace nsa::kernels {
+
+inline constexpr int kRowBytes = 128;
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+#ifndef NSA_ARRIVE_EVERY_LANE
+#define NSA_ARRIVE_EVERY_LANE 0
+#endif
+
+#if NSA_HOPPER_CODE
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// First 1024-byte boundary in dynamic shared memory. Pointer arithmetic only, so that the compiler
+// keeps knowing the address space.
+__device__ __forceinline__ uint8_t* align_tiles(uint8_t* raw) {
+  return raw + ((1024u - (shared_address(raw) & 1023u)) & 1023u);
+}
+
+// Byte offset of the 16-byte chunk `chunk` of row `row` inside a swizzled tile.
+__device__ __forceinline__ uint32_t swizzled(int row, int chunk) {
+  return static_cast<uint32_t>(row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+}
+
+// ---- mbarrier ----------------------------------------------------------------------------------
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// One lane arrives for its warp, after the warp's accesses. compute-sanitizer's racecheck does not
+// follow the order that __syncwarp gives, so a build for it lets every lane arrive
+// (-DNSA_ARRIVE_EVERY_LANE=1).
+#if NSA_ARRIVE_EVERY_LANE
+inline constexpr int kWarpArrivals = 32;
+__device__ __forceinline__ void warp_arrive(uint32_t barrier) {
+  barrier_arrive(barrier);
+}
+__device__ __forceinline__ void warp_expect(uint32_t barrier, uint32_t bytes) {
+  if (threadIdx.x % 32 == 0) {
+    barrier_expect(barrier, bytes);
+  } else {
+    barrier_arrive(barrier);
+  }
+}
+#else
+inline constexpr int kWarpArrivals = 1;
+__device__ __forceinline__ void warp_arrive(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+__device__ __forceinline__ void warp_expect(uint32_t barrier, uint32_t bytes) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_expect(barrier, bytes);
+}
+#endif
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "retry:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra retry;\n"
+               "}\n" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+}
+// Makes initialised barriers visible to the copy engine; follow with __syncthreads().
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Orders this thread's ordinary shared-memory accesses before later ones of wgmma and bulk copies.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Barrier among `threads` threads of the CTA under a hardware barrier id (1 to 15). The hardware
+// counts warps: one that came in two halves would count twice, so its lanes are brought together
+// first.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A position in a ring of stages: index of the stage and the phase parity of its barriers.
+template <int kStages> struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1u;
+    }
+  }
+};
+
+// ---- bulk copies -------------------------------------------------------------------------------
+// Loads a box of a 4-dimensional tensor; coordinates innermost first. Completes on `barrier`.
+__device__ __forceinline__ void load_box(uint32_t destination, const void* tensor_map, int c0,
+                                         int c1, int c2, int c3, uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination),
+               "l"(tensor_map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+// Copies `bytes` (a multiple of 16, both ends 16-byte aligned) of contiguous memory.
+__device__ __forceinline__ void load_bulk(uint32_t destination, const void* source, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+template <int kRegisters> __device__ __forceinline__ void registers_give_back() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters> __device__ __forceinline__ void registers_take() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- small arithmetic --------------------------------------------------------------------------
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float log2_approximate(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+// Stores four 8x8 matrices of bf16 from fragment layout, transposed: memory row i holds the column
+// i of the fragment. Lane 8m + i gives the address of row i of matrix m.
+__device__ __forceinline__ void store_matrix_transposed(uint32_t address, uint32_t a, uint32_t b,
+                                                        uint32_t c, uint32_t d) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
+__device__ __forceinline__ void store_matrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                             uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels

@@ -1,0 +1,48 @@
+#pragma once
+// Which attention shapes the hand-written kernels serve, and the constants of Native Sparse
+// Attention that they are compiled for (Yuan et al. 2025, section 4.1). A shape outside of them is
+// refused by `unsupported_reason`, never approximated. Pure functions, any thread.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nsa::kernels {
+
+inline constexpr int kHeadDim = 64;
+inline constexpr int kHeadsPerGroup = 6;
+inline constexpr int kCompressLength = 32;  // l, tokens of one compressed token
+inline constexpr int kCompressStride = 16;  // d, its stride
+inline constexpr int kBlock = 64;           // l', tokens of one selection block
+inline constexpr int kSlots = 16;           // n, selected blocks a token, forced ones included
+inline constexpr int kWindow = 512;         // keys of the sliding window, the token itself included
+inline constexpr int kMaxSequence = 131072; // bounds the scores that a CTA keeps in shared memory
+
+// Layouts that every kernel here shares (row-major, innermost last):
+//   q, out, d_out   bf16 [batch, sequence, groups * 6, 64]
+//   k, v            bf16 [batch, keys, groups, 64]   keys = sequence, or compressed_count(sequence)
+//   lse             fp32 [batch, sequence, groups * 6], natural logarithm, -inf where a row sees no
+//   key gates           fp32 [batch, sequence, groups * 6, 3] in the order compressed, selected,
+//   window
+struct AttentionShape {
+  int batch = 0;
+  int sequence = 0;
+  int groups = 0;
+};
+
+// Number of compressed tokens of a sequence (Eq. 7): 0 below one whole compression block.
+constexpr int compressed_count(int sequence) {
+  return sequence < kCompressLength ? 0 : (sequence - kCompressLength) / kCompressStride + 1;
+}
+constexpr int block_count(int sequence) {
+  return (sequence + kBlock - 1) / kBlock;
+}
+
+// nullptr when served; otherwise a sentence that says what is supported. `compute_capability` is
+// 10 * major + minor of the device.
+const char* unsupported_reason(int compute_capability, int query_heads, int groups, int head_dim,
+                               int sequence, int compress_length, int compress_stride, int block,
+                               int slots, int window);
+
+} // namespace nsa::kernels

@@ -1,0 +1,89 @@
+#include "nsa_model/kernels/common/tensor_map.h"
+
+#include <atomic>
+#include <cstdint>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+EncodeTiled encode_function() {
+  static const EncodeTiled function = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &found) != cudaSuccess ||
+        found != cudaDriverEntryPointSuccess) {
+      entry = nullptr;
+    }
+    return reinterpret_cast<EncodeTiled>(entry);
+  }();
+  return function;
+}
+
+cudaError_t encode(CUtensorMap* map, const __nv_bfloat16* tensor, const cuuint64_t (&sizes)[4],
+                   const cuuint64_t (&strides)[3], const cuuint32_t (&box)[4]) {
+  const EncodeTiled function = encode_function();
+  if (function == nullptr) return cudaErrorNotSupported;
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult result =
+      function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<__nv_bfloat16*>(tensor), sizes,
+               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+constexpr cuuint64_t kRow = kHeadDim * sizeof(__nv_bfloat16);
+
+// Attributes of the current device are asked for once a device.
+constexpr int kMaxDevices = 64;
+int cached_attribute(std::atomic<int> (&cache)[kMaxDevices], cudaDeviceAttr attribute) {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) return 0;
+  int value = cache[device].load(std::memory_order_relaxed);
+  if (value == 0) {
+    if (cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess) return 0;
+    cache[device].store(value, std::memory_order_relaxed);
+  }
+  return value;
+}
+
+} // namespace
+
+cudaError_t make_token_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
+                                 int tokens, int heads, int box_tokens, int box_heads) {
+  const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);
+  return encode(
+      map, tensor,
+      {kHeadDim, static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(tokens),
+       static_cast<cuuint64_t>(batch)},
+      {kRow, row, row * static_cast<cuuint64_t>(tokens)},
+      {kHeadDim, static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_tokens), 1});
+}
+
+cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
+                                int tokens, int heads, int box_tokens, int box_heads) {
+  const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);
+  return encode(
+      map, tensor,
+      {kHeadDim, static_cast<cuuint64_t>(tokens), static_cast<cuuint64_t>(heads),
+       static_cast<cuuint64_t>(batch)},
+      {row, kRow, row * static_cast<cuuint64_t>(tokens)},
+      {kHeadDim, static_cast<cuuint32_t>(box_tokens), static_cast<cuuint32_t>(box_heads), 1});
+}
+
+int multiprocessor_count() {
+  static std::atomic<int> cache[kMaxDevices];
+  return cached_attribute(cache, cudaDevAttrMultiProcessorCount);
+}
+
+cudaError_t require_hopper() {
+  static std::atomic<int> cache[kMaxDevices];
+  return cached_attribute(cache, cudaDevAttrComputeCapabilityMajor) == 9 ? cudaSuccess
+                                                                         : cudaErrorNotSupported;
+}
+
+} // namespace nsa::kernels

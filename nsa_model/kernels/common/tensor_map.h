@@ -1,0 +1,29 @@
+#pragma once
+// Descriptors of the tensors that the bulk copy engine reads. Made on the host at launch (about a
+// microsecond each) and passed to kernels by value. Reached through the CUDA runtime, so that
+// nothing links the driver library. Any thread.
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+namespace nsa::kernels {
+
+// Boxes of `box_tokens` x `box_heads` rows of 64 from a bf16 tensor [batch, tokens, heads, 64],
+// swizzled by 128 bytes; tokens past the end of a sequence read as zeros. Coordinates: (0, head,
+// token, batch).
+cudaError_t make_token_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
+                                 int tokens, int heads, int box_tokens, int box_heads);
+
+// The same tensor with boxes whose rows run over tokens first and heads second.
+// Coordinates: (0, token, head, batch).
+cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
+                                int tokens, int heads, int box_tokens, int box_heads);
+
+// Number of multiprocessors of the current device (cached), or 0 when it cannot be read.
+int multiprocessor_count();
+
+// cudaErrorNotSupported unless the current device has compute capability 9.0.
+cudaError_t require_hopper();
+
+} // namespace nsa::kernels

@@ -1,0 +1,47 @@
+#pragma once
+// Eight neighbouring bf16 (16 bytes) as FP32 values: what a thread of a memory-bound kernel owns.
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace nsa::kernels {
+
+inline constexpr int kVector = 8;
+
+struct Eight {
+  float values[kVector];
+};
+
+// sum += factor * source[0..7]; `source` is 16-byte aligned.
+__device__ __forceinline__ void accumulate(Eight& sum, const __nv_bfloat16* source, float factor) {
+  const uint4 packed = *reinterpret_cast<const uint4*>(source);
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum.values[2 * i] = fmaf(factor, __uint_as_float(words[i] << 16), sum.values[2 * i]);
+    sum.values[2 * i + 1] =
+        fmaf(factor, __uint_as_float(words[i] & 0xFFFF0000u), sum.values[2 * i + 1]);
+  }
+}
+__device__ __forceinline__ void accumulate(Eight& sum, const float* source, float factor) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 four = *reinterpret_cast<const float4*>(source + 4 * i);
+    sum.values[4 * i] = fmaf(factor, four.x, sum.values[4 * i]);
+    sum.values[4 * i + 1] = fmaf(factor, four.y, sum.values[4 * i + 1]);
+    sum.values[4 * i + 2] = fmaf(factor, four.z, sum.values[4 * i + 2]);
+    sum.values[4 * i + 3] = fmaf(factor, four.w, sum.values[4 * i + 3]);
+  }
+}
+__device__ __forceinline__ void store(__nv_bfloat16* target, const Eight& eight) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(eight.values[2 * i], eight.values[2 * i + 1]);
+    words[i] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  *reinterpret_cast<uint4*>(target) = {words[0], words[1], words[2], words[3]};
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,327 @@
+#pragma once
+// wgmma m64nNk16, bf16 operands and fp32 accumulators, for the tile widths used here.
+//
+// Accumulator layout (PTX ISA, wgmma .m64nN): warp w of the warpgroup owns rows 16w .. 16w+15; a
+// lane holds, for each j < N/8, acc[4j..4j+1] = row lane/4, columns 8j + 2(lane%4) + {0,1}, and
+// acc[4j+2..4j+3] = the same columns of row lane/4 + 8.
+//
+// "Major" says which dimension runs along the 128-byte rows of the tile: K (the contracted one) or
+// MN.
+
+#include "nsa_model/kernels/common/hopper.cuh"
+
+namespace nsa::kernels {
+
+enum class Major : int { kK = 0, kMN = 1 };
+
+#if NSA_HOPPER_CODE
+
+// Descriptor of a swizzled tile with rows of 128 bytes. Groups of eight rows lie 1024 bytes apart,
+// along M or N for a K-major operand and along K for an MN-major one (which is at most 64 wide
+// here, so that the other stride is never used). The upper word is the same for all; arithmetic on
+// the lower word alone stays in the uniform registers that wgmma takes its descriptors from.
+#define NSA_DESCRIPTOR_HIGH "0x40000040"
+__device__ __forceinline__ uint32_t tile_descriptor(uint32_t address) {
+  return ((address & 0x3FFFF) >> 4) | (1u << 16);
+}
+// What a descriptor advances by for the next 16 elements of K.
+template <Major kMajor> __device__ constexpr uint32_t step_k16() {
+  return kMajor == Major::kK ? 2 : 128; // 32 bytes along the row, or 16 rows of 128 bytes
+}
+// The same value in every lane, and known to the compiler as such.
+__device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(~0u, value, 0);
+}
+
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending> __device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving uses of accumulators across the wait that makes them valid.
+template <int kCount> __device__ __forceinline__ void pin(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    asm volatile("" : "+f"(values[i])::"memory");
+}
+template <int kCount> __device__ __forceinline__ void pin(uint32_t (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    asm volatile("" : "+r"(values[i])::"memory");
+}
+
+template <int kN> struct Wgmma;
+
+template <> struct Wgmma<48> {
+  // d = A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared_first(float (&d)[24], uint32_t a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
+                 "mov.b64 da, {%24, " NSA_DESCRIPTOR_HIGH
+                 "};\nmov.b64 db, {%25, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23"
+                 "}, da, db, p, 1, 1, %26, %27;\n}\n"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
+                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
+                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
+                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23])
+                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d += A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared(float (&d)[24], uint32_t a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 da, {%24, " NSA_DESCRIPTOR_HIGH
+                 "};\nmov.b64 db, {%25, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23"
+                 "}, da, db, p, 1, 1, %26, %27;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d = A B with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k +
+  // 8).
+  template <Major kB>
+  static __device__ __forceinline__ void registers_first(float (&d)[24], const uint32_t* a,
+                                                         uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
+                 "mov.b64 db, {%28, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23"
+                 "}, {%24, %25, %26, %27}, db, p, 1, 1, %29;\n}\n"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
+                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
+                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
+                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+  // d += A B, likewise.
+  template <Major kB>
+  static __device__ __forceinline__ void registers(float (&d)[24], const uint32_t* a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 db, {%28, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23"
+                 "}, {%24, %25, %26, %27}, db, p, 1, 1, %29;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+};
+
+template <> struct Wgmma<64> {
+  // d = A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared_first(float (&d)[32], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
+        "mov.b64 da, {%32, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%33, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, da, db, p, 1, 1, %34, %35;\n}\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
+          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
+          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
+        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d += A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared(float (&d)[32], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
+        "mov.b64 da, {%32, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%33, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, da, db, p, 1, 1, %34, %35;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d = A B with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k +
+  // 8).
+  template <Major kB>
+  static __device__ __forceinline__ void registers_first(float (&d)[32], const uint32_t* a,
+                                                         uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
+                 "mov.b64 db, {%36, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, db, p, 1, 1, %37;\n}\n"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
+                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
+                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
+                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
+                   "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]),
+                   "=f"(d[30]), "=f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+  // d += A B, likewise.
+  template <Major kB>
+  static __device__ __forceinline__ void registers(float (&d)[32], const uint32_t* a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 db, {%36, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, db, p, 1, 1, %37;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+};
+
+template <> struct Wgmma<96> {
+  // d = A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared_first(float (&d)[48], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
+        "mov.b64 da, {%48, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%49, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+        "}, da, db, p, 1, 1, %50, %51;\n}\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
+          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
+          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
+          "=f"(d[35]), "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
+          "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47])
+        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d += A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared(float (&d)[48], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
+        "mov.b64 da, {%48, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%49, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+        "}, da, db, p, 1, 1, %50, %51;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d = A B with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k +
+  // 8).
+  template <Major kB>
+  static __device__ __forceinline__ void registers_first(float (&d)[48], const uint32_t* a,
+                                                         uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
+                 "mov.b64 db, {%52, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+                 "}, {%48, %49, %50, %51}, db, p, 1, 1, %53;\n}\n"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
+                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
+                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
+                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
+                   "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]),
+                   "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]), "=f"(d[35]),
+                   "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
+                   "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+  // d += A B, likewise.
+  template <Major kB>
+  static __device__ __forceinline__ void registers(float (&d)[48], const uint32_t* a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 db, {%52, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+                 "}, {%48, %49, %50, %51}, db, p, 1, 1, %53;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+};
+
+// d = A B (or d += A B) over a contraction of 16 kSteps, both operands in shared memory.
+// Overwriting takes no input from d, which lets products be issued while older values of the same
+// registers are still being worked on.
+template <int kN, int kSteps, Major kA, Major kB, bool kAccumulate>
+__device__ __forceinline__ void multiply_shared(float (&d)[kN / 2], uint32_t a, uint32_t b) {
+  const uint32_t a_descriptor = tile_descriptor(a);
+  const uint32_t b_descriptor = tile_descriptor(b);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    const uint32_t a_step = a_descriptor + k * step_k16<kA>();
+    const uint32_t b_step = b_descriptor + k * step_k16<kB>();
+    if (!kAccumulate && k == 0) {
+      Wgmma<kN>::template shared_first<kA, kB>(d, a_step, b_step);
+    } else {
+      Wgmma<kN>::template shared<kA, kB>(d, a_step, b_step);
+    }
+  }
+}
+// The same with A in registers, 4 kSteps words.
+template <int kN, int kSteps, Major kB, bool kAccumulate>
+__device__ __forceinline__ void multiply_registers(float (&d)[kN / 2],
+                                                   const uint32_t (&a)[4 * kSteps], uint32_t b) {
+  const uint32_t b_descriptor = tile_descriptor(b);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    const uint32_t b_step = b_descriptor + k * step_k16<kB>();
+    if (!kAccumulate && k == 0) {
+      Wgmma<kN>::template registers_first<kB>(d, a + 4 * k, b_step);
+    } else {
+      Wgmma<kN>::template registers<kB>(d, a + 4 * k, b_step);
+    }
+  }
+}
+// Rounds accumulators (64 x kN) to bf16 in the layout of an A operand from registers.
+template <int kN>
+__device__ __forceinline__ void to_operand(const float (&d)[kN / 2], uint32_t (&a)[kN / 4]) {
+#pragma unroll
+  for (int i = 0; i < kN / 4; ++i)
+    a[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels

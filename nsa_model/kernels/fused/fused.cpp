@@ -1,0 +1,403 @@
+#include "nsa_model/kernels/fused/fused.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/pooling/pooling.h"
+#include "nsa_model/kernels/selected_forward/selected_forward.h"
+#include "nsa_model/kernels/selection/selection.h"
+#include "nsa_model/kernels/tile_backward/tile_backward.h"
+#include "nsa_model/kernels/tile_forward/tile_forward.h"
+
+namespace nsa::kernels {
+namespace {
+
+enum BranchIndex { kCompressed = 0, kSelected = 1, kSliding = 2 };
+
+// A window wider than any sequence: plain causal attention.
+constexpr int kCausal = 2 * kMaxSequence;
+
+// Hands out pieces of one buffer. With a null base it only counts.
+class Carver {
+public:
+  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
+  template <typename T> T* take(std::size_t count) {
+    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    return piece;
+  }
+  std::size_t used() const { return used_; }
+
+private:
+  char* base_;
+  std::size_t used_ = 0;
+};
+
+std::size_t group_rows(const AttentionShape& shape) {
+  return static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
+}
+std::size_t query_elements(const AttentionShape& shape) {
+  return group_rows(shape) * kHeadsPerGroup * kHeadDim;
+}
+std::size_t compressed_elements(const AttentionShape& shape) {
+  return static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) * shape.groups *
+         kHeadDim;
+}
+
+struct Lists {
+  int32_t* entries;
+  int32_t* segment_start;
+  int32_t* segment_item_start;
+  WorkItem* items;
+  int32_t* chunk_counts;
+
+  Lists(const AttentionShape& shape, Carver& carver) {
+    const auto segments = static_cast<std::size_t>(block_lists_segments(shape));
+    entries = carver.take<int32_t>(group_rows(shape) * kSlots);
+    segment_start = carver.take<int32_t>(segments + 1);
+    segment_item_start = carver.take<int32_t>(segments + 1);
+    items = carver.take<WorkItem>(static_cast<std::size_t>(block_lists_item_capacity(shape)));
+    chunk_counts = carver.take<int32_t>(block_lists_chunk_count_size(shape));
+  }
+};
+
+struct ForwardWorkspace {
+  __nv_bfloat16* partial_out;
+  float* partial_lse;
+
+  ForwardWorkspace(const AttentionShape& shape, Carver& carver) {
+    partial_out = carver.take<__nv_bfloat16>(query_elements(shape) * kSlots);
+    partial_lse = carver.take<float>(group_rows(shape) * kSlots * kPairStatistics);
+  }
+};
+
+struct BackwardWorkspace {
+  static constexpr std::size_t kUnitFloats = 2 * kBlock * kHeadDim;
+  float* statistics[kBranches];
+  __nv_bfloat16* branch_dq[kBranches]; // of the query-major kernels
+  __nv_bfloat16* partial_dq;
+  float* list_partial;
+  float* prefix_partial;
+  float* range_partial; // window and compressed in turn
+  float* d_k_cmp;
+  float* d_v_cmp;
+
+  BackwardWorkspace(const AttentionShape& shape, Carver& carver) {
+    const int prefix = std::min(shape.sequence, kDensePrefix);
+    for (float*& branch : statistics)
+      branch = carver.take<float>((group_rows(shape) + 1) * kRowStatistics);
+    for (__nv_bfloat16*& branch : branch_dq)
+      branch = carver.take<__nv_bfloat16>(query_elements(shape));
+    partial_dq = carver.take<__nv_bfloat16>(query_elements(shape) * kSlots);
+    list_partial = carver.take<float>(block_lists_item_capacity(shape) * kUnitFloats);
+    prefix_partial = carver.take<float>(
+        static_cast<std::size_t>(range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix)) *
+        kUnitFloats);
+    const int window = range_backward_tiles(shape, KeyRange::kWindow, kWindow, shape.sequence);
+    const int compressed = range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence);
+    range_partial =
+        carver.take<float>(static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats);
+    d_k_cmp = carver.take<float>(compressed_elements(shape));
+    d_v_cmp = carver.take<float>(compressed_elements(shape));
+  }
+};
+
+// Runs launches one after another until one fails.
+class Sequence {
+public:
+  template <typename Launch> Sequence& then(Launch launch) {
+    if (error_ == cudaSuccess) error_ = launch();
+    return *this;
+  }
+  cudaError_t error() const { return error_; }
+
+private:
+  cudaError_t error_ = cudaSuccess;
+};
+
+bool is_on(const FusedInputs& inputs, int branch) {
+  return inputs.k[branch] != nullptr;
+}
+
+// Tokens whose selected branch is served as causal attention.
+int dense_prefix(const FusedInputs& inputs) {
+  const bool dense = !inputs.indices_given || inputs.given_prefix_is_dense;
+  return dense ? std::min(inputs.shape.sequence, kDensePrefix) : 0;
+}
+
+TileForwardParams tile_forward(const FusedInputs& inputs, const FusedSaved& saved, int branch) {
+  TileForwardParams params = {
+      .shape = inputs.shape,
+      .range = branch == kCompressed ? KeyRange::kCompressed : KeyRange::kWindow,
+      .window = branch == kSelected ? kCausal : kWindow,
+      .token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence,
+      .q = inputs.q,
+      .k = inputs.k[branch],
+      .v = inputs.v[branch],
+      .scale = inputs.scale,
+      .out = saved.branch_out[branch],
+      .lse = saved.branch_lse[branch]};
+  return params;
+}
+
+BlockBackwardTensors tensors_of(const FusedInputs& inputs, const FusedGradients& gradients,
+                                const BackwardWorkspace& workspace, int branch) {
+  return {.q = inputs.q,
+          .k = inputs.k[branch],
+          .v = inputs.v[branch],
+          .d_out = gradients.d_out,
+          .statistics = workspace.statistics[branch]};
+}
+
+// Both gradients of a branch (or, of the selected one, of its dense prefix) in which keys form an
+// interval.
+void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
+                       const BackwardWorkspace& workspace, int branch, cudaStream_t stream) {
+  const KeyRange range = branch == kCompressed ? KeyRange::kCompressed : KeyRange::kWindow;
+  const int window = branch == kSelected ? kCausal : kWindow;
+  const int token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence;
+  const BlockBackwardTensors tensors = tensors_of(inputs, gradients, workspace, branch);
+  run.then([&] {
+       return launch_tile_backward({.shape = inputs.shape,
+                                    .range = range,
+                                    .window = window,
+                                    .token_end = token_end,
+                                    .tensors = tensors,
+                                    .scale = inputs.scale,
+                                    .d_q = workspace.branch_dq[branch]},
+                                   stream);
+     })
+      .then([&] {
+        return launch_range_backward({.shape = inputs.shape,
+                                      .range = range,
+                                      .window = window,
+                                      .token_end = token_end,
+                                      .tensors = tensors,
+                                      .scale = inputs.scale,
+                                      .partial_dkv = branch == kSelected ? workspace.prefix_partial
+                                                                         : workspace.range_partial},
+                                     stream);
+      });
+}
+
+} // namespace
+
+std::size_t fused_list_bytes(const AttentionShape& shape) {
+  Carver carver(nullptr);
+  Lists lists(shape, carver);
+  return carver.used();
+}
+
+std::size_t fused_forward_workspace_bytes(const AttentionShape& shape) {
+  Carver carver(nullptr);
+  ForwardWorkspace workspace(shape, carver);
+  return carver.used();
+}
+
+std::size_t fused_backward_workspace_bytes(const AttentionShape& shape) {
+  Carver carver(nullptr);
+  BackwardWorkspace workspace(shape, carver);
+  return carver.used();
+}
+
+cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& saved,
+                                 __nv_bfloat16* out, void* workspace_bytes, cudaStream_t stream) {
+  const AttentionShape& shape = inputs.shape;
+  if (is_on(inputs, kSelected) && !is_on(inputs, kCompressed) && !inputs.indices_given) {
+    return cudaErrorInvalidValue; // nothing to choose blocks by
+  }
+  Carver list_carver(saved.lists);
+  Carver carver(workspace_bytes);
+  const Lists lists(shape, list_carver);
+  const ForwardWorkspace workspace(shape, carver);
+  Sequence run;
+  if (is_on(inputs, kCompressed)) {
+    if (inputs.pool_k != nullptr) {
+      run.then([&] {
+        return launch_pooling({.shape = shape,
+                               .k = inputs.pool_k,
+                               .v = inputs.pool_v,
+                               .k_cmp = const_cast<__nv_bfloat16*>(inputs.k[kCompressed]),
+                               .v_cmp = const_cast<__nv_bfloat16*>(inputs.v[kCompressed])},
+                              stream);
+      });
+    }
+    run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kCompressed), stream); });
+  }
+  if (is_on(inputs, kSliding)) {
+    run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kSliding), stream); });
+  }
+  const int prefix = dense_prefix(inputs);
+  if (is_on(inputs, kSelected)) {
+    if (!inputs.indices_given) {
+      run.then([&] {
+        return launch_selection({.shape = shape,
+                                 .q = inputs.q,
+                                 .k_cmp = inputs.k[kCompressed],
+                                 .lse_cmp = saved.branch_lse[kCompressed],
+                                 .scale = inputs.scale,
+                                 .indices = saved.indices},
+                                stream);
+      });
+    }
+    if (prefix > 0) {
+      run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kSelected), stream); });
+    }
+    if (prefix < shape.sequence) {
+      run.then([&] {
+           return launch_block_lists({.shape = shape,
+                                      .indices = saved.indices,
+                                      .first_token = prefix,
+                                      .entries = lists.entries,
+                                      .segment_start = lists.segment_start,
+                                      .segment_item_start = lists.segment_item_start,
+                                      .items = lists.items,
+                                      .chunk_counts = lists.chunk_counts},
+                                     stream);
+         })
+          .then([&] {
+            return launch_selected_forward({.shape = shape,
+                                            .q = inputs.q,
+                                            .k = inputs.k[kSelected],
+                                            .v = inputs.v[kSelected],
+                                            .entries = lists.entries,
+                                            .segment_item_start = lists.segment_item_start,
+                                            .items = lists.items,
+                                            .scale = inputs.scale,
+                                            .partial_out = workspace.partial_out,
+                                            .partial_lse = workspace.partial_lse},
+                                           stream);
+          });
+    }
+  }
+  run.then([&] {
+    return launch_merge(
+        {.shape = shape,
+         .indices = is_on(inputs, kSelected) ? saved.indices : nullptr,
+         .first_token = prefix,
+         .partial_out = workspace.partial_out,
+         .partial_lse = workspace.partial_lse,
+         .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
+         .lse_slc = saved.branch_lse[kSelected],
+         .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
+         .out_win = is_on(inputs, kSliding) ? saved.branch_out[kSliding] : nullptr,
+         .gates = inputs.gates,
+         .out = out},
+        stream);
+  });
+  return run.error();
+}
+
+cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& saved,
+                                  const FusedGradients& gradients, void* workspace_bytes,
+                                  cudaStream_t stream) {
+  const AttentionShape& shape = inputs.shape;
+  Carver list_carver(saved.lists);
+  Carver carver(workspace_bytes);
+  const Lists lists(shape, list_carver);
+  const BackwardWorkspace workspace(shape, carver);
+  const int prefix = is_on(inputs, kSelected) ? dense_prefix(inputs) : 0;
+  const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
+  Sequence run;
+  run.then([&] {
+    BackwardPrepareParams prepare = {
+        .shape = shape, .d_out = gradients.d_out, .gates = inputs.gates};
+    for (int branch = 0; branch < kBranches; ++branch) {
+      const bool on = is_on(inputs, branch);
+      prepare.branch_out[branch] = on ? saved.branch_out[branch] : nullptr;
+      prepare.branch_lse[branch] = on ? saved.branch_lse[branch] : nullptr;
+      prepare.statistics[branch] = on ? workspace.statistics[branch] : nullptr;
+    }
+    prepare.d_gates = gradients.d_gates;
+    return launch_backward_prepare(prepare, stream);
+  });
+  if (is_on(inputs, kSelected)) {
+    if (listed) {
+      run.then([&] {
+        return launch_selected_backward(
+            {.shape = shape,
+             .tensors = tensors_of(inputs, gradients, workspace, kSelected),
+             .entries = lists.entries,
+             .segment_item_start = lists.segment_item_start,
+             .items = lists.items,
+             .scale = inputs.scale,
+             .partial_dq = workspace.partial_dq,
+             .partial_dkv = workspace.list_partial},
+            stream);
+      });
+    }
+    if (prefix > 0) interval_backward(run, inputs, gradients, workspace, kSelected, stream);
+    run.then([&] {
+      return launch_sum_blocks({.shape = shape,
+                                .keys = shape.sequence,
+                                .list_partial = listed ? workspace.list_partial : nullptr,
+                                .segment_item_start = lists.segment_item_start,
+                                .range_partial = prefix > 0 ? workspace.prefix_partial : nullptr,
+                                .range = KeyRange::kWindow,
+                                .window = kCausal,
+                                .token_end = prefix,
+                                .d_k = gradients.d_k[kSelected],
+                                .d_v = gradients.d_v[kSelected]},
+                               stream);
+    });
+  }
+  if (is_on(inputs, kSliding)) {
+    interval_backward(run, inputs, gradients, workspace, kSliding, stream);
+    run.then([&] {
+      return launch_sum_blocks({.shape = shape,
+                                .keys = shape.sequence,
+                                .range_partial = workspace.range_partial,
+                                .range = KeyRange::kWindow,
+                                .window = kWindow,
+                                .token_end = shape.sequence,
+                                .d_k = gradients.d_k[kSliding],
+                                .d_v = gradients.d_v[kSliding]},
+                               stream);
+    });
+  }
+  if (is_on(inputs, kCompressed)) {
+    const bool pooled = inputs.pool_k != nullptr;
+    interval_backward(run, inputs, gradients, workspace, kCompressed, stream);
+    run.then([&] {
+      return launch_sum_blocks({.shape = shape,
+                                .keys = compressed_count(shape.sequence),
+                                .range_partial = workspace.range_partial,
+                                .range = KeyRange::kCompressed,
+                                .token_end = shape.sequence,
+                                .d_k = pooled ? nullptr : gradients.d_k[kCompressed],
+                                .d_v = pooled ? nullptr : gradients.d_v[kCompressed],
+                                .d_k_fp32 = pooled ? workspace.d_k_cmp : nullptr,
+                                .d_v_fp32 = pooled ? workspace.d_v_cmp : nullptr},
+                               stream);
+    });
+    if (pooled) {
+      run.then([&] {
+        return launch_pooling_backward({.shape = shape,
+                                        .d_k_cmp = workspace.d_k_cmp,
+                                        .d_v_cmp = workspace.d_v_cmp,
+                                        .d_k = gradients.d_k[kCompressed],
+                                        .d_v = gradients.d_v[kCompressed]},
+                                       stream);
+      });
+    }
+  }
+  run.then([&] {
+    MergeQueryGradientParams merge = {.shape = shape,
+                                      .indices = listed ? saved.indices : nullptr,
+                                      .first_token = prefix,
+                                      .partial_dq = workspace.partial_dq,
+                                      .scale = inputs.scale,
+                                      .d_q = gradients.d_q};
+    for (int branch = 0; branch < kBranches; ++branch) {
+      const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0);
+      merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
+      merge.addend_end[branch] = branch == kSelected ? prefix : shape.sequence;
+    }
+    return launch_merge_query_gradient(merge, stream);
+  });
+  return run.error();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,72 @@
+#pragma once
+// The whole attention as a sequence of launches: compression, compressed branch, selection,
+// selected branch, sliding window, gates; and its backward. This is what an operator layer calls.
+// Nothing is allocated and nothing waits for the device: the caller gives every buffer (sizes
+// below) and a stream.
+//
+// Branches: a branch whose k is nullptr is switched off; it counts as zero and its gradients are
+// not touched. The selected branch needs the compressed one to choose blocks, unless
+// `indices_given`.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+inline constexpr int kBranches = 3; // compressed, selected, window
+
+// Below this many tokens every causal block is selected (16 blocks of 64), so that the selected
+// branch is plain causal attention there and takes the query-major kernels.
+inline constexpr int kDensePrefix = kSlots * kBlock;
+
+struct FusedInputs {
+  AttentionShape shape;
+  float scale = 0.125f;
+  const __nv_bfloat16* q;            // [batch, sequence, groups * 6, 64], rotated
+  const __nv_bfloat16* k[kBranches]; // selected, window: [batch, sequence, groups, 64], rotated.
+  const __nv_bfloat16*
+      v[kBranches]; //   compressed: [batch, compressed_count, groups, 64], see `pool`
+  // Compressed branch by average pooling: its rotated keys and values [batch, sequence, groups,
+  // 64], which the forward pools into k[0], v[0] first. nullptr: k[0], v[0] are given (learned
+  // phi).
+  const __nv_bfloat16* pool_k = nullptr;
+  const __nv_bfloat16* pool_v = nullptr;
+  const float* gates = nullptr; // [batch, sequence, groups * 6, 3], >= 0
+  bool indices_given = false;   // `indices` is an input; otherwise launch_selection fills it
+  bool given_prefix_is_dense =
+      false; // given indices name every causal block of tokens below kDensePrefix
+};
+
+// What the forward leaves for the backward.
+struct FusedSaved {
+  __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * 6, 64]
+  float* branch_lse[kBranches];         // [batch, sequence, groups * 6]
+  int32_t* indices;                     // [batch, sequence, groups, 16]
+  void* lists;                          // fused_list_bytes: tokens of each block
+};
+
+// Bytes; every buffer starts on 256.
+std::size_t fused_list_bytes(const AttentionShape& shape);
+std::size_t fused_forward_workspace_bytes(const AttentionShape& shape);
+std::size_t fused_backward_workspace_bytes(const AttentionShape& shape);
+
+cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& saved,
+                                 __nv_bfloat16* out, void* workspace, cudaStream_t stream);
+
+struct FusedGradients {
+  const __nv_bfloat16* d_out;    // [batch, sequence, groups * 6, 64]
+  __nv_bfloat16* d_q;            // as q
+  __nv_bfloat16* d_k[kBranches]; // as k; of the compressed branch: as pool_k when pooled
+  __nv_bfloat16* d_v[kBranches];
+  float* d_gates; // as gates
+};
+cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& saved,
+                                  const FusedGradients& gradients, void* workspace,
+                                  cudaStream_t stream);
+
+} // namespace nsa::kernels

@@ -1,0 +1,46 @@
+#pragma once
+// Slow and exact: one attention branch in float64 on the GPU, forward and backward, one warp a row
+// and plain loops over the visible keys. The second oracle that the fast kernels are compared with
+// at sizes where a CPU takes too long. Deterministic. Runs on any GPU.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+enum class Branch : int { kCompressed = 0, kSelected = 1, kWindow = 2 };
+
+struct OracleParams {
+  AttentionShape shape;
+  Branch branch = Branch::kWindow;
+  double scale = 0.125;
+  const __nv_bfloat16* q;     // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* k;     // [batch, keys, groups, 64]; keys = compressed_count for kCompressed
+  const __nv_bfloat16* v;     // as k
+  const int32_t* indices;     // [batch, sequence, groups, 16], kSelected only
+  double* out;                // [batch, sequence, groups * 6, 64], before gating
+  double* lse;                // [batch, sequence, groups * 6], natural; -inf without a key
+  const __nv_bfloat16* d_out; // gradient of the gated sum, backward only
+  const float* gates;         // [batch, sequence, groups * 6, 3]; nullptr means 1
+  double* d_q;                // [batch, sequence, groups * 6, 64]
+  double* d_k;                // as k
+  double* d_v;                // as k
+};
+
+cudaError_t launch_oracle_forward(const OracleParams& params, cudaStream_t stream);
+// Needs out and lse of the forward.
+cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stream);
+
+struct OracleScoresParams {
+  AttentionShape shape;
+  double scale = 0.125;
+  const __nv_bfloat16* q;     // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* k_cmp; // [batch, compressed_count, groups, 64]
+  const double* lse;          // of the compressed branch
+  double* scores;             // [batch, sequence, groups, block_count], Eq. 8 to 10
+};
+cudaError_t launch_oracle_scores(const OracleScoresParams& params, cudaStream_t stream);
+
+} // namespace nsa::kernels

@@ -1,0 +1,85 @@
+#include "nsa_model/kernels/pooling/pooling.h"
+
+#include "nsa_model/kernels/common/vector.cuh"
+
+// Memory-bound. A thread owns 8 neighbouring dimensions (16 bytes) of one token. Each input row is
+// read by the two compressed tokens that cover it; the second read comes from L1 or L2.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kVectors = kHeadDim / kVector;
+
+// Index of a thread's 16 bytes in a tensor [batch, tokens, groups, 64].
+struct Element {
+  int64_t index; // of the vector
+  int64_t inner; // within a token: group and vector
+  int64_t token;
+  int64_t batch;
+  bool valid;
+};
+__device__ __forceinline__ Element element(const AttentionShape& shape, int tokens) {
+  Element e;
+  const int width = shape.groups * kVectors;
+  e.index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  e.inner = e.index % width;
+  e.token = e.index / width % tokens;
+  e.batch = e.index / width / tokens;
+  e.valid = e.batch < shape.batch;
+  return e;
+}
+
+__global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params, int compressed) {
+  const Element e = element(params.shape, compressed);
+  if (!e.valid) return;
+  const int64_t width = params.shape.groups * kHeadDim;
+  const int64_t source =
+      (e.batch * params.shape.sequence + e.token * kCompressStride) * width + e.inner * kVector;
+  const __nv_bfloat16* in = (blockIdx.y == 0 ? params.k : params.v) + source;
+  Eight sum = {};
+#pragma unroll 8
+  for (int i = 0; i < kCompressLength; ++i)
+    accumulate(sum, in + i * width, 1.0f / kCompressLength);
+  store((blockIdx.y == 0 ? params.k_cmp : params.v_cmp) + e.index * kVector, sum);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    pooling_backward_kernel(PoolingBackwardParams params, int compressed) {
+  const Element e = element(params.shape, params.shape.sequence);
+  if (!e.valid) return;
+  const int64_t width = params.shape.groups * kHeadDim;
+  const float* in = blockIdx.y == 0 ? params.d_k_cmp : params.d_v_cmp;
+  const int last = static_cast<int>(e.token) / kCompressStride;
+  Eight sum = {};
+#pragma unroll
+  for (int i = 1 - kCompressLength / kCompressStride; i <= 0; ++i) {
+    const int block = last + i;
+    if (block < 0 || block >= compressed) continue;
+    accumulate(sum, in + (e.batch * compressed + block) * width + e.inner * kVector,
+               1.0f / kCompressLength);
+  }
+  store((blockIdx.y == 0 ? params.d_k : params.d_v) + e.index * kVector, sum);
+}
+
+dim3 grid_for(const AttentionShape& shape, int tokens) {
+  const int64_t threads = int64_t{shape.batch} * tokens * shape.groups * kVectors;
+  return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads), 2);
+}
+
+} // namespace
+
+cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream) {
+  const int compressed = compressed_count(params.shape.sequence);
+  if (compressed == 0) return cudaSuccess;
+  pooling_kernel<<<grid_for(params.shape, compressed), kThreads, 0, stream>>>(params, compressed);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream) {
+  pooling_backward_kernel<<<grid_for(params.shape, params.shape.sequence), kThreads, 0, stream>>>(
+      params, compressed_count(params.shape.sequence));
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,31 @@
+#pragma once
+// phi as average pooling (Eq. 7): compressed token i is the mean of tokens 16 i .. 16 i + 31. Keys
+// and values in one launch. FP32 accumulation; deterministic.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+struct PoolingParams {
+  AttentionShape shape;
+  const __nv_bfloat16* k; // [batch, sequence, groups, 64]
+  const __nv_bfloat16* v; // as k
+  __nv_bfloat16* k_cmp;   // [batch, compressed_count(sequence), groups, 64]
+  __nv_bfloat16* v_cmp;   // as k_cmp
+};
+// Nothing to do (and cudaSuccess) for a sequence under 32 tokens.
+cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream);
+
+struct PoolingBackwardParams {
+  AttentionShape shape;
+  const float* d_k_cmp; // [batch, compressed_count(sequence), groups, 64]
+  const float* d_v_cmp; // as d_k_cmp
+  __nv_bfloat16* d_k;   // [batch, sequence, groups, 64], all written (tokens of no block get zero)
+  __nv_bfloat16* d_v;   // as d_k
+};
+cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream);
+
+} // namespace nsa::kernels

@@ -1,0 +1,299 @@
+#include "nsa_model/kernels/selected_forward/selected_forward.h"
+
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/common/wgmma.cuh"
+
+// One CTA an SM, persistent over work items. Four producer warps gather 32 tokens x 6 heads = 192
+// query rows a stage (one box of 768 bytes a token); three consumer warpgroups take 64 rows each:
+//   S = Q K^T      m64n64k64, Q and K from shared memory
+//   P = softmax    over the block's 64 keys, a row lies in the four lanes of a quad
+//   O = P V        m64n64k64, P from registers, V from shared memory with keys along K
+// The next chunk's S is issued behind this chunk's P V and runs under the stores of O. O leaves
+// through a buffer of the warp's own, so that global stores are whole rows and no wider barrier is
+// needed.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kConsumers = 3;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kChunkTokens = 32;
+constexpr int kChunkRows = kChunkTokens * kHeadsPerGroup;
+constexpr int kStages = 5;
+constexpr int kBlockStages = 2;
+constexpr int kProducerWarps = 4;
+[[maybe_unused]] constexpr int kWarpTokens = kChunkTokens / kProducerWarps;
+constexpr int kTileBytes = kBlock * kRowBytes;
+constexpr int kChunkBytes = kChunkRows * kRowBytes;
+static_assert(kChunkRows == 64 * kConsumers,
+              "each consumer warpgroup owns one m64 tile of the chunk");
+
+struct Shared {
+  alignas(1024) uint8_t queries[kStages][kChunkBytes];
+  alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
+  alignas(1024) uint8_t results[kConsumers][64 * kRowBytes];
+  int32_t pairs[kStages][kChunkTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
+  int32_t tokens[kStages][kChunkTokens];
+  alignas(8) uint64_t queries_full[kStages];
+  uint64_t queries_empty[kStages];
+  uint64_t block_full[kBlockStages];
+  uint64_t block_empty[kBlockStages];
+};
+constexpr int kSharedBytes = sizeof(Shared) + 1024;
+
+#if NSA_HOPPER_CODE
+
+struct Segment {
+  int batch;
+  int group;
+  int block;
+  __device__ Segment(int segment, int blocks, int groups)
+      : batch(segment / blocks / groups), group(segment / blocks % groups),
+        block(segment % blocks) {}
+};
+
+__device__ void produce(const SelectedForwardParams& params, const CUtensorMap& q_map,
+                        const CUtensorMap& k_map, const CUtensorMap& v_map, Shared& shared,
+                        int items, int blocks) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % 128 / 32;
+  const int local = warp * kWarpTokens + lane % kWarpTokens;
+  const AttentionShape& shape = params.shape;
+  Ring<kStages> ring;
+  Ring<kBlockStages> block_ring;
+  for (int i = blockIdx.x; i < items; i += gridDim.x) {
+    const WorkItem item = params.items[i];
+    const Segment segment(item.segment, blocks, shape.groups);
+    if (warp == 0 && lane == 0) {
+      const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
+      barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
+      barrier_expect(full, 2 * kTileBytes);
+      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, segment.group,
+               segment.block * kBlock, segment.batch, full);
+      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, segment.group,
+               segment.block * kBlock, segment.batch, full);
+    }
+    block_ring.advance();
+    int next = params.entries[min(item.begin + local, item.end - 1)];
+    for (int begin = item.begin; begin < item.end; begin += kChunkTokens) {
+      const int entry = next; // past the end: the last token again, computed and not stored
+      const int token = entry / kSlots;
+      next = params.entries[min(begin + kChunkTokens + local, item.end - 1)];
+      const uint32_t full = shared_address(&shared.queries_full[ring.stage]);
+      barrier_wait(shared_address(&shared.queries_empty[ring.stage]), ring.phase ^ 1u);
+      if (lane < kWarpTokens) {
+        const int row = (segment.batch * shape.sequence + token) * shape.groups + segment.group;
+        shared.pairs[ring.stage][local] =
+            begin + local < item.end ? row * kSlots + entry % kSlots : -1;
+        shared.tokens[ring.stage][local] = token;
+      }
+      warp_expect(full, kWarpTokens * kHeadsPerGroup * kRowBytes);
+      __syncwarp();
+      if (lane < kWarpTokens) {
+        load_box(shared_address(shared.queries[ring.stage]) + local * kHeadsPerGroup * kRowBytes,
+                 &q_map, 0, segment.group * kHeadsPerGroup, token, segment.batch, full);
+      }
+      ring.advance();
+    }
+  }
+}
+
+__device__ void consume(const SelectedForwardParams& params, Shared& shared, int items,
+                        int blocks) {
+  const int warpgroup = uniform(threadIdx.x / 128);
+  const int thread = threadIdx.x % 128;
+  const int lane = threadIdx.x % 32;
+  const int row = thread / 32 * 16 + lane / 4; // and row + 8, within the warpgroup's tile
+  const int quad = lane % 4;
+  const int tile_row = warpgroup * 64 + row;
+  const int stored_row =
+      warpgroup * 64 + thread / 32 * 16 + lane / 8; // and + 4, 8, 12: rows this thread stores
+  const float scale_log2 = params.scale * kLog2e;
+  uint8_t* results = shared.results[warpgroup];
+  const uint32_t results_address = shared_address(results);
+  Ring<kStages> ring;
+  Ring<kBlockStages> block_ring;
+  for (int i = blockIdx.x; i < items; i += gridDim.x) {
+    const WorkItem loaded = params.items[i];
+    const WorkItem item = {uniform(loaded.segment), uniform(loaded.begin), uniform(loaded.end), 0};
+    const Segment segment(item.segment, blocks, params.shape.groups);
+    const int key_base = segment.block * kBlock;
+    const uint32_t k_tile = shared_address(shared.blocks[block_ring.stage][0]);
+    const uint32_t v_tile = shared_address(shared.blocks[block_ring.stage][1]);
+    float scores[32];
+    const auto issue_scores = [&] {
+      barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
+      wgmma_fence();
+      multiply_shared<64, 4, Major::kK, Major::kK, false>(
+          scores, shared_address(shared.queries[ring.stage]) + warpgroup * 64 * kRowBytes, k_tile);
+    };
+    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    issue_scores();
+    wgmma_commit();
+    for (int begin = item.begin; begin < item.end; begin += kChunkTokens) {
+      wgmma_wait<0>();
+      pin(scores);
+      // Everything that is read from the stage is read here; then it is given back.
+      const int32_t* pairs = shared.pairs[ring.stage];
+      const int32_t* tokens = shared.tokens[ring.stage];
+      const int pair[2] = {pairs[tile_row / kHeadsPerGroup],
+                           pairs[(tile_row + 8) / kHeadsPerGroup]};
+      int stored_pair[4];
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        stored_pair[part] = pairs[(stored_row + 4 * part) / kHeadsPerGroup];
+      }
+      if (tokens[0] <
+          key_base + kBlock) { // ascending: a block's own tokens stand first in its list
+        const int last0 = tokens[tile_row / kHeadsPerGroup] - key_base;
+        const int last1 = tokens[(tile_row + 8) / kHeadsPerGroup] - key_base;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const int key = 8 * j + 2 * quad;
+          if (key > last0) scores[4 * j] = -INFINITY;
+          if (key + 1 > last0) scores[4 * j + 1] = -INFINITY;
+          if (key > last1) scores[4 * j + 2] = -INFINITY;
+          if (key + 1 > last1) scores[4 * j + 3] = -INFINITY;
+        }
+      }
+      warp_arrive(shared_address(&shared.queries_empty[ring.stage]));
+      ring.advance();
+
+      float offset[2];
+      float sum[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < 8; ++j) {
+          peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+        }
+        peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+        peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+        offset[r] = peak * scale_log2;
+        sum[r] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            float& score = scores[4 * j + 2 * r + c];
+            score = exp2_approximate(fmaf(score, scale_log2, -offset[r]));
+            sum[r] += score;
+          }
+        }
+      }
+      uint32_t probabilities[16];
+      to_operand<64>(scores, probabilities);
+      float out[32];
+      wgmma_fence();
+      multiply_registers<64, 4, Major::kMN, false>(out, probabilities, v_tile);
+      wgmma_commit();
+      if (begin + kChunkTokens < item.end) issue_scores();
+      wgmma_commit();
+      float inverse[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+        inverse[r] = reciprocal_approximate(sum[r]);
+        if (quad == 0 && pair[r] >= 0) {
+          params.partial_lse[static_cast<int64_t>(pair[r]) * kPairStatistics +
+                             (tile_row + 8 * r) % kHeadsPerGroup] =
+              offset[r] + log2_approximate(sum[r]);
+        }
+      }
+      wgmma_wait<1>();
+      pin(out);
+      const int matrix_row = thread / 32 * 16 + lane % 16;
+      __syncwarp(); // the last chunk's results have been read
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) {
+        store_matrix(results_address + swizzled(matrix_row, j + lane / 16),
+                     pack_bf16(out[4 * j] * inverse[0], out[4 * j + 1] * inverse[0]),
+                     pack_bf16(out[4 * j + 2] * inverse[1], out[4 * j + 3] * inverse[1]),
+                     pack_bf16(out[4 * j + 4] * inverse[0], out[4 * j + 5] * inverse[0]),
+                     pack_bf16(out[4 * j + 6] * inverse[1], out[4 * j + 7] * inverse[1]));
+      }
+      __syncwarp();
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int local = thread / 32 * 16 + part * 4 + lane / 8;
+        const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
+        if (stored_pair[part] >= 0) {
+          const int64_t target = static_cast<int64_t>(stored_pair[part]) * kHeadsPerGroup +
+                                 (stored_row + 4 * part) % kHeadsPerGroup;
+          __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
+                 value);
+        }
+      }
+    }
+    wgmma_wait<0>();
+    warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+    block_ring.advance();
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+__global__ void __launch_bounds__(kThreads, 1)
+    selected_forward_kernel(const __grid_constant__ SelectedForwardParams params,
+                            const __grid_constant__ CUtensorMap q_map,
+                            const __grid_constant__ CUtensorMap k_map,
+                            const __grid_constant__ CUtensorMap v_map, int blocks, int segments) {
+#if NSA_HOPPER_CODE
+  extern __shared__ uint8_t raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(shared_address(&shared.queries_full[i]), kProducerWarps * kWarpArrivals);
+      barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    for (int i = 0; i < kBlockStages; ++i) {
+      barrier_init(shared_address(&shared.block_full[i]), 1);
+      barrier_init(shared_address(&shared.block_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int items = uniform(params.segment_item_start[segments]);
+  if (threadIdx.x / 128 == kConsumers) {
+    registers_give_back<40>();
+    produce(params, q_map, k_map, v_map, shared, items, blocks);
+  } else {
+    registers_take<152>();
+    consume(params, shared, items, blocks);
+  }
+#endif
+}
+
+} // namespace
+
+cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  cudaError_t error = require_hopper();
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
+                                 shape.groups * kHeadsPerGroup, 1, kHeadsPerGroup);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&k_map, params.k, shape.batch, shape.sequence, shape.groups,
+                                 kBlock, 1);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&v_map, params.v, shape.batch, shape.sequence, shape.groups,
+                                 kBlock, 1);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(selected_forward_kernel,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  selected_forward_kernel<<<multiprocessor_count(), kThreads, kSharedBytes, stream>>>(
+      params, q_map, k_map, v_map, block_count(shape.sequence), block_lists_segments(shape));
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,306 @@
+#include "nsa_model/kernels/selection/selection.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/common/wgmma.cuh"
+
+// A CTA scores 16 tokens of one group. Keys are the M dimension and the 96 columns are ordered
+// [head][token], so that the sum over heads (Eq. 10) adds registers of one thread:
+//   S^T = K~ Q^T  m64n96k64;  p = 2^(S^T - lse);  sum over heads: 8 values a thread
+// The stencil of Eq. 9 (weights 1,2,2,2,1: the strides that a compressed token shares with a block)
+// runs over rows, four keys a block, by shuffles. Its first tap belongs to the key before the
+// block; where that lies in another warp it goes through `carry`. Two consumer
+// warpgroups take key tiles in turn, then every warp picks the blocks of two tokens. Two CTAs share
+// an SM, so that one scores while the other picks.
+//
+// All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens, so no mask is
+// needed.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kConsumers = 2;
+constexpr int kThreads = 128 * kConsumers + 32;
+constexpr int kTileTokens = 16;
+constexpr int kRows = kTileTokens * kHeadsPerGroup;
+constexpr int kKeys = 64;
+constexpr int kMostStages = 4;
+constexpr int kBlockKeys = kBlock / kCompressStride;
+constexpr int kTileBlocks = kKeys / kBlockKeys;
+[[maybe_unused]] constexpr int kForced = 3;
+static_assert(kBlock % kTileTokens == 0, "all tokens of a tile lie in one block");
+static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
+              "the stencil below is 1,2,2,2,1");
+
+struct Shared {
+  alignas(1024) uint8_t queries[kRows * kRowBytes];
+  alignas(8) uint64_t queries_full;
+  uint64_t keys_full[kMostStages];
+  uint64_t keys_empty[kMostStages];
+};
+// Behind it: keys [stages][64 rows], scores [16][score_stride], carry [16][carry_stride].
+__host__ __device__ constexpr int score_stride(int blocks) {
+  return (blocks + kTileBlocks) / kTileBlocks * kTileBlocks + 1;
+}
+__host__ __device__ constexpr int carry_stride(int blocks) {
+  return (blocks + kTileBlocks) / kTileBlocks * 4 + 1;
+}
+constexpr int shared_bytes(int blocks, int stages) {
+  return static_cast<int>(sizeof(Shared)) + 1024 + stages * kKeys * kRowBytes +
+         kTileTokens * 4 * (score_stride(blocks) + carry_stride(blocks));
+}
+// Two CTAs share an SM's 227 KiB (each pays 1 KiB more) as long as the scores leave room.
+constexpr int stages_for(int blocks) {
+  return shared_bytes(blocks, kMostStages) <= 113 * 1024 ? kMostStages : 2;
+}
+
+#if NSA_HOPPER_CODE
+
+__device__ void score_tile(const float (&s)[kRows / 2], const float (&lse)[kRows / 4],
+                           float scale_log2, int tile, float* scores, float* carry, int blocks) {
+  const int warp = threadIdx.x % 128 / 32;
+  const int lane = threadIdx.x % 32;
+  const int quad = lane % 4;
+  const int key = lane / 4; // row of the warp's 16, and key + 8
+#pragma unroll
+  for (int t = 0; t < 4; ++t) { // token 8 (t / 2) + 2 quad + t % 2
+    float p[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int h = 0; h < kHeadsPerGroup; ++h) {
+      const int j = 2 * h + t / 2;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        p[r] += exp2_approximate(fmaf(s[4 * j + 2 * r + t % 2], scale_log2, -lse[2 * j + t % 2]));
+      }
+    }
+    // Rows 4i .. 4i+3 of a warp are one block: weights 2, 2, 2, 1, then the last key of the block
+    // before.
+    float sum[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] = key % 4 == 3 ? p[r] : 2.0f * p[r];
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 4);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 8);
+    }
+    const float before1 = __shfl_sync(~0u, p[0], 12 + quad);
+    const float before2 = __shfl_sync(~0u, p[0], 28 + quad);
+    const float before3 = __shfl_sync(~0u, p[1], 12 + quad);
+    const int token = t / 2 * 8 + 2 * quad + t % 2;
+    float* row = scores + token * score_stride(blocks) + tile * kTileBlocks + warp * 4;
+    if (key == 0) {
+      row[0] = sum[0];
+      row[2] = sum[1] + before2;
+    } else if (key == 4) {
+      row[1] = sum[0] + before1;
+      row[3] = sum[1] + before3;
+    } else if (key == 7) {
+      carry[token * carry_stride(blocks) + tile * 4 + warp] = p[1];
+    }
+  }
+}
+
+// The lowest block among the lanes whose key is the largest. Ties are rare, so they take the longer
+// way.
+__device__ __forceinline__ int leader(uint32_t key, int block, uint32_t peak) {
+  const uint32_t at_peak = __ballot_sync(~0u, key == peak);
+  if (__popc(at_peak) > 1) {
+    return static_cast<int>(
+        __reduce_min_sync(~0u, key == peak ? static_cast<uint32_t>(block) : 0xFFFFFFFFu));
+  }
+  return __shfl_sync(~0u, block, __ffs(static_cast<int>(at_peak)) - 1);
+}
+__device__ __forceinline__ int leader(uint32_t key, int block) {
+  return leader(key, block, __reduce_max_sync(~0u, key));
+}
+
+// Picks the best `count` of blocks 1 .. last for one token; lane i < count returns the i-th best. A
+// lane keeps the best of the blocks b = lane (mod 32); the winner's blocks are looked through again
+// by the whole warp.
+__device__ int pick(float* scores, const float* carry, int last, int count) {
+  const int lane = threadIdx.x % 32;
+  uint32_t* keys =
+      reinterpret_cast<uint32_t*>(scores); // bits of a non-negative float + 1; 0: taken
+  uint32_t best = 0;
+  int best_block = 0;
+  for (int block = lane; block <= last; block += 32) {
+    uint32_t key = 0;
+    if (block > 0) {
+      const float score = block % 4 == 0 ? scores[block] + carry[block / 4 - 1] : scores[block];
+      key = __float_as_uint(score) + 1u;
+    }
+    keys[block] = key;
+    if (key > best) {
+      best = key;
+      best_block = block;
+    }
+  }
+  __syncwarp();
+  int picked = -1;
+  for (int i = 0; i < count; ++i) {
+    const int winner = leader(best, best_block);
+    const int column = winner % 32;
+    if (lane == i) picked = winner;
+    if (lane == column) keys[winner] = 0;
+    __syncwarp();
+    const int block = column + 32 * lane;
+    uint32_t again = block <= last ? keys[block] : 0u;
+    int again_block = block;
+    for (int more = block + 1024; more <= last; more += 1024) {
+      if (keys[more] > again) {
+        again = keys[more];
+        again_block = more;
+      }
+    }
+    const uint32_t again_peak = __reduce_max_sync(~0u, again);
+    const int again_winner = leader(again, again_block, again_peak);
+    if (lane == column) {
+      best = again_peak;
+      best_block = again_winner;
+    }
+  }
+  return picked;
+}
+
+__device__ void write_slots(int32_t* slots, int block) { // lanes 0 .. 15 hold distinct blocks
+  const int lane = threadIdx.x % 32;
+  int rank = 0;
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i)
+    rank += __shfl_sync(~0u, block, i) < block ? 1 : 0;
+  if (lane < kSlots) slots[rank] = block;
+}
+
+#endif // NSA_HOPPER_CODE
+
+__global__ void __launch_bounds__(kThreads, 2)
+    selection_kernel(const __grid_constant__ SelectionParams params,
+                     const __grid_constant__ CUtensorMap q_map,
+                     const __grid_constant__ CUtensorMap k_map, int tiles, int blocks, int stages) {
+#if NSA_HOPPER_CODE
+  extern __shared__ uint8_t raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  uint8_t* keys = reinterpret_cast<uint8_t*>(&shared + 1);
+  float* scores = reinterpret_cast<float*>(keys + stages * kKeys * kRowBytes);
+  float* carry = scores + kTileTokens * score_stride(blocks);
+  const AttentionShape& shape = params.shape;
+  const int lane = threadIdx.x % 32;
+  const int warp = uniform(threadIdx.x / 32);
+  const int lanes = shape.batch * shape.groups;
+  const int group = static_cast<int>(blockIdx.x) % lanes % shape.groups;
+  const int batch = static_cast<int>(blockIdx.x) % lanes / shape.groups;
+  const int first_token =
+      (tiles - 1 - static_cast<int>(blockIdx.x) / lanes) * kTileTokens; // longest first
+  const int own = first_token / kBlock;
+  const int64_t first_row =
+      (static_cast<int64_t>(batch) * shape.sequence + first_token) * shape.groups + group;
+  const int tokens = min(kTileTokens, shape.sequence - first_token);
+  if (own < kSlots) { // every causal block
+    for (int i = threadIdx.x; i < tokens * kSlots; i += kThreads) {
+      const int slot = i % kSlots;
+      params.indices[(first_row + i / kSlots * shape.groups) * kSlots + slot] =
+          slot <= own ? slot : -1;
+    }
+    return;
+  }
+  if (threadIdx.x == 0) {
+    barrier_init(shared_address(&shared.queries_full), 1);
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(shared_address(&shared.keys_full[i]), 1);
+      barrier_init(shared_address(&shared.keys_empty[i]), 4 * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int key_tiles = ((own - 1) * kBlockKeys + kKeys - 1) / kKeys; // keys of blocks 0 .. own - 2
+  if (warp == 4 * kConsumers) {
+    if (lane == 0) {
+      const uint32_t query_full = shared_address(&shared.queries_full);
+      barrier_expect(query_full, kRows * kRowBytes);
+      load_box(shared_address(shared.queries), &q_map, 0, first_token, group * kHeadsPerGroup,
+               batch, query_full);
+      for (int tile = 0; tile < key_tiles; ++tile) {
+        const int stage = tile % stages;
+        const uint32_t full = shared_address(&shared.keys_full[stage]);
+        barrier_wait(shared_address(&shared.keys_empty[stage]),
+                     (static_cast<uint32_t>(tile / stages) & 1u) ^ 1u);
+        barrier_expect(full, kKeys * kRowBytes);
+        load_box(shared_address(keys) + stage * kKeys * kRowBytes, &k_map, 0, group, tile * kKeys,
+                 batch, full);
+      }
+    }
+  } else {
+    float lse[kRows /
+              4]; // of columns 8j + 2 quad + {0, 1}: head j / 2, token 8 (j % 2) + 2 quad + {0, 1}
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int token =
+          min(first_token + i / 2 % 2 * 8 + 2 * (lane % 4) + i % 2, shape.sequence - 1);
+      const int64_t source =
+          (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
+      lse[i] = params.lse_cmp[source * kHeadsPerGroup + i / 4] * kLog2e;
+    }
+    const int warpgroup = warp / 4;
+    barrier_wait(shared_address(&shared.queries_full), 0);
+    for (int tile = warpgroup; tile < key_tiles; tile += kConsumers) {
+      const int stage = tile % stages;
+      barrier_wait(shared_address(&shared.keys_full[stage]),
+                   static_cast<uint32_t>(tile / stages) & 1u);
+      float s[kRows / 2];
+      wgmma_fence();
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(
+          s, shared_address(keys) + stage * kKeys * kRowBytes, shared_address(shared.queries));
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(s);
+      warp_arrive(shared_address(&shared.keys_empty[stage]));
+      score_tile(s, lse, params.scale * kLog2e, tile, scores, carry, blocks);
+    }
+  }
+  __syncthreads();
+  if (warp == 4 * kConsumers) return;
+  for (int token = warp; token < tokens; token += 4 * kConsumers) {
+    int block = pick(scores + token * score_stride(blocks), carry + token * carry_stride(blocks),
+                     own - 2, kSlots - kForced);
+    if (lane == kSlots - 3) block = 0;
+    if (lane == kSlots - 2) block = own - 1;
+    if (lane == kSlots - 1) block = own;
+    write_slots(params.indices + (first_row + token * shape.groups) * kSlots, block);
+  }
+#endif
+}
+
+} // namespace
+
+cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int compressed = compressed_count(shape.sequence);
+  const int blocks = block_count(shape.sequence);
+  const int heads = shape.groups * kHeadsPerGroup;
+  const int stages = stages_for(blocks);
+  const int bytes = shared_bytes(blocks, stages);
+  // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
+  const __nv_bfloat16* k_cmp = compressed > 0 ? params.k_cmp : params.q;
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  cudaError_t error = require_hopper();
+  if (error == cudaSuccess) {
+    error = make_head_major_map(&q_map, params.q, shape.batch, shape.sequence, heads, kTileTokens,
+                                kHeadsPerGroup);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&k_map, k_cmp, shape.batch, std::max(compressed, 1), shape.groups,
+                                 kKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error =
+        cudaFuncSetAttribute(selection_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  }
+  if (error != cudaSuccess) return error;
+  const int tiles = (shape.sequence + kTileTokens - 1) / kTileTokens;
+  selection_kernel<<<tiles * shape.batch * shape.groups, kThreads, bytes, stream>>>(
+      params, q_map, k_map, tiles, blocks, stages);
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

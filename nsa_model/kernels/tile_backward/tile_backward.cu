@@ -1,0 +1,313 @@
+#include "nsa_model/kernels/tile_backward/tile_backward.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/common/wgmma.cuh"
+
+// Tiles, roles and schedule as in tile_forward.cu. Each consumer warpgroup owns 64 query rows:
+//   S  = Q K^T    dP = dO V^T     m64n64k64, both from shared memory
+//   dS = 2^(S - lse) (dP - delta)
+//   dQ += dS K                    m64n64k64, dS from registers, K with keys along the contraction
+// The products of the next K/V tile are issued before dQ's, which then runs under the next
+// exponentials.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kConsumers = 3;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kTileTokens = 32;
+constexpr int kTileRows = kTileTokens * kHeadsPerGroup;
+constexpr int kKeys = 64;
+constexpr int kQueryStages = 2;
+constexpr int kKeyStages = 6;
+constexpr int kQueryBytes = kTileRows * kRowBytes;
+constexpr int kKeyBytes = kKeys * kRowBytes;
+[[maybe_unused]] constexpr int kStatistics = 16;
+static_assert(kTileRows == 64 * kConsumers, "each consumer warpgroup owns one m64 tile");
+
+struct Shared {
+  alignas(1024) uint8_t queries[kQueryStages][2][kQueryBytes]; // Q, dO
+  alignas(1024) uint8_t keys[kKeyStages][2][kKeyBytes];        // K, V
+  alignas(8) uint64_t queries_full[kQueryStages];
+  uint64_t queries_empty[kQueryStages];
+  uint64_t keys_full[kKeyStages];
+  uint64_t keys_empty[kKeyStages];
+};
+constexpr int kSharedBytes = sizeof(Shared) + 1024;
+
+#if NSA_HOPPER_CODE
+
+struct Tile {
+  int batch;
+  int group;
+  int token;
+  int first_key;
+  int key_tiles;
+};
+
+template <KeyRange kRange>
+__device__ __forceinline__ Tile tile_of(const TileBackwardParams& params, int index, int tiles) {
+  Tile tile;
+  const int lanes = params.shape.batch * params.shape.groups;
+  tile.group = index % lanes % params.shape.groups;
+  tile.batch = index % lanes / params.shape.groups;
+  tile.token = (tiles - 1 - index / lanes) * kTileTokens;
+  const int last_token = min(tile.token + kTileTokens, params.token_end) - 1;
+  tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
+  tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kKeys) / kKeys;
+  return tile;
+}
+
+template <KeyRange kRange>
+__device__ void produce(const TileBackwardParams& params, const CUtensorMap& q_map,
+                        const CUtensorMap& d_out_map, const CUtensorMap& k_map,
+                        const CUtensorMap& v_map, Shared& shared, int tiles) {
+  Ring<kQueryStages> query_ring;
+  Ring<kKeyStages> key_ring;
+  const int count = tiles * params.shape.batch * params.shape.groups;
+  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+    const Tile tile = tile_of<kRange>(params, index, tiles);
+    const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
+    const int head = tile.group * kHeadsPerGroup;
+    barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
+    barrier_expect(query_full, 2 * kQueryBytes);
+    load_box(shared_address(shared.queries[query_ring.stage][0]), &q_map, 0, head, tile.token,
+             tile.batch, query_full);
+    load_box(shared_address(shared.queries[query_ring.stage][1]), &d_out_map, 0, head, tile.token,
+             tile.batch, query_full);
+    query_ring.advance();
+    for (int j = 0; j < tile.key_tiles; ++j) {
+      const uint32_t full = shared_address(&shared.keys_full[key_ring.stage]);
+      barrier_wait(shared_address(&shared.keys_empty[key_ring.stage]), key_ring.phase ^ 1u);
+      barrier_expect(full, 2 * kKeyBytes);
+      const int key = tile.first_key + j * kKeys;
+      load_box(shared_address(shared.keys[key_ring.stage][0]), &k_map, 0, tile.group, key,
+               tile.batch, full);
+      load_box(shared_address(shared.keys[key_ring.stage][1]), &v_map, 0, tile.group, key,
+               tile.batch, full);
+      key_ring.advance();
+    }
+  }
+}
+
+template <KeyRange kRange>
+__device__ void consume(const TileBackwardParams& params, Shared& shared, int tiles) {
+  const int warpgroup = uniform(threadIdx.x / 128);
+  const int thread = threadIdx.x % 128;
+  const int lane = threadIdx.x % 32;
+  const int quad = lane % 4;
+  const int row = thread / 32 * 16 + lane / 4; // and row + 8, of the warpgroup's 64
+  const float scale_log2 = params.scale * kLog2e;
+  const AttentionShape& shape = params.shape;
+  Ring<kQueryStages> query_ring;
+  Ring<kKeyStages> key_ring;
+  const int count = tiles * shape.batch * shape.groups;
+  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+    const Tile tile = tile_of<kRange>(params, index, tiles);
+    int low[2];
+    int high[2];
+    float lse[2];
+    float delta[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int tile_row = warpgroup * 64 + row + 8 * r;
+      const int token = tile.token + tile_row / kHeadsPerGroup;
+      low[r] = first_key<kRange>(token, params.window);
+      high[r] = last_key<kRange>(token);
+      const int64_t group_row =
+          (static_cast<int64_t>(tile.batch) * shape.sequence + min(token, shape.sequence - 1)) *
+              shape.groups +
+          tile.group;
+      const float* statistics =
+          params.tensors.statistics + group_row * kStatistics + tile_row % kHeadsPerGroup;
+      lse[r] = statistics[0];
+      delta[r] = statistics[8];
+    }
+    const int all_low = first_key<kRange>(tile.token + kTileTokens - 1, params.window);
+    const int all_high = last_key<kRange>(tile.token);
+
+    uint8_t* rows = shared.queries[query_ring.stage][0] + warpgroup * 64 * kRowBytes;
+    const uint32_t q_tile = shared_address(rows);
+    const uint32_t d_out_tile = q_tile + kQueryBytes;
+    barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
+    float scores[32];
+    float ds[32];
+    float dq[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      dq[i] = 0.0f;
+    uint32_t ds_operand[16];
+    const auto issue_scores = [&](int stage) {
+      wgmma_fence();
+      multiply_shared<64, 4, Major::kK, Major::kK, false>(scores, q_tile,
+                                                          shared_address(shared.keys[stage][0]));
+      multiply_shared<64, 4, Major::kK, Major::kK, false>(ds, d_out_tile,
+                                                          shared_address(shared.keys[stage][1]));
+      wgmma_commit();
+    };
+    const auto gradient = [&](int j) { // scores, ds -> dS in ds
+      const int key_base = tile.first_key + j * kKeys;
+      const bool masked = key_base < all_low || key_base + kKeys - 1 > all_high;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int r = i / 2 % 2;
+        float p = exp2_approximate(fmaf(scores[i], scale_log2, -lse[r]));
+        if (masked) {
+          const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
+          if (key < low[r] || key > high[r]) p = 0.0f;
+        }
+        ds[i] = p * (ds[i] - delta[r]);
+      }
+    };
+    if (tile.key_tiles > 0) {
+      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+      issue_scores(key_ring.stage);
+      wgmma_wait<0>();
+      pin(scores);
+      pin(ds);
+      gradient(0);
+      to_operand<64>(ds, ds_operand);
+      for (int j = 1; j < tile.key_tiles; ++j) {
+        const int previous = key_ring.stage;
+        key_ring.advance();
+        barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+        issue_scores(key_ring.stage);
+        multiply_registers<64, 4, Major::kMN, true>(dq, ds_operand,
+                                                    shared_address(shared.keys[previous][0]));
+        wgmma_commit();
+        wgmma_wait<1>();
+        pin(scores);
+        pin(ds);
+        gradient(j);
+        wgmma_wait<0>();
+        pin(dq);
+        warp_arrive(shared_address(&shared.keys_empty[previous]));
+        to_operand<64>(ds, ds_operand);
+      }
+      wgmma_fence();
+      multiply_registers<64, 4, Major::kMN, true>(dq, ds_operand,
+                                                  shared_address(shared.keys[key_ring.stage][0]));
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(dq);
+      warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
+      key_ring.advance();
+    }
+    // Results leave through the query rows, which all four warps have finished reading here.
+    named_barrier(1 + warpgroup, 128);
+    const int matrix_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      dq[i] *= params.scale;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      store_matrix(q_tile + swizzled(matrix_row, j + lane / 16),
+                   pack_bf16(dq[4 * j], dq[4 * j + 1]), pack_bf16(dq[4 * j + 2], dq[4 * j + 3]),
+                   pack_bf16(dq[4 * j + 4], dq[4 * j + 5]),
+                   pack_bf16(dq[4 * j + 6], dq[4 * j + 7]));
+    }
+    __syncwarp(); // a warp reads back only the rows that it stored
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int local = thread / 32 * 16 + part * 4 + lane / 8;
+      const int tile_row = warpgroup * 64 + local;
+      const int token = tile.token + tile_row / kHeadsPerGroup;
+      if (token >= params.token_end) continue;
+      const int64_t group_row =
+          (static_cast<int64_t>(tile.batch) * shape.sequence + token) * shape.groups + tile.group;
+      *reinterpret_cast<uint4*>(
+          params.d_q + (group_row * kHeadsPerGroup + tile_row % kHeadsPerGroup) * kHeadDim +
+          lane % 8 * 8) = *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
+    }
+    fence_async_proxy();
+    warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
+    query_ring.advance();
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+template <KeyRange kRange>
+__global__ void __launch_bounds__(kThreads, 1)
+    tile_backward_kernel(const __grid_constant__ TileBackwardParams params,
+                         const __grid_constant__ CUtensorMap q_map,
+                         const __grid_constant__ CUtensorMap d_out_map,
+                         const __grid_constant__ CUtensorMap k_map,
+                         const __grid_constant__ CUtensorMap v_map, int tiles) {
+#if NSA_HOPPER_CODE
+  extern __shared__ uint8_t raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kQueryStages; ++i) {
+      barrier_init(shared_address(&shared.queries_full[i]), 1);
+      barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    for (int i = 0; i < kKeyStages; ++i) {
+      barrier_init(shared_address(&shared.keys_full[i]), 1);
+      barrier_init(shared_address(&shared.keys_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x / 128 == kConsumers) {
+    registers_give_back<32>();
+    if (threadIdx.x % 128 == 0)
+      produce<kRange>(params, q_map, d_out_map, k_map, v_map, shared, tiles);
+  } else {
+    registers_take<160>();
+    consume<kRange>(params, shared, tiles);
+  }
+#endif
+}
+
+template <KeyRange kRange>
+cudaError_t launch(const TileBackwardParams& params, int keys, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int heads = shape.groups * kHeadsPerGroup;
+  CUtensorMap q_map;
+  CUtensorMap d_out_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  cudaError_t error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence,
+                                           heads, kTileTokens, kHeadsPerGroup);
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
+                                 heads, kTileTokens, kHeadsPerGroup);
+  }
+  // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
+  const __nv_bfloat16* k = keys > 0 ? params.tensors.k : params.tensors.q;
+  const __nv_bfloat16* v = keys > 0 ? params.tensors.v : params.tensors.q;
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&k_map, k, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&v_map, v, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(tile_backward_kernel<kRange>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  const int tiles = (params.token_end + kTileTokens - 1) / kTileTokens;
+  const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
+  tile_backward_kernel<kRange>
+      <<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, d_out_map, k_map, v_map, tiles);
+  return cudaGetLastError();
+}
+
+} // namespace
+
+cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t stream) {
+  const cudaError_t error = require_hopper();
+  if (error != cudaSuccess) return error;
+  if (params.token_end < 1 || params.token_end > params.shape.sequence)
+    return cudaErrorInvalidValue;
+  return params.range == KeyRange::kWindow
+             ? launch<KeyRange::kWindow>(params, params.shape.sequence, stream)
+             : launch<KeyRange::kCompressed>(params, compressed_count(params.shape.sequence),
+                                             stream);
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,339 @@
+#include "nsa_model/kernels/tile_forward/tile_forward.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/common/wgmma.cuh"
+
+// A tile is 32 tokens x 6 heads = 192 query rows, ordered [token][head], so that one K/V tile
+// serves all heads of the group without padding. One CTA an SM, persistent: a producer warp runs
+// ahead through tiles and their K/V tiles of 64 keys; three consumer warpgroups own 64 rows each:
+//   S = Q K^T   m64n64k64 from shared memory          next tile's S is issued together with
+//   O += P V    m64n64k64, P from registers           the previous tile's P V, which the softmax
+//   hides
+// Tiles are handed out longest first.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kConsumers = 3;
+constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kTileTokens = 32;
+constexpr int kTileRows = kTileTokens * kHeadsPerGroup;
+constexpr int kKeys = 64;
+constexpr int kQueryStages = 2;
+constexpr int kKeyStages = 7;
+constexpr int kQueryBytes = kTileRows * kRowBytes;
+constexpr int kKeyBytes = kKeys * kRowBytes;
+static_assert(kTileRows == 64 * kConsumers, "each consumer warpgroup owns one m64 tile");
+
+struct Shared {
+  alignas(1024) uint8_t queries[kQueryStages][kQueryBytes];
+  alignas(1024) uint8_t keys[kKeyStages][2][kKeyBytes]; // K, V
+  alignas(8) uint64_t queries_full[kQueryStages];
+  uint64_t queries_empty[kQueryStages];
+  uint64_t keys_full[kKeyStages];
+  uint64_t keys_empty[kKeyStages];
+};
+constexpr int kSharedBytes = sizeof(Shared) + 1024;
+
+#if NSA_HOPPER_CODE
+
+struct Tile {
+  int batch;
+  int group;
+  int token;     // first of the tile
+  int first_key; // first key that any of its rows sees
+  int key_tiles; // 0 when no row sees a key
+};
+
+template <KeyRange kRange>
+__device__ __forceinline__ Tile tile_of(const TileForwardParams& params, int index, int tiles) {
+  Tile tile;
+  const int lanes = params.shape.batch * params.shape.groups;
+  tile.group = index % lanes % params.shape.groups;
+  tile.batch = index % lanes / params.shape.groups;
+  tile.token = (tiles - 1 - index / lanes) * kTileTokens;
+  const int last_token = min(tile.token + kTileTokens, params.token_end) - 1;
+  tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
+  tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kKeys) / kKeys;
+  return tile;
+}
+
+template <KeyRange kRange>
+__device__ void produce(const TileForwardParams& params, const CUtensorMap& q_map,
+                        const CUtensorMap& k_map, const CUtensorMap& v_map, Shared& shared,
+                        int tiles) {
+  Ring<kQueryStages> query_ring;
+  Ring<kKeyStages> key_ring;
+  const int count = tiles * params.shape.batch * params.shape.groups;
+  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+    const Tile tile = tile_of<kRange>(params, index, tiles);
+    const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
+    barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
+    barrier_expect(query_full, kQueryBytes);
+    load_box(shared_address(shared.queries[query_ring.stage]), &q_map, 0,
+             tile.group * kHeadsPerGroup, tile.token, tile.batch, query_full);
+    query_ring.advance();
+    for (int j = 0; j < tile.key_tiles; ++j) {
+      const uint32_t full = shared_address(&shared.keys_full[key_ring.stage]);
+      barrier_wait(shared_address(&shared.keys_empty[key_ring.stage]), key_ring.phase ^ 1u);
+      barrier_expect(full, 2 * kKeyBytes);
+      const int key = tile.first_key + j * kKeys;
+      load_box(shared_address(shared.keys[key_ring.stage][0]), &k_map, 0, tile.group, key,
+               tile.batch, full);
+      load_box(shared_address(shared.keys[key_ring.stage][1]), &v_map, 0, tile.group, key,
+               tile.batch, full);
+      key_ring.advance();
+    }
+  }
+}
+
+// Running softmax of the two rows that a thread shares with its quad. Works on raw scores; the
+// scale is folded into the exponent.
+struct Softmax {
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0.0f, 0.0f};
+
+  // Turns scores into unnormalised probabilities; returns in `factor` what earlier sums and outputs
+  // are multiplied by.
+  __device__ __forceinline__ void update(float (&scores)[32], float scale_log2,
+                                         float (&factor)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float peak = maximum[r];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+      }
+      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+      const float offset = peak == -INFINITY ? 0.0f : peak * scale_log2; // a row may see no key yet
+      factor[r] = exp2_approximate(fmaf(maximum[r], scale_log2, -offset));
+      maximum[r] = peak;
+      float partial = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& score = scores[4 * j + 2 * r + c];
+          score = exp2_approximate(fmaf(score, scale_log2, -offset));
+          partial += score;
+        }
+      }
+      sum[r] = fmaf(sum[r], factor[r], partial);
+    }
+  }
+};
+
+template <KeyRange kRange>
+__device__ void consume(const TileForwardParams& params, Shared& shared, int tiles) {
+  const int warpgroup = uniform(threadIdx.x / 128);
+  const int thread = threadIdx.x % 128;
+  const int lane = threadIdx.x % 32;
+  const int quad = lane % 4;
+  const int row = thread / 32 * 16 + lane / 4; // and row + 8, of the warpgroup's 64
+  const float scale_log2 = params.scale * kLog2e;
+  const int heads = params.shape.groups * kHeadsPerGroup;
+  Ring<kQueryStages> query_ring;
+  Ring<kKeyStages> key_ring;
+  const int count = tiles * params.shape.batch * params.shape.groups;
+  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+    const Tile tile = tile_of<kRange>(params, index, tiles);
+    const int token0 = tile.token + (warpgroup * 64 + row) / kHeadsPerGroup;
+    const int token1 = tile.token + (warpgroup * 64 + row + 8) / kHeadsPerGroup;
+    const int low[2] = {first_key<kRange>(token0, params.window),
+                        first_key<kRange>(token1, params.window)};
+    const int high[2] = {last_key<kRange>(token0), last_key<kRange>(token1)};
+    // Keys that every row of the tile sees need no mask.
+    const int all_low = first_key<kRange>(tile.token + kTileTokens - 1, params.window);
+    const int all_high = last_key<kRange>(tile.token);
+
+    uint8_t* rows = shared.queries[query_ring.stage] + warpgroup * 64 * kRowBytes;
+    const uint32_t q_tile = shared_address(rows);
+    barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
+    Softmax softmax;
+    float scores[32];
+    float out[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      out[i] = 0.0f;
+    uint32_t probabilities[16];
+    const auto mask = [&](int j) {
+      const int key_base = tile.first_key + j * kKeys;
+      if (key_base >= all_low && key_base + kKeys - 1 <= all_high) return;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
+        if (key < low[i / 2 % 2] || key > high[i / 2 % 2]) scores[i] = -INFINITY;
+      }
+    };
+    float factor[2];
+    if (tile.key_tiles > 0) {
+      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+      wgmma_fence();
+      multiply_shared<64, 4, Major::kK, Major::kK, false>(
+          scores, q_tile, shared_address(shared.keys[key_ring.stage][0]));
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(scores);
+      mask(0);
+      softmax.update(scores, scale_log2, factor);
+      to_operand<64>(scores, probabilities);
+      for (int j = 1; j < tile.key_tiles; ++j) {
+        const int previous = key_ring.stage;
+        key_ring.advance();
+        barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+        wgmma_fence();
+        multiply_shared<64, 4, Major::kK, Major::kK, false>(
+            scores, q_tile, shared_address(shared.keys[key_ring.stage][0]));
+        wgmma_commit();
+        multiply_registers<64, 4, Major::kMN, true>(out, probabilities,
+                                                    shared_address(shared.keys[previous][1]));
+        wgmma_commit();
+        wgmma_wait<1>();
+        pin(scores);
+        mask(j);
+        softmax.update(scores, scale_log2, factor);
+        wgmma_wait<0>();
+        pin(out);
+        warp_arrive(shared_address(&shared.keys_empty[previous]));
+#pragma unroll
+        for (int i = 0; i < 32; ++i)
+          out[i] *= factor[i / 2 % 2];
+        to_operand<64>(scores, probabilities);
+      }
+      wgmma_fence();
+      multiply_registers<64, 4, Major::kMN, true>(out, probabilities,
+                                                  shared_address(shared.keys[key_ring.stage][1]));
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(out);
+      warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
+      key_ring.advance();
+    }
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = softmax.sum[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
+      const int tile_row = warpgroup * 64 + row + 8 * r;
+      const int token = r == 0 ? token0 : token1;
+      if (quad == 0 && token < params.token_end) {
+        const int64_t target =
+            (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * heads +
+            tile.group * kHeadsPerGroup + tile_row % kHeadsPerGroup;
+        params.lse[target] =
+            sum > 0.0f ? kLn2 * fmaf(softmax.maximum[r], scale_log2, log2_approximate(sum))
+                       : -INFINITY;
+      }
+    }
+    // Results leave through the query rows, which all four warps have finished reading here.
+    named_barrier(1 + warpgroup, 128);
+    const int matrix_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      store_matrix(q_tile + swizzled(matrix_row, j + lane / 16),
+                   pack_bf16(out[4 * j] * inverse[0], out[4 * j + 1] * inverse[0]),
+                   pack_bf16(out[4 * j + 2] * inverse[1], out[4 * j + 3] * inverse[1]),
+                   pack_bf16(out[4 * j + 4] * inverse[0], out[4 * j + 5] * inverse[0]),
+                   pack_bf16(out[4 * j + 6] * inverse[1], out[4 * j + 7] * inverse[1]));
+    }
+    __syncwarp(); // a warp reads back only the rows that it stored
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int local = thread / 32 * 16 + part * 4 + lane / 8;
+      const int tile_row = warpgroup * 64 + local;
+      const int token = tile.token + tile_row / kHeadsPerGroup;
+      if (token >= params.token_end) continue;
+      const int64_t target =
+          (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * heads +
+          tile.group * kHeadsPerGroup + tile_row % kHeadsPerGroup;
+      *reinterpret_cast<uint4*>(params.out + target * kHeadDim + lane % 8 * 8) =
+          *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
+    }
+    fence_async_proxy();
+    warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
+    query_ring.advance();
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+template <KeyRange kRange>
+__global__ void __launch_bounds__(kThreads, 1)
+    tile_forward_kernel(const __grid_constant__ TileForwardParams params,
+                        const __grid_constant__ CUtensorMap q_map,
+                        const __grid_constant__ CUtensorMap k_map,
+                        const __grid_constant__ CUtensorMap v_map, int tiles) {
+#if NSA_HOPPER_CODE
+  extern __shared__ uint8_t raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kQueryStages; ++i) {
+      barrier_init(shared_address(&shared.queries_full[i]), 1);
+      barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    for (int i = 0; i < kKeyStages; ++i) {
+      barrier_init(shared_address(&shared.keys_full[i]), 1);
+      barrier_init(shared_address(&shared.keys_empty[i]), 4 * kConsumers * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x / 128 == kConsumers) {
+    registers_give_back<32>();
+    if (threadIdx.x % 128 == 0) produce<kRange>(params, q_map, k_map, v_map, shared, tiles);
+  } else {
+    registers_take<160>();
+    consume<kRange>(params, shared, tiles);
+  }
+#endif
+}
+
+template <KeyRange kRange>
+cudaError_t launch(const TileForwardParams& params, int keys, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  cudaError_t error =
+      make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
+                           shape.groups * kHeadsPerGroup, kTileTokens, kHeadsPerGroup);
+  // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
+  const __nv_bfloat16* k = keys > 0 ? params.k : params.q;
+  const __nv_bfloat16* v = keys > 0 ? params.v : params.q;
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&k_map, k, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&v_map, v, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(tile_forward_kernel<kRange>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  }
+  if (error != cudaSuccess) return error;
+  const int tiles = (params.token_end + kTileTokens - 1) / kTileTokens;
+  const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
+  tile_forward_kernel<kRange>
+      <<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, k_map, v_map, tiles);
+  return cudaGetLastError();
+}
+
+} // namespace
+
+cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream) {
+  const cudaError_t error = require_hopper();
+  if (error != cudaSuccess) return error;
+  if (params.token_end < 1 || params.token_end > params.shape.sequence)
+    return cudaErrorInvalidValue;
+  return params.range == KeyRange::kWindow
+             ? launch<KeyRange::kWindow>(params, params.shape.sequence, stream)
+             : launch<KeyRange::kCompressed>(params, compressed_count(params.shape.sequence),
+                                             stream);
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,31 @@
+#pragma once
+// Forward of the branches in which a token sees one interval of keys: sliding window, compressed
+// tokens, and plain causal attention over the first tokens of a sequence (where every block is
+// selected). Query-major flash attention on wgmma. Deterministic.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+struct TileForwardParams {
+  AttentionShape shape;
+  KeyRange range = KeyRange::kWindow;
+  int window =
+      kWindow;       // keys a token sees, itself included; at least `sequence` for causal attention
+  int token_end = 0; // rows of tokens [0, token_end) are computed and written
+  const __nv_bfloat16* q; // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16*
+      k; // [batch, keys, groups, 64]; keys = sequence or compressed_count(sequence)
+  const __nv_bfloat16* v; // as k
+  float scale = 0.125f;
+  __nv_bfloat16* out; // [batch, sequence, groups * 6, 64]; rows that see no key are zero
+  float* lse;         // [batch, sequence, groups * 6], natural logarithm; -inf for such rows
+};
+
+cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream);
+
+} // namespace nsa::kernels

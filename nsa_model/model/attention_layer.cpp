@@ -1,0 +1,167 @@
+#include "nsa_model/model/attention_layer.h"
+
+#include "nsa_model/ops/segments.h"
+
+namespace nsa::model {
+
+using at::Tensor;
+
+namespace {
+
+constexpr std::array kBranches{Branch::kCompressed, Branch::kSelected, Branch::kSliding};
+
+} // namespace
+
+AttentionLayer::AttentionLayer(const ModelConfig& config,
+                               const std::function<Tensor(const std::string&)>& parameter)
+    : config_(config), w_q_(parameter("w_q.weight")), w_out_(parameter("w_out.weight")) {
+  if (config.attention == Attention::kDense) {
+    w_k_[0] = parameter("w_k.weight");
+    w_v_[0] = parameter("w_v.weight");
+    return;
+  }
+  const NsaConfig& nsa = config.nsa;
+  for (const Branch branch : kBranches) {
+    if (!has_branch(nsa, branch)) continue;
+    const std::string suffix = "_" + std::string(branch_name(branch)) + ".weight";
+    w_k_[int(branch)] = parameter("w_k" + suffix);
+    w_v_[int(branch)] = parameter("w_v" + suffix);
+  }
+  if (nsa.compressed && nsa.compression == Compression::kMlp) {
+    const auto phi = [&](const std::string& name) {
+      return Phi{parameter(name + ".position"), parameter(name + ".fc1.weight"),
+                 parameter(name + ".fc2.weight")};
+    };
+    phi_k_ = phi("phi_k");
+    phi_v_ = phi("phi_v");
+  }
+  if (nsa.gate == Gate::kHeadSigmoid || branch_count(nsa) > 1) {
+    gate_fc1_ = parameter("gate.fc1.weight");
+    gate_fc2_ = parameter("gate.fc2.weight");
+  }
+}
+
+ops::Settings AttentionLayer::settings() const {
+  const NsaConfig& nsa = config_.nsa;
+  return {{nsa.compression_block, nsa.compression_stride, nsa.selection_block, nsa.selected_blocks,
+           nsa.window},
+          0};
+}
+
+Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, Heads* seen) const {
+  if (config_.attention == Attention::kDense) return dense(x, context);
+  Heads heads = project(x, context);
+  if (seen) *seen = heads;
+  if (heads.k[0]) {
+    heads.k[0] = compress(*heads.k[0], true, context);
+    heads.v[0] = compress(*heads.v[0], false, context);
+  }
+  const ops::AttentionInputs inputs{
+      heads.q, heads.k, heads.v, heads.gates, context.document_start, std::nullopt};
+  return output(ops::attention(inputs, settings(), std::string(kernels_name(config_.kernels))));
+}
+
+Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {
+  // One product for all projections. Rows: q, the keys that are rotated, those that are not,
+  // values.
+  const bool dense = config_.attention == Attention::kDense;
+  const bool phi_mlp = !dense && config_.nsa.compression == Compression::kMlp;
+  std::vector<Tensor> weights{w_q_};
+  std::vector<int> rotated, unrotated, values;
+  for (int b = 0; b < kBranchCount; ++b) {
+    if (!w_k_[b].defined()) continue;
+    (b == 0 && phi_mlp ? unrotated : rotated).push_back(b);
+    values.push_back(b);
+  }
+  for (const int b : rotated)
+    weights.push_back(w_k_[b]);
+  for (const int b : unrotated)
+    weights.push_back(w_k_[b]);
+  for (const int b : values)
+    weights.push_back(w_v_[b]);
+  const int64_t groups = config_.kv_groups, heads = config_.heads;
+  std::vector<int64_t> widths{heads + groups * int64_t(rotated.size())};
+  widths.insert(widths.end(), unrotated.size() + values.size(), groups);
+  const std::vector<Tensor> parts = at::linear(x, at::cat(weights))
+                                        .unflatten(-1, {-1, config_.head_dimension})
+                                        .split_with_sizes(widths, 2);
+
+  Heads out;
+  std::vector<int64_t> rotated_widths{heads};
+  rotated_widths.insert(rotated_widths.end(), rotated.size(), groups);
+  const std::vector<Tensor> turned =
+      ops::rope(parts[0], context.cos, context.sin).split_with_sizes(rotated_widths, 2);
+  out.q = turned[0];
+  for (size_t i = 0; i < rotated.size(); ++i)
+    out.k[rotated[i]] = turned[1 + i];
+  size_t next = 1;
+  for (const int b : unrotated)
+    out.k[b] = parts[next++];
+  for (const int b : values)
+    out.v[b] = parts[next++];
+  if (!dense) out.gates = gates(x, parts[0].narrow(2, 0, heads));
+  return out;
+}
+
+Tensor AttentionLayer::gates(const Tensor& x, const Tensor& q_unrotated) const {
+  const NsaConfig& nsa = config_.nsa;
+  const auto type = ops::compute_type(x.scalar_type());
+  const int64_t branches = branch_count(nsa), groups = config_.kv_groups;
+  Tensor weight; // [B, S, gates, branches]
+  if (nsa.gate == Gate::kHeadSigmoid) {
+    const Tensor hidden = at::silu(at::linear(x, gate_fc1_));
+    weight =
+        at::linear(hidden, gate_fc2_).to(type).sigmoid().unflatten(-1, {config_.heads, branches});
+  } else if (branches == 1) {
+    weight = at::ones({x.size(0), x.size(1), groups, 1}, x.options().dtype(type));
+  } else {
+    const Tensor mean = q_unrotated.unflatten(2, {groups, config_.heads / groups})
+                            .mean({3}, false, type)
+                            .to(x.scalar_type());
+    const Tensor hidden = at::silu(at::linear(mean, gate_fc1_));
+    weight = at::softmax(at::linear(hidden, gate_fc2_).to(type).div(nsa.gate_temperature), -1);
+  }
+  if (branches == kBranchCount) return weight;
+  // Absent branches get weight 0, so that the operator sees three columns always.
+  const std::vector<Tensor> columns = weight.split(1, 3);
+  std::vector<Tensor> all;
+  size_t next = 0;
+  for (const Branch branch : kBranches)
+    all.push_back(has_branch(nsa, branch) ? columns[next++] : at::zeros_like(columns[0]));
+  return at::cat(all, 3);
+}
+
+Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
+                                const SequenceContext& context) const {
+  const ops::Sizes sizes = settings().sizes;
+  if (config_.nsa.compression == Compression::kAverage)
+    return ops::pool(raw, sizes, context.document_start);
+  const Phi& phi = keys ? phi_k_ : phi_v_;
+  const Tensor windows =
+      ops::compression_windows(raw, sizes, context.document_start); // [B,Nc,l,G,D]
+  const Tensor block =
+      (windows + phi.position.unsqueeze(1)).transpose(2, 3).flatten(3); // [B,Nc,G,l*D]
+  const Tensor out = at::linear(at::silu(at::linear(block, phi.fc1)), phi.fc2);
+  if (!keys || out.size(1) == 0) return out;
+  return ops::rope(out, context.compressed_cos, context.compressed_sin);
+}
+
+Tensor AttentionLayer::dense(const Tensor& x, const SequenceContext& context) const {
+  const Heads heads = project(x, context);
+  const auto attend = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                            std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
+                                            /*enable_gqa=*/true)
+        .transpose(1, 2);
+  };
+  if (!context.document_start) return output(attend(heads.q, *heads.k[0], *heads.v[0]));
+  std::vector<std::vector<Tensor>> rows(x.size(0));
+  for (const ops::Segment& s : ops::segments(x.size(0), x.size(1), {}, context.document_start))
+    rows[s.row].push_back(attend(s.tokens(heads.q), s.tokens(*heads.k[0]), s.tokens(*heads.v[0])));
+  std::vector<Tensor> whole;
+  for (const auto& row : rows)
+    whole.push_back(at::cat(row, 1));
+  return output(at::cat(whole, 0));
+}
+
+} // namespace nsa::model

@@ -1,0 +1,68 @@
+// The attention layer of a block: projections, RoPE, compression, gates and output, around the
+// operators of nsa_model/ops. NSA and its dense twin.
+//
+// Holds handles of parameters that LanguageModel owns. One thread at a time.
+#pragma once
+
+#include "nsa_model/model/config.h"
+#include "nsa_model/ops/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <functional>
+#include <optional>
+
+namespace nsa::model {
+
+// What all layers of one forward pass share. Tables are FP32 (FP64 for FP64).
+struct SequenceContext {
+  at::Tensor cos, sin; // [S or B * S, D / 2]
+  at::Tensor compressed_cos,
+      compressed_sin;                       // at each compressed token's first position (phi = mlp)
+  std::optional<at::Tensor> document_start; // [B, S] on the CPU
+};
+
+// Projected heads of a layer: q [B, S, H, D] rotated; k, v by branch [B, S, G, D], keys rotated but
+// for the compressed ones when phi is an MLP; gates [B, S, G or H, 3].
+// The dense twin has one set of keys and values, in [0], and no gates.
+struct Heads {
+  at::Tensor q;
+  std::array<std::optional<at::Tensor>, 3> k, v;
+  at::Tensor gates;
+};
+
+class AttentionLayer {
+public:
+  // `parameter` returns the leaf of that name, e.g. "w_q.weight".
+  AttentionLayer(const ModelConfig& config,
+                 const std::function<at::Tensor(const std::string&)>& parameter);
+
+  // x: [B, S, dimension], normalised. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x, const SequenceContext& context,
+                     Heads* seen = nullptr) const;
+
+  Heads project(const at::Tensor& x, const SequenceContext& context) const;
+  // Eq. 7: compressed tokens of `raw` keys or values [B, S, G, D]; keys of an MLP phi are rotated
+  // with the context's tables.
+  at::Tensor compress(const at::Tensor& raw, bool keys, const SequenceContext& context) const;
+  // [B, S, H, D] -> [B, S, dimension]
+  at::Tensor output(const at::Tensor& o) const { return at::linear(o.flatten(2), w_out_); }
+
+  ops::Settings settings() const;
+
+private:
+  at::Tensor dense(const at::Tensor& x, const SequenceContext& context) const;
+  at::Tensor gates(const at::Tensor& x, const at::Tensor& q_unrotated) const;
+
+  const ModelConfig& config_;
+  at::Tensor w_q_, w_out_;
+  std::array<at::Tensor, 3> w_k_, w_v_; // by branch; [0] alone for dense
+  struct Phi {
+    at::Tensor position, fc1, fc2;
+  };
+  Phi phi_k_, phi_v_;
+  at::Tensor gate_fc1_, gate_fc2_;
+};
+
+} // namespace nsa::model

@@ -1,0 +1,185 @@
+#include "nsa_model/model/config.h"
+
+#include <array>
+#include <utility>
+
+namespace nsa::model {
+
+namespace {
+
+template <class Enum, size_t N>
+Result<Enum> parse_name(std::string_view text, std::string_view key,
+                        const std::array<std::pair<std::string_view, Enum>, N>& names) {
+  std::string choices;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+    choices += (choices.empty() ? "" : ", ") + std::string(name);
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              std::string(key) + ": '" + std::string(text) + "' is not known",
+              "write one of: " + choices);
+}
+
+Status require(bool holds, std::string what, std::string next) {
+  if (holds) return {};
+  return fail(ErrorCode::kInvalidArgument, std::move(what), std::move(next));
+}
+
+Status validate_nsa(const NsaConfig& nsa) {
+  NSA_TRY(require(nsa.compression_stride >= 1, "nsa.compression_stride must be at least 1",
+                  "the paper uses 16"));
+  NSA_TRY(require(nsa.compression_block >= nsa.compression_stride &&
+                      nsa.compression_block % nsa.compression_stride == 0,
+                  "nsa.compression_block must be a multiple of nsa.compression_stride",
+                  "Eq. 9 counts shared strides"));
+  NSA_TRY(require(nsa.selection_block >= nsa.compression_stride &&
+                      nsa.selection_block % nsa.compression_stride == 0,
+                  "nsa.selection_block must be a multiple of nsa.compression_stride",
+                  "Eq. 9 counts shared strides"));
+  NSA_TRY(require(nsa.selected_blocks >= 3, "nsa.selected_blocks must be at least 3",
+                  "the first block and the two local ones are always selected"));
+  NSA_TRY(require(nsa.window >= 1, "nsa.window must be at least 1", "it counts the token itself"));
+  NSA_TRY(require(nsa.gate_temperature > 0, "nsa.gate_temperature must be positive", "1 is usual"));
+  NSA_TRY(require(branch_count(nsa) > 0, "nsa.branches is empty", "name at least one branch"));
+  NSA_TRY(require(!nsa.selected || nsa.compressed,
+                  "nsa.branches: selected without compressed: the compressed keys score the blocks "
+                  "and are trained by the compressed output alone",
+                  "add compressed, or take selected out"));
+  return {};
+}
+
+} // namespace
+
+std::string_view branch_name(Branch branch) {
+  switch (branch) {
+  case Branch::kCompressed:
+    return "compressed";
+  case Branch::kSelected:
+    return "selected";
+  case Branch::kSliding:
+    return "sliding";
+  }
+  return "";
+}
+
+std::string_view kernels_name(Kernels kernels) {
+  switch (kernels) {
+  case Kernels::kAten:
+    return "aten";
+  case Kernels::kReference:
+    return "reference";
+  case Kernels::kFused:
+    return "fused";
+  }
+  return "";
+}
+
+Result<Attention> parse_attention(std::string_view text) {
+  return parse_name(text, "model.attention",
+                    std::array{std::pair{std::string_view("nsa"), Attention::kNsa},
+                               std::pair{std::string_view("dense"), Attention::kDense}});
+}
+
+Result<Compression> parse_compression(std::string_view text) {
+  return parse_name(text, "nsa.compression",
+                    std::array{std::pair{std::string_view("average"), Compression::kAverage},
+                               std::pair{std::string_view("mlp"), Compression::kMlp}});
+}
+
+Result<Gate> parse_gate(std::string_view text) {
+  return parse_name(text, "nsa.gate",
+                    std::array{std::pair{std::string_view("group_softmax"), Gate::kGroupSoftmax},
+                               std::pair{std::string_view("head_sigmoid"), Gate::kHeadSigmoid}});
+}
+
+Result<Kernels> parse_kernels(std::string_view text) {
+  return parse_name(text, "attention.kernels",
+                    std::array{std::pair{std::string_view("aten"), Kernels::kAten},
+                               std::pair{std::string_view("reference"), Kernels::kReference},
+                               std::pair{std::string_view("fused"), Kernels::kFused}});
+}
+
+Status set_branch(NsaConfig& nsa, std::string_view name, bool on) {
+  if (name == "compressed") {
+    nsa.compressed = on;
+  } else if (name == "selected") {
+    nsa.selected = on;
+  } else if (name == "sliding") {
+    nsa.sliding = on;
+  } else {
+    return fail(ErrorCode::kInvalidArgument,
+                "nsa.branches: '" + std::string(name) + "' is not a branch",
+                "write any of: compressed, selected, sliding");
+  }
+  return {};
+}
+
+bool has_branch(const NsaConfig& nsa, Branch branch) {
+  switch (branch) {
+  case Branch::kCompressed:
+    return nsa.compressed;
+  case Branch::kSelected:
+    return nsa.selected;
+  case Branch::kSliding:
+    return nsa.sliding;
+  }
+  return false;
+}
+
+int branch_count(const NsaConfig& nsa) {
+  return int(nsa.compressed) + int(nsa.selected) + int(nsa.sliding);
+}
+
+Status validate(const ModelConfig& config) {
+  NSA_TRY(require(config.vocabulary >= 2, "model.vocabulary must be at least 2", ""));
+  NSA_TRY(require(config.dimension >= 1 && config.layers >= 1 && config.mlp_ratio >= 1,
+                  "model.dimension, model.layers and model.mlp_ratio must be at least 1", ""));
+  NSA_TRY(require(config.kv_groups >= 1 && config.heads >= config.kv_groups &&
+                      config.heads % config.kv_groups == 0,
+                  "model.heads must be a multiple of model.kv_groups",
+                  "each group of query heads shares one key/value head"));
+  NSA_TRY(require(config.head_dimension >= 2 && config.head_dimension % 2 == 0,
+                  "model.head_dimension must be even", "RoPE rotates pairs"));
+  NSA_TRY(require(config.rope_base > 1, "model.rope_base must be above 1", "10000 is usual"));
+  NSA_TRY(require(config.norm_epsilon > 0, "model.norm_epsilon must be positive", "1e-6 is usual"));
+  if (config.attention == Attention::kNsa) NSA_TRY(validate_nsa(config.nsa));
+  return {};
+}
+
+int64_t gate_hidden(const ModelConfig& config) {
+  // The predecessor's group gate halves the head dimension; the paper leaves the width open.
+  return config.nsa.gate == Gate::kGroupSoftmax ? config.head_dimension / 2 : config.head_dimension;
+}
+
+int64_t compression_hidden(const ModelConfig& config) {
+  return 2 * config.head_dimension;
+}
+
+int64_t parameter_count(const ModelConfig& config) {
+  const int64_t query_width = config.heads * config.head_dimension;
+  const int64_t kv_width = config.kv_groups * config.head_dimension;
+  int64_t attention = 2 * config.dimension * query_width; // queries, output
+  if (config.attention == Attention::kDense) {
+    attention += 2 * config.dimension * kv_width;
+  } else {
+    const NsaConfig& nsa = config.nsa;
+    attention += branch_count(nsa) * 2 * config.dimension * kv_width;
+    const int64_t hidden = gate_hidden(config);
+    if (nsa.gate == Gate::kHeadSigmoid) {
+      attention += config.dimension * hidden + hidden * config.heads * branch_count(nsa);
+    } else if (branch_count(nsa) > 1) { // a softmax over one branch is 1 and has nothing to learn
+      attention += config.head_dimension * hidden + hidden * branch_count(nsa);
+    }
+    if (nsa.compressed && nsa.compression == Compression::kMlp) {
+      const int64_t block = nsa.compression_block * config.head_dimension;
+      const int64_t width = compression_hidden(config);
+      attention += 2 * (block + block * width + width * config.head_dimension);
+    }
+  }
+  const int64_t mlp = 2 * config.dimension * config.mlp_ratio * config.dimension;
+  const int64_t norms = 2 * config.dimension;
+  return config.vocabulary * config.dimension + config.layers * (attention + mlp + norms) +
+         config.dimension;
+}
+
+} // namespace nsa::model

@@ -1,0 +1,81 @@
+// ModelConfig: every size and choice that fixes the model's parameters and its arithmetic. Plain
+// values, no LibTorch, so that whoever plans a run can count parameters without loading it.
+//
+// Thread-safe: pure functions of their arguments.
+#pragma once
+
+#include "common/base/result.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nsa::model {
+
+enum class Attention { kNsa, kDense };            // "nsa" | "dense"
+enum class Compression { kAverage, kMlp };        // phi of Eq. 7: "average" | "mlp"
+enum class Gate { kGroupSoftmax, kHeadSigmoid };  // "group_softmax" | "head_sigmoid"
+enum class Kernels { kAten, kReference, kFused }; // toggle attention.kernels
+enum class Branch { kCompressed, kSelected, kSliding };
+
+inline constexpr int kBranchCount = 3;
+std::string_view branch_name(Branch branch); // "compressed" | "selected" | "sliding"
+std::string_view kernels_name(Kernels kernels);
+
+// Native Sparse Attention (arXiv 2502.11089), section 3 there; sizes in tokens.
+struct NsaConfig {
+  int64_t compression_block = 32;  // l; a multiple of the stride
+  int64_t compression_stride = 16; // d
+  int64_t selection_block = 64;    // l'; a multiple of the stride
+  int64_t selected_blocks = 16;    // n, the three forced ones included
+  int64_t window = 512;            // w: keys seen, the token itself included
+  Compression compression = Compression::kAverage;
+  Gate gate = Gate::kGroupSoftmax;
+  double gate_temperature = 1.0; // of the group softmax
+  // Branches switched off for an ablation have no parameters. `selected` needs `compressed`, whose
+  // keys score the blocks and learn to only through the compressed output.
+  bool compressed = true, selected = true, sliding = true;
+};
+
+struct ModelConfig {
+  Attention attention = Attention::kNsa;
+  int64_t vocabulary = 50304;
+  int64_t dimension = 768;
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t kv_groups = 2;
+  int64_t head_dimension = 64;
+  int64_t mlp_ratio = 4;
+  double rope_base = 10000.0;
+  double norm_epsilon = 1e-6;
+  NsaConfig nsa; // not looked at when attention is dense
+
+  // How it is computed; these change no parameter.
+  Kernels kernels = Kernels::kAten;
+  bool activation_recompute = false; // keep each block's input only, compute it again in backward
+  bool check_dtypes = false;         // every module boundary checks dtype and device
+  bool gate_statistics = false;      // accumulate the mean gate of each branch and layer
+};
+
+// Names as run files and toggles write them; the error lists the right ones.
+Result<Attention> parse_attention(std::string_view text);
+Result<Compression> parse_compression(std::string_view text);
+Result<Gate> parse_gate(std::string_view text);
+Result<Kernels> parse_kernels(std::string_view text);
+// Switches on exactly the named branches.
+Status set_branch(NsaConfig& nsa, std::string_view name, bool on);
+
+bool has_branch(const NsaConfig& nsa, Branch branch);
+int branch_count(const NsaConfig& nsa);
+
+// Sizes that cannot be built, or that the equations exclude, with the key's name in the error.
+Status validate(const ModelConfig& config);
+
+// Number of scalars in all parameters; the embedding, tied to the output layer, counts once.
+int64_t parameter_count(const ModelConfig& config);
+
+// Widths that follow from the others.
+int64_t gate_hidden(const ModelConfig& config);        // of the gate's MLP
+int64_t compression_hidden(const ModelConfig& config); // of phi's MLP
+
+} // namespace nsa::model

@@ -1,0 +1,81 @@
+#include "nsa_model/model/cross_entropy.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace nsa::model {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Elements of one chunk's logits: a few MB stay in a CPU's cache, a GPU wants long products.
+constexpr int64_t kLogitsCpu = int64_t(1) << 19;
+constexpr int64_t kLogitsGpu = int64_t(1) << 27;
+
+struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
+                        const Tensor& targets, bool with_gradient) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const int64_t tokens = hidden.size(0);
+    const Tensor counted = targets.ge(0).to(type);
+    const Tensor share = counted / counted.sum().clamp_min(1); // of each token in the mean
+    const Tensor labels = targets.clamp_min(0).unsqueeze(1);
+    Tensor loss = at::zeros({}, hidden.options().dtype(type));
+    Tensor grad_hidden, grad_weight;
+    if (with_gradient) {
+      grad_hidden = at::empty_like(hidden);
+      grad_weight = at::zeros(weight.sizes(), weight.options().dtype(type));
+    }
+    const int64_t room = hidden.is_cpu() ? kLogitsCpu : kLogitsGpu;
+    const int64_t step = std::clamp<int64_t>(room / weight.size(0), 64, 16384);
+    for (int64_t begin = 0; begin < tokens; begin += step) {
+      const int64_t count = std::min(step, tokens - begin);
+      const Tensor h = hidden.narrow(0, begin, count), label = labels.narrow(0, begin, count);
+      const Tensor part = share.narrow(0, begin, count).unsqueeze(1);
+      Tensor log_p = at::log_softmax(at::linear(h, weight), 1, type);
+      loss.sub_(log_p.gather(1, label).mul_(part).sum());
+      if (!with_gradient) continue;
+      const Tensor p = log_p.exp_();
+      p.scatter_add_(1, label, at::full_like(part, -1));
+      Tensor grad = at::empty(p.sizes(), hidden.options()); // (p - one_hot) * share
+      at::mul_out(grad, p, part);                           // rounds as it writes
+      at::Tensor target = grad_hidden.narrow(0, begin, count);
+      at::mm_out(target, grad, weight);
+      if (type == weight.scalar_type()) {
+        grad_weight.addmm_(grad.t(), h);
+      } else {
+        grad_weight.add_(at::mm(grad.t(), h));
+      }
+    }
+    if (with_gradient)
+      context->save_for_backward({grad_hidden, grad_weight.to(weight.scalar_type())});
+    return loss;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    TORCH_CHECK(saved.size() == 2, "linear_cross_entropy: gradients were not computed");
+    const auto scaled = [&](const Tensor& x) { return x * grads[0].to(x.scalar_type()); };
+    return {scaled(saved[0]), scaled(saved[1]), Tensor(), Tensor()};
+  }
+};
+
+} // namespace
+
+Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
+  TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
+                  hidden.scalar_type() == weight.scalar_type(),
+              "linear_cross_entropy: hidden ", hidden.sizes(), " ", hidden.scalar_type(),
+              " does not fit weight ", weight.sizes(), " ", weight.scalar_type());
+  TORCH_CHECK(targets.dim() == 1 && targets.size(0) == hidden.size(0) &&
+                  targets.scalar_type() == at::kLong,
+              "linear_cross_entropy: targets must be int64 [", hidden.size(0), "]");
+  const bool with_gradient =
+      c10::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
+  return LinearCrossEntropy::apply(hidden, weight, targets, with_gradient);
+}
+
+} // namespace nsa::model

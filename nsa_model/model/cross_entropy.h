@@ -1,0 +1,18 @@
+// The output layer and its cross-entropy as one operation, in chunks of tokens: logits of all
+// tokens are never held, and their gradient is taken while a chunk's logits are at hand.
+//
+// Thread-safe.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace nsa::model {
+
+// Mean over targets >= 0 of -log softmax(hidden . weight^T)[target], FP32 scalar (FP64 for FP64).
+// hidden [N, dim] and weight [V, dim] share a dtype; targets [N] int64. The softmax and all sums
+// run in FP32; the product is rounded to the inputs' dtype, as matrix products are. The gradient of
+// the weight is summed over chunks in FP32 before it is rounded. No counted target: 0.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                const at::Tensor& targets);
+
+} // namespace nsa::model

@@ -1,0 +1,224 @@
+#include "nsa_model/model/language_model.h"
+
+#include "nsa_model/model/cross_entropy.h"
+#include "nsa_model/model/language_model_impl.h"
+#include "nsa_model/model/recompute.h"
+#include "nsa_model/ops/segments.h"
+
+namespace nsa::model {
+
+using at::Tensor;
+
+LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType type, uint64_t s)
+    : config(c), device(on), dtype(type), seed(s) {
+  const Status valid = validate(config);
+  TORCH_CHECK(valid, valid ? "" : valid.error().what);
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kDouble,
+              "the model computes in FP32 or BF16 (FP64 for tests), not ", dtype);
+  if (config.attention == Attention::kNsa)
+    ops::require_kernels(std::string(kernels_name(config.kernels)), device);
+  specs = parameter_specs(config);
+  for (const ParameterSpec& spec : specs) {
+    Tensor leaf = initial_values(spec, seed).to(dtype).to(device);
+    leaf.set_requires_grad(true);
+    by_name[spec.name] = leaf;
+    parameters.push_back({spec.name, leaf, spec.weight_decay});
+  }
+  embedding = by_name.at("embedding.weight");
+  final_norm = by_name.at("final_norm.weight");
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string name = "blocks." + std::to_string(layer) + ".";
+    const auto leaf = [&](const std::string& suffix) { return by_name.at(name + suffix); };
+    blocks.push_back({leaf("attention_norm.weight"), leaf("mlp_norm.weight"),
+                      leaf("mlp.fc1.weight"), leaf("mlp.fc2.weight"),
+                      AttentionLayer(config, [&](const std::string& suffix) {
+                        return leaf("attention." + suffix);
+                      })});
+  }
+}
+
+void LanguageModel::Impl::check(const Tensor& x, const char* where) const {
+  if (!config.check_dtypes) return;
+  TORCH_CHECK(x.scalar_type() == dtype && x.device().type() == device.type(),
+              "dtype discipline: ", where, " is ", x.scalar_type(), " on ", x.device(),
+              ", but the model computes in ", dtype, " on ", device);
+}
+
+Tensor LanguageModel::Impl::norm(const Tensor& x, const Tensor& gain) const {
+  check(gain, "a norm gain"); // a mixed pair would leave the fused kernel in silence
+  return at::rms_norm(x, {config.dimension}, gain, config.norm_epsilon); // FP32 inside
+}
+
+Tensor LanguageModel::Impl::mlp(const Block& block, const Tensor& x) const {
+  return at::linear(at::silu(at::linear(x, block.fc1)), block.fc2);
+}
+
+std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
+  // Angles in FP64, so that positions beyond 2^11 lose nothing; rounded once.
+  const int64_t half = config.head_dimension / 2;
+  const int64_t longest = positions.numel() == 0 ? 0 : positions.max().item<int64_t>() + 1;
+  if (!cos.defined() || cos.size(0) < longest) {
+    const auto options = at::TensorOptions().dtype(at::kDouble);
+    const Tensor frequency =
+        at::pow(config.rope_base, at::arange(half, options).mul_(-2.0 / double(2 * half)));
+    const Tensor angle = at::outer(at::arange(std::max<int64_t>(longest, 1), options), frequency);
+    cos = angle.cos().to(ops::compute_type(dtype)).to(device);
+    sin = angle.sin().to(ops::compute_type(dtype)).to(device);
+  }
+  // Pinned, so that the copy waits for nothing that the device still does.
+  const Tensor flat = positions.flatten();
+  const Tensor row = device.is_cpu()
+                         ? flat
+                         : flat.pin_memory().to(device, flat.scalar_type(), /*non_blocking=*/true);
+  return {cos.index_select(0, row), sin.index_select(0, row)};
+}
+
+SequenceContext LanguageModel::Impl::context(int64_t sequence,
+                                             const std::optional<Tensor>& document_start,
+                                             int64_t position_offset) {
+  // Without documents every batch of this length shares its tables: keep the last ones.
+  const bool cached =
+      !document_start && plain_length == sequence && plain_offset == position_offset;
+  if (cached) return plain;
+  SequenceContext out;
+  if (document_start && document_start->defined()) out.document_start = document_start;
+  Tensor positions = at::arange(sequence, at::TensorOptions().dtype(at::kLong));
+  if (out.document_start) positions = positions.unsqueeze(0) - *out.document_start;
+  std::tie(out.cos, out.sin) = tables(positions + position_offset);
+  if (config.attention == Attention::kNsa && config.nsa.compression == Compression::kMlp) {
+    const ops::Sizes sizes{config.nsa.compression_block, config.nsa.compression_stride};
+    std::tie(out.compressed_cos, out.compressed_sin) =
+        tables(ops::compression_positions(sequence, sizes, out.document_start) + position_offset);
+  }
+  if (!out.document_start) {
+    plain = out;
+    plain_length = sequence;
+    plain_offset = position_offset;
+  }
+  return out;
+}
+
+void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates) {
+  c10::NoGradGuard no_grad;
+  if (!gate_sum.defined())
+    gate_sum = at::zeros({config.layers, kBranchCount}, gates.options().dtype(at::kFloat));
+  gate_sum.select(0, layer).add_(gates.mean(at::IntArrayRef{0, 1, 2}));
+  if (layer == 0) ++gate_passes;
+}
+
+Tensor LanguageModel::Impl::run_block(int64_t layer, const Tensor& x,
+                                      const SequenceContext& context, bool replay) {
+  const Block& block = blocks[layer];
+  check(x, "input of a block");
+  const Tensor normed = norm(x, block.attention_norm);
+  check(normed, "input of an attention layer");
+  Heads seen;
+  const Tensor attended = block.attention.forward(normed, context, &seen);
+  check(attended, "output of an attention layer");
+  if (config.gate_statistics && !replay && seen.gates.defined())
+    add_gate_statistics(layer, seen.gates);
+  const Tensor middle = x + attended;
+  const Tensor normed_middle = norm(middle, block.mlp_norm);
+  check(normed_middle, "input of an MLP");
+  const Tensor widened = mlp(block, normed_middle);
+  check(widened, "output of an MLP");
+  return middle + widened;
+}
+
+Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
+                                   const std::optional<Tensor>& document_start,
+                                   int64_t position_offset) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong && tokens.numel() > 0,
+              "tokens must be int64 [B, S] and not empty, got ", tokens.scalar_type(), " ",
+              tokens.sizes());
+  const SequenceContext shared = context(tokens.size(1), document_start, position_offset);
+  Tensor x = at::embedding(embedding, tokens);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if (config.activation_recompute && c10::GradMode::is_enabled()) {
+      x = recompute(
+          [this, layer, shared](const Tensor& in, bool replay) {
+            return run_block(layer, in, shared, replay);
+          },
+          x);
+    } else {
+      x = run_block(layer, x, shared, false);
+    }
+  }
+  return norm(x, final_norm);
+}
+
+LanguageModel::LanguageModel(const ModelConfig& config, at::Device device,
+                             at::ScalarType compute_dtype, uint64_t seed)
+    : impl_(std::make_unique<Impl>(config, device, compute_dtype, seed)) {}
+LanguageModel::~LanguageModel() = default;
+LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
+LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
+
+const ModelConfig& LanguageModel::config() const {
+  return impl_->config;
+}
+at::ScalarType LanguageModel::compute_dtype() const {
+  return impl_->dtype;
+}
+const std::vector<NamedParameter>& LanguageModel::named_parameters() const {
+  return impl_->parameters;
+}
+
+Tensor LanguageModel::initial_value(const std::string& name) const {
+  for (const ParameterSpec& spec : impl_->specs)
+    if (spec.name == name) return initial_values(spec, impl_->seed);
+  TORCH_CHECK(false, "no parameter is named ", name);
+}
+
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
+                           const std::optional<Tensor>& document_start) {
+  TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
+              " must be like tokens ", tokens.sizes());
+  const Tensor hidden = impl_->hidden(tokens, document_start, 0);
+  impl_->check(hidden, "input of the output layer");
+  return linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding, targets.flatten());
+}
+
+Tensor LanguageModel::logits(const Tensor& tokens, const std::optional<Tensor>& document_start,
+                             int64_t position_offset) {
+  const Tensor hidden = impl_->hidden(tokens, document_start, position_offset);
+  return at::linear(hidden, impl_->embedding).to(ops::compute_type(impl_->dtype));
+}
+
+std::vector<LanguageModel::BranchKernel> LanguageModel::kernels_in_effect() const {
+  const ModelConfig& config = impl_->config;
+  if (config.attention == Attention::kDense) return {{"dense", "aten"}};
+  std::vector<BranchKernel> kernels;
+  for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding})
+    if (has_branch(config.nsa, branch))
+      kernels.push_back(
+          {std::string(branch_name(branch)), std::string(kernels_name(config.kernels))});
+  return kernels;
+}
+
+Tensor LanguageModel::take_gate_means() {
+  if (impl_->gate_passes == 0) return {};
+  Tensor means = impl_->gate_sum / double(impl_->gate_passes);
+  impl_->gate_sum = Tensor();
+  impl_->gate_passes = 0;
+  return means;
+}
+
+Tensor document_starts(const Tensor& tokens, int64_t end_of_document) {
+  TORCH_CHECK(tokens.is_cpu() && tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
+              "document_starts takes int64 [B, S] on the CPU");
+  const Tensor in = tokens.contiguous();
+  Tensor starts = at::empty_like(in);
+  const int64_t* token = in.const_data_ptr<int64_t>();
+  int64_t* out = starts.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < in.size(0); ++row) {
+    int64_t start = 0;
+    for (int64_t t = 0; t < in.size(1); ++t, ++token, ++out) {
+      *out = start;
+      if (*token == end_of_document) start = t + 1;
+    }
+  }
+  return starts;
+}
+
+} // namespace nsa::model

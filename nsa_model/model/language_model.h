@@ -1,0 +1,90 @@
+// LanguageModel: the M7C decoder (docs/design/model.md) with Native Sparse Attention or its dense
+// twin. Owns the parameters; the optimizer owns how they are stored.
+//
+// One thread at a time may call it (that thread's LibTorch pool and CUDA stream do the work). It
+// keeps no state between calls but the parameters, RoPE tables and gate statistics. Programmer
+// errors (shapes, dtypes) throw c10::Error; sizes are checked beforehand with validate().
+#pragma once
+
+#include "nsa_model/model/config.h"
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::model {
+
+class DecodeState;
+
+// A parameter as the optimizer sees it. `tensor` is the autograd leaf that the model computes with;
+// the optimizer may move its storage into a flat buffer by tensor.set_data(view) and give it a
+// gradient buffer by tensor.mutable_grad() = view, any time between steps.
+struct NamedParameter {
+  std::string name; // "blocks.3.attention.w_k_selected.weight"; stable, it is the checkpoint's name
+  at::Tensor tensor;
+  bool weight_decay; // matrices and the embedding yes, norm gains and position encodings no
+};
+
+class LanguageModel {
+public:
+  // Weights are drawn on the CPU from (seed, parameter name, element index), so that they do not
+  // depend on device, thread count or rank, then rounded to compute_dtype (kFloat or kBFloat16).
+  // Throws c10::Error when `config` does not validate or its kernels cannot be had on `device`.
+  LanguageModel(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype,
+                uint64_t seed);
+  ~LanguageModel();
+  LanguageModel(LanguageModel&&) noexcept;
+  LanguageModel& operator=(LanguageModel&&) noexcept;
+
+  const ModelConfig& config() const;
+  at::ScalarType compute_dtype() const;
+  // In order of first use in the forward pass: gradients arrive about in reverse. The embedding,
+  // used at both ends, comes first, and its gradient is complete last.
+  const std::vector<NamedParameter>& named_parameters() const;
+
+  // Initial values of parameter `name` in FP32, before rounding: what FP32 masters start from.
+  at::Tensor initial_value(const std::string& name) const;
+
+  // Mean cross-entropy in nats, FP32 scalar with autograd. tokens, targets: [B, S] int64 on the
+  // model's device; targets < 0 do not count. document_start: [B, S] int64 on the CPU, index of the
+  // first token of each token's document (see document_starts()); given, attention, blocks and
+  // positions restart at each document.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
+                  const std::optional<at::Tensor>& document_start = std::nullopt);
+
+  // Logits [B, S, vocabulary] in FP32: for tests and tools; training never holds them.
+  // position_offset is added to every RoPE position.
+  at::Tensor logits(const at::Tensor& tokens,
+                    const std::optional<at::Tensor>& document_start = std::nullopt,
+                    int64_t position_offset = 0);
+
+  // Decoding with key/value caches: feeds tokens [B, n] behind what `state` has seen and returns
+  // the logits [B, n, vocabulary] of these positions, equal to logits() of the whole text. Computed
+  // by ATen operations whatever config().kernels says.
+  DecodeState start_decoding(int64_t batch, int64_t capacity) const;
+  at::Tensor decode(DecodeState& state, const at::Tensor& tokens);
+
+  // What computes each branch, e.g. {"compressed", "aten"}; for dense {"dense", "aten sdpa"}.
+  struct BranchKernel {
+    std::string branch, kernel;
+  };
+  std::vector<BranchKernel> kernels_in_effect() const;
+
+  // Mean gate since the last call, FP32 [layers, 3] (compressed, selected, sliding) on the model's
+  // device; undefined unless config.gate_statistics is on and a forward pass ran.
+  at::Tensor take_gate_means();
+
+private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// document_start for loss(): a document begins at the row's first token and behind each
+// `end_of_document`. tokens: [B, S] int64 on the CPU.
+at::Tensor document_starts(const at::Tensor& tokens, int64_t end_of_document);
+
+} // namespace nsa::model

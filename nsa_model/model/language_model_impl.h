@@ -1,0 +1,60 @@
+// What LanguageModel owns; shared by its two sources (training and decoding), included by nobody
+// else.
+#pragma once
+
+#include "nsa_model/model/attention_layer.h"
+#include "nsa_model/model/decode.h"
+#include "nsa_model/model/language_model.h"
+#include "nsa_model/model/parameters.h"
+
+#include <unordered_map>
+
+namespace nsa::model {
+
+struct LanguageModel::Impl {
+  struct Block {
+    at::Tensor attention_norm, mlp_norm, fc1, fc2;
+    AttentionLayer attention;
+  };
+
+  Impl(const ModelConfig& config, at::Device device, at::ScalarType dtype, uint64_t seed);
+
+  // x [B, S, dimension] in compute dtype throughout.
+  at::Tensor norm(const at::Tensor& x, const at::Tensor& gain) const;
+  at::Tensor mlp(const Block& block, const at::Tensor& x) const;
+  at::Tensor run_block(int64_t layer, const at::Tensor& x, const SequenceContext& context,
+                       bool replay);
+  at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
+                    int64_t position_offset);
+
+  // RoPE tables [positions, D / 2] for `positions` (int64, CPU).
+  std::pair<at::Tensor, at::Tensor> tables(const at::Tensor& positions);
+  SequenceContext context(int64_t sequence, const std::optional<at::Tensor>& document_start,
+                          int64_t position_offset);
+
+  void check(const at::Tensor& x, const char* where) const;
+  void add_gate_statistics(int64_t layer, const at::Tensor& gates);
+
+  // One decoding step of a layer's attention; normed [B, n, dimension] at positions first ...
+  at::Tensor decode_attention(const AttentionLayer& layer, LayerCache& cache,
+                              const at::Tensor& normed, int64_t first,
+                              const SequenceContext& context);
+
+  const ModelConfig config;
+  const at::Device device;
+  const at::ScalarType dtype;
+  const uint64_t seed;
+  std::vector<ParameterSpec> specs;
+  std::vector<NamedParameter> parameters;
+  std::unordered_map<std::string, at::Tensor> by_name;
+  at::Tensor embedding, final_norm;
+  std::vector<Block> blocks;
+
+  at::Tensor cos, sin;   // of positions 0 .., on the device
+  SequenceContext plain; // of the last batch without documents
+  int64_t plain_length = -1, plain_offset = 0;
+  at::Tensor gate_sum; // [layers, 3]
+  int64_t gate_passes = 0;
+};
+
+} // namespace nsa::model

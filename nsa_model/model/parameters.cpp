@@ -1,0 +1,131 @@
+#include "nsa_model/model/parameters.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace nsa::model {
+
+namespace {
+
+// SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection of 64 bits that mixes well.
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t name_hash(const std::string& name) { // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : name)
+    hash = (hash ^ uint8_t(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+class SpecList {
+public:
+  explicit SpecList(const ModelConfig& config) : config_(config) {}
+
+  void gain(const std::string& name, int64_t width) {
+    all.push_back({name + ".weight", {width}, 0.0, 1.0, false});
+  }
+  void matrix(const std::string& name, int64_t out, int64_t in, double deviation) {
+    all.push_back({name + ".weight", {out, in}, deviation, 0.0, true});
+  }
+  void attention(const std::string& name);
+
+  double deviation() const { return 0.02 * std::sqrt(768.0 / double(config_.dimension)); }
+  // Outputs onto the residual stream are scaled by its number of additions, as in GPT-2.
+  double residual_deviation() const {
+    return deviation() / std::sqrt(2.0 * double(config_.layers));
+  }
+
+  std::vector<ParameterSpec> all;
+
+private:
+  const ModelConfig& config_;
+};
+
+void SpecList::attention(const std::string& name) {
+  const ModelConfig& c = config_;
+  const int64_t query = c.heads * c.head_dimension, kv = c.kv_groups * c.head_dimension;
+  matrix(name + ".w_q", query, c.dimension, deviation());
+  if (c.attention == Attention::kDense) {
+    matrix(name + ".w_k", kv, c.dimension, deviation());
+    matrix(name + ".w_v", kv, c.dimension, deviation());
+  } else {
+    for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
+      if (!has_branch(c.nsa, branch)) continue;
+      const std::string suffix = "_" + std::string(branch_name(branch));
+      matrix(name + ".w_k" + suffix, kv, c.dimension, deviation());
+      matrix(name + ".w_v" + suffix, kv, c.dimension, deviation());
+    }
+    if (c.nsa.compressed && c.nsa.compression == Compression::kMlp) {
+      const int64_t block = c.nsa.compression_block * c.head_dimension,
+                    width = compression_hidden(c);
+      for (const std::string phi : {".phi_k", ".phi_v"}) {
+        all.push_back({name + phi + ".position",
+                       {c.nsa.compression_block, c.head_dimension},
+                       0.02,
+                       0.0,
+                       false});
+        // Fan-in scaling keeps the size of a key through both layers (SiLU halves the variance
+        // about fourfold, which the factor 2 gives back).
+        matrix(name + phi + ".fc1", width, block, 1.0 / std::sqrt(double(block)));
+        matrix(name + phi + ".fc2", c.head_dimension, width, 2.0 / std::sqrt(double(width)));
+      }
+    }
+    const int64_t hidden = gate_hidden(c), branches = branch_count(c.nsa);
+    if (c.nsa.gate == Gate::kHeadSigmoid) {
+      matrix(name + ".gate.fc1", hidden, c.dimension, 1.0 / std::sqrt(double(c.dimension)));
+      matrix(name + ".gate.fc2", c.heads * branches, hidden, 0.1 / std::sqrt(double(hidden)));
+    } else if (branches > 1) {
+      // A small second layer starts every gate near 1 / branches and lets its gradient grow.
+      matrix(name + ".gate.fc1", hidden, c.head_dimension,
+             1.0 / std::sqrt(double(c.head_dimension)));
+      matrix(name + ".gate.fc2", branches, hidden, 0.1 / std::sqrt(double(hidden)));
+    }
+  }
+  matrix(name + ".w_out", c.dimension, query, residual_deviation());
+}
+
+} // namespace
+
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& config) {
+  SpecList list(config);
+  list.matrix("embedding", config.vocabulary, config.dimension, 0.02);
+  const int64_t width = config.mlp_ratio * config.dimension;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string block = "blocks." + std::to_string(layer);
+    list.gain(block + ".attention_norm", config.dimension);
+    list.attention(block + ".attention");
+    list.gain(block + ".mlp_norm", config.dimension);
+    list.matrix(block + ".mlp.fc1", width, config.dimension, list.deviation());
+    list.matrix(block + ".mlp.fc2", config.dimension, width, list.residual_deviation());
+  }
+  list.gain("final_norm", config.dimension);
+  return std::move(list.all);
+}
+
+at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed) {
+  at::Tensor values = at::empty(spec.shape, at::TensorOptions().dtype(at::kFloat));
+  if (spec.deviation == 0) return values.fill_(spec.value);
+  float* data = values.mutable_data_ptr<float>();
+  const uint64_t key = mix(seed ^ mix(name_hash(spec.name)));
+  const int64_t count = values.numel();
+  // Box-Muller: a pair of normals from a pair of uniforms, which never sees log(0).
+  at::parallel_for(0, (count + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t pair = begin; pair < end; ++pair) {
+      const uint64_t bits = mix(key + uint64_t(pair) * 0x9e3779b97f4a7c15ull);
+      const double u = (double(bits >> 32) + 1.0) * 0x1p-32;
+      const double angle = double(bits & 0xffffffffu) * 0x1p-32 * 2.0 * std::numbers::pi;
+      const double radius = spec.deviation * std::sqrt(-2.0 * std::log(u));
+      data[2 * pair] = float(radius * std::cos(angle));
+      if (2 * pair + 1 < count) data[2 * pair + 1] = float(radius * std::sin(angle));
+    }
+  });
+  return values;
+}
+
+} // namespace nsa::model

@@ -1,0 +1,63 @@
+#include "nsa_model/ops/attention.h"
+
+#include "nsa_model/ops/fused.h"
+#include "nsa_model/ops/reference_attention.h"
+
+namespace nsa::ops {
+
+namespace {
+
+at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
+  const auto on = [&](Branch branch) { return in.k[int(branch)] && in.k[int(branch)]->defined(); };
+  const auto run = [&](Branch branch, const OptionalTensor& indices, const BranchOptions& options) {
+    return branch_attention(branch, in.q, *in.k[int(branch)], *in.v[int(branch)], indices, settings,
+                            in.document_start, options);
+  };
+  // Up to n * l' tokens every causal block is selected, and there is nothing to score.
+  const bool choose =
+      on(Branch::kSelected) && !in.indices &&
+      in.q.size(1) > settings.sizes.selected_blocks * settings.sizes.selection_block;
+  std::array<OptionalTensor, 3> branch_o;
+  OptionalTensor indices = in.indices;
+  if (on(Branch::kCompressed)) {
+    const BranchResult result = run(Branch::kCompressed, std::nullopt, {false, choose, false});
+    branch_o[0] = result.o;
+    if (choose) indices = result.indices;
+  }
+  TORCH_CHECK(!choose || indices, "nsa: the selected branch needs compressed keys or indices");
+  if (on(Branch::kSelected))
+    branch_o[1] = run(Branch::kSelected, indices, {false, false, choose}).o;
+  if (on(Branch::kSliding)) branch_o[2] = run(Branch::kSliding, std::nullopt, {}).o;
+  return combine(in.gates, branch_o);
+}
+
+} // namespace
+
+at::Tensor attention(const AttentionInputs& inputs, const Settings& settings,
+                     const std::string& kernels) {
+  require_kernels(kernels, inputs.q.device());
+  if (kernels == "fused") return fused_attention(inputs, settings);
+  if (kernels == "reference") return reference_attention(inputs, settings);
+  return aten_attention(inputs, settings);
+}
+
+void require_kernels(const std::string& kernels, at::Device device) {
+  if (kernels == "aten") return;
+  if (kernels == "reference") {
+    TORCH_CHECK(device.is_cpu(),
+                "attention.kernels = \"reference\" is the float64 oracle and runs on "
+                "the CPU only, not on ",
+                device);
+    return;
+  }
+  TORCH_CHECK(kernels == "fused", "attention.kernels = \"", kernels,
+              "\" is not known: write aten, reference or fused");
+  TORCH_CHECK(device.is_cuda(),
+              "attention.kernels = \"fused\" needs a CUDA GPU, and this model is on ", device,
+              ": write \"aten\"");
+  TORCH_CHECK(fused_is_loaded(),
+              "attention.kernels = \"fused\" needs libnsa_ops_cuda.so, which is not "
+              "loaded: build with nvcc, or write \"aten\"");
+}
+
+} // namespace nsa::ops

@@ -1,0 +1,53 @@
+// One branch of the attention over one segment (rows of a batch that share a document), computed
+// from dense ATen operations in chunks of queries, so that memory stays at chunk x keys. Works on
+// any device that ATen serves; this is what attention.kernels = "aten" means.
+//
+// Scores, softmax and both products run in FP32 (in FP64 for FP64 inputs), whatever the inputs are.
+// Stateless apart from the tensors it holds; one thread at a time.
+#pragma once
+
+#include "nsa_model/reference/grid.h"
+
+#include <ATen/ATen.h>
+
+namespace nsa::ops {
+
+using reference::Sizes;
+
+enum class Branch { kCompressed = 0, kSelected = 1, kSliding = 2 };
+
+// The type in which attention computes for inputs of type `input`.
+inline at::ScalarType compute_type(at::ScalarType input) {
+  return input == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// Where queries and keys stand within their document: 0 but for decoding with caches, where the
+// queries are the last positions and the window's keys do not begin at 0.
+struct Offsets {
+  int64_t query = 0, key = 0;
+};
+
+// Tensors of one segment: q, o [b, L, H, D]; k, v [b, K, G, D]; indices [b, L, G, n] int32
+// (selected only; ascending, -1 behind the last); all may be strided views.
+struct BranchArguments {
+  Branch branch;
+  at::Tensor q, k, v, indices;
+  Sizes sizes;
+  double scale;
+  Offsets offsets = {};
+};
+
+// What a forward pass writes; undefined tensors are not computed. lse: [b, L, H]. scores:
+// [b, L, G, blocks] and indices belong to the compressed branch (Eq. 9 to 11). All are written
+// whole; v may be undefined when o is.
+struct BranchOutputs {
+  at::Tensor o, lse, scores, indices;
+};
+void branch_forward(const BranchArguments& arguments, const BranchOutputs& outputs);
+
+// Adds to grad_q, grad_k, grad_v (shapes of q, k, v, compute_type) the gradients of sum(grad_o *
+// o).
+void branch_backward(const BranchArguments& arguments, const at::Tensor& grad_o,
+                     const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v);
+
+} // namespace nsa::ops

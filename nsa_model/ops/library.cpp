@@ -1,0 +1,155 @@
+// torch.ops.nsa.*: the schemas and their implementations (docs/operators.md describes each). All
+// are composed of differentiable functions, which also answer for the meta device.
+#include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/fused.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace nsa::ops {
+
+namespace {
+
+using at::Tensor;
+
+Settings settings_of(int64_t block, int64_t stride, int64_t selection_block, int64_t selected,
+                     int64_t window, double scale) {
+  return {{block, stride, selection_block, selected, window}, scale};
+}
+
+Tensor attention_op(const Tensor& q, const OptionalTensor& k_compressed,
+                    const OptionalTensor& v_compressed, const OptionalTensor& k_selected,
+                    const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
+                    const OptionalTensor& v_sliding, const Tensor& gates, int64_t compression_block,
+                    int64_t compression_stride, int64_t selection_block, int64_t selected_blocks,
+                    int64_t window, double scale, const OptionalTensor& document_start,
+                    const OptionalTensor& indices, std::string kernels) {
+  AttentionInputs in{q,
+                     {k_compressed, k_selected, k_sliding},
+                     {v_compressed, v_selected, v_sliding},
+                     gates,
+                     document_start,
+                     indices};
+  return attention(in,
+                   settings_of(compression_block, compression_stride, selection_block,
+                               selected_blocks, window, scale),
+                   kernels);
+}
+
+std::tuple<Tensor, Tensor> compressed_attention_op(const Tensor& q, const Tensor& k,
+                                                   const Tensor& v, int64_t compression_block,
+                                                   int64_t compression_stride, double scale,
+                                                   const OptionalTensor& document_start) {
+  Settings settings;
+  settings.sizes.compression_block = compression_block;
+  settings.sizes.compression_stride = compression_stride;
+  settings.sizes.selection_block = compression_block; // not looked at by this branch
+  settings.scale = scale;
+  const BranchResult r = branch_attention(Branch::kCompressed, q, k, v, std::nullopt, settings,
+                                          document_start, {true, false});
+  return {r.o, r.lse};
+}
+
+std::tuple<Tensor, Tensor> selected_attention_op(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                 const Tensor& indices, int64_t selection_block,
+                                                 double scale,
+                                                 const OptionalTensor& document_start) {
+  Settings settings;
+  settings.sizes.selection_block = selection_block;
+  settings.sizes.compression_block = selection_block; // not looked at by this branch
+  settings.sizes.compression_stride = selection_block;
+  settings.scale = scale;
+  const BranchResult r = branch_attention(Branch::kSelected, q, k, v, indices, settings,
+                                          document_start, {true, false});
+  return {r.o, r.lse};
+}
+
+std::tuple<Tensor, Tensor> sliding_attention_op(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                int64_t window, double scale,
+                                                const OptionalTensor& document_start) {
+  Settings settings;
+  settings.sizes.window = window;
+  settings.scale = scale;
+  const BranchResult r = branch_attention(Branch::kSliding, q, k, v, std::nullopt, settings,
+                                          document_start, {true, false});
+  return {r.o, r.lse};
+}
+
+std::tuple<Tensor, Tensor> select_op(const Tensor& q, const Tensor& k_compressed,
+                                     int64_t compression_block, int64_t compression_stride,
+                                     int64_t selection_block, int64_t selected_blocks, double scale,
+                                     const OptionalTensor& document_start) {
+  return select(q, k_compressed,
+                settings_of(compression_block, compression_stride, selection_block, selected_blocks,
+                            1, scale),
+                document_start);
+}
+
+Tensor pool_op(const Tensor& x, int64_t compression_block, int64_t compression_stride,
+               const OptionalTensor& document_start) {
+  Sizes sizes;
+  sizes.compression_block = compression_block;
+  sizes.compression_stride = compression_stride;
+  return pool(x, sizes, document_start);
+}
+
+c10::OperatorHandle fused_operator() {
+  return c10::Dispatcher::singleton().findSchemaOrThrow("nsa::fused_attention", "");
+}
+
+} // namespace
+
+bool fused_is_loaded() {
+  const auto op = fused_operator();
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCUDA);
+}
+
+Tensor fused_attention(const AttentionInputs& in, const Settings& settings) {
+  using Signature = Tensor(const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                           const OptionalTensor&, const Tensor&, int64_t, int64_t, int64_t, int64_t,
+                           int64_t, double, const OptionalTensor&, const OptionalTensor&);
+  const Sizes& z = settings.sizes;
+  return fused_operator().typed<Signature>().call(
+      in.q, in.k[0], in.v[0], in.k[1], in.v[1], in.k[2], in.v[2], in.gates, z.compression_block,
+      z.compression_stride, z.selection_block, z.selected_blocks, z.window, settings.scale,
+      in.document_start, in.indices);
+}
+
+TORCH_LIBRARY(nsa, library) {
+  library.def(
+      "attention(Tensor q, Tensor? k_compressed, Tensor? v_compressed, Tensor? k_selected, "
+      "Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, Tensor gates, *, "
+      "int compression_block=32, int compression_stride=16, int selection_block=64, "
+      "int selected_blocks=16, int window=512, float scale=0., Tensor? document_start=None, "
+      "Tensor? indices=None, str kernels=\"aten\") -> Tensor",
+      &attention_op);
+  library.def("compressed_attention(Tensor q, Tensor k, Tensor v, *, int compression_block=32, "
+              "int compression_stride=16, float scale=0., Tensor? document_start=None) "
+              "-> (Tensor o, Tensor lse)",
+              &compressed_attention_op);
+  library.def("selected_attention(Tensor q, Tensor k, Tensor v, Tensor indices, *, "
+              "int selection_block=64, float scale=0., Tensor? document_start=None) "
+              "-> (Tensor o, Tensor lse)",
+              &selected_attention_op);
+  library.def("sliding_attention(Tensor q, Tensor k, Tensor v, *, int window=512, float scale=0., "
+              "Tensor? document_start=None) -> (Tensor o, Tensor lse)",
+              &sliding_attention_op);
+  library.def("select(Tensor q, Tensor k_compressed, *, int compression_block=32, "
+              "int compression_stride=16, int selection_block=64, int selected_blocks=16, "
+              "float scale=0., Tensor? document_start=None) -> (Tensor scores, Tensor indices)",
+              &select_op);
+  library.def("pool(Tensor x, *, int compression_block=32, int compression_stride=16, "
+              "Tensor? document_start=None) -> Tensor",
+              &pool_op);
+  library.def("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", &rope);
+  // Implemented by libnsa_ops_cuda.so for CUDA, with its own autograd; scale 0 means 1 / sqrt(D).
+  library.def("fused_attention(Tensor q, Tensor? k_compressed, Tensor? v_compressed, "
+              "Tensor? k_selected, Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, "
+              "Tensor gates, int compression_block, int compression_stride, int selection_block, "
+              "int selected_blocks, int window, float scale, Tensor? document_start, "
+              "Tensor? indices) -> Tensor");
+}
+
+} // namespace nsa::ops

@@ -1,0 +1,55 @@
+// Segments: the parts of a batch that attention treats alone. Without documents there is one, the
+// whole batch; with them, one a document and row.
+//
+// Pure functions, any thread; documents are read on the CPU, so no device is synchronised.
+#pragma once
+
+#include "nsa_model/reference/grid.h"
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <vector>
+
+namespace nsa::ops {
+
+using reference::Sizes;
+
+struct Segment {
+  int64_t row = 0, rows = 0; // batch rows [row, row + rows)
+  reference::Document document;
+
+  // Tokens of this segment in x [B, S, ...]; compressed tokens of it in x [B, Nc, ...].
+  at::Tensor tokens(const at::Tensor& x) const {
+    return x.narrow(0, row, rows).narrow(1, document.begin, document.length());
+  }
+  at::Tensor compressed(const at::Tensor& x, const Sizes& sizes) const {
+    return x.narrow(0, row, rows)
+        .narrow(1, document.compressed_begin,
+                reference::compressed_count(document.length(), sizes));
+  }
+};
+
+inline std::vector<Segment> segments(int64_t batch, int64_t sequence, const Sizes& sizes,
+                                     const std::optional<at::Tensor>& document_start) {
+  if (sequence == 0) return {};
+  if (!document_start || !document_start->defined())
+    return {Segment{0, batch, reference::documents_of_row({}, sequence, sizes).front()}};
+  TORCH_CHECK(document_start->is_cpu() && document_start->scalar_type() == at::kLong &&
+                  document_start->dim() == 2 && document_start->size(0) == batch &&
+                  document_start->size(1) == sequence,
+              "nsa: document_start must be int64 [", batch, ", ", sequence, "] on the CPU, got ",
+              document_start->scalar_type(), " ", document_start->sizes(), " on ",
+              document_start->device());
+  const at::Tensor starts = document_start->contiguous();
+  std::vector<Segment> all;
+  for (int64_t row = 0; row < batch; ++row) {
+    const std::span<const int64_t> line(starts.const_data_ptr<int64_t>() + row * sequence,
+                                        size_t(sequence));
+    for (const auto& document : reference::documents_of_row(line, sequence, sizes))
+      all.push_back({row, 1, document});
+  }
+  return all;
+}
+
+} // namespace nsa::ops

@@ -1,0 +1,45 @@
+// Selected attention of tokens from `first` on, each of which has chosen n - 1 blocks besides its
+// own: the own block as causal attention within blocks, the others as (query, block) pairs, sorted
+// by block into ragged sequences (the scheme of MoBA's MixedAttention, arXiv 2502.13189).
+//
+// Stateless apart from the tensors it holds; one thread at a time.
+#pragma once
+
+#include "nsa_model/ops/branch_pass.h"
+#include "nsa_model/ops/dense_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+namespace nsa::ops {
+
+class SelectedPairs {
+public:
+  // first is n * l', so that it begins a block; a.indices are select_blocks' own.
+  SelectedPairs(const BranchArguments& a, int64_t first);
+
+  // o: [b, later, H, D]. Returns {merged o, merged lse [b, later, H], random states of the parts}.
+  std::vector<at::Tensor> forward(const at::Tensor& o) const;
+  // grad_q: of the later tokens; grad_k, grad_v: of all. Adds to them.
+  void backward(const std::vector<at::Tensor>& saved, const at::Tensor& grad_o,
+                const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v) const;
+
+private:
+  at::Tensor own_blocks(const at::Tensor& x, double padding = 0) const;
+  at::Tensor own_back(const at::Tensor& x) const;
+  at::Tensor rows(const at::Tensor& x) const;
+  at::Tensor of_pairs(const at::Tensor& rows) const;
+  at::Tensor slot(const at::Tensor& of_pairs, int64_t slot) const;
+  DenseProblem own_problem() const;
+  DenseProblem pair_problem() const;
+
+  const BranchArguments& a_;
+  int64_t first_, later_, padded_; // tokens before, from first on, and these in whole blocks
+  int64_t batch_, groups_, per_group_, block_, blocks_, slots_;
+  at::Tensor row_of_pair_; // [T]: row (b, t, g) of each pair, pairs in order of their block
+  at::Tensor place_;       // [rows, slots]: where a row's pair stands
+  Ragged ragged_;
+};
+
+} // namespace nsa::ops

@@ -1,0 +1,161 @@
+// nsa::fused_attention for CUDA with its autograd. The schema is declared by libnsa_ops.so.
+#include "nsa_model/ops_cuda/fused_call.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace nsa::ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+Tensor or_undefined(const OptionalTensor& tensor) {
+  return tensor.value_or(Tensor());
+}
+OptionalTensor if_defined(const Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+}
+
+// Order of the tensors that a node saves.
+enum Saved : std::size_t {
+  kQuery,
+  kGates,
+  kKeys,
+  kValues = kKeys + 3,
+  kOut = kValues + 3,
+  kLse = kOut + 3,
+  kIndices = kLse + 3,
+  kLists,
+  kSavedCount
+};
+
+class FusedAttention : public torch::autograd::Function<FusedAttention> {
+public:
+  // Absent branches are empty optionals: an undefined tensor is no argument of a node.
+  static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& gates,
+                        const OptionalTensor& k0, const OptionalTensor& k1,
+                        const OptionalTensor& k2, const OptionalTensor& v0,
+                        const OptionalTensor& v1, const OptionalTensor& v2,
+                        const AttentionInputs& inputs, const Settings& settings) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const FusedForward result = fused_forward(inputs, settings);
+    variable_list saved(kSavedCount);
+    saved[kQuery] = q;
+    saved[kGates] = gates;
+    const OptionalTensor keys[3] = {k0, k1, k2};
+    const OptionalTensor values[3] = {v0, v1, v2};
+    for (std::size_t branch = 0; branch < 3; ++branch) {
+      saved[kKeys + branch] = or_undefined(keys[branch]);
+      saved[kValues + branch] = or_undefined(values[branch]);
+      saved[kOut + branch] = result.branch_out[branch];
+      saved[kLse + branch] = result.branch_lse[branch];
+    }
+    saved[kIndices] = result.indices;
+    saved[kLists] = result.lists;
+    context->save_for_backward(saved);
+    context->saved_data["indices_given"] = inputs.indices.has_value();
+    context->saved_data["scale"] = settings.scale;
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    AttentionInputs inputs;
+    inputs.q = saved[kQuery];
+    inputs.gates = saved[kGates];
+    FusedForward forward;
+    for (std::size_t branch = 0; branch < 3; ++branch) {
+      inputs.k[branch] = if_defined(saved[kKeys + branch]);
+      inputs.v[branch] = if_defined(saved[kValues + branch]);
+      forward.branch_out[branch] = saved[kOut + branch];
+      forward.branch_lse[branch] = saved[kLse + branch];
+    }
+    forward.indices = saved[kIndices];
+    forward.lists = saved[kLists];
+    if (context->saved_data["indices_given"].toBool()) inputs.indices = saved[kIndices];
+    Settings settings; // the sizes were checked by the forward: only the default ones are served
+    settings.scale = context->saved_data["scale"].toDouble();
+    const FusedBackward result = fused_backward(inputs, settings, forward, grads[0].contiguous());
+    return {result.q,    result.gates, result.k[0], result.k[1], result.k[2],
+            result.v[0], result.v[1],  result.v[2], Tensor(),    Tensor()};
+  }
+};
+
+AttentionInputs gather(const Tensor& q, const OptionalTensor& k_compressed,
+                       const OptionalTensor& v_compressed, const OptionalTensor& k_selected,
+                       const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
+                       const OptionalTensor& v_sliding, const Tensor& gates,
+                       const OptionalTensor& document_start, const OptionalTensor& indices) {
+  AttentionInputs in{q.contiguous(),
+                     {k_compressed, k_selected, k_sliding},
+                     {v_compressed, v_selected, v_sliding},
+                     gates,
+                     document_start,
+                     indices};
+  for (std::size_t branch = 0; branch < 3; ++branch) {
+    TORCH_CHECK(in.k[branch].has_value() == in.v[branch].has_value(),
+                "a branch has keys or values, but not both");
+    if (!in.k[branch].has_value()) continue;
+    in.k[branch] = in.k[branch]->contiguous();
+    in.v[branch] = in.v[branch]->contiguous();
+  }
+  if (in.indices.has_value()) in.indices = in.indices->contiguous();
+  // One gate a head is what the kernels read; one a group is repeated.
+  const int64_t heads = q.size(2);
+  if (in.gates.size(2) != heads) {
+    TORCH_CHECK(heads % in.gates.size(2) == 0, "gates are ", in.gates.sizes(), " for ", heads,
+                " heads");
+    in.gates = in.gates.repeat_interleave(heads / in.gates.size(2), 2);
+  }
+  in.gates = in.gates.contiguous();
+  return in;
+}
+
+Settings settings_of(int64_t block, int64_t stride, int64_t selection_block, int64_t selected,
+                     int64_t window, double scale) {
+  return {{block, stride, selection_block, selected, window}, scale};
+}
+
+Tensor with_gradients(const Tensor& q, const OptionalTensor& k_compressed,
+                      const OptionalTensor& v_compressed, const OptionalTensor& k_selected,
+                      const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
+                      const OptionalTensor& v_sliding, const Tensor& gates,
+                      int64_t compression_block, int64_t compression_stride,
+                      int64_t selection_block, int64_t selected_blocks, int64_t window,
+                      double scale, const OptionalTensor& document_start,
+                      const OptionalTensor& indices) {
+  const AttentionInputs in = gather(q, k_compressed, v_compressed, k_selected, v_selected,
+                                    k_sliding, v_sliding, gates, document_start, indices);
+  return FusedAttention::apply(in.q, in.gates, in.k[0], in.k[1], in.k[2], in.v[0], in.v[1], in.v[2],
+                               in,
+                               settings_of(compression_block, compression_stride, selection_block,
+                                           selected_blocks, window, scale));
+}
+
+Tensor without_gradients(const Tensor& q, const OptionalTensor& k_compressed,
+                         const OptionalTensor& v_compressed, const OptionalTensor& k_selected,
+                         const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
+                         const OptionalTensor& v_sliding, const Tensor& gates,
+                         int64_t compression_block, int64_t compression_stride,
+                         int64_t selection_block, int64_t selected_blocks, int64_t window,
+                         double scale, const OptionalTensor& document_start,
+                         const OptionalTensor& indices) {
+  return fused_forward(gather(q, k_compressed, v_compressed, k_selected, v_selected, k_sliding,
+                              v_sliding, gates, document_start, indices),
+                       settings_of(compression_block, compression_stride, selection_block,
+                                   selected_blocks, window, scale))
+      .out;
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(nsa, AutogradCUDA, library) {
+  library.impl("fused_attention", &with_gradients);
+}
+TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
+  library.impl("fused_attention", &without_gradients);
+}
+
+} // namespace nsa::ops

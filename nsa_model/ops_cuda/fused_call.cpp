@@ -1,0 +1,173 @@
+#include "nsa_model/ops_cuda/fused_call.h"
+
+#include "nsa_model/kernels/fused/fused.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cmath>
+#include <cuda_runtime_api.h>
+
+namespace nsa::ops {
+namespace {
+
+using at::Tensor;
+
+// Without gradients through a workspace, its contents start undefined.
+Tensor workspace(const Tensor& like, std::size_t bytes) {
+  return at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
+}
+
+__nv_bfloat16* bf16(const Tensor& tensor) {
+  return tensor.defined() ? static_cast<__nv_bfloat16*>(tensor.data_ptr()) : nullptr;
+}
+float* fp32(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data_ptr<float>() : nullptr;
+}
+
+int compute_capability(const Tensor& tensor) {
+  int major = 0;
+  int minor = 0;
+  const int device = tensor.device().index();
+  TORCH_CHECK(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess,
+      "cannot read the compute capability of GPU ", device);
+  return 10 * major + minor;
+}
+
+void check_tensor(const char* name, const Tensor& tensor, at::IntArrayRef sizes,
+                  at::ScalarType type, const Tensor& q) {
+  TORCH_CHECK(tensor.sizes() == sizes, "fused attention: ", name, " is ", tensor.sizes(),
+              ", expected ", sizes);
+  TORCH_CHECK(tensor.scalar_type() == type, "fused attention: ", name, " is ", tensor.scalar_type(),
+              ", expected ", type, " (attention.kernels = \"aten\" serves other dtypes)");
+  TORCH_CHECK(tensor.device() == q.device(), "fused attention: ", name, " is on ", tensor.device(),
+              ", q on ", q.device());
+  TORCH_CHECK(tensor.is_contiguous(), "fused attention: ", name, " is not contiguous");
+}
+
+kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& settings) {
+  const Tensor& q = in.q;
+  TORCH_CHECK(q.dim() == 4, "fused attention: q is ", q.sizes(),
+              ", expected [batch, sequence, heads, dim]");
+  TORCH_CHECK(!in.document_start.has_value(),
+              "fused attention serves one document a row; with data.document_mask set "
+              "attention.kernels = \"aten\"");
+  const int64_t batch = q.size(0), sequence = q.size(1), heads = q.size(2), dim = q.size(3);
+  int64_t groups = 0;
+  for (const OptionalTensor& k : in.k)
+    if (k.has_value()) groups = k->size(2);
+  TORCH_CHECK(groups > 0, "fused attention: every branch is off");
+  const Sizes& z = settings.sizes;
+  const char* reason = kernels::unsupported_reason(
+      compute_capability(q), static_cast<int>(heads), static_cast<int>(groups),
+      static_cast<int>(dim), static_cast<int>(std::min<int64_t>(sequence, INT32_MAX)),
+      static_cast<int>(z.compression_block), static_cast<int>(z.compression_stride),
+      static_cast<int>(z.selection_block), static_cast<int>(z.selected_blocks),
+      static_cast<int>(z.window));
+  TORCH_CHECK(reason == nullptr, reason);
+  check_tensor("q", q, q.sizes(), at::kBFloat16, q);
+  check_tensor("gates", in.gates, {batch, sequence, heads, 3}, at::kFloat, q);
+
+  kernels::FusedInputs out;
+  out.shape = {static_cast<int>(batch), static_cast<int>(sequence), static_cast<int>(groups)};
+  out.scale = static_cast<float>(settings.scale > 0 ? settings.scale
+                                                    : 1.0 / std::sqrt(static_cast<double>(dim)));
+  out.q = bf16(q);
+  out.gates = fp32(in.gates);
+  constexpr const char* kNames[3][2] = {
+      {"k_compressed", "v_compressed"}, {"k_selected", "v_selected"}, {"k_sliding", "v_sliding"}};
+  for (int branch = 0; branch < 3; ++branch) {
+    out.k[branch] = out.v[branch] = nullptr;
+    if (!in.k[branch].has_value()) continue;
+    const int64_t keys =
+        branch == 0 ? kernels::compressed_count(static_cast<int>(sequence)) : sequence;
+    check_tensor(kNames[branch][0], *in.k[branch], {batch, keys, groups, dim}, at::kBFloat16, q);
+    check_tensor(kNames[branch][1], *in.v[branch], {batch, keys, groups, dim}, at::kBFloat16, q);
+    // A short sequence has no compressed token, but its branch is on: any address says so.
+    out.k[branch] = keys > 0 ? bf16(*in.k[branch]) : bf16(q);
+    out.v[branch] = keys > 0 ? bf16(*in.v[branch]) : bf16(q);
+  }
+  out.indices_given = in.indices.has_value();
+  if (out.indices_given) {
+    check_tensor("indices", *in.indices, {batch, sequence, groups, kernels::kSlots}, at::kInt, q);
+  }
+  TORCH_CHECK(out.k[1] == nullptr || out.k[0] != nullptr || out.indices_given,
+              "fused attention: the selected branch needs the compressed one to choose blocks, or "
+              "given indices");
+  return out;
+}
+
+kernels::FusedSaved kernel_saved(const FusedForward& forward) {
+  kernels::FusedSaved saved;
+  for (std::size_t branch = 0; branch < 3; ++branch) {
+    saved.branch_out[branch] = bf16(forward.branch_out[branch]);
+    saved.branch_lse[branch] = fp32(forward.branch_lse[branch]);
+  }
+  saved.indices = forward.indices.defined() ? forward.indices.data_ptr<int32_t>() : nullptr;
+  saved.lists = forward.lists.defined() ? forward.lists.data_ptr() : nullptr;
+  return saved;
+}
+
+void check_launch(cudaError_t error, const char* what) {
+  TORCH_CHECK(error == cudaSuccess, "fused attention ", what, ": ", cudaGetErrorString(error));
+}
+
+} // namespace
+
+FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settings) {
+  const c10::DeviceGuard guard(inputs.q.device());
+  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
+  const Tensor& q = inputs.q;
+  FusedForward result;
+  result.out = at::empty_like(q);
+  for (std::size_t branch = 0; branch < 3; ++branch) {
+    if (kernel.k[branch] == nullptr) continue;
+    result.branch_out[branch] = at::empty_like(q);
+    result.branch_lse[branch] =
+        at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  }
+  if (kernel.k[1] != nullptr) {
+    result.indices = kernel.indices_given
+                         ? *inputs.indices
+                         : at::empty({q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots},
+                                     q.options().dtype(at::kInt));
+    result.lists = workspace(q, kernels::fused_list_bytes(kernel.shape));
+  }
+  const Tensor scratch = workspace(q, kernels::fused_forward_workspace_bytes(kernel.shape));
+  check_launch(kernels::launch_fused_forward(kernel, kernel_saved(result), bf16(result.out),
+                                             scratch.data_ptr(),
+                                             c10::cuda::getCurrentCUDAStream().stream()),
+               "forward");
+  return result;
+}
+
+FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& settings,
+                             const FusedForward& forward, const Tensor& grad_out) {
+  const c10::DeviceGuard guard(inputs.q.device());
+  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
+  check_tensor("the output's gradient", grad_out, inputs.q.sizes(), at::kBFloat16, inputs.q);
+  FusedBackward result;
+  result.q = at::empty_like(inputs.q);
+  result.gates = at::empty_like(inputs.gates);
+  kernels::FusedGradients gradients;
+  gradients.d_out = bf16(grad_out);
+  gradients.d_q = bf16(result.q);
+  gradients.d_gates = fp32(result.gates);
+  for (std::size_t branch = 0; branch < 3; ++branch) {
+    gradients.d_k[branch] = gradients.d_v[branch] = nullptr;
+    if (kernel.k[branch] == nullptr) continue;
+    result.k[branch] = at::empty_like(*inputs.k[branch]);
+    result.v[branch] = at::empty_like(*inputs.v[branch]);
+    gradients.d_k[branch] = bf16(result.k[branch]);
+    gradients.d_v[branch] = bf16(result.v[branch]);
+  }
+  const Tensor scratch = workspace(inputs.q, kernels::fused_backward_workspace_bytes(kernel.shape));
+  check_launch(kernels::launch_fused_backward(kernel, kernel_saved(forward), gradients,
+                                              scratch.data_ptr(),
+                                              c10::cuda::getCurrentCUDAStream().stream()),
+               "backward");
+  return result;
+}
+
+} // namespace nsa::ops

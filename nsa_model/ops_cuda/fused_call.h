@@ -1,0 +1,34 @@
+// ATen tensors on one side, the kernels' plain structs on the other
+// (nsa_model/kernels/fused/fused.h): checks sizes and dtypes, allocates outputs and workspaces from
+// LibTorch's allocator, launches on the current stream. No autograd here.
+//
+// Any thread; nothing waits for the device. Refusals throw c10::Error.
+#pragma once
+
+#include "nsa_model/ops/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <vector>
+
+namespace nsa::ops {
+
+struct FusedForward {
+  at::Tensor out; // like q
+  // What the backward needs besides the inputs. Undefined where a branch is off.
+  std::array<at::Tensor, 3> branch_out, branch_lse;
+  at::Tensor indices, lists;
+};
+
+// Inputs are contiguous BF16 on one CUDA device, gates contiguous FP32 [B, S, H, 3].
+FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settings);
+
+struct FusedBackward {
+  at::Tensor q, gates;
+  std::array<at::Tensor, 3> k, v; // undefined where a branch is off
+};
+FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& settings,
+                             const FusedForward& forward, const at::Tensor& grad_out);
+
+} // namespace nsa::ops

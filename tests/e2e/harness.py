@@ -1,0 +1,323 @@
+"""What the end-to-end scripts share: a node of their own, real programs, bounded waits, a JSON record.
+
+A script defines `case(node, seed) -> dict` and calls `main(case, ...)`. Each seed runs on a fresh node
+(its own state and runtime folders, its own daemon, loopback only). Exit code 77 means "cannot run
+here", and the last line of output says why.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIP_EXIT_CODE = 77
+
+# Small enough that a step takes milliseconds, and still NSA: selection really selects.
+TINY_RUN = """schema = 1
+[run]
+name = "{name}"
+[model]
+vocabulary = 320
+dimension = 32
+layers = 1
+heads = 2
+kv_groups = 1
+head_dimension = 16
+[nsa]
+compression_block = 8
+compression_stride = 4
+selection_block = 16
+selected_blocks = 4
+window = 32
+[data]
+path = "{data}"
+[eval]
+interval_steps = 0
+batches = 2
+[train]
+steps = {steps}
+sequence_length = 128
+micro_batch = 2
+learning_rate = 3e-3
+warmup_steps = 5
+seed = {seed}
+[precision]
+compute = "fp32"
+[parallel]
+ranks = {ranks}
+device = "cpu"
+[checkpoint]
+interval_steps = {checkpoint_interval}
+keep_last = 3
+[hang]
+floor_seconds = 3
+first_step_seconds = 60
+[restart]
+delay_seconds = 0.2
+"""
+
+
+class Failed(AssertionError):
+    """A promise that did not hold."""
+
+
+class Skipped(Exception):
+    """This machine cannot run the test; the text says what is missing."""
+
+
+def expect(condition, message):
+    if not condition:
+        raise Failed(message)
+
+
+def wait_for(what, condition, timeout, interval=0.05):
+    """Polls `condition` until it returns something true; Failed names `what` after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise Failed(f"waited {timeout} s for {what}")
+        time.sleep(interval)
+
+
+def alive(pid):
+    """Whether the process runs (a zombie does not)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Node:
+    """One user's node: state and runtime folders, and nsactl with its daemon on demand."""
+
+    def __init__(self, binaries, folder=None):
+        self.binaries = pathlib.Path(binaries).resolve()
+        self.folder = pathlib.Path(folder or tempfile.mkdtemp(prefix="nsa-e2e-"))
+        self.state = self.folder / "state"
+        (self.folder / "run").mkdir(parents=True, exist_ok=True)
+        os.chmod(self.folder / "run", 0o700)
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("NSA_")}
+        self.environment.update(XDG_STATE_HOME=str(self.state), XDG_RUNTIME_DIR=str(self.folder / "run"),
+                                XDG_CONFIG_HOME=str(self.folder / "config"), NO_COLOR="1")
+        self.processes = []
+
+    def run(self, *arguments, check=True, timeout=60, input=None):
+        """nsactl; returns the finished process."""
+        done = subprocess.run([str(self.binaries / "nsactl"), *map(str, arguments)], env=self.environment,
+                              capture_output=True, text=True, timeout=timeout, input=input)
+        if check and done.returncode != 0:
+            raise Failed(f"nsactl {' '.join(map(str, arguments))}: exit {done.returncode}\n"
+                         f"{done.stdout}{done.stderr}")
+        return done
+
+    def json(self, *arguments, **options):
+        text = self.run(*arguments, "-o", "json", **options).stdout
+        return json.loads(text)
+
+    def items(self, *arguments, **options):
+        value = self.json(*arguments, **options)
+        return value["items"] if isinstance(value, dict) and "items" in value else value
+
+    def config(self, text):
+        """Writes nsad.toml, read when the daemon starts."""
+        path = self.folder / "config" / "nsa" / "nsad.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    # ---- runs ------------------------------------------------------------------------------------
+    def data(self):
+        """A small byte data set from this repository's own prose; made once a node."""
+        target = self.folder / "data"
+        if not target.exists():
+            text = self.folder / "text"
+            text.mkdir()
+            prose = "".join(p.read_text() for p in sorted((ROOT / "docs").rglob("*.md")))
+            expect(len(prose) > 1000, "docs/ has no prose to train on")
+            while len(prose) < 400_000:
+                prose += prose
+            (text / "prose.txt").write_text(prose[:400_000])
+            self.run("data", "prepare", "--tokenizer", "bytes", "--documents", "paragraph", "--out", target, text / "prose.txt")
+        return target
+
+    def run_file(self, name="run", steps=60, ranks=2, seed=1, checkpoint_interval=10, extra=""):
+        path = self.folder / f"{name}.toml"
+        path.write_text(TINY_RUN.format(name=name, data=self.data(), steps=steps, ranks=ranks, seed=seed,
+                                        checkpoint_interval=checkpoint_interval) + extra)
+        return path
+
+    def submit(self, path, *sets, name=None):
+        arguments = ["submit", path]
+        for pair in sets:
+            arguments += ["--set", pair]
+        if name:
+            arguments += ["--name", name]
+        return self.json(*arguments)["id"]
+
+    def detail(self, run):
+        return self.json("status", run)
+
+    def state_of(self, run):
+        return self.detail(run)["summary"]["state"]
+
+    def events(self, run, kind=None):
+        events = self.items("events", run)
+        return [e for e in events if kind is None or e["kind"] == kind]
+
+    def ranks(self, run):
+        return {r["rank"]: r for r in self.detail(run)["ranks"]}
+
+    def wait_step(self, run, step, timeout=60, attempt=None):
+        def reached():
+            summary = self.detail(run)["summary"]
+            if summary["state"] in ("failed", "cancelled"):
+                raise Failed(f"run {run} {summary['state']}: {summary['reason']}")
+            return (attempt is None or summary["attempt"] >= attempt) and summary["step"] >= step
+        return wait_for(f"step {step} of {run}", reached, timeout)
+
+    def wait_end(self, run, timeout=120, state="completed"):
+        ends = ("completed", "stopped", "failed", "cancelled")
+        summary = wait_for(f"the end of {run}",
+                           lambda: (s := self.detail(run)["summary"])["state"] in ends and s, timeout, 0.1)
+        expect(summary["state"] == state, f"run {run} ended {summary['state']} ({summary['reason']}), "
+                                          f"{state} expected")
+        return summary
+
+    def run_folder(self, run):
+        return pathlib.Path(self.detail(run)["run_folder"])
+
+    def losses(self, run):
+        """{step: loss} of the run, from metrics.jsonl; of a repeated step the last attempt's."""
+        losses = {}
+        for line in (self.run_folder(run) / "metrics.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if record["kind"] == "step":
+                losses[record["step"]] = record["loss"]
+        return losses
+
+    # ---- processes ---------------------------------------------------------------------------------
+    def daemon_pid(self):
+        return self.json("daemon", "status")["pid"]
+
+    def kill_daemon(self):
+        pid = self.daemon_pid()
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def descendants(self):
+        """Processes of this node: their environment names its runtime folder."""
+        mark = f"XDG_RUNTIME_DIR={self.folder / 'run'}".encode()
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                if (mark in (entry / "environ").read_bytes() or str(self.folder).encode() in command) and command:
+                    found.append(int(entry.name))
+        return found
+
+    def shims(self):
+        """Those of descendants() that are shims."""
+        found = []
+        for pid in self.descendants():
+            with contextlib.suppress(OSError):
+                if b"nsa-shim" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def close(self, keep=False):
+        """Ends what this node started, and says whether anything outlived its daemon's own clean-up."""
+        with contextlib.suppress(Exception):
+            for run in self.items("ls", timeout=10):
+                if run["state"] not in ("completed", "stopped", "failed", "cancelled"):
+                    self.run("cancel", run["id"], check=False, timeout=10)
+            # A shim of an ended run is let go by its nsad a moment later; without one it keeps what it has
+            # to tell, and waits for the next.
+            wait_for("the shims' end", lambda: not self.shims(), 10)
+        with contextlib.suppress(Exception):
+            self.run("daemon", "stop", check=False, timeout=10)
+        deadline = time.monotonic() + 10
+        while self.descendants() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        left = self.descendants()
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return left
+
+
+@contextlib.contextmanager
+def small_disk(folder, megabytes):
+    """A tmpfs of that size on `folder`; needs the right to mount."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Skipped(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def main(case, needs=("nsactl", "nsad", "nsa-shim", "nsa-worker"), seeds=3):
+    parser = argparse.ArgumentParser(description=case.__doc__)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "dev" / "bin")
+    parser.add_argument("--seeds", type=lambda s: [int(x) for x in s.split(",")],
+                        help="comma-separated; default: 3 from the clock")
+    parser.add_argument("--record", type=pathlib.Path, help="where the JSON record goes")
+    parser.add_argument("--keep", action="store_true", help="keep the node's folder of a failed case")
+    arguments = parser.parse_args()
+    name = pathlib.Path(sys.argv[0]).stem
+    for program in needs:
+        if not (arguments.bin / program).exists():
+            print(f"{program} is not built in {arguments.bin}")
+            sys.exit(SKIP_EXIT_CODE)
+    chosen = arguments.seeds or [random.SystemRandom().randrange(1, 10_000) for _ in range(seeds)]
+    record = {"test": name, "machine": {"cores": os.cpu_count(), "kernel": os.uname().release}, "cases": []}
+    failed = 0
+    for seed in chosen:
+        node = Node(arguments.bin)
+        started = time.monotonic()
+        entry = {"seed": seed}
+        try:
+            entry.update(case(node, seed) or {})
+            entry["passed"] = True
+        except Skipped as reason:
+            node.close()
+            print(reason)
+            sys.exit(SKIP_EXIT_CODE)
+        except Exception as error:
+            failed += 1
+            entry.update(passed=False, error=str(error))
+            traceback.print_exc()
+            log = node.state / "nsa" / "nsad.log"
+            if log.exists():
+                print("--- end of nsad.log", "".join(log.read_text(errors="replace").splitlines(True)[-40:]), sep="\n")
+        left = node.close(keep=arguments.keep and not entry["passed"])
+        if left and entry["passed"]:
+            failed += 1
+            entry.update(passed=False, error=f"processes outlived the node: {left}")
+        entry["seconds"] = round(time.monotonic() - started, 2)
+        record["cases"].append(entry)
+        print(json.dumps(entry))
+    target = arguments.record or arguments.bin.parent / "e2e-records" / f"{name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{name}: {len(chosen) - failed} of {len(chosen)} cases passed; record in {target}")
+    sys.exit(1 if failed else 0)

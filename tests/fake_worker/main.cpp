@@ -1,0 +1,259 @@
+// nsa-fake-worker: a rank without a model, for tests of the daemon and the shim. It speaks the rank
+// side of common/wire and common/progress exactly as nsa-worker does, writes real checkpoint
+// manifests, and goes wrong on request (options.h).
+#include "common/base/build_info.h"
+#include "common/base/checksum.h"
+#include "common/base/file.h"
+#include "common/manifest/manifest.h"
+#include "common/progress/page.h"
+#include "common/wire/exit_code.h"
+#include "common/wire/launch_plan.h"
+#include "tests/fake_worker/collective.h"
+#include "tests/fake_worker/faults.h"
+#include "tests/fake_worker/options.h"
+#include "tests/fake_worker/shim_link.h"
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <time.h>
+#include <unistd.h>
+
+namespace nsa::fake {
+
+namespace {
+
+using progress::Phase;
+using wire::MessageType;
+
+constexpr uint64_t kTokensPerStep = 1024;
+
+void pause_ms(double milliseconds) {
+  const auto nanoseconds = static_cast<int64_t>(milliseconds * 1e6);
+  timespec left{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  while (::nanosleep(&left, &left) != 0) {
+  }
+}
+
+// A process that has left the session and the process group, as a badly behaved library's helper.
+void leave_orphan() {
+  const pid_t between = ::fork();
+  if (between != 0) return;
+  if (::fork() != 0) ::_exit(0);
+  ::setsid();
+  while (true)
+    ::pause();
+}
+
+class FakeRank {
+public:
+  FakeRank(Options options, progress::Writer writer, std::optional<Collective> collective)
+      : o_(std::move(options)), writer_(std::move(writer)), collective_(std::move(collective)) {}
+
+  int run() {
+    writer_.enter(Phase::kStartUp);
+    say_hello();
+    for (int i = 0; i < o_.orphans; ++i)
+      leave_orphan();
+    pause_ms(static_cast<double>(o_.start_ms));
+    bool stopping = false;
+    uint64_t step = first_step_;
+    for (++step; step <= o_.steps && !stopping; ++step)
+      stopping = train(step);
+    writer_.enter(Phase::kShutDown);
+    const uint64_t done = step - 1;
+    if (stopping && link_.stop_with_checkpoint()) checkpoint(done);
+    link_.send(MessageType::kRankFinished, wire::RankFinished{o_.rank, done, done * kTokensPerStep,
+                                                              stopping ? "stopped" : "completed"});
+    return static_cast<int>(wire::RankExit::kDone);
+  }
+
+  Status resume() {
+    if (o_.resume.empty()) return {};
+    NSA_TRY_ASSIGN(const manifest::Manifest found, manifest::read(o_.resume));
+    first_step_ = found.step;
+    return {};
+  }
+
+private:
+  void say_hello() {
+    wire::RankHello hello;
+    hello.rank = o_.rank;
+    hello.pid = ::getpid();
+    hello.build = build_info().version + "+" + build_info().commit;
+    hello.device = "cpu";
+    hello.compute_precision = "fp32";
+    hello.precision_note = "nothing is computed: a fake rank";
+    hello.resumed_from_step = first_step_;
+    link_.send(MessageType::kRankHello, hello);
+    link_.send(MessageType::kRankToggles, wire::RankToggles{o_.rank, {}, {}});
+    link_.send(MessageType::kRankMemory, wire::RankMemory{o_.rank, "boot", 1 << 20, 0, 0, 0});
+  }
+
+  bool fault_due(uint64_t step, std::string_view kind) const {
+    return o_.fault == kind && step == o_.fault_step &&
+           (o_.fault_rank < 0 || o_.fault_rank == o_.rank) &&
+           (o_.fault_attempt < 0 || o_.fault_attempt == o_.attempt);
+  }
+
+  bool inject(uint64_t step, std::string_view kind) {
+    if (!fault_due(step, kind)) return false;
+    link_.send(MessageType::kRankInjected, wire::RankInjected{o_.rank, step, o_.fault});
+    return true;
+  }
+
+  // True when the ranks have agreed to stop after this step.
+  [[gnu::noinline]] bool train(uint64_t step) {
+    const MonotonicTime began = MonotonicTime::now();
+    const double slice = static_cast<double>(o_.step_ms) / 4;
+    if (!o_.deaf) link_.poll();
+    writer_.begin_step(step, (step - 1) * kTokensPerStep);
+    writer_.set_batch_index(step * 8);
+    writer_.enter(Phase::kData);
+    write_log(step);
+    if (inject(step, "data_stall")) wait_for_data_forever();
+    writer_.enter(Phase::kForward);
+    pause_ms(slice);
+    if (inject(step, "spin")) spin_in_user_space();
+    if (inject(step, "slow_step")) pause_ms(static_cast<double>(o_.step_ms) * 20);
+    writer_.enter(Phase::kBackward);
+    pause_ms(slice * 2);
+    if (inject(step, "mutex_deadlock")) deadlock_on_mutexes();
+    if (inject(step, "stop_signal")) ::raise(SIGSTOP);
+    if (inject(step, "kill")) ::raise(SIGKILL);
+    if (inject(step, "segfault")) {
+      ::signal(SIGSEGV, SIG_DFL);
+      ::raise(SIGSEGV);
+    }
+    if (inject(step, "abort")) std::abort();
+    if (inject(step, "exit")) {
+      link_.send(MessageType::kRankError,
+                 wire::RankError{o_.rank, o_.exit_code, "a fault was injected", "", {}});
+      ::_exit(o_.exit_code);
+    }
+    bool stopping = link_.stop_requested();
+    if (collective_ && !inject(step, "skip_collective")) {
+      writer_.enter(Phase::kAllReduce);
+      writer_.count_collective();
+      stopping = collective_->reduce(step, stopping);
+    }
+    writer_.enter(Phase::kOptimizer);
+    pause_ms(slice);
+    writer_.complete_step(step);
+    report(step, to_seconds(MonotonicTime::now() - began));
+    const bool asked = link_.take_checkpoint_request();
+    if (asked || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0)) checkpoint(step);
+    return stopping;
+  }
+
+  void write_log(uint64_t step) {
+    for (int64_t i = 0; i < o_.log_lines; ++i) {
+      std::string line = "rank " + std::to_string(o_.rank) + " step " + std::to_string(step) +
+                         " line " + std::to_string(i);
+      if (line.size() < static_cast<size_t>(o_.log_bytes))
+        line.resize(static_cast<size_t>(o_.log_bytes), '.');
+      std::puts(line.c_str());
+    }
+    if (step == first_step_ + 1 && o_.flood_mb > 0) {
+      std::string line(1023, 'x');
+      line += '\n';
+      for (int64_t i = 0; i < o_.flood_mb * 1024; ++i)
+        std::fwrite(line.data(), 1, line.size(), stdout);
+    }
+    std::fflush(stdout);
+  }
+
+  void report(uint64_t step, double seconds) {
+    wire::RankStep s;
+    s.rank = o_.rank;
+    s.step = step;
+    s.tokens = step * kTokensPerStep;
+    s.loss = 2.0 + 4.0 * std::exp(-static_cast<double>(step) / 20.0);
+    s.gradient_norm = 1.0;
+    s.learning_rate = 1e-3;
+    s.step_seconds = seconds;
+    s.tokens_per_second = static_cast<double>(kTokensPerStep) / seconds;
+    link_.send_droppable(MessageType::kRankStep, s);
+  }
+
+  // Rank 0 writes it, in the way of a real one: a folder with a manifest, renamed when whole.
+  void checkpoint(uint64_t step) {
+    if (o_.rank != 0 || o_.run_folder.empty() || step == first_step_) return;
+    writer_.enter(Phase::kCheckpoint);
+    wire::RankCheckpoint told;
+    told.rank = o_.rank;
+    told.step = step;
+    told.tokens = step * kTokensPerStep;
+    const auto folder =
+        std::filesystem::path(o_.run_folder) / "checkpoints" / manifest::folder_name(step);
+    told.folder = folder.string();
+    if (auto written = write_checkpoint(folder, step); written) {
+      told.manifest_checksum = *written;
+      told.bytes = 64;
+    } else {
+      told.error = written.error().what;
+    }
+    link_.send(MessageType::kRankCheckpoint, told);
+  }
+
+  Result<std::string> write_checkpoint(const std::filesystem::path& folder, uint64_t step) {
+    const std::filesystem::path temporary = folder.string() + ".tmp";
+    NSA_TRY(make_folder(temporary));
+    const std::string weights(64, static_cast<char>('a' + step % 26));
+    NSA_TRY(write_file_atomic(temporary / "weights.safetensors", weights));
+    manifest::Manifest m;
+    m.run_id = o_.run_id;
+    m.attempt = o_.attempt;
+    m.step = step;
+    m.tokens = step * kTokensPerStep;
+    m.world_size = o_.world_size;
+    m.device = "cpu";
+    m.precision = m.compute = "fp32";
+    m.written_at = format_rfc3339(WallTime::now());
+    m.files = {{"weights.safetensors", weights.size(), checksum_hex(weights)}};
+    const std::string text = manifest::to_json(m).dump(1);
+    NSA_TRY(write_file_atomic(temporary / manifest::kManifestName, text));
+    std::error_code error;
+    std::filesystem::rename(temporary, folder, error);
+    if (error) return fail(ErrorCode::kSystem, "cannot rename: " + error.message());
+    NSA_TRY(sync_folder(folder.parent_path()));
+    return checksum_hex(text);
+  }
+
+  Options o_;
+  progress::Writer writer_;
+  std::optional<Collective> collective_;
+  ShimLink link_;
+  uint64_t first_step_ = 0;
+};
+
+int usage(const Error& error) {
+  std::fprintf(stderr, "nsa-fake-worker: %s\n", error.what.c_str());
+  return static_cast<int>(wire::RankExit::kUsage);
+}
+
+int run(int argc, char** argv) {
+  auto options = parse_options(argc, argv);
+  if (!options) return usage(options.error());
+  auto page = progress::Page::open(UniqueFd(wire::kRankPageFd), true);
+  if (!page) return usage(page.error());
+  std::optional<Collective> collective;
+  if (options->peers && options->world_size > 1) {
+    auto opened = Collective::open(options->attempt_folder, options->world_size);
+    if (!opened) return usage(opened.error());
+    collective = *opened;
+  }
+  FakeRank rank(std::move(*options), progress::Writer(std::move(*page)), collective);
+  if (auto resumed = rank.resume(); !resumed) return usage(resumed.error());
+  return rank.run();
+}
+
+} // namespace
+
+} // namespace nsa::fake
+
+int main(int argc, char** argv) {
+  return nsa::fake::run(argc, argv);
+}

@@ -1,0 +1,25 @@
+// Request line -> Call: never a crash, and what is accepted is within bounds and comes back the
+// same when it is encoded again.
+#include "daemon/api/log_reader.h"
+#include "daemon/api/route.h"
+
+#include <cstdlib>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  (void)nsa::api::parse_cri(text);
+  const size_t blank = text.find(' ');
+  if (blank == std::string_view::npos) return 0;
+  const auto target = nsa::net::parse_target(text.substr(blank + 1));
+  if (!target) return 0;
+  const auto call = nsa::api::parse_call(std::string(text.substr(0, blank)), *target);
+  if (!call) {
+    if (call.error().status < 400 || call.error().error.what.empty()) std::abort();
+    return 0;
+  }
+  if (call->rank < -1 || call->attempt < 0 || call->limit < 1 || call->after < 0) std::abort();
+  if (call->run.find('/') != std::string::npos || call->run.size() > 256) std::abort();
+  const auto again = nsa::net::parse_target("/" + nsa::net::encode_component(call->run));
+  if (!again || again->path != "/" + call->run) std::abort();
+  return 0;
+}

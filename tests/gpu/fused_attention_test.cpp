@@ -1,0 +1,138 @@
+// nsa::fused_attention against the aten operators in float64 on the same GPU: outputs and every
+// gradient, with the tolerance of a plain BF16 evaluation. The kernels' own checks, with poisoned
+// buffers and adversarial scores, are in nsa_model/kernels/check.
+#include "nsa_model/ops/attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <algorithm>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace nsa::ops {
+namespace {
+
+using at::Tensor;
+
+class FusedAttention : public testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return;
+    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return;
+    loaded_ = ::dlopen(NSA_OPS_CUDA, RTLD_NOW | RTLD_GLOBAL) != nullptr;
+    if (!loaded_) FAIL() << ::dlerror();
+  }
+  void SetUp() override {
+    if (!loaded_) GTEST_SKIP() << "no GPU, or LibTorch without its CUDA part";
+  }
+  static inline bool loaded_ = false;
+};
+
+struct Problem {
+  int64_t batch, sequence, groups;
+  int64_t gate_width; // per head or per group
+  std::array<bool, 3> on = {true, true, true};
+};
+
+// Output, then gradients of q, gates and the branches' k and v.
+std::vector<Tensor> run(const Problem& problem, const std::string& kernels, at::ScalarType type) {
+  const int64_t heads = 6 * problem.groups;
+  const int64_t compressed = compressed_count(problem.sequence, Sizes{});
+  const auto cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kFloat);
+  at::manual_seed(7);
+  std::vector<Tensor> leaves;
+  const auto leaf = [&](at::IntArrayRef sizes, double deviation) {
+    Tensor t = (at::randn(sizes, cuda) * deviation).to(at::kBFloat16).to(type);
+    t.set_requires_grad(true);
+    leaves.push_back(t);
+    return t;
+  };
+  AttentionInputs in;
+  in.q = leaf({problem.batch, problem.sequence, heads, 64}, 1.0);
+  in.gates = at::rand({problem.batch, problem.sequence, problem.gate_width, 3}, cuda)
+                 .to(type == at::kDouble ? at::kDouble : at::kFloat);
+  in.gates.set_requires_grad(true);
+  leaves.push_back(in.gates);
+  for (std::size_t branch = 0; branch < 3; ++branch) {
+    const int64_t keys = branch == 0 ? compressed : problem.sequence;
+    const Tensor k = leaf({problem.batch, keys, problem.groups, 64}, branch == 0 ? 0.7 : 1.0);
+    const Tensor v = leaf({problem.batch, keys, problem.groups, 64}, 1.0);
+    if (!problem.on[branch]) {
+      leaves.resize(leaves.size() - 2);
+      continue;
+    }
+    in.k[branch] = k;
+    in.v[branch] = v;
+  }
+  const Tensor grad = at::randn(in.q.sizes(), cuda).to(at::kBFloat16).to(type);
+  const Tensor out = attention(in, Settings{}, kernels);
+  std::vector<Tensor> results = {out.detach()};
+  for (const Tensor& g : torch::autograd::grad({out}, leaves, {grad}))
+    results.push_back(g);
+  return results;
+}
+
+double relative(const Tensor& value, const Tensor& reference) {
+  if (reference.numel() == 0) return 0;
+  const double norm = reference.norm().item<double>();
+  const double error = (value.to(at::kDouble) - reference).norm().item<double>();
+  return norm > 0 ? error / norm : error;
+}
+
+void expect_close(const Problem& problem) {
+  const auto fused = run(problem, "fused", at::kBFloat16);
+  const auto exact = run(problem, "aten", at::kDouble);
+  const auto plain = run(problem, "aten", at::kBFloat16);
+  ASSERT_EQ(fused.size(), exact.size());
+  for (std::size_t i = 0; i < fused.size(); ++i) {
+    const double error = relative(fused[i], exact[i]);
+    const double limit = std::max(i == 0 ? 0.005 : 0.01, 1.5 * relative(plain[i], exact[i]));
+    EXPECT_LE(error, limit) << "tensor " << i;
+    EXPECT_TRUE(fused[i].isfinite().all().item<bool>()) << "tensor " << i;
+  }
+}
+
+TEST_F(FusedAttention, AgreesWithFloat64) {
+  expect_close({1, 2048, 2, 12});
+}
+TEST_F(FusedAttention, TakesOneGateAGroupAndOddLengths) {
+  expect_close({2, 1111, 2, 2});
+}
+TEST_F(FusedAttention, ServesSequencesWithoutCompressedTokens) {
+  expect_close({1, 20, 1, 6});
+}
+TEST_F(FusedAttention, LeavesOutBranches) {
+  expect_close({1, 700, 2, 12, {true, false, true}});
+  expect_close({1, 700, 2, 12, {false, false, true}});
+  expect_close({1, 1500, 2, 12, {true, true, false}});
+}
+
+TEST_F(FusedAttention, RepeatsBitByBit) {
+  const Problem problem{1, 3000, 2, 12};
+  const auto first = run(problem, "fused", at::kBFloat16);
+  for (int i = 0; i < 5; ++i) {
+    const auto again = run(problem, "fused", at::kBFloat16);
+    for (std::size_t t = 0; t < first.size(); ++t)
+      EXPECT_TRUE(at::equal(first[t], again[t])) << "tensor " << t;
+  }
+}
+
+TEST_F(FusedAttention, RefusesWhatItDoesNotServe) {
+  const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  AttentionInputs in;
+  in.q = at::zeros({1, 64, 8, 64}, bf16); // 8 heads in 2 groups: 4 a group
+  in.k[2] = in.v[2] = at::zeros({1, 64, 2, 64}, bf16);
+  in.gates = at::ones({1, 64, 8, 3}, bf16.dtype(at::kFloat));
+  EXPECT_THROW(attention(in, Settings{}, "fused"), c10::Error);
+  in.q = at::zeros({1, 64, 12, 64}, bf16);
+  in.gates = at::ones({1, 64, 12, 3}, bf16.dtype(at::kFloat));
+  Settings other;
+  other.sizes.window = 256;
+  EXPECT_THROW(attention(in, other, "fused"), c10::Error);
+  EXPECT_NO_THROW(attention(in, Settings{}, "fused"));
+}
+
+} // namespace
+} // namespace nsa::ops

@@ -1,0 +1,37 @@
+// tensorboard_probe FOLDER: writes a run of two attempts, for tests/oracle/tensorboard_oracle.py.
+// Attempt 1 does steps 1 to 10 with loss = step and is cut off in the middle of a record; attempt 2
+// goes on at step 7 with loss = step + 0.5, up to 12.
+#include "worker/telemetry/tensorboard.h"
+
+#include <cstdio>
+#include <filesystem>
+
+namespace {
+
+using nsa::telemetry::TensorBoardWriter;
+
+TensorBoardWriter write_attempt(const std::filesystem::path& folder, int attempt, int first,
+                                int last, double shift) {
+  auto writer = TensorBoardWriter::open(folder, attempt, first).value();
+  writer.text("run/file", "[train]\nsteps = 12", first);
+  for (int number = first; number <= last; ++number) {
+    nsa::wire::RankStep step;
+    step.step = static_cast<uint64_t>(number);
+    step.loss = number + shift;
+    step.gates = {{"3/selected", 0.25}};
+    writer.step(step);
+  }
+  return writer;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: tensorboard_probe FOLDER\n");
+    return 2;
+  }
+  const std::filesystem::path torn = write_attempt(argv[1], 1, 1, 10, 0).path();
+  std::filesystem::resize_file(torn, std::filesystem::file_size(torn) - 7);
+  write_attempt(argv[1], 2, 7, 12, 0.5);
+}

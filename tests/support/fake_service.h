@@ -1,0 +1,222 @@
+// A Service in memory with runs that tests script, and an nsad-like server over it on a real unix
+// socket. Everything of FakeService happens on the server's thread: tests reach it by on_loop().
+#pragma once
+
+#include "common/net/http_server.h"
+#include "daemon/api/routes.h"
+
+#include <filesystem>
+#include <future>
+#include <gtest/gtest.h>
+#include <list>
+#include <thread>
+#include <unistd.h>
+
+namespace nsa::testing_support {
+
+class FakeService : public api::Service {
+public:
+  struct Follower : api::Subscription {
+    FakeService* service;
+    RunId run;
+    std::function<void(const wire::FollowLine&)> line;
+    ~Follower() override { service->followers.remove(this); }
+  };
+
+  tl::expected<wire::SubmitReply, api::SubmitFailure> submit(const wire::SubmitRequest& request,
+                                                             const api::Caller& caller) override {
+    submitted.push_back(request);
+    last_caller = caller;
+    if (request.toml.find("broken") != std::string::npos)
+      return tl::unexpected(api::SubmitFailure{
+          {ErrorCode::kInvalidArgument, "run.toml has 2 mistakes", ""},
+          {{"run.toml", 14, 9, "train.steps", "is no number", "write steps = 60"},
+           {"--set", 0, 0, "modle.layers", "unknown key", "did you mean model.layers?"}}});
+    wire::RunDetail detail;
+    detail.summary.id = "kabcd";
+    detail.summary.name = request.name.empty() ? "demo" : request.name;
+    detail.summary.state = queue_next ? "queued" : "starting";
+    detail.summary.reason = queue_next ? "waits for 2 CPU slots, 1 is free" : "";
+    detail.summary.inject = inject_next;
+    detail.summary.user = caller.user;
+    runs[detail.summary.id] = detail;
+    return wire::SubmitReply{detail.summary.id, detail.summary.name, detail.summary.state,
+                             detail.summary.reason, warnings_next};
+  }
+  std::vector<wire::RunSummary> list_runs(bool all) override {
+    std::vector<wire::RunSummary> list;
+    for (const auto& [id, detail] : runs)
+      if (all || detail.summary.ended_at == 0) list.push_back(detail.summary);
+    return list;
+  }
+  Result<RunId> find_run(const std::string& run) override {
+    if (run == "@last" && !runs.empty()) return runs.rbegin()->first;
+    for (const auto& [id, detail] : runs)
+      if (id.rfind(run, 0) == 0 || detail.summary.name == run) return id;
+    return fail(ErrorCode::kNotFound, "no run '" + run + "'", "nsactl ls -a");
+  }
+  Result<wire::RunDetail> run_detail(const RunId& run) override { return runs.at(run); }
+  Result<std::vector<wire::EventView>> events(const api::EventQuery& query) override {
+    std::vector<wire::EventView> found;
+    for (const wire::EventView& event : stored_events)
+      if ((query.run.empty() || event.run == query.run) && event.sequence > query.after &&
+          found.size() < static_cast<size_t>(query.limit))
+        found.push_back(event);
+    return found;
+  }
+  Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override {
+    std::vector<api::LogSource> found;
+    for (const api::LogSource& source : log_sources)
+      if (query.rank < 0 || source.rank == query.rank) found.push_back(source);
+    return found;
+  }
+  Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) override {
+    EXPECT_FALSE(verify) << "the daemon's thread must not read checkpoints";
+    return runs.at(run).checkpoints;
+  }
+  Status stop(const RunId& run, const api::Caller&) override { return end(run, "stopping"); }
+  Status cancel(const RunId& run, const api::Caller&) override { return end(run, "cancelled"); }
+  tl::expected<wire::SubmitReply, api::SubmitFailure>
+  resume(const RunId& run, const std::vector<std::string>& overrides, const api::Caller&) override {
+    resume_overrides = overrides;
+    wire::RunSummary& summary = runs.at(run).summary;
+    summary.state = "starting";
+    ++summary.attempt;
+    summary.ended_at = 0;
+    return wire::SubmitReply{run, summary.name, summary.state, "", {}};
+  }
+  Status remove(const RunId& run, const api::Caller&) override {
+    if (runs.at(run).summary.ended_at == 0)
+      return fail(ErrorCode::kConflict, "run " + run + " has not ended", "nsactl stop " + run);
+    runs.erase(run);
+    return {};
+  }
+  Status checkpoint_now(const RunId&, const api::Caller&) override {
+    ++checkpoints_asked;
+    return {};
+  }
+  std::unique_ptr<api::Subscription>
+  follow(const std::string& run, std::function<void(const wire::FollowLine&)> line) override {
+    auto follower = std::make_unique<Follower>();
+    follower->service = this;
+    follower->run = run;
+    follower->line = std::move(line);
+    followers.push_back(follower.get());
+    if (!run.empty() && runs.count(run)) {
+      wire::FollowLine first;
+      first.type = "state";
+      first.summary = runs.at(run).summary;
+      follower->line(first);
+      if (first.summary.ended_at != 0) {
+        first.type = "end";
+        follower->line(first);
+      }
+    }
+    return follower;
+  }
+  nlohmann::json daemon_status() override { return {{"pid", ::getpid()}, {"version", "0.1.0"}}; }
+  void shut_down(const api::Caller&) override { shut_down_asked = true; }
+
+  // ---- the script's side
+  // --------------------------------------------------------------------------
+  void emit(const wire::FollowLine& line) {
+    const auto now = followers; // a callback may end its subscription
+    for (Follower* follower : now)
+      if (std::find(followers.begin(), followers.end(), follower) != followers.end() &&
+          (follower->run.empty() || follower->run == line.summary.id ||
+           follower->run == line.event.run))
+        follower->line(line);
+  }
+  void emit_state(const RunId& run, const std::string& state, const std::string& type = "state") {
+    wire::RunSummary& summary = runs.at(run).summary;
+    summary.state = state;
+    if (type == "end") summary.ended_at = 5'000'000'000;
+    wire::FollowLine line;
+    line.type = type;
+    line.summary = summary;
+    emit(line);
+  }
+  void emit_event(wire::EventView event) {
+    event.sequence = static_cast<int64_t>(stored_events.size()) + 1;
+    stored_events.push_back(event);
+    wire::FollowLine line;
+    line.type = "event";
+    line.event = event;
+    if (runs.count(event.run)) line.summary = runs.at(event.run).summary;
+    emit(line);
+  }
+  wire::RunDetail& add_run(const RunId& id, const std::string& state) {
+    wire::RunDetail& detail = runs[id];
+    detail.summary.id = id;
+    detail.summary.name = "run-" + id;
+    detail.summary.state = state;
+    detail.summary.attempt = 1;
+    detail.summary.ranks = 2;
+    return detail;
+  }
+
+  std::map<RunId, wire::RunDetail> runs;
+  std::vector<wire::EventView> stored_events;
+  std::vector<api::LogSource> log_sources;
+  std::vector<wire::SubmitRequest> submitted;
+  std::vector<std::string> resume_overrides, warnings_next;
+  std::list<Follower*> followers;
+  api::Caller last_caller;
+  std::string inject_next;
+  int checkpoints_asked = 0;
+  bool queue_next = false, shut_down_asked = false;
+
+private:
+  Status end(const RunId& run, const std::string& state) {
+    runs.at(run).summary.state = state;
+    return {};
+  }
+};
+
+// The API over a FakeService, on a thread of its own.
+class FakeDaemon {
+public:
+  explicit FakeDaemon(net::HttpLimits limits = {}) {
+    char name[] = "/tmp/nsa-fake-XXXXXX";
+    folder = ::mkdtemp(name);
+    socket = folder + "/d.sock";
+    routes = std::make_unique<api::Routes>(loop, service, api::RoutesOptions{::getuid(), false});
+    auto made = net::HttpServer::listen_unix(loop, socket, 0600, routes->handler(), limits,
+                                             routes->observer());
+    EXPECT_TRUE(made) << made.error().what;
+    server = std::move(*made);
+    thread = std::thread([this] { loop.run(); });
+  }
+  ~FakeDaemon() {
+    on_loop([this] {
+      server.reset();
+      routes.reset();
+      return 0;
+    });
+    loop.stop();
+    thread.join();
+    std::filesystem::remove_all(folder);
+  }
+  template <class Work> std::invoke_result_t<Work> on_loop(Work work) {
+    std::promise<std::invoke_result_t<Work>> result;
+    loop.post([&] { result.set_value(work()); });
+    return result.get_future().get();
+  }
+  // Waits until `condition`, evaluated on the server's thread, holds.
+  template <class Condition> bool wait_until(Condition condition) {
+    for (int i = 0; i < 1000; ++i) {
+      if (on_loop(condition)) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  std::string folder, socket;
+  net::EventLoop loop;
+  FakeService service;
+  std::unique_ptr<api::Routes> routes;
+  std::unique_ptr<net::HttpServer> server;
+  std::thread thread;
+};
+
+} // namespace nsa::testing_support

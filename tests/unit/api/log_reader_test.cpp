@@ -1,0 +1,171 @@
+#include "daemon/api/log_reader.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace nsa::api {
+namespace {
+
+class LogReader : public ::testing::Test {
+protected:
+  void SetUp() override {
+    char name[] = "/tmp/nsa-logs-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".log"; }
+  LogSource source(int rank) const { return {1, rank, path(rank), true}; }
+  void append(const std::string& file, const std::string& text) {
+    std::ofstream(file, std::ios::app) << text;
+  }
+  // "09:00:<second>" of a line; the text names it.
+  static std::string line(int second, const std::string& text) {
+    char time[64];
+    std::snprintf(time, sizeof time, "2026-01-31T09:00:%02d.000000000Z stdout F ", second);
+    return time + text + "\n";
+  }
+  void rotate(int rank, int kept) {
+    for (int i = kept; i >= 1; --i)
+      std::rename((path(rank) + "." + std::to_string(i)).c_str(),
+                  (path(rank) + "." + std::to_string(i + 1)).c_str());
+    std::rename(path(rank).c_str(), (path(rank) + ".1").c_str());
+  }
+  static std::string drain(LogMerge& merge) {
+    std::string texts;
+    while (const auto line = merge.next())
+      texts += line->text + " ";
+    return texts;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(LogReader, ParsesCriLines) {
+  const auto line = parse_cri("2026-01-31T09:12:01.123456789Z stderr P a  b ");
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->time, "2026-01-31T09:12:01.123456789Z");
+  EXPECT_EQ(line->stream, "stderr");
+  EXPECT_EQ(line->text, "a  b ");
+  EXPECT_TRUE(line->partial);
+  for (const char* bad : {"", "x", "plain text of a rank", "2026-01-31T09:12:01Z stdin F x",
+                          "2026-01-31T09:12:01Z stdout X x", "yesterday-at-noon-timeZ stdout F x"})
+    EXPECT_FALSE(parse_cri(bad)) << bad;
+}
+
+TEST_F(LogReader, MergesRanksByTime) {
+  append(path(0), line(1, "a") + line(3, "c") + line(5, "e"));
+  append(path(1), line(2, "b") + line(3, "C") + line(4, "d"));
+  LogMerge merge;
+  merge.add({source(0), source(1)}, std::nullopt);
+  EXPECT_EQ(drain(merge), "a b c C d e ");
+}
+
+TEST_F(LogReader, JoinsPartialLinesAndKeepsForeignOnes) {
+  append(path(0), "2026-01-31T09:00:00Z stdout P one \n2026-01-31T09:00:01Z stdout F line\n"
+                  "not in the format\n");
+  LogMerge merge;
+  merge.add({source(0)}, std::nullopt);
+  const auto first = merge.next();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->text, "one line");
+  EXPECT_EQ(first->time, "2026-01-31T09:00:00Z");
+  EXPECT_EQ(merge.next()->text, "not in the format");
+}
+
+TEST_F(LogReader, ReadsRotatedFilesOldestFirst) {
+  append(path(0) + ".2", line(1, "a"));
+  append(path(0) + ".1", line(2, "b"));
+  append(path(0), line(3, "c"));
+  LogMerge merge;
+  merge.add({source(0)}, std::nullopt);
+  EXPECT_EQ(drain(merge), "a b c ");
+}
+
+TEST_F(LogReader, TailCountsBackOverRotatedFiles) {
+  append(path(0) + ".2", line(1, "a") + line(2, "b"));
+  append(path(0) + ".1", line(3, "c") + line(4, "d"));
+  append(path(0), line(5, "e"));
+  const auto tail = [&](int64_t lines) {
+    LogMerge merge;
+    merge.add({source(0)}, lines);
+    return drain(merge);
+  };
+  EXPECT_EQ(tail(0), "");
+  EXPECT_EQ(tail(1), "e ");
+  EXPECT_EQ(tail(2), "d e ");
+  EXPECT_EQ(tail(3), "c d e ");
+  EXPECT_EQ(tail(4), "b c d e ");
+  EXPECT_EQ(tail(5), "a b c d e ");
+  EXPECT_EQ(tail(50), "a b c d e ");
+}
+
+TEST_F(LogReader, TailFindsLinesAcrossBlocks) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i)
+    text += line(i % 60, "line" + std::to_string(i) + std::string(50, '.'));
+  append(path(0), text);
+  RankLogReader reader(source(0), 2000);
+  int lines = 0;
+  while (reader.peek()) {
+    const auto line = reader.take();
+    EXPECT_EQ(line.text.substr(0, 8), "line" + std::to_string(1000 + lines));
+    ++lines;
+  }
+  EXPECT_EQ(lines, 2000);
+}
+
+TEST_F(LogReader, FollowsGrowthAndRotationWithoutLosingALine) {
+  append(path(0), line(1, "a"));
+  LogMerge merge;
+  merge.add({source(0)}, std::nullopt);
+  EXPECT_EQ(drain(merge), "a ");
+  append(path(0), line(2, "b") + "2026-01-31T09:00:03Z stdout F half");
+  EXPECT_EQ(drain(merge), "b ");
+  append(path(0), "-c\n" + line(4, "d"));
+  rotate(0, 0);
+  append(path(0), line(5, "e"));
+  rotate(0, 1); // twice between two looks
+  append(path(0), line(6, "f"));
+  EXPECT_EQ(drain(merge), "half-c d e f ");
+  append(path(0), line(7, "g"));
+  EXPECT_EQ(drain(merge), "g ");
+}
+
+TEST_F(LogReader, GoesOnWithWhatIsKeptWhenItsFileWasDeleted) {
+  append(path(0), line(1, "a"));
+  LogMerge merge;
+  merge.add({source(0)}, std::nullopt);
+  EXPECT_EQ(drain(merge), "a ");
+  rotate(0, 0);
+  append(path(0) + "", line(3, "c"));
+  std::filesystem::remove(path(0) + ".1");
+  EXPECT_EQ(drain(merge), "c ");
+}
+
+TEST_F(LogReader, ANewAttemptJoinsAndAMissingFileIsWaitedFor) {
+  LogMerge merge;
+  merge.add({source(0)}, std::nullopt);
+  EXPECT_EQ(drain(merge), "");
+  append(path(0), line(1, "a"));
+  EXPECT_EQ(drain(merge), "a ");
+  append(folder_ + "/second.log", line(2, "b"));
+  merge.add({source(0), {2, 0, folder_ + "/second.log", true}}, std::nullopt);
+  EXPECT_EQ(drain(merge), "b ");
+}
+
+TEST_F(LogReader, FollowsNoLinkAndWaitsOnNoPipe) {
+  append(folder_ + "/secret", line(1, "secret"));
+  ASSERT_EQ(::symlink((folder_ + "/secret").c_str(), path(0).c_str()), 0);
+  ASSERT_EQ(::mkfifo(path(1).c_str(), 0600), 0);
+  LogMerge merge;
+  merge.add({source(0), source(1)}, std::nullopt);
+  EXPECT_EQ(drain(merge), "");
+}
+
+} // namespace
+} // namespace nsa::api

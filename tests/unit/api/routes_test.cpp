@@ -1,0 +1,394 @@
+// The API over real sockets with a service in memory.
+#include "common/base/checksum.h"
+#include "common/base/file.h"
+#include "common/manifest/manifest.h"
+#include "common/net/http_client.h"
+#include "tests/support/fake_service.h"
+
+#include <fstream>
+
+namespace nsa::api {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using testing_support::FakeDaemon;
+
+struct Answer {
+  int status = 0;
+  json body;
+  std::map<std::string, std::string> header;
+};
+
+Answer ask(FakeDaemon& daemon, const std::string& method, const std::string& target,
+           const std::string& body = "",
+           std::vector<std::pair<std::string, std::string>> header = {}) {
+  auto client = net::HttpClient::connect_unix(daemon.socket);
+  EXPECT_TRUE(client);
+  const auto response = client->send({method, target, std::move(header), body}, 10s);
+  EXPECT_TRUE(response) << response.error().what;
+  if (!response) return {};
+  return {response->status, json::parse(response->body, nullptr, false), response->header};
+}
+
+// Follows a stream on a thread of its own; lines() waits for that many.
+class Reader {
+public:
+  Reader(FakeDaemon& daemon, const std::string& target)
+      : thread_([this, socket = daemon.socket, target] {
+          auto client = net::HttpClient::connect_unix(socket);
+          net::LineReader reader;
+          reader.line = [this](std::string_view line) {
+            const std::lock_guard lock(mutex_);
+            lines_.push_back(json::parse(line));
+            return true;
+          };
+          const auto end = client->send_streaming({"GET", target, {}, ""}, 10s, reader);
+          status_ = end ? end->response.status : -1;
+        }) {}
+  ~Reader() {
+    if (thread_.joinable()) thread_.join();
+  }
+  std::vector<json> wait_end() {
+    thread_.join();
+    return lines_;
+  }
+  bool wait_lines(size_t count) {
+    for (int i = 0; i < 2000; ++i) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (lines_.size() >= count) return true;
+      }
+      std::this_thread::sleep_for(5ms);
+    }
+    return false;
+  }
+  int status() const { return status_; }
+
+private:
+  std::mutex mutex_;
+  std::vector<json> lines_;
+  std::atomic<int> status_ = 0;
+  std::thread thread_;
+};
+
+TEST(Routes, SubmitListShowRemove) {
+  FakeDaemon daemon;
+  const json request = wire::SubmitRequest{"schema = 1", "run.toml", "/x", {"a=1"}, "n", {}};
+  const Answer submitted = ask(daemon, "POST", "/v1/runs", request.dump());
+  EXPECT_EQ(submitted.status, 200);
+  EXPECT_EQ(submitted.body["id"], "kabcd");
+  EXPECT_EQ(daemon.service.submitted.at(0).overrides, std::vector<std::string>{"a=1"});
+  EXPECT_EQ(daemon.service.last_caller.uid, ::getuid());
+  EXPECT_FALSE(daemon.service.last_caller.user.empty());
+  EXPECT_EQ(ask(daemon, "GET", "/v1/runs").body["items"].size(), 1u);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/runs/kab").body["summary"]["name"], "n");
+  const Answer removed = ask(daemon, "DELETE", "/v1/runs/kabcd");
+  EXPECT_EQ(removed.status, 409);
+  EXPECT_EQ(removed.body["code"], "conflict");
+  EXPECT_EQ(removed.body["next"], "nsactl stop kabcd");
+}
+
+TEST(Routes, ARefusedRunFileCarriesAllItsProblems) {
+  FakeDaemon daemon;
+  const Answer refused =
+      ask(daemon, "POST", "/v1/runs", json(wire::SubmitRequest{"broken"}).dump());
+  EXPECT_EQ(refused.status, 400);
+  ASSERT_EQ(refused.body["problems"].size(), 2u);
+  EXPECT_EQ(refused.body["problems"][0]["line"], 14);
+  EXPECT_TRUE(daemon.service.runs.empty());
+}
+
+TEST(Routes, BadBodiesAreTheCallersFault) {
+  FakeDaemon daemon;
+  for (const char* body : {"", "[]", "{", "{\"overrides\":7}"}) {
+    const Answer refused = ask(daemon, "POST", "/v1/runs", body);
+    EXPECT_EQ(refused.status, 400) << body;
+    EXPECT_EQ(refused.body["code"], "invalid-argument") << body;
+  }
+  EXPECT_TRUE(daemon.service.submitted.empty());
+}
+
+TEST(Routes, UnknownRunsAndPathsAreNotFound) {
+  FakeDaemon daemon;
+  EXPECT_EQ(ask(daemon, "GET", "/v1/runs/zzzzz").status, 404);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/nothing").body["code"], "not-found");
+  const Answer method = ask(daemon, "DELETE", "/v1/daemon");
+  EXPECT_EQ(method.status, 405);
+  EXPECT_EQ(method.header.at("allow"), "GET");
+}
+
+TEST(Routes, OnlyTheOwnerAndRootMayCall) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] {
+    net::Request request;
+    request.method = "GET";
+    request.path = "/v1/runs";
+    request.peer = {true, ::getuid() + 1, 0, 1};
+    EXPECT_EQ(daemon.routes->handle(request).status, 403);
+    request.peer.uid = 0;
+    EXPECT_EQ(daemon.routes->handle(request).status, 200);
+    request.peer = {}; // not a unix socket
+    EXPECT_EQ(daemon.routes->handle(request).status, 403);
+    return 0;
+  });
+}
+
+TEST(Routes, ANewerClientIsToldWhatToDoAndMayStopTheDaemon) {
+  FakeDaemon daemon;
+  const std::string newer = std::to_string(wire::kApiVersion + 1);
+  const Answer refused = ask(daemon, "GET", "/v1/runs", "", {{"Nsa-Api", newer}});
+  EXPECT_EQ(refused.status, 426);
+  EXPECT_NE(refused.body["what"].get<std::string>().find("version " + newer), std::string::npos);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/runs", "", {{"Nsa-Api", "x"}}).status, 400);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/version", "", {{"Nsa-Api", newer}}).body["api"],
+            wire::kApiVersion);
+  EXPECT_EQ(ask(daemon, "POST", "/v1/daemon/stop", "", {{"Nsa-Api", newer}}).status, 200);
+  EXPECT_TRUE(daemon.wait_until([&] { return daemon.service.shut_down_asked; }));
+}
+
+TEST(Routes, MutationsAnswerWithTheRun) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] { return daemon.service.add_run("krun1", "running").summary.attempt; });
+  EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/checkpoint").body["state"], "running");
+  EXPECT_EQ(daemon.service.checkpoints_asked, 1);
+  EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/stop").body["state"], "stopping");
+  EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/cancel").body["state"], "cancelled");
+  EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/resume", R"({"overrides":["train.steps=9"]})")
+                .body["state"],
+            "starting");
+  EXPECT_EQ(daemon.service.resume_overrides, std::vector<std::string>{"train.steps=9"});
+  EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/resume").status, 200) << "no body: no overrides";
+}
+
+TEST(Routes, FollowEndsWithTheRun) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] { return daemon.service.add_run("krun1", "running").summary.attempt; });
+  Reader reader(daemon, "/v1/runs/krun1/follow");
+  ASSERT_TRUE(reader.wait_lines(1));
+  daemon.on_loop([&] {
+    daemon.service.emit_event({0, 1, "krun1", 1, 0, "hang", "error", "rank 0 hangs", {}});
+    daemon.service.emit_state("krun1", "completed", "end");
+    return 0;
+  });
+  const auto lines = reader.wait_end();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["type"], "state");
+  EXPECT_EQ(lines[1]["event"]["text"], "rank 0 hangs");
+  EXPECT_EQ(lines[2]["type"], "end");
+  EXPECT_TRUE(daemon.wait_until([&] { return daemon.service.followers.empty(); }));
+}
+
+TEST(Routes, FollowOfAnEndedRunEndsAtOnce) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] { return daemon.service.add_run("krun1", "failed").summary.ended_at = 7; });
+  Reader reader(daemon, "/v1/runs/krun1/follow");
+  EXPECT_EQ(reader.wait_end().size(), 2u);
+  EXPECT_TRUE(daemon.wait_until([&] { return daemon.service.followers.empty(); }));
+}
+
+TEST(Routes, AFollowerThatLeavesIsForgotten) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] { return daemon.service.add_run("krun1", "running").summary.attempt; });
+  {
+    auto client = net::HttpClient::connect_unix(daemon.socket);
+    net::LineReader reader;
+    reader.line = [](std::string_view) { return false; };
+    ASSERT_TRUE(client->send_streaming({"GET", "/v1/runs/krun1/follow", {}, ""}, 10s, reader));
+  }
+  EXPECT_TRUE(daemon.wait_until([&] { return daemon.service.followers.empty(); }));
+}
+
+TEST(Routes, FollowersOfALivingRunGoWithTheServer) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] { return daemon.service.add_run("krun1", "running").summary.attempt; });
+  Reader reader(daemon, "/v1/runs/krun1/logs?follow");
+  Reader other(daemon, "/v1/follow");
+  ASSERT_TRUE(daemon.wait_until([&] { return daemon.service.followers.size() == 2; }));
+  daemon.on_loop([&] {
+    daemon.server.reset();
+    return 0;
+  });
+  EXPECT_TRUE(daemon.service.followers.empty());
+  reader.wait_end();
+  EXPECT_EQ(reader.status(), -1) << "a broken stream must not look like an ended one";
+}
+
+TEST(Routes, EventsAreReplayedThenFollowedWithoutDoubles) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] {
+    daemon.service.add_run("krun1", "running");
+    daemon.service.emit_event({0, 1, "krun1", 1, -1, "started", "info", "one", {}});
+    daemon.service.emit_event({0, 1, "kothr", 1, -1, "started", "info", "other", {}});
+    daemon.service.emit_event({0, 1, "krun1", 1, -1, "step", "info", "two", {}});
+    return 0;
+  });
+  EXPECT_EQ(ask(daemon, "GET", "/v1/runs/krun1/events").body["items"].size(), 2u);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/events?after=1").body["items"].size(), 2u);
+  Reader reader(daemon, "/v1/runs/krun1/events?follow&after=1");
+  ASSERT_TRUE(reader.wait_lines(1));
+  daemon.on_loop([&] {
+    wire::FollowLine again;
+    again.type = "event";
+    again.event = daemon.service.stored_events[2]; // a double
+    daemon.service.emit(again);
+    daemon.service.emit_event({0, 1, "krun1", 1, -1, "end", "info", "three", {}});
+    daemon.service.emit_state("krun1", "completed", "end");
+    return 0;
+  });
+  const auto lines = reader.wait_end();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["text"], "two");
+  EXPECT_EQ(lines[1]["text"], "three");
+}
+
+std::string log_line(int second, const std::string& text) {
+  char time[64];
+  std::snprintf(time, sizeof time, "2026-01-31T09:00:%02d.5Z stdout F ", second);
+  return time + text + "\n";
+}
+
+TEST(Routes, LogsOfAllRanksTailAndSince) {
+  FakeDaemon daemon;
+  std::string first, second;
+  for (int i = 0; i < 30; ++i)
+    (i % 2 ? second : first) += log_line(i, "line " + std::to_string(i));
+  std::ofstream(daemon.folder + "/r0.log") << first;
+  std::ofstream(daemon.folder + "/r1.log") << second;
+  daemon.on_loop([&] {
+    daemon.service.add_run("krun1", "running");
+    daemon.service.log_sources = {{1, 0, daemon.folder + "/r0.log", true},
+                                  {1, 1, daemon.folder + "/r1.log", true}};
+    return 0;
+  });
+  auto lines = Reader(daemon, "/v1/runs/krun1/logs").wait_end();
+  ASSERT_EQ(lines.size(), 30u);
+  EXPECT_EQ(lines[7]["text"], "line 7");
+  EXPECT_EQ(lines[7]["rank"], 1);
+  EXPECT_EQ(Reader(daemon, "/v1/runs/krun1/logs?rank=0").wait_end().size(), 15u);
+  lines = Reader(daemon, "/v1/runs/krun1/logs?tail=4").wait_end();
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0]["text"], "line 26");
+  lines = Reader(daemon, "/v1/runs/krun1/logs?since=2026-01-31T09:00:27.5Z").wait_end();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["text"], "line 27");
+}
+
+TEST(Routes, LogsAreFollowedIntoTheNextAttemptUntilTheEnd) {
+  FakeDaemon daemon;
+  std::ofstream(daemon.folder + "/a1.log") << log_line(1, "one \xff");
+  daemon.on_loop([&] {
+    daemon.service.add_run("krun1", "running");
+    daemon.service.log_sources = {{1, 0, daemon.folder + "/a1.log", true}};
+    return 0;
+  });
+  Reader reader(daemon, "/v1/runs/krun1/logs?follow");
+  ASSERT_TRUE(reader.wait_lines(1));
+  std::ofstream(daemon.folder + "/a1.log", std::ios::app) << log_line(2, "two");
+  ASSERT_TRUE(reader.wait_lines(2));
+  std::ofstream(daemon.folder + "/a2.log") << log_line(3, "three");
+  daemon.on_loop([&] {
+    daemon.service.log_sources.push_back({2, 0, daemon.folder + "/a2.log", true});
+    daemon.service.emit_state("krun1", "running");
+    return 0;
+  });
+  ASSERT_TRUE(reader.wait_lines(3));
+  std::ofstream(daemon.folder + "/a2.log", std::ios::app) << log_line(4, "last");
+  daemon.on_loop([&] {
+    daemon.service.emit_state("krun1", "completed", "end");
+    return 0;
+  });
+  const auto lines = reader.wait_end();
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[2]["attempt"], 2);
+  EXPECT_EQ(lines[3]["text"], "last");
+}
+
+TEST(Routes, LargeLogsArriveWhole) {
+  net::HttpLimits limits;
+  limits.stream_queue_bytes = 1 << 20;
+  FakeDaemon daemon(limits);
+  {
+    std::ofstream file(daemon.folder + "/r0.log");
+    for (int i = 0; i < 50'000; ++i)
+      file << log_line(i % 60, "line " + std::to_string(i) + std::string(60, '.'));
+  }
+  daemon.on_loop([&] {
+    daemon.service.add_run("krun1", "running");
+    daemon.service.log_sources = {{1, 0, daemon.folder + "/r0.log", true}};
+    return 0;
+  });
+  const auto lines = Reader(daemon, "/v1/runs/krun1/logs").wait_end();
+  ASSERT_EQ(lines.size(), 50'000u);
+  EXPECT_EQ(lines.back()["text"].get<std::string>().substr(0, 10), "line 49999");
+}
+
+TEST(Routes, CheckpointsAreVerifiedFromTheirFiles) {
+  FakeDaemon daemon;
+  manifest::Manifest manifest;
+  manifest.run_id = "krun1";
+  manifest.step = 10;
+  for (const char* name : {"good", "bad"}) {
+    const std::string folder = daemon.folder + "/" + name;
+    ASSERT_TRUE(make_folder(folder));
+    ASSERT_TRUE(write_file_atomic(folder + "/weights", "weights"));
+    manifest.files = {{"weights", 7, checksum_hex("weights")}};
+    ASSERT_TRUE(write_file_atomic(folder + "/manifest.json", manifest::to_json(manifest).dump()));
+  }
+  ASSERT_TRUE(write_file_atomic(daemon.folder + "/bad/weights", "weighTs")); // one bit
+  daemon.on_loop([&] {
+    wire::RunDetail& run = daemon.service.add_run("krun1", "running");
+    for (const char* name : {"good", "bad"}) {
+      wire::CheckpointView view;
+      view.run = "krun1";
+      view.folder = daemon.folder + "/" + name;
+      view.state = "unverified";
+      run.checkpoints.push_back(view);
+    }
+    return 0;
+  });
+  EXPECT_EQ(ask(daemon, "GET", "/v1/runs/krun1/checkpoints").body["items"][1]["state"],
+            "unverified");
+  const json items = ask(daemon, "GET", "/v1/runs/krun1/checkpoints?verify").body["items"];
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[0]["state"], "verified");
+  EXPECT_EQ(items[1]["state"], "corrupt");
+  EXPECT_NE(items[1]["problem"].get<std::string>().find("weights"), std::string::npos);
+}
+
+TEST(Routes, RequestsAreCountedByRoute) {
+  FakeDaemon daemon;
+  ask(daemon, "GET", "/v1/runs");
+  ask(daemon, "GET", "/v1/runs/none");
+  ask(daemon, "GET", "/x/y");
+  daemon.on_loop([&] {
+    const auto& requests = daemon.routes->requests();
+    EXPECT_EQ(requests.at("/v1/runs").requests.at(200), 1u);
+    EXPECT_EQ(requests.at("/v1/runs/{run}").requests.at(404), 1u);
+    EXPECT_EQ(requests.at("invalid").requests.at(404), 1u);
+    return 0;
+  });
+}
+
+TEST(MetricsHandler, ServesTextOnOnePathOnly) {
+  const auto handler = metrics_handler([] {
+    metrics::Snapshot snapshot;
+    snapshot.daemon.version = "9.9";
+    return snapshot;
+  });
+  net::Request request;
+  request.method = "GET";
+  request.path = "/metrics";
+  const auto answer = handler(request);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.content_type, "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_NE(answer.body.find("nsad_build_info{version=\"9.9\""), std::string::npos);
+  request.path = "/v1/runs";
+  EXPECT_EQ(handler(request).status, 404);
+  request.path = "/metrics";
+  request.method = "POST";
+  EXPECT_EQ(handler(request).status, 405);
+}
+
+} // namespace
+} // namespace nsa::api

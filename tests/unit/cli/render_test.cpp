@@ -1,0 +1,375 @@
+#include "cli/render/follow_screen.h"
+#include "cli/render/problems.h"
+#include "cli/render/run_views.h"
+#include "cli/render/table.h"
+#include "cli/render/text.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <gtest/gtest.h>
+#include <sstream>
+
+namespace nsa::render {
+namespace {
+
+constexpr Style kPlain{false, true}, kAscii{false, false}, kColour{true, true};
+constexpr int64_t kSecond = 1'000'000'000;
+// 2026-01-31T14:00:00Z
+constexpr WallTime kNow{1'769'868'000 * kSecond};
+
+WallTime before(double seconds) {
+  return kNow + from_seconds(-seconds);
+}
+
+class Screens : public ::testing::Test {
+protected:
+  void SetUp() override {
+    ::setenv("TZ", "UTC", 1);
+    ::tzset();
+  }
+};
+
+TEST(Table, PadsByColumnsNotBytes) {
+  Table table({"ID", "TREND", "N"});
+  table.right(2);
+  table.add({"a", "▇▅▃", "7"});
+  table.add({"bcd", "\033[32m●\033[0m x", "1234"});
+  EXPECT_EQ(table.print(0), "ID   TREND     N\n"
+                            "a    ▇▅▃       7\n"
+                            "bcd  \033[32m●\033[0m x    1234\n");
+}
+
+TEST(Table, CutsToTheWidthAndKeepsColourEnds) {
+  EXPECT_EQ(elide("abcdef", 6), "abcdef");
+  EXPECT_EQ(elide("abcdef", 4), "abc…");
+  EXPECT_EQ(elide("abcdef", 5, false), "ab...");
+  EXPECT_EQ(elide("\033[31mabcdef\033[0m", 3), "\033[31mab…\033[0m");
+  EXPECT_EQ(display_width("\033[31m●é\033[0m"), 2);
+}
+
+TEST(Text, Sparklines) {
+  EXPECT_EQ(sparkline({1, 2, 3, 4, 5, 6, 7, 8}, 8, kPlain), "▁▂▃▄▅▆▇█");
+  EXPECT_EQ(sparkline({8, 8, 1, 1}, 2, kPlain), "█▁"); // buckets are averaged
+  EXPECT_EQ(sparkline({5, 5}, 8, kPlain), "▁▁");
+  EXPECT_EQ(sparkline({1, NAN, 8}, 8, kPlain), "▁!█");
+  EXPECT_EQ(sparkline({}, 8, kPlain), "");
+  for (const char c : sparkline({1, 2, 3, 4, 5, 6, 7, 8}, 8, kAscii))
+    EXPECT_LT(static_cast<unsigned char>(c), 128);
+}
+
+TEST(Text, BarsNeverOverflow) {
+  EXPECT_EQ(bar(0, 4, kPlain), "[----]");
+  EXPECT_EQ(bar(0.5, 4, kPlain), "[██--]");
+  EXPECT_EQ(bar(0.57, 4, kPlain), "[██▎-]");
+  EXPECT_EQ(bar(7, 4, kPlain), "[████]");
+  EXPECT_EQ(bar(-1, 4, kAscii), "[....]");
+  for (int i = 0; i <= 100; ++i)
+    EXPECT_EQ(display_width(bar(i / 100.0, 10, kPlain)), 12) << i;
+}
+
+TEST_F(Screens, AgesAndTimes) {
+  EXPECT_EQ(age({0}, kNow), "-");
+  EXPECT_EQ(age(before(0.4), kNow), "now");
+  EXPECT_EQ(age(before(59), kNow), "59s");
+  EXPECT_EQ(age(before(61), kNow), "1m");
+  EXPECT_EQ(age(before(3601), kNow), "1h");
+  EXPECT_EQ(age(before(3 * 86400), kNow), "3d");
+  EXPECT_EQ(clock_time(before(1), kNow), "13:59:59");
+  EXPECT_EQ(clock_time(before(86400), kNow), "2026-01-30 14:00:00");
+  EXPECT_EQ(parse_rfc3339("2026-01-31T14:00:00.25Z")->nanoseconds, kNow.nanoseconds + kSecond / 4);
+  EXPECT_EQ(parse_rfc3339(format_rfc3339(kNow)), kNow);
+  EXPECT_FALSE(parse_rfc3339("2026-01-31T14:00:00"));
+  EXPECT_FALSE(parse_rfc3339("soon"));
+}
+
+TEST(Text, StatesCarryAMarkBesidesTheirColour) {
+  EXPECT_EQ(state_mark("running", kPlain), "● running");
+  EXPECT_EQ(state_mark("failed", kAscii), "x failed");
+  EXPECT_EQ(state_mark("failed", kColour), "\033[31m✖ failed\033[0m");
+  EXPECT_EQ(state_mark("a state of the future", kPlain), "a state of the future");
+  EXPECT_TRUE(is_ended("stopped"));
+  EXPECT_FALSE(is_ended("restarting"));
+}
+
+TEST(Problems, EveryPlaceAndHint) {
+  EXPECT_EQ(problems_text({{"run.toml", 14, 9, "train.steps", "is no number", "write 60"},
+                           {"--set", 0, 0, "", "unknown key modle", ""}}),
+            "  --> run.toml:14:9  train.steps: is no number\n"
+            "      hint: write 60\n"
+            "  --> --set  unknown key modle\n");
+  EXPECT_EQ(error_text({ErrorCode::kNotFound, "no run x", "nsactl ls"}),
+            "error: no run x\n  hint: nsactl ls\n");
+}
+
+wire::RunSummary running() {
+  wire::RunSummary run;
+  run.id = "kabcd";
+  run.name = "brave-otter";
+  run.state = "running";
+  run.attempt = 1;
+  run.ranks = 2;
+  run.step = 120;
+  run.steps = 300;
+  run.tokens = 491'520;
+  run.loss = 3.982;
+  run.has_loss = true;
+  run.loss_trend = {8, 7, 6, 5, 4, 3};
+  run.tokens_per_second = 1'710'000;
+  run.eta_seconds = 1080;
+  run.submitted_at = before(720).nanoseconds;
+  run.started_at = before(700).nanoseconds;
+  return run;
+}
+
+TEST_F(Screens, RunsTable) {
+  wire::RunSummary queued;
+  queued.id = "kqqqq";
+  queued.name = "calm-heron";
+  queued.state = "queued";
+  queued.reason = "waits for 2 CPU slots, 1 is free";
+  queued.submitted_at = before(5).nanoseconds;
+  wire::RunSummary failed = running();
+  failed.id = "kffff";
+  failed.name = "grim-vole";
+  failed.state = "failed";
+  failed.reason = "loss is not finite";
+  failed.inject = "non_finite";
+  failed.restarts = 3;
+  EXPECT_EQ(runs_table({running(), queued, failed}, kNow, {kPlain, 0, false}),
+            "ID     NAME         STATE         STEP   LOSS  TREND   TOK/S  RST  AGE  NOTE\n"
+            "kabcd  brave-otter  ● running  120/300  3.982  █▇▅▄▂▁  1.71M    0  12m\n"
+            "kqqqq  calm-heron   ◌ queued         0      -              -    0   5s"
+            "  waits for 2 CPU slots, 1 is free\n"
+            "kffff  grim-vole    ✖ failed   120/300  3.982  █▇▅▄▂▁      -    3  12m"
+            "  INJECT non_finite; loss is not finite\n");
+}
+
+wire::RunDetail detail() {
+  wire::RunDetail detail;
+  detail.summary = running();
+  detail.summary.inject = "spin";
+  detail.summary.restarts = detail.summary.hangs = 1;
+  detail.summary.attempt = 2;
+  detail.run_folder = "/state/runs/kabcd";
+  wire::RankView rank;
+  rank.state = "running";
+  rank.phase = "forward";
+  rank.step = 120;
+  rank.phase_age_seconds = 0.04;
+  rank.step_seconds = 0.31;
+  rank.resident_bytes = 200 << 20;
+  detail.ranks = {rank, rank};
+  detail.ranks[1].rank = 1;
+  detail.attempts = {{1,
+                      "failed",
+                      "hang of rank 1",
+                      "hang",
+                      0,
+                      61,
+                      before(700).nanoseconds,
+                      before(600).nanoseconds,
+                      {}},
+                     {2, "running", "", "", 50, 120, before(590).nanoseconds, 0, {}}};
+  detail.hangs = nlohmann::json::array({{{"rank", 1},
+                                         {"step", 61},
+                                         {"phase", "forward"},
+                                         {"kind", "spinning"},
+                                         {"detect_seconds", 10.25},
+                                         {"recover_seconds", 4.5},
+                                         {"evidence_path", "/state/runs/kabcd/hang-1"}}});
+  detail.last_events = {{7,
+                         before(600).nanoseconds,
+                         "kabcd",
+                         1,
+                         1,
+                         "hang_found",
+                         "error",
+                         "hang: rank 1 spinning",
+                         {}}};
+  return detail;
+}
+
+TEST_F(Screens, RunPage) {
+  EXPECT_EQ(run_page(detail(), kNow, {kPlain, 0, false}),
+            "brave-otter (kabcd)  ● running  11m40s  attempt 2  2 ranks\n"
+            " INJECT   a fault is made on purpose: spin\n"
+            " step     120/300 [████████------------]  491.5k tokens  1.71M tok/s  ETA 18m00s\n"
+            " loss     3.982 █▇▅▄▂▁\n"
+            " restarts 1, hangs 1\n"
+            " folder   /state/runs/kabcd\n"
+            "\n"
+            "RANK  STATE    PHASE    STEP   AGE  STEP-TIME        RSS\n"
+            "   0  running  forward   120  40ms      310ms  200.0 MiB\n"
+            "   1  running  forward   120  40ms      310ms  200.0 MiB\n"
+            "\n"
+            "ATTEMPT  STATE    STEPS   TIME   REASON\n"
+            "      1  failed   0-61    1m40s  hang of rank 1\n"
+            "      2  running  50-120  9m50s  -\n"
+            "\n"
+            "Hangs\n"
+            "  rank 1 spinning in forward at step 61, found after 10.2s, recovered 4.5s later; "
+            "evidence: /state/runs/kabcd/hang-1\n"
+            "\n"
+            "Last events\n"
+            "  13:50:00 ! hang: rank 1 spinning\n");
+}
+
+TEST_F(Screens, LinesFitTheTerminal) {
+  std::istringstream page(run_page(detail(), kNow, {kColour, 50, false}) +
+                          runs_table({running()}, kNow, {kColour, 50, false}));
+  bool table = false;
+  for (std::string line; std::getline(page, line);) {
+    table |= line.rfind("RANK", 0) == 0;
+    const bool checked = table && line.rfind("  rank", 0) != 0;
+    EXPECT_TRUE(!checked || display_width(line) <= 50) << line;
+  }
+}
+
+TEST_F(Screens, Checkpoints) {
+  wire::CheckpointView good;
+  good.step = 50;
+  good.tokens = 204'800;
+  good.bytes = 1'500'000'000;
+  good.attempt = 1;
+  good.state = "verified";
+  good.written_at = before(90).nanoseconds;
+  wire::CheckpointView bad = good;
+  bad.step = 100;
+  bad.state = "corrupt";
+  bad.problem = "model.safetensors: checksum differs";
+  EXPECT_EQ(checkpoints_table({good, bad}, kNow, {kPlain, 0, false}),
+            "CHECKPOINT  STATE     TOKENS     SIZE  ATTEMPT  AGE  PROBLEM\n"
+            "step 50     verified  204.8k  1.4 GiB        1   1m\n"
+            "step 100    corrupt   204.8k  1.4 GiB        1   1m  "
+            "model.safetensors: checksum differs\n");
+}
+
+wire::FollowLine line_of(const std::string& type, const wire::RunSummary& summary) {
+  wire::FollowLine line;
+  line.type = type;
+  line.summary = summary;
+  return line;
+}
+
+wire::FollowLine event_of(int64_t sequence, const std::string& kind, const std::string& severity,
+                          const std::string& text, AttemptNumber attempt, double age_seconds,
+                          nlohmann::json json = {}) {
+  wire::FollowLine line;
+  line.type = "event";
+  line.event = {
+      sequence,       before(age_seconds).nanoseconds, "kabcd", attempt, -1, kind, severity, text,
+      std::move(json)};
+  return line;
+}
+
+// A hang and its recovery, as a stream brings them.
+void play(FollowScreen& screen) {
+  wire::RunSummary run = running();
+  run.inject = "spin";
+  screen.line(line_of("state", run));
+  screen.line(event_of(1, "rank_memory", "info", "memory of no interest", 1, 60));
+  screen.line(event_of(2, "hang_found", "error", "hang: rank 1 spinning in forward at step 120", 1,
+                       40, {{"step", 120}}));
+  screen.line(event_of(2, "hang_found", "error", "a double", 1, 40));
+  run.state = "restarting";
+  run.reason = "hang of rank 1";
+  screen.line(line_of("state", run));
+  run.state = "running";
+  run.reason = "";
+  run.attempt = 2;
+  screen.line(line_of("state", run));
+  screen.line(event_of(3, "first_step", "info", "attempt 2 completed its first step, 101", 2, 19,
+                       {{"step", 101}}));
+  screen.line(
+      event_of(4, "recovered", "info", "recovered from the hang of rank 1 in 21.0s", 2, 19));
+  run.state = "completed";
+  run.step = 300;
+  screen.line(line_of("end", run));
+}
+
+TEST_F(Screens, FollowWithoutATerminalIsPlainLines) {
+  std::ostringstream out;
+  FollowScreen screen(out, {kPlain, false, 0}, [] { return kNow; });
+  play(screen);
+  screen.finish();
+  EXPECT_TRUE(screen.ended());
+  EXPECT_EQ(out.str(),
+            "INJECT: a fault will be made on purpose: spin\n"
+            "14:00:00 ● running  step 120/300 40%  loss 3.982  1.71M tok/s  ETA 18m00s\n"
+            "13:59:20 ! hang: rank 1 spinning in forward at step 120\n"
+            "14:00:00 ↻ restarting: hang of rank 1  step 120/300 40%  loss 3.982  1.71M tok/s"
+            "  ETA 18m00s\n"
+            "14:00:00 ● running  step 120/300 40%  loss 3.982  1.71M tok/s  ETA 18m00s"
+            "  attempt 2\n"
+            "13:59:41 · attempt 2 completed its first step, 101\n"
+            "13:59:41 ✔ recovered from the hang of rank 1 in 21.0s; 20 steps are computed again\n"
+            "14:00:00 ✔ completed  step 300/300 100%  loss 3.982  attempt 2\n");
+}
+
+TEST_F(Screens, FollowOnATerminalRedrawsOneLine) {
+  std::ostringstream out;
+  FollowScreen screen(out, {kPlain, true, 60}, [] { return kNow; });
+  play(screen);
+  screen.tick();
+  screen.finish();
+  const std::string text = out.str();
+  EXPECT_NE(text.find("\r\033[K13:59:20 ! hang: rank 1 spinning in forward at step 120\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("a double"), std::string::npos);
+  EXPECT_EQ(text.find("no interest"), std::string::npos);
+  // Status lines end in no newline, so they are overwritten; the last one stays.
+  const size_t last = text.rfind("\r\033[K");
+  EXPECT_EQ(text.substr(last + 4), "✔ completed  step 300/300 [████████████████████] 100%  los…\n");
+  for (size_t at = 0; (at = text.find("\r\033[K●", at)) != std::string::npos; ++at)
+    EXPECT_LT(text.find('\r', at + 1), text.find('\n', at + 1)) << "a status line was not redrawn";
+}
+
+TEST_F(Screens, ADeadRankIsRecoveredFromToo) {
+  std::ostringstream out;
+  WallTime now = kNow;
+  FollowScreen screen(out, {kPlain, false, 0}, [&] { return now; });
+  wire::RunSummary run = running();
+  run.state = "restarting";
+  screen.line(line_of("state", run));
+  run.state = "running";
+  run.attempt = 2;
+  now = now + from_seconds(9);
+  screen.line(line_of("state", run));
+  screen.line(event_of(1, "first_step", "info", "attempt 2 completed its first step, 101", 2, -7,
+                       {{"step", 101}}));
+  EXPECT_NE(out.str().find("✔ recovered 7.0s after the failure; 20 steps are computed again\n"),
+            std::string::npos)
+      << out.str();
+}
+
+TEST_F(Screens, StepsMoveTheScreenBetweenStates) {
+  std::ostringstream out;
+  FollowScreen screen(out, {kPlain, true, 0}, [] { return kNow; });
+  screen.line(line_of("state", running()));
+  wire::FollowLine step;
+  step.type = "step";
+  step.data = {{"step", 150}, {"loss", 2.5}, {"tokens_per_second", 10.0}};
+  screen.line(step);
+  EXPECT_EQ(screen.summary().step, 150u);
+  EXPECT_EQ(out.str().find("step 150/300"), std::string::npos) << "drawn twice at one time";
+  screen.tick();
+  EXPECT_NE(out.str().find("step 150/300"), std::string::npos);
+  EXPECT_NE(out.str().find("loss 2.500"), std::string::npos);
+}
+
+TEST_F(Screens, PlainStatusLinesAreRare) {
+  std::ostringstream out;
+  WallTime now = kNow;
+  FollowScreen screen(out, {kPlain, false, 0}, [&] { return now; });
+  for (int i = 0; i < 100; ++i) { // a hundred steps in ten seconds
+    screen.line(line_of("step", running()));
+    now = now + from_seconds(0.1);
+  }
+  const std::string text = out.str();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+} // namespace
+} // namespace nsa::render

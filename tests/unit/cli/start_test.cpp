@@ -1,0 +1,117 @@
+// Starting a daemon on demand, with stand-ins for nsad: a script that fails, one that listens.
+#include "cli/client/daemon.h"
+#include "cli/client/start.h"
+
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+namespace nsa::client {
+namespace {
+
+class Start : public ::testing::Test {
+protected:
+  void SetUp() override {
+    char name[] = "/tmp/nsa-start-XXXXXX";
+    folder_ = ::mkdtemp(name);
+    ::setenv("XDG_STATE_HOME", (folder_ + "/state").c_str(), 1);
+    ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
+    ::unsetenv("NSA_SOCKET");
+    std::filesystem::create_directories(folder_ + "/nsa");
+    paths_ = net::user_paths().value();
+  }
+  void TearDown() override {
+    const std::string pid = tail_of_file(folder_ + "/pid", 1);
+    if (!pid.empty()) ::kill(std::stoi(pid), SIGKILL); // the stand-in that this test started
+    std::filesystem::remove_all(folder_);
+  }
+  void stand_in(const std::string& script) {
+    std::ofstream(folder_ + "/nsad") << script;
+    ::chmod((folder_ + "/nsad").c_str(), 0755);
+  }
+  // Listens where nsad would, and answers one kind of request.
+  void listening_stand_in() {
+    stand_in("#!/usr/bin/env python3\n"
+             "import os, socket\n"
+             "open('" +
+             folder_ +
+             "/pid', 'w').write(str(os.getpid()))\n"
+             "s = socket.socket(socket.AF_UNIX)\n"
+             "s.bind('" +
+             paths_.socket +
+             "')\n"
+             "s.listen()\n"
+             "print('listening', flush=True)\n"
+             "while True:\n"
+             "    c, _ = s.accept()\n"
+             "    if c.recv(4096):\n"
+             "        sid = str(os.getsid(0) == os.getpid()).lower()\n"
+             "        fds = len(os.listdir('/proc/self/fd'))\n"
+             "        body = '{\"leader\": %s, \"fds\": %d}' % (sid, fds)\n"
+             "        c.sendall(('HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%s' % "
+             "(len(body), body)).encode())\n"
+             "    c.close()\n");
+  }
+
+  std::string folder_;
+  net::NodePaths paths_;
+};
+
+TEST_F(Start, WaitsUntilItListensAndDetachesIt) {
+  listening_stand_in();
+  auto daemon = Daemon::connect({"", folder_, true});
+  ASSERT_TRUE(daemon) << daemon.error().what;
+  EXPECT_TRUE(daemon->was_started());
+  const auto answer = daemon->get("/v1/daemon");
+  ASSERT_TRUE(answer) << answer.error().what;
+  EXPECT_TRUE(answer->at("leader")) << "it must outlive the terminal";
+  EXPECT_LE(answer->at("fds").get<int>(), 7) << "it must not hold its starter's descriptors";
+  EXPECT_EQ(tail_of_file(paths_.log, 1), "listening\n");
+  struct stat info{};
+  ASSERT_EQ(::stat(paths_.state.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  const auto second = Daemon::connect({"", folder_, true});
+  ASSERT_TRUE(second);
+  EXPECT_FALSE(second->was_started());
+}
+
+TEST_F(Start, AFailureComesWithTheEndOfTheLog) {
+  stand_in("#!/bin/sh\necho first; echo the ledger is of a newer version >&2; exit 78\n");
+  const auto daemon = Daemon::connect({"", folder_, true});
+  ASSERT_FALSE(daemon);
+  EXPECT_EQ(daemon.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(daemon.error().what.find("ended with exit code 78"), std::string::npos);
+  EXPECT_NE(daemon.error().what.find("the ledger is of a newer version"), std::string::npos);
+  EXPECT_NE(daemon.error().next.find(paths_.log), std::string::npos);
+}
+
+TEST_F(Start, IsNotDoneWhereItWasNotWanted) {
+  listening_stand_in();
+  EXPECT_FALSE(Daemon::connect({"", folder_, false}));
+  EXPECT_FALSE(Daemon::connect({folder_ + "/other.sock", folder_, true}));
+  EXPECT_FALSE(std::filesystem::exists(paths_.state));
+}
+
+TEST_F(Start, AMissingProgramIsSaid) {
+  const auto daemon = Daemon::connect({"", folder_ + "/nowhere", true});
+  ASSERT_FALSE(daemon);
+  EXPECT_NE(daemon.error().what.find("/nowhere/nsad"), std::string::npos);
+}
+
+TEST_F(Start, TailOfAFile) {
+  const std::string path = folder_ + "/log";
+  std::ofstream(path) << "a\nb\nc\n";
+  EXPECT_EQ(tail_of_file(path, 2), "b\nc\n");
+  EXPECT_EQ(tail_of_file(path, 3), "a\nb\nc\n");
+  EXPECT_EQ(tail_of_file(path, 99), "a\nb\nc\n");
+  EXPECT_EQ(tail_of_file(path, 0), "");
+  std::ofstream(path) << "a\nb"; // no newline at its end
+  EXPECT_EQ(tail_of_file(path, 1), "b");
+  EXPECT_EQ(tail_of_file(folder_ + "/none", 5), "");
+}
+
+} // namespace
+} // namespace nsa::client

@@ -1,0 +1,76 @@
+// CPU collectives over a real TCPStore whose socket was bound beforehand and handed over.
+#include "worker/comm/collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ops/full.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <thread>
+
+namespace nsa::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A listening socket on a port of the kernel's choice.
+std::pair<int, int> bound_socket() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(fd, 16), 0);
+  socklen_t size = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return {fd, ntohs(address.sin_port)};
+}
+
+TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
+  const auto [fd, port] = bound_socket();
+  std::vector<std::thread> ranks;
+  for (Rank r = 0; r < 3; ++r)
+    ranks.emplace_back([r, fd = fd, port = port] {
+      auto collectives = make_cpu_collectives(r, 3, {port, r == 0 ? fd : -1, 20s}, 20s);
+      ASSERT_TRUE(collectives) << collectives.error().what;
+      for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+        at::Tensor t = at::full({1000}, double(r + 1), type);
+        ASSERT_TRUE((*collectives)->all_reduce_sum(t, {1, Kind::kGradient, 0})->wait());
+        EXPECT_EQ(t[999].item<double>(), 6.0);
+      }
+      at::Tensor t = at::full({7}, double(r));
+      ASSERT_TRUE((*collectives)->broadcast(t, 2, {2, Kind::kParameters, 0}));
+      EXPECT_EQ(t[6].item<double>(), 2.0);
+      ASSERT_TRUE((*collectives)->barrier({3, Kind::kBarrier, 0}));
+    });
+  for (auto& t : ranks)
+    t.join();
+}
+
+// 1 + 2^-8 + 2^-8 is 1.0078125 in BF16 when added exactly and rounded once; rounding after each
+// addition (ties to even) would lose both small terms.
+TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
+  const auto [fd, port] = bound_socket();
+  std::vector<std::thread> ranks;
+  for (Rank r = 0; r < 3; ++r)
+    ranks.emplace_back([r, fd = fd, port = port] {
+      auto collectives = make_cpu_collectives(r, 3, {port, r == 0 ? fd : -1, 20s}, 20s);
+      ASSERT_TRUE(collectives);
+      at::Tensor t = at::full({3}, r == 0 ? 1.0 : 1.0 / 256, at::kBFloat16);
+      ASSERT_TRUE((*collectives)->all_reduce_sum(t, {1, Kind::kGradient, 0})->wait());
+      EXPECT_EQ(t[0].item<float>(), 1.0078125f);
+    });
+  for (auto& t : ranks)
+    t.join();
+}
+
+TEST(CpuCollectives, NobodyThereIsAnErrorWithAName) {
+  const auto [fd, port] = bound_socket();
+  auto alone = make_cpu_collectives(0, 2, {port, fd, 500ms}, 1s);
+  ASSERT_FALSE(alone);
+  EXPECT_NE(alone.error().what.find("rank 1"), std::string::npos);
+}
+
+} // namespace
+} // namespace nsa::comm

@@ -1,0 +1,289 @@
+// The mesh with real processes where a rank dies or stands still, with threads where it does not.
+#include "worker/comm/mesh.h"
+
+#include "common/base/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <poll.h>
+#include <random>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+namespace nsa::comm {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// A folder as rendezvous: works between threads and between processes.
+class FolderRendezvous : public Rendezvous {
+public:
+  explicit FolderRendezvous(fs::path folder) : folder_(std::move(folder)) {}
+  Status publish(const std::string& key, const std::string& value) override {
+    fs::create_directories((folder_ / key).parent_path());
+    return write_file_atomic(folder_ / key, value);
+  }
+  Result<std::string> wait_for(const std::string& key, Duration limit) override {
+    const MonotonicTime end = MonotonicTime::now() + limit;
+    while (MonotonicTime::now() < end) {
+      if (auto text = read_file(folder_ / key)) return text;
+      ::usleep(500);
+    }
+    return fail(ErrorCode::kUnavailable, "nothing under " + key);
+  }
+
+private:
+  fs::path folder_;
+};
+
+class MeshTest : public ::testing::Test {
+protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "nsa-mesh-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<Mesh> join(Rank rank, int world, Duration limit = 20s) {
+    FolderRendezvous rendezvous(folder_);
+    auto mesh = Mesh::connect(rank, world, rendezvous, {10s, limit});
+    EXPECT_TRUE(mesh) << mesh.error().what;
+    return mesh ? std::move(*mesh) : nullptr;
+  }
+
+  // body(rank, mesh) on one thread a rank.
+  void with_threads(int world, const std::function<void(Rank, Mesh&)>& body, Duration limit = 20s) {
+    std::vector<std::thread> threads;
+    for (Rank r = 0; r < world; ++r)
+      threads.emplace_back([&, r] {
+        auto mesh = join(r, world, limit);
+        if (mesh) body(r, *mesh);
+      });
+    for (auto& t : threads)
+      t.join();
+  }
+
+  // body(rank) in one process a rank; returns wait statuses. The bodies say 0 for "as expected".
+  std::vector<pid_t> with_processes(int world, const std::function<int(Rank)>& body) {
+    std::vector<pid_t> pids;
+    for (Rank r = 0; r < world; ++r) {
+      const pid_t pid = ::fork();
+      if (pid == 0) ::_exit(body(r));
+      pids.push_back(pid);
+    }
+    return pids;
+  }
+  static int wait_exit(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+  }
+
+  fs::path folder_;
+};
+
+std::vector<float> random_floats(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values)
+    v = normal(random);
+  return values;
+}
+
+TEST_F(MeshTest, SumsInRankOrderBitForBit) {
+  constexpr int kWorld = 4;
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{3}, size_t{5000}, size_t{300001}}) {
+    std::vector<float> expected(count);
+    for (int r = 0; r < kWorld; ++r) {
+      const auto part = random_floats(count, unsigned(r));
+      for (size_t i = 0; i < count; ++i)
+        expected[i] = r == 0 ? part[i] : expected[i] + part[i];
+    }
+    folder_ /= std::to_string(count);
+    std::vector<std::vector<float>> results(kWorld);
+    with_threads(kWorld, [&](Rank r, Mesh& mesh) {
+      auto values = random_floats(count, unsigned(r));
+      ASSERT_TRUE(mesh.all_reduce(values.data(), count, kFloat32, {1, Kind::kGradient, 0})->wait());
+      results[size_t(r)] = values;
+    });
+    for (int r = 0; r < kWorld; ++r)
+      EXPECT_EQ(results[size_t(r)], expected) << "rank " << r << ", " << count << " values";
+  }
+}
+
+// Several under way at once, of more bytes than socket buffers hold: nothing deadlocks, all finish.
+TEST_F(MeshTest, ManyLargeOperationsInFlight) {
+  constexpr size_t kCount = 1 << 20;
+  with_threads(3, [&](Rank r, Mesh& mesh) {
+    std::vector<std::vector<float>> buckets(4, std::vector<float>(kCount, float(r + 1)));
+    std::vector<std::unique_ptr<Pending>> pending;
+    for (uint32_t b = 0; b < 4; ++b)
+      pending.push_back(
+          mesh.all_reduce(buckets[b].data(), kCount, kFloat32, {7, Kind::kGradient, b}));
+    for (auto& p : pending)
+      ASSERT_TRUE(p->wait());
+    for (const auto& bucket : buckets)
+      EXPECT_EQ(bucket[kCount - 1], 6.0f);
+  });
+}
+
+TEST_F(MeshTest, BroadcastAndBarrier) {
+  with_threads(3, [&](Rank r, Mesh& mesh) {
+    std::vector<double> values(1000, r == 1 ? 2.5 : 0.0);
+    ASSERT_TRUE(
+        mesh.broadcast(values.data(), values.size() * 8, 1, {0, Kind::kParameters, 0})->wait());
+    EXPECT_EQ(values, std::vector<double>(1000, 2.5));
+    ASSERT_TRUE(mesh.barrier({0, Kind::kBarrier, 0})->wait());
+  });
+}
+
+TEST_F(MeshTest, KilledPeerIsNamedAtOnceByEveryone) {
+  auto pids = with_processes(3, [&](Rank r) {
+    auto mesh = join(r, 3, 60s);
+    std::vector<float> values(1 << 18, 1.0f);
+    if (!mesh->all_reduce(values.data(), values.size(), kFloat32, {1, Kind::kGradient, 0})->wait())
+      return 10;
+    if (r == 2) ::pause();
+    const MonotonicTime begin = MonotonicTime::now();
+    const Outcome lost =
+        mesh->all_reduce(values.data(), values.size(), kFloat32, {2, Kind::kGradient, 0})->wait();
+    if (lost) return 11;
+    if (to_seconds(MonotonicTime::now() - begin) > 20) return 12;
+    return lost.error().blamed == Rank(2) ? 0 : 13;
+  });
+  // Rank 2 is asleep for good once it is in pause(2).
+  for (int i = 0; i < 5000; ++i) {
+    const auto state = read_file("/proc/" + std::to_string(pids[2]) + "/syscall");
+    if (state && state->rfind("34 ", 0) == 0) break; // pause
+    ::usleep(1000);
+  }
+  ::kill(pids[2], SIGKILL);
+  EXPECT_EQ(wait_exit(pids[2]), 256 + SIGKILL);
+  EXPECT_EQ(wait_exit(pids[0]), 0);
+  EXPECT_EQ(wait_exit(pids[1]), 0);
+}
+
+// A rank that looks late finds its peers gone one after the other: the dead one, and one that left
+// because of it. The note of the latter tells them apart.
+TEST_F(MeshTest, LateWitnessBlamesTheDeadAndNotTheVictim) {
+  std::vector<float> values(1000, 1.0f);
+  auto late = std::thread([&] {
+    auto mesh = join(1, 3);
+    while (!fs::exists(folder_ / "all-gone"))
+      ::usleep(1000);
+    const Outcome o =
+        mesh->all_reduce(values.data(), values.size(), kFloat32, {1, Kind::kGradient, 0})->wait();
+    ASSERT_FALSE(o);
+    EXPECT_EQ(o.error().blamed, Rank(2)) << o.error().what;
+  });
+  auto dead = std::thread([&] { join(2, 3).reset(); });
+  auto victim = std::thread([&] {
+    auto mesh = join(0, 3);
+    std::vector<float> own(1000, 1.0f);
+    const Outcome o =
+        mesh->all_reduce(own.data(), own.size(), kFloat32, {1, Kind::kGradient, 0})->wait();
+    ASSERT_FALSE(o);
+    EXPECT_EQ(o.error().blamed, Rank(2)) << o.error().what;
+  });
+  dead.join();
+  victim.join();
+  std::ofstream(folder_ / "all-gone") << "yes";
+  late.join();
+}
+
+// Rank 1 leaves out the collective of step 5 and goes on to step 6: both wait, no data is mixed,
+// and at the time-out each says where the other is.
+TEST_F(MeshTest, SkippedCollectiveNeverMixesData) {
+  with_threads(
+      2,
+      [&](Rank r, Mesh& mesh) {
+        std::vector<float> values(1000, float(r + 1));
+        const uint64_t step = r == 1 ? 6 : 5;
+        const Outcome o =
+            mesh.all_reduce(values.data(), values.size(), kFloat32, {step, Kind::kGradient, 0})
+                ->wait();
+        ASSERT_FALSE(o);
+        EXPECT_EQ(o.error().blamed, Rank(1 - r));
+        EXPECT_THAT(o.error().what, HasSubstr("rank " + std::to_string(1 - r) +
+                                              " is in gradient bucket 0 of step " +
+                                              std::to_string(r == 1 ? 5 : 6)));
+        EXPECT_EQ(values, std::vector<float>(1000, float(r + 1)));
+      },
+      300ms);
+}
+
+TEST_F(MeshTest, SizesThatDifferAreAMismatchToo) {
+  with_threads(
+      2,
+      [&](Rank r, Mesh& mesh) {
+        std::vector<float> values(1000, 1.0f);
+        EXPECT_FALSE(
+            mesh.all_reduce(values.data(), r == 0 ? 1000 : 900, kFloat32, {1, Kind::kGradient, 0})
+                ->wait());
+      },
+      300ms);
+}
+
+TEST_F(MeshTest, SilentPeerIsBlamedAtTheTimeOut) {
+  with_threads(
+      2,
+      [&](Rank r, Mesh& mesh) {
+        if (r == 1) {
+          ::usleep(600000); // longer than the limit: this is the silence under test
+          return;
+        }
+        std::vector<float> values(10, 1.0f);
+        const Outcome o =
+            mesh.all_reduce(values.data(), 10, kFloat32, {3, Kind::kGradient, 0})->wait();
+        ASSERT_FALSE(o);
+        EXPECT_EQ(o.error().blamed, Rank(1));
+        EXPECT_THAT(o.error().what, HasSubstr("rank 1 has not sent its part"));
+      },
+      300ms);
+}
+
+TEST_F(MeshTest, AfterAFailureEveryOperationFailsAlike) {
+  with_threads(
+      2,
+      [&](Rank r, Mesh& mesh) {
+        std::vector<float> values(10, 1.0f);
+        const Tag odd{uint64_t(r), Kind::kGradient, 0};
+        ASSERT_FALSE(mesh.all_reduce(values.data(), 10, kFloat32, odd)->wait());
+        EXPECT_FALSE(mesh.barrier({9, Kind::kBarrier, 0})->wait());
+      },
+      200ms);
+}
+
+// A rank that leaves in the middle of an operation does not wait for its time-out.
+TEST_F(MeshTest, DestructionEndsAnOperationUnderWay) {
+  const MonotonicTime begin = MonotonicTime::now();
+  std::vector<float> values(10); // outlives the mesh, whose thread may still touch it
+  with_threads(
+      2,
+      [&](Rank r, Mesh& mesh) {
+        if (r == 0) mesh.all_reduce(values.data(), 10, kFloat32, {1, Kind::kGradient, 0});
+      },
+      60s);
+  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 10.0);
+}
+
+TEST_F(MeshTest, MissingPeerAtStartIsNamed) {
+  FolderRendezvous rendezvous(folder_);
+  auto mesh = Mesh::connect(0, 2, rendezvous, {200ms, 1s});
+  ASSERT_FALSE(mesh);
+  EXPECT_THAT(mesh.error().what, HasSubstr("rank 1"));
+}
+
+} // namespace
+} // namespace nsa::comm

@@ -1,0 +1,234 @@
+// The parts of the control plane that need no processes; the whole is tested by
+// tests/e2e/control_plane.
+#include "common/base/file.h"
+#include "common/spec/toggles.h"
+#include "daemon/control/config.h"
+#include "daemon/control/evidence.h"
+#include "daemon/control/node_readings.h"
+#include "daemon/control/run_record.h"
+#include "daemon/control/slots.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace nsa::control {
+
+namespace {
+
+class ControlTest : public testing::Test {
+protected:
+  ControlTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "nsa-control-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~ControlTest() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+// ---- nsad.toml
+// ------------------------------------------------------------------------------------
+
+TEST_F(ControlTest, AMissingNodeFileGivesDefaultsThatFitTheQuickstart) {
+  const auto node = read_node_file((folder_ / "nsad.toml").string(), false);
+  ASSERT_TRUE(node) << node.error().what;
+  EXPECT_GE(node->resources.cpu_slots, 2);
+  EXPECT_FALSE(read_node_file((folder_ / "nsad.toml").string(), true))
+      << "one that was named must be there";
+}
+
+TEST_F(ControlTest, EveryMistakeOfANodeFileIsTold) {
+  const auto path = folder_ / "nsad.toml";
+  ASSERT_TRUE(
+      write_file_atomic(path, "schema = 1\n[resources]\ncpu_slot = 2\n[metrics]\nport = 70000\n"));
+  const auto node = read_node_file(path.string(), false);
+  ASSERT_FALSE(node);
+  EXPECT_NE(node.error().what.find("cpu_slot"), std::string::npos);
+  EXPECT_NE(node.error().what.find("port"), std::string::npos);
+}
+
+TEST(NodeFile, TheShippedOneIsRight) {
+  EXPECT_TRUE(read_node_file(NSA_SOURCE_DIR "/configs/nsad.toml", true));
+}
+
+// ---- slots
+// ----------------------------------------------------------------------------------------
+
+TEST(Slots, CpuSlotsAreGivenOutOnceAndComeBack) {
+  SlotPool pool(3);
+  const auto first = pool.acquire("aaaaa", "cpu", 2);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(pool.used("cpu"), 2);
+  const auto second = pool.acquire("bbbbb", "cpu", 2);
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().what.find("1 of 3 are free"), std::string::npos);
+  EXPECT_EQ(pool.used("cpu"), 2) << "a refusal takes nothing";
+  pool.release("aaaaa");
+  EXPECT_TRUE(pool.acquire("bbbbb", "cpu", 3));
+}
+
+TEST(Slots, ATakenBackSlotIsTaken) {
+  SlotPool pool(2);
+  ASSERT_TRUE(pool.take_back("aaaaa", "cpu", {"cpu1"}));
+  const auto got = pool.acquire("bbbbb", "cpu", 1);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->front(), "cpu0");
+}
+
+TEST_F(ControlTest, AGpuInForeignUseOrLockedElsewhereIsNotGivenOut) {
+  const auto locks = [&](const std::string& state) {
+    return gpu::HostLocks::open(folder_ / "locks", state, [](const gpu::Holder&) { return true; });
+  };
+  gpu::Gpus gpus;
+  gpus.list = {
+      {0, "GPU-a", "X", 1, 0, {4711}}, {1, "GPU-b", "X", 1, 0, {}}, {2, "GPU-c", "X", 1, 0, {}}};
+  SlotPool ann(2), bob(2);
+  EXPECT_FALSE(ann.acquire("aaaaa", "cuda", 1)) << "no locks, no GPUs";
+  ann.use_gpus(std::move(*locks("/ann")));
+  bob.use_gpus(std::move(*locks("/bob")));
+  ann.set_gpus(gpus);
+  bob.set_gpus(gpus);
+  const auto first = ann.acquire("aaaaa", "cuda", 1);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->front(), "GPU-b") << "GPU-a is in foreign use";
+  const auto two = bob.acquire("bbbbb", "cuda", 2);
+  ASSERT_FALSE(two);
+  EXPECT_NE(two.error().what.find("4711"), std::string::npos);
+  EXPECT_NE(two.error().what.find("aaaaa"), std::string::npos);
+  EXPECT_EQ(bob.acquire("bbbbb", "cuda", 1)->front(), "GPU-c") << "the refusal gave its lock back";
+}
+
+// ---- evidence
+// -------------------------------------------------------------------------------------
+
+wire::EvidenceTaken taken_of(const std::string& state, uint64_t ticks) {
+  wire::EvidenceTaken taken;
+  taken.id = "hang-1";
+  taken.folder = "/e";
+  wire::RankEvidence rank;
+  rank.rank = 1;
+  rank.pid = 77;
+  rank.process_state = state;
+  rank.cpu_ticks_first = 100;
+  rank.cpu_ticks_second = 100 + ticks;
+  wire::ThreadStack helper, main_thread;
+  helper.tid = 78;
+  helper.frames = {"other"};
+  main_thread.tid = 77;
+  main_thread.frames = {"inner", "outer"};
+  rank.threads = {helper, main_thread};
+  taken.ranks = {rank};
+  return taken;
+}
+
+TEST(Evidence, TellsSpinningFromDeadlockedAndWhereTheRankStands) {
+  state::Verdict verdict;
+  verdict.rank = 1;
+  verdict.kind = state::kDeadlockedKind;
+  const auto spinning = judge_evidence(taken_of("R", 95), verdict);
+  EXPECT_EQ(spinning.kind, state::kSpinningKind);
+  ASSERT_EQ(spinning.findings.size(), 1u);
+  EXPECT_NE(spinning.findings[0].find("inner < outer"), std::string::npos) << spinning.findings[0];
+  EXPECT_EQ(judge_evidence(taken_of("S", 0), verdict).kind, state::kDeadlockedKind);
+}
+
+TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
+  state::Verdict verdict;
+  verdict.rank = 1;
+  verdict.kind = state::kDeadlockedKind;
+  verdict.witnesses = {"still"};
+  state::EvidenceSaved saved;
+  saved.findings = {"in a lock"};
+  progress::HostRecord host;
+  host.step = 9;
+  host.batch_index = 4242;
+  ASSERT_TRUE(write_verdict(folder_.string(), verdict, saved, {{0, host, {8, 0}}, {1, {}, {}}}));
+  const auto json = nlohmann::json::parse(*read_file(folder_ / "verdict.json"));
+  EXPECT_EQ(json["kind"], state::kDeadlockedKind);
+  EXPECT_EQ(json["witnesses"].size(), 2u);
+  ASSERT_EQ(json["pages"].size(), 2u);
+  EXPECT_EQ(json["pages"][0]["batch_index"], 4242);
+  EXPECT_EQ(json["pages"][0]["completed_step"], 8);
+  EXPECT_FALSE(json["pages"][1].contains("step")) << "a rank that never wrote its page";
+}
+
+TEST(Evidence, WithoutReadingsTheVerdictStays) {
+  state::Verdict verdict;
+  verdict.rank = 1;
+  verdict.kind = state::kSpinningKind;
+  wire::EvidenceTaken nothing;
+  nothing.id = "hang-1";
+  EXPECT_TRUE(judge_evidence(nothing, verdict).kind.empty());
+}
+
+// ---- figures
+// --------------------------------------------------------------------------------------
+
+TEST(Trend, KeepsItsShapeInSixtyFourPoints) {
+  Trend trend;
+  for (int i = 0; i < 10'000; ++i)
+    trend.add(10'000 - i);
+  ASSERT_LE(trend.points().size(), 64u);
+  ASSERT_GE(trend.points().size(), 32u);
+  EXPECT_EQ(trend.points().front(), 10'000);
+  EXPECT_LT(trend.points().back(), 400) << "the end of the curve is there";
+  for (size_t i = 1; i < trend.points().size(); ++i)
+    EXPECT_LT(trend.points()[i], trend.points()[i - 1]);
+}
+
+TEST(RunRecord, AStepMovesTheSummary) {
+  RunRecord record;
+  record.row.id = "aaaaa";
+  record.spec.train.steps = 100;
+  record.spec.train.sequence_length = 10;
+  record.spec.parallel.ranks = 1;
+  state::Run run;
+  run.id = "aaaaa";
+  run.phase = state::RunPhase::kRunning;
+  run.attempt.number = 3;
+  wire::RankStep step;
+  step.step = 40;
+  step.loss = 2.5;
+  step.tokens_per_second = 20;
+  step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}};
+  note_step(record, step);
+  const wire::RunSummary s = summary_of(run, record);
+  EXPECT_EQ(s.step, 40u);
+  EXPECT_EQ(s.restarts, 2);
+  EXPECT_TRUE(s.has_loss);
+  EXPECT_DOUBLE_EQ(s.eta_seconds, 60 * 10 / 20.0);
+  EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("data-wait"), 0.5);
+  EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("train"), 1.5);
+  run.phase = state::RunPhase::kCompleted;
+  EXPECT_EQ(summary_of(run, record).eta_seconds, 0);
+}
+
+TEST(RunRecord, TogglesAreRecordedWithTheirOrigin) {
+  const auto& registry = spec::toggle_registry();
+  ASSERT_GE(registry.size(), 2u);
+  RunRecord record;
+  record.row.id = "aaaaa";
+  const std::string name(registry[0].name), other(registry[1].name);
+  record.spec.toggles[name] = std::string(registry[0].default_value);
+  record.spec.toggles[other] = std::string(registry[1].default_value);
+  record.row.overrides = {"toggles." + other + "=x"};
+  std::map<std::string, std::string> origins;
+  for (const store::ToggleRow& row : requested_toggles(record, 2))
+    origins[row.view.name] = row.view.origin;
+  EXPECT_EQ(origins.size(), registry.size()) << "every toggle is recorded";
+  EXPECT_EQ(origins.at(name), "file");
+  EXPECT_EQ(origins.at(other), "--set");
+}
+
+TEST(NodeReadings, TokensDifferAndReadingsAreSane) {
+  EXPECT_EQ(random_token().size(), 32u);
+  EXPECT_NE(random_token(), random_token());
+  EXPECT_GT(disk_space("/").second, 0u);
+  EXPECT_GE(read_run_delay_seconds(::getpid()), 0);
+  EXPECT_EQ(read_run_delay_seconds(0), 0);
+}
+
+} // namespace
+
+} // namespace nsa::control

@@ -1,0 +1,144 @@
+#include "tests/unit/dataset/prepare_support.h"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace nsa::dataset {
+namespace {
+
+using test::slurp;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+
+class DatasetTest : public ::testing::Test {
+protected:
+  void SetUp() override {
+    auto options = byte_options(folder_, {folder_.write("text.txt", some_text(200))});
+    options.shard_tokens = 7000;
+    const auto result = prepare(options);
+    ASSERT_TRUE(result) << result.error().what;
+    ASSERT_GT(result->manifest.shards.size(), 3u);
+    data_ = options.output;
+  }
+
+  // Both the reader and verify must refuse, naming the file.
+  void expect_refused(const std::string& file) {
+    const auto opened = Dataset::open(data_, Check::kChecksums);
+    ASSERT_FALSE(opened);
+    EXPECT_THAT(opened.error().what, HasSubstr(file));
+    const auto findings = verify(data_);
+    ASSERT_TRUE(findings);
+    ASSERT_EQ(findings->size(), 1u);
+    EXPECT_EQ(findings->front().file, file);
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path data_;
+};
+
+TEST_F(DatasetTest, OneFlippedBitAnywhereIsFound) {
+  const std::string whole = slurp(data_ / "train_000001.bin");
+  std::mt19937 random(3);
+  for (int round = 0; round < 40; ++round) {
+    std::string flipped = whole;
+    // The header's unused fields too: the file is not the one that was written.
+    flipped[round < 5 ? random() % kShardHeaderBytes : random() % flipped.size()] ^=
+        static_cast<char>(1 << random() % 8);
+    folder_.write("data/train_000001.bin", flipped);
+    expect_refused("train_000001.bin");
+  }
+  folder_.write("data/train_000001.bin", whole);
+  EXPECT_TRUE(Dataset::open(data_, Check::kChecksums));
+}
+
+TEST_F(DatasetTest, ATornOrMissingShardIsFoundWithoutReadingIt) {
+  const std::string whole = slurp(data_ / "train_000002.bin");
+  for (const size_t length :
+       {size_t{0}, size_t{500}, size_t{1024}, whole.size() / 2, whole.size() - 1}) {
+    folder_.write("data/train_000002.bin", whole.substr(0, length));
+    EXPECT_FALSE(Dataset::open(data_, Check::kSizes)) << length;
+    expect_refused("train_000002.bin");
+  }
+  // Shorter, with a header that agrees with itself: the manifest knows better.
+  std::string shorter = whole.substr(0, 1024 + 200);
+  shorter[8] = 100;
+  shorter[9] = 0;
+  folder_.write("data/train_000002.bin", shorter);
+  EXPECT_FALSE(Dataset::open(data_, Check::kSizes));
+  std::filesystem::remove(data_ / "train_000002.bin");
+  EXPECT_FALSE(Dataset::open(data_, Check::kSizes));
+  expect_refused("train_000002.bin");
+}
+
+TEST_F(DatasetTest, SwappedShardsAreFound) {
+  const std::string first = slurp(data_ / "train_000000.bin"),
+                    second = slurp(data_ / "train_000001.bin");
+  folder_.write("data/train_000000.bin", second);
+  folder_.write("data/train_000001.bin", first);
+  EXPECT_FALSE(Dataset::open(data_, Check::kChecksums));
+  EXPECT_EQ(verify(data_)->size(), 2u);
+}
+
+TEST_F(DatasetTest, TheManifestIsHeldAgainstItsDigest) {
+  nlohmann::json manifest = nlohmann::json::parse(slurp(data_ / kManifestFile));
+  const auto original = manifest;
+  const auto expect_corrupt = [&](const char* what) {
+    folder_.write("data/dataset.json", manifest.dump());
+    const auto opened = Dataset::open(data_, Check::kSizes);
+    ASSERT_FALSE(opened) << what;
+    EXPECT_EQ(opened.error().code, ErrorCode::kCorrupt) << opened.error().what;
+    manifest = original;
+  };
+  manifest["shards"].erase(1);
+  expect_corrupt("a shard less");
+  std::swap(manifest["shards"][1], manifest["shards"][2]);
+  expect_corrupt("another order");
+  manifest["shards"][0]["split"] = "train";
+  expect_corrupt("another split");
+  manifest["shards"][0]["file"] = "../elsewhere.bin";
+  expect_corrupt("a file outside the folder");
+  manifest["tokenizer"]["separator"] = 0;
+  expect_corrupt("another separator");
+  manifest.erase("tokenizer");
+  expect_corrupt("a missing key");
+  manifest["version"] = 2;
+  expect_corrupt("a later version");
+  folder_.write("data/dataset.json", original.dump().substr(0, 100));
+  EXPECT_FALSE(Dataset::open(data_, Check::kSizes));
+}
+
+TEST_F(DatasetTest, ManifestsComeBackAsTheyWere) {
+  const std::string text = slurp(data_ / kManifestFile);
+  const auto manifest = parse_manifest(text);
+  ASSERT_TRUE(manifest) << manifest.error().what;
+  EXPECT_EQ(to_json(*manifest), text);
+  const auto json = nlohmann::json::parse(text);
+  EXPECT_GT(json.at("unigram_entropy_nats").get<double>(),
+            json.at("bigram_entropy_nats").get<double>());
+  EXPECT_EQ(json.at("tokenizer").at("padded_vocabulary_size"), 320);
+}
+
+TEST_F(DatasetTest, TokensAreOneSequenceAcrossShards) {
+  const auto dataset = Dataset::open(data_, Check::kSizes).value();
+  const TokenSequence& train = dataset->tokens(Split::kTrain);
+  std::vector<Token> all(static_cast<size_t>(train.size()));
+  train.copy(0, std::span(all));
+  std::mt19937 random(8);
+  for (int round = 0; round < 300; ++round) {
+    const size_t begin = random() % all.size(), count = random() % (all.size() - begin + 1);
+    std::vector<int64_t> part(count);
+    train.copy(static_cast<int64_t>(begin), std::span(part));
+    ASSERT_TRUE(std::equal(part.begin(), part.end(), all.begin() + static_cast<long>(begin)));
+  }
+}
+
+TEST(Dataset, AFolderWithoutManifestSaysHowToMakeOne) {
+  const TemporaryFolder folder;
+  const auto opened = Dataset::open(folder.path(), Check::kSizes);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(opened.error().next, HasSubstr("nsactl data prepare"));
+}
+
+} // namespace
+} // namespace nsa::dataset

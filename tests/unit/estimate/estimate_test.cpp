@@ -1,0 +1,163 @@
+#include "common/estimate/estimate.h"
+
+#include "common/base/file.h"
+#include "common/spec/parse.h"
+#include "nsa_model/model/config.h"
+
+#include <gtest/gtest.h>
+
+namespace nsa::estimate {
+namespace {
+
+spec::RunSpec m7c() {
+  spec::RunSpec spec;
+  spec.data.path = "x";
+  spec.train.steps = 1000;
+  return spec;
+}
+
+// The model's own count, from the same sizes.
+int64_t counted_by_the_model(const spec::RunSpec& spec) {
+  model::ModelConfig c;
+  c.attention = model::parse_attention(spec.model.attention).value();
+  c.vocabulary = spec.model.vocabulary;
+  c.dimension = spec.model.dimension;
+  c.layers = spec.model.layers;
+  c.heads = spec.model.heads;
+  c.kv_groups = spec.model.kv_groups;
+  c.head_dimension = spec.model.head_dimension;
+  c.mlp_ratio = spec.model.mlp_ratio;
+  c.nsa.compression_block = spec.nsa.compression_block;
+  c.nsa.compression = model::parse_compression(spec.nsa.compression).value();
+  c.nsa.gate = model::parse_gate(spec.nsa.gate).value();
+  c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
+  for (const std::string& branch : spec.nsa.branches)
+    EXPECT_TRUE(model::set_branch(c.nsa, branch, true));
+  return model::parameter_count(c);
+}
+
+TEST(Parameters, AgreeWithTheModelForEveryVariant) {
+  for (const char* attention : {"nsa", "dense"})
+    for (const char* compression : {"average", "mlp"})
+      for (const char* gate : {"group_softmax", "head_sigmoid"})
+        for (const std::vector<std::string>& branches :
+             {std::vector<std::string>{"compressed", "selected", "sliding"},
+              {"compressed", "sliding"},
+              {"sliding"}}) {
+          spec::RunSpec spec = m7c();
+          spec.model.attention = attention;
+          spec.nsa.compression = compression;
+          spec.nsa.gate = gate;
+          spec.nsa.branches = branches;
+          EXPECT_EQ(parameters(spec).total(), counted_by_the_model(spec))
+              << attention << " " << compression << " " << gate << " " << branches.size();
+        }
+}
+
+TEST(Parameters, OfTheM7CAreAboutWhatItsNameSays) {
+  const Parameters p = parameters(m7c());
+  EXPECT_EQ(p.embedding, 50304 * 768);
+  EXPECT_NEAR(static_cast<double>(p.total()), 116.5e6, 0.3e6);
+}
+
+// Pairs counted one by one, against the closed forms behind arithmetic().
+TEST(Arithmetic, CountsPairsAsTheyAre) {
+  spec::RunSpec spec = m7c();
+  spec.model.layers = 1;
+  spec.model.heads = 2;
+  spec.model.head_dimension = 8;
+  spec.nsa.compression_block = 8;
+  spec.nsa.compression_stride = 4;
+  spec.nsa.selection_block = 8;
+  spec.nsa.selected_blocks = 3;
+  spec.nsa.window = 10;
+  for (const int64_t length : {8, 40, 64}) {
+    spec.train.sequence_length = length;
+    double pairs = 0;
+    for (int64_t t = 0; t < length; ++t) {
+      pairs += static_cast<double>(std::min<int64_t>(t + 1, 10));
+      pairs += static_cast<double>(t < 24 ? t + 1 : 2 * 8 + t % 8 + 1);
+      for (int64_t i = 0; i * 4 + 8 <= length; ++i)
+        if (i * 4 + 8 - 1 <= t) pairs += 1;
+    }
+    // q.k and p.v, multiply and add, 16 wide over the heads; backward twice the forward.
+    EXPECT_DOUBLE_EQ(arithmetic(spec).attention, 3 * 4 * 16 * pairs) << length;
+  }
+}
+
+TEST(Arithmetic, GrowsLinearlyWithNsaAndQuadraticallyWithout) {
+  spec::RunSpec sparse = m7c(), full = m7c();
+  full.model.attention = "dense";
+  const auto growth = [](spec::RunSpec spec) {
+    spec.train.sequence_length = 32768;
+    const double at_32k = arithmetic(spec).attention;
+    spec.train.sequence_length = 65536;
+    return arithmetic(spec).attention / at_32k;
+  };
+  EXPECT_LT(growth(sparse), 3.2);
+  EXPECT_NEAR(growth(full), 4.0, 0.01);
+}
+
+TEST(Placement, ComputesAsTheWorkerWill) {
+  spec::RunSpec spec = m7c();
+  EXPECT_TRUE(choose_placement(spec, true, "").bf16);
+  EXPECT_FALSE(choose_placement(spec, false, "flags : avx2").bf16);
+  EXPECT_TRUE(choose_placement(spec, false, "flags : avx512_bf16").bf16);
+  spec.precision.compute = "bf16";
+  EXPECT_TRUE(choose_placement(spec, false, "").bf16);
+  spec.precision.mode = "fp32";
+  spec.precision.compute = "auto";
+  EXPECT_FALSE(choose_placement(spec, true, "").bf16);
+}
+
+TEST(Memory, HoldsStateByTheRule) {
+  spec::RunSpec spec = m7c();
+  const int64_t count = parameters(spec).total();
+  const Memory bf16 = memory(spec, {.gpu = true, .bf16 = true});
+  EXPECT_EQ(bf16.weights, 2 * count);
+  EXPECT_EQ(bf16.masters + bf16.moments + bf16.gradients, 16 * count);
+  EXPECT_EQ(bf16.collectives, 0);
+  const Memory fp32 = memory(spec, {});
+  EXPECT_EQ(fp32.weights, 0); // the masters are computed with
+  spec.train.activation_recompute = true;
+  EXPECT_LT(memory(spec, {}).activations, fp32.activations / 4);
+  spec.parallel.ranks = 2;
+  EXPECT_GT(memory(spec, {}).collectives, 0);
+}
+
+TEST(Memory, StaysWithinTheFigureOfOneH200) {
+  spec::RunSpec spec = m7c();
+  spec.train.sequence_length = 32768;
+  const double gib = static_cast<double>(memory(spec, {.gpu = true, .bf16 = true}).total()) /
+                     static_cast<double>(int64_t{1} << 30);
+  EXPECT_GT(gib, 8);
+  EXPECT_LT(gib, 20);
+}
+
+// A demo run on two CPU ranks in BF16 had a resident peak of 306,524,160 bytes a rank.
+TEST(Memory, OfTheQuickstartAgreesWithARunOfIt) {
+  const auto text = read_file(std::string(NSA_SOURCE_DIR) + "/configs/quickstart.toml");
+  ASSERT_TRUE(text);
+  const spec::RunSpec spec = spec::parse_run_file(*text, "quickstart.toml").spec;
+  EXPECT_NEAR(double(memory(spec, {.gpu = false, .bf16 = true}).total()), 306524160,
+              0.1 * 306524160);
+}
+
+TEST(Disk, CountsWhatIsKeptAndTheOneBeingWritten) {
+  spec::RunSpec spec = m7c();
+  spec.checkpoint = {.interval_steps = 100, .keep_last = 3, .keep_every_steps = 500};
+  EXPECT_EQ(disk(spec).checkpoint, 12 * parameters(spec).total());
+  EXPECT_EQ(disk(spec).checkpoints_kept, 3 + 2 + 1);
+  spec.checkpoint = {.interval_steps = 0, .at_end = false};
+  EXPECT_EQ(disk(spec).total(), 0);
+}
+
+TEST(Estimate, SaysNoTimeWithoutARate) {
+  const auto unknown = estimate(m7c(), {});
+  EXPECT_TRUE(unknown["seconds"].is_null());
+  const auto known = estimate(m7c(), {}, 2048);
+  EXPECT_DOUBLE_EQ(known["seconds"].get<double>(), 1000);
+}
+
+} // namespace
+} // namespace nsa::estimate

@@ -1,0 +1,202 @@
+// The hang detector on simulated ranks: every kind of stall found in time and put on the right
+// rank, and no verdict where nothing hangs.
+#include "tests/unit/hang/simulated_ranks.h"
+
+#include <gmock/gmock.h>
+
+namespace nsa::state {
+namespace {
+
+using progress::Phase;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr HangPolicy kPolicy{.floor = 2,
+                             .ceiling = 60,
+                             .factor = 5,
+                             .start_up = 60,
+                             .first_step = 60,
+                             .checkpoint = 20,
+                             .evaluation = 20};
+constexpr double kPoll = 0.1;
+
+// Polls until a verdict or the time is over; `slow` collects the alerts.
+std::optional<Verdict> watch(SimulatedRanks& ranks, HangDetector& detector, double seconds,
+                             std::vector<SlowRank>* slow = nullptr) {
+  for (double passed = 0; passed < seconds; passed += kPoll) {
+    ranks.advance(kPoll);
+    Observation seen = detector.observe(ranks.samples(), ranks.now());
+    if (slow) slow->insert(slow->end(), seen.slow.begin(), seen.slow.end());
+    if (seen.verdict) return seen.verdict;
+  }
+  return std::nullopt;
+}
+
+struct Kind {
+  Fault fault;
+  const char* name;
+};
+
+class EveryKind : public ::testing::TestWithParam<Kind> {};
+
+// 59 faults of a class, drawn anew: number of ranks, which rank, when, in which phase.
+TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
+  std::mt19937 random(101);
+  for (int round = 0; round < 59; ++round) {
+    const int count = 2 + static_cast<int>(random() % 7);
+    SimulatedRanks ranks(count, random());
+    HangDetector detector(kPolicy, count, ranks.now());
+    const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
+    const uint64_t step = 25 + random() % 40;
+    constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kOptimizer};
+    const Phase phase =
+        GetParam().fault == Fault::kDataStall ? Phase::kData : kPhases[random() % 3];
+    ranks.inject(GetParam().fault, culprit, step, phase);
+    while (!ranks.stuck())
+      ASSERT_FALSE(watch(ranks, detector, kPoll)) << "a verdict before the fault";
+    const MonotonicTime since = ranks.now();
+    const auto verdict = watch(ranks, detector, 30);
+    ASSERT_TRUE(verdict) << "round " << round << ": not found";
+    EXPECT_EQ(verdict->rank, culprit) << "round " << round << " of " << count << " ranks";
+    EXPECT_EQ(verdict->kind, GetParam().name);
+    EXPECT_EQ(verdict->step, step);
+    EXPECT_EQ(verdict->phase, GetParam().fault == Fault::kSkipped ? Phase::kAllReduce : phase);
+    EXPECT_GE(verdict->witnesses.size(), 2u);
+    EXPECT_FALSE(verdict->observe_only);
+    // The limit, and a second to confirm (design 7); never before the floor.
+    const double limit = detector.limits().limit(phase, true);
+    EXPECT_LE(to_seconds(ranks.now() - since), limit + 1) << "limit " << limit;
+    EXPECT_GE(to_seconds(ranks.now() - since), kPolicy.floor);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hang, EveryKind,
+                         ::testing::Values(Kind{Fault::kStopped, kStoppedKind},
+                                           Kind{Fault::kDeadlocked, kDeadlockedKind},
+                                           Kind{Fault::kSpinning, kSpinningKind},
+                                           Kind{Fault::kSkipped, kSkippedKind},
+                                           Kind{Fault::kDataStall, kDataStallKind}),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
+  SimulatedRanks ranks(4, 5);
+  HangDetector detector(kPolicy, 4, ranks.now());
+  ranks.inject(Fault::kStopped, 2, 30, Phase::kAllReduce);
+  const auto verdict = watch(ranks, detector, 60);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->rank, 2);
+  EXPECT_EQ(verdict->kind, kStoppedKind);
+}
+
+TEST(Hang, ARankThatStalledBeforeItsAttemptWasAdoptedIsFoundByTheCeiling) {
+  SimulatedRanks ranks(2, 5);
+  ranks.inject(Fault::kSpinning, 1, 30, Phase::kForward);
+  while (!ranks.stuck())
+    ranks.advance(0.1);
+  HangPolicy policy = kPolicy;
+  policy.first_step = 1000;
+  HangDetector detector(policy, 2, ranks.now(), /*first_step_done=*/true);
+  const auto verdict = watch(ranks, detector, policy.ceiling + 5);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->rank, 1);
+}
+
+TEST(Hang, NoVerdictInTenThousandStepsOfWork) {
+  for (const unsigned seed : {1u, 2u, 3u, 4u}) {
+    SimulatedRanks ranks(2 + static_cast<int>(seed), seed);
+    ranks.slowness = 3;
+    ranks.checkpoint_every = 50;
+    ranks.evaluate_every = 70;
+    HangDetector detector(kPolicy, 2 + static_cast<int>(seed), ranks.now());
+    while (ranks.least_step() < 2500) {
+      const auto verdict = watch(ranks, detector, 10);
+      ASSERT_FALSE(verdict) << verdict->kind << " of rank " << verdict->rank << " in step "
+                            << verdict->step << " after " << verdict->stalled_seconds << " s";
+    }
+  }
+}
+
+// The observer was away (a suspended machine, a busy disk), and the ranks stood still with it.
+TEST(Hang, TheObserversOwnDelayDoesNotCount) {
+  SimulatedRanks ranks(2, 9);
+  HangDetector detector(kPolicy, 2, ranks.now());
+  ASSERT_FALSE(watch(ranks, detector, 20));
+  // The moment that would look worst: one rank computes, and the other waits for it.
+  auto frozen = ranks.samples();
+  while (frozen[0].host->phase != Phase::kAllReduce || frozen[1].host->phase == Phase::kAllReduce) {
+    ranks.advance(0.01);
+    frozen = ranks.samples();
+  }
+  ASSERT_FALSE(detector.observe(frozen, ranks.now()).verdict);
+  MonotonicTime now = ranks.now() + std::chrono::seconds(40);
+  for (int poll = 0; poll < 15; ++poll, now = now + std::chrono::milliseconds(100))
+    ASSERT_FALSE(detector.observe(frozen, now).verdict) << "after " << poll << " polls";
+}
+
+TEST(Hang, ASecondWitnessIsNeededBelowTheCeiling) {
+  SimulatedRanks ranks(1, 3); // alone: no peer can wait for it, and a spinning CPU is no witness
+  HangDetector detector(kPolicy, 1, ranks.now());
+  ranks.inject(Fault::kSpinning, 0, 30, Phase::kForward);
+  while (!ranks.stuck())
+    ASSERT_FALSE(watch(ranks, detector, kPoll));
+  std::vector<SlowRank> slow;
+  EXPECT_FALSE(watch(ranks, detector, kPolicy.ceiling - 1, &slow));
+  ASSERT_EQ(slow.size(), 1u) << "said once";
+  EXPECT_EQ(slow[0].rank, 0);
+  EXPECT_EQ(slow[0].step, 30u);
+  const auto verdict = watch(ranks, detector, 5);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->witnesses, Contains(HasSubstr("ceiling")));
+}
+
+TEST(Hang, PeersThatWaitAreNamedAsWitnesses) {
+  SimulatedRanks ranks(3, 8);
+  HangDetector detector(kPolicy, 3, ranks.now());
+  ranks.inject(Fault::kDeadlocked, 1, 40, Phase::kBackward);
+  const auto verdict = watch(ranks, detector, 60);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->witnesses,
+              Contains(AllOf(HasSubstr("rank 0, 2"), HasSubstr("waits in a collective"))));
+}
+
+TEST(Hang, WithADebuggerAttachedItIsOnlyObserved) {
+  SimulatedRanks ranks(2, 4);
+  HangDetector detector(kPolicy, 2, ranks.now());
+  ranks.inject(Fault::kDeadlocked, 1, 30, Phase::kForward);
+  std::optional<Verdict> verdict;
+  for (double passed = 0; passed < 60 && !verdict; passed += kPoll) {
+    ranks.advance(kPoll);
+    auto samples = ranks.samples();
+    samples[1].traced = true;
+    verdict = detector.observe(samples, ranks.now()).verdict;
+  }
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->rank, 1);
+  EXPECT_TRUE(verdict->observe_only);
+}
+
+TEST(Hang, AVerdictIsGivenOnceAndWithdrawnWhenTheRankMoves) {
+  SimulatedRanks ranks(2, 6);
+  HangDetector detector(kPolicy, 2, ranks.now());
+  ranks.inject(Fault::kStopped, 0, 30, Phase::kForward);
+  ASSERT_TRUE(watch(ranks, detector, 60));
+  EXPECT_FALSE(watch(ranks, detector, 30)) << "the same hang twice";
+  EXPECT_FALSE(detector.moved_since_verdict());
+  ranks.heal();
+  EXPECT_FALSE(watch(ranks, detector, 2));
+  EXPECT_TRUE(detector.moved_since_verdict());
+  detector.resume_watching();
+  ranks.inject(Fault::kStopped, 1, ranks.least_step() + 5, Phase::kBackward);
+  // The pause that ended is a step that took long: limits rise with it, to the ceiling at most.
+  const auto second = watch(ranks, detector, kPolicy.ceiling + 3);
+  ASSERT_TRUE(second) << "after a withdrawal the next hang is found";
+  EXPECT_EQ(second->rank, 1);
+}
+
+} // namespace
+} // namespace nsa::state

@@ -1,0 +1,262 @@
+// Checkpoint manifests against real damage: torn, bit-flipped, missing and foreign files.
+#include "common/manifest/manifest.h"
+
+#include "common/base/checksum.h"
+#include "common/base/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+namespace nsa::manifest {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ManifestTest : public ::testing::Test {
+protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "nsa-manifest-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static Manifest sample(uint64_t step) {
+    Manifest m;
+    m.run_id = "abcde";
+    m.attempt = 2;
+    m.step = step;
+    m.tokens = step * 1024;
+    m.world_size = 2;
+    m.threads = 1;
+    m.device = "cpu";
+    m.precision = "master";
+    m.compute = "fp32";
+    m.loss = 2.718281828459045;
+    m.data = {42, 1, 17, 512, std::string(32, 'a')};
+    m.toggles = {{"attention.kernels", "aten"}};
+    m.spec_digest = std::string(32, 'b');
+    m.build = "0.1.0+test";
+    m.versions = {{"libtorch", "2.11.0"}};
+    m.written_at = "2026-01-31T09:12:01.123Z";
+    return m;
+  }
+
+  // A whole checkpoint of one data file, as a worker leaves it.
+  fs::path make_checkpoint(uint64_t step) {
+    const fs::path at = folder_ / folder_name(step);
+    fs::create_directories(at);
+    const std::string content = "weights of step " + std::to_string(step) + std::string(4096, 'w');
+    EXPECT_TRUE(write_file_atomic(at / "model.safetensors", content));
+    Manifest m = sample(step);
+    m.files = {{"model.safetensors", content.size(), checksum_hex(content)}};
+    EXPECT_TRUE(write_file_atomic(at / kManifestName, to_json(m).dump(2)));
+    return at;
+  }
+
+  static void flip_bit(const fs::path& path, std::streamoff offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(offset);
+    file.put(static_cast<char>(byte ^ 0x10));
+    ASSERT_TRUE(file.good());
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ManifestTest, RoundTripsEveryField) {
+  const fs::path at = make_checkpoint(120);
+  auto m = read(at);
+  ASSERT_TRUE(m) << m.error().what;
+  EXPECT_EQ(to_json(*m), [&] {
+    Manifest expected = sample(120);
+    expected.files = m->files;
+    return to_json(expected);
+  }());
+  EXPECT_EQ(m->data.index, 17u);
+  EXPECT_EQ(m->data.sequence_length, 512);
+  EXPECT_EQ(m->loss, 2.718281828459045);
+  EXPECT_TRUE(verify(at, *m));
+}
+
+TEST_F(ManifestTest, LossThatIsNotANumberSurvives) {
+  Manifest m = sample(1);
+  m.files = {{"model.safetensors", 1, std::string(32, '0')}};
+  m.finite = false;
+  m.loss = std::numeric_limits<double>::quiet_NaN();
+  auto back = from_json(nlohmann::json::parse(to_json(m).dump()));
+  ASSERT_TRUE(back) << back.error().what;
+  EXPECT_TRUE(std::isnan(back->loss));
+  EXPECT_FALSE(back->finite);
+}
+
+TEST_F(ManifestTest, FolderNamesAreOneToOne) {
+  EXPECT_EQ(folder_name(120), "step-00000120");
+  EXPECT_EQ(step_of_folder("step-00000120"), 120u);
+  EXPECT_EQ(step_of_folder(folder_name(123456789012)), 123456789012u);
+  for (const char* other : {"step-120", "step-00000120.tmp", "step-", "step-0000012x", "latest",
+                            "step-000000120", "step-99999999999999999999999"})
+    EXPECT_EQ(step_of_folder(other), std::nullopt) << other;
+}
+
+TEST_F(ManifestTest, BitFlipInDataIsFound) {
+  const fs::path at = make_checkpoint(7);
+  flip_bit(at / "model.safetensors", 100);
+  auto status = verify(at, *read(at));
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(status.error().what, HasSubstr("model.safetensors has checksum"));
+}
+
+TEST_F(ManifestTest, TornDataIsFound) {
+  const fs::path at = make_checkpoint(7);
+  fs::resize_file(at / "model.safetensors", 1000);
+  auto status = verify(at, *read(at));
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().what, HasSubstr("has 1000 bytes"));
+}
+
+TEST_F(ManifestTest, MissingDataAndMissingManifestAreFound) {
+  const fs::path at = make_checkpoint(7);
+  auto m = read(at);
+  fs::remove(at / "model.safetensors");
+  auto status = verify(at, *m);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().what, HasSubstr("is missing"));
+  fs::remove(at / kManifestName);
+  auto none = read(at);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(ManifestTest, LinkInPlaceOfAFileIsNotFollowed) {
+  const fs::path at = make_checkpoint(7);
+  fs::rename(at / "model.safetensors", folder_ / "elsewhere");
+  fs::create_symlink(folder_ / "elsewhere", at / "model.safetensors");
+  EXPECT_FALSE(verify(at, *read(at)));
+}
+
+// Every single-bit error in the manifest's text must be found, wherever it hits: in a digit of the
+// step as well as in a brace.
+TEST_F(ManifestTest, AnyFlippedBitInTheManifestIsFound) {
+  const std::string text = *read_file(make_checkpoint(120) / kManifestName);
+  const auto original = nlohmann::json::parse(text);
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = text;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
+      const auto j = nlohmann::json::parse(damaged, nullptr, false);
+      if (j.is_discarded() || j == original) continue; // white space swapped for white space
+      EXPECT_FALSE(from_json(j)) << "byte " << i << " bit " << bit;
+    }
+  }
+}
+
+TEST_F(ManifestTest, TornManifestIsCorrupt) {
+  const fs::path at = make_checkpoint(9);
+  fs::resize_file(at / kManifestName, fs::file_size(at / kManifestName) / 2);
+  auto m = read(at);
+  ASSERT_FALSE(m);
+  EXPECT_EQ(m.error().code, ErrorCode::kCorrupt);
+}
+
+TEST_F(ManifestTest, ManifestOfAnotherStepIsCorrupt) {
+  const fs::path at = make_checkpoint(9);
+  fs::rename(at, folder_ / folder_name(10));
+  auto m = read(folder_ / folder_name(10));
+  ASSERT_FALSE(m);
+  EXPECT_THAT(m.error().what, HasSubstr("manifest of step 9"));
+}
+
+TEST_F(ManifestTest, FilesOutsideTheFolderAreRefused) {
+  for (const char* name : {"../secret", "/etc/passwd", "", "..", "a/b"}) {
+    Manifest m = sample(1);
+    m.files = {{name, 1, std::string(32, '0')}};
+    EXPECT_FALSE(from_json(to_json(m))) << name;
+  }
+}
+
+TEST_F(ManifestTest, NewerFormatIsUnsupported) {
+  Manifest m = sample(1);
+  m.format = 2;
+  m.files = {{"x", 1, std::string(32, '0')}};
+  auto back = from_json(to_json(m));
+  ASSERT_FALSE(back);
+  EXPECT_EQ(back.error().code, ErrorCode::kUnsupported);
+}
+
+TEST_F(ManifestTest, ChoosesNewestThatVerifiesAndSaysWhatItPassedOver) {
+  make_checkpoint(100);
+  make_checkpoint(200);
+  flip_bit(make_checkpoint(300) / "model.safetensors", 5);
+  fs::remove(make_checkpoint(400) / kManifestName);
+  fs::create_directories(folder_ / "step-00000500.tmp"); // a writer that died
+  const Choice choice = choose_newest_verified(folder_);
+  ASSERT_TRUE(choice.chosen);
+  EXPECT_EQ(choice.chosen->step, 200u);
+  ASSERT_EQ(choice.rejected.size(), 2u);
+  EXPECT_EQ(choice.rejected[0].step, 400u);
+  EXPECT_EQ(choice.rejected[1].step, 300u);
+  EXPECT_THAT(choice.rejected[1].problem, HasSubstr("checksum"));
+}
+
+TEST_F(ManifestTest, NothingChosenWhereNothingVerifies) {
+  EXPECT_FALSE(choose_newest_verified(folder_).chosen);
+  EXPECT_FALSE(choose_newest_verified(folder_ / "absent").chosen);
+  fs::resize_file(make_checkpoint(1) / "model.safetensors", 0);
+  EXPECT_FALSE(choose_newest_verified(folder_).chosen);
+}
+
+TEST_F(ManifestTest, ListIsNewestFirstAndGoesOnAfterABadOne) {
+  make_checkpoint(1);
+  flip_bit(make_checkpoint(2) / "model.safetensors", 5);
+  make_checkpoint(3);
+  const auto all = list(folder_, true);
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].step, 3u);
+  EXPECT_TRUE(all[0].problem.empty());
+  EXPECT_FALSE(all[1].problem.empty());
+  EXPECT_TRUE(all[2].problem.empty());
+  EXPECT_TRUE(list(folder_, false)[1].problem.empty()) << "unverified: the manifest alone is sound";
+}
+
+TEST(Retention, KeepsTheLastAndTheMultiples) {
+  std::vector<Kept> present;
+  for (uint64_t s = 10; s <= 100; s += 10)
+    present.push_back({s, true, true});
+  EXPECT_THAT(steps_to_delete(present, 3, 50), ElementsAre(70, 60, 40, 30, 20, 10));
+  EXPECT_THAT(steps_to_delete(present, 100, 0), ElementsAre());
+}
+
+TEST(Retention, NeverDeletesTheOnlyGoodOne) {
+  // Newer ones are damaged or diverged: the good one stays whatever its age.
+  EXPECT_THAT(steps_to_delete({{10, true, true}, {20, false, true}, {30, false, true}}, 1, 0),
+              ElementsAre());
+  EXPECT_THAT(steps_to_delete({{10, true, true}, {20, true, false}, {30, true, false}}, 1, 0),
+              ElementsAre(20));
+  EXPECT_THAT(steps_to_delete({{10, true, true}}, 0, 0), ElementsAre());
+  EXPECT_THAT(steps_to_delete({{10, false, false}}, -1, 0), ElementsAre());
+}
+
+TEST(Retention, DamagedOnesDoNotPushGoodOnesOut) {
+  EXPECT_THAT(steps_to_delete({{10, true, true},
+                               {20, true, true},
+                               {30, true, true},
+                               {40, false, true},
+                               {50, true, true}},
+                              3, 0),
+              ElementsAre(10));
+  EXPECT_THAT(steps_to_delete({{10, false, true}, {20, true, true}, {30, true, true}}, 2, 0),
+              ElementsAre(10));
+}
+
+} // namespace
+} // namespace nsa::manifest

@@ -1,0 +1,184 @@
+#include "common/base/file.h"
+#include "common/base/text.h"
+#include "daemon/metrics/catalogue.h"
+#include "daemon/metrics/process.h"
+#include "daemon/metrics/render.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <set>
+#include <unistd.h>
+
+namespace nsa::metrics {
+namespace {
+
+// A node with two runs, every optional field set in the first and none in the second.
+Snapshot full_snapshot() {
+  Snapshot snapshot;
+  DaemonSample& daemon = snapshot.daemon;
+  daemon.version = "0.1.0";
+  daemon.commit = "abc";
+  daemon.node = "node-a";
+  daemon.runs = {{"running", 1}, {"queued", 1}};
+  daemon.runs_finished = {{"completed", 4}};
+  daemon.http["/v1/runs"].requests[200] = 7;
+  daemon.http["/v1/runs"].seconds.observe(0.002);
+  daemon.transaction_seconds.emplace("append", request_histogram());
+  daemon.slots = {{"free", 1}, {"used", 1}};
+  RunSample run;
+  run.id = "kabcd";
+  run.name = "quoted \" name\nof two lines \\";
+  run.state = "running";
+  run.submitted = {1'700'000'000'500'000'000};
+  run.started = {1'700'000'001'000'000'000};
+  run.eta = WallTime{1'700'000'100'000'000'000};
+  run.planned_steps = 300;
+  run.attempt = 2;
+  run.restarts = {{"hang", 1}, {"a class of the future", 2}};
+  run.hangs = 1;
+  run.recovery_seconds.emplace("detect", recovery_histogram());
+  run.phase_seconds = {{"train", 12.5}};
+  run.step = 41;
+  run.steps = 52;
+  run.tokens = 4096;
+  run.loss = 3.25;
+  run.heldout_loss = 3.5;
+  run.gradient_norm = 0.5;
+  run.learning_rate = 1e-3;
+  run.tokens_per_second = 1000;
+  run.checkpoint_last_success = WallTime{1'700'000'050'000'000'000};
+  run.gates = {{"0/selected", 0.25}, {"malformed", 1}};
+  RankSample rank;
+  rank.rank = 1;
+  rank.node = "node-a";
+  rank.gpu = "cpu";
+  rank.up = true;
+  rank.last_progress = {1'700'000'060'000'000'000};
+  rank.step_seconds.observe(0.01); // on a bound: belongs below it
+  rank.step_seconds.observe(100);
+  rank.phase_seconds = {{"forward", 1.5}};
+  rank.perf_score_ratio = 0.9;
+  run.ranks.push_back(rank);
+  snapshot.runs.push_back(run);
+  RunSample queued;
+  queued.id = "kqqqq";
+  queued.state = "queued";
+  snapshot.runs.push_back(queued);
+  return snapshot;
+}
+
+bool has_line(const std::string& text, const std::string& line) {
+  for (const std::string& each : split(text, '\n'))
+    if (each == line) return true;
+  return false;
+}
+
+TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
+  const std::string text = render(full_snapshot());
+  for (const char* line :
+       {"nsa_train_loss{run_id=\"kabcd\"} 3.25", "nsa_train_step{run_id=\"kabcd\"} 41",
+        "nsa_run_state{run_id=\"kabcd\",state=\"running\"} 1",
+        "nsa_run_state{run_id=\"kabcd\",state=\"queued\"} 0",
+        "nsa_run_restarts_total{run_id=\"kabcd\",reason=\"hang\"} 1",
+        "nsa_run_restarts_total{run_id=\"kabcd\",reason=\"network\"} 0",
+        "nsa_run_restarts_total{run_id=\"kabcd\",reason=\"other\"} 2",
+        "nsa_run_submit_timestamp_seconds{run_id=\"kabcd\"} 1700000000.5",
+        "nsa_rank_step_duration_seconds_bucket{run_id=\"kabcd\",rank=\"1\",le=\"0.01\"} 1",
+        "nsa_rank_step_duration_seconds_bucket{run_id=\"kabcd\",rank=\"1\",le=\"60\"} 1",
+        "nsa_rank_step_duration_seconds_bucket{run_id=\"kabcd\",rank=\"1\",le=\"+Inf\"} 2",
+        "nsa_rank_step_duration_seconds_count{run_id=\"kabcd\",rank=\"1\"} 2",
+        "nsa_attention_gate_mean_ratio{run_id=\"kabcd\",layer=\"0\",branch=\"selected\"} 0.25",
+        "nsa_run_phase_seconds_total{run_id=\"kabcd\",phase=\"train\"} 12.5",
+        "nsad_http_requests_total{route=\"/v1/runs\",code=\"200\"} 7",
+        "nsa_runs{state=\"running\"} 1", "nsa_runs_finished_total{result=\"failed\"} 0"})
+    EXPECT_TRUE(has_line(text, line)) << line << "\nin\n" << text;
+}
+
+TEST(Metrics, WhatIsNotKnownHasNoSeries) {
+  const std::string text = render(full_snapshot());
+  EXPECT_EQ(text.find("nsa_train_loss{run_id=\"kqqqq\"}"), std::string::npos);
+  EXPECT_EQ(text.find("nsa_run_start_timestamp_seconds{run_id=\"kqqqq\"}"), std::string::npos);
+  EXPECT_EQ(text.find("malformed"), std::string::npos);
+}
+
+TEST(Metrics, TheProcessMetricsAreThisProcess) {
+  const std::string text = render({});
+  for (const Row& row : process_catalogue())
+    EXPECT_NE(text.find("\n" + std::string(row.name) + " "), std::string::npos) << row.name;
+  const size_t at = text.find("\nprocess_start_time_seconds ");
+  ASSERT_NE(at, std::string::npos);
+  const double started = std::stod(text.substr(at + 28));
+  EXPECT_NEAR(started, WallTime::now().seconds(), 300);
+}
+
+TEST(Metrics, EveryRowReadsSomethingFromAFullSnapshot) {
+  class Counter : public Samples {
+  public:
+    void value(Labels labels, double) override { add(labels); }
+    void histogram(Labels labels, const Histogram&) override { add(labels); }
+    void add(const Labels& labels) {
+      ++count;
+      std::vector<std::string> names;
+      for (const auto& [name, value] : labels)
+        names.push_back(name);
+      seen.insert(join(names, ", "));
+    }
+    int count = 0;
+    std::set<std::string> seen;
+  };
+  const Snapshot snapshot = full_snapshot();
+  std::set<std::string_view> names;
+  for (const Row& row : catalogue()) {
+    Counter counter;
+    row.read(snapshot, counter);
+    EXPECT_GT(counter.count, 0) << row.name;
+    EXPECT_EQ(counter.seen, std::set<std::string>{std::string(row.labels)}) << row.name;
+    EXPECT_TRUE(names.insert(row.name).second) << row.name << " twice";
+    EXPECT_EQ(row.name.size() > 6 && row.name.substr(row.name.size() - 6) == "_total",
+              row.type == Type::kCounter)
+        << row.name;
+    EXPECT_EQ(row.meaning.find('\n'), std::string::npos) << "HELP is one line: " << row.name;
+  }
+}
+
+TEST(Metrics, PromtoolFindsNothingToSay) {
+  if (::access("/usr/bin/promtool", X_OK) != 0)
+    GTEST_SKIP() << "promtool is not installed (Debian: prometheus)";
+  char name[] = "/tmp/nsa-metrics-XXXXXX";
+  const int fd = ::mkstemp(name);
+  ASSERT_GE(fd, 0);
+  ASSERT_TRUE(write_file_atomic(name, render(full_snapshot())));
+  FILE* pipe = ::popen(("promtool check metrics < " + std::string(name) + " 2>&1").c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string said;
+  char chunk[4096];
+  for (size_t got; (got = ::fread(chunk, 1, sizeof chunk, pipe)) > 0;)
+    said.append(chunk, got);
+  EXPECT_EQ(::pclose(pipe), 0) << said;
+  EXPECT_EQ(said, "");
+  ::close(fd);
+  ::unlink(name);
+}
+
+// NSA_UPDATE_DOCS=1 writes the page anew.
+TEST(Metrics, TheDocumentedTableIsThisTable) {
+  const std::string path = std::string(NSA_SOURCE_DIR) + "/docs/metrics.md";
+  const std::string begin = "<!-- generated: catalogue -->\n", end = "<!-- end -->\n";
+  auto page = read_file(path);
+  ASSERT_TRUE(page) << page.error().what;
+  const size_t from = page->find(begin), to = page->find(end);
+  ASSERT_NE(from, std::string::npos);
+  ASSERT_NE(to, std::string::npos);
+  const size_t start = from + begin.size();
+  if (std::getenv("NSA_UPDATE_DOCS")) {
+    page->replace(start, to - start, catalogue_markdown());
+    ASSERT_TRUE(write_file_atomic(path, *page));
+  } else {
+    EXPECT_EQ(page->substr(start, to - start), catalogue_markdown())
+        << "run NSA_UPDATE_DOCS=1 metrics_test";
+  }
+}
+
+} // namespace
+} // namespace nsa::metrics

@@ -1,0 +1,68 @@
+// The configuration without LibTorch: counts, names and refusals.
+#include "nsa_model/model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nsa::model {
+namespace {
+
+TEST(ParameterCount, OfTheM7c) {
+  // 50304 * 768 embedding, 12 * (4 * 768^2 / 3 ... written out: q, out, six k/v of 128 rows, gate
+  // 64 -> 32 -> 3, MLP of 3072, two norms) and the final norm.
+  const int64_t block =
+      768 * 768 + 768 * 768 + 6 * 768 * 128 + 64 * 32 + 32 * 3 + 2 * 768 * 3072 + 2 * 768;
+  EXPECT_EQ(parameter_count(ModelConfig{}), 50304 * 768 + 12 * block + 768);
+  EXPECT_EQ(parameter_count(ModelConfig{}), 116535168);
+  ModelConfig dense;
+  dense.attention = Attention::kDense;
+  EXPECT_EQ(parameter_count(ModelConfig{}) - parameter_count(dense),
+            12 * (4 * 768 * 128 + 64 * 32 + 32 * 3));
+}
+
+TEST(Names, RoundTripAndRefuseWithTheChoices) {
+  EXPECT_EQ(parse_attention("dense").value(), Attention::kDense);
+  EXPECT_EQ(parse_compression("mlp").value(), Compression::kMlp);
+  EXPECT_EQ(parse_gate("head_sigmoid").value(), Gate::kHeadSigmoid);
+  EXPECT_EQ(parse_kernels(kernels_name(Kernels::kFused)).value(), Kernels::kFused);
+  EXPECT_THAT(parse_kernels("quick").error().next, testing::HasSubstr("aten, reference, fused"));
+  NsaConfig nsa;
+  ASSERT_TRUE(set_branch(nsa, "sliding", false));
+  EXPECT_FALSE(has_branch(nsa, Branch::kSliding));
+  EXPECT_EQ(branch_count(nsa), 2);
+  EXPECT_FALSE(set_branch(nsa, "window", true));
+}
+
+std::string refusal(const ModelConfig& config) {
+  const Status status = validate(config);
+  return status ? "" : status.error().what;
+}
+
+TEST(Validate, NamesTheKeyThatIsWrong) {
+  EXPECT_EQ(refusal({}), "");
+  ModelConfig c;
+  c.heads = 7;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("model.heads"));
+  c = {};
+  c.head_dimension = 63;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("model.head_dimension"));
+  c = {};
+  c.nsa.compression_block = 24;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("nsa.compression_block"));
+  c = {};
+  c.nsa.selection_block = 40;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("nsa.selection_block"));
+  c = {};
+  c.nsa.selected_blocks = 2;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("nsa.selected_blocks"));
+  c = {};
+  c.nsa.compressed = false;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("selected without compressed"));
+  c.nsa.selected = c.nsa.sliding = false;
+  EXPECT_THAT(refusal(c), testing::HasSubstr("nsa.branches is empty"));
+  c.attention = Attention::kDense; // the dense twin has no branches
+  EXPECT_EQ(refusal(c), "");
+}
+
+} // namespace
+} // namespace nsa::model

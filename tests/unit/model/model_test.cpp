@@ -1,0 +1,285 @@
+// What the model computes: its equations seen from outside, in FP64 where equality is asked.
+#include "tests/unit/model/small_model.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace nsa::model {
+namespace {
+
+using at::Tensor;
+
+// Two threads on tiny tensors wait for each other longer than they work.
+class OneThread : public testing::Environment {
+public:
+  void SetUp() override { at::set_num_threads(1); }
+};
+const auto* const kOneThread = testing::AddGlobalTestEnvironment(new OneThread);
+
+TEST(Parameters, AreAsManyAsCounted) {
+  for (const auto& [name, config] : small_configs()) {
+    const LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    int64_t count = 0;
+    for (const NamedParameter& p : model.named_parameters())
+      count += p.tensor.numel();
+    EXPECT_EQ(count, parameter_count(config)) << name;
+  }
+}
+
+TEST(Parameters, HaveStableNames) {
+  ModelConfig config = small_config();
+  config.layers = 1;
+  config.nsa.compression = Compression::kMlp;
+  const LanguageModel model(config, at::kCPU, at::kFloat, 1);
+  std::vector<std::string> names;
+  for (const NamedParameter& p : model.named_parameters()) {
+    names.push_back(p.name);
+    EXPECT_EQ(p.weight_decay, p.tensor.dim() == 2 && !p.name.ends_with("position")) << p.name;
+  }
+  const std::string a = "blocks.0.attention.";
+  EXPECT_THAT(names,
+              testing::ElementsAre(
+                  "embedding.weight", "blocks.0.attention_norm.weight", a + "w_q.weight",
+                  a + "w_k_compressed.weight", a + "w_v_compressed.weight",
+                  a + "w_k_selected.weight", a + "w_v_selected.weight", a + "w_k_sliding.weight",
+                  a + "w_v_sliding.weight", a + "phi_k.position", a + "phi_k.fc1.weight",
+                  a + "phi_k.fc2.weight", a + "phi_v.position", a + "phi_v.fc1.weight",
+                  a + "phi_v.fc2.weight", a + "gate.fc1.weight", a + "gate.fc2.weight",
+                  a + "w_out.weight", "blocks.0.mlp_norm.weight", "blocks.0.mlp.fc1.weight",
+                  "blocks.0.mlp.fc2.weight", "final_norm.weight"));
+}
+
+TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {
+  ModelConfig config = small_config();
+  config.vocabulary = 3000; // enough elements that several threads share them
+  const LanguageModel one(config, at::kCPU, at::kFloat, 7);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  const LanguageModel same(config, at::kCPU, at::kBFloat16, 7),
+      other(config, at::kCPU, at::kFloat, 8);
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.named_parameters().size(); ++i) {
+    const NamedParameter& p = one.named_parameters()[i];
+    EXPECT_TRUE(at::equal(p.tensor, same.initial_value(p.name))) << p.name;
+    EXPECT_TRUE(at::equal(p.tensor.to(at::kBFloat16), same.named_parameters()[i].tensor)) << p.name;
+    if (p.tensor.dim() == 2) {
+      EXPECT_FALSE(at::equal(p.tensor, other.named_parameters()[i].tensor)) << p.name;
+    }
+  }
+  const Tensor embedding = one.named_parameters()[0].tensor.detach();
+  EXPECT_NEAR(embedding.std().item<double>(), 0.02, 2e-4);
+  EXPECT_NEAR(embedding.mean().item<double>(), 0, 3e-4);
+  EXPECT_FALSE(at::equal(one.initial_value("blocks.0.mlp.fc1.weight"),
+                         one.initial_value("blocks.1.mlp.fc1.weight")));
+}
+
+TEST(Forward, StartsNearTheUniformLoss) {
+  at::manual_seed(1);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    const Tensor tokens = random_tokens(2, kSequence);
+    const Tensor loss = model.loss(tokens, random_tokens(2, kSequence));
+    EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    EXPECT_NEAR(loss.item<double>(), std::log(double(kVocabulary)), 0.1) << name;
+  }
+}
+
+TEST(Forward, LossIsTheCrossEntropyOfTheLogits) {
+  at::manual_seed(2);
+  LanguageModel model(small_config(), at::kCPU, at::kDouble, 1);
+  sharpen(model, 3);
+  const Tensor tokens = random_tokens(3, kSequence);
+  Tensor targets = random_tokens(3, kSequence);
+  targets.narrow(1, 50, 20).fill_(-1); // not counted
+  const Tensor expected = at::cross_entropy_loss(model.logits(tokens).flatten(0, 1),
+                                                 targets.flatten(), {}, at::Reduction::Mean, -1);
+  EXPECT_NEAR(model.loss(tokens, targets).item<double>(), expected.item<double>(), 1e-12);
+  c10::NoGradGuard no_grad;
+  EXPECT_NEAR(model.loss(tokens, targets).item<double>(), expected.item<double>(), 1e-12);
+}
+
+TEST(Forward, FutureTokensChangeNoPastBit) {
+  at::manual_seed(3);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    sharpen(model);
+    const Tensor tokens = random_tokens(1, kSequence);
+    const Tensor before = model.logits(tokens);
+    for (const int64_t cut : {1, 40, 99}) {
+      Tensor changed = tokens.clone();
+      changed.narrow(1, cut, kSequence - cut).copy_(random_tokens(1, kSequence - cut));
+      const Tensor after = model.logits(changed);
+      EXPECT_TRUE(at::equal(before.narrow(1, 0, cut), after.narrow(1, 0, cut)))
+          << name << ' ' << cut;
+    }
+    Tensor changed = tokens.clone();
+    changed[0][50] = (changed[0][50] + 1) % kVocabulary;
+    EXPECT_FALSE(at::equal(before.narrow(1, 50, 50), model.logits(changed).narrow(1, 50, 50)))
+        << name;
+  }
+}
+
+TEST(Forward, OnlyRelativePositionsCount) {
+  at::manual_seed(4);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kDouble, 1);
+    sharpen(model);
+    const Tensor tokens = random_tokens(1, kSequence);
+    const Tensor here = model.logits(tokens);
+    EXPECT_LE(largest_difference(here, model.logits(tokens, std::nullopt, 1000)), 1e-8) << name;
+    // That is no accident of a model blind to order.
+    EXPECT_GT(largest_difference(here.select(1, 99), model.logits(tokens.flip(1)).select(1, 99)),
+              1e-3)
+        << name;
+  }
+}
+
+TEST(Forward, DocumentsAreAsAlone) {
+  at::manual_seed(5);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kDouble, 1);
+    sharpen(model);
+    Tensor tokens = at::randint(1, kVocabulary, {2, kSequence}, at::kLong);
+    for (const auto& [row, end] : {std::pair{0, 4}, {0, 90}, {1, 0}, {1, 1}, {1, 43}})
+      tokens[row][end] = 0;
+    const Tensor starts = document_starts(tokens, 0);
+    const Tensor packed = model.logits(tokens, starts);
+    const std::vector<std::vector<int64_t>> begins = {{0, 5, 91, kSequence},
+                                                      {0, 1, 2, 44, kSequence}};
+    for (int64_t row = 0; row < 2; ++row)
+      for (size_t i = 0; i + 1 < begins[row].size(); ++i) {
+        const int64_t begin = begins[row][i], length = begins[row][i + 1] - begin;
+        const Tensor alone = model.logits(tokens.narrow(0, row, 1).narrow(1, begin, length));
+        EXPECT_LE(largest_difference(alone, packed.narrow(0, row, 1).narrow(1, begin, length)),
+                  1e-10)
+            << name << " row " << row << " document " << i;
+      }
+  }
+}
+
+TEST(Decode, EqualsPrefill) {
+  at::manual_seed(6);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kDouble, 1);
+    sharpen(model);
+    const Tensor tokens = random_tokens(2, kSequence);
+    const Tensor whole = model.logits(tokens);
+    for (const std::vector<int64_t>& pieces :
+         {std::vector<int64_t>(kSequence, 1), std::vector<int64_t>{3, 1, 4, 1, 5, 50, 1, 1, 34}}) {
+      DecodeState state = model.start_decoding(2, kSequence);
+      std::vector<Tensor> parts;
+      int64_t begin = 0;
+      for (const int64_t piece : pieces) {
+        parts.push_back(model.decode(state, tokens.narrow(1, begin, piece)));
+        begin += piece;
+      }
+      EXPECT_EQ(state.length(), kSequence);
+      EXPECT_LE(largest_difference(at::cat(parts, 1), whole), 1e-10) << name;
+      EXPECT_THROW(model.decode(state, tokens.narrow(1, 0, 1)), c10::Error)
+          << "beyond its capacity";
+    }
+  }
+}
+
+// NSA with the sliding branch alone, a window over everything and gate 1 is the dense twin.
+TEST(DenseTwin, IsTheWindowOverEverything) {
+  at::manual_seed(7);
+  ModelConfig config = small_config();
+  config.nsa.compressed = config.nsa.selected = false;
+  config.nsa.window = kSequence;
+  LanguageModel sliding(config, at::kCPU, at::kDouble, 1);
+  sharpen(sliding);
+  config.attention = Attention::kDense;
+  LanguageModel dense(config, at::kCPU, at::kDouble, 2);
+  ASSERT_EQ(dense.named_parameters().size(), sliding.named_parameters().size());
+  for (size_t i = 0; i < dense.named_parameters().size(); ++i)
+    dense.named_parameters()[i].tensor.detach().copy_(
+        sliding.named_parameters()[i].tensor.detach());
+  const Tensor tokens = random_tokens(2, kSequence);
+  EXPECT_LE(largest_difference(dense.logits(tokens), sliding.logits(tokens)), 1e-12);
+}
+
+TEST(Kernels, TheReferenceAgreesAndReportsItself) {
+  at::manual_seed(8);
+  for (auto [name, config] : small_configs()) {
+    if (config.attention == Attention::kDense) continue;
+    LanguageModel aten(config, at::kCPU, at::kDouble, 1);
+    config.kernels = Kernels::kReference;
+    LanguageModel reference(config, at::kCPU, at::kDouble, 1);
+    const Tensor tokens = random_tokens(1, kSequence);
+    EXPECT_LE(largest_difference(aten.logits(tokens), reference.logits(tokens)), 1e-12) << name;
+    for (const auto& [branch, kernel] : reference.kernels_in_effect())
+      EXPECT_EQ(kernel, "reference");
+    EXPECT_EQ(reference.kernels_in_effect().size(), size_t(branch_count(config.nsa)));
+  }
+}
+
+TEST(Kernels, FusedIsRefusedWithoutAGpu) {
+  ModelConfig config = small_config();
+  config.kernels = Kernels::kFused;
+  try {
+    LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    FAIL() << "fused kernels were accepted on a CPU";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("needs a CUDA GPU"));
+  }
+}
+
+TEST(Bf16, StaysNearFp32) {
+  at::manual_seed(9);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel wide(config, at::kCPU, at::kFloat, 1), narrow(config, at::kCPU, at::kBFloat16, 1);
+    const Tensor tokens = random_tokens(2, kSequence), targets = random_tokens(2, kSequence);
+    const Tensor loss = narrow.loss(tokens, targets);
+    EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    EXPECT_NEAR(loss.item<double>(), wide.loss(tokens, targets).item<double>(), 2e-3) << name;
+  }
+}
+
+TEST(DtypeCheck, FindsAPromotion) {
+  ModelConfig config = small_config();
+  config.check_dtypes = true;
+  LanguageModel model(config, at::kCPU, at::kBFloat16, 1);
+  const Tensor tokens = random_tokens(1, 20);
+  EXPECT_NO_THROW(model.loss(tokens, tokens));
+  const NamedParameter& gain = model.named_parameters()[1];
+  ASSERT_EQ(gain.name, "blocks.0.attention_norm.weight");
+  gain.tensor.set_data(at::ones({config.dimension}, at::kFloat));
+  try {
+    model.loss(tokens, tokens);
+    FAIL() << "an FP32 gain went unnoticed";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                testing::HasSubstr("dtype discipline: a norm gain"));
+  }
+}
+
+TEST(Gates, MeansAreReportedOncePerPass) {
+  at::manual_seed(10);
+  ModelConfig config = small_config();
+  config.gate_statistics = true;
+  config.activation_recompute = true;
+  LanguageModel model(config, at::kCPU, at::kFloat, 1);
+  EXPECT_FALSE(model.take_gate_means().defined());
+  const Tensor tokens = random_tokens(2, kSequence);
+  model.loss(tokens, tokens).backward();
+  model.loss(tokens, tokens).backward();
+  const Tensor means = model.take_gate_means();
+  ASSERT_EQ(means.sizes(), (std::vector<int64_t>{config.layers, 3}));
+  EXPECT_LE(largest_difference(means.sum(1), at::ones({config.layers})), 1e-5);
+  EXPECT_LE(largest_difference(means, at::full({config.layers, 3}, 1.0 / 3)), 0.1);
+  EXPECT_FALSE(model.take_gate_means().defined());
+}
+
+TEST(Documents, BeginBehindTheEndToken) {
+  const Tensor tokens = at::tensor({5, 0, 7, 0, 0, 9, 1, 2, 3, 4, 5, 0}, at::kLong).view({2, 6});
+  const Tensor expected = at::tensor({0, 0, 2, 2, 4, 5, 0, 0, 0, 0, 0, 0}, at::kLong).view({2, 6});
+  EXPECT_TRUE(at::equal(document_starts(tokens, 0), expected));
+}
+
+} // namespace
+} // namespace nsa::model

@@ -1,0 +1,69 @@
+// Small configurations that exercise every part: text long enough that selection really selects.
+#pragma once
+
+#include "nsa_model/model/decode.h"
+#include "nsa_model/model/language_model.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+
+namespace nsa::model {
+
+inline constexpr int64_t kVocabulary = 61;
+inline constexpr int64_t kSequence = 100; // blocks of 8, 4 of them selected: all below 33 tokens
+
+inline ModelConfig small_config() {
+  ModelConfig config;
+  config.vocabulary = kVocabulary;
+  config.dimension = 24;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_groups = 2;
+  config.head_dimension = 8;
+  config.mlp_ratio = 2;
+  config.nsa.compression_block = 8;
+  config.nsa.compression_stride = 4;
+  config.nsa.selection_block = 8;
+  config.nsa.selected_blocks = 4;
+  config.nsa.window = 12;
+  return config;
+}
+
+// Every choice of the design, by name.
+inline std::map<std::string, ModelConfig> small_configs() {
+  std::map<std::string, ModelConfig> all;
+  all["average, group gate"] = small_config();
+  all["mlp, head gate"] = small_config();
+  all["mlp, head gate"].nsa.compression = Compression::kMlp;
+  all["mlp, head gate"].nsa.gate = Gate::kHeadSigmoid;
+  all["mlp, group gate"] = small_config();
+  all["mlp, group gate"].nsa.compression = Compression::kMlp;
+  all["mlp, group gate"].nsa.gate_temperature = 0.5;
+  all["dense"] = small_config();
+  all["dense"].attention = Attention::kDense;
+  all["compressed and sliding"] = small_config();
+  all["compressed and sliding"].nsa.selected = false;
+  all["compressed and selected"] = small_config();
+  all["compressed and selected"].nsa.sliding = false;
+  all["sliding"] = small_config();
+  all["sliding"].nsa.compressed = all["sliding"].nsa.selected = false;
+  return all;
+}
+
+inline at::Tensor random_tokens(int64_t batch, int64_t length) {
+  return at::randint(kVocabulary, {batch, length}, at::kLong);
+}
+
+// Larger weights than the initial ones, so that attention is far from uniform.
+inline void sharpen(LanguageModel& model, double factor = 8) {
+  for (const NamedParameter& p : model.named_parameters())
+    if (p.tensor.dim() == 2) p.tensor.detach().mul_(factor);
+}
+
+inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a.detach().to(at::kDouble) - b.detach().to(at::kDouble)).abs().max().item<double>();
+}
+
+} // namespace nsa::model

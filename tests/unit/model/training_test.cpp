@@ -1,0 +1,197 @@
+// What the model learns with: gradients of every parameter, recompute, and training that must not
+// do better than the data allow.
+#include "tests/unit/model/small_model.h"
+
+#include "nsa_model/model/cross_entropy.h"
+
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+namespace nsa::model {
+namespace {
+
+using at::Tensor;
+
+std::vector<Tensor> gradients(LanguageModel& model, const Tensor& tokens, const Tensor& targets,
+                              const std::optional<Tensor>& document_start = std::nullopt) {
+  for (const NamedParameter& p : model.named_parameters())
+    p.tensor.mutable_grad().reset();
+  model.loss(tokens, targets, document_start).backward();
+  std::vector<Tensor> grads;
+  for (const NamedParameter& p : model.named_parameters())
+    grads.push_back(p.tensor.grad().clone());
+  return grads;
+}
+
+TEST(Gradients, OfEveryParameterAgreeWithFiniteDifferences) {
+  at::manual_seed(1);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kDouble, 1);
+    sharpen(model, 4);
+    const Tensor tokens = at::randint(1, kVocabulary, {2, 60}, at::kLong),
+                 targets = random_tokens(2, 60);
+    tokens[1][9] = 0;
+    const Tensor starts = document_starts(tokens, 0);
+    const std::vector<Tensor> grads = gradients(model, tokens, targets, starts);
+    c10::NoGradGuard no_grad;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const NamedParameter& p = model.named_parameters()[i];
+      const Tensor before = p.tensor.detach().clone(), direction = at::randn_like(before);
+      const double h = 1e-7; // small, so that no selection flips between the two
+      p.tensor.detach().copy_(before + h * direction);
+      const double above = model.loss(tokens, targets, starts).item<double>();
+      p.tensor.detach().copy_(before - h * direction);
+      const double below = model.loss(tokens, targets, starts).item<double>();
+      p.tensor.detach().copy_(before);
+      const double expected = (grads[i] * direction).sum().item<double>();
+      EXPECT_NEAR((above - below) / (2 * h), expected, 1e-6 + 1e-5 * std::abs(expected))
+          << name << ": " << p.name;
+    }
+  }
+}
+
+TEST(Gradients, ReachEveryParameter) {
+  at::manual_seed(2);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    const auto grads = gradients(model, random_tokens(2, kSequence), random_tokens(2, kSequence));
+    for (size_t i = 0; i < grads.size(); ++i)
+      EXPECT_GT(grads[i].abs().max().item<double>(), 0)
+          << name << ": " << model.named_parameters()[i].name;
+  }
+}
+
+TEST(Gradients, AreTheSameWithRecompute) {
+  at::manual_seed(3);
+  for (auto [name, config] : small_configs()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      config.activation_recompute = false;
+      LanguageModel kept(config, at::kCPU, type, 1);
+      config.activation_recompute = true;
+      LanguageModel recomputed(config, at::kCPU, type, 1);
+      const Tensor tokens = random_tokens(2, kSequence), targets = random_tokens(2, kSequence);
+      const auto expected = gradients(kept, tokens, targets),
+                 found = gradients(recomputed, tokens, targets);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(at::equal(found[i], expected[i]))
+            << name << ": " << kept.named_parameters()[i].name;
+    }
+  }
+}
+
+// The optimizer keeps parameters and gradients as views of two flat buffers.
+TEST(Gradients, LandInViewsOfAFlatBuffer) {
+  at::manual_seed(4);
+  LanguageModel model(small_config(), at::kCPU, at::kFloat, 1);
+  const Tensor tokens = random_tokens(2, kSequence), targets = random_tokens(2, kSequence);
+  const auto expected = gradients(model, tokens, targets);
+  Tensor weights = at::empty({parameter_count(model.config())}), grads = at::zeros_like(weights);
+  int64_t begin = 0;
+  for (const NamedParameter& p : model.named_parameters()) {
+    const int64_t count = p.tensor.numel();
+    const Tensor view = weights.narrow(0, begin, count).view(p.tensor.sizes());
+    view.copy_(p.tensor.detach());
+    p.tensor.set_data(view);
+    p.tensor.mutable_grad() = grads.narrow(0, begin, count).view(p.tensor.sizes());
+    begin += count;
+  }
+  model.loss(tokens, targets).backward();
+  begin = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Tensor part = grads.narrow(0, begin, expected[i].numel()).view(expected[i].sizes());
+    EXPECT_LE(largest_difference(part, expected[i]), 1e-7) << model.named_parameters()[i].name;
+    begin += expected[i].numel();
+  }
+  weights.zero_(); // the model sees what happens to the buffer: all logits are equal now
+  EXPECT_NEAR(model.loss(tokens, targets).item<double>(), std::log(double(kVocabulary)), 1e-6);
+}
+
+TEST(CrossEntropy, ChunksLikeTheWhole) {
+  at::manual_seed(5);
+  const Tensor hidden = at::randn({700, 12}, at::kDouble).set_requires_grad(true);
+  const Tensor weight =
+      at::randn({5000, 12}, at::kDouble).set_requires_grad(true); // several chunks
+  Tensor targets = at::randint(5000, {700}, at::kLong);
+  targets.narrow(0, 100, 30).fill_(-1);
+  const Tensor expected =
+      at::cross_entropy_loss(at::linear(hidden, weight), targets, {}, at::Reduction::Mean, -1);
+  const Tensor loss = linear_cross_entropy(hidden, weight, targets);
+  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12);
+  const auto wanted = torch::autograd::grad({expected * 3}, {hidden, weight});
+  const auto found = torch::autograd::grad({loss * 3}, {hidden, weight});
+  EXPECT_LE(largest_difference(found[0], wanted[0]), 1e-14);
+  EXPECT_LE(largest_difference(found[1], wanted[1]), 1e-14);
+  const Tensor nothing = at::full({700}, -1, at::kLong);
+  EXPECT_EQ(linear_cross_entropy(hidden, weight, nothing).item<double>(), 0);
+}
+
+// AdamW without decay, enough for a test.
+class Adam {
+public:
+  explicit Adam(LanguageModel& model, double rate) : model_(model), rate_(rate) {
+    for (const NamedParameter& p : model.named_parameters()) {
+      first_.push_back(at::zeros_like(p.tensor.detach()));
+      second_.push_back(at::zeros_like(p.tensor.detach()));
+    }
+  }
+  double step(const Tensor& tokens, const Tensor& targets) {
+    for (const NamedParameter& p : model_.named_parameters())
+      p.tensor.mutable_grad().reset();
+    const Tensor loss = model_.loss(tokens, targets);
+    loss.backward();
+    c10::NoGradGuard no_grad;
+    ++count_;
+    for (size_t i = 0; i < first_.size(); ++i) {
+      const Tensor weight = model_.named_parameters()[i].tensor.detach();
+      const Tensor grad = model_.named_parameters()[i].tensor.grad();
+      first_[i].mul_(0.9).add_(grad, 0.1);
+      second_[i].mul_(0.95).addcmul_(grad, grad, 0.05);
+      const Tensor root = (second_[i] / (1 - std::pow(0.95, count_))).sqrt_().add_(1e-8);
+      weight.addcdiv_(first_[i], root, -rate_ / (1 - std::pow(0.9, count_)));
+    }
+    return loss.item<double>();
+  }
+
+private:
+  LanguageModel& model_;
+  double rate_;
+  int count_ = 0;
+  std::vector<Tensor> first_, second_;
+};
+
+TEST(Training, LearnsOneBatchByHeart) {
+  at::manual_seed(6);
+  for (const char* name : {"average, group gate", "mlp, head gate", "dense"}) {
+    LanguageModel model(small_configs().at(name), at::kCPU, at::kFloat, 1);
+    Adam adam(model, 1e-2);
+    const Tensor text = random_tokens(1, kSequence + 1);
+    const Tensor tokens = text.narrow(1, 0, kSequence), targets = text.narrow(1, 1, kSequence);
+    double loss = 0;
+    for (int step = 0; step < 150; ++step)
+      loss = adam.step(tokens, targets);
+    EXPECT_LT(loss, 0.2) << name;
+  }
+}
+
+// Fresh random tokens cannot be predicted: a model that does better sees its targets.
+TEST(Training, NeverBeatsRandomTokens) {
+  at::manual_seed(7);
+  for (const char* name : {"average, group gate", "mlp, head gate", "dense"}) {
+    LanguageModel model(small_configs().at(name), at::kCPU, at::kFloat, 1);
+    Adam adam(model, 3e-3);
+    double late = 0;
+    for (int step = 0; step < 120; ++step) {
+      const Tensor text = random_tokens(4, kSequence + 1);
+      const double loss = adam.step(text.narrow(1, 0, kSequence), text.narrow(1, 1, kSequence));
+      if (step >= 60) late += loss / 60;
+    }
+    EXPECT_GT(late, std::log(double(kVocabulary)) - 0.005) << name;
+    EXPECT_LT(late, std::log(double(kVocabulary)) + 0.1) << name;
+  }
+}
+
+} // namespace
+} // namespace nsa::model

@@ -1,0 +1,101 @@
+#include "daemon/plan/plan.h"
+
+#include "common/spec/toggles.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+
+namespace nsa::plan {
+
+namespace {
+
+AttemptInput input(int ranks) {
+  AttemptInput in;
+  in.run_id = "abcde";
+  in.attempt = 3;
+  in.spec.parallel.ranks = ranks;
+  in.spec.parallel.device = "cpu";
+  in.spec.train.threads = 2;
+  in.run_folder = "/s/runs/abcde";
+  in.worker = "/bin/nsa-worker";
+  in.store_port = 4711;
+  for (int r = 0; r < ranks; ++r)
+    in.slots.push_back("cpu" + std::to_string(r));
+  return in;
+}
+
+TEST(Plan, RanksGetTheContractOfTorchrun) {
+  const auto plan = make_launch_plan(input(3));
+  ASSERT_TRUE(plan) << plan.error().what;
+  ASSERT_EQ(plan->ranks.size(), 3u);
+  for (int r = 0; r < 3; ++r) {
+    const auto& env = plan->ranks[static_cast<size_t>(r)].environment;
+    EXPECT_EQ(env.at("RANK"), std::to_string(r));
+    EXPECT_EQ(env.at("LOCAL_RANK"), std::to_string(r));
+    EXPECT_EQ(env.at("WORLD_SIZE"), "3");
+    EXPECT_EQ(env.at("MASTER_ADDR"), "127.0.0.1");
+    EXPECT_EQ(env.at("MASTER_PORT"), "4711");
+    EXPECT_EQ(env.at("TORCHELASTIC_RESTART_COUNT"), "2");
+    EXPECT_EQ(env.at("OMP_NUM_THREADS"), "2");
+  }
+}
+
+TEST(Plan, OnlyListedVariablesReachARank) {
+  AttemptInput in = input(1);
+  in.node_environment = {{"PATH", "/usr/bin"}, {"SECRET", "x"}, {"NCCL_NVLS_ENABLE", "0"}};
+  in.passed_environment = {{"HF_HOME", "/hf"}};
+  const auto plan = make_launch_plan(in);
+  ASSERT_TRUE(plan);
+  const auto& env = plan->ranks[0].environment;
+  EXPECT_EQ(env.at("PATH"), "/usr/bin");
+  EXPECT_EQ(env.at("NCCL_NVLS_ENABLE"), "0");
+  EXPECT_EQ(env.at("HF_HOME"), "/hf");
+  EXPECT_EQ(env.count("SECRET"), 0u);
+}
+
+TEST(Plan, TogglesBecomeTheirVariables) {
+  const auto& registry = spec::toggle_registry();
+  const auto toggle = std::find_if(registry.begin(), registry.end(), [](const spec::Toggle& t) {
+    return t.scope == "environment" && t.type == "bool";
+  });
+  if (toggle == registry.end()) GTEST_SKIP() << "no toggle becomes a variable";
+  AttemptInput in = input(1);
+  const std::string value = toggle->default_value == "true" ? "false" : "true";
+  in.spec.toggles[std::string(toggle->name)] = value;
+  const auto plan = make_launch_plan(in);
+  ASSERT_TRUE(plan) << plan.error().what;
+  EXPECT_EQ(plan->ranks[0].environment.count(std::string(toggle->variable)), 1u);
+}
+
+TEST(Plan, GpusAreNamedByUuidAndHiddenFromCpuRuns) {
+  EXPECT_EQ(make_launch_plan(input(1))->ranks[0].environment.at("CUDA_VISIBLE_DEVICES"), "");
+  AttemptInput in = input(2);
+  in.spec.parallel.device = "cuda";
+  in.slots = {"GPU-a", "GPU-b"};
+  const auto plan = make_launch_plan(in);
+  EXPECT_EQ(plan->ranks[1].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-a,GPU-b");
+}
+
+TEST(Plan, AResumeNamesItsCheckpoint) {
+  const auto has_resume = [](const wire::LaunchPlan& plan) {
+    const auto& a = plan.ranks[0].arguments;
+    return std::find(a.begin(), a.end(), "--resume") != a.end();
+  };
+  AttemptInput in = input(1);
+  EXPECT_FALSE(has_resume(*make_launch_plan(in)));
+  in.checkpoint_folder = "/s/runs/abcde/checkpoints/step-00000010";
+  const auto plan = make_launch_plan(in);
+  EXPECT_TRUE(has_resume(*plan));
+  EXPECT_EQ(plan->attempt_folder, "/s/runs/abcde/attempts/3");
+  EXPECT_EQ(plan->ranks[0].log_path, "/s/runs/abcde/attempts/3/logs/rank-0.log");
+}
+
+TEST(Plan, SlotsMustMatchRanks) {
+  AttemptInput in = input(2);
+  in.slots.pop_back();
+  EXPECT_FALSE(make_launch_plan(in));
+}
+
+} // namespace
+
+} // namespace nsa::plan

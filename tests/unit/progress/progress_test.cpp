@@ -1,0 +1,89 @@
+#include "common/progress/page.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+namespace nsa::progress {
+namespace {
+
+HostRecord record_of(uint64_t n) {
+  return {n,
+          n + 1,
+          Phase::kForward,
+          static_cast<int64_t>(n + 2),
+          static_cast<int64_t>(n + 3),
+          n + 4,
+          n + 5,
+          n + 6};
+}
+
+TEST(Page, ReaderInAnotherMappingSeesTheNewestRecord) {
+  Page writer = Page::create(3, 2).value();
+  Page reader = Page::open(UniqueFd(::dup(writer.fd())), false).value();
+  EXPECT_EQ(reader.rank(), 3);
+  EXPECT_EQ(reader.attempt(), 2);
+  EXPECT_EQ(reader.read_host(), std::nullopt);
+  for (uint64_t n = 1; n < 10; ++n) {
+    writer.write_host(record_of(n));
+    EXPECT_EQ(reader.read_host(), record_of(n));
+  }
+  writer.write_device({7, 9});
+  EXPECT_EQ(reader.read_device(), (DeviceRecord{7, 9}));
+}
+
+TEST(Page, WriterThatDiesInTheMiddleLeavesThePreviousRecord) {
+  Page page = Page::create(0, 1).value();
+  page.write_host(record_of(1));
+  page.write_host(record_of(2));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    page.write_host_torn_for_test(record_of(3));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(page.read_host(), record_of(2));
+}
+
+TEST(Page, ConcurrentReaderNeverSeesAMixture) {
+  Page page = Page::create(0, 1).value();
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint64_t n = 1; !stop; ++n)
+      page.write_host(record_of(n));
+  });
+  uint64_t last = 0, seen = 0;
+  while (seen < 200'000) {
+    const auto record = page.read_host();
+    if (!record) continue;
+    ++seen;
+    ASSERT_EQ(*record, record_of(record->step));
+    ASSERT_GE(record->step, last);
+    last = record->step;
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST(Page, RefusesWhatIsNotAPageAndCannotBeShrunk) {
+  UniqueFd small(::memfd_create("x", 0));
+  EXPECT_EQ(Page::open(std::move(small), false).error().code, ErrorCode::kCorrupt);
+  UniqueFd blank(::memfd_create("x", 0));
+  ASSERT_EQ(::ftruncate(blank.get(), kPageBytes), 0);
+  EXPECT_EQ(Page::open(std::move(blank), false).error().code, ErrorCode::kCorrupt);
+  Page page = Page::create(0, 1).value();
+  EXPECT_NE(::ftruncate(page.fd(), 0), 0);
+}
+
+TEST(Phase, NamesRoundTrip) {
+  for (uint32_t i = 0; i < kPhaseNames.size(); ++i)
+    EXPECT_EQ(phase_from_name(phase_name(static_cast<Phase>(i))), static_cast<Phase>(i));
+  EXPECT_EQ(phase_from_name("backwards"), std::nullopt);
+}
+
+} // namespace
+} // namespace nsa::progress

@@ -1,0 +1,79 @@
+// What the tests of the shim share: an attempt in a temporary folder, a real shim with fake ranks,
+// and a test that plays nsad. All waits are on conditions, with a limit.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/wire/launch_plan.h"
+#include "daemon/shim/client.h"
+
+#include <filesystem>
+#include <functional>
+#include <gtest/gtest.h>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::shim::test {
+
+// Polls `condition` for at most `limit`; true when it came about.
+bool eventually(const std::function<bool()>& condition, Duration limit = std::chrono::seconds(20));
+
+class Attempt {
+public:
+  explicit Attempt(int ranks = 1, const std::string& below = "");
+  ~Attempt(); // kills what is left of it
+
+  wire::LaunchPlan plan;
+  StartOptions options;
+
+  // Adds "--fake" arguments to a rank.
+  void fake(Rank rank, const std::vector<std::string>& arguments);
+  void start(UniqueFd store = {});
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const StartedShim& shim() const { return *shim_; }
+  pid_t shim_pid() const { return shim_->identity.pid; }
+  bool shim_ended() { return proc::has_ended(shim_->pidfd.get()); }
+  std::string log_text(Rank rank) const; // texts of stdout, oldest rotated file first, joined
+
+private:
+  std::filesystem::path root_, folder_;
+  std::optional<StartedShim> shim_;
+};
+
+// The test's nsad: one connection, everything it has heard.
+class Daemon {
+public:
+  Daemon(const Attempt& attempt, uint64_t acknowledged = 0);
+
+  ShimClient& client() { return *client_; }
+  // Reads until the condition holds on what has been heard.
+  bool hear_until(const std::function<bool(const Daemon&)>& condition,
+                  Duration limit = std::chrono::seconds(20));
+  const std::vector<wire::Message>& heard() const { return heard_; }
+  bool closed() const { return closed_; }
+  uint64_t last_sequence() const;
+  wire::ShimHello hello() const;
+  std::vector<progress::Page>& pages() { return pages_; }
+
+  // The first numbered message of a type (and rank) that was heard.
+  template <class T>
+  std::optional<T> find(wire::MessageType type, std::optional<Rank> rank = {}) const {
+    for (const auto& m : heard_)
+      if (m.type == type && (!rank || m.body.value("rank", -1) == *rank))
+        return m.body.template get<T>();
+    return std::nullopt;
+  }
+  std::vector<wire::RankMessage> rank_messages(wire::MessageType type) const;
+  bool exited(Rank rank) const {
+    return find<wire::RankExited>(wire::MessageType::kRankExited, rank).has_value();
+  }
+
+private:
+  std::optional<ShimClient> client_;
+  std::vector<wire::Message> heard_;
+  std::vector<progress::Page> pages_;
+  bool closed_ = false;
+};
+
+} // namespace nsa::shim::test

@@ -1,0 +1,553 @@
+// The shim and its ranks as real processes; the test plays nsad.
+#include "tests/unit/shim/shim_harness.h"
+
+#include "common/base/file.h"
+#include "common/base/text.h"
+#include "daemon/proc/procfs.h"
+#include "daemon/shim/attempt_files.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <csignal>
+#include <fcntl.h>
+#include <random>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace nsa::shim::test {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::MessageType;
+
+// A rank's "/bin/sh -c script" instead of the fake worker.
+void use_shell(Attempt& attempt, Rank rank, const std::string& script) {
+  auto& launch = attempt.plan.ranks.at(static_cast<size_t>(rank));
+  launch.arguments = {"/bin/sh", "-c", script};
+  launch.environment = {{"PATH", "/usr/bin:/bin"}};
+}
+
+char state_of(pid_t pid) {
+  const auto stat = proc::read_stat(pid);
+  return stat ? stat->state : '-';
+}
+
+void release_and_wait(Attempt& attempt, Daemon& daemon) {
+  ASSERT_TRUE(daemon.client().release());
+  EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
+}
+
+TEST(Shim, RunsRanksToTheirEndAndThenItself) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=5", "step_ms=4"});
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
+  const auto hello = nsad.hello();
+  EXPECT_EQ(hello.run_id, "abcde");
+  EXPECT_EQ(hello.pid, attempt.shim_pid());
+  EXPECT_EQ(hello.ranks.size(), 2u);
+  EXPECT_EQ(nsad.pages().size(), 2u);
+  for (Rank r : {0, 1}) {
+    const auto exited = nsad.find<wire::RankExited>(MessageType::kRankExited, r);
+    EXPECT_EQ(exited->exit_code, 0);
+    EXPECT_EQ(exited->signal, 0);
+    EXPECT_FALSE(exited->killed_by_shim);
+    EXPECT_GT(exited->max_resident_bytes, 0u);
+    // Told first, written right after: a slow disk does not delay a restart.
+    ASSERT_TRUE(eventually([&] { return read_exit(attempt.plan.attempt_folder, r).has_value(); }));
+    EXPECT_EQ(read_exit(attempt.plan.attempt_folder, r)->pid, exited->pid);
+    const auto record = nsad.pages()[static_cast<size_t>(r)].read_host();
+    ASSERT_TRUE(record);
+    EXPECT_EQ(nsad.pages()[static_cast<size_t>(r)].rank(), r);
+    EXPECT_EQ(record->phase, progress::Phase::kShutDown);
+    EXPECT_EQ(nsad.pages()[static_cast<size_t>(r)].read_device().completed_step, 5u);
+  }
+  EXPECT_EQ(nsad.rank_messages(MessageType::kRankFinished).size(), 2u);
+  const auto started = read_started(attempt.plan.attempt_folder);
+  ASSERT_TRUE(started);
+  EXPECT_EQ(started->shim_pid, attempt.shim_pid());
+  release_and_wait(attempt, nsad);
+  EXPECT_NE(::access((attempt.folder() / kSocketName).c_str(), F_OK), 0);
+}
+
+TEST(Shim, ReportsExitCodesAndSignals) {
+  Attempt attempt(4);
+  use_shell(attempt, 0, "exit 7");
+  use_shell(attempt, 1, "kill -SEGV $$");
+  use_shell(attempt, 2, "kill -KILL $$");
+  use_shell(attempt, 3, "exit 0");
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until(
+      [](const Daemon& d) { return d.exited(0) && d.exited(1) && d.exited(2) && d.exited(3); }));
+  const auto exited = [&](Rank r) {
+    return *nsad.find<wire::RankExited>(MessageType::kRankExited, r);
+  };
+  EXPECT_EQ(exited(0).exit_code, 7);
+  EXPECT_EQ(exited(1).signal, SIGSEGV);
+  EXPECT_EQ(exited(1).exit_code, -1);
+  EXPECT_EQ(exited(2).signal, SIGKILL);
+  EXPECT_FALSE(exited(2).killed_by_shim);
+  EXPECT_EQ(exited(3).exit_code, 0);
+}
+
+TEST(Shim, DeathIsReportedWithin50Milliseconds) {
+  Attempt attempt(5);
+  for (Rank r = 0; r < 5; ++r)
+    attempt.fake(r, {"steps=100000", "peers=0"});
+  attempt.start();
+  Daemon nsad(attempt);
+  std::vector<double> delays; // the median: other tests may keep the machine busy
+  for (Rank r = 0; r < 5; ++r) {
+    ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) {
+      return d.find<wire::RankStarted>(MessageType::kRankStarted, r).has_value();
+    }));
+    const auto pid = nsad.find<wire::RankStarted>(MessageType::kRankStarted, r)->pid;
+    const MonotonicTime killed = MonotonicTime::now();
+    ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
+    ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) { return d.exited(r); }));
+    delays.push_back(to_seconds(MonotonicTime::now() - killed));
+  }
+  std::sort(delays.begin(), delays.end());
+  std::printf("death told after %.1f ms (median of 5)\n", delays[2] * 1e3);
+  EXPECT_LT(delays[2], 0.050);
+}
+
+TEST(Shim, KeepsEverythingWhileNsadIsAway) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=30", "step_ms=8", "fault=exit@20", "code=3", "rank=1"});
+  attempt.start();
+  uint64_t recorded = 0;
+  std::vector<uint64_t> sequences;
+  {
+    Daemon nsad(attempt);
+    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 8; }));
+    recorded = nsad.last_sequence() / 2; // what came after is not in the ledger: heard again
+    ASSERT_TRUE(nsad.client().acknowledge(recorded));
+  }
+  // Away: rank 1 fails, rank 0 waits for it in the collective.
+  ASSERT_TRUE(eventually([&] { return read_exit(attempt.plan.attempt_folder, 1).has_value(); }));
+  Daemon nsad(attempt, recorded);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(1); }));
+  EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 1)->exit_code, 3);
+  EXPECT_EQ(nsad.heard().at(1).sequence, recorded + 1); // the client checks the rest for gaps
+  EXPECT_EQ(nsad.rank_messages(MessageType::kRankInjected).size(), 1u);
+  ASSERT_EQ(nsad.rank_messages(MessageType::kRankError).size(), 1u);
+  ASSERT_TRUE(nsad.client().kill_ranks("test"));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
+  EXPECT_TRUE(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->killed_by_shim);
+  release_and_wait(attempt, nsad);
+}
+
+// nsad dies again and again, with more or less in its ledger; in the end the ledger is whole.
+TEST(Shim, NothingIsLostInAStormOfReconnections) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=200", "step_ms=4", "checkpoint_every=2"});
+  attempt.start();
+  const auto exits = [](const std::vector<wire::Message>& messages) {
+    return std::count_if(messages.begin(), messages.end(),
+                         [](const auto& m) { return m.type == MessageType::kRankExited; });
+  };
+  std::mt19937 random(11);
+  std::vector<wire::Message> ledger;
+  int deaths = 0;
+  while (exits(ledger) < 2) {
+    Daemon nsad(attempt, ledger.size());
+    const size_t enough = 1 + random() % 12;
+    ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) {
+      return d.heard().size() > enough || exits(ledger) + exits(d.heard()) == 2;
+    }));
+    const size_t recorded = random() % nsad.heard().size(); // it dies before it records the rest
+    for (size_t i = 1; i <= recorded; ++i) {
+      ASSERT_EQ(nsad.heard()[i].sequence, ledger.size() + 1);
+      ledger.push_back(nsad.heard()[i]);
+    }
+    if (random() % 2 == 0) {
+      ASSERT_TRUE(nsad.client().acknowledge(ledger.size()));
+    }
+    ++deaths;
+  }
+  std::printf("%d deaths of nsad, %zu messages\n", deaths, ledger.size());
+  EXPECT_GT(deaths, 20);
+  uint64_t checkpoints = 0;
+  for (const auto& message : ledger) {
+    if (message.type != MessageType::kRankMessage) continue;
+    const auto inner = message.body.get<wire::RankMessage>();
+    if (inner.type != static_cast<uint8_t>(MessageType::kRankCheckpoint)) continue;
+    EXPECT_EQ(inner.body.value("step", uint64_t{0}), ++checkpoints * 2);
+  }
+  EXPECT_EQ(checkpoints, 100u);
+}
+
+TEST(Shim, KillsStoppedRanksWithoutContinuingThem) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=1000", "step_ms=4", "fault=stop_signal@3", "rank=1"});
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
+    return d.find<wire::RankStarted>(MessageType::kRankStarted, 1).has_value();
+  }));
+  const auto pid =
+      static_cast<pid_t>(nsad.find<wire::RankStarted>(MessageType::kRankStarted, 1)->pid);
+  ASSERT_TRUE(eventually([&] { return state_of(pid) == 'T'; }));
+  const MonotonicTime asked = MonotonicTime::now();
+  ASSERT_TRUE(nsad.client().kill_ranks("test"));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
+  EXPECT_LT(to_seconds(MonotonicTime::now() - asked), 2.0);
+  const auto exited = nsad.find<wire::RankExited>(MessageType::kRankExited, 1);
+  EXPECT_EQ(exited->signal, SIGKILL);
+  EXPECT_TRUE(exited->killed_by_shim);
+  EXPECT_EQ(attempt.log_text(1).find("step 4"), std::string::npos); // it never went on
+}
+
+TEST(Shim, StopsRanksGentlyAfterACheckpoint) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=100000", "step_ms=4"});
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until(
+      [](const Daemon& d) { return d.rank_messages(MessageType::kRankStep).size() > 3; }));
+  ASSERT_TRUE(nsad.client().stop_ranks(true));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
+  const auto checkpoints = nsad.rank_messages(MessageType::kRankCheckpoint);
+  ASSERT_EQ(checkpoints.size(), 1u);
+  EXPECT_EQ(checkpoints[0].body.value("error", "-"), "");
+  const auto finished = nsad.rank_messages(MessageType::kRankFinished);
+  ASSERT_EQ(finished.size(), 2u);
+  EXPECT_EQ(finished[0].body.value("reason", ""), "stopped");
+  EXPECT_EQ(finished[0].body.value("step", 0), finished[1].body.value("step", 1));
+}
+
+TEST(Shim, SweepsGrandchildrenThatLeftTheGroup) {
+  Attempt attempt;
+  use_shell(attempt, 0, "setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.2; exit 4");
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
+  pid_t orphan = 0;
+  ASSERT_TRUE(eventually([&] {
+    const std::string text = attempt.log_text(0);
+    orphan = text.empty() ? 0 : std::atoi(text.c_str());
+    return orphan > 0;
+  }));
+  EXPECT_TRUE(eventually([&] { return state_of(orphan) == '-'; })) << "the orphan lives";
+  release_and_wait(attempt, nsad);
+}
+
+TEST(Shim, RanksDieWithTheirShim) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=100000", "fault=stop_signal@2", "rank=1"});
+  attempt.start();
+  std::vector<pid_t> pids;
+  {
+    Daemon nsad(attempt);
+    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
+      return d.find<wire::RankStarted>(MessageType::kRankStarted, 1).has_value();
+    }));
+    for (Rank r : {0, 1})
+      pids.push_back(
+          static_cast<pid_t>(nsad.find<wire::RankStarted>(MessageType::kRankStarted, r)->pid));
+  }
+  ASSERT_TRUE(proc::send_signal(attempt.shim().pidfd.get(), SIGKILL));
+  for (const pid_t pid : pids)
+    EXPECT_TRUE(eventually([&] { return state_of(pid) == '-' || state_of(pid) == 'Z'; }));
+}
+
+TEST(Shim, LeavesNothingThatCannotBeEndedWhenItIsLost) {
+  Attempt attempt;
+  // In a session of its own: it outlives rank and shim.
+  use_shell(attempt, 0, "setsid sh -c 'echo $$; exec sleep 1000' & exec sleep 1000");
+  attempt.start();
+  pid_t orphan = 0;
+  ASSERT_TRUE(eventually([&] { return (orphan = std::atoi(attempt.log_text(0).c_str())) > 0; }));
+  ASSERT_TRUE(eventually([&] { return read_started(attempt.plan.attempt_folder).has_value(); }));
+  ASSERT_TRUE(proc::send_signal(attempt.shim().pidfd.get(), SIGKILL));
+  ASSERT_TRUE(eventually([&] { return attempt.shim_ended(); }));
+  EXPECT_EQ(state_of(orphan), 'S');
+  const auto ended = end_leftovers(attempt.plan.attempt_folder);
+  ASSERT_TRUE(ended) << ended.error().what;
+  EXPECT_GE(*ended, 1);
+  EXPECT_TRUE(eventually([&] { return state_of(orphan) == '-' || state_of(orphan) == 'Z'; }));
+  EXPECT_TRUE(eventually( // what is dying is still counted
+      [&] { return end_leftovers(attempt.plan.attempt_folder).value_or(-1) == 0; }));
+}
+
+TEST(Shim, RefusesAWrongToken) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  attempt.start();
+  Daemon good(attempt);
+  ASSERT_TRUE(good.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
+  auto bad = ShimClient::connect(attempt.plan.attempt_folder, attempt.plan.token + "x", 0);
+  ASSERT_TRUE(bad);
+  bool closed = false, heard = false;
+  ASSERT_TRUE(eventually([&] {
+    const auto received = bad->on_readable();
+    closed = received && received->closed;
+    heard = heard || (received && !received->messages.empty());
+    return closed;
+  }));
+  EXPECT_FALSE(heard);
+  // The good one is not disturbed.
+  const size_t before = good.heard().size();
+  EXPECT_TRUE(good.hear_until([&](const Daemon& d) { return d.heard().size() > before; }));
+  struct stat info{};
+  ASSERT_EQ(::stat((attempt.folder() / kSocketName).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
+  Attempt attempt;
+  use_shell(attempt, 0, "head -c 100000 /dev/urandom >&3; echo sent; exec sleep 1000");
+  attempt.start();
+  ASSERT_TRUE(eventually([&] { return attempt.log_text(0) == "sent\n"; }));
+  UniqueFd folder(::open(attempt.plan.attempt_folder.c_str(), O_PATH | O_DIRECTORY));
+  const sockaddr_un address = socket_address(folder.get());
+  std::vector<UniqueFd> strangers; // more than it lets in at once
+  for (int i = 0; i < 20; ++i) {
+    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
+    if (i % 2 == 0) ::send(socket.get(), std::string(64, 'g').data(), 64, MSG_NOSIGNAL);
+    strangers.push_back(std::move(socket));
+  }
+  for (int i = 0; i < 20; i += 2) {
+    char byte;
+    EXPECT_LE(::recv(strangers[static_cast<size_t>(i)].get(), &byte, 1, 0), 0) << "not thrown out";
+  }
+  Daemon nsad(attempt); // while the silent ones are still there
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
+  EXPECT_TRUE(nsad.hello().ranks.at(0).running);
+}
+
+TEST(Shim, ANewerNsadTakesOver) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  attempt.start();
+  Daemon older(attempt);
+  ASSERT_TRUE(older.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
+  const MonotonicTime began = MonotonicTime::now();
+  Daemon newer(attempt, older.last_sequence());
+  ASSERT_TRUE(newer.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
+  const double adopted = to_seconds(MonotonicTime::now() - began);
+  std::printf("adopted after %.1f ms\n", adopted * 1e3);
+  EXPECT_LT(adopted, 1.0);
+  ASSERT_TRUE(newer.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
+  EXPECT_TRUE(older.hear_until([](const Daemon& d) { return d.closed(); }));
+}
+
+TEST(Shim, LivesInAFolderWithALongName) {
+  Attempt attempt(1, std::string(120, 'd') + "/" + std::string(120, 'e'));
+  attempt.fake(0, {"steps=2"});
+  attempt.start();
+  Daemon nsad(attempt);
+  EXPECT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
+}
+
+TEST(Shim, ReportsAProgramThatCannotBeStarted) {
+  Attempt attempt(2);
+  attempt.fake(0, {"steps=100000"});
+  attempt.plan.ranks[1].arguments[0] = "/nonexistent/program";
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
+    return d.exited(0) && d.find<wire::LaunchFailed>(MessageType::kLaunchFailed);
+  }));
+  const auto failed = nsad.find<wire::LaunchFailed>(MessageType::kLaunchFailed);
+  EXPECT_NE(failed->what.find("/nonexistent/program"), std::string::npos) << failed->what;
+  EXPECT_TRUE(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->killed_by_shim);
+  release_and_wait(attempt, nsad);
+}
+
+TEST(Shim, AnAttemptRunsOnce) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
+  ASSERT_TRUE(eventually([&] { return read_started(attempt.plan.attempt_folder).has_value(); }));
+  const auto again = start_shim(attempt.plan, {}, attempt.options);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kConflict);
+}
+
+TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
+  Attempt attempt(2);
+  use_shell(attempt, 0, "readlink /proc/self/fd/5; ls /proc/$PPID/fd -l; exec sleep 1000");
+  use_shell(attempt, 1, "ls /proc/self/fd | tr '\\n' ' '; exec sleep 1000");
+  UniqueFd store(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(store.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(store.get(), 8), 0);
+  socklen_t size = sizeof address;
+  ::getsockname(store.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  attempt.plan.store_port = ntohs(address.sin_port);
+  attempt.start(std::move(store));
+  Daemon nsad(attempt);
+  ASSERT_TRUE(eventually([&] { return attempt.log_text(0).find("socket:") == 0; }));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
+    return d.find<wire::RankStarted>(MessageType::kRankStarted, 0).has_value();
+  }));
+  const auto dial = [&] {
+    UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return ::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  };
+  EXPECT_EQ(dial(), 0);
+  // 0 to 4 and the listing's own: no store in rank 1.
+  ASSERT_TRUE(eventually([&] { return attempt.log_text(1).size() > 8; }));
+  EXPECT_EQ(attempt.log_text(1), "0 1 2 3 4 5 ") << "5 is the folder that ls reads";
+  // Rank 0 dies: nobody listens any more, so a client learns it at once.
+  const auto pid =
+      static_cast<pid_t>(nsad.find<wire::RankStarted>(MessageType::kRankStarted, 0)->pid);
+  ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
+  EXPECT_EQ(dial(), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+// In user mode: a "nsad" that only writes down that it was started, and with which process id.
+void restart_with(Attempt& attempt, const std::string& script) {
+  attempt.plan.restart_daemon = {
+      "/bin/sh", "-c", "echo $$ >> " + attempt.plan.attempt_folder + "/nsad-starts; " + script};
+}
+std::vector<std::string> starts(const Attempt& attempt) {
+  auto lines = split(read_file(attempt.folder() / "nsad-starts").value_or(""), '\n');
+  lines.pop_back(); // behind the last newline: nothing, or a line that is being written
+  return lines;
+}
+
+TEST(Shim, StartsNsadAgainWhenItVanishes) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  restart_with(attempt, "exec sleep 1000");
+  attempt.start();
+  {
+    Daemon nsad(attempt);
+    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
+  }
+  ASSERT_TRUE(eventually([&] { return !starts(attempt).empty(); }));
+  const pid_t started = std::stoi(starts(attempt).at(0));
+  const auto stat = proc::read_stat(started);
+  ASSERT_TRUE(stat);
+  EXPECT_NE(stat->parent, attempt.shim_pid()) << "the shim would sweep it away";
+  EXPECT_NE(stat->session, ::getsid(attempt.shim_pid()));
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 1; }));
+  ASSERT_TRUE(nsad.client().kill_ranks("test"));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
+  release_and_wait(attempt, nsad);
+  EXPECT_EQ(starts(attempt).size(), 1u);
+  EXPECT_EQ(state_of(started), 'S') << "nsad was swept away with the ranks";
+  ::kill(started, SIGKILL);
+}
+
+TEST(Shim, StartsNoSecondNsadWhileOneRuns) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  restart_with(attempt, "exec sleep 1000"); // never connects
+  attempt.start();
+  {
+    Daemon nsad(attempt);
+    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
+  }
+  ASSERT_TRUE(eventually([&] { return starts(attempt).size() == 1; }));
+  const pid_t first = std::stoi(starts(attempt).at(0));
+  // The next try comes a second later; it must find the first one alive.
+  EXPECT_FALSE(eventually([&] { return starts(attempt).size() > 1; }, 1500ms));
+  ::kill(first, SIGKILL);
+  EXPECT_TRUE(eventually([&] { return starts(attempt).size() == 2; }));
+  ::kill(std::stoi(starts(attempt).at(1)), SIGKILL);
+}
+
+TEST(Shim, LetsNsadGoThatSaidGoodbye) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  restart_with(attempt, "exit 0");
+  attempt.start();
+  {
+    Daemon nsad(attempt);
+    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
+    ASSERT_TRUE(nsad.client().say_goodbye());
+  }
+  EXPECT_FALSE(eventually([&] { return !starts(attempt).empty(); }, 700ms));
+}
+
+TEST(Shim, EndsAloneWhenNobodyReleasesIt) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=2"});
+  attempt.options.linger_seconds = 0.3;
+  attempt.start();
+  EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
+  EXPECT_TRUE(read_exit(attempt.plan.attempt_folder, 0));
+}
+
+TEST(Shim, PassesAShutdownOnAsAStopRequest) {
+  Attempt attempt(2);
+  for (Rank r : {0, 1})
+    attempt.fake(r, {"steps=100000", "step_ms=4"});
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until(
+      [](const Daemon& d) { return d.rank_messages(MessageType::kRankStep).size() > 3; }));
+  ASSERT_TRUE(proc::send_signal(attempt.shim().pidfd.get(), SIGTERM));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
+  EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->exit_code, 0);
+  EXPECT_EQ(nsad.rank_messages(MessageType::kRankCheckpoint).size(), 1u);
+}
+
+TEST(Shim, UsesACgroupWhereOneCanBeWritten) {
+  Attempt attempt;
+  const auto root = attempt.folder() / "cgroup";
+  std::filesystem::create_directories(root);
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("none", root.c_str(), "cgroup2", 0, nullptr) != 0)
+    GTEST_SKIP() << "no cgroup v2 can be mounted here (needs root)";
+  use_shell(attempt, 0, "setsid sleep 1000 & echo up; exec sleep 1000");
+  attempt.options.cgroup_root = root.string();
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(eventually([&] { return attempt.log_text(0) == "up\n"; }));
+  const auto started = read_started(attempt.plan.attempt_folder);
+  ASSERT_TRUE(started);
+  EXPECT_EQ(started->cgroup, (root / "nsa-abcde-1").string());
+  const auto members = read_file(started->cgroup + "/cgroup.procs");
+  ASSERT_TRUE(members);
+  EXPECT_EQ(std::count(members->begin(), members->end(), '\n'), 2) << *members;
+  ASSERT_TRUE(nsad.client().kill_ranks("test"));
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
+  release_and_wait(attempt, nsad);
+  EXPECT_FALSE(std::filesystem::exists(started->cgroup));
+  ::umount2(root.c_str(), MNT_DETACH);
+}
+
+TEST(Shim, StaysSmall) {
+  Attempt attempt(8);
+  for (Rank r = 0; r < 8; ++r)
+    attempt.fake(r, {"steps=100000", "step_ms=10"});
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until(
+      [](const Daemon& d) { return d.rank_messages(MessageType::kRankStep).size() > 400; }));
+  const uint64_t resident = proc::read_resident_bytes(attempt.shim_pid());
+  std::printf("shim of 8 ranks: %.2f MB resident\n", static_cast<double>(resident) / 1e6);
+  RecordProperty("resident_bytes", std::to_string(resident));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LE(resident, 3'000'000u);
+#endif
+}
+
+} // namespace
+} // namespace nsa::shim::test

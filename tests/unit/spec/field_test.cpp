@@ -1,0 +1,70 @@
+#include "common/spec/fields.h"
+
+#include <gtest/gtest.h>
+#include <set>
+
+namespace nsa::spec {
+namespace {
+
+TEST(Field, EveryKeyIsUniqueDocumentedAndInAKnownTable) {
+  RunSpec spec;
+  std::set<std::string_view> tables, keys;
+  for (const TableMeaning& table : run_tables())
+    tables.insert(table.name);
+  for (const Field& field : run_fields(spec)) {
+    EXPECT_TRUE(keys.insert(field.key).second) << field.key;
+    EXPECT_FALSE(field.meaning.empty()) << field.key;
+    const size_t dot = field.key.rfind('.');
+    EXPECT_TRUE(tables.count(dot == std::string_view::npos ? "" : field.key.substr(0, dot)))
+        << field.key;
+    EXPECT_LE(field.minimum, field.maximum) << field.key;
+  }
+}
+
+TEST(Field, EveryKeyHasAPlaceOfItsOwn) {
+  RunSpec spec;
+  std::set<const void*> places;
+  for (const Field& field : run_fields(spec))
+    EXPECT_TRUE(
+        places.insert(std::visit([](auto* at) -> const void* { return at; }, field.at)).second)
+        << field.key << " shares its place with another key";
+}
+
+TEST(Field, DefaultsPassTheirOwnChecksUnlessRequired) {
+  RunSpec spec;
+  for (const Field& field : run_fields(spec))
+    EXPECT_EQ(check(field).has_value(), field.required) << field.key;
+}
+
+TEST(Field, BoundsAreInclusiveUnlessSaid) {
+  int64_t whole = 1;
+  double rate = 0;
+  Field integer{.key = "a", .at = &whole, .minimum = 1, .maximum = 4, .meaning = ""};
+  EXPECT_FALSE(check(integer));
+  whole = 4;
+  EXPECT_FALSE(check(integer));
+  whole = 5;
+  EXPECT_EQ(check(integer)->what, "must be at most 4, not 5");
+  whole = 0;
+  EXPECT_EQ(check(integer)->what, "must be at least 1, not 0");
+  Field number{.key = "b", .at = &rate, .minimum = 0, .above_minimum = true, .meaning = ""};
+  EXPECT_EQ(check(number)->what, "must be above 0, not 0");
+  rate = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(check(number)->what, "must be a finite number");
+}
+
+TEST(Field, ChoicesNameTheNearest) {
+  std::string text = "cosin";
+  Field field{.key = "a", .at = &text, .choices = {{"cosine"}, {"linear"}}, .meaning = ""};
+  EXPECT_EQ(check(field)->next, "did you mean \"cosine\"?");
+}
+
+TEST(Field, NumbersKeepTheirTypeInToml) {
+  EXPECT_EQ(to_toml(10000.0), "10000.0");
+  EXPECT_EQ(to_toml(1e-6), "1e-06");
+  EXPECT_EQ(to_toml(Value(int64_t{3})), "3");
+  EXPECT_EQ(to_toml(Value(TextList{"a", "b\"c"})), "[\"a\", \"b\\\"c\"]");
+}
+
+} // namespace
+} // namespace nsa::spec

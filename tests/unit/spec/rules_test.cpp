@@ -1,0 +1,143 @@
+#include "tests/unit/spec/spec_testing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nsa::spec {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Case {
+  std::vector<std::string> overrides;
+  std::string key, what; // of the one problem; empty: fine
+};
+
+// So that a failure names the case.
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << testing::PrintToString(c.overrides) << " -> " << (c.key.empty() ? "fine" : c.key);
+}
+
+class Rule : public testing::TestWithParam<Case> {};
+
+TEST_P(Rule, Holds) {
+  const Case& c = GetParam();
+  const auto problems = problems_with(c.overrides);
+  if (c.key.empty()) {
+    EXPECT_THAT(formatted(problems), IsEmpty());
+    return;
+  }
+  ASSERT_EQ(problems.size(), 1u) << testing::PrintToString(formatted(problems));
+  EXPECT_EQ(problems[0].key, c.key);
+  EXPECT_THAT(problems[0].what, HasSubstr(c.what));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Rule,
+    testing::Values(
+        Case{{"model.kv_groups=5"}, "model.heads", "multiple of model.kv_groups"},
+        Case{{"model.head_dimension=63"}, "model.head_dimension", "must be even"},
+        Case{{"nsa.compression_stride=8"}, "", ""},
+        Case{{"nsa.compression_stride=20"}, "nsa.compression_stride", "must divide"},
+        Case{{"nsa.compression_block=40"}, "nsa.compression_block", "multiple"},
+        Case{{"nsa.selection_block=40", "train.sequence_length=2000"},
+             "nsa.selection_block",
+             "multiple"},
+        Case{{"nsa.compression_block=40", "model.attention=dense"}, "", ""},
+        Case{{"nsa.selected_blocks=2"}, "nsa.selected_blocks", "at least 3"},
+        Case{{"nsa.selection_block=16"}, "nsa.selection_block", "at least nsa.compression_block"},
+        Case{{"parallel.device=cuda", "parallel.ranks=9"}, "parallel.ranks", "at most 8"},
+        Case{{"nsa.branches=[]"}, "nsa.branches", "names no branch"},
+        Case{{"nsa.branches=selected,sliding"}, "nsa.branches", "without compressed"},
+        Case{{"nsa.branches=sliding,sliding"}, "nsa.branches", "twice"},
+        Case{{"nsa.branches=slidng"}, "nsa.branches", "not one of"},
+        Case{{"nsa.gate=head_sigmoid", "nsa.gate_temperature=2"},
+             "nsa.gate_temperature",
+             "no effect"},
+        Case{{"train.sequence_length=16", "nsa.branches=compressed"},
+             "train.sequence_length",
+             "at least nsa.compression_block"},
+        Case{{"train.sequence_length=2000"},
+             "train.sequence_length",
+             "multiple of nsa.selection_block"},
+        Case{{"train.sequence_length=2000", "nsa.branches=sliding"}, "", ""},
+        Case{{"train.global_batch=16", "train.micro_batch=4", "train.accumulate=2",
+              "parallel.ranks=2"},
+             "",
+             ""},
+        Case{{"train.global_batch=8", "train.micro_batch=4", "parallel.ranks=3"},
+             "train.global_batch",
+             "4 * 1 * 3 = 12, not 8"},
+        Case{{"train.warmup_steps=100"}, "", ""},
+        Case{{"train.warmup_steps=101"}, "train.warmup_steps", "must not exceed train.steps (100)"},
+        Case{{"precision.mode=sr"}, "precision.mode", "not built yet"},
+        Case{{"precision.mode=pure"}, "precision.mode", "are not built"},
+        Case{{"precision.mode=fp16"}, "precision.mode", "FP16 gradients"},
+        Case{{"precision.mode=fp32", "precision.compute=bf16"}, "precision.compute", "contradicts"},
+        Case{{"parallel.compress=bf16"}, "", ""}, Case{{"parallel.static_graph=true"}, "", ""},
+        Case{{"parallel.find_unused=true"}, "", ""},
+        Case{{"parallel.collective_timeout_seconds=320"},
+             "parallel.collective_timeout_seconds",
+             "320.0 s together"},
+        Case{{"parallel.collective_timeout_seconds=321"}, "", ""},
+        Case{{"hang.floor_seconds=301"}, "hang.floor_seconds", "must not exceed"},
+        Case{{"restart.delay_seconds=61"}, "restart.max_delay_seconds", "must not be below"},
+        Case{{"checkpoint.keep_every_steps=30", "checkpoint.interval_steps=20"},
+             "checkpoint.keep_every_steps",
+             "multiple of checkpoint.interval_steps (20)"},
+        Case{{"checkpoint.keep_every_steps=40", "checkpoint.interval_steps=20"}, "", ""},
+        Case{{"checkpoint.keep_every_steps=40"}, "checkpoint.keep_every_steps", "multiple"},
+        Case{{"inject.rank=1"}, "inject.rank", "below parallel.ranks (1)"},
+        Case{{"inject.step=101"}, "inject.step", "must not exceed"},
+        Case{{"inject.step=0"}, "inject.step", "count from 1"},
+        Case{{"inject.kind=skip_collective"}, "inject.kind", "at least 2 ranks"},
+        Case{{"inject.kind=skip_collective", "parallel.ranks=2"}, "", ""},
+        Case{{"run.pass_environment=HOME"}, "", ""},
+        Case{{"run.pass_environment=A=b"}, "run.pass_environment", "no name of a variable"},
+        Case{{"run.pass_environment=RANK"}, "run.pass_environment", "set by nsad"},
+        Case{{"run.pass_environment=NCCL_DEBUG"}, "run.pass_environment", "is a toggle"},
+        Case{{"run.pass_environment=NSA_USE_FA2"}, "run.pass_environment", "read by nothing"},
+        Case{{"toggles.attention.kernel=aten"}, "toggles.attention.kernel", "no toggle"},
+        Case{{"toggles.attention.kernels=flash"}, "toggles.attention.kernels", "not one of"},
+        Case{{"toggles.attention.kernels=fused", "parallel.device=cpu"},
+             "toggles.attention.kernels",
+             "need a GPU"}));
+
+TEST(Rules, ABadFieldIsReportedOnceAndNeverDividedBy) {
+  EXPECT_THAT(formatted(problems_with({"nsa.compression_stride=0", "model.kv_groups=0"})),
+              ElementsAre(HasSubstr("model.kv_groups: must be at least 1, not 0"),
+                          HasSubstr("nsa.compression_stride: must be at least 1, not 0")));
+}
+
+TEST(Rules, BatchHintNamesTheAccumulationThatFits) {
+  const auto problems =
+      problems_with({"train.global_batch=32", "train.micro_batch=4", "parallel.ranks=2"});
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].next, "train.accumulate = 4 would fit");
+}
+
+TEST(Rules, ValidateFindsTheSameWithoutPlaces) {
+  RunSpec spec;
+  spec.train.steps = 10;
+  spec.data.path = "x";
+  EXPECT_THAT(formatted(validate(spec)), IsEmpty());
+  spec.model.heads = 7;
+  const auto problems = validate(spec);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].key, "model.heads");
+  EXPECT_EQ(problems[0].line, 0);
+}
+
+TEST(Rules, WarningsNameTheInjectedFault) {
+  RunSpec spec;
+  spec.train.steps = 1000;
+  EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("checkpoint.interval_steps is 0")));
+  spec.checkpoint.interval_steps = 100;
+  spec.inject.kind = "spin";
+  EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("given a fault on purpose (spin)")));
+}
+
+} // namespace
+} // namespace nsa::spec

@@ -1,0 +1,93 @@
+#include "common/spec/toggles.h"
+
+#include "common/spec/fields.h"
+#include "common/spec/parse.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <set>
+
+namespace nsa::spec {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+TEST(Toggles, EveryRowIsWhole) {
+  std::set<std::string_view> names, variables;
+  for (const Toggle& toggle : toggle_registry()) {
+    EXPECT_TRUE(names.insert(toggle.name).second) << toggle.name;
+    EXPECT_FALSE(toggle.meaning.empty()) << toggle.name;
+    EXPECT_EQ(toggle.scope == "environment", !toggle.variable.empty()) << toggle.name;
+    if (!toggle.variable.empty()) {
+      EXPECT_TRUE(variables.insert(toggle.variable).second) << toggle.variable;
+    }
+    EXPECT_EQ(toggle.type == "enum", !toggle.choices.empty()) << toggle.name;
+    EXPECT_FALSE(check_toggle(std::string(toggle.name), std::string(toggle.default_value)))
+        << toggle.name;
+  }
+}
+
+TEST(Toggles, ResolveFillsDefaultsAndBecomesVariables) {
+  const auto resolved = resolve_toggles({{"nccl.nvls", "0"}, {"cuda.launch_blocking", "true"}});
+  ASSERT_TRUE(resolved) << resolved.error().what;
+  EXPECT_EQ(resolved->at("attention.kernels"), "aten");
+  EXPECT_EQ(resolved->size(), toggle_registry().size());
+  EXPECT_THAT(toggle_environment(*resolved),
+              ElementsAre(Pair("CUDA_LAUNCH_BLOCKING", "1"), Pair("NCCL_NVLS_ENABLE", "0")));
+}
+
+TEST(Toggles, EveryProblemInOneError) {
+  const auto resolved = resolve_toggles({{"nccl.nvl", "0"}, {"nccl.debug", "LOUD"}});
+  ASSERT_FALSE(resolved);
+  EXPECT_THAT(resolved.error().what, HasSubstr("did you mean nccl.nvls?"));
+  EXPECT_THAT(resolved.error().what, HasSubstr("\"LOUD\" is not one of"));
+}
+
+TEST(Toggles, VariablesAreTakenByTheirToggleName) {
+  EXPECT_EQ(check_toggle("NCCL_DEBUG", "INFO")->next, "write nccl.debug");
+}
+
+TEST(Toggles, WhatTheHostSetsPassesUnchanged) {
+  const auto toggles = host_toggles({{"NCCL_NVLS_ENABLE", "0"},
+                                     {"TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"},
+                                     {"NVSHMEM_DISABLE_NVLS", "1"},
+                                     {"NCCL_DEBUG", "INFO"}});
+  const auto resolved = resolve_toggles(toggles);
+  ASSERT_TRUE(resolved) << resolved.error().what;
+  EXPECT_THAT(toggle_environment(*resolved),
+              ElementsAre(Pair("NCCL_NVLS_ENABLE", "0"), Pair("NVSHMEM_DISABLE_NVLS", "1"),
+                          Pair("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")));
+}
+
+TEST(Predecessor, EveryRowNamesAKeyOfOursOrSaysWhyNot) {
+  RunSpec spec;
+  const FieldTable fields = run_fields(spec);
+  std::set<std::string_view> names;
+  for (const PredecessorFlag& flag : predecessor_flags()) {
+    EXPECT_TRUE(names.insert(flag.name).second) << flag.name;
+    EXPECT_FALSE(flag.why.empty()) << flag.name;
+    if (!flag.ours.empty()) {
+      const bool toggle = flag.ours.starts_with("toggles.");
+      EXPECT_TRUE(toggle ? find_toggle(flag.ours.substr(8)) != nullptr
+                         : find_field(fields, flag.ours) != nullptr)
+          << flag.name << " -> " << flag.ours;
+    }
+  }
+  EXPECT_GT(names.size(), 180u);
+}
+
+TEST(Predecessor, WhoStillSetsAVariableIsTold) {
+  const auto told = stray_variables({{"NSA_USE_SEL_MASK", "1"},
+                                     {"NSA_SOCKET", "/x"},
+                                     {"NSA_USE_SEL_MAKS", "1"},
+                                     {"PATH", "/bin"},
+                                     {"NCCL_BLOCKING_WAIT", "1"}});
+  EXPECT_THAT(told, ElementsAre(HasSubstr("NSA_USE_SEL_MAKS is set and nothing reads it (did you "
+                                          "mean NSA_USE_SEL_MASK"),
+                                HasSubstr("(use toggles.attention.kernels)")));
+}
+
+} // namespace
+} // namespace nsa::spec

@@ -1,0 +1,215 @@
+#include "daemon/store/open_database.h"
+#include "daemon/store/schema.h"
+#include "daemon/store/telemetry.h"
+#include "tests/unit/store/store_fixture.h"
+
+#include <chrono>
+
+namespace nsa::store {
+
+namespace {
+
+TEST_F(StoreTest, RowsComeBackAsWritten) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger) << ledger.error().what;
+  Batch batch;
+  batch.runs = {run_row("abcde")};
+  batch.progress = {progress_row("abcde", "running", true)};
+  AttemptRow attempt;
+  attempt.run = "abcde";
+  attempt.view.attempt = 1;
+  attempt.view.state = "live";
+  attempt.view.first_step = 40;
+  attempt.view.provenance = {{"build", "1"}};
+  attempt.token = "secret";
+  batch.attempts = {attempt};
+  batch.toggles = {{"abcde", {1, "attention.kernels", "auto", "aten", "default"}}};
+  wire::CheckpointView checkpoint;
+  checkpoint.run = "abcde";
+  checkpoint.step = 30;
+  checkpoint.state = "verified";
+  batch.checkpoints = {checkpoint};
+  batch.events = {event_row("abcde", "submitted"), event_row("abcde", "note", false)};
+  batch.shim_sequences = {{"abcde", 1, 17}};
+  ASSERT_TRUE(ledger->commit(batch));
+  EXPECT_EQ(batch.events[1].view.sequence, batch.events[0].view.sequence + 1);
+
+  const auto stored = ledger->run("abcde");
+  ASSERT_TRUE(stored && *stored);
+  EXPECT_EQ((*stored)->row.environment.at("HF_HOME"), "/x");
+  EXPECT_EQ((*stored)->row.spec.at("train").at("steps"), 10);
+  EXPECT_EQ((*stored)->progress.summary.state, "running");
+  EXPECT_EQ(ledger->attempts("abcde")->at(0).first_step, 40u);
+  EXPECT_EQ(*ledger->token("abcde", 1), "secret");
+  EXPECT_EQ(ledger->toggles("abcde")->at(0).effective, "aten");
+  EXPECT_EQ(ledger->checkpoints("abcde")->at(0).state, "verified");
+  EXPECT_EQ(*ledger->shim_sequence("abcde", 1), 17u);
+  EXPECT_EQ(ledger->replayable("abcde")->size(), 1u) << "notes are not replayed";
+  EXPECT_EQ(ledger->events("abcde", 0, 10)->size(), 2u);
+  EXPECT_EQ(ledger->events("abcde", 0, -1)->at(0).kind, "note");
+  EXPECT_EQ(*ledger->open_runs(), std::vector<RunId>{"abcde"});
+}
+
+TEST_F(StoreTest, AShimSequenceNeverGoesBack) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  Batch batch;
+  batch.runs = {run_row("abcde")};
+  AttemptRow attempt;
+  attempt.run = "abcde";
+  attempt.view.attempt = 1;
+  batch.attempts = {attempt};
+  batch.shim_sequences = {{"abcde", 1, 17}, {"abcde", 1, 9}};
+  ASSERT_TRUE(ledger->commit(batch));
+  EXPECT_EQ(*ledger->shim_sequence("abcde", 1), 17u);
+}
+
+TEST_F(StoreTest, ABatchIsWrittenWholeOrNotAtAll) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  Batch batch;
+  batch.events = {event_row("abcde", "submitted")};
+  batch.toggles = {{"nobod", {1, "x", "", "", ""}}}; // no such attempt: a foreign key fails
+  EXPECT_FALSE(ledger->commit(batch));
+  EXPECT_TRUE(ledger->events("", 0, 10)->empty());
+  Batch good;
+  good.events = {event_row("abcde", "submitted")};
+  EXPECT_TRUE(ledger->commit(good)) << "the connection is usable afterwards";
+}
+
+TEST_F(StoreTest, RunsAreFoundByIdPrefixNameAndLast) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  EXPECT_EQ(ledger->find("@last").error().code, ErrorCode::kNotFound);
+  Batch batch;
+  batch.runs = {run_row("abcde", 1), run_row("abxyz", 2)};
+  ASSERT_TRUE(ledger->commit(batch));
+  EXPECT_EQ(*ledger->find("abcde"), "abcde");
+  EXPECT_EQ(*ledger->find("abc"), "abcde");
+  EXPECT_EQ(*ledger->find("name-abcde"), "abcde");
+  EXPECT_EQ(*ledger->find("@last"), "abxyz");
+  EXPECT_EQ(ledger->find("ab").error().code, ErrorCode::kConflict);
+  EXPECT_EQ(ledger->find("zzz").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(ledger->find("%").error().code, ErrorCode::kNotFound) << "no pattern gets through";
+}
+
+TEST_F(StoreTest, RemovingARunRemovesAllOfIt) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  Batch batch;
+  batch.runs = {run_row("abcde"), run_row("bbbbb")};
+  batch.events = {event_row("abcde", "submitted"), event_row("bbbbb", "submitted")};
+  wire::CheckpointView checkpoint;
+  checkpoint.run = "abcde";
+  batch.checkpoints = {checkpoint};
+  ASSERT_TRUE(ledger->commit(batch));
+  ASSERT_TRUE(ledger->remove("abcde"));
+  EXPECT_FALSE(*ledger->run("abcde"));
+  EXPECT_TRUE(ledger->checkpoints("abcde")->empty());
+  EXPECT_EQ(ledger->events("", 0, 10)->size(), 1u);
+}
+
+TEST_F(StoreTest, TenThousandRunsAreListedAndFoundQuickly) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  std::mt19937_64 random(7);
+  Batch batch;
+  for (int i = 0; i < 10'000; ++i) {
+    const RunId id = make_run_id(random);
+    batch.runs.push_back(run_row(id, i));
+    batch.progress.push_back(progress_row(id, "completed", false));
+    batch.events.push_back(event_row(id, "submitted"));
+  }
+  const RunId last = batch.runs.back().id;
+  ASSERT_TRUE(ledger->commit(batch));
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(*ledger->find("@last"), last);
+  EXPECT_TRUE(*ledger->run(last));
+  EXPECT_EQ(ledger->events(last, 0, 10)->size(), 1u);
+  EXPECT_EQ(ledger->summaries(50)->size(), 50u);
+  EXPECT_TRUE(ledger->open_runs()->empty());
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(took, std::chrono::milliseconds(100)) << "a query scans the table";
+}
+
+TEST_F(StoreTest, ANewerSchemaIsRefused) {
+  {
+    ASSERT_TRUE(open());
+  }
+  {
+    auto raw = Database::open((folder_ / "ledger.db").string());
+    ASSERT_TRUE(raw && raw->execute("PRAGMA user_version = 999"));
+  }
+  const auto again = open();
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(again.error().what.find("999"), std::string::npos);
+}
+
+TEST_F(StoreTest, AnUpgradeBacksUpFirstAndAddsToWhatIsThere) {
+  const std::vector<EmbeddedFile> first = {{"0001_a.sql", "CREATE TABLE a (x INTEGER) STRICT;"}};
+  const std::vector<EmbeddedFile> both = {first[0],
+                                          {"0002_b.sql", "ALTER TABLE a ADD COLUMN y INTEGER;"}};
+  const std::string path = (folder_ / "x.db").string();
+  auto database = Database::open(path);
+  ASSERT_TRUE(database);
+  ASSERT_TRUE(migrate(*database, path, WallTime{1}, first));
+  ASSERT_TRUE(database->execute("INSERT INTO a VALUES (42)"));
+  const auto change = migrate(*database, path, WallTime{2}, both);
+  ASSERT_TRUE(change) << change.error().what;
+  EXPECT_EQ(*database->integer("SELECT x FROM a WHERE y IS NULL"), 42);
+  auto backup = Database::open(change->backup);
+  ASSERT_TRUE(backup);
+  EXPECT_EQ(*backup->integer("PRAGMA user_version"), 1);
+  EXPECT_EQ(*backup->integer("SELECT x FROM a"), 42);
+  const auto none = migrate(*database, path, WallTime{3}, both);
+  ASSERT_TRUE(none);
+  EXPECT_TRUE(none->backup.empty()) << "nothing to upgrade, nothing to back up";
+}
+
+TEST_F(StoreTest, AnEditedMigrationIsNoticed) {
+  const std::string path = (folder_ / "x.db").string();
+  auto database = Database::open(path);
+  ASSERT_TRUE(database);
+  ASSERT_TRUE(migrate(*database, path, WallTime{1}, {{"0001_a.sql", "CREATE TABLE a (x) ;"}}));
+  const auto edited =
+      migrate(*database, path, WallTime{1}, {{"0001_a.sql", "CREATE TABLE a (y) ;"}});
+  ASSERT_FALSE(edited);
+  EXPECT_EQ(edited.error().code, ErrorCode::kCorrupt);
+}
+
+TEST_F(StoreTest, AMigrationThatFailsLeavesNothingBehind) {
+  const std::string path = (folder_ / "x.db").string();
+  auto database = Database::open(path);
+  ASSERT_TRUE(database);
+  EXPECT_FALSE(migrate(*database, path, WallTime{1},
+                       {{"0001_a.sql", "CREATE TABLE a (x INTEGER) STRICT; nonsense;"}}));
+  EXPECT_EQ(*database->integer("SELECT count(*) FROM sqlite_schema WHERE name='a'"), 0);
+  EXPECT_EQ(*database->integer("PRAGMA user_version"), 0);
+}
+
+TEST_F(StoreTest, TelemetryIsWrittenBehindAndReadBack) {
+  {
+    auto telemetry = Telemetry::open(folder_);
+    ASSERT_TRUE(telemetry) << telemetry.error().what;
+    for (uint64_t step = 1; step <= 100; ++step) {
+      wire::RankStep s;
+      s.step = step;
+      s.loss = 1.0 / static_cast<double>(step);
+      telemetry->add("abcde", 1, s);
+    }
+    wire::RankStep again;
+    again.step = 100;
+    again.loss = 7;
+    telemetry->add("abcde", 2, again);
+  } // the destructor writes what is queued
+  const auto points = Telemetry::read_losses(folder_, "abcde", 10);
+  ASSERT_TRUE(points) << points.error().what;
+  ASSERT_EQ(points->size(), 10u);
+  EXPECT_EQ(points->front().step, 91u);
+  EXPECT_EQ(points->back().loss, 7) << "the newest attempt's value counts";
+}
+
+} // namespace
+
+} // namespace nsa::store

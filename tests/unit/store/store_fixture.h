@@ -1,0 +1,58 @@
+// A ledger in a temporary folder, and rows to put in it.
+#pragma once
+
+#include "daemon/store/ledger.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <string>
+
+namespace nsa::store {
+
+class StoreTest : public testing::Test {
+protected:
+  StoreTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "nsa-store-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~StoreTest() override { std::filesystem::remove_all(folder_); }
+
+  Result<Ledger> open(uint64_t reserve = 1 << 20) {
+    return Ledger::open({folder_, reserve}, WallTime{1'000});
+  }
+
+  static RunRow run_row(const RunId& id, int64_t at = 5) {
+    RunRow r;
+    r.id = id;
+    r.name = "name-" + id;
+    r.user = "ann";
+    r.submitted_at = at;
+    r.spec = {{"train", {{"steps", 10}}}};
+    r.environment = {{"HF_HOME", "/x"}};
+    r.overrides = {"train.steps=10"};
+    return r;
+  }
+  static RunProgressRow progress_row(const RunId& id, const std::string& state, bool open) {
+    RunProgressRow p;
+    p.summary.id = id;
+    p.summary.name = "name-" + id;
+    p.summary.state = state;
+    p.open = open;
+    return p;
+  }
+  static EventRow event_row(const RunId& id, const std::string& kind, bool replay = true) {
+    EventRow e;
+    e.view.run = id;
+    e.view.kind = kind;
+    e.view.severity = "info";
+    e.view.text = "a text";
+    e.view.detail = {{"rank", 1}};
+    e.replay = replay;
+    return e;
+  }
+
+  std::filesystem::path folder_;
+};
+
+} // namespace nsa::store

@@ -1,0 +1,329 @@
+// Masters, gradients and updates on a few tensors, held against plain loops in double.
+#include "worker/train/gradient_reducer.h"
+#include "worker/train/optimizer.h"
+#include "worker/train/state_io.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <arpa/inet.h>
+#include <cmath>
+#include <netinet/in.h>
+#include <thread>
+
+namespace nsa::train {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// Three parameters, each of another shape; the last one is a gain without weight decay.
+std::vector<Parameter> make_parameters(at::ScalarType type) {
+  at::manual_seed(5);
+  std::vector<Parameter> parameters;
+  const std::vector<std::vector<int64_t>> shapes = {{8, 3}, {5}, {17}};
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const at::Tensor initial = at::randn(shapes[i]);
+    at::Tensor leaf = at::empty(shapes[i], type).set_requires_grad(true);
+    parameters.push_back({"p" + std::to_string(i), leaf, initial, i != 2});
+  }
+  return parameters;
+}
+
+spec::TrainSection section() {
+  spec::TrainSection t;
+  t.steps = 100;
+  t.gradient_clip = 1.0;
+  t.weight_decay = 0.1;
+  return t;
+}
+
+PhaseClock make_clock() {
+  return PhaseClock(std::move(*progress::Page::create(0, 1)));
+}
+
+// One rank's training world.
+struct World {
+  explicit World(at::ScalarType type, ReducerOptions options = {},
+                 std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16)
+      : state(make_parameters(type), bucket_bytes, 4), clock(make_clock()),
+        collectives(given ? std::move(given) : comm::make_single_rank_collectives()),
+        reducer(state, *collectives, clock, options) {}
+  FlatState state;
+  PhaseClock clock;
+  std::unique_ptr<comm::Collectives> collectives;
+  GradientReducer reducer;
+};
+
+// A loss whose gradient with respect to parameter i is `scale` * weights[i].
+at::Tensor linear_loss(const FlatState& state, const std::vector<at::Tensor>& weights, double scale,
+                       size_t use = 3) {
+  at::Tensor loss = at::zeros({});
+  for (size_t i = 0; i < use; ++i)
+    loss = loss + (state.tensor(i).to(at::kFloat) * weights[i]).sum() * scale;
+  return loss;
+}
+
+std::vector<at::Tensor> some_weights(unsigned seed) {
+  at::manual_seed(seed);
+  return {at::randn({8, 3}), at::randn({5}), at::randn({17})};
+}
+
+TEST(FlatState, ParametersBecomeViewsOfOneBuffer) {
+  const auto parameters = make_parameters(at::kFloat);
+  FlatState state(parameters, 1 << 20, 4);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(at::equal(state.tensor(i).detach(), parameters[i].initial));
+  state.masters.fill_(7.0);
+  EXPECT_EQ(state.tensor(0)[0][0].item<float>(), 7.0f) << "in FP32 masters are the weights";
+  FlatState half(make_parameters(at::kBFloat16), 1 << 20, 4);
+  half.masters.fill_(1.00390625 + 1e-4); // between two BF16 values
+  half.publish_masters();
+  EXPECT_EQ(half.tensor(0)[0][0].item<float>(), 1.0078125f);
+  EXPECT_EQ(half.tensor(0).scalar_type(), at::kBFloat16);
+}
+
+TEST(GradientReducer, AccumulatesOverMicroStepsInFp32) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    World w(type);
+    w.reducer.begin_step(1);
+    at::Tensor expected = at::zeros({8, 3});
+    for (int m = 0; m < 4; ++m) {
+      const auto weights = some_weights(unsigned(m));
+      w.reducer.begin_micro_step(m == 3);
+      linear_loss(w.state, weights, 0.25).backward();
+      // What backward hands over has the parameter's type; from there on the sum is FP32.
+      expected += (weights[0] * 0.25).to(type).to(at::kFloat);
+    }
+    ASSERT_TRUE(w.reducer.finish_step());
+    EXPECT_TRUE(at::allclose(w.state.slice(w.state.gradients, 0), expected, 1e-6, 1e-7));
+    w.reducer.begin_step(2);
+    EXPECT_EQ(w.state.gradients.abs().max().item<float>(), 0.0f);
+  }
+}
+
+TEST(GradientReducer, MissingGradientsAreAnErrorUnlessAllowed) {
+  const auto weights = some_weights(1);
+  World strict(at::kFloat);
+  strict.reducer.begin_step(1);
+  strict.reducer.begin_micro_step(true);
+  linear_loss(strict.state, weights, 1.0, 2).backward();
+  try {
+    (void)strict.reducer.finish_step();
+    FAIL() << "p2 has no gradient";
+  } catch (const std::runtime_error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("p2"));
+    EXPECT_THAT(e.what(), HasSubstr("find_unused"));
+  }
+  World lenient(at::kFloat, {.find_unused = true});
+  lenient.reducer.begin_step(1);
+  lenient.reducer.begin_micro_step(true);
+  linear_loss(lenient.state, weights, 1.0, 2).backward();
+  ASSERT_TRUE(lenient.reducer.finish_step());
+  EXPECT_EQ(lenient.state.slice(lenient.state.gradients, 2).abs().max().item<float>(), 0.0f);
+}
+
+TEST(GradientReducer, StaticGraphHoldsTheFirstStepsSet) {
+  const auto weights = some_weights(1);
+  World w(at::kFloat, {.static_graph = true});
+  for (uint64_t step = 1; step <= 2; ++step) {
+    w.reducer.begin_step(step);
+    w.reducer.begin_micro_step(true);
+    linear_loss(w.state, weights, 1.0, 2).backward();
+    ASSERT_TRUE(w.reducer.finish_step());
+  }
+  w.reducer.begin_step(3);
+  w.reducer.begin_micro_step(true);
+  EXPECT_THROW(linear_loss(w.state, weights, 1.0, 3).backward(), std::runtime_error);
+}
+
+// AdamW as in the paper's algorithm 2, in double.
+struct ReferenceAdamW {
+  std::vector<double> w, m, v;
+  int t = 0;
+  void step(const std::vector<double>& g, const spec::TrainSection& s, double rate, double clip,
+            double decay) {
+    ++t;
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double gi = g[i] * clip;
+      m[i] = s.beta1 * m[i] + (1 - s.beta1) * gi;
+      v[i] = s.beta2 * v[i] + (1 - s.beta2) * gi * gi;
+      const double mh = m[i] / (1 - std::pow(s.beta1, t)), vh = v[i] / (1 - std::pow(s.beta2, t));
+      w[i] -= rate * decay * w[i];
+      w[i] -= rate * mh / (std::sqrt(vh) + s.epsilon);
+    }
+  }
+};
+
+std::vector<double> to_vector(const at::Tensor& t) {
+  const at::Tensor d = t.detach().to(at::kDouble).contiguous().reshape({-1});
+  return {d.data_ptr<double>(), d.data_ptr<double>() + d.numel()};
+}
+
+TEST(Optimizer, IsAdamWWithClippingAndNoDecayOnGains) {
+  World w(at::kFloat);
+  const spec::TrainSection train = section();
+  Optimizer optimizer(w.state, train);
+  std::vector<ReferenceAdamW> reference(3);
+  for (size_t i = 0; i < 3; ++i) {
+    reference[i].w = to_vector(w.state.slice(w.state.masters, i));
+    reference[i].m.assign(reference[i].w.size(), 0);
+    reference[i].v = reference[i].m;
+  }
+  for (int step = 1; step <= 20; ++step) {
+    const auto weights = some_weights(unsigned(step));
+    const double scale = step % 2 == 0 ? 1.0 : 0.01; // above and below the clip limit
+    w.reducer.begin_step(uint64_t(step));
+    w.reducer.begin_micro_step(true);
+    linear_loss(w.state, weights, scale).backward();
+    ASSERT_TRUE(w.reducer.finish_step());
+    double norm = 0;
+    for (const auto& t : weights)
+      for (const double g : to_vector(t))
+        norm += g * g * scale * scale;
+    norm = std::sqrt(norm);
+    const double rate = 1e-2 / step;
+    const at::Tensor reported = optimizer.step(rate, at::ones({}));
+    EXPECT_NEAR(reported.item<double>(), norm, 1e-5 * norm);
+    const double clip = norm > 1.0 ? 1.0 / norm : 1.0;
+    for (size_t i = 0; i < 3; ++i) {
+      auto g = to_vector(weights[i]);
+      for (double& x : g)
+        x *= scale;
+      reference[i].step(g, train, rate, clip, i == 2 ? 0.0 : train.weight_decay);
+      const auto actual = to_vector(w.state.slice(w.state.masters, i));
+      for (size_t k = 0; k < actual.size(); ++k)
+        ASSERT_NEAR(actual[k], reference[i].w[k], 2e-6) << "parameter " << i << " step " << step;
+    }
+  }
+  EXPECT_EQ(w.state.updates.item<float>(), 20.0f);
+}
+
+TEST(Optimizer, NonFiniteGradientOrLossChangesNothing) {
+  World w(at::kBFloat16);
+  Optimizer optimizer(w.state, section());
+  const at::Tensor masters = w.state.masters.clone();
+  auto one_step = [&](double factor, double loss) {
+    w.reducer.begin_step(1);
+    w.reducer.begin_micro_step(true);
+    linear_loss(w.state, some_weights(3), factor).backward();
+    EXPECT_TRUE(w.reducer.finish_step());
+    return optimizer.step(1e-2, at::full({}, loss));
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(std::isfinite(one_step(kNan, 1.0).item<double>()));
+  EXPECT_TRUE(std::isfinite(one_step(1.0, kNan).item<double>()));
+  EXPECT_TRUE(at::equal(w.state.masters, masters));
+  EXPECT_EQ(w.state.first_moments.abs().max().item<float>(), 0.0f);
+  EXPECT_EQ(w.state.updates.item<float>(), 0.0f);
+  one_step(1.0, 1.0);
+  EXPECT_FALSE(at::equal(w.state.masters, masters));
+  EXPECT_EQ(w.state.updates.item<float>(), 1.0f);
+}
+
+int bound_port(int& fd) {
+  fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(fd, 16), 0);
+  socklen_t size = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
+// Two ranks with half the batch each end where one rank with all of it ends.
+TEST(GradientReducer, RanksTogetherEqualOneRank) {
+  World alone(at::kFloat);
+  Optimizer alone_optimizer(alone.state, section());
+  for (int step = 1; step <= 5; ++step) {
+    alone.reducer.begin_step(uint64_t(step));
+    for (int part = 0; part < 2; ++part) {
+      alone.reducer.begin_micro_step(part == 1);
+      linear_loss(alone.state, some_weights(unsigned(10 * step + part)), 0.5).backward();
+    }
+    ASSERT_TRUE(alone.reducer.finish_step());
+    alone_optimizer.step(1e-2, at::ones({}));
+  }
+  for (const std::string compress : {"off", "bf16"}) {
+    int fd = -1;
+    const int port = bound_port(fd);
+    std::vector<at::Tensor> results(2);
+    std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
+    std::vector<std::thread> ranks;
+    for (Rank r = 0; r < 2; ++r)
+      ranks.emplace_back([&, r] {
+        auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 20s}, 20s);
+        ASSERT_TRUE(collectives);
+        ReducerOptions options;
+        if (compress == "bf16") options.compress = at::kBFloat16;
+        std::unique_ptr<World> w;
+        {
+          const std::lock_guard lock(seed_mutex);
+          w = std::make_unique<World>(at::kFloat, options, std::move(*collectives));
+        }
+        EXPECT_EQ(w->state.plan().buckets.size(), 3u);
+        Optimizer optimizer(w->state, section());
+        for (int step = 1; step <= 5; ++step) {
+          std::vector<at::Tensor> weights;
+          {
+            const std::lock_guard lock(seed_mutex);
+            weights = some_weights(unsigned(10 * step + r));
+          }
+          w->reducer.begin_step(uint64_t(step));
+          w->reducer.begin_micro_step(true);
+          linear_loss(w->state, weights, 0.5).backward();
+          w->state.tail().fill_(r + 1.0);
+          ASSERT_TRUE(w->reducer.finish_step());
+          EXPECT_EQ(w->state.tail()[3].item<float>(), 3.0f) << "the tail is summed too";
+          optimizer.step(1e-2, at::ones({}));
+        }
+        results[size_t(r)] = w->state.masters.clone();
+      });
+    for (auto& t : ranks)
+      t.join();
+    EXPECT_TRUE(at::equal(results[0], results[1])) << "all ranks have the same bits";
+    EXPECT_TRUE(at::allclose(results[0], alone.state.masters, compress == "off" ? 1e-6 : 2e-2,
+                             compress == "off" ? 1e-7 : 1e-3))
+        << compress;
+  }
+}
+
+TEST(StateIo, RoundTripsBitForBitIntoAnotherLayout) {
+  std::string folder = (fs::temp_directory_path() / "nsa-state-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  World w(at::kBFloat16, {}, nullptr, 16);
+  Optimizer optimizer(w.state, section());
+  for (int step = 1; step <= 3; ++step) {
+    w.reducer.begin_step(uint64_t(step));
+    w.reducer.begin_micro_step(true);
+    linear_loss(w.state, some_weights(unsigned(step)), 1.0).backward();
+    ASSERT_TRUE(w.reducer.finish_step());
+    optimizer.step(1e-2, at::ones({}));
+  }
+  auto runtime = runtime::make_cpu_runtime({});
+  SnapshotMaker maker(w.state, **runtime);
+  for (const auto& file : maker.copy({.non_finite_streak = 4}))
+    ASSERT_TRUE(
+        checkpoint::write_safetensors(fs::path(folder) / file.name, file.tensors, file.metadata));
+  World other(at::kBFloat16, {}, nullptr, 1 << 20); // one bucket instead of three
+  auto counters = load_state(folder, other.state);
+  ASSERT_TRUE(counters) << counters.error().what;
+  EXPECT_EQ(counters->non_finite_streak, 4);
+  EXPECT_EQ(other.state.updates.item<float>(), 3.0f);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(w.state.tensor(i), other.state.tensor(i)));
+    for (auto member : {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
+      EXPECT_TRUE(
+          at::equal(w.state.slice(w.state.*member, i), other.state.slice(other.state.*member, i)));
+  }
+  fs::remove(fs::path(folder) / "optimizer.safetensors");
+  EXPECT_FALSE(load_state(folder, other.state));
+  fs::remove_all(folder);
+}
+
+} // namespace
+} // namespace nsa::train

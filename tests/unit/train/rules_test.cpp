@@ -1,0 +1,231 @@
+// What training decides apart from tensors: schedule, buckets, faults, the non-finite rule.
+#include "tests/support/temporary_folder.h"
+#include "worker/train/bucket_plan.h"
+#include "worker/train/injection.h"
+#include "worker/train/metrics_log.h"
+#include "worker/train/non_finite.h"
+#include "worker/train/phase_clock.h"
+#include "worker/train/schedule.h"
+#include "worker/train/tensorboard_sink.h"
+
+#include "common/base/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace nsa::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+spec::TrainSection section(const std::string& schedule) {
+  spec::TrainSection t;
+  t.steps = 100;
+  t.warmup_steps = 10;
+  t.learning_rate = 1e-3;
+  t.final_learning_rate_ratio = 0.1;
+  t.schedule = schedule;
+  return t;
+}
+
+TEST(Schedule, WarmUpThenDown) {
+  for (const char* name : {"cosine", "linear"}) {
+    const auto t = section(name);
+    EXPECT_DOUBLE_EQ(learning_rate(t, 1), 1e-4) << "the first step already trains";
+    EXPECT_DOUBLE_EQ(learning_rate(t, 10), 1e-3);
+    EXPECT_NEAR(learning_rate(t, 55), 1e-3 * (0.1 + 0.9 * 0.5), 1e-15) << "half-way down";
+    EXPECT_NEAR(learning_rate(t, 100), 1e-4, 1e-15);
+    for (uint64_t s = 11; s <= 100; ++s)
+      EXPECT_LT(learning_rate(t, s), learning_rate(t, s - 1));
+  }
+  EXPECT_DOUBLE_EQ(learning_rate(section("constant"), 100), 1e-3);
+  EXPECT_NE(learning_rate(section("cosine"), 30), learning_rate(section("linear"), 30));
+}
+
+TEST(Schedule, WithoutWarmUpStartsAtTheTop) {
+  auto t = section("cosine");
+  t.warmup_steps = 0;
+  EXPECT_NEAR(learning_rate(t, 1), 1e-3, 1e-6);
+  t.steps = 1;
+  EXPECT_TRUE(std::isfinite(learning_rate(t, 1)));
+}
+
+TEST(BucketPlan, CoversEveryParameterOnceInReverse) {
+  const std::vector<size_t> counts = {1000, 3, 17, 4096, 1, 64};
+  const BucketPlan plan = plan_buckets(counts, 4096 * sizeof(float), 4);
+  size_t expected = 0;
+  for (size_t i = counts.size(); i-- > 0;) {
+    EXPECT_EQ(plan.slots[i].offset, expected);
+    EXPECT_EQ(plan.slots[i].count, counts[i]);
+    EXPECT_EQ(plan.slots[i].offset % kSlotAlignment, 0u);
+    expected += (counts[i] + 15) / 16 * 16;
+    const auto& bucket = plan.buckets[plan.slots[i].bucket];
+    EXPECT_GE(plan.slots[i].offset, bucket.begin);
+    EXPECT_LE(plan.slots[i].offset + counts[i], bucket.end);
+  }
+  EXPECT_EQ(plan.parameter_elements, expected);
+  EXPECT_EQ(plan.tail_begin, expected);
+  // Buckets tile the gradient buffer, and the tail rides with the last.
+  size_t at = 0, parameters = 0;
+  for (const auto& bucket : plan.buckets) {
+    EXPECT_EQ(bucket.begin, at);
+    at = bucket.end;
+    parameters += bucket.parameters;
+  }
+  EXPECT_EQ(at, plan.gradient_elements);
+  EXPECT_EQ(plan.gradient_elements, expected + 16);
+  EXPECT_EQ(parameters, counts.size());
+  EXPECT_EQ(plan.buckets.size(), 2u);
+}
+
+TEST(BucketPlan, OneBigBucketOrOneEach) {
+  EXPECT_EQ(plan_buckets({10, 10, 10}, size_t{1} << 30, 2).buckets.size(), 1u);
+  EXPECT_EQ(plan_buckets({10, 10, 10}, 1, 2).buckets.size(), 3u);
+}
+
+TEST(Injection, SameDrawEverywhereAndInRange) {
+  spec::InjectSection inject;
+  inject.kind = "random";
+  std::set<std::string_view> kinds;
+  std::set<Rank> ranks;
+  for (inject.seed = 0; inject.seed < 200; ++inject.seed) {
+    const auto a = **plan_injection(inject, 400, 3, 1);
+    const auto b = **plan_injection(inject, 400, 3, 1);
+    EXPECT_EQ(a.step, b.step);
+    EXPECT_EQ(a.rank, b.rank);
+    EXPECT_EQ(a.fault, b.fault);
+    EXPECT_GE(a.step, 101u);
+    EXPECT_LE(a.step, 200u);
+    kinds.insert(fault_name(a.fault));
+    ranks.insert(a.rank);
+  }
+  EXPECT_THAT(kinds, ::testing::UnorderedElementsAre("stop_signal", "mutex_deadlock", "spin",
+                                                     "skip_collective", "data_stall"));
+  EXPECT_EQ(ranks.size(), 3u);
+}
+
+TEST(Injection, OnlyInItsAttemptAndOnlyWhatCanHappen) {
+  spec::InjectSection inject;
+  EXPECT_FALSE(*plan_injection(inject, 100, 2, 1)) << "none";
+  inject.kind = "spin";
+  inject.rank = 1;
+  inject.step = 7;
+  EXPECT_EQ((*plan_injection(inject, 100, 2, 1))->step, 7u);
+  EXPECT_FALSE(*plan_injection(inject, 100, 2, 2)) << "the restarted attempt runs clean";
+  inject.rank = 2;
+  EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
+  inject.rank = 0;
+  inject.kind = "skip_collective";
+  EXPECT_FALSE(plan_injection(inject, 100, 1, 1));
+  inject.kind = "unknown";
+  EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
+  inject.kind = "random";
+  inject.step = -1;
+  for (inject.seed = 0; inject.seed < 50; ++inject.seed) {
+    EXPECT_NE((*plan_injection(inject, 100, 1, 1))->fault, Fault::kSkipCollective);
+    EXPECT_GE((*plan_injection(inject, 2, 1, 1))->step, 1u);
+  }
+}
+
+TEST(Injection, IsWrittenDown) {
+  std::string folder = (fs::temp_directory_path() / "nsa-inject-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ASSERT_TRUE(record_injection(folder, {Fault::kSpin, 1, 42}));
+  EXPECT_EQ(*read_file(fs::path(folder) / "injected.json"),
+            "{\"rank\":1,\"step\":42,\"kind\":\"spin\"}\n");
+  fs::remove_all(folder);
+}
+
+TEST(NonFinite, ActsByRuleAndStopsPastTheLimit) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  auto t = section("cosine");
+  t.non_finite = "skip";
+  t.non_finite_limit = 2;
+  NonFiniteRule rule(t);
+  EXPECT_EQ(rule.observe(2.0, 1.0), NonFiniteAction::kNone);
+  EXPECT_EQ(rule.observe(kNan, 1.0), NonFiniteAction::kSkip);
+  EXPECT_EQ(rule.what(), "loss");
+  EXPECT_EQ(rule.observe(2.0, std::numeric_limits<double>::infinity()), NonFiniteAction::kSkip);
+  EXPECT_EQ(rule.what(), "gradient");
+  EXPECT_EQ(rule.observe(2.0, 1.0), NonFiniteAction::kNone) << "a finite step ends the streak";
+  EXPECT_EQ(rule.observe(kNan, kNan), NonFiniteAction::kSkip);
+  EXPECT_EQ(rule.observe(kNan, kNan), NonFiniteAction::kSkip);
+  EXPECT_EQ(rule.observe(kNan, kNan), NonFiniteAction::kStop);
+  EXPECT_EQ(rule.total(), 5);
+  t.non_finite = "roll_back";
+  EXPECT_EQ(NonFiniteRule(t).observe(kNan, 1), NonFiniteAction::kRollBack);
+  EXPECT_EQ(NonFiniteRule(t, 2).observe(kNan, 1), NonFiniteAction::kStop)
+      << "the streak survives a restart";
+  t.non_finite = "stop";
+  EXPECT_EQ(NonFiniteRule(t).observe(kNan, 1), NonFiniteAction::kStop);
+}
+
+TEST(PhaseClock, PageAndSecondsComeFromTheSameCalls) {
+  auto page = progress::Page::create(0, 1);
+  auto view = progress::Page::open(UniqueFd(::dup(page->fd())), false);
+  PhaseClock clock(std::move(*page));
+  clock.begin_step(3, 100);
+  clock.enter(progress::Phase::kForward, 1);
+  EXPECT_EQ(view->read_host()->phase, progress::Phase::kForward);
+  EXPECT_EQ(view->read_host()->micro_step, 1u);
+  clock.enter(progress::Phase::kBackward, 1);
+  clock.count_collective();
+  EXPECT_EQ(view->read_host()->collective_sequence, 1u);
+  const auto seconds = clock.take_seconds();
+  EXPECT_GT(seconds.at("forward"), 0.0);
+  EXPECT_TRUE(clock.take_seconds().count("forward") == 0);
+}
+
+TEST(MetricsLog, LinesAreKeyedByAttemptAndStep) {
+  std::string folder = (fs::temp_directory_path() / "nsa-metrics-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const fs::path path = fs::path(folder) / "metrics.jsonl";
+  for (AttemptNumber attempt : {1, 2}) {
+    auto log = MetricsLog::open(path, attempt);
+    wire::RankStep step;
+    step.step = 5;
+    step.loss = attempt == 2 ? std::numeric_limits<double>::quiet_NaN() : 2.5;
+    (*log)->step(step);
+  }
+  const std::string text = *read_file(path);
+  const auto first = nlohmann::json::parse(text.substr(0, text.find('\n')));
+  const auto second = nlohmann::json::parse(text.substr(text.find('\n') + 1));
+  EXPECT_EQ(first["kind"], "step");
+  EXPECT_EQ(first["loss"], 2.5);
+  EXPECT_EQ(second["attempt"], 2);
+  EXPECT_TRUE(second["loss"].is_null());
+  fs::remove_all(folder);
+}
+
+TEST(MetricsLog, ATornLastLineStaysAlone) {
+  const test::TemporaryFolder folder;
+  const fs::path path = folder.write("metrics.jsonl", "{\"step\": 1}\n{\"ste");
+  (*MetricsLog::open(path, 2))->step({});
+  const std::string text = *read_file(path);
+  EXPECT_TRUE(text.starts_with("{\"step\": 1}\n{\"ste\n{"));
+  EXPECT_NO_THROW(nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2))));
+}
+
+TEST(TensorBoardSink, WritesWhatItIsGiven) {
+  const test::TemporaryFolder folder;
+  auto writer = telemetry::TensorBoardWriter::open(folder.path(), 1, 0);
+  ASSERT_TRUE(writer);
+  const fs::path path = writer->path();
+  const auto empty = fs::file_size(path);
+  TensorBoardSink sink(std::move(*writer));
+  sink.step({});
+  const auto with_step = fs::file_size(path);
+  sink.evaluation({});
+  const auto with_evaluation = fs::file_size(path);
+  sink.non_finite({});
+  EXPECT_LT(empty, with_step);
+  EXPECT_LT(with_step, with_evaluation);
+  EXPECT_LT(with_evaluation, fs::file_size(path));
+}
+
+} // namespace
+} // namespace nsa::train

@@ -1,0 +1,98 @@
+#include "common/wire/frame.h"
+#include "common/wire/launch_plan.h"
+#include "common/wire/messages.h"
+
+#include <gtest/gtest.h>
+#include <random>
+
+namespace nsa::wire {
+namespace {
+
+TEST(Frame, SurvivesEveryCutOfTheStream) {
+  const Frame first{3, 1, "hello"}, second{200, 0, std::string(70'000, 'x')};
+  const std::string bytes = encode_frame(first).value() + encode_frame(second).value();
+  for (const size_t piece : {size_t{1}, size_t{7}, size_t{4096}, bytes.size()}) {
+    FrameDecoder decoder;
+    std::vector<Frame> got;
+    for (size_t at = 0; at < bytes.size(); at += piece) {
+      decoder.feed(std::string_view(bytes).substr(at, piece));
+      while (auto frame = decoder.next().value())
+        got.push_back(*frame);
+    }
+    ASSERT_EQ(got.size(), 2u);
+    EXPECT_EQ(got[0], first);
+    EXPECT_EQ(got[1], second);
+    EXPECT_EQ(decoder.buffered(), 0u);
+  }
+}
+
+TEST(Frame, EveryFlippedBitIsFoundOrHarmless) {
+  const Frame frame{9, 5, "{\"a\":1}"};
+  const std::string bytes = encode_frame(frame).value();
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    std::string broken = bytes;
+    broken[bit / 8] = static_cast<char>(broken[bit / 8] ^ (1 << (bit % 8)));
+    FrameDecoder decoder;
+    decoder.feed(broken);
+    const auto got = decoder.next();
+    // A longer length waits for bytes that never come; nothing false is ever delivered.
+    EXPECT_TRUE(!got.has_value() || !got->has_value()) << "bit " << bit;
+  }
+}
+
+TEST(Frame, StaysBrokenAndRefusesHugeBodies) {
+  FrameDecoder decoder;
+  decoder.feed("this is not a frame stream");
+  EXPECT_EQ(decoder.next().error().code, ErrorCode::kCorrupt);
+  decoder.feed(encode_frame({1, 0, ""}).value());
+  EXPECT_FALSE(decoder.next());
+  EXPECT_FALSE(encode_frame({1, 0, std::string(kMaxBodyBytes + 1, 'x')}));
+}
+
+TEST(Frame, RandomBytesNeverCrashAndNeverDeliver) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    std::string bytes(random() % 200, '\0');
+    for (char& c : bytes)
+      c = static_cast<char>(random());
+    if (round % 2 == 0) bytes.insert(0, "nsaf\x01");
+    FrameDecoder decoder;
+    decoder.feed(bytes);
+    const auto got = decoder.next();
+    EXPECT_TRUE(!got || !*got);
+  }
+}
+
+TEST(Messages, RoundTripWithSequenceAndInvalidUtf8) {
+  RankError error{2, 3, "bad byte \xff in data", "fix it", 1};
+  const std::string bytes = encode(MessageType::kRankError, error, 42).value();
+  FrameDecoder decoder;
+  decoder.feed(bytes);
+  const Message message = decode_message(decoder.next().value().value()).value();
+  EXPECT_EQ(message.type, MessageType::kRankError);
+  EXPECT_EQ(message.sequence, 42u);
+  const RankError got = body_as<RankError>(message.body).value();
+  EXPECT_EQ(got.rank, 2);
+  EXPECT_EQ(got.blamed_peer, 1);
+  EXPECT_EQ(got.next, "fix it");
+}
+
+TEST(Messages, WrongShapesAreErrorsNotExceptions) {
+  EXPECT_FALSE(decode_message({1, 0, "[]"}));
+  EXPECT_FALSE(decode_message({1, 0, "{"}));
+  EXPECT_FALSE(decode_message({1, 0, "{\"body\":{},\"seq\":\"x\"}"}));
+  EXPECT_FALSE(body_as<RankStep>(nlohmann::json{{"step", "seven"}}));
+  EXPECT_EQ(body_as<RankStep>(nlohmann::json{{"step", 7}, {"from_the_future", 1}})->step, 7u);
+}
+
+TEST(LaunchPlan, RoundTrips) {
+  LaunchPlan plan;
+  plan.run_id = "abcde";
+  plan.ranks.push_back({1, {"/bin/x", "--rank", "1"}, {{"RANK", "1"}}, "/tmp", "/tmp/l"});
+  const auto back = nlohmann::json(plan).get<LaunchPlan>();
+  EXPECT_EQ(back.ranks.at(0).environment.at("RANK"), "1");
+  EXPECT_EQ(back.run_id, "abcde");
+}
+
+} // namespace
+} // namespace nsa::wire

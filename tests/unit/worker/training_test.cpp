@@ -1,0 +1,238 @@
+// Two real ranks train, stop, are killed, and go on: losses bit for bit as if nothing had happened.
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/worker/rank_harness.h"
+
+#include "common/manifest/manifest.h"
+#include "common/wire/exit_code.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace nsa::test {
+namespace {
+
+namespace fs = std::filesystem;
+using wire::MessageType;
+using wire::RankExit;
+
+class TrainingTest : public ::testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    shared_ = new TemporaryFolder;
+    dataset_ = prepare_text(shared_->path());
+  }
+  static void TearDownTestSuite() { delete shared_; }
+
+  // Runs to the end; every rank must say that it is done.
+  void complete(RunHarness& run, const spec::RunSpec& spec, const LaunchOptions& options = {}) {
+    auto ranks = run.launch(spec, options);
+    for (auto& rank : ranks)
+      ASSERT_EQ(rank.wait_exit(), 0) << run.log(options.attempt, 0) << run.log(options.attempt, 1);
+  }
+  // The losses of an uninterrupted run of `spec`.
+  std::map<uint64_t, double> reference(const spec::RunSpec& spec) {
+    RunHarness run(shared_->path() / ("reference-" + std::to_string(references_++)));
+    complete(run, spec);
+    return run.losses();
+  }
+
+  static bool at_step(const wire::Message& m, uint64_t step) {
+    return wire::body_as<wire::RankStep>(m.body)->step >= step;
+  }
+
+  TemporaryFolder folder_;
+  static TemporaryFolder* shared_;
+  static fs::path dataset_;
+  static int references_;
+};
+TemporaryFolder* TrainingTest::shared_ = nullptr;
+fs::path TrainingTest::dataset_;
+int TrainingTest::references_ = 0;
+
+TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 60;
+  spec.train.accumulate = 2;
+  spec.eval.interval_steps = 20;
+  spec.checkpoint.interval_steps = 20;
+  spec.checkpoint.keep_last = 2;
+  RunHarness run(folder_.path());
+  auto ranks = run.launch(spec);
+  for (auto& rank : ranks)
+    ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0) << run.log(1, 1);
+
+  const auto losses = run.losses();
+  ASSERT_EQ(losses.size(), 60u);
+  EXPECT_NEAR(losses.at(1), std::log(320.0), 0.5) << "an untrained model knows nothing";
+  EXPECT_LT(losses.at(60), losses.at(1) - 2.0);
+  const auto heldout = run.heldout_losses();
+  ASSERT_EQ(heldout.size(), 3u);
+  EXPECT_LT(heldout.at(60), heldout.at(20));
+
+  for (Rank r = 0; r < 2; ++r) {
+    auto& rank = ranks[size_t(r)];
+    const auto hello = rank.all<wire::RankHello>(MessageType::kRankHello);
+    ASSERT_EQ(hello.size(), 1u);
+    EXPECT_EQ(hello[0].pid, rank.pid());
+    EXPECT_THAT(hello[0].compute_precision, ::testing::AnyOf("bf16", "fp32"));
+    EXPECT_EQ(hello[0].compute_precision == "fp32", !hello[0].precision_note.empty());
+    const auto toggles = rank.all<wire::RankToggles>(MessageType::kRankToggles);
+    ASSERT_EQ(toggles.size(), 1u);
+    EXPECT_EQ(toggles[0].kernels.size(), 3u);
+    std::vector<std::string> stages;
+    for (const auto& m : rank.all<wire::RankMemory>(MessageType::kRankMemory)) {
+      stages.push_back(m.stage);
+      EXPECT_GT(m.resident_bytes, 10u << 20);
+    }
+    EXPECT_THAT(stages, ::testing::ElementsAre("boot", "model", "loader", "first-step", "steady"));
+    const auto finished = rank.all<wire::RankFinished>(MessageType::kRankFinished);
+    ASSERT_EQ(finished.size(), 1u);
+    EXPECT_EQ(finished[0].reason, "completed");
+    EXPECT_EQ(finished[0].tokens, 60u * 2 * 2 * 2 * 128);
+    EXPECT_EQ(rank.page().read_device().completed_step, 60u);
+    EXPECT_EQ(rank.page().read_host()->phase, progress::Phase::kShutDown);
+  }
+  EXPECT_EQ(ranks[0].all<wire::RankEvaluation>(MessageType::kRankEvaluation).size(), 3u);
+  EXPECT_EQ(ranks[0].all<wire::RankCheckpoint>(MessageType::kRankCheckpoint).size(), 3u);
+  EXPECT_EQ(ranks[1].all<wire::RankCheckpoint>(MessageType::kRankCheckpoint).size(), 0u);
+  const auto kept = manifest::list(run.checkpoints(), true);
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[0].step, 60u);
+  EXPECT_EQ(kept[0].manifest->tokens, 60u * 1024);
+  EXPECT_EQ(kept[0].manifest->world_size, 2);
+}
+
+// Asked to stop at whatever step it has reached, the run ends with a checkpoint of exactly that
+// step; the resumed run's losses are those of the uninterrupted one, every bit.
+TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
+  const auto spec = tiny_run(dataset_);
+  const auto expected = reference(spec);
+  ASSERT_EQ(expected.size(), 12u);
+  for (const uint64_t after : {1u, 4u, 9u}) {
+    RunHarness run(folder_.path() / std::to_string(after));
+    {
+      auto ranks = run.launch(spec);
+      ASSERT_TRUE(ranks[1].wait_message(MessageType::kRankStep,
+                                        [&](const auto& m) { return at_step(m, after); }));
+      ranks[1].ask_to_stop(true); // one rank hears it, all of them stop
+      for (auto& rank : ranks)
+        ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
+      EXPECT_EQ(ranks[0].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step,
+                ranks[1].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step);
+    }
+    const auto choice = manifest::choose_newest_verified(run.checkpoints());
+    ASSERT_TRUE(choice.chosen);
+    EXPECT_GE(choice.chosen->step, after);
+    complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
+    EXPECT_EQ(run.losses(), expected) << "stopped after step " << choice.chosen->step;
+  }
+}
+
+TEST_F(TrainingTest, ResumeAtTheEndHasNothingToDo) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 4;
+  RunHarness run(folder_.path());
+  complete(run, spec);
+  complete(run, spec, {.attempt = 2, .resume = run.checkpoints() / manifest::folder_name(4)});
+  EXPECT_EQ(run.losses().size(), 4u);
+  spec.train.steps = 6; // and with more steps asked for it goes on
+  complete(run, spec, {.attempt = 3, .resume = run.checkpoints() / manifest::folder_name(4)});
+  EXPECT_EQ(run.losses().size(), 6u);
+}
+
+TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
+  auto spec = tiny_run(dataset_);
+  spec.train.accumulate = 2;
+  spec.checkpoint.interval_steps = 3;
+  const auto expected = reference(spec);
+  RunHarness run(folder_.path());
+  {
+    auto ranks = run.launch(spec);
+    ASSERT_TRUE(ranks[0].wait_message(MessageType::kRankCheckpoint));
+    for (auto& rank : ranks)
+      rank.kill();
+    for (auto& rank : ranks)
+      EXPECT_EQ(rank.wait_exit(), 256 + SIGKILL);
+  }
+  const auto choice = manifest::choose_newest_verified(run.checkpoints());
+  ASSERT_TRUE(choice.chosen);
+  complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
+  EXPECT_EQ(run.losses(), expected);
+}
+
+// The same global batch on one rank and on two: the same tokens, the same losses but for the order
+// of additions. And a checkpoint of two ranks goes on on one.
+TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
+  auto two = tiny_run(dataset_);
+  two.precision.mode = "fp32";
+  two.checkpoint.interval_steps = 6;
+  auto one = two;
+  one.parallel.ranks = 1;
+  one.train.accumulate = 2;
+  RunHarness run(folder_.path() / "two");
+  complete(run, two);
+  const auto losses_two = run.losses();
+  const auto losses_one = reference(one);
+  ASSERT_EQ(losses_one.size(), losses_two.size());
+  for (const auto& [step, loss] : losses_two)
+    EXPECT_NEAR(loss, losses_one.at(step), 1e-6 * loss * double(step)) << "step " << step;
+  complete(run, one, {.attempt = 2, .resume = run.checkpoints() / manifest::folder_name(6)});
+  const auto mixed = run.losses();
+  for (const auto& [step, loss] : losses_two)
+    EXPECT_NEAR(mixed.at(step), loss, 1e-6 * loss * double(step)) << "step " << step;
+  EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("world size 2 -> 1"));
+}
+
+TEST_F(TrainingTest, DenseTwinRecomputeAndCompressionTrainToo) {
+  auto spec = tiny_run(dataset_);
+  spec.model.attention = "dense";
+  spec.train.activation_recompute = true;
+  spec.parallel.compress = "bf16";
+  spec.parallel.bucket_mib = 0.01; // many buckets
+  spec.data.document_mask = true;
+  spec.train.steps = 20;
+  RunHarness run(folder_.path());
+  complete(run, spec);
+  EXPECT_LT(run.losses().at(20), run.losses().at(1) - 1.0);
+}
+
+TEST_F(TrainingTest, RecomputeChangesNoBit) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 4;
+  const auto kept = reference(spec);
+  spec.train.activation_recompute = true;
+  EXPECT_EQ(reference(spec), kept);
+}
+
+TEST_F(TrainingTest, CheckpointOnRequestAndStopWithoutOne) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 5000;
+  RunHarness run(folder_.path());
+  auto ranks = run.launch(spec);
+  ASSERT_TRUE(ranks[0].wait_message(MessageType::kRankStep));
+  ranks[0].ask_for_checkpoint();
+  ASSERT_TRUE(ranks[0].wait_message(MessageType::kRankCheckpoint));
+  ranks[0].ask_to_stop(false);
+  for (auto& rank : ranks)
+    ASSERT_EQ(rank.wait_exit(), 0);
+  EXPECT_EQ(manifest::list(run.checkpoints(), true).size(), 1u) << "only the requested one";
+}
+
+TEST_F(TrainingTest, RunsByHandAndStopsOnSigterm) {
+  auto spec = tiny_run(dataset_);
+  spec.parallel.ranks = 1;
+  spec.train.steps = 5000;
+  RunHarness run(folder_.path());
+  auto ranks = run.launch(spec, {.by_hand = true});
+  for (int i = 0; i < 6000 && run.losses().size() < 3; ++i)
+    ::usleep(10000);
+  ::kill(ranks[0].pid(), SIGTERM);
+  EXPECT_EQ(ranks[0].wait_exit(), 0);
+  EXPECT_EQ(manifest::list(run.checkpoints(), true).size(), 1u) << "the stop leaves a checkpoint";
+  EXPECT_THAT(run.log(1, 0), ::testing::HasSubstr("started by hand"));
+}
+
+} // namespace
+} // namespace nsa::test

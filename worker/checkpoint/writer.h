@@ -1,0 +1,86 @@
+// Writer: puts checkpoints on disk in the background, so that training only waits for a copy in
+// memory. A checkpoint is written to step-<n>.tmp, every file and the folder fsynced, the manifest
+// last, then renamed and the parent fsynced, read back against its checksums, and only then
+// reported as good and counted in retention. A failure (a full disk, say) costs that checkpoint and
+// nothing else: the older ones stay, training goes on.
+//
+// start() and wait_idle() belong to the training thread; reports come on the writer's thread. The
+// destructor finishes what was started.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/manifest/manifest.h"
+#include "worker/checkpoint/safetensors.h"
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+namespace nsa::checkpoint {
+
+struct FileContent {
+  std::string name; // "model.safetensors"
+  std::vector<TensorView> tensors;
+  Metadata metadata;
+};
+
+struct Snapshot {
+  manifest::Manifest manifest; // `files` and `written_at` are filled in by the writer
+  std::vector<FileContent> files;
+  std::shared_ptr<const void> memory; // owns what the tensors point to
+  Duration stall{0};                  // what the training step waited, for the report
+};
+
+struct Report {
+  uint64_t step = 0, tokens = 0, bytes = 0;
+  std::filesystem::path folder;
+  std::string manifest_checksum; // XXH3-128 of manifest.json
+  bool finite = true;
+  Duration stall{0}, write{0};
+  std::optional<Error> error; // the checkpoint failed
+  std::vector<uint64_t> deleted;
+};
+
+struct Retention {
+  int keep_last = 3;
+  uint64_t keep_every_steps = 0;
+};
+
+class Writer {
+public:
+  // `folder` is <run>/checkpoints; made if absent. Left-overs of writers that died (step-*.tmp) are
+  // removed, so there must be one Writer a run.
+  static Result<std::unique_ptr<Writer>> open(std::filesystem::path folder, Retention retention,
+                                              std::function<void(const Report&)> on_report);
+  ~Writer();
+
+  // Begins to write; the one before must be finished (wait_idle()).
+  void start(Snapshot snapshot);
+  void wait_idle();
+  bool idle() const;
+
+private:
+  Writer(std::filesystem::path folder, Retention retention,
+         std::function<void(const Report&)> on_report);
+  void run();
+  Report write(const Snapshot& snapshot);
+  Status write_folder(const Snapshot& snapshot, Report& report);
+  void apply_retention(Report& report);
+
+  const std::filesystem::path folder_;
+  const Retention retention_;
+  const std::function<void(const Report&)> on_report_;
+  std::set<uint64_t> verified_; // thread only: steps whose files were read back and fit
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Snapshot> next_;
+  bool busy_ = false, closing_ = false;
+  std::thread thread_;
+};
+
+} // namespace nsa::checkpoint

@@ -1,0 +1,52 @@
+// Collectives: what training asks of its peers, whatever carries it (the mesh between CPU ranks,
+// NCCL between GPUs). Tensors are contiguous and on the runtime's device.
+//
+// One thread starts operations; on all ranks in the same order with the same tags. On a CPU
+// Pending::wait() returns when the data are there; on a GPU when later work of the current stream
+// is ordered behind them, and a failure shows in a later call at the latest.
+#pragma once
+
+#include "worker/comm/mesh.h"
+
+#include <ATen/core/TensorBody.h>
+
+#include <memory>
+
+namespace nsa::comm {
+
+class Collectives {
+public:
+  virtual ~Collectives() = default;
+  virtual Rank rank() const = 0;
+  virtual int world() const = 0;
+
+  // In place; FP32, FP64, BF16 or FP16. On a CPU 16-bit types are added in FP32 and rounded once.
+  // The tensor must stay untouched until wait().
+  virtual std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) = 0;
+  virtual Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) = 0;
+  virtual Outcome barrier(Tag tag) = 0;
+
+  // Orderly end; no operation may be under way.
+  virtual void shut_down() {}
+};
+
+// Where ranks meet: a TCPStore on 127.0.0.1:port, served by rank 0, on `listen_fd` if that is a
+// socket that was handed down (the store takes it over).
+struct RendezvousAddress {
+  int port = 0;
+  int listen_fd = -1;
+  Duration limit = std::chrono::seconds(120);
+};
+
+// The TCPStore behind the Rendezvous interface. kUnavailable when peers do not come.
+Result<std::unique_ptr<Rendezvous>> open_store(Rank rank, int world,
+                                               const RendezvousAddress& address);
+
+// For one rank: nothing to exchange.
+std::unique_ptr<Collectives> make_single_rank_collectives();
+// Over a mesh between processes of this host.
+Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
+                                                          const RendezvousAddress& address,
+                                                          Duration collective_limit);
+
+} // namespace nsa::comm

@@ -1,0 +1,121 @@
+#include "worker/comm/collectives.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace nsa::comm {
+
+namespace {
+
+// 16-bit gradients on the wire: added in FP32, rounded once, so that the sum does not depend on how
+// many ranks round in between.
+template <class T>
+void sum_rounded_once(void* into, const void* const* parts, size_t part_count, size_t elements) {
+  T* result = static_cast<T*>(into);
+  for (size_t i = 0; i < elements; ++i) {
+    float total = static_cast<float>(static_cast<const T*>(parts[0])[i]);
+    for (size_t p = 1; p < part_count; ++p)
+      total += static_cast<float>(static_cast<const T*>(parts[p])[i]);
+    result[i] = static_cast<T>(total);
+  }
+}
+
+ElementType element_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+  case at::kFloat:
+    return kFloat32;
+  case at::kDouble:
+    return kFloat64;
+  case at::kBFloat16:
+    return {2, sum_rounded_once<c10::BFloat16>};
+  case at::kHalf:
+    return {2, sum_rounded_once<c10::Half>};
+  default:
+    throw std::invalid_argument(std::string("no all-reduce for tensors of ") +
+                                c10::toString(tensor.scalar_type()));
+  }
+}
+
+void check(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || !tensor.is_contiguous())
+    throw std::invalid_argument("collectives between CPU ranks take contiguous CPU tensors");
+}
+
+// Keeps the tensor alive while the mesh works on its memory.
+class TensorPending : public Pending {
+public:
+  TensorPending(at::Tensor tensor, std::unique_ptr<Pending> pending)
+      : tensor_(std::move(tensor)), pending_(std::move(pending)) {}
+  Outcome wait() override { return pending_->wait(); }
+
+private:
+  at::Tensor tensor_;
+  std::unique_ptr<Pending> pending_;
+};
+
+class CpuCollectives : public Collectives {
+public:
+  CpuCollectives(Rank rank, int world, std::unique_ptr<Mesh> mesh)
+      : rank_(rank), world_(world), mesh_(std::move(mesh)) {}
+  Rank rank() const override { return rank_; }
+  int world() const override { return world_; }
+
+  std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) override {
+    check(tensor);
+    auto pending = mesh_->all_reduce(tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
+                                     element_type(tensor), tag);
+    return std::make_unique<TensorPending>(tensor, std::move(pending));
+  }
+  Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {
+    check(tensor);
+    return mesh_->broadcast(tensor.data_ptr(), tensor.nbytes(), root, tag)->wait();
+  }
+  Outcome barrier(Tag tag) override { return mesh_->barrier(tag)->wait(); }
+
+private:
+  Rank rank_;
+  int world_;
+  std::unique_ptr<Mesh> mesh_;
+};
+
+class Done : public Pending {
+public:
+  Outcome wait() override { return {}; }
+};
+
+class SingleRankCollectives : public Collectives {
+public:
+  Rank rank() const override { return 0; }
+  int world() const override { return 1; }
+  std::unique_ptr<Pending> all_reduce_sum(const at::Tensor&, Tag) override {
+    return std::make_unique<Done>();
+  }
+  Outcome broadcast(const at::Tensor&, Rank, Tag) override { return {}; }
+  Outcome barrier(Tag) override { return {}; }
+};
+
+} // namespace
+
+std::unique_ptr<Collectives> make_single_rank_collectives() {
+  return std::make_unique<SingleRankCollectives>();
+}
+
+Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
+                                                          const RendezvousAddress& address,
+                                                          Duration collective_limit) {
+  // The store is only where ranks meet: it is closed before training, so that no thread of it and
+  // no socket of a dead rank 0 can be in the way later.
+  NSA_TRY_ASSIGN(const std::unique_ptr<Rendezvous> store, open_store(rank, world, address));
+  NSA_TRY_ASSIGN(std::unique_ptr<Mesh> mesh,
+                 Mesh::connect(rank, world, *store, {address.limit, collective_limit}));
+  // Rank 0 serves the store, so it may leave only when all have what they need from it.
+  if (auto met = mesh->barrier({0, Kind::kBarrier, 0})->wait(); !met)
+    return fail(ErrorCode::kUnavailable, "ranks met but did not stay: " + met.error().what);
+  return std::unique_ptr<Collectives>(
+      std::make_unique<CpuCollectives>(rank, world, std::move(mesh)));
+}
+
+} // namespace nsa::comm

@@ -1,0 +1,259 @@
+#include "worker/comm/mesh.h"
+
+#include "common/base/unique_fd.h"
+#include "worker/comm/exchange.h"
+#include "worker/comm/mesh_connect.h"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <thread>
+#include <unistd.h>
+
+namespace nsa::comm {
+
+namespace {
+
+enum Operation : uint32_t { kAllReduce = 1, kBroadcast = 2, kBarrier = 3 };
+
+template <class T>
+void sum_in_order(void* into, const void* const* parts, size_t part_count, size_t elements) {
+  T* result = static_cast<T*>(into);
+  // Blocks that fit the first-level cache, so that `into` is written once however many parts.
+  constexpr size_t kBlock = 2048;
+  for (size_t begin = 0; begin < elements; begin += kBlock) {
+    const size_t end = std::min(elements, begin + kBlock);
+    T total[kBlock];
+    const T* first = static_cast<const T*>(parts[0]);
+    for (size_t i = begin; i < end; ++i)
+      total[i - begin] = first[i];
+    for (size_t p = 1; p < part_count; ++p) {
+      const T* part = static_cast<const T*>(parts[p]);
+      for (size_t i = begin; i < end; ++i)
+        total[i - begin] += part[i];
+    }
+    for (size_t i = begin; i < end; ++i)
+      result[i] = total[i - begin];
+  }
+}
+
+// Shared between the waiter and the mesh's thread.
+struct Completion {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Outcome> outcome;
+
+  void finish(Outcome result) {
+    {
+      const std::lock_guard lock(mutex);
+      outcome = std::move(result);
+    }
+    changed.notify_all();
+  }
+};
+
+class MeshPending : public Pending {
+public:
+  explicit MeshPending(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)) {}
+  Outcome wait() override {
+    std::unique_lock lock(completion_->mutex);
+    completion_->changed.wait(lock, [this] { return completion_->outcome.has_value(); });
+    return *completion_->outcome;
+  }
+
+private:
+  std::shared_ptr<Completion> completion_;
+};
+
+} // namespace
+
+const ElementType kFloat32{sizeof(float), sum_in_order<float>};
+const ElementType kFloat64{sizeof(double), sum_in_order<double>};
+
+std::string to_string(Kind kind) {
+  switch (kind) {
+  case Kind::kGradient:
+    return "gradient bucket";
+  case Kind::kEvaluation:
+    return "evaluation";
+  case Kind::kParameters:
+    return "parameters";
+  case Kind::kBarrier:
+    return "barrier";
+  }
+  return "unknown collective";
+}
+
+struct Mesh::Impl {
+  Rank rank = 0;
+  int world = 1;
+  MeshOptions options;
+  std::vector<UniqueFd> sockets;
+  UniqueFd wake;
+
+  std::mutex mutex;
+  std::condition_variable queued;
+  struct Task {
+    std::function<Outcome()> body;
+    std::shared_ptr<Completion> completion;
+  };
+  std::deque<Task> tasks;
+  bool closing = false;
+  std::thread thread;
+  std::optional<PeerFailure> broken;          // thread only: after one failure nothing is in step
+  std::vector<std::vector<std::byte>> inbox_; // thread only: peers' contributions
+
+  void run() {
+    ::pthread_setname_np(::pthread_self(), "collectives");
+    while (true) {
+      Task task;
+      {
+        std::unique_lock lock(mutex);
+        queued.wait(lock, [this] { return closing || !tasks.empty(); });
+        if (closing) break;
+        task = std::move(tasks.front());
+        tasks.pop_front();
+      }
+      Outcome outcome = broken ? Outcome(tl::unexpected(*broken)) : task.body();
+      if (!outcome && !broken) {
+        broken = outcome.error();
+        std::vector<int> raw;
+        for (const UniqueFd& fd : sockets)
+          raw.push_back(fd.get());
+        announce_failure(raw, *broken);
+      }
+      task.completion->finish(std::move(outcome));
+    }
+    for (Task& task : tasks)
+      task.completion->finish(tl::unexpected(PeerFailure{"this rank is leaving", std::nullopt}));
+  }
+
+  std::unique_ptr<Pending> start(std::function<Outcome()> body) {
+    auto completion = std::make_shared<Completion>();
+    {
+      const std::lock_guard lock(mutex);
+      tasks.push_back({std::move(body), completion});
+    }
+    queued.notify_one();
+    return std::make_unique<MeshPending>(std::move(completion));
+  }
+
+  MonotonicTime deadline() const { return MonotonicTime::now() + options.collective_limit; }
+
+  template <class Make> std::vector<Transfer> with_every_peer(Make make) {
+    std::vector<Transfer> transfers;
+    for (Rank peer = 0; peer < world; ++peer) {
+      if (peer == rank) continue;
+      Transfer t = make(peer);
+      t.peer = peer;
+      t.socket = sockets[static_cast<size_t>(peer)].get();
+      transfers.push_back(t);
+    }
+    return transfers;
+  }
+
+  Outcome all_reduce(std::byte* data, size_t elements, ElementType type, const Tag& tag) {
+    const MonotonicTime end = deadline();
+    // Chunk r belongs to rank r: [elements * r / world, elements * (r + 1) / world).
+    auto begin_of = [&](Rank r) { return elements * static_cast<size_t>(r) / size_t(world); };
+    auto bytes_of = [&](Rank r) { return (begin_of(r + 1) - begin_of(r)) * type.bytes; };
+    auto chunk_of = [&](Rank r) { return data + begin_of(r) * type.bytes; };
+    inbox_.resize(static_cast<size_t>(world));
+    std::vector<const void*> parts(static_cast<size_t>(world));
+    auto scatter = with_every_peer([&](Rank peer) {
+      auto& inbox = inbox_[static_cast<size_t>(peer)];
+      if (inbox.size() < bytes_of(rank)) inbox.resize(bytes_of(rank));
+      parts[static_cast<size_t>(peer)] = inbox.data();
+      Transfer t;
+      t.sends = t.receives = true;
+      t.out = chunk_of(peer);
+      t.out_bytes = bytes_of(peer);
+      t.in = inbox.data();
+      t.in_bytes = bytes_of(rank);
+      return t;
+    });
+    if (auto o = exchange(rank, {tag, kAllReduce, 0}, scatter, end, wake.get()); !o) return o;
+    parts[static_cast<size_t>(rank)] = chunk_of(rank);
+    type.sum(chunk_of(rank), parts.data(), parts.size(), begin_of(rank + 1) - begin_of(rank));
+    auto gather = with_every_peer([&](Rank peer) {
+      Transfer t;
+      t.sends = t.receives = true;
+      t.out = chunk_of(rank);
+      t.out_bytes = bytes_of(rank);
+      t.in = chunk_of(peer);
+      t.in_bytes = bytes_of(peer);
+      return t;
+    });
+    return exchange(rank, {tag, kAllReduce, 1}, gather, end, wake.get());
+  }
+
+  Outcome broadcast(std::byte* data, size_t bytes, Rank root, const Tag& tag) {
+    auto transfers = with_every_peer([&](Rank peer) {
+      Transfer t;
+      t.sends = rank == root;
+      t.receives = peer == root;
+      t.out = data;
+      t.out_bytes = t.sends ? bytes : 0;
+      t.in = data;
+      t.in_bytes = t.receives ? bytes : 0;
+      return t;
+    });
+    return exchange(rank, {tag, kBroadcast, 0}, transfers, deadline(), wake.get());
+  }
+
+  Outcome barrier(const Tag& tag) {
+    auto transfers = with_every_peer([](Rank) {
+      Transfer t;
+      t.sends = t.receives = true;
+      return t;
+    });
+    return exchange(rank, {tag, kBarrier, 0}, transfers, deadline(), wake.get());
+  }
+};
+
+Mesh::Mesh(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  impl_->thread = std::thread([this] { impl_->run(); });
+}
+
+Result<std::unique_ptr<Mesh>> Mesh::connect(Rank rank, int world, Rendezvous& rendezvous,
+                                            MeshOptions options) {
+  auto impl = std::make_unique<Impl>();
+  impl->rank = rank;
+  impl->world = world;
+  impl->options = options;
+  impl->wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!impl->wake) return fail_errno("cannot make an eventfd");
+  NSA_TRY_ASSIGN(impl->sockets, connect_peers(rank, world, rendezvous, options.connect_limit));
+  return std::unique_ptr<Mesh>(new Mesh(std::move(impl)));
+}
+
+Mesh::~Mesh() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->closing = true;
+  }
+  impl_->queued.notify_all();
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(impl_->wake.get(), &one, sizeof one);
+  impl_->thread.join();
+}
+
+std::unique_ptr<Pending> Mesh::all_reduce(void* data, size_t elements, ElementType type, Tag tag) {
+  return impl_->start(
+      [=, this] { return impl_->all_reduce(static_cast<std::byte*>(data), elements, type, tag); });
+}
+
+std::unique_ptr<Pending> Mesh::broadcast(void* data, size_t bytes, Rank root, Tag tag) {
+  return impl_->start(
+      [=, this] { return impl_->broadcast(static_cast<std::byte*>(data), bytes, root, tag); });
+}
+
+std::unique_ptr<Pending> Mesh::barrier(Tag tag) {
+  return impl_->start([=, this] { return impl_->barrier(tag); });
+}
+
+} // namespace nsa::comm

@@ -1,0 +1,127 @@
+#include "worker/comm/mesh_connect.h"
+
+#include "common/base/file.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace nsa::comm {
+
+namespace {
+
+constexpr uint32_t kHelloMagic = 0x6861736e; // "nsah" in memory
+
+struct Hello {
+  uint32_t magic = kHelloMagic;
+  int32_t rank = -1;
+  int32_t world = 0;
+};
+
+std::string key_of(Rank rank) {
+  return "mesh/" + std::to_string(rank);
+}
+
+// Abstract sockets have no file mode, so the other end's user is asked for: data of one user's run
+// must not reach another's process that guessed the name.
+Status same_user(int fd) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
+    return fail_errno("cannot tell who is at the other end of a mesh socket");
+  if (who.uid != ::geteuid())
+    return fail(ErrorCode::kPermission, "a process of user id " + std::to_string(who.uid) +
+                                            " is at the other end of a mesh socket");
+  return {};
+}
+
+// A listening socket under a name that the kernel picks (abstract, so nothing is left behind), and
+// that name.
+Result<std::pair<UniqueFd, std::string>> listen_anywhere(int backlog) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return fail_errno("cannot make a mesh socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0)
+    return fail_errno("cannot bind a mesh socket");
+  if (::listen(fd.get(), backlog) != 0) return fail_errno("cannot listen on a mesh socket");
+  socklen_t size = sizeof address;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return fail_errno("cannot name a mesh socket");
+  const char* path = address.sun_path + 1; // behind the NUL that makes it abstract
+  const size_t length = size - offsetof(sockaddr_un, sun_path) - 1;
+  return std::pair{std::move(fd), std::string(path, length)};
+}
+
+Result<UniqueFd> connect_to(const std::string& name, Rank self, int world) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return fail_errno("cannot make a mesh socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() + 1 > sizeof address.sun_path)
+    return fail(ErrorCode::kCorrupt, "the rendezvous holds no usable socket name");
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0)
+    return fail_errno("cannot connect");
+  NSA_TRY(same_user(fd.get()));
+  const Hello hello{kHelloMagic, self, world};
+  NSA_TRY(write_all(fd.get(), &hello, sizeof hello));
+  return fd;
+}
+
+// Accepts one peer of a higher rank; nothing that says something else is let in.
+Result<std::pair<Rank, UniqueFd>> accept_one(int listener, Rank self, int world, int wait_ms) {
+  pollfd ready{listener, POLLIN, 0};
+  if (::poll(&ready, 1, wait_ms) == 0)
+    return fail(ErrorCode::kUnavailable, "a peer has not connected in time");
+  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!fd) return fail_errno("cannot accept a peer");
+  NSA_TRY(same_user(fd.get()));
+  Hello hello{};
+  if (::recv(fd.get(), &hello, sizeof hello, MSG_WAITALL) != ssize_t(sizeof hello) ||
+      hello.magic != kHelloMagic || hello.world != world || hello.rank <= self ||
+      hello.rank >= world)
+    return fail(ErrorCode::kCorrupt, "something that is no rank of this run has connected");
+  return std::pair{Rank(hello.rank), std::move(fd)};
+}
+
+} // namespace
+
+Result<std::vector<UniqueFd>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
+                                            Duration limit) {
+  const MonotonicTime end = MonotonicTime::now() + limit;
+  NSA_TRY_ASSIGN(auto listener, listen_anywhere(world));
+  NSA_TRY(rendezvous.publish(key_of(rank), listener.second));
+  std::vector<UniqueFd> sockets(static_cast<size_t>(world));
+  for (Rank peer = 0; peer < rank; ++peer) {
+    auto name = rendezvous.wait_for(key_of(peer), end - MonotonicTime::now());
+    if (!name)
+      return fail(
+          std::move(name).error().within("rank " + std::to_string(peer) + " has not appeared"));
+    auto fd = connect_to(*name, rank, world);
+    if (!fd)
+      return fail(std::move(fd).error().within("connecting to rank " + std::to_string(peer)));
+    sockets[static_cast<size_t>(peer)] = std::move(*fd);
+  }
+  for (int missing = world - 1 - rank; missing > 0; --missing) {
+    const double left = to_seconds(end - MonotonicTime::now());
+    auto peer = accept_one(listener.first.get(), rank, world, left > 0 ? int(left * 1000) : 0);
+    if (!peer) {
+      std::string absent;
+      for (Rank r = rank + 1; r < world; ++r)
+        if (!sockets[static_cast<size_t>(r)]) absent += " " + std::to_string(r);
+      return fail(std::move(peer).error().within("waiting for rank" + absent));
+    }
+    sockets[static_cast<size_t>(peer->first)] = std::move(peer->second);
+  }
+  for (UniqueFd& fd : sockets)
+    if (fd && ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK) != 0)
+      return fail_errno("cannot set up a mesh socket");
+  return sockets;
+}
+
+} // namespace nsa::comm

@@ -1,0 +1,196 @@
+#include "worker/data/loader.h"
+
+#include "worker/data/batch_builder.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace nsa::data {
+namespace {
+
+// Batches whose buffers nobody reads any more. Kept apart from the loader, because a batch may be
+// given back after the loader is gone.
+struct BatchPool {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Batch>> free;
+};
+
+Status check_resume(const DataState& resume, const LoaderOptions& options) {
+  const std::string& digest = options.dataset->digest();
+  if (resume.dataset_digest != digest)
+    return fail(ErrorCode::kConflict,
+                "the checkpoint was trained on data set " + resume.dataset_digest + ", " +
+                    options.dataset->folder().string() + " is " + digest,
+                "train on the data set that the run began with, or begin a new run");
+  auto differs = [](const std::string& what, auto then, auto now) {
+    return fail(ErrorCode::kConflict,
+                "the checkpoint was trained with " + what + " " + std::to_string(then) +
+                    ", now it is " + std::to_string(now) + ": the order of the text would change",
+                "keep it, or begin a new run");
+  };
+  if (resume.seed != options.seed) return differs("seed", resume.seed, options.seed);
+  if (resume.sequence_length != options.shape.sequence_length)
+    return differs("sequence length", resume.sequence_length, options.shape.sequence_length);
+  return {};
+}
+
+} // namespace
+
+struct Loader::Worker {
+  Worker(LoaderOptions given, int64_t samples, int64_t first_sequence)
+      : options(std::move(given)), order(samples, options.shape.sequence_length, options.seed),
+        first(first_sequence) {}
+
+  void run();
+  std::shared_ptr<Batch> assemble(int64_t step, int64_t micro_step);
+  std::shared_ptr<Batch> take_free_batch();
+
+  const LoaderOptions options;
+  const SampleOrder order;
+  const int64_t first; // sequence at which this loader began
+  const std::shared_ptr<BatchPool> pool = std::make_shared<BatchPool>();
+
+  std::mutex mutex;
+  std::condition_variable ready, room;
+  std::deque<std::shared_ptr<const Batch>> made;
+  bool stopping = false;
+  Duration assemble_total{0};
+
+  // The consumer's own.
+  int64_t steps_done = 0;
+  LoaderStatistics statistics;
+
+  std::thread thread;
+};
+
+Result<std::unique_ptr<Loader>> Loader::open(LoaderOptions options,
+                                             const std::optional<DataState>& resume) {
+  NSA_TRY(check(options.shape));
+  if (options.prefetch < 1)
+    return fail(ErrorCode::kInvalidArgument, "the loader must make at least one batch ahead");
+  const int64_t tokens = options.dataset->tokens(dataset::Split::kTrain).size();
+  const int64_t samples = sample_count(tokens, options.shape.sequence_length);
+  if (samples < 1)
+    return fail(ErrorCode::kInvalidArgument,
+                "the train split of " + options.dataset->folder().string() + " has " +
+                    std::to_string(tokens) + " tokens, a sequence needs " +
+                    std::to_string(options.shape.sequence_length + 1),
+                "prepare more text, or train with a shorter sequence_length");
+  int64_t first = 0;
+  if (resume) {
+    NSA_TRY(check_resume(*resume, options));
+    if (resume->index >= samples)
+      return fail(ErrorCode::kCorrupt, "the checkpoint stands at sequence " +
+                                           std::to_string(resume->index) + " of an epoch of " +
+                                           std::to_string(samples));
+    first = resume->epoch * samples + resume->index;
+  }
+  auto worker = std::make_unique<Worker>(std::move(options), samples, first);
+  worker->thread = std::thread([w = worker.get()] { w->run(); });
+  return std::unique_ptr<Loader>(new Loader(std::move(worker)));
+}
+
+Loader::Loader(std::unique_ptr<Worker> worker) : worker_(std::move(worker)) {}
+
+Loader::~Loader() {
+  {
+    const std::scoped_lock lock(worker_->mutex);
+    worker_->stopping = true;
+  }
+  worker_->room.notify_all();
+  worker_->thread.join();
+}
+
+void Loader::Worker::run() {
+  const auto is_stopping = [this] {
+    const std::scoped_lock lock(mutex);
+    return stopping;
+  };
+  for (int64_t step = 0;; ++step) {
+    for (int64_t micro_step = 0; micro_step < options.shape.accumulate; ++micro_step) {
+      if (options.before_batch) options.before_batch(step, micro_step, is_stopping);
+      if (is_stopping()) return;
+      const MonotonicTime start = MonotonicTime::now();
+      std::shared_ptr<Batch> batch = assemble(step, micro_step);
+      const Duration took = MonotonicTime::now() - start;
+      std::unique_lock lock(mutex);
+      assemble_total += took;
+      room.wait(lock, [&] { return stopping || made.size() < size_t(options.prefetch); });
+      if (stopping) return;
+      made.push_back(std::move(batch));
+      ready.notify_one();
+    }
+  }
+}
+
+std::shared_ptr<Batch> Loader::Worker::take_free_batch() {
+  std::unique_ptr<Batch> batch;
+  {
+    const std::scoped_lock lock(pool->mutex);
+    if (!pool->free.empty()) {
+      batch = std::move(pool->free.back());
+      pool->free.pop_back();
+    }
+  }
+  if (!batch)
+    batch = std::make_unique<Batch>(
+        make_batch(options.shape.micro_batch, options.shape.sequence_length, options.allocate));
+  return {batch.release(), [pool = pool](Batch* used) {
+            const std::scoped_lock lock(pool->mutex);
+            pool->free.emplace_back(used);
+          }};
+}
+
+std::shared_ptr<Batch> Loader::Worker::assemble(int64_t step, int64_t micro_step) {
+  std::shared_ptr<Batch> batch = take_free_batch();
+  std::vector<SequenceAddress> addresses;
+  for (int64_t row = 0; row < options.shape.micro_batch; ++row)
+    addresses.push_back(order.at(first + step * options.shape.global_batch() +
+                                 place_in_step(options.shape, micro_step, row)));
+  fill_batch(options.dataset->tokens(dataset::Split::kTrain), addresses, *batch);
+  batch->step = step;
+  batch->micro_step = micro_step;
+  return batch;
+}
+
+std::shared_ptr<const Batch> Loader::next() {
+  Worker& worker = *worker_;
+  const MonotonicTime start = MonotonicTime::now();
+  std::unique_lock lock(worker.mutex);
+  const bool waited = worker.made.empty();
+  worker.ready.wait(lock, [&] { return !worker.made.empty(); });
+  std::shared_ptr<const Batch> batch = std::move(worker.made.front());
+  worker.made.pop_front();
+  worker.statistics.assemble_total = worker.assemble_total;
+  lock.unlock();
+  worker.room.notify_one();
+  worker.statistics.wait_last = waited ? MonotonicTime::now() - start : Duration{0};
+  worker.statistics.wait_total += worker.statistics.wait_last;
+  worker.statistics.waits += waited;
+  ++worker.statistics.batches;
+  if (batch->micro_step == worker.options.shape.accumulate - 1) worker.steps_done = batch->step + 1;
+  return batch;
+}
+
+DataState Loader::state() const {
+  const int64_t done = sequences_done(), samples = samples_per_epoch();
+  return {worker_->options.seed, done / samples, done % samples,
+          worker_->options.shape.sequence_length, worker_->options.dataset->digest()};
+}
+
+int64_t Loader::samples_per_epoch() const {
+  return worker_->order.samples();
+}
+
+int64_t Loader::sequences_done() const {
+  return worker_->first + worker_->steps_done * worker_->options.shape.global_batch();
+}
+
+const LoaderStatistics& Loader::statistics() const {
+  return worker_->statistics;
+}
+
+} // namespace nsa::data

@@ -1,0 +1,79 @@
+// Where in the text the n-th sequence of training lies, and which rank reads it. Pure: no files, no
+// threads, any caller.
+//
+// A sample is sequence_length + 1 tokens at stride sequence_length: neighbours share one token,
+// which is the last target of the one and the first input of the other. With T tokens there are
+// N = (T - 1) / sequence_length samples; what is left over at the end is not trained on.
+//
+// Training is one endless list of sequences, counted by g = 0, 1, ...: sequence g is sample
+// permutation(epoch = g / N)(g mod N). A step takes the next global_batch sequences, also across
+// the end of an epoch. Within a step, place j = (micro_step * world + rank) * micro_batch + row.
+// So a step's sequences, and their order by (micro step, rank, row), are the same for every number
+// of ranks and every split of the global batch into micro-batches.
+#pragma once
+
+#include "common/base/result.h"
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace nsa::data {
+
+// The whole state of the data side of a run, as checkpoints store it. Nothing in it belongs to a
+// rank, so it is valid for any number of them.
+struct DataState {
+  uint64_t seed = 0;
+  int64_t epoch = 0; // full passes done
+  int64_t index = 0; // sequences consumed in this pass, in [0, samples)
+  int64_t sequence_length = 0;
+  std::string dataset_digest;
+
+  bool operator==(const DataState&) const = default;
+};
+
+nlohmann::json to_json(const DataState& state);
+Result<DataState> parse_data_state(const nlohmann::json& json);
+
+// Number of samples in `tokens` tokens; 0 when there is not one.
+int64_t sample_count(int64_t tokens, int64_t sequence_length);
+
+struct BatchShape {
+  int64_t sequence_length = 0;
+  int64_t micro_batch = 0; // rows a rank computes at once
+  int64_t accumulate = 1;  // micro-steps a step
+  int64_t rank = 0;
+  int64_t world = 1;
+
+  int64_t global_batch() const { return micro_batch * accumulate * world; } // sequences
+};
+
+// kInvalidArgument names the field that is out of range.
+Status check(const BatchShape& shape);
+
+// Place of a row within its step, in [0, global_batch).
+int64_t place_in_step(const BatchShape& shape, int64_t micro_step, int64_t row);
+
+struct SequenceAddress {
+  int64_t sequence = 0; // g
+  int64_t epoch = 0;
+  int64_t sample = 0;   // in [0, N), in text order
+  int64_t position = 0; // of its first token in the split: sample * sequence_length
+};
+
+class SampleOrder {
+public:
+  // samples >= 1.
+  SampleOrder(int64_t samples, int64_t sequence_length, uint64_t seed)
+      : samples_(samples), sequence_length_(sequence_length), seed_(seed) {}
+
+  SequenceAddress at(int64_t sequence) const;
+  int64_t samples() const { return samples_; }
+
+private:
+  int64_t samples_;
+  int64_t sequence_length_;
+  uint64_t seed_;
+};
+
+} // namespace nsa::data

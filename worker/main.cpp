@@ -1,0 +1,114 @@
+// nsa-worker: one rank of a run. Started by nsa-shim; also runs by hand (docs/design/training.md).
+#include "worker/options.h"
+
+#include "common/base/log.h"
+#include "worker/link/inherited.h"
+#include "worker/train/session.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <csignal>
+#include <exception>
+#include <iostream>
+#include <unistd.h>
+
+namespace {
+
+using nsa::wire::RankExit;
+
+nsa::link::Link* g_link = nullptr; // for handlers, which get no arguments
+nsa::Rank g_rank = 0;
+
+// Says why, waits a little for it to arrive, and leaves without running destructors: threads of a
+// half-done operation (a collective, the loader) would be waited for.
+[[noreturn]] void leave(const nsa::train::Failure& failure) {
+  nsa::log::error("worker", failure.error.what,
+                  {{"rank", std::to_string(g_rank)},
+                   {"exit", std::to_string(static_cast<int>(failure.exit))},
+                   {"next", failure.error.next}});
+  if (g_link != nullptr) {
+    nsa::wire::RankError message;
+    message.rank = g_rank;
+    message.exit_code = static_cast<int>(failure.exit);
+    message.what = failure.error.what;
+    message.next = failure.error.next;
+    message.blamed_peer = failure.blamed;
+    g_link->must_arrive(nsa::wire::MessageType::kRankError, message);
+    g_link->flush(std::chrono::seconds(2));
+  }
+  ::_exit(static_cast<int>(failure.exit));
+}
+
+// The exception under way, as a failure.
+nsa::train::Failure current_failure() {
+  using nsa::ErrorCode;
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError& e) {
+    return {RankExit::kOutOfMemory,
+            {ErrorCode::kExhausted, e.what_without_backtrace(),
+             "lower train.micro_batch and raise train.accumulate, or set "
+             "train.activation_recompute"},
+            {}};
+  } catch (const c10::Error& e) {
+    return {RankExit::kFailed, {ErrorCode::kInternal, e.what_without_backtrace(), ""}, {}};
+  } catch (const std::bad_alloc&) {
+    return {RankExit::kFailed,
+            {ErrorCode::kExhausted, "out of host memory", "lower train.micro_batch"},
+            {}};
+  } catch (const std::exception& e) {
+    return {RankExit::kFailed, {ErrorCode::kInternal, e.what(), ""}, {}};
+  } catch (...) {
+    return {RankExit::kFailed, {ErrorCode::kInternal, "an exception of unknown type", ""}, {}};
+  }
+}
+
+// An exception on a thread of its own, or one out of a destructor: std::terminate is all there is.
+[[noreturn]] void on_terminate() {
+  if (std::current_exception()) leave(current_failure());
+  leave({RankExit::kFailed, {nsa::ErrorCode::kInternal, "std::terminate was called", ""}, {}});
+}
+
+// SIGTERM and SIGINT ask for a checkpoint and a clean end, as a StopRequest does; a second one has
+// its usual effect.
+void on_stop_signal(int signal) {
+  if (g_link != nullptr) g_link->request_stop();
+  ::signal(signal, SIG_DFL);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  auto options = nsa::worker::parse_options({argv + 1, argv + argc});
+  if (!options) {
+    std::cerr << "nsa-worker: " << options.error().what << "\n";
+    if (!options.error().next.empty()) std::cerr << "  " << options.error().next << "\n";
+    return static_cast<int>(RankExit::kUsage);
+  }
+  auto inherited = nsa::link::take_inherited(options->rank, options->attempt);
+  if (!inherited) {
+    std::cerr << "nsa-worker: " << inherited.error().what << "\n";
+    return static_cast<int>(RankExit::kUsage);
+  }
+  nsa::link::Link link(std::move(inherited->link));
+  g_link = &link;
+  g_rank = options->rank;
+  std::set_terminate(on_terminate);
+  ::signal(SIGTERM, on_stop_signal);
+  ::signal(SIGINT, on_stop_signal);
+  ::signal(SIGPIPE, SIG_IGN);
+  if (!inherited->supervised)
+    nsa::log::info("worker", "started by hand: nobody watches this rank",
+                   {{"rank", std::to_string(options->rank)}});
+  try {
+    auto finished = nsa::train::run_rank(*options, link, std::move(inherited->page));
+    if (!finished) leave(finished.error());
+    nsa::log::info("worker", "finished: " + finished->reason,
+                   {{"step", std::to_string(finished->step)}});
+  } catch (...) {
+    leave(current_failure());
+  }
+  link.flush(std::chrono::seconds(5));
+  return static_cast<int>(RankExit::kDone);
+}

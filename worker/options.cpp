@@ -1,0 +1,112 @@
+#include "worker/options.h"
+
+#include "common/base/file.h"
+#include "common/base/text.h"
+#include "common/spec/spec_json.h"
+#include "common/wire/launch_plan.h"
+
+#include <charconv>
+#include <fcntl.h>
+#include <map>
+#include <sys/socket.h>
+
+namespace nsa::worker {
+
+namespace {
+
+const std::vector<std::string> kNames = {"--spec",       "--run-folder", "--attempt-folder",
+                                         "--run-id",     "--attempt",    "--rank",
+                                         "--world-size", "--store-port", "--resume"};
+constexpr const char* kUsage =
+    "usage: nsa-worker --spec FILE --run-folder FOLDER --attempt-folder FOLDER --run-id ID "
+    "--attempt N --rank R --world-size W --store-port PORT [--resume CHECKPOINT]";
+
+using Values = std::map<std::string, std::string>;
+
+Result<Values> parse_pairs(const std::vector<std::string>& arguments) {
+  Values values;
+  for (size_t i = 0; i < arguments.size(); i += 2) {
+    const std::string& name = arguments[i];
+    if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
+      const auto nearest = nearest_name(name, kNames);
+      return fail(ErrorCode::kInvalidArgument, "unknown argument " + name,
+                  nearest ? "did you mean " + *nearest + "?" : kUsage);
+    }
+    if (i + 1 == arguments.size())
+      return fail(ErrorCode::kInvalidArgument, name + " needs a value", kUsage);
+    if (!values.emplace(name, arguments[i + 1]).second)
+      return fail(ErrorCode::kInvalidArgument, name + " is given twice", kUsage);
+  }
+  return values;
+}
+
+Result<int> number(const Values& values, const std::string& name, int least, int most) {
+  const auto found = values.find(name);
+  if (found == values.end()) return fail(ErrorCode::kInvalidArgument, name + " is missing", kUsage);
+  const std::string& text = found->second;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
+    return fail(ErrorCode::kInvalidArgument, name + " is \"" + text + "\", a number from " +
+                                                 std::to_string(least) + " to " +
+                                                 std::to_string(most) + " was expected");
+  return value;
+}
+
+Result<std::string> text(const Values& values, const std::string& name) {
+  const auto found = values.find(name);
+  if (found == values.end() || found->second.empty())
+    return fail(ErrorCode::kInvalidArgument, name + " is missing", kUsage);
+  return found->second;
+}
+
+// Descriptor 5 counts only when it is a listening TCP socket; run by hand it may be anything.
+bool is_listening_socket(int fd) {
+  int listening = 0, domain = 0;
+  socklen_t size = sizeof(int);
+  if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0) return false;
+  size = sizeof(int);
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && listening != 0 &&
+         (domain == AF_INET || domain == AF_INET6);
+}
+
+} // namespace
+
+Result<train::RankOptions> parse_options(const std::vector<std::string>& arguments) {
+  NSA_TRY_ASSIGN(const Values values, parse_pairs(arguments));
+  train::RankOptions o;
+  NSA_TRY_ASSIGN(const std::string spec_path, text(values, "--spec"));
+  NSA_TRY_ASSIGN(o.run_folder, text(values, "--run-folder"));
+  NSA_TRY_ASSIGN(o.attempt_folder, text(values, "--attempt-folder"));
+  NSA_TRY_ASSIGN(o.run_id, text(values, "--run-id"));
+  NSA_TRY_ASSIGN(o.attempt, number(values, "--attempt", 1, 1 << 30));
+  NSA_TRY_ASSIGN(o.world, number(values, "--world-size", 1, 4096));
+  NSA_TRY_ASSIGN(o.rank, number(values, "--rank", 0, o.world - 1));
+  if (o.world > 1 || values.count("--store-port") > 0) {
+    NSA_TRY_ASSIGN(o.store_port, number(values, "--store-port", 0, 65535));
+  }
+  if (o.world > 1 && o.store_port == 0)
+    return fail(ErrorCode::kInvalidArgument, "--store-port must be set where ranks must meet");
+  if (const auto resume = values.find("--resume"); resume != values.end())
+    o.resume = resume->second;
+  // Messages carry these paths to processes with another working folder.
+  o.run_folder = std::filesystem::absolute(o.run_folder);
+  o.attempt_folder = std::filesystem::absolute(o.attempt_folder);
+  if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd)) o.store_fd = wire::kRankStoreFd;
+
+  NSA_TRY_ASSIGN(const std::string json, read_file(spec_path));
+  const auto parsed = nlohmann::json::parse(json, nullptr, false);
+  if (parsed.is_discarded())
+    return fail(ErrorCode::kInvalidArgument, spec_path + " is not JSON",
+                "nsad writes it; by hand: nsactl config validate --resolved");
+  auto spec = spec::from_json(parsed);
+  if (!spec) return fail(std::move(spec).error().within(spec_path));
+  o.spec = std::move(*spec);
+  if (o.spec.parallel.ranks != o.world)
+    return fail(ErrorCode::kInvalidArgument, "--world-size is " + std::to_string(o.world) +
+                                                 ", parallel.ranks in " + spec_path + " is " +
+                                                 std::to_string(o.spec.parallel.ranks));
+  return o;
+}
+
+} // namespace nsa::worker

@@ -1,0 +1,17 @@
+// The command line of nsa-worker.
+#pragma once
+
+#include "common/base/result.h"
+#include "worker/train/session.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::worker {
+
+// --spec A/spec.json --run-folder R --attempt-folder A --run-id x --attempt N --rank r
+// --world-size w --store-port p [--resume <checkpoint folder>]
+// Reads and checks the spec. --store-port may be left out where there is one rank.
+Result<train::RankOptions> parse_options(const std::vector<std::string>& arguments);
+
+} // namespace nsa::worker

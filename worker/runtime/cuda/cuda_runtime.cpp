@@ -1,0 +1,159 @@
+// The runtime on one NVIDIA GPU. Built into libnsa_runtime_cuda.so.
+#include "common/base/build_info.h"
+#include "worker/runtime/cuda/nccl_collectives.h"
+#include "worker/runtime/cuda/progress_marks.h"
+#include "worker/runtime/runtime.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cstdlib>
+#include <torch/headeronly/version.h>
+
+namespace nsa::runtime {
+
+namespace {
+
+class EventReading : public Reading {
+public:
+  explicit EventReading(const at::Tensor& values)
+      : host_(
+            at::empty(values.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(true))) {
+    host_.copy_(values.detach().to(at::kDouble), /*non_blocking=*/true);
+    done_.record(c10::cuda::getCurrentCUDAStream());
+  }
+  std::vector<double> take() override {
+    done_.synchronize();
+    return {host_.data_ptr<double>(), host_.data_ptr<double>() + host_.numel()};
+  }
+
+private:
+  at::Tensor host_;
+  at::cuda::CUDAEvent done_;
+};
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    text += digits;
+    if (i == 3 || i == 5 || i == 7 || i == 9) text += "-";
+  }
+  return text;
+}
+
+std::string version_text(int v) { // 13000 -> "13.0"
+  return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
+}
+
+class CudaRuntime : public Runtime {
+public:
+  explicit CudaRuntime(c10::DeviceIndex index) : device_(at::kCUDA, index) {
+    c10::cuda::set_device(index);
+  }
+
+  at::Device device() const override { return device_; }
+
+  std::string device_name() const override {
+    cudaDeviceProp properties{};
+    cudaGetDeviceProperties(&properties, device_.index());
+    return "cuda:" + std::to_string(device_.index()) + " " + properties.name + " " +
+           uuid_text(properties.uuid);
+  }
+
+  std::map<std::string, std::string> versions() const override {
+    int runtime = 0, driver = 0;
+    cudaRuntimeGetVersion(&runtime);
+    cudaDriverGetVersion(&driver);
+    return {{"libtorch", TORCH_VERSION},
+            {"cuda", version_text(runtime)},
+            {"driver", version_text(driver)},
+            {"nccl", nccl_version()}};
+  }
+
+  std::string why_bf16_is_slow() const override {
+    cudaDeviceProp properties{};
+    cudaGetDeviceProperties(&properties, device_.index());
+    return properties.major >= 8 ? "" : "this GPU is older than compute capability 8.0";
+  }
+
+  DeviceMemory memory() const override {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_.index());
+    constexpr size_t kAll = 0; // StatType::AGGREGATE
+    return {static_cast<uint64_t>(stats.allocated_bytes[kAll].current),
+            static_cast<uint64_t>(stats.reserved_bytes[kAll].current),
+            static_cast<uint64_t>(stats.allocated_bytes[kAll].peak)};
+  }
+
+  void synchronize() override { c10::cuda::device_synchronize(); }
+  int steps_in_flight() const override { return 2; }
+  std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
+    return std::make_unique<EventReading>(values);
+  }
+
+  Status attach_progress(void* device_words) override { return marks_.attach(device_words); }
+  void mark_phase(uint64_t step, uint32_t phase) override {
+    marks_.mark_phase(stream(), step, phase);
+  }
+  void mark_step(uint64_t step, uint32_t phase) override {
+    marks_.mark_step(stream(), step, phase);
+  }
+
+  std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
+    void* memory = nullptr;
+    C10_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
+  }
+
+  void copy_to_host(const at::Tensor& from, std::byte* into) override {
+    C10_CUDA_CHECK(cudaMemcpyAsync(into, from.const_data_ptr(), from.nbytes(),
+                                   cudaMemcpyDeviceToHost, stream()));
+  }
+
+  Result<std::unique_ptr<comm::Collectives>>
+  make_collectives(Rank rank, int world, const comm::RendezvousAddress& address,
+                   Duration collective_limit) override {
+    if (world == 1) return comm::make_single_rank_collectives();
+    return make_nccl_collectives(rank, world, device_, address, collective_limit);
+  }
+
+private:
+  cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream(device_.index()).stream(); }
+  at::Device device_;
+  ProgressMarks marks_;
+};
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) Result<std::unique_ptr<Runtime>>
+nsa_make_cuda_runtime(const Request& request, const std::string& build) {
+  const std::string own = build_info().version + "+" + build_info().commit;
+  if (build != own)
+    return fail(ErrorCode::kConflict,
+                std::string(kCudaLibrary) + " is of build " + own + ", nsa-worker of " + build,
+                "install the programs and plug-ins of one build");
+  if (request.deterministic) {
+    // cuBLAS is deterministic only with a fixed workspace; read when its first handle is made.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    at::globalContext().setDeterministicCuDNN(true);
+  }
+  at::globalContext().setDeterministicAlgorithms(request.deterministic, false);
+  at::set_num_threads(request.threads);
+  if (!at::hasCUDA())
+    return fail(ErrorCode::kUnavailable, "LibTorch's CUDA part is loaded but does not come up",
+                "see that nothing used LibTorch before it was loaded");
+  at::globalContext().lazyInitDevice(at::kCUDA); // the allocator knows no device before it
+  const int devices = c10::cuda::device_count();
+  if (devices == 0) return fail(ErrorCode::kUnavailable, "no GPU is visible to LibTorch");
+  // A rank that was given one GPU sees just that one; run by hand, ranks share out what there is.
+  const auto index = static_cast<c10::DeviceIndex>(devices == 1 ? 0 : request.rank % devices);
+  return std::unique_ptr<Runtime>(std::make_unique<CudaRuntime>(index));
+}
+
+} // namespace nsa::runtime

@@ -1,0 +1,134 @@
+#include "worker/runtime/cuda/nccl_collectives.h"
+
+#include "worker/comm/store.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+namespace nsa::runtime {
+
+namespace {
+
+using comm::Outcome;
+using comm::PeerFailure;
+
+// Runs c10d code, whose failures are exceptions. NCCL does not know who is to blame.
+template <class Body> Outcome guarded(const std::string& doing, Body body) {
+  try {
+    body();
+    return {};
+  } catch (const std::exception& e) {
+    return tl::unexpected(PeerFailure{doing + " failed: " + e.what(), std::nullopt});
+  }
+}
+
+class NcclPending : public comm::Pending {
+public:
+  NcclPending(at::Tensor tensor, c10::intrusive_ptr<c10d::Work> work, std::string doing)
+      : tensor_(std::move(tensor)), work_(std::move(work)), doing_(std::move(doing)) {}
+  // Orders the current stream behind the collective; the host goes on.
+  Outcome wait() override {
+    return guarded(doing_, [this] { work_->wait(); });
+  }
+
+private:
+  at::Tensor tensor_;
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::string doing_;
+};
+
+class FailedPending : public comm::Pending {
+public:
+  explicit FailedPending(Outcome outcome) : outcome_(std::move(outcome)) {}
+  Outcome wait() override { return outcome_; }
+
+private:
+  Outcome outcome_;
+};
+
+class NcclCollectives : public comm::Collectives {
+public:
+  NcclCollectives(Rank rank, int world, at::Device device, c10::intrusive_ptr<c10d::TCPStore> store,
+                  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
+      : rank_(rank), world_(world), device_(device), store_(std::move(store)),
+        group_(std::move(group)) {}
+
+  Rank rank() const override { return rank_; }
+  int world() const override { return world_; }
+
+  std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
+    const std::string doing = describe(tag);
+    c10::intrusive_ptr<c10d::Work> work;
+    Outcome started = guarded(doing, [&] {
+      std::vector<at::Tensor> tensors = {tensor};
+      work = group_->allreduce(tensors);
+    });
+    if (!started) return std::make_unique<FailedPending>(std::move(started));
+    return std::make_unique<NcclPending>(tensor, std::move(work), doing);
+  }
+
+  Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
+    return guarded(describe(tag), [&] {
+      std::vector<at::Tensor> tensors = {tensor};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      group_->broadcast(tensors, options)->wait();
+    });
+  }
+
+  Outcome barrier(comm::Tag tag) override {
+    return guarded(describe(tag), [&] {
+      std::vector<at::Tensor> tensors = {
+          at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))};
+      group_->allreduce(tensors)->wait();
+      c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
+    });
+  }
+
+  // The destructor alone would leave communicators and their threads behind, and the process
+  // hanging at its end.
+  void shut_down() override {
+    (void)barrier({0, comm::Kind::kBarrier, 1});
+    group_->shutdown();
+  }
+
+private:
+  static std::string describe(const comm::Tag& tag) {
+    return comm::to_string(tag.kind) + " " + std::to_string(tag.index) + " of step " +
+           std::to_string(tag.step);
+  }
+
+  Rank rank_;
+  int world_;
+  at::Device device_;
+  c10::intrusive_ptr<c10d::TCPStore> store_; // rank 0 serves it as long as the group lives
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+};
+
+} // namespace
+
+std::string nccl_version() {
+  return c10d::getNcclVersion();
+}
+
+Result<std::unique_ptr<comm::Collectives>>
+make_nccl_collectives(Rank rank, int world, at::Device device,
+                      const comm::RendezvousAddress& address, Duration collective_limit) {
+  NSA_TRY_ASSIGN(auto store, comm::connect_store(rank, world, address));
+  try {
+    auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+    options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(collective_limit);
+    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world, options);
+    auto collectives =
+        std::make_unique<NcclCollectives>(rank, world, device, std::move(store), std::move(group));
+    // Communicators are made by the first collective: here, in start-up, and not in the first step.
+    if (auto met = collectives->barrier({0, comm::Kind::kBarrier, 0}); !met)
+      return fail(ErrorCode::kUnavailable, "NCCL: " + met.error().what);
+    return std::unique_ptr<comm::Collectives>(std::move(collectives));
+  } catch (const std::exception& e) {
+    return fail(ErrorCode::kUnavailable, std::string("NCCL cannot be set up: ") + e.what());
+  }
+}
+
+} // namespace nsa::runtime

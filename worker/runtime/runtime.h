@@ -1,0 +1,87 @@
+// Runtime: the device that a rank computes on. One implementation for the CPU is linked in; the one
+// for CUDA lives in libnsa_runtime_cuda.so, so that the worker loads where there is no CUDA.
+//
+// The training thread calls it, and no other. Work on a GPU is enqueued; synchronize() waits for
+// it.
+#pragma once
+
+#include "common/base/result.h"
+#include "worker/comm/collectives.h"
+
+#include <ATen/core/TensorBody.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::runtime {
+
+struct DeviceMemory {
+  uint64_t allocated = 0, reserved = 0, peak = 0; // bytes; all 0 on a CPU
+};
+
+// A few numbers on their way from the device to the host.
+class Reading {
+public:
+  virtual ~Reading() = default;
+  virtual std::vector<double> take() = 0; // waits until they are there
+};
+
+class Runtime {
+public:
+  virtual ~Runtime() = default;
+
+  virtual at::Device device() const = 0;
+  virtual std::string device_name() const = 0; // "cpu AMD EPYC", "cuda:0 NVIDIA H200 GPU-..."
+  virtual std::map<std::string, std::string> versions() const = 0; // "libtorch", "cuda", "nccl"
+  // Empty when BF16 is fast here, else why it is not.
+  virtual std::string why_bf16_is_slow() const = 0;
+  virtual DeviceMemory memory() const = 0;
+
+  virtual void synchronize() = 0;
+  // How many steps may be enqueued before the results of the oldest are waited for: 1 where the
+  // host is the device.
+  virtual int steps_in_flight() const = 0;
+  // A small floating-point tensor of the device, as it is when the work enqueued so far is done.
+  virtual std::unique_ptr<Reading> read_later(const at::Tensor& values) = 0;
+
+  // The progress page's device words {completed step, phase mark} (common/progress/page.h). The
+  // marks are stored when the work enqueued so far is done: mark_phase says that `phase` of `step`
+  // begins on the device now, mark_step that the step is complete.
+  virtual Status attach_progress(void* device_words) = 0;
+  virtual void mark_phase(uint64_t step, uint32_t phase) = 0;
+  virtual void mark_step(uint64_t step, uint32_t phase) = 0;
+
+  // Host memory that copies from and to the device need not wait for (pinned on a GPU).
+  virtual std::shared_ptr<std::byte> allocate_host(size_t bytes) = 0;
+  // Enqueues a copy of a contiguous tensor; `into` holds it after synchronize().
+  virtual void copy_to_host(const at::Tensor& from, std::byte* into) = 0;
+
+  virtual Result<std::unique_ptr<comm::Collectives>>
+  make_collectives(Rank rank, int world, const comm::RendezvousAddress& address,
+                   Duration collective_limit) = 0;
+};
+
+struct Request {
+  std::string device = "auto"; // auto | cpu | cuda
+  Rank rank = 0;
+  int threads = 1; // CPU threads that tensor operations use
+  bool deterministic = false;
+};
+
+// Must be the first thing in a process that touches LibTorch: the CUDA library is found only if it
+// is loaded before anything asks whether it is there. "cuda" without a usable GPU is an error that
+// names what is missing; "auto" then means the CPU, and says so in the log.
+Result<std::unique_ptr<Runtime>> open_runtime(const Request& request);
+
+Result<std::unique_ptr<Runtime>> make_cpu_runtime(const Request& request);
+
+// What libnsa_runtime_cuda.so exports under kCudaEntryPoint. Both sides are of one build, which
+// `build` (of the caller) lets the library check, since C++ objects pass between them.
+inline constexpr const char* kCudaLibrary = "libnsa_runtime_cuda.so";
+inline constexpr const char* kCudaEntryPoint = "nsa_make_cuda_runtime";
+using MakeCudaRuntime = Result<std::unique_ptr<Runtime>> (*)(const Request& request,
+                                                             const std::string& build);
+
+} // namespace nsa::runtime

@@ -1,0 +1,30 @@
+// TensorBoard's event files, encoded by hand: TFRecord framing around protobuf messages (the
+// tensorflow.Event of tensorflow/core/util/event.proto). Pure. Only what training writes is here:
+// scalars, a text, and the mark at which a restarted run goes on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nsa::telemetry {
+
+// CRC-32C (Castagnoli; RFC 3720 appendix B.4).
+uint32_t crc32c(std::string_view data);
+
+// A TFRecord: u64 length, masked CRC-32C of the length, data, masked CRC-32C of the data.
+std::string frame_record(std::string_view data);
+
+using Scalar = std::pair<std::string, double>; // tag, value; stored as float
+
+// Events; wall_time in seconds since 1970. Each is the data of one record.
+std::string encode_file_version(double wall_time); // must be the first record of a file
+std::string encode_scalars(double wall_time, int64_t step, const std::vector<Scalar>& scalars);
+std::string encode_text(double wall_time, int64_t step, std::string_view tag,
+                        std::string_view text); // shown as Markdown
+// SessionLog START: readers forget everything at or past `first_step` that earlier files hold.
+std::string encode_session_start(double wall_time, int64_t first_step);
+
+} // namespace nsa::telemetry

@@ -1,0 +1,110 @@
+#include "worker/telemetry/tensorboard.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace nsa::telemetry {
+namespace {
+
+double now_seconds() {
+  return WallTime::now().seconds();
+}
+
+std::string host_name() {
+  char name[256] = "localhost";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+} // namespace
+
+std::vector<Scalar> step_scalars(const wire::RankStep& step) {
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  std::vector<Scalar> scalars = {
+      {"train/loss", step.loss},
+      {"train/gradient_norm", step.gradient_norm},
+      {"train/learning_rate", step.learning_rate},
+      {"train/tokens", static_cast<double>(step.tokens)},
+      {"perf/tokens_per_second", step.tokens_per_second},
+      {"time/step_seconds", step.step_seconds},
+      {"time/data_wait_seconds", step.data_wait_seconds},
+  };
+  for (const auto& [phase, seconds] : step.phase_seconds)
+    scalars.emplace_back("time/" + phase + "_seconds", seconds);
+  const std::pair<const char*, uint64_t> memory[] = {{"resident", step.resident_bytes},
+                                                     {"allocated", step.allocated_bytes},
+                                                     {"reserved", step.reserved_bytes},
+                                                     {"peak", step.peak_bytes}};
+  for (const auto& [name, bytes] : memory)
+    if (bytes > 0)
+      scalars.emplace_back(std::string("memory/") + name + "_gib",
+                           static_cast<double>(bytes) / kGiB);
+  for (const auto& [name, weight] : step.gates)
+    scalars.emplace_back("gate/" + name, weight);
+  return scalars;
+}
+
+Result<TensorBoardWriter> TensorBoardWriter::open(const std::filesystem::path& folder,
+                                                  AttemptNumber attempt, int64_t first_step) {
+  NSA_TRY(make_folder(folder));
+  TensorBoardWriter writer;
+  const double now = now_seconds();
+  writer.path_ =
+      folder / ("events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." +
+                host_name() + "." + std::to_string(::getpid()) + "." + std::to_string(attempt));
+  writer.fd_.reset(
+      ::open(writer.path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+  if (!writer.fd_) return fail_errno("cannot create " + writer.path_.string());
+  const std::string head =
+      frame_record(encode_file_version(now)) + frame_record(encode_session_start(now, first_step));
+  if (auto status = write_all(writer.fd_.get(), head.data(), head.size()); !status)
+    return fail(std::move(status).error().within(writer.path_.string()));
+  return writer;
+}
+
+void TensorBoardWriter::step(const wire::RankStep& step) {
+  scalars(static_cast<int64_t>(step.step), step_scalars(step));
+}
+
+void TensorBoardWriter::evaluation(const wire::RankEvaluation& evaluation) {
+  scalars(static_cast<int64_t>(evaluation.step), {{"eval/heldout_loss", evaluation.loss},
+                                                  {"time/evaluation_seconds", evaluation.seconds}});
+}
+
+void TensorBoardWriter::non_finite(const wire::RankNonFinite& event) {
+  text("train/non_finite", event.what + " is not finite: " + event.action,
+       static_cast<int64_t>(event.step));
+}
+
+void TensorBoardWriter::text(std::string_view tag, std::string_view content, int64_t step) {
+  // Four spaces make a line Markdown's code block; that way no character of it means anything.
+  std::string block = "    ";
+  for (const char c : content) {
+    block.push_back(c);
+    if (c == '\n') block += "    ";
+  }
+  append(encode_text(now_seconds(), step, tag, block));
+}
+
+void TensorBoardWriter::scalars(int64_t step, const std::vector<Scalar>& values) {
+  append(encode_scalars(now_seconds(), step, values));
+}
+
+void TensorBoardWriter::append(const std::string& event) {
+  if (failed_ > 0) { // a torn record hides all that follows it: the rest goes unwritten
+    ++failed_;
+    return;
+  }
+  const std::string record = frame_record(event);
+  if (auto status = write_all(fd_.get(), record.data(), record.size()); !status) {
+    ++failed_;
+    log::warning("metrics", path_.string() + " cannot be written: " + status.error().what +
+                                "; training goes on, this attempt's curves end here");
+  }
+}
+
+} // namespace nsa::telemetry

@@ -1,0 +1,51 @@
+// A run's curves for TensorBoard: <folder>/events.out.tfevents.<seconds>.<host>.<pid>.<attempt>.
+//
+// Every attempt writes a file of its own: a file that an earlier attempt left torn stays readable
+// up to the tear. The file begins with the step at which the attempt goes on, and readers forget
+// what earlier attempts wrote at or past it: no step shows twice. Written by rank 0's training
+// thread, one write(2) an event, into the page cache; nothing is synced. A failure is counted and
+// logged once, never passed on: curves are not worth a run.
+#pragma once
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/messages.h"
+#include "worker/telemetry/event_record.h"
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace nsa::telemetry {
+
+class TensorBoardWriter {
+public:
+  // Makes the folder if need be. first_step: the first that this attempt will compute.
+  static Result<TensorBoardWriter> open(const std::filesystem::path& folder, AttemptNumber attempt,
+                                        int64_t first_step);
+
+  void step(const wire::RankStep& step);
+  void evaluation(const wire::RankEvaluation& evaluation);
+  void non_finite(const wire::RankNonFinite& event);
+  // A page of text under `tag`: the run file, the provenance. Shown as code.
+  void text(std::string_view tag, std::string_view content, int64_t step);
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t failed_writes() const { return failed_; }
+
+private:
+  TensorBoardWriter() = default;
+  void scalars(int64_t step, const std::vector<Scalar>& values);
+  void append(const std::string& event);
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  uint64_t failed_ = 0;
+};
+
+// The curves of one step, in TensorBoard's order of groups: train/, perf/, time/, memory/, gate/.
+// Values that are not there (device memory on a CPU, gates of most steps) have no curve.
+std::vector<Scalar> step_scalars(const wire::RankStep& step);
+
+} // namespace nsa::telemetry

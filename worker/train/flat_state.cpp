@@ -1,0 +1,52 @@
+#include "worker/train/flat_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+namespace nsa::train {
+
+FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count)
+    : parameters_(std::move(parameters)) {
+  const at::NoGradGuard no_grad;
+  std::vector<size_t> counts;
+  for (const Parameter& p : parameters_)
+    counts.push_back(static_cast<size_t>(p.tensor.numel()));
+  plan_ = plan_buckets(counts, bucket_bytes, tail_count);
+
+  const at::TensorOptions fp32 =
+      parameters_.at(0).tensor.options().dtype(at::kFloat).requires_grad(std::nullopt);
+  const auto elements = static_cast<int64_t>(plan_.parameter_elements);
+  masters = at::zeros({elements}, fp32);
+  first_moments = at::zeros({elements}, fp32);
+  second_moments = at::zeros({elements}, fp32);
+  gradients = at::zeros({static_cast<int64_t>(plan_.gradient_elements)}, fp32);
+  updates = at::zeros({}, fp32);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    slice(masters, i).copy_(parameters_[i].initial);
+
+  const at::ScalarType computed_in = parameters_[0].tensor.scalar_type();
+  weights_ = computed_in == at::kFloat ? masters : at::zeros({elements}, fp32.dtype(computed_in));
+  publish_masters();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].initial.reset();
+    parameters_[i].tensor.set_data(slice(weights_, i));
+  }
+}
+
+at::Tensor FlatState::slice(const at::Tensor& flat, size_t i) const {
+  const BucketPlan::Slot& slot = plan_.slots[i];
+  return flat.narrow(0, static_cast<int64_t>(slot.offset), static_cast<int64_t>(slot.count))
+      .view(parameters_[i].tensor.sizes());
+}
+
+at::Tensor FlatState::tail() const {
+  return gradients.narrow(0, static_cast<int64_t>(plan_.tail_begin),
+                          static_cast<int64_t>(plan_.tail_count));
+}
+
+void FlatState::publish_masters() {
+  const at::NoGradGuard no_grad;
+  if (!weights_.is_same(masters)) weights_.copy_(masters);
+}
+
+} // namespace nsa::train

@@ -1,0 +1,138 @@
+#include "worker/train/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <stdexcept>
+
+namespace nsa::train {
+
+// Called by autograd when a parameter's gradient of this backward pass is complete.
+struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
+  Hook(GradientReducer* reducer, size_t parameter) : reducer_(reducer), parameter_(parameter) {}
+  void operator()(const at::Tensor&) override { reducer_->on_gradient(parameter_); }
+  GradientReducer* reducer_;
+  size_t parameter_;
+};
+
+GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collectives,
+                                 PhaseClock& clock, ReducerOptions options)
+    : state_(state), collectives_(collectives), clock_(clock), options_(options) {
+  for (size_t i = 0; i < state_.parameter_count(); ++i) {
+    at::Tensor parameter = state_.tensor(i);
+    gradient_views_.push_back(state_.slice(state_.gradients, i));
+    // An FP32 parameter accumulates straight into the buffer; one of another type gets a fresh
+    // gradient each time, which the hook adds in FP32.
+    if (parameter.scalar_type() == at::kFloat) parameter.mutable_grad() = gradient_views_[i];
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, i));
+  }
+  seen_.assign(state_.parameter_count(), false);
+}
+
+GradientReducer::~GradientReducer() {
+  for (size_t i = 0; i < state_.parameter_count(); ++i) {
+    at::Tensor parameter = state_.tensor(i);
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+    parameter.mutable_grad().reset();
+  }
+}
+
+void GradientReducer::begin_step(uint64_t step) {
+  const at::NoGradGuard no_grad;
+  step_ = step;
+  skip_ = false;
+  state_.gradients.zero_();
+}
+
+void GradientReducer::begin_micro_step(bool last) {
+  last_micro_step_ = last;
+  seen_.assign(seen_.size(), false);
+  if (!last) return;
+  next_bucket_ = 0;
+  missing_.clear();
+  for (const BucketPlan::Bucket& bucket : state_.plan().buckets)
+    missing_.push_back(bucket.parameters);
+  for (size_t i = 0; i < used_.size(); ++i)
+    if (!used_[i]) --missing_[state_.plan().slots[i].bucket];
+}
+
+void GradientReducer::on_gradient(size_t i) {
+  const at::NoGradGuard no_grad;
+  // Twice in one pass would mean that a bucket may have left with half a sum in it.
+  if (seen_[i])
+    throw std::runtime_error("the gradient of " + state_.name(i) +
+                             " came twice in one backward pass");
+  seen_[i] = true;
+  at::Tensor parameter = state_.tensor(i);
+  if (parameter.scalar_type() != at::kFloat) {
+    gradient_views_[i].add_(parameter.grad());
+    parameter.mutable_grad().reset();
+  }
+  if (!last_micro_step_) return;
+  if (!used_.empty() && !used_[i])
+    throw std::runtime_error("parallel.static_graph is set, but " + state_.name(i) +
+                             " has a gradient now and had none in the first step");
+  --missing_[state_.plan().slots[i].bucket];
+  start_ready_buckets(false);
+}
+
+// The last bucket waits for finish_step(), since it carries the tail.
+void GradientReducer::start_ready_buckets(bool include_last) {
+  const size_t end = state_.plan().buckets.size() - (include_last ? 0 : 1);
+  while (next_bucket_ < end && (include_last || missing_[next_bucket_] == 0))
+    start_bucket(next_bucket_++);
+}
+
+void GradientReducer::start_bucket(size_t b) {
+  if (skip_) return;
+  const BucketPlan::Bucket& bucket = state_.plan().buckets[b];
+  const bool last = b + 1 == state_.plan().buckets.size();
+  const size_t end = options_.compress && last ? state_.plan().tail_begin : bucket.end;
+  auto start = [&](size_t from, size_t to, bool compressed, uint32_t index) {
+    if (from == to) return;
+    InFlight item;
+    item.gradient =
+        state_.gradients.narrow(0, static_cast<int64_t>(from), static_cast<int64_t>(to - from));
+    item.wire = compressed ? item.gradient.to(*options_.compress) : item.gradient;
+    clock_.count_collective();
+    item.pending = collectives_.all_reduce_sum(item.wire, {step_, comm::Kind::kGradient, index});
+    in_flight_.push_back(std::move(item));
+  };
+  const auto index = static_cast<uint32_t>(b);
+  start(bucket.begin, end, options_.compress.has_value(), index);
+  start(end, bucket.end, false, index + 1);
+}
+
+void GradientReducer::check_coverage() {
+  if (options_.static_graph && used_.empty()) {
+    used_ = seen_;
+    return;
+  }
+  std::string absent;
+  for (size_t i = 0; i < seen_.size(); ++i)
+    if (!seen_[i] && (used_.empty() || used_[i]))
+      absent += (absent.empty() ? "" : ", ") + state_.name(i);
+  if (absent.empty()) return;
+  if (options_.static_graph)
+    throw std::runtime_error(
+        "parallel.static_graph is set, but in this step no gradient came for " + absent);
+  if (!options_.find_unused)
+    throw std::runtime_error("no gradient came for " + absent +
+                             "; set parallel.find_unused = true if that is meant");
+}
+
+comm::Outcome GradientReducer::finish_step() {
+  const at::NoGradGuard no_grad;
+  check_coverage();
+  start_ready_buckets(true);
+  comm::Outcome outcome;
+  for (InFlight& item : in_flight_) {
+    comm::Outcome one = item.pending->wait();
+    if (!one && outcome) outcome = one; // the first failure is the cause; wait for all all the same
+    if (one && !item.wire.is_same(item.gradient)) item.gradient.copy_(item.wire);
+  }
+  in_flight_.clear();
+  return outcome;
+}
+
+} // namespace nsa::train

@@ -1,0 +1,68 @@
+// GradientReducer: FP32 accumulation of gradients over the micro-steps of a step, and their sum
+// over all ranks, bucket by bucket, begun while the last backward pass still runs.
+//
+// Training thread only; hooks run inside backward() (on a GPU on autograd's thread for that device,
+// while the training thread waits in backward()).
+#pragma once
+
+#include "worker/comm/collectives.h"
+#include "worker/train/flat_state.h"
+#include "worker/train/phase_clock.h"
+
+#include <memory>
+#include <vector>
+
+namespace nsa::train {
+
+struct ReducerOptions {
+  // Element type of gradients on the wire; undefined: FP32. The tail always travels in FP32.
+  std::optional<at::ScalarType> compress;
+  bool find_unused = false;  // parameters without a gradient are allowed, and count as zero
+  bool static_graph = false; // the same parameters get gradients in every step
+};
+
+class GradientReducer {
+public:
+  GradientReducer(FlatState& state, comm::Collectives& collectives, PhaseClock& clock,
+                  ReducerOptions options);
+  ~GradientReducer();
+
+  // Zeroes the gradients.
+  void begin_step(uint64_t step);
+  // Before each micro-step's backward pass; reduction begins in that of the last one.
+  void begin_micro_step(bool last);
+  // After the last backward pass, once the tail is filled in: reduces what is left and waits.
+  // Throws std::runtime_error naming parameters whose gradients are missing against the options.
+  comm::Outcome finish_step();
+
+  // For fault injection: this rank starts no collective in this step and goes on with its own sums.
+  void skip_collectives_of_this_step() { skip_ = true; }
+
+private:
+  struct Hook;
+  void on_gradient(size_t parameter);
+  void start_ready_buckets(bool include_last);
+  void start_bucket(size_t bucket);
+  void check_coverage();
+
+  FlatState& state_;
+  comm::Collectives& collectives_;
+  PhaseClock& clock_;
+  const ReducerOptions options_;
+
+  uint64_t step_ = 0;
+  bool last_micro_step_ = false, skip_ = false;
+  std::vector<at::Tensor> gradient_views_; // by parameter
+  std::vector<bool> seen_;                 // gradients of the current micro-step, by parameter
+  std::vector<bool> used_;                 // of the first step, under static_graph
+  std::vector<size_t> missing_;            // by bucket: gradients it still waits for
+  size_t next_bucket_ = 0;                 // buckets start in the same order on all ranks
+
+  struct InFlight {
+    std::unique_ptr<comm::Pending> pending;
+    at::Tensor gradient, wire; // copied back when they differ
+  };
+  std::vector<InFlight> in_flight_;
+};
+
+} // namespace nsa::train

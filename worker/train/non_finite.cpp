@@ -1,0 +1,25 @@
+#include "worker/train/non_finite.h"
+
+#include <cmath>
+
+namespace nsa::train {
+
+NonFiniteRule::NonFiniteRule(const spec::TrainSection& train, int64_t streak)
+    : action_(train.non_finite == "stop"        ? NonFiniteAction::kStop
+              : train.non_finite == "roll_back" ? NonFiniteAction::kRollBack
+                                                : NonFiniteAction::kSkip),
+      limit_(train.non_finite_limit), streak_(streak) {}
+
+NonFiniteAction NonFiniteRule::observe(double loss, double gradient_norm) {
+  if (std::isfinite(loss) && std::isfinite(gradient_norm)) {
+    streak_ = 0;
+    return NonFiniteAction::kNone;
+  }
+  what_ = std::isfinite(loss) ? "gradient" : "loss";
+  ++streak_;
+  ++total_;
+  // A run that only skips does not train: past the limit it ends by rule.
+  return streak_ > limit_ ? NonFiniteAction::kStop : action_;
+}
+
+} // namespace nsa::train

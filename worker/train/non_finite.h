@@ -1,0 +1,39 @@
+// What happens after a step whose loss or gradient was not finite. Pure; every rank feeds it the
+// same reduced values, so every rank comes to the same action without asking the others.
+#pragma once
+
+#include "common/spec/run_spec.h"
+
+#include <cstdint>
+#include <string>
+
+namespace nsa::train {
+
+enum class NonFiniteAction {
+  kNone,     // the step was finite
+  kSkip,     // leave the update out and go on with the next batch
+  kRollBack, // take the weights and moments of the last good checkpoint, go on with the next batch
+  kStop,     // end the run
+};
+
+class NonFiniteRule {
+public:
+  // `streak`: non-finite steps in a row so far, from a checkpoint.
+  explicit NonFiniteRule(const spec::TrainSection& train, int64_t streak = 0);
+
+  // To be called once a step, in order.
+  NonFiniteAction observe(double loss, double gradient_norm);
+
+  // What was not finite in the last observed step: "loss" or "gradient".
+  const std::string& what() const { return what_; }
+  int64_t streak() const { return streak_; }
+  int64_t total() const { return total_; }
+
+private:
+  NonFiniteAction action_;
+  int64_t limit_;
+  int64_t streak_ = 0, total_ = 0;
+  std::string what_;
+};
+
+} // namespace nsa::train

@@ -1,0 +1,26 @@
+#include "worker/train/phase_clock.h"
+
+namespace nsa::train {
+
+void PhaseClock::settle() {
+  const MonotonicTime now = MonotonicTime::now();
+  spent_[static_cast<size_t>(writer_.record().phase)] += now - since_;
+  since_ = now;
+}
+
+void PhaseClock::enter(progress::Phase phase, uint64_t micro_step) {
+  settle();
+  writer_.enter(phase, micro_step);
+}
+
+std::map<std::string, double> PhaseClock::take_seconds() {
+  settle();
+  std::map<std::string, double> seconds;
+  for (size_t i = 0; i < spent_.size(); ++i)
+    if (spent_[i].count() > 0)
+      seconds[std::string(progress::kPhaseNames[i])] = to_seconds(spent_[i]);
+  spent_.fill(Duration(0));
+  return seconds;
+}
+
+} // namespace nsa::train

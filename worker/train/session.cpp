@@ -1,0 +1,300 @@
+#include "worker/train/session.h"
+
+#include "common/base/build_info.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "common/spec/spec_json.h"
+#include "common/spec/toggles.h"
+#include "worker/runtime/process_info.h"
+#include "worker/train/faults.h"
+#include "worker/train/metrics_log.h"
+#include "worker/train/model_loss.h"
+#include "worker/train/setup.h"
+#include "worker/train/tensorboard_sink.h"
+#include "worker/train/toggle_report.h"
+#include "worker/train/trainer.h"
+
+#include <unistd.h>
+
+namespace nsa::train {
+
+using progress::Phase;
+using wire::MessageType;
+using wire::RankExit;
+
+namespace {
+
+// Between nsad's limits, evidence included, and this rank giving up by itself.
+constexpr double kAfterVerdictSeconds = 30;
+
+std::string build_name() {
+  return build_info().version + "+" + build_info().commit;
+}
+
+// What makes resume other than bit-exact, said once at the start.
+void explain_resume(const manifest::Manifest& then, const manifest::Manifest& now) {
+  std::vector<std::string> changes;
+  auto compare = [&](const char* what, const std::string& a, const std::string& b) {
+    if (a != b) changes.push_back(std::string(what) + " " + a + " -> " + b);
+  };
+  compare("world size", std::to_string(then.world_size), std::to_string(now.world_size));
+  compare("threads", std::to_string(then.threads), std::to_string(now.threads));
+  compare("device", then.device, now.device);
+  compare("precision", then.precision, now.precision);
+  compare("compute", then.compute, now.compute);
+  compare("build", then.build, now.build);
+  if (!changes.empty())
+    log::warning("train",
+                 "resume is exact in data and state but not bit for bit: " + join(changes, ", "));
+}
+
+class Session {
+public:
+  Session(const RankOptions& options, link::Link& link, progress::Page page)
+      : o_(options), link_(link), clock_(std::move(page)) {}
+  Attempt<Finished> run();
+
+private:
+  Attempt<void> open_device();
+  Attempt<void> open_data();
+  Attempt<void> open_model();
+  Attempt<void> resume();
+  Attempt<void> meet_peers();
+  Attempt<void> open_loader();
+  Attempt<void> open_outputs();
+  void say_hello();
+  void record_memory(const char* stage);
+  manifest::Manifest manifest_base() const;
+
+  const RankOptions& o_;
+  link::Link& link_;
+  PhaseClock clock_;
+  std::map<std::string, std::string> toggles_;
+  std::optional<Injection> injection_;
+  std::unique_ptr<runtime::Runtime> runtime_;
+  Precision precision_;
+  std::shared_ptr<const dataset::Dataset> dataset_;
+  std::unique_ptr<model::LanguageModel> model_;
+  std::unique_ptr<FlatState> state_;
+  std::unique_ptr<comm::Collectives> collectives_;
+  std::unique_ptr<data::Loader> loader_;
+  std::optional<data::EvaluationSet> evaluation_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::optional<manifest::Manifest> resumed_;
+  Trainer::Start start_;
+};
+
+Attempt<void> Session::open_device() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, toggles_, spec::resolve_toggles(o_.spec.toggles));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, injection_,
+                     plan_injection(o_.spec.inject, static_cast<uint64_t>(o_.spec.train.steps),
+                                    o_.world, o_.attempt));
+  runtime::Request request;
+  request.device = o_.spec.parallel.device;
+  request.rank = o_.rank;
+  request.threads = static_cast<int>(o_.spec.train.threads);
+  request.deterministic = o_.spec.train.deterministic;
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
+  NSA_ATTEMPT(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, precision_,
+                     choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
+  if (!precision_.note.empty()) log::warning("train", precision_.note);
+  record_memory("boot");
+  return {};
+}
+
+Attempt<void> Session::open_data() {
+  // One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
+  // bit in the text would be trained on in silence.
+  const auto check = o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
+  NSA_ATTEMPT_ASSIGN(RankExit::kData, dataset_, dataset::Dataset::open(o_.spec.data.path, check));
+  const int64_t vocabulary = dataset_->manifest().tokenizer.vocabulary_size;
+  if (vocabulary > o_.spec.model.vocabulary)
+    return failed(RankExit::kUsage,
+                  {ErrorCode::kInvalidArgument,
+                   "the data set has token ids up to " + std::to_string(vocabulary - 1) +
+                       ", model.vocabulary is " + std::to_string(o_.spec.model.vocabulary),
+                   "set model.vocabulary to at least " + std::to_string(vocabulary)});
+  return {};
+}
+
+Attempt<void> Session::open_model() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
+                     model_config(o_.spec, toggles_));
+  model_ = std::make_unique<model::LanguageModel>(config, runtime_->device(),
+                                                  precision_.bf16 ? at::kBFloat16 : at::kFloat,
+                                                  static_cast<uint64_t>(o_.spec.train.seed));
+  const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
+  state_ = std::make_unique<FlatState>(parameters_of(*model_), bucket_bytes, kTailWords);
+  record_memory("model");
+  return {};
+}
+
+Attempt<void> Session::resume() {
+  if (!o_.resume) return {};
+  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, resumed_, manifest::read(*o_.resume));
+  NSA_ATTEMPT(RankExit::kCheckpoint, manifest::verify(*o_.resume, *resumed_));
+  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, const Counters counters,
+                     load_state(*o_.resume, *state_));
+  start_ = {resumed_->step, resumed_->tokens, counters.non_finite_streak};
+  explain_resume(*resumed_, manifest_base());
+  if (start_.step >= static_cast<uint64_t>(o_.spec.train.steps))
+    log::info("train", "the checkpoint is at the last step already",
+              {{"step", std::to_string(start_.step)}});
+  return {};
+}
+
+Attempt<void> Session::meet_peers() {
+  // A rank that waits for a missing peer must still be there when nsad looks into it.
+  const spec::HangSection& hang = o_.spec.hang;
+  const double limit = hang.start_up_seconds + hang.evidence_seconds + kAfterVerdictSeconds;
+  const comm::RendezvousAddress address{o_.store_port, o_.store_fd, from_seconds(limit)};
+  const Duration collective_limit = from_seconds(o_.spec.parallel.collective_timeout_seconds);
+  NSA_ATTEMPT_ASSIGN(RankExit::kPeerLost, collectives_,
+                     runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
+  return {};
+}
+
+Attempt<void> Session::open_loader() {
+  data::BatchShape shape;
+  shape.sequence_length = o_.spec.train.sequence_length;
+  shape.micro_batch = o_.spec.train.micro_batch;
+  shape.accumulate = o_.spec.train.accumulate;
+  shape.rank = o_.rank;
+  shape.world = o_.world;
+
+  data::LoaderOptions options;
+  options.dataset = dataset_;
+  options.shape = shape;
+  options.seed = static_cast<uint64_t>(o_.spec.train.seed);
+  options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
+  if (injection_ && injection_->fault == Fault::kDataStall && injection_->rank == o_.rank) {
+    const int64_t stalls_at = static_cast<int64_t>(injection_->step - start_.step) - 1;
+    options.before_batch = [this, stalls_at](int64_t step, int64_t micro_step,
+                                             const std::function<bool()>& stopping) {
+      if (step != stalls_at || micro_step != 0) return;
+      announce_injection(*injection_, o_.run_folder, link_);
+      inject_data_stall(stopping);
+    };
+  }
+  std::optional<data::DataState> from;
+  if (resumed_) {
+    from.emplace();
+    from->seed = resumed_->data.seed;
+    from->epoch = static_cast<int64_t>(resumed_->data.epoch);
+    from->index = static_cast<int64_t>(resumed_->data.index);
+    from->sequence_length = resumed_->data.sequence_length;
+    from->dataset_digest = resumed_->data.dataset_digest;
+  }
+  NSA_ATTEMPT_ASSIGN(RankExit::kData, loader_, data::Loader::open(std::move(options), from));
+  if (o_.spec.eval.interval_steps > 0 || o_.spec.eval.at_end) {
+    auto set = data::EvaluationSet::open(dataset_, shape,
+                                         o_.spec.eval.batches * o_.spec.train.micro_batch);
+    if (!set) return failed(RankExit::kData, std::move(set).error());
+    evaluation_.emplace(std::move(*set));
+  }
+  record_memory("loader");
+  return {};
+}
+
+Attempt<void> Session::open_outputs() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, checkpointer_,
+                     Checkpointer::open(o_.run_folder, o_.spec.checkpoint, manifest_base(), o_.rank,
+                                        *state_, *runtime_, link_));
+  if (o_.rank != 0) return {};
+  if (o_.spec.metrics.jsonl) {
+    NSA_ATTEMPT_ASSIGN(RankExit::kFailed, std::unique_ptr<MetricsSink> sink,
+                       MetricsLog::open(o_.run_folder / "metrics.jsonl", o_.attempt));
+    sinks_.push_back(std::move(sink));
+  }
+  if (o_.spec.metrics.tensorboard) {
+    NSA_ATTEMPT_ASSIGN(RankExit::kFailed, auto writer,
+                       telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard", o_.attempt,
+                                                          static_cast<int64_t>(start_.step) + 1));
+    sinks_.push_back(std::make_unique<TensorBoardSink>(std::move(writer)));
+  }
+  return {};
+}
+
+manifest::Manifest Session::manifest_base() const {
+  manifest::Manifest m;
+  m.run_id = o_.run_id;
+  m.attempt = o_.attempt;
+  m.world_size = o_.world;
+  m.threads = static_cast<int>(o_.spec.train.threads);
+  m.device = runtime_->device_name();
+  m.precision = o_.spec.precision.mode;
+  m.compute = precision_.name();
+  m.deterministic = o_.spec.train.deterministic;
+  m.toggles = toggles_;
+  m.spec_digest = spec::digest(o_.spec);
+  m.build = build_name();
+  m.versions = runtime_->versions();
+  return m;
+}
+
+void Session::say_hello() {
+  wire::RankHello hello;
+  hello.rank = o_.rank;
+  hello.pid = ::getpid();
+  hello.build = build_name();
+  hello.versions = runtime_->versions();
+  hello.device = runtime_->device_name();
+  hello.compute_precision = precision_.name();
+  hello.precision_note = precision_.note;
+  hello.resumed_from_step = start_.step;
+  link_.must_arrive(MessageType::kRankHello, hello);
+}
+
+void Session::record_memory(const char* stage) {
+  const runtime::DeviceMemory memory = runtime_->memory();
+  link_.must_arrive(MessageType::kRankMemory,
+                    wire::RankMemory{o_.rank, stage, runtime::resident_bytes(), memory.allocated,
+                                     memory.reserved, memory.peak});
+}
+
+Attempt<Finished> Session::run() {
+  clock_.enter(Phase::kStartUp);
+  using Stage = Attempt<void> (Session::*)();
+  for (const Stage stage : {&Session::open_device, &Session::open_data, &Session::open_model,
+                            &Session::resume, &Session::meet_peers})
+    if (auto ok = (this->*stage)(); !ok) return tl::unexpected(ok.error());
+  say_hello();
+
+  std::map<std::string, std::string> kernels;
+  for (const auto& [branch, kernel] : model_->kernels_in_effect())
+    kernels[branch] = kernel;
+  const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
+  link_.must_arrive(MessageType::kRankToggles, report);
+  NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));
+
+  for (const Stage stage : {&Session::open_loader, &Session::open_outputs})
+    if (auto ok = (this->*stage)(); !ok) return tl::unexpected(ok.error());
+
+  std::optional<int64_t> separator;
+  if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
+  std::function<std::map<std::string, double>()> take_gates;
+  if (model_->config().gate_statistics) take_gates = [this] { return gates_of(*model_); };
+  Trainer trainer({o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_, clock_,
+                   *state_, make_loss(*model_, runtime_->device(), separator), *loader_,
+                   evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_, injection_,
+                   take_gates},
+                  start_);
+  auto finished = trainer.run();
+  if (finished) {
+    collectives_->shut_down();
+    link_.must_arrive(
+        MessageType::kRankFinished,
+        wire::RankFinished{o_.rank, finished->step, finished->tokens, finished->reason});
+  }
+  return finished;
+}
+
+} // namespace
+
+Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page) {
+  return Session(options, link, std::move(page)).run();
+}
+
+} // namespace nsa::train

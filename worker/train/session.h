@@ -1,0 +1,30 @@
+// A rank from its command line to its end: opens device, data, model, peers and checkpoint, says
+// hello, trains. The one place that knows all the parts.
+#pragma once
+
+#include "common/progress/page.h"
+#include "common/spec/run_spec.h"
+#include "worker/link/link.h"
+#include "worker/train/failure.h"
+
+#include <filesystem>
+#include <optional>
+
+namespace nsa::train {
+
+struct RankOptions {
+  spec::RunSpec spec;
+  std::filesystem::path run_folder, attempt_folder;
+  RunId run_id;
+  AttemptNumber attempt = 1;
+  Rank rank = 0;
+  int world = 1;
+  int store_port = 0;
+  int store_fd = -1;                           // a listening socket that was handed down; rank 0
+  std::optional<std::filesystem::path> resume; // a checkpoint folder
+};
+
+// Call it before anything else touches LibTorch (see runtime::open_runtime).
+Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page);
+
+} // namespace nsa::train

@@ -1,0 +1,66 @@
+#include "worker/train/setup.h"
+
+namespace nsa::train {
+
+Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
+                                        const std::map<std::string, std::string>& toggles) {
+  const spec::ModelSection& m = spec.model;
+  model::ModelConfig c;
+  NSA_TRY_ASSIGN(c.attention, model::parse_attention(m.attention));
+  c.vocabulary = m.vocabulary;
+  c.dimension = m.dimension;
+  c.layers = m.layers;
+  c.heads = m.heads;
+  c.kv_groups = m.kv_groups;
+  c.head_dimension = m.head_dimension;
+  c.mlp_ratio = m.mlp_ratio;
+  c.rope_base = m.rope_base;
+  c.norm_epsilon = m.norm_epsilon;
+  c.nsa.compression_block = spec.nsa.compression_block;
+  c.nsa.compression_stride = spec.nsa.compression_stride;
+  c.nsa.selection_block = spec.nsa.selection_block;
+  c.nsa.selected_blocks = spec.nsa.selected_blocks;
+  c.nsa.window = spec.nsa.window;
+  NSA_TRY_ASSIGN(c.nsa.compression, model::parse_compression(spec.nsa.compression));
+  NSA_TRY_ASSIGN(c.nsa.gate, model::parse_gate(spec.nsa.gate));
+  c.nsa.gate_temperature = spec.nsa.gate_temperature;
+  c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
+  for (const std::string& branch : spec.nsa.branches)
+    NSA_TRY(model::set_branch(c.nsa, branch, true));
+  if (const auto kernels = toggles.find("attention.kernels"); kernels != toggles.end()) {
+    NSA_TRY_ASSIGN(c.kernels, model::parse_kernels(kernels->second));
+  }
+  c.activation_recompute = spec.train.activation_recompute;
+  c.check_dtypes = spec.precision.check_dtypes;
+  c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
+  NSA_TRY(model::validate(c));
+  return c;
+}
+
+Result<Precision> choose_precision(const spec::PrecisionSection& precision,
+                                   const std::string& why_bf16_is_slow) {
+  Precision p;
+  if (precision.mode == "fp32") {
+    if (precision.compute == "bf16")
+      return fail(ErrorCode::kInvalidArgument,
+                  "precision.mode = \"fp32\" and precision.compute = \"bf16\" exclude each other",
+                  "use precision.mode = \"master\" for BF16 weights with FP32 masters");
+    return p;
+  }
+  if (precision.mode != "master")
+    return fail(ErrorCode::kUnsupported, "precision.mode = \"" + precision.mode + "\" is not built",
+                "use \"master\" or \"fp32\"");
+  if (precision.compute == "fp32") return p;
+  if (precision.compute == "auto" && !why_bf16_is_slow.empty()) {
+    p.note = "computing in FP32: " + why_bf16_is_slow +
+             ", and BF16 matrix products would be slower than FP32 ones";
+    return p;
+  }
+  p.bf16 = true;
+  if (!why_bf16_is_slow.empty())
+    p.note = "computing in BF16 because precision.compute asks for it, although " +
+             why_bf16_is_slow + ", which makes it slow";
+  return p;
+}
+
+} // namespace nsa::train

@@ -1,0 +1,38 @@
+// FlatState to and from checkpoint folders. Files: model.safetensors (FP32 masters under the
+// parameters' names) and optimizer.safetensors ("first_moment.<name>", "second_moment.<name>", and
+// the counters in its metadata). BF16 weights are not stored: they are the masters rounded. Flat
+// layout never reaches the disk, so any other layout, bucket size or world size can read it.
+#pragma once
+
+#include "worker/checkpoint/writer.h"
+#include "worker/runtime/runtime.h"
+#include "worker/train/flat_state.h"
+
+namespace nsa::train {
+
+struct Counters {
+  int64_t non_finite_streak = 0;
+};
+
+// Copies the state to host memory and describes it. The writer of the previous snapshot must be
+// idle: its memory is used again.
+class SnapshotMaker {
+public:
+  SnapshotMaker(const FlatState& state, runtime::Runtime& runtime);
+  // Makes the host memory, which for gigabytes of pinned memory takes longer than the copy: in
+  // start-up rather than in the first checkpoint.
+  void prepare();
+  std::vector<checkpoint::FileContent> copy(const Counters& counters);
+  std::shared_ptr<const void> memory() const { return memory_; }
+
+private:
+  const FlatState& state_;
+  runtime::Runtime& runtime_;
+  std::shared_ptr<std::byte> memory_;
+};
+
+// Fills masters, moments, updates and weights. Errors name the tensor that is missing or of another
+// shape.
+Result<Counters> load_state(const std::filesystem::path& checkpoint, FlatState& state);
+
+} // namespace nsa::train

@@ -1,0 +1,20 @@
+// What is in effect, beside what was asked for. Pure but for reading environment variables.
+#pragma once
+
+#include "common/base/result.h"
+#include "common/wire/messages.h"
+
+#include <map>
+#include <string>
+
+namespace nsa::train {
+
+// `requested`: resolved toggles, defaults filled in. `kernels`: branch -> what computes it.
+wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::string>& requested,
+                                 const std::map<std::string, std::string>& kernels);
+
+// kConflict naming every toggle whose effective value is not the requested one: such an attempt
+// does not train, since nobody could say later what was measured.
+Status check_toggles(const wire::RankToggles& report);
+
+} // namespace nsa::train

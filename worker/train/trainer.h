@@ -1,0 +1,111 @@
+// Trainer: the loop of one rank. A step is one optimizer update: `accumulate` micro-batches forward
+// and backward, one reduction of gradients, one update. It owns nothing that it is given, and
+// everything about the order of things: phases on the progress page, agreement between ranks at
+// step boundaries (loss, stop and checkpoint requests ride behind the gradients), evaluation,
+// checkpoints, the non-finite rule, injected faults. Training thread only.
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "worker/data/evaluation.h"
+#include "worker/data/loader.h"
+#include "worker/train/batch_loss.h"
+#include "worker/train/checkpointer.h"
+#include "worker/train/gradient_reducer.h"
+#include "worker/train/injection.h"
+#include "worker/train/metrics_sink.h"
+#include "worker/train/non_finite.h"
+#include "worker/train/optimizer.h"
+
+#include <deque>
+
+namespace nsa::train {
+
+// Words behind the gradients that are summed over ranks with them.
+enum TailWord : size_t {
+  kLossWord,
+  kStopWord,
+  kStopWithCheckpointWord,
+  kCheckpointWord,
+  kTailWords
+};
+
+struct TrainerParts {
+  const spec::RunSpec& spec;
+  Rank rank = 0;
+  std::filesystem::path run_folder;
+  runtime::Runtime& runtime;
+  comm::Collectives& collectives;
+  link::Link& link;
+  PhaseClock& clock;
+  FlatState& state;
+  BatchLoss loss;
+  data::Loader& loader;
+  const data::EvaluationSet* evaluation = nullptr; // nothing: no held-out evaluation
+  Checkpointer& checkpointer;
+  std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
+  std::optional<Injection> injection;
+  std::function<std::map<std::string, double>()> take_gates; // may be empty
+};
+
+class Trainer {
+public:
+  struct Start {
+    uint64_t step = 0, tokens = 0; // completed before this attempt
+    int64_t non_finite_streak = 0;
+  };
+  Trainer(TrainerParts parts, Start start);
+  Attempt<Finished> run();
+
+private:
+  struct StepResult { // of a step that has completed
+    uint64_t step = 0;
+    double gradient_norm = 0, loss = 0, learning_rate = 0;
+    MonotonicTime begin; // when the host began it
+    bool stop = false, stop_with_checkpoint = false, checkpoint = false;
+  };
+  struct Enqueued {
+    uint64_t step = 0;
+    double learning_rate = 0;
+    MonotonicTime begin;
+    std::unique_ptr<runtime::Reading> values; // gradient norm, then the tail
+  };
+
+  Attempt<void> run_step(uint64_t step);
+  void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
+  at::Tensor run_micro_steps(uint64_t step);
+  void fill_tail(const at::Tensor& loss);
+  Attempt<void> settle(size_t leave); // results of all but the newest `leave` steps
+  Attempt<void> on_result(const StepResult& result);
+  Attempt<void> on_non_finite(const StepResult& result, NonFiniteAction action);
+  Attempt<void> roll_back(uint64_t step);
+  void report_step(const StepResult& result);
+  Attempt<void> evaluate_now(uint64_t step);
+  Attempt<void> at_boundary(uint64_t step);
+  void checkpoint_now(uint64_t step);
+  void record_memory(const char* stage);
+  void fault_before(uint64_t step);
+  bool injects(Fault fault, uint64_t step) const;
+  void announce_fault();
+  bool evaluates_at(uint64_t step) const;
+  bool checkpoints_at(uint64_t step) const;
+
+  TrainerParts p_;
+  const spec::TrainSection& train_;
+  const uint64_t first_step_, last_step_;
+  const uint64_t tokens_per_step_;
+  const double loss_scale_; // makes the sum over micro-steps and ranks a mean
+  GradientReducer reducer_;
+  Optimizer optimizer_;
+  NonFiniteRule rule_;
+  std::deque<Enqueued> enqueued_;
+  uint64_t tokens_; // of completed steps
+  StepResult last_; // newest completed step
+  bool last_finite_ = true;
+  bool stop_ = false, stop_with_checkpoint_ = false, checkpoint_requested_ = false;
+  MonotonicTime last_result_at_;
+  double seconds_since_record_ = 0; // of steps whose results came since the last metric record
+  uint64_t steps_since_record_ = 0;
+  uint64_t results_seen_ = 0;
+};
+
+} // namespace nsa::train
