@@ -142,11 +142,17 @@ bool map_descriptors(Prepared& p) {
   return true;
 }
 
+// By the bare system call: glibc's sigaction refuses the two signals that it keeps for its threads
+// (32 and 33), and a parent that is not a C program may have left them ignored.
 void reset_signals() {
-  struct sigaction standard{};
-  standard.sa_handler = SIG_DFL;
-  for (int s = 1; s < NSIG; ++s)
-    ::sigaction(s, &standard, nullptr); // fails for SIGKILL and SIGSTOP, as it should
+  struct {
+    void* handler = nullptr; // SIG_DFL
+    unsigned long flags = 0;
+    void* restorer = nullptr;
+    unsigned long mask = 0;
+  } standard; // struct kernel_sigaction of <asm/signal.h>
+  for (int s = 1; s < _NSIG; ++s) // fails for SIGKILL and SIGSTOP, as it should
+    ::syscall(SYS_rt_sigaction, s, &standard, nullptr, sizeof standard.mask);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

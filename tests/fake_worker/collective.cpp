@@ -20,16 +20,18 @@ Result<Collective> Collective::open(const std::string& attempt_folder, int world
   return Collective(static_cast<std::atomic<uint64_t>*>(at), world_size);
 }
 
-[[gnu::noinline]] bool Collective::reduce(uint64_t step, bool stop) {
+[[gnu::noinline]] Collective::Wish Collective::reduce(uint64_t step, Wish own) {
   std::atomic<uint64_t>& counter = counters_[step % kSteps];
   // A counter that is used again still holds its earlier rounds.
   const uint64_t due = (step / kSteps + 1) * world_size_;
-  counter.fetch_add(1 + (stop ? uint64_t{1} << 32 : 0));
+  counter.fetch_add(1 + (own.stop ? uint64_t{1} << 32 : 0) +
+                    (own.with_checkpoint ? uint64_t{1} << 48 : 0));
   while ((counter.load() & 0xffffffff) < due) {
     const timespec pause{0, 200'000};
     ::nanosleep(&pause, nullptr);
   }
-  return counter.load() >> 32 != 0;
+  const uint64_t all = counter.load();
+  return {(all >> 32 & 0xffff) != 0, all >> 48 != 0};
 }
 
 } // namespace nsa::fake

@@ -15,14 +15,19 @@ class Collective {
 public:
   static Result<Collective> open(const std::string& attempt_folder, int world_size);
 
-  // Waits for ever if a rank does not come. True when some rank wished to stop.
-  bool reduce(uint64_t step, bool stop);
+  struct Wish {
+    bool stop = false, with_checkpoint = false;
+  };
+
+  // Waits for ever if a rank does not come. Gives what any rank wished: the request to stop may
+  // have reached only some of them by now, and all must leave in the same way.
+  Wish reduce(uint64_t step, Wish own);
 
 private:
   static constexpr uint64_t kSteps = 8192; // counters; steps beyond use them again
   Collective(std::atomic<uint64_t>* counters, int world_size)
       : counters_(counters), world_size_(static_cast<uint64_t>(world_size)) {}
-  std::atomic<uint64_t>* counters_; // arrivals in the low half, wishes to stop in the high half
+  std::atomic<uint64_t>* counters_; // arrivals in bits 0-31, then 16 bits a wish
   uint64_t world_size_;
 };
 

@@ -58,15 +58,15 @@ public:
     for (int i = 0; i < o_.orphans; ++i)
       leave_orphan();
     pause_ms(static_cast<double>(o_.start_ms));
-    bool stopping = false;
+    Collective::Wish wish;
     uint64_t step = first_step_;
-    for (++step; step <= o_.steps && !stopping; ++step)
-      stopping = train(step);
+    for (++step; step <= o_.steps && !wish.stop; ++step)
+      wish = train(step);
     writer_.enter(Phase::kShutDown);
     const uint64_t done = step - 1;
-    if (stopping && link_.stop_with_checkpoint()) checkpoint(done);
+    if (wish.stop && wish.with_checkpoint) checkpoint(done);
     link_.send(MessageType::kRankFinished, wire::RankFinished{o_.rank, done, done * kTokensPerStep,
-                                                              stopping ? "stopped" : "completed"});
+                                                              wish.stop ? "stopped" : "completed"});
     return static_cast<int>(wire::RankExit::kDone);
   }
 
@@ -104,8 +104,8 @@ private:
     return true;
   }
 
-  // True when the ranks have agreed to stop after this step.
-  [[gnu::noinline]] bool train(uint64_t step) {
+  // What the ranks have agreed to do after this step.
+  [[gnu::noinline]] Collective::Wish train(uint64_t step) {
     const MonotonicTime began = MonotonicTime::now();
     const double slice = static_cast<double>(o_.step_ms) / 4;
     if (!o_.deaf) link_.poll();
@@ -133,11 +133,11 @@ private:
                  wire::RankError{o_.rank, o_.exit_code, "a fault was injected", "", {}});
       ::_exit(o_.exit_code);
     }
-    bool stopping = link_.stop_requested();
+    Collective::Wish wish = link_.wish();
     if (collective_ && !inject(step, "skip_collective")) {
       writer_.enter(Phase::kAllReduce);
       writer_.count_collective();
-      stopping = collective_->reduce(step, stopping);
+      wish = collective_->reduce(step, wish);
     }
     writer_.enter(Phase::kOptimizer);
     pause_ms(slice);
@@ -145,7 +145,7 @@ private:
     report(step, to_seconds(MonotonicTime::now() - began));
     const bool asked = link_.take_checkpoint_request();
     if (asked || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0)) checkpoint(step);
-    return stopping;
+    return wish;
   }
 
   void write_log(uint64_t step) {

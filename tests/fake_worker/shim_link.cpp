@@ -31,9 +31,9 @@ void ShimLink::poll() {
     if (!message) return;
     if (message->type == wire::MessageType::kCheckpointRequest) checkpoint_ = true;
     if (message->type != wire::MessageType::kStopRequest) continue;
-    stop_ = true;
+    wish_.stop = true;
     if (const auto request = wire::body_as<wire::StopRequest>(message->body))
-      stop_checkpoint_ = request->checkpoint;
+      wish_.with_checkpoint = request->checkpoint;
   }
 }
 

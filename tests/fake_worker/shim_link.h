@@ -4,6 +4,7 @@
 
 #include "common/wire/frame.h"
 #include "common/wire/messages.h"
+#include "tests/fake_worker/collective.h"
 
 namespace nsa::fake {
 
@@ -19,14 +20,14 @@ public:
   }
   // Reads what has come, without waiting.
   void poll();
-  bool stop_requested() const { return stop_; }
-  bool stop_with_checkpoint() const { return stop_checkpoint_; }
+  Collective::Wish wish() const { return wish_; }
   bool take_checkpoint_request() { return std::exchange(checkpoint_, false); }
 
 private:
   void send_bytes(const std::string& bytes, bool must_arrive);
   wire::FrameDecoder decoder_;
-  bool stop_ = false, stop_checkpoint_ = false, checkpoint_ = false;
+  Collective::Wish wish_;
+  bool checkpoint_ = false;
 };
 
 } // namespace nsa::fake
