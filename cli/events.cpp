@@ -2,6 +2,7 @@
 #include "cli/connect.h"
 #include "cli/parts.h"
 #include "cli/render/follow_screen.h"
+#include "cli/watch.h"
 
 namespace nsa::cli {
 
@@ -13,8 +14,13 @@ std::string base_target(const Arguments& arguments) {
   return arguments.has("RUN") ? client::run_target(arguments.text("RUN"), "/events") : "/v1/events";
 }
 
-Result<std::vector<wire::EventView>> fetch_all(client::Daemon& daemon, const std::string& target) {
+Result<std::vector<wire::EventView>> fetch_all(client::Daemon& daemon, const std::string& target,
+                                               const std::string& tail) {
   std::vector<wire::EventView> events;
+  if (!tail.empty()) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "?tail=" + tail));
+    return client::read_items<wire::EventView>(answer);
+  }
   while (true) {
     const int64_t after = events.empty() ? 0 : events.back().sequence;
     NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "?limit=" + std::to_string(kPage) +
@@ -36,29 +42,36 @@ Result<Exit> run_events(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const bool json = context.output == Output::kJson, all = !arguments.has("RUN");
   const std::string target = base_target(arguments);
+  const std::string tail = arguments.text("tail");
   if (!arguments.has("follow")) {
-    NSA_TRY_ASSIGN(const auto events, fetch_all(daemon, target));
+    NSA_TRY_ASSIGN(const auto events, fetch_all(daemon, target, tail));
     if (json) context.io.out << nlohmann::json{{"items", events}}.dump() << "\n";
     for (const wire::EventView& event : events)
       if (!json) print(event, all, context);
     return Exit::kDone;
   }
   const client::Interrupt interrupt;
+  int64_t last = 0;
   Status failure;
-  client::FollowOptions options;
-  options.interrupt_fd = interrupt.fd();
-  options.line = [&](const nlohmann::json& line) {
-    if (json) {
-      context.io.out << line.dump() << std::endl;
-      return context.io.out.good();
-    }
+  Lasting stream;
+  stream.target = [&] {
+    if (last == 0 && !tail.empty()) return target + "?follow&tail=" + tail;
+    return target + "?follow&after=" + std::to_string(last);
+  };
+  stream.note = [&](const std::string& text) { context.io.err << text << "\n"; };
+  stream.options.interrupt_fd = interrupt.fd();
+  stream.options.line = [&](const nlohmann::json& line) {
     const auto event = client::read_as<wire::EventView>(line);
     if (!event) return failure = fail(event.error()), false;
-    print(*event, all, context);
+    if (json)
+      context.io.out << line.dump() << "\n";
+    else
+      print(*event, all, context);
     context.io.out.flush();
+    last = event->sequence;
     return context.io.out.good();
   };
-  NSA_TRY_ASSIGN(const net::StreamEnd end, daemon.follow(target + "?follow", options));
+  NSA_TRY_ASSIGN(const net::StreamEnd end, follow_through_restarts(context, daemon, stream));
   if (!failure) return fail(failure.error());
   if (end != net::StreamEnd::kInterrupted) return Exit::kDone;
   context.io.err << "detached; the run goes on\n";
@@ -74,9 +87,10 @@ Verb events_verb() {
   verb.positionals = {run_argument()};
   verb.positionals[0].required = false;
   verb.positionals[0].meaning += " (default: all runs)";
-  verb.options = {follow_option("go on as events come, until the run ends")};
+  verb.options = {follow_option("go on as events come, until the run ends"),
+                  {"tail", 'n', ValueType::kInteger, "N", "only the last N events"}};
   verb.examples = {{"nsactl events k3fm2", "why a run is in its state"},
-                   {"nsactl events -f", "everything on this node"},
+                   {"nsactl events -f --tail 0", "what happens on this node from now on"},
                    {"nsactl events k3fm2 -o json", "with what each event rests on"}};
   verb.run = run_events;
   return verb;

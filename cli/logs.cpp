@@ -1,7 +1,11 @@
 #include "cli/client/interrupt.h"
 #include "cli/connect.h"
 #include "cli/parts.h"
+#include "cli/watch.h"
+#include "common/base/text.h"
 #include "common/net/http.h"
+
+#include <map>
 
 namespace nsa::cli {
 
@@ -9,22 +13,36 @@ namespace {
 
 constexpr int64_t kTailWhenFollowing = 10;
 
-Result<std::string> target_of(const Arguments& arguments, const std::string& run) {
+// How far each rank's log has been printed.
+using Positions = std::map<std::pair<AttemptNumber, Rank>, std::string>;
+
+// `since` as a time: it stays the same when the stream is asked for again.
+std::string target_of(const Arguments& arguments, const std::string& since,
+                      const Positions& positions) {
   std::string query;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    query += (query.empty() ? "?" : "&") + name + "=" + net::encode_component(value);
+  const auto add = [&](const std::string& name, const std::string& value = {}) {
+    query += (query.empty() ? "?" : "&") + name;
+    if (!value.empty()) query += "=" + net::encode_component(value);
   };
   const bool follow = arguments.has("follow");
-  if (follow) query = "?follow";
   if (arguments.has("rank")) add("rank", arguments.text("rank"));
   if (arguments.has("attempt")) add("attempt", arguments.text("attempt"));
-  if (arguments.has("tail"))
+  if (!since.empty()) add("since", since);
+  if (follow) {
+    add("follow");
+    add("positions");
+  }
+  if (!positions.empty()) {
+    std::vector<std::string> from;
+    for (const auto& [rank, position] : positions)
+      from.push_back(position);
+    add("from", join(from, ","));
+  } else if (arguments.has("tail")) {
     add("tail", arguments.text("tail"));
-  else if (follow && !arguments.has("since"))
+  } else if (follow && since.empty()) {
     add("tail", std::to_string(kTailWhenFollowing));
-  if (arguments.has("since"))
-    add("since", format_rfc3339(WallTime::now() + from_seconds(-arguments.seconds("since", 0))));
-  return client::run_target(run, "/logs" + query);
+  }
+  return client::run_target(arguments.text("RUN"), "/logs" + query);
 }
 
 std::string print(const wire::LogLine& line, bool ranks, bool times, const render::Style& style) {
@@ -39,28 +57,41 @@ std::string print(const wire::LogLine& line, bool ranks, bool times, const rende
 
 Result<Exit> run_logs(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
-  NSA_TRY_ASSIGN(const std::string target, target_of(arguments, arguments.text("RUN")));
   const render::Style style{context.io.colour, context.io.unicode};
   const bool ranks = !arguments.has("rank") || arguments.text("rank") == "all";
   const bool follow = arguments.has("follow");
+  const std::string since =
+      arguments.has("since")
+          ? format_rfc3339(WallTime::now() + from_seconds(-arguments.seconds("since", 0)))
+          : "";
   const client::Interrupt interrupt;
+  Positions positions;
   Status failure;
-  client::FollowOptions options;
-  options.interrupt_fd = interrupt.fd();
-  options.line = [&](const nlohmann::json& json) {
-    if (context.output == Output::kJson) {
+  Lasting stream;
+  stream.target = [&] { return target_of(arguments, since, positions); };
+  stream.note = [&](const std::string& text) { context.io.err << text << "\n"; };
+  stream.options.interrupt_fd = interrupt.fd();
+  stream.options.line = [&](const nlohmann::json& json) {
+    const auto line = client::read_as<wire::LogLine>(json);
+    if (!line) return failure = fail(line.error()), false;
+    if (line->stream == "position") {
+      if (!line->text.empty())
+        context.io.err << "rank " << line->rank << ": " << line->text << "\n";
+    } else if (context.output == Output::kJson) {
       context.io.out << json.dump() << "\n";
     } else {
-      const auto line = client::read_as<wire::LogLine>(json);
-      if (!line) return failure = fail(line.error()), false;
       context.io.out << print(*line, ranks, arguments.has("timestamps"), style) << "\n";
     }
-    if (follow) context.io.out.flush();
+    if (!follow) return context.io.out.good();
+    context.io.out.flush();
+    positions[{line->attempt, line->rank}] = line->position;
     return context.io.out.good();
   };
-  NSA_TRY_ASSIGN(const net::StreamEnd end, daemon.follow(target, options));
+  const auto end = follow ? follow_through_restarts(context, daemon, stream)
+                          : daemon.follow(stream.target(), stream.options);
+  if (!end) return fail(end.error());
   if (!failure) return fail(failure.error());
-  if (end != net::StreamEnd::kInterrupted) return Exit::kDone;
+  if (*end != net::StreamEnd::kInterrupted) return Exit::kDone;
   if (follow) context.io.err << "detached; the run goes on\n";
   return Exit::kInterrupted;
 }

@@ -49,39 +49,49 @@ Status fetch_missed(client::Daemon& daemon, const std::string& run, const Watche
 
 } // namespace
 
+Result<net::StreamEnd> follow_through_restarts(const Context& context, client::Daemon& daemon,
+                                               const Lasting& stream) {
+  while (true) {
+    const auto end = daemon.follow(stream.target(), stream.options);
+    if (end) return *end;
+    // Cut off for being slow: simply again. Anything else that is not the daemon's going away is
+    // an answer.
+    const bool broken =
+        end.error().code == ErrorCode::kUnavailable || end.error().code == ErrorCode::kSystem;
+    if (!broken && end.error().code != ErrorCode::kExhausted) return fail(end.error());
+    if (broken) stream.note("nsad went away; the ranks go on, waiting for the next nsad");
+    NSA_TRY_ASSIGN(const Reconnect back, reconnect(context, daemon, stream.options.interrupt_fd));
+    if (back == Reconnect::kInterrupted) return net::StreamEnd::kInterrupted;
+    if (broken) stream.note("nsad is back");
+  }
+}
+
 Result<WatchEnd> watch_run(const Context& context, client::Daemon& daemon, const std::string& run,
                            const Watcher& watcher) {
   const client::Interrupt interrupt;
-  while (true) {
-    bool ended = false, first = true;
-    Status failure;
-    client::FollowOptions options;
-    options.tick = watcher.tick;
-    options.interrupt_fd = interrupt.fd();
-    options.line = [&](const nlohmann::json& json) {
-      const auto line = client::read_as<wire::FollowLine>(json);
-      if (!line) return failure = fail(line.error()), false;
-      // Now that lines come, what is fetched leaves no gap.
-      if (std::exchange(first, false)) failure = fetch_missed(daemon, run, watcher);
-      if (!failure) return false;
-      ended = line->type == "end";
-      return watcher.line(*line) && !ended;
-    };
-    const auto end = daemon.follow(client::run_target(run, "/follow"), options);
-    if (!failure) return fail(failure.error());
-    if (ended) return WatchEnd::kEnded;
-    if (end && *end == net::StreamEnd::kInterrupted) return WatchEnd::kInterrupted;
-    if (end && *end == net::StreamEnd::kStopped) return WatchEnd::kEnough;
-    // Cut off for being slow: simply again. Anything else that is not the daemon's going away is
-    // an answer.
-    const bool broken = end || end.error().code == ErrorCode::kUnavailable ||
-                        end.error().code == ErrorCode::kSystem;
-    if (!broken && end.error().code != ErrorCode::kExhausted) return fail(end.error());
-    if (broken) watcher.note("nsad went away; the ranks go on, waiting for the next nsad");
-    NSA_TRY_ASSIGN(const Reconnect back, reconnect(context, daemon, interrupt.fd()));
-    if (back == Reconnect::kInterrupted) return WatchEnd::kInterrupted;
-    if (broken) watcher.note("nsad is back");
-  }
+  bool ended = false, first = true;
+  Status failure;
+  Lasting stream;
+  stream.note = watcher.note;
+  stream.target = [&] {
+    first = true;
+    return client::run_target(run, "/follow");
+  };
+  stream.options.tick = watcher.tick;
+  stream.options.interrupt_fd = interrupt.fd();
+  stream.options.line = [&](const nlohmann::json& json) {
+    const auto line = client::read_as<wire::FollowLine>(json);
+    if (!line) return failure = fail(line.error()), false;
+    // Now that lines come, what is fetched leaves no gap.
+    if (std::exchange(first, false)) failure = fetch_missed(daemon, run, watcher);
+    if (!failure) return false;
+    ended = line->type == "end";
+    return watcher.line(*line) && !ended;
+  };
+  NSA_TRY_ASSIGN(const net::StreamEnd end, follow_through_restarts(context, daemon, stream));
+  if (!failure) return fail(failure.error());
+  if (end == net::StreamEnd::kInterrupted) return WatchEnd::kInterrupted;
+  return ended || end == net::StreamEnd::kEnded ? WatchEnd::kEnded : WatchEnd::kEnough;
 }
 
 Exit exit_of_state(const std::string& state) {

@@ -1,5 +1,5 @@
-// Following one run to its end through restarts of nsad: reconnects when the stream breaks, and
-// fetches the events that were missed meanwhile. Blocking.
+// Following streams through restarts of nsad: reconnects when one breaks. Of one run to its end,
+// with the events that were missed meanwhile. Blocking.
 #pragma once
 
 #include "cli/client/daemon.h"
@@ -9,6 +9,17 @@
 #include <vector>
 
 namespace nsa::cli {
+
+struct Lasting {
+  // Asked anew at each connection, so that a reader who knows how far it came goes on from there.
+  std::function<std::string()> target;
+  std::function<void(const std::string&)> note; // "nsad went away; waiting for the next one"
+  client::FollowOptions options;                // interrupt_fd included
+};
+
+// Ends when the server ends the stream, the reader has enough, or Ctrl-C comes.
+Result<net::StreamEnd> follow_through_restarts(const Context& context, client::Daemon& daemon,
+                                               const Lasting& stream);
 
 struct Watcher {
   std::function<bool(const wire::FollowLine&)> line; // false: enough

@@ -129,6 +129,10 @@ struct LogLine {
   AttemptNumber attempt = 0;
   Rank rank = 0;
   std::string time, stream, text; // time: RFC 3339 with nanoseconds; stream: stdout, stderr
+  // Behind this line: what `from` takes, to go on after it. In a line of stream "position", which
+  // is no line of the log: where the reading of this rank's log begins, and as its text why what
+  // lay before is missing.
+  std::string position;
 };
 
 // One line of GET /v1/runs/{id}/follow. `type`: state, event, step, evaluation, checkpoint, end.
@@ -166,7 +170,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EventView, sequence, at, run, at
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, attempts, ranks,
                                                 toggles, checkpoints, last_events, run_folder,
                                                 hangs)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogLine, attempt, rank, time, stream, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogLine, attempt, rank, time, stream, text,
+                                                position)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FollowLine, type, summary, event, data)
 
 } // namespace nsa::wire

@@ -1,11 +1,14 @@
 #include "daemon/api/log_reader.h"
 
+#include "common/base/checksum.h"
+
 #include <algorithm>
+#include <charconv>
+#include <cstdio>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <tuple>
 #include <unistd.h>
-#include <vector>
 
 namespace nsa::api {
 
@@ -64,12 +67,54 @@ std::optional<CriLine> parse_cri(std::string_view line) {
   return parsed;
 }
 
-RankLogReader::RankLogReader(LogSource source, std::optional<int64_t> tail)
-    : source_(std::move(source)) {
-  if (tail) {
-    start_at_tail(*tail);
-    return;
+std::string LogPosition::text() const {
+  char text[80];
+  std::snprintf(text, sizeof text, "%d.%d.%llx.%x.%llx", attempt, rank,
+                static_cast<unsigned long long>(inode), mark,
+                static_cast<unsigned long long>(offset));
+  return text;
+}
+
+std::optional<LogPosition> LogPosition::parse(std::string_view text) {
+  LogPosition position;
+  bool whole = true;
+  const auto take = [&](auto& value, int base) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+    whole = whole && error == std::errc{} && value >= 0;
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+  };
+  const auto point = [&] {
+    whole = whole && text.starts_with('.');
+    if (whole) text.remove_prefix(1);
+  };
+  take(position.attempt, 10), point();
+  take(position.rank, 10), point();
+  take(position.inode, 16), point();
+  take(position.mark, 16), point();
+  take(position.offset, 16);
+  if (!whole || !text.empty()) return std::nullopt;
+  return position;
+}
+
+RankLogReader::RankLogReader(LogSource source, const LogStart& start) : source_(std::move(source)) {
+  const auto from =
+      std::find_if(start.from.begin(), start.from.end(), [&](const LogPosition& position) {
+        return position.attempt == source_.attempt && position.rank == source_.rank;
+      });
+  if (from != start.from.end()) {
+    if (!start_at(*from)) {
+      start_at_oldest();
+      if (from->inode != 0) missing_ = "lines were rotated away before they could be read";
+    }
+  } else if (start.tail) {
+    start_at_tail(*start.tail);
+  } else {
+    start_at_oldest();
   }
+  taken_ = place(bytes_at_).text();
+}
+
+void RankLogReader::start_at_oldest() {
   int oldest = 0;
   while (oldest < kMaxRotated &&
          ::access(rotated_path(source_.path, oldest + 1).c_str(), F_OK) == 0)
@@ -87,7 +132,40 @@ bool RankLogReader::open_at(int index) {
   if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   file_ = std::move(file);
   inode_ = info.st_ino;
+  mark_ = 0;
+  bytes_at_ = -static_cast<int64_t>(bytes_.size()); // what an earlier file ended with
   return true;
+}
+
+bool RankLogReader::start_at(const LogPosition& position) {
+  // Upwards, as rotation moves files: none slips past.
+  for (int index = 0; index <= kMaxRotated && open_at(index); ++index) {
+    struct stat info{};
+    if (inode_ != position.inode || ::fstat(file_.get(), &info) != 0) continue;
+    if (position.offset > info.st_size || (position.mark != 0 && position.mark != mark())) continue;
+    seek(position.offset);
+    return true;
+  }
+  return false;
+}
+
+void RankLogReader::seek(int64_t offset) {
+  ::lseek(file_.get(), offset, SEEK_SET);
+  bytes_at_ = offset;
+}
+
+uint32_t RankLogReader::mark() {
+  if (mark_ != 0 || !file_) return mark_;
+  char start[40];
+  const ssize_t got = ::pread(file_.get(), start, sizeof start, 0);
+  const std::string_view text(start, got > 0 ? static_cast<size_t>(got) : 0);
+  const size_t end = text.find(' ');
+  if (end != std::string_view::npos) mark_ = checksum32({text.substr(0, end)});
+  return mark_;
+}
+
+LogPosition RankLogReader::place(int64_t offset) {
+  return {source_.attempt, source_.rank, inode_, mark(), offset};
 }
 
 void RankLogReader::start_at_tail(int64_t lines) {
@@ -95,15 +173,9 @@ void RankLogReader::start_at_tail(int64_t lines) {
   while (index <= kMaxRotated && open_at(index)) {
     struct stat info{};
     ::fstat(file_.get(), &info);
-    if (lines == 0) {
-      ::lseek(file_.get(), 0, SEEK_END);
-      return;
-    }
+    if (lines == 0) return seek(info.st_size);
     const off_t offset = tail_offset(file_.get(), info.st_size, lines);
-    if (lines <= 0) {
-      ::lseek(file_.get(), offset, SEEK_SET);
-      return;
-    }
+    if (lines <= 0) return seek(offset);
     ++index;
   }
   if (index > 0) open_at(index - 1); // fewer lines than asked for: from the oldest file
@@ -157,10 +229,12 @@ void RankLogReader::split() {
     // A line in no known format is shown as it is rather than lost.
     unended_->text += parsed ? parsed->text : raw;
     if (parsed && parsed->partial && unended_->text.size() < kMaxText) continue;
+    unended_->position = place(bytes_at_ + static_cast<int64_t>(end) + 1).text();
     lines_.push_back(std::move(*unended_));
     unended_.reset();
   }
   bytes_.erase(0, from);
+  bytes_at_ += static_cast<int64_t>(from);
 }
 
 const wire::LogLine* RankLogReader::peek() {
@@ -172,13 +246,25 @@ const wire::LogLine* RankLogReader::peek() {
 wire::LogLine RankLogReader::take() {
   wire::LogLine line = std::move(lines_.front());
   lines_.pop_front();
+  taken_ = line.position;
   return line;
 }
 
-void LogMerge::add(const std::vector<LogSource>& sources, std::optional<int64_t> tail) {
+wire::LogLine RankLogReader::position() const {
+  return {source_.attempt, source_.rank, "", "position", missing_, taken_};
+}
+
+void LogMerge::add(const std::vector<LogSource>& sources, const LogStart& start) {
   for (const LogSource& source : sources)
     if (!readers_.count(source.path))
-      readers_[source.path] = std::make_unique<RankLogReader>(source, tail);
+      readers_[source.path] = std::make_unique<RankLogReader>(source, start);
+}
+
+std::vector<wire::LogLine> LogMerge::positions() const {
+  std::vector<wire::LogLine> list;
+  for (const auto& [path, reader] : readers_)
+    list.push_back(reader->position());
+  return list;
 }
 
 std::optional<wire::LogLine> LogMerge::next() {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nsa::api {
 
@@ -24,26 +25,55 @@ struct CriLine {
 };
 std::optional<CriLine> parse_cri(std::string_view line);
 
+// A place in a rank's log that outlives rotation and restarts of nsad. Time alone would not do: all
+// lines that a rank wrote at once have the same.
+struct LogPosition {
+  AttemptNumber attempt = 0;
+  Rank rank = 0;
+  uint64_t inode = 0; // 0: the oldest line kept
+  uint32_t mark = 0;  // of the file's first time; inodes are used again. 0: it was empty
+  int64_t offset = 0; // in that file
+
+  std::string text() const; // "2.0.5f3a2.9c01be44.1a2b3"
+  static std::optional<LogPosition> parse(std::string_view text);
+};
+
+// Where reading begins: at `from` where it names the attempt and rank, else the last `tail` lines,
+// else the oldest line kept.
+struct LogStart {
+  std::optional<int64_t> tail;
+  std::vector<LogPosition> from;
+};
+
 // One rank's log from its oldest kept file to the live one.
 class RankLogReader {
 public:
-  // Starts at the oldest line kept, or with `tail` at the last so many lines.
-  RankLogReader(LogSource source, std::optional<int64_t> tail);
+  RankLogReader(LogSource source, const LogStart& start);
 
   // The next whole line, or null while there is none (yet).
   const wire::LogLine* peek();
   wire::LogLine take();
+  // Behind the line that was taken last, as a line of stream "position".
+  wire::LogLine position() const;
 
 private:
   bool fill();             // reads on; false: nothing new
   bool open_at(int index); // path, path.1, ...
   bool next_file();
+  void start_at_oldest();
   void start_at_tail(int64_t lines);
+  bool start_at(const LogPosition& position);
+  void seek(int64_t offset);
+  uint32_t mark();
+  LogPosition place(int64_t offset);
   void split();
 
   LogSource source_;
   UniqueFd file_;
   uint64_t inode_ = 0;
+  uint32_t mark_ = 0;
+  int64_t bytes_at_ = 0;                 // offset of bytes_ in the file
+  std::string taken_, missing_;          // position() and its text
   std::string bytes_;                    // read, not yet a whole line
   std::optional<wire::LogLine> unended_; // "P" parts so far
   std::deque<wire::LogLine> lines_;
@@ -53,8 +83,9 @@ private:
 class LogMerge {
 public:
   // Adds the sources that are not read yet; call again when a new attempt has started.
-  void add(const std::vector<LogSource>& sources, std::optional<int64_t> tail);
+  void add(const std::vector<LogSource>& sources, const LogStart& start);
   std::optional<wire::LogLine> next();
+  std::vector<wire::LogLine> positions() const; // of every reader
 
 private:
   std::map<std::string, std::unique_ptr<RankLogReader>> readers_; // by path

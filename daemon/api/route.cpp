@@ -56,11 +56,23 @@ bool is_utc_time(const std::string& text) {
           fraction.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
+// "POSITION,POSITION,...": as lines of the log gave them.
+bool parse_positions(const std::string& text, std::vector<LogPosition>& positions) {
+  for (const std::string& part : split(text, ',')) {
+    const auto position = LogPosition::parse(part);
+    if (!position) return false;
+    positions.push_back(*position);
+  }
+  return true;
+}
+
 bool set_parameter(Call& call, const std::string& name, const std::string& text) {
   int64_t value = 0;
   if (name == "all") return parse_flag(text, call.all);
   if (name == "follow") return parse_flag(text, call.follow);
   if (name == "verify") return parse_flag(text, call.verify);
+  if (name == "positions") return parse_flag(text, call.positions);
+  if (name == "from") return parse_positions(text, call.from);
   if (name == "after") return parse_integer(text, 0, INT64_MAX, call.after);
   if (name == "limit") return parse_integer(text, 1, 100'000, call.limit);
   if (name == "tail") {
@@ -102,12 +114,12 @@ const std::vector<RouteRow>& route_table() {
       {Endpoint::kResume, "POST", "/v1/runs/{run}/resume", {}},
       {Endpoint::kCheckpointNow, "POST", "/v1/runs/{run}/checkpoint", {}},
       {Endpoint::kCheckpoints, "GET", "/v1/runs/{run}/checkpoints", {"verify"}},
-      {Endpoint::kEvents, "GET", "/v1/runs/{run}/events", {"after", "limit", "follow"}},
-      {Endpoint::kEvents, "GET", "/v1/events", {"after", "limit", "follow"}},
+      {Endpoint::kEvents, "GET", "/v1/runs/{run}/events", {"after", "limit", "tail", "follow"}},
+      {Endpoint::kEvents, "GET", "/v1/events", {"after", "limit", "tail", "follow"}},
       {Endpoint::kLogs,
        "GET",
        "/v1/runs/{run}/logs",
-       {"rank", "attempt", "tail", "since", "follow"}},
+       {"rank", "attempt", "tail", "since", "follow", "from", "positions"}},
       {Endpoint::kFollow, "GET", "/v1/runs/{run}/follow", {}},
       {Endpoint::kFollow, "GET", "/v1/follow", {}},
   };

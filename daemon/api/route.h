@@ -4,6 +4,7 @@
 
 #include "common/base/result.h"
 #include "common/net/http.h"
+#include "daemon/api/log_reader.h"
 
 #include <optional>
 #include <string>
@@ -35,11 +36,12 @@ struct Call {
   std::string_view route; // "/v1/runs/{run}/logs": static text, for metrics
   std::string run;        // as given: id, prefix, name, @last; empty: all runs
   // From the query; every parameter of every endpoint has its place here.
-  bool all = false, follow = false, verify = false;
+  bool all = false, follow = false, verify = false, positions = false;
   int64_t after = 0, limit = 1000;
   int rank = -1, attempt = 0;  // -1: all ranks; 0: the newest attempt
   std::optional<int64_t> tail; // lines
   std::string since;           // RFC 3339, UTC
+  std::vector<LogPosition> from;
 };
 
 struct RouteFailure {

@@ -31,6 +31,7 @@ struct EventQuery {
   std::string run; // empty: all
   int64_t after = 0;
   int limit = 1000;
+  bool newest = false; // the last `limit`, still oldest first
 };
 
 struct LogQuery {
@@ -62,6 +63,7 @@ public:
   virtual Result<RunId> find_run(const std::string& run) = 0;
   virtual Result<wire::RunDetail> run_detail(const RunId& run) = 0;
   virtual Result<std::vector<wire::EventView>> events(const EventQuery& query) = 0;
+  // Of one attempt; none while the run has not started.
   virtual Result<std::vector<LogSource>> logs(const LogQuery& query) = 0;
   virtual Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) = 0;
 

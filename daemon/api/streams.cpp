@@ -5,6 +5,9 @@
 #include "daemon/api/reply.h"
 #include "daemon/api/routes.h"
 
+#include <deque>
+#include <map>
+
 namespace nsa::api {
 
 namespace {
@@ -47,43 +50,67 @@ private:
   }
 };
 
+constexpr size_t kQueueGoal = 128 << 10; // below it more is read
+constexpr int kLinesATurn = 2000;        // then others get their turn
+constexpr Duration kLogPoll = std::chrono::milliseconds(200);
+
+// What is stored page by page, as fast as the reader takes it; then what comes.
 class EventFollower : public Follower {
 public:
-  EventFollower(net::EventLoop& loop, StreamPtr stream, int64_t after)
-      : Follower(loop, std::move(stream)), last_(after) {}
+  EventFollower(net::EventLoop& loop, StreamPtr stream, Service& service, EventQuery query)
+      : Follower(loop, std::move(stream)), service_(service), query_(std::move(query)) {}
 
-  // What is stored goes out before what the subscription brings.
-  void replay(const std::vector<wire::EventView>& stored) {
-    for (const wire::EventView& event : stored)
+  void begin(const std::vector<wire::EventView>& first_page) {
+    const auto self = std::static_pointer_cast<EventFollower>(shared_from_this());
+    stream->when_drained([weak = std::weak_ptr(self)] {
+      if (const auto self = weak.lock()) self->pump();
+    });
+    start(service_, query_.run);
+    for (const wire::EventView& event : first_page)
       send(event);
-    replayed_ = true;
-    for (const wire::EventView& event : early_)
-      send(event);
-    early_.clear();
-    if (ended_) stream->end();
+    pump();
   }
 
 private:
   void on_line(const wire::FollowLine& line) override {
-    if (line.type == "event") replayed_ ? send(line.event) : early_.push_back(line.event);
+    if (line.type == "event" && live_) send(line.event); // before that it is found by a page
     if (line.type != "end") return;
     ended_ = true;
-    if (replayed_) stream->end();
+    if (live_) stream->end();
+  }
+  void pump() {
+    query_.newest = false;
+    while (!live_ && stream->is_open() && stream->queued() < kQueueGoal) {
+      const auto page = service_.events(query_);
+      if (!page) return stream->end();
+      for (const wire::EventView& event : *page)
+        send(event);
+      live_ = page->size() < static_cast<size_t>(query_.limit);
+    }
+    if (live_ && ended_) stream->end();
   }
   void send(const wire::EventView& event) {
-    if (event.sequence <= last_) return;
-    last_ = event.sequence;
+    if (event.sequence <= query_.after) return;
+    query_.after = event.sequence;
     stream->write(json_line(event));
   }
 
-  int64_t last_;
-  std::vector<wire::EventView> early_;
-  bool replayed_ = false, ended_ = false;
+  Service& service_;
+  EventQuery query_;
+  bool live_ = false, ended_ = false;
 };
 
-constexpr size_t kQueueGoal = 128 << 10; // below it more is read
-constexpr int kLinesATurn = 2000;        // then others get their turn
-constexpr Duration kLogPoll = std::chrono::milliseconds(200);
+// The logs of all attempts from `first` on: who looks late, or comes back, misses none.
+Result<std::vector<LogSource>> sources_since(Service& service, LogQuery query,
+                                             AttemptNumber first) {
+  NSA_TRY_ASSIGN(std::vector<LogSource> sources, service.logs(query));
+  if (query.attempt != 0 || sources.empty() || first == 0) return sources;
+  const AttemptNumber newest = sources.front().attempt;
+  for (query.attempt = first; query.attempt < newest; ++query.attempt)
+    if (const auto earlier = service.logs(query))
+      sources.insert(sources.end(), earlier->begin(), earlier->end());
+  return sources;
+}
 
 class LogFollower : public Follower {
 public:
@@ -92,19 +119,34 @@ public:
         query_(std::move(query)) {}
 
   void begin(const std::vector<LogSource>& sources) {
-    merge_.add(sources, call_.tail);
+    add(sources, {call_.tail, call_.from});
+    std::map<std::pair<AttemptNumber, Rank>, wire::LogLine> begins;
+    for (wire::LogLine& position : merge_.positions())
+      begins[{position.attempt, position.rank}] = std::move(position);
+    std::deque<wire::LogLine> last;
     if (call_.tail) {
+      const auto leave_out = [&](const wire::LogLine& line) {
+        begins[{line.attempt, line.rank}].position = line.position;
+      };
       // The last N of all ranks together are among the last N of each.
-      std::deque<wire::LogLine> last;
       while (auto line = merge_.next()) {
-        if (wanted(*line)) last.push_back(std::move(*line));
-        if (last.size() > static_cast<size_t>(*call_.tail)) last.pop_front();
+        if (!wanted(*line)) {
+          leave_out(*line);
+          continue;
+        }
+        last.push_back(std::move(*line));
+        if (last.size() <= static_cast<size_t>(*call_.tail)) continue;
+        leave_out(last.front());
+        last.pop_front();
       }
-      std::string lines;
-      for (const wire::LogLine& line : last)
-        lines += json_line(line);
-      stream->write(lines);
     }
+    std::string lines;
+    if (call_.positions)
+      for (const auto& [rank, position] : begins)
+        lines += json_line(position);
+    for (const wire::LogLine& line : last)
+      lines += json_line(line);
+    if (!lines.empty()) stream->write(lines);
     const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
     stream->when_drained([weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->pump();
@@ -121,6 +163,12 @@ public:
   }
 
 private:
+  void add(const std::vector<LogSource>& sources, const LogStart& start = {}) {
+    merge_.add(sources, start);
+    for (const LogSource& source : sources)
+      newest_ = std::max(newest_, source.attempt);
+  }
+
   bool wanted(const wire::LogLine& line) const {
     if (call_.since.empty() || line.time.empty()) return true;
     // Both UTC in one format: without the final Z, texts order as times.
@@ -136,8 +184,8 @@ private:
   void poll() {
     // What the ranks wrote before the run's end is in the files by now.
     const bool last_look = run_ended_;
-    if (std::exchange(look_again_, false) && query_.attempt == 0)
-      if (const auto sources = service_.logs(query_)) merge_.add(*sources, std::nullopt);
+    if (std::exchange(look_again_, false))
+      if (const auto sources = sources_since(service_, query_, newest_)) add(*sources);
     if (last_look) finishing_ = true;
     pump();
   }
@@ -170,6 +218,7 @@ private:
   LogQuery query_;
   LogMerge merge_;
   net::Timer poll_;
+  AttemptNumber newest_ = 0;
   bool look_again_ = false, run_ended_ = false, finishing_ = false;
 };
 
@@ -182,22 +231,35 @@ net::Response Routes::follow(const RunId& run) {
 }
 
 net::Response Routes::events(const Call& call, const RunId& run) {
-  const EventQuery query{run, call.after, static_cast<int>(call.limit)};
+  EventQuery query{run, call.after, static_cast<int>(call.limit), false};
+  if (call.tail) {
+    query.newest = true;
+    query.limit = static_cast<int>(std::max<int64_t>(*call.tail, 1));
+  }
   auto stored = service_.events(query);
   if (!stored) return reply_error(stored.error());
+  if (call.tail == 0) {
+    if (!stored->empty()) query.after = stored->back().sequence;
+    stored->clear();
+  }
   if (!call.follow) return reply_items(*stored);
-  return line_stream(
-      [this, run, after = call.after, stored = std::move(*stored)](StreamPtr stream) {
-        const auto follower = std::make_shared<EventFollower>(loop_, std::move(stream), after);
-        follower->start(service_, run);
-        follower->replay(stored);
-      });
+  query.limit = static_cast<int>(call.limit);
+  return line_stream([this, query, stored = std::move(*stored)](StreamPtr stream) {
+    std::make_shared<EventFollower>(loop_, std::move(stream), service_, query)->begin(stored);
+  });
 }
 
 net::Response Routes::logs(const Call& call, const RunId& run) {
   const LogQuery query{run, call.attempt, call.rank};
-  auto sources = service_.logs(query);
+  AttemptNumber first = 0;
+  for (const LogPosition& position : call.from)
+    first = first == 0 ? position.attempt : std::min(first, position.attempt);
+  auto sources = sources_since(service_, query, first);
   if (!sources) return reply_error(sources.error());
+  if (sources->empty() && !call.follow)
+    return reply_error({ErrorCode::kNotFound, "run " + run + " has no log: it has not started yet",
+                        "wait for it with nsactl logs -f " + run +
+                            ", or see why it waits: " + "nsactl status " + run});
   return line_stream([this, call, query, sources = std::move(*sources)](StreamPtr stream) {
     std::make_shared<LogFollower>(loop_, std::move(stream), service_, call, query)->begin(sources);
   });

@@ -78,13 +78,12 @@ Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
 }
 
 Result<std::vector<wire::EventView>> Controller::events(const api::EventQuery& query) {
-  return ledger_.events(query.run, query.after, query.limit);
+  return ledger_.events(query.run, query.after, query.newest ? -query.limit : query.limit);
 }
 
 Result<std::vector<api::LogSource>> Controller::logs(const api::LogQuery& query) {
   NSA_TRY_ASSIGN(const auto attempts, ledger_.attempts(query.run));
-  if (attempts.empty())
-    return fail(ErrorCode::kNotFound, "run " + query.run + " has not started yet");
+  if (attempts.empty()) return std::vector<api::LogSource>{};
   const AttemptNumber attempt = query.attempt == 0 ? attempts.back().attempt : query.attempt;
   const auto found = std::find_if(attempts.begin(), attempts.end(),
                                   [&](const wire::AttemptView& a) { return a.attempt == attempt; });

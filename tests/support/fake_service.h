@@ -59,15 +59,24 @@ public:
   Result<std::vector<wire::EventView>> events(const api::EventQuery& query) override {
     std::vector<wire::EventView> found;
     for (const wire::EventView& event : stored_events)
-      if ((query.run.empty() || event.run == query.run) && event.sequence > query.after &&
-          found.size() < static_cast<size_t>(query.limit))
+      if ((query.run.empty() || event.run == query.run) && event.sequence > query.after)
         found.push_back(event);
+    const auto limit = std::min(found.size(), static_cast<size_t>(query.limit));
+    if (query.newest)
+      found.erase(found.begin(), found.end() - static_cast<ptrdiff_t>(limit));
+    else
+      found.resize(limit);
     return found;
   }
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override {
     std::vector<api::LogSource> found;
+    AttemptNumber attempt = query.attempt;
+    if (attempt == 0)
+      for (const api::LogSource& source : log_sources)
+        attempt = std::max(attempt, source.attempt);
     for (const api::LogSource& source : log_sources)
-      if (query.rank < 0 || source.rank == query.rank) found.push_back(source);
+      if (source.attempt == attempt && (query.rank < 0 || source.rank == query.rank))
+        found.push_back(source);
     return found;
   }
   Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) override {

@@ -61,7 +61,7 @@ TEST_F(LogReader, MergesRanksByTime) {
   append(path(0), line(1, "a") + line(3, "c") + line(5, "e"));
   append(path(1), line(2, "b") + line(3, "C") + line(4, "d"));
   LogMerge merge;
-  merge.add({source(0), source(1)}, std::nullopt);
+  merge.add({source(0), source(1)}, {});
   EXPECT_EQ(drain(merge), "a b c C d e ");
 }
 
@@ -69,7 +69,7 @@ TEST_F(LogReader, JoinsPartialLinesAndKeepsForeignOnes) {
   append(path(0), "2026-01-31T09:00:00Z stdout P one \n2026-01-31T09:00:01Z stdout F line\n"
                   "not in the format\n");
   LogMerge merge;
-  merge.add({source(0)}, std::nullopt);
+  merge.add({source(0)}, {});
   const auto first = merge.next();
   ASSERT_TRUE(first);
   EXPECT_EQ(first->text, "one line");
@@ -82,7 +82,7 @@ TEST_F(LogReader, ReadsRotatedFilesOldestFirst) {
   append(path(0) + ".1", line(2, "b"));
   append(path(0), line(3, "c"));
   LogMerge merge;
-  merge.add({source(0)}, std::nullopt);
+  merge.add({source(0)}, {});
   EXPECT_EQ(drain(merge), "a b c ");
 }
 
@@ -92,7 +92,7 @@ TEST_F(LogReader, TailCountsBackOverRotatedFiles) {
   append(path(0), line(5, "e"));
   const auto tail = [&](int64_t lines) {
     LogMerge merge;
-    merge.add({source(0)}, lines);
+    merge.add({source(0)}, {lines, {}});
     return drain(merge);
   };
   EXPECT_EQ(tail(0), "");
@@ -109,7 +109,7 @@ TEST_F(LogReader, TailFindsLinesAcrossBlocks) {
   for (int i = 0; i < 3000; ++i)
     text += line(i % 60, "line" + std::to_string(i) + std::string(50, '.'));
   append(path(0), text);
-  RankLogReader reader(source(0), 2000);
+  RankLogReader reader(source(0), {2000, {}});
   int lines = 0;
   while (reader.peek()) {
     const auto line = reader.take();
@@ -122,7 +122,7 @@ TEST_F(LogReader, TailFindsLinesAcrossBlocks) {
 TEST_F(LogReader, FollowsGrowthAndRotationWithoutLosingALine) {
   append(path(0), line(1, "a"));
   LogMerge merge;
-  merge.add({source(0)}, std::nullopt);
+  merge.add({source(0)}, {});
   EXPECT_EQ(drain(merge), "a ");
   append(path(0), line(2, "b") + "2026-01-31T09:00:03Z stdout F half");
   EXPECT_EQ(drain(merge), "b ");
@@ -139,7 +139,7 @@ TEST_F(LogReader, FollowsGrowthAndRotationWithoutLosingALine) {
 TEST_F(LogReader, GoesOnWithWhatIsKeptWhenItsFileWasDeleted) {
   append(path(0), line(1, "a"));
   LogMerge merge;
-  merge.add({source(0)}, std::nullopt);
+  merge.add({source(0)}, {});
   EXPECT_EQ(drain(merge), "a ");
   rotate(0, 0);
   append(path(0) + "", line(3, "c"));
@@ -147,14 +147,78 @@ TEST_F(LogReader, GoesOnWithWhatIsKeptWhenItsFileWasDeleted) {
   EXPECT_EQ(drain(merge), "c ");
 }
 
+TEST_F(LogReader, APositionIsTextAndBack) {
+  const LogPosition position{2, 7, 0x5f3a2, 0x9c01be44, 0x1a2b3};
+  EXPECT_EQ(position.text(), "2.7.5f3a2.9c01be44.1a2b3");
+  EXPECT_EQ(LogPosition::parse(position.text())->text(), position.text());
+  for (const char* bad : {"", "1", "1.2.3.4", "1.2.3.4.", "1.2.3.4.5.", "1.2.3.4.5 ", "-1.2.3.4.5",
+                          "1.2.x.4.5", "1.2.3.4.-5", "1.2.3.123456789.5"})
+    EXPECT_FALSE(LogPosition::parse(bad)) << bad;
+}
+
+// Lines that were written at once have one time, so only the place in the file tells them apart.
+TEST_F(LogReader, GoesOnBehindAnyLineThroughRotation) {
+  append(path(0), line(1, "a") + line(1, "b"));
+  rotate(0, 0);
+  append(path(0), line(1, "c") + "2026-01-31T09:00:01Z stdout P d\n" + line(1, "-d"));
+  const std::vector<std::string> texts = {"a", "b", "c", "d-d"};
+  std::vector<std::string> positions;
+  LogMerge merge;
+  merge.add({source(0)}, {});
+  positions.push_back(merge.positions().at(0).position); // before the first line
+  while (const auto line = merge.next()) {
+    EXPECT_EQ(merge.positions().at(0).position, line->position);
+    positions.push_back(line->position);
+  }
+  ASSERT_EQ(positions.size(), texts.size() + 1);
+  rotate(0, 1); // while the reader is away
+  append(path(0), line(2, "e"));
+  for (size_t i = 0; i < positions.size(); ++i) {
+    std::string expected;
+    for (size_t k = i; k < texts.size(); ++k)
+      expected += texts[k] + " ";
+    LogMerge again;
+    again.add({source(0)}, {std::nullopt, {*LogPosition::parse(positions[i])}});
+    EXPECT_EQ(again.positions().at(0).text, "") << i;
+    EXPECT_EQ(drain(again), expected + "e ") << i;
+  }
+}
+
+TEST_F(LogReader, APositionInADeletedFileIsToldAndAUsedInodeDoesNotDeceive) {
+  append(path(0), line(1, "a") + line(2, "b"));
+  LogMerge merge;
+  merge.add({source(0)}, {});
+  auto position = *LogPosition::parse(merge.next()->position);
+  std::filesystem::remove(path(0));
+  append(path(0), line(7, "c") + line(8, "d"));
+  struct stat info{};
+  ASSERT_EQ(::stat(path(0).c_str(), &info), 0);
+  position.inode = info.st_ino; // as file systems do: the number is given out again
+  LogMerge again;
+  again.add({source(0)}, {std::nullopt, {position}});
+  EXPECT_NE(again.positions().at(0).text.find("rotated away"), std::string::npos);
+  EXPECT_EQ(drain(again), "c d ");
+}
+
+TEST_F(LogReader, APositionBeforeTheFileWasThereIsItsBeginning) {
+  LogMerge merge;
+  merge.add({source(0)}, {});
+  const auto position = *LogPosition::parse(merge.positions().at(0).position);
+  append(path(0), line(1, "a"));
+  LogMerge again;
+  again.add({source(0)}, {5, {position}});
+  EXPECT_EQ(again.positions().at(0).text, "");
+  EXPECT_EQ(drain(again), "a ");
+}
+
 TEST_F(LogReader, ANewAttemptJoinsAndAMissingFileIsWaitedFor) {
   LogMerge merge;
-  merge.add({source(0)}, std::nullopt);
+  merge.add({source(0)}, {});
   EXPECT_EQ(drain(merge), "");
   append(path(0), line(1, "a"));
   EXPECT_EQ(drain(merge), "a ");
   append(folder_ + "/second.log", line(2, "b"));
-  merge.add({source(0), {2, 0, folder_ + "/second.log", true}}, std::nullopt);
+  merge.add({source(0), {2, 0, folder_ + "/second.log", true}}, {});
   EXPECT_EQ(drain(merge), "b ");
 }
 
@@ -163,7 +227,7 @@ TEST_F(LogReader, FollowsNoLinkAndWaitsOnNoPipe) {
   ASSERT_EQ(::symlink((folder_ + "/secret").c_str(), path(0).c_str()), 0);
   ASSERT_EQ(::mkfifo(path(1).c_str(), 0600), 0);
   LogMerge merge;
-  merge.add({source(0), source(1)}, std::nullopt);
+  merge.add({source(0), source(1)}, {});
   EXPECT_EQ(drain(merge), "");
 }
 

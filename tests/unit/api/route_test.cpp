@@ -45,7 +45,8 @@ TEST(Route, EveryRowIsReachedByItsOwnPath) {
           {"attempt", "1"},
           {"after", "7"},
           {"limit", "5"},
-          {"tail", "0"}};
+          {"tail", "0"},
+          {"from", "1.0.5f.9c01be44.1a2b,1.1.0.0.0"}};
       const auto value = good.find(parameter);
       EXPECT_TRUE(parse(std::string(row.method), path + "?" + std::string(parameter) + "=" +
                                                      (value == good.end() ? "1" : value->second)))
@@ -75,8 +76,8 @@ TEST(Route, RefusesUnknownAndBadParameters) {
   EXPECT_EQ(typo.error().error.next, "did you mean 'follow'?");
   for (const char* query :
        {"rank=-1", "rank=", "rank=1x", "rank=99999999999", "attempt=0", "tail=-1", "follow=maybe",
-        "since=yesterday", "since=2026-01-31T09:12:01", "since=2026-01-31T09:12:01.Z",
-        "since=2026-01-31T09:12:01%2B01:00"})
+        "from=", "from=1.0.0.0.0,", "since=yesterday", "since=2026-01-31T09:12:01",
+        "since=2026-01-31T09:12:01.Z", "since=2026-01-31T09:12:01%2B01:00"})
     EXPECT_EQ(parse("GET", std::string("/v1/runs/x/logs?") + query).error().status, 400) << query;
   EXPECT_FALSE(parse("GET", "/v1/events?limit=0"));
   EXPECT_FALSE(parse("GET", "/v1/version?x=1"));

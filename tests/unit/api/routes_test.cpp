@@ -242,6 +242,27 @@ TEST(Routes, EventsAreReplayedThenFollowedWithoutDoubles) {
   EXPECT_EQ(lines[1]["text"], "three");
 }
 
+TEST(Routes, AStoredHistoryLongerThanAPageIsFollowedWithoutAGap) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] {
+    daemon.service.add_run("krun1", "completed").summary.ended_at = 1;
+    for (int i = 1; i <= 2500; ++i)
+      daemon.service.emit_event({0, 1, "krun1", 1, -1, "x", "info", std::to_string(i), {}});
+    return 0;
+  });
+  const auto all = Reader(daemon, "/v1/runs/krun1/events?follow").wait_end();
+  ASSERT_EQ(all.size(), 2500u);
+  for (size_t i = 0; i < all.size(); ++i)
+    ASSERT_EQ(all[i]["sequence"], i + 1);
+  const auto last = Reader(daemon, "/v1/runs/krun1/events?follow&tail=2").wait_end();
+  ASSERT_EQ(last.size(), 2u);
+  EXPECT_EQ(last[0]["text"], "2499");
+  EXPECT_EQ(Reader(daemon, "/v1/runs/krun1/events?follow&tail=0").wait_end().size(), 0u);
+  const json stored = ask(daemon, "GET", "/v1/runs/krun1/events?tail=3").body["items"];
+  ASSERT_EQ(stored.size(), 3u);
+  EXPECT_EQ(stored[0]["text"], "2498");
+}
+
 std::string log_line(int second, const std::string& text) {
   char time[64];
   std::snprintf(time, sizeof time, "2026-01-31T09:00:%02d.5Z stdout F ", second);
@@ -302,6 +323,65 @@ TEST(Routes, LogsAreFollowedIntoTheNextAttemptUntilTheEnd) {
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[2]["attempt"], 2);
   EXPECT_EQ(lines[3]["text"], "last");
+}
+
+// Every line of a followed log is a place to be cut off at: who comes back with the positions gets
+// the rest of every rank, of the attempts in between too.
+TEST(Routes, AFollowerOfLogsGoesOnFromItsPositions) {
+  FakeDaemon daemon;
+  std::ofstream(daemon.folder + "/r0.log") << log_line(1, "0a") << log_line(1, "0b");
+  std::ofstream(daemon.folder + "/r1.log") << log_line(1, "1a") << log_line(3, "1b");
+  std::ofstream(daemon.folder + "/second.log") << log_line(4, "0c");
+  std::ofstream(daemon.folder + "/third.log") << log_line(5, "0d");
+  daemon.on_loop([&] {
+    daemon.service.add_run("krun1", "completed").summary.ended_at = 1;
+    daemon.service.log_sources = {{1, 0, daemon.folder + "/r0.log", false},
+                                  {1, 1, daemon.folder + "/r1.log", false}};
+    return 0;
+  });
+  const auto lines = Reader(daemon, "/v1/runs/krun1/logs?follow&positions&tail=3").wait_end();
+  ASSERT_EQ(lines.size(), 5u);
+  daemon.on_loop([&] {
+    daemon.service.log_sources.push_back({2, 0, daemon.folder + "/second.log", false});
+    daemon.service.log_sources.push_back({3, 0, daemon.folder + "/third.log", true});
+    return 0;
+  });
+  std::map<int, std::string> positions;
+  for (size_t seen = 0; seen < lines.size(); ++seen) {
+    const json& line = lines[seen];
+    positions[line["rank"]] = line["position"];
+    EXPECT_EQ(line["stream"] == "position", seen < 2) << seen;
+    if (positions.size() < 2) continue;
+    std::string expected, got;
+    for (size_t k = seen + 1; k < lines.size(); ++k)
+      expected += lines[k]["text"].get<std::string>() + " ";
+    const auto rest =
+        Reader(daemon, "/v1/runs/krun1/logs?follow&from=" + positions[0] + "," + positions[1])
+            .wait_end();
+    for (const json& each : rest)
+      got += each["text"].get<std::string>() + " ";
+    EXPECT_EQ(got, expected + "0c 0d ") << "cut off after line " << seen;
+  }
+}
+
+TEST(Routes, ALogIsWaitedForOnlyWhenItIsFollowed) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] { return daemon.service.add_run("krun1", "queued").summary.attempt; });
+  const Answer refused = ask(daemon, "GET", "/v1/runs/krun1/logs");
+  EXPECT_EQ(refused.status, 404);
+  EXPECT_NE(refused.body["next"].get<std::string>().find("logs -f krun1"), std::string::npos);
+  std::ofstream(daemon.folder + "/r0.log") << log_line(1, "at last");
+  Reader reader(daemon, "/v1/runs/krun1/logs?follow");
+  ASSERT_TRUE(daemon.wait_until([&] { return !daemon.service.followers.empty(); }));
+  daemon.on_loop([&] {
+    daemon.service.log_sources = {{1, 0, daemon.folder + "/r0.log", true}};
+    daemon.service.emit_state("krun1", "running");
+    daemon.service.emit_state("krun1", "completed", "end");
+    return 0;
+  });
+  const auto lines = reader.wait_end();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["text"], "at last");
 }
 
 TEST(Routes, LargeLogsArriveWhole) {

@@ -53,6 +53,22 @@ protected:
     });
   }
 
+  // Once a follower is there: kill -9 of nsad (connections break, the socket stays, the next one
+  // binds anew), `meanwhile` before the next one, and the run's end once there is a follower again.
+  template <class Work> std::thread kill_and_end(Work meanwhile, const RunId& id = "kaaaa") {
+    return std::thread([this, meanwhile, id] {
+      when_followed([this, meanwhile] {
+        daemon.server.reset();
+        meanwhile();
+        auto again = net::HttpServer::listen_unix(daemon.loop, daemon.socket, 0600,
+                                                  daemon.routes->handler());
+        ASSERT_TRUE(again);
+        daemon.server = std::move(*again);
+      }).join();
+      when_followed([this, id] { daemon.service.emit_state(id, "completed", "end"); }).join();
+    });
+  }
+
   FakeDaemon daemon;
 };
 
@@ -174,29 +190,53 @@ TEST_F(Commands, FollowAsJsonIsOneLineAnEvent) {
 
 TEST_F(Commands, FollowOutlivesARestartOfTheDaemonAndMissesNoEvent) {
   add_run("kaaaa", "running");
-  auto script = when_followed([this] {
-    // kill -9 of nsad: connections break, the socket stays; the next one binds anew.
-    daemon.server.reset();
+  std::thread script = kill_and_end([this] {
     daemon.service.emit_event({0, 1, "kaaaa", 1, 0, "rank_error", "error", "said meanwhile", {}});
-    auto again =
-        net::HttpServer::listen_unix(daemon.loop, daemon.socket, 0600, daemon.routes->handler());
-    ASSERT_TRUE(again);
-    daemon.server = std::move(*again);
-  });
-  std::thread end([&] {
-    script.join();
-    EXPECT_TRUE(daemon.wait_until([this] { return !daemon.service.followers.empty(); }));
-    daemon.on_loop([this] {
-      daemon.service.emit_state("kaaaa", "completed", "end");
-      return 0;
-    });
   });
   const Outcome done = run({"follow", "kaaaa"});
-  end.join();
+  script.join();
   EXPECT_EQ(done.exit, 0) << done.err;
   EXPECT_NE(done.out.find("nsad went away"), std::string::npos) << done.out;
   EXPECT_NE(done.out.find("! said meanwhile\n"), std::string::npos) << done.out;
   EXPECT_NE(done.out.find("nsad is back"), std::string::npos);
+}
+
+TEST_F(Commands, FollowedLogsAndEventsOutliveARestartOfTheDaemon) {
+  const std::string log = daemon.folder + "/r0.log";
+  const auto write = [&](int from, int to) {
+    std::ofstream file(log, std::ios::app);
+    for (int i = from; i < to; ++i) // one time for all
+      file << "2026-01-31T09:00:00Z stdout F line " + std::to_string(i) + "\n";
+  };
+  write(0, 100);
+  add_run("kaaaa", "running");
+  daemon.on_loop([&] {
+    daemon.service.log_sources = {{1, 0, log, true}, {1, 1, daemon.folder + "/silent.log", true}};
+    return 0;
+  });
+  std::thread script = kill_and_end([&] { write(100, 200); });
+  const Outcome done = run({"logs", "-f", "kaaaa"});
+  script.join();
+  EXPECT_EQ(done.exit, 0) << done.err;
+  std::string expected;
+  for (int i = 90; i < 200; ++i)
+    expected += "[rank 0] line " + std::to_string(i) + "\n";
+  EXPECT_EQ(done.out, expected);
+  EXPECT_NE(done.err.find("nsad is back"), std::string::npos) << done.err;
+
+  add_run("kbbbb", "running");
+  const auto say = [this](const std::string& text) {
+    daemon.service.emit_event({0, 1, "kbbbb", 1, -1, "x", "info", text, {}});
+  };
+  daemon.on_loop([&] { return say("early"), say("before"), 0; });
+  script = kill_and_end([&] { say("meanwhile"); }, "kbbbb");
+  const Outcome events = run({"events", "-f", "--tail", "1", "kbbbb", "-o", "json"});
+  script.join();
+  std::istringstream lines(events.out);
+  std::string texts;
+  for (std::string line; std::getline(lines, line);)
+    texts += json::parse(line)["text"].get<std::string>() + " ";
+  EXPECT_EQ(texts, "before meanwhile ");
 }
 
 TEST_F(Commands, WaitForStatesStepsAndTime) {
