@@ -38,7 +38,6 @@ state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
       saved.error += (saved.error.empty() ? "" : "; ") + ("rank " + std::to_string(rank.rank)) +
                      ": " + rank.error;
     if (!verdict || rank.rank != verdict->rank) continue;
-    saved.traced = rank.traced;
     // The readings lie about a second apart. Without any (the rank was gone, or nothing could be
     // read) the verdict stays as it was.
     if (!rank.process_state.empty() && rank.cpu_ticks_first > 0)
@@ -73,7 +72,6 @@ Status write_verdict(const std::string& folder, const state::Verdict& verdict,
                                {"phase", progress::phase_name(verdict.phase)},
                                {"step", verdict.step},
                                {"stalled_seconds", verdict.stalled_seconds},
-                               {"traced", saved.traced},
                                {"witnesses", witnesses},
                                {"pages", places}};
   return write_file_atomic(std::filesystem::path(folder) / "verdict.json",

@@ -6,6 +6,7 @@
 #include "daemon/proc/procfs.h"
 
 #include <csignal>
+#include <filesystem>
 
 namespace nsa::control {
 
@@ -244,7 +245,7 @@ void AttemptSupervisor::read_process(state::RankSample& sample, int64_t pid) {
   sample.process_state = stat->state;
   sample.cpu_seconds = ticks_to_seconds(stat->user_ticks + stat->system_ticks);
   sample.run_delay_seconds = read_run_delay_seconds(pid);
-  sample.traced = proc::read_tracer(static_cast<pid_t>(pid)) != 0;
+  sample.tracer = proc::read_tracer(static_cast<pid_t>(pid));
 }
 
 std::vector<state::RankSample> AttemptSupervisor::sample_ranks(MonotonicTime) {
@@ -279,17 +280,41 @@ void AttemptSupervisor::observe(MonotonicTime now) {
   for (const state::SlowRank& s : seen.slow)
     emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
                          s.limit_seconds});
-  if (seen.verdict) {
-    verdict_ = seen.verdict;
-    verdict_id_ = "hang-" + std::to_string(++verdicts_);
-    emit(state::HangFound{verdict_id_, verdict_->rank, verdict_->kind,
-                          std::string(progress::phase_name(verdict_->phase)), verdict_->step,
-                          verdict_->stalled_seconds, verdict_->observe_only, verdict_->witnesses});
-  } else if (verdict_ && detector_.moved_since_verdict()) {
-    emit(state::HangWithdrawn{"rank " + std::to_string(verdict_->rank) + " moved again"});
-    verdict_.reset();
-    detector_.resume_watching();
-  }
+  if (seen.verdict)
+    report(*seen.verdict);
+  else if (verdict_ && detector_.verdict_is_over())
+    withdraw("rank " + std::to_string(verdict_->rank) + " moved again");
+}
+
+void AttemptSupervisor::report(const state::Verdict& verdict) {
+  verdict_ = verdict;
+  if (verdict.kind == state::kTracedKind) return report_debugger(verdict.tracer);
+  // An nsad before this one may have taken evidence of this attempt; an id is used once.
+  const std::filesystem::path evidence = options_.folder + "/evidence";
+  int number = 1;
+  std::error_code error;
+  while (std::filesystem::exists(evidence / ("hang-" + std::to_string(number)), error))
+    ++number;
+  verdict_id_ = "hang-" + std::to_string(number);
+  emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind,
+                        std::string(progress::phase_name(verdict.phase)), verdict.step,
+                        verdict.stalled_seconds, verdict.witnesses});
+}
+
+void AttemptSupervisor::report_debugger(int64_t tracer) {
+  const auto stat = proc::read_stat(static_cast<pid_t>(tracer));
+  emit(state::DebuggerAttached{verdict_->rank, tracer, stat ? stat->name : "name not known",
+                               std::string(progress::phase_name(verdict_->phase)), verdict_->step,
+                               verdict_->stalled_seconds});
+}
+
+void AttemptSupervisor::withdraw(const std::string& why) {
+  if (verdict_->kind == state::kTracedKind)
+    emit(state::DebuggerGone{verdict_->rank});
+  else
+    emit(state::HangWithdrawn{why});
+  verdict_.reset();
+  detector_.resume_watching();
 }
 
 void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
@@ -301,12 +326,27 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
     if (auto written = write_verdict(taken.folder, *verdict_, saved, pages); !written)
       saved.error = written.error().what;
   }
-  emit(std::move(saved));
-  // Whether anything is killed now is not decided here; if not, the next hang must be seen too.
-  if (verdict_ && taken.id == verdict_id_) {
-    verdict_.reset();
-    detector_.resume_watching();
+  if (const auto tracer = tracer_of_culprit(taken)) {
+    // Somebody attached a debugger after the verdict: the rank is theirs.
+    emit(state::HangWithdrawn{"a debugger is attached to rank " + std::to_string(verdict_->rank)});
+    verdict_->kind = state::kTracedKind;
+    detector_.note_debugger();
+    return report_debugger(*tracer);
   }
+  // Whether anything is killed now is not decided here; if not, the verdict is withdrawn when the
+  // rank moves again.
+  emit(std::move(saved));
+}
+
+// Who traces the rank of the verdict that this evidence is about; 0: has gone by now.
+std::optional<int64_t>
+AttemptSupervisor::tracer_of_culprit(const wire::EvidenceTaken& taken) const {
+  if (!verdict_ || verdict_->kind == state::kTracedKind || taken.id != verdict_id_)
+    return std::nullopt;
+  for (const wire::RankEvidence& rank : taken.ranks)
+    if (rank.rank == verdict_->rank && rank.traced)
+      return proc::read_tracer(static_cast<pid_t>(rank.pid));
+  return std::nullopt;
 }
 
 // ---- the shim's end -----------------------------------------------------------------------------

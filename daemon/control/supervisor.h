@@ -87,6 +87,10 @@ private:
   void handle_rank_message(const wire::RankMessage& message, uint64_t sequence);
   void handle_exit(const wire::RankExited& exited, uint64_t sequence);
   void handle_evidence(const wire::EvidenceTaken& taken);
+  std::optional<int64_t> tracer_of_culprit(const wire::EvidenceTaken& taken) const;
+  void report(const state::Verdict& verdict);
+  void report_debugger(int64_t tracer);
+  void withdraw(const std::string& why);
   template <class T> void pass_on(const nlohmann::json& body, uint64_t sequence);
   void emit(state::EventBody body, uint64_t sequence = 0);
   std::vector<state::RankSample> sample_ranks(MonotonicTime now);
@@ -109,7 +113,6 @@ private:
   state::HangDetector detector_;
   std::optional<state::Verdict> verdict_;
   std::string verdict_id_;
-  int verdicts_ = 0;
   uint64_t oom_kills_ = 0;
   bool greeted_ = false, released_ = false, ended_ = false, first_step_done_ = false;
   int sweep_rounds_ = 0;

@@ -150,7 +150,7 @@ void reset_signals() {
     unsigned long flags = 0;
     void* restorer = nullptr;
     unsigned long mask = 0;
-  } standard; // struct kernel_sigaction of <asm/signal.h>
+  } standard;                     // struct kernel_sigaction of <asm/signal.h>
   for (int s = 1; s < _NSIG; ++s) // fails for SIGKILL and SIGSTOP, as it should
     ::syscall(SYS_rt_sigaction, s, &standard, nullptr, sizeof standard.mask);
   sigset_t none;

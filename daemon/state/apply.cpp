@@ -235,6 +235,12 @@ private:
     const bool watched =
         attempt_.phase == AttemptPhase::kLive || attempt_.phase == AttemptPhase::kStopping;
     if (rank_of(e.rank) == nullptr || !watched || attempt_.hang_pending) return false;
+    // One that is only observed was told before: nsad has died since, and the rank still hangs.
+    if (!run_.hangs.empty() && run_.hangs.back().observed_only) {
+      const Hang& last = run_.hangs.back();
+      if (last.attempt == attempt_.number && last.rank == e.rank && last.step == e.step)
+        return false;
+    }
     Hang hang;
     hang.id = e.id;
     hang.attempt = attempt_.number;
@@ -245,7 +251,7 @@ private:
     hang.detect_seconds = e.detect_seconds;
     hang.witnesses = e.witnesses;
     hang.found_at = now_;
-    hang.observed_only = e.observe_only || !run_.policy.restart_on_hang;
+    hang.observed_only = !run_.policy.restart_on_hang;
     run_.hangs.push_back(hang);
     attempt_.hang_pending = true;
     if (!hang.observed_only) {
@@ -258,7 +264,8 @@ private:
   }
 
   bool on(const HangWithdrawn&) {
-    if (!attempt_.hang_pending) return false;
+    if (run_.hangs.empty() || run_.hangs.back().attempt != attempt_.number) return false;
+    if (!attempt_.hang_pending && !run_.hangs.back().observed_only) return false;
     if (attempt_.phase == AttemptPhase::kCollecting) {
       attempt_.phase = run_.stop_requested ? AttemptPhase::kStopping : AttemptPhase::kLive;
       run_.timer.reset();
@@ -266,11 +273,23 @@ private:
         arm(TimerKind::kStopGrace, from_seconds(run_.policy.stop_grace_seconds));
       else
         set_phase(RunPhase::kRunning, "");
-    } else if (attempt_.phase != AttemptPhase::kLive) {
+    } else if (attempt_.phase != AttemptPhase::kLive && attempt_.phase != AttemptPhase::kStopping) {
       return false; // already being taken down
     }
     run_.hangs.pop_back();
     attempt_.hang_pending = false;
+    return true;
+  }
+
+  bool on(const DebuggerAttached& e) {
+    if (rank_of(e.rank) == nullptr) return false;
+    if (run_.phase == RunPhase::kRunning) run_.reason = debugger_text(e);
+    return true;
+  }
+
+  bool on(const DebuggerGone& e) {
+    if (rank_of(e.rank) == nullptr) return false;
+    if (run_.phase == RunPhase::kRunning) run_.reason.clear();
     return true;
   }
 
@@ -287,18 +306,6 @@ private:
       return true;
     }
     if (attempt_.phase != AttemptPhase::kCollecting) return true; // late, but kept
-    if (e.traced) {
-      // A debugger holds the rank: whoever sits there wants it alive.
-      hang.observed_only = true;
-      attempt_.hang_pending = false;
-      attempt_.phase = AttemptPhase::kLive;
-      run_.timer.reset();
-      if (run_.stop_requested)
-        stop_ranks();
-      else
-        set_phase(RunPhase::kRunning, "");
-      return true;
-    }
     kill(hang_text(hang));
     return true;
   }

@@ -33,6 +33,9 @@ struct Applied {
 
 Applied apply(State state, const Event& event, WallTime now);
 
+// "a debugger (pid 77, gdb) is attached to rank 1; observed only"
+std::string debugger_text(const DebuggerAttached& e);
+
 // One sentence for people, and info, warning or error: how the event itself is shown.
 struct Description {
   std::string severity, text;

@@ -72,11 +72,17 @@ Description of(const FirstStep& e, AttemptNumber attempt) {
 Description of(const HangFound& e, AttemptNumber) {
   return error("hang: " + rank_name(e.rank) + " " + e.kind + " in " + e.phase + " at step " +
                number(e.step) + ", found " + format_duration(e.detect_seconds) +
-               " after progress stopped (" + join(e.witnesses, "; ") + ")" +
-               (e.observe_only ? "; observed only" : ""));
+               " after progress stopped (" + join(e.witnesses, "; ") + ")");
 }
 Description of(const HangWithdrawn& e, AttemptNumber) {
   return warning("hang withdrawn: " + e.why);
+}
+Description of(const DebuggerAttached& e, AttemptNumber) {
+  return warning(debugger_text(e) + "; no progress for " + format_duration(e.seconds) + " in " +
+                 e.phase + " at step " + number(e.step));
+}
+Description of(const DebuggerGone& e, AttemptNumber) {
+  return info(rank_name(e.rank) + " is let go by its debugger and watched as before");
 }
 Description of(const SlowStep& e, AttemptNumber) {
   return warning(rank_name(e.rank) + " is slow in " + e.phase + " at step " + number(e.step) +
@@ -85,8 +91,7 @@ Description of(const SlowStep& e, AttemptNumber) {
 }
 Description of(const EvidenceSaved& e, AttemptNumber) {
   if (!e.error.empty()) return warning("evidence is incomplete: " + e.error);
-  return info("evidence saved in " + format_duration(e.seconds) + ": " + e.folder +
-              (e.traced ? "; a debugger is attached, so the ranks are left alone" : ""));
+  return info("evidence saved in " + format_duration(e.seconds) + ": " + e.folder);
 }
 Description of(const TimerFired& e, AttemptNumber) {
   return info("the " + e.timer + " time is over");
@@ -156,6 +161,11 @@ Description of(const wire::LogDropped& e, AttemptNumber) {
 }
 
 } // namespace
+
+std::string debugger_text(const DebuggerAttached& e) {
+  return "a debugger (pid " + std::to_string(e.pid) + ", " + e.name + ") is attached to " +
+         rank_name(e.rank) + "; observed only";
+}
 
 Description describe(const Event& event) {
   return std::visit([&](const auto& body) { return of(body, event.attempt); }, event.body);

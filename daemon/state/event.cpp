@@ -16,11 +16,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptFailedToStart, what, perm
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostOutOfMemory, kills)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FirstStep, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HangFound, id, rank, kind, phase, step,
-                                                detect_seconds, observe_only, witnesses)
+                                                detect_seconds, witnesses)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HangWithdrawn, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DebuggerAttached, rank, pid, name, phase, step,
+                                                seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DebuggerGone, rank)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SlowStep, rank, phase, step, seconds, limit_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceSaved, id, folder, kind, error, seconds,
-                                                traced, findings)
+                                                findings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TimerFired, timer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequested, by, checkpoint)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CancelRequested, by)
@@ -31,13 +34,15 @@ namespace {
 
 // In the order of EventBody's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = {
-    "submitted",    "slots_granted",  "checkpoint_chosen", "attempt_prepared", "shim_started",
-    "shim_adopted", "shim_lost",      "shim_released",     "start_failed",     "host_out_of_memory",
-    "first_step",   "hang_found",     "hang_withdrawn",    "slow_step",        "evidence_saved",
-    "timer_fired",  "stop_requested", "cancel_requested",  "resume_requested", "run_closed",
-    "rank_started", "rank_exited",    "rank_hello",        "rank_toggles",     "evaluation",
-    "checkpoint",   "rank_memory",    "rank_error",        "rank_finished",    "fault_injected",
-    "non_finite",   "log_dropped",
+    "submitted",        "slots_granted",      "checkpoint_chosen", "attempt_prepared",
+    "shim_started",     "shim_adopted",       "shim_lost",         "shim_released",
+    "start_failed",     "host_out_of_memory", "first_step",        "hang_found",
+    "hang_withdrawn",   "debugger_attached",  "debugger_gone",     "slow_step",
+    "evidence_saved",   "timer_fired",        "stop_requested",    "cancel_requested",
+    "resume_requested", "run_closed",         "rank_started",      "rank_exited",
+    "rank_hello",       "rank_toggles",       "evaluation",        "checkpoint",
+    "rank_memory",      "rank_error",         "rank_finished",     "fault_injected",
+    "non_finite",       "log_dropped",
 };
 
 template <size_t I = 0>

@@ -61,11 +61,20 @@ struct HangFound {
   std::string kind, phase;
   uint64_t step = 0;
   double detect_seconds = 0;
-  bool observe_only = false;
   std::vector<std::string> witnesses;
 };
 struct HangWithdrawn {
   std::string why;
+};
+struct DebuggerAttached { // to a rank that makes no progress: it is observed only, and no hang
+  Rank rank = 0;
+  int64_t pid = 0; // of the debugger
+  std::string name, phase;
+  uint64_t step = 0;
+  double seconds = 0; // without progress
+};
+struct DebuggerGone { // or the rank moves again
+  Rank rank = 0;
 };
 struct SlowStep { // an alert, never a reason to kill
   Rank rank = 0;
@@ -76,7 +85,6 @@ struct SlowStep { // an alert, never a reason to kill
 struct EvidenceSaved {
   std::string id, folder, kind, error; // kind: the verdict's, with the stacks at hand
   double seconds = 0;
-  bool traced = false; // a debugger holds the culprit: it is observed only
   std::vector<std::string> findings;
 };
 struct TimerFired {
@@ -101,11 +109,11 @@ struct RunClosed {}; // summary written, slots free: the run leaves the state
 using EventBody =
     std::variant<Submitted, SlotsGranted, CheckpointChosen, AttemptPrepared, ShimStarted,
                  ShimAdopted, ShimLost, ShimReleased, AttemptFailedToStart, HostOutOfMemory,
-                 FirstStep, HangFound, HangWithdrawn, SlowStep, EvidenceSaved, TimerFired,
-                 StopRequested, CancelRequested, ResumeRequested, RunClosed, wire::RankStarted,
-                 wire::RankExited, wire::RankHello, wire::RankToggles, wire::RankEvaluation,
-                 wire::RankCheckpoint, wire::RankMemory, wire::RankError, wire::RankFinished,
-                 wire::RankInjected, wire::RankNonFinite, wire::LogDropped>;
+                 FirstStep, HangFound, HangWithdrawn, DebuggerAttached, DebuggerGone, SlowStep,
+                 EvidenceSaved, TimerFired, StopRequested, CancelRequested, ResumeRequested,
+                 RunClosed, wire::RankStarted, wire::RankExited, wire::RankHello, wire::RankToggles,
+                 wire::RankEvaluation, wire::RankCheckpoint, wire::RankMemory, wire::RankError,
+                 wire::RankFinished, wire::RankInjected, wire::RankNonFinite, wire::LogDropped>;
 
 struct Event {
   RunId run;

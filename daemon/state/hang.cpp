@@ -29,6 +29,14 @@ bool is_step_phase(Phase phase) {
   return phase >= Phase::kData && phase <= Phase::kOptimizer;
 }
 
+bool is_stopped(const RankSample& s) {
+  return s.process_state == 'T' || s.process_state == 't';
+}
+
+bool is_traced(const RankSample& s) {
+  return s.tracer != 0 || s.process_state == 't';
+}
+
 std::string seconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", seconds);
@@ -75,6 +83,13 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
       track.first_cpu = sample.cpu_seconds;
       track.first_delay = sample.run_delay_seconds;
     }
+    // The debugger has gone, and the rank goes on from here: the time before is not its own.
+    if (reported_ && suspicion_ && suspicion_->rank == sample.rank &&
+        suspicion_->kind == kTracedKind && !is_traced(sample)) {
+      verdict_is_over_ = true;
+      track.moved_at = now;
+      track.read_since_move = false;
+    }
     return;
   }
   learn(track, sample, now);
@@ -86,9 +101,8 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
   track.seen = true;
   track.moved_at = now;
   track.read_since_move = false;
-  quiet_until_move_ = false;
   // Others may move as they give up waiting for it; that does not clear the culprit.
-  if (reported_ && suspicion_ && suspicion_->rank == sample.rank) moved_since_verdict_ = true;
+  if (reported_ && suspicion_ && suspicion_->rank == sample.rank) verdict_is_over_ = true;
 }
 
 double HangDetector::limit_of(const Track& track, const RankSample& sample,
@@ -132,7 +146,7 @@ std::optional<size_t> HangDetector::find_laggard(const std::vector<RankSample>& 
   std::optional<size_t> found;
   bool all_wait = true;
   for (size_t r = 0; r < samples.size(); ++r) {
-    if (samples[r].exited || (waits(samples[r]) && samples[r].process_state != 'T')) continue;
+    if (samples[r].exited || (waits(samples[r]) && !is_stopped(samples[r]))) continue;
     const Track& t = tracks_[r];
     const bool overdue = t.stalled > t.limit;
     // Somebody is still within its time, say in a checkpoint: the others wait for it rightly.
@@ -161,7 +175,6 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
   v.phase = t.seen ? t.host.phase : Phase::kStartUp;
   v.step = t.host.step;
   v.stalled_seconds = t.stalled;
-  v.observe_only = s.traced || s.process_state == 't';
   const double cores = cores_of(t, s, now);
 
   const std::string page = "its page has not moved for " + seconds_text(t.stalled) + " in " +
@@ -169,6 +182,7 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
                            seconds_text(t.limit) + ")";
   v.witnesses.push_back(page);
   if (s.process_state == 'T') v.witnesses.push_back("its process is stopped by a signal");
+  if (is_traced(s)) v.witnesses.push_back("a debugger is attached");
   if (s.process_state == 'D') v.witnesses.push_back("its process waits uninterruptibly");
   std::string peers;
   for (size_t p = 0; p < samples.size(); ++p) {
@@ -185,7 +199,10 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
   if (s.process_state == 'S' && cores < kFlatCores)
     v.witnesses.push_back("its CPU time stands still");
 
-  if (s.process_state == 'T')
+  if (is_traced(s)) {
+    v.kind = kTracedKind;
+    v.tracer = s.tracer;
+  } else if (s.process_state == 'T')
     v.kind = kStoppedKind;
   else if (skipped)
     v.kind = kSkippedKind;
@@ -259,7 +276,7 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
     t.stalled = to_seconds(now - t.moved_at);
     t.limit = limit_of(t, samples[r], now);
   }
-  if (reported_ || quiet_until_move_) return result;
+  if (reported_) return result;
 
   const auto verdict = judge(samples, now);
   if (!verdict) {
@@ -275,15 +292,18 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
   } else if (confirmed(*verdict, now)) {
     result.verdict = verdict;
     reported_ = true;
-    moved_since_verdict_ = false;
+    verdict_is_over_ = false;
   }
   return result;
 }
 
 void HangDetector::resume_watching() {
-  quiet_until_move_ = !moved_since_verdict_;
-  reported_ = moved_since_verdict_ = false;
+  reported_ = verdict_is_over_ = false;
   suspicion_.reset();
+}
+
+void HangDetector::note_debugger() {
+  if (suspicion_) suspicion_->kind = kTracedKind;
 }
 
 std::string refine_kind(const std::string& kind, char process_state, double cpu_cores) {

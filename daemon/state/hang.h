@@ -6,7 +6,8 @@
 // agrees (peers wait for it in a collective, its process is stopped, its CPU time stands still), or
 // past the ceiling without one, and only after the finding has held for several observations. Time
 // in which the observer itself was late, or in which the rank waited for a CPU, does not count
-// against the rank. A rank that is slow but moves is an alert.
+// against the rank. A rank that is slow but moves is an alert; one that a debugger holds is only
+// observed, until the debugger goes.
 #pragma once
 
 #include "common/base/clock.h"
@@ -26,7 +27,7 @@ struct RankSample {
   std::optional<progress::HostRecord> host; // nothing before the rank's first record
   progress::DeviceRecord device;
   char process_state = 'S'; // as in /proc/<pid>/stat
-  bool traced = false;      // a debugger is attached
+  int64_t tracer = 0;       // pid of the debugger that is attached; 0: none
   // Both need to be read anew only while the page stands still.
   double cpu_seconds = 0;       // user + system of the process
   double run_delay_seconds = 0; // time that it was ready to run and had no CPU
@@ -40,6 +41,7 @@ inline constexpr const char* kSkippedKind = "skipped-collective";
 inline constexpr const char* kDataStallKind = "data-stall";
 inline constexpr const char* kUninterruptibleKind = "uninterruptible";
 inline constexpr const char* kCollectiveKind = "stuck-collective";
+inline constexpr const char* kTracedKind = "traced"; // no hang: whoever sits there wants it alive
 
 struct Verdict {
   Rank rank = 0;
@@ -48,7 +50,7 @@ struct Verdict {
   uint64_t step = 0;
   double stalled_seconds = 0;
   std::vector<std::string> witnesses;
-  bool observe_only = false; // a debugger is attached
+  int64_t tracer = 0; // of kTracedKind: the debugger's pid, 0 where it is not known any more
 };
 
 struct SlowRank {
@@ -72,10 +74,13 @@ public:
   // One sample a rank, in rank order; expected about ten times a second.
   Observation observe(const std::vector<RankSample>& samples, MonotonicTime now);
 
-  // Whether the culprit has moved since the verdict: then it was wrong, and is to be withdrawn.
-  bool moved_since_verdict() const { return reported_ && moved_since_verdict_; }
-  // After a withdrawn or observed verdict: watch on; the next verdict needs new movement first.
+  // Whether the culprit has moved since the verdict, or its debugger has gone: then the verdict is
+  // to be withdrawn.
+  bool verdict_is_over() const { return reported_ && verdict_is_over_; }
+  // After a withdrawn verdict: watch on.
   void resume_watching();
+  // The evidence found a debugger on the culprit, which the verdict did not know of.
+  void note_debugger();
 
   const PhaseLimits& limits() const { return limits_; }
 
@@ -113,7 +118,7 @@ private:
   std::optional<Verdict> suspicion_;
   MonotonicTime suspected_at_;
   int times_confirmed_ = 0;
-  bool reported_ = false, moved_since_verdict_ = false, quiet_until_move_ = false;
+  bool reported_ = false, verdict_is_over_ = false;
 };
 
 // The kind with stacks and CPU readings of the evidence at hand: what took CPU time between the two

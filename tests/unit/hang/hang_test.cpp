@@ -63,7 +63,7 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
     EXPECT_EQ(verdict->step, step);
     EXPECT_EQ(verdict->phase, GetParam().fault == Fault::kSkipped ? Phase::kAllReduce : phase);
     EXPECT_GE(verdict->witnesses.size(), 2u);
-    EXPECT_FALSE(verdict->observe_only);
+    EXPECT_EQ(verdict->tracer, 0);
     // The limit, and a second to confirm (design 7); never before the floor.
     const double limit = detector.limits().limit(phase, true);
     EXPECT_LE(to_seconds(ranks.now() - since), limit + 1) << "limit " << limit;
@@ -172,12 +172,13 @@ TEST(Hang, WithADebuggerAttachedItIsOnlyObserved) {
   for (double passed = 0; passed < 60 && !verdict; passed += kPoll) {
     ranks.advance(kPoll);
     auto samples = ranks.samples();
-    samples[1].traced = true;
+    samples[1].tracer = 77;
     verdict = detector.observe(samples, ranks.now()).verdict;
   }
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 1);
-  EXPECT_TRUE(verdict->observe_only);
+  EXPECT_EQ(verdict->kind, kTracedKind);
+  EXPECT_EQ(verdict->tracer, 77);
 }
 
 TEST(Hang, AVerdictIsGivenOnceAndWithdrawnWhenTheRankMoves) {
@@ -186,10 +187,10 @@ TEST(Hang, AVerdictIsGivenOnceAndWithdrawnWhenTheRankMoves) {
   ranks.inject(Fault::kStopped, 0, 30, Phase::kForward);
   ASSERT_TRUE(watch(ranks, detector, 60));
   EXPECT_FALSE(watch(ranks, detector, 30)) << "the same hang twice";
-  EXPECT_FALSE(detector.moved_since_verdict());
+  EXPECT_FALSE(detector.verdict_is_over());
   ranks.heal();
   EXPECT_FALSE(watch(ranks, detector, 2));
-  EXPECT_TRUE(detector.moved_since_verdict());
+  EXPECT_TRUE(detector.verdict_is_over());
   detector.resume_watching();
   ranks.inject(Fault::kStopped, 1, ranks.least_step() + 5, Phase::kBackward);
   // The pause that ended is a step that took long: limits rise with it, to the ceiling at most.

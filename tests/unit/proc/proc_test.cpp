@@ -128,7 +128,8 @@ void set_handler_by_system_call(int signal, sighandler_t handler) {
 
 TEST(Launch, StartsFromACleanSlate) {
   ::signal(SIGUSR1, SIG_IGN);
-  set_handler_by_system_call(32, SIG_IGN); // glibc's own: parents that are no C programs leave it so
+  set_handler_by_system_call(32,
+                             SIG_IGN); // glibc's own: parents that are no C programs leave it so
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);

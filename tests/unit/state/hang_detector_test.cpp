@@ -204,14 +204,39 @@ TEST_F(Rules, PeersOfACheckpointingRankWaitRightly) {
   EXPECT_FALSE(pass(100)) << "hang.checkpoint_seconds is 300";
 }
 
-TEST_F(Rules, ATracedRankIsOnlyObserved) {
+TEST_F(Rules, ATracedRankIsNoHangUntilItsDebuggerGoes) {
   train(30);
   wait_in_collective(1);
   samples_[0].process_state = 't';
-  samples_[0].traced = true;
+  samples_[0].tracer = 77;
+  const auto traced = pass(20);
+  ASSERT_TRUE(traced);
+  EXPECT_EQ(traced->rank, 0);
+  EXPECT_EQ(traced->kind, kTracedKind);
+  EXPECT_EQ(traced->tracer, 77);
+  EXPECT_FALSE(pass(100)) << "as long as it likes, also past the ceiling";
+  EXPECT_FALSE(detector_.verdict_is_over());
+  samples_[0].process_state = 'S';
+  samples_[0].tracer = 0;
+  EXPECT_FALSE(pass(1));
+  EXPECT_TRUE(detector_.verdict_is_over());
+  detector_.resume_watching();
+  EXPECT_FALSE(pass(8)) << "the debugger's time is not the rank's";
+  const auto hang = pass(6);
+  ASSERT_TRUE(hang) << "it was stuck before, and still is";
+  EXPECT_EQ(hang->rank, 0);
+  EXPECT_EQ(hang->kind, kDeadlockedKind);
+}
+
+TEST_F(Rules, ADebuggerThatStopsARankInsideACollectiveIsSeen) {
+  train(30);
+  wait_in_collective(0);
+  wait_in_collective(1);
+  samples_[1].process_state = 't';
   const auto verdict = pass(20);
   ASSERT_TRUE(verdict);
-  EXPECT_TRUE(verdict->observe_only);
+  EXPECT_EQ(verdict->rank, 1);
+  EXPECT_EQ(verdict->kind, kTracedKind);
 }
 
 TEST_F(Rules, AVerdictComesOnceAndIsWithdrawnByMovement) {
@@ -221,10 +246,10 @@ TEST_F(Rules, AVerdictComesOnceAndIsWithdrawnByMovement) {
   EXPECT_FALSE(pass(15)) << "told once";
   samples_[1].host->phase = progress::Phase::kShutDown; // the victim gives up
   EXPECT_FALSE(pass(1));
-  EXPECT_FALSE(detector_.moved_since_verdict());
+  EXPECT_FALSE(detector_.verdict_is_over());
   ++samples_[0].host->micro_step;
   EXPECT_FALSE(pass(1));
-  EXPECT_TRUE(detector_.moved_since_verdict());
+  EXPECT_TRUE(detector_.verdict_is_over());
   detector_.resume_watching();
   samples_[1].host->phase = progress::Phase::kAllReduce;
   EXPECT_TRUE(pass(20)) << "the next hang is seen again";
