@@ -15,6 +15,18 @@ constexpr int64_t kProgramCpu = 240 * kMiB, kProgramGpu = 620 * kMiB;
 // Elements of a logits chunk: nsa_model/model/cross_entropy.cpp.
 constexpr int64_t kLogitsCpu = int64_t{1} << 19, kLogitsGpu = int64_t{1} << 27;
 
+// Precision modes sr and pure have BF16 weights only; pure has BF16 moments as well.
+bool has_masters(const RunSpec& spec) {
+  return spec.precision.mode != "sr" && spec.precision.mode != "pure";
+}
+int64_t moment_bytes(const RunSpec& spec) {
+  return spec.precision.mode == "pure" ? 2 : kFp32;
+}
+// What a checkpoint keeps: masters, or weights without them, and two moments.
+int64_t state_bytes(const RunSpec& spec, int64_t count) {
+  return count * ((has_masters(spec) ? kFp32 : 2) + 2 * moment_bytes(spec));
+}
+
 bool has(const RunSpec& spec, std::string_view branch) {
   const auto& branches = spec.nsa.branches;
   return std::find(branches.begin(), branches.end(), branch) != branches.end();
@@ -93,8 +105,8 @@ Placement choose_placement(const RunSpec& spec, bool gpu, std::string_view cpuin
   const bool fast_bf16 = gpu || cpuinfo.find("amx_bf16") != std::string_view::npos ||
                          cpuinfo.find("avx512_bf16") != std::string_view::npos;
   const std::string& compute = spec.precision.compute;
-  return {gpu,
-          spec.precision.mode != "fp32" && (compute == "bf16" || (compute == "auto" && fast_bf16))};
+  const bool asked = compute == "bf16" || (compute == "auto" && fast_bf16);
+  return {gpu, !has_masters(spec) || (spec.precision.mode != "fp32" && asked)};
 }
 
 Memory memory(const RunSpec& spec, Placement placement) {
@@ -104,8 +116,11 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
   Memory out;
   out.weights = placement.bf16 ? count * compute : 0; // in FP32 they are the masters
-  out.masters = count * kFp32;
-  out.moments = 2 * count * kFp32;
+  // Without masters a part of the weights at a time is widened (or its gradients narrowed).
+  const int64_t part = std::max(int64_t{1} << 24, m.vocabulary * m.dimension);
+  out.masters = has_masters(spec) ? count * kFp32
+                                  : std::min(part, count) * (spec.precision.mode == "sr" ? 4 : 2);
+  out.moments = 2 * count * moment_bytes(spec);
   out.gradients = count * kFp32;
 
   // What a layer keeps for its backward pass, in scalars a token: block input, normed input,
@@ -135,7 +150,7 @@ Memory memory(const RunSpec& spec, Placement placement) {
   }
   out.program = placement.gpu ? kProgramGpu : kProgramCpu;
   const bool checkpoints = spec.checkpoint.interval_steps > 0 || spec.checkpoint.at_end;
-  out.snapshot = checkpoints ? 3 * count * kFp32 / spec.parallel.ranks : 0;
+  out.snapshot = checkpoints ? state_bytes(spec, count) / spec.parallel.ranks : 0;
   return out;
 }
 
@@ -171,7 +186,7 @@ Disk disk(const RunSpec& spec) {
   Disk out;
   const bool any = c.interval_steps > 0 || c.at_end;
   if (!any) return out;
-  out.checkpoint = 3 * parameters(spec).total() * kFp32; // masters and two moments
+  out.checkpoint = state_bytes(spec, parameters(spec).total());
   const int64_t interval = std::max<int64_t>(1, c.interval_steps);
   const int64_t written = c.interval_steps > 0 ? (spec.train.steps + interval - 1) / interval : 1;
   int64_t kept = std::min(c.keep_last, written);

@@ -31,7 +31,7 @@ Placement choose_placement(const spec::RunSpec& spec, bool gpu, std::string_view
 // Bytes of one rank at the peak of a step. On a GPU all but the snapshot are device memory.
 struct Memory {
   int64_t weights = 0;   // in the compute type; 0 when they are the masters themselves
-  int64_t masters = 0;   // FP32
+  int64_t masters = 0;   // FP32; without masters the copy that an update works on
   int64_t moments = 0;   // two of AdamW, FP32
   int64_t gradients = 0; // FP32, reduced in place
   int64_t activations = 0;

@@ -278,15 +278,12 @@ FieldTable run_fields(RunSpec& s) {
 
       {.key = "precision.mode",
        .at = &s.precision.mode,
-       .choices = {{"master"},
-                   {"fp32"},
-                   {"sr",
-                    "BF16 weights with stochastic rounding are not built yet; use \"master\""},
-                   {"pure", "BF16 weights and moments without masters stop learning once updates "
-                            "fall under BF16's resolution, and are not built; use \"master\""},
-                   {"fp16", kFp16}},
+       .choices = {{"master"}, {"fp32"}, {"sr"}, {"pure"}, {"fp16", kFp16}},
        .meaning = "master: weights in the compute type with exact FP32 masters, FP32 moments and "
-                  "gradient reduction; fp32: everything FP32"},
+                  "gradient reduction; fp32: everything FP32; sr: BF16 weights without masters, "
+                  "rounded at random so that small updates count on average, FP32 moments; pure: "
+                  "BF16 weights and moments, rounded to the nearest, for comparison with the "
+                  "predecessor: small updates are lost"},
       {.key = "precision.compute",
        .at = &s.precision.compute,
        .choices = {{"auto"}, {"bf16"}, {"fp32"}, {"fp16", kFp16}},

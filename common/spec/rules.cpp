@@ -149,6 +149,15 @@ private:
         "\"bf16\" contradicts precision.mode = \"fp32\"",
         "use mode \"master\", or compute \"fp32\"");
     rule(
+        {"precision.compute", "precision.mode"},
+        [&] {
+          return (s_.precision.mode == "sr" || s_.precision.mode == "pure") &&
+                 s_.precision.compute == "fp32";
+        },
+        "\"fp32\" contradicts precision.mode = \"" + s_.precision.mode +
+            "\", which has BF16 weights only",
+        "leave compute out, or use mode \"master\"");
+    rule(
         {"checkpoint.keep_every_steps", "checkpoint.interval_steps"},
         [&] {
           return s_.checkpoint.keep_every_steps > 0 &&

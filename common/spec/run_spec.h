@@ -81,7 +81,7 @@ struct TrainSection {
 };
 
 struct PrecisionSection {
-  std::string mode = "master";  // master | fp32 | sr | pure (what is not built is refused)
+  std::string mode = "master";  // master | fp32 | sr | pure
   std::string compute = "auto"; // auto | bf16 | fp32; auto: bf16, on a CPU without fast bf16 fp32
   bool check_dtypes = false;    // debug: every module boundary checks its dtypes
 };

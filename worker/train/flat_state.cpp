@@ -2,11 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <stdexcept>
 
 namespace nsa::train {
 
-FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count)
-    : parameters_(std::move(parameters)) {
+FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count,
+                     PrecisionMode mode)
+    : parameters_(std::move(parameters)), mode_(mode) {
   const at::NoGradGuard no_grad;
   std::vector<size_t> counts;
   for (const Parameter& p : parameters_)
@@ -16,16 +20,21 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   const at::TensorOptions fp32 =
       parameters_.at(0).tensor.options().dtype(at::kFloat).requires_grad(std::nullopt);
   const auto elements = static_cast<int64_t>(plan_.parameter_elements);
-  masters = at::zeros({elements}, fp32);
-  first_moments = at::zeros({elements}, fp32);
-  second_moments = at::zeros({elements}, fp32);
+  const at::ScalarType computed_in = parameters_[0].tensor.scalar_type();
+  const bool masters_apart = mode == PrecisionMode::kMaster && computed_in != at::kFloat;
+  if (mode != PrecisionMode::kMaster && computed_in != at::kBFloat16)
+    throw std::invalid_argument("a precision mode without masters keeps BF16 weights, not " +
+                                std::string(c10::toString(computed_in)));
+  const at::TensorOptions bf16 = fp32.dtype(at::kBFloat16);
+  masters = at::zeros({elements}, mode == PrecisionMode::kMaster ? fp32 : bf16);
+  first_moments = at::zeros({elements}, mode == PrecisionMode::kPure ? bf16 : fp32);
+  second_moments = at::zeros_like(first_moments);
   gradients = at::zeros({static_cast<int64_t>(plan_.gradient_elements)}, fp32);
   updates = at::zeros({}, fp32);
   for (size_t i = 0; i < parameters_.size(); ++i)
     slice(masters, i).copy_(parameters_[i].initial);
 
-  const at::ScalarType computed_in = parameters_[0].tensor.scalar_type();
-  weights_ = computed_in == at::kFloat ? masters : at::zeros({elements}, fp32.dtype(computed_in));
+  weights_ = masters_apart ? at::zeros({elements}, fp32.dtype(computed_in)) : masters;
   publish_masters();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].initial.reset();

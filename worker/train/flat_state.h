@@ -1,12 +1,13 @@
 // FlatState: all that the optimizer knows about the model, in a few flat buffers on the device,
-// laid out by a BucketPlan: FP32 masters, FP32 first and second moments, FP32 gradients with the
-// tail, and the weights that the model computes with (BF16, or the masters themselves when it
-// computes in FP32). The model's parameters become views into the weights.
+// laid out by a BucketPlan: what updates are applied to, first and second moments, FP32 gradients
+// with the tail, and the weights that the model computes with. The model's parameters become views
+// into the weights.
 //
 // Training thread only.
 #pragma once
 
 #include "worker/train/bucket_plan.h"
+#include "worker/train/precision.h"
 
 #include <ATen/core/TensorBody.h>
 
@@ -26,29 +27,35 @@ struct Parameter {
 class FlatState {
 public:
   // Moves the parameters' storage into the weights buffer. `tail_count`: words behind the gradients
-  // that ranks agree on each step.
-  FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count);
+  // that ranks agree on each step. Modes without masters take BF16 parameters only.
+  FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count,
+            PrecisionMode mode = PrecisionMode::kMaster);
 
   const BucketPlan& plan() const { return plan_; }
+  PrecisionMode mode() const { return mode_; }
   size_t parameter_count() const { return parameters_.size(); }
   const std::string& name(size_t i) const { return parameters_[i].name; }
   const at::Tensor& tensor(size_t i) const { return parameters_[i].tensor; }
   bool weight_decay(size_t i) const { return parameters_[i].weight_decay; }
   std::vector<int64_t> shape(size_t i) const { return parameters_[i].tensor.sizes().vec(); }
 
-  // Flat buffers, FP32: [parameter_elements], gradients [gradient_elements].
-  at::Tensor masters, first_moments, second_moments, gradients;
+  // Flat buffers [parameter_elements]. Masters are what updates are applied to and checkpoints
+  // keep: FP32, and in modes without masters the BF16 weights themselves. Moments are FP32 (BF16 in
+  // mode pure).
+  at::Tensor masters, first_moments, second_moments;
+  at::Tensor gradients; // FP32 [gradient_elements]
   // Updates applied so far, FP32 scalar on the device: the t of AdamW's bias correction.
   at::Tensor updates;
 
   at::Tensor slice(const at::Tensor& flat, size_t i) const; // view of parameter i, its shape
   at::Tensor tail() const;                                  // view, FP32 [tail_count]
 
-  // After the masters have changed: rounds them into the weights. Nothing to do in FP32.
+  // After the masters have changed: rounds them into the weights, where these are others.
   void publish_masters();
 
 private:
   std::vector<Parameter> parameters_;
+  const PrecisionMode mode_;
   BucketPlan plan_;
   at::Tensor weights_;
 };

@@ -1,24 +1,83 @@
 #include "worker/train/optimizer.h"
 
+#include "worker/train/stochastic_rounding.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
 
 namespace nsa::train {
 
+namespace {
+
+// Elements that are widened or narrowed at once, unless one parameter has more.
+constexpr size_t kPartElements = size_t(1) << 24;
+
+} // namespace
+
 Optimizer::Optimizer(FlatState& state, const spec::TrainSection& train)
     : state_(state), train_(train) {
-  decayed_.weight_decay = train.weight_decay;
-  for (size_t i = 0; i < state.parameter_count(); ++i) {
-    Group& group = state.weight_decay(i) ? decayed_ : plain_;
-    group.masters.push_back(state.slice(state.masters, i));
-    group.gradients.push_back(state.slice(state.gradients, i));
-    group.first_moments.push_back(state.slice(state.first_moments, i));
-    group.second_moments.push_back(state.slice(state.second_moments, i));
-    group.updates.push_back(state.updates); // one count for all; the kernel only reads it
+  plan_parts();
+  int64_t longest = 0;
+  for (const Part& part : parts_)
+    longest = std::max(longest, part.count);
+  const auto scratch = [&](at::ScalarType type) {
+    return at::empty({longest}, state.masters.options().dtype(type));
+  };
+  if (state.mode() == PrecisionMode::kStochasticRounding) widened_ = scratch(at::kFloat);
+  if (state.mode() == PrecisionMode::kPure) narrowed_ = scratch(at::kBFloat16);
+  for (Part& part : parts_) {
+    part.decayed.weight_decay = train.weight_decay;
+    for (size_t i = 0; i < state.parameter_count(); ++i)
+      add_parameter(part, i);
   }
+}
+
+// The flat buffers cut at parameters; with masters there is nothing to copy, and one part.
+void Optimizer::plan_parts() {
+  const BucketPlan& plan = state_.plan();
+  for (size_t i = plan.slots.size(); i-- > 0;) { // in the order of the buffers
+    const BucketPlan::Slot& slot = plan.slots[i];
+    const size_t end = i == 0 ? plan.parameter_elements : plan.slots[i - 1].offset;
+    const bool fits = !parts_.empty() && (state_.mode() == PrecisionMode::kMaster ||
+                                          end - size_t(parts_.back().begin) <= kPartElements);
+    if (!fits) parts_.push_back({.begin = static_cast<int64_t>(slot.offset)});
+    parts_.back().count = static_cast<int64_t>(end) - parts_.back().begin;
+  }
+}
+
+void Optimizer::add_parameter(Part& part, size_t i) {
+  const BucketPlan::Slot& slot = state_.plan().slots[i];
+  const auto offset = static_cast<int64_t>(slot.offset), count = static_cast<int64_t>(slot.count);
+  if (offset < part.begin || offset >= part.begin + part.count) return;
+  const auto copied = [&](const at::Tensor& copy) {
+    return copy.narrow(0, offset - part.begin, count).view(state_.tensor(i).sizes());
+  };
+  Group& group = state_.weight_decay(i) ? part.decayed : part.plain;
+  group.values.push_back(widened_.defined() ? copied(widened_) : state_.slice(state_.masters, i));
+  group.gradients.push_back(narrowed_.defined() ? copied(narrowed_)
+                                                : state_.slice(state_.gradients, i));
+  group.first_moments.push_back(state_.slice(state_.first_moments, i));
+  group.second_moments.push_back(state_.slice(state_.second_moments, i));
+  group.updates.push_back(state_.updates); // one count for all; the kernel only reads it
+}
+
+void Optimizer::load(const Part& part) {
+  const auto of_part = [&](const at::Tensor& flat) {
+    return flat.narrow(0, part.begin, part.count);
+  };
+  if (widened_.defined()) widened_.narrow(0, 0, part.count).copy_(of_part(state_.masters));
+  if (narrowed_.defined()) narrowed_.narrow(0, 0, part.count).copy_(of_part(state_.gradients));
+}
+
+void Optimizer::store(const Part& part) {
+  if (!widened_.defined()) return;
+  round_stochastically(widened_.narrow(0, 0, part.count),
+                       state_.masters.narrow(0, part.begin, part.count),
+                       static_cast<uint64_t>(train_.seed), state_.updates, part.begin);
 }
 
 at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
@@ -34,12 +93,16 @@ at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
   if (train_.gradient_clip > 0)
     divide_by = norm.add(1e-6).div_(train_.gradient_clip).clamp_min_(1.0).nan_to_num_(1.0);
   state_.updates.add_(good);
-  for (Group* group : {&decayed_, &plain_}) {
-    if (group->masters.empty()) continue;
-    at::_fused_adamw_(group->masters, group->gradients, group->first_moments, group->second_moments,
-                      {}, group->updates, learning_rate, train_.beta1, train_.beta2,
-                      group->weight_decay, train_.epsilon, /*amsgrad=*/false,
-                      /*maximize=*/false, divide_by, found_inf);
+  for (Part& part : parts_) {
+    load(part);
+    for (Group* group : {&part.decayed, &part.plain}) {
+      if (group->values.empty()) continue;
+      at::_fused_adamw_(group->values, group->gradients, group->first_moments,
+                        group->second_moments, {}, group->updates, learning_rate, train_.beta1,
+                        train_.beta2, group->weight_decay, train_.epsilon, /*amsgrad=*/false,
+                        /*maximize=*/false, divide_by, found_inf);
+    }
+    store(part);
   }
   state_.publish_masters();
   return norm;

@@ -1,7 +1,10 @@
 // AdamW with decoupled weight decay (Loshchilov, Hutter, "Decoupled Weight Decay Regularization",
-// 2019) on FP32 masters and moments, with global-norm clipping, all on the device: nothing waits
-// for the host, and a step whose gradient or loss is not finite changes nothing. Training thread
-// only.
+// 2019) on the state's masters and moments, with global-norm clipping, all on the device: nothing
+// waits for the host, and a step whose gradient or loss is not finite changes nothing. Training
+// thread only.
+//
+// The arithmetic is FP32 in every mode. Without masters the weights are widened a part at a time,
+// updated, and rounded back (PrecisionMode says how).
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -21,11 +24,24 @@ public:
 private:
   struct Group { // parameters that share a weight decay
     double weight_decay = 0;
-    std::vector<at::Tensor> masters, gradients, first_moments, second_moments, updates;
+    std::vector<at::Tensor> values, gradients, first_moments, second_moments, updates;
   };
+  // A stretch of the flat buffers, whole parameters. In modes without masters `values` and
+  // `gradients` of its groups look at the widened copy and at the narrowed one.
+  struct Part {
+    int64_t begin = 0, count = 0;
+    Group decayed, plain;
+  };
+  void plan_parts();
+  void add_parameter(Part& part, size_t i);
+  void load(const Part& part);
+  void store(const Part& part);
+
   FlatState& state_;
   const spec::TrainSection train_;
-  Group decayed_, plain_;
+  std::vector<Part> parts_;
+  at::Tensor widened_;  // FP32 weights of a part, mode sr
+  at::Tensor narrowed_; // BF16 gradients of a part, mode pure
 };
 
 } // namespace nsa::train

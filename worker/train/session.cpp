@@ -9,6 +9,7 @@
 #include "worker/train/faults.h"
 #include "worker/train/metrics_log.h"
 #include "worker/train/model_loss.h"
+#include "worker/train/precision.h"
 #include "worker/train/setup.h"
 #include "worker/train/tensorboard_sink.h"
 #include "worker/train/toggle_report.h"
@@ -126,7 +127,8 @@ Attempt<void> Session::open_model() {
                                                   precision_.bf16 ? at::kBFloat16 : at::kFloat,
                                                   static_cast<uint64_t>(o_.spec.train.seed));
   const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
-  state_ = std::make_unique<FlatState>(parameters_of(*model_), bucket_bytes, kTailWords);
+  state_ = std::make_unique<FlatState>(parameters_of(*model_), bucket_bytes, kTailWords,
+                                       precision_.mode);
   record_memory("model");
   return {};
 }

@@ -37,30 +37,4 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   return c;
 }
 
-Result<Precision> choose_precision(const spec::PrecisionSection& precision,
-                                   const std::string& why_bf16_is_slow) {
-  Precision p;
-  if (precision.mode == "fp32") {
-    if (precision.compute == "bf16")
-      return fail(ErrorCode::kInvalidArgument,
-                  "precision.mode = \"fp32\" and precision.compute = \"bf16\" exclude each other",
-                  "use precision.mode = \"master\" for BF16 weights with FP32 masters");
-    return p;
-  }
-  if (precision.mode != "master")
-    return fail(ErrorCode::kUnsupported, "precision.mode = \"" + precision.mode + "\" is not built",
-                "use \"master\" or \"fp32\"");
-  if (precision.compute == "fp32") return p;
-  if (precision.compute == "auto" && !why_bf16_is_slow.empty()) {
-    p.note = "computing in FP32: " + why_bf16_is_slow +
-             ", and BF16 matrix products would be slower than FP32 ones";
-    return p;
-  }
-  p.bf16 = true;
-  if (!why_bf16_is_slow.empty())
-    p.note = "computing in BF16 because precision.compute asks for it, although " +
-             why_bf16_is_slow + ", which makes it slow";
-  return p;
-}
-
 } // namespace nsa::train

@@ -19,21 +19,27 @@ Result<int64_t> read_counter(const checkpoint::Metadata& metadata, const char* k
   return std::strtoll(found->second.c_str(), nullptr, 10);
 }
 
+checkpoint::DataType data_type(const at::Tensor& flat) {
+  return flat.scalar_type() == at::kBFloat16 ? checkpoint::DataType::kBF16
+                                             : checkpoint::DataType::kF32;
+}
+
 } // namespace
 
 SnapshotMaker::SnapshotMaker(const FlatState& state, runtime::Runtime& runtime)
     : state_(state), runtime_(runtime) {}
 
 void SnapshotMaker::prepare() {
-  if (!memory_) memory_ = runtime_.allocate_host(3 * state_.masters.nbytes());
+  if (!memory_)
+    memory_ = runtime_.allocate_host(state_.masters.nbytes() + state_.first_moments.nbytes() +
+                                     state_.second_moments.nbytes());
 }
 
 std::vector<checkpoint::FileContent> SnapshotMaker::copy(const Counters& counters) {
   prepare();
-  const size_t bytes = state_.masters.nbytes();
   std::byte* masters = memory_.get();
-  std::byte* first = masters + bytes;
-  std::byte* second = first + bytes;
+  std::byte* first = masters + state_.masters.nbytes();
+  std::byte* second = first + state_.first_moments.nbytes();
   runtime_.copy_to_host(state_.masters, masters);
   runtime_.copy_to_host(state_.first_moments, first);
   runtime_.copy_to_host(state_.second_moments, second);
@@ -47,16 +53,16 @@ std::vector<checkpoint::FileContent> SnapshotMaker::copy(const Counters& counter
                                      {kStreak, std::to_string(counters.non_finite_streak)}}};
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     const BucketPlan::Slot& slot = state_.plan().slots[i];
-    auto view = [&](const std::string& prefix, const std::byte* from) {
-      return checkpoint::TensorView{
-          prefix + state_.name(i),
-          checkpoint::DataType::kF32,
-          state_.shape(i),
-          {from + slot.offset * sizeof(float), slot.count * sizeof(float)}};
+    auto view = [&](const std::string& prefix, const at::Tensor& flat, const std::byte* from) {
+      const size_t bytes = flat.element_size();
+      return checkpoint::TensorView{prefix + state_.name(i),
+                                    data_type(flat),
+                                    state_.shape(i),
+                                    {from + slot.offset * bytes, slot.count * bytes}};
     };
-    model.tensors.push_back(view("", masters));
-    optimizer.tensors.push_back(view("first_moment.", first));
-    optimizer.tensors.push_back(view("second_moment.", second));
+    model.tensors.push_back(view("", state_.masters, masters));
+    optimizer.tensors.push_back(view("first_moment.", state_.first_moments, first));
+    optimizer.tensors.push_back(view("second_moment.", state_.second_moments, second));
   }
   return {std::move(model), std::move(optimizer)};
 }
@@ -73,8 +79,12 @@ Result<Counters> load_state(const std::filesystem::path& folder, FlatState& stat
                 "resume with the model settings that the checkpoint was written with");
   auto read = [&](const checkpoint::SafetensorsReader& file, const std::string& prefix,
                   const at::Tensor& flat, size_t i) -> Status {
-    const at::Tensor host = at::empty(state.shape(i), at::kFloat);
-    NSA_TRY(file.read(prefix + state.name(i), checkpoint::DataType::kF32, state.shape(i),
+    // Written in another precision mode, it may be of the other type.
+    const auto entry = file.entries().find(prefix + state.name(i));
+    const bool narrow =
+        entry != file.entries().end() && entry->second.type == checkpoint::DataType::kBF16;
+    const at::Tensor host = at::empty(state.shape(i), narrow ? at::kBFloat16 : at::kFloat);
+    NSA_TRY(file.read(prefix + state.name(i), data_type(host), state.shape(i),
                       {static_cast<std::byte*>(host.data_ptr()), host.nbytes()}));
     state.slice(flat, i).copy_(host);
     return {};

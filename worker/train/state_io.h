@@ -1,7 +1,9 @@
-// FlatState to and from checkpoint folders. Files: model.safetensors (FP32 masters under the
+// FlatState to and from checkpoint folders. Files: model.safetensors (masters under the
 // parameters' names) and optimizer.safetensors ("first_moment.<name>", "second_moment.<name>", and
-// the counters in its metadata). BF16 weights are not stored: they are the masters rounded. Flat
-// layout never reaches the disk, so any other layout, bucket size or world size can read it.
+// the counters in its metadata), in the types they are kept in. BF16 weights beside masters are not
+// stored: they are the masters rounded. Flat layout never reaches the disk, so any other layout,
+// bucket size, world size or precision mode can read it (the last with one rounding, to the
+// nearest).
 #pragma once
 
 #include "worker/checkpoint/writer.h"

@@ -1,12 +1,11 @@
 // CPU collectives over a real TCPStore whose socket was bound beforehand and handed over.
 #include "worker/comm/collectives.h"
 
+#include "tests/support/bound_socket.h"
+
 #include <gtest/gtest.h>
 
 #include <ATen/ops/full.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <thread>
 
 namespace nsa::comm {
@@ -14,18 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A listening socket on a port of the kernel's choice.
-std::pair<int, int> bound_socket() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(::listen(fd, 16), 0);
-  socklen_t size = sizeof address;
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  return {fd, ntohs(address.sin_port)};
-}
+using test::bound_socket;
 
 TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
   const auto [fd, port] = bound_socket();

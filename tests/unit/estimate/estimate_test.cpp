@@ -108,6 +108,8 @@ TEST(Placement, ComputesAsTheWorkerWill) {
   spec.precision.mode = "fp32";
   spec.precision.compute = "auto";
   EXPECT_FALSE(choose_placement(spec, true, "").bf16);
+  spec.precision.mode = "sr"; // there are BF16 weights only
+  EXPECT_TRUE(choose_placement(spec, false, "").bf16);
 }
 
 TEST(Memory, HoldsStateByTheRule) {
@@ -119,6 +121,15 @@ TEST(Memory, HoldsStateByTheRule) {
   EXPECT_EQ(bf16.collectives, 0);
   const Memory fp32 = memory(spec, {});
   EXPECT_EQ(fp32.weights, 0); // the masters are computed with
+  for (const auto& [mode, moment] : {std::pair{"sr", 4}, std::pair{"pure", 2}}) {
+    spec.precision.mode = mode;
+    const Memory without = memory(spec, choose_placement(spec, true, ""));
+    EXPECT_EQ(without.weights, 2 * count) << mode;
+    EXPECT_EQ(without.moments, 2 * moment * count) << mode;
+    EXPECT_LT(without.masters, 2 * count) << mode << ": a part at a time";
+    EXPECT_EQ(disk(spec).checkpoint, (2 + 2 * moment) * count) << mode;
+  }
+  spec.precision.mode = "master";
   spec.train.activation_recompute = true;
   EXPECT_LT(memory(spec, {}).activations, fp32.activations / 4);
   spec.parallel.ranks = 2;

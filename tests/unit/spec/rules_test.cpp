@@ -72,8 +72,11 @@ INSTANTIATE_TEST_SUITE_P(
              "4 * 1 * 3 = 12, not 8"},
         Case{{"train.warmup_steps=100"}, "", ""},
         Case{{"train.warmup_steps=101"}, "train.warmup_steps", "must not exceed train.steps (100)"},
-        Case{{"precision.mode=sr"}, "precision.mode", "not built yet"},
-        Case{{"precision.mode=pure"}, "precision.mode", "are not built"},
+        Case{{"precision.mode=sr"}, "", ""},
+        Case{{"precision.mode=pure", "precision.compute=bf16"}, "", ""},
+        Case{{"precision.mode=sr", "precision.compute=fp32"}, "precision.compute", "BF16 weights"},
+        Case{
+            {"precision.mode=pure", "precision.compute=fp32"}, "precision.compute", "BF16 weights"},
         Case{{"precision.mode=fp16"}, "precision.mode", "FP16 gradients"},
         Case{{"precision.mode=fp32", "precision.compute=bf16"}, "precision.compute", "contradicts"},
         Case{{"parallel.compress=bf16"}, "", ""}, Case{{"parallel.static_graph=true"}, "", ""},

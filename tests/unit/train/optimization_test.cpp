@@ -1,15 +1,16 @@
 // Masters, gradients and updates on a few tensors, held against plain loops in double.
+#include "tests/support/bound_socket.h"
 #include "worker/train/gradient_reducer.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/state_io.h"
+#include "worker/train/stochastic_rounding.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
-#include <arpa/inet.h>
+#include <ATen/Parallel.h>
 #include <cmath>
-#include <netinet/in.h>
 #include <thread>
 
 namespace nsa::train {
@@ -47,8 +48,9 @@ PhaseClock make_clock() {
 // One rank's training world.
 struct World {
   explicit World(at::ScalarType type, ReducerOptions options = {},
-                 std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16)
-      : state(make_parameters(type), bucket_bytes, 4), clock(make_clock()),
+                 std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16,
+                 PrecisionMode mode = PrecisionMode::kMaster)
+      : state(make_parameters(type), bucket_bytes, 4, mode), clock(make_clock()),
         collectives(given ? std::move(given) : comm::make_single_rank_collectives()),
         reducer(state, *collectives, clock, options) {}
   FlatState state;
@@ -201,8 +203,13 @@ TEST(Optimizer, IsAdamWWithClippingAndNoDecayOnGains) {
   EXPECT_EQ(w.state.updates.item<float>(), 20.0f);
 }
 
-TEST(Optimizer, NonFiniteGradientOrLossChangesNothing) {
-  World w(at::kBFloat16);
+class EveryMode : public testing::TestWithParam<PrecisionMode> {};
+INSTANTIATE_TEST_SUITE_P(, EveryMode,
+                         testing::Values(PrecisionMode::kMaster, PrecisionMode::kStochasticRounding,
+                                         PrecisionMode::kPure));
+
+TEST_P(EveryMode, NonFiniteGradientOrLossChangesNothing) {
+  World w(at::kBFloat16, {}, nullptr, 16, GetParam());
   Optimizer optimizer(w.state, section());
   const at::Tensor masters = w.state.masters.clone();
   auto one_step = [&](double factor, double loss) {
@@ -223,16 +230,142 @@ TEST(Optimizer, NonFiniteGradientOrLossChangesNothing) {
   EXPECT_EQ(w.state.updates.item<float>(), 1.0f);
 }
 
-int bound_port(int& fd) {
-  fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(::listen(fd, 16), 0);
-  socklen_t size = sizeof address;
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
+TEST(StochasticRounding, IsExactOnAverageAndLeavesBf16ValuesAlone) {
+  constexpr int64_t kDraws = 1 << 18; // of every value
+  const at::Tensor updates = at::full({}, 7.0f);
+  for (const float value : {1.0f + 0x1p-9f, -1.0f - 0x1p-11f, 3e-5f, -2.7182818f, 1e-30f}) {
+    const at::Tensor from = at::full({kDraws}, value);
+    const at::Tensor to = at::empty({kDraws}, at::kBFloat16);
+    round_stochastically(from, to, 3, updates, 0);
+    const at::Tensor wide = to.to(at::kDouble);
+    const double below = wide.min().item<double>(), above = wide.max().item<double>();
+    const double step = above - below; // one step of BF16 around the value
+    EXPECT_LT(below, value);
+    EXPECT_GT(above, value);
+    EXPECT_LE(step, std::abs(value) * 0x1p-7);
+    EXPECT_EQ((wide.eq(below).sum() + wide.eq(above).sum()).item<int64_t>(), kDraws);
+    // The mean of n draws between two neighbours strays by at most step / 2 / sqrt(n) a deviation.
+    EXPECT_NEAR(wide.mean().item<double>(), value, 4 * step / 2 / std::sqrt(double(kDraws)))
+        << value;
+  }
+  at::manual_seed(1);
+  const at::Tensor exact = at::randn({5000}).to(at::kBFloat16);
+  at::Tensor to = at::empty_like(exact);
+  round_stochastically(exact.to(at::kFloat), to, 3, updates, 0);
+  EXPECT_TRUE(at::equal(to, exact));
+  round_stochastically(at::full({5000}, INFINITY), to, 3, updates, 0);
+  EXPECT_TRUE(to.isinf().all().item<bool>()) << "what is not finite stays so";
+}
+
+// Bits that are functions of (seed, update, index) alone, and otherwise unlike each other.
+TEST(StochasticRounding, DrawsByCounter) {
+  constexpr int64_t kCount = 100000;                          // several chunks
+  const at::Tensor from = at::full({kCount}, 1.0f + 0x1p-8f); // half-way: a fair coin
+  const auto draw = [&](uint64_t seed, float update, int64_t first, int64_t count) {
+    const at::Tensor to = at::empty({count}, at::kBFloat16);
+    round_stochastically(from.narrow(0, 0, count), to, seed, at::full({}, update), first);
+    return to.gt(1.0).to(at::kDouble);
+  };
+  const at::Tensor whole = draw(1, 5, 0, kCount);
+  EXPECT_TRUE(at::equal(whole, draw(1, 5, 0, kCount)));
+  EXPECT_TRUE(at::equal(whole.narrow(0, 40001, 1000), draw(1, 5, 40001, 1000)))
+      << "the cut into chunks and parts does not matter";
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  EXPECT_TRUE(at::equal(whole, draw(1, 5, 0, kCount)));
+  at::set_num_threads(threads);
+  const auto correlation = [&](const at::Tensor& a, const at::Tensor& b) {
+    return ((a - 0.5) * (b - 0.5)).mean().item<double>() * 4;
+  };
+  const double limit = 5 / std::sqrt(double(kCount - 1)); // five deviations
+  EXPECT_LT(std::abs(correlation(whole, draw(2, 5, 0, kCount))), limit) << "another seed";
+  EXPECT_LT(std::abs(correlation(whole, draw(1, 6, 0, kCount))), limit) << "another update";
+  EXPECT_LT(std::abs(correlation(whole.narrow(0, 1, kCount - 1), whole.narrow(0, 0, kCount - 1))),
+            limit)
+      << "the neighbour";
+}
+
+// A gradient that moves every weight by a hundredth of its resolution: masters follow it exactly,
+// random rounding on average, rounding to the nearest not at all.
+TEST(PrecisionModes, SmallUpdatesCountUnlessPure) {
+  constexpr int kSteps = 60;
+  spec::TrainSection train = section();
+  train.gradient_clip = 0;
+  train.weight_decay = 0;
+  const auto moved = [&](PrecisionMode mode) {
+    World w(at::kBFloat16, {}, nullptr, 1 << 20, mode);
+    w.state.masters.fill_(1.0); // padding too: it has no gradient
+    w.state.publish_masters();
+    Optimizer optimizer(w.state, train);
+    for (int step = 1; step <= kSteps; ++step) {
+      w.reducer.begin_step(uint64_t(step));
+      w.reducer.begin_micro_step(true);
+      linear_loss(w.state, {at::ones({8, 3}), at::ones({5}), at::ones({17})}, 1.0).backward();
+      EXPECT_TRUE(w.reducer.finish_step());
+      optimizer.step(0x1p-8 / 100, at::ones({})); // a constant gradient moves by the rate
+    }
+    double sum = 0;
+    for (size_t i = 0; i < 3; ++i)
+      sum += (1.0 - w.state.slice(w.state.masters, i).to(at::kDouble)).sum().item<double>();
+    return sum / (24 + 5 + 17);
+  };
+  const double whole = kSteps * 0x1p-8 / 100;
+  EXPECT_NEAR(moved(PrecisionMode::kMaster), whole, kSteps * 0x1p-24) << "a rounding of FP32 each";
+  EXPECT_EQ(moved(PrecisionMode::kPure), 0);
+  // 46 weights at a resolution of 2^-8 each, at most half of it astray.
+  EXPECT_NEAR(moved(PrecisionMode::kStochasticRounding), whole, 4 * 0x1p-9 / std::sqrt(46.0));
+}
+
+TEST(PrecisionModes, KeepWhatTheySay) {
+  for (const auto& [mode, master, moment] :
+       {std::tuple{PrecisionMode::kMaster, at::kFloat, at::kFloat},
+        std::tuple{PrecisionMode::kStochasticRounding, at::kBFloat16, at::kFloat},
+        std::tuple{PrecisionMode::kPure, at::kBFloat16, at::kBFloat16}}) {
+    World w(at::kBFloat16, {}, nullptr, 16, mode);
+    EXPECT_EQ(w.state.masters.scalar_type(), master);
+    EXPECT_EQ(w.state.first_moments.scalar_type(), moment);
+    EXPECT_EQ(w.state.second_moments.scalar_type(), moment);
+    EXPECT_EQ(w.state.gradients.scalar_type(), at::kFloat) << "sums are FP32 in every mode";
+    EXPECT_EQ(w.state.tensor(0).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(w.state.tensor(0).data_ptr() == w.state.slice(w.state.masters, 0).data_ptr(),
+              mode != PrecisionMode::kMaster);
+  }
+  EXPECT_THROW(World(at::kFloat, {}, nullptr, 16, PrecisionMode::kPure), std::invalid_argument);
+}
+
+// One step of either mode is AdamW from the same BF16 values, up to one rounding.
+TEST(PrecisionModes, AreAdamWUpToARounding) {
+  for (const PrecisionMode mode : {PrecisionMode::kStochasticRounding, PrecisionMode::kPure}) {
+    World w(at::kBFloat16, {}, nullptr, 16, mode);
+    const spec::TrainSection train = section();
+    Optimizer optimizer(w.state, train);
+    for (int step = 1; step <= 3; ++step) {
+      std::vector<ReferenceAdamW> reference(3);
+      const auto weights = some_weights(unsigned(step));
+      double norm = 0;
+      for (size_t i = 0; i < 3; ++i) {
+        reference[i].w = to_vector(w.state.slice(w.state.masters, i));
+        reference[i].m = to_vector(w.state.slice(w.state.first_moments, i));
+        reference[i].v = to_vector(w.state.slice(w.state.second_moments, i));
+        reference[i].t = step - 1;
+        for (const double g : to_vector(weights[i].to(at::kBFloat16)))
+          norm += g * g;
+      }
+      w.reducer.begin_step(uint64_t(step));
+      w.reducer.begin_micro_step(true);
+      linear_loss(w.state, weights, 1.0).backward();
+      ASSERT_TRUE(w.reducer.finish_step());
+      optimizer.step(0.05, at::ones({}));
+      for (size_t i = 0; i < 3; ++i) {
+        reference[i].step(to_vector(weights[i].to(at::kBFloat16)), train, 0.05,
+                          std::min(1.0, 1.0 / std::sqrt(norm)), i == 2 ? 0.0 : train.weight_decay);
+        const auto found = to_vector(w.state.slice(w.state.masters, i));
+        for (size_t k = 0; k < found.size(); ++k)
+          EXPECT_NEAR(found[k], reference[i].w[k], std::abs(reference[i].w[k]) * 0x1p-7 + 1e-6)
+              << "step " << step << " parameter " << i;
+      }
+    }
+  }
 }
 
 // Two ranks with half the batch each end where one rank with all of it ends.
@@ -249,13 +382,12 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
     alone_optimizer.step(1e-2, at::ones({}));
   }
   for (const std::string compress : {"off", "bf16"}) {
-    int fd = -1;
-    const int port = bound_port(fd);
+    const auto [fd, port] = test::bound_socket();
     std::vector<at::Tensor> results(2);
     std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
     std::vector<std::thread> ranks;
     for (Rank r = 0; r < 2; ++r)
-      ranks.emplace_back([&, r] {
+      ranks.emplace_back([&, r, fd = fd, port = port] {
         auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 20s}, 20s);
         ASSERT_TRUE(collectives);
         ReducerOptions options;
@@ -292,24 +424,29 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
   }
 }
 
-TEST(StateIo, RoundTripsBitForBitIntoAnotherLayout) {
-  std::string folder = (fs::temp_directory_path() / "nsa-state-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  World w(at::kBFloat16, {}, nullptr, 16);
-  Optimizer optimizer(w.state, section());
-  for (int step = 1; step <= 3; ++step) {
+void train_steps(World& w, Optimizer& optimizer, int from, int to) {
+  for (int step = from; step <= to; ++step) {
     w.reducer.begin_step(uint64_t(step));
     w.reducer.begin_micro_step(true);
     linear_loss(w.state, some_weights(unsigned(step)), 1.0).backward();
     ASSERT_TRUE(w.reducer.finish_step());
     optimizer.step(1e-2, at::ones({}));
   }
-  auto runtime = runtime::make_cpu_runtime({});
+}
+
+// Into a state of another bucket size, and on from there, as if nothing had happened.
+TEST_P(EveryMode, StateRoundTripsBitForBit) {
+  std::string folder = (fs::temp_directory_path() / "nsa-state-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  World w(at::kBFloat16, {}, nullptr, 16, GetParam());
+  Optimizer optimizer(w.state, section());
+  train_steps(w, optimizer, 1, 3);
+  static const auto runtime = runtime::make_cpu_runtime({}); // a process has one
   SnapshotMaker maker(w.state, **runtime);
   for (const auto& file : maker.copy({.non_finite_streak = 4}))
     ASSERT_TRUE(
         checkpoint::write_safetensors(fs::path(folder) / file.name, file.tensors, file.metadata));
-  World other(at::kBFloat16, {}, nullptr, 1 << 20); // one bucket instead of three
+  World other(at::kBFloat16, {}, nullptr, 1 << 20, GetParam()); // one bucket instead of three
   auto counters = load_state(folder, other.state);
   ASSERT_TRUE(counters) << counters.error().what;
   EXPECT_EQ(counters->non_finite_streak, 4);
@@ -319,6 +456,22 @@ TEST(StateIo, RoundTripsBitForBitIntoAnotherLayout) {
     for (auto member : {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
       EXPECT_TRUE(
           at::equal(w.state.slice(w.state.*member, i), other.state.slice(other.state.*member, i)));
+  }
+  Optimizer other_optimizer(other.state, section());
+  train_steps(w, optimizer, 4, 6);
+  train_steps(other, other_optimizer, 4, 6);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(
+        at::equal(w.state.slice(w.state.masters, i), other.state.slice(other.state.masters, i)))
+        << "resumed, it goes on alike";
+
+  // Another mode reads it with one rounding, to the nearest.
+  for (const auto mode : {PrecisionMode::kMaster, PrecisionMode::kStochasticRounding}) {
+    World changed(at::kBFloat16, {}, nullptr, 16, mode);
+    ASSERT_TRUE(load_state(folder, changed.state));
+    World same(at::kBFloat16, {}, nullptr, 16, GetParam());
+    ASSERT_TRUE(load_state(folder, same.state));
+    EXPECT_TRUE(at::equal(changed.state.tensor(0), same.state.tensor(0)));
   }
   fs::remove(fs::path(folder) / "optimizer.safetensors");
   EXPECT_FALSE(load_state(folder, other.state));

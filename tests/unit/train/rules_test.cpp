@@ -5,6 +5,7 @@
 #include "worker/train/metrics_log.h"
 #include "worker/train/non_finite.h"
 #include "worker/train/phase_clock.h"
+#include "worker/train/precision.h"
 #include "worker/train/schedule.h"
 #include "worker/train/tensorboard_sink.h"
 
@@ -30,6 +31,32 @@ spec::TrainSection section(const std::string& schedule) {
   t.final_learning_rate_ratio = 0.1;
   t.schedule = schedule;
   return t;
+}
+
+TEST(Precision, IsWhatModeAndDeviceAllow) {
+  const std::string slow = "this CPU has no fast BF16";
+  struct Case {
+    std::string mode, compute, why_slow;
+    bool bf16, note;
+  };
+  for (const Case& c : {Case{"master", "auto", "", true, false},
+                        {"master", "auto", slow, false, true},
+                        {"master", "bf16", slow, true, true},
+                        {"master", "fp32", "", false, false},
+                        {"fp32", "auto", "", false, false},
+                        {"sr", "auto", "", true, false},
+                        {"sr", "auto", slow, true, true},
+                        {"pure", "bf16", "", true, true}}) {
+    const auto p = choose_precision({c.mode, c.compute}, c.why_slow);
+    ASSERT_TRUE(p) << c.mode << ' ' << c.compute;
+    EXPECT_EQ(p->bf16, c.bf16) << c.mode << ' ' << c.compute;
+    EXPECT_EQ(!p->note.empty(), c.note) << c.mode << ' ' << c.compute << ": " << p->note;
+  }
+  EXPECT_EQ(choose_precision({"sr", "auto"}, "")->mode, PrecisionMode::kStochasticRounding);
+  EXPECT_EQ(choose_precision({"pure", "auto"}, "")->mode, PrecisionMode::kPure);
+  for (const auto& [mode, compute] :
+       {std::pair{"sr", "fp32"}, {"pure", "fp32"}, {"fp32", "bf16"}, {"fp16", "auto"}})
+    EXPECT_FALSE(choose_precision({mode, compute}, "")) << mode << ' ' << compute;
 }
 
 TEST(Schedule, WarmUpThenDown) {

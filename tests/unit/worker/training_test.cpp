@@ -130,6 +130,34 @@ TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
   }
 }
 
+// Without masters the BF16 weights are all there is: they, their moments and the random numbers of
+// their rounding must go on where they stopped.
+TEST_F(TrainingTest, ModesWithoutMastersLearnAndResumeBitForBit) {
+  for (const std::string mode : {"sr", "pure"}) {
+    auto spec = tiny_run(dataset_);
+    spec.precision.mode = mode;
+    const auto expected = reference(spec);
+    ASSERT_EQ(expected.size(), 12u);
+    EXPECT_LT(expected.at(12), expected.at(1) - 0.3) << mode;
+    RunHarness run(folder_.path() / mode);
+    {
+      auto ranks = run.launch(spec);
+      ASSERT_TRUE(ranks[0].wait_message(MessageType::kRankStep,
+                                        [&](const auto& m) { return at_step(m, 4); }));
+      ranks[0].ask_to_stop(true);
+      for (auto& rank : ranks)
+        ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
+      const auto hello = ranks[0].all<wire::RankHello>(MessageType::kRankHello).at(0);
+      EXPECT_EQ(hello.compute_precision, "bf16");
+      EXPECT_EQ(hello.precision_note.starts_with("BF16 weights and moments"), mode == "pure");
+    }
+    const auto choice = manifest::choose_newest_verified(run.checkpoints());
+    ASSERT_TRUE(choice.chosen);
+    complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
+    EXPECT_EQ(run.losses(), expected) << mode;
+  }
+}
+
 TEST_F(TrainingTest, ResumeAtTheEndHasNothingToDo) {
   auto spec = tiny_run(dataset_);
   spec.train.steps = 4;
