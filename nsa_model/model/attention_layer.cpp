@@ -49,9 +49,9 @@ ops::Settings AttentionLayer::settings() const {
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, Heads* seen) const {
-  if (config_.attention == Attention::kDense) return dense(x, context);
   Heads heads = project(x, context);
   if (seen) *seen = heads;
+  if (config_.attention == Attention::kDense) return dense(heads, context);
   if (heads.k[0]) {
     heads.k[0] = compress(*heads.k[0], true, context);
     heads.v[0] = compress(*heads.v[0], false, context);
@@ -146,8 +146,7 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
   return ops::rope(out, context.compressed_cos, context.compressed_sin);
 }
 
-Tensor AttentionLayer::dense(const Tensor& x, const SequenceContext& context) const {
-  const Heads heads = project(x, context);
+Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context) const {
   const auto attend = [](const Tensor& q, const Tensor& k, const Tensor& v) {
     return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                             std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
@@ -155,8 +154,9 @@ Tensor AttentionLayer::dense(const Tensor& x, const SequenceContext& context) co
         .transpose(1, 2);
   };
   if (!context.document_start) return output(attend(heads.q, *heads.k[0], *heads.v[0]));
-  std::vector<std::vector<Tensor>> rows(x.size(0));
-  for (const ops::Segment& s : ops::segments(x.size(0), x.size(1), {}, context.document_start))
+  const int64_t batch = heads.q.size(0), length = heads.q.size(1);
+  std::vector<std::vector<Tensor>> rows(batch);
+  for (const ops::Segment& s : ops::segments(batch, length, {}, context.document_start))
     rows[s.row].push_back(attend(s.tokens(heads.q), s.tokens(*heads.k[0]), s.tokens(*heads.v[0])));
   std::vector<Tensor> whole;
   for (const auto& row : rows)

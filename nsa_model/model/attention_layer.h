@@ -52,7 +52,7 @@ public:
   ops::Settings settings() const;
 
 private:
-  at::Tensor dense(const at::Tensor& x, const SequenceContext& context) const;
+  at::Tensor dense(const Heads& heads, const SequenceContext& context) const;
   at::Tensor gates(const at::Tensor& x, const at::Tensor& q_unrotated) const;
 
   const ModelConfig& config_;

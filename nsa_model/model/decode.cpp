@@ -52,6 +52,7 @@ Tensor LanguageModel::Impl::decode_attention(const AttentionLayer& layer, LayerC
                                              const Tensor& normed, int64_t first,
                                              const SequenceContext& context) {
   const Heads heads = layer.project(normed, context);
+  check(heads);
   const ops::Settings settings = layer.settings();
   const ops::Sizes& sizes = settings.sizes;
   const int64_t total = first + normed.size(1);

@@ -37,20 +37,35 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
   }
 }
 
-void LanguageModel::Impl::check(const Tensor& x, const char* where) const {
+void LanguageModel::Impl::check(const Tensor& x, const char* where, bool wide) const {
   if (!config.check_dtypes) return;
-  TORCH_CHECK(x.scalar_type() == dtype && x.device().type() == device.type(),
+  const at::ScalarType right = wide ? ops::compute_type(dtype) : dtype;
+  TORCH_CHECK(x.scalar_type() == right && x.device().type() == device.type(),
               "dtype discipline: ", where, " is ", x.scalar_type(), " on ", x.device(),
-              ", but the model computes in ", dtype, " on ", device);
+              ", but should be ", right, " on ", device, ", since the model computes in ", dtype);
+}
+
+void LanguageModel::Impl::check(const Heads& heads) const {
+  check(heads.q, "queries");
+  for (int branch = 0; branch < kBranchCount; ++branch) {
+    if (heads.k[branch]) check(*heads.k[branch], "keys");
+    if (heads.v[branch]) check(*heads.v[branch], "values");
+  }
+  if (heads.gates.defined()) check(heads.gates, "gates", true);
 }
 
 Tensor LanguageModel::Impl::norm(const Tensor& x, const Tensor& gain) const {
+  check(x, "input of a norm");
   check(gain, "a norm gain"); // a mixed pair would leave the fused kernel in silence
-  return at::rms_norm(x, {config.dimension}, gain, config.norm_epsilon); // FP32 inside
+  const Tensor out = at::rms_norm(x, {config.dimension}, gain, config.norm_epsilon); // FP32 inside
+  check(out, "output of a norm");
+  return out;
 }
 
 Tensor LanguageModel::Impl::mlp(const Block& block, const Tensor& x) const {
-  return at::linear(at::silu(at::linear(x, block.fc1)), block.fc2);
+  const Tensor out = at::linear(at::silu(at::linear(x, block.fc1)), block.fc2);
+  check(out, "output of an MLP");
+  return out;
 }
 
 std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
@@ -109,20 +124,14 @@ void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates
 Tensor LanguageModel::Impl::run_block(int64_t layer, const Tensor& x,
                                       const SequenceContext& context, bool replay) {
   const Block& block = blocks[layer];
-  check(x, "input of a block");
-  const Tensor normed = norm(x, block.attention_norm);
-  check(normed, "input of an attention layer");
   Heads seen;
-  const Tensor attended = block.attention.forward(normed, context, &seen);
+  const Tensor attended = block.attention.forward(norm(x, block.attention_norm), context, &seen);
+  check(seen);
   check(attended, "output of an attention layer");
   if (config.gate_statistics && !replay && seen.gates.defined())
     add_gate_statistics(layer, seen.gates);
   const Tensor middle = x + attended;
-  const Tensor normed_middle = norm(middle, block.mlp_norm);
-  check(normed_middle, "input of an MLP");
-  const Tensor widened = mlp(block, normed_middle);
-  check(widened, "output of an MLP");
-  return middle + widened;
+  return middle + mlp(block, norm(middle, block.mlp_norm));
 }
 
 Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
@@ -132,6 +141,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
               "tokens must be int64 [B, S] and not empty, got ", tokens.scalar_type(), " ",
               tokens.sizes());
   const SequenceContext shared = context(tokens.size(1), document_start, position_offset);
+  check(shared.cos, "a RoPE table", true);
   Tensor x = at::embedding(embedding, tokens);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
@@ -175,8 +185,10 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
   TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
               " must be like tokens ", tokens.sizes());
   const Tensor hidden = impl_->hidden(tokens, document_start, 0);
-  impl_->check(hidden, "input of the output layer");
-  return linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding, targets.flatten());
+  const Tensor loss =
+      linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding, targets.flatten());
+  impl_->check(loss, "the loss", true);
+  return loss;
 }
 
 Tensor LanguageModel::logits(const Tensor& tokens, const std::optional<Tensor>& document_start,

@@ -32,7 +32,10 @@ struct LanguageModel::Impl {
   SequenceContext context(int64_t sequence, const std::optional<at::Tensor>& document_start,
                           int64_t position_offset);
 
-  void check(const at::Tensor& x, const char* where) const;
+  // The debug toggle check_dtypes: what passes a module boundary is in compute dtype (or, where
+  // `wide`, in the FP32 of gates and tables) and on the model's device.
+  void check(const at::Tensor& x, const char* where, bool wide = false) const;
+  void check(const Heads& heads) const;
   void add_gate_statistics(int64_t layer, const at::Tensor& gates);
 
   // One decoding step of a layer's attention; normed [B, n, dimension] at positions first ...

@@ -2,10 +2,31 @@
 
 #include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/reference_attention.h"
+#include "nsa_model/ops/segments.h"
 
 namespace nsa::ops {
 
 namespace {
+
+// What every way of computing relies on; each would otherwise find out in its own manner.
+void check(const AttentionInputs& in, const Settings& settings) {
+  for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
+    const auto &k = in.k[int(branch)], &v = in.v[int(branch)];
+    const bool on = k && k->defined();
+    TORCH_CHECK(on == (v && v->defined()),
+                "nsa: k and v of a branch are given together or left out together");
+    if (!on) continue;
+    const bool given = branch == Branch::kSelected && in.indices && in.indices->defined();
+    check_branch(branch, in.q, *k, *v, given ? in.indices : std::nullopt, settings);
+    if (given)
+      TORCH_CHECK(in.indices->size(3) == settings.sizes.selected_blocks, "nsa: selected_blocks is ",
+                  settings.sizes.selected_blocks, ", but indices hold ", in.indices->size(3),
+                  " a token");
+  }
+  check_gates(in.gates, in.q);
+  if (in.document_start && in.document_start->defined())
+    check_document_start(*in.document_start, in.q.size(0), in.q.size(1));
+}
 
 at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
   const auto on = [&](Branch branch) { return in.k[int(branch)] && in.k[int(branch)]->defined(); };
@@ -36,6 +57,7 @@ at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
 at::Tensor attention(const AttentionInputs& inputs, const Settings& settings,
                      const std::string& kernels) {
   require_kernels(kernels, inputs.q.device());
+  check(inputs, settings);
   if (kernels == "fused") return fused_attention(inputs, settings);
   if (kernels == "reference") return reference_attention(inputs, settings);
   return aten_attention(inputs, settings);

@@ -48,6 +48,10 @@ BranchResult branch_attention(Branch branch, const at::Tensor& q, const at::Tens
                               const Settings& settings, const OptionalTensor& document_start,
                               const BranchOptions& options);
 
+// Throws unless the tensors of a branch fit each other and the sizes.
+void check_branch(Branch branch, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const OptionalTensor& indices, const Settings& settings);
+
 // Eq. 9 to 11: scores [B, S, G, block_count(S)] FP32 (summed over a group's heads) and indices.
 // No gradient.
 std::tuple<at::Tensor, at::Tensor> select(const at::Tensor& q, const at::Tensor& k_compressed,
@@ -74,12 +78,15 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 // Eq. 5: sum over branches of gate * o. gates [B, S, H or G, 3]; an absent branch adds nothing.
 at::Tensor combine(const at::Tensor& gates, const std::array<OptionalTensor, 3>& branch_o);
 
+// Throws unless the gates fit q (or o, which is like q).
+void check_gates(const at::Tensor& gates, const at::Tensor& q);
+
 struct AttentionInputs {
   at::Tensor q;
   std::array<OptionalTensor, 3> k, v; // compressed, selected, sliding; absent: branch off
   at::Tensor gates;
   OptionalTensor document_start;
-  OptionalTensor indices; // given selection; absent: selected by the compressed keys
+  OptionalTensor indices; // given selection, different blocks; absent: selected by compressed keys
 };
 
 // All branches and gates. `kernels`: "aten" (chunked dense operations, any device), "reference"

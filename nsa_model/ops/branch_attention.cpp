@@ -14,38 +14,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void check(Branch branch, const Tensor& q, const Tensor& k, const Tensor& v,
-           const OptionalTensor& indices, const Settings& settings) {
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "nsa: q must be [B, S, H, D] and k [B, K, G, D], got ",
-              q.sizes(), " and ", k.sizes());
-  TORCH_CHECK(v.sizes() == k.sizes(), "nsa: k and v differ: ", k.sizes(), " and ", v.sizes());
-  TORCH_CHECK(q.is_floating_point() && q.scalar_type() == k.scalar_type() &&
-                  q.scalar_type() == v.scalar_type(),
-              "nsa: q, k and v must share one floating dtype, got ", q.scalar_type(), ", ",
-              k.scalar_type(), ", ", v.scalar_type());
-  TORCH_CHECK(q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(2) > 0 &&
-                  q.size(2) % k.size(2) == 0,
-              "nsa: heads must be a multiple of groups and batch and D equal: q ", q.sizes(),
-              ", k ", k.sizes());
-  const Sizes& sizes = settings.sizes;
-  TORCH_CHECK(sizes.compression_stride >= 1 && sizes.selection_block >= 1 && sizes.window >= 1 &&
-                  sizes.compression_block % sizes.compression_stride == 0 &&
-                  sizes.selection_block % sizes.compression_stride == 0 &&
-                  sizes.compression_block > 0 && sizes.selected_blocks >= 3,
-              "nsa: compression_block and selection_block must be multiples of the stride, "
-              "selected_blocks at least 3, window at least 1");
-  const int64_t keys =
-      branch == Branch::kCompressed ? reference::compressed_count(q.size(1), sizes) : q.size(1);
-  TORCH_CHECK(k.size(1) == keys, "nsa: ", q.size(1), " queries need ", keys, " keys, got ",
-              k.size(1));
-  if (indices && indices->defined())
-    TORCH_CHECK(indices->scalar_type() == at::kInt && indices->dim() == 4 &&
-                    indices->size(0) == q.size(0) && indices->size(1) == q.size(1) &&
-                    indices->size(2) == k.size(2),
-                "nsa: indices must be int32 [B, S, G, n], got ", indices->scalar_type(), " ",
-                indices->sizes());
-}
-
 double scale_of(const Settings& settings, const Tensor& q) {
   return settings.scale != 0 ? settings.scale : 1.0 / std::sqrt(double(q.size(3)));
 }
@@ -165,10 +133,42 @@ struct BranchFunction : torch::autograd::Function<BranchFunction> {
 
 } // namespace
 
+void check_branch(Branch branch, const Tensor& q, const Tensor& k, const Tensor& v,
+                  const OptionalTensor& indices, const Settings& settings) {
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "nsa: q must be [B, S, H, D] and k [B, K, G, D], got ",
+              q.sizes(), " and ", k.sizes());
+  TORCH_CHECK(v.sizes() == k.sizes(), "nsa: k and v differ: ", k.sizes(), " and ", v.sizes());
+  TORCH_CHECK(q.is_floating_point() && q.scalar_type() == k.scalar_type() &&
+                  q.scalar_type() == v.scalar_type(),
+              "nsa: q, k and v must share one floating dtype, got ", q.scalar_type(), ", ",
+              k.scalar_type(), ", ", v.scalar_type());
+  TORCH_CHECK(q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(2) > 0 &&
+                  q.size(2) % k.size(2) == 0,
+              "nsa: heads must be a multiple of groups and batch and D equal: q ", q.sizes(),
+              ", k ", k.sizes());
+  const Sizes& sizes = settings.sizes;
+  TORCH_CHECK(sizes.compression_stride >= 1 && sizes.selection_block >= 1 && sizes.window >= 1 &&
+                  sizes.compression_block % sizes.compression_stride == 0 &&
+                  sizes.selection_block % sizes.compression_stride == 0 &&
+                  sizes.compression_block > 0 && sizes.selected_blocks >= 3,
+              "nsa: compression_block and selection_block must be multiples of the stride, "
+              "selected_blocks at least 3, window at least 1");
+  const int64_t keys =
+      branch == Branch::kCompressed ? reference::compressed_count(q.size(1), sizes) : q.size(1);
+  TORCH_CHECK(k.size(1) == keys, "nsa: ", q.size(1), " queries need ", keys, " keys, got ",
+              k.size(1));
+  if (indices && indices->defined())
+    TORCH_CHECK(indices->scalar_type() == at::kInt && indices->dim() == 4 &&
+                    indices->size(0) == q.size(0) && indices->size(1) == q.size(1) &&
+                    indices->size(2) == k.size(2),
+                "nsa: indices must be int32 [B, S, G, n], got ", indices->scalar_type(), " ",
+                indices->sizes());
+}
+
 BranchResult branch_attention(Branch branch, const Tensor& q, const Tensor& k, const Tensor& v,
                               const OptionalTensor& indices, const Settings& settings,
                               const OptionalTensor& document_start, const BranchOptions& options) {
-  check(branch, q, k, v, indices, settings);
+  check_branch(branch, q, k, v, indices, settings);
   const variable_list out =
       BranchFunction::apply(q, k, v, int64_t(branch), indices, settings, document_start, options);
   return {out[0], out[1], out[2]};
@@ -177,7 +177,7 @@ BranchResult branch_attention(Branch branch, const Tensor& q, const Tensor& k, c
 std::tuple<Tensor, Tensor> select(const Tensor& q, const Tensor& k, const Settings& settings,
                                   const OptionalTensor& document_start) {
   c10::NoGradGuard no_grad;
-  check(Branch::kCompressed, q, k, k, std::nullopt, settings);
+  check_branch(Branch::kCompressed, q, k, k, std::nullopt, settings);
   const int64_t batch = q.size(0), length = q.size(1), groups = k.size(2);
   const Tensor scores =
       at::zeros({batch, length, groups, reference::block_count(length, settings.sizes)},

@@ -79,6 +79,14 @@ public:
     return s;
   }
 
+  // Writes `value` for queries none of whose given blocks has begun: they see no key. (Our own
+  // selection always holds the current block.) x: [rows, count * per_group, D].
+  void blank_blind(const Tensor& x, const Chunk& chunk, double value = 0) const {
+    if (a_.branch != Branch::kSelected || !a_.indices.defined()) return;
+    x.view({rows_, chunk.count(), per_group_, -1})
+        .masked_fill_(blind(chunk).unsqueeze(2).unsqueeze(3), value);
+  }
+
   int64_t rows() const { return rows_; }
   int64_t per_group() const { return per_group_; }
   int64_t groups() const { return groups_; }
@@ -132,10 +140,9 @@ private:
           .masked_fill_(future.unsqueeze(1), nothing);
       return;
     }
-    const Tensor indices = a_.indices.narrow(1, chunk.begin, chunk.count())
-                               .transpose(1, 2)
-                               .reshape({rows_, chunk.count(), -1});
-    Tensor hidden = hidden_blocks(indices, last_block + 1)
+    // Blind queries see all here, so that their softmax is finite; blank_blind() then clears it.
+    Tensor hidden = hidden_blocks(indices(chunk), last_block + 1)
+                        .logical_and_(blind(chunk).logical_not_().unsqueeze(2))
                         .unsqueeze(3)
                         .expand({-1, -1, -1, a_.sizes.selection_block})
                         .flatten(2)
@@ -143,6 +150,22 @@ private:
                         .narrow(2, 0, chunk.keys());
     hidden.narrow(2, chunk.keys() - chunk.count(), chunk.count()).logical_or_(future);
     s.masked_fill_(hidden.unsqueeze(2), nothing);
+  }
+
+  // Given blocks of the chunk's queries: [rows, count, n].
+  Tensor indices(const Chunk& chunk) const {
+    return a_.indices.narrow(1, chunk.begin, chunk.count())
+        .transpose(1, 2)
+        .reshape({rows_, chunk.count(), -1});
+  }
+
+  Tensor blind(const Chunk& chunk) const { // bool [rows, count]
+    const int64_t first = position(chunk.begin);
+    const Tensor current = at::arange(first, first + chunk.count(), a_.q.options().dtype(at::kLong))
+                               .div_(a_.sizes.selection_block, "floor")
+                               .unsqueeze(1);
+    const Tensor given = indices(chunk);
+    return given.lt(0).logical_or_(given.gt(current)).all(-1);
   }
 
   const BranchArguments& a_;
@@ -198,12 +221,15 @@ void branch_forward(const BranchArguments& arguments, const BranchOutputs& out) 
     const Tensor p = at::softmax(scores, -1);
     if (out.o.defined()) {
       const Tensor o = at::bmm(p.view({pass.rows(), -1, chunk.keys()}), pass.values(chunk));
+      pass.blank_blind(o, chunk);
       Tensor target = pass.split(out.o, chunk);
       target.copy_(o.view(target.sizes()));
     }
     if (out.lse.defined()) {
+      const Tensor lse = at::logsumexp(scores, {-1});
+      pass.blank_blind(lse, chunk, -std::numeric_limits<double>::infinity());
       Tensor target = pass.split(out.lse, chunk);
-      target.copy_(at::logsumexp(scores, {-1}).view(target.sizes()));
+      target.copy_(lse.view(target.sizes()));
     }
     if (out.scores.defined() || out.indices.defined())
       write_selection(pass, chunk, p, arguments, out);
@@ -222,6 +248,7 @@ void branch_backward(const BranchArguments& arguments, const Tensor& grad_o, con
     const Tensor p =
         at::softmax(pass.scores(chunk, queries), -1).view({pass.rows(), -1, chunk.keys()});
     const Tensor upstream = pass.by_row(grad_o, chunk);
+    pass.blank_blind(upstream, chunk);
     const Tensor grad_p = at::bmm(upstream, pass.values(chunk).transpose(1, 2));
     const Tensor grad_s = at::_softmax_backward_data(grad_p, p, -1, pass.type());
     sum_v.narrow(1, chunk.key_begin, chunk.keys()).baddbmm_(p.transpose(1, 2), upstream);

@@ -170,6 +170,15 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return RopeFunction::apply(x, cos, sin);
 }
 
+void check_gates(const Tensor& gates, const Tensor& q) {
+  const auto type = compute_type(q.scalar_type());
+  TORCH_CHECK(gates.dim() == 4 && q.dim() == 4 && gates.size(0) == q.size(0) &&
+                  gates.size(1) == q.size(1) && gates.size(3) == 3 && gates.size(2) > 0 &&
+                  q.size(2) % gates.size(2) == 0 && gates.scalar_type() == type,
+              "nsa: gates must be ", type, " [B, S, heads or groups, 3], got ", gates.scalar_type(),
+              " ", gates.sizes(), " for q ", q.sizes());
+}
+
 Tensor combine(const Tensor& gates, const std::array<OptionalTensor, 3>& branch_o) {
   std::vector<Tensor> present;
   std::vector<int64_t> branches;
@@ -179,12 +188,7 @@ Tensor combine(const Tensor& gates, const std::array<OptionalTensor, 3>& branch_
       branches.push_back(branch);
     }
   TORCH_CHECK(!present.empty(), "nsa: every branch is off");
-  const Tensor& o = present.front();
-  TORCH_CHECK(gates.dim() == 4 && gates.size(0) == o.size(0) && gates.size(1) == o.size(1) &&
-                  gates.size(3) == 3 && o.size(2) % gates.size(2) == 0 &&
-                  gates.scalar_type() == compute_type(o.scalar_type()),
-              "nsa: gates must be ", compute_type(o.scalar_type()),
-              " [B, S, heads or groups, 3], got ", gates.scalar_type(), " ", gates.sizes());
+  check_gates(gates, present.front());
   return CombineFunction::apply(gates, at::TensorList(present), branches);
 }
 

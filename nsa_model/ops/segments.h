@@ -30,17 +30,19 @@ struct Segment {
   }
 };
 
+inline void check_document_start(const at::Tensor& start, int64_t batch, int64_t sequence) {
+  TORCH_CHECK(start.is_cpu() && start.scalar_type() == at::kLong && start.dim() == 2 &&
+                  start.size(0) == batch && start.size(1) == sequence,
+              "nsa: document_start must be int64 [", batch, ", ", sequence, "] on the CPU, got ",
+              start.scalar_type(), " ", start.sizes(), " on ", start.device());
+}
+
 inline std::vector<Segment> segments(int64_t batch, int64_t sequence, const Sizes& sizes,
                                      const std::optional<at::Tensor>& document_start) {
   if (sequence == 0) return {};
   if (!document_start || !document_start->defined())
     return {Segment{0, batch, reference::documents_of_row({}, sequence, sizes).front()}};
-  TORCH_CHECK(document_start->is_cpu() && document_start->scalar_type() == at::kLong &&
-                  document_start->dim() == 2 && document_start->size(0) == batch &&
-                  document_start->size(1) == sequence,
-              "nsa: document_start must be int64 [", batch, ", ", sequence, "] on the CPU, got ",
-              document_start->scalar_type(), " ", document_start->sizes(), " on ",
-              document_start->device());
+  check_document_start(*document_start, batch, sequence);
   const at::Tensor starts = document_start->contiguous();
   std::vector<Segment> all;
   for (int64_t row = 0; row < batch; ++row) {

@@ -31,6 +31,26 @@ at::Tensor block_scores(const at::Tensor& probability, int64_t blocks, const Siz
   return scores;
 }
 
+namespace {
+
+// int64 like scores, different for every block of a query: the larger, the rather chosen. So top-k
+// is exact, and ties go to the lower block.
+at::Tensor preference(const at::Tensor& scores) {
+  const int64_t blocks = scores.size(2);
+  const at::Tensor block = at::arange(blocks, scores.options().dtype(at::kLong));
+  if (scores.scalar_type() == at::kDouble) { // for tests: FP32 would tie what FP64 tells apart
+    const at::Tensor order = std::get<1>(at::sort(scores, /*stable=*/true, -1, true));
+    return at::empty_like(order).scatter_(2, order, (blocks - block).expand_as(order));
+  }
+  // The bits of a non-negative FP32 number order as integers; the block breaks ties below them.
+  const int64_t room = int64_t(1) << 24;
+  TORCH_CHECK(blocks < room, "nsa: more than 2^24 selection blocks");
+  const at::Tensor bits = scores.to(at::kFloat).contiguous().view(at::kInt).to(at::kLong);
+  return bits.mul(room).add_(room - 1 - block);
+}
+
+} // namespace
+
 at::Tensor select_blocks(const at::Tensor& scores, int64_t first_position, const Sizes& sizes) {
   const int64_t count = scores.size(1), blocks = scores.size(2);
   const auto integers = scores.options().dtype(at::kLong);
@@ -38,12 +58,7 @@ at::Tensor select_blocks(const at::Tensor& scores, int64_t first_position, const
   const at::Tensor current = at::arange(first_position, first_position + count, integers)
                                  .div(sizes.selection_block, "floor")
                                  .unsqueeze(1);
-  // A key that is different for every block makes top-k exact and ties go to the lower block:
-  // the bits of a non-negative FP32 number order as integers, the block breaks ties below them.
-  const int64_t room = int64_t(1) << 24;
-  TORCH_CHECK(blocks < room, "nsa: more than 2^24 selection blocks");
-  at::Tensor key = scores.to(at::kFloat).contiguous().view(at::kInt).to(at::kLong);
-  key = key.mul_(room).add_(room - 1 - block);
+  at::Tensor key = preference(scores);
   const at::Tensor forced = block.eq(0).logical_or(block.ge(current - 1)); // [C, blocks]
   key.masked_fill_(forced, std::numeric_limits<int64_t>::max());
   key.masked_fill_(block.gt(current), -1);
@@ -59,11 +74,12 @@ at::Tensor select_blocks(const at::Tensor& scores, int64_t first_position, const
 }
 
 at::Tensor hidden_blocks(const at::Tensor& indices, int64_t blocks) {
-  // Empty slots write into one column more, which is cut off.
+  // Empty slots, and blocks that nobody here has reached, write into one column more, which is cut
+  // off.
   const at::Tensor column = indices.to(at::kLong);
   at::Tensor hidden =
       at::ones({indices.size(0), indices.size(1), blocks + 1}, indices.options().dtype(at::kBool));
-  hidden.scatter_(2, at::where(column.lt(0), blocks, column), false);
+  hidden.scatter_(2, at::where(column.lt(0), blocks, column).clamp_max_(blocks), false);
   return hidden.narrow(2, 0, blocks);
 }
 

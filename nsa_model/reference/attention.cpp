@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 namespace nsa::reference {
 
@@ -47,9 +48,9 @@ std::vector<int64_t> visible_rows(int branch, const Document& document, int64_t 
     for (int64_t i = 0; i < compressed_count(position + 1, sizes); ++i)
       rows.push_back(document.compressed_begin + i);
   } else if (branch == 1) {
-    for (int64_t slot = 0; slot < sizes.selected_blocks; ++slot) {
-      if (indices[slot] < 0) continue;
-      const int64_t first = indices[slot] * sizes.selection_block;
+    for (const int32_t block : std::set<int32_t>(indices, indices + sizes.selected_blocks)) {
+      if (block < 0) continue;
+      const int64_t first = block * sizes.selection_block;
       for (int64_t p = first; p < first + sizes.selection_block && p <= position; ++p)
         rows.push_back(document.begin + p);
     }
@@ -61,13 +62,16 @@ std::vector<int64_t> visible_rows(int branch, const Document& document, int64_t 
 }
 
 template <class Visit>
-void for_each_token(const Shape& shape, const Sizes& sizes, const std::vector<int64_t>& starts,
-                    Visit visit) {
+void for_each_token(const Shape& shape, const Sizes& sizes, const Inputs& inputs, Visit visit) {
+  const auto wanted = [&](int64_t t) {
+    return inputs.tokens.empty() ||
+           std::binary_search(inputs.tokens.begin(), inputs.tokens.end(), t);
+  };
   for (int64_t b = 0; b < shape.batch; ++b) {
-    const auto row_starts = starts_of_row(starts, b, shape.sequence);
+    const auto row_starts = starts_of_row(inputs.document_start, b, shape.sequence);
     for (const Document& document : documents_of_row(row_starts, shape.sequence, sizes))
       for (int64_t t = document.begin; t < document.end; ++t)
-        visit(b, document, t);
+        if (wanted(t)) visit(b, document, t);
   }
 }
 
@@ -117,39 +121,38 @@ Outputs attend(const Shape& shape, const Sizes& sizes, const Inputs& inputs) {
   if (out.indices.empty())
     out.indices.assign(shape.batch * shape.sequence * shape.groups * sizes.selected_blocks, -1);
 
-  for_each_token(
-      shape, sizes, inputs.document_start, [&](int64_t b, const Document& document, int64_t t) {
-        for (int64_t g = 0; g < shape.groups; ++g) {
-          const int64_t token_group = (b * shape.sequence + t) * shape.groups + g;
-          int32_t* indices = out.indices.data() + token_group * sizes.selected_blocks;
-          std::vector<Array> probabilities;
-          for (int branch = 0; branch < 3; ++branch) {
-            const auto rows = visible_rows(branch, document, t, indices, sizes);
-            for (int64_t h = g * per_group; h < (g + 1) * per_group; ++h) {
-              Row row{inputs.q.data() + at.query(b, t, h), shape.head_dimension, scale, {}, {}};
-              for (const int64_t key_row : rows) {
-                row.k.push_back(inputs.k[branch].data() + at.key(branch, b, key_row, g));
-                row.v.push_back(inputs.v[branch].data() + at.key(branch, b, key_row, g));
-              }
-              double lse = 0;
-              double* o = out.branch_o[branch].data() + at.query(b, t, h);
-              const Array p = attend_row(row, o, lse);
-              out.branch_lse[branch][at.head(b, t, h)] = lse;
-              if (branch == 0) probabilities.push_back(p);
-              const double gate = inputs.gates[at.head(b, t, h) * 3 + branch];
-              for (int64_t e = 0; e < shape.head_dimension; ++e)
-                out.o[at.query(b, t, h) + e] += gate * o[e];
-            }
-            if (branch != 0) continue;
-            const int64_t position = t - document.begin;
-            const Array scores = block_scores(probabilities, position, sizes);
-            std::copy(scores.begin(), scores.end(), out.scores.begin() + token_group * blocks);
-            if (!inputs.indices.empty()) continue;
-            const auto chosen = select_blocks(scores, position, sizes);
-            std::copy(chosen.begin(), chosen.end(), indices);
+  for_each_token(shape, sizes, inputs, [&](int64_t b, const Document& document, int64_t t) {
+    for (int64_t g = 0; g < shape.groups; ++g) {
+      const int64_t token_group = (b * shape.sequence + t) * shape.groups + g;
+      int32_t* indices = out.indices.data() + token_group * sizes.selected_blocks;
+      std::vector<Array> probabilities;
+      for (int branch = 0; branch < 3; ++branch) {
+        const auto rows = visible_rows(branch, document, t, indices, sizes);
+        for (int64_t h = g * per_group; h < (g + 1) * per_group; ++h) {
+          Row row{inputs.q.data() + at.query(b, t, h), shape.head_dimension, scale, {}, {}};
+          for (const int64_t key_row : rows) {
+            row.k.push_back(inputs.k[branch].data() + at.key(branch, b, key_row, g));
+            row.v.push_back(inputs.v[branch].data() + at.key(branch, b, key_row, g));
           }
+          double lse = 0;
+          double* o = out.branch_o[branch].data() + at.query(b, t, h);
+          const Array p = attend_row(row, o, lse);
+          out.branch_lse[branch][at.head(b, t, h)] = lse;
+          if (branch == 0) probabilities.push_back(p);
+          const double gate = inputs.gates[at.head(b, t, h) * 3 + branch];
+          for (int64_t e = 0; e < shape.head_dimension; ++e)
+            out.o[at.query(b, t, h) + e] += gate * o[e];
         }
-      });
+        if (branch != 0) continue;
+        const int64_t position = t - document.begin;
+        const Array scores = block_scores(probabilities, position, sizes);
+        std::copy(scores.begin(), scores.end(), out.scores.begin() + token_group * blocks);
+        if (!inputs.indices.empty()) continue;
+        const auto chosen = select_blocks(scores, position, sizes);
+        std::copy(chosen.begin(), chosen.end(), indices);
+      }
+    }
+  });
   return out;
 }
 
@@ -165,35 +168,34 @@ Gradients attend_backward(const Shape& shape, const Sizes& sizes, const Inputs& 
     grad.k[branch].assign(inputs.k[branch].size(), 0.0);
     grad.v[branch].assign(inputs.v[branch].size(), 0.0);
   }
-  for_each_token(
-      shape, sizes, inputs.document_start, [&](int64_t b, const Document& document, int64_t t) {
-        for (int64_t h = 0; h < shape.heads; ++h) {
-          const int64_t g = h / per_group;
-          const int64_t token_group = (b * shape.sequence + t) * shape.groups + g;
-          const int32_t* indices = outputs.indices.data() + token_group * sizes.selected_blocks;
-          for (int branch = 0; branch < 3; ++branch) {
-            const double gate = inputs.gates[at.head(b, t, h) * 3 + branch];
-            Array grad_branch(shape.head_dimension);
-            for (int64_t e = 0; e < shape.head_dimension; ++e) {
-              const double upstream = grad_o[at.query(b, t, h) + e];
-              grad_branch[e] = gate * upstream;
-              grad.gates[at.head(b, t, h) * 3 + branch] +=
-                  upstream * outputs.branch_o[branch][at.query(b, t, h) + e];
-            }
-            Row row{inputs.q.data() + at.query(b, t, h), shape.head_dimension, scale, {}, {}};
-            std::vector<double*> grad_k, grad_v;
-            for (const int64_t key_row : visible_rows(branch, document, t, indices, sizes)) {
-              const int64_t offset = at.key(branch, b, key_row, g);
-              row.k.push_back(inputs.k[branch].data() + offset);
-              row.v.push_back(inputs.v[branch].data() + offset);
-              grad_k.push_back(grad.k[branch].data() + offset);
-              grad_v.push_back(grad.v[branch].data() + offset);
-            }
-            attend_row_backward(row, grad_branch.data(), grad.q.data() + at.query(b, t, h), grad_k,
-                                grad_v);
-          }
+  for_each_token(shape, sizes, inputs, [&](int64_t b, const Document& document, int64_t t) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const int64_t g = h / per_group;
+      const int64_t token_group = (b * shape.sequence + t) * shape.groups + g;
+      const int32_t* indices = outputs.indices.data() + token_group * sizes.selected_blocks;
+      for (int branch = 0; branch < 3; ++branch) {
+        const double gate = inputs.gates[at.head(b, t, h) * 3 + branch];
+        Array grad_branch(shape.head_dimension);
+        for (int64_t e = 0; e < shape.head_dimension; ++e) {
+          const double upstream = grad_o[at.query(b, t, h) + e];
+          grad_branch[e] = gate * upstream;
+          grad.gates[at.head(b, t, h) * 3 + branch] +=
+              upstream * outputs.branch_o[branch][at.query(b, t, h) + e];
         }
-      });
+        Row row{inputs.q.data() + at.query(b, t, h), shape.head_dimension, scale, {}, {}};
+        std::vector<double*> grad_k, grad_v;
+        for (const int64_t key_row : visible_rows(branch, document, t, indices, sizes)) {
+          const int64_t offset = at.key(branch, b, key_row, g);
+          row.k.push_back(inputs.k[branch].data() + offset);
+          row.v.push_back(inputs.v[branch].data() + offset);
+          grad_k.push_back(grad.k[branch].data() + offset);
+          grad_v.push_back(grad.v[branch].data() + offset);
+        }
+        attend_row_backward(row, grad_branch.data(), grad.q.data() + at.query(b, t, h), grad_k,
+                            grad_v);
+      }
+    }
+  });
   return grad;
 }
 

@@ -8,7 +8,8 @@
 //   gates         [batch, sequence, heads, 3]     compressed, selected, sliding
 //   lse           [batch, sequence, heads]        natural logarithm; -inf where a row sees no key
 //   scores        [batch, sequence, groups, block_count(sequence)]   p'_slc of Eq. 10
-//   indices       [batch, sequence, groups, selected_blocks]  ascending, -1 behind the last
+//   indices       [batch, sequence, groups, selected_blocks]  ascending, -1 behind the last; given
+//                 ones are a set: order and repetition do not matter, below 0 stands for none
 // Query head h belongs to group h / (heads / groups). Blocks and indices count within a document.
 #pragma once
 
@@ -31,6 +32,7 @@ struct Inputs {
   Array gates;
   std::vector<int64_t> document_start; // [batch, sequence]; empty: every row is one document
   std::vector<int32_t> indices;        // given selection; empty: selected by score
+  std::vector<int64_t> tokens;         // of each row, ascending: the only ones computed; empty: all
 };
 
 struct Outputs {

@@ -240,21 +240,45 @@ TEST(Bf16, StaysNearFp32) {
   }
 }
 
+TEST(DtypeCheck, PassesWhatIsRight) {
+  at::manual_seed(11);
+  for (auto [name, config] : small_configs())
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      config.check_dtypes = true;
+      config.activation_recompute = type == at::kFloat;
+      LanguageModel model(config, at::kCPU, type, 1);
+      const Tensor tokens = random_tokens(1, 50);
+      EXPECT_NO_THROW(model.loss(tokens, tokens, document_starts(tokens, 0)).backward()) << name;
+      DecodeState state = model.start_decoding(1, 50);
+      EXPECT_NO_THROW(model.decode(state, tokens)) << name;
+    }
+}
+
+// One parameter of the wrong dtype, whichever it is: training and decoding both say so.
 TEST(DtypeCheck, FindsAPromotion) {
-  ModelConfig config = small_config();
-  config.check_dtypes = true;
-  LanguageModel model(config, at::kCPU, at::kBFloat16, 1);
-  const Tensor tokens = random_tokens(1, 20);
-  EXPECT_NO_THROW(model.loss(tokens, tokens));
-  const NamedParameter& gain = model.named_parameters()[1];
-  ASSERT_EQ(gain.name, "blocks.0.attention_norm.weight");
-  gain.tensor.set_data(at::ones({config.dimension}, at::kFloat));
-  try {
-    model.loss(tokens, tokens);
-    FAIL() << "an FP32 gain went unnoticed";
-  } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                testing::HasSubstr("dtype discipline: a norm gain"));
+  at::manual_seed(12);
+  for (auto [name, config] : small_configs()) {
+    config.check_dtypes = true;
+    const Tensor tokens = random_tokens(1, 50);
+    const size_t count =
+        LanguageModel(config, at::kCPU, at::kBFloat16, 1).named_parameters().size();
+    for (size_t i = 0; i < count; ++i) {
+      LanguageModel model(config, at::kCPU, at::kBFloat16, 1);
+      const NamedParameter& p = model.named_parameters()[i];
+      p.tensor.set_data(p.tensor.detach().to(at::kFloat));
+      std::string said;
+      try {
+        model.loss(tokens, tokens);
+      } catch (const c10::Error& error) {
+        said = error.what_without_backtrace();
+      }
+      EXPECT_THAT(said, testing::HasSubstr("type")) << name << ": " << p.name;
+      if (p.tensor.dim() == 1) {
+        EXPECT_THAT(said, testing::HasSubstr("dtype discipline: a norm gain")) << p.name;
+      }
+      DecodeState state = model.start_decoding(1, 50);
+      EXPECT_THROW(model.decode(state, tokens), c10::Error) << name << ": " << p.name;
+    }
   }
 }
 

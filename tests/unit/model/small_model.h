@@ -47,6 +47,8 @@ inline std::map<std::string, ModelConfig> small_configs() {
   all["compressed and sliding"].nsa.selected = false;
   all["compressed and selected"] = small_config();
   all["compressed and selected"].nsa.sliding = false;
+  all["compressed"] = small_config();
+  all["compressed"].nsa.selected = all["compressed"].nsa.sliding = false;
   all["sliding"] = small_config();
   all["sliding"].nsa.compressed = all["sliding"].nsa.selected = false;
   return all;

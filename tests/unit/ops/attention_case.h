@@ -6,7 +6,11 @@
 #include "nsa_model/reference/attention.h"
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace nsa::ops {
@@ -24,6 +28,7 @@ struct AttentionCase {
   reference::Shape shape;
   Settings settings;
   AttentionInputs tensors;
+  std::vector<int64_t> only_tokens; // ascending; what the oracle computes; empty: all
 
   AttentionCase(const reference::Shape& s, const Sizes& sizes, at::ScalarType type,
                 bool requires_grad = false)
@@ -67,10 +72,53 @@ struct AttentionCase {
       in.document_start.assign(tensors.document_start->const_data_ptr<int64_t>(),
                                tensors.document_start->const_data_ptr<int64_t>() +
                                    tensors.document_start->numel());
+    if (tensors.indices) {
+      const at::Tensor given = tensors.indices->contiguous();
+      in.indices.assign(given.const_data_ptr<int>(), given.const_data_ptr<int>() + given.numel());
+    }
+    in.tokens = only_tokens;
     return in;
   }
 
   reference::Outputs oracle() const { return reference::attend(shape, settings.sizes, inputs()); }
+
+  // The tokens of x [B, S, ...] that the oracle computes.
+  at::Tensor computed(const at::Tensor& x) const {
+    return only_tokens.empty() ? x : x.index_select(1, at::tensor(only_tokens, at::kLong));
+  }
+  // q, gates, then k and v of each branch.
+  std::vector<at::Tensor> leaves() const {
+    std::vector<at::Tensor> all{tensors.q, tensors.gates};
+    for (int branch = 0; branch < 3; ++branch) {
+      all.push_back(*tensors.k[branch]);
+      all.push_back(*tensors.v[branch]);
+    }
+    return all;
+  }
+  // A gradient for the output: random at the computed tokens, zero elsewhere.
+  at::Tensor direction() const {
+    at::Tensor all = at::randn(output_shape(), at::kDouble);
+    if (!only_tokens.empty()) {
+      const at::Tensor index = at::tensor(only_tokens, at::kLong);
+      all = at::zeros_like(all).index_copy(1, index, all.index_select(1, index));
+    }
+    return all.to(tensors.q.scalar_type());
+  }
+  // The oracle's gradients of the leaves, in their shapes.
+  std::vector<at::Tensor> oracle_gradients(const at::Tensor& direction) const {
+    const reference::Gradients exact =
+        reference::attend_backward(shape, settings.sizes, inputs(), oracle(), to_array(direction));
+    const int64_t gates = tensors.gates.size(2);
+    std::vector<at::Tensor> all{
+        to_tensor(exact.q, output_shape()),
+        to_tensor(exact.gates, {shape.batch, shape.sequence, gates, shape.heads / gates, 3})
+            .sum(3)};
+    for (int branch = 0; branch < 3; ++branch) {
+      all.push_back(to_tensor(exact.k[branch], tensors.k[branch]->sizes()));
+      all.push_back(to_tensor(exact.v[branch], tensors.v[branch]->sizes()));
+    }
+    return all;
+  }
 
   std::vector<int64_t> output_shape() const {
     return {shape.batch, shape.sequence, shape.heads, shape.head_dimension};
@@ -81,5 +129,66 @@ struct AttentionCase {
                             {lse, branch == Branch::kCompressed});
   }
 };
+
+inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0) return 0;
+  const at::Tensor x = a.detach().to(at::kDouble), y = b.detach().to(at::kDouble);
+  // Rows without keys have lse -inf on both sides; everything else must be finite.
+  const at::Tensor difference = at::where(x.eq(y), at::zeros_like(x), (x - y).abs());
+  return difference.max().item<double>();
+}
+
+inline at::Tensor indices_tensor(const AttentionCase& c, const reference::Outputs& oracle) {
+  return at::tensor(oracle.indices, at::kInt)
+      .view({c.shape.batch, c.shape.sequence, c.shape.groups, c.settings.sizes.selected_blocks});
+}
+
+inline void expect_gradients_like_oracle(const AttentionCase& c, const std::string& kernels,
+                                         double tolerance, const std::string& what = "") {
+  const at::Tensor out = attention(c.tensors, c.settings, kernels);
+  const at::Tensor direction = c.direction();
+  const auto found = torch::autograd::grad({out}, c.leaves(), {direction});
+  const auto wanted = c.oracle_gradients(direction);
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(found[i].isfinite().all().item<bool>()) << what << " gradient " << i;
+    if (wanted[i].numel() == 0) continue;
+    const double scale = std::max(1.0, wanted[i].abs().max().item<double>());
+    EXPECT_LE(largest_difference(found[i], wanted[i]), tolerance * scale)
+        << what << ' ' << kernels << " gradient " << i;
+  }
+}
+
+// What a person would write down: dense products in q's dtype under an explicit mask, without
+// documents. Differentiable. Its error is what a fast way of the same dtype may have.
+inline at::Tensor plain_attention(const AttentionCase& c, const at::Tensor& indices) {
+  const Sizes& z = c.settings.sizes;
+  const int64_t length = c.shape.sequence, per_group = c.shape.heads / c.shape.groups;
+  const at::Tensor t = at::arange(length, at::kLong).view({1, length, 1, 1});
+  const auto heads = [&](const at::Tensor& x) { // [B, K, G, D] -> [B, H, K, D]
+    return x.repeat_interleave(x.size(2) == c.shape.heads ? 1 : per_group, 2).transpose(1, 2);
+  };
+  at::Tensor sum;
+  for (int branch = 0; branch < 3; ++branch) {
+    const at::Tensor j = at::arange(c.tensors.k[branch]->size(1), at::kLong);
+    at::Tensor seen = j.le(t); // [B or 1, S, G or 1, K]
+    if (branch == 0) seen = (j * z.compression_stride + z.compression_block - 1).le(t);
+    if (branch == 1)
+      seen = seen.logical_and(indices.unsqueeze(4).eq(j.div(z.selection_block, "floor")).any(3));
+    if (branch == 2) seen = seen.logical_and(j.gt(t - z.window));
+    seen = heads(seen.expand({-1, -1, c.shape.groups, -1})); // [B or 1, H, S, K]
+    const at::Tensor blind = seen.any(-1, true).logical_not();
+    at::Tensor scores = at::matmul(heads(c.tensors.q), heads(*c.tensors.k[branch]).transpose(2, 3));
+    scores = scores / std::sqrt(double(c.shape.head_dimension));
+    scores = scores.masked_fill(seen.logical_or(blind).logical_not(), -INFINITY);
+    const at::Tensor p = at::softmax(scores, -1).masked_fill(blind, 0);
+    const at::Tensor o = at::matmul(p, heads(*c.tensors.v[branch])).transpose(1, 2);
+    const at::Tensor gate = c.tensors.gates.select(3, branch)
+                                .repeat_interleave(c.shape.heads / c.tensors.gates.size(2), 2)
+                                .unsqueeze(3)
+                                .to(o.scalar_type());
+    sum = sum.defined() ? sum + gate * o : gate * o;
+  }
+  return sum;
+}
 
 } // namespace nsa::ops
