@@ -299,6 +299,22 @@ TEST(Gates, MeansAreReportedOncePerPass) {
   EXPECT_FALSE(model.take_gate_means().defined());
 }
 
+// A temperature of T is a last layer of the gate that is T times smaller.
+TEST(Gates, TemperatureDividesTheirLogits) {
+  at::manual_seed(13);
+  ModelConfig config = small_config();
+  LanguageModel plain(config, at::kCPU, at::kDouble, 1);
+  config.nsa.gate_temperature = 0.25;
+  LanguageModel cold(config, at::kCPU, at::kDouble, 1);
+  sharpen(plain);
+  sharpen(cold);
+  const Tensor tokens = random_tokens(1, kSequence);
+  EXPECT_GT(largest_difference(cold.logits(tokens), plain.logits(tokens)), 1e-3);
+  for (const NamedParameter& p : cold.named_parameters())
+    if (p.name.ends_with("gate.fc2.weight")) p.tensor.detach().mul_(0.25);
+  EXPECT_LE(largest_difference(cold.logits(tokens), plain.logits(tokens)), 1e-10);
+}
+
 TEST(Documents, BeginBehindTheEndToken) {
   const Tensor tokens = at::tensor({5, 0, 7, 0, 0, 9, 1, 2, 3, 4, 5, 0}, at::kLong).view({2, 6});
   const Tensor expected = at::tensor({0, 0, 2, 2, 4, 5, 0, 0, 0, 0, 0, 0}, at::kLong).view({2, 6});
