@@ -1,0 +1,225 @@
+// What tests/unit/ops proves on a CPU, on the ways that a GPU takes: regrouped ATen and the fused
+// kernels, at the paper's sizes in BF16. Judge: the chunked way in FP64 on the same device. The
+// CPU's own way runs here as well, so that the test is one wherever it is built.
+#include "tests/unit/ops/attention_case.h"
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+
+#include <random>
+
+namespace nsa::ops {
+namespace {
+
+using at::Tensor;
+
+struct Way {
+  const char* name;
+  bool gpu;
+  const char* kernels;
+};
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << way.name;
+}
+
+// Empty, or why this way cannot be gone here. libtorch_cuda first of all: LibTorch freezes its
+// hooks at the first question about CUDA.
+std::string missing(const Way& way) {
+  static const std::string gpu = [] {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      return "needs a GPU: " + std::string(::dlerror());
+    return at::hasCUDA() && at::globalContext().getAcceleratorHooksInterface().deviceCount() > 0
+               ? std::string()
+               : std::string("needs a GPU: no CUDA device");
+  }();
+  if (!way.gpu || !gpu.empty() || std::string(way.kernels) != "fused") return way.gpu ? gpu : "";
+#ifdef NSA_OPS_CUDA
+  static const std::string fused = [] {
+    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY"); // where the build folder is not
+    if (library == nullptr) library = NSA_OPS_CUDA;
+    return ::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr ? std::string() : ::dlerror();
+  }();
+  return fused;
+#else
+  return "built without nvcc: no fused kernels";
+#endif
+}
+
+class Exactness : public testing::TestWithParam<Way> {
+protected:
+  void SetUp() override {
+    if (const std::string reason = missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    at::manual_seed(1);
+  }
+  at::Device device() const { return GetParam().gpu ? at::Device("cuda") : at::Device("cpu"); }
+
+  // BF16 values, 6 heads a group and D = 64, as the fused kernels take them.
+  AttentionCase make(int64_t length, bool requires_grad = false) const {
+    const int64_t groups = GetParam().gpu ? 2 : 1;
+    AttentionCase c({1, length, 6 * groups, groups, 64}, Sizes{}, at::kBFloat16);
+    move(c, at::kBFloat16, requires_grad);
+    return c;
+  }
+  void move(AttentionCase& c, at::ScalarType type, bool requires_grad) const {
+    const auto to = [&](const Tensor& x, at::ScalarType into) {
+      return x.detach().to(device(), into).set_requires_grad(requires_grad);
+    };
+    c.tensors.q = to(c.tensors.q, type);
+    c.tensors.gates = to(c.tensors.gates, compute_type(type));
+    for (int branch = 0; branch < 3; ++branch) {
+      c.tensors.k[branch] = to(*c.tensors.k[branch], type);
+      c.tensors.v[branch] = to(*c.tensors.v[branch], type);
+    }
+  }
+  // Only this branch counts.
+  void single_out(AttentionCase& c, int branch) const {
+    Tensor gates = at::zeros_like(c.tensors.gates.detach());
+    gates.select(3, branch).fill_(1);
+    c.tensors.gates = gates.set_requires_grad(c.tensors.gates.requires_grad());
+  }
+  Tensor run(const AttentionCase& c) const {
+    return attention(c.tensors, c.settings, GetParam().kernels);
+  }
+  // The same problem in FP64 by the chunked way, on the selection given.
+  AttentionCase exact(AttentionCase c, const OptionalTensor& indices) const {
+    move(c, at::kDouble, c.tensors.q.requires_grad());
+    c.tensors.indices = indices;
+    return c;
+  }
+};
+
+Tensor selection(const AttentionCase& c) {
+  return std::get<1>(select(c.tensors.q, *c.tensors.k[0], c.settings, std::nullopt));
+}
+
+double root_mean_square(const Tensor& x) {
+  return x.numel() == 0 ? 0 : x.detach().to(at::kDouble).pow(2).mean().sqrt().item<double>();
+}
+
+// Output and gradients of the leaves.
+std::vector<Tensor> results(const Tensor& out, const AttentionCase& c, const Tensor& direction) {
+  std::vector<Tensor> all =
+      torch::autograd::grad({out}, c.leaves(), {direction.to(out.device(), out.scalar_type())});
+  all.insert(all.begin(), out.detach());
+  return all;
+}
+
+TEST_P(Exactness, AnyLength) {
+  std::vector<int64_t> lengths{1, 31, 32, 65};
+  std::mt19937 engine(5);
+  const int64_t parts = GetParam().gpu ? 16 : 1, width = GetParam().gpu ? 4096 / parts : 400;
+  for (int64_t part = 0; part < parts; ++part)
+    lengths.push_back(part * width + 1 + int64_t(engine() % uint64_t(width)));
+  if (GetParam().gpu) lengths.insert(lengths.end(), {1024, 1025, 4096});
+  for (const int64_t length : lengths) {
+    const AttentionCase c = make(length, true);
+    const Tensor direction = c.direction();
+    const auto found = results(run(c), c, direction);
+    const Tensor indices = selection(c);
+    const AttentionCase wide = exact(c, indices);
+    const auto wanted = results(attention(wide.tensors, wide.settings, "aten"), wide, direction);
+    // What BF16 costs a plain evaluation, and the rounding of partial results at least.
+    std::vector<Tensor> plain;
+    if (length <= 65) {
+      AttentionCase on_cpu = c;
+      for (Tensor* x : {&on_cpu.tensors.q, &on_cpu.tensors.gates})
+        *x = x->detach().cpu().set_requires_grad(true);
+      for (int branch = 0; branch < 3; ++branch)
+        for (auto* x : {&on_cpu.tensors.k[branch], &on_cpu.tensors.v[branch]})
+          *x = (*x)->detach().cpu().set_requires_grad(true);
+      plain = results(plain_attention(on_cpu, indices.cpu()), on_cpu, direction);
+    }
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_TRUE(found[i].isfinite().all().item<bool>()) << "S = " << length << " tensor " << i;
+      double limit = (i == 0 ? 0.005 : 0.01) * root_mean_square(wanted[i]);
+      if (!plain.empty())
+        limit = std::max(
+            limit, 2 * root_mean_square(plain[i].to(wanted[i].device(), at::kDouble) - wanted[i]));
+      EXPECT_LE(root_mean_square(found[i].to(at::kDouble) - wanted[i]), limit)
+          << "S = " << length << " tensor " << i;
+    }
+  }
+}
+
+TEST_P(Exactness, FutureTokensChangeNoPastBit) {
+  const int64_t length = GetParam().gpu ? 1900 : 300;
+  AttentionCase c = make(length);
+  const Tensor before = run(c).clone();
+  for (const int64_t cut : {int64_t(1), length / 3, length * 3 / 5, length - 1}) {
+    AttentionCase changed = c;
+    const auto replace = [&](const Tensor& x, int64_t from, double factor) {
+      Tensor copy = x.clone();
+      copy.narrow(1, from, copy.size(1) - from).normal_().mul_(factor);
+      return copy;
+    };
+    changed.tensors.q = replace(c.tensors.q, cut, 1);
+    for (int branch = 0; branch < 3; ++branch) {
+      const int64_t from = branch == 0 ? reference::compressed_count(cut, c.settings.sizes) : cut;
+      changed.tensors.k[branch] = replace(*c.tensors.k[branch], from, 20);
+      changed.tensors.v[branch] = replace(*c.tensors.v[branch], from, 20);
+    }
+    const Tensor after = run(changed);
+    EXPECT_TRUE(at::equal(after.narrow(1, 0, cut), before.narrow(1, 0, cut))) << "cut " << cut;
+    EXPECT_FALSE(at::equal(after, before));
+  }
+}
+
+TEST_P(Exactness, SelectedAndSlidingAreDenseWhileTheyHoldTheText) {
+  for (const auto& [branch, length] : {std::pair{1, int64_t(1024)}, {1, 700}, {2, 512}, {2, 100}}) {
+    if (!GetParam().gpu && length > 700) continue;
+    AttentionCase c = make(length);
+    single_out(c, branch);
+    AttentionCase dense = exact(c, std::nullopt); // a window over everything
+    dense.tensors.k[2] = dense.tensors.k[branch];
+    dense.tensors.v[2] = dense.tensors.v[branch];
+    dense.settings.sizes.window = length;
+    const Tensor wanted = dense.run(Branch::kSliding, std::nullopt).o;
+    EXPECT_LE(root_mean_square(run(c).to(at::kDouble) - wanted), 0.005 * root_mean_square(wanted))
+        << "branch " << branch << ", S = " << length;
+  }
+}
+
+TEST_P(Exactness, TiesGoToTheLowerBlock) {
+  const int64_t length = GetParam().gpu ? 2000 : 1300;
+  AttentionCase c = make(length);
+  c.tensors.k[0] = at::zeros_like(*c.tensors.k[0]);
+  single_out(c, 1);
+  Tensor indices = at::empty({1, length, c.shape.groups, 16}, at::kInt);
+  for (int64_t t = 0; t < length; ++t)
+    for (int64_t slot = 0; slot < 16; ++slot) {
+      const int64_t current = t / 64;
+      const int64_t block =
+          current < 16 ? (slot <= current ? slot : -1) : (slot < 14 ? slot : current - 15 + slot);
+      indices.select(1, t).select(2, slot).fill_(block);
+    }
+  indices = indices.to(device());
+  EXPECT_TRUE(at::equal(selection(c), indices));
+  const AttentionCase wide = exact(c, indices);
+  const Tensor wanted = attention(wide.tensors, wide.settings, "aten");
+  // A row that chose otherwise would be off by a tenth of its size and more.
+  const Tensor found = run(c).to(at::kDouble);
+  const Tensor off =
+      (found - wanted).norm(2, at::IntArrayRef{3}) / wanted.norm(2, at::IntArrayRef{3});
+  EXPECT_LE(off.max().item<double>(), 0.05);
+}
+
+TEST_P(Exactness, TokensBeforeTheFirstBlockGiveZeroAndNoGradient) {
+  AttentionCase c = make(200, true);
+  single_out(c, 0);
+  const Tensor out = run(c);
+  const auto grads = torch::autograd::grad({out}, c.leaves(), {at::ones_like(out)});
+  EXPECT_EQ(root_mean_square(out.narrow(1, 0, 31)), 0);
+  EXPECT_GT(root_mean_square(out.narrow(1, 31, 169)), 0);
+  EXPECT_EQ(root_mean_square(grads[0].narrow(1, 0, 31)), 0);
+  for (const Tensor& grad : grads)
+    EXPECT_TRUE(grad.isfinite().all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(, Exactness,
+                         testing::Values(Way{"cpu_aten", false, "aten"},
+                                         Way{"gpu_aten", true, "aten"},
+                                         Way{"gpu_fused", true, "fused"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+} // namespace
+} // namespace nsa::ops
