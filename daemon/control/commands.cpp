@@ -158,6 +158,7 @@ void Controller::supervise(const Command& command, shim::StartedShim* started) {
   options.first_step = run.attempt.first_step;
   options.first_step_done = run.attempt.first_step_done;
   options.hang = hang_policy_of(records_.at(command.run).spec);
+  options.learned = records_.at(command.run).learned;
   options.adopted = started == nullptr;
   options.daemon_started = daemon_started_;
   if (started != nullptr) {
@@ -274,7 +275,8 @@ void Controller::close_run(const RunId& id) {
     return;
   }
   if (record != records_.end()) {
-    batch_.progress.push_back({summary_of(*run, record->second), hangs_json(*run), false});
+    batch_.progress.push_back({summary_of(*run, record->second), hangs_json(*run), false,
+                               memory_of(record->second, nullptr)});
     batch_.attempts.push_back({id, attempt_view(*run, record->second), run->attempt.token});
     ended_samples_.push_back({metrics_of(*run, record->second, nullptr), MonotonicTime::now()});
     ++daemon_counters_.runs_finished[std::string(run_phase_name(run->phase))];

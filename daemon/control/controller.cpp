@@ -62,8 +62,6 @@ Status Controller::load_run(const RunId& id) {
         state::apply(std::move(state_), {id, row.view.attempt, row.shim_sequence, std::move(body)},
                      WallTime{row.view.at});
     state_ = std::move(applied.state);
-    for (const state::Note& note : applied.notes)
-      note_counters(record.counters, note); // counters survive a restart of nsad
   }
   const auto run = state_.runs.find(id);
   if (run == state_.runs.end())
@@ -80,6 +78,7 @@ Status Controller::load_run(const RunId& id) {
       record.ranks[r.rank].compute_precision = r.compute_precision;
     }
   }
+  recall(record, stored->progress.memory);
   for (const double loss : record.last.loss_trend)
     record.trend.add(loss);
   records_[id] = std::move(record);
@@ -210,11 +209,13 @@ void Controller::project(const state::Event& event) {
     record.last.step = chosen->step;
     record.of_attempt = run.attempt.number;
     record.ranks.clear();
+    record.learned = {};
     record.last.tokens_per_second = 0;
   } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
     for (store::ToggleRow& row : requested_toggles(record, event.attempt))
       batch_.toggles.push_back(std::move(row));
   } else if (const auto* hang = std::get_if<state::HangFound>(&event.body)) {
+    ++record.counters.hangs;
     record.counters.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())
         .first->second.observe(hang->detect_seconds);
   }
@@ -296,8 +297,8 @@ void Controller::add_dirty_rows() {
     const auto run = state_.runs.find(id);
     const auto record = records_.find(id);
     if (run == state_.runs.end() || record == records_.end()) continue;
-    batch_.progress.push_back(
-        {summary_of(run->second, record->second), hangs_json(run->second), true});
+    batch_.progress.push_back({summary_of(run->second, record->second), hangs_json(run->second),
+                               true, memory_of(record->second, supervisor_of(run->second))});
     if (run->second.attempt.number == 0) continue;
     batch_.attempts.push_back(
         {id, attempt_view(run->second, record->second), run->second.attempt.token});

@@ -1,5 +1,6 @@
 #include "daemon/control/run_record.h"
 
+#include "common/base/log.h"
 #include "common/spec/toggles.h"
 #include "daemon/state/policy.h"
 
@@ -48,6 +49,86 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   for (const auto& [name, gate] : step.gates)
     c.gates[name] = gate;
   record.reached_step = std::max(record.reached_step, step.step);
+}
+
+namespace {
+
+nlohmann::json to_json(const metrics::Histogram& h) {
+  return {{"counts", h.counts()}, {"sum", h.sum()}};
+}
+
+void restore(metrics::Histogram& h, const nlohmann::json& json) {
+  if (json.contains("counts"))
+    (void)h.restore(json["counts"].get<std::vector<uint64_t>>(), json.value("sum", 0.0));
+}
+
+template <class T> void restore(T& value, const nlohmann::json& json, const char* key) {
+  if (json.contains(key)) value = json[key].get<T>();
+}
+
+} // namespace
+
+nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* supervisor) {
+  const metrics::RunSample& c = record.counters;
+  auto recovery = nlohmann::json::object(), ranks = nlohmann::json::object();
+  for (const auto& [name, histogram] : c.recovery_seconds)
+    recovery[name] = to_json(histogram);
+  for (const auto& [rank, info] : record.ranks)
+    ranks[std::to_string(rank)] = {{"step_seconds", to_json(info.step_seconds)},
+                                   {"phase_seconds", info.phase_seconds}};
+  return {{"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
+          {"restarts", c.restarts},
+          {"hangs", c.hangs},
+          {"lost_steps", c.lost_steps},
+          {"recovery_seconds", recovery},
+          {"phase_seconds", c.phase_seconds},
+          {"steps", c.steps},
+          {"tokens", c.tokens},
+          {"nonfinite_steps", c.nonfinite_steps},
+          {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
+          {"checkpoint_last_step", c.checkpoint_last_step},
+          {"checkpoint_bytes", c.checkpoint_bytes},
+          {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
+          {"checkpoint_blocked_seconds", c.checkpoint_blocked_seconds},
+          {"checkpoint_failures", c.checkpoint_failures},
+          {"ranks", ranks}};
+}
+
+void recall(RunRecord& record, const nlohmann::json& memory) {
+  if (!memory.is_object()) return;
+  metrics::RunSample& c = record.counters;
+  try {
+    restore(record.learned, memory, "learned");
+    restore(c.restarts, memory, "restarts");
+    restore(c.hangs, memory, "hangs");
+    restore(c.lost_steps, memory, "lost_steps");
+    restore(c.phase_seconds, memory, "phase_seconds");
+    restore(c.steps, memory, "steps");
+    restore(c.tokens, memory, "tokens");
+    restore(c.nonfinite_steps, memory, "nonfinite_steps");
+    restore(c.checkpoint_last_step, memory, "checkpoint_last_step");
+    restore(c.checkpoint_bytes, memory, "checkpoint_bytes");
+    restore(c.checkpoint_blocked_seconds, memory, "checkpoint_blocked_seconds");
+    restore(c.checkpoint_failures, memory, "checkpoint_failures");
+    if (const int64_t at = memory.value("checkpoint_last_success", int64_t{0}); at != 0)
+      c.checkpoint_last_success = WallTime{at};
+    const nlohmann::json none = nlohmann::json::object();
+    restore(c.checkpoint_write_seconds, memory.value("checkpoint_write_seconds", none));
+    const nlohmann::json recovery = memory.value("recovery_seconds", none);
+    for (const auto& [name, histogram] : recovery.items())
+      restore(c.recovery_seconds.try_emplace(name, metrics::recovery_histogram()).first->second,
+              histogram);
+    const nlohmann::json ranks = memory.value("ranks", none);
+    for (const auto& [rank, kept] : ranks.items()) {
+      RankInfo& info = record.ranks[std::stoi(rank)];
+      restore(info.step_seconds, kept.value("step_seconds", none));
+      restore(info.phase_seconds, kept, "phase_seconds");
+    }
+  } catch (const std::exception& e) {
+    // Counters are not worth a run: it is taken up with what could be read.
+    log::warning("control", "a run's counters cannot be read",
+                 {{"run", record.row.id}, {"why", e.what()}});
+  }
 }
 
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt) {
@@ -205,7 +286,6 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   sample.started = run.started_at;
   sample.planned_steps = summary.steps;
   sample.attempt = run.attempt.number;
-  sample.hangs = run.hangs.size();
   sample.step = summary.step;
   if (summary.eta_seconds > 0) sample.eta = WallTime::now() + from_seconds(summary.eta_seconds);
   if (summary.has_loss) sample.loss = summary.loss;

@@ -49,8 +49,14 @@ struct RunRecord {
   uint64_t reached_step = 0;                            // of all attempts, completed
   nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
   metrics::RunSample counters;
-  WallTime attempt_ended; // of the attempt before this one
+  state::Learned learned; // of the newest attempt, as the nsad before us knew it
 };
+
+// What the next nsad has to know: counters, which may never go back, and learned durations. It is
+// written in one transaction with the shim messages that are counted in it, so that what is told
+// again after a crash is counted once.
+nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* supervisor);
+void recall(RunRecord& record, const nlohmann::json& memory);
 
 // The registry's toggles as an attempt requested them; in effect: not known yet.
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);

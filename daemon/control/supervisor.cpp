@@ -19,7 +19,8 @@ AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, SupervisorListener& l
                                      Options options)
     : loop_(loop), listener_(listener), options_(std::move(options)),
       places_(static_cast<size_t>(options_.ranks)), samples_(static_cast<size_t>(options_.ranks)),
-      detector_(options_.hang, options_.ranks, MonotonicTime::now(), options_.first_step_done),
+      detector_(options_.hang, options_.ranks, MonotonicTime::now(), options_.first_step_done,
+                options_.learned),
       oom_kills_(read_oom_kills()), first_step_done_(options_.first_step_done) {
   for (size_t r = 0; r < samples_.size(); ++r)
     samples_[r].rank = static_cast<Rank>(r);
@@ -105,12 +106,14 @@ void AttemptSupervisor::handle(const wire::Message& message) {
   case MessageType::kShimHello: {
     pages_ = client_->take_pages();
     greeted_ = true;
-    if (auto hello = wire::body_as<wire::ShimHello>(message.body))
+    if (auto hello = wire::body_as<wire::ShimHello>(message.body)) {
+      if (options_.adopted) catch_up_to_ = hello->last_sequence;
       for (const wire::RankIdentity& r : hello->ranks)
         if (static_cast<size_t>(r.rank) < places_.size()) {
           places_[static_cast<size_t>(r.rank)].pid = r.pid;
           places_[static_cast<size_t>(r.rank)].exited = !r.running && r.pid != 0;
         }
+    }
     if (options_.adopted) {
       options_.adopted = false;
       emit(state::ShimAdopted{to_seconds(MonotonicTime::now() - options_.daemon_started)});
@@ -400,6 +403,8 @@ void AttemptSupervisor::sweep() {
   if (!left)
     log::warning("control", "what a lost shim left behind could not be ended",
                  {{"run", options_.key.run}, {"why", left.error().what}});
+  options_.adopted = false; // there is nothing to catch up with
+  catch_up_to_ = 0;
   for (Rank r = 0; r < options_.ranks; ++r)
     if (auto exited = shim::read_exit(options_.folder, r)) handle_exit(*exited, 0);
   emit(state::ShimLost{left && *left == 0 ? "its process has ended, and its ranks with it"

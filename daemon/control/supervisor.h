@@ -49,6 +49,7 @@ public:
     uint64_t first_step = 0;
     state::HangPolicy hang;
     bool first_step_done = false;
+    state::Learned learned;
     bool adopted = false;         // started by an earlier nsad
     MonotonicTime daemon_started; // from when an adoption's time counts
   };
@@ -68,6 +69,9 @@ public:
   const std::vector<RankPlace>& places() const { return places_; }
   const proc::ProcessIdentity& shim() const { return options_.shim; }
   bool connected() const { return greeted_; }
+  // Whether all that the shim had told the nsad before us is known here, too.
+  bool caught_up() const { return !options_.adopted && options_.acknowledged >= catch_up_to_; }
+  state::Learned learned() const { return detector_.limits().learned(); }
 
   void take_evidence(const std::string& id, double limit_seconds);
   void stop_ranks(bool checkpoint);
@@ -114,6 +118,7 @@ private:
   std::optional<state::Verdict> verdict_;
   std::string verdict_id_;
   uint64_t oom_kills_ = 0;
+  uint64_t catch_up_to_ = 0; // newest message of the shim when we connected first
   bool greeted_ = false, released_ = false, ended_ = false, first_step_done_ = false;
   int sweep_rounds_ = 0;
 };

@@ -266,7 +266,10 @@ metrics::Snapshot Controller::snapshot(const std::map<std::string, metrics::Rout
     const auto record = records_.find(id);
     if (record == records_.end()) continue;
     ++snapshot.daemon.runs[std::string(run_phase_name(run.phase))];
-    snapshot.runs.push_back(metrics_of(run, record->second, supervisor_of(run)));
+    const AttemptSupervisor* supervisor = supervisor_of(run);
+    // Until the shim has told again what the nsad before us had heard, counters would go back.
+    if (supervisor != nullptr && !supervisor->caught_up()) continue;
+    snapshot.runs.push_back(metrics_of(run, record->second, supervisor));
   }
   for (const EndedSample& ended : ended_samples_) {
     ++snapshot.daemon.runs[ended.sample.state];

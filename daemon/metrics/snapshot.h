@@ -33,6 +33,13 @@ public:
   const std::vector<double>& bounds() const { return bounds_; }
   const std::vector<uint64_t>& counts() const { return counts_; }
   double sum() const { return sum_; }
+  // False (and unchanged) if they are of a histogram with other bounds.
+  bool restore(std::vector<uint64_t> counts, double sum) {
+    if (counts.size() != counts_.size()) return false;
+    counts_ = std::move(counts);
+    sum_ = sum;
+    return true;
+  }
 
 private:
   std::vector<double> bounds_; // seconds, ascending; a value equal to a bound falls below it

@@ -46,8 +46,9 @@ std::string seconds_text(double seconds) {
 } // namespace
 
 HangDetector::HangDetector(const HangPolicy& policy, int ranks, MonotonicTime attempt_start,
-                           bool first_step_done)
-    : limits_(policy), tracks_(static_cast<size_t>(ranks)), first_step_done_(first_step_done) {
+                           bool first_step_done, const Learned& learned)
+    : limits_(policy, learned), tracks_(static_cast<size_t>(ranks)),
+      first_step_done_(first_step_done) {
   for (Track& t : tracks_)
     t.moved_at = t.step_seen_at = attempt_start;
 }

@@ -67,9 +67,9 @@ struct Observation {
 
 class HangDetector {
 public:
-  // `first_step_done`: of an adopted attempt, whose ranks may have stalled before anybody watched.
+  // The last two are of an adopted attempt, whose ranks may have stalled before anybody watched.
   HangDetector(const HangPolicy& policy, int ranks, MonotonicTime attempt_start,
-               bool first_step_done = false);
+               bool first_step_done = false, const Learned& learned = {});
 
   // One sample a rank, in rank order; expected about ten times a second.
   Observation observe(const std::vector<RankSample>& samples, MonotonicTime now);

@@ -28,6 +28,22 @@ double DurationHistory::p99() const {
   return sorted[index];
 }
 
+void DurationHistory::recall(size_t count, double p99) {
+  for (size_t i = 0; i < std::min(count, kKept); ++i)
+    add(p99);
+}
+
+PhaseLimits::PhaseLimits(const HangPolicy& policy, const Learned& learned) : policy_(policy) {
+  steps_.recall(learned.steps.count, learned.steps.p99);
+  checkpoints_.recall(learned.checkpoints.count, learned.checkpoints.p99);
+  evaluations_.recall(learned.evaluations.count, learned.evaluations.p99);
+}
+
+Learned PhaseLimits::learned() const {
+  const auto usual = [](const DurationHistory& h) { return Learned::Usual{h.count(), h.p99()}; };
+  return {usual(steps_), usual(checkpoints_), usual(evaluations_)};
+}
+
 void PhaseLimits::add_phase(Phase phase, double seconds) {
   if (phase == Phase::kCheckpoint) checkpoints_.add(seconds);
   if (phase == Phase::kEvaluation) evaluations_.add(seconds);
@@ -60,7 +76,7 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
     break;
   }
   if (!first_step_done) return policy_.first_step;
-  // An attempt that was adopted has trained, but nothing is learned of it yet.
+  // Of an attempt that was adopted right after its first step nothing is known.
   return steps_.count() == 0 ? std::max(policy_.floor, policy_.ceiling)
                              : learned(steps_, policy_.ceiling);
 }

@@ -5,6 +5,7 @@
 #include "common/progress/phase.h"
 
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 namespace nsa::state {
@@ -20,6 +21,8 @@ public:
   void add(double seconds);
   size_t count() const { return seconds_.size(); }
   double p99() const; // 0 without samples; the largest with fewer than 100
+  // As if that many had been added, none longer: what is known of it after a restart of nsad.
+  void recall(size_t count, double p99);
 
 private:
   static constexpr size_t kKept = 512;
@@ -27,9 +30,22 @@ private:
   size_t next_ = 0;
 };
 
+// What an attempt's history comes to, small enough to be kept in the ledger.
+struct Learned {
+  struct Usual {
+    size_t count = 0;
+    double p99 = 0;
+    bool operator==(const Usual&) const = default;
+  };
+  Usual steps, checkpoints, evaluations;
+  bool operator==(const Learned&) const = default;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Learned::Usual, count, p99)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Learned, steps, checkpoints, evaluations)
+
 class PhaseLimits {
 public:
-  explicit PhaseLimits(const HangPolicy& policy) : policy_(policy) {}
+  explicit PhaseLimits(const HangPolicy& policy, const Learned& learned = {});
 
   void add_step(double seconds) { steps_.add(seconds); }
   void add_phase(progress::Phase phase, double seconds);
@@ -40,6 +56,7 @@ public:
   // Past this nobody asks for a second witness.
   double ceiling(progress::Phase phase, bool first_step_done) const;
   double typical_step() const { return steps_.p99(); }
+  Learned learned() const;
 
 private:
   double learned(const DurationHistory& history, double cap) const;

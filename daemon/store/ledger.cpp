@@ -66,9 +66,9 @@ Status Ledger::write(Batch& batch) {
         r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
         dump(r.environment), dump(r.spec), r.spec_digest, dump(r.estimate));
   for (const RunProgressRow& p : batch.progress)
-    NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5 WHERE id=?1",
+    NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6 WHERE id=?1",
                    p.summary.id, p.summary.state, p.open, p.summary.ended_at,
-                   dump({{"summary", p.summary}, {"hangs", p.hangs}}));
+                   dump({{"summary", p.summary}, {"hangs", p.hangs}}), dump(p.memory));
   for (const AttemptRow& a : batch.attempts)
     NSA_LEDGER_RUN(
         "INSERT INTO attempts (run,attempt,state,token,first_step,last_step,failure_class,reason,"

@@ -74,8 +74,9 @@ Result<uint64_t> Ledger::shim_sequence(const RunId& run, AttemptNumber attempt) 
 Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   NSA_TRY_ASSIGN(
       Statement s,
-      database_.prepare("SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
-                        "environment,spec,spec_digest,estimate,summary,open FROM runs WHERE id=?"));
+      database_.prepare(
+          "SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
+          "environment,spec,spec_digest,estimate,summary,open,memory FROM runs WHERE id=?"));
   NSA_TRY_ASSIGN(const bool row, s.bind(id).step());
   if (!row) return std::nullopt;
   StoredRun stored;
@@ -98,6 +99,7 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
     stored.progress.hangs = progress.value("hangs", nlohmann::json::array());
   }
   stored.progress.open = s.integer(12) != 0;
+  stored.progress.memory = parse(s.text(13));
   return stored;
 }
 

@@ -35,6 +35,7 @@ struct RunProgressRow {
   wire::RunSummary summary;
   nlohmann::json hangs = nlohmann::json::array();
   bool open = true;
+  nlohmann::json memory = nlohmann::json::object(); // for the next nsad
 };
 
 struct AttemptRow {

@@ -204,6 +204,43 @@ TEST(RunRecord, AStepMovesTheSummary) {
   EXPECT_EQ(summary_of(run, record).eta_seconds, 0);
 }
 
+TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
+  RunRecord before;
+  before.spec.train.sequence_length = 10;
+  wire::RankStep step;
+  step.step = 7;
+  step.step_seconds = 0.3;
+  step.phase_seconds = {{"data", 0.5}};
+  note_step(before, step);
+  before.counters.restarts["hang"] = 2;
+  before.counters.hangs = 3;
+  before.counters.lost_steps = 4;
+  before.counters.nonfinite_steps = 5;
+  before.counters.checkpoint_last_success = WallTime{6};
+  before.counters.checkpoint_write_seconds.observe(1);
+  before.counters.checkpoint_failures["write"] = 1;
+  before.counters.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())
+      .first->second.observe(11);
+  before.learned.steps = {40, 0.25};
+  const nlohmann::json memory = memory_of(before, nullptr);
+  RunRecord after;
+  recall(after, nlohmann::json::parse(memory.dump()));
+  EXPECT_EQ(memory_of(after, nullptr), memory);
+  EXPECT_EQ(after.counters.steps, 1u);
+  EXPECT_EQ(after.counters.tokens, before.counters.tokens);
+  EXPECT_EQ(after.learned, before.learned);
+  EXPECT_EQ(after.ranks.at(0).step_seconds.sum(), 0.3);
+}
+
+TEST(RunRecord, AMemoryThatCannotBeReadCostsNoRun) {
+  for (const char* text : {"null", "{}", "[1]", R"({"steps": "many"})", R"({"ranks": {"x": {}}})",
+                           R"({"recovery_seconds": {"detect": {"counts": [1]}}})"}) {
+    RunRecord record;
+    recall(record, nlohmann::json::parse(text));
+    EXPECT_EQ(record.counters.steps, 0u) << text;
+  }
+}
+
 TEST(RunRecord, TogglesAreRecordedWithTheirOrigin) {
   const auto& registry = spec::toggle_registry();
   ASSERT_GE(registry.size(), 2u);

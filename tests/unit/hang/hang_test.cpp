@@ -106,6 +106,29 @@ TEST(Hang, ARankThatStalledBeforeItsAttemptWasAdoptedIsFoundByTheCeiling) {
   EXPECT_EQ(verdict->rank, 1);
 }
 
+TEST(Hang, WhatWasLearnedOutlivesNsad) {
+  for (const bool stalled_before : {true, false}) {
+    SimulatedRanks ranks(3, 7);
+    HangDetector first(kPolicy, 3, ranks.now());
+    ASSERT_FALSE(watch(ranks, first, 30));
+    const Learned learned = nlohmann::json(first.limits().learned()).get<Learned>();
+    ASSERT_EQ(learned, first.limits().learned());
+    ASSERT_GT(learned.steps.count, 20u);
+    ranks.inject(Fault::kSpinning, 1, ranks.least_step() + 3, Phase::kForward);
+    while (stalled_before && !ranks.stuck())
+      ranks.advance(0.1);
+    HangDetector next(kPolicy, 3, ranks.now(), /*first_step_done=*/true, learned);
+    EXPECT_EQ(next.limits().limit(Phase::kForward, true),
+              first.limits().limit(Phase::kForward, true));
+    while (!ranks.stuck())
+      ASSERT_FALSE(watch(ranks, next, kPoll));
+    const auto verdict = watch(ranks, next, kPolicy.floor + 2);
+    ASSERT_TRUE(verdict) << "within the learned limit, far below the ceiling";
+    EXPECT_EQ(verdict->rank, 1);
+    EXPECT_EQ(verdict->kind, kSpinningKind);
+  }
+}
+
 TEST(Hang, NoVerdictInTenThousandStepsOfWork) {
   for (const unsigned seed : {1u, 2u, 3u, 4u}) {
     SimulatedRanks ranks(2 + static_cast<int>(seed), seed);

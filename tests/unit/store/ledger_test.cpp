@@ -15,6 +15,7 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   Batch batch;
   batch.runs = {run_row("abcde")};
   batch.progress = {progress_row("abcde", "running", true)};
+  batch.progress[0].memory = {{"steps", 12}};
   AttemptRow attempt;
   attempt.run = "abcde";
   attempt.view.attempt = 1;
@@ -39,6 +40,7 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   EXPECT_EQ((*stored)->row.environment.at("HF_HOME"), "/x");
   EXPECT_EQ((*stored)->row.spec.at("train").at("steps"), 10);
   EXPECT_EQ((*stored)->progress.summary.state, "running");
+  EXPECT_EQ((*stored)->progress.memory, (nlohmann::json{{"steps", 12}}));
   EXPECT_EQ(ledger->attempts("abcde")->at(0).first_step, 40u);
   EXPECT_EQ(*ledger->token("abcde", 1), "secret");
   EXPECT_EQ(ledger->toggles("abcde")->at(0).effective, "aten");
