@@ -35,7 +35,7 @@ public:
   EventLoop& operator=(const EventLoop&) = delete;
 
   void run(); // until stop()
-  // As run(), but at most this long; returns whether stop() was called. For tests.
+  // As run(), but at most this long; returns whether stop() was called.
   bool run_for(Duration limit);
   void stop();                               // any thread
   void post(std::function<void()> callback); // any thread; in order

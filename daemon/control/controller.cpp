@@ -136,6 +136,22 @@ Status Controller::start() {
   return {};
 }
 
+void Controller::finish_ended_runs(Duration limit) {
+  const auto all_closed = [this] {
+    return std::none_of(state_.runs.begin(), state_.runs.end(), [](const auto& entry) {
+      const state::Run& run = entry.second;
+      const bool dying = run.cancel_requested && run.attempt.phase == state::AttemptPhase::kKilling;
+      return has_ended(run.phase) || dying;
+    });
+  };
+  if (all_closed()) return;
+  const net::Timer look = loop_.every(std::chrono::milliseconds(5), [&] {
+    if (all_closed()) loop_.stop();
+  });
+  if (!loop_.run_for(limit))
+    log::warning("control", "a run that is over still has a shim; the next nsad lets it go");
+}
+
 void Controller::say_goodbye() {
   for (auto& [key, supervisor] : supervisors_)
     supervisor->say_goodbye();

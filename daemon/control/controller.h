@@ -45,6 +45,10 @@ public:
 
   // Rebuilds the state from the ledger and carries out what is pending: adopts live attempts first.
   Status start();
+  // The shims of runs that are over, or are being killed, are let go before nsad leaves: they would
+  // wait for the next one. Runs the loop; gives up after `limit`, or when it is asked to stop
+  // again.
+  void finish_ended_runs(Duration limit);
   void say_goodbye();
   metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }

@@ -20,6 +20,8 @@ namespace nsa::control {
 
 namespace {
 
+constexpr Duration kFinishLimit = std::chrono::seconds(2);
+
 // Held as long as the process lives; the kernel lets go of it however the process ends.
 Result<UniqueFd> lock_state_folder(const std::string& folder) {
   UniqueFd fd(
@@ -124,6 +126,7 @@ Status run_daemon(const DaemonOptions& options) {
   notify_service_manager("READY=1");
   loop.run();
   notify_service_manager("STOPPING=1");
+  controller.finish_ended_runs(kFinishLimit);
   controller.say_goodbye();
   return {};
 }

@@ -69,6 +69,8 @@ Result<StartedShim> start_shim(const wire::LaunchPlan& plan, UniqueFd store_sock
   spec.working_folder = folder.string();
   spec.descriptors = {{null.get(), 0}, {log.get(), 1}, {log.get(), 2}};
   if (store_socket) spec.descriptors.push_back({store_socket.get(), 3});
+  NSA_TRY_ASSIGN(const UniqueFd self, proc::open_pidfd(::getpid()));
+  spec.descriptors.push_back({self.get(), 4});
   spec.new_session = true;
   NSA_TRY_ASSIGN(proc::ChildProcess child, proc::launch(spec));
   NSA_TRY_ASSIGN(proc::ProcessIdentity identity, proc::identify(child.pid));

@@ -23,6 +23,11 @@ void DaemonRestart::absent(Duration grace) {
   schedule(grace);
 }
 
+void DaemonRestart::died() {
+  cancel();
+  absent(Duration::zero());
+}
+
 void DaemonRestart::present() {
   cancel();
   said_goodbye_ = false;

@@ -24,6 +24,7 @@ public:
   // nsad is not connected: start it if it stays away for `grace`, then with growing pauses.
   void absent(Duration grace);
   void present(); // nsad is connected
+  void died();    // the nsad that started us, before it was connected
   void goodbye(); // nsad ends on purpose: nothing is started before it has been here again
 
 private:

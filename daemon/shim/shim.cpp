@@ -83,7 +83,8 @@ Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop
           loop_, folder_path_ / kEvidenceFolder, [this] { return identities(); },
           [this](std::string body) { tell_text(MessageType::kEvidenceTaken, std::move(body)); }) {}
 
-Status Shim::run(UniqueFd store_socket) {
+Status Shim::run(UniqueFd store_socket, UniqueFd nsad) {
+  nsad_ = std::move(nsad);
   NSA_TRY(watch_signals());
   NSA_TRY(proc::become_subreaper());
   open_cgroup();
@@ -104,6 +105,7 @@ Status Shim::run(UniqueFd store_socket) {
   if (auto written = write_started(); !written)
     log::error("shim", "cannot write started.json", {{"why", written.error().what}});
   restart_.absent(kFirstConnection);
+  watch_nsad();
   finish_if_done();
   return loop_.run();
 }
@@ -119,6 +121,17 @@ Status Shim::watch_signals() {
   signals_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!signals_) return fail_errno("cannot watch for signals");
   return loop_.watch(signals_.get(), EPOLLIN, [this](uint32_t) { on_signals(); });
+}
+
+// One that dies before it has connected is missed at once, and not after kFirstConnection.
+void Shim::watch_nsad() {
+  if (!nsad_) return;
+  const auto on_end = [this](uint32_t) {
+    loop_.unwatch(nsad_.get());
+    nsad_.reset();
+    if (!link_.connected()) restart_.died();
+  };
+  if (!loop_.watch(nsad_.get(), EPOLLIN, on_end)) nsad_.reset();
 }
 
 void Shim::open_cgroup() {

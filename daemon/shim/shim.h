@@ -34,13 +34,15 @@ public:
   static Result<std::unique_ptr<Shim>> open(const std::string& attempt_folder,
                                             const ShimOptions& options);
 
-  // `store_socket` is handed to rank 0 and closed here, whatever happens.
-  Status run(UniqueFd store_socket);
+  // `store_socket` is handed to rank 0 and closed here, whatever happens. `nsad`: a pidfd of the
+  // one that started us, if it gave one.
+  Status run(UniqueFd store_socket, UniqueFd nsad);
 
 private:
   Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop, ShimOptions options);
 
   Status watch_signals();
+  void watch_nsad();
   void open_cgroup();
   Status start_ranks(UniqueFd store_socket);
   Status write_started();
@@ -63,7 +65,7 @@ private:
 
   const wire::LaunchPlan plan_;
   const std::filesystem::path folder_path_;
-  UniqueFd folder_, lock_, signals_;
+  UniqueFd folder_, lock_, signals_, nsad_;
   EventLoop loop_;
   ShimOptions options_;
   Outbox outbox_;

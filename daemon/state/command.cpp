@@ -1,5 +1,6 @@
 #include "daemon/state/command.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace nsa::state {
@@ -70,8 +71,11 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     return c;
   };
   // Between two attempts nobody but the last one's shim would start nsad again, were it killed now:
-  // it is let go when the next shim is there, or the run is over.
-  const bool between_attempts = run.phase == RunPhase::kRestarting && !has_shim(run.attempt.phase);
+  // it is let go when the next shim has been heard, or the run is over.
+  const bool heard = std::any_of(run.attempt.ranks.begin(), run.attempt.ranks.end(),
+                                 [](const RankState& r) { return r.started || r.exited; });
+  const bool between_attempts =
+      run.phase == RunPhase::kRestarting && !(has_shim(run.attempt.phase) && heard);
   if (!between_attempts)
     for (const AttemptNumber number : run.unreleased)
       add(CommandKind::kReleaseShim).attempt = number;

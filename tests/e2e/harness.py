@@ -244,9 +244,6 @@ class Node:
             for run in self.items("ls", timeout=10):
                 if run["state"] not in ("completed", "stopped", "failed", "cancelled"):
                     self.run("cancel", run["id"], check=False, timeout=10)
-            # A shim of an ended run is let go by its nsad a moment later; without one it keeps what it has
-            # to tell, and waits for the next.
-            wait_for("the shims' end", lambda: not self.shims(), 10)
         with contextlib.suppress(Exception):
             self.run("daemon", "stop", check=False, timeout=10)
         deadline = time.monotonic() + 10

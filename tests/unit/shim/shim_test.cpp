@@ -15,6 +15,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace nsa::shim::test {
@@ -451,6 +452,27 @@ TEST(Shim, StartsNsadAgainWhenItVanishes) {
   EXPECT_EQ(starts(attempt).size(), 1u);
   EXPECT_EQ(state_of(started), 'S') << "nsad was swept away with the ranks";
   ::kill(started, SIGKILL);
+}
+
+TEST(Shim, StartsNsadAgainThatDiedBeforeItHadConnected) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  restart_with(attempt, "exec sleep 1000");
+  const pid_t nsad = ::fork();
+  ASSERT_GE(nsad, 0);
+  if (nsad == 0) ::_exit(start_shim(attempt.plan, {}, attempt.options) ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(nsad, &status, 0), nsad);
+  ASSERT_EQ(status, 0);
+  // Long before the time that nsad has to connect, 10 s.
+  EXPECT_TRUE(eventually([&] { return !starts(attempt).empty(); }, 5s));
+  Daemon next(attempt);
+  ASSERT_TRUE(next.client().kill_ranks("test"));
+  ASSERT_TRUE(next.hear_until([](const Daemon& d) { return d.exited(0); }));
+  ASSERT_TRUE(next.client().release());
+  EXPECT_TRUE(next.hear_until([](const Daemon& d) { return d.closed(); }));
+  for (const std::string& pid : starts(attempt))
+    ::kill(std::stoi(pid), SIGKILL);
 }
 
 TEST(Shim, StartsNoSecondNsadWhileOneRuns) {
