@@ -106,6 +106,8 @@ Failure classify(const Attempt& attempt) {
 Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
   if (failure == FailureClass::kUserError)
     return {false, {}, "a mistake in the run is not retried"};
+  if (failure == FailureClass::kData)
+    return {false, {}, "data that are missing or damaged are not retried"};
   if (failure == FailureClass::kNonFinite) return {false, {}, "train.non_finite says stop"};
   const Policy& policy = run.policy;
   int of_class = 0, of_all = 0;
