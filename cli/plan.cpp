@@ -109,6 +109,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
   NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
   const spec::RunSpec& spec = parsed.spec;
+  NSA_TRY(check_environment(spec, context));
   const double rate = static_cast<double>(arguments.integer("rate", 0));
   const nlohmann::json estimate = estimate::estimate(spec, placement_of(spec), rate);
   const std::vector<Change> changed = changes(spec);
@@ -134,7 +135,6 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
     table.add({change.key, change.value, change.otherwise});
   context.io.out << table.print(context.io.width, context.io.unicode) << "\n";
   print(spec, estimate, context);
-  warn_of_stray_variables(context);
   for (const std::string& warning : spec::warnings(spec))
     context.io.err << "warning: " << warning << "\n";
   if (!has_data)

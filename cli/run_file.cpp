@@ -52,15 +52,23 @@ std::string picture_of(const std::vector<spec::Problem>& problems, const std::st
   return out;
 }
 
-void warn_of_stray_variables(Context& context) {
+Status check_environment(const spec::RunSpec& spec, Context& context) {
   std::map<std::string, std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const size_t equals = text.find('=');
     if (equals != std::string::npos) environment[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  for (const std::string& warning : spec::stray_variables(environment))
+  const spec::EnvironmentReport report = spec::check_environment(spec, environment);
+  for (const std::string& warning : report.warnings)
     context.io.err << "warning: " << warning << "\n";
+  if (report.problems.empty()) return {};
+  context.io.err << picture_of(report.problems, "");
+  std::vector<std::string> names;
+  for (const spec::Problem& problem : report.problems)
+    names.push_back(problem.key);
+  return fail(ErrorCode::kInvalidArgument,
+              "the environment sets " + join(names, ", ") + ", which nothing reads");
 }
 
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,

@@ -29,8 +29,7 @@ std::string picture_of(const std::vector<spec::Problem>& problems, const std::st
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,
                                       Context& context);
 
-// Says on `err` which NSA_* variables of this environment nothing reads: who set them expects an
-// effect.
-void warn_of_stray_variables(Context& context);
+// Says on `err` what is wrong with this environment; a variable that nobody knows is a mistake.
+Status check_environment(const spec::RunSpec& spec, Context& context);
 
 } // namespace nsa::cli

@@ -35,8 +35,8 @@ Result<wire::SubmitRequest> read_request(const Arguments& arguments, Context& co
 }
 
 // The variables of this environment that the run file passes on, and no others. Mistakes in the
-// file are nsad's to report, so that there is one judge.
-void add_environment(wire::SubmitRequest& request, Context& context) {
+// file are nsad's to report, so that there is one judge; those of the environment only we see.
+Status add_environment(wire::SubmitRequest& request, Context& context) {
   const spec::Parsed parsed =
       spec::parse_run_file(request.toml, request.file_name, request.overrides);
   for (const std::string& name : parsed.spec.run.pass_environment)
@@ -44,6 +44,7 @@ void add_environment(wire::SubmitRequest& request, Context& context) {
   if (parsed.spec.inject.kind != "none")
     context.io.err << "INJECT: this run will make a fault on purpose: " << parsed.spec.inject.kind
                    << "\n";
+  return check_environment(parsed.spec, context);
 }
 
 // `submit --dry-run` is `plan`.
@@ -56,8 +57,7 @@ Result<Exit> plan_instead(const Arguments& arguments, Context& context) {
 Result<Exit> run_submit(const Arguments& arguments, Context& context) {
   if (arguments.has("dry-run")) return plan_instead(arguments, context);
   NSA_TRY_ASSIGN(wire::SubmitRequest request, read_request(arguments, context));
-  add_environment(request, context);
-  warn_of_stray_variables(context);
+  NSA_TRY(add_environment(request, context));
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const auto answer = daemon.submit("/v1/runs", request);
   if (!answer) {

@@ -133,23 +133,37 @@ std::vector<std::string> warnings(const RunSpec& spec) {
   return out;
 }
 
-std::vector<std::string> stray_variables(const std::map<std::string, std::string>& environment) {
-  std::vector<std::string> names, out;
+EnvironmentReport check_environment(const RunSpec& spec,
+                                    const std::map<std::string, std::string>& environment) {
+  EnvironmentReport report;
+  std::vector<std::string> names;
+  for (const ProgramVariable& variable : program_variables())
+    names.emplace_back(variable.name);
   for (const PredecessorFlag& flag : predecessor_flags())
     names.emplace_back(flag.name);
   for (const auto& [name, value] : environment) {
+    // Library variables mean what they always did where they are passed on.
+    if (!name.starts_with("NSA_") || is_program_variable(name)) continue;
     if (const PredecessorFlag* flag = find_predecessor_flag(name)) {
-      // Library variables mean what they always did where they are passed on; only ours are gone.
-      if (!name.starts_with("NSA_")) continue;
-      out.push_back(name + " is set and has no effect here: " + std::string(flag->why) +
-                    (flag->ours.empty() ? "" : " (use " + std::string(flag->ours) + ")"));
-    } else if (name.starts_with("NSA_") && !is_program_variable(name)) {
-      const auto nearest = nearest_name(name, names);
-      out.push_back(name + " is set and nothing reads it" +
-                    (nearest ? " (did you mean " + *nearest + ", which is gone too?)" : ""));
+      report.warnings.push_back(
+          name + " is set and has no effect here: " + std::string(flag->why) +
+          (flag->ours.empty() ? "" : " (use " + std::string(flag->ours) + ")"));
+      continue;
     }
+    Problem problem;
+    problem.file = "environment";
+    problem.key = name;
+    problem.what = name + " is set, and no variable has this name";
+    const auto nearest = nearest_name(name, names);
+    problem.next = nearest ? "did you mean " + *nearest + "? Else unset it"
+                           : "unset it; docs/toggles.md lists what is read";
+    report.problems.push_back(std::move(problem));
   }
-  return out;
+  for (const std::string& name : spec.run.pass_environment)
+    if (environment.count(name) == 0)
+      report.warnings.push_back("run.pass_environment names " + name +
+                                ", which is not set here: the ranks will not have it");
+  return report;
 }
 
 void resolve_paths(RunSpec& spec, const std::string& run_file_folder) {

@@ -36,10 +36,16 @@ std::vector<Problem> validate(const RunSpec& spec);
 // What is allowed but rarely meant, one sentence each: shown at submission.
 std::vector<std::string> warnings(const RunSpec& spec);
 
-// NSA_* variables of an environment that nothing here reads: the predecessor's, with what became of
-// them, and unknown ones with the nearest name. One sentence each. Someone who sets them expects an
-// effect.
-std::vector<std::string> stray_variables(const std::map<std::string, std::string>& environment);
+// What is wrong with the environment that a run is submitted from. Someone who sets an NSA_*
+// variable expects an effect: one that nobody knows is a mistake, told with the nearest name; of
+// the predecessor's it is said what became of them. So is a name in run.pass_environment that is
+// not set.
+struct EnvironmentReport {
+  std::vector<Problem> problems;
+  std::vector<std::string> warnings; // one sentence each
+};
+EnvironmentReport check_environment(const RunSpec& spec,
+                                    const std::map<std::string, std::string>& environment);
 
 void resolve_paths(RunSpec& spec, const std::string& run_file_folder);
 

@@ -82,6 +82,9 @@ const std::vector<Toggle>& toggle_registry() {
 const std::vector<ProgramVariable>& program_variables() {
   static const std::vector<ProgramVariable> kVariables = {
     {"NSA_SOCKET", "nsactl, nsad", "path of nsad's socket, as --socket"},
+    {"NSA_TORCH_DIR", "make, tools/configure", "folder of the LibTorch to build with"},
+    {"NSA_OPS_CUDA_LIBRARY", "Python users of libnsa_ops.so", "path of libnsa_ops_cuda.so"},
+    {"NSA_UPDATE_DOCS", "the tests of generated pages", "writes the pages instead of comparing them"},
   };
   return kVariables;
 }

@@ -88,10 +88,28 @@ TEST_F(Commands, SubmitSendsTheFileAndItsFolder) {
 
 TEST_F(Commands, OnlyNamedVariablesLeaveTheShell) {
   ::setenv("PASSED_TO_RANKS", "yes", 1);
-  run({"submit", "-"},
-      "schema = 1\n[run]\npass_environment = [\"PASSED_TO_RANKS\", \"NSA_UNSET\"]\n");
+  const Outcome done =
+      run({"submit", "-"},
+          "schema = 1\n[run]\npass_environment = [\"PASSED_TO_RANKS\", \"NOT_SET_ANYWHERE\"]\n");
   EXPECT_EQ(daemon.service.submitted.at(0).environment,
             (std::map<std::string, std::string>{{"PASSED_TO_RANKS", "yes"}}));
+  EXPECT_NE(done.err.find("warning: run.pass_environment names NOT_SET_ANYWHERE"),
+            std::string::npos)
+      << done.err;
+}
+
+TEST_F(Commands, AnUnknownVariableIsRefusedBeforeAnythingStarts) {
+  ::setenv("NSA_SOKCET", "/x", 1);
+  for (const char* verb : {"submit", "plan"}) {
+    const Outcome done = run({verb, NSA_SOURCE_DIR "/configs/quickstart.toml"});
+    EXPECT_EQ(done.exit, 2) << verb;
+    EXPECT_NE(done.err.find("did you mean NSA_SOCKET?"), std::string::npos) << done.err;
+    EXPECT_NE(done.err.find("the environment sets NSA_SOKCET, which nothing reads"),
+              std::string::npos)
+        << done.err;
+  }
+  EXPECT_TRUE(daemon.service.submitted.empty());
+  ::unsetenv("NSA_SOKCET");
 }
 
 TEST_F(Commands, ARefusedFileShowsEveryMistake) {

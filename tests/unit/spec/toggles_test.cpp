@@ -78,15 +78,25 @@ TEST(Predecessor, EveryRowNamesAKeyOfOursOrSaysWhyNot) {
   EXPECT_GT(names.size(), 180u);
 }
 
-TEST(Predecessor, WhoStillSetsAVariableIsTold) {
-  const auto told = stray_variables({{"NSA_USE_SEL_MASK", "1"},
-                                     {"NSA_SOCKET", "/x"},
-                                     {"NSA_USE_SEL_MAKS", "1"},
-                                     {"PATH", "/bin"},
-                                     {"NCCL_BLOCKING_WAIT", "1"}});
-  EXPECT_THAT(told, ElementsAre(HasSubstr("NSA_USE_SEL_MAKS is set and nothing reads it (did you "
-                                          "mean NSA_USE_SEL_MASK"),
-                                HasSubstr("(use toggles.attention.kernels)")));
+TEST(Environment, AnUnknownVariableIsAMistakeAndAPredecessorsIsTold) {
+  RunSpec spec;
+  spec.run.pass_environment = {"HOME", "WANDB_KEY"};
+  const auto report = check_environment(spec, {{"NSA_USE_SEL_MASK", "1"},
+                                               {"NSA_SOCKET", "/x"},
+                                               {"NSA_USE_SEL_MAKS", "1"},
+                                               {"NSA_SOKCET", "1"},
+                                               {"NSA_THAT_IS_NEAR_TO_NOTHING_AT_ALL", "1"},
+                                               {"PATH", "/bin"},
+                                               {"HOME", "/"},
+                                               {"NCCL_BLOCKING_WAIT", "1"}});
+  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("(use toggles.attention.kernels)"),
+                                           HasSubstr("WANDB_KEY, which is not set here")));
+  ASSERT_EQ(report.problems.size(), 3u);
+  EXPECT_EQ(report.problems[0].key, "NSA_SOKCET");
+  EXPECT_EQ(report.problems[0].next, "did you mean NSA_SOCKET? Else unset it");
+  EXPECT_EQ(report.problems[1].next, "unset it; docs/toggles.md lists what is read");
+  EXPECT_EQ(report.problems[2].what, "NSA_USE_SEL_MAKS is set, and no variable has this name");
+  EXPECT_EQ(report.problems[2].next, "did you mean NSA_USE_SEL_MASK? Else unset it");
 }
 
 } // namespace
