@@ -1,5 +1,6 @@
 #include "nsa_model/model/attention_layer.h"
 
+#include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/segments.h"
 
 namespace nsa::model {
@@ -52,7 +53,10 @@ Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, 
   Heads heads = project(x, context);
   if (seen) *seen = heads;
   if (config_.attention == Attention::kDense) return dense(heads, context);
-  if (heads.k[0]) {
+  // The fused kernels average keys and values themselves.
+  const bool pooled_inside = config_.fused_layers && config_.kernels == Kernels::kFused &&
+                             config_.nsa.compression == Compression::kAverage;
+  if (heads.k[0] && !pooled_inside) {
     heads.k[0] = compress(*heads.k[0], true, context);
     heads.v[0] = compress(*heads.v[0], false, context);
   }
@@ -79,31 +83,28 @@ Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) c
     weights.push_back(w_k_[b]);
   for (const int b : values)
     weights.push_back(w_v_[b]);
-  const int64_t groups = config_.kv_groups, heads = config_.heads;
-  std::vector<int64_t> widths{heads + groups * int64_t(rotated.size())};
-  widths.insert(widths.end(), unrotated.size() + values.size(), groups);
-  const std::vector<Tensor> parts = at::linear(x, at::cat(weights))
-                                        .unflatten(-1, {-1, config_.head_dimension})
-                                        .split_with_sizes(widths, 2);
-
+  const ops::HeadCut cut{config_.heads, config_.kv_groups, config_.head_dimension,
+                         int64_t(rotated.size()), gate_sees_mean()};
+  const ops::HeadSets parts = ops::split_heads(at::linear(x, at::cat(weights)), context.cos,
+                                               context.sin, cut, config_.fused_layers);
   Heads out;
-  std::vector<int64_t> rotated_widths{heads};
-  rotated_widths.insert(rotated_widths.end(), rotated.size(), groups);
-  const std::vector<Tensor> turned =
-      ops::rope(parts[0], context.cos, context.sin).split_with_sizes(rotated_widths, 2);
-  out.q = turned[0];
-  for (size_t i = 0; i < rotated.size(); ++i)
-    out.k[rotated[i]] = turned[1 + i];
-  size_t next = 1;
-  for (const int b : unrotated)
-    out.k[b] = parts[next++];
+  out.q = parts.q;
+  size_t next = 0;
+  for (const std::vector<int>& keys : {rotated, unrotated})
+    for (const int b : keys)
+      out.k[b] = parts.sets[next++];
   for (const int b : values)
-    out.v[b] = parts[next++];
-  if (!dense) out.gates = gates(x, parts[0].narrow(2, 0, heads));
+    out.v[b] = parts.sets[next++];
+  if (!dense) out.gates = gates(x, parts.mean);
   return out;
 }
 
-Tensor AttentionLayer::gates(const Tensor& x, const Tensor& q_unrotated) const {
+bool AttentionLayer::gate_sees_mean() const {
+  return config_.attention == Attention::kNsa && config_.nsa.gate == Gate::kGroupSoftmax &&
+         branch_count(config_.nsa) > 1;
+}
+
+Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
   const NsaConfig& nsa = config_.nsa;
   const auto type = ops::compute_type(x.scalar_type());
   const int64_t branches = branch_count(nsa), groups = config_.kv_groups;
@@ -115,9 +116,6 @@ Tensor AttentionLayer::gates(const Tensor& x, const Tensor& q_unrotated) const {
   } else if (branches == 1) {
     weight = at::ones({x.size(0), x.size(1), groups, 1}, x.options().dtype(type));
   } else {
-    const Tensor mean = q_unrotated.unflatten(2, {groups, config_.heads / groups})
-                            .mean({3}, false, type)
-                            .to(x.scalar_type());
     const Tensor hidden = at::silu(at::linear(mean, gate_fc1_));
     weight = at::softmax(at::linear(hidden, gate_fc2_).to(type).div(nsa.gate_temperature), -1);
   }

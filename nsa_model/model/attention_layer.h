@@ -53,7 +53,9 @@ public:
 
 private:
   at::Tensor dense(const Heads& heads, const SequenceContext& context) const;
-  at::Tensor gates(const at::Tensor& x, const at::Tensor& q_unrotated) const;
+  // mean [B, S, G, D]: of each group's queries before they are rotated; the group gate looks at it.
+  at::Tensor gates(const at::Tensor& x, const at::Tensor& mean) const;
+  bool gate_sees_mean() const;
 
   const ModelConfig& config_;
   at::Tensor w_q_, w_out_;

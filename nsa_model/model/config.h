@@ -52,6 +52,9 @@ struct ModelConfig {
 
   // How it is computed; these change no parameter.
   Kernels kernels = Kernels::kAten;
+  // What lies around attention as single operations (nsa_model/ops/layer.h), which are single
+  // kernels for BF16 on CUDA; false: as ATen operations, to compare with.
+  bool fused_layers = false;
   bool activation_recompute = false; // keep each block's input only, compute it again in backward
   bool check_dtypes = false;         // every module boundary checks dtype and device
   bool gate_statistics = false;      // accumulate the mean gate of each branch and layer

@@ -1,5 +1,7 @@
 #include "nsa_model/model/cross_entropy.h"
 
+#include "nsa_model/ops/layer.h"
+
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace nsa::model {
@@ -13,35 +15,43 @@ using torch::autograd::variable_list;
 // Elements of one chunk's logits: a few MB stay in a CPU's cache, a GPU wants long products.
 constexpr int64_t kLogitsCpu = int64_t(1) << 19;
 constexpr int64_t kLogitsGpu = int64_t(1) << 27;
+// Without FP32 copies the same memory holds three times the tokens, so that a third of the partial
+// weight gradients is summed.
+constexpr int64_t kLogitsFused = int64_t(1) << 29;
+constexpr int64_t kTokensFused = 8192;
+
+int64_t tokens_a_chunk(const Tensor& hidden, const Tensor& weight, bool fused) {
+  const int64_t vocabulary = weight.size(0);
+  if (hidden.is_cuda() && fused && hidden.scalar_type() == at::kBFloat16)
+    return std::clamp<int64_t>(kLogitsFused / vocabulary, 64, kTokensFused);
+  return std::clamp<int64_t>((hidden.is_cpu() ? kLogitsCpu : kLogitsGpu) / vocabulary, 64, 16384);
+}
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
-                        const Tensor& targets, bool with_gradient) {
+                        const Tensor& targets, bool with_gradient, bool fused) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const int64_t tokens = hidden.size(0);
     const Tensor counted = targets.ge(0).to(type);
     const Tensor share = counted / counted.sum().clamp_min(1); // of each token in the mean
-    const Tensor labels = targets.clamp_min(0).unsqueeze(1);
+    const Tensor labels = targets.clamp_min(0);
     Tensor loss = at::zeros({}, hidden.options().dtype(type));
     Tensor grad_hidden, grad_weight;
     if (with_gradient) {
       grad_hidden = at::empty_like(hidden);
       grad_weight = at::zeros(weight.sizes(), weight.options().dtype(type));
     }
-    const int64_t room = hidden.is_cpu() ? kLogitsCpu : kLogitsGpu;
-    const int64_t step = std::clamp<int64_t>(room / weight.size(0), 64, 16384);
+    const int64_t step = tokens_a_chunk(hidden, weight, fused);
     for (int64_t begin = 0; begin < tokens; begin += step) {
       const int64_t count = std::min(step, tokens - begin);
-      const Tensor h = hidden.narrow(0, begin, count), label = labels.narrow(0, begin, count);
-      const Tensor part = share.narrow(0, begin, count).unsqueeze(1);
-      Tensor log_p = at::log_softmax(at::linear(h, weight), 1, type);
-      loss.sub_(log_p.gather(1, label).mul_(part).sum());
+      const Tensor h = hidden.narrow(0, begin, count);
+      const Tensor logits = at::linear(h, weight);
+      loss.add_(ops::cross_entropy_(logits, labels.narrow(0, begin, count),
+                                    share.narrow(0, begin, count), with_gradient, fused)
+                    .sum());
       if (!with_gradient) continue;
-      const Tensor p = log_p.exp_();
-      p.scatter_add_(1, label, at::full_like(part, -1));
-      Tensor grad = at::empty(p.sizes(), hidden.options()); // (p - one_hot) * share
-      at::mul_out(grad, p, part);                           // rounds as it writes
+      const Tensor& grad = logits; // by now
       at::Tensor target = grad_hidden.narrow(0, begin, count);
       at::mm_out(target, grad, weight);
       if (type == weight.scalar_type()) {
@@ -59,13 +69,14 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const variable_list saved = context->get_saved_variables();
     TORCH_CHECK(saved.size() == 2, "linear_cross_entropy: gradients were not computed");
     const auto scaled = [&](const Tensor& x) { return x * grads[0].to(x.scalar_type()); };
-    return {scaled(saved[0]), scaled(saved[1]), Tensor(), Tensor()};
+    return {scaled(saved[0]), scaled(saved[1]), Tensor(), Tensor(), Tensor()};
   }
 };
 
 } // namespace
 
-Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
+Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                            bool fused) {
   TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
                   hidden.scalar_type() == weight.scalar_type(),
               "linear_cross_entropy: hidden ", hidden.sizes(), " ", hidden.scalar_type(),
@@ -75,7 +86,7 @@ Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Te
               "linear_cross_entropy: targets must be int64 [", hidden.size(0), "]");
   const bool with_gradient =
       c10::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
-  return LinearCrossEntropy::apply(hidden, weight, targets, with_gradient);
+  return LinearCrossEntropy::apply(hidden, weight, targets, with_gradient, fused);
 }
 
 } // namespace nsa::model

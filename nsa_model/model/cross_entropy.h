@@ -12,7 +12,8 @@ namespace nsa::model {
 // hidden [N, dim] and weight [V, dim] share a dtype; targets [N] int64. The softmax and all sums
 // run in FP32; the product is rounded to the inputs' dtype, as matrix products are. The gradient of
 // the weight is summed over chunks in FP32 before it is rounded. No counted target: 0.
+// `fused`: as ops::cross_entropy_ takes it.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
-                                const at::Tensor& targets);
+                                const at::Tensor& targets, bool fused = false);
 
 } // namespace nsa::model

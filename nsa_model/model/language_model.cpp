@@ -55,10 +55,16 @@ void LanguageModel::Impl::check(const Heads& heads) const {
 }
 
 Tensor LanguageModel::Impl::norm(const Tensor& x, const Tensor& gain) const {
-  check(x, "input of a norm");
+  return add_norm({x, std::nullopt}, gain).normed;
+}
+
+ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor& gain) const {
+  check(stream.x, "input of a norm");
+  if (stream.addend) check(*stream.addend, "addend of a norm");
   check(gain, "a norm gain"); // a mixed pair would leave the fused kernel in silence
-  const Tensor out = at::rms_norm(x, {config.dimension}, gain, config.norm_epsilon); // FP32 inside
-  check(out, "output of a norm");
+  const ops::NormedSum out =
+      ops::add_rms_norm(stream.x, stream.addend, gain, config.norm_epsilon, config.fused_layers);
+  check(out.normed, "output of a norm");
   return out;
 }
 
@@ -121,17 +127,19 @@ void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates
   if (layer == 0) ++gate_passes;
 }
 
-Tensor LanguageModel::Impl::run_block(int64_t layer, const Tensor& x,
-                                      const SequenceContext& context, bool replay) {
+LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const Stream& in,
+                                                           const SequenceContext& context,
+                                                           bool replay) {
   const Block& block = blocks[layer];
+  const auto [x, normed] = add_norm(in, block.attention_norm);
   Heads seen;
-  const Tensor attended = block.attention.forward(norm(x, block.attention_norm), context, &seen);
+  const Tensor attended = block.attention.forward(normed, context, &seen);
   check(seen);
   check(attended, "output of an attention layer");
   if (config.gate_statistics && !replay && seen.gates.defined())
     add_gate_statistics(layer, seen.gates);
-  const Tensor middle = x + attended;
-  return middle + mlp(block, norm(middle, block.mlp_norm));
+  const auto [middle, normed_middle] = add_norm({x, attended}, block.mlp_norm);
+  return {middle, mlp(block, normed_middle)};
 }
 
 Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
@@ -142,19 +150,20 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
               tokens.sizes());
   const SequenceContext shared = context(tokens.size(1), document_start, position_offset);
   check(shared.cos, "a RoPE table", true);
-  Tensor x = at::embedding(embedding, tokens);
+  Stream stream{at::embedding(embedding, tokens), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
-      x = recompute(
+      stream.x = recompute(
           [this, layer, shared](const Tensor& in, bool replay) {
-            return run_block(layer, in, shared, replay);
+            const Stream out = run_block(layer, {in, std::nullopt}, shared, replay);
+            return out.x + *out.addend;
           },
-          x);
+          stream.x);
     } else {
-      x = run_block(layer, x, shared, false);
+      stream = run_block(layer, stream, shared, false);
     }
   }
-  return norm(x, final_norm);
+  return add_norm(stream, final_norm).normed;
 }
 
 LanguageModel::LanguageModel(const ModelConfig& config, at::Device device,
@@ -185,8 +194,8 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
   TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
               " must be like tokens ", tokens.sizes());
   const Tensor hidden = impl_->hidden(tokens, document_start, 0);
-  const Tensor loss =
-      linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding, targets.flatten());
+  const Tensor loss = linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding,
+                                           targets.flatten(), impl_->config.fused_layers);
   impl_->check(loss, "the loss", true);
   return loss;
 }

@@ -6,6 +6,7 @@
 #include "nsa_model/model/decode.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/model/parameters.h"
+#include "nsa_model/ops/layer.h"
 
 #include <unordered_map>
 
@@ -21,9 +22,15 @@ struct LanguageModel::Impl {
 
   // x [B, S, dimension] in compute dtype throughout.
   at::Tensor norm(const at::Tensor& x, const at::Tensor& gain) const;
+  // The residual stream between blocks: what the last one added is still to be summed, so that the
+  // sum and the next norm are one pass.
+  struct Stream {
+    at::Tensor x;
+    std::optional<at::Tensor> addend;
+  };
+  ops::NormedSum add_norm(const Stream& stream, const at::Tensor& gain) const;
   at::Tensor mlp(const Block& block, const at::Tensor& x) const;
-  at::Tensor run_block(int64_t layer, const at::Tensor& x, const SequenceContext& context,
-                       bool replay);
+  Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context, bool replay);
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
                     int64_t position_offset);
 

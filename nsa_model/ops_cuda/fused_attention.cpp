@@ -28,6 +28,8 @@ enum Saved : std::size_t {
   kLse = kOut + 3,
   kIndices = kLse + 3,
   kLists,
+  kPooledKeys,
+  kPooledValues,
   kSavedCount
 };
 
@@ -54,6 +56,8 @@ public:
     }
     saved[kIndices] = result.indices;
     saved[kLists] = result.lists;
+    saved[kPooledKeys] = result.pooled_k;
+    saved[kPooledValues] = result.pooled_v;
     context->save_for_backward(saved);
     context->saved_data["indices_given"] = inputs.indices.has_value();
     context->saved_data["scale"] = settings.scale;
@@ -74,6 +78,8 @@ public:
     }
     forward.indices = saved[kIndices];
     forward.lists = saved[kLists];
+    forward.pooled_k = saved[kPooledKeys];
+    forward.pooled_v = saved[kPooledValues];
     if (context->saved_data["indices_given"].toBool()) inputs.indices = saved[kIndices];
     Settings settings; // the sizes were checked by the forward: only the default ones are served
     settings.scale = context->saved_data["scale"].toDouble();

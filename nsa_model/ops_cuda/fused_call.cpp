@@ -46,7 +46,13 @@ void check_tensor(const char* name, const Tensor& tensor, at::IntArrayRef sizes,
   TORCH_CHECK(tensor.is_contiguous(), "fused attention: ", name, " is not contiguous");
 }
 
-kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& settings) {
+// A sequence always has fewer compressed tokens than tokens.
+bool pools(const AttentionInputs& in) {
+  return in.k[0].has_value() && in.k[0]->dim() == 4 && in.k[0]->size(1) == in.q.size(1);
+}
+
+kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& settings,
+                                   const FusedForward& forward) {
   const Tensor& q = in.q;
   TORCH_CHECK(q.dim() == 4, "fused attention: q is ", q.sizes(),
               ", expected [batch, sequence, heads, dim]");
@@ -80,10 +86,18 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
   for (int branch = 0; branch < 3; ++branch) {
     out.k[branch] = out.v[branch] = nullptr;
     if (!in.k[branch].has_value()) continue;
+    const bool pooled = branch == 0 && pools(in);
     const int64_t keys =
-        branch == 0 ? kernels::compressed_count(static_cast<int>(sequence)) : sequence;
+        branch == 0 && !pooled ? kernels::compressed_count(static_cast<int>(sequence)) : sequence;
     check_tensor(kNames[branch][0], *in.k[branch], {batch, keys, groups, dim}, at::kBFloat16, q);
     check_tensor(kNames[branch][1], *in.v[branch], {batch, keys, groups, dim}, at::kBFloat16, q);
+    if (pooled) {
+      out.pool_k = bf16(*in.k[0]);
+      out.pool_v = bf16(*in.v[0]);
+      out.k[0] = bf16(forward.pooled_k);
+      out.v[0] = bf16(forward.pooled_v);
+      continue;
+    }
     // A short sequence has no compressed token, but its branch is on: any address says so.
     out.k[branch] = keys > 0 ? bf16(*in.k[branch]) : bf16(q);
     out.v[branch] = keys > 0 ? bf16(*in.v[branch]) : bf16(q);
@@ -117,9 +131,16 @@ void check_launch(cudaError_t error, const char* what) {
 
 FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settings) {
   const c10::DeviceGuard guard(inputs.q.device());
-  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
   const Tensor& q = inputs.q;
   FusedForward result;
+  if (pools(inputs)) { // one row at least: a branch without an address counts as switched off
+    const Tensor& k = *inputs.k[0];
+    const int64_t count = kernels::compressed_count(static_cast<int>(q.size(1)));
+    result.pooled_k =
+        at::empty({k.size(0), std::max<int64_t>(count, 1), k.size(2), k.size(3)}, k.options());
+    result.pooled_v = at::empty_like(result.pooled_k);
+  }
+  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings, result);
   result.out = at::empty_like(q);
   for (std::size_t branch = 0; branch < 3; ++branch) {
     if (kernel.k[branch] == nullptr) continue;
@@ -145,7 +166,7 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
 FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& settings,
                              const FusedForward& forward, const Tensor& grad_out) {
   const c10::DeviceGuard guard(inputs.q.device());
-  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
+  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings, forward);
   check_tensor("the output's gradient", grad_out, inputs.q.sizes(), at::kBFloat16, inputs.q);
   FusedBackward result;
   result.q = at::empty_like(inputs.q);

@@ -19,9 +19,12 @@ struct FusedForward {
   // What the backward needs besides the inputs. Undefined where a branch is off.
   std::array<at::Tensor, 3> branch_out, branch_lse;
   at::Tensor indices, lists;
+  at::Tensor pooled_k, pooled_v; // where the compressed keys and values came un-pooled
 };
 
-// Inputs are contiguous BF16 on one CUDA device, gates contiguous FP32 [B, S, H, 3].
+// Inputs are contiguous BF16 on one CUDA device, gates contiguous FP32 [B, S, H, 3]. Compressed
+// keys and values of as many tokens as the sequence has are pooled here (phi = mean), and their
+// gradients are those of the tokens.
 FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settings);
 
 struct FusedBackward {

@@ -1,11 +1,11 @@
 // Checks the attention kernels against float64 on the device, and times them.
 //
-//   nsa-kernel-check check             all correctness cases; exit code 1 when one fails
-//   nsa-kernel-check long S            one long sequence against float64 (minutes of oracle at
-//   128K) nsa-kernel-check repeat S N        N runs that must give the same bits nsa-kernel-check
-//   bench S [S ...]   median times over 32,768 tokens (65,536 at 64K), forward and backward
-//   nsa-kernel-check once S            one forward and backward, for profilers and
-//   compute-sanitizer
+//   nsa-kernel-check check           all correctness cases; exit code 1 when one fails
+//   nsa-kernel-check layers          of the kernels around attention alone, and their times
+//   nsa-kernel-check long S          one long sequence against float64 (minutes of oracle at 128K)
+//   nsa-kernel-check repeat S N      N runs that must give the same bits
+//   nsa-kernel-check bench S [S ...] median times over 32,768 tokens (65,536 at 64K)
+//   nsa-kernel-check once S [tokens] one forward and backward, for profilers and compute-sanitizer
 
 #include <algorithm>
 #include <cmath>
@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "nsa_model/kernels/check/attention_case.h"
+#include "nsa_model/kernels/check/layer_case.h"
 #include "nsa_model/kernels/check/measure.h"
 #include "nsa_model/kernels/check/reference_case.h"
+#include "nsa_model/kernels/check/timing.h"
 #include "nsa_model/kernels/oracle/oracle.h"
 
 namespace nsa::kernels::check {
@@ -350,6 +352,7 @@ int check_all() {
     if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
     run_case("branch off", options);
   }
+  failures += check_layer_kernels();
   std::printf(failures == 0 ? "ALL GOOD\n" : "%d FAILURES\n", failures);
   return failures == 0 ? 0 : 1;
 }
@@ -374,32 +377,6 @@ int repeat(int sequence, int times) {
   }
   std::printf("%d runs of S %d gave the same bits\n", times, sequence);
   return 0;
-}
-
-struct Timing {
-  double median;
-  double low;
-  double high;
-};
-template <typename Run> Timing time_of(Run run, int repeats) {
-  cudaEvent_t start;
-  cudaEvent_t stop;
-  cuda_check(cudaEventCreate(&start), "event");
-  cuda_check(cudaEventCreate(&stop), "event");
-  std::vector<double> times;
-  for (int i = 0; i < repeats + 3; ++i) {
-    cuda_check(cudaEventRecord(start), "record");
-    run();
-    cuda_check(cudaEventRecord(stop), "record");
-    cuda_check(cudaEventSynchronize(stop), "wait");
-    float milliseconds = 0.0f;
-    cuda_check(cudaEventElapsedTime(&milliseconds, start, stop), "elapsed");
-    if (i >= 3) times.push_back(static_cast<double>(milliseconds));
-  }
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
 }
 
 int bench(const std::vector<int>& sequences) {
@@ -444,6 +421,11 @@ int run(int argc, char** argv) {
   for (int i = 2; i < argc; ++i)
     sequences.push_back(std::atoi(argv[i]));
   if (mode == "check") return check_all();
+  if (mode == "layers") {
+    const int failed = check_layer_kernels();
+    time_layer_kernels(32768);
+    return failed == 0 ? 0 : 1;
+  }
   if (mode == "long" && sequences.size() == 1) {
     CaseOptions options;
     options.shape = {1, sequences[0], 2};
@@ -463,9 +445,8 @@ int run(int argc, char** argv) {
     cuda_check(cudaDeviceSynchronize(), "once");
     return 0;
   }
-  std::fprintf(
-      stderr,
-      "usage: nsa-kernel-check check | long S | repeat S N | bench S [S ...] | once S [tokens]\n");
+  std::fprintf(stderr, "usage: nsa-kernel-check check | layers | long S | repeat S N | "
+                       "bench S [S ...] | once S [tokens]\n");
   return 2;
 }
 

@@ -1,9 +1,13 @@
 #pragma once
 // Eight neighbouring bf16 (16 bytes) as FP32 values: what a thread of a memory-bound kernel owns.
+// Compiles for the host as well, so that what a thread does can be tested without a GPU.
 
 #include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 
 namespace nsa::kernels {
 
@@ -13,18 +17,26 @@ struct Eight {
   float values[kVector];
 };
 
-// sum += factor * source[0..7]; `source` is 16-byte aligned.
-__device__ __forceinline__ void accumulate(Eight& sum, const __nv_bfloat16* source, float factor) {
-  const uint4 packed = *reinterpret_cast<const uint4*>(source);
+// Eight bf16 as they lie in memory: half the registers for values that are needed later.
+__host__ __device__ __forceinline__ uint4 load_packed(const __nv_bfloat16* source) {
+  return *reinterpret_cast<const uint4*>(source);
+}
+// sum += factor * the eight.
+__host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& packed, float factor) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    sum.values[2 * i] = fmaf(factor, __uint_as_float(words[i] << 16), sum.values[2 * i]);
+    sum.values[2 * i] = fmaf(factor, __builtin_bit_cast(float, words[i] << 16), sum.values[2 * i]);
     sum.values[2 * i + 1] =
-        fmaf(factor, __uint_as_float(words[i] & 0xFFFF0000u), sum.values[2 * i + 1]);
+        fmaf(factor, __builtin_bit_cast(float, words[i] & 0xFFFF0000u), sum.values[2 * i + 1]);
   }
 }
-__device__ __forceinline__ void accumulate(Eight& sum, const float* source, float factor) {
+// sum += factor * source[0..7]; `source` is 16-byte aligned.
+__host__ __device__ __forceinline__ void accumulate(Eight& sum, const __nv_bfloat16* source,
+                                                    float factor) {
+  accumulate(sum, load_packed(source), factor);
+}
+__host__ __device__ __forceinline__ void accumulate(Eight& sum, const float* source, float factor) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float4 four = *reinterpret_cast<const float4*>(source + 4 * i);
@@ -34,12 +46,12 @@ __device__ __forceinline__ void accumulate(Eight& sum, const float* source, floa
     sum.values[4 * i + 3] = fmaf(factor, four.w, sum.values[4 * i + 3]);
   }
 }
-__device__ __forceinline__ void store(__nv_bfloat16* target, const Eight& eight) {
+__host__ __device__ __forceinline__ void store(__nv_bfloat16* target, const Eight& eight) {
   uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(eight.values[2 * i], eight.values[2 * i + 1]);
-    words[i] = *reinterpret_cast<const uint32_t*>(&pair);
+    memcpy(&words[i], &pair, sizeof(uint32_t));
   }
   *reinterpret_cast<uint4*>(target) = {words[0], words[1], words[2], words[3]};
 }

@@ -138,6 +138,28 @@ TEST(Gradients, LandInViewsOfAFlatBuffer) {
   EXPECT_NEAR(model.loss(tokens, targets).item<double>(), std::log(double(kVocabulary)), 1e-6);
 }
 
+TEST(FusedLayers, GiveTheSameLossAndGradients) {
+  for (auto [name, config] : small_configs())
+    for (const bool recomputed : {false, true}) {
+      at::manual_seed(31);
+      config.activation_recompute = recomputed;
+      const Tensor tokens = random_tokens(2, kSequence), targets = random_tokens(2, kSequence);
+      std::vector<std::vector<Tensor>> found;
+      for (const bool fused : {false, true}) {
+        config.fused_layers = fused;
+        LanguageModel model(config, at::kCPU, at::kFloat, 5);
+        sharpen(model, 3);
+        const Tensor loss = model.loss(tokens, targets);
+        loss.backward();
+        found.push_back({loss.detach()});
+        for (const NamedParameter& p : model.named_parameters())
+          found.back().push_back(p.tensor.grad());
+      }
+      for (size_t i = 0; i < found[0].size(); ++i)
+        EXPECT_TRUE(at::allclose(found[1][i], found[0][i], 1e-4, 2e-5)) << name << " tensor " << i;
+    }
+}
+
 TEST(CrossEntropy, ChunksLikeTheWhole) {
   at::manual_seed(5);
   const Tensor hidden = at::randn({700, 12}, at::kDouble).set_requires_grad(true);

@@ -1,0 +1,123 @@
+#include "nsa_model/kernels/cross_entropy/cross_entropy.h"
+
+#include <cfloat>
+#include <cmath>
+
+#include "nsa_model/kernels/common/vector.cuh"
+
+// A CTA owns a row. First pass: running maximum and sum a thread, joined in a fixed order. Second
+// pass: the row again, from L2 (two hundred rows of 100 KB are in flight at a time), and its
+// gradient over it.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+constexpr int kInFlight = 4; // loads of 16 bytes a thread has under way
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+__device__ __forceinline__ float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// sum of 2^(x log2 e - peak); the peak starts finite, so that no difference is inf - inf.
+struct Running {
+  float peak = -FLT_MAX;
+  float sum = 0.0f;
+};
+__device__ __forceinline__ Running join(const Running& a, const Running& b) {
+  const float peak = fmaxf(a.peak, b.peak);
+  return {peak, a.sum * fast_exp2(a.peak - peak) + b.sum * fast_exp2(b.peak - peak)};
+}
+__device__ __forceinline__ void add(Running& running, const Eight& eight) {
+  float peak = eight.values[0];
+#pragma unroll
+  for (int i = 1; i < kVector; ++i)
+    peak = fmaxf(peak, eight.values[i]);
+  peak = fmaxf(peak * kLog2E, running.peak);
+  float sum = running.sum * fast_exp2(running.peak - peak);
+#pragma unroll
+  for (float value : eight.values)
+    sum += fast_exp2(fmaf(value, kLog2E, -peak));
+  running = {peak, sum};
+}
+
+// The whole row's, in every thread.
+__device__ __forceinline__ Running join_block(Running mine) {
+  __shared__ Running of_warp[kWarps];
+  for (int step = 16; step > 0; step /= 2)
+    mine =
+        join(mine, {__shfl_xor_sync(~0u, mine.peak, step), __shfl_xor_sync(~0u, mine.sum, step)});
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+  __syncthreads();
+  Running all = of_warp[0];
+  for (int warp = 1; warp < kWarps; ++warp)
+    all = join(all, of_warp[warp]);
+  return all;
+}
+
+// Calls use(vector index, its eight values) for this thread's vectors of the row, loads first.
+template <typename Use>
+__device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int vectors, Use use) {
+  for (int first = static_cast<int>(threadIdx.x); first < vectors; first += kInFlight * kThreads) {
+    Eight loaded[kInFlight] = {};
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int vector = first + i * kThreads;
+      if (vector < vectors) accumulate(loaded[i], row + vector * kVector, 1.0f);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int vector = first + i * kThreads;
+      if (vector < vectors) use(vector, loaded[i]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyParams params) {
+  const int64_t row = blockIdx.x;
+  __nv_bfloat16* const logits = params.logits + row * params.columns;
+  const int vectors = params.columns / kVector;
+  const int64_t label = params.labels[row];
+  const bool known = label >= 0 && label < params.columns;
+  const float share = params.share[row];
+  // Read before the barrier in join_block, behind which the row is written.
+  const float at_label = known ? __bfloat162float(logits[label]) : NAN;
+
+  Running mine;
+  for_each_vector(logits, vectors, [&](int, const Eight& eight) { add(mine, eight); });
+  const Running all = join_block(mine);
+  if (threadIdx.x == 0) params.loss[row] = share * (kLn2 * (all.peak + log2f(all.sum)) - at_label);
+  if (!params.gradient) return;
+
+  const float scale = share / all.sum;
+  const int label_vector = known ? static_cast<int>(label / kVector) : -1;
+  const int label_place = static_cast<int>(label % kVector);
+  for_each_vector(logits, vectors, [&](int vector, const Eight& eight) {
+    Eight gradient;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      gradient.values[i] = scale * fast_exp2(fmaf(eight.values[i], kLog2E, -all.peak));
+    if (vector == label_vector) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i)
+        if (i == label_place) gradient.values[i] -= share;
+    }
+    store(logits + vector * kVector, gradient);
+  });
+}
+
+} // namespace
+
+cudaError_t launch_cross_entropy(const CrossEntropyParams& params, cudaStream_t stream) {
+  if (params.rows == 0) return cudaSuccess;
+  if (params.columns <= 0 || params.columns % kVector != 0) return cudaErrorInvalidValue;
+  cross_entropy_kernel<<<static_cast<unsigned>(params.rows), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,43 @@
+#include "nsa_model/kernels/head_split/head_split.cuh"
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    head_split_kernel(const __grid_constant__ HeadSplitParams params) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (thread < head_split_threads(params.layout)) split_chunk(params, thread);
+}
+__global__ void __launch_bounds__(kThreads)
+    head_split_backward_kernel(const __grid_constant__ HeadSplitBackwardParams params) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (thread < head_split_threads(params.layout)) join_chunk(params, thread);
+}
+
+bool serves(const HeadLayout& layout) {
+  return layout.groups > 0 && layout.heads % layout.groups == 0 && layout.head_dim % 16 == 0 &&
+         layout.sets <= kMaxHeadSets && layout.rotated <= layout.sets;
+}
+unsigned blocks_for(const HeadLayout& layout) {
+  return static_cast<unsigned>((head_split_threads(layout) + kThreads - 1) / kThreads);
+}
+
+} // namespace
+
+cudaError_t launch_head_split(const HeadSplitParams& params, cudaStream_t stream) {
+  if (!serves(params.layout)) return cudaErrorInvalidValue;
+  if (params.layout.tokens == 0) return cudaSuccess;
+  head_split_kernel<<<blocks_for(params.layout), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_head_split_backward(const HeadSplitBackwardParams& params, cudaStream_t stream) {
+  if (!serves(params.layout)) return cudaErrorInvalidValue;
+  if (params.layout.tokens == 0) return cudaSuccess;
+  head_split_backward_kernel<<<blocks_for(params.layout), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,210 @@
+#include "nsa_model/kernels/rms_norm/rms_norm.h"
+
+#include "nsa_model/kernels/common/vector.cuh"
+
+// A warp owns a row and keeps it in registers: lane l holds the vectors l, l + 32, ... of it.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+// CTAs of the backward, each with a partial sum of the gain's gradient: two for each of an H200's
+// 132 multiprocessors. A constant, so that the order of the sums is the same on every GPU.
+constexpr int kParts = 264;
+constexpr int kSumRows = 32; // second stage: partials that are summed side by side
+
+__device__ __forceinline__ float warp_sum(float value) {
+  for (int step = 16; step > 0; step /= 2)
+    value += __shfl_xor_sync(~0u, value, step);
+  return value;
+}
+
+__device__ __forceinline__ int vector_of(int i) {
+  return (i * 32 + static_cast<int>(threadIdx.x % 32)) * kVector;
+}
+
+template <int kPerLane>
+__device__ __forceinline__ void load(Eight (&into)[kPerLane], const __nv_bfloat16* row) {
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    into[i] = {};
+    accumulate(into[i], row + vector_of(i), 1.0f);
+  }
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(kThreads) add_rms_norm_kernel(AddRmsNormParams params) {
+  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
+  if (row >= params.rows) return;
+  const int64_t offset = static_cast<int64_t>(row) * params.columns;
+  Eight x[kPerLane];
+  load(x, params.x + offset);
+  if (params.addend != nullptr) {
+    Eight addend[kPerLane];
+    load(addend, params.addend + offset);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) // rounded, since the next reader sees the rounded sum
+        x[i].values[j] =
+            __bfloat162float(__float2bfloat16_rn(x[i].values[j] + addend[i].values[j]));
+      store(params.sum + offset + vector_of(i), x[i]);
+    }
+  }
+  float squares = 0.0f;
+#pragma unroll
+  for (const Eight& eight : x) {
+#pragma unroll
+    for (float value : eight.values)
+      squares = fmaf(value, value, squares);
+  }
+  squares = warp_sum(squares);
+  const float inverse = rsqrtf(squares / static_cast<float>(params.columns) + params.epsilon);
+  if (threadIdx.x % 32 == 0) params.inverse[row] = inverse;
+  Eight gain[kPerLane];
+  load(gain, params.gain);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+      x[i].values[j] *= inverse * gain[i].values[j];
+    store(params.normed + offset + vector_of(i), x[i]);
+  }
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(kThreads, 2)
+    add_rms_norm_backward_kernel(AddRmsNormBackwardParams params) {
+  extern __shared__ float gain_sum[]; // [columns]
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  Eight d_gain[kPerLane] = {};
+  for (int row = static_cast<int>(blockIdx.x) * kWarps + warp; row < params.rows;
+       row += kParts * kWarps) {
+    const int64_t offset = static_cast<int64_t>(row) * params.columns;
+    Eight x[kPerLane], d_normed[kPerLane];
+    uint4 d_sum[kPerLane], gain[kPerLane];
+    load(x, params.sum + offset);
+    load(d_normed, params.d_normed + offset);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      d_sum[i] = {};
+      if (params.d_sum != nullptr) d_sum[i] = load_packed(params.d_sum + offset + vector_of(i));
+      gain[i] = load_packed(params.gain + vector_of(i));
+    }
+    const float inverse = params.inverse[row];
+    float along = 0.0f; // what of the gradient points along the normalised row
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      Eight g = {};
+      accumulate(g, gain[i], 1.0f);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        x[i].values[j] *= inverse;
+        d_gain[i].values[j] = fmaf(d_normed[i].values[j], x[i].values[j], d_gain[i].values[j]);
+        d_normed[i].values[j] *= g.values[j];
+        along = fmaf(d_normed[i].values[j], x[i].values[j], along);
+      }
+    }
+    along = warp_sum(along) / static_cast<float>(params.columns);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      Eight d_x = {};
+      accumulate(d_x, d_sum[i], 1.0f);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        const float across = fmaf(-along, x[i].values[j], d_normed[i].values[j]);
+        d_x.values[j] = fmaf(inverse, across, d_x.values[j]);
+      }
+      store(params.d_x + offset + vector_of(i), d_x);
+    }
+  }
+  for (int turn = 0; turn < kWarps; ++turn) { // in the order of warps
+    if (warp == turn) {
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          float& sum = gain_sum[vector_of(i) + j];
+          sum = turn == 0 ? d_gain[i].values[j] : sum + d_gain[i].values[j];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  for (int column = static_cast<int>(threadIdx.x); column < params.columns; column += kThreads)
+    params.partial[static_cast<int64_t>(blockIdx.x) * params.columns + column] = gain_sum[column];
+}
+
+__global__ void __launch_bounds__(32 * kSumRows)
+    sum_gain_kernel(AddRmsNormBackwardParams params, int parts) {
+  __shared__ float of_row[kSumRows][32];
+  const int column = static_cast<int>(blockIdx.x) * 32 + static_cast<int>(threadIdx.x);
+  float sum = 0.0f;
+  for (int part = static_cast<int>(threadIdx.y); part < parts; part += kSumRows)
+    sum += params.partial[static_cast<int64_t>(part) * params.columns + column];
+  of_row[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0) return;
+  for (int i = 1; i < kSumRows; ++i)
+    sum += of_row[i][threadIdx.x];
+  params.d_gain[column] = __float2bfloat16_rn(sum);
+}
+
+int parts_of(int rows) {
+  const int needed = (rows + kWarps - 1) / kWarps;
+  return needed < kParts ? needed : kParts;
+}
+
+template <int kPerLane> void start(const AddRmsNormParams& params, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((params.rows + kWarps - 1) / kWarps);
+  add_rms_norm_kernel<kPerLane><<<blocks, kThreads, 0, stream>>>(params);
+}
+template <int kPerLane> void start(const AddRmsNormBackwardParams& params, cudaStream_t stream) {
+  const std::size_t shared = static_cast<std::size_t>(params.columns) * sizeof(float);
+  const auto blocks = static_cast<unsigned>(parts_of(params.rows));
+  add_rms_norm_backward_kernel<kPerLane><<<blocks, kThreads, shared, stream>>>(params);
+}
+
+template <typename Params> cudaError_t start_for_width(const Params& params, cudaStream_t stream) {
+  if (!rms_norm_serves(params.columns)) return cudaErrorInvalidValue;
+  switch (params.columns / 256) {
+  case 1:
+    start<1>(params, stream);
+    break;
+  case 2:
+    start<2>(params, stream);
+    break;
+  case 3:
+    start<3>(params, stream);
+    break;
+  default:
+    start<4>(params, stream);
+    break;
+  }
+  return cudaGetLastError();
+}
+
+} // namespace
+
+std::size_t rms_norm_partials(int columns) {
+  return static_cast<std::size_t>(kParts) * columns;
+}
+
+cudaError_t launch_add_rms_norm(const AddRmsNormParams& params, cudaStream_t stream) {
+  if (params.rows == 0) return cudaSuccess;
+  return start_for_width(params, stream);
+}
+
+cudaError_t launch_add_rms_norm_backward(const AddRmsNormBackwardParams& params,
+                                         cudaStream_t stream) {
+  if (params.rows == 0)
+    return cudaMemsetAsync(params.d_gain, 0, params.columns * sizeof(__nv_bfloat16), stream);
+  if (const cudaError_t error = start_for_width(params, stream); error != cudaSuccess) return error;
+  const dim3 threads(32, kSumRows);
+  sum_gain_kernel<<<static_cast<unsigned>(params.columns / 32), threads, 0, stream>>>(
+      params, parts_of(params.rows));
+  return cudaGetLastError();
+}
+
+} // namespace nsa::kernels

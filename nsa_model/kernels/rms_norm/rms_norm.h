@@ -1,0 +1,47 @@
+#pragma once
+// The residual stream's sum and its RMSNorm in one pass, forward and backward. FP32 inside; the
+// gain's gradient is summed in two stages of fixed order, so that it is deterministic.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace nsa::kernels {
+
+// Widths that are served: what a warp holds in registers.
+constexpr bool rms_norm_serves(long long columns) {
+  return columns > 0 && columns % 256 == 0 && columns <= 1024;
+}
+
+// normed = gain * sum / sqrt(mean(sum^2) + epsilon), of sum = x + addend rounded to bf16.
+struct AddRmsNormParams {
+  int rows = 0;
+  int columns = 0;
+  float epsilon = 0.0f;
+  const __nv_bfloat16* x;      // [rows, columns]
+  const __nv_bfloat16* addend; // as x; nullptr: sum is x
+  const __nv_bfloat16* gain;   // [columns]
+  __nv_bfloat16* sum;          // as x; not written (and may be nullptr) without an addend
+  __nv_bfloat16* normed;       // as x
+  float* inverse;              // [rows], 1 / sqrt(mean(sum^2) + epsilon)
+};
+cudaError_t launch_add_rms_norm(const AddRmsNormParams& params, cudaStream_t stream);
+
+struct AddRmsNormBackwardParams {
+  int rows = 0;
+  int columns = 0;
+  const __nv_bfloat16* d_normed; // [rows, columns]
+  const __nv_bfloat16* d_sum;    // as d_normed: what else flows into the sum; nullptr: nothing
+  const __nv_bfloat16* sum;      // as d_normed
+  const float* inverse;          // [rows]
+  const __nv_bfloat16* gain;     // [columns]
+  __nv_bfloat16* d_x;            // as d_normed; the addend's gradient is the same
+  float* partial;                // rms_norm_partials(columns)
+  __nv_bfloat16* d_gain;         // [columns]
+};
+std::size_t rms_norm_partials(int columns); // floats
+cudaError_t launch_add_rms_norm_backward(const AddRmsNormBackwardParams& params,
+                                         cudaStream_t stream);
+
+} // namespace nsa::kernels

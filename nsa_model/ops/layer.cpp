@@ -1,0 +1,233 @@
+#include "nsa_model/ops/layer.h"
+
+#include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/branch_pass.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace nsa::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The operator of that name as the dispatcher has it for the arguments' device.
+template <class Signature> auto registered(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, const OptionalTensor& addend,
+                                                const Tensor& gain, double epsilon) {
+  static const auto op = registered<std::tuple<Tensor, Tensor, Tensor>(
+      const Tensor&, const OptionalTensor&, const Tensor&, double)>("nsa::add_rms_norm");
+  return op.call(x, addend, gain, epsilon);
+}
+
+std::tuple<Tensor, Tensor> norm_backward(const Tensor& d_normed, const OptionalTensor& d_sum,
+                                         const Tensor& sum, const Tensor& inverse,
+                                         const Tensor& gain) {
+  static const auto op = registered<std::tuple<Tensor, Tensor>(
+      const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&, const Tensor&)>(
+      "nsa::add_rms_norm_backward");
+  return op.call(d_normed, d_sum, sum, inverse, gain);
+}
+
+// Outputs: normed, and the sum where there is an addend.
+struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
+  static variable_list forward(AutogradContext* context, const Tensor& x,
+                               const OptionalTensor& addend, const Tensor& gain, double epsilon) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto [sum, normed, inverse] = norm_forward(x, addend, gain, epsilon);
+    context->save_for_backward({addend ? sum : x, inverse, gain});
+    context->set_materialize_grads(false);
+    if (!addend) return {normed};
+    return {normed, sum};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const bool has_addend = grads.size() == 2;
+    OptionalTensor d_sum;
+    if (has_addend && grads[1].defined()) d_sum = grads[1].contiguous();
+    // Where nobody looks at the normed rows, only the sum passes gradient on.
+    const Tensor d_normed = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[0]);
+    const auto [d_x, d_gain] = norm_backward(d_normed, d_sum, saved[0], saved[1], saved[2]);
+    return {d_x, has_addend ? d_x : Tensor(), d_gain, Tensor()};
+  }
+};
+
+struct SplitHeads : torch::autograd::Function<SplitHeads> {
+  static variable_list forward(AutogradContext* context, const Tensor& joined, const Tensor& cos,
+                               const Tensor& sin, const HeadCut& cut) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    static const auto op =
+        registered<std::vector<Tensor>(const Tensor&, const Tensor&, const Tensor&, int64_t,
+                                       int64_t, int64_t, int64_t, bool)>("nsa::split_heads");
+    context->save_for_backward({cos, sin});
+    context->saved_data["rotated"] = cut.rotated;
+    context->saved_data["mean"] = cut.mean;
+    return op.call(joined, cos, sin, cut.heads, cut.groups, cut.head_dimension, cut.rotated,
+                   cut.mean);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    static const auto op =
+        registered<Tensor(at::TensorList, const Tensor&, const Tensor&, int64_t, bool)>(
+            "nsa::split_heads_backward");
+    const variable_list saved = context->get_saved_variables();
+    variable_list whole;
+    for (const Tensor& grad : grads)
+      whole.push_back(grad.contiguous());
+    return {op.call(whole, saved[0], saved[1], context->saved_data["rotated"].toInt(),
+                    context->saved_data["mean"].toBool()),
+            Tensor(), Tensor(), Tensor()};
+  }
+};
+
+} // namespace
+
+NormedSum add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tensor& gain,
+                       double epsilon, bool fused) {
+  TORCH_CHECK(x.dim() > 0 && gain.dim() == 1 && x.size(-1) == gain.size(0) &&
+                  x.scalar_type() == gain.scalar_type(),
+              "nsa: add_rms_norm takes x [..., C] and gain [C] of one dtype, got ", x.sizes(), " ",
+              x.scalar_type(), " and ", gain.sizes(), " ", gain.scalar_type());
+  TORCH_CHECK(!addend || (addend->sizes() == x.sizes() && addend->scalar_type() == x.scalar_type()),
+              "nsa: add_rms_norm: the addend is not like x");
+  if (!fused) {
+    const Tensor sum = addend ? x + *addend : x;
+    return {sum, at::rms_norm(sum, gain.sizes(), gain, epsilon)};
+  }
+  const variable_list out = AddRmsNorm::apply(x, addend, gain, epsilon);
+  return {addend ? out[1] : x, out[0]};
+}
+
+HeadSets split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin, const HeadCut& cut,
+                     bool fused) {
+  const int64_t d = cut.head_dimension;
+  TORCH_CHECK(joined.dim() == 3 && d > 0 && joined.size(2) % d == 0 &&
+                  (joined.size(2) / d - cut.heads) % cut.groups == 0 &&
+                  joined.size(2) / d >= cut.heads + cut.rotated * cut.groups,
+              "nsa: split_heads: ", joined.sizes(), " is not ", cut.heads, " heads and sets of ",
+              cut.groups, " of ", d);
+  HeadSets out;
+  variable_list parts = fused ? SplitHeads::apply(joined, cos, sin, cut)
+                              : composed::split_heads(joined, cos, sin, cut.heads, cut.groups, d,
+                                                      cut.rotated, cut.mean);
+  out.q = parts.front();
+  if (cut.mean) {
+    out.mean = parts.back();
+    parts.pop_back();
+  }
+  out.sets.assign(parts.begin() + 1, parts.end());
+  return out;
+}
+
+Tensor cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& share,
+                      bool gradient, bool fused) {
+  static const auto op =
+      registered<Tensor(Tensor, const Tensor&, const Tensor&, bool)>("nsa::cross_entropy_");
+  return fused ? op.call(logits, labels, share, gradient)
+               : composed::cross_entropy_(logits, labels, share, gradient);
+}
+
+namespace composed {
+
+std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalTensor& addend,
+                                                const Tensor& gain, double epsilon) {
+  const auto type = compute_type(x.scalar_type());
+  const Tensor sum = addend ? x + *addend : x;
+  const Tensor wide = sum.to(type);
+  const Tensor inverse = wide.square().mean(-1, /*keepdim=*/true).add_(epsilon).rsqrt_();
+  const Tensor normed = (wide * inverse).mul_(gain.to(type)).to(x.scalar_type());
+  return {addend ? sum : at::empty({0}, x.options()), normed, inverse.flatten()};
+}
+
+std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
+                                                 const OptionalTensor& d_sum, const Tensor& sum,
+                                                 const Tensor& inverse, const Tensor& gain) {
+  const auto type = compute_type(sum.scalar_type());
+  const Tensor scale = inverse.view(sum.sizes().slice(0, sum.dim() - 1)).unsqueeze(-1);
+  const Tensor unit = sum.to(type) * scale, up = d_normed.to(type);
+  const Tensor d_gain = (up * unit).flatten(0, -2).sum(0).to(gain.scalar_type());
+  const Tensor gained = up * gain.to(type);
+  const Tensor along = (gained * unit).mean(-1, /*keepdim=*/true);
+  Tensor d_x = (gained - unit * along).mul_(scale);
+  if (d_sum) d_x.add_(d_sum->to(type));
+  return {d_x.to(sum.scalar_type()), d_gain};
+}
+
+std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin,
+                                int64_t heads, int64_t groups, int64_t head_dimension,
+                                int64_t rotated, bool mean) {
+  const Tensor all = joined.unflatten(-1, {-1, head_dimension});
+  const int64_t turned = heads + rotated * groups, left = all.size(2) - turned;
+  const std::vector<Tensor> halves = all.split_with_sizes({turned, left}, 2);
+  std::vector<int64_t> widths(size_t(rotated + 1), groups);
+  widths[0] = heads;
+  std::vector<Tensor> parts = rope(halves[0], cos, sin).split_with_sizes(widths, 2);
+  for (const Tensor& set :
+       halves[1].split_with_sizes(std::vector<int64_t>(size_t(left / groups), groups), 2))
+    parts.push_back(set);
+  if (mean)
+    parts.push_back(all.narrow(2, 0, heads)
+                        .unflatten(2, {groups, heads / groups})
+                        .mean({3}, false, compute_type(joined.scalar_type()))
+                        .to(joined.scalar_type()));
+  return parts;
+}
+
+Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tensor& sin,
+                            int64_t rotated, bool mean) {
+  const size_t sets = grads.size() - 1 - (mean ? 1 : 0);
+  const at::TensorList turned = grads.slice(0, size_t(rotated) + 1);
+  std::vector<Tensor> parts{rope(at::cat(turned, 2), cos, sin.neg())};
+  for (size_t i = size_t(rotated) + 1; i <= sets; ++i)
+    parts.push_back(grads[i]);
+  Tensor joined = at::cat(parts, 2);
+  if (mean) {
+    const int64_t heads = grads[0].size(2), groups = grads.back().size(2);
+    joined.narrow(2, 0, heads)
+        .unflatten(2, {groups, heads / groups})
+        .add_(grads.back().unsqueeze(3), double(groups) / double(heads));
+  }
+  return joined.flatten(2);
+}
+
+Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
+  const Tensor label = labels.unsqueeze(1), part = share.unsqueeze(1);
+  Tensor log_p = at::log_softmax(logits, 1, share.scalar_type());
+  const Tensor loss = log_p.gather(1, label).mul_(part).neg_().squeeze(1);
+  if (!gradient) return loss;
+  const Tensor p = log_p.exp_();
+  p.scatter_add_(1, label, at::full_like(part, -1));
+  at::mul_out(logits, p, part); // rounds as it writes
+  return loss;
+}
+
+} // namespace composed
+
+TORCH_LIBRARY_FRAGMENT(nsa, library) {
+  const auto key = c10::DispatchKey::CompositeExplicitAutograd;
+  library.def("add_rms_norm(Tensor x, Tensor? addend, Tensor gain, float epsilon) "
+              "-> (Tensor sum, Tensor normed, Tensor inverse)",
+              torch::dispatch(key, &composed::add_rms_norm));
+  library.def("add_rms_norm_backward(Tensor d_normed, Tensor? d_sum, Tensor sum, Tensor inverse, "
+              "Tensor gain) -> (Tensor d_x, Tensor d_gain)",
+              torch::dispatch(key, &composed::add_rms_norm_backward));
+  library.def("split_heads(Tensor joined, Tensor cos, Tensor sin, int heads, int groups, "
+              "int head_dimension, int rotated, bool mean) -> Tensor[]",
+              torch::dispatch(key, &composed::split_heads));
+  library.def("split_heads_backward(Tensor[] grads, Tensor cos, Tensor sin, int rotated, "
+              "bool mean) -> Tensor",
+              torch::dispatch(key, &composed::split_heads_backward));
+  library.def("cross_entropy_(Tensor(a!) logits, Tensor labels, Tensor share, bool gradient) "
+              "-> Tensor",
+              torch::dispatch(key, &composed::cross_entropy_));
+}
+
+} // namespace nsa::ops

@@ -1,0 +1,204 @@
+// What lies around attention on a GPU: the fused operations and the whole model with them, judged
+// in higher precision beside the composition of ATen operations in BF16.
+#include "nsa_model/model/language_model.h"
+#include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/layer.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace nsa {
+namespace {
+
+using at::Tensor;
+
+class Layers : public testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return;
+    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return;
+    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
+    if (library == nullptr) library = NSA_OPS_CUDA;
+    loaded_ = ::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr;
+    if (!loaded_) FAIL() << ::dlerror();
+  }
+  void SetUp() override {
+    if (!loaded_) GTEST_SKIP() << "no GPU, or LibTorch without its CUDA part";
+    at::manual_seed(11);
+  }
+  static inline bool loaded_ = false;
+};
+
+at::TensorOptions bf16() {
+  return at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+}
+Tensor random(at::IntArrayRef sizes) {
+  return at::randn(sizes, bf16());
+}
+
+double relative(const Tensor& value, const Tensor& reference) {
+  const double norm = reference.norm().item<double>();
+  const double error = (value.to(at::kDouble) - reference).norm().item<double>();
+  return norm > 0 ? error / norm : error;
+}
+
+// run(type, fused) gives outputs and gradients; fused may be 1.5 times as wrong as the composition.
+template <class Run> void expect_as_good(Run run) {
+  const std::vector<Tensor> exact = run(at::kDouble, false), plain = run(at::kBFloat16, false);
+  const std::vector<Tensor> fused = run(at::kBFloat16, true);
+  ASSERT_EQ(fused.size(), exact.size());
+  for (size_t i = 0; i < fused.size(); ++i) {
+    const double error = relative(fused[i], exact[i]);
+    EXPECT_LE(error, 1.5 * relative(plain[i], exact[i]) + 1e-6) << "tensor " << i;
+  }
+}
+
+std::vector<Tensor> leaves_of(const std::vector<Tensor>& values, at::ScalarType type) {
+  std::vector<Tensor> leaves;
+  for (const Tensor& value : values)
+    leaves.push_back(value.to(type).detach().clone().set_requires_grad(true));
+  return leaves;
+}
+std::vector<Tensor> with_gradients(std::vector<Tensor> outputs, const std::vector<Tensor>& leaves) {
+  std::vector<Tensor> ups;
+  for (size_t i = 0; i < outputs.size(); ++i) // the same in every precision
+    ups.push_back((at::arange(outputs[i].numel(), outputs[i].options().dtype(at::kDouble)) *
+                   (0.7 + double(i)))
+                      .sin()
+                      .view(outputs[i].sizes())
+                      .to(at::kBFloat16)
+                      .to(outputs[i].scalar_type()));
+  for (const Tensor& g : torch::autograd::grad(outputs, leaves, ups))
+    outputs.push_back(g);
+  for (Tensor& t : outputs)
+    t = t.detach();
+  return outputs;
+}
+
+TEST_F(Layers, AddRmsNormIsAsGoodAsTheComposition) {
+  const std::vector<Tensor> values{random({3, 1111, 768}), random({3, 1111, 768}),
+                                   at::rand({768}, bf16()) + 0.5};
+  expect_as_good([&](at::ScalarType type, bool fused) {
+    const auto leaves = leaves_of(values, type);
+    const ops::NormedSum out = ops::add_rms_norm(leaves[0], leaves[1], leaves[2], 1e-6, fused);
+    return with_gradients({out.sum, out.normed}, leaves);
+  });
+  expect_as_good([&](at::ScalarType type, bool fused) {
+    const auto leaves = leaves_of({values[0], values[2]}, type);
+    const auto out = ops::add_rms_norm(leaves[0], std::nullopt, leaves[1], 1e-6, fused);
+    return with_gradients({out.normed}, leaves);
+  });
+}
+
+TEST_F(Layers, SplitHeadsIsAsGoodAsTheComposition) {
+  const Tensor joined = random({2, 777, 24 * 64});
+  const Tensor angle = at::rand({777, 32}, bf16().dtype(at::kFloat)) * 6.28;
+  for (const bool mean : {true, false})
+    expect_as_good([&](at::ScalarType type, bool fused) {
+      const auto leaves = leaves_of({joined}, type);
+      const auto table = type == at::kDouble ? at::kDouble : at::kFloat;
+      const ops::HeadSets out =
+          ops::split_heads(leaves[0], angle.cos().to(table), angle.sin().to(table),
+                           {12, 2, 64, mean ? 3 : 2, mean}, fused);
+      std::vector<Tensor> outputs{out.q};
+      outputs.insert(outputs.end(), out.sets.begin(), out.sets.end());
+      if (mean) outputs.push_back(out.mean);
+      return with_gradients(outputs, leaves);
+    });
+}
+
+TEST_F(Layers, CrossEntropyIsAsGoodAsTheComposition) {
+  const Tensor logits = random({500, 50304}) * 3;
+  const Tensor labels = at::randint(50304, {500}, bf16().dtype(at::kLong));
+  const Tensor share = at::rand({500}, bf16().dtype(at::kFloat)) / 500;
+  expect_as_good([&](at::ScalarType type, bool fused) {
+    const Tensor work = logits.to(type).clone();
+    const Tensor weights = share.to(type == at::kDouble ? at::kDouble : at::kFloat);
+    const Tensor loss = ops::cross_entropy_(work, labels, weights, true, fused);
+    return std::vector<Tensor>{loss, work};
+  });
+}
+
+TEST_F(Layers, AttentionPoolsWhatComesUnpooled) {
+  constexpr int64_t kSequence = 1500;
+  std::vector<Tensor> values{random({2, kSequence, 12, 64})};
+  for (int i = 0; i < 6; ++i)
+    values.push_back(random({2, kSequence, 2, 64}));
+  const Tensor gates = at::rand({2, kSequence, 12, 3}, bf16().dtype(at::kFloat));
+  for (const int64_t length : {kSequence, int64_t{20}}) {
+    const auto run = [&](bool inside) {
+      std::vector<Tensor> cut;
+      for (const Tensor& value : values)
+        cut.push_back(value.narrow(1, 0, length));
+      const auto leaves = leaves_of(cut, at::kBFloat16);
+      ops::AttentionInputs in{leaves[0],
+                              {leaves[1], leaves[2], leaves[3]},
+                              {leaves[4], leaves[5], leaves[6]},
+                              gates.narrow(1, 0, length).contiguous(),
+                              std::nullopt,
+                              std::nullopt};
+      if (!inside) {
+        in.k[0] = ops::pool(leaves[1], {}, std::nullopt);
+        in.v[0] = ops::pool(leaves[4], {}, std::nullopt);
+      }
+      return with_gradients({ops::attention(in, {}, "fused")}, leaves);
+    };
+    const auto inside = run(true), before = run(false);
+    for (size_t i = 0; i < inside.size(); ++i) {
+      ASSERT_TRUE(inside[i].isfinite().all().item<bool>()) << "tensor " << i;
+      EXPECT_LE(relative(inside[i], before[i].to(at::kDouble)), 0.02) << "tensor " << i;
+    }
+  }
+}
+
+// Loss and gradients of a model of two layers at the M7C's width.
+std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, bool fused) {
+  model::ModelConfig config;
+  config.attention = attention;
+  config.layers = 2;
+  config.vocabulary = 2048;
+  const bool bf16_run = type == at::kBFloat16;
+  if (attention == model::Attention::kNsa && bf16_run) config.kernels = model::Kernels::kFused;
+  config.fused_layers = fused;
+  model::LanguageModel model(config, at::Device(at::kCUDA, 0), type, 7);
+  if (!bf16_run) // the same weights in every precision
+    for (const model::NamedParameter& p : model.named_parameters())
+      p.tensor.detach().copy_(p.tensor.detach().to(at::kBFloat16));
+  const Tensor tokens = at::arange(2 * 1536, bf16().dtype(at::kLong)).mul_(7919).remainder_(2048);
+  const Tensor batch = tokens.view({2, 1536}), targets = batch.roll({-1}, {1}).contiguous();
+  const Tensor loss = model.loss(batch, targets);
+  loss.backward();
+  std::vector<Tensor> all{loss.detach()};
+  for (const model::NamedParameter& p : model.named_parameters())
+    all.push_back(p.tensor.grad());
+  return all;
+}
+
+TEST_F(Layers, WholeModelIsAsGoodAsWithComposedLayers) {
+  for (const auto attention : {model::Attention::kNsa, model::Attention::kDense}) {
+    const auto exact = model_run(attention, at::kFloat, false);
+    const auto plain = model_run(attention, at::kBFloat16, false);
+    const auto fused = model_run(attention, at::kBFloat16, true);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const Tensor wanted = exact[i].to(at::kDouble);
+      const double limit = 1.5 * relative(plain[i], wanted) + (i == 0 ? 1e-4 : 2e-3);
+      EXPECT_LE(relative(fused[i], wanted), limit)
+          << "attention " << int(attention) << " tensor " << i;
+    }
+  }
+}
+
+TEST_F(Layers, RepeatBitByBit) {
+  const auto first = model_run(model::Attention::kNsa, at::kBFloat16, true);
+  for (int again = 0; again < 3; ++again) {
+    const auto next = model_run(model::Attention::kNsa, at::kBFloat16, true);
+    for (size_t i = 2; i < first.size(); ++i) // 1 is the embedding's, which ATen sums by atomics
+      EXPECT_TRUE(at::equal(first[i], next[i])) << "tensor " << i;
+  }
+}
+
+} // namespace
+} // namespace nsa
