@@ -1,5 +1,9 @@
 #include "worker/train/model_loss.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <deque>
+
 namespace nsa::train {
 
 namespace {
@@ -30,16 +34,43 @@ at::Tensor document_start_tensor(const data::Batch& batch, int64_t separator) {
   return starts;
 }
 
+// Copies batches to the device without waiting for it, and keeps their memory from being filled
+// again before the device has read it.
+class BatchCopies {
+public:
+  explicit BatchCopies(at::Device device) : device_(device) {}
+
+  std::pair<at::Tensor, at::Tensor> copy(const std::shared_ptr<const data::Batch>& batch) {
+    const auto on_device = [&](std::span<const int64_t> values) {
+      return tensor_over(values, batch->rows, batch->sequence_length, batch)
+          .to(device_, /*non_blocking=*/true);
+    };
+    std::pair<at::Tensor, at::Tensor> copies{on_device(batch->inputs), on_device(batch->targets)};
+    if (device_.is_cpu()) return copies; // these look at the batch itself, and hold it
+    while (!under_way_.empty() && under_way_.front().done.query())
+      under_way_.pop_front();
+    c10::Event done(device_.type());
+    done.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    under_way_.push_back({std::move(done), batch});
+    return copies;
+  }
+
+private:
+  struct UnderWay {
+    c10::Event done;
+    std::shared_ptr<const data::Batch> batch;
+  };
+  at::Device device_;
+  std::deque<UnderWay> under_way_;
+};
+
 } // namespace
 
 BatchLoss make_loss(model::LanguageModel& model, at::Device device,
                     std::optional<int64_t> separator) {
-  return [&model, device, separator](const std::shared_ptr<const data::Batch>& batch) {
-    const bool wait = false; // loader buffers are pinned where that makes a copy asynchronous
-    const at::Tensor tokens =
-        tensor_over(batch->inputs, batch->rows, batch->sequence_length, batch).to(device, wait);
-    const at::Tensor targets =
-        tensor_over(batch->targets, batch->rows, batch->sequence_length, batch).to(device, wait);
+  const auto copies = std::make_shared<BatchCopies>(device);
+  return [&model, copies, separator](const std::shared_ptr<const data::Batch>& batch) {
+    const auto [tokens, targets] = copies->copy(batch);
     std::optional<at::Tensor> starts;
     if (separator) starts = document_start_tensor(*batch, *separator);
     return model.loss(tokens, targets, starts);
