@@ -38,6 +38,8 @@ public:
   // Empty when BF16 is fast here, else why it is not.
   virtual std::string why_bf16_is_slow() const = 0;
   virtual DeviceMemory memory() const = 0;
+  // Gives cached memory back and lets the peak begin anew: for measurements.
+  virtual void reset_peak_memory() {}
 
   virtual void synchronize() = 0;
   // How many steps may be enqueued before the results of the oldest are waited for: 1 where the

@@ -91,6 +91,11 @@ public:
             static_cast<uint64_t>(stats.allocated_bytes[kAll].peak)};
   }
 
+  void reset_peak_memory() override {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    c10::cuda::CUDACachingAllocator::resetPeakStats(device_.index());
+  }
+
   void synchronize() override { c10::cuda::device_synchronize(); }
   int steps_in_flight() const override { return 2; }
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
