@@ -80,8 +80,10 @@ struct RankStep {
   uint64_t step = 0;
   uint64_t tokens = 0; // of all ranks, whole run
   double loss = 0, gradient_norm = 0, learning_rate = 0;
-  double step_seconds = 0, tokens_per_second = 0, data_wait_seconds = 0;
+  double step_seconds = 0, tokens_per_second = 0; // means since the record before
+  double data_wait_seconds = 0;                   // since the record before, and so:
   std::map<std::string, double> phase_seconds;
+  uint64_t clipped_steps = 0;          // updates whose gradient was clipped
   std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
   uint64_t resident_bytes = 0;         // of the process
   uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device; 0 on a CPU
@@ -126,8 +128,8 @@ struct RankInjected {
 struct RankNonFinite {
   Rank rank = 0;
   uint64_t step = 0;
-  std::string action; // "skip", "roll-back", "stop"
-  std::string what;   // "loss" or "gradient"
+  std::string action; // "skip", "roll-back", "stop"; "report" of a held-out loss
+  std::string what;   // "loss", "gradient" or "held-out loss"
 };
 
 // ---- shim -> rank -------------------------------------------------------------------------------
@@ -242,9 +244,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EffectiveToggle, name, requested
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankToggles, rank, toggles, kernels)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, rank, step, tokens, loss, gradient_norm,
                                                 learning_rate, step_seconds, tokens_per_second,
-                                                data_wait_seconds, phase_seconds, gates,
-                                                resident_bytes, allocated_bytes, reserved_bytes,
-                                                peak_bytes)
+                                                data_wait_seconds, phase_seconds, clipped_steps,
+                                                gates, resident_bytes, allocated_bytes,
+                                                reserved_bytes, peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvaluation, rank, step, tokens, loss, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankCheckpoint, rank, step, tokens, bytes, folder,
                                                 manifest_checksum, finite, stall_seconds,

@@ -63,10 +63,12 @@ Link::~Link() {
   thread_.join();
 }
 
+Requests Link::pending_requests() const {
+  return {stop_requested_.load(), checkpoint_before_stop_.load(), checkpoint_.load()};
+}
+
 Requests Link::take_requests() {
-  Requests r;
-  r.stop = stop_requested_.load();
-  r.checkpoint_before_stop = checkpoint_before_stop_.load();
+  Requests r = pending_requests();
   r.checkpoint = checkpoint_.exchange(false);
   return r;
 }

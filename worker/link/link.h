@@ -49,6 +49,7 @@ public:
   }
 
   Requests take_requests();
+  Requests pending_requests() const; // looks, and leaves them
   // The same as a StopRequest from the shim; async-signal-safe (for SIGTERM when run by hand).
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 

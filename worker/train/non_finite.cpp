@@ -4,6 +4,22 @@
 
 namespace nsa::train {
 
+std::string_view action_name(NonFiniteAction action) {
+  switch (action) {
+  case NonFiniteAction::kNone:
+    return "none";
+  case NonFiniteAction::kSkip:
+    return "skip";
+  case NonFiniteAction::kRollBack:
+    return "roll-back";
+  case NonFiniteAction::kStop:
+    return "stop";
+  case NonFiniteAction::kReport:
+    return "report";
+  }
+  return "none";
+}
+
 NonFiniteRule::NonFiniteRule(const spec::TrainSection& train, int64_t streak)
     : action_(train.non_finite == "stop"        ? NonFiniteAction::kStop
               : train.non_finite == "roll_back" ? NonFiniteAction::kRollBack
@@ -20,6 +36,10 @@ NonFiniteAction NonFiniteRule::observe(double loss, double gradient_norm) {
   ++total_;
   // A run that only skips does not train: past the limit it ends by rule.
   return streak_ > limit_ ? NonFiniteAction::kStop : action_;
+}
+
+NonFiniteAction NonFiniteRule::on_evaluation() const {
+  return action_ == NonFiniteAction::kSkip ? NonFiniteAction::kReport : action_;
 }
 
 } // namespace nsa::train

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace nsa::train {
 
@@ -14,7 +15,9 @@ enum class NonFiniteAction {
   kSkip,     // leave the update out and go on with the next batch
   kRollBack, // take the weights and moments of the last good checkpoint, go on with the next batch
   kStop,     // end the run
+  kReport,   // a held-out loss under the rule "skip": there is no update to leave out
 };
+std::string_view action_name(NonFiniteAction action); // as in RankNonFinite: "roll-back"
 
 class NonFiniteRule {
 public:
@@ -23,6 +26,10 @@ public:
 
   // To be called once a step, in order.
   NonFiniteAction observe(double loss, double gradient_norm);
+
+  // After a held-out loss that is not finite, which every rank has seen: "roll_back" and "stop"
+  // hold for it too. It is not one of the steps that non_finite_limit counts.
+  NonFiniteAction on_evaluation() const;
 
   // What was not finite in the last observed step: "loss" or "gradient".
   const std::string& what() const { return what_; }

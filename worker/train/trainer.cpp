@@ -57,7 +57,9 @@ Attempt<Finished> Trainer::run() {
   if (auto ok = settle(0); !ok) return tl::unexpected(ok.error());
   p_.clock.enter(Phase::kShutDown);
   const bool complete = last_.step >= last_step_;
-  const bool wanted = complete ? p_.spec.checkpoint.at_end : stop_with_checkpoint_;
+  // A request that came with the very last results is still owed its checkpoint.
+  const bool wanted =
+      checkpoint_requested_ || (complete ? p_.spec.checkpoint.at_end : stop_with_checkpoint_);
   if (wanted && p_.checkpointer.last_step() != last_.step && last_.step >= first_step_)
     checkpoint_now(last_.step);
   for (auto& sink : p_.sinks)
@@ -168,33 +170,34 @@ Attempt<void> Trainer::on_result(const StepResult& r) {
   ++results_seen_;
   if (results_seen_ == 1) record_memory("first-step");
   if (results_seen_ == kSteadyAfterSteps) record_memory("steady");
-  return last_finite_ ? Attempt<void>() : on_non_finite(r, action);
+  return last_finite_ ? Attempt<void>() : on_non_finite(r.step, rule_.what(), action);
 }
 
-Attempt<void> Trainer::on_non_finite(const StepResult& r, NonFiniteAction action) {
-  wire::RankNonFinite event{p_.rank, r.step, "skip", rule_.what()};
-  if (action == NonFiniteAction::kRollBack) event.action = "roll-back";
-  if (action == NonFiniteAction::kStop) event.action = "stop";
-  log::warning("train", rule_.what() + " is not finite: " + event.action,
-               {{"step", std::to_string(r.step)}, {"in_a_row", std::to_string(rule_.streak())}});
+Attempt<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
+                                     NonFiniteAction action) {
+  const wire::RankNonFinite event{p_.rank, step, std::string(action_name(action)), what};
+  log::warning("train", what + " is not finite: " + event.action,
+               {{"step", std::to_string(step)}, {"in_a_row", std::to_string(rule_.streak())}});
   if (p_.rank == 0) {
     p_.link.must_arrive(MessageType::kRankNonFinite, event);
     for (auto& sink : p_.sinks)
       sink->non_finite(event);
   }
-  if (action == NonFiniteAction::kRollBack) return roll_back(r.step);
+  if (action == NonFiniteAction::kRollBack) return roll_back(step, what);
   if (action == NonFiniteAction::kStop)
-    return failed(RankExit::kNonFinite, {ErrorCode::kInvalidArgument,
-                                         "the " + rule_.what() + " of step " +
-                                             std::to_string(r.step) + " is not finite, for the " +
-                                             std::to_string(rule_.streak()) + ". time in a row",
-                                         "lower train.learning_rate, or see train.non_finite"});
+    return failed(
+        RankExit::kNonFinite,
+        {ErrorCode::kInvalidArgument,
+         "the " + what + " of step " + std::to_string(step) + " is not finite" +
+             (rule_.streak() > 1 ? ", for the " + std::to_string(rule_.streak()) + ". time in a row"
+                                 : ""),
+         "lower train.learning_rate, or see train.non_finite"});
   return {}; // skip: the optimizer has left the update out already
 }
 
 // Weights and moments of the last good checkpoint, from rank 0 to all. Steps and data go on: the
 // same data would only bring the same result again.
-Attempt<void> Trainer::roll_back(uint64_t step) {
+Attempt<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   const at::NoGradGuard no_grad;
   FlatState& state = p_.state;
   std::string from = "rank 0";
@@ -216,7 +219,7 @@ Attempt<void> Trainer::roll_back(uint64_t step) {
     if (index == 1 && p_.runtime.read_later(t)->take()[0] < 0)
       return failed(RankExit::kNonFinite,
                     {ErrorCode::kNotFound,
-                     "the " + rule_.what() + " of step " + std::to_string(step) +
+                     "the " + what + " of step " + std::to_string(step) +
                          " is not finite, and there is no good checkpoint to roll back to",
                      "set checkpoint.interval_steps, or train.non_finite = \"skip\""});
   }
@@ -235,7 +238,7 @@ void Trainer::report_step(const StepResult& r) {
   // finds the next one done): all steps since the last record share their time.
   seconds_since_record_ += seconds;
   ++steps_since_record_;
-  auto phases = p_.clock.take_seconds();
+  if (train_.gradient_clip > 0 && r.gradient_norm > train_.gradient_clip) ++clipped_since_record_;
   const auto interval = static_cast<uint64_t>(train_.log_interval_steps);
   if (r.step % interval != 0 && r.step != last_step_ && r.step != first_step_) return;
   const runtime::DeviceMemory memory = p_.runtime.memory();
@@ -251,6 +254,8 @@ void Trainer::report_step(const StepResult& r) {
       step.step_seconds > 0 ? static_cast<double>(tokens_per_step_) / step.step_seconds : 0;
   seconds_since_record_ = 0;
   steps_since_record_ = 0;
+  auto phases = p_.clock.take_seconds();
+  step.clipped_steps = std::exchange(clipped_since_record_, 0);
   step.data_wait_seconds = phases.count("data") ? phases["data"] : 0;
   step.phase_seconds = std::move(phases);
   if (p_.take_gates) step.gates = p_.take_gates();
@@ -298,15 +303,17 @@ Attempt<void> Trainer::evaluate_now(uint64_t step) {
   const MonotonicTime begin = MonotonicTime::now();
   auto loss = evaluate(*p_.evaluation, p_.loss, step, p_.runtime, p_.collectives, p_.clock);
   if (!loss) return tl::unexpected(loss.error());
-  if (p_.rank != 0) return {};
-  const wire::RankEvaluation evaluation{0, step, tokens_, *loss,
-                                        to_seconds(MonotonicTime::now() - begin)};
-  for (auto& sink : p_.sinks)
-    sink->evaluation(evaluation);
-  log::info("train", "held-out loss",
-            {{"step", std::to_string(step)}, {"loss", std::to_string(*loss)}});
-  if (std::isfinite(*loss)) p_.link.must_arrive(MessageType::kRankEvaluation, evaluation);
-  return {};
+  const bool finite = std::isfinite(*loss);
+  if (p_.rank == 0) {
+    const wire::RankEvaluation evaluation{0, step, tokens_, *loss,
+                                          to_seconds(MonotonicTime::now() - begin)};
+    for (auto& sink : p_.sinks)
+      sink->evaluation(evaluation);
+    log::info("train", "held-out loss",
+              {{"step", std::to_string(step)}, {"loss", std::to_string(*loss)}});
+    if (finite) p_.link.must_arrive(MessageType::kRankEvaluation, evaluation);
+  }
+  return finite ? Attempt<void>() : on_non_finite(step, "held-out loss", rule_.on_evaluation());
 }
 
 void Trainer::checkpoint_now(uint64_t step) {

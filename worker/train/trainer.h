@@ -76,8 +76,8 @@ private:
   void fill_tail(const at::Tensor& loss);
   Attempt<void> settle(size_t leave); // results of all but the newest `leave` steps
   Attempt<void> on_result(const StepResult& result);
-  Attempt<void> on_non_finite(const StepResult& result, NonFiniteAction action);
-  Attempt<void> roll_back(uint64_t step);
+  Attempt<void> on_non_finite(uint64_t step, const std::string& what, NonFiniteAction action);
+  Attempt<void> roll_back(uint64_t step, const std::string& what);
   void report_step(const StepResult& result);
   Attempt<void> evaluate_now(uint64_t step);
   Attempt<void> at_boundary(uint64_t step);
@@ -104,7 +104,7 @@ private:
   bool stop_ = false, stop_with_checkpoint_ = false, checkpoint_requested_ = false;
   MonotonicTime last_result_at_;
   double seconds_since_record_ = 0; // of steps whose results came since the last metric record
-  uint64_t steps_since_record_ = 0;
+  uint64_t steps_since_record_ = 0, clipped_since_record_ = 0;
   uint64_t results_seen_ = 0;
 };
 

@@ -207,15 +207,21 @@ std::vector<RankProcess> RunHarness::launch(const spec::RunSpec& spec,
   return ranks;
 }
 
-std::map<uint64_t, double> RunHarness::values(const std::string& kind) const {
-  std::map<uint64_t, double> by_step;
+std::vector<nlohmann::json> RunHarness::records(const std::string& kind) const {
+  std::vector<nlohmann::json> found;
   std::ifstream in(run_folder_ / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, false);
-    if (j.is_discarded() || j.value("kind", "") != kind) continue;
+    auto j = nlohmann::json::parse(line, nullptr, false);
+    if (!j.is_discarded() && j.value("kind", "") == kind) found.push_back(std::move(j));
+  }
+  return found;
+}
+
+std::map<uint64_t, double> RunHarness::values(const std::string& kind) const {
+  std::map<uint64_t, double> by_step;
+  for (const nlohmann::json& j : records(kind))
     by_step[j["step"].get<uint64_t>()] =
         j["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : j["loss"].get<double>();
-  }
   return by_step;
 }
 

@@ -80,6 +80,7 @@ public:
   // Training loss by step from metrics.jsonl; of a step that is there twice, the later line.
   std::map<uint64_t, double> losses() const;
   std::map<uint64_t, double> heldout_losses() const;
+  std::vector<nlohmann::json> records(const std::string& kind) const; // of metrics.jsonl
   std::string log(AttemptNumber attempt, Rank rank) const;
 
 private:

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 namespace nsa::test {
 namespace {
@@ -188,6 +189,16 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
   ASSERT_TRUE(choice.chosen);
   complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
   EXPECT_EQ(run.losses(), expected);
+  // Keyed by attempt and step: no step twice in an attempt, and the second begins behind the
+  // checkpoint.
+  std::map<int, std::set<uint64_t>> steps;
+  for (const nlohmann::json& record : run.records("step"))
+    EXPECT_TRUE(steps[record["attempt"].get<int>()].insert(record["step"].get<uint64_t>()).second)
+        << record;
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(*steps[2].begin(), choice.chosen->step + 1);
+  EXPECT_EQ(*steps[2].rbegin(), 12u);
+  EXPECT_GE(*steps[1].rbegin(), choice.chosen->step);
 }
 
 // The same global batch on one rank and on two: the same tokens, the same losses but for the order
@@ -232,6 +243,37 @@ TEST_F(TrainingTest, RecomputeChangesNoBit) {
   const auto kept = reference(spec);
   spec.train.activation_recompute = true;
   EXPECT_EQ(reference(spec), kept);
+}
+
+TEST_F(TrainingTest, DeterministicRunsRepeatBitForBit) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 4;
+  spec.train.threads = 2;
+  spec.train.deterministic = true;
+  const auto once = reference(spec);
+  EXPECT_EQ(once.size(), 4u);
+  EXPECT_EQ(reference(spec), once);
+}
+
+// A record stands for all steps since the one before: none of their time is lost.
+TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 9;
+  spec.train.log_interval_steps = 4;
+  spec.train.gradient_clip = 1e-3; // every gradient is above it
+  RunHarness run(folder_.path());
+  complete(run, spec);
+  const auto records = run.records("step");
+  ASSERT_EQ(records.size(), 4u); // 1, 4, 8, 9
+  for (const size_t i : {1u, 2u}) {
+    double phases = 0;
+    for (const auto& [phase, seconds] : records[i]["phase_seconds"].items())
+      phases += seconds.get<double>();
+    const double steps = i == 1 ? 3 : 4;
+    EXPECT_GT(phases, 0.9 * steps * records[i]["step_seconds"].get<double>());
+  }
+  EXPECT_EQ(records[2]["clipped_steps"], 4);
+  EXPECT_EQ(records[3]["clipped_steps"], 1);
 }
 
 TEST_F(TrainingTest, CheckpointOnRequestAndStopWithoutOne) {

@@ -1,0 +1,230 @@
+// The loop itself, in this process, on a model of four numbers.
+#include "tests/support/temporary_folder.h"
+#include "worker/train/trainer.h"
+
+#include "common/dataset/prepare.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <sys/socket.h>
+
+namespace nsa::train {
+namespace {
+
+using wire::RankExit;
+
+// A CPU that lets two steps be under way, as a GPU does.
+class TwoStepsInFlight : public runtime::Runtime {
+public:
+  explicit TwoStepsInFlight(runtime::Runtime& cpu) : cpu_(cpu) {}
+  int steps_in_flight() const override { return 2; }
+  at::Device device() const override { return cpu_.device(); }
+  std::string device_name() const override { return cpu_.device_name(); }
+  std::map<std::string, std::string> versions() const override { return cpu_.versions(); }
+  std::string why_bf16_is_slow() const override { return cpu_.why_bf16_is_slow(); }
+  runtime::DeviceMemory memory() const override { return cpu_.memory(); }
+  void synchronize() override { cpu_.synchronize(); }
+  std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
+    return cpu_.read_later(values);
+  }
+  Status attach_progress(void* words) override { return cpu_.attach_progress(words); }
+  void mark_phase(uint64_t step, uint32_t phase) override { cpu_.mark_phase(step, phase); }
+  void mark_step(uint64_t step, uint32_t phase) override { cpu_.mark_step(step, phase); }
+  std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
+    return cpu_.allocate_host(bytes);
+  }
+  void copy_to_host(const at::Tensor& from, std::byte* into) override {
+    cpu_.copy_to_host(from, into);
+  }
+  Result<std::unique_ptr<comm::Collectives>>
+  make_collectives(Rank rank, int world, const comm::RendezvousAddress& address,
+                   Duration limit) override {
+    return cpu_.make_collectives(rank, world, address, limit);
+  }
+
+private:
+  runtime::Runtime& cpu_;
+};
+
+class Notes : public MetricsSink {
+public:
+  void step(const wire::RankStep& s) override { steps.push_back(s); }
+  void evaluation(const wire::RankEvaluation& e) override { evaluations.push_back(e); }
+  void non_finite(const wire::RankNonFinite& e) override { non_finite_events.push_back(e); }
+  std::vector<wire::RankStep> steps;
+  std::vector<wire::RankEvaluation> evaluations;
+  std::vector<wire::RankNonFinite> non_finite_events;
+};
+
+class TrainerTest : public ::testing::Test {
+protected:
+  TrainerTest() {
+    std::string text;
+    for (int i = 0; i < 400; ++i)
+      text += "The moon is over the river, and the river is under the moon.\n\n";
+    dataset::PrepareOptions prepare;
+    prepare.inputs = {folder_.write("text.txt", text)};
+    prepare.output = folder_.path() / "data";
+    prepare.tokenizer = "bytes";
+    prepare.documents = dataset::DocumentUnit::kParagraph;
+    prepare.heldout_fraction = 0.2;
+    prepare.threads = 1;
+    EXPECT_TRUE(dataset::prepare(prepare));
+    dataset_ = *dataset::Dataset::open(prepare.output, dataset::Check::kSizes);
+    spec_.train.steps = 6;
+    spec_.train.sequence_length = 32;
+    spec_.train.learning_rate = 1e-2;
+    spec_.eval.at_end = false;
+    spec_.checkpoint.at_end = false;
+  }
+  // Thread counts can be set once a process.
+  static runtime::Runtime& cpu() {
+    static const std::unique_ptr<runtime::Runtime> runtime =
+        *runtime::make_cpu_runtime({.device = "cpu"});
+    return *runtime;
+  }
+
+  // Trains; `loss` gets the weights and the number of its call.
+  Attempt<Finished> run(std::function<at::Tensor(const at::Tensor&, int)> loss) {
+    at::Tensor weights = at::ones({4}).set_requires_grad(true);
+    FlatState state({{"weights", weights, at::full({4}, 2.0), true}}, 1 << 20, kTailWords);
+    int pair[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    shim_.reset(pair[0]);
+    link::Link link{UniqueFd(pair[1])};
+    link_ = &link;
+    PhaseClock clock(*progress::Page::create(0, 1));
+    auto collectives = comm::make_single_rank_collectives();
+    const data::BatchShape shape{.sequence_length = 32, .micro_batch = 1, .accumulate = 1};
+    data::LoaderOptions options;
+    options.dataset = dataset_;
+    options.shape = shape;
+    options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
+    auto loader = *data::Loader::open(std::move(options), std::nullopt);
+    const auto evaluation = *data::EvaluationSet::open(dataset_, shape, 2);
+    auto checkpointer =
+        *Checkpointer::open(folder_.path(), spec_.checkpoint, {}, 0, state, *runtime_, link);
+    std::vector<std::unique_ptr<MetricsSink>> sinks;
+    sinks.push_back(std::make_unique<Notes>());
+    notes_ = static_cast<Notes*>(sinks[0].get());
+    int calls = 0;
+    Trainer trainer({spec_,
+                     0,
+                     folder_.path(),
+                     *runtime_,
+                     *collectives,
+                     link,
+                     clock,
+                     state,
+                     [&](const auto&) { return loss(weights, ++calls); },
+                     *loader,
+                     &evaluation,
+                     *checkpointer,
+                     sinks,
+                     std::nullopt,
+                     {}},
+                    {});
+    auto finished = trainer.run();
+    seen_ = *notes_;
+    checkpoints_ = manifest::list(folder_.path() / "checkpoints", true);
+    return finished;
+  }
+  // From the shim; returns when the link has latched it.
+  template <class Request>
+  void ask(wire::MessageType type, const Request& request, bool link::Requests::* latched) {
+    const std::string frame = *wire::encode(type, request);
+    EXPECT_EQ(::send(shim_.get(), frame.data(), frame.size(), 0), ssize_t(frame.size()));
+    for (int i = 0; i < 6000 && !(link_->pending_requests().*latched); ++i)
+      ::usleep(5000);
+    EXPECT_TRUE(link_->pending_requests().*latched);
+  }
+
+  test::TemporaryFolder folder_;
+  spec::RunSpec spec_;
+  std::shared_ptr<const dataset::Dataset> dataset_;
+  runtime::Runtime* runtime_ = &cpu();
+  TwoStepsInFlight two_{cpu()};
+  UniqueFd shim_;
+  link::Link* link_ = nullptr;
+  Notes* notes_ = nullptr;
+  Notes seen_;
+  std::vector<manifest::Found> checkpoints_;
+};
+
+at::Tensor square(const at::Tensor& weights, int) {
+  return weights.square().mean();
+}
+at::Tensor heldout_is_nan(const at::Tensor& weights, int) {
+  const double factor = at::GradMode::is_enabled() ? 1.0 : std::numeric_limits<double>::quiet_NaN();
+  return weights.square().mean().mul(factor);
+}
+
+TEST_F(TrainerTest, TrainsWithTwoStepsInFlightAsWithOne) {
+  ASSERT_TRUE(run(square));
+  const auto one = seen_.steps;
+  ASSERT_EQ(one.size(), 6u);
+  EXPECT_LT(one.back().loss, one.front().loss);
+  runtime_ = &two_;
+  ASSERT_TRUE(run(square));
+  ASSERT_EQ(seen_.steps.size(), 6u);
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(seen_.steps[i].loss, one[i].loss);
+}
+
+// The request's step is still under way when the loop has seen the stop before it and ends.
+TEST_F(TrainerTest, ACheckpointAskedForInTheLastStepIsWritten) {
+  runtime_ = &two_;
+  const auto finished = run([&](const at::Tensor& weights, int call) {
+    if (call == 2)
+      ask(wire::MessageType::kStopRequest, wire::StopRequest{.checkpoint = false},
+          &link::Requests::stop);
+    if (call == 3)
+      ask(wire::MessageType::kCheckpointRequest, wire::CheckpointRequest{},
+          &link::Requests::checkpoint);
+    return square(weights, call);
+  });
+  ASSERT_TRUE(finished);
+  EXPECT_EQ(finished->reason, "stopped");
+  EXPECT_EQ(finished->step, 3u);
+  ASSERT_EQ(checkpoints_.size(), 1u);
+  EXPECT_EQ(checkpoints_[0].step, 3u);
+}
+
+TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
+  spec_.eval.interval_steps = 2;
+  ASSERT_TRUE(run(heldout_is_nan));
+  ASSERT_EQ(seen_.non_finite_events.size(), 3u);
+  EXPECT_EQ(seen_.non_finite_events[0].step, 2u);
+  EXPECT_EQ(seen_.non_finite_events[0].what, "held-out loss");
+  EXPECT_EQ(seen_.non_finite_events[0].action, "report");
+  EXPECT_EQ(seen_.evaluations.size(), 3u);
+  EXPECT_EQ(seen_.steps.size(), 6u) << "there was no update to leave out";
+}
+
+TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
+  spec_.eval.interval_steps = 2;
+  spec_.train.non_finite = "stop";
+  const auto stopped = run(heldout_is_nan);
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().exit, RankExit::kNonFinite);
+  EXPECT_THAT(stopped.error().error.what, ::testing::HasSubstr("held-out loss of step 2"));
+  EXPECT_EQ(seen_.steps.size(), 2u);
+
+  spec_.train.non_finite = "roll_back";
+  spec_.checkpoint.interval_steps = 3; // the evaluation of step 4 finds the checkpoint of step 3
+  spec_.eval.interval_steps = 4;
+  ASSERT_TRUE(run(heldout_is_nan));
+  ASSERT_EQ(seen_.non_finite_events.size(), 1u);
+  EXPECT_EQ(seen_.non_finite_events[0].action, "roll-back");
+  ASSERT_EQ(seen_.steps.size(), 6u);
+  // Step 4 was undone, so step 5 begins where step 4 began.
+  EXPECT_EQ(seen_.steps[4].loss, seen_.steps[3].loss);
+}
+
+} // namespace
+} // namespace nsa::train
