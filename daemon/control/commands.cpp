@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/manifest/manifest.h"
 #include "daemon/control/controller.h"
+#include "daemon/control/node_readings.h"
 #include "daemon/plan/plan.h"
 
 #include <algorithm>
@@ -214,12 +215,28 @@ void Controller::arm_timer(const Command& command) {
 // ---- the end
 // --------------------------------------------------------------------------------------
 
+namespace {
+
+// What the run took, under the names of what `plan` said it would.
+nlohmann::json came_of(const wire::RunSummary& summary, const RunRecord& record, double seconds) {
+  const auto on_gpu = [&](uint64_t bytes) {
+    return bytes == 0 ? nlohmann::json() : nlohmann::json(bytes);
+  };
+  return {{"peak_rank_resident_bytes", record.peaks.resident_bytes},
+          {"peak_rank_allocated_bytes", on_gpu(record.peaks.allocated_bytes)},
+          {"peak_rank_reserved_bytes", on_gpu(record.peaks.reserved_bytes)},
+          {"disk_bytes", folder_bytes(record.folder)},
+          {"tokens", record.counters.tokens},
+          {"tokens_per_second", summary.tokens_per_second},
+          {"seconds", seconds}};
+}
+
+} // namespace
+
 void Controller::write_summary_file(const state::Run& run, const RunRecord& record) {
   const wire::RunSummary summary = summary_of(run, record);
-  uint64_t peak = 0;
-  for (const auto& [rank, info] : record.ranks)
-    peak = std::max({peak, info.step.resident_bytes, info.memory.resident_bytes});
-  const double seconds = to_seconds(run.ended_at - run.started_at);
+  const bool started = run.started_at.nanoseconds != 0;
+  const double seconds = started ? to_seconds(run.ended_at - run.started_at) : 0;
   const nlohmann::json json = {
       {"run", run.id},
       {"name", record.row.name},
@@ -235,13 +252,13 @@ void Controller::write_summary_file(const state::Run& run, const RunRecord& reco
       {"loss_last", summary.has_loss ? nlohmann::json(summary.loss) : nlohmann::json()},
       {"heldout_loss_last",
        summary.has_heldout_loss ? nlohmann::json(summary.heldout_loss) : nlohmann::json()},
-      {"seconds", run.started_at.nanoseconds == 0 ? 0 : seconds},
+      {"seconds", seconds},
       {"tokens_per_s", summary.tokens_per_second},
       {"lost_steps", record.counters.lost_steps},
       {"restarts", record.counters.restarts},
       {"hangs", hangs_json(run)},
       {"estimate", record.row.estimate},
-      {"came", {{"peak_rank_resident_bytes", peak}, {"seconds", seconds}}},
+      {"came", came_of(summary, record, seconds)},
       {"provenance", record.provenance}};
   const std::string path = record.folder + "/summary.json";
   const auto text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -230,11 +230,8 @@ void Controller::project(const state::Event& event) {
   } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
     for (store::ToggleRow& row : requested_toggles(record, event.attempt))
       batch_.toggles.push_back(std::move(row));
-  } else if (const auto* hang = std::get_if<state::HangFound>(&event.body)) {
-    ++record.counters.hangs;
-    record.counters.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())
-        .first->second.observe(hang->detect_seconds);
   }
+  note_event(record, event.body, WallTime::now());
   project_rank_event(event, record);
 }
 
@@ -279,13 +276,7 @@ void Controller::project_rank_event(const state::Event& event, RunRecord& record
       if (record.provenance.is_object()) record.provenance["kernels"] = toggles->kernels;
     }
   } else if (const auto* e = std::get_if<wire::RankEvaluation>(&event.body)) {
-    record.last.heldout_loss = e->loss;
-    record.last.has_heldout_loss = true;
     telemetry_.add(event.run, event.attempt, *e);
-  } else if (const auto* m = std::get_if<wire::RankMemory>(&event.body)) {
-    record.ranks[m->rank].memory = *m;
-  } else if (std::holds_alternative<wire::RankNonFinite>(event.body)) {
-    ++record.counters.nonfinite_steps;
   } else if (const auto* c = std::get_if<wire::RankCheckpoint>(&event.body);
              c && c->error.empty()) {
     wire::CheckpointView view;
@@ -299,12 +290,6 @@ void Controller::project_rank_event(const state::Event& event, RunRecord& record
     view.finite = c->finite;
     view.written_at = WallTime::now().nanoseconds;
     batch_.checkpoints.push_back(std::move(view));
-    metrics::RunSample& counters = record.counters;
-    counters.checkpoint_last_success = WallTime::now();
-    counters.checkpoint_last_step = c->step;
-    counters.checkpoint_bytes = c->bytes;
-    counters.checkpoint_blocked_seconds += c->stall_seconds;
-    counters.checkpoint_write_seconds.observe(c->write_seconds);
   }
 }
 

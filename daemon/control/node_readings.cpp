@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <sys/random.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -58,6 +59,19 @@ std::map<std::string, std::string> environment_of_this_process() {
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+uint64_t folder_bytes(const std::string& folder) {
+  uint64_t bytes = 0;
+  std::error_code ec;
+  for (std::filesystem::recursive_directory_iterator it(folder, ec), end; !ec && it != end;
+       it.increment(ec)) {
+    std::error_code gone; // a file may go while we look
+    if (!it->is_regular_file(gone)) continue;
+    const auto size = it->file_size(gone);
+    if (!gone) bytes += size;
+  }
+  return bytes;
 }
 
 std::pair<uint64_t, uint64_t> disk_space(const std::string& folder) {

@@ -17,6 +17,7 @@ double read_run_delay_seconds(int64_t pid); // ready to run, without a CPU; 0 wh
 std::string random_token();                 // 32 hexadecimal digits
 std::map<std::string, std::string> environment_of_this_process();
 std::string host_name();
+uint64_t folder_bytes(const std::string& folder);                    // of all files in it
 std::pair<uint64_t, uint64_t> disk_space(const std::string& folder); // free, size; bytes
 
 } // namespace nsa::control

@@ -1,10 +1,12 @@
 #include "daemon/control/run_record.h"
 
 #include "common/base/log.h"
+#include "common/estimate/estimate.h"
 #include "common/spec/toggles.h"
 #include "daemon/state/policy.h"
 
 #include <algorithm>
+#include <array>
 
 namespace nsa::control {
 
@@ -19,14 +21,47 @@ void Trend::add(double value) {
   points_.push_back(value);
 }
 
+namespace {
+
+// Dense BF16 tensor-core rate of a device, from NVIDIA's data sheets; 0: not known, as of any CPU.
+double peak_flops_of(std::string_view device) {
+  constexpr std::pair<std::string_view, double> kRates[] = {
+      {"H200", 989.4e12}, {"H100", 989.4e12}, {"A100", 312e12}, {"RTX 3090", 71e12}};
+  for (const auto& [name, rate] : kRates)
+    if (device.find(name) != std::string_view::npos) return rate;
+  return 0;
+}
+
+// Over all ranks; 0 when that of one is not known.
+double peak_flops(const RunRecord& record) {
+  double sum = 0;
+  for (const auto& [rank, info] : record.ranks) {
+    const double rate = peak_flops_of(info.device);
+    if (rate == 0) return 0;
+    sum += rate;
+  }
+  return sum;
+}
+
+void note_peaks(Peaks& peaks, uint64_t resident, uint64_t allocated, uint64_t reserved) {
+  peaks.resident_bytes = std::max(peaks.resident_bytes, resident);
+  peaks.allocated_bytes = std::max(peaks.allocated_bytes, allocated);
+  peaks.reserved_bytes = std::max(peaks.reserved_bytes, reserved);
+}
+
+} // namespace
+
 void note_step(RunRecord& record, const wire::RankStep& step) {
   RankInfo& info = record.ranks[step.rank];
   info.step = step;
+  note_peaks(record.peaks, step.resident_bytes, step.peak_bytes, step.reserved_bytes);
   info.step_seconds.observe(step.step_seconds);
   for (const auto& [phase, seconds] : step.phase_seconds)
     info.phase_seconds[phase] += seconds;
   if (step.rank != 0) return;
   wire::RunSummary& s = record.last;
+  // A record may stand for several updates (train.log_interval_steps), and one may have been lost.
+  const uint64_t updates = step.step > s.step ? step.step - s.step : 1;
   s.step = step.step;
   s.tokens = step.tokens;
   s.loss = step.loss;
@@ -38,8 +73,13 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
                                                        kNewWeight * step.tokens_per_second;
   record.trend.add(step.loss);
   metrics::RunSample& c = record.counters;
-  ++c.steps;
-  c.tokens += static_cast<uint64_t>(record.spec.tokens_per_step());
+  c.steps += updates;
+  c.tokens += updates * static_cast<uint64_t>(record.spec.tokens_per_step());
+  c.batches +=
+      updates * static_cast<uint64_t>(record.spec.train.accumulate * record.spec.parallel.ranks);
+  c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
+  c.clipped_steps += step.clipped_steps;
+  c.data_wait_seconds += step.data_wait_seconds;
   for (const auto& [phase, seconds] : step.phase_seconds)
     c.phase_seconds[phase == "data"                                  ? "data-wait"
                     : phase == "checkpoint" || phase == "evaluation" ? phase
@@ -76,22 +116,30 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
   for (const auto& [rank, info] : record.ranks)
     ranks[std::to_string(rank)] = {{"step_seconds", to_json(info.step_seconds)},
                                    {"phase_seconds", info.phase_seconds}};
-  return {{"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
-          {"restarts", c.restarts},
-          {"hangs", c.hangs},
-          {"lost_steps", c.lost_steps},
-          {"recovery_seconds", recovery},
-          {"phase_seconds", c.phase_seconds},
-          {"steps", c.steps},
-          {"tokens", c.tokens},
-          {"nonfinite_steps", c.nonfinite_steps},
-          {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
-          {"checkpoint_last_step", c.checkpoint_last_step},
-          {"checkpoint_bytes", c.checkpoint_bytes},
-          {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
-          {"checkpoint_blocked_seconds", c.checkpoint_blocked_seconds},
-          {"checkpoint_failures", c.checkpoint_failures},
-          {"ranks", ranks}};
+  return {
+      {"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
+      {"restarts", c.restarts},
+      {"hangs", c.hangs},
+      {"lost_steps", c.lost_steps},
+      {"recovery_seconds", recovery},
+      {"phase_seconds", c.phase_seconds},
+      {"steps", c.steps},
+      {"tokens", c.tokens},
+      {"nonfinite_steps", c.nonfinite_steps},
+      {"clipped_steps", c.clipped_steps},
+      {"flops", c.flops},
+      {"batches", c.batches},
+      {"data_wait_seconds", c.data_wait_seconds},
+      {"checkpoints_verified", c.checkpoints_verified},
+      {"peaks",
+       {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
+      {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
+      {"checkpoint_last_step", c.checkpoint_last_step},
+      {"checkpoint_bytes", c.checkpoint_bytes},
+      {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
+      {"checkpoint_blocked_seconds", c.checkpoint_blocked_seconds},
+      {"checkpoint_failures", c.checkpoint_failures},
+      {"ranks", ranks}};
 }
 
 void recall(RunRecord& record, const nlohmann::json& memory) {
@@ -106,6 +154,14 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     restore(c.steps, memory, "steps");
     restore(c.tokens, memory, "tokens");
     restore(c.nonfinite_steps, memory, "nonfinite_steps");
+    restore(c.clipped_steps, memory, "clipped_steps");
+    restore(c.flops, memory, "flops");
+    restore(c.batches, memory, "batches");
+    restore(c.data_wait_seconds, memory, "data_wait_seconds");
+    restore(c.checkpoints_verified, memory, "checkpoints_verified");
+    std::array<uint64_t, 3> peaks{};
+    restore(peaks, memory, "peaks");
+    record.peaks = {peaks[0], peaks[1], peaks[2]};
     restore(c.checkpoint_last_step, memory, "checkpoint_last_step");
     restore(c.checkpoint_bytes, memory, "checkpoint_bytes");
     restore(c.checkpoint_blocked_seconds, memory, "checkpoint_blocked_seconds");
@@ -128,6 +184,32 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     // Counters are not worth a run: it is taken up with what could be read.
     log::warning("control", "a run's counters cannot be read",
                  {{"run", record.row.id}, {"why", e.what()}});
+  }
+}
+
+void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
+  metrics::RunSample& c = record.counters;
+  if (const auto* e = std::get_if<wire::RankEvaluation>(&body)) {
+    record.last.heldout_loss = e->loss;
+    record.last.has_heldout_loss = true;
+  } else if (const auto* m = std::get_if<wire::RankMemory>(&body)) {
+    record.ranks[m->rank].memory = *m;
+    note_peaks(record.peaks, m->resident_bytes, m->peak_bytes, m->reserved_bytes);
+  } else if (const auto* exited = std::get_if<wire::RankExited>(&body)) {
+    note_peaks(record.peaks, exited->max_resident_bytes, 0, 0);
+  } else if (const auto* n = std::get_if<wire::RankNonFinite>(&body)) {
+    if (n->action != "report") ++c.nonfinite_steps;
+  } else if (const auto* hang = std::get_if<state::HangFound>(&body)) {
+    ++c.hangs;
+    c.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())
+        .first->second.observe(hang->detect_seconds);
+  } else if (const auto* k = std::get_if<wire::RankCheckpoint>(&body); k && k->error.empty()) {
+    c.checkpoint_last_success = at;
+    c.checkpoint_last_step = k->step;
+    c.checkpoint_bytes = k->bytes;
+    ++c.checkpoints_verified; // the worker reports it when it has read it back
+    c.checkpoint_blocked_seconds += k->stall_seconds;
+    c.checkpoint_write_seconds.observe(k->write_seconds);
   }
 }
 
@@ -291,6 +373,9 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   if (summary.has_loss) sample.loss = summary.loss;
   if (summary.has_heldout_loss) sample.heldout_loss = summary.heldout_loss;
   if (summary.tokens_per_second > 0) sample.tokens_per_second = summary.tokens_per_second;
+  if (const double peak = peak_flops(record); peak > 0 && summary.tokens_per_second > 0)
+    sample.mfu_ratio = estimate::arithmetic(record.spec).total() * summary.tokens_per_second /
+                       static_cast<double>(record.spec.tokens_per_step()) / peak;
   sample.checkpoint_interval_steps = static_cast<double>(record.spec.checkpoint.interval_steps);
   double fastest = 0;
   for (const auto& [rank, info] : record.ranks)
@@ -313,6 +398,7 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
     if (const auto info = record.ranks.find(view.rank); info != record.ranks.end()) {
       rank.step_seconds = info->second.step_seconds;
       rank.phase_seconds = info->second.phase_seconds;
+      rank.last_step_seconds = info->second.step.step_seconds;
       if (info->second.step.step_seconds > 0)
         rank.perf_score_ratio = fastest / info->second.step.step_seconds;
     }

@@ -6,6 +6,7 @@
 #include "common/wire/messages.h"
 #include "daemon/control/supervisor.h"
 #include "daemon/metrics/snapshot.h"
+#include "daemon/state/event.h"
 #include "daemon/state/state.h"
 #include "daemon/store/rows.h"
 
@@ -37,6 +38,12 @@ struct RankInfo {
   std::map<std::string, double> phase_seconds;
 };
 
+// The most that any rank of any attempt took.
+struct Peaks {
+  uint64_t resident_bytes = 0;                      // of a process
+  uint64_t allocated_bytes = 0, reserved_bytes = 0; // on its GPU
+};
+
 struct RunRecord {
   store::RunRow row;
   spec::RunSpec spec;
@@ -49,6 +56,7 @@ struct RunRecord {
   uint64_t reached_step = 0;                            // of all attempts, completed
   nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
   metrics::RunSample counters;
+  Peaks peaks;
   state::Learned learned; // of the newest attempt, as the nsad before us knew it
 };
 
@@ -62,6 +70,8 @@ void recall(RunRecord& record, const nlohmann::json& memory);
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);
 
 void note_step(RunRecord& record, const wire::RankStep& step);
+// The figures in an event of the ledger, when it happens.
+void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
 
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
 wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record);

@@ -283,6 +283,10 @@ metrics::Snapshot Controller::snapshot(const std::map<std::string, metrics::Rout
   };
   add_slots("cpu");
   add_slots("cuda");
+  snapshot.daemon.driver = slots_.gpus().driver;
+  for (const gpu::Gpu& g : slots_.gpus().list)
+    snapshot.daemon.gpus.push_back(
+        {g.index, g.uuid, g.name, g.memory_bytes, g.used_bytes, g.processes.size()});
   std::tie(snapshot.daemon.state_free_bytes, snapshot.daemon.state_size_bytes) =
       disk_space(options_.state_folder);
   return snapshot;

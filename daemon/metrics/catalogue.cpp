@@ -100,6 +100,24 @@ template <auto Field> void rank_value(const Snapshot& snapshot, Samples& samples
     }
 }
 
+void step_skew(const Snapshot& snapshot, Samples& samples) {
+  for (const RunSample& run : snapshot.runs) {
+    std::vector<double> seconds;
+    for (const RankSample& rank : run.ranks)
+      if (rank.last_step_seconds > 0) seconds.push_back(rank.last_step_seconds);
+    if (seconds.empty()) continue;
+    std::sort(seconds.begin(), seconds.end());
+    samples.value(of(run), seconds.back() / seconds[(seconds.size() - 1) / 2]);
+  }
+}
+
+// Of every GPU of the node: {node, gpu} and one figure.
+template <auto Field> void gpu_value(const Snapshot& snapshot, Samples& samples) {
+  for (const GpuSample& gpu : snapshot.daemon.gpus)
+    samples.value({{"node", snapshot.daemon.node}, {"gpu", std::to_string(gpu.index)}},
+                  static_cast<double>(gpu.*Field));
+}
+
 using S = const Snapshot&;
 
 std::vector<Row> make_catalogue() {
@@ -189,6 +207,23 @@ std::vector<Row> make_catalogue() {
        run_value<&RunSample::tokens_per_second>},
       {"nsa_train_nonfinite_steps_total", kCounter, "run_id",
        "Updates whose loss or gradient was not finite.", run_value<&RunSample::nonfinite_steps>},
+      {"nsa_train_clipped_steps_total", kCounter, "run_id",
+       "Updates whose gradient norm was above train.gradient_clip.",
+       run_value<&RunSample::clipped_steps>},
+      {"nsa_train_flops_total", kCounter, "run_id",
+       "Floating-point operations of the model, from its sizes; recomputation is not counted.",
+       run_value<&RunSample::flops>},
+      {"nsa_train_mfu_ratio", kGauge, "run_id",
+       "Model FLOPs a second over the GPUs' dense BF16 rate; absent on a CPU and on GPUs whose "
+       "rate is not known.",
+       run_value<&RunSample::mfu_ratio>},
+
+      // ---- data ---------------------------------------------------------------------------------
+      {"nsa_data_batches_total", kCounter, "run_id", "Micro-batches computed, over all ranks.",
+       run_value<&RunSample::batches>},
+      {"nsa_data_wait_seconds_total", kCounter, "run_id",
+       "Time that rank 0 waited for its next micro-batch.",
+       run_value<&RunSample::data_wait_seconds>},
 
       // ---- ranks --------------------------------------------------------------------------------
       {"nsa_rank_info", kGauge, "run_id, rank, node, gpu, gpu_uuid", "Always 1; where a rank runs.",
@@ -228,6 +263,8 @@ std::vector<Row> make_catalogue() {
       {"nsa_rank_perf_score_ratio", kGauge, "run_id, rank",
        "Step time of the fastest rank over this one's; below 0.75 is a straggler.",
        rank_value<&RankSample::perf_score_ratio>},
+      {"nsa_run_step_skew_ratio", kGauge, "run_id",
+       "Step time of the slowest rank over the median rank's; 1 is even.", step_skew},
       {"nsa_rank_memory_resident_bytes", kGauge, "run_id, rank", "Resident memory of the process.",
        rank_value<&RankSample::resident_bytes>},
       {"nsa_rank_memory_allocated_bytes", kGauge, "run_id, rank",
@@ -263,6 +300,9 @@ std::vector<Row> make_catalogue() {
        run_value<&RunSample::checkpoint_interval_steps>},
       {"nsa_checkpoint_size_bytes", kGauge, "run_id", "Size of the newest checkpoint.",
        run_value<&RunSample::checkpoint_bytes>},
+      {"nsa_checkpoint_verified_total", kCounter, "run_id",
+       "Checkpoints that were read back whole after they were written.",
+       run_value<&RunSample::checkpoints_verified>},
       {"nsa_checkpoint_write_duration_seconds", kHistogram, "run_id",
        "Writing in the background, fsync included.",
        [](S s, Samples& out) {
@@ -296,6 +336,24 @@ std::vector<Row> make_catalogue() {
        [](S s, Samples& out) { out.value({}, number(s.daemon.state_free_bytes)); }},
       {"nsa_storage_size_bytes", kGauge, "", "Size of that file system.",
        [](S s, Samples& out) { out.value({}, number(s.daemon.state_size_bytes)); }},
+      {"nsa_gpu_info", kGauge, "node, gpu, uuid, model, driver", "Always 1; a GPU of this node.",
+       [](S s, Samples& out) {
+         for (const GpuSample& g : s.daemon.gpus)
+           out.value({{"node", s.daemon.node},
+                      {"gpu", std::to_string(g.index)},
+                      {"uuid", g.uuid},
+                      {"model", g.model},
+                      {"driver", s.daemon.driver}},
+                     1);
+       }},
+      {"nsa_gpu_memory_total_bytes", kGauge, "node, gpu", "Memory of a GPU.",
+       gpu_value<&GpuSample::memory_bytes>},
+      {"nsa_gpu_memory_used_bytes", kGauge, "node, gpu",
+       "Memory in use on a GPU, by anybody, when nsad last looked (when a run asked for GPUs).",
+       gpu_value<&GpuSample::used_bytes>},
+      {"nsa_gpu_processes", kGauge, "node, gpu",
+       "Processes that compute on a GPU, anybody's, when nsad last looked.",
+       gpu_value<&GpuSample::processes>},
       {"nsad_http_requests_total", kCounter, "route, code", "Requests to the API and /metrics.",
        [](S s, Samples& out) {
          for (const auto& [route, sample] : s.daemon.http)

@@ -60,6 +60,7 @@ struct RankSample {
   WallTime last_progress;                      // 0: none yet
   Histogram step_seconds = step_histogram();   // completed steps
   std::map<std::string, double> phase_seconds; // phase name -> seconds, total
+  double last_step_seconds = 0;                // of the newest record; 0: none yet
   std::optional<double> perf_score_ratio;      // fastest rank's step time / this one's
   uint64_t resident_bytes = 0;                 // of the process
   uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device
@@ -84,12 +85,17 @@ struct RunSample {
   uint64_t steps = 0;  // total: completed updates, repeated ones included
   uint64_t tokens = 0; // total
   std::optional<double> loss, heldout_loss, gradient_norm, learning_rate, tokens_per_second;
-  uint64_t nonfinite_steps = 0; // total
+  uint64_t nonfinite_steps = 0, clipped_steps = 0; // total
+  double flops = 0;                                // total, of the model
+  std::optional<double> mfu_ratio;                 // only where the device's rate is known
+  uint64_t batches = 0;                            // total: micro-batches of all ranks
+  double data_wait_seconds = 0;                    // total: rank 0 without a batch
 
   double checkpoint_interval_steps = 0;
   std::optional<WallTime> checkpoint_last_success;
   uint64_t checkpoint_last_step = 0, checkpoint_bytes = 0;
   Histogram checkpoint_write_seconds = checkpoint_histogram();
+  uint64_t checkpoints_verified = 0;                   // total
   double checkpoint_blocked_seconds = 0;               // total: what steps waited
   std::map<std::string, uint64_t> checkpoint_failures; // write, verify -> count, total
 
@@ -102,6 +108,13 @@ struct RouteSample {
   Histogram seconds = request_histogram();
 };
 
+struct GpuSample {
+  int index = 0;
+  std::string uuid, model;
+  uint64_t memory_bytes = 0, used_bytes = 0;
+  uint64_t processes = 0; // that compute on it
+};
+
 struct DaemonSample {
   std::string version, commit, node;
   std::map<std::string, uint64_t> runs;          // state -> runs that are in it now
@@ -111,7 +124,9 @@ struct DaemonSample {
   Histogram loop_lag_seconds = request_histogram();
   std::map<std::string, Histogram> transaction_seconds; // append, batch, query
   uint64_t ledger_wal_bytes = 0;
-  std::map<std::string, uint64_t> slots;               // free, used: CPU slots or GPUs
+  std::map<std::string, uint64_t> slots; // free, used: CPU slots or GPUs
+  std::string driver;                    // of the GPUs; empty: none
+  std::vector<GpuSample> gpus;
   uint64_t state_free_bytes = 0, state_size_bytes = 0; // file system of the state folder
 };
 

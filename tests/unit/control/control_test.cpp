@@ -1,12 +1,15 @@
 // The parts of the control plane that need no processes; the whole is tested by
 // tests/e2e/control_plane.
 #include "common/base/file.h"
+#include "common/estimate/estimate.h"
 #include "common/spec/toggles.h"
 #include "daemon/control/config.h"
 #include "daemon/control/evidence.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
+
+#include "tests/support/temporary_folder.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -226,7 +229,7 @@ TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
   RunRecord after;
   recall(after, nlohmann::json::parse(memory.dump()));
   EXPECT_EQ(memory_of(after, nullptr), memory);
-  EXPECT_EQ(after.counters.steps, 1u);
+  EXPECT_EQ(after.counters.steps, 7u);
   EXPECT_EQ(after.counters.tokens, before.counters.tokens);
   EXPECT_EQ(after.learned, before.learned);
   EXPECT_EQ(after.ranks.at(0).step_seconds.sum(), 0.3);
@@ -239,6 +242,73 @@ TEST(RunRecord, AMemoryThatCannotBeReadCostsNoRun) {
     recall(record, nlohmann::json::parse(text));
     EXPECT_EQ(record.counters.steps, 0u) << text;
   }
+}
+
+TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
+  RunRecord record;
+  record.spec.train.sequence_length = 2048;
+  record.spec.train.accumulate = 2;
+  record.spec.parallel.ranks = 1;
+  record.last.step = 20; // resumed there
+  wire::RankStep step;
+  step.step = 30;
+  step.clipped_steps = 4;
+  step.data_wait_seconds = 0.5;
+  note_step(record, step);
+  step.step = 40;
+  step.clipped_steps = 2;
+  note_step(record, step);
+  EXPECT_EQ(record.counters.steps, 20u);
+  EXPECT_EQ(record.counters.batches, 40u);
+  EXPECT_EQ(record.counters.tokens, 20u * 2 * 2048);
+  EXPECT_EQ(record.counters.clipped_steps, 6u);
+  EXPECT_DOUBLE_EQ(record.counters.data_wait_seconds, 1.0);
+  EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());
+}
+
+TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
+  RunRecord record;
+  record.spec.train.steps = 100;
+  state::Run run;
+  wire::RankStep step;
+  step.step = 1;
+  step.tokens_per_second = 2048; // one step a second
+  note_step(record, step);
+  record.ranks[0].device = "cpu AMD EPYC";
+  EXPECT_FALSE(metrics_of(run, record, nullptr).mfu_ratio);
+  record.ranks[0].device = "cuda:0 NVIDIA H200 GPU-1";
+  const auto sample = metrics_of(run, record, nullptr);
+  ASSERT_TRUE(sample.mfu_ratio);
+  EXPECT_NEAR(*sample.mfu_ratio, estimate::arithmetic(record.spec).total() / 989.4e12, 1e-9);
+}
+
+TEST(RunRecord, EventsCountOnceAndPeaksOutliveNsad) {
+  RunRecord record;
+  note_event(record, wire::RankMemory{0, "boot", 100, 0, 0, 0}, {});
+  note_event(record, wire::RankMemory{1, "steady", 300, 5, 60, 50}, {});
+  wire::RankExited exited;
+  exited.max_resident_bytes = 400;
+  note_event(record, exited, {});
+  EXPECT_EQ(record.peaks.resident_bytes, 400u);
+  EXPECT_EQ(record.peaks.allocated_bytes, 50u);
+  EXPECT_EQ(record.peaks.reserved_bytes, 60u);
+  note_event(record, wire::RankNonFinite{0, 3, "skip", "loss"}, {});
+  note_event(record, wire::RankNonFinite{0, 3, "report", "held-out loss"}, {});
+  EXPECT_EQ(record.counters.nonfinite_steps, 1u) << "an evaluation is no update";
+  wire::RankCheckpoint written;
+  written.step = 7;
+  note_event(record, written, WallTime{5});
+  written.error = "disk full";
+  written.step = 8;
+  note_event(record, written, WallTime{6});
+  EXPECT_EQ(record.counters.checkpoints_verified, 1u);
+  EXPECT_EQ(record.counters.checkpoint_last_step, 7u);
+  EXPECT_EQ(record.counters.checkpoint_last_success->nanoseconds, 5);
+  RunRecord after;
+  recall(after, nlohmann::json::parse(memory_of(record, nullptr).dump()));
+  EXPECT_EQ(after.peaks.resident_bytes, 400u);
+  EXPECT_EQ(after.peaks.reserved_bytes, 60u);
+  EXPECT_EQ(after.counters.checkpoints_verified, 1u);
 }
 
 TEST(RunRecord, TogglesAreRecordedWithTheirOrigin) {
@@ -262,6 +332,11 @@ TEST(NodeReadings, TokensDifferAndReadingsAreSane) {
   EXPECT_EQ(random_token().size(), 32u);
   EXPECT_NE(random_token(), random_token());
   EXPECT_GT(disk_space("/").second, 0u);
+  test::TemporaryFolder folder;
+  folder.write("a", "12345");
+  folder.write("b/c", "123");
+  EXPECT_EQ(folder_bytes(folder.path()), 8u);
+  EXPECT_EQ(folder_bytes((folder.path() / "none").string()), 0u);
   EXPECT_GE(read_run_delay_seconds(::getpid()), 0);
   EXPECT_EQ(read_run_delay_seconds(0), 0);
 }

@@ -26,6 +26,8 @@ Snapshot full_snapshot() {
   daemon.http["/v1/runs"].seconds.observe(0.002);
   daemon.transaction_seconds.emplace("append", request_histogram());
   daemon.slots = {{"free", 1}, {"used", 1}};
+  daemon.driver = "580.1";
+  daemon.gpus = {{0, "GPU-1", "NVIDIA H200", 1 << 30, 1 << 20, 2}};
   RunSample run;
   run.id = "kabcd";
   run.name = "quoted \" name\nof two lines \\";
@@ -47,6 +49,9 @@ Snapshot full_snapshot() {
   run.gradient_norm = 0.5;
   run.learning_rate = 1e-3;
   run.tokens_per_second = 1000;
+  run.mfu_ratio = 0.4;
+  run.flops = 1e15;
+  run.clipped_steps = 3;
   run.checkpoint_last_success = WallTime{1'700'000'050'000'000'000};
   run.gates = {{"0/selected", 0.25}, {"malformed", 1}};
   RankSample rank;
@@ -59,7 +64,13 @@ Snapshot full_snapshot() {
   rank.step_seconds.observe(100);
   rank.phase_seconds = {{"forward", 1.5}};
   rank.perf_score_ratio = 0.9;
+  rank.last_step_seconds = 3;
   run.ranks.push_back(rank);
+  for (const double seconds : {1.0, 2.0}) {
+    ++rank.rank;
+    rank.last_step_seconds = seconds;
+    run.ranks.push_back(rank);
+  }
   snapshot.runs.push_back(run);
   RunSample queued;
   queued.id = "kqqqq";
@@ -77,7 +88,8 @@ bool has_line(const std::string& text, const std::string& line) {
 TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
   const std::string text = render(full_snapshot());
   for (const char* line :
-       {"nsa_train_loss{run_id=\"kabcd\"} 3.25", "nsa_train_step{run_id=\"kabcd\"} 41",
+       {"nsa_train_loss{run_id=\"kabcd\"} 3.25",
+        "nsa_train_step{run_id=\"kabcd\"} 41",
         "nsa_run_state{run_id=\"kabcd\",state=\"running\"} 1",
         "nsa_run_state{run_id=\"kabcd\",state=\"queued\"} 0",
         "nsa_run_restarts_total{run_id=\"kabcd\",reason=\"hang\"} 1",
@@ -90,8 +102,13 @@ TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
         "nsa_rank_step_duration_seconds_count{run_id=\"kabcd\",rank=\"1\"} 2",
         "nsa_attention_gate_mean_ratio{run_id=\"kabcd\",layer=\"0\",branch=\"selected\"} 0.25",
         "nsa_run_phase_seconds_total{run_id=\"kabcd\",phase=\"train\"} 12.5",
+        "nsa_run_step_skew_ratio{run_id=\"kabcd\"} 1.5",
+        "nsa_train_mfu_ratio{run_id=\"kabcd\"} 0.4",
+        "nsa_train_flops_total{run_id=\"kabcd\"} 1000000000000000",
+        "nsa_gpu_memory_used_bytes{node=\"node-a\",gpu=\"0\"} 1048576",
         "nsad_http_requests_total{route=\"/v1/runs\",code=\"200\"} 7",
-        "nsa_runs{state=\"running\"} 1", "nsa_runs_finished_total{result=\"failed\"} 0"})
+        "nsa_runs{state=\"running\"} 1",
+        "nsa_runs_finished_total{result=\"failed\"} 0"})
     EXPECT_TRUE(has_line(text, line)) << line << "\nin\n" << text;
 }
 
