@@ -80,7 +80,7 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
   out << ", about:";
   const char* before = " ";
   for (const char* part : {"weights", "masters", "moments", "gradients", "activations", "logits",
-                           "collectives", "program", "snapshot"}) {
+                           "collectives", "heap", "program", "snapshot"}) {
     const auto& value = estimate["memory_bytes"][part];
     if (value.get<int64_t>() == 0) continue;
     out << before << part << " " << bytes(value);

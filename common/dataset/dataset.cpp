@@ -63,6 +63,11 @@ Result<std::shared_ptr<const Dataset>> Dataset::open(const std::filesystem::path
   return dataset;
 }
 
+void Dataset::let_go() const {
+  for (const ShardReader& reader : readers_)
+    reader.let_go();
+}
+
 Result<std::unique_ptr<Tokenizer>>
 Dataset::load_tokenizer(const std::filesystem::path& ranks_file) const {
   std::filesystem::path ranks = folder_ / kRanksFile;

@@ -54,6 +54,9 @@ public:
     return split == Split::kTrain ? train_ : heldout_;
   }
 
+  // ShardReader::let_go() of every shard. Any thread.
+  void let_go() const;
+
   // The tokenizer that made the data set: from the copy of its ranks in the folder, or, where
   // shards were adopted without one, from `ranks_file`.
   Result<std::unique_ptr<Tokenizer>>

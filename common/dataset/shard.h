@@ -40,8 +40,11 @@ public:
   std::span<const Token> tokens() const { return tokens_; }
   uint64_t file_bytes() const { return mapped_bytes_; }
 
-  // XXH3-128 of the whole file, header included. Reads every page.
+  // XXH3-128 of the whole file, header included. Reads every page, and lets go of it.
   std::string checksum() const;
+  // Gives the mapped pages back: they stay in the page cache, and no longer count as memory of this
+  // process. What is read later is mapped again.
+  void let_go() const;
 
 private:
   ShardReader() = default;

@@ -10,10 +10,14 @@ using spec::RunSpec;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kFp32 = 4;
-// Of a rank before it has made anything: read off a worker that had built no model.
-constexpr int64_t kProgramCpu = 240 * kMiB, kProgramGpu = 620 * kMiB;
+// Of a rank that trains a model of no size: what is resident at boot (libraries, 113 MiB), what
+// reading in the first step's kernels adds, and mapped tokens (a loader lets go of them at 8 MiB).
+constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
+constexpr int64_t kProgramGpu = 620 * kMiB;
 // Elements of a logits chunk: nsa_model/model/cross_entropy.cpp.
 constexpr int64_t kLogitsCpu = int64_t{1} << 19, kLogitsGpu = int64_t{1} << 27;
+// A host's allocator keeps what one step frees for the next, in holes that do not all fit.
+constexpr double kHeapWaste = 0.35;
 
 // Precision modes sr and pure have BF16 weights only; pure has BF16 moments as well.
 bool has_masters(const RunSpec& spec) {
@@ -82,6 +86,55 @@ double selected_pairs(double length, double block, double blocks) {
   return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
 }
 
+// What one layer keeps for its backward pass.
+struct Activations {
+  int64_t per_token = 0, per_layer = 0; // bytes
+  int64_t at_the_ends = 0;              // a token, once: final norm, tokens, the widest gradient
+};
+
+Activations activations_of_layer(const RunSpec& spec, Placement placement) {
+  const auto& m = spec.model;
+  const auto& n = spec.nsa;
+  const int64_t compute = placement.bf16 ? 2 : kFp32;
+  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
+  const int64_t sets = dense(spec) ? 1 : branch_count(spec);
+  const int64_t projected = query + 2 * sets * kv;
+  // A norm keeps its input; on a CPU it is made of plain operations, which keep an FP32 copy and
+  // the normalised one.
+  const int64_t norm = m.dimension * (placement.gpu ? compute : 2 * kFp32);
+  // Inputs of the projections and of the MLP, the MLP before and behind SiLU, all projections
+  // (values are views of them), rotated queries and keys, and the output layer's input.
+  int64_t scalars =
+      2 * m.dimension + 2 * m.mlp_ratio * m.dimension + projected + query + sets * kv + query;
+  Activations a;
+  if (dense(spec)) {
+    a.per_token = m.heads * kFp32; // log-sum-exp
+  } else {
+    scalars += sets * query; // branch outputs
+    if (has(spec, "compressed")) {
+      const int64_t overlap = n.compression_block / n.compression_stride;
+      scalars += n.compression == "mlp" ? 2 * overlap * kv : 2 * kv / n.compression_stride;
+    }
+    if (has(spec, "selected")) a.per_token += m.kv_groups * n.selected_blocks * kFp32;
+    if (placement.gpu) a.per_token += sets * m.heads * kFp32; // log-sum-exp
+    if (n.gate == "head_sigmoid") {
+      scalars += 2 * m.head_dimension;
+      a.per_token += 2 * sets * m.heads * kFp32;
+    } else if (sets > 1) {
+      scalars += 2 * kv; // mean query, hidden units before and behind SiLU
+      a.per_token += 2 * sets * m.kv_groups * kFp32;
+    }
+  }
+  a.per_token += 2 * norm + scalars * compute;
+  a.per_layer = projected * m.dimension * compute; // projections are joined to one matrix
+  // Embedded tokens, final norm, and tokens with their targets in three batches; the backward pass
+  // begins with the gradient of one layer: of its MLP, or of its branches in FP32.
+  a.at_the_ends = norm + 2 * m.dimension * compute + 3 * 2 * 8 +
+                  std::max(2 * m.mlp_ratio * m.dimension * compute,
+                           sets * query * compute + (query + 2 * kv) * 2 * kFp32);
+  return a;
+}
+
 } // namespace
 
 Parameters parameters(const RunSpec& spec) {
@@ -123,21 +176,13 @@ Memory memory(const RunSpec& spec, Placement placement) {
   out.moments = 2 * count * moment_bytes(spec);
   out.gradients = count * kFp32;
 
-  // What a layer keeps for its backward pass, in scalars a token: block input, normed input,
-  // attended, middle, normed middle, the MLP's inner width twice (before and behind SiLU), and q,
-  // k, v, rotated and not, with the branches' outputs.
-  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
-  const int64_t sets = dense(spec) ? 1 : branch_count(spec);
-  const int64_t kept =
-      4 * m.dimension + 2 * m.mlp_ratio * m.dimension + (2 + sets) * query + 4 * sets * kv;
-  int64_t per_token = kept * compute;
-  if (!dense(spec)) { // log-sum-exp and gates in FP32, block indices
-    per_token += sets * m.heads * kFp32 + sets * m.kv_groups * kFp32;
-    if (has(spec, "selected")) per_token += m.kv_groups * spec.nsa.selected_blocks * kFp32;
-  }
-  const int64_t whole_layers = spec.train.activation_recompute ? 1 : m.layers;
+  const Activations kept = activations_of_layer(spec, placement);
+  // With recompute: the layer that is computed again, and as much for its gradients.
+  const int64_t whole_layers =
+      spec.train.activation_recompute ? std::min<int64_t>(2, m.layers) : m.layers;
   const int64_t inputs = spec.train.activation_recompute ? m.layers * m.dimension * compute : 0;
-  out.activations = tokens * (whole_layers * per_token + inputs);
+  out.activations = tokens * (whole_layers * kept.per_token + inputs) +
+                    whole_layers * kept.per_layer + tokens * kept.at_the_ends;
 
   const int64_t room = placement.gpu ? kLogitsGpu : kLogitsCpu;
   const int64_t chunk = std::min(tokens, std::clamp<int64_t>(room / m.vocabulary, 64, 16384));
@@ -148,9 +193,14 @@ Memory memory(const RunSpec& spec, Placement placement) {
     out.collectives =
         2 * std::min(bucket, count * kFp32) + (placement.gpu ? 256 * kMiB : int64_t{0});
   }
-  out.program = placement.gpu ? kProgramGpu : kProgramCpu;
+  if (placement.gpu) {
+    out.program = kProgramGpu;
+  } else {
+    out.program = placement.bf16 ? kProgramCpuBf16 : kProgramCpuFp32;
+    out.heap = static_cast<int64_t>(kHeapWaste * double(out.activations + out.logits));
+  }
   const bool checkpoints = spec.checkpoint.interval_steps > 0 || spec.checkpoint.at_end;
-  out.snapshot = checkpoints ? state_bytes(spec, count) / spec.parallel.ranks : 0;
+  out.snapshot = checkpoints ? state_bytes(spec, count) : 0;
   return out;
 }
 
@@ -220,9 +270,11 @@ nlohmann::json estimate(const RunSpec& spec, Placement placement, double tokens_
         {"activations", m.activations},
         {"logits", m.logits},
         {"collectives", m.collectives},
+        {"heap", m.heap},
         {"program", m.program},
         {"snapshot", m.snapshot},
         {"on_gpu", placement.gpu ? m.total() - m.snapshot : 0},
+        {"gpu_tensors", placement.gpu ? m.total() - m.snapshot - m.program - m.collectives : 0},
         {"total", m.total()}}},
       {"disk_bytes",
        {{"checkpoint", d.checkpoint},

@@ -28,7 +28,8 @@ struct Placement {
 // "auto" computes in BF16 on a CPU too, as the worker decides.
 Placement choose_placement(const spec::RunSpec& spec, bool gpu, std::string_view cpuinfo);
 
-// Bytes of one rank at the peak of a step. On a GPU all but the snapshot are device memory.
+// Bytes of rank 0 at the peak of a step; the others have no snapshot. On a GPU all but the snapshot
+// is device memory.
 struct Memory {
   int64_t weights = 0;   // in the compute type; 0 when they are the masters themselves
   int64_t masters = 0;   // FP32; without masters the copy that an update works on
@@ -37,11 +38,12 @@ struct Memory {
   int64_t activations = 0;
   int64_t logits = 0;      // of one chunk of tokens, and the output layer's gradient
   int64_t collectives = 0; // a bucket on the wire, NCCL's channels
-  int64_t program = 0;     // libraries, allocator, CUDA context
-  int64_t snapshot = 0;    // host copy that a checkpoint is written from
+  int64_t heap = 0;        // that a host's allocator holds between steps; 0 on a GPU
+  int64_t program = 0;     // libraries, kernels, CUDA context
+  int64_t snapshot = 0;    // rank 0's host copy that a checkpoint is written from
   int64_t total() const {
-    return weights + masters + moments + gradients + activations + logits + collectives + program +
-           snapshot;
+    return weights + masters + moments + gradients + activations + logits + collectives + heap +
+           program + snapshot;
   }
 };
 Memory memory(const spec::RunSpec& spec, Placement placement);

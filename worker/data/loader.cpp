@@ -39,6 +39,10 @@ Status check_resume(const DataState& resume, const LoaderOptions& options) {
 
 } // namespace
 
+// Tokens are read through a mapping, and every page that was touched counts as this rank's memory:
+// a run would seem to grow to the size of its data set. A fault maps some pages around it as well.
+constexpr size_t kMostMappedBytes = size_t{8} << 20, kMappedAroundBytes = size_t{64} << 10;
+
 struct Loader::Worker {
   Worker(LoaderOptions given, int64_t samples, int64_t first_sequence)
       : options(std::move(given)), order(samples, options.shape.sequence_length, options.seed),
@@ -58,6 +62,8 @@ struct Loader::Worker {
   std::deque<std::shared_ptr<const Batch>> made;
   bool stopping = false;
   Duration assemble_total{0};
+
+  size_t mapped_bytes = 0; // the thread's own: at most, since the pages were let go
 
   // The consumer's own.
   int64_t steps_done = 0;
@@ -153,6 +159,12 @@ std::shared_ptr<Batch> Loader::Worker::assemble(int64_t step, int64_t micro_step
   fill_batch(options.dataset->tokens(dataset::Split::kTrain), addresses, *batch);
   batch->step = step;
   batch->micro_step = micro_step;
+  mapped_bytes += addresses.size() *
+                  (kMappedAroundBytes + sizeof(dataset::Token) * size_t(batch->sequence_length));
+  if (mapped_bytes > kMostMappedBytes) {
+    options.dataset->let_go();
+    mapped_bytes = 0;
+  }
   return batch;
 }
 

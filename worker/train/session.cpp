@@ -15,6 +15,7 @@
 #include "worker/train/toggle_report.h"
 #include "worker/train/trainer.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 namespace nsa::train {
@@ -129,6 +130,7 @@ Attempt<void> Session::open_model() {
   const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
   state_ = std::make_unique<FlatState>(parameters_of(*model_), bucket_bytes, kTailWords,
                                        precision_.mode);
+  ::malloc_trim(0); // initial values were twice the weights, and nothing asks for such pieces again
   record_memory("model");
   return {};
 }
