@@ -13,7 +13,7 @@ Status DocumentCutter::push(std::string_view bytes) {
     return fail(ErrorCode::kExhausted,
                 "the document that begins at line " + std::to_string(document_line_) +
                     " is larger than " + format_bytes(kLargestDocument),
-                cut_ == Cut::kWhole ? "cut the text at blank lines: documents = paragraph"
+                cut_ == Cut::kWhole ? "cut the text at blank lines: --documents paragraph"
                                     : "cut it into smaller ones");
   return {};
 }

@@ -336,7 +336,13 @@ private:
   Status complete(const fs::path& folder) {
     Manifest& manifest = result_.manifest;
     if (manifest.documents == 0)
-      return fail(ErrorCode::kInvalidArgument, "the input holds no text");
+      return fail(ErrorCode::kInvalidArgument,
+                  sources_.files.size() == 1
+                      ? sources_.files.front().path.string() + " holds no text"
+                      : "none of " + std::to_string(sources_.files.size()) +
+                            " files holds text, the first is " +
+                            sources_.files.front().path.string(),
+                  "name files that are not empty");
     const bool lopsided = manifest.tokens(Split::kTrain) == 0 ||
                           (options_.heldout_fraction > 0 && manifest.heldout_documents == 0);
     if (lopsided)
@@ -344,7 +350,7 @@ private:
                   "of " + std::to_string(manifest.documents) + " documents, " +
                       std::to_string(manifest.heldout_documents) +
                       " fell to the held-out split: too few documents to set a part aside",
-                  "cut the text at blank lines (documents = paragraph), choose another fraction or "
+                  "cut the text at blank lines (--documents paragraph), choose another fraction or "
                   "seed, or a fraction of 0 for no held-out split");
     for (size_t i = 0; i < source_documents_.size(); ++i)
       manifest.sources[i].documents = source_documents_[i];
@@ -378,9 +384,11 @@ Result<PrepareResult> prepare(const PrepareOptions& options,
                               const std::function<void(const PrepareProgress&)>& progress,
                               std::stop_token stop) {
   auto result = Preparation(options, progress, std::move(stop)).run();
-  if (!result)
-    return fail(std::move(result).error().within("preparing " + options.output.string()));
-  return result;
+  if (result) return result;
+  Error error = std::move(result).error().within("preparing " + options.output.string());
+  if (error.code == ErrorCode::kExhausted && error.next.empty())
+    error.next = "free space there, or choose another --out; nothing was left behind";
+  return fail(std::move(error));
 }
 
 } // namespace nsa::dataset

@@ -31,7 +31,8 @@ Result<SourceFile> source_file(const fs::path& path) {
   if (error)
     return fail(error == std::errc::no_such_file_or_directory ? ErrorCode::kNotFound
                                                               : ErrorCode::kSystem,
-                "cannot read " + path.string() + ": " + error.message());
+                "cannot read " + path.string() + ": " + error.message(),
+                "name files and folders that exist and may be read");
   return SourceFile{path, without_compression(path).extension() == ".jsonl", bytes};
 }
 
@@ -115,7 +116,8 @@ Result<SourceReader> SourceReader::open(const fs::path& path) {
   SourceReader reader;
   reader.path_ = path;
   reader.fd_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!reader.fd_) return fail_errno("cannot open " + path.string());
+  if (!reader.fd_)
+    return fail_errno("cannot open " + path.string(), "make it readable, or leave it out");
   NSA_TRY(reader.refill());
   const bool gzip = reader.input_end_ >= 2 &&
                     static_cast<unsigned char>(reader.input_[0]) == 0x1F &&

@@ -8,23 +8,30 @@
 namespace nsa::dataset {
 namespace {
 
+constexpr const char* kMendRow =
+    "write one JSON object a line, such as {\"text\": \"...\"}, or rename the file if it is plain "
+    "text";
+
 // The text of one row of JSON lines. Blank rows are empty documents.
 Result<std::string> text_of_row(std::string_view row, const std::string& key) {
   if (row.find_first_not_of(" \t\r\n") == row.npos) return std::string();
   try {
     nlohmann::json value = nlohmann::json::parse(row);
-    if (!value.is_object()) return fail(ErrorCode::kInvalidArgument, "the row is no JSON object");
+    if (!value.is_object())
+      return fail(ErrorCode::kInvalidArgument, "the row is no JSON object", kMendRow);
     const auto text = value.find(key);
     if (text == value.end())
-      return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'");
+      return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'",
+                  "name the key that holds the text: --jsonl-key KEY");
     if (!text->is_string())
       return fail(ErrorCode::kInvalidArgument,
-                  "'" + key + "' is " + text->type_name() + ", a string was expected");
+                  "'" + key + "' is " + text->type_name() + ", a string was expected",
+                  "name the key that holds the text: --jsonl-key KEY");
     return std::move(text->get_ref<std::string&>());
   } catch (const nlohmann::json::exception& error) {
     std::string_view what = error.what(); // "[json.exception.parse_error.101] parse error at ..."
     if (const size_t end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
-    return fail(ErrorCode::kInvalidArgument, "the row is not JSON: " + std::string(what));
+    return fail(ErrorCode::kInvalidArgument, "the row is not JSON: " + std::string(what), kMendRow);
   }
 }
 
@@ -49,8 +56,8 @@ Result<std::string> text_of(const RawBatch& batch, const RawDocument& document,
         document.line + std::count(raw.begin(), raw.begin() + static_cast<long>(bad), '\n');
     return fail(at_line(batch, line,
                         {ErrorCode::kInvalidArgument, "the text is not UTF-8",
-                         "convert the file, or choose what to do with such bytes: invalid UTF-8 = "
-                         "replace or keep"}));
+                         "convert the file (iconv), or choose what becomes of such bytes: "
+                         "--invalid-utf8 replace, or keep"}));
   }
   if (!batch.json_lines) return text;
   auto row = text_of_row(text, options.jsonl_key);
