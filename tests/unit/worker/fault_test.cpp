@@ -82,6 +82,9 @@ TEST_P(StallTest, CulpritStandsStillAndItsPeerWaits) {
   EXPECT_EQ(ranks[0].page().read_device().completed_step, kStep - 1);
   EXPECT_EQ(ranks[1].page().read_device().completed_step, kStep - 1);
   if (std::string(GetParam().kind) == "stop_signal") {
+    // It says so first, and stops when that has left.
+    for (int i = 0; i < 3000 && process_state(ranks[1].pid()) != 'T'; ++i)
+      ::usleep(10000);
     EXPECT_EQ(process_state(ranks[1].pid()), 'T');
   }
 }
