@@ -89,7 +89,8 @@ double selected_pairs(double length, double block, double blocks) {
 // What one layer keeps for its backward pass.
 struct Activations {
   int64_t per_token = 0, per_layer = 0; // bytes
-  int64_t at_the_ends = 0;              // a token, once: final norm, tokens, the widest gradient
+  int64_t at_the_ends = 0;              // a token, once: embedded, final norm, the batches
+  int64_t gradient = 0;                 // a token, once: the widest of the backward pass
 };
 
 Activations activations_of_layer(const RunSpec& spec, Placement placement) {
@@ -99,13 +100,14 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
-  // A norm keeps its input; on a CPU it is made of plain operations, which keep an FP32 copy and
-  // the normalised one.
-  const int64_t norm = m.dimension * (placement.gpu ? compute : 2 * kFp32);
-  // Inputs of the projections and of the MLP, the MLP before and behind SiLU, all projections
-  // (values are views of them), rotated queries and keys, and the output layer's input.
-  int64_t scalars =
-      2 * m.dimension + 2 * m.mlp_ratio * m.dimension + projected + query + sets * kv + query;
+  // On a GPU a norm keeps its input, and queries, keys and values are tensors of their own. On a
+  // CPU both are made of plain operations: a norm keeps an FP32 copy and the normalised one, and
+  // values are views of all projections, which stay beside the rotated queries and keys.
+  const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
+  const int64_t heads = placement.gpu ? projected : projected + query + sets * kv;
+  // Inputs of the projections and of the MLP, the MLP before and behind SiLU, and the output
+  // layer's input.
+  int64_t scalars = 2 * m.dimension + 2 * m.mlp_ratio * m.dimension + heads + query;
   Activations a;
   if (dense(spec)) {
     a.per_token = m.heads * kFp32; // log-sum-exp
@@ -127,11 +129,10 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   }
   a.per_token += 2 * norm + scalars * compute;
   a.per_layer = projected * m.dimension * compute; // projections are joined to one matrix
-  // Embedded tokens, final norm, and tokens with their targets in three batches; the backward pass
-  // begins with the gradient of one layer: of its MLP, or of its branches in FP32.
-  a.at_the_ends = norm + 2 * m.dimension * compute + 3 * 2 * 8 +
-                  std::max(2 * m.mlp_ratio * m.dimension * compute,
-                           sets * query * compute + (query + 2 * kv) * 2 * kFp32);
+  a.at_the_ends = norm + 2 * m.dimension * compute + 3 * 2 * 8; // tokens, targets: three batches
+  // Of one layer's MLP, or of its branches in FP32.
+  a.gradient = std::max(2 * m.mlp_ratio * m.dimension * compute,
+                        sets * query * compute + (query + 2 * kv) * 2 * kFp32);
   return a;
 }
 
@@ -177,12 +178,15 @@ Memory memory(const RunSpec& spec, Placement placement) {
   out.gradients = count * kFp32;
 
   const Activations kept = activations_of_layer(spec, placement);
-  // With recompute: the layer that is computed again, and as much for its gradients.
-  const int64_t whole_layers =
-      spec.train.activation_recompute ? std::min<int64_t>(2, m.layers) : m.layers;
-  const int64_t inputs = spec.train.activation_recompute ? m.layers * m.dimension * compute : 0;
-  out.activations = tokens * (whole_layers * kept.per_token + inputs) +
-                    whole_layers * kept.per_layer + tokens * kept.at_the_ends;
+  out.activations = tokens * kept.at_the_ends;
+  if (spec.train.activation_recompute) { // the layer that is computed again, as much for gradients
+    const int64_t layers = std::min<int64_t>(2, m.layers);
+    out.activations += layers * (tokens * kept.per_token + kept.per_layer) +
+                       m.layers * tokens * m.dimension * compute;
+  } else {
+    out.activations +=
+        m.layers * (tokens * kept.per_token + kept.per_layer) + tokens * kept.gradient;
+  }
 
   const int64_t room = placement.gpu ? kLogitsGpu : kLogitsCpu;
   const int64_t chunk = std::min(tokens, std::clamp<int64_t>(room / m.vocabulary, 64, 16384));
