@@ -153,12 +153,18 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   Stream stream{at::embedding(embedding, tokens), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
-      stream.x = recompute(
-          [this, layer, shared](const Tensor& in, bool replay) {
-            const Stream out = run_block(layer, {in, std::nullopt}, shared, replay);
-            return out.x + *out.addend;
+      // Kept apart, x and addend are summed in the same pass as without recompute, bit for bit.
+      std::vector<Tensor> kept{stream.x};
+      if (stream.addend) kept.push_back(*stream.addend);
+      const auto out = recompute(
+          [this, layer, shared](const std::vector<Tensor>& in, bool replay) {
+            const Stream block_in{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt};
+            const Stream block_out = run_block(layer, block_in, shared, replay);
+            if (!config.fused_layers) return std::vector{block_out.x + *block_out.addend};
+            return std::vector{block_out.x, *block_out.addend};
           },
-          stream.x);
+          kept);
+      stream = {out[0], out.size() > 1 ? std::optional(out[1]) : std::nullopt};
     } else {
       stream = run_block(layer, stream, shared, false);
     }

@@ -1,4 +1,4 @@
-// Activation recompute: run a function keeping its input only, and run it again in backward.
+// Activation recompute: run a function keeping its inputs only, and run it again in backward.
 //
 // The function's parameters are autograd leaves that it captures; their gradients are accumulated
 // by the nested backward pass, and hooks on them fire then.
@@ -12,7 +12,8 @@
 
 namespace nsa::model {
 
-using Replayable = std::function<at::Tensor(const at::Tensor& x, bool replay)>;
+using Replayable = std::function<torch::autograd::variable_list(
+    const torch::autograd::variable_list& inputs, bool replay)>;
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   struct Held : torch::CustomClassHolder {
@@ -20,32 +21,38 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     Replayable function;
   };
 
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const Replayable& function) {
-    context->save_for_backward({x});
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                at::TensorList inputs, const Replayable& function) {
+    context->save_for_backward(inputs.vec());
     context->saved_data["function"] =
         c10::IValue::make_capsule(c10::make_intrusive<Held>(function));
-    return function(x, false);
+    return function(inputs.vec(), false);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
-    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::autograd::variable_list inputs;
+    for (const at::Tensor& saved : context->get_saved_variables())
+      inputs.push_back(saved.detach().requires_grad_());
     const auto held =
         c10::static_intrusive_pointer_cast<Held>(context->saved_data["function"].toCapsule());
-    at::Tensor out;
+    torch::autograd::variable_list outputs, result;
     {
       c10::AutoGradMode with_grad(true);
-      out = held->function(x, true);
+      outputs = held->function(inputs, true);
     }
-    torch::autograd::backward({out}, {grads[0]});
-    return {x.grad(), at::Tensor()};
+    torch::autograd::backward(outputs, grads);
+    for (const at::Tensor& input : inputs)
+      result.push_back(input.grad());
+    result.emplace_back(); // of the function
+    return result;
   }
 };
 
-// `replay` is true in the second run of the same input.
-inline at::Tensor recompute(const Replayable& function, const at::Tensor& x) {
-  return RecomputeFunction::apply(x, function);
+// `replay` is true in the second run of the same inputs.
+inline torch::autograd::variable_list recompute(const Replayable& function,
+                                                const torch::autograd::variable_list& inputs) {
+  return RecomputeFunction::apply(at::TensorList(inputs), function);
 }
 
 } // namespace nsa::model

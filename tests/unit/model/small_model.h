@@ -41,6 +41,11 @@ inline std::map<std::string, ModelConfig> small_configs() {
   all["mlp, group gate"] = small_config();
   all["mlp, group gate"].nsa.compression = Compression::kMlp;
   all["mlp, group gate"].nsa.gate_temperature = 0.5;
+  for (const char* name : {"average, group gate", "mlp, head gate"}) {
+    ModelConfig& fused = all[std::string(name) + ", fused layers"];
+    fused = all[name];
+    fused.fused_layers = true;
+  }
   all["dense"] = small_config();
   all["dense"].attention = Attention::kDense;
   all["compressed and sliding"] = small_config();

@@ -62,8 +62,8 @@ TEST(Gradients, OfEveryParameterAgreeWithTheOracle) {
     LanguageModel aten(config, at::kCPU, at::kDouble, 1);
     config.kernels = Kernels::kReference;
     LanguageModel reference(config, at::kCPU, at::kDouble, 1);
-    sharpen(aten, 4);
-    sharpen(reference, 4);
+    sharpen(aten, 2); // not so far that blocks that share one heavy token tie but for rounding
+    sharpen(reference, 2);
     Tensor tokens = at::randint(1, kVocabulary, {2, kSequence}, at::kLong);
     const Tensor targets = random_tokens(2, kSequence);
     tokens[1][20] = 0;
