@@ -129,6 +129,20 @@ void Page::write_device(const DeviceRecord& record) {
   layout_->device[0].store(record.completed_step, std::memory_order_release);
 }
 
+StepMarks Page::read_step_marks() const {
+  StepMarks marks;
+  for (size_t i = 0; i < kStepMarks; ++i) {
+    const uint64_t word = layout_->step_marks[i].load(std::memory_order_acquire);
+    marks[i] = {word >> 32, static_cast<uint32_t>(word)};
+  }
+  return marks;
+}
+
+void Page::write_step_mark(const StepMark& mark) {
+  layout_->step_marks[mark.step % kStepMarks].store((mark.step << 32) | mark.collectives,
+                                                    std::memory_order_release);
+}
+
 void Page::write_host_torn_for_test(const HostRecord& record) {
   const uint64_t sequence = layout_->latest.load(std::memory_order_relaxed) + 1;
   PageLayout::Copy& copy = layout_->copies[sequence % 2];
@@ -141,6 +155,7 @@ void Writer::begin_step(uint64_t step, uint64_t tokens) {
   record_.step = step;
   record_.tokens = tokens;
   record_.step_start_ns = MonotonicTime::now().nanoseconds;
+  page_.write_step_mark({step, static_cast<uint32_t>(record_.collective_sequence)});
 }
 
 void Writer::enter(Phase phase, uint64_t micro_step) {

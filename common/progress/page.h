@@ -15,6 +15,7 @@
 #include "common/base/unique_fd.h"
 #include "common/progress/phase.h"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -38,6 +39,16 @@ struct HostRecord {
   bool operator==(const HostRecord&) const = default;
 };
 
+// How many collectives the rank had entered when it began a step: the same on all ranks, whatever
+// their hosts and devices are doing, unless one of them left a collective out.
+struct StepMark {
+  uint64_t step = 0; // 0: none
+  uint32_t collectives = 0;
+  bool operator==(const StepMark&) const = default;
+};
+inline constexpr size_t kStepMarks = 16;            // the newest ones are kept
+using StepMarks = std::array<StepMark, kStepMarks>; // of step s: at s % kStepMarks
+
 // Completed work. Words of 64 bits because a GPU stores each on its own.
 struct DeviceRecord {
   uint64_t completed_step = 0; // last optimizer update whose work has completed
@@ -58,6 +69,8 @@ struct PageLayout {
     std::atomic<uint64_t> end; // the same number, stored after them
   };
   alignas(64) Copy copies[2];
+  // (step << 32) | collectives. All zero where the rank is of a build that did not know it.
+  alignas(1024) std::atomic<uint64_t> step_marks[kStepMarks];
   alignas(2048) std::atomic<uint64_t> device[2]; // completed_step, phase_mark
 };
 static_assert(sizeof(PageLayout) <= kPageBytes);
@@ -82,10 +95,12 @@ public:
   // Reader: the newest complete record, or nothing before the first. Never waits for the writer.
   std::optional<HostRecord> read_host() const;
   DeviceRecord read_device() const;
+  StepMarks read_step_marks() const;
 
   // Writer (one thread). A few stores; no system call.
   void write_host(const HostRecord& record);
   void write_device(const DeviceRecord& record);
+  void write_step_mark(const StepMark& mark);
   // Address of the device track, for cudaHostRegister: two 64-bit words.
   void* device_words() const { return layout_->device; }
 

@@ -258,6 +258,7 @@ std::vector<state::RankSample> AttemptSupervisor::sample_ranks(MonotonicTime) {
     sample.exited = place.exited;
     const auto host = r < pages_.size() ? pages_[r].read_host() : std::nullopt;
     const auto device = r < pages_.size() ? pages_[r].read_device() : progress::DeviceRecord{};
+    if (r < pages_.size()) sample.step_marks = pages_[r].read_step_marks();
     const bool moved = host != place.host || !(device == place.device);
     if (moved) {
       place.host = sample.host = host;

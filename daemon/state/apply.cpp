@@ -238,7 +238,9 @@ private:
     // One that is only observed was told before: nsad has died since, and the rank still hangs.
     if (!run_.hangs.empty() && run_.hangs.back().observed_only) {
       const Hang& last = run_.hangs.back();
-      if (last.attempt == attempt_.number && last.rank == e.rank && last.step == e.step)
+      const bool goes_on = last.kind == "skipped-collective" && last.kind == e.kind;
+      if (last.attempt == attempt_.number && last.rank == e.rank &&
+          (last.step == e.step || goes_on))
         return false;
     }
     Hang hang;

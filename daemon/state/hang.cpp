@@ -21,8 +21,24 @@ bool same_place(const progress::HostRecord& a, const progress::HostRecord& b) {
   return a == b;
 }
 
+// Where a rank is: where its device is, if that has work left from before the host's place. A host
+// that enqueues collectives goes on to later phases and steps while the device waits in one.
+struct Place {
+  uint64_t step = 0;
+  Phase phase = Phase::kStartUp;
+};
+
+Place place_of(const RankSample& s) {
+  if (!s.host) return {};
+  const uint64_t step = s.device.phase_mark >> 8;
+  const auto phase = static_cast<Phase>(s.device.phase_mark & 0xff);
+  const bool busy = step > s.device.completed_step;
+  const bool lags = step < s.host->step || (step == s.host->step && phase < s.host->phase);
+  return busy && lags ? Place{step, phase} : Place{s.host->step, s.host->phase};
+}
+
 bool waits(const RankSample& s) {
-  return !s.exited && s.host && s.host->phase == Phase::kAllReduce;
+  return !s.exited && s.host && place_of(s).phase == Phase::kAllReduce;
 }
 
 bool is_step_phase(Phase phase) {
@@ -103,7 +119,9 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
   track.moved_at = now;
   track.read_since_move = false;
   // Others may move as they give up waiting for it; that does not clear the culprit.
-  if (reported_ && suspicion_ && suspicion_->rank == sample.rank) verdict_is_over_ = true;
+  // Nor does going on clear one that is out of step with its peers.
+  if (reported_ && suspicion_ && suspicion_->rank == sample.rank && !out_of_step_)
+    verdict_is_over_ = true;
 }
 
 double HangDetector::limit_of(const Track& track, const RankSample& sample,
@@ -127,18 +145,56 @@ double HangDetector::limit_of(const Track& track, const RankSample& sample,
 std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
   for (size_t r = 0; r < samples.size(); ++r) {
     if (!samples[r].host) continue;
-    const progress::HostRecord& mine = *samples[r].host;
+    const Place mine = place_of(samples[r]);
+    const uint64_t entered = samples[r].host->collective_sequence;
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
-      const progress::HostRecord& peer = *samples[p].host;
+      const Place peer = place_of(samples[p]);
       const bool past_it = mine.phase > Phase::kAllReduce;
-      const bool behind = mine.collective_sequence < peer.collective_sequence;
-      const bool level = mine.collective_sequence == peer.collective_sequence;
+      const bool behind = entered < samples[p].host->collective_sequence;
+      const bool level = entered == samples[p].host->collective_sequence;
       if (mine.step > peer.step && (behind || (level && mine.phase == Phase::kAllReduce))) return r;
       if (mine.step == peer.step && past_it && behind) return r;
     }
   }
   return std::nullopt;
+}
+
+std::optional<HangDetector::OutOfStep>
+HangDetector::find_out_of_step(const std::vector<RankSample>& samples, MonotonicTime now) {
+  std::optional<OutOfStep> found;
+  for (size_t i = 0; i < progress::kStepMarks; ++i) {
+    uint64_t newest = 0; // slower ranks still have an older step in this slot
+    for (const RankSample& s : samples)
+      newest = std::max(newest, s.step_marks[i].step);
+    if (newest < 2 || (found && newest > found->step)) continue;
+    OutOfStep least{0, newest - 1, UINT32_MAX, 0, now};
+    for (size_t r = 0; r < samples.size(); ++r) {
+      const progress::StepMark& mark = samples[r].step_marks[i];
+      if (mark.step != newest) continue;
+      if (mark.collectives < least.entered) {
+        least.rank = r;
+        least.entered = mark.collectives;
+      }
+      least.others = std::max(least.others, mark.collectives);
+    }
+    if (least.entered < least.others) found = least;
+  }
+  return found;
+}
+
+Verdict HangDetector::accuse(const OutOfStep& out, MonotonicTime now) {
+  Verdict v;
+  v.rank = static_cast<Rank>(out.rank);
+  v.kind = kSkippedKind;
+  v.phase = Phase::kAllReduce;
+  v.step = out.step;
+  v.stalled_seconds = to_seconds(now - out.seen_at);
+  v.witnesses = {"it had entered " + std::to_string(out.entered) + " collectives when step " +
+                     std::to_string(out.step + 1) + " began",
+                 "a peer had entered " + std::to_string(out.others) +
+                     " by then: sums are of different steps from there"};
+  return v;
 }
 
 // Who holds the others up: a rank that is overdue outside of a collective; if all wait in one, the
@@ -160,7 +216,7 @@ std::optional<size_t> HangDetector::find_laggard(const std::vector<RankSample>& 
     if (samples[r].exited) continue;
     if (tracks_[r].stalled <= tracks_[r].limit) return std::nullopt;
     const auto place = [&](size_t i) {
-      return std::pair(samples[i].host->step, samples[i].host->collective_sequence);
+      return std::pair(place_of(samples[i]).step, samples[i].host->collective_sequence);
     };
     if (!found || place(r) < place(*found)) found = r;
   }
@@ -173,8 +229,8 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
   const Track& t = tracks_[culprit];
   Verdict v;
   v.rank = static_cast<Rank>(culprit);
-  v.phase = t.seen ? t.host.phase : Phase::kStartUp;
-  v.step = t.host.step;
+  v.phase = place_of(s).phase;
+  v.step = place_of(s).step;
   v.stalled_seconds = t.stalled;
   const double cores = cores_of(t, s, now);
 
@@ -221,8 +277,8 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
   if (skipped) {
     // What is wrong was seen where the peers wait, not where the skipper is by now.
     for (const RankSample& p : samples)
-      if (waits(p) && p.host->step <= v.step && p.rank != v.rank) {
-        v.step = p.host->step;
+      if (waits(p) && place_of(p).step <= v.step && p.rank != v.rank) {
+        v.step = place_of(p).step;
         v.phase = Phase::kAllReduce;
         break;
       }
@@ -237,6 +293,7 @@ double HangDetector::cores_of(const Track& track, const RankSample& sample, Mono
 
 std::optional<Verdict> HangDetector::judge(const std::vector<RankSample>& samples,
                                            MonotonicTime now) const {
+  if (out_of_step_) return accuse(*out_of_step_, now);
   const auto skipper = find_skipper(samples);
   const auto culprit = skipper ? skipper : find_laggard(samples);
   if (!culprit) return std::nullopt;
@@ -278,6 +335,7 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
     t.limit = limit_of(t, samples[r], now);
   }
   if (reported_) return result;
+  if (!out_of_step_) out_of_step_ = find_out_of_step(samples, now);
 
   const auto verdict = judge(samples, now);
   if (!verdict) {

@@ -26,6 +26,7 @@ struct RankSample {
   bool exited = false;
   std::optional<progress::HostRecord> host; // nothing before the rank's first record
   progress::DeviceRecord device;
+  progress::StepMarks step_marks{};
   char process_state = 'S'; // as in /proc/<pid>/stat
   int64_t tracer = 0;       // pid of the debugger that is attached; 0: none
   // Both need to be read anew only while the page stands still.
@@ -104,6 +105,18 @@ private:
   void follow(Track& track, const RankSample& sample, MonotonicTime now);
   void learn(Track& track, const RankSample& sample, MonotonicTime now);
   double limit_of(const Track& track, const RankSample& sample, MonotonicTime now) const;
+  // A rank that had entered fewer collectives than its peers when it began the same step: it left
+  // one out, and sums are of different steps from there. Ranks may go on for a long time like that
+  // where collectives carry no tags (NCCL), so this needs no stall.
+  struct OutOfStep {
+    size_t rank = 0;
+    uint64_t step = 0; // in which the collective was left out
+    uint32_t entered = 0, others = 0;
+    MonotonicTime seen_at;
+  };
+  static std::optional<OutOfStep> find_out_of_step(const std::vector<RankSample>& samples,
+                                                   MonotonicTime now);
+  static Verdict accuse(const OutOfStep& out, MonotonicTime now);
   std::optional<Verdict> judge(const std::vector<RankSample>& samples, MonotonicTime now) const;
   std::optional<size_t> find_skipper(const std::vector<RankSample>& samples) const;
   std::optional<size_t> find_laggard(const std::vector<RankSample>& samples) const;
@@ -115,6 +128,7 @@ private:
   std::vector<Track> tracks_;
   bool first_step_done_ = false;
   std::optional<MonotonicTime> last_observation_;
+  std::optional<OutOfStep> out_of_step_; // once found, it stays so
   std::optional<Verdict> suspicion_;
   MonotonicTime suspected_at_;
   int times_confirmed_ = 0;

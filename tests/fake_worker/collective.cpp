@@ -20,10 +20,10 @@ Result<Collective> Collective::open(const std::string& attempt_folder, int world
   return Collective(static_cast<std::atomic<uint64_t>*>(at), world_size);
 }
 
-[[gnu::noinline]] Collective::Wish Collective::reduce(uint64_t step, Wish own) {
-  std::atomic<uint64_t>& counter = counters_[step % kSteps];
+[[gnu::noinline]] Collective::Wish Collective::reduce(uint64_t number, Wish own) {
+  std::atomic<uint64_t>& counter = counters_[number % kSteps];
   // A counter that is used again still holds its earlier rounds.
-  const uint64_t due = (step / kSteps + 1) * world_size_;
+  const uint64_t due = (number / kSteps + 1) * world_size_;
   counter.fetch_add(1 + (own.stop ? uint64_t{1} << 32 : 0) +
                     (own.with_checkpoint ? uint64_t{1} << 48 : 0));
   while ((counter.load() & 0xffffffff) < due) {

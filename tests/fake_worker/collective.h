@@ -20,8 +20,9 @@ public:
   };
 
   // Waits for ever if a rank does not come. Gives what any rank wished: the request to stop may
-  // have reached only some of them by now, and all must leave in the same way.
-  Wish reduce(uint64_t step, Wish own);
+  // have reached only some of them by now, and all must leave in the same way. `number`: of the
+  // step where calls belong to steps, of the call where they pair up in order, as NCCL's do.
+  Wish reduce(uint64_t number, Wish own);
 
 private:
   static constexpr uint64_t kSteps = 8192; // counters; steps beyond use them again

@@ -13,11 +13,17 @@
 #include "tests/fake_worker/options.h"
 #include "tests/fake_worker/shim_link.h"
 
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <functional>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,6 +53,57 @@ void leave_orphan() {
     ::pause();
 }
 
+// What a GPU is to a rank: works through what the host has enqueued, in order, and marks where it
+// is on the page. Its thread never ends: the process does.
+class Device {
+public:
+  Device(progress::Page& page, uint64_t completed_step) : page_(page) {
+    record_.completed_step = completed_step;
+    std::thread([this] { work(); }).detach();
+  }
+
+  void enqueue(uint64_t step, Phase phase, std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({step, phase, std::move(work)});
+    changed_.notify_all();
+  }
+  void wait_for_step(uint64_t step) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return record_.completed_step >= step; });
+  }
+
+private:
+  struct Work {
+    uint64_t step;
+    Phase phase;
+    std::function<void()> act;
+  };
+
+  [[noreturn]] void work() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !queue_.empty(); });
+      const Work next = std::move(queue_.front());
+      queue_.pop_front();
+      record_.phase_mark = (next.step << 8) | static_cast<uint64_t>(next.phase);
+      page_.write_device(record_);
+      lock.unlock();
+      next.act();
+      if (next.phase != Phase::kOptimizer) continue;
+      lock.lock();
+      record_.completed_step = next.step;
+      page_.write_device(record_);
+      changed_.notify_all();
+    }
+  }
+
+  progress::Page& page_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> queue_;
+  progress::DeviceRecord record_;
+};
+
 class FakeRank {
 public:
   FakeRank(Options options, progress::Writer writer, std::optional<Collective> collective)
@@ -60,8 +117,9 @@ public:
     pause_ms(static_cast<double>(o_.start_ms));
     Collective::Wish wish;
     uint64_t step = first_step_;
+    if (o_.async) device_.emplace(writer_.page(), first_step_);
     for (++step; step <= o_.steps && !wish.stop; ++step)
-      wish = train(step);
+      wish = device_ ? train_ahead(step) : train(step);
     writer_.enter(Phase::kShutDown);
     const uint64_t done = step - 1;
     if (wish.stop && wish.with_checkpoint) checkpoint(done);
@@ -148,6 +206,38 @@ private:
     return wish;
   }
 
+  // The same with a device: nothing is waited for but the step before the last one.
+  Collective::Wish train_ahead(uint64_t step) {
+    const double slice = static_cast<double>(o_.step_ms) / 4;
+    link_.poll();
+    writer_.begin_step(step, (step - 1) * kTokensPerStep);
+    writer_.set_batch_index(step * 8);
+    writer_.enter(Phase::kData);
+    write_log(step);
+    writer_.enter(Phase::kForward);
+    device_->enqueue(step, Phase::kForward, [=] { pause_ms(slice); });
+    writer_.enter(Phase::kBackward);
+    if (inject(step, "mutex_deadlock")) deadlock_on_mutexes();
+    device_->enqueue(step, Phase::kBackward, [=] { pause_ms(2 * slice); });
+    writer_.enter(Phase::kAllReduce);
+    if (!inject(step, "skip_collective")) {
+      writer_.count_collective();
+      device_->enqueue(step, Phase::kAllReduce,
+                       [this, number = writer_.record().collective_sequence, own = link_.wish()] {
+                         const Collective::Wish all = collective_->reduce(number, own);
+                         if (all.stop) stop_ = true;
+                       });
+    }
+    writer_.enter(Phase::kOptimizer);
+    device_->enqueue(step, Phase::kOptimizer, [=] { pause_ms(slice); });
+    const bool boundary =
+        step == o_.steps || stop_ || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0);
+    device_->wait_for_step(boundary ? step : step - 1);
+    report(step, static_cast<double>(o_.step_ms) / 1e3);
+    if (boundary && step < o_.steps && !stop_) checkpoint(step);
+    return {stop_, stop_};
+  }
+
   void write_log(uint64_t step) {
     for (int64_t i = 0; i < o_.log_lines; ++i) {
       std::string line = "rank " + std::to_string(o_.rank) + " step " + std::to_string(step) +
@@ -227,6 +317,8 @@ private:
   std::optional<Collective> collective_;
   ShimLink link_;
   uint64_t first_step_ = 0;
+  std::optional<Device> device_;
+  std::atomic<bool> stop_ = false;
 };
 
 int usage(const Error& error) {
@@ -247,7 +339,9 @@ int run(int argc, char** argv) {
   }
   FakeRank rank(std::move(*options), progress::Writer(std::move(*page)), collective);
   if (auto resumed = rank.resume(); !resumed) return usage(resumed.error());
-  return rank.run();
+  const int code = rank.run();
+  std::fflush(nullptr);
+  ::_exit(code); // a device's thread has no end
 }
 
 } // namespace

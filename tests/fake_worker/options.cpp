@@ -50,6 +50,7 @@ Status set_fake(Options& o, const std::string& pair) {
       {"log_bytes", [&] { o.log_bytes = value; }},
       {"flood_mb", [&] { o.flood_mb = value; }},
       {"peers", [&] { o.peers = value != 0; }},
+      {"async", [&] { o.async = value != 0; }},
       {"deaf", [&] { o.deaf = value != 0; }},
       {"orphans", [&] { o.orphans = static_cast<int>(value); }},
       {"rank", [&] { o.fault_rank = static_cast<Rank>(value); }},

@@ -29,6 +29,7 @@ struct Options {
   int64_t log_bytes = 0;         // a line is padded to this
   int64_t flood_mb = 0;          // on standard output in step 1
   bool peers = true;             // false: no collectives, ranks run free of each other
+  bool async = false;            // a device of its own: the host runs up to two steps ahead of it
   bool deaf = false;             // never reads its link: no stop request is heard
   int orphans = 0;               // processes in sessions of their own that outlive it
   std::string fault = "none";    // one of fault_kinds() in faults.h

@@ -22,7 +22,8 @@ constexpr HangPolicy kPolicy{.floor = 2,
 constexpr double kPoll = 0.1;
 
 // Polls until a verdict or the time is over; `slow` collects the alerts.
-std::optional<Verdict> watch(SimulatedRanks& ranks, HangDetector& detector, double seconds,
+template <class Ranks>
+std::optional<Verdict> watch(Ranks& ranks, HangDetector& detector, double seconds,
                              std::vector<SlowRank>* slow = nullptr) {
   for (double passed = 0; passed < seconds; passed += kPoll) {
     ranks.advance(kPoll);
@@ -104,6 +105,73 @@ TEST(Hang, ARankThatStalledBeforeItsAttemptWasAdoptedIsFoundByTheCeiling) {
   const auto verdict = watch(ranks, detector, policy.ceiling + 5);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 1);
+}
+
+// ---- hosts that run ahead of their devices ------------------------------------------------------
+
+struct DeviceFault {
+  Fault fault;
+  const char* kind;
+  bool at_the_end = false, lengths_matter = false;
+};
+
+class OnDevices : public ::testing::TestWithParam<DeviceFault> {};
+
+TEST_P(OnDevices, TheRightRankIsNamed) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 59; ++round) {
+    const int count = 2 + static_cast<int>(random() % 7);
+    constexpr uint64_t kSteps = 60;
+    SimulatedDevices ranks(count, kSteps, random());
+    ranks.lengths_matter = GetParam().lengths_matter;
+    HangDetector detector(kPolicy, count, ranks.now());
+    const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
+    const uint64_t step = GetParam().at_the_end ? kSteps : 25 + random() % 25;
+    ranks.inject(GetParam().fault, culprit, step);
+    const auto verdict = watch(ranks, detector, 60);
+    ASSERT_TRUE(verdict) << "round " << round << ": not found";
+    EXPECT_EQ(verdict->rank, culprit) << "round " << round << " of " << count << " ranks";
+    EXPECT_EQ(verdict->kind, GetParam().kind);
+    EXPECT_EQ(verdict->step, step);
+    EXPECT_EQ(verdict->phase,
+              GetParam().fault == Fault::kSkipped ? Phase::kAllReduce : Phase::kBackward);
+    EXPECT_GE(verdict->witnesses.size(), 2u);
+    if (GetParam().fault == Fault::kSkipped && !GetParam().at_the_end) {
+      EXPECT_LT(verdict->stalled_seconds, 1.0) << "it needs no stall";
+      if (GetParam().lengths_matter) continue;
+      watch(ranks, detector, 1);
+      EXPECT_FALSE(detector.verdict_is_over()) << "that they go on out of step clears nobody";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hang, OnDevices,
+                         ::testing::Values(DeviceFault{Fault::kSkipped, kSkippedKind},
+                                           DeviceFault{Fault::kSkipped, kSkippedKind, false, true},
+                                           DeviceFault{Fault::kSkipped, kSkippedKind, true},
+                                           DeviceFault{Fault::kDeadlocked, kDeadlockedKind},
+                                           DeviceFault{Fault::kSpinning,
+                                                       kDeadlockedKind}), // the host sleeps
+                         [](const auto& info) {
+                           const DeviceFault& f = info.param;
+                           return std::string(f.fault == Fault::kSkipped      ? "Skipped"
+                                              : f.fault == Fault::kDeadlocked ? "Deadlocked"
+                                                                              : "SpinningKernel") +
+                                  (f.at_the_end ? "InTheLastStep" : "") +
+                                  (f.lengths_matter ? "OfAnotherLength" : "");
+                         });
+
+TEST(Hang, NoVerdictWhereHostsRunAhead) {
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    const int count = 1 + static_cast<int>(seed);
+    SimulatedDevices ranks(count, 1'000, seed);
+    HangDetector detector(kPolicy, count, ranks.now());
+    while (ranks.least_step() < 1'000) {
+      const auto verdict = watch(ranks, detector, 5);
+      ASSERT_FALSE(verdict) << verdict->kind << " of rank " << verdict->rank << ": "
+                            << verdict->witnesses[0];
+    }
+  }
 }
 
 TEST(Hang, WhatWasLearnedOutlivesNsad) {

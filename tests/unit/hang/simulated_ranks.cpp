@@ -149,4 +149,123 @@ uint64_t SimulatedRanks::least_step() const {
   return least;
 }
 
+// ---- devices ------------------------------------------------------------------------------------
+
+SimulatedDevices::SimulatedDevices(int ranks, uint64_t steps, unsigned seed)
+    : random_(seed), steps_(steps), ranks_(static_cast<size_t>(ranks)) {}
+
+void SimulatedDevices::inject(Fault fault, Rank rank, uint64_t step) {
+  fault_ = fault;
+  fault_rank_ = static_cast<size_t>(rank);
+  fault_step_ = step;
+}
+
+bool SimulatedDevices::faulty(size_t rank, Fault fault) const {
+  return fault_ == fault && fault_rank_ == rank && ranks_[rank].host.step == fault_step_;
+}
+
+void SimulatedDevices::enqueue_collective(SimulatedRank& rank, int of_step) {
+  ++rank.host.collective_sequence;
+  rank.queue.push_back(
+      {rank.host.step, Phase::kAllReduce, 0.01, rank.host.collective_sequence, of_step});
+}
+
+// One phase a call: a host is fast, until it has two steps in flight.
+void SimulatedDevices::move_host(size_t r) {
+  SimulatedRank& rank = ranks_[r];
+  progress::HostRecord& host = rank.host;
+  if (rank.host_stuck) return;
+  const auto seconds = [&](double usual) {
+    return usual * std::uniform_real_distribution<double>(0.8, 1.2)(random_);
+  };
+  const auto enter = [&](Phase phase) {
+    host.phase = phase;
+    host.phase_start_ns = now_.nanoseconds;
+  };
+  switch (host.phase) {
+  case Phase::kData:
+    enter(Phase::kForward);
+    return rank.queue.push_back({host.step, Phase::kForward, seconds(0.1)});
+  case Phase::kForward:
+    enter(Phase::kBackward);
+    rank.queue.push_back(
+        {host.step, Phase::kBackward, faulty(r, Fault::kSpinning) ? 1e9 : seconds(0.2)});
+    rank.host_stuck = faulty(r, Fault::kDeadlocked);
+    return;
+  case Phase::kBackward:
+    enter(Phase::kAllReduce);
+    enqueue_collective(rank, 1);
+    if (!faulty(r, Fault::kSkipped)) enqueue_collective(rank, 2);
+    return;
+  case Phase::kAllReduce:
+    enter(Phase::kOptimizer);
+    return rank.queue.push_back({host.step, Phase::kOptimizer, seconds(0.02)});
+  case Phase::kShutDown:
+    return;
+  default:
+    break;
+  }
+  const uint64_t in_flight = host.step - rank.device.completed_step;
+  if (host.step == steps_ ? in_flight > 0 : in_flight >= 2) return; // waits for its device
+  if (host.step == steps_) return enter(Phase::kShutDown);
+  ++host.step;
+  host.step_start_ns = now_.nanoseconds;
+  rank.marks[host.step % progress::kStepMarks] = {host.step,
+                                                  static_cast<uint32_t>(host.collective_sequence)};
+  enter(Phase::kData);
+}
+
+// When every device has got to its own collective of that number.
+bool SimulatedDevices::collective_ends(const Work& work) const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& rank) {
+    const auto other = std::find_if(rank.queue.begin(), rank.queue.end(),
+                                    [](const Work& w) { return w.collective != 0; });
+    if (other == rank.queue.end()) return rank.host.collective_sequence >= work.collective;
+    if (other->collective > work.collective) return true;
+    return other->collective == work.collective && other == rank.queue.begin() &&
+           (!lengths_matter || other->of_step == work.of_step);
+  });
+}
+
+void SimulatedDevices::move_device(size_t r, double seconds) {
+  SimulatedRank& rank = ranks_[r];
+  if (rank.queue.empty()) return;
+  Work& work = rank.queue.front();
+  rank.device.phase_mark = work.step << 8 | static_cast<uint64_t>(work.phase);
+  work.left -= seconds;
+  if (work.left > 0 || (work.collective != 0 && !collective_ends(work))) return;
+  if (work.phase == Phase::kOptimizer) rank.device.completed_step = work.step;
+  rank.queue.pop_front();
+}
+
+void SimulatedDevices::advance(double seconds) {
+  constexpr double kTick = 0.01;
+  for (double passed = 0; passed < seconds - kTick / 2; passed += kTick) {
+    now_ = now_ + from_seconds(kTick);
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      move_host(r);
+      move_device(r, kTick);
+    }
+  }
+}
+
+std::vector<RankSample> SimulatedDevices::samples() const {
+  std::vector<RankSample> samples;
+  for (const SimulatedRank& rank : ranks_) {
+    RankSample& sample = samples.emplace_back();
+    sample.rank = static_cast<Rank>(samples.size() - 1);
+    sample.host = rank.host;
+    sample.device = rank.device;
+    sample.step_marks = rank.marks;
+  }
+  return samples;
+}
+
+uint64_t SimulatedDevices::least_step() const {
+  uint64_t least = UINT64_MAX;
+  for (const SimulatedRank& rank : ranks_)
+    least = std::min(least, rank.device.completed_step);
+  return least;
+}
+
 } // namespace nsa::state

@@ -5,6 +5,7 @@
 
 #include "daemon/state/hang.h"
 
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -52,6 +53,54 @@ private:
   uint64_t fault_step_ = 0;
   progress::Phase fault_phase_ = progress::Phase::kForward;
   bool stuck_ = false;
+};
+
+// Ranks whose hosts run ahead of their devices, as with GPUs: a host enqueues up to two steps; a
+// device works through them, and its collectives pair up with those of its peers in the order in
+// which it gets to them. Two collectives a step.
+class SimulatedDevices {
+public:
+  SimulatedDevices(int ranks, uint64_t steps, unsigned seed);
+
+  // kSkipped: the last collective of that step is not enqueued. kDeadlocked: the host stops in its
+  // backward phase. kSpinning: the device's backward pass never ends.
+  void inject(Fault fault, Rank rank, uint64_t step);
+  // Whether a collective that meets another one of its step never ends; else their data are mixed.
+  bool lengths_matter = false;
+
+  void advance(double seconds);
+  std::vector<RankSample> samples() const;
+  MonotonicTime now() const { return now_; }
+  uint64_t least_step() const; // completed by all
+
+private:
+  struct Work {
+    uint64_t step = 0;
+    progress::Phase phase = progress::Phase::kForward;
+    double left = 0;
+    uint64_t collective = 0; // counted from 1; 0: none
+    int of_step = 0;         // which of its step's
+  };
+  struct SimulatedRank {
+    progress::HostRecord host;
+    progress::StepMarks marks{};
+    progress::DeviceRecord device;
+    std::deque<Work> queue; // front: what the device is at
+    bool host_stuck = false;
+  };
+  void move_host(size_t rank);
+  void move_device(size_t rank, double seconds);
+  void enqueue_collective(SimulatedRank& rank, int of_step);
+  bool collective_ends(const Work& work) const;
+  bool faulty(size_t rank, Fault fault) const;
+
+  std::mt19937 random_;
+  MonotonicTime now_{1'000'000'000};
+  uint64_t steps_;
+  std::vector<SimulatedRank> ranks_;
+  Fault fault_ = Fault::kNone;
+  size_t fault_rank_ = 0;
+  uint64_t fault_step_ = 0;
 };
 
 } // namespace nsa::state

@@ -79,6 +79,24 @@ TEST(Page, RefusesWhatIsNotAPageAndCannotBeShrunk) {
   EXPECT_NE(::ftruncate(page.fd(), 0), 0);
 }
 
+TEST(Page, KeepsTheCollectivesOfTheNewestSteps) {
+  auto made = Page::create(0, 1);
+  ASSERT_TRUE(made);
+  auto reader = Page::open(UniqueFd(::dup(made->fd())), false);
+  ASSERT_TRUE(reader);
+  EXPECT_EQ(reader->read_step_marks(), StepMarks{}) << "of a build that writes none";
+  Writer writer(std::move(*made));
+  for (uint64_t step = 1; step <= 20; ++step) {
+    writer.begin_step(step, 0);
+    writer.enter(Phase::kAllReduce);
+    writer.count_collective();
+    writer.count_collective();
+  }
+  const StepMarks marks = reader->read_step_marks();
+  for (uint64_t step = 5; step <= 20; ++step)
+    EXPECT_EQ(marks[step % kStepMarks], (StepMark{step, static_cast<uint32_t>(2 * (step - 1))}));
+}
+
 TEST(Phase, NamesRoundTrip) {
   for (uint32_t i = 0; i < kPhaseNames.size(); ++i)
     EXPECT_EQ(phase_from_name(phase_name(static_cast<Phase>(i))), static_cast<Phase>(i));
