@@ -82,6 +82,11 @@ void Attempt::fake(Rank rank, const std::vector<std::string>& arguments) {
   all.insert(all.end(), arguments.begin(), arguments.end());
 }
 
+void Attempt::fake_all(const std::vector<std::string>& arguments) {
+  for (const wire::RankLaunch& launch : plan.ranks)
+    fake(launch.rank, arguments);
+}
+
 void Attempt::start(UniqueFd store) {
   auto started = start_shim(plan, std::move(store), options);
   ASSERT_TRUE(started) << started.error().what;

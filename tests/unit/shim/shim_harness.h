@@ -28,6 +28,7 @@ public:
 
   // Adds "--fake" arguments to a rank.
   void fake(Rank rank, const std::vector<std::string>& arguments);
+  void fake_all(const std::vector<std::string>& arguments);
   void start(UniqueFd store = {});
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -36,6 +36,15 @@ char state_of(pid_t pid) {
   return stat ? stat->state : '-';
 }
 
+// Waits until the rank has been started; -1 if it has not.
+pid_t started_pid(Daemon& nsad, Rank rank) {
+  const auto started = [rank](const Daemon& d) {
+    return d.find<wire::RankStarted>(MessageType::kRankStarted, rank);
+  };
+  if (!nsad.hear_until([&](const Daemon& d) { return started(d).has_value(); })) return -1;
+  return static_cast<pid_t>(started(nsad)->pid);
+}
+
 void release_and_wait(Attempt& attempt, Daemon& daemon) {
   ASSERT_TRUE(daemon.client().release());
   EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
@@ -43,8 +52,7 @@ void release_and_wait(Attempt& attempt, Daemon& daemon) {
 
 TEST(Shim, RunsRanksToTheirEndAndThenItself) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=5", "step_ms=4"});
+  attempt.fake_all({"steps=5", "step_ms=4"});
   attempt.start();
   Daemon nsad(attempt);
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
@@ -99,18 +107,15 @@ TEST(Shim, ReportsExitCodesAndSignals) {
 
 TEST(Shim, DeathIsReportedWithin50Milliseconds) {
   Attempt attempt(5);
-  for (Rank r = 0; r < 5; ++r)
-    attempt.fake(r, {"steps=100000", "peers=0"});
+  attempt.fake_all({"steps=100000", "peers=0"});
   attempt.start();
   Daemon nsad(attempt);
   std::vector<double> delays; // the median: other tests may keep the machine busy
   for (Rank r = 0; r < 5; ++r) {
-    ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) {
-      return d.find<wire::RankStarted>(MessageType::kRankStarted, r).has_value();
-    }));
-    const auto pid = nsad.find<wire::RankStarted>(MessageType::kRankStarted, r)->pid;
+    const pid_t pid = started_pid(nsad, r);
+    ASSERT_GT(pid, 0);
     const MonotonicTime killed = MonotonicTime::now();
-    ASSERT_EQ(::kill(static_cast<pid_t>(pid), SIGKILL), 0);
+    ASSERT_EQ(::kill(pid, SIGKILL), 0);
     ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) { return d.exited(r); }));
     delays.push_back(to_seconds(MonotonicTime::now() - killed));
   }
@@ -121,8 +126,7 @@ TEST(Shim, DeathIsReportedWithin50Milliseconds) {
 
 TEST(Shim, KeepsEverythingWhileNsadIsAway) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=30", "step_ms=8", "fault=exit@20", "code=3", "rank=1"});
+  attempt.fake_all({"steps=30", "step_ms=8", "fault=exit@20", "code=3", "rank=1"});
   attempt.start();
   uint64_t recorded = 0;
   std::vector<uint64_t> sequences;
@@ -149,8 +153,7 @@ TEST(Shim, KeepsEverythingWhileNsadIsAway) {
 // nsad dies again and again, with more or less in its ledger; in the end the ledger is whole.
 TEST(Shim, NothingIsLostInAStormOfReconnections) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=200", "step_ms=4", "checkpoint_every=2"});
+  attempt.fake_all({"steps=200", "step_ms=4", "checkpoint_every=2"});
   attempt.start();
   const auto exits = [](const std::vector<wire::Message>& messages) {
     return std::count_if(messages.begin(), messages.end(),
@@ -189,15 +192,11 @@ TEST(Shim, NothingIsLostInAStormOfReconnections) {
 
 TEST(Shim, KillsStoppedRanksWithoutContinuingThem) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=1000", "step_ms=4", "fault=stop_signal@3", "rank=1"});
+  attempt.fake_all({"steps=1000", "step_ms=4", "fault=stop_signal@3", "rank=1"});
   attempt.start();
   Daemon nsad(attempt);
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
-    return d.find<wire::RankStarted>(MessageType::kRankStarted, 1).has_value();
-  }));
-  const auto pid =
-      static_cast<pid_t>(nsad.find<wire::RankStarted>(MessageType::kRankStarted, 1)->pid);
+  const pid_t pid = started_pid(nsad, 1);
+  ASSERT_GT(pid, 0);
   ASSERT_TRUE(eventually([&] { return state_of(pid) == 'T'; }));
   const MonotonicTime asked = MonotonicTime::now();
   ASSERT_TRUE(nsad.client().kill_ranks("test"));
@@ -211,8 +210,7 @@ TEST(Shim, KillsStoppedRanksWithoutContinuingThem) {
 
 TEST(Shim, StopsRanksGentlyAfterACheckpoint) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=100000", "step_ms=4"});
+  attempt.fake_all({"steps=100000", "step_ms=4"});
   attempt.start();
   Daemon nsad(attempt);
   ASSERT_TRUE(nsad.hear_until(
@@ -246,18 +244,15 @@ TEST(Shim, SweepsGrandchildrenThatLeftTheGroup) {
 
 TEST(Shim, RanksDieWithTheirShim) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=100000", "fault=stop_signal@2", "rank=1"});
+  attempt.fake_all({"steps=100000", "fault=stop_signal@2", "rank=1"});
   attempt.start();
   std::vector<pid_t> pids;
   {
     Daemon nsad(attempt);
-    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
-      return d.find<wire::RankStarted>(MessageType::kRankStarted, 1).has_value();
-    }));
-    for (Rank r : {0, 1})
-      pids.push_back(
-          static_cast<pid_t>(nsad.find<wire::RankStarted>(MessageType::kRankStarted, r)->pid));
+    for (Rank r : {0, 1}) {
+      pids.push_back(started_pid(nsad, r));
+      ASSERT_GT(pids.back(), 0);
+    }
   }
   ASSERT_TRUE(proc::send_signal(attempt.shim().pidfd.get(), SIGKILL));
   for (const pid_t pid : pids)
@@ -398,9 +393,6 @@ TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
   attempt.start(std::move(store));
   Daemon nsad(attempt);
   ASSERT_TRUE(eventually([&] { return attempt.log_text(0).find("socket:") == 0; }));
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) {
-    return d.find<wire::RankStarted>(MessageType::kRankStarted, 0).has_value();
-  }));
   const auto dial = [&] {
     UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     return ::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
@@ -410,8 +402,8 @@ TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
   ASSERT_TRUE(eventually([&] { return attempt.log_text(1).size() > 8; }));
   EXPECT_EQ(attempt.log_text(1), "0 1 2 3 4 5 ") << "5 is the folder that ls reads";
   // Rank 0 dies: nobody listens any more, so a client learns it at once.
-  const auto pid =
-      static_cast<pid_t>(nsad.find<wire::RankStarted>(MessageType::kRankStarted, 0)->pid);
+  const pid_t pid = started_pid(nsad, 0);
+  ASSERT_GT(pid, 0);
   ASSERT_EQ(::kill(pid, SIGKILL), 0);
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
   EXPECT_EQ(dial(), -1);
@@ -517,8 +509,7 @@ TEST(Shim, EndsAloneWhenNobodyReleasesIt) {
 
 TEST(Shim, PassesAShutdownOnAsAStopRequest) {
   Attempt attempt(2);
-  for (Rank r : {0, 1})
-    attempt.fake(r, {"steps=100000", "step_ms=4"});
+  attempt.fake_all({"steps=100000", "step_ms=4"});
   attempt.start();
   Daemon nsad(attempt);
   ASSERT_TRUE(nsad.hear_until(
@@ -557,8 +548,7 @@ TEST(Shim, UsesACgroupWhereOneCanBeWritten) {
 
 TEST(Shim, StaysSmall) {
   Attempt attempt(8);
-  for (Rank r = 0; r < 8; ++r)
-    attempt.fake(r, {"steps=100000", "step_ms=10"});
+  attempt.fake_all({"steps=100000", "step_ms=10"});
   attempt.start();
   Daemon nsad(attempt);
   ASSERT_TRUE(nsad.hear_until(
