@@ -30,6 +30,7 @@ enum Saved : std::size_t {
   kLists,
   kPooledKeys,
   kPooledValues,
+  kDocuments,
   kSavedCount
 };
 
@@ -58,6 +59,7 @@ public:
     saved[kLists] = result.lists;
     saved[kPooledKeys] = result.pooled_k;
     saved[kPooledValues] = result.pooled_v;
+    saved[kDocuments] = or_undefined(inputs.document_start);
     context->save_for_backward(saved);
     context->saved_data["indices_given"] = inputs.indices.has_value();
     context->saved_data["scale"] = settings.scale;
@@ -76,6 +78,7 @@ public:
       forward.branch_out[branch] = saved[kOut + branch];
       forward.branch_lse[branch] = saved[kLse + branch];
     }
+    inputs.document_start = if_defined(saved[kDocuments]);
     forward.indices = saved[kIndices];
     forward.lists = saved[kLists];
     forward.pooled_k = saved[kPooledKeys];

@@ -1,6 +1,7 @@
 #include "nsa_model/ops_cuda/fused_call.h"
 
-#include "nsa_model/kernels/fused/fused.h"
+#include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/ops/segments.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -56,9 +57,6 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
   const Tensor& q = in.q;
   TORCH_CHECK(q.dim() == 4, "fused attention: q is ", q.sizes(),
               ", expected [batch, sequence, heads, dim]");
-  TORCH_CHECK(!in.document_start.has_value(),
-              "fused attention serves one document a row; with data.document_mask set "
-              "attention.kernels = \"aten\"");
   const int64_t batch = q.size(0), sequence = q.size(1), heads = q.size(2), dim = q.size(3);
   int64_t groups = 0;
   for (const OptionalTensor& k : in.k)
@@ -76,7 +74,8 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
   check_tensor("gates", in.gates, {batch, sequence, heads, 3}, at::kFloat, q);
 
   kernels::FusedInputs out;
-  out.shape = {static_cast<int>(batch), static_cast<int>(sequence), static_cast<int>(groups)};
+  out.shape = {static_cast<int>(batch), static_cast<int>(sequence), static_cast<int>(groups),
+               static_cast<int>(heads / groups)};
   out.scale = static_cast<float>(settings.scale > 0 ? settings.scale
                                                     : 1.0 / std::sqrt(static_cast<double>(dim)));
   out.q = bf16(q);
@@ -127,6 +126,39 @@ void check_launch(cudaError_t error, const char* what) {
   TORCH_CHECK(error == cudaSuccess, "fused attention ", what, ": ", cudaGetErrorString(error));
 }
 
+// The documents of a batch, and where each one's lists stand in one buffer. Without packed
+// documents the whole batch is one.
+struct Pieces {
+  std::vector<kernels::Document> documents;
+  std::vector<std::size_t> list_offsets;
+  std::size_t list_bytes = 0;
+
+  Pieces(const AttentionInputs& in, const Settings& settings,
+         const kernels::AttentionShape& shape) {
+    for (const Segment& s :
+         segments(shape.batch, shape.sequence, settings.sizes, in.document_start)) {
+      documents.push_back(
+          {static_cast<int>(s.row), static_cast<int>(s.rows), static_cast<int>(s.document.begin),
+           static_cast<int>(s.document.length()), static_cast<int>(s.document.compressed_begin)});
+      list_offsets.push_back(list_bytes);
+      list_bytes += kernels::fused_list_bytes(kernels::document_shape(shape, documents.back()));
+    }
+  }
+  // Documents run one after another on a stream, so they share one workspace.
+  template <typename Bytes>
+  std::size_t most(const kernels::AttentionShape& shape, Bytes bytes) const {
+    std::size_t largest = 0;
+    for (const kernels::Document& document : documents)
+      largest = std::max(largest, bytes(kernels::document_shape(shape, document)));
+    return largest;
+  }
+  kernels::FusedSaved saved(const kernels::AttentionShape& shape, const kernels::FusedSaved& all,
+                            std::size_t i) const {
+    void* lists = all.lists == nullptr ? nullptr : static_cast<char*>(all.lists) + list_offsets[i];
+    return kernels::document_saved(shape, all, documents[i], lists);
+  }
+};
+
 } // namespace
 
 FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settings) {
@@ -141,6 +173,7 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
     result.pooled_v = at::empty_like(result.pooled_k);
   }
   const kernels::FusedInputs kernel = kernel_inputs(inputs, settings, result);
+  const Pieces pieces(inputs, settings, kernel.shape);
   result.out = at::empty_like(q);
   for (std::size_t branch = 0; branch < 3; ++branch) {
     if (kernel.k[branch] == nullptr) continue;
@@ -153,13 +186,22 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
                          ? *inputs.indices
                          : at::empty({q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots},
                                      q.options().dtype(at::kInt));
-    result.lists = workspace(q, kernels::fused_list_bytes(kernel.shape));
+    result.lists = workspace(q, pieces.list_bytes);
   }
-  const Tensor scratch = workspace(q, kernels::fused_forward_workspace_bytes(kernel.shape));
-  check_launch(kernels::launch_fused_forward(kernel, kernel_saved(result), bf16(result.out),
-                                             scratch.data_ptr(),
-                                             c10::cuda::getCurrentCUDAStream().stream()),
-               "forward");
+  const Tensor scratch =
+      workspace(q, pieces.most(kernel.shape, kernels::fused_forward_workspace_bytes));
+  const kernels::FusedSaved saved = kernel_saved(result);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  for (std::size_t i = 0; i < pieces.documents.size(); ++i) {
+    const kernels::Document& document = pieces.documents[i];
+    const int64_t tokens =
+        int64_t{document.row} * kernel.shape.sequence + document.begin; // before this document
+    check_launch(kernels::launch_fused_forward(kernels::document_inputs(kernel, document),
+                                               pieces.saved(kernel.shape, saved, i),
+                                               bf16(result.out) + tokens * q.size(2) * q.size(3),
+                                               scratch.data_ptr(), stream),
+                 "forward");
+  }
   return result;
 }
 
@@ -178,16 +220,31 @@ FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& sett
   for (std::size_t branch = 0; branch < 3; ++branch) {
     gradients.d_k[branch] = gradients.d_v[branch] = nullptr;
     if (kernel.k[branch] == nullptr) continue;
-    result.k[branch] = at::empty_like(*inputs.k[branch]);
-    result.v[branch] = at::empty_like(*inputs.v[branch]);
+    // Behind a row's last document stand compressed tokens that nothing sees.
+    const bool padded = branch == 0 && inputs.document_start.has_value();
+    const auto like = [&](const Tensor& t) {
+      return padded ? at::zeros_like(t) : at::empty_like(t);
+    };
+    result.k[branch] = like(*inputs.k[branch]);
+    result.v[branch] = like(*inputs.v[branch]);
     gradients.d_k[branch] = bf16(result.k[branch]);
     gradients.d_v[branch] = bf16(result.v[branch]);
   }
-  const Tensor scratch = workspace(inputs.q, kernels::fused_backward_workspace_bytes(kernel.shape));
-  check_launch(kernels::launch_fused_backward(kernel, kernel_saved(forward), gradients,
-                                              scratch.data_ptr(),
-                                              c10::cuda::getCurrentCUDAStream().stream()),
-               "backward");
+  const Pieces pieces(inputs, settings, kernel.shape);
+  const Tensor scratch =
+      workspace(inputs.q, pieces.most(kernel.shape, [](const kernels::AttentionShape& shape) {
+        return kernels::fused_backward_workspace_bytes(shape);
+      }));
+  const kernels::FusedSaved saved = kernel_saved(forward);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  for (std::size_t i = 0; i < pieces.documents.size(); ++i) {
+    const kernels::Document& document = pieces.documents[i];
+    check_launch(
+        kernels::launch_fused_backward(
+            kernels::document_inputs(kernel, document), pieces.saved(kernel.shape, saved, i),
+            kernels::document_gradients(kernel, gradients, document), scratch.data_ptr(), stream),
+        "backward");
+  }
   return result;
 }
 

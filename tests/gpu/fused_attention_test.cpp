@@ -36,11 +36,13 @@ struct Problem {
   int64_t batch, sequence, groups;
   int64_t gate_width; // per head or per group
   std::array<bool, 3> on = {true, true, true};
+  int64_t heads = 6;                   // a group
+  std::vector<int64_t> documents = {}; // lengths, the same in every row; none: one a row
 };
 
 // Output, then gradients of q, gates and the branches' k and v.
 std::vector<Tensor> run(const Problem& problem, const std::string& kernels, at::ScalarType type) {
-  const int64_t heads = 6 * problem.groups;
+  const int64_t heads = problem.heads * problem.groups;
   const int64_t compressed = compressed_count(problem.sequence, Sizes{});
   const auto cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kFloat);
   at::manual_seed(7);
@@ -67,6 +69,15 @@ std::vector<Tensor> run(const Problem& problem, const std::string& kernels, at::
     }
     in.k[branch] = k;
     in.v[branch] = v;
+  }
+  if (!problem.documents.empty()) {
+    Tensor start = at::empty({problem.sequence}, at::kLong);
+    int64_t begin = 0;
+    for (const int64_t length : problem.documents) {
+      start.narrow(0, begin, length).fill_(begin);
+      begin += length;
+    }
+    in.document_start = start.repeat({problem.batch, 1});
   }
   const Tensor grad = at::randn(in.q.sizes(), cuda).to(at::kBFloat16).to(type);
   const Tensor out = attention(in, Settings{}, kernels);
@@ -110,6 +121,13 @@ TEST_F(FusedAttention, LeavesOutBranches) {
   expect_close({1, 700, 2, 12, {false, false, true}});
   expect_close({1, 1500, 2, 12, {true, true, false}});
 }
+TEST_F(FusedAttention, ServesOneToSixteenHeadsAGroup) {
+  for (const int64_t heads : {1, 4, 5, 16})
+    expect_close({1, 1200, 2, 2 * heads, {true, true, true}, heads});
+}
+TEST_F(FusedAttention, RestartsAtEachDocument) {
+  expect_close({2, 2000, 2, 12, {true, true, true}, 6, {1200, 1, 30, 769}});
+}
 
 TEST_F(FusedAttention, RepeatsBitByBit) {
   const Problem problem{1, 3000, 2, 12};
@@ -124,9 +142,9 @@ TEST_F(FusedAttention, RepeatsBitByBit) {
 TEST_F(FusedAttention, RefusesWhatItDoesNotServe) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   AttentionInputs in;
-  in.q = at::zeros({1, 64, 8, 64}, bf16); // 8 heads in 2 groups: 4 a group
+  in.q = at::zeros({1, 64, 34, 64}, bf16); // 17 heads a group
   in.k[2] = in.v[2] = at::zeros({1, 64, 2, 64}, bf16);
-  in.gates = at::ones({1, 64, 8, 3}, bf16.dtype(at::kFloat));
+  in.gates = at::ones({1, 64, 34, 3}, bf16.dtype(at::kFloat));
   EXPECT_THROW(attention(in, Settings{}, "fused"), c10::Error);
   in.q = at::zeros({1, 64, 12, 64}, bf16);
   in.gates = at::ones({1, 64, 12, 3}, bf16.dtype(at::kFloat));

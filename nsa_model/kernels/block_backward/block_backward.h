@@ -14,15 +14,18 @@
 
 namespace nsa::kernels {
 
-// Tokens that one unit of a range visits at most; longer ranges are cut and their results summed.
+// Tokens that one unit of a range visits; longer ranges are cut and their results summed, into at
+// most kMostParts units, which then visit more tokens.
 inline constexpr int kRangeTokens = 640;
+inline constexpr int kMostParts = 52;
 
 struct BlockBackwardTensors {
-  const __nv_bfloat16* q;     // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k;     // [batch, keys, groups, 64]
   const __nv_bfloat16* v;     // as k
   const __nv_bfloat16* d_out; // as q; gradient of the gated sum (gates act through `statistics`)
-  const float* statistics;    // [batch * sequence * groups + 1, 16] from launch_backward_prepare
+  const float* statistics;    // [batch * sequence * groups + 1, 2 head_floats(heads)] from
+                              // launch_backward_prepare
 };
 
 struct SelectedBackwardParams {
@@ -32,8 +35,9 @@ struct SelectedBackwardParams {
   const int32_t* segment_item_start;
   const WorkItem* items;
   float scale = 0.125f;
-  __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, 6, 64], listed pairs; not yet scaled
-  float* partial_dkv;        // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
+  __nv_bfloat16*
+      partial_dq;     // [batch, sequence, groups, 16, heads, 64], listed pairs; not yet scaled
+  float* partial_dkv; // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
 

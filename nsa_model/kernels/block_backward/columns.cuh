@@ -3,36 +3,89 @@
 // statistics are per column of the products, and the tile of results.
 
 #include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
 namespace nsa::kernels {
 
+// Statistics of a chunk's tokens in shared memory: token t has heads.statistics() floats of lse,
+// then as many of delta. With padding columns one more token stands behind the last, without
+// weight.
+template <typename Heads> constexpr int chunk_statistics(int rows) {
+  if (!Heads::kPads) return rows / kHeadsPerGroup * 2 * head_floats(kHeadsPerGroup);
+  int most = 0;
+  for (int heads = 1; heads <= kMostHeads; ++heads) {
+    const int floats = (rows / heads + 1) * 2 * head_floats(heads);
+    most = floats > most ? floats : most;
+  }
+  return most;
+}
+
 #if NSA_HOPPER_CODE
 
-// Where a thread's columns lie in the statistics of a chunk. Columns 8j + 2 quad of j = 3a + b
-// belong to token 4a + token[b], head head[b]; both columns of a pair share the token because 6 is
-// even.
-struct Columns {
-  int token[3];
+// The weightless token's statistics, by all threads of the CTA.
+template <typename Heads>
+__device__ void fill_padding(float* statistics, const Heads& heads, int tokens) {
+  const int floats = heads.statistics();
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * floats; i += static_cast<int>(blockDim.x)) {
+    statistics[tokens * 2 * floats + i] = i < floats ? INFINITY : 0.0f;
+  }
+}
+
+// Where a thread's columns 8j + 2 quad and the next lie in a chunk: tokens and statistics.
+template <typename Heads> struct Columns;
+
+// Columns of j = 3a + b belong to token 4a + token[b], head head[b]; both columns of a pair share
+// the token because 6 is even.
+template <> struct Columns<SixHeads> {
+  int tokens[3];
   int offset[3]; // in floats
-  __device__ int at(int j) const { return offset[j % 3] + j / 3 * 4 * kRowStatistics; }
-  __device__ int local_token(int j) const { return j / 3 * 4 + token[j % 3]; }
-  __device__ explicit Columns(int quad) {
+  __device__ Columns(const SixHeads& /*heads*/, int quad) {
 #pragma unroll
     for (int b = 0; b < 3; ++b) {
-      token[b] = (8 * b + 2 * quad) / kHeadsPerGroup;
-      offset[b] = token[b] * kRowStatistics + (8 * b + 2 * quad) % kHeadsPerGroup;
+      tokens[b] = (8 * b + 2 * quad) / kHeadsPerGroup;
+      offset[b] = tokens[b] * kRowStatistics + (8 * b + 2 * quad) % kHeadsPerGroup;
     }
+  }
+  __device__ int token(int j, int /*column*/) const { return j / 3 * 4 + tokens[j % 3]; }
+  __device__ float2 lse(const float* statistics, int j) const { return pair(statistics, j); }
+  __device__ float2 delta(const float* statistics, int j) const {
+    return pair(statistics + head_floats(kHeadsPerGroup), j);
+  }
+
+private:
+  __device__ float2 pair(const float* statistics, int j) const {
+    return *reinterpret_cast<const float2*>(statistics + offset[j % 3] +
+                                            j / 3 * 4 * kRowStatistics);
+  }
+};
+
+template <> struct Columns<AnyHeads> {
+  AnyHeads heads;
+  int quad;
+  __device__ Columns(const AnyHeads& any, int quad_lane) : heads(any), quad(quad_lane) {}
+  __device__ int token(int j, int column) const { return heads.token(8 * j + 2 * quad + column); }
+  __device__ float2 lse(const float* statistics, int j) const { return pair(statistics, j); }
+  __device__ float2 delta(const float* statistics, int j) const {
+    return pair(statistics + heads.statistics(), j);
+  }
+
+private:
+  __device__ float one(const float* statistics, int column) const {
+    return statistics[heads.token(column) * 2 * heads.statistics() + heads.head(column)];
+  }
+  __device__ float2 pair(const float* statistics, int j) const {
+    return {one(statistics, 8 * j + 2 * quad), one(statistics, 8 * j + 2 * quad + 1)};
   }
 };
 
 // S^T to P^T with 2 kColumnTiles accumulators a row: 2^(S^T scale - lse), the gate folded into lse.
-template <int kCount>
+template <int kCount, typename Heads>
 __device__ __forceinline__ void to_probabilities(float (&scores)[kCount], const float* statistics,
-                                                 const Columns& columns, float scale_log2) {
+                                                 const Columns<Heads>& columns, float scale_log2) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float2 lse = *reinterpret_cast<const float2*>(statistics + columns.at(j));
+    const float2 lse = columns.lse(statistics, j);
     scores[4 * j] = exp2_approximate(fmaf(scores[4 * j], scale_log2, -lse.x));
     scores[4 * j + 1] = exp2_approximate(fmaf(scores[4 * j + 1], scale_log2, -lse.y));
     scores[4 * j + 2] = exp2_approximate(fmaf(scores[4 * j + 2], scale_log2, -lse.x));
@@ -41,13 +94,13 @@ __device__ __forceinline__ void to_probabilities(float (&scores)[kCount], const 
 }
 
 // dP^T to dS^T: P^T (dP^T - delta).
-template <int kCount>
+template <int kCount, typename Heads>
 __device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const float (&p)[kCount],
                                                    const float* statistics,
-                                                   const Columns& columns) {
+                                                   const Columns<Heads>& columns) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float2 delta = *reinterpret_cast<const float2*>(statistics + 8 + columns.at(j));
+    const float2 delta = columns.delta(statistics, j);
     ds[4 * j] = p[4 * j] * (ds[4 * j] - delta.x);
     ds[4 * j + 1] = p[4 * j + 1] * (ds[4 * j + 1] - delta.y);
     ds[4 * j + 2] = p[4 * j + 2] * (ds[4 * j + 2] - delta.x);

@@ -2,6 +2,7 @@
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/columns.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 
 // One CTA an SM, persistent over units: a block of 64 keys and part of its list of tokens. Two
@@ -22,36 +23,37 @@ namespace {
 
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kChunkTokens = 16;
-constexpr int kRows = kChunkTokens * kHeadsPerGroup;
+constexpr int kRows = 96; // 16 tokens x 6 heads
 constexpr int kStages = 2 * kConsumers;
 constexpr int kBlockStages = 2;
-constexpr int kProducerWarps = 4;
-[[maybe_unused]] constexpr int kWarpTokens = kChunkTokens / kProducerWarps;
+[[maybe_unused]] constexpr int kProducerWarps = 4;
 constexpr int kRowsBytes = kRows * kRowBytes;
-[[maybe_unused]] constexpr int kTokenBytes = kHeadsPerGroup * kRowBytes;
 constexpr int kTileBytes = kBlock * kRowBytes;
-[[maybe_unused]] constexpr int kStatisticsBytes = kChunkTokens * kRowStatistics * 4;
 [[maybe_unused]] constexpr int kTileFloats = kBlock * kHeadDim;
 static_assert(kStages % kConsumers == 0, "a stage always serves the same warpgroup");
 static_assert(kConsumers == 2, "two warpgroups exchange halves of dK and dV");
 
-struct Shared {
+template <typename Heads> struct Shared {
+  static constexpr int kTokens = Heads::kPads ? kRows + 1 : kRows / kHeadsPerGroup;
   alignas(1024) uint8_t q[kStages][kRowsBytes];
   alignas(1024) uint8_t d_out[kStages][kRowsBytes];
   alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
   alignas(1024) uint8_t d_scores[kConsumers][kRowsBytes];
   alignas(1024) uint8_t d_queries[kConsumers][kRowsBytes];
   alignas(1024) float4 exchange[kConsumers][8][128];
-  alignas(128) float statistics[kStages][kChunkTokens][kRowStatistics];
-  int32_t pairs[kStages][kChunkTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
-  int32_t tokens[kStages][kChunkTokens];
+  alignas(128) float statistics[kStages][chunk_statistics<Heads>(kRows)];
+  int32_t pairs[kStages][kTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
+  int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t block_full[kBlockStages];
   uint64_t block_empty[kBlockStages];
+  uint64_t exchange_full[kConsumers]; // of the half that a warpgroup hands over
+  uint64_t exchange_empty[kConsumers];
 };
-constexpr int kSharedBytes = sizeof(Shared) + 1024;
+template <typename Heads> constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
+static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
+              kSharedBytes<AnyHeads> <= kMostSharedBytes);
 
 #if NSA_HOPPER_CODE
 
@@ -72,9 +74,15 @@ struct Unit {
   }
 };
 
-__device__ void produce(const SelectedBackwardParams& params, const CUtensorMap& q_map,
-                        const CUtensorMap& d_out_map, const CUtensorMap& k_map,
-                        const CUtensorMap& v_map, Shared& shared, int units, int blocks) {
+template <typename Heads>
+__device__ void produce(const SelectedBackwardParams& params, const Heads& heads,
+                        const CUtensorMap& q_map, const CUtensorMap& d_out_map,
+                        const CUtensorMap& k_map, const CUtensorMap& v_map, Shared<Heads>& shared,
+                        int units, int blocks) {
+  const int chunk_tokens = heads.tokens(kRows);
+  const int warp_tokens = (chunk_tokens + kProducerWarps - 1) / kProducerWarps;
+  const int token_bytes = heads.count() * kRowBytes;
+  const int statistics = 2 * heads.statistics();
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
   const AttentionShape& shape = params.shape;
@@ -83,7 +91,7 @@ __device__ void produce(const SelectedBackwardParams& params, const CUtensorMap&
   Ring<kBlockStages> block_ring;
   for (int index = blockIdx.x; index < units; index += gridDim.x) {
     const Unit unit(params, index, blocks);
-    const int head = unit.group * kHeadsPerGroup;
+    const int head = unit.group * heads.count();
     if (warp == 0 && lane == 0) {
       const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
       barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
@@ -94,15 +102,18 @@ __device__ void produce(const SelectedBackwardParams& params, const CUtensorMap&
                unit.block * kBlock, unit.batch, full);
     }
     block_ring.advance();
-    const int chunks = (unit.end - unit.begin + kChunkTokens - 1) / kChunkTokens;
+    const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     // Every warp brings its share of every chunk, so that each meets the phases of a stage's
     // barriers one after another.
-    const int local = warp * kWarpTokens + lane % kWarpTokens;
+    const int local = warp * warp_tokens + lane % warp_tokens;
+    const bool brings = lane < warp_tokens && local < chunk_tokens;
+    const int warp_bytes = max(0, min(warp_tokens, chunk_tokens - warp * warp_tokens)) *
+                           (2 * token_bytes + statistics * 4);
     int position = unit.begin + local;
     int next = params.entries[min(position, unit.end - 1)];
-    for (int i = 0; i < chunks; ++i, position += kChunkTokens) {
+    for (int i = 0; i < chunks; ++i, position += chunk_tokens) {
       const int entry = next; // past the end: the last token again, without weight
-      next = params.entries[min(position + kChunkTokens, unit.end - 1)];
+      next = params.entries[min(position + chunk_tokens, unit.end - 1)];
       const bool listed = position < unit.end;
       const int token = entry / kSlots;
       const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
@@ -110,21 +121,21 @@ __device__ void produce(const SelectedBackwardParams& params, const CUtensorMap&
       const uint32_t full = shared_address(&shared.full[stage]);
       barrier_wait(shared_address(&shared.empty[stage]),
                    (static_cast<uint32_t>((chunk + i) / kStages) & 1u) ^ 1u);
-      if (lane < kWarpTokens) {
+      if (brings) {
         shared.pairs[stage][local] = listed ? row * kSlots + entry % kSlots : -1;
         shared.tokens[stage][local] = token;
       }
-      warp_expect(full, (2 * kRowsBytes + kStatisticsBytes) / kProducerWarps);
+      warp_expect(full, warp_bytes);
       __syncwarp();
-      if (lane < kWarpTokens) {
-        load_box(shared_address(shared.q[stage]) + local * kTokenBytes, &q_map, 0, head, token,
+      if (brings) {
+        load_box(shared_address(shared.q[stage]) + local * token_bytes, &q_map, 0, head, token,
                  unit.batch, full);
-        load_box(shared_address(shared.d_out[stage]) + local * kTokenBytes, &d_out_map, 0, head,
+        load_box(shared_address(shared.d_out[stage]) + local * token_bytes, &d_out_map, 0, head,
                  token, unit.batch, full);
-        load_bulk(shared_address(shared.statistics[stage][local]),
+        load_bulk(shared_address(shared.statistics[stage] + local * statistics),
                   params.tensors.statistics +
-                      static_cast<int64_t>(listed ? row : null_row) * kRowStatistics,
-                  kRowStatistics * 4, full);
+                      static_cast<int64_t>(listed ? row : null_row) * statistics,
+                  statistics * 4, full);
       }
     }
     chunk += chunks;
@@ -137,8 +148,10 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
   return tile + swizzled(16 * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 }
 
-__device__ void consume(const SelectedBackwardParams& params, Shared& shared, int units,
-                        int blocks) {
+template <typename Heads>
+__device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
+                        Shared<Heads>& shared, int units, int blocks) {
+  const int chunk_tokens = heads.tokens(kRows);
   constexpr int kSteps = kRows / 16;
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
@@ -147,10 +160,11 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
   const int quad = lane % 4;
   const int row = warp * 16 + lane / 4; // key of the block, and row + 8
   const float scale_log2 = params.scale * kLog2e;
-  const Columns columns(quad);
+  const Columns<Heads> columns(heads, quad);
   const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
   const uint32_t d_queries = shared_address(shared.d_queries[warpgroup]);
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
+  uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
   for (int index = blockIdx.x; index < units; index += gridDim.x) {
     const Unit unit(params, index, blocks);
@@ -165,13 +179,13 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
       d_key[i] = 0.0f;
       d_value[i] = 0.0f;
     }
-    const int chunks = (unit.end - unit.begin + kChunkTokens - 1) / kChunkTokens;
+    const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     const int mine = uniform((warpgroup - chunk % kConsumers + kConsumers) % kConsumers);
     for (int i = mine; i < chunks; i += kConsumers) {
       const int stage = uniform((chunk + i) % kStages);
       const uint32_t q_tile = shared_address(shared.q[stage]);
       const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
-      const float* statistics = &shared.statistics[stage][0][0];
+      const float* statistics = shared.statistics[stage];
       const int32_t* tokens = shared.tokens[stage];
       const int32_t* pairs = shared.pairs[stage];
       barrier_wait(shared_address(&shared.full[stage]),
@@ -186,7 +200,7 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
       int targets[kSteps]; // pairs of the rows that this thread stores
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
-        targets[step] = pairs[(16 * step + thread / 8) / kHeadsPerGroup];
+        targets[step] = pairs[heads.token(16 * step + thread / 8)];
       const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
       wgmma_wait<1>();
       pin(p);
@@ -195,9 +209,12 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
         const int key = unit.block * kBlock + row;
 #pragma unroll
         for (int j = 0; j < kRows / 8; ++j) {
-          const int token = tokens[columns.local_token(j)];
-          if (key > token) p[4 * j] = p[4 * j + 1] = 0.0f;
-          if (key + 8 > token) p[4 * j + 2] = p[4 * j + 3] = 0.0f;
+          const int token0 = tokens[columns.token(j, 0)];
+          const int token1 = tokens[columns.token(j, 1)];
+          if (key > token0) p[4 * j] = 0.0f;
+          if (key > token1) p[4 * j + 1] = 0.0f;
+          if (key + 8 > token0) p[4 * j + 2] = 0.0f;
+          if (key + 8 > token1) p[4 * j + 3] = 0.0f;
         }
       }
       uint32_t p_operand[kRows / 4];
@@ -244,7 +261,7 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
                                                             swizzled(local, thread % 8));
         if (targets[step] >= 0) {
           const int64_t target =
-              static_cast<int64_t>(targets[step]) * kHeadsPerGroup + local % kHeadsPerGroup;
+              static_cast<int64_t>(targets[step]) * heads.count() + heads.head(local);
           *reinterpret_cast<uint4*>(params.partial_dq + target * kHeadDim + thread % 8 * 8) = value;
         }
       }
@@ -254,7 +271,7 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
     block_ring.advance();
 
     // Warpgroup 0 finishes dK, warpgroup 1 dV: each hands the other half over.
-    named_barrier(kConsumers + 1, 128 * kConsumers); // the last unit's halves have been read
+    barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), exchange_phase ^ 1u);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       shared.exchange[warpgroup][i][thread] =
@@ -262,7 +279,8 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
               ? float4{d_value[4 * i], d_value[4 * i + 1], d_value[4 * i + 2], d_value[4 * i + 3]}
               : float4{d_key[4 * i], d_key[4 * i + 1], d_key[4 * i + 2], d_key[4 * i + 3]};
     }
-    named_barrier(kConsumers + 2, 128 * kConsumers);
+    warp_arrive(shared_address(&shared.exchange_full[warpgroup]));
+    barrier_wait(shared_address(&shared.exchange_full[1 - warpgroup]), exchange_phase);
     float sum[32];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -273,6 +291,8 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
         sum[4 * j + i] = (warpgroup == 0 ? d_key[4 * j + i] : d_value[4 * j + i]) + others[i];
       }
     }
+    warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
+    exchange_phase ^= 1u;
     store_tile(params.partial_dkv + (static_cast<int64_t>(index) * 2 + warpgroup) * kTileFloats,
                sum, warpgroup == 0 ? params.scale : 1.0f, row, quad);
   }
@@ -280,6 +300,7 @@ __device__ void consume(const SelectedBackwardParams& params, Shared& shared, in
 
 #endif // NSA_HOPPER_CODE
 
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
@@ -287,8 +308,27 @@ __global__ void __launch_bounds__(kThreads, 1)
                          const __grid_constant__ CUtensorMap k_map,
                          const __grid_constant__ CUtensorMap v_map, int blocks, int segments) {
 #if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
+  const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
+  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+    const int tokens = heads.tokens(kRows);
+    const int used = tokens * heads.count() * kRowBytes / 16;
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int i = used + static_cast<int>(threadIdx.x); i < kRowsBytes / 16; i += kThreads) {
+        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
+        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+      }
+      fill_padding(shared.statistics[stage], heads, tokens);
+      for (int i = tokens + static_cast<int>(threadIdx.x); i < Shared<Heads>::kTokens;
+           i += kThreads) {
+        shared.pairs[stage][i] = -1;
+        shared.tokens[stage][i] = 0;
+      }
+    }
+    fence_async_proxy();
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), kProducerWarps * kWarpArrivals);
@@ -298,37 +338,40 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(shared_address(&shared.block_full[i]), 1);
       barrier_init(shared_address(&shared.block_empty[i]), 4 * kConsumers * kWarpArrivals);
     }
+    for (int i = 0; i < kConsumers; ++i) {
+      barrier_init(shared_address(&shared.exchange_full[i]), 4 * kWarpArrivals);
+      barrier_init(shared_address(&shared.exchange_empty[i]), 4 * kWarpArrivals);
+    }
     fence_barrier_init();
   }
   __syncthreads();
   const int units = uniform(params.segment_item_start[segments]);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce(params, q_map, d_out_map, k_map, v_map, shared, units, blocks);
+    produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<232>();
-    consume(params, shared, units, blocks);
+    consume(params, heads, shared, units, blocks);
   }
 #endif
 }
 
-} // namespace
-
-cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
+template <typename Heads>
+cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
-  const int heads = shape.groups * kHeadsPerGroup;
+  const int all_heads = shape.groups * heads.count();
   CUtensorMap q_map;
   CUtensorMap d_out_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
-    error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence, heads, 1,
-                                 kHeadsPerGroup);
+    error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence, all_heads,
+                                 1, heads.count());
   }
   if (error == cudaSuccess) {
     error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
-                                 heads, 1, kHeadsPerGroup);
+                                 all_heads, 1, heads.count());
   }
   if (error == cudaSuccess) {
     error = make_token_major_map(&k_map, params.tensors.k, shape.batch, shape.sequence,
@@ -339,15 +382,20 @@ cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaS
                                  shape.groups, kBlock, 1);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(list_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kSharedBytes);
+    error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
-  list_backward_kernel<<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, d_out_map, k_map,
-                                                                 v_map, block_count(shape.sequence),
-                                                                 block_lists_segments(shape));
-  return cudaGetLastError();
+  return launch_kernel(list_backward_kernel<Heads>, grid, kThreads, kSharedBytes<Heads>, stream,
+                       params, q_map, d_out_map, k_map, v_map, block_count(shape.sequence),
+                       block_lists_segments(shape));
+}
+
+} // namespace
+
+cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
+  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

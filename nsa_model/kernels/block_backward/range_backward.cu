@@ -4,6 +4,7 @@
 
 #include "nsa_model/kernels/block_backward/columns.cuh"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 
 // One CTA an SM, persistent over units: 128 keys and a range of tokens. Four producer warps bring
@@ -21,29 +22,28 @@ namespace {
 
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kChunkTokens = 16;
-constexpr int kRows = kChunkTokens * kHeadsPerGroup;
+constexpr int kRows = 96; // 16 tokens x 6 heads
 constexpr int kStages = 4;
 constexpr int kBlockStages = 2;
-constexpr int kProducerWarps = 4;
-[[maybe_unused]] constexpr int kWarpTokens = kChunkTokens / kProducerWarps;
+[[maybe_unused]] constexpr int kProducerWarps = 4;
 constexpr int kRowsBytes = kRows * kRowBytes;
 constexpr int kTileBytes = kBlock * kRowBytes;
-[[maybe_unused]] constexpr int kStatisticsBytes = kChunkTokens * kRowStatistics * 4;
 [[maybe_unused]] constexpr int kTileFloats = kBlock * kHeadDim;
 static_assert(kUnitTiles == kConsumers, "a warpgroup holds one 64-key tile of a unit");
 
-struct Shared {
+template <typename Heads> struct Shared {
   alignas(1024) uint8_t q[kStages][kRowsBytes];
   alignas(1024) uint8_t d_out[kStages][kRowsBytes];
   alignas(1024) uint8_t blocks[kBlockStages][2][kUnitTiles * kTileBytes]; // K, V
-  alignas(128) float statistics[kStages][kChunkTokens][kRowStatistics];
+  alignas(128) float statistics[kStages][chunk_statistics<Heads>(kRows)];
   alignas(8) uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t block_full[kBlockStages];
   uint64_t block_empty[kBlockStages];
 };
-constexpr int kSharedBytes = sizeof(Shared) + 1024;
+template <typename Heads> constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
+static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
+              kSharedBytes<AnyHeads> <= kMostSharedBytes);
 
 struct KernelParams {
   AttentionShape shape;
@@ -82,20 +82,28 @@ template <KeyRange kRange> struct Units {
     unit.group = lane % groups;
     unit.batch = lane / groups;
     unit.key = column * kUnitKeys;
-    unit.begin = uniform(range.first(column) + part * kRangeTokens);
-    unit.end = uniform(min(range.last(column), unit.begin + kRangeTokens)); // may be empty
+    unit.begin = uniform(range.first(column) + part * range.part_tokens);
+    unit.end = uniform(min(range.last(column), unit.begin + range.part_tokens)); // may be empty
     return unit;
   }
 };
 
 // Four warps: each brings the statistics of its four tokens, the first the rows too.
-template <KeyRange kRange>
-__device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
+template <KeyRange kRange, typename Heads>
+__device__ void produce(const KernelParams& params, const Heads& heads, const CUtensorMap& q_map,
                         const CUtensorMap& d_out_map, const CUtensorMap& k_map,
-                        const CUtensorMap& v_map, Shared& shared) {
+                        const CUtensorMap& v_map, Shared<Heads>& shared) {
+  const int chunk_tokens = heads.tokens(kRows);
+  const int warp_tokens = (chunk_tokens + kProducerWarps - 1) / kProducerWarps;
+  const int rows_bytes = chunk_tokens * heads.count() * kRowBytes;
+  const int statistics = 2 * heads.statistics();
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
-  const int local = warp * kWarpTokens + lane % kWarpTokens;
+  const int local = warp * warp_tokens + lane % warp_tokens;
+  const bool brings = lane < warp_tokens && local < chunk_tokens;
+  const int warp_bytes =
+      (warp == 0 ? 2 * rows_bytes : 0) +
+      max(0, min(warp_tokens, chunk_tokens - warp * warp_tokens)) * statistics * 4;
   const AttentionShape& shape = params.shape;
   const int null_row = shape.batch * shape.sequence * shape.groups;
   const Units<kRange> units(params);
@@ -104,7 +112,7 @@ __device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
   for (int index = blockIdx.x; index < units.count; index += gridDim.x) {
     const Unit unit = units.get(index);
     if (unit.begin >= unit.end) continue;
-    const int head = unit.group * kHeadsPerGroup;
+    const int head = unit.group * heads.count();
     if (warp == 0 && lane == 0) {
       const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
       barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
@@ -115,20 +123,20 @@ __device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
                unit.batch, full);
     }
     block_ring.advance();
-    for (int begin = unit.begin; begin < unit.end; begin += kChunkTokens) {
+    for (int begin = unit.begin; begin < unit.end; begin += chunk_tokens) {
       const int token = begin + local;
       const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
       const uint32_t full = shared_address(&shared.full[ring.stage]);
       barrier_wait(shared_address(&shared.empty[ring.stage]), ring.phase ^ 1u);
       if (lane == 0) {
-        barrier_expect(full, (warp == 0 ? 2 * kRowsBytes : 0) + kStatisticsBytes / kProducerWarps);
+        barrier_expect(full, warp_bytes);
       }
       __syncwarp();
-      if (lane < kWarpTokens) {
-        load_bulk(shared_address(shared.statistics[ring.stage][local]),
+      if (brings) {
+        load_bulk(shared_address(shared.statistics[ring.stage] + local * statistics),
                   params.tensors.statistics +
-                      static_cast<int64_t>(token < unit.end ? row : null_row) * kRowStatistics,
-                  kRowStatistics * 4, full);
+                      static_cast<int64_t>(token < unit.end ? row : null_row) * statistics,
+                  statistics * 4, full);
       }
       if (warp == 0 && lane == 0) {
         load_box(shared_address(shared.q[ring.stage]), &q_map, 0, head, begin, unit.batch, full);
@@ -140,34 +148,45 @@ __device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
   }
 }
 
-// Sets to zero the probabilities of (key, token) pairs that do not see each other.
-template <KeyRange kRange>
+// Sets to zero the probabilities of (key, token) pairs that do not see each other. In kBlocks the
+// tokens' blocks stand in their statistics behind the lse (backward_prepare).
+template <KeyRange kRange, typename Heads>
 __device__ __forceinline__ void mask(float (&p)[kRows / 2], int window, int key0,
-                                     const Columns& columns, int chunk_token) {
+                                     const Columns<Heads>& columns, int chunk_token,
+                                     const float* statistics) {
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
-    const int token = chunk_token + columns.local_token(j);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int key = key0 + 8 * r;
-      const bool visible = token >= first_token<kRange>(key) &&
-                           (kRange != KeyRange::kWindow || token - key < window);
-      if (!visible) {
-        p[4 * j + 2 * r] = 0.0f;
-        p[4 * j + 2 * r + 1] = 0.0f;
+    for (int column = 0; column < 2; ++column) {
+      const int local = columns.token(j, column);
+      const int token = chunk_token + local;
+      bool selected = true;
+      if constexpr (kRange == KeyRange::kBlocks) {
+        const uint32_t bits =
+            __float_as_uint(statistics[local * kRowStatistics + kBlockBitsStatistic]);
+        selected = (bits >> (key0 / kBlock) & 1u) != 0;
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = key0 + 8 * r;
+        const bool visible = selected && token >= first_token<kRange>(key) &&
+                             (kRange != KeyRange::kWindow || token - key < window);
+        if (!visible) p[4 * j + 2 * r + column] = 0.0f;
       }
     }
   }
 }
 
-template <KeyRange kRange> __device__ void consume(const KernelParams& params, Shared& shared) {
+template <KeyRange kRange, typename Heads>
+__device__ void consume(const KernelParams& params, const Heads& heads, Shared<Heads>& shared) {
+  const int chunk_tokens = heads.tokens(kRows);
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
   const int quad = lane % 4;
   const int row = thread / 32 * 16 + lane / 4; // key of the warpgroup's tile, and row + 8
   const float scale_log2 = params.scale * kLog2e;
-  const Columns columns(quad);
+  const Columns<Heads> columns(heads, quad);
   const Units<kRange> units(params);
   int chunk = 0; // counts through all units
   Ring<kBlockStages> block_ring;
@@ -189,15 +208,15 @@ template <KeyRange kRange> __device__ void consume(const KernelParams& params, S
       d_key[i] = 0.0f;
       d_value[i] = 0.0f;
     }
-    for (int begin = unit.begin; begin < unit.end; begin += kChunkTokens, ++chunk) {
+    for (int begin = unit.begin; begin < unit.end; begin += chunk_tokens, ++chunk) {
       const int stage = uniform(chunk % kStages);
       const uint32_t empty = shared_address(&shared.empty[stage]);
       const uint32_t q_tile = shared_address(shared.q[stage]);
       const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
-      const float* statistics = &shared.statistics[stage][0][0];
+      const float* statistics = shared.statistics[stage];
       barrier_wait(shared_address(&shared.full[stage]),
                    static_cast<uint32_t>(chunk / kStages) & 1u);
-      if (begin > last_useful || begin + kChunkTokens <= first_useful) {
+      if (begin > last_useful || begin + chunk_tokens <= first_useful) {
         warp_arrive(empty);
         continue;
       }
@@ -212,9 +231,9 @@ template <KeyRange kRange> __device__ void consume(const KernelParams& params, S
       pin(p);
       to_probabilities(p, statistics, columns, scale_log2);
       const bool masked =
-          begin < first_token<kRange>(key_base + kBlock - 1) ||
-          (kRange == KeyRange::kWindow && begin + kChunkTokens - 1 - key_base >= params.window);
-      if (masked) mask<kRange>(p, params.window, key_base + row, columns, begin);
+          kRange == KeyRange::kBlocks || begin < first_token<kRange>(key_base + kBlock - 1) ||
+          (kRange == KeyRange::kWindow && begin + chunk_tokens - 1 - key_base >= params.window);
+      if (masked) mask<kRange>(p, params.window, key_base + row, columns, begin, statistics);
       uint32_t p_operand[kRows / 4];
       to_operand<kRows>(p, p_operand);
       wgmma_wait<0>();
@@ -242,7 +261,7 @@ template <KeyRange kRange> __device__ void consume(const KernelParams& params, S
 
 #endif // NSA_HOPPER_CODE
 
-template <KeyRange kRange>
+template <KeyRange kRange, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     range_backward_kernel(const __grid_constant__ KernelParams params,
                           const __grid_constant__ CUtensorMap q_map,
@@ -250,8 +269,22 @@ __global__ void __launch_bounds__(kThreads, 1)
                           const __grid_constant__ CUtensorMap k_map,
                           const __grid_constant__ CUtensorMap v_map) {
 #if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
+  const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
+  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+    const int tokens = heads.tokens(kRows);
+    const int used = tokens * heads.count() * kRowBytes / 16;
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int i = used + static_cast<int>(threadIdx.x); i < kRowsBytes / 16; i += kThreads) {
+        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
+        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+      }
+      fill_padding(shared.statistics[stage], heads, tokens);
+    }
+    fence_async_proxy();
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), kProducerWarps);
@@ -266,27 +299,29 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce<kRange>(params, q_map, d_out_map, k_map, v_map, shared);
+    produce<kRange>(params, heads, q_map, d_out_map, k_map, v_map, shared);
   } else {
     registers_take<232>();
-    consume<kRange>(params, shared);
+    consume<kRange>(params, heads, shared);
   }
 #endif
 }
 
-template <KeyRange kRange>
-cudaError_t launch(const KernelParams& params, int keys, int units, cudaStream_t stream) {
+template <KeyRange kRange, typename Heads>
+cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int units,
+                   cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
-  const int heads = shape.groups * kHeadsPerGroup;
+  const int all_heads = shape.groups * heads.count();
+  const int chunk_tokens = heads.tokens(kRows);
   CUtensorMap q_map;
   CUtensorMap d_out_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
   cudaError_t error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence,
-                                           heads, kChunkTokens, kHeadsPerGroup);
+                                           all_heads, chunk_tokens, heads.count());
   if (error == cudaSuccess) {
     error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
-                                 heads, kChunkTokens, kHeadsPerGroup);
+                                 all_heads, chunk_tokens, heads.count());
   }
   if (error == cudaSuccess) {
     error = make_token_major_map(&k_map, params.tensors.k, shape.batch, keys, shape.groups,
@@ -297,14 +332,13 @@ cudaError_t launch(const KernelParams& params, int keys, int units, cudaStream_t
                                  kUnitKeys, 1);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(range_backward_kernel<kRange>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    error = cudaFuncSetAttribute(range_backward_kernel<kRange, Heads>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), units);
-  range_backward_kernel<kRange>
-      <<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, d_out_map, k_map, v_map);
-  return cudaGetLastError();
+  return launch_kernel(range_backward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes<Heads>,
+                       stream, params, q_map, d_out_map, k_map, v_map);
 }
 
 } // namespace
@@ -327,10 +361,20 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                                .token_end = params.token_end,
                                .scale = params.scale,
                                .partial_dkv = params.partial_dkv};
-  return params.range == KeyRange::kWindow
-             ? launch<KeyRange::kWindow>(kernel, params.shape.sequence, units, stream)
-             : launch<KeyRange::kCompressed>(kernel, compressed_count(params.shape.sequence), units,
-                                             stream);
+  const int compressed = compressed_count(params.shape.sequence);
+  return with_heads(params.shape, [&](auto heads) {
+    switch (params.range) {
+    case KeyRange::kWindow:
+      return launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, units, stream);
+    case KeyRange::kCompressed:
+      return launch<KeyRange::kCompressed>(kernel, heads, compressed, units, stream);
+    case KeyRange::kBlocks:
+      if constexpr (!decltype(heads)::kPads) {
+        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, units, stream);
+      }
+    }
+    return cudaErrorInvalidValue;
+  });
 }
 
 } // namespace nsa::kernels

@@ -13,17 +13,21 @@ inline constexpr int kUnitKeys = kUnitTiles * kBlock;
 
 struct RangeUnits {
   int columns; // units side by side: groups of 128 keys that some token before token_end can see
-  int parts;   // most units of a column
+  int part_tokens; // tokens of a unit at most
+  int parts;       // most units of a column
   KeyRange range;
   int window;
   int token_end;
 
   __host__ __device__ RangeUnits(KeyRange key_range, int window_keys, int end)
       : range(key_range), window(window_keys), token_end(end) {
-    const int keys = key_range == KeyRange::kWindow ? end : visible_compressed(end - 1);
+    const int keys = key_range == KeyRange::kCompressed ? visible_compressed(end - 1) : end;
     columns = (keys + kUnitKeys - 1) / kUnitKeys;
     const int longest = columns == 0 ? 0 : last(0) - first(0);
-    parts = (longest + kRangeTokens - 1) / kRangeTokens;
+    // Results take parts x columns tiles: bounded parts keep them linear in the sequence.
+    const int even = (longest + kMostParts - 1) / kMostParts;
+    part_tokens = even <= kRangeTokens ? kRangeTokens : (even + 15) / 16 * 16;
+    parts = (longest + part_tokens - 1) / part_tokens;
   }
   // Tokens [first, last) see some key of the column.
   __host__ __device__ int first(int column) const { return first_seen(column * kUnitKeys); }
@@ -32,7 +36,7 @@ struct RangeUnits {
   }
   // First and last token before token_end that see a key.
   __host__ __device__ int first_seen(int key) const {
-    return range == KeyRange::kWindow ? key : key * kCompressStride + kCompressLength - 1;
+    return range == KeyRange::kCompressed ? key * kCompressStride + kCompressLength - 1 : key;
   }
   __host__ __device__ int last_seen(int key) const {
     if (range == KeyRange::kCompressed) return token_end - 1;
@@ -41,7 +45,7 @@ struct RangeUnits {
   }
   __host__ __device__ int parts_of(int column) const {
     const int tokens = last(column) - first(column);
-    return tokens <= 0 ? 0 : (tokens + kRangeTokens - 1) / kRangeTokens;
+    return tokens <= 0 ? 0 : (tokens + part_tokens - 1) / part_tokens;
   }
   // Index of a unit. Equal parts of all columns are neighbours, so that full-length units start
   // first.

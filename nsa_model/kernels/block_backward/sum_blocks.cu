@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
 // A CTA sums the units of one block and one of dK, dV; a thread owns eight neighbouring values.
@@ -12,6 +13,7 @@ constexpr int kTileFloats = kBlock * kHeadDim;
 constexpr int kThreads = kTileFloats / kVector;
 
 __global__ void __launch_bounds__(kThreads) sum_blocks_kernel(SumBlocksParams params, int tiles) {
+  wait_for_earlier_kernels();
   const AttentionShape& shape = params.shape;
   const int segment = static_cast<int>(blockIdx.x); // (batch * groups + group) * tiles + tile
   const int which = static_cast<int>(blockIdx.y);
@@ -61,8 +63,7 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
-  sum_blocks_kernel<<<grid, kThreads, 0, stream>>>(params, tiles);
-  return cudaGetLastError();
+  return launch_kernel(sum_blocks_kernel, grid, kThreads, 0, stream, params, tiles);
 }
 
 } // namespace nsa::kernels

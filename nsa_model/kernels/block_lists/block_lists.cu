@@ -1,5 +1,7 @@
 #include "nsa_model/kernels/block_lists/block_lists.h"
 
+#include "nsa_model/kernels/common/launch.h"
+
 // Counting sort in three launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
 // memory: bits set by atomic OR give the same bitmap in any order, its population counts are the
 // histogram, and the population below a bit is the stable rank of an entry, so the lists do not
@@ -51,6 +53,7 @@ __device__ void fill_bitmap(const BlockListsParams& params, const Position& at, 
 }
 
 __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params, int blocks) {
+  wait_for_earlier_kernels();
   extern __shared__ uint32_t bitmap[];
   const Position at = position(params.shape);
   fill_bitmap(params, at, blocks, bitmap);
@@ -67,6 +70,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params
 // Per segment: turns the chunks' counts into offsets within the segment, leaves the total.
 __global__ void __launch_bounds__(128)
     chunk_offsets_kernel(BlockListsParams params, int blocks, int chunks, int segments) {
+  wait_for_earlier_kernels();
   const int segment = static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x);
   if (segment >= segments) return;
   int32_t* counts = params.chunk_counts + static_cast<int64_t>(segment / blocks) * chunks * blocks +
@@ -124,6 +128,7 @@ __device__ int2 scan_pair(int2 value, int2* warp_sums, int2& carry) {
 // One CTA: starts of segments and items, and the items. Lists are cut into equal parts.
 __global__ void __launch_bounds__(kScanThreads)
     items_kernel(BlockListsParams params, int segments) {
+  wait_for_earlier_kernels();
   __shared__ int2 warp_sums[kScanThreads / 32];
   int2 carry = {0, 0};
   for (int base = 0; base < segments; base += kScanThreads) {
@@ -148,6 +153,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams params, int blocks) {
+  wait_for_earlier_kernels();
   extern __shared__ uint32_t bitmap[];
   const Position at = position(params.shape);
   fill_bitmap(params, at, blocks, bitmap);
@@ -200,12 +206,19 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
     if (error != cudaSuccess) return error;
   }
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(shape.batch * shape.groups));
-  count_kernel<<<grid, kThreads, static_cast<unsigned>(bitmap_bytes), stream>>>(params, blocks);
-  chunk_offsets_kernel<<<(segments + 127) / 128, 128, 0, stream>>>(params, blocks, chunks,
-                                                                   segments);
-  items_kernel<<<1, kScanThreads, 0, stream>>>(params, segments);
-  scatter_kernel<<<grid, kThreads, static_cast<unsigned>(bitmap_bytes), stream>>>(params, blocks);
-  return cudaGetLastError();
+  const auto bytes = static_cast<std::size_t>(bitmap_bytes);
+  cudaError_t error = launch_kernel(count_kernel, grid, kThreads, bytes, stream, params, blocks);
+  if (error == cudaSuccess) {
+    error = launch_kernel(chunk_offsets_kernel, dim3((segments + 127) / 128), 128, 0, stream,
+                          params, blocks, chunks, segments);
+  }
+  if (error == cudaSuccess) {
+    error = launch_kernel(items_kernel, dim3(1), kScanThreads, 0, stream, params, segments);
+  }
+  if (error == cudaSuccess) {
+    error = launch_kernel(scatter_kernel, grid, kThreads, bytes, stream, params, blocks);
+  }
+  return error;
 }
 
 } // namespace nsa::kernels

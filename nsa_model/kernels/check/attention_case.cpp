@@ -48,7 +48,7 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
   const AttentionShape& shape = options.shape;
   const std::size_t group_rows =
       static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
-  rows = group_rows * kHeadsPerGroup;
+  rows = group_rows * static_cast<std::size_t>(shape.heads);
   key_count = group_rows * kHeadDim;
   cmp_count = static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) *
               shape.groups * kHeadDim;
@@ -74,18 +74,25 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
   gates = DeviceBuffer<float>(rows * 3);
   d_gates = DeviceBuffer<float>(rows * 3);
   fill_uniform(gates.get(), gates.size(), 0.05f, 1.0f, options.seed * 16 + 9);
+  if (options.zero_gates) {
+    std::vector<float> host = gates.to_host();
+    for (std::size_t i = 0; i < host.size(); i += 7)
+      host[i] = 0.0f;
+    gates.from_host(host);
+  }
   indices = DeviceBuffer<int32_t>(group_rows * kSlots);
   if (options.selection == Selection::kRandom || options.selection == Selection::kHotBlock) {
     indices.from_host(random_indices(options));
   }
   lists = DeviceBuffer<char>(fused_list_bytes(shape));
-  workspace = DeviceBuffer<char>(
-      std::max(fused_forward_workspace_bytes(shape), fused_backward_workspace_bytes(shape)));
+  workspace = DeviceBuffer<char>(std::max(fused_forward_workspace_bytes(shape),
+                                          fused_backward_workspace_bytes(shape, options.tuning)));
 }
 
 FusedInputs AttentionCase::inputs() const {
   FusedInputs inputs;
   inputs.shape = options.shape;
+  inputs.tuning = options.tuning;
   inputs.q = q.get();
   for (int branch = 0; branch < kBranches; ++branch) {
     inputs.k[branch] =

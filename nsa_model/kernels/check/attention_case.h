@@ -24,6 +24,8 @@ struct CaseOptions {
   float query_deviation = 1.0f; // large: one-hot probabilities
   float key_deviation = 1.0f;   // 0: all scores equal
   uint64_t seed = 1;
+  bool zero_gates = false; // every seventh gate is 0
+  FusedTuning tuning;
   bool branch_on[kBranches] = {true, true, true};
 };
 
@@ -38,7 +40,7 @@ struct AttentionCase {
   void poison(); // everything that the kernels write
 
   CaseOptions options;
-  std::size_t rows;      // batch * sequence * groups * 6
+  std::size_t rows;      // batch * sequence * groups * heads
   std::size_t key_count; // elements of a K tensor
   std::size_t cmp_count; // elements of a compressed K tensor
   DeviceBuffer<__nv_bfloat16> q, d_out, out, d_q;

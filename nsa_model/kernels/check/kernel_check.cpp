@@ -1,17 +1,26 @@
 // Checks the attention kernels against float64 on the device, and times them.
 //
-//   nsa-kernel-check check           all correctness cases; exit code 1 when one fails
-//   nsa-kernel-check layers          of the kernels around attention alone, and their times
-//   nsa-kernel-check long S          one long sequence against float64 (minutes of oracle at 128K)
-//   nsa-kernel-check repeat S N      N runs that must give the same bits
-//   nsa-kernel-check bench S [S ...] median times over 32,768 tokens (65,536 at 64K)
-//   nsa-kernel-check once S [tokens] one forward and backward, for profilers and compute-sanitizer
+//   nsa-kernel-check check [--seconds N]  correctness cases, the most telling first, until N
+//                                         seconds have passed; exit code 1 when one fails. --match
+//                                         TEXT and --without TEXT choose by name
+//   nsa-kernel-check layers               of the kernels around attention alone, and their times
+//   nsa-kernel-check long S               one long sequence against float64 (minutes at 128K)
+//   nsa-kernel-check repeat S N           N runs that must give the same bits
+//   nsa-kernel-check bench S [S ...]      median times over 32,768 tokens (65,536 at 64K), forward
+//                                         and backward
+//   nsa-kernel-check once S [tokens]      one forward and backward, for profilers and
+//                                         compute-sanitizer
+// bench, long and once take --query-major TOKENS (FusedTuning) and --heads N (a group); bench and
+// once --overlap.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -20,6 +29,8 @@
 #include "nsa_model/kernels/check/measure.h"
 #include "nsa_model/kernels/check/reference_case.h"
 #include "nsa_model/kernels/check/timing.h"
+#include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/kernels/oracle/oracle.h"
 
 namespace nsa::kernels::check {
@@ -30,18 +41,53 @@ namespace {
 constexpr double kOutputTolerance = 0.005;
 constexpr double kGradientTolerance = 0.01;
 
-int failures = 0;
+// One case's verdicts: a line when all is well, every failed tensor otherwise.
+class Report {
+public:
+  explicit Report(std::string title) : title_(std::move(title)) {}
+  void verdict(const char* what, const ErrorNorm& norm, double tolerance) {
+    const double part = norm.relative / tolerance;
+    if (norm.invalid != 0 || !(norm.relative <= tolerance)) {
+      ++failures_;
+      std::printf("  FAIL %-10s relative %.5f (limit %.4f) worst %.4f invalid %zu\n", what,
+                  norm.relative, tolerance, norm.worst, norm.invalid);
+    }
+    if (!(part <= worst_)) {
+      worst_ = part;
+      worst_name_ = what;
+      worst_value_ = norm.relative;
+    }
+  }
+  void expect(const std::string& what, bool good) {
+    if (good) return;
+    ++failures_;
+    std::printf("  FAIL %s\n", what.c_str());
+  }
+  // Prints the line; true when nothing failed.
+  bool finish(double seconds) const {
+    std::printf("%s %-44s %5.2f s  nearest its limit: %s %.5f (%.0f %%)\n",
+                failures_ == 0 ? "ok  " : "FAIL", title_.c_str(), seconds, worst_name_,
+                worst_value_, 100.0 * worst_);
+    std::fflush(stdout);
+    return failures_ == 0;
+  }
 
-void verdict(const char* what, const ErrorNorm& norm, double tolerance) {
-  const bool good = norm.invalid == 0 && norm.relative <= tolerance;
-  if (!good) ++failures;
-  std::printf("  %-10s %s relative %.5f worst %.4f invalid %zu\n", what, good ? "ok  " : "FAIL",
-              norm.relative, norm.worst, norm.invalid);
+private:
+  std::string title_;
+  int failures_ = 0;
+  double worst_ = 0.0;
+  double worst_value_ = 0.0;
+  const char* worst_name_ = "-";
+};
+
+double now_seconds() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
-void expect(const char* what, bool good) {
-  if (good) return;
-  ++failures;
-  std::printf("  %-10s FAIL\n", what);
+
+std::string title_of(const std::string& name, const AttentionShape& shape) {
+  return name + " B" + std::to_string(shape.batch) + " S" + std::to_string(shape.sequence) + " G" +
+         std::to_string(shape.groups) + " heads " + std::to_string(shape.heads);
 }
 
 struct BranchOracle {
@@ -118,10 +164,10 @@ std::vector<double> unpool(const std::vector<double>& pooled, const AttentionSha
 
 // Invariants of the selection, and that no block was left out whose score is clearly above one
 // taken.
-void check_selection(const AttentionCase& c, const BranchOracle& compressed) {
+void check_selection(const AttentionCase& c, const BranchOracle& compressed, Report& report) {
   const AttentionShape& shape = c.options.shape;
   const int blocks = block_count(shape.sequence);
-  const std::size_t group_rows = c.rows / kHeadsPerGroup;
+  const std::size_t group_rows = c.rows / static_cast<std::size_t>(shape.heads);
   DeviceBuffer<double> device_scores(group_rows * static_cast<std::size_t>(blocks));
   OracleScoresParams params;
   params.shape = shape;
@@ -181,18 +227,19 @@ void check_selection(const AttentionCase& c, const BranchOracle& compressed) {
     }
     if (tie_upwards) ++wrong;
   }
-  std::printf("  selection  %s rows %zu broken %zu wrong %zu within rounding %zu\n",
-              broken + wrong == 0 ? "ok  " : "FAIL", group_rows, broken, wrong, swapped);
-  if (broken + wrong > 0) ++failures;
+  report.expect("selection: " + std::to_string(broken) + " rows broken, " + std::to_string(wrong) +
+                    " wrong, " + std::to_string(swapped) + " within rounding, of " +
+                    std::to_string(group_rows),
+                broken + wrong == 0);
 }
 
 template <typename T> bool same(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-void run_case(const char* name, const CaseOptions& options) {
-  std::printf("%s: batch %d sequence %d groups %d\n", name, options.shape.batch,
-              options.shape.sequence, options.shape.groups);
+bool run_case(const std::string& name, const CaseOptions& options) {
+  const double start = now_seconds();
+  Report report(title_of(name, options.shape));
   AttentionCase c(options);
   c.forward();
   cuda_check(cudaDeviceSynchronize(), "forward");
@@ -201,9 +248,9 @@ void run_case(const char* name, const CaseOptions& options) {
   cuda_check(cudaDeviceSynchronize(), "backward");
 
   if (options.branch_on[0])
-    verdict("k~", pooling_error(c.k[0].to_host(), c.k_cmp.to_host(), options.shape), 0.003);
+    report.verdict("k~", pooling_error(c.k[0].to_host(), c.k_cmp.to_host(), options.shape), 0.003);
   if (options.branch_on[0])
-    verdict("v~", pooling_error(c.v[0].to_host(), c.v_cmp.to_host(), options.shape), 0.003);
+    report.verdict("v~", pooling_error(c.v[0].to_host(), c.v_cmp.to_host(), options.shape), 0.003);
   Reference gated_out;
   Reference d_q;
   gated_out.gates = c.gates.get();
@@ -221,9 +268,9 @@ void run_case(const char* name, const CaseOptions& options) {
     out.parts[0] = oracle.out.get();
     Reference lse;
     lse.parts[0] = oracle.lse.get();
-    verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * kHeadDim),
-            kOutputTolerance);
-    verdict(names[branch][1], error_norm(c.branch_lse[branch].get(), lse, c.rows), 1e-4);
+    report.verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * kHeadDim),
+                   kOutputTolerance);
+    report.verdict(names[branch][1], error_norm(c.branch_lse[branch].get(), lse, c.rows), 1e-4);
     Reference d_k;
     Reference d_v;
     DeviceBuffer<double> fine_k;
@@ -241,13 +288,13 @@ void run_case(const char* name, const CaseOptions& options) {
     // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
     // is judged.
     const bool degenerate = options.key_deviation == 0.0f;
-    verdict(names[branch][2], error_norm(c.d_k[branch].get(), d_k, c.key_count),
-            degenerate ? 0.05 : kGradientTolerance);
-    verdict(names[branch][3], error_norm(c.d_v[branch].get(), d_v, c.key_count),
-            kGradientTolerance);
+    report.verdict(names[branch][2], error_norm(c.d_k[branch].get(), d_k, c.key_count),
+                   degenerate ? 0.05 : kGradientTolerance);
+    report.verdict(names[branch][3], error_norm(c.d_v[branch].get(), d_v, c.key_count),
+                   kGradientTolerance);
   }
-  verdict("out", error_norm(c.out.get(), gated_out, c.rows * kHeadDim), kOutputTolerance);
-  verdict("dq", error_norm(c.d_q.get(), d_q, c.rows * kHeadDim), kGradientTolerance);
+  report.verdict("out", error_norm(c.out.get(), gated_out, c.rows * kHeadDim), kOutputTolerance);
+  report.verdict("dq", error_norm(c.d_q.get(), d_q, c.rows * kHeadDim), kGradientTolerance);
   { // d_gate = <d_out, o_branch>, from what the kernels rounded o to
     const std::vector<float> got = c.d_gates.to_host();
     const std::vector<__nv_bfloat16> d_out = c.d_out.to_host();
@@ -269,12 +316,12 @@ void run_case(const char* name, const CaseOptions& options) {
       }
     }
     norm.relative = std::sqrt(difference / size);
-    verdict("dgates", norm, kOutputTolerance);
+    report.verdict("dgates", norm, kOutputTolerance);
   }
   constexpr int kLongestScored = 16384; // all scores of longer ones would take gigabytes
   if (options.selection == Selection::kScored && options.branch_on[1] &&
       options.shape.sequence <= kLongestScored) {
-    check_selection(c, oracles[0]);
+    check_selection(c, oracles[0], report);
   }
 
   // A second run over poisoned buffers gives the same bits.
@@ -297,64 +344,208 @@ void run_case(const char* name, const CaseOptions& options) {
     equal = equal && same(keys[static_cast<std::size_t>(branch) * 2], c.d_k[branch].to_host()) &&
             same(keys[static_cast<std::size_t>(branch) * 2 + 1], c.d_v[branch].to_host());
   }
-  expect("repeat", equal);
-  std::fflush(stdout);
+  report.expect("the second run gives other bits", equal);
+  return report.finish(now_seconds() - start);
 }
 
-void run_reference_case(const char* name, const CaseOptions& options) {
-  std::printf("%s against the project's oracle: batch %d sequence %d groups %d\n", name,
-              options.shape.batch, options.shape.sequence, options.shape.groups);
+bool run_reference_case(const std::string& name, const CaseOptions& options) {
+  const double start = now_seconds();
+  Report report(title_of(name + " by the CPU oracle", options.shape));
   for (const NamedError& error : compare_with_reference(options)) {
     ErrorNorm norm;
     norm.relative = error.relative;
     norm.invalid = std::isfinite(error.relative) ? 0 : 1;
-    verdict(error.name, norm, error.gradient ? kGradientTolerance : kOutputTolerance);
+    report.verdict(error.name, norm, error.gradient ? kGradientTolerance : kOutputTolerance);
   }
+  return report.finish(now_seconds() - start);
 }
 
-int check_all() {
+// Overlapping launches change no bit.
+bool run_overlap_case(const CaseOptions& options) {
+  const double start = now_seconds();
+  Report report(title_of("overlapping launches", options.shape));
+  AttentionCase c(options);
+  std::vector<__nv_bfloat16> first[4];
+  for (int run = 0; run < 4; ++run) {
+    overlap_launches = run > 0;
+    c.poison();
+    c.forward();
+    c.backward();
+    std::vector<__nv_bfloat16> now[4] = {c.out.to_host(), c.d_q.to_host(), c.d_k[1].to_host(),
+                                         c.d_v[0].to_host()};
+    for (int i = 0; i < 4; ++i) {
+      if (run == 0) first[i] = now[i];
+      report.expect("run " + std::to_string(run) + " differs", same(first[i], now[i]));
+    }
+  }
+  overlap_launches = false;
+  return report.finish(now_seconds() - start);
+}
+
+// Packed documents give the bits that each gives alone.
+bool run_documents_case(const AttentionShape& shape, const std::vector<int>& lengths) {
+  const double start = now_seconds();
+  Report report(title_of("packed documents", shape));
+  CaseOptions options;
+  options.shape = shape;
+  AttentionCase packed(options);
+  int begin = 0;
+  int compressed_begin = 0;
+  for (const int length : lengths) {
+    const Document document = {0, 1, begin, length, compressed_begin};
+    const FusedInputs inputs = document_inputs(packed.inputs(), document);
+    const FusedSaved saved =
+        document_saved(options.shape, packed.saved(), document, packed.lists.get());
+    const FusedGradients gradients =
+        document_gradients(packed.inputs(), packed.gradients(), document);
+    const int heads = shape.groups * shape.heads;
+    __nv_bfloat16* out = packed.out.get() + static_cast<std::size_t>(begin) * heads * kHeadDim;
+    cuda_check(launch_fused_forward(inputs, saved, out, packed.workspace.get(), nullptr),
+               "forward");
+    cuda_check(launch_fused_backward(inputs, saved, gradients, packed.workspace.get(), nullptr),
+               "backward");
+    CaseOptions alone_options = options;
+    alone_options.shape.sequence = length;
+    AttentionCase alone(alone_options);
+    const auto take = [&](auto& to, const auto& from, int width) {
+      cuda_check(cudaMemcpy(to.get(), from.get() + static_cast<std::size_t>(begin) * width,
+                            to.size() * sizeof(*to.get()), cudaMemcpyDeviceToDevice),
+                 "copy");
+    };
+    take(alone.q, packed.q, heads * kHeadDim);
+    take(alone.d_out, packed.d_out, heads * kHeadDim);
+    take(alone.gates, packed.gates, heads * 3);
+    for (int branch = 0; branch < kBranches; ++branch) {
+      take(alone.k[branch], packed.k[branch], shape.groups * kHeadDim);
+      take(alone.v[branch], packed.v[branch], shape.groups * kHeadDim);
+    }
+    alone.forward();
+    alone.backward();
+    const auto equal = [&](const auto& one, const auto& all, int width) {
+      const auto part = one.to_host();
+      const auto whole = all.to_host();
+      return std::memcmp(part.data(), whole.data() + static_cast<std::size_t>(begin) * width,
+                         part.size() * sizeof(part[0])) == 0;
+    };
+    bool good = equal(alone.out, packed.out, heads * kHeadDim) &&
+                equal(alone.d_q, packed.d_q, heads * kHeadDim) &&
+                equal(alone.d_gates, packed.d_gates, heads * 3) &&
+                equal(alone.indices, packed.indices, shape.groups * kSlots);
+    for (int branch = 0; branch < kBranches; ++branch) {
+      good = good && equal(alone.d_k[branch], packed.d_k[branch], shape.groups * kHeadDim) &&
+             equal(alone.d_v[branch], packed.d_v[branch], shape.groups * kHeadDim);
+    }
+    report.expect("document of " + std::to_string(length) + " tokens at " + std::to_string(begin),
+                  good);
+    begin += length;
+    compressed_begin += compressed_count(length);
+  }
+  return report.finish(now_seconds() - start);
+}
+
+struct CheckOptions {
+  double seconds = 1e9;
+  std::string match;   // only cases whose names hold it
+  std::string without; // and do not hold this
+};
+struct Case {
+  std::string name;
+  std::function<bool()> run;
+};
+
+// The most telling cases first: they are run until the time is over.
+int check_all(const CheckOptions& wanted) {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& name, AttentionShape shape, auto change) {
+    CaseOptions options;
+    options.shape = shape;
+    options.seed = static_cast<uint64_t>(shape.sequence) + 1;
+    change(options);
+    cases.push_back({name, [=] { return run_case(name, options); }});
+  };
+  const auto as_it_is = [](CaseOptions&) {};
+  const auto with = [](Selection selection) {
+    return [=](CaseOptions& options) { options.selection = selection; };
+  };
+  const auto query_major = [](int tokens) {
+    return [=](CaseOptions& options) { options.tuning.query_major_tokens = tokens; };
+  };
+  add("scored", {2, 2048, 2}, as_it_is);
+  add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));
+  add("four heads", {1, 1500, 2, 4}, as_it_is);
+  add("five heads", {1, 1300, 1, 5}, as_it_is);
+  add("sixteen heads", {1, 1300, 1, 16}, as_it_is);
+  add("one head", {1, 1300, 2, 1}, as_it_is);
+  cases.push_back({"packed documents",
+                   [] { return run_documents_case({1, 3000, 2}, {700, 1, 20, 1300, 979}); }});
+  add("hot blocks", {1, 4096, 2}, with(Selection::kHotBlock));
+  add("odd", {3, 333, 2}, as_it_is);
+  add("one token", {1, 1, 2}, as_it_is);
+  cases.push_back({"kernels around attention", [] { return check_layer_kernels() == 0; }});
+  {
+    CaseOptions options;
+    options.shape = {4, 2048, 2};
+    cases.push_back({"overlapping launches", [=] { return run_overlap_case(options); }});
+  }
+  add("blocks masked to 1500", {2, 1700, 1}, query_major(1500));
+  add("sharp", {1, 2048, 2}, [](CaseOptions& options) { options.query_deviation = 12.0f; });
+  add("huge", {1, 1200, 2}, [](CaseOptions& options) { options.query_deviation = 3000.0f; });
+  add("all equal", {1, 2048, 2}, [](CaseOptions& options) { options.key_deviation = 0.0f; });
+  add("gates of zero", {1, 1200, 2}, [](CaseOptions& options) { options.zero_gates = true; });
+  add("seven heads, random blocks", {2, 700, 2, 7}, with(Selection::kRandom));
+  add("twelve heads, hot blocks", {1, 1100, 1, 12}, with(Selection::kHotBlock));
+  add("random blocks", {2, 1500, 2}, with(Selection::kRandom));
+  add("odd scored", {1, 3001, 2}, as_it_is);
+  add("no compressed token", {2, 31, 2}, as_it_is);
+  add("one compressed token", {1, 47, 2}, as_it_is);
+  add("one block over dense", {1, 1025, 1}, as_it_is);
+  add("longer units", {1, 36000, 1}, as_it_is);
+  for (int off = 0; off < kBranches; ++off) {
+    add("branch off", {1, 1300, 2}, [=](CaseOptions& options) {
+      options.branch_on[off] = false;
+      if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
+    });
+  }
+  for (const int heads : {2, 3, 8, 9, 10, 11, 13, 14, 15})
+    add("heads", {1, 1300, 1, heads}, as_it_is);
+  add("no compressed token", {1, 20, 2, 11}, as_it_is);
   CaseOptions small;
   small.shape = {1, 1101, 1};
-  run_reference_case("scored", small);
+  cases.push_back(
+      {"scored by the CPU oracle", [=] { return run_reference_case("scored", small); }});
   small.shape = {2, 210, 2};
   small.selection = Selection::kRandom;
-  run_reference_case("random blocks", small);
-  const auto scored = [](const char* name, AttentionShape shape, float query = 1.0f,
-                         float key = 1.0f) {
-    CaseOptions options;
-    options.shape = shape;
-    options.query_deviation = query;
-    options.key_deviation = key;
-    options.seed = static_cast<uint64_t>(shape.sequence) + 1;
-    run_case(name, options);
-  };
-  const auto indexed = [](const char* name, AttentionShape shape, Selection selection) {
-    CaseOptions options;
-    options.shape = shape;
-    options.selection = selection;
-    run_case(name, options);
-  };
-  scored("one token", {1, 1, 2});
-  scored("no compressed token", {2, 31, 2});
-  scored("one compressed token", {1, 47, 2});
-  scored("odd", {3, 333, 2});
-  scored("one block over dense", {1, 1025, 1});
-  scored("scored", {2, 2048, 2});
-  scored("odd scored", {1, 3001, 2});
-  scored("sharp", {1, 2048, 2}, 12.0f);
-  scored("all equal", {1, 2048, 2}, 1.0f, 0.0f);
-  indexed("random blocks", {2, 1500, 2}, Selection::kRandom);
-  indexed("hot blocks", {1, 4096, 2}, Selection::kHotBlock);
-  for (int off = 0; off < kBranches; ++off) {
-    CaseOptions options;
-    options.shape = {1, 1300, 2};
-    options.branch_on[off] = false;
-    if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
-    run_case("branch off", options);
+  cases.push_back({"random blocks by the CPU oracle",
+                   [=] { return run_reference_case("random blocks", small); }});
+  small.shape.heads = 3;
+  cases.push_back(
+      {"three heads by the CPU oracle", [=] { return run_reference_case("three heads", small); }});
+  // Random shapes, the same ones in every run.
+  std::mt19937 random(20);
+  for (int i = 0; i < 6; ++i) {
+    const AttentionShape shape = {
+        1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 1800),
+        1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % kMostHeads)};
+    add("random shape and heads", shape,
+        with(random() % 2 == 0 ? Selection::kScored : Selection::kHotBlock));
   }
-  failures += check_layer_kernels();
-  std::printf(failures == 0 ? "ALL GOOD\n" : "%d FAILURES\n", failures);
-  return failures == 0 ? 0 : 1;
+
+  std::erase_if(cases, [&](const Case& c) {
+    return c.name.find(wanted.match) == std::string::npos ||
+           (!wanted.without.empty() && c.name.find(wanted.without) != std::string::npos);
+  });
+  if (cases.empty()) {
+    std::printf("no case has such a name\n");
+    return 2;
+  }
+  const double start = now_seconds();
+  std::size_t run = 0;
+  int failed = 0;
+  for (; run < cases.size() && now_seconds() - start < wanted.seconds; ++run)
+    failed += cases[run].run() ? 0 : 1;
+  std::printf("%s: %zu of %zu cases run, %d failed\n", failed == 0 ? "ALL GOOD" : "FAILURES", run,
+              cases.size(), failed);
+  return failed == 0 ? 0 : 1;
 }
 
 // Runs one problem again and again; every run must give the same bits.
@@ -379,7 +570,7 @@ int repeat(int sequence, int times) {
   return 0;
 }
 
-int bench(const std::vector<int>& sequences) {
+int bench(const std::vector<int>& sequences, int heads, const FusedTuning& tuning) {
   std::printf("%7s %9s | %22s | %22s | %7s\n", "S", "part", "forward ms (p10-p90)",
               "backward ms (p10-p90)", "sum");
   for (const int sequence : sequences) {
@@ -387,7 +578,8 @@ int bench(const std::vector<int>& sequences) {
     for (int part = 0; part < 4; ++part) { // whole, then one branch each
       const char* names[] = {"whole", "selected", "compr.", "window"};
       CaseOptions options;
-      options.shape = {tokens / sequence, sequence, 2};
+      options.shape = {tokens / sequence, sequence, 2, heads};
+      options.tuning = tuning;
       if (part > 0) {
         for (bool& on : options.branch_on)
           on = false;
@@ -418,9 +610,28 @@ int bench(const std::vector<int>& sequences) {
 int run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   std::vector<int> sequences;
-  for (int i = 2; i < argc; ++i)
-    sequences.push_back(std::atoi(argv[i]));
-  if (mode == "check") return check_all();
+  CheckOptions wanted;
+  int heads = kHeadsPerGroup;
+  FusedTuning tuning;
+  for (int i = 2; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--overlap") {
+      overlap_launches = true;
+    } else if (argument == "--seconds" && i + 1 < argc) {
+      wanted.seconds = std::atof(argv[++i]);
+    } else if (argument == "--match" && i + 1 < argc) {
+      wanted.match = argv[++i];
+    } else if (argument == "--without" && i + 1 < argc) {
+      wanted.without = argv[++i];
+    } else if (argument == "--heads" && i + 1 < argc) {
+      heads = std::clamp(std::atoi(argv[++i]), 1, kMostHeads);
+    } else if (argument == "--query-major" && i + 1 < argc) {
+      tuning.query_major_tokens = std::atoi(argv[++i]);
+    } else {
+      sequences.push_back(std::atoi(argv[i]));
+    }
+  }
+  if (mode == "check") return check_all(wanted);
   if (mode == "layers") {
     const int failed = check_layer_kernels();
     time_layer_kernels(32768);
@@ -428,25 +639,30 @@ int run(int argc, char** argv) {
   }
   if (mode == "long" && sequences.size() == 1) {
     CaseOptions options;
-    options.shape = {1, sequences[0], 2};
-    run_case("long", options);
-    std::printf(failures == 0 ? "ALL GOOD\n" : "%d FAILURES\n", failures);
-    return failures == 0 ? 0 : 1;
+    options.shape = {1, sequences[0], 2, heads};
+    options.tuning = tuning;
+    return run_case("long", options) ? 0 : 1;
   }
   if (mode == "repeat" && sequences.size() == 2) return repeat(sequences[0], sequences[1]);
-  if (mode == "bench" && !sequences.empty()) return bench(sequences);
+  if (mode == "bench" && !sequences.empty()) return bench(sequences, heads, tuning);
   if (mode == "once" && (sequences.size() == 1 || sequences.size() == 2)) {
     CaseOptions options;
     const int tokens = sequences.size() == 2 ? sequences[1] : 32768;
-    options.shape = {std::max(1, tokens / sequences[0]), sequences[0], 2};
+    options.shape = {std::max(1, tokens / sequences[0]), sequences[0], 2, heads};
+    options.tuning = tuning;
     AttentionCase c(options);
     c.forward();
     c.backward();
     cuda_check(cudaDeviceSynchronize(), "once");
     return 0;
   }
-  std::fprintf(stderr, "usage: nsa-kernel-check check | layers | long S | repeat S N | "
-                       "bench S [S ...] | once S [tokens]\n");
+  std::fprintf(
+      stderr,
+      "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | layers | long "
+      "S | repeat S N | bench S [S ...] "
+      "| once S [tokens]\n"
+      "       bench, long and once take --query-major TOKENS and --heads N; bench and once "
+      "--overlap\n");
   return 2;
 }
 

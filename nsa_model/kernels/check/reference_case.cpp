@@ -48,7 +48,7 @@ std::vector<NamedError> compare_with_reference(const CaseOptions& options) {
   shape.batch = options.shape.batch;
   shape.sequence = options.shape.sequence;
   shape.groups = options.shape.groups;
-  shape.heads = int64_t{kHeadsPerGroup} * options.shape.groups;
+  shape.heads = int64_t{options.shape.heads} * options.shape.groups;
   shape.head_dimension = kHeadDim;
   reference::Inputs inputs;
   inputs.q = to_array(c.q);

@@ -1,35 +1,52 @@
 #include "nsa_model/kernels/combine/combine.h"
 
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
-// A (token, group) is 6 heads x 64 = 48 vectors of 16 bytes; a thread owns one vector and walks the
-// slots, so that every access of a slot is 768 contiguous bytes and 16 loads are in flight.
+// A (token, group) is heads x 64 values, 8 vectors of 16 bytes a head (48 of six heads); a thread
+// owns one vector and walks the slots, so that every access of a slot is contiguous (768 bytes of
+// six heads) and 16 loads are in flight.
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kVectors = kHeadsPerGroup * kHeadDim / kVector;
-constexpr int kRowsPerBlock = 4;
-constexpr int kThreads = kVectors * kRowsPerBlock;
 constexpr int kHeadVectors = kHeadDim / kVector;
-constexpr int kPairStatistics = 8;
+constexpr int kRowsPerBlock = 4; // of six heads; others take as many rows as fit the threads
+constexpr int kThreads = kHeadsPerGroup * kHeadVectors * kRowsPerBlock;
 
-struct Lane {
-  int64_t row; // (batch * sequence + token) * groups + group
-  int token;
-  int vector; // of the row's 48
-  int head;   // of the group's 6
-  bool valid;
-};
-__device__ __forceinline__ Lane lane_of(const AttentionShape& shape) {
-  Lane lane;
-  lane.row = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kVectors;
-  lane.vector = threadIdx.x % kVectors;
-  lane.head = lane.vector / kHeadVectors;
-  lane.token = static_cast<int>(lane.row / shape.groups % shape.sequence);
-  lane.valid = lane.row < static_cast<int64_t>(shape.batch) * shape.sequence * shape.groups;
-  return lane;
+template <typename Heads> __host__ __device__ constexpr int rows_per_block(const Heads& heads) {
+  return Heads::kPads ? kThreads / (heads.count() * kHeadVectors) : kRowsPerBlock;
 }
+
+template <typename Heads> struct Lane {
+  Heads heads;
+  int64_t row;      // (batch * sequence + token) * groups + group
+  int64_t offset;   // of its 8 values in a tensor of rows x heads x 64
+  int64_t head_row; // row * heads + head
+  int token;
+  int vector; // of the row's heads x 8
+  int head;   // of the group's
+  bool valid;
+
+  __device__ __forceinline__ explicit Lane(const AttentionShape& shape) : heads(shape.heads) {
+    const int vectors = heads.count() * kHeadVectors;
+    const int local = static_cast<int>(threadIdx.x) / vectors;
+    const int64_t rows = static_cast<int64_t>(shape.batch) * shape.sequence * shape.groups;
+    row = static_cast<int64_t>(blockIdx.x) * rows_per_block(heads) + local;
+    valid = row < rows && local < rows_per_block(heads);
+    vector = static_cast<int>(threadIdx.x) % vectors;
+    head = vector / kHeadVectors;
+    token = static_cast<int>(row / shape.groups % shape.sequence);
+    offset = row * heads.count() * kHeadDim + vector * kVector;
+    head_row = row * heads.count() + head;
+  }
+  // Where its values lie in a buffer [rows, 16, heads, 64].
+  __device__ __forceinline__ int64_t slot_offset(int slot) const {
+    return (row * kSlots + slot) * (heads.count() * kHeadDim) + vector * kVector;
+  }
+};
 __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
                                            int (&slots)[kSlots]) {
 #pragma unroll
@@ -43,7 +60,8 @@ __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
 }
 
 // Selected branch of one vector: weights the partials by 2^(lse - max).
-__device__ __forceinline__ Eight merge_partials(const MergeParams& params, const Lane& lane,
+template <typename Heads>
+__device__ __forceinline__ Eight merge_partials(const MergeParams& params, const Lane<Heads>& lane,
                                                 float& lse) {
   int slots[kSlots];
   load_slots(params.indices, lane.row, slots);
@@ -51,9 +69,10 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params, const
   float peak = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
-    weights[i] = slots[i] < 0
-                     ? -INFINITY
-                     : params.partial_lse[(lane.row * kSlots + i) * kPairStatistics + lane.head];
+    weights[i] =
+        slots[i] < 0
+            ? -INFINITY
+            : params.partial_lse[(lane.row * kSlots + i) * lane.heads.statistics() + lane.head];
     peak = fmaxf(peak, weights[i]);
   }
   float sum = 0.0f;
@@ -63,10 +82,7 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params, const
     if (slots[i] < 0) continue;
     const float weight = exp2f(weights[i] - peak);
     sum += weight;
-    accumulate(merged,
-               params.partial_out + (lane.row * kSlots + i) * (kHeadsPerGroup * kHeadDim) +
-                   lane.vector * kVector,
-               weight);
+    accumulate(merged, params.partial_out + lane.slot_offset(i), weight);
   }
   const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
 #pragma unroll
@@ -76,10 +92,12 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params, const
   return merged;
 }
 
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
-  const Lane lane = lane_of(params.shape);
+  wait_for_earlier_kernels();
+  const Lane<Heads> lane(params.shape);
   if (!lane.valid) return;
-  const int64_t offset = lane.row * (kHeadsPerGroup * kHeadDim) + lane.vector * kVector;
+  const int64_t offset = lane.offset;
   Eight selected = {};
   if (params.out_slc == nullptr) {
     if (params.out == nullptr) return; // branch off, and nothing to join it with
@@ -90,11 +108,10 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
     float lse;
     selected = merge_partials(params, lane, lse);
     store(params.out_slc + offset, selected);
-    if (lane.vector % kHeadVectors == 0)
-      params.lse_slc[lane.row * kHeadsPerGroup + lane.head] = lse;
+    if (lane.vector % kHeadVectors == 0) params.lse_slc[lane.head_row] = lse;
   }
   if (params.out == nullptr) return;
-  const float* gates = params.gates + (lane.row * kHeadsPerGroup + lane.head) * 3;
+  const float* gates = params.gates + lane.head_row * 3;
   Eight sum = {};
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
@@ -105,23 +122,27 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
 }
 
 // Eight neighbouring threads own a row of 64; its sums are joined among them.
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads)
     backward_prepare_kernel(BackwardPrepareParams params, int64_t null_row) {
-  const Lane lane = lane_of(params.shape);
-  if (blockIdx.x == 0 && threadIdx.x < kRowStatistics) { // the row that padding points at
+  wait_for_earlier_kernels();
+  const Lane<Heads> lane(params.shape);
+  const int half = lane.heads.statistics();
+  const int index = static_cast<int>(threadIdx.x);
+  if (blockIdx.x == 0 && index < 2 * half) { // the row that padding points at
     for (float* statistics : params.statistics) {
       if (statistics != nullptr) {
-        statistics[null_row * kRowStatistics + threadIdx.x] = threadIdx.x < 8 ? INFINITY : 0.0f;
+        statistics[null_row * 2 * half + index] = index < half ? INFINITY : 0.0f;
       }
     }
   }
-  const int64_t row = lane.valid ? lane.row : 0; // every thread takes part in the shuffles
-  const int64_t offset = row * (kHeadsPerGroup * kHeadDim) + lane.vector * kVector;
+  // Every thread takes part in the shuffles.
+  const int64_t offset = lane.valid ? lane.offset : lane.vector * kVector;
+  const int64_t head_row = lane.valid ? lane.head_row : lane.head;
   Eight d_out = {};
   accumulate(d_out, params.d_out + offset, 1.0f);
 #pragma unroll
   for (int branch = 0; branch < 3; ++branch) {
-    const int64_t head_row = row * kHeadsPerGroup + lane.head;
     float delta = 0.0f;
     if (params.branch_out[branch] != nullptr) {
       Eight out = {};
@@ -138,17 +159,26 @@ __global__ void __launch_bounds__(kThreads)
     const float gate = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
     const float lse = params.branch_lse[branch][head_row];
     const bool weightless = !(gate > 0.0f) || lse == -INFINITY;
-    float* target = params.statistics[branch] + row * kRowStatistics + lane.head;
+    float* target = params.statistics[branch] + lane.row * 2 * half + lane.head;
     target[0] = weightless ? INFINITY : fmaf(lse, 1.4426950408889634f, -log2f(gate));
-    target[8] = delta;
+    target[half] = delta;
+  }
+  if constexpr (!Heads::kPads) {
+    if (params.indices != nullptr && params.statistics[1] != nullptr && lane.valid &&
+        lane.vector == 0 && lane.token < kMostMaskedTokens) {
+      params.statistics[1][lane.row * 2 * half + kBlockBitsStatistic] =
+          __uint_as_float(block_bits(params.indices + lane.row * kSlots));
+    }
   }
 }
 
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
-  const Lane lane = lane_of(params.shape);
+  wait_for_earlier_kernels();
+  const Lane<Heads> lane(params.shape);
   if (!lane.valid) return;
-  const int64_t offset = lane.row * (kHeadsPerGroup * kHeadDim) + lane.vector * kVector;
+  const int64_t offset = lane.offset;
   Eight sum = {};
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
@@ -162,37 +192,40 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
       if (slots[i] < 0) continue;
-      accumulate(sum,
-                 params.partial_dq + (lane.row * kSlots + i) * (kHeadsPerGroup * kHeadDim) +
-                     lane.vector * kVector,
-                 params.scale);
+      accumulate(sum, params.partial_dq + lane.slot_offset(i), params.scale);
     }
   }
   store(params.d_q + offset, sum);
 }
 
-unsigned grid_for(const AttentionShape& shape) {
+template <typename Heads> unsigned grid_for(const AttentionShape& shape, const Heads& heads) {
   const int64_t rows = int64_t{shape.batch} * shape.sequence * shape.groups;
-  return static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock);
+  return static_cast<unsigned>((rows + rows_per_block(heads) - 1) / rows_per_block(heads));
 }
 
 } // namespace
 
 cudaError_t launch_merge(const MergeParams& params, cudaStream_t stream) {
-  merge_kernel<<<grid_for(params.shape), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return with_heads(params.shape, [&](auto heads) {
+    return launch_kernel(merge_kernel<decltype(heads)>, grid_for(params.shape, heads), kThreads, 0,
+                         stream, params);
+  });
 }
 
 cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStream_t stream) {
   const int64_t rows = int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups;
-  backward_prepare_kernel<<<grid_for(params.shape), kThreads, 0, stream>>>(params, rows);
-  return cudaGetLastError();
+  return with_heads(params.shape, [&](auto heads) {
+    return launch_kernel(backward_prepare_kernel<decltype(heads)>, grid_for(params.shape, heads),
+                         kThreads, 0, stream, params, rows);
+  });
 }
 
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
                                         cudaStream_t stream) {
-  merge_query_gradient_kernel<<<grid_for(params.shape), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return with_heads(params.shape, [&](auto heads) {
+    return launch_kernel(merge_query_gradient_kernel<decltype(heads)>,
+                         grid_for(params.shape, heads), kThreads, 0, stream, params);
+  });
 }
 
 } // namespace nsa::kernels

@@ -14,34 +14,39 @@ struct MergeParams {
   AttentionShape shape;
   const int32_t* indices;           // [batch, sequence, groups, 16]
   int first_token = 0;              // tokens before it already have out_slc and lse_slc
-  const __nv_bfloat16* partial_out; // [batch, sequence, groups, 16, 6, 64]
-  const float* partial_lse;         // [batch, sequence, groups, 16, 8], base 2
-  __nv_bfloat16* out_slc;           // [batch, sequence, groups * 6, 64]; nullptr: branch off, zero
-  float* lse_slc;                   // [batch, sequence, groups * 6], natural
+  const __nv_bfloat16* partial_out; // [batch, sequence, groups, 16, heads, 64]
+  const float* partial_lse;         // [batch, sequence, groups, 16, head_floats(heads)], base 2
+  __nv_bfloat16* out_slc; // [batch, sequence, groups * heads, 64]; nullptr: branch off, zero
+  float* lse_slc;         // [batch, sequence, groups * heads], natural
   // All four, or none when only the selected branch is wanted.
   const __nv_bfloat16* out_cmp; // as out_slc; nullptr: branch off, counts as zero
   const __nv_bfloat16* out_win; // as out_slc; nullptr: branch off, counts as zero
-  const float* gates;           // [batch, sequence, groups * 6, 3]
+  const float* gates;           // [batch, sequence, groups * heads, 3]
   __nv_bfloat16* out;           // as out_slc
 };
 cudaError_t launch_merge(const MergeParams& params, cudaStream_t stream);
 
-// Per (token, group) and branch, what a backward kernel needs of a query row: 8 floats each (6
-// used) of
+// Per (token, group) and branch, what a backward kernel needs of a query row: head_floats(heads)
+// floats each of
 //   log2(sum of 2^(score * log2 e)) - log2(gate), so that 2^(score - it) is the gated probability,
 //   and delta = sum(d_out * out_branch).
 // +inf in the first marks rows without weight (no key, gate 0). One more row of +inf and 0 ends the
 // buffer: what padding rows of a tile point at.
-inline constexpr int kRowStatistics = 16;
+inline constexpr int kRowStatistics = 2 * head_floats(kHeadsPerGroup); // of 6 heads
+// Of 6 heads the place behind the selected branch's lse holds block_bits of tokens below
+// kMostMaskedTokens.
+inline constexpr int kBlockBitsStatistic = kHeadsPerGroup;
 
 struct BackwardPrepareParams {
   AttentionShape shape;
-  const __nv_bfloat16* d_out;         // [batch, sequence, groups * 6, 64]
-  const float* gates;                 // [batch, sequence, groups * 6, 3], >= 0; nullptr means 1
+  const __nv_bfloat16* d_out;         // [batch, sequence, groups * heads, 64]
+  const float* gates;                 // [batch, sequence, groups * heads, 3], >= 0; nullptr means 1
   const __nv_bfloat16* branch_out[3]; // compressed, selected, window; nullptr: branch off
-  const float* branch_lse[3];         // [batch, sequence, groups * 6], natural
-  float* statistics[3]; // [batch * sequence * groups + 1, 16]; nullptr for a branch off
-  float* d_gates;       // as gates, all written; nullptr when not wanted
+  const float* branch_lse[3];         // [batch, sequence, groups * heads], natural
+  float* statistics[3]; // [batch * sequence * groups + 1, 2 head_floats(heads)]; nullptr for a
+                        // branch off
+  const int32_t* indices = nullptr; // for block_bits; nullptr: not wanted
+  float* d_gates;                   // as gates, all written; nullptr when not wanted
 };
 cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStream_t stream);
 
@@ -49,11 +54,11 @@ struct MergeQueryGradientParams {
   AttentionShape shape;
   const int32_t* indices;          // as above; nullptr: no partials
   int first_token = 0;             // tokens before it have no partials
-  const __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, 6, 64], to be multiplied by
+  const __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, heads, 64], to be multiplied by
   float scale = 0.125f;            //   the softmax scale
-  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, 64]
   int addend_end[3];               // an addend counts for tokens before its end
-  __nv_bfloat16* d_q;              // [batch, sequence, groups * 6, 64]
+  __nv_bfloat16* d_q;              // [batch, sequence, groups * heads, 64]
 };
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
                                         cudaStream_t stream);

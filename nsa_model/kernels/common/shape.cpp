@@ -9,9 +9,14 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
     return "the fused attention kernels use Hopper instructions (compute capability 9.0); on this "
            "GPU set attention.kernels = \"aten\"";
   }
-  if (head_dim != kHeadDim || groups < 1 || query_heads != groups * kHeadsPerGroup) {
-    return "the fused attention kernels serve 6 query heads a KV group with 64 dimensions a head; "
-           "for other head counts set attention.kernels = \"aten\"";
+  if (head_dim != kHeadDim) {
+    return "the fused attention kernels serve heads of 64 dimensions; for others set "
+           "attention.kernels = \"aten\"";
+  }
+  if (groups < 1 || query_heads < groups || query_heads % groups != 0 ||
+      query_heads / groups > kMostHeads) {
+    return "the fused attention kernels serve 1 to 16 query heads a KV group (6 is the tuned "
+           "count); for other head counts set attention.kernels = \"aten\"";
   }
   if (compress_length != kCompressLength || compress_stride != kCompressStride || block != kBlock ||
       slots != kSlots || window != kWindow) {

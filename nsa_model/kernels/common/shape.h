@@ -11,7 +11,8 @@
 namespace nsa::kernels {
 
 inline constexpr int kHeadDim = 64;
-inline constexpr int kHeadsPerGroup = 6;
+inline constexpr int kHeadsPerGroup = 6;    // the count that tiles are tuned for
+inline constexpr int kMostHeads = 16;       // a group may have 1 to this many
 inline constexpr int kCompressLength = 32;  // l, tokens of one compressed token
 inline constexpr int kCompressStride = 16;  // d, its stride
 inline constexpr int kBlock = 64;           // l', tokens of one selection block
@@ -19,16 +20,19 @@ inline constexpr int kSlots = 16;           // n, selected blocks a token, force
 inline constexpr int kWindow = 512;         // keys of the sliding window, the token itself included
 inline constexpr int kMaxSequence = 131072; // bounds the scores that a CTA keeps in shared memory
 
+inline constexpr int kMostSharedBytes = 227 * 1024; // that a CTA may have on Hopper
+
 // Layouts that every kernel here shares (row-major, innermost last):
-//   q, out, d_out   bf16 [batch, sequence, groups * 6, 64]
+//   q, out, d_out   bf16 [batch, sequence, groups * heads, 64]
 //   k, v            bf16 [batch, keys, groups, 64]   keys = sequence, or compressed_count(sequence)
-//   lse             fp32 [batch, sequence, groups * 6], natural logarithm, -inf where a row sees no
-//   key gates           fp32 [batch, sequence, groups * 6, 3] in the order compressed, selected,
-//   window
+//   lse             fp32 [batch, sequence, groups * heads], natural logarithm, -inf where a row
+//   sees no key gates           fp32 [batch, sequence, groups * heads, 3] in the order compressed,
+//   selected, window
 struct AttentionShape {
   int batch = 0;
   int sequence = 0;
   int groups = 0;
+  int heads = kHeadsPerGroup; // query heads a group
 };
 
 // Number of compressed tokens of a sequence (Eq. 7): 0 below one whole compression block.
@@ -37,6 +41,11 @@ constexpr int compressed_count(int sequence) {
 }
 constexpr int block_count(int sequence) {
   return (sequence + kBlock - 1) / kBlock;
+}
+
+// Floats that one value a head of a token takes in buffers, so that each token's start on 16 bytes.
+__host__ __device__ constexpr int head_floats(int heads) {
+  return (heads + 3) / 4 * 4;
 }
 
 // nullptr when served; otherwise a sentence that says what is supported. `compute_capability` is

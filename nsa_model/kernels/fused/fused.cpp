@@ -19,6 +19,12 @@ enum BranchIndex { kCompressed = 0, kSelected = 1, kSliding = 2 };
 // A window wider than any sequence: plain causal attention.
 constexpr int kCausal = 2 * kMaxSequence;
 
+// Tokens whose selected branch may take the query-major kernels.
+int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
+  const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;
+  return std::min({shape.sequence, tuning.query_major_tokens, most});
+}
+
 // Hands out pieces of one buffer. With a null base it only counts.
 class Carver {
 public:
@@ -39,7 +45,10 @@ std::size_t group_rows(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
 }
 std::size_t query_elements(const AttentionShape& shape) {
-  return group_rows(shape) * kHeadsPerGroup * kHeadDim;
+  return group_rows(shape) * static_cast<std::size_t>(shape.heads) * kHeadDim;
+}
+std::size_t head_count_floats(const AttentionShape& shape) {
+  return static_cast<std::size_t>(head_floats(shape.heads));
 }
 std::size_t compressed_elements(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) * shape.groups *
@@ -69,7 +78,7 @@ struct ForwardWorkspace {
 
   ForwardWorkspace(const AttentionShape& shape, Carver& carver) {
     partial_out = carver.take<__nv_bfloat16>(query_elements(shape) * kSlots);
-    partial_lse = carver.take<float>(group_rows(shape) * kSlots * kPairStatistics);
+    partial_lse = carver.take<float>(group_rows(shape) * kSlots * head_count_floats(shape));
   }
 };
 
@@ -84,10 +93,10 @@ struct BackwardWorkspace {
   float* d_k_cmp;
   float* d_v_cmp;
 
-  BackwardWorkspace(const AttentionShape& shape, Carver& carver) {
-    const int prefix = std::min(shape.sequence, kDensePrefix);
+  BackwardWorkspace(const AttentionShape& shape, const FusedTuning& tuning, Carver& carver) {
+    const int prefix = query_major_tokens(shape, tuning);
     for (float*& branch : statistics)
-      branch = carver.take<float>((group_rows(shape) + 1) * kRowStatistics);
+      branch = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
     for (__nv_bfloat16*& branch : branch_dq)
       branch = carver.take<__nv_bfloat16>(query_elements(shape));
     partial_dq = carver.take<__nv_bfloat16>(query_elements(shape) * kSlots);
@@ -121,24 +130,31 @@ bool is_on(const FusedInputs& inputs, int branch) {
   return inputs.k[branch] != nullptr;
 }
 
-// Tokens whose selected branch is served as causal attention.
+// Tokens whose selected branch takes the query-major kernels.
 int dense_prefix(const FusedInputs& inputs) {
   const bool dense = !inputs.indices_given || inputs.given_prefix_is_dense;
-  return dense ? std::min(inputs.shape.sequence, kDensePrefix) : 0;
+  return dense ? query_major_tokens(inputs.shape, inputs.tuning) : 0;
+}
+// How they see their keys: every causal block is selected, or the selected ones are masked.
+KeyRange range_of(const FusedInputs& inputs, int branch) {
+  if (branch == kCompressed) return KeyRange::kCompressed;
+  return branch == kSelected && dense_prefix(inputs) > kDensePrefix ? KeyRange::kBlocks
+                                                                    : KeyRange::kWindow;
 }
 
 TileForwardParams tile_forward(const FusedInputs& inputs, const FusedSaved& saved, int branch) {
-  TileForwardParams params = {
-      .shape = inputs.shape,
-      .range = branch == kCompressed ? KeyRange::kCompressed : KeyRange::kWindow,
-      .window = branch == kSelected ? kCausal : kWindow,
-      .token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence,
-      .q = inputs.q,
-      .k = inputs.k[branch],
-      .v = inputs.v[branch],
-      .scale = inputs.scale,
-      .out = saved.branch_out[branch],
-      .lse = saved.branch_lse[branch]};
+  TileForwardParams params = {.shape = inputs.shape,
+                              .range = range_of(inputs, branch),
+                              .window = branch == kSelected ? kCausal : kWindow,
+                              .token_end = branch == kSelected ? dense_prefix(inputs)
+                                                               : inputs.shape.sequence,
+                              .q = inputs.q,
+                              .k = inputs.k[branch],
+                              .v = inputs.v[branch],
+                              .scale = inputs.scale,
+                              .indices = saved.indices,
+                              .out = saved.branch_out[branch],
+                              .lse = saved.branch_lse[branch]};
   return params;
 }
 
@@ -154,8 +170,9 @@ BlockBackwardTensors tensors_of(const FusedInputs& inputs, const FusedGradients&
 // Both gradients of a branch (or, of the selected one, of its dense prefix) in which keys form an
 // interval.
 void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
-                       const BackwardWorkspace& workspace, int branch, cudaStream_t stream) {
-  const KeyRange range = branch == kCompressed ? KeyRange::kCompressed : KeyRange::kWindow;
+                       const BackwardWorkspace& workspace, const int32_t* indices, int branch,
+                       cudaStream_t stream) {
+  const KeyRange range = range_of(inputs, branch);
   const int window = branch == kSelected ? kCausal : kWindow;
   const int token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence;
   const BlockBackwardTensors tensors = tensors_of(inputs, gradients, workspace, branch);
@@ -166,6 +183,7 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
                                     .token_end = token_end,
                                     .tensors = tensors,
                                     .scale = inputs.scale,
+                                    .indices = indices,
                                     .d_q = workspace.branch_dq[branch]},
                                    stream);
      })
@@ -196,9 +214,9 @@ std::size_t fused_forward_workspace_bytes(const AttentionShape& shape) {
   return carver.used();
 }
 
-std::size_t fused_backward_workspace_bytes(const AttentionShape& shape) {
+std::size_t fused_backward_workspace_bytes(const AttentionShape& shape, const FusedTuning& tuning) {
   Carver carver(nullptr);
-  BackwardWorkspace workspace(shape, carver);
+  BackwardWorkspace workspace(shape, tuning, carver);
   return carver.used();
 }
 
@@ -297,7 +315,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   Carver list_carver(saved.lists);
   Carver carver(workspace_bytes);
   const Lists lists(shape, list_carver);
-  const BackwardWorkspace workspace(shape, carver);
+  const BackwardWorkspace workspace(shape, inputs.tuning, carver);
   const int prefix = is_on(inputs, kSelected) ? dense_prefix(inputs) : 0;
   const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
   Sequence run;
@@ -310,6 +328,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
       prepare.branch_lse[branch] = on ? saved.branch_lse[branch] : nullptr;
       prepare.statistics[branch] = on ? workspace.statistics[branch] : nullptr;
     }
+    prepare.indices = prefix > kDensePrefix ? saved.indices : nullptr;
     prepare.d_gates = gradients.d_gates;
     return launch_backward_prepare(prepare, stream);
   });
@@ -328,7 +347,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
             stream);
       });
     }
-    if (prefix > 0) interval_backward(run, inputs, gradients, workspace, kSelected, stream);
+    if (prefix > 0)
+      interval_backward(run, inputs, gradients, workspace, saved.indices, kSelected, stream);
     run.then([&] {
       return launch_sum_blocks({.shape = shape,
                                 .keys = shape.sequence,
@@ -344,7 +364,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
     });
   }
   if (is_on(inputs, kSliding)) {
-    interval_backward(run, inputs, gradients, workspace, kSliding, stream);
+    interval_backward(run, inputs, gradients, workspace, saved.indices, kSliding, stream);
     run.then([&] {
       return launch_sum_blocks({.shape = shape,
                                 .keys = shape.sequence,
@@ -359,7 +379,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   }
   if (is_on(inputs, kCompressed)) {
     const bool pooled = inputs.pool_k != nullptr;
-    interval_backward(run, inputs, gradients, workspace, kCompressed, stream);
+    interval_backward(run, inputs, gradients, workspace, saved.indices, kCompressed, stream);
     run.then([&] {
       return launch_sum_blocks({.shape = shape,
                                 .keys = compressed_count(shape.sequence),

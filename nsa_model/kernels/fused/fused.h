@@ -24,10 +24,18 @@ inline constexpr int kBranches = 3; // compressed, selected, window
 // branch is plain causal attention there and takes the query-major kernels.
 inline constexpr int kDensePrefix = kSlots * kBlock;
 
+// How the work is cut. Results differ by rounding only.
+struct FusedTuning {
+  // Tokens below this take the query-major kernels for their selected branch: up to kDensePrefix as
+  // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
+  int query_major_tokens = kDensePrefix;
+};
+
 struct FusedInputs {
   AttentionShape shape;
+  FusedTuning tuning; // the same for forward, backward and their workspaces
   float scale = 0.125f;
-  const __nv_bfloat16* q;            // [batch, sequence, groups * 6, 64], rotated
+  const __nv_bfloat16* q;            // [batch, sequence, groups * heads, 64], rotated
   const __nv_bfloat16* k[kBranches]; // selected, window: [batch, sequence, groups, 64], rotated.
   const __nv_bfloat16*
       v[kBranches]; //   compressed: [batch, compressed_count, groups, 64], see `pool`
@@ -36,7 +44,7 @@ struct FusedInputs {
   // phi).
   const __nv_bfloat16* pool_k = nullptr;
   const __nv_bfloat16* pool_v = nullptr;
-  const float* gates = nullptr; // [batch, sequence, groups * 6, 3], >= 0
+  const float* gates = nullptr; // [batch, sequence, groups * heads, 3], >= 0
   bool indices_given = false;   // `indices` is an input; otherwise launch_selection fills it
   bool given_prefix_is_dense =
       false; // given indices name every causal block of tokens below kDensePrefix
@@ -44,8 +52,8 @@ struct FusedInputs {
 
 // What the forward leaves for the backward.
 struct FusedSaved {
-  __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * 6, 64]
-  float* branch_lse[kBranches];         // [batch, sequence, groups * 6]
+  __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * heads, 64]
+  float* branch_lse[kBranches];         // [batch, sequence, groups * heads]
   int32_t* indices;                     // [batch, sequence, groups, 16]
   void* lists;                          // fused_list_bytes: tokens of each block
 };
@@ -53,13 +61,14 @@ struct FusedSaved {
 // Bytes; every buffer starts on 256.
 std::size_t fused_list_bytes(const AttentionShape& shape);
 std::size_t fused_forward_workspace_bytes(const AttentionShape& shape);
-std::size_t fused_backward_workspace_bytes(const AttentionShape& shape);
+std::size_t fused_backward_workspace_bytes(const AttentionShape& shape,
+                                           const FusedTuning& tuning = {});
 
 cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& saved,
                                  __nv_bfloat16* out, void* workspace, cudaStream_t stream);
 
 struct FusedGradients {
-  const __nv_bfloat16* d_out;    // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* d_out;    // [batch, sequence, groups * heads, 64]
   __nv_bfloat16* d_q;            // as q
   __nv_bfloat16* d_k[kBranches]; // as k; of the compressed branch: as pool_k when pooled
   __nv_bfloat16* d_v[kBranches];

@@ -87,7 +87,7 @@ struct At {
   int64_t row; // (batch * sequence + token) * heads + head
 };
 __device__ __forceinline__ bool row_of_warp(const AttentionShape& shape, At& at) {
-  const int heads = shape.groups * kHeadsPerGroup;
+  const int heads = shape.groups * shape.heads;
   at.row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   at.head = static_cast<int>(at.row % heads);
   at.token = static_cast<int>(at.row / heads % shape.sequence);
@@ -98,7 +98,7 @@ __device__ __forceinline__ bool row_of_warp(const AttentionShape& shape, At& at)
 __global__ void __launch_bounds__(kWarps * 32) forward_kernel(OracleParams params, int keys) {
   At at;
   if (!row_of_warp(params.shape, at)) return;
-  const int group = at.head / kHeadsPerGroup;
+  const int group = at.head / params.shape.heads;
   const int groups = params.shape.groups;
   const Row query = load(params.q + at.row * kHeadDim);
   const int64_t base = static_cast<int64_t>(at.batch) * keys * groups + group;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     backward_query_kernel(OracleParams params, int keys) {
   At at;
   if (!row_of_warp(params.shape, at)) return;
-  const int group = at.head / kHeadsPerGroup;
+  const int group = at.head / params.shape.heads;
   const int groups = params.shape.groups;
   const double gate = gate_of(params, at.row);
   const Row query = load(params.q + at.row * kHeadDim);
@@ -170,10 +170,10 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
       params.branch == Branch::kWindow ? min(shape.sequence, key + kWindow) : shape.sequence;
   for (int token = first; token < last; ++token) {
     if (!sees(params, batch, group, token, key)) continue;
-    for (int h = 0; h < kHeadsPerGroup; ++h) {
+    for (int h = 0; h < shape.heads; ++h) {
       const int64_t row =
-          (static_cast<int64_t>(batch) * shape.sequence + token) * (shape.groups * kHeadsPerGroup) +
-          group * kHeadsPerGroup + h;
+          (static_cast<int64_t>(batch) * shape.sequence + token) * (shape.groups * shape.heads) +
+          group * shape.heads + h;
       const double gate = gate_of(params, row);
       const Row query = load(params.q + row * kHeadDim);
       const Row d_out = load(params.d_out + row * kHeadDim);
@@ -201,8 +201,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   if (batch >= shape.batch) return;
   const double weights[5] = {1.0, 2.0, 2.0, 2.0, 1.0};
   double score = 0.0;
-  for (int h = 0; h < kHeadsPerGroup; ++h) {
-    const int64_t query_row = row * kHeadsPerGroup + h;
+  for (int h = 0; h < shape.heads; ++h) {
+    const int64_t query_row = row * shape.heads + h;
     const Row query = load(params.q + query_row * kHeadDim);
     for (int i = 0; i < 5; ++i) {
       const int key = block * (kBlock / kCompressStride) - 1 + i;
@@ -225,7 +225,7 @@ int key_count(const OracleParams& params) {
                                               : params.shape.sequence;
 }
 int64_t row_count(const AttentionShape& shape) {
-  return int64_t{shape.batch} * shape.sequence * shape.groups * kHeadsPerGroup;
+  return int64_t{shape.batch} * shape.sequence * shape.groups * shape.heads;
 }
 
 } // namespace

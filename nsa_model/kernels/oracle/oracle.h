@@ -16,15 +16,15 @@ struct OracleParams {
   AttentionShape shape;
   Branch branch = Branch::kWindow;
   double scale = 0.125;
-  const __nv_bfloat16* q;     // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k;     // [batch, keys, groups, 64]; keys = compressed_count for kCompressed
   const __nv_bfloat16* v;     // as k
   const int32_t* indices;     // [batch, sequence, groups, 16], kSelected only
-  double* out;                // [batch, sequence, groups * 6, 64], before gating
-  double* lse;                // [batch, sequence, groups * 6], natural; -inf without a key
+  double* out;                // [batch, sequence, groups * heads, 64], before gating
+  double* lse;                // [batch, sequence, groups * heads], natural; -inf without a key
   const __nv_bfloat16* d_out; // gradient of the gated sum, backward only
-  const float* gates;         // [batch, sequence, groups * 6, 3]; nullptr means 1
-  double* d_q;                // [batch, sequence, groups * 6, 64]
+  const float* gates;         // [batch, sequence, groups * heads, 3]; nullptr means 1
+  double* d_q;                // [batch, sequence, groups * heads, 64]
   double* d_k;                // as k
   double* d_v;                // as k
 };
@@ -36,7 +36,7 @@ cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stre
 struct OracleScoresParams {
   AttentionShape shape;
   double scale = 0.125;
-  const __nv_bfloat16* q;     // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k_cmp; // [batch, compressed_count, groups, 64]
   const double* lse;          // of the compressed branch
   double* scores;             // [batch, sequence, groups, block_count], Eq. 8 to 10

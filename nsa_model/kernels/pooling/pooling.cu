@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/pooling/pooling.h"
 
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
 // Memory-bound. A thread owns 8 neighbouring dimensions (16 bytes) of one token. Each input row is
@@ -31,6 +32,7 @@ __device__ __forceinline__ Element element(const AttentionShape& shape, int toke
 }
 
 __global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params, int compressed) {
+  wait_for_earlier_kernels();
   const Element e = element(params.shape, compressed);
   if (!e.valid) return;
   const int64_t width = params.shape.groups * kHeadDim;
@@ -46,6 +48,7 @@ __global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params,
 
 __global__ void __launch_bounds__(kThreads)
     pooling_backward_kernel(PoolingBackwardParams params, int compressed) {
+  wait_for_earlier_kernels();
   const Element e = element(params.shape, params.shape.sequence);
   if (!e.valid) return;
   const int64_t width = params.shape.groups * kHeadDim;
@@ -72,14 +75,13 @@ dim3 grid_for(const AttentionShape& shape, int tokens) {
 cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream) {
   const int compressed = compressed_count(params.shape.sequence);
   if (compressed == 0) return cudaSuccess;
-  pooling_kernel<<<grid_for(params.shape, compressed), kThreads, 0, stream>>>(params, compressed);
-  return cudaGetLastError();
+  return launch_kernel(pooling_kernel, grid_for(params.shape, compressed), kThreads, 0, stream,
+                       params, compressed);
 }
 
 cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream) {
-  pooling_backward_kernel<<<grid_for(params.shape, params.shape.sequence), kThreads, 0, stream>>>(
-      params, compressed_count(params.shape.sequence));
-  return cudaGetLastError();
+  return launch_kernel(pooling_backward_kernel, grid_for(params.shape, params.shape.sequence),
+                       kThreads, 0, stream, params, compressed_count(params.shape.sequence));
 }
 
 } // namespace nsa::kernels

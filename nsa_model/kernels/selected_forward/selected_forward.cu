@@ -1,5 +1,7 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
@@ -17,29 +19,38 @@ namespace {
 
 constexpr int kConsumers = 3;
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kChunkTokens = 32;
-constexpr int kChunkRows = kChunkTokens * kHeadsPerGroup;
+constexpr int kChunkRows = 192; // 32 tokens x 6 heads
 constexpr int kStages = 5;
 constexpr int kBlockStages = 2;
-constexpr int kProducerWarps = 4;
-[[maybe_unused]] constexpr int kWarpTokens = kChunkTokens / kProducerWarps;
+[[maybe_unused]] constexpr int kProducerWarps = 4;
 constexpr int kTileBytes = kBlock * kRowBytes;
 constexpr int kChunkBytes = kChunkRows * kRowBytes;
 static_assert(kChunkRows == 64 * kConsumers,
               "each consumer warpgroup owns one m64 tile of the chunk");
 
-struct Shared {
+// Tokens of a chunk: as many as fit, and at most one a producer thread.
+template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const Heads& heads) {
+  const int fit = heads.tokens(kChunkRows);
+  return fit < 32 * kProducerWarps ? fit : 32 * kProducerWarps;
+}
+
+template <typename Heads> struct Shared {
+  // With padding rows there are entries for "tokens" behind the last, which say that nothing is
+  // stored.
+  static constexpr int kTokens = Heads::kPads ? kChunkRows : kChunkRows / kHeadsPerGroup;
   alignas(1024) uint8_t queries[kStages][kChunkBytes];
   alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
   alignas(1024) uint8_t results[kConsumers][64 * kRowBytes];
-  int32_t pairs[kStages][kChunkTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
-  int32_t tokens[kStages][kChunkTokens];
+  int32_t pairs[kStages][kTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
+  int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
   uint64_t queries_empty[kStages];
   uint64_t block_full[kBlockStages];
   uint64_t block_empty[kBlockStages];
 };
-constexpr int kSharedBytes = sizeof(Shared) + 1024;
+template <typename Heads> constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
+static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
+              kSharedBytes<AnyHeads> <= kMostSharedBytes);
 
 #if NSA_HOPPER_CODE
 
@@ -52,12 +63,18 @@ struct Segment {
         block(segment % blocks) {}
 };
 
-__device__ void produce(const SelectedForwardParams& params, const CUtensorMap& q_map,
-                        const CUtensorMap& k_map, const CUtensorMap& v_map, Shared& shared,
-                        int items, int blocks) {
+template <typename Heads>
+__device__ void produce(const SelectedForwardParams& params, const Heads& heads,
+                        const CUtensorMap& q_map, const CUtensorMap& k_map,
+                        const CUtensorMap& v_map, Shared<Heads>& shared, int items, int blocks) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
-  const int local = warp * kWarpTokens + lane % kWarpTokens;
+  const int tokens = chunk_tokens(heads);
+  const int warp_tokens = (tokens + kProducerWarps - 1) / kProducerWarps;
+  const int local = warp * warp_tokens + lane % warp_tokens;
+  const bool brings = lane < warp_tokens && local < tokens;
+  const int warp_bytes =
+      max(0, min(warp_tokens, tokens - warp * warp_tokens)) * heads.count() * kRowBytes;
   const AttentionShape& shape = params.shape;
   Ring<kStages> ring;
   Ring<kBlockStages> block_ring;
@@ -75,31 +92,33 @@ __device__ void produce(const SelectedForwardParams& params, const CUtensorMap& 
     }
     block_ring.advance();
     int next = params.entries[min(item.begin + local, item.end - 1)];
-    for (int begin = item.begin; begin < item.end; begin += kChunkTokens) {
+    for (int begin = item.begin; begin < item.end; begin += tokens) {
       const int entry = next; // past the end: the last token again, computed and not stored
       const int token = entry / kSlots;
-      next = params.entries[min(begin + kChunkTokens + local, item.end - 1)];
+      next = params.entries[min(begin + tokens + local, item.end - 1)];
       const uint32_t full = shared_address(&shared.queries_full[ring.stage]);
       barrier_wait(shared_address(&shared.queries_empty[ring.stage]), ring.phase ^ 1u);
-      if (lane < kWarpTokens) {
+      if (brings) {
         const int row = (segment.batch * shape.sequence + token) * shape.groups + segment.group;
         shared.pairs[ring.stage][local] =
             begin + local < item.end ? row * kSlots + entry % kSlots : -1;
         shared.tokens[ring.stage][local] = token;
       }
-      warp_expect(full, kWarpTokens * kHeadsPerGroup * kRowBytes);
+      warp_expect(full, warp_bytes);
       __syncwarp();
-      if (lane < kWarpTokens) {
-        load_box(shared_address(shared.queries[ring.stage]) + local * kHeadsPerGroup * kRowBytes,
-                 &q_map, 0, segment.group * kHeadsPerGroup, token, segment.batch, full);
+      if (brings) {
+        load_box(shared_address(shared.queries[ring.stage]) + local * heads.count() * kRowBytes,
+                 &q_map, 0, segment.group * heads.count(), token, segment.batch, full);
       }
       ring.advance();
     }
   }
 }
 
-__device__ void consume(const SelectedForwardParams& params, Shared& shared, int items,
-                        int blocks) {
+template <typename Heads>
+__device__ void consume(const SelectedForwardParams& params, const Heads& heads,
+                        Shared<Heads>& shared, int items, int blocks) {
+  const int chunk = chunk_tokens(heads);
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
@@ -130,23 +149,22 @@ __device__ void consume(const SelectedForwardParams& params, Shared& shared, int
     barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
     issue_scores();
     wgmma_commit();
-    for (int begin = item.begin; begin < item.end; begin += kChunkTokens) {
+    for (int begin = item.begin; begin < item.end; begin += chunk) {
       wgmma_wait<0>();
       pin(scores);
       // Everything that is read from the stage is read here; then it is given back.
       const int32_t* pairs = shared.pairs[ring.stage];
       const int32_t* tokens = shared.tokens[ring.stage];
-      const int pair[2] = {pairs[tile_row / kHeadsPerGroup],
-                           pairs[(tile_row + 8) / kHeadsPerGroup]};
+      const int pair[2] = {pairs[heads.token(tile_row)], pairs[heads.token(tile_row + 8)]};
       int stored_pair[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        stored_pair[part] = pairs[(stored_row + 4 * part) / kHeadsPerGroup];
+        stored_pair[part] = pairs[heads.token(stored_row + 4 * part)];
       }
       if (tokens[0] <
           key_base + kBlock) { // ascending: a block's own tokens stand first in its list
-        const int last0 = tokens[tile_row / kHeadsPerGroup] - key_base;
-        const int last1 = tokens[(tile_row + 8) / kHeadsPerGroup] - key_base;
+        const int last0 = tokens[heads.token(tile_row)] - key_base;
+        const int last1 = tokens[heads.token(tile_row + 8)] - key_base;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int key = 8 * j + 2 * quad;
@@ -188,7 +206,7 @@ __device__ void consume(const SelectedForwardParams& params, Shared& shared, int
       wgmma_fence();
       multiply_registers<64, 4, Major::kMN, false>(out, probabilities, v_tile);
       wgmma_commit();
-      if (begin + kChunkTokens < item.end) issue_scores();
+      if (begin + chunk < item.end) issue_scores();
       wgmma_commit();
       float inverse[2];
 #pragma unroll
@@ -197,9 +215,8 @@ __device__ void consume(const SelectedForwardParams& params, Shared& shared, int
         sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
         inverse[r] = reciprocal_approximate(sum[r]);
         if (quad == 0 && pair[r] >= 0) {
-          params.partial_lse[static_cast<int64_t>(pair[r]) * kPairStatistics +
-                             (tile_row + 8 * r) % kHeadsPerGroup] =
-              offset[r] + log2_approximate(sum[r]);
+          params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() +
+                             heads.head(tile_row + 8 * r)] = offset[r] + log2_approximate(sum[r]);
         }
       }
       wgmma_wait<1>();
@@ -220,8 +237,8 @@ __device__ void consume(const SelectedForwardParams& params, Shared& shared, int
         const int local = thread / 32 * 16 + part * 4 + lane / 8;
         const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
         if (stored_pair[part] >= 0) {
-          const int64_t target = static_cast<int64_t>(stored_pair[part]) * kHeadsPerGroup +
-                                 (stored_row + 4 * part) % kHeadsPerGroup;
+          const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
+                                 heads.head(stored_row + 4 * part);
           __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
                  value);
         }
@@ -235,14 +252,25 @@ __device__ void consume(const SelectedForwardParams& params, Shared& shared, int
 
 #endif // NSA_HOPPER_CODE
 
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     selected_forward_kernel(const __grid_constant__ SelectedForwardParams params,
                             const __grid_constant__ CUtensorMap q_map,
                             const __grid_constant__ CUtensorMap k_map,
                             const __grid_constant__ CUtensorMap v_map, int blocks, int segments) {
 #if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
+  const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
+  if constexpr (Heads::kPads) {
+    const int behind = Shared<Heads>::kTokens - chunk_tokens(heads);
+    for (int i = threadIdx.x; i < kStages * behind; i += kThreads) {
+      const int token = chunk_tokens(heads) + i % behind;
+      shared.pairs[i / behind][token] = -1;
+      shared.tokens[i / behind][token] = 0;
+    }
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.queries_full[i]), kProducerWarps * kWarpArrivals);
@@ -258,17 +286,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int items = uniform(params.segment_item_start[segments]);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce(params, q_map, k_map, v_map, shared, items, blocks);
+    produce(params, heads, q_map, k_map, v_map, shared, items, blocks);
   } else {
     registers_take<152>();
-    consume(params, shared, items, blocks);
+    consume(params, heads, shared, items, blocks);
   }
 #endif
 }
 
-} // namespace
-
-cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
+template <typename Heads>
+cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   CUtensorMap q_map;
   CUtensorMap k_map;
@@ -276,7 +303,7 @@ cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStr
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
     error = make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
-                                 shape.groups * kHeadsPerGroup, 1, kHeadsPerGroup);
+                                 shape.groups * heads.count(), 1, heads.count());
   }
   if (error == cudaSuccess) {
     error = make_token_major_map(&k_map, params.k, shape.batch, shape.sequence, shape.groups,
@@ -287,13 +314,19 @@ cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStr
                                  kBlock, 1);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(selected_forward_kernel,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    error = cudaFuncSetAttribute(selected_forward_kernel<Heads>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
-  selected_forward_kernel<<<multiprocessor_count(), kThreads, kSharedBytes, stream>>>(
-      params, q_map, k_map, v_map, block_count(shape.sequence), block_lists_segments(shape));
-  return cudaGetLastError();
+  return launch_kernel(selected_forward_kernel<Heads>, multiprocessor_count(), kThreads,
+                       kSharedBytes<Heads>, stream, params, q_map, k_map, v_map,
+                       block_count(shape.sequence), block_lists_segments(shape));
+}
+
+} // namespace
+
+cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
+  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

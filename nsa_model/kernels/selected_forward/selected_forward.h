@@ -1,7 +1,7 @@
 #pragma once
 // Forward of the selected branch, first half: attention of every listed (token, block) pair,
 // KV-major. Each K/V block is loaded once a work item and the query rows of the tokens that chose
-// it are gathered, six heads a token, without padding. Leaves one locally normalised partial result
+// it are gathered, all heads of the group. Leaves one locally normalised partial result
 // a pair; `launch_merge` (combine/) joins a token's partials. Deterministic, no atomics.
 
 #include <cuda_bf16.h>
@@ -12,12 +12,9 @@
 
 namespace nsa::kernels {
 
-// Floats a pair's statistics take: one for each of the six heads, padded to 32 bytes.
-inline constexpr int kPairStatistics = 8;
-
 struct SelectedForwardParams {
   AttentionShape shape;
-  const __nv_bfloat16* q; // [batch, sequence, groups * 6, 64]
+  const __nv_bfloat16* q; // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k; // [batch, sequence, groups, 64]
   const __nv_bfloat16* v; // [batch, sequence, groups, 64]
   const int32_t* entries; // from launch_block_lists
@@ -25,8 +22,9 @@ struct SelectedForwardParams {
   const WorkItem* items;
   float scale = 0.125f;
   __nv_bfloat16*
-      partial_out;    // [batch, sequence, groups, 16 slots, 6, 64], listed pairs are written
-  float* partial_lse; // [batch, sequence, groups, 16 slots, 8], log2 of the sum of 2^score; 6 used
+      partial_out;    // [batch, sequence, groups, 16 slots, heads, 64], listed pairs are written
+  float* partial_lse; // [batch, sequence, groups, 16 slots, head_floats(heads)], log2 of the sum of
+                      // 2^score
 };
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream);

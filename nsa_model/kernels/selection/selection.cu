@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
-// A CTA scores 16 tokens of one group. Keys are the M dimension and the 96 columns are ordered
-// [head][token], so that the sum over heads (Eq. 10) adds registers of one thread:
+// A CTA scores 16 tokens of one group. Keys are the M dimension and the columns are ordered
+// [head][token], 96 a product (six heads; other counts take several products), so that the sum over
+// heads (Eq. 10) adds registers of one thread:
 //   S^T = K~ Q^T  m64n96k64;  p = 2^(S^T - lse);  sum over heads: 8 values a thread
 // The stencil of Eq. 9 (weights 1,2,2,2,1: the strides that a compressed token shares with a block)
 // runs over rows, four keys a block, by shuffles. Its first tap belongs to the key before the
@@ -23,7 +26,8 @@ namespace {
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * kConsumers + 32;
 constexpr int kTileTokens = 16;
-constexpr int kRows = kTileTokens * kHeadsPerGroup;
+constexpr int kPassHeads = 6; // of a product
+constexpr int kRows = kTileTokens * kPassHeads;
 constexpr int kKeys = 64;
 constexpr int kMostStages = 4;
 constexpr int kBlockKeys = kBlock / kCompressStride;
@@ -33,8 +37,10 @@ static_assert(kBlock % kTileTokens == 0, "all tokens of a tile lie in one block"
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
               "the stencil below is 1,2,2,2,1");
 
-struct Shared {
-  alignas(1024) uint8_t queries[kRows * kRowBytes];
+template <typename Heads> struct Shared {
+  static constexpr int kPasses =
+      Heads::kPads ? (kMostHeads + kPassHeads - 1) / kPassHeads : 1; // products at most
+  alignas(1024) uint8_t queries[kPasses * kRows * kRowBytes];
   alignas(8) uint64_t queries_full;
   uint64_t keys_full[kMostStages];
   uint64_t keys_empty[kMostStages];
@@ -46,34 +52,46 @@ __host__ __device__ constexpr int score_stride(int blocks) {
 __host__ __device__ constexpr int carry_stride(int blocks) {
   return (blocks + kTileBlocks) / kTileBlocks * 4 + 1;
 }
-constexpr int shared_bytes(int blocks, int stages) {
-  return static_cast<int>(sizeof(Shared)) + 1024 + stages * kKeys * kRowBytes +
+template <typename Heads> constexpr int shared_bytes(int blocks, int stages) {
+  return static_cast<int>(sizeof(Shared<Heads>)) + 1024 + stages * kKeys * kRowBytes +
          kTileTokens * 4 * (score_stride(blocks) + carry_stride(blocks));
 }
+static_assert(shared_bytes<AnyHeads>(kMaxSequence / kBlock, 2) <= kMostSharedBytes);
 // Two CTAs share an SM's 227 KiB (each pays 1 KiB more) as long as the scores leave room.
-constexpr int stages_for(int blocks) {
-  return shared_bytes(blocks, kMostStages) <= 113 * 1024 ? kMostStages : 2;
+template <typename Heads> constexpr int stages_for(int blocks) {
+  return shared_bytes<Heads>(blocks, kMostStages) <= 113 * 1024 ? kMostStages : 2;
 }
 
 #if NSA_HOPPER_CODE
 
-__device__ void score_tile(const float (&s)[kRows / 2], const float (&lse)[kRows / 4],
-                           float scale_log2, int tile, float* scores, float* carry, int blocks) {
+// Adds the probabilities of a product's heads: token 8 (t / 2) + 2 quad + t % 2, key row 8 r.
+__device__ __forceinline__ void add_heads(const float (&s)[kRows / 2],
+                                          const float (&lse)[kRows / 4], float scale_log2,
+                                          int heads, float (&p)[4][2]) {
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+#pragma unroll
+    for (int h = 0; h < kPassHeads; ++h) {
+      if (h >= heads) continue;
+      const int j = 2 * h + t / 2;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        p[t][r] +=
+            exp2_approximate(fmaf(s[4 * j + 2 * r + t % 2], scale_log2, -lse[2 * j + t % 2]));
+      }
+    }
+  }
+}
+
+__device__ void score_tile(const float (&sums)[4][2], int tile, float* scores, float* carry,
+                           int blocks) {
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
   const int quad = lane % 4;
   const int key = lane / 4; // row of the warp's 16, and key + 8
 #pragma unroll
   for (int t = 0; t < 4; ++t) { // token 8 (t / 2) + 2 quad + t % 2
-    float p[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int h = 0; h < kHeadsPerGroup; ++h) {
-      const int j = 2 * h + t / 2;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        p[r] += exp2_approximate(fmaf(s[4 * j + 2 * r + t % 2], scale_log2, -lse[2 * j + t % 2]));
-      }
-    }
+    const float(&p)[2] = sums[t];
     // Rows 4i .. 4i+3 of a warp are one block: weights 2, 2, 2, 1, then the last key of the block
     // before.
     float sum[2];
@@ -173,13 +191,33 @@ __device__ void write_slots(int32_t* slots, int block) { // lanes 0 .. 15 hold d
 
 #endif // NSA_HOPPER_CODE
 
+// lse of a product's columns 8j + 2 quad + {0, 1}: head j / 2, token 8 (j % 2) + 2 quad + {0, 1}.
+template <typename Heads>
+__device__ __forceinline__ void load_lse(const SelectionParams& params, const Heads& heads,
+                                         int batch, int group, int first_token, int first_head,
+                                         float (&lse)[kRows / 4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kRows / 4; ++i) {
+    const int token =
+        min(first_token + i / 2 % 2 * 8 + 2 * (lane % 4) + i % 2, params.shape.sequence - 1);
+    const int64_t source =
+        (static_cast<int64_t>(batch) * params.shape.sequence + token) * params.shape.groups + group;
+    const int head = Heads::kPads ? min(first_head + i / 4, heads.count() - 1) : i / 4;
+    lse[i] = params.lse_cmp[source * heads.count() + head] * kLog2e;
+  }
+}
+
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads, 2)
     selection_kernel(const __grid_constant__ SelectionParams params,
                      const __grid_constant__ CUtensorMap q_map,
                      const __grid_constant__ CUtensorMap k_map, int tiles, int blocks, int stages) {
 #if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
+  const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
   uint8_t* keys = reinterpret_cast<uint8_t*>(&shared + 1);
   float* scores = reinterpret_cast<float*>(keys + stages * kKeys * kRowBytes);
   float* carry = scores + kTileTokens * score_stride(blocks);
@@ -216,9 +254,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (warp == 4 * kConsumers) {
     if (lane == 0) {
       const uint32_t query_full = shared_address(&shared.queries_full);
-      barrier_expect(query_full, kRows * kRowBytes);
-      load_box(shared_address(shared.queries), &q_map, 0, first_token, group * kHeadsPerGroup,
-               batch, query_full);
+      barrier_expect(query_full, heads.count() * kTileTokens * kRowBytes);
+      load_box(shared_address(shared.queries), &q_map, 0, first_token, group * heads.count(), batch,
+               query_full);
       for (int tile = 0; tile < key_tiles; ++tile) {
         const int stage = tile % stages;
         const uint32_t full = shared_address(&shared.keys_full[stage]);
@@ -230,31 +268,33 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   } else {
-    float lse[kRows /
-              4]; // of columns 8j + 2 quad + {0, 1}: head j / 2, token 8 (j % 2) + 2 quad + {0, 1}
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      const int token =
-          min(first_token + i / 2 % 2 * 8 + 2 * (lane % 4) + i % 2, shape.sequence - 1);
-      const int64_t source =
-          (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
-      lse[i] = params.lse_cmp[source * kHeadsPerGroup + i / 4] * kLog2e;
-    }
+    float lse[kRows / 4];
+    load_lse(params, heads, batch, group, first_token, 0, lse);
     const int warpgroup = warp / 4;
     barrier_wait(shared_address(&shared.queries_full), 0);
     for (int tile = warpgroup; tile < key_tiles; tile += kConsumers) {
       const int stage = tile % stages;
       barrier_wait(shared_address(&shared.keys_full[stage]),
                    static_cast<uint32_t>(tile / stages) & 1u);
-      float s[kRows / 2];
-      wgmma_fence();
-      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(
-          s, shared_address(keys) + stage * kKeys * kRowBytes, shared_address(shared.queries));
-      wgmma_commit();
-      wgmma_wait<0>();
-      pin(s);
-      warp_arrive(shared_address(&shared.keys_empty[stage]));
-      score_tile(s, lse, params.scale * kLog2e, tile, scores, carry, blocks);
+      float sums[4][2] = {};
+      for (int first_head = 0; first_head < heads.count(); first_head += kPassHeads) {
+        if (Heads::kPads) {
+          load_lse(params, heads, batch, group, first_token, first_head, lse);
+        }
+        float s[kRows / 2];
+        wgmma_fence();
+        multiply_shared<kRows, 4, Major::kK, Major::kK, false>(
+            s, shared_address(keys) + stage * kKeys * kRowBytes,
+            shared_address(shared.queries) + first_head * kTileTokens * kRowBytes);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin(s);
+        if (first_head + kPassHeads >= heads.count()) {
+          warp_arrive(shared_address(&shared.keys_empty[stage]));
+        }
+        add_heads(s, lse, params.scale * kLog2e, heads.count() - first_head, sums);
+      }
+      score_tile(sums, tile, scores, carry, blocks);
     }
   }
   __syncthreads();
@@ -270,37 +310,40 @@ __global__ void __launch_bounds__(kThreads, 2)
 #endif
 }
 
-} // namespace
-
-cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream) {
+template <typename Heads>
+cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int compressed = compressed_count(shape.sequence);
   const int blocks = block_count(shape.sequence);
-  const int heads = shape.groups * kHeadsPerGroup;
-  const int stages = stages_for(blocks);
-  const int bytes = shared_bytes(blocks, stages);
+  const int stages = stages_for<Heads>(blocks);
+  const int bytes = shared_bytes<Heads>(blocks, stages);
   // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
   const __nv_bfloat16* k_cmp = compressed > 0 ? params.k_cmp : params.q;
   CUtensorMap q_map;
   CUtensorMap k_map;
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
-    error = make_head_major_map(&q_map, params.q, shape.batch, shape.sequence, heads, kTileTokens,
-                                kHeadsPerGroup);
+    error = make_head_major_map(&q_map, params.q, shape.batch, shape.sequence,
+                                shape.groups * heads.count(), kTileTokens, heads.count());
   }
   if (error == cudaSuccess) {
     error = make_token_major_map(&k_map, k_cmp, shape.batch, std::max(compressed, 1), shape.groups,
                                  kKeys, 1);
   }
   if (error == cudaSuccess) {
-    error =
-        cudaFuncSetAttribute(selection_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    error = cudaFuncSetAttribute(selection_kernel<Heads>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   }
   if (error != cudaSuccess) return error;
   const int tiles = (shape.sequence + kTileTokens - 1) / kTileTokens;
-  selection_kernel<<<tiles * shape.batch * shape.groups, kThreads, bytes, stream>>>(
-      params, q_map, k_map, tiles, blocks, stages);
-  return cudaGetLastError();
+  return launch_kernel(selection_kernel<Heads>, tiles * shape.batch * shape.groups, kThreads, bytes,
+                       stream, params, q_map, k_map, tiles, blocks, stages);
+}
+
+} // namespace
+
+cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream) {
+  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
@@ -17,14 +19,12 @@ namespace {
 
 constexpr int kConsumers = 3;
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kTileTokens = 32;
-constexpr int kTileRows = kTileTokens * kHeadsPerGroup;
+constexpr int kTileRows = 192; // 32 tokens x 6 heads
 constexpr int kKeys = 64;
 constexpr int kQueryStages = 2;
 constexpr int kKeyStages = 6;
 constexpr int kQueryBytes = kTileRows * kRowBytes;
 constexpr int kKeyBytes = kKeys * kRowBytes;
-[[maybe_unused]] constexpr int kStatistics = 16;
 static_assert(kTileRows == 64 * kConsumers, "each consumer warpgroup owns one m64 tile");
 
 struct Shared {
@@ -39,6 +39,11 @@ constexpr int kSharedBytes = sizeof(Shared) + 1024;
 
 #if NSA_HOPPER_CODE
 
+// Rows behind the last whole token of a tile. Nothing reads what they compute.
+template <typename Heads> __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
+  return Heads::kPads && heads.token(row) >= heads.tokens(kTileRows);
+}
+
 struct Tile {
   int batch;
   int group;
@@ -47,32 +52,35 @@ struct Tile {
   int key_tiles;
 };
 
-template <KeyRange kRange>
-__device__ __forceinline__ Tile tile_of(const TileBackwardParams& params, int index, int tiles) {
+template <KeyRange kRange, typename Heads>
+__device__ __forceinline__ Tile tile_of(const TileBackwardParams& params, const Heads& heads,
+                                        int index, int tiles) {
   Tile tile;
   const int lanes = params.shape.batch * params.shape.groups;
   tile.group = index % lanes % params.shape.groups;
   tile.batch = index % lanes / params.shape.groups;
-  tile.token = (tiles - 1 - index / lanes) * kTileTokens;
-  const int last_token = min(tile.token + kTileTokens, params.token_end) - 1;
+  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
+  const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
   tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
   tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kKeys) / kKeys;
   return tile;
 }
 
-template <KeyRange kRange>
-__device__ void produce(const TileBackwardParams& params, const CUtensorMap& q_map,
-                        const CUtensorMap& d_out_map, const CUtensorMap& k_map,
-                        const CUtensorMap& v_map, Shared& shared, int tiles) {
+template <KeyRange kRange, typename Heads>
+__device__ void produce(const TileBackwardParams& params, const Heads& heads,
+                        const CUtensorMap& q_map, const CUtensorMap& d_out_map,
+                        const CUtensorMap& k_map, const CUtensorMap& v_map, Shared& shared,
+                        int tiles) {
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
+  const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, index, tiles);
+    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
-    const int head = tile.group * kHeadsPerGroup;
+    const int head = tile.group * heads.count();
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
-    barrier_expect(query_full, 2 * kQueryBytes);
+    barrier_expect(query_full, 2 * query_bytes);
     load_box(shared_address(shared.queries[query_ring.stage][0]), &q_map, 0, head, tile.token,
              tile.batch, query_full);
     load_box(shared_address(shared.queries[query_ring.stage][1]), &d_out_map, 0, head, tile.token,
@@ -92,8 +100,9 @@ __device__ void produce(const TileBackwardParams& params, const CUtensorMap& q_m
   }
 }
 
-template <KeyRange kRange>
-__device__ void consume(const TileBackwardParams& params, Shared& shared, int tiles) {
+template <KeyRange kRange, typename Heads>
+__device__ void consume(const TileBackwardParams& params, const Heads& heads, Shared& shared,
+                        int tiles) {
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
@@ -105,7 +114,7 @@ __device__ void consume(const TileBackwardParams& params, Shared& shared, int ti
   Ring<kKeyStages> key_ring;
   const int count = tiles * shape.batch * shape.groups;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, index, tiles);
+    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
     int low[2];
     int high[2];
     float lse[2];
@@ -113,7 +122,7 @@ __device__ void consume(const TileBackwardParams& params, Shared& shared, int ti
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int tile_row = warpgroup * 64 + row + 8 * r;
-      const int token = tile.token + tile_row / kHeadsPerGroup;
+      const int token = tile.token + heads.token(tile_row);
       low[r] = first_key<kRange>(token, params.window);
       high[r] = last_key<kRange>(token);
       const int64_t group_row =
@@ -121,11 +130,11 @@ __device__ void consume(const TileBackwardParams& params, Shared& shared, int ti
               shape.groups +
           tile.group;
       const float* statistics =
-          params.tensors.statistics + group_row * kStatistics + tile_row % kHeadsPerGroup;
+          params.tensors.statistics + group_row * 2 * heads.statistics() + heads.head(tile_row);
       lse[r] = statistics[0];
-      delta[r] = statistics[8];
+      delta[r] = statistics[heads.statistics()];
     }
-    const int all_low = first_key<kRange>(tile.token + kTileTokens - 1, params.window);
+    const int all_low = first_key<kRange>(tile.token + heads.tokens(kTileRows) - 1, params.window);
     const int all_high = last_key<kRange>(tile.token);
 
     uint8_t* rows = shared.queries[query_ring.stage][0] + warpgroup * 64 * kRowBytes;
@@ -147,16 +156,21 @@ __device__ void consume(const TileBackwardParams& params, Shared& shared, int ti
                                                           shared_address(shared.keys[stage][1]));
       wgmma_commit();
     };
+    const RowBlocks<kRange> blocks(params, tile.batch, tile.group,
+                                   tile.token + heads.token(warpgroup * 64 + row),
+                                   tile.token + heads.token(warpgroup * 64 + row + 8));
     const auto gradient = [&](int j) { // scores, ds -> dS in ds
       const int key_base = tile.first_key + j * kKeys;
-      const bool masked = key_base < all_low || key_base + kKeys - 1 > all_high;
+      const bool masked =
+          !blocks.all_have(j) || key_base < all_low || key_base + kKeys - 1 > all_high;
+      const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const int r = i / 2 % 2;
         float p = exp2_approximate(fmaf(scores[i], scale_log2, -lse[r]));
         if (masked) {
           const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
-          if (key < low[r] || key > high[r]) p = 0.0f;
+          if (key < low[r] || key > last[r]) p = 0.0f;
         }
         ds[i] = p * (ds[i] - delta[r]);
       }
@@ -213,12 +227,12 @@ __device__ void consume(const TileBackwardParams& params, Shared& shared, int ti
     for (int part = 0; part < 4; ++part) {
       const int local = thread / 32 * 16 + part * 4 + lane / 8;
       const int tile_row = warpgroup * 64 + local;
-      const int token = tile.token + tile_row / kHeadsPerGroup;
-      if (token >= params.token_end) continue;
+      const int token = tile.token + heads.token(tile_row);
+      if (token >= params.token_end || is_padding(heads, tile_row)) continue;
       const int64_t group_row =
           (static_cast<int64_t>(tile.batch) * shape.sequence + token) * shape.groups + tile.group;
       *reinterpret_cast<uint4*>(
-          params.d_q + (group_row * kHeadsPerGroup + tile_row % kHeadsPerGroup) * kHeadDim +
+          params.d_q + (group_row * heads.count() + heads.head(tile_row)) * kHeadDim +
           lane % 8 * 8) = *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
     }
     fence_async_proxy();
@@ -229,7 +243,7 @@ __device__ void consume(const TileBackwardParams& params, Shared& shared, int ti
 
 #endif // NSA_HOPPER_CODE
 
-template <KeyRange kRange>
+template <KeyRange kRange, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     tile_backward_kernel(const __grid_constant__ TileBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
@@ -237,8 +251,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                          const __grid_constant__ CUtensorMap k_map,
                          const __grid_constant__ CUtensorMap v_map, int tiles) {
 #if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
   extern __shared__ uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  const Heads heads(params.shape.heads);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kQueryStages; ++i) {
       barrier_init(shared_address(&shared.queries_full[i]), 1);
@@ -254,27 +270,29 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<32>();
     if (threadIdx.x % 128 == 0)
-      produce<kRange>(params, q_map, d_out_map, k_map, v_map, shared, tiles);
+      produce<kRange>(params, heads, q_map, d_out_map, k_map, v_map, shared, tiles);
   } else {
     registers_take<160>();
-    consume<kRange>(params, shared, tiles);
+    consume<kRange>(params, heads, shared, tiles);
   }
 #endif
 }
 
-template <KeyRange kRange>
-cudaError_t launch(const TileBackwardParams& params, int keys, cudaStream_t stream) {
+template <KeyRange kRange, typename Heads>
+cudaError_t launch(const TileBackwardParams& params, const Heads& heads, int keys,
+                   cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
-  const int heads = shape.groups * kHeadsPerGroup;
+  const int all_heads = shape.groups * heads.count();
+  const int tile_tokens = heads.tokens(kTileRows);
   CUtensorMap q_map;
   CUtensorMap d_out_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
   cudaError_t error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence,
-                                           heads, kTileTokens, kHeadsPerGroup);
+                                           all_heads, tile_tokens, heads.count());
   if (error == cudaSuccess) {
     error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
-                                 heads, kTileTokens, kHeadsPerGroup);
+                                 all_heads, tile_tokens, heads.count());
   }
   // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
   const __nv_bfloat16* k = keys > 0 ? params.tensors.k : params.tensors.q;
@@ -286,15 +304,14 @@ cudaError_t launch(const TileBackwardParams& params, int keys, cudaStream_t stre
     error = make_token_major_map(&v_map, v, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(tile_backward_kernel<kRange>,
+    error = cudaFuncSetAttribute(tile_backward_kernel<kRange, Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (error != cudaSuccess) return error;
-  const int tiles = (params.token_end + kTileTokens - 1) / kTileTokens;
+  const int tiles = (params.token_end + tile_tokens - 1) / tile_tokens;
   const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
-  tile_backward_kernel<kRange>
-      <<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, d_out_map, k_map, v_map, tiles);
-  return cudaGetLastError();
+  return launch_kernel(tile_backward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes, stream,
+                       params, q_map, d_out_map, k_map, v_map, tiles);
 }
 
 } // namespace
@@ -304,10 +321,23 @@ cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t 
   if (error != cudaSuccess) return error;
   if (params.token_end < 1 || params.token_end > params.shape.sequence)
     return cudaErrorInvalidValue;
-  return params.range == KeyRange::kWindow
-             ? launch<KeyRange::kWindow>(params, params.shape.sequence, stream)
-             : launch<KeyRange::kCompressed>(params, compressed_count(params.shape.sequence),
-                                             stream);
+  if (params.range == KeyRange::kBlocks &&
+      (params.indices == nullptr || params.token_end > kMostMaskedTokens))
+    return cudaErrorInvalidValue;
+  const int compressed = compressed_count(params.shape.sequence);
+  return with_heads(params.shape, [&](auto heads) {
+    switch (params.range) {
+    case KeyRange::kWindow:
+      return launch<KeyRange::kWindow>(params, heads, params.shape.sequence, stream);
+    case KeyRange::kCompressed:
+      return launch<KeyRange::kCompressed>(params, heads, compressed, stream);
+    case KeyRange::kBlocks:
+      if constexpr (!decltype(heads)::kPads) {
+        return launch<KeyRange::kBlocks>(params, heads, params.shape.sequence, stream);
+      }
+    }
+    return cudaErrorInvalidValue;
+  });
 }
 
 } // namespace nsa::kernels

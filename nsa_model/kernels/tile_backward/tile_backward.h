@@ -19,7 +19,8 @@ struct TileBackwardParams {
   int token_end = 0; // rows of tokens [0, token_end) are computed and written
   BlockBackwardTensors tensors;
   float scale = 0.125f;
-  __nv_bfloat16* d_q; // [batch, sequence, groups * 6, 64]
+  const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
+  __nv_bfloat16* d_q;               // [batch, sequence, groups * heads, 64]
 };
 cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t stream);
 

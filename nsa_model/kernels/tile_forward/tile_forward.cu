@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
@@ -18,8 +20,7 @@ namespace {
 
 constexpr int kConsumers = 3;
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kTileTokens = 32;
-constexpr int kTileRows = kTileTokens * kHeadsPerGroup;
+constexpr int kTileRows = 192; // 32 tokens x 6 heads
 constexpr int kKeys = 64;
 constexpr int kQueryStages = 2;
 constexpr int kKeyStages = 7;
@@ -39,6 +40,11 @@ constexpr int kSharedBytes = sizeof(Shared) + 1024;
 
 #if NSA_HOPPER_CODE
 
+// Rows behind the last whole token of a tile. Nothing reads what they compute.
+template <typename Heads> __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
+  return Heads::kPads && heads.token(row) >= heads.tokens(kTileRows);
+}
+
 struct Tile {
   int batch;
   int group;
@@ -47,33 +53,35 @@ struct Tile {
   int key_tiles; // 0 when no row sees a key
 };
 
-template <KeyRange kRange>
-__device__ __forceinline__ Tile tile_of(const TileForwardParams& params, int index, int tiles) {
+template <KeyRange kRange, typename Heads>
+__device__ __forceinline__ Tile tile_of(const TileForwardParams& params, const Heads& heads,
+                                        int index, int tiles) {
   Tile tile;
   const int lanes = params.shape.batch * params.shape.groups;
   tile.group = index % lanes % params.shape.groups;
   tile.batch = index % lanes / params.shape.groups;
-  tile.token = (tiles - 1 - index / lanes) * kTileTokens;
-  const int last_token = min(tile.token + kTileTokens, params.token_end) - 1;
+  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
+  const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
   tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
   tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kKeys) / kKeys;
   return tile;
 }
 
-template <KeyRange kRange>
-__device__ void produce(const TileForwardParams& params, const CUtensorMap& q_map,
-                        const CUtensorMap& k_map, const CUtensorMap& v_map, Shared& shared,
-                        int tiles) {
+template <KeyRange kRange, typename Heads>
+__device__ void produce(const TileForwardParams& params, const Heads& heads,
+                        const CUtensorMap& q_map, const CUtensorMap& k_map,
+                        const CUtensorMap& v_map, Shared& shared, int tiles) {
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
+  const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, index, tiles);
+    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
-    barrier_expect(query_full, kQueryBytes);
+    barrier_expect(query_full, query_bytes);
     load_box(shared_address(shared.queries[query_ring.stage]), &q_map, 0,
-             tile.group * kHeadsPerGroup, tile.token, tile.batch, query_full);
+             tile.group * heads.count(), tile.token, tile.batch, query_full);
     query_ring.advance();
     for (int j = 0; j < tile.key_tiles; ++j) {
       const uint32_t full = shared_address(&shared.keys_full[key_ring.stage]);
@@ -126,27 +134,27 @@ struct Softmax {
   }
 };
 
-template <KeyRange kRange>
-__device__ void consume(const TileForwardParams& params, Shared& shared, int tiles) {
+template <KeyRange kRange, typename Heads>
+__device__ void consume(const TileForwardParams& params, const Heads& heads, Shared& shared,
+                        int tiles) {
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
   const int quad = lane % 4;
   const int row = thread / 32 * 16 + lane / 4; // and row + 8, of the warpgroup's 64
   const float scale_log2 = params.scale * kLog2e;
-  const int heads = params.shape.groups * kHeadsPerGroup;
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, index, tiles);
-    const int token0 = tile.token + (warpgroup * 64 + row) / kHeadsPerGroup;
-    const int token1 = tile.token + (warpgroup * 64 + row + 8) / kHeadsPerGroup;
+    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
+    const int token0 = tile.token + heads.token(warpgroup * 64 + row);
+    const int token1 = tile.token + heads.token(warpgroup * 64 + row + 8);
     const int low[2] = {first_key<kRange>(token0, params.window),
                         first_key<kRange>(token1, params.window)};
     const int high[2] = {last_key<kRange>(token0), last_key<kRange>(token1)};
     // Keys that every row of the tile sees need no mask.
-    const int all_low = first_key<kRange>(tile.token + kTileTokens - 1, params.window);
+    const int all_low = first_key<kRange>(tile.token + heads.tokens(kTileRows) - 1, params.window);
     const int all_high = last_key<kRange>(tile.token);
 
     uint8_t* rows = shared.queries[query_ring.stage] + warpgroup * 64 * kRowBytes;
@@ -159,13 +167,15 @@ __device__ void consume(const TileForwardParams& params, Shared& shared, int til
     for (int i = 0; i < 32; ++i)
       out[i] = 0.0f;
     uint32_t probabilities[16];
+    const RowBlocks<kRange> blocks(params, tile.batch, tile.group, token0, token1);
     const auto mask = [&](int j) {
       const int key_base = tile.first_key + j * kKeys;
-      if (key_base >= all_low && key_base + kKeys - 1 <= all_high) return;
+      if (blocks.all_have(j) && key_base >= all_low && key_base + kKeys - 1 <= all_high) return;
+      const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
-        if (key < low[i / 2 % 2] || key > high[i / 2 % 2]) scores[i] = -INFINITY;
+        if (key < low[i / 2 % 2] || key > last[i / 2 % 2]) scores[i] = -INFINITY;
       }
     };
     float factor[2];
@@ -221,10 +231,12 @@ __device__ void consume(const TileForwardParams& params, Shared& shared, int til
       inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
       const int tile_row = warpgroup * 64 + row + 8 * r;
       const int token = r == 0 ? token0 : token1;
-      if (quad == 0 && token < params.token_end) {
-        const int64_t target =
-            (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * heads +
-            tile.group * kHeadsPerGroup + tile_row % kHeadsPerGroup;
+      if (quad == 0 && token < params.token_end && !is_padding(heads, tile_row)) {
+        const int64_t group_row =
+            (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) *
+                params.shape.groups +
+            tile.group;
+        const int64_t target = group_row * heads.count() + heads.head(tile_row);
         params.lse[target] =
             sum > 0.0f ? kLn2 * fmaf(softmax.maximum[r], scale_log2, log2_approximate(sum))
                        : -INFINITY;
@@ -246,11 +258,12 @@ __device__ void consume(const TileForwardParams& params, Shared& shared, int til
     for (int part = 0; part < 4; ++part) {
       const int local = thread / 32 * 16 + part * 4 + lane / 8;
       const int tile_row = warpgroup * 64 + local;
-      const int token = tile.token + tile_row / kHeadsPerGroup;
-      if (token >= params.token_end) continue;
-      const int64_t target =
-          (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * heads +
-          tile.group * kHeadsPerGroup + tile_row % kHeadsPerGroup;
+      const int token = tile.token + heads.token(tile_row);
+      if (token >= params.token_end || is_padding(heads, tile_row)) continue;
+      const int64_t group_row =
+          (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * params.shape.groups +
+          tile.group;
+      const int64_t target = group_row * heads.count() + heads.head(tile_row);
       *reinterpret_cast<uint4*>(params.out + target * kHeadDim + lane % 8 * 8) =
           *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
     }
@@ -262,15 +275,17 @@ __device__ void consume(const TileForwardParams& params, Shared& shared, int til
 
 #endif // NSA_HOPPER_CODE
 
-template <KeyRange kRange>
+template <KeyRange kRange, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     tile_forward_kernel(const __grid_constant__ TileForwardParams params,
                         const __grid_constant__ CUtensorMap q_map,
                         const __grid_constant__ CUtensorMap k_map,
                         const __grid_constant__ CUtensorMap v_map, int tiles) {
 #if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
   extern __shared__ uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  const Heads heads(params.shape.heads);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kQueryStages; ++i) {
       barrier_init(shared_address(&shared.queries_full[i]), 1);
@@ -285,23 +300,25 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<32>();
-    if (threadIdx.x % 128 == 0) produce<kRange>(params, q_map, k_map, v_map, shared, tiles);
+    if (threadIdx.x % 128 == 0) produce<kRange>(params, heads, q_map, k_map, v_map, shared, tiles);
   } else {
     registers_take<160>();
-    consume<kRange>(params, shared, tiles);
+    consume<kRange>(params, heads, shared, tiles);
   }
 #endif
 }
 
-template <KeyRange kRange>
-cudaError_t launch(const TileForwardParams& params, int keys, cudaStream_t stream) {
+template <KeyRange kRange, typename Heads>
+cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys,
+                   cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
+  const int tile_tokens = heads.tokens(kTileRows);
   CUtensorMap q_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
   cudaError_t error =
       make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
-                           shape.groups * kHeadsPerGroup, kTileTokens, kHeadsPerGroup);
+                           shape.groups * heads.count(), tile_tokens, heads.count());
   // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
   const __nv_bfloat16* k = keys > 0 ? params.k : params.q;
   const __nv_bfloat16* v = keys > 0 ? params.v : params.q;
@@ -312,15 +329,14 @@ cudaError_t launch(const TileForwardParams& params, int keys, cudaStream_t strea
     error = make_token_major_map(&v_map, v, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(tile_forward_kernel<kRange>,
+    error = cudaFuncSetAttribute(tile_forward_kernel<kRange, Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (error != cudaSuccess) return error;
-  const int tiles = (params.token_end + kTileTokens - 1) / kTileTokens;
+  const int tiles = (params.token_end + tile_tokens - 1) / tile_tokens;
   const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
-  tile_forward_kernel<kRange>
-      <<<grid, kThreads, kSharedBytes, stream>>>(params, q_map, k_map, v_map, tiles);
-  return cudaGetLastError();
+  return launch_kernel(tile_forward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes, stream,
+                       params, q_map, k_map, v_map, tiles);
 }
 
 } // namespace
@@ -330,10 +346,23 @@ cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t st
   if (error != cudaSuccess) return error;
   if (params.token_end < 1 || params.token_end > params.shape.sequence)
     return cudaErrorInvalidValue;
-  return params.range == KeyRange::kWindow
-             ? launch<KeyRange::kWindow>(params, params.shape.sequence, stream)
-             : launch<KeyRange::kCompressed>(params, compressed_count(params.shape.sequence),
-                                             stream);
+  if (params.range == KeyRange::kBlocks &&
+      (params.indices == nullptr || params.token_end > kMostMaskedTokens))
+    return cudaErrorInvalidValue;
+  const int compressed = compressed_count(params.shape.sequence);
+  return with_heads(params.shape, [&](auto heads) {
+    switch (params.range) {
+    case KeyRange::kWindow:
+      return launch<KeyRange::kWindow>(params, heads, params.shape.sequence, stream);
+    case KeyRange::kCompressed:
+      return launch<KeyRange::kCompressed>(params, heads, compressed, stream);
+    case KeyRange::kBlocks:
+      if constexpr (!decltype(heads)::kPads) {
+        return launch<KeyRange::kBlocks>(params, heads, params.shape.sequence, stream);
+      }
+    }
+    return cudaErrorInvalidValue;
+  });
 }
 
 } // namespace nsa::kernels

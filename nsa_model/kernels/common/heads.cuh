@@ -1,0 +1,47 @@
+#pragma once
+// How query rows ordered [token][head] fill tiles: which token and head a row is, and how many
+// tokens fit. Six heads a group are known at compile time; every other count is a value, so that
+// two instances of a kernel serve all of them.
+
+#include <cstdint>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+// Six heads: tiles of 96 and 192 rows have no padding.
+struct SixHeads {
+  static constexpr bool kPads = false;
+  __host__ __device__ constexpr explicit SixHeads(int /*heads*/) {}
+  static __host__ __device__ constexpr int count() { return kHeadsPerGroup; }
+  static __host__ __device__ constexpr int token(int row) { return row / kHeadsPerGroup; }
+  static __host__ __device__ constexpr int head(int row) { return row % kHeadsPerGroup; }
+  static __host__ __device__ constexpr int tokens(int rows) { return rows / kHeadsPerGroup; }
+  static __host__ __device__ constexpr int statistics() { return head_floats(kHeadsPerGroup); }
+};
+
+// 1 to 16 heads: a tile holds as many whole tokens as fit, the rows behind them are padding.
+class AnyHeads {
+public:
+  static constexpr bool kPads = true;
+  __host__ __device__ constexpr explicit AnyHeads(int heads)
+      : heads_(heads), reciprocal_(65536 / heads + 1) {}
+  __host__ __device__ constexpr int count() const { return heads_; }
+  // Exact for rows below 4096 (heads_test).
+  __host__ __device__ constexpr int token(int row) const { return row * reciprocal_ >> 16; }
+  __host__ __device__ constexpr int head(int row) const { return row - token(row) * heads_; }
+  __host__ __device__ constexpr int tokens(int rows) const { return rows / heads_; }
+  __host__ __device__ constexpr int statistics() const { return head_floats(heads_); }
+
+private:
+  int heads_;
+  int reciprocal_;
+};
+
+// Calls launch(heads) with the type that serves this shape.
+template <typename Launch> auto with_heads(const AttentionShape& shape, Launch launch) {
+  return shape.heads == kHeadsPerGroup ? launch(SixHeads(kHeadsPerGroup))
+                                       : launch(AnyHeads(shape.heads));
+}
+
+} // namespace nsa::kernels

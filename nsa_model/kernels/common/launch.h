@@ -1,0 +1,42 @@
+#pragma once
+// Launches of a sequence of kernels on one stream. With `overlap_launches` a kernel's blocks may
+// take their places while the last blocks of the kernel before still run (programmatic dependent
+// launch): they then wait in wait_for_earlier_kernels(), which every kernel here calls first.
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+namespace nsa::kernels {
+
+// Whether launches overlap. Results do not depend on it. Set before the first launch.
+inline bool overlap_launches = false;
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                          std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap_launches ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+#ifdef __CUDACC__
+// Every thread of every kernel calls this before it touches memory, so that one kernel's end
+// implies the end of all before it.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+#endif
+
+} // namespace nsa::kernels

@@ -1,0 +1,140 @@
+// The attention kernels' arithmetic of indices and sizes, which needs no GPU: rows of tiles, units
+// of the backward, slices of packed documents. What the kernels compute is checked by
+// nsa-kernel-check.
+#include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/fused/documents.h"
+
+#include <gtest/gtest.h>
+#include <vector>
+
+namespace nsa::kernels {
+namespace {
+
+TEST(Heads, RowsAreTokensTimesHeads) {
+  for (int count = 1; count <= kMostHeads; ++count) {
+    const AnyHeads heads(count);
+    for (int row = 0; row < 4096; ++row) {
+      ASSERT_EQ(heads.token(row), row / count) << count;
+      ASSERT_EQ(heads.head(row), row % count) << count;
+    }
+    EXPECT_LE(heads.tokens(96) * count, 96);
+    EXPECT_GT((heads.tokens(96) + 1) * count, 96);
+    EXPECT_GE(heads.statistics(), count);
+    EXPECT_EQ(heads.statistics() * sizeof(float) % 16, 0U); // a bulk copy's granule
+  }
+}
+
+TEST(Heads, SixAreTheSameEitherWay) {
+  const SixHeads six(6);
+  const AnyHeads any(6);
+  for (int row = 0; row < 192; ++row) {
+    EXPECT_EQ(six.token(row), any.token(row));
+    EXPECT_EQ(six.head(row), any.head(row));
+  }
+  EXPECT_EQ(six.tokens(192), any.tokens(192));
+  EXPECT_EQ(six.statistics(), any.statistics());
+}
+
+// Every pair of a column's keys and a token that sees one lies in exactly one unit.
+void expect_units_cover(KeyRange range, int window, int end) {
+  const RangeUnits units(range, window, end);
+  for (int column = 0; column < units.columns; ++column) {
+    std::vector<int> visits(static_cast<std::size_t>(end), 0);
+    ASSERT_LE(units.parts_of(column), units.parts);
+    for (int part = 0; part < units.parts; ++part) {
+      const int begin = units.first(column) + part * units.part_tokens;
+      const int last = std::min(units.last(column), begin + units.part_tokens);
+      EXPECT_EQ(part < units.parts_of(column), begin < last);
+      for (int token = begin; token < last; ++token)
+        ++visits[static_cast<std::size_t>(token)];
+    }
+    for (int token = 0; token < end; ++token) {
+      const bool seen = token >= units.first(column) && token < units.last(column);
+      ASSERT_EQ(visits[static_cast<std::size_t>(token)], seen ? 1 : 0)
+          << "column " << column << " token " << token << " of " << end;
+    }
+  }
+}
+
+TEST(RangeUnits, CoverEveryToken) {
+  for (const int end : {1, 31, 32, 640, 641, 1000, 5000, 34000, 70000}) {
+    expect_units_cover(KeyRange::kWindow, kWindow, end);
+    expect_units_cover(KeyRange::kCompressed, 0, end);
+    if (end <= kMostMaskedTokens) expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end);
+  }
+}
+
+TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
+  const auto bytes = [](int sequence) {
+    const AttentionShape shape = {1, sequence, 2};
+    return static_cast<double>(
+        std::max(fused_forward_workspace_bytes(shape), fused_backward_workspace_bytes(shape)));
+  };
+  EXPECT_LE(bytes(65536) / bytes(32768), 2.02);
+  EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
+}
+
+TEST(Documents, AreSlicesOfEveryTensor) {
+  // Addresses only: nothing is read.
+  const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
+  const AttentionShape shape = {3, 1000, 2, 5};
+  FusedInputs inputs;
+  inputs.shape = shape;
+  inputs.q = static_cast<__nv_bfloat16*>(at(0x1000000));
+  FusedSaved saved;
+  FusedGradients gradients;
+  for (int branch = 0; branch < kBranches; ++branch) {
+    inputs.k[branch] = inputs.v[branch] = static_cast<__nv_bfloat16*>(at(0x2000000));
+    saved.branch_out[branch] = static_cast<__nv_bfloat16*>(at(0x3000000));
+    saved.branch_lse[branch] = static_cast<float*>(at(0x4000000));
+    gradients.d_k[branch] = gradients.d_v[branch] = static_cast<__nv_bfloat16*>(at(0x2000000));
+  }
+  inputs.k[2] = nullptr; // the window is off
+  inputs.gates = static_cast<float*>(at(0x5000000));
+  saved.indices = static_cast<int32_t*>(at(0x6000000));
+  gradients.d_out = gradients.d_q = static_cast<__nv_bfloat16*>(at(0x7000000));
+  gradients.d_gates = static_cast<float*>(at(0x8000000));
+  const Document document = {2, 1, 300, 450, 17};
+  const std::ptrdiff_t token = 2 * 1000 + 300;
+  const std::ptrdiff_t compressed = 2 * compressed_count(1000) + 17;
+
+  const FusedInputs one = document_inputs(inputs, document);
+  EXPECT_EQ(one.shape.batch, 1);
+  EXPECT_EQ(one.shape.sequence, 450);
+  EXPECT_EQ(one.shape.groups, 2);
+  EXPECT_EQ(one.shape.heads, 5);
+  EXPECT_EQ(one.q - inputs.q, token * 10 * 64);
+  EXPECT_EQ(one.k[0] - inputs.k[0], compressed * 2 * 64);
+  EXPECT_EQ(one.v[1] - inputs.v[1], token * 2 * 64);
+  EXPECT_EQ(one.k[2], nullptr);
+  EXPECT_EQ(one.gates - inputs.gates, token * 10 * 3);
+  int lists = 0;
+  const FusedSaved kept = document_saved(shape, saved, document, &lists);
+  EXPECT_EQ(kept.branch_out[1] - saved.branch_out[1], token * 10 * 64);
+  EXPECT_EQ(kept.branch_lse[0] - saved.branch_lse[0], token * 10);
+  EXPECT_EQ(kept.indices - saved.indices, token * 2 * 16);
+  EXPECT_EQ(kept.lists, &lists);
+  const FusedGradients d = document_gradients(inputs, gradients, document);
+  EXPECT_EQ(d.d_q - gradients.d_q, token * 10 * 64);
+  EXPECT_EQ(d.d_k[0] - gradients.d_k[0], compressed * 2 * 64);
+  EXPECT_EQ(d.d_gates - gradients.d_gates, token * 10 * 3);
+  // With pooling the compressed branch's gradients are those of the tokens.
+  inputs.pool_k = inputs.pool_v = inputs.q;
+  EXPECT_EQ(document_gradients(inputs, gradients, document).d_k[0] - gradients.d_k[0],
+            token * 2 * 64);
+}
+
+TEST(Support, NamesWhatIsServed) {
+  const auto reason = [](int heads, int groups, int dim) {
+    return unsupported_reason(90, heads, groups, dim, 1000, 32, 16, 64, 16, 512);
+  };
+  for (int heads = 1; heads <= kMostHeads; ++heads)
+    EXPECT_EQ(reason(2 * heads, 2, 64), nullptr) << heads;
+  EXPECT_NE(reason(34, 2, 64), nullptr);
+  EXPECT_NE(reason(7, 2, 64), nullptr);
+  EXPECT_NE(reason(12, 2, 128), nullptr);
+}
+
+} // namespace
+} // namespace nsa::kernels
