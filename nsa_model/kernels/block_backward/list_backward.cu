@@ -374,12 +374,8 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                                  all_heads, 1, heads.count());
   }
   if (error == cudaSuccess) {
-    error = make_token_major_map(&k_map, params.tensors.k, shape.batch, shape.sequence,
-                                 shape.groups, kBlock, 1);
-  }
-  if (error == cudaSuccess) {
-    error = make_token_major_map(&v_map, params.tensors.v, shape.batch, shape.sequence,
-                                 shape.groups, kBlock, 1);
+    error = make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, shape.sequence,
+                          kBlock);
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(list_backward_kernel<Heads>,

@@ -324,12 +324,8 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int
                                  all_heads, chunk_tokens, heads.count());
   }
   if (error == cudaSuccess) {
-    error = make_token_major_map(&k_map, params.tensors.k, shape.batch, keys, shape.groups,
-                                 kUnitKeys, 1);
-  }
-  if (error == cudaSuccess) {
-    error = make_token_major_map(&v_map, params.tensors.v, shape.batch, keys, shape.groups,
-                                 kUnitKeys, 1);
+    error =
+        make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, keys, kUnitKeys);
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(range_backward_kernel<kRange, Heads>,

@@ -64,6 +64,15 @@ cudaError_t make_token_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, 
       {kHeadDim, static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_tokens), 1});
 }
 
+cudaError_t make_key_maps(CUtensorMap* k_map, CUtensorMap* v_map, const __nv_bfloat16* k,
+                          const __nv_bfloat16* v, const AttentionShape& shape, int keys,
+                          int box_keys) {
+  const cudaError_t error =
+      make_token_major_map(k_map, k, shape.batch, keys, shape.groups, box_keys, 1);
+  if (error != cudaSuccess) return error;
+  return make_token_major_map(v_map, v, shape.batch, keys, shape.groups, box_keys, 1);
+}
+
 cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
                                 int tokens, int heads, int box_tokens, int box_heads) {
   const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);

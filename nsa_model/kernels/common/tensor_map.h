@@ -7,6 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "nsa_model/kernels/common/shape.h"
+
 namespace nsa::kernels {
 
 // Boxes of `box_tokens` x `box_heads` rows of 64 from a bf16 tensor [batch, tokens, heads, 64],
@@ -15,8 +17,14 @@ namespace nsa::kernels {
 cudaError_t make_token_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
                                  int tokens, int heads, int box_tokens, int box_heads);
 
-// The same tensor with boxes whose rows run over tokens first and heads second.
-// Coordinates: (0, token, head, batch).
+// Both tensors of keys and values [batch, keys, groups, 64], in boxes of `box_keys` rows of one
+// group.
+cudaError_t make_key_maps(CUtensorMap* k_map, CUtensorMap* v_map, const __nv_bfloat16* k,
+                          const __nv_bfloat16* v, const AttentionShape& shape, int keys,
+                          int box_keys);
+
+// A query-like tensor [batch, tokens, heads, 64] with boxes whose rows run over tokens first and
+// heads second. Coordinates: (0, token, head, batch).
 cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
                                 int tokens, int heads, int box_tokens, int box_heads);
 

@@ -306,12 +306,7 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
                                  shape.groups * heads.count(), 1, heads.count());
   }
   if (error == cudaSuccess) {
-    error = make_token_major_map(&k_map, params.k, shape.batch, shape.sequence, shape.groups,
-                                 kBlock, 1);
-  }
-  if (error == cudaSuccess) {
-    error = make_token_major_map(&v_map, params.v, shape.batch, shape.sequence, shape.groups,
-                                 kBlock, 1);
+    error = make_key_maps(&k_map, &v_map, params.k, params.v, shape, shape.sequence, kBlock);
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(selected_forward_kernel<Heads>,

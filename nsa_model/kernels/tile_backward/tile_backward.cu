@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/query_tiles.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
-#include "nsa_model/kernels/common/wgmma.cuh"
 
 // Tiles, roles and schedule as in tile_forward.cu. Each consumer warpgroup owns 64 query rows:
 //   S  = Q K^T    dP = dO V^T     m64n64k64, both from shared memory
@@ -17,19 +16,14 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kConsumers = 3;
-constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kTileRows = 192; // 32 tokens x 6 heads
-constexpr int kKeys = 64;
+constexpr int kThreads = 128 * (kTileConsumers + 1);
 constexpr int kQueryStages = 2;
 constexpr int kKeyStages = 6;
 constexpr int kQueryBytes = kTileRows * kRowBytes;
-constexpr int kKeyBytes = kKeys * kRowBytes;
-static_assert(kTileRows == 64 * kConsumers, "each consumer warpgroup owns one m64 tile");
 
 struct Shared {
   alignas(1024) uint8_t queries[kQueryStages][2][kQueryBytes]; // Q, dO
-  alignas(1024) uint8_t keys[kKeyStages][2][kKeyBytes];        // K, V
+  alignas(1024) uint8_t keys[kKeyStages][2][kTileKeyBytes];    // K, V
   alignas(8) uint64_t queries_full[kQueryStages];
   uint64_t queries_empty[kQueryStages];
   uint64_t keys_full[kKeyStages];
@@ -38,33 +32,6 @@ struct Shared {
 constexpr int kSharedBytes = sizeof(Shared) + 1024;
 
 #if NSA_HOPPER_CODE
-
-// Rows behind the last whole token of a tile. Nothing reads what they compute.
-template <typename Heads> __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
-  return Heads::kPads && heads.token(row) >= heads.tokens(kTileRows);
-}
-
-struct Tile {
-  int batch;
-  int group;
-  int token;
-  int first_key;
-  int key_tiles;
-};
-
-template <KeyRange kRange, typename Heads>
-__device__ __forceinline__ Tile tile_of(const TileBackwardParams& params, const Heads& heads,
-                                        int index, int tiles) {
-  Tile tile;
-  const int lanes = params.shape.batch * params.shape.groups;
-  tile.group = index % lanes % params.shape.groups;
-  tile.batch = index % lanes / params.shape.groups;
-  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
-  const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
-  tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
-  tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kKeys) / kKeys;
-  return tile;
-}
 
 template <KeyRange kRange, typename Heads>
 __device__ void produce(const TileBackwardParams& params, const Heads& heads,
@@ -76,7 +43,7 @@ __device__ void produce(const TileBackwardParams& params, const Heads& heads,
   const int count = tiles * params.shape.batch * params.shape.groups;
   const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     const int head = tile.group * heads.count();
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
@@ -86,17 +53,7 @@ __device__ void produce(const TileBackwardParams& params, const Heads& heads,
     load_box(shared_address(shared.queries[query_ring.stage][1]), &d_out_map, 0, head, tile.token,
              tile.batch, query_full);
     query_ring.advance();
-    for (int j = 0; j < tile.key_tiles; ++j) {
-      const uint32_t full = shared_address(&shared.keys_full[key_ring.stage]);
-      barrier_wait(shared_address(&shared.keys_empty[key_ring.stage]), key_ring.phase ^ 1u);
-      barrier_expect(full, 2 * kKeyBytes);
-      const int key = tile.first_key + j * kKeys;
-      load_box(shared_address(shared.keys[key_ring.stage][0]), &k_map, 0, tile.group, key,
-               tile.batch, full);
-      load_box(shared_address(shared.keys[key_ring.stage][1]), &v_map, 0, tile.group, key,
-               tile.batch, full);
-      key_ring.advance();
-    }
+    load_keys(tile, k_map, v_map, shared, key_ring);
   }
 }
 
@@ -114,7 +71,7 @@ __device__ void consume(const TileBackwardParams& params, const Heads& heads, Sh
   Ring<kKeyStages> key_ring;
   const int count = tiles * shape.batch * shape.groups;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     int low[2];
     int high[2];
     float lse[2];
@@ -160,9 +117,9 @@ __device__ void consume(const TileBackwardParams& params, const Heads& heads, Sh
                                    tile.token + heads.token(warpgroup * 64 + row),
                                    tile.token + heads.token(warpgroup * 64 + row + 8));
     const auto gradient = [&](int j) { // scores, ds -> dS in ds
-      const int key_base = tile.first_key + j * kKeys;
+      const int key_base = tile.first_key + j * kTileKeys;
       const bool masked =
-          !blocks.all_have(j) || key_base < all_low || key_base + kKeys - 1 > all_high;
+          !blocks.all_have(j) || key_base < all_low || key_base + kTileKeys - 1 > all_high;
       const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
@@ -223,18 +180,7 @@ __device__ void consume(const TileBackwardParams& params, const Heads& heads, Sh
                    pack_bf16(dq[4 * j + 6], dq[4 * j + 7]));
     }
     __syncwarp(); // a warp reads back only the rows that it stored
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int local = thread / 32 * 16 + part * 4 + lane / 8;
-      const int tile_row = warpgroup * 64 + local;
-      const int token = tile.token + heads.token(tile_row);
-      if (token >= params.token_end || is_padding(heads, tile_row)) continue;
-      const int64_t group_row =
-          (static_cast<int64_t>(tile.batch) * shape.sequence + token) * shape.groups + tile.group;
-      *reinterpret_cast<uint4*>(
-          params.d_q + (group_row * heads.count() + heads.head(tile_row)) * kHeadDim +
-          lane % 8 * 8) = *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
-    }
+    store_rows(rows, tile, params, heads, warpgroup, params.d_q);
     fence_async_proxy();
     warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
     query_ring.advance();
@@ -255,19 +201,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
   const Heads heads(params.shape.heads);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kQueryStages; ++i) {
-      barrier_init(shared_address(&shared.queries_full[i]), 1);
-      barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
-    }
-    for (int i = 0; i < kKeyStages; ++i) {
-      barrier_init(shared_address(&shared.keys_full[i]), 1);
-      barrier_init(shared_address(&shared.keys_empty[i]), 4 * kConsumers * kWarpArrivals);
-    }
-    fence_barrier_init();
-  }
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  if (threadIdx.x / 128 == kConsumers) {
+  if (threadIdx.x / 128 == kTileConsumers) {
     registers_give_back<32>();
     if (threadIdx.x % 128 == 0)
       produce<kRange>(params, heads, q_map, d_out_map, k_map, v_map, shared, tiles);
@@ -295,13 +231,10 @@ cudaError_t launch(const TileBackwardParams& params, const Heads& heads, int key
                                  all_heads, tile_tokens, heads.count());
   }
   // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
-  const __nv_bfloat16* k = keys > 0 ? params.tensors.k : params.tensors.q;
-  const __nv_bfloat16* v = keys > 0 ? params.tensors.v : params.tensors.q;
   if (error == cudaSuccess) {
-    error = make_token_major_map(&k_map, k, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
-  }
-  if (error == cudaSuccess) {
-    error = make_token_major_map(&v_map, v, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
+    error = make_key_maps(&k_map, &v_map, keys > 0 ? params.tensors.k : params.tensors.q,
+                          keys > 0 ? params.tensors.v : params.tensors.q, shape, std::max(keys, 1),
+                          kTileKeys);
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(tile_backward_kernel<kRange, Heads>,

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/query_tiles.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
-#include "nsa_model/kernels/common/wgmma.cuh"
 
 // A tile is 32 tokens x 6 heads = 192 query rows, ordered [token][head], so that one K/V tile
 // serves all heads of the group without padding. One CTA an SM, persistent: a producer warp runs
@@ -18,19 +17,14 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kConsumers = 3;
-constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kTileRows = 192; // 32 tokens x 6 heads
-constexpr int kKeys = 64;
+constexpr int kThreads = 128 * (kTileConsumers + 1);
 constexpr int kQueryStages = 2;
 constexpr int kKeyStages = 7;
 constexpr int kQueryBytes = kTileRows * kRowBytes;
-constexpr int kKeyBytes = kKeys * kRowBytes;
-static_assert(kTileRows == 64 * kConsumers, "each consumer warpgroup owns one m64 tile");
 
 struct Shared {
   alignas(1024) uint8_t queries[kQueryStages][kQueryBytes];
-  alignas(1024) uint8_t keys[kKeyStages][2][kKeyBytes]; // K, V
+  alignas(1024) uint8_t keys[kKeyStages][2][kTileKeyBytes]; // K, V
   alignas(8) uint64_t queries_full[kQueryStages];
   uint64_t queries_empty[kQueryStages];
   uint64_t keys_full[kKeyStages];
@@ -39,33 +33,6 @@ struct Shared {
 constexpr int kSharedBytes = sizeof(Shared) + 1024;
 
 #if NSA_HOPPER_CODE
-
-// Rows behind the last whole token of a tile. Nothing reads what they compute.
-template <typename Heads> __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
-  return Heads::kPads && heads.token(row) >= heads.tokens(kTileRows);
-}
-
-struct Tile {
-  int batch;
-  int group;
-  int token;     // first of the tile
-  int first_key; // first key that any of its rows sees
-  int key_tiles; // 0 when no row sees a key
-};
-
-template <KeyRange kRange, typename Heads>
-__device__ __forceinline__ Tile tile_of(const TileForwardParams& params, const Heads& heads,
-                                        int index, int tiles) {
-  Tile tile;
-  const int lanes = params.shape.batch * params.shape.groups;
-  tile.group = index % lanes % params.shape.groups;
-  tile.batch = index % lanes / params.shape.groups;
-  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
-  const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
-  tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
-  tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kKeys) / kKeys;
-  return tile;
-}
 
 template <KeyRange kRange, typename Heads>
 __device__ void produce(const TileForwardParams& params, const Heads& heads,
@@ -76,24 +43,14 @@ __device__ void produce(const TileForwardParams& params, const Heads& heads,
   const int count = tiles * params.shape.batch * params.shape.groups;
   const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
     barrier_expect(query_full, query_bytes);
     load_box(shared_address(shared.queries[query_ring.stage]), &q_map, 0,
              tile.group * heads.count(), tile.token, tile.batch, query_full);
     query_ring.advance();
-    for (int j = 0; j < tile.key_tiles; ++j) {
-      const uint32_t full = shared_address(&shared.keys_full[key_ring.stage]);
-      barrier_wait(shared_address(&shared.keys_empty[key_ring.stage]), key_ring.phase ^ 1u);
-      barrier_expect(full, 2 * kKeyBytes);
-      const int key = tile.first_key + j * kKeys;
-      load_box(shared_address(shared.keys[key_ring.stage][0]), &k_map, 0, tile.group, key,
-               tile.batch, full);
-      load_box(shared_address(shared.keys[key_ring.stage][1]), &v_map, 0, tile.group, key,
-               tile.batch, full);
-      key_ring.advance();
-    }
+    load_keys(tile, k_map, v_map, shared, key_ring);
   }
 }
 
@@ -147,7 +104,7 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
-    const Tile tile = tile_of<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const int token0 = tile.token + heads.token(warpgroup * 64 + row);
     const int token1 = tile.token + heads.token(warpgroup * 64 + row + 8);
     const int low[2] = {first_key<kRange>(token0, params.window),
@@ -169,8 +126,8 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
     uint32_t probabilities[16];
     const RowBlocks<kRange> blocks(params, tile.batch, tile.group, token0, token1);
     const auto mask = [&](int j) {
-      const int key_base = tile.first_key + j * kKeys;
-      if (blocks.all_have(j) && key_base >= all_low && key_base + kKeys - 1 <= all_high) return;
+      const int key_base = tile.first_key + j * kTileKeys;
+      if (blocks.all_have(j) && key_base >= all_low && key_base + kTileKeys - 1 <= all_high) return;
       const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
@@ -254,19 +211,7 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
                    pack_bf16(out[4 * j + 6] * inverse[1], out[4 * j + 7] * inverse[1]));
     }
     __syncwarp(); // a warp reads back only the rows that it stored
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int local = thread / 32 * 16 + part * 4 + lane / 8;
-      const int tile_row = warpgroup * 64 + local;
-      const int token = tile.token + heads.token(tile_row);
-      if (token >= params.token_end || is_padding(heads, tile_row)) continue;
-      const int64_t group_row =
-          (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * params.shape.groups +
-          tile.group;
-      const int64_t target = group_row * heads.count() + heads.head(tile_row);
-      *reinterpret_cast<uint4*>(params.out + target * kHeadDim + lane % 8 * 8) =
-          *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
-    }
+    store_rows(rows, tile, params, heads, warpgroup, params.out);
     fence_async_proxy();
     warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
     query_ring.advance();
@@ -286,19 +231,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
   const Heads heads(params.shape.heads);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kQueryStages; ++i) {
-      barrier_init(shared_address(&shared.queries_full[i]), 1);
-      barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
-    }
-    for (int i = 0; i < kKeyStages; ++i) {
-      barrier_init(shared_address(&shared.keys_full[i]), 1);
-      barrier_init(shared_address(&shared.keys_empty[i]), 4 * kConsumers * kWarpArrivals);
-    }
-    fence_barrier_init();
-  }
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  if (threadIdx.x / 128 == kConsumers) {
+  if (threadIdx.x / 128 == kTileConsumers) {
     registers_give_back<32>();
     if (threadIdx.x % 128 == 0) produce<kRange>(params, heads, q_map, k_map, v_map, shared, tiles);
   } else {
@@ -320,13 +255,9 @@ cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys
       make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
                            shape.groups * heads.count(), tile_tokens, heads.count());
   // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
-  const __nv_bfloat16* k = keys > 0 ? params.k : params.q;
-  const __nv_bfloat16* v = keys > 0 ? params.v : params.q;
   if (error == cudaSuccess) {
-    error = make_token_major_map(&k_map, k, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
-  }
-  if (error == cudaSuccess) {
-    error = make_token_major_map(&v_map, v, shape.batch, std::max(keys, 1), shape.groups, kKeys, 1);
+    error = make_key_maps(&k_map, &v_map, keys > 0 ? params.k : params.q,
+                          keys > 0 ? params.v : params.q, shape, std::max(keys, 1), kTileKeys);
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(tile_forward_kernel<kRange, Heads>,

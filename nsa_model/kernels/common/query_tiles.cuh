@@ -1,0 +1,104 @@
+#pragma once
+// What the forward and the backward of query-major attention share: tiles of 192 query rows,
+// [token] [head], the walk over their K/V tiles of 64 keys, and results that leave as whole rows.
+
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/common/wgmma.cuh"
+
+namespace nsa::kernels {
+
+inline constexpr int kTileConsumers = 3; // warpgroups, one m64 tile each
+inline constexpr int kTileRows = 192;    // 32 tokens x 6 heads
+inline constexpr int kTileKeys = 64;
+inline constexpr int kTileKeyBytes = kTileKeys * kRowBytes;
+static_assert(kTileRows == 64 * kTileConsumers);
+
+#if NSA_HOPPER_CODE
+
+// Rows behind the last whole token of a tile. Nothing reads what they compute.
+template <typename Heads> __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
+  return Heads::kPads && heads.token(row) >= heads.tokens(kTileRows);
+}
+
+struct QueryTile {
+  int batch;
+  int group;
+  int token;     // first of the tile
+  int first_key; // first key that any of its rows sees
+  int key_tiles; // 0 when no row sees a key
+};
+
+// Tiles are handed out longest first.
+template <KeyRange kRange, typename Params, typename Heads>
+__device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& heads, int index,
+                                             int tiles) {
+  QueryTile tile;
+  const int lanes = params.shape.batch * params.shape.groups;
+  tile.group = index % lanes % params.shape.groups;
+  tile.batch = index % lanes / params.shape.groups;
+  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
+  const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
+  tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
+  tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kTileKeys) / kTileKeys;
+  return tile;
+}
+
+// Brings a tile's K and V, one stage a tile of keys.
+template <typename Shared, int kStages>
+__device__ __forceinline__ void load_keys(const QueryTile& tile, const CUtensorMap& k_map,
+                                          const CUtensorMap& v_map, Shared& shared,
+                                          Ring<kStages>& ring) {
+  for (int j = 0; j < tile.key_tiles; ++j) {
+    const uint32_t full = shared_address(&shared.keys_full[ring.stage]);
+    barrier_wait(shared_address(&shared.keys_empty[ring.stage]), ring.phase ^ 1u);
+    barrier_expect(full, 2 * kTileKeyBytes);
+    const int key = tile.first_key + j * kTileKeys;
+    load_box(shared_address(shared.keys[ring.stage][0]), &k_map, 0, tile.group, key, tile.batch,
+             full);
+    load_box(shared_address(shared.keys[ring.stage][1]), &v_map, 0, tile.group, key, tile.batch,
+             full);
+    ring.advance();
+  }
+}
+
+// Copies the 16 rows that this warp stored at `rows`, its warpgroup's 64, to `target`.
+template <typename Params, typename Heads>
+__device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile& tile,
+                                           const Params& params, const Heads& heads, int warpgroup,
+                                           __nv_bfloat16* target) {
+  const int thread = threadIdx.x % 128;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const int local = thread / 32 * 16 + part * 4 + lane / 8;
+    const int tile_row = warpgroup * 64 + local;
+    const int token = tile.token + heads.token(tile_row);
+    if (token >= params.token_end || is_padding(heads, tile_row)) continue;
+    const int64_t group_row =
+        (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * params.shape.groups +
+        tile.group;
+    *reinterpret_cast<uint4*>(
+        target + (group_row * heads.count() + heads.head(tile_row)) * kHeadDim + lane % 8 * 8) =
+        *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
+  }
+}
+
+// Of a ring of stages that one thread fills and all consumer warps empty.
+template <int kStages>
+__device__ __forceinline__ void init_ring(uint64_t (&full)[kStages], uint64_t (&empty)[kStages]) {
+  for (int i = 0; i < kStages; ++i) {
+    barrier_init(shared_address(&full[i]), 1);
+    barrier_init(shared_address(&empty[i]), 4 * kTileConsumers * kWarpArrivals);
+  }
+}
+template <typename Shared> __device__ __forceinline__ void init_barriers(Shared& shared) {
+  init_ring(shared.queries_full, shared.queries_empty);
+  init_ring(shared.keys_full, shared.keys_empty);
+  fence_barrier_init();
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels
