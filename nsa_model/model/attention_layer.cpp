@@ -53,9 +53,9 @@ Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, 
   Heads heads = project(x, context);
   if (seen) *seen = heads;
   if (config_.attention == Attention::kDense) return dense(heads, context);
-  // The fused kernels average keys and values themselves.
-  const bool pooled_inside = config_.fused_layers && config_.kernels == Kernels::kFused &&
-                             config_.nsa.compression == Compression::kAverage;
+  // The operator averages keys and values itself.
+  const bool pooled_inside =
+      config_.fused_layers && config_.nsa.compression == Compression::kAverage;
   if (heads.k[0] && !pooled_inside) {
     heads.k[0] = compress(*heads.k[0], true, context);
     heads.v[0] = compress(*heads.v[0], false, context);

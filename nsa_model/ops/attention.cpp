@@ -8,7 +8,14 @@ namespace nsa::ops {
 
 namespace {
 
-// What aten and reference rely on; each would otherwise find out in its own manner.
+// A sequence has fewer compressed tokens than tokens.
+bool comes_unpooled(const AttentionInputs& in, const Settings& settings) {
+  const OptionalTensor& k = in.k[int(Branch::kCompressed)];
+  return k && k->defined() && k->dim() == 4 && k->size(1) == in.q.size(1) &&
+         k->size(1) != reference::compressed_count(in.q.size(1), settings.sizes);
+}
+
+// What every way of computing relies on; each would otherwise find out in its own manner.
 void check(const AttentionInputs& in, const Settings& settings) {
   for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
     const auto &k = in.k[int(branch)], &v = in.v[int(branch)];
@@ -17,7 +24,10 @@ void check(const AttentionInputs& in, const Settings& settings) {
                 "nsa: k and v of a branch are given together or left out together");
     if (!on) continue;
     const bool given = branch == Branch::kSelected && in.indices && in.indices->defined();
-    check_branch(branch, in.q, *k, *v, given ? in.indices : std::nullopt, settings);
+    // Un-pooled keys have the shape of the sliding ones: one a token.
+    const bool unpooled = branch == Branch::kCompressed && comes_unpooled(in, settings);
+    check_branch(unpooled ? Branch::kSliding : branch, in.q, *k, *v,
+                 given ? in.indices : std::nullopt, settings);
     if (given)
       TORCH_CHECK(in.indices->size(3) == settings.sizes.selected_blocks, "nsa: selected_blocks is ",
                   settings.sizes.selected_blocks, ", but indices hold ", in.indices->size(3),
@@ -57,11 +67,16 @@ at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
 at::Tensor attention(const AttentionInputs& inputs, const Settings& settings,
                      const std::string& kernels) {
   require_kernels(kernels, inputs.q.device());
-  // The fused kernels take keys that are not compressed yet as well, and check what they take.
-  if (kernels == "fused") return fused_attention(inputs, settings);
   check(inputs, settings);
-  if (kernels == "reference") return reference_attention(inputs, settings);
-  return aten_attention(inputs, settings);
+  if (kernels == "fused") return fused_attention(inputs, settings);
+  AttentionInputs in = inputs;
+  if (comes_unpooled(inputs, settings))
+    for (auto* side : {&in.k, &in.v}) {
+      OptionalTensor& x = (*side)[int(Branch::kCompressed)];
+      x = pool(*x, settings.sizes, inputs.document_start);
+    }
+  if (kernels == "reference") return reference_attention(in, settings);
+  return aten_attention(in, settings);
 }
 
 void require_kernels(const std::string& kernels, at::Device device) {

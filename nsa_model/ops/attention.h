@@ -83,7 +83,9 @@ void check_gates(const at::Tensor& gates, const at::Tensor& q);
 
 struct AttentionInputs {
   at::Tensor q;
-  std::array<OptionalTensor, 3> k, v; // compressed, selected, sliding; absent: branch off
+  // Compressed, selected, sliding; absent: branch off. Compressed ones may come un-pooled
+  // [B, S, G, D] instead of [B, Nc, G, D]; they are averaged as by pool() then.
+  std::array<OptionalTensor, 3> k, v;
   at::Tensor gates;
   OptionalTensor document_start;
   OptionalTensor indices; // given selection, different blocks; absent: selected by compressed keys

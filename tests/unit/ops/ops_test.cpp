@@ -271,6 +271,38 @@ TEST(Pool, LikeTheOracleWithItsGradient) {
   }
 }
 
+// What the layers' fused form relies on with every kind of kernels: one check stands before all.
+TEST(Pool, HappensInsideForKeysThatComeUnpooled) {
+  at::manual_seed(28);
+  for (const std::vector<int64_t>& documents :
+       std::vector<std::vector<int64_t>>{{}, {70, 5, 45}, {7}})
+    for (const std::string kernels : {"aten", "reference"}) {
+      const int64_t length =
+          documents.empty() ? 120 : std::reduce(documents.begin(), documents.end());
+      AttentionCase c({2, length, 4, 2, 8}, kSmall, at::kDouble, true);
+      if (!documents.empty()) c.set_documents(documents);
+      for (auto* side : {&c.tensors.k, &c.tensors.v})
+        (*side)[0] = at::randn_like(*c.tensors.k[1]).set_requires_grad(true);
+      const Tensor direction = c.direction();
+      const auto run = [&](bool inside) {
+        AttentionInputs in = c.tensors;
+        if (!inside) {
+          in.k[0] = pool(*in.k[0], kSmall, in.document_start);
+          in.v[0] = pool(*in.v[0], kSmall, in.document_start);
+        }
+        const Tensor out = attention(in, c.settings, kernels);
+        auto all = torch::autograd::grad({out}, c.leaves(), {direction});
+        all.push_back(out.detach());
+        return all;
+      };
+      const auto inside = run(true), before = run(false);
+      for (size_t i = 0; i < inside.size(); ++i)
+        EXPECT_TRUE(at::equal(inside[i], before[i])) << kernels << ' ' << length << " tensor " << i;
+      c.tensors.v[0] = pool(*c.tensors.v[0], kSmall, c.tensors.document_start);
+      EXPECT_THROW(attention(c.tensors, c.settings, kernels), c10::Error) << "only v is pooled";
+    }
+}
+
 TEST(Rope, RotatesHalfSplitPairsAndBackIsItsGradient) {
   at::manual_seed(18);
   const Tensor x = at::randn({2, 5, 3, 4}, at::kDouble).set_requires_grad(true);
@@ -333,6 +365,10 @@ TEST(Library, MetaTensorsGiveShapes) {
   EXPECT_TRUE(out.is_meta());
   EXPECT_EQ(out.sizes(), c.tensors.q.sizes());
   EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+  AttentionInputs unpooled = c.tensors;
+  unpooled.k[0] = c.tensors.k[1];
+  unpooled.v[0] = c.tensors.v[1];
+  EXPECT_EQ(attention(unpooled, c.settings, "aten").sizes(), c.tensors.q.sizes());
   const auto grads = torch::autograd::grad({out.sum()}, {c.tensors.q});
   EXPECT_EQ(grads[0].sizes(), c.tensors.q.sizes());
   const auto [scores, indices] = select(c.tensors.q, *c.tensors.k[0], c.settings, std::nullopt);
