@@ -306,9 +306,7 @@ void print_line(const ordered_json& r) {
   std::printf("\n");
 }
 
-} // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
   const spec::RunSpec first = spec_of(options, options.attention.at(0), options.sequences.at(0));
   runtime::Request request;
@@ -332,4 +330,16 @@ int main(int argc, char** argv) {
         std::fflush(stdout);
       }
   return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const c10::Error& error) {
+    die({ErrorCode::kSystem, error.what_without_backtrace()});
+  } catch (const std::exception& error) {
+    die({ErrorCode::kSystem, error.what()});
+  }
 }
