@@ -19,11 +19,9 @@ enum BranchIndex { kCompressed = 0, kSelected = 1, kSliding = 2 };
 // A window wider than any sequence: plain causal attention.
 constexpr int kCausal = 2 * kMaxSequence;
 
-// Tokens whose selected branch may take the query-major kernels.
-int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
-  const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;
-  return std::min({shape.sequence, tuning.query_major_tokens, most});
-}
+// Lists cost their launches and partial results once there are any: a sequence that needs none is
+// taken whole. Longer ones were fastest with this border (docs/performance.md).
+constexpr int kMaskedBesideLists = 1536;
 
 // Hands out pieces of one buffer. With a null base it only counts.
 class Carver {
@@ -201,6 +199,13 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
 }
 
 } // namespace
+
+int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
+  const int fastest = shape.sequence <= kMostMaskedTokens ? kMostMaskedTokens : kMaskedBesideLists;
+  const int wanted = tuning.query_major_tokens > 0 ? tuning.query_major_tokens : fastest;
+  const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;
+  return std::min({shape.sequence, wanted, most});
+}
 
 std::size_t fused_list_bytes(const AttentionShape& shape) {
   Carver carver(nullptr);

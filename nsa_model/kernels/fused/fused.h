@@ -28,8 +28,11 @@ inline constexpr int kDensePrefix = kSlots * kBlock;
 struct FusedTuning {
   // Tokens below this take the query-major kernels for their selected branch: up to kDensePrefix as
   // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
-  int query_major_tokens = kDensePrefix;
+  // 0: what was fastest, see query_major_tokens().
+  int query_major_tokens = 0;
 };
+// How many of a sequence's first tokens take the query-major kernels.
+int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);
 
 struct FusedInputs {
   AttentionShape shape;

@@ -38,6 +38,15 @@ __device__ __forceinline__ void add(Row& sum, double factor, const Row& value) {
   sum.y += factor * value.y;
 }
 
+// What a tensor keeps of a value.
+__device__ __forceinline__ double kept(const OracleParams& params, double value) {
+  return params.plain_bf16 ? static_cast<double>(__bfloat162float(__double2bfloat16(value)))
+                           : value;
+}
+__device__ __forceinline__ Row kept(const OracleParams& params, const Row& row) {
+  return {kept(params, row.x), kept(params, row.y)};
+}
+
 __device__ __forceinline__ int visible_compressed(int token) {
   return token + 1 < kCompressLength ? 0 : (token + 1 - kCompressLength) / kCompressStride + 1;
 }
@@ -120,7 +129,7 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(OracleParams param
     add(out, weight, load(params.v + offset));
   });
   const double inverse = sum > 0.0 ? 1.0 / sum : 0.0;
-  store(params.out + at.row * kHeadDim, {out.x * inverse, out.y * inverse});
+  store(params.out + at.row * kHeadDim, kept(params, Row{out.x * inverse, out.y * inverse}));
   if (threadIdx.x % 32 == 0) params.lse[at.row] = sum > 0.0 ? maximum + log(sum) : -INFINITY;
 }
 
@@ -146,11 +155,12 @@ __global__ void __launch_bounds__(kWarps * 32)
   each_key(params, at.batch, group, at.token, [&](int key) {
     const int64_t offset = (base + static_cast<int64_t>(key) * groups) * kHeadDim;
     const Row k = load(params.k + offset);
-    const double probability = exp(params.scale * dot(query, k) - lse);
-    const double d_score = gate * probability * (dot(d_out, load(params.v + offset)) - delta);
+    const double probability = kept(params, exp(params.scale * dot(query, k) - lse));
+    const double d_score =
+        kept(params, gate * probability * (dot(d_out, load(params.v + offset)) - delta));
     add(d_query, params.scale * d_score, k);
   });
-  store(params.d_q + at.row * kHeadDim, d_query);
+  store(params.d_q + at.row * kHeadDim, kept(params, d_query));
 }
 
 __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams params, int keys) {
@@ -178,14 +188,14 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
       const Row query = load(params.q + row * kHeadDim);
       const Row d_out = load(params.d_out + row * kHeadDim);
       const double delta = dot(d_out, load(params.out + row * kHeadDim));
-      const double probability = exp(params.scale * dot(query, k) - params.lse[row]);
-      const double d_score = gate * probability * (dot(d_out, v) - delta);
+      const double probability = kept(params, exp(params.scale * dot(query, k) - params.lse[row]));
+      const double d_score = kept(params, gate * probability * (dot(d_out, v) - delta));
       add(d_key, params.scale * d_score, query);
       add(d_value, gate * probability, d_out);
     }
   }
-  store(params.d_k + index * kHeadDim, d_key);
-  store(params.d_v + index * kHeadDim, d_value);
+  store(params.d_k + index * kHeadDim, kept(params, d_key));
+  store(params.d_v + index * kHeadDim, kept(params, d_value));
 }
 
 // Warp a (row of scores, block). Eq. 9 by counting shared strides, Eq. 10 as the sum over heads.

@@ -16,6 +16,9 @@ struct OracleParams {
   AttentionShape shape;
   Branch branch = Branch::kWindow;
   double scale = 0.125;
+  // The plain BF16 evaluation: out, probabilities, gradients of the scores and results are rounded
+  // to BF16, as on tensors of that type, and all else stays exact.
+  bool plain_bf16 = false;
   const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k;     // [batch, keys, groups, 64]; keys = compressed_count for kCompressed
   const __nv_bfloat16* v;     // as k

@@ -65,6 +65,19 @@ TEST(RangeUnits, CoverEveryToken) {
   }
 }
 
+TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
+  const auto tokens = [](int sequence, int heads = 6, int wanted = 0) {
+    return query_major_tokens({1, sequence, 2, heads}, {wanted});
+  };
+  EXPECT_EQ(tokens(700), 700);
+  EXPECT_EQ(tokens(2048), 2048);
+  EXPECT_EQ(tokens(2049), 1536);
+  EXPECT_EQ(tokens(32768), 1536);
+  EXPECT_EQ(tokens(2048, 5), kDensePrefix); // masks are built for six heads only
+  EXPECT_EQ(tokens(2048, 6, 1024), 1024);
+  EXPECT_EQ(tokens(4096, 6, 4096), kMostMaskedTokens);
+}
+
 TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
   const auto bytes = [](int sequence) {
     const AttentionShape shape = {1, sequence, 2};
