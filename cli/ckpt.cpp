@@ -17,11 +17,15 @@ Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
       const auto answer,
       daemon.get(client::run_target(run, verify ? "/checkpoints?verify" : "/checkpoints"),
                  verify ? kVerifyTimeout : client::Daemon::kTimeout));
-  NSA_TRY_ASSIGN(const auto views, client::read_items<wire::CheckpointView>(answer));
+  NSA_TRY_ASSIGN(auto views, client::read_items<wire::CheckpointView>(answer));
+  const size_t all = views.size();
+  if (!arguments.has("all"))
+    std::erase_if(views, [](const auto& view) { return view.state == "deleted"; });
   if (context.output == Output::kJson)
-    context.io.out << answer.dump() << "\n";
+    context.io.out << nlohmann::json{{"items", views}}.dump() << "\n";
   else if (views.empty())
-    context.io.err << "no checkpoints yet\n";
+    context.io.err << (all == 0 ? "no checkpoints yet\n"
+                                : "no checkpoint is left; --all shows the deleted ones\n");
   else
     context.io.out << render::checkpoints_table(views, WallTime::now(), view_options(context));
   const bool corrupt = std::any_of(views.begin(), views.end(),
@@ -36,7 +40,10 @@ Verb ckpt_ls_verb() {
   verb.name = "ckpt ls";
   verb.summary = "List the checkpoints of a run";
   verb.positionals = {run_argument()};
-  verb.options = {{"verify", 0, ValueType::kFlag, "", "read every byte first, as `ckpt verify`"}};
+  verb.detail = "A verified one has been read whole and matches its checksums: at a resume, or by "
+                "`ckpt verify`.";
+  verb.options = {{"all", 'a', ValueType::kFlag, "", "deleted ones too"},
+                  {"verify", 0, ValueType::kFlag, "", "read every byte first, as `ckpt verify`"}};
   verb.examples = {{"nsactl ckpt ls k3fm2 -o wide", "with their folders"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     return show(arguments, context, arguments.has("verify"));
@@ -48,7 +55,8 @@ Verb ckpt_verify_verb() {
   Verb verb;
   verb.name = "ckpt verify";
   verb.summary = "Read every byte of a run's checkpoints and compare the checksums";
-  verb.detail = "Exit code 1 when one is damaged. Resume never uses a damaged checkpoint.";
+  verb.detail = "Exit code 1 when one is damaged; `ckpt ls` and `events` show it from then on. "
+                "Resume never uses a damaged checkpoint.";
   verb.positionals = {run_argument()};
   verb.examples = {{"nsactl ckpt verify k3fm2", "before a long resume"}};
   verb.run = [](const Arguments& arguments, Context& context) {

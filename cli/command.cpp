@@ -54,6 +54,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   Io io{terminal.out, terminal.err, terminal.in};
   io.out_is_terminal = terminal.out_is_terminal;
   io.err_is_terminal = terminal.err_is_terminal;
+  io.in_is_terminal = terminal.in_is_terminal;
   io.colour = wants_colour(parsed->globals.text("color", "auto"), terminal.out_is_terminal);
   io.unicode = can_unicode();
   io.width = terminal.out_is_terminal ? (terminal.width > 0 ? terminal.width : 80) : 0;

@@ -13,7 +13,7 @@ struct Terminal {
   std::ostream& out;
   std::ostream& err;
   std::istream& in;
-  bool out_is_terminal = false, err_is_terminal = false;
+  bool out_is_terminal = false, err_is_terminal = false, in_is_terminal = false;
   int width = 0;           // columns; 0: unknown
   std::string program_dir; // folder of the running program
 };

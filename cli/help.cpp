@@ -14,15 +14,6 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-std::string usage_of(const Verb& verb) {
-  std::string text = "nsactl " + verb.name;
-  for (const Positional& positional : verb.positionals) {
-    std::string word = positional.name + (positional.repeated ? "..." : "");
-    text += positional.required ? " " + word : " [" + word + "]";
-  }
-  return text + (verb.options.empty() ? "" : " [options]");
-}
-
 std::string option_left(const Option& option) {
   std::string text = option.letter ? std::string("-") + option.letter + ", " : "    ";
   text += "--" + option.name;
@@ -133,6 +124,15 @@ const std::vector<std::pair<std::string, std::string>>& topics() {
 }
 
 } // namespace
+
+std::string usage_of(const Verb& verb) {
+  std::string text = "nsactl " + verb.name;
+  for (const Positional& positional : verb.positionals) {
+    std::string word = positional.name + (positional.repeated ? "..." : "");
+    text += positional.required ? " " + word : " [" + word + "]";
+  }
+  return text + (verb.options.empty() ? "" : " [options]");
+}
 
 Result<std::string> help_page(const std::vector<Verb>& verbs, const std::string& topic) {
   if (topic.empty()) return overview(verbs);

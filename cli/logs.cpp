@@ -6,6 +6,7 @@
 #include "common/net/http.h"
 
 #include <map>
+#include <optional>
 
 namespace nsa::cli {
 
@@ -55,6 +56,34 @@ std::string print(const wire::LogLine& line, bool ranks, bool times, const rende
   return text + line.text;
 }
 
+// Silence could mean anything: says what was looked for, and when the newest line was written.
+Status explain_silence(client::Daemon& daemon, const Arguments& arguments, Context& context) {
+  std::string query = "?tail=1", whose = "the ranks";
+  if (arguments.has("attempt")) query += "&attempt=" + arguments.text("attempt");
+  if (arguments.has("rank") && arguments.text("rank") != "all") {
+    query += "&rank=" + arguments.text("rank");
+    whose = "rank " + arguments.text("rank");
+  }
+  std::optional<WallTime> newest;
+  client::FollowOptions options;
+  options.line = [&](const nlohmann::json& json) {
+    if (const auto line = client::read_as<wire::LogLine>(json))
+      newest = render::parse_rfc3339(line->time);
+    return true;
+  };
+  NSA_TRY(daemon.follow(client::run_target(arguments.text("RUN"), "/logs" + query), options));
+  const WallTime now = WallTime::now();
+  if (newest && arguments.has("since"))
+    context.io.err << whose << " wrote nothing in the last " << arguments.text("since")
+                   << "; the newest line is of " << render::clock_time(*newest, now) << " ("
+                   << render::age(*newest, now) << " ago)\n";
+  else if (!newest)
+    context.io.err << whose << " wrote nothing"
+                   << (arguments.has("attempt") ? " in attempt " + arguments.text("attempt") : "")
+                   << "\n";
+  return {};
+}
+
 Result<Exit> run_logs(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const render::Style style{context.io.colour, context.io.unicode};
@@ -66,6 +95,7 @@ Result<Exit> run_logs(const Arguments& arguments, Context& context) {
           : "";
   const client::Interrupt interrupt;
   Positions positions;
+  bool silent = true;
   Status failure;
   Lasting stream;
   stream.target = [&] { return target_of(arguments, since, positions); };
@@ -82,6 +112,7 @@ Result<Exit> run_logs(const Arguments& arguments, Context& context) {
     } else {
       context.io.out << print(*line, ranks, arguments.has("timestamps"), style) << "\n";
     }
+    silent = false;
     if (!follow) return context.io.out.good();
     context.io.out.flush();
     positions[{line->attempt, line->rank}] = line->position;
@@ -91,6 +122,8 @@ Result<Exit> run_logs(const Arguments& arguments, Context& context) {
                           : daemon.follow(stream.target(), stream.options);
   if (!end) return fail(end.error());
   if (!failure) return fail(failure.error());
+  if (*end == net::StreamEnd::kEnded && silent && !follow)
+    NSA_TRY(explain_silence(daemon, arguments, context));
   if (*end != net::StreamEnd::kInterrupted) return Exit::kDone;
   if (follow) context.io.err << "detached; the run goes on\n";
   return Exit::kInterrupted;

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
                                     std::cin,
                                     ::isatty(STDOUT_FILENO) == 1,
                                     ::isatty(STDERR_FILENO) == 1,
+                                    ::isatty(STDIN_FILENO) == 1,
                                     has_size ? size.ws_col : 0,
                                     self.parent_path().string()};
   return nsa::cli::run_command(nsa::cli::all_verbs(), {argv + 1, argv + argc}, terminal);

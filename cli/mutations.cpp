@@ -1,25 +1,69 @@
 // stop, cancel and checkpoint differ in a path and a few words.
 #include "cli/connect.h"
+#include "cli/ending.h"
 #include "cli/hints.h"
 #include "cli/parts.h"
+
+#include <algorithm>
 
 namespace nsa::cli {
 
 namespace {
 
-Result<Exit> post_each(const Arguments& arguments, Context& context, const std::string& action,
-                       const std::string& done) {
-  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+// How an action is told, and which ends --wait takes for success.
+struct Action {
+  std::string path, done;
+  std::vector<std::string> ends;
+};
+
+Result<Exit> await_ends(Context& context, client::Daemon& daemon,
+                        const std::vector<wire::RunSummary>& runs, const Action& action) {
+  Exit exit = Exit::kDone;
   nlohmann::json items = nlohmann::json::array();
-  for (const std::string& run : arguments.all("RUN")) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.post(client::run_target(run, "/" + action)));
-    NSA_TRY_ASSIGN(const auto summary, client::read_as<wire::RunSummary>(answer));
-    items.push_back(answer);
+  for (const wire::RunSummary& run : runs) {
+    NSA_TRY_ASSIGN(const auto ended, wait_for_end(context, daemon, run.id));
+    if (!ended) return Exit::kInterrupted;
+    items.push_back(*ended);
     if (context.output != Output::kJson)
-      context.io.out << summary.id << "  " << done << " (" << summary.state << ")\n";
+      context.io.out << ended->id << "  " << ended->state
+                     << (ended->reason.empty() ? "" : ": " + ended->reason) << std::endl;
+    if (std::find(action.ends.begin(), action.ends.end(), ended->state) == action.ends.end())
+      exit = Exit::kFailed;
   }
   if (context.output == Output::kJson)
     context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
+  return exit;
+}
+
+Result<Exit> post_each(const Arguments& arguments, Context& context, const Action& action,
+                       std::initializer_list<std::string> next) {
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+  const bool json = context.output == Output::kJson, wait = arguments.has("wait");
+  const WallTime now = WallTime::now();
+  nlohmann::json items = nlohmann::json::array();
+  std::vector<wire::RunSummary> runs;
+  for (const std::string& run : arguments.all("RUN")) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.post(client::run_target(run, "/" + action.path)));
+    NSA_TRY_ASSIGN(const auto summary, client::read_as<wire::RunSummary>(answer));
+    items.push_back(answer);
+    runs.push_back(summary);
+    if (json) continue;
+    context.io.out << summary.id << "  ";
+    if (render::is_ended(summary.state))
+      context.io.out << summary.state;
+    else
+      context.io.out << action.done << " (" << summary.state << ")";
+    if (summary.waits_until != 0)
+      context.io.out << ", at the latest at " << render::clock_time({summary.waits_until}, now);
+    context.io.out << std::endl;
+    // More than who asked: somebody who is only observed may make it take all its time.
+    if (summary.waits_until != 0 && summary.reason.find("; ") != std::string::npos)
+      context.io.err << "warning: " << summary.reason << "; `nsactl cancel " << summary.id
+                     << "` ends it now\n";
+  }
+  if (wait) return await_ends(context, daemon, runs, action);
+  if (json) context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
+  if (!json) hint(context, next);
   return Exit::kDone;
 }
 
@@ -35,15 +79,17 @@ Verb stop_verb() {
   Verb verb;
   verb.name = "stop";
   verb.summary = "Write a checkpoint, then end a run";
-  verb.detail = "The run ends after the step that is being computed; `resume` goes on from there.";
+  verb.detail = "The run ends after the step that is being computed; `resume` goes on from there. "
+                "Ranks that do not answer are ended after hang.checkpoint_seconds + 30 s; `cancel` "
+                "does not wait.";
   verb.positionals = {runs_argument()};
-  verb.examples = {{"nsactl stop k3fm2 && nsactl wait k3fm2", "and wait until it has ended"}};
-  verb.run = [](const Arguments& arguments, Context& context) -> Result<Exit> {
-    auto done = post_each(arguments, context, "stop", "stopping after a checkpoint");
-    if (done)
-      hint(context,
-           {"nsactl wait " + arguments.text("RUN"), "nsactl resume " + arguments.text("RUN")});
-    return done;
+  verb.options = {wait_option("until it has ended; 1 when it did not end well")};
+  verb.examples = {{"nsactl stop k3fm2 --wait", "and wait until it has ended"}};
+  verb.run = [](const Arguments& arguments, Context& context) {
+    const std::string run = arguments.text("RUN");
+    return post_each(arguments, context,
+                     {"stop", "stopping after a checkpoint", {"stopped", "completed"}},
+                     {"nsactl wait " + run, "nsactl cancel " + run, "nsactl resume " + run});
   };
   return verb;
 }
@@ -55,13 +101,13 @@ Verb cancel_verb() {
   verb.detail = "What was computed since the last checkpoint is lost; a queued run just leaves the "
                 "queue.";
   verb.positionals = {runs_argument()};
+  verb.options = {wait_option("until its ranks have ended")};
   verb.examples = {{"nsactl cancel k3fm2", "kill its ranks"}};
-  verb.run = [](const Arguments& arguments, Context& context) -> Result<Exit> {
-    auto done = post_each(arguments, context, "cancel", "cancelled");
-    if (done)
-      hint(context,
-           {"nsactl resume " + arguments.text("RUN"), "nsactl rm " + arguments.text("RUN")});
-    return done;
+  verb.run = [](const Arguments& arguments, Context& context) {
+    const std::string run = arguments.text("RUN");
+    return post_each(arguments, context,
+                     {"cancel", "being ended", {"cancelled", "stopped", "completed", "failed"}},
+                     {"nsactl resume " + run, "nsactl rm " + run});
   };
   return verb;
 }
@@ -72,10 +118,9 @@ Verb ckpt_now_verb() {
   verb.summary = "Write a checkpoint after the step that is being computed";
   verb.positionals = {runs_argument()};
   verb.examples = {{"nsactl ckpt now k3fm2", "before an experiment"}};
-  verb.run = [](const Arguments& arguments, Context& context) -> Result<Exit> {
-    auto done = post_each(arguments, context, "checkpoint", "checkpoint requested");
-    if (done) hint(context, {"nsactl ckpt ls " + arguments.text("RUN")});
-    return done;
+  verb.run = [](const Arguments& arguments, Context& context) {
+    return post_each(arguments, context, {"checkpoint", "checkpoint requested", {}},
+                     {"nsactl ckpt ls " + arguments.text("RUN")});
   };
   return verb;
 }

@@ -1,5 +1,7 @@
 #include "cli/parser.h"
 
+#include "cli/help.h"
+
 #include "common/base/text.h"
 
 #include <CLI/CLI.hpp>
@@ -111,8 +113,7 @@ public:
     } catch (const CLI::ExtrasError&) {
       return unexpected_words();
     } catch (const CLI::ArgumentMismatch&) {
-      return usage("'" + verb_.name + "' got more or fewer arguments than it takes",
-                   "nsactl help " + verb_.name);
+      return usage("'" + verb_.name + "' got more or fewer arguments than it takes", usage_line());
     } catch (const CLI::ParseError& e) {
       return usage(e.what(), "nsactl help " + verb_.name);
     }
@@ -130,7 +131,7 @@ public:
       const auto& values = positionals_[positional.name];
       if (positional.required && values.empty())
         return usage("'" + verb_.name + "' needs " + positional.name + ": " + positional.meaning,
-                     "nsactl help " + verb_.name);
+                     usage_line());
       for (const std::string& value : values) {
         NSA_TRY(check_value(positional.name, positional.type, {}, value));
         parsed.arguments.add(positional.name, value);
@@ -170,8 +171,7 @@ private:
     const std::vector<std::string> extra = app_.remaining();
     const std::string word = extra.empty() ? "?" : extra.front();
     if (word[0] != '-')
-      return usage("'" + verb_.name + "' does not take '" + word + "'",
-                   "nsactl help " + verb_.name);
+      return usage("'" + verb_.name + "' does not take '" + word + "'", usage_line());
     std::vector<std::string> known = {"--help"};
     for (const auto* options : {&verb_.options, &global_options()})
       for (const Option& option : *options)
@@ -180,6 +180,8 @@ private:
     return usage("'" + verb_.name + "' has no option '" + word + "'",
                  near ? "did you mean '" + *near + "'?" : "nsactl help " + verb_.name);
   }
+
+  std::string usage_line() const { return "usage: " + usage_of(verb_); }
 
   const Verb& verb_;
   CLI::App app_;

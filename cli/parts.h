@@ -16,6 +16,9 @@ inline Option set_option() {
 inline Option follow_option(std::string meaning) {
   return {"follow", 'f', ValueType::kFlag, "", std::move(meaning)};
 }
+inline Option wait_option(std::string meaning) {
+  return {"wait", 'w', ValueType::kFlag, "", std::move(meaning)};
+}
 inline render::ViewOptions view_options(const Context& context) {
   return {
       {context.io.colour, context.io.unicode}, context.io.width, context.output == Output::kWide};

@@ -1,6 +1,5 @@
 // rm and prune: ended runs, their files and checkpoints.
 #include "cli/connect.h"
-#include "cli/hints.h"
 #include "cli/parts.h"
 #include "cli/render/text.h"
 
@@ -10,17 +9,73 @@ namespace nsa::cli {
 
 namespace {
 
+std::string counted(size_t count) {
+  return std::to_string(count) + (count == 1 ? " run" : " runs");
+}
+
+// On a terminal a person is asked; elsewhere only --yes is an answer.
+Result<bool> confirmed(const Arguments& arguments, Context& context, size_t count) {
+  if (arguments.has("yes")) return true;
+  Io& io = context.io;
+  const std::string what = counted(count) + " with logs, evidence and checkpoints";
+  if (!io.in_is_terminal || !io.err_is_terminal || context.output == Output::kJson)
+    return fail(ErrorCode::kInvalidArgument, "nothing was removed: this would remove " + what,
+                "it cannot be undone; say --yes to do it, --dry-run to only look");
+  io.err << "remove " << what << "? It cannot be undone. [y/N] " << std::flush;
+  std::string answer;
+  std::getline(io.in, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+// One rule for rm and prune: what would go is shown, and goes when that is confirmed.
+Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::Daemon& daemon,
+                         const std::vector<wire::RunSummary>& runs) {
+  const bool json = context.output == Output::kJson, dry = arguments.has("dry-run");
+  const auto tell = [&](bool removed) {
+    if (json)
+      context.io.out << nlohmann::json{{"removed", removed}, {"items", runs}}.dump() << "\n";
+  };
+  if (runs.empty() || dry) {
+    tell(false);
+    if (!json && !runs.empty())
+      context.io.out << render::runs_table(runs, WallTime::now(), view_options(context));
+    if (!json)
+      context.io.err << (runs.empty() ? "nothing to remove\n"
+                                      : "would remove " + counted(runs.size()) + "\n");
+    return Exit::kDone;
+  }
+  if (!json && !arguments.has("yes"))
+    context.io.out << render::runs_table(runs, WallTime::now(), view_options(context))
+                   << std::flush;
+  NSA_TRY_ASSIGN(const bool really, confirmed(arguments, context, runs.size()));
+  if (!really) {
+    context.io.err << "nothing was removed\n";
+    return Exit::kFailed;
+  }
+  for (const wire::RunSummary& run : runs) {
+    NSA_TRY(daemon.remove(client::run_target(run.id)));
+    if (!json) context.io.out << run.id << "  removed\n";
+  }
+  tell(true);
+  return Exit::kDone;
+}
+
+// All or none: that a run still lives is found out before another one is gone.
 Result<Exit> run_rm(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
-  nlohmann::json items = nlohmann::json::array();
+  std::vector<wire::RunSummary> runs;
   for (const std::string& run : arguments.all("RUN")) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.remove(client::run_target(run)));
-    items.push_back(answer);
-    if (context.output != Output::kJson) context.io.out << answer.value("id", run) << "  removed\n";
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
+    NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
+    const std::string& id = detail.summary.id;
+    if (!render::is_ended(detail.summary.state))
+      return fail(ErrorCode::kConflict,
+                  "run " + id + " is " + detail.summary.state + "; nothing was removed",
+                  "nsactl cancel " + id + " --wait");
+    if (std::none_of(runs.begin(), runs.end(), [&](const auto& other) { return other.id == id; }))
+      runs.push_back(detail.summary);
   }
-  if (context.output == Output::kJson)
-    context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
-  return Exit::kDone;
+  return remove_runs(arguments, context, daemon, runs);
 }
 
 Result<Exit> run_prune(const Arguments& arguments, Context& context) {
@@ -37,20 +92,12 @@ Result<Exit> run_prune(const Arguments& arguments, Context& context) {
             [](const auto& a, const auto& b) { return a.ended_at > b.ended_at; });
   const auto keep = static_cast<size_t>(std::max<int64_t>(0, arguments.integer("keep", 0)));
   runs.erase(runs.begin(), runs.begin() + static_cast<ptrdiff_t>(std::min(keep, runs.size())));
-  const bool really = arguments.has("yes");
-  for (const wire::RunSummary& run : runs)
-    if (really) NSA_TRY(daemon.remove(client::run_target(run.id)));
-  if (context.output == Output::kJson) {
-    context.io.out << nlohmann::json{{"removed", really}, {"items", runs}}.dump() << "\n";
-  } else if (runs.empty()) {
-    context.io.err << "nothing to remove\n";
-  } else {
-    context.io.out << render::runs_table(runs, now, view_options(context));
-    context.io.err << (really ? "removed " : "would remove ") << runs.size()
-                   << (runs.size() == 1 ? " run" : " runs") << "\n";
-    if (!really) hint(context, {"the same with --yes"});
-  }
-  return Exit::kDone;
+  return remove_runs(arguments, context, daemon, runs);
+}
+
+std::vector<Option> removal_options() {
+  return {{"yes", 'y', ValueType::kFlag, "", "do it without asking; needed without a terminal"},
+          {"dry-run", 0, ValueType::kFlag, "", "only say what would go"}};
 }
 
 } // namespace
@@ -61,7 +108,9 @@ Verb rm_verb() {
   verb.summary = "Remove ended runs with their logs, evidence and checkpoints";
   verb.positionals = {run_argument()};
   verb.positionals[0].repeated = true;
-  verb.examples = {{"nsactl rm k3fm2", "this cannot be undone"}};
+  verb.options = removal_options();
+  verb.examples = {{"nsactl rm k3fm2", "asks first: this cannot be undone"},
+                   {"nsactl rm -y k3fm2 7f3cx", "in a script"}};
   verb.run = run_rm;
   return verb;
 }
@@ -70,11 +119,12 @@ Verb prune_verb() {
   Verb verb;
   verb.name = "prune";
   verb.summary = "Remove old ended runs";
-  verb.detail = "Without --yes it only says what would go.";
-  verb.options = {{"older-than", 0, ValueType::kDuration, "TIME", "ended longer ago than 12h, 7d"},
-                  {"keep", 0, ValueType::kInteger, "N", "leave the N that ended last"},
-                  {"yes", 'y', ValueType::kFlag, "", "really remove them"}};
-  verb.examples = {{"nsactl prune --older-than 30d", "see what would go"},
+  verb.options = removal_options();
+  verb.options.insert(
+      verb.options.begin(),
+      {{"older-than", 0, ValueType::kDuration, "TIME", "ended longer ago than 12h, 7d"},
+       {"keep", 0, ValueType::kInteger, "N", "leave the N that ended last"}});
+  verb.examples = {{"nsactl prune --older-than 30d --dry-run", "see what would go"},
                    {"nsactl prune --keep 10 --yes", "all but the last ten"}};
   verb.run = run_prune;
   return verb;

@@ -1,8 +1,7 @@
 #include "cli/connect.h"
-#include "cli/hints.h"
+#include "cli/ending.h"
 #include "cli/parts.h"
-#include "cli/render/problems.h"
-#include "cli/watch.h"
+#include "cli/run_file.h"
 
 namespace nsa::cli {
 
@@ -20,23 +19,8 @@ Result<Exit> run_resume(const Arguments& arguments, Context& context) {
   }
   const auto answer =
       daemon.submit(client::run_target(run, "/resume"), wire::ResumeRequest{arguments.all("set")});
-  if (!answer) {
-    context.io.err << render::problems_text(answer.error().problems);
-    return fail(answer.error().error);
-  }
-  NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(*answer));
-  for (const std::string& warning : reply.warnings)
-    context.io.err << "warning: " << warning << "\n";
-  if (context.output == Output::kJson) {
-    context.io.out << answer->dump() << std::endl;
-  } else {
-    context.io.out << "resumed " << reply.id << "  " << reply.name;
-    if (reply.state == "queued") context.io.out << "  queued: " << reply.reason;
-    context.io.out << std::endl;
-    hint(context, {"nsactl status " + reply.id, "nsactl logs -f " + reply.id});
-  }
-  if (!arguments.has("follow")) return Exit::kDone;
-  return follow_on_screen(context, daemon, reply.id, after);
+  if (!answer) return refused(context, answer.error());
+  return tell_submission(context, daemon, arguments, *answer, "resumed", after);
 }
 
 } // namespace
@@ -45,10 +29,13 @@ Verb resume_verb() {
   Verb verb;
   verb.name = "resume";
   verb.summary = "Go on with an ended run from its newest verified checkpoint";
-  verb.detail = "Steps and toggles may be changed by --set; what changed is recorded with the new "
+  verb.detail = "Steps, toggles, note and tags may be changed by --set; what changed is recorded "
+                "with the new "
                 "attempt.";
   verb.positionals = {run_argument()};
-  verb.options = {set_option(), follow_option("watch until the run ends")};
+  verb.options = {set_option(),
+                  follow_option("watch until the run ends; the exit code is the run's"),
+                  wait_option("as --follow, silently; then say how it ended")};
   verb.examples = {{"nsactl resume k3fm2", "as it was"},
                    {"nsactl resume k3fm2 --set train.steps=4000 --follow", "further"}};
   verb.run = run_resume;

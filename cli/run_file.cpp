@@ -1,5 +1,6 @@
 #include "cli/run_file.h"
 
+#include "cli/render/problems.h"
 #include "common/base/file.h"
 #include "common/base/text.h"
 
@@ -25,31 +26,18 @@ Result<RunFile> read_run_file(const std::string& path, Context& context) {
   return file;
 }
 
-std::string picture_of(const std::vector<spec::Problem>& problems, const std::string& text) {
-  const std::vector<std::string> lines = split(text, '\n');
-  std::string out;
-  for (const spec::Problem& problem : problems) {
-    out += "error: " + problem.what + "\n  --> " + problem.file;
-    if (problem.line > 0)
-      out += ":" + std::to_string(problem.line) + ":" + std::to_string(problem.column);
-    if (!problem.key.empty()) out += "  " + problem.key;
-    out += "\n";
-    if (problem.line > 0 && problem.line <= static_cast<int>(lines.size())) {
-      const std::string number = std::to_string(problem.line);
-      const std::string& line = lines[static_cast<size_t>(problem.line) - 1];
-      // Tabs keep their width under the caret when they are repeated.
-      std::string below;
-      for (int i = 1; i < problem.column; ++i)
-        below += i <= static_cast<int>(line.size()) && line[static_cast<size_t>(i) - 1] == '\t'
-                     ? '\t'
-                     : ' ';
-      const std::string margin(number.size(), ' ');
-      out += "  " + margin + " |\n  " + number + " | " + line + "\n  " + margin + " | " + below +
-             "^\n";
-    }
-    if (!problem.next.empty()) out += "  hint: " + problem.next + "\n";
-  }
-  return out;
+tl::unexpected<Error> refused(Context& context, const client::Refusal& refusal,
+                              const std::string& file_name, const std::string& text) {
+  // The places first, so that the sentence that counts them stands last before the prompt.
+  context.io.err << render::problems_text(refusal.problems, file_name, text);
+  return fail(refusal.error);
+}
+
+static std::vector<wire::ProblemView> views_of(const std::vector<spec::Problem>& problems) {
+  std::vector<wire::ProblemView> views;
+  for (const spec::Problem& p : problems)
+    views.push_back({p.file, p.line, p.column, p.key, p.what, p.next});
+  return views;
 }
 
 Status check_environment(const spec::RunSpec& spec, Context& context) {
@@ -63,7 +51,7 @@ Status check_environment(const spec::RunSpec& spec, Context& context) {
   for (const std::string& warning : report.warnings)
     context.io.err << "warning: " << warning << "\n";
   if (report.problems.empty()) return {};
-  context.io.err << picture_of(report.problems, "");
+  context.io.err << render::problems_text(views_of(report.problems));
   std::vector<std::string> names;
   for (const spec::Problem& problem : report.problems)
     names.push_back(problem.key);
@@ -78,10 +66,13 @@ Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& argu
     spec::resolve_paths(parsed.spec, file.folder);
     return parsed;
   }
-  context.io.err << picture_of(parsed.problems, file.text);
   const size_t count = parsed.problems.size();
-  return fail(ErrorCode::kInvalidArgument, file.name + " has " + std::to_string(count) +
-                                               (count == 1 ? " mistake" : " mistakes"));
+  return refused(
+      context,
+      {{ErrorCode::kInvalidArgument,
+        file.name + " has " + std::to_string(count) + (count == 1 ? " mistake" : " mistakes"), ""},
+       views_of(parsed.problems)},
+      file.name, file.text);
 }
 
 } // namespace nsa::cli

@@ -2,6 +2,7 @@
 // picture of the line. They work on files alone and need no daemon.
 #pragma once
 
+#include "cli/client/daemon.h"
 #include "cli/verb.h"
 #include "common/spec/parse.h"
 
@@ -15,15 +16,10 @@ struct RunFile {
 };
 Result<RunFile> read_run_file(const std::string& path, Context& context);
 
-// Every problem with its place, the line it stands in and a caret under the column:
-//
-//   error: must be at least 1, not 0
-//     --> run.toml:14:9  train.micro_batch
-//      |
-//   14 | micro_batch = 0
-//      |               ^
-//     hint: ...
-std::string picture_of(const std::vector<spec::Problem>& problems, const std::string& text);
+// Shows every problem of a run file, each under its line of `text` where it is of `file_name`; then
+// what was said of them all, to be returned.
+tl::unexpected<Error> refused(Context& context, const client::Refusal& refusal,
+                              const std::string& file_name = {}, const std::string& text = {});
 
 // Parses with --set applied and paths resolved; prints the pictures to `err` when it is wrong.
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,

@@ -1,50 +1,43 @@
 #include "cli/connect.h"
-#include "cli/hints.h"
+#include "cli/ending.h"
 #include "cli/parts.h"
-#include "cli/render/problems.h"
 #include "cli/run_file.h"
 #include "cli/verbs.h"
-#include "cli/watch.h"
-#include "common/base/file.h"
+#include "common/spec/fields.h"
 #include "common/spec/parse.h"
 
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
 
 namespace nsa::cli {
 
 namespace {
 
-Result<wire::SubmitRequest> read_request(const Arguments& arguments, Context& context) {
-  wire::SubmitRequest request;
-  const std::string path = arguments.text("FILE");
-  std::error_code error;
-  if (path == "-") {
-    request.toml.assign(std::istreambuf_iterator<char>(context.io.in), {});
-    request.file_name = "<stdin>";
-    request.folder = std::filesystem::current_path(error).string();
-  } else {
-    NSA_TRY_ASSIGN(request.toml, read_file(path, 1 << 20));
-    request.file_name = path;
-    request.folder = std::filesystem::absolute(path, error).parent_path().string();
-  }
-  request.overrides = arguments.all("set");
-  request.name = arguments.text("name");
-  return request;
+// The variables of this environment that the run file passes on, and no others.
+void add_environment(wire::SubmitRequest& request, const spec::RunSpec& spec) {
+  for (const std::string& name : spec.run.pass_environment)
+    if (const char* value = std::getenv(name.c_str())) request.environment[name] = value;
 }
 
-// The variables of this environment that the run file passes on, and no others. Mistakes in the
-// file are nsad's to report, so that there is one judge; those of the environment only we see.
-Status add_environment(wire::SubmitRequest& request, Context& context) {
+// Mistakes in the file are nsad's to report, so that there is one judge; those of the environment
+// only we see.
+Result<wire::SubmitRequest> make_request(const Arguments& arguments, Context& context) {
+  NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+  wire::SubmitRequest request;
+  request.toml = file.text;
+  request.file_name = file.name;
+  request.folder = file.folder;
+  request.overrides = arguments.all("set");
+  request.name = arguments.text("name");
   const spec::Parsed parsed =
       spec::parse_run_file(request.toml, request.file_name, request.overrides);
-  for (const std::string& name : parsed.spec.run.pass_environment)
-    if (const char* value = std::getenv(name.c_str())) request.environment[name] = value;
-  if (parsed.spec.inject.kind != "none")
-    context.io.err << "INJECT: this run will make a fault on purpose: " << parsed.spec.inject.kind
-                   << "\n";
-  return check_environment(parsed.spec, context);
+  add_environment(request, parsed.spec);
+  NSA_TRY(check_environment(parsed.spec, context));
+  std::vector<std::string> tags = parsed.spec.run.tags;
+  for (const std::string& tag : arguments.all("tag"))
+    tags.push_back(tag);
+  if (arguments.has("tag")) request.overrides.push_back("run.tags=" + spec::to_toml(tags));
+  if (arguments.has("note")) request.overrides.push_back("run.note=" + arguments.text("note"));
+  return request;
 }
 
 // `submit --dry-run` is `plan`.
@@ -56,35 +49,11 @@ Result<Exit> plan_instead(const Arguments& arguments, Context& context) {
 
 Result<Exit> run_submit(const Arguments& arguments, Context& context) {
   if (arguments.has("dry-run")) return plan_instead(arguments, context);
-  NSA_TRY_ASSIGN(wire::SubmitRequest request, read_request(arguments, context));
-  NSA_TRY(add_environment(request, context));
+  NSA_TRY_ASSIGN(const wire::SubmitRequest request, make_request(arguments, context));
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const auto answer = daemon.submit("/v1/runs", request);
-  if (!answer) {
-    // The places first, so that the sentence that counts them stands last before the prompt.
-    context.io.err << render::problems_text(answer.error().problems);
-    return fail(answer.error().error);
-  }
-  NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(*answer));
-  for (const std::string& warning : reply.warnings)
-    context.io.err << "warning: " << warning << "\n";
-  if (context.output == Output::kJson) {
-    context.io.out << answer->dump() << std::endl;
-  } else {
-    context.io.out << "submitted " << reply.id << "  " << reply.name;
-    if (reply.state == "queued") context.io.out << "  queued: " << reply.reason;
-    context.io.out << std::endl;
-    hint(context,
-         {"nsactl status " + reply.id, "nsactl logs -f " + reply.id, "nsactl stop " + reply.id});
-  }
-  if (arguments.has("follow")) return follow_on_screen(context, daemon, reply.id, 0);
-  if (!arguments.has("wait")) return Exit::kDone;
-  std::string state;
-  Watcher watcher;
-  watcher.line = [&](const wire::FollowLine& line) { return state = line.summary.state, true; };
-  watcher.note = [&](const std::string& text) { context.io.err << text << "\n"; };
-  NSA_TRY_ASSIGN(const WatchEnd end, watch_run(context, daemon, reply.id, watcher));
-  return end == WatchEnd::kInterrupted ? Exit::kInterrupted : exit_of_state(state);
+  if (!answer) return refused(context, answer.error(), request.file_name, request.toml);
+  return tell_submission(context, daemon, arguments, *answer, "submitted", 0);
 }
 
 } // namespace
@@ -96,11 +65,14 @@ Verb submit_verb() {
   verb.detail = "Relative paths in the file are relative to it. Ranks get no variable of this "
                 "environment, except those that run.pass_environment names.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
-  verb.options = {follow_option("watch until the run ends; the exit code is the run's"),
-                  {"wait", 'w', ValueType::kFlag, "", "as --follow, silently"},
-                  set_option(),
-                  {"name", 0, ValueType::kText, "NAME", "instead of the file's name"},
-                  {"dry-run", 0, ValueType::kFlag, "", "say what would be done, as `plan`"}};
+  verb.options = {
+      follow_option("watch until the run ends; the exit code is the run's"),
+      wait_option("as --follow, silently; then say how it ended"),
+      set_option(),
+      {"name", 0, ValueType::kText, "NAME", "instead of the file's name"},
+      {"tag", 0, ValueType::kText, "TAG", "besides the file's tags; `ls --tag` finds it", true},
+      {"note", 0, ValueType::kText, "TEXT", "instead of the file's note"},
+      {"dry-run", 0, ValueType::kFlag, "", "say what would be done, as `plan`"}};
   verb.examples = {{"nsactl submit run.toml --follow", "start and watch"},
                    {"nsactl submit run.toml --set train.steps=2000 --name long", "a variant"},
                    {"sed s/1337/7/ run.toml | nsactl submit - --wait", "from a pipe"}};

@@ -38,7 +38,7 @@ struct Io {
   std::ostream& out;
   std::ostream& err;
   std::istream& in;
-  bool out_is_terminal = false, err_is_terminal = false;
+  bool out_is_terminal = false, err_is_terminal = false, in_is_terminal = false;
   bool colour = false; // of `out`
   bool unicode = true; // false: sparklines and marks in ASCII
   int width = 80;      // of the terminal; 0: do not cut lines

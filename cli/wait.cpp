@@ -1,4 +1,5 @@
 #include "cli/connect.h"
+#include "cli/ending.h"
 #include "cli/parts.h"
 #include "cli/render/text.h"
 #include "cli/watch.h"
@@ -28,6 +29,16 @@ Result<Goal> parse_goal(const std::string& text) {
   }
   return fail(ErrorCode::kInvalidArgument, "--for does not take '" + text + "'",
               "write end, running, completed, stopped, failed, cancelled or step=N");
+}
+
+// Beside the line for programs: what a person asks next.
+Status explain_failure(Context& context, client::Daemon& daemon, const wire::RunSummary& run) {
+  if (run.state != "failed" || context.output == Output::kJson) return {};
+  NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run.id)));
+  NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
+  NSA_TRY_ASSIGN(const auto failure, find_failure(daemon, detail));
+  context.io.err << render::failure_text(failure, {false, context.io.unicode});
+  return {};
 }
 
 Result<Exit> run_wait(const Arguments& arguments, Context& context) {
@@ -60,6 +71,7 @@ Result<Exit> run_wait(const Arguments& arguments, Context& context) {
     context.io.err << "still " << last.state << " after " << arguments.text("timeout") << "\n";
     return Exit::kStillPending;
   }
+  NSA_TRY(explain_failure(context, daemon, last));
   // Ended, but not as it was waited for: that will not come any more.
   if (!goal.state.empty() || goal.step > 0) return Exit::kFailed;
   return exit_of_state(last.state);

@@ -2,9 +2,9 @@
 
 #include "cli/client/interrupt.h"
 #include "cli/connect.h"
+#include "cli/ending.h"
 #include "cli/hints.h"
 #include "cli/render/follow_screen.h"
-#include "cli/render/run_views.h"
 
 #include <poll.h>
 
@@ -94,16 +94,13 @@ Result<WatchEnd> watch_run(const Context& context, client::Daemon& daemon, const
   return ended || end == net::StreamEnd::kEnded ? WatchEnd::kEnded : WatchEnd::kEnough;
 }
 
-Exit exit_of_state(const std::string& state) {
-  return state == "completed" || state == "stopped" ? Exit::kDone : Exit::kFailed;
-}
-
 Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const std::string& run,
-                              int64_t after) {
+                              int64_t after, bool inject_said) {
   Io& io = context.io;
   const bool json = context.output == Output::kJson;
   const render::Style style{io.colour, io.unicode};
-  render::FollowScreen screen(io.out, {style, io.out_is_terminal, io.width}, WallTime::now);
+  render::FollowScreen screen(io.out, {style, io.out_is_terminal, io.width, inject_said},
+                              WallTime::now);
   int64_t shown = after;
   std::string state;
   Watcher watcher;
@@ -149,14 +146,8 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
     hint(context, {"nsactl follow " + run, "nsactl status " + run, "nsactl stop " + run});
     return Exit::kInterrupted;
   }
-  if (!json) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
-    NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
-    io.out << render::end_summary(detail, {style, io.width, false});
-    if (detail.summary.state != "completed")
-      hint(context, {"nsactl events " + run, "nsactl logs " + run, "nsactl resume " + run});
-  }
-  return exit_of_state(state);
+  // As JSON the line of type "end" has said it.
+  return json ? exit_of_state(state) : tell_end(context, daemon, run);
 }
 
 } // namespace nsa::cli

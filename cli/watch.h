@@ -38,11 +38,8 @@ Result<WatchEnd> watch_run(const Context& context, client::Daemon& daemon, const
 
 // Follows a run on the screen (or as JSON lines) until it ends. The exit code is the run's;
 // kInterrupted after Ctrl-C, which says that the run goes on. `after`: events up to this sequence
-// number are not shown.
+// number are not shown; nor is an injected fault announced when it has been `inject_said`.
 Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const std::string& run,
-                              int64_t after);
-
-// What a run's end means for an exit code: completed and stopped are kDone.
-Exit exit_of_state(const std::string& state);
+                              int64_t after, bool inject_said = false);
 
 } // namespace nsa::cli

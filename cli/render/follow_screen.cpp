@@ -1,5 +1,6 @@
 #include "cli/render/follow_screen.h"
 
+#include "cli/render/run_views.h"
 #include "cli/render/table.h"
 #include "common/base/text.h"
 
@@ -42,11 +43,9 @@ FollowScreen::FollowScreen(std::ostream& out, ScreenOptions options, std::functi
 
 void FollowScreen::line(const wire::FollowLine& line) {
   if (!line.summary.id.empty()) summary_ = line.summary;
-  if (!summary_.inject.empty() && !inject_said_) {
-    inject_said_ = true;
+  if (!summary_.inject.empty() && !std::exchange(options_.inject_said, true))
     print(paint("INJECT: a fault will be made on purpose: " + summary_.inject, Colour::kYellow,
                 options_.style));
-  }
   if (line.type == "event") event(line.event);
   if (line.type == "step") take_step(line);
   if (line.type == "end") ended_ = true;
@@ -138,7 +137,7 @@ std::string FollowScreen::status() const {
   const Style& style = options_.style;
   std::string text = state_mark(summary_.state, style);
   if (summary_.state == "queued" || (!summary_.reason.empty() && summary_.state != "running"))
-    text += ": " + summary_.reason;
+    text += ": " + reason_of(summary_, now_());
   if (summary_.steps > 0) {
     const double share = static_cast<double>(summary_.step) / static_cast<double>(summary_.steps);
     text += "  step " + format_ratio(summary_.step, summary_.steps);

@@ -16,7 +16,8 @@ namespace nsa::render {
 struct ScreenOptions {
   Style style;
   bool is_terminal = false;
-  int width = 0; // 0: do not cut
+  int width = 0;            // 0: do not cut
+  bool inject_said = false; // that a fault is made on purpose has been said before
 };
 
 class FollowScreen {
@@ -50,7 +51,7 @@ private:
   std::vector<double> losses_; // thinned out as they grow
   size_t losses_stride_ = 1, losses_seen_ = 0;
   int64_t last_sequence_ = 0;
-  bool drawn_ = false, ended_ = false, inject_said_ = false;
+  bool drawn_ = false, ended_ = false;
   WallTime last_status_;
   std::string last_state_, drawn_text_;
   // Of the newest failure, for the line that says how long recovery took.

@@ -1,5 +1,7 @@
 #include "cli/render/problems.h"
 
+#include "common/base/text.h"
+
 namespace nsa::render {
 
 std::string error_text(const Error& error) {
@@ -8,21 +10,35 @@ std::string error_text(const Error& error) {
   return text;
 }
 
-std::string problems_text(const std::vector<wire::ProblemView>& problems) {
-  std::string text;
+namespace {
+
+std::string picture_of(const wire::ProblemView& problem, const std::string& line) {
+  // Tabs keep their width under the caret when they are repeated.
+  std::string below;
+  for (size_t i = 1; i < static_cast<size_t>(problem.column); ++i)
+    below += i <= line.size() && line[i - 1] == '\t' ? '\t' : ' ';
+  const std::string number = std::to_string(problem.line), margin(number.size(), ' ');
+  return "  " + margin + " |\n  " + number + " | " + line + "\n  " + margin + " | " + below + "^\n";
+}
+
+} // namespace
+
+std::string problems_text(const std::vector<wire::ProblemView>& problems,
+                          const std::string& file_name, const std::string& text) {
+  const std::vector<std::string> lines = split(text, '\n');
+  std::string out;
   for (const wire::ProblemView& problem : problems) {
-    text += "  --> ";
-    if (!problem.file.empty()) {
-      text += problem.file;
-      if (problem.line > 0) text += ":" + std::to_string(problem.line);
-      if (problem.line > 0 && problem.column > 0) text += ":" + std::to_string(problem.column);
-      text += "  ";
-    }
-    if (!problem.key.empty()) text += problem.key + ": ";
-    text += problem.what + "\n";
-    if (!problem.next.empty()) text += "      hint: " + problem.next + "\n";
+    out += "error: " + problem.what + "\n  --> " + problem.file;
+    if (problem.line > 0)
+      out += ":" + std::to_string(problem.line) + ":" + std::to_string(problem.column);
+    if (!problem.key.empty()) out += "  " + problem.key;
+    out += "\n";
+    const auto line = static_cast<size_t>(problem.line);
+    if (problem.line > 0 && line <= lines.size() && problem.file == file_name)
+      out += picture_of(problem, lines[line - 1]);
+    if (!problem.next.empty()) out += "  hint: " + problem.next + "\n";
   }
-  return text;
+  return out;
 }
 
 } // namespace nsa::render

@@ -11,7 +11,15 @@ namespace nsa::render {
 
 // "error: ...\n  hint: ...\n"
 std::string error_text(const Error& error);
-// "  --> run.toml:14:9  train.steps: ...\n        hint: ...\n" for each.
-std::string problems_text(const std::vector<wire::ProblemView>& problems);
+// Each problem with its place; with the text of the file that it is in, the line and a caret, too:
+//
+//   error: must be at least 1, not 0
+//     --> run.toml:14:15  train.micro_batch
+//      |
+//   14 | micro_batch = 0
+//      |               ^
+//     hint: ...
+std::string problems_text(const std::vector<wire::ProblemView>& problems,
+                          const std::string& file_name = {}, const std::string& text = {});
 
 } // namespace nsa::render

@@ -5,6 +5,7 @@
 #include "common/base/text.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nsa::render {
 
@@ -28,8 +29,8 @@ double run_seconds(const wire::RunSummary& run, WallTime now) {
 }
 
 // What a reader must know besides the numbers: why it waits or failed, and that a fault is planned.
-std::string note_of(const wire::RunSummary& run, const Style& style) {
-  std::string note = run.state == "running" ? "" : run.reason;
+std::string note_of(const wire::RunSummary& run, WallTime now, const Style& style) {
+  std::string note = run.state == "running" ? "" : reason_of(run, now);
   if (!run.inject.empty())
     note =
         paint("INJECT " + run.inject, Colour::kYellow, style) + (note.empty() ? "" : "; " + note);
@@ -39,6 +40,34 @@ std::string note_of(const wire::RunSummary& run, const Style& style) {
 std::string number_or(const nlohmann::json& json, const char* key, const char* otherwise) {
   const auto it = json.find(key);
   return it != json.end() && it->is_number() ? std::to_string(it->get<int64_t>()) : otherwise;
+}
+
+std::string times(int count) {
+  return count == 1 ? "once" : std::to_string(count) + " times";
+}
+
+// A number of a JSON object of objects; 0: none.
+double number_at(const nlohmann::json& json, std::initializer_list<const char*> keys) {
+  const nlohmann::json* at = &json;
+  for (const char* key : keys) {
+    if (!at->is_object()) return 0;
+    const auto it = at->find(key);
+    if (it == at->end()) return 0;
+    at = &*it;
+  }
+  return at->is_number() ? at->get<double>() : 0;
+}
+
+// "310.0 MiB, estimated 300.0 MiB (3 % more)".
+std::string against(double came, double estimated, std::string (*format)(double)) {
+  std::string text = format(came);
+  if (estimated <= 0) return text;
+  text += ", estimated " + format(estimated);
+  const long percent = std::lround(100 * (came - estimated) / estimated);
+  if (percent != 0)
+    text += " (" + std::to_string(std::abs(percent)) + " % " + (percent > 0 ? "more" : "less") +
+            " came)";
+  return text;
 }
 
 std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& options) {
@@ -97,6 +126,47 @@ std::string toggles_table(const wire::RunDetail& detail, const ViewOptions& opti
 
 } // namespace
 
+std::string reason_of(const wire::RunSummary& run, WallTime now) {
+  if (run.waits_until == 0 || run.waits_until <= now.nanoseconds) return run.reason;
+  if (run.state == "stopping")
+    return run.reason + "; at the latest at " + clock_time({run.waits_until}, now);
+  if (run.state == "restarting")
+    return run.reason + "; the next attempt begins in " +
+           format_duration(to_seconds(Duration(run.waits_until - now.nanoseconds)));
+  return run.reason;
+}
+
+std::string estimate_text(const nlohmann::json& estimate, const nlohmann::json& came) {
+  if (!came.is_object()) return {};
+  const auto bytes = [](double value) { return format_bytes(static_cast<uint64_t>(value)); };
+  const auto duration = [](double value) { return format_duration(value); };
+  std::string text;
+  const auto add = [&](const std::string& name, double value, double estimated,
+                       std::string (*format)(double)) {
+    if (value > 0) text += name + against(value, estimated, format) + "\n";
+  };
+  const double on_gpu = number_at(estimate, {"memory_bytes", "on_gpu"});
+  const double whole = number_at(estimate, {"memory_bytes", "total"});
+  add("memory   ", number_at(came, {"peak_rank_resident_bytes"}), on_gpu > 0 ? 0 : whole, bytes);
+  add("GPU      ", number_at(came, {"peak_rank_allocated_bytes"}), on_gpu, bytes);
+  add("time     ", number_at(came, {"seconds"}), number_at(estimate, {"seconds"}), duration);
+  add("disk     ", number_at(came, {"disk_bytes"}), number_at(estimate, {"disk_bytes", "total"}),
+      bytes);
+  return text;
+}
+
+std::string failure_text(const FailureView& failure, const Style& style) {
+  if (failure.failure_class.empty()) return {};
+  std::string text = "  class     " + failure.failure_class;
+  if (failure.rank >= 0) text += ", rank " + std::to_string(failure.rank);
+  text += ", attempt " + std::to_string(failure.attempt) + "\n";
+  if (!failure.error.empty())
+    text += "  error     " + paint(failure.error, Colour::kRed, style) + "\n";
+  if (!failure.evidence.empty()) text += "  evidence  " + failure.evidence + "\n";
+  if (!failure.next.empty()) text += "  advice    " + failure.next + "\n";
+  return text;
+}
+
 std::string hang_text(const nlohmann::json& hang) {
   if (!hang.is_object()) return hang.dump();
   const auto seconds = [&](const char* key) -> std::string {
@@ -119,11 +189,13 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
                        const ViewOptions& options) {
   std::vector<std::string> header = {"ID",    "NAME",  "STATE", "STEP", "LOSS",
                                      "TREND", "TOK/S", "RST",   "AGE"};
-  if (options.wide) header.insert(header.end(), {"RANKS", "HELD-OUT", "HANGS", "ETA", "USER"});
+  if (options.wide)
+    header.insert(header.end(),
+                  {"RESUMED", "RANKS", "HELD-OUT", "HANGS", "ETA", "USER", "TAGS", "NOTE"});
   const bool notes = std::any_of(runs.begin(), runs.end(), [&](const wire::RunSummary& run) {
-    return !note_of(run, options.style).empty();
+    return !note_of(run, now, options.style).empty();
   });
-  if (notes) header.push_back("NOTE");
+  if (notes) header.push_back("REASON");
   Table table(header);
   for (const size_t column : {3, 4, 6, 7, 8})
     table.right(column);
@@ -140,11 +212,12 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
                                     age({run.submitted_at}, now)};
     if (options.wide)
       row.insert(row.end(),
-                 {std::to_string(run.ranks), loss_or_none(run.has_heldout_loss, run.heldout_loss),
-                  std::to_string(run.hangs),
+                 {std::to_string(run.resumes), std::to_string(run.ranks),
+                  loss_or_none(run.has_heldout_loss, run.heldout_loss), std::to_string(run.hangs),
                   run.eta_seconds > 0 ? format_duration(run.eta_seconds) : "-",
-                  run.user.empty() ? "-" : run.user});
-    if (notes) row.push_back(note_of(run, options.style));
+                  run.user.empty() ? "-" : run.user, run.tags.empty() ? "-" : join(run.tags, ","),
+                  run.note.empty() ? "-" : run.note});
+    if (notes) row.push_back(note_of(run, now, options.style));
     table.add(std::move(row));
   }
   return table.print(options.wide ? 0 : options.width, options.style.unicode);
@@ -160,7 +233,9 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   text += "  " + std::to_string(run.ranks) + (run.ranks == 1 ? " rank" : " ranks");
   if (!run.user.empty()) text += "  by " + run.user;
   text += "\n";
-  if (!run.reason.empty()) text += " why      " + run.reason + "\n";
+  if (!run.reason.empty()) text += " why      " + reason_of(run, now) + "\n";
+  if (!run.tags.empty()) text += " tags     " + join(run.tags, ", ") + "\n";
+  if (!run.note.empty()) text += " note     " + run.note + "\n";
   if (!run.inject.empty())
     text += " " +
             paint("INJECT   a fault is made on purpose: " + run.inject, Colour::kYellow, style) +
@@ -179,9 +254,13 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
     if (run.has_heldout_loss) text += "  held-out " + format_loss(run.heldout_loss);
     text += "\n";
   }
-  if (run.restarts > 0 || run.hangs > 0)
-    text +=
-        " restarts " + std::to_string(run.restarts) + ", hangs " + std::to_string(run.hangs) + "\n";
+  if (run.restarts > 0 || run.hangs > 0 || run.resumes > 0) {
+    text += " restarts " + std::to_string(run.restarts) + ", hangs " + std::to_string(run.hangs);
+    if (run.resumes > 0) text += ", resumed " + times(run.resumes);
+    text += "\n";
+  }
+  for (const std::string& line : split(estimate_text(detail.estimate, detail.came), '\n'))
+    if (!line.empty()) text += " " + line + "\n";
   if (!detail.run_folder.empty()) text += " folder   " + detail.run_folder + "\n";
   if (!detail.ranks.empty()) text += "\n" + ranks_table(detail, options);
   if (detail.attempts.size() > 1 || (options.wide && !detail.attempts.empty()))
@@ -193,10 +272,11 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   }
   if (!detail.checkpoints.empty()) {
     std::vector<wire::CheckpointView> shown = detail.checkpoints;
+    std::erase_if(shown, [](const auto& view) { return view.state == "deleted"; });
     std::sort(shown.begin(), shown.end(),
               [](const auto& a, const auto& b) { return a.step > b.step; });
     if (!options.wide && shown.size() > kPageCheckpoints) shown.resize(kPageCheckpoints);
-    text += "\n" + checkpoints_table(shown, now, options);
+    if (!shown.empty()) text += "\n" + checkpoints_table(shown, now, options);
   }
   if (options.wide && !detail.toggles.empty()) text += "\n" + toggles_table(detail, options);
   if (!detail.last_events.empty()) {
@@ -227,9 +307,10 @@ std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoin
     if (!view.finite) state += ", not finite";
     std::vector<std::string> row = {"step " + std::to_string(view.step),
                                     state,
-                                    format_count(static_cast<double>(view.tokens)),
-                                    format_bytes(view.bytes),
-                                    std::to_string(view.attempt),
+                                    view.tokens > 0 ? format_count(static_cast<double>(view.tokens))
+                                                    : "-",
+                                    bytes_or_none(view.bytes),
+                                    view.attempt > 0 ? std::to_string(view.attempt) : "-",
                                     age({view.written_at}, now)};
     if (options.wide) row.push_back(view.folder);
     if (problems) row.push_back(view.problem);
@@ -238,13 +319,14 @@ std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoin
   return table.print(options.wide ? 0 : options.width, options.style.unicode);
 }
 
-std::string end_summary(const wire::RunDetail& detail, const ViewOptions& options) {
+std::string end_summary(const wire::RunDetail& detail, const FailureView& failure,
+                        const ViewOptions& options) {
   const wire::RunSummary& run = detail.summary;
   std::string text = state_mark(run.state, options.style) + "  " + run.name + " (" + run.id +
                      ")  step " + format_ratio(run.step, run.steps) + " in " +
                      format_duration(run_seconds(run, {run.ended_at}));
   if (!run.reason.empty()) text += ": " + run.reason;
-  text += "\n";
+  text += "\n" + failure_text(failure, options.style);
   if (run.has_loss) {
     text += "  loss      " + format_loss(run.loss);
     if (!run.loss_trend.empty())
@@ -253,12 +335,16 @@ std::string end_summary(const wire::RunDetail& detail, const ViewOptions& option
     text += "\n";
   }
   if (run.has_heldout_loss) text += "  held-out  " + format_loss(run.heldout_loss) + "\n";
-  if (run.restarts > 0)
-    text += "  restarts  " + std::to_string(run.restarts) + " (attempts " +
-            std::to_string(run.attempt) + ")\n";
+  if (run.restarts > 0 || run.resumes > 0) {
+    text += "  restarts  " + std::to_string(run.restarts);
+    if (run.resumes > 0) text += ", resumed " + times(run.resumes);
+    text += " (attempts " + std::to_string(run.attempt) + ")\n";
+  }
   if (detail.hangs.is_array())
     for (const nlohmann::json& hang : detail.hangs)
       text += "  hang      " + hang_text(hang) + "\n";
+  for (const std::string& line : split(estimate_text(detail.estimate, detail.came), '\n'))
+    if (!line.empty()) text += "  " + line.substr(0, 9) + " " + line.substr(9) + "\n";
   if (!detail.run_folder.empty()) text += "  folder    " + detail.run_folder + "\n";
   return text;
 }

@@ -89,6 +89,7 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
     if (problem.file.empty()) problem.file = file;
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);
+  parsed.places = std::move(reading.places);
   return parsed;
 }
 
@@ -101,6 +102,7 @@ Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& over
   finish(parsed.spec, fields, reading);
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);
+  parsed.places = std::move(reading.places);
   return parsed;
 }
 
@@ -114,8 +116,7 @@ std::vector<Problem> validate(const RunSpec& spec) {
 std::vector<std::string> warnings(const RunSpec& spec) {
   std::vector<std::string> out;
   if (spec.inject.kind != "none")
-    out.push_back("[inject] is on: this run will be given a fault on purpose (" + spec.inject.kind +
-                  ")");
+    out.push_back("INJECT: this run is given a fault on purpose: " + spec.inject.kind);
   if (spec.checkpoint.interval_steps == 0 && spec.train.steps > 100)
     out.push_back("checkpoint.interval_steps is 0: a failure before step " +
                   std::to_string(spec.train.steps) + " loses everything");

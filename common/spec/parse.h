@@ -17,7 +17,8 @@ struct Parsed {
   RunSpec spec; // usable only when problems is empty
   std::vector<Problem>
       problems; // syntax, unknown keys (with the nearest name), types, bounds, rules
-  std::vector<std::string> set_keys; // keys that the file or --set gave, in order
+  std::vector<std::string> set_keys;     // keys that the file or --set gave, in order
+  std::map<std::string, Problem> places; // of each: file, line and column, for problems found later
 };
 
 // `overrides` are "key=value" as given to --set, applied after the file. Paths stay as written;

@@ -54,15 +54,17 @@ struct RunSummary {
   RunId id;
   std::string name, state, reason; // reason: one clause for people: why queued, failed, restarting
   AttemptNumber attempt = 0;
-  int ranks = 0, restarts = 0, hangs = 0;
+  int ranks = 0, restarts = 0, resumes = 0, hangs = 0; // restarts: nsad's own; resumes: a person's
   uint64_t step = 0, steps = 0, tokens = 0;
   double loss = 0, heldout_loss = 0; // NaN-free: has_* says whether there is one
   bool has_loss = false, has_heldout_loss = false;
   double tokens_per_second = 0, eta_seconds = 0;
   std::vector<double> loss_trend; // up to 64 points, oldest first
   int64_t submitted_at = 0, started_at = 0, ended_at = 0;
-  std::string inject; // not empty: a fault is injected on purpose, and which
-  std::string user;
+  int64_t waits_until = 0; // stopping: then it is killed; restarting: then the next attempt begins
+  std::string inject;      // not empty: a fault is injected on purpose, and which
+  std::string user, note;
+  std::vector<std::string> tags;
 };
 
 struct RankView {
@@ -115,6 +117,7 @@ struct RunDetail {
   RunSummary summary;
   nlohmann::json spec;     // resolved
   nlohmann::json estimate; // as said at submission; null when there was none
+  nlohmann::json came;     // of an ended run: what it took, as summary.json has it
   std::vector<AttemptView> attempts;
   std::vector<RankView> ranks; // of the newest attempt
   std::vector<ToggleView> toggles;
@@ -150,10 +153,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, pro
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitReply, id, name, state, reason, warnings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, reason, attempt, ranks,
-                                                restarts, hangs, step, steps, tokens, loss,
+                                                restarts, resumes, hangs, step, steps, tokens, loss,
                                                 heldout_loss, has_loss, has_heldout_loss,
                                                 tokens_per_second, eta_seconds, loss_trend,
-                                                submitted_at, started_at, ended_at, inject, user)
+                                                submitted_at, started_at, ended_at, waits_until,
+                                                inject, user, note, tags)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankView, rank, pid, state, phase, step,
                                                 phase_age_seconds, step_seconds, resident_bytes,
                                                 allocated_bytes, reserved_bytes, peak_bytes, device,
@@ -167,9 +171,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointView, run, step, token
                                                 folder, state, problem, finite, written_at)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EventView, sequence, at, run, attempt, rank, kind,
                                                 severity, text, detail)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, attempts, ranks,
-                                                toggles, checkpoints, last_events, run_folder,
-                                                hangs)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, came, attempts,
+                                                ranks, toggles, checkpoints, last_events,
+                                                run_folder, hangs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogLine, attempt, rank, time, stream, text,
                                                 position)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FollowLine, type, summary, event, data)

@@ -71,6 +71,7 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
   if (name == "all") return parse_flag(text, call.all);
   if (name == "follow") return parse_flag(text, call.follow);
   if (name == "verify") return parse_flag(text, call.verify);
+  if (name == "rows") return parse_flag(text, call.rows);
   if (name == "positions") return parse_flag(text, call.positions);
   if (name == "from") return parse_positions(text, call.from);
   if (name == "after") return parse_integer(text, 0, INT64_MAX, call.after);
@@ -106,7 +107,7 @@ const std::vector<RouteRow>& route_table() {
       {Endpoint::kDaemon, "GET", "/v1/daemon", {}},
       {Endpoint::kDaemonStop, "POST", "/v1/daemon/stop", {}},
       {Endpoint::kSubmit, "POST", "/v1/runs", {}},
-      {Endpoint::kRuns, "GET", "/v1/runs", {"all"}},
+      {Endpoint::kRuns, "GET", "/v1/runs", {"all", "rows"}},
       {Endpoint::kRun, "GET", "/v1/runs/{run}", {}},
       {Endpoint::kRemove, "DELETE", "/v1/runs/{run}", {}},
       {Endpoint::kStop, "POST", "/v1/runs/{run}/stop", {}},

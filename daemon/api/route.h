@@ -36,7 +36,7 @@ struct Call {
   std::string_view route; // "/v1/runs/{run}/logs": static text, for metrics
   std::string run;        // as given: id, prefix, name, @last; empty: all runs
   // From the query; every parameter of every endpoint has its place here.
-  bool all = false, follow = false, verify = false, positions = false;
+  bool all = false, follow = false, verify = false, positions = false, rows = false;
   int64_t after = 0, limit = 1000;
   int rank = -1, attempt = 0;  // -1: all ranks; 0: the newest attempt
   std::optional<int64_t> tail; // lines

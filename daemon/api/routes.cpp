@@ -1,11 +1,14 @@
 #include "daemon/api/routes.h"
 
 #include "common/base/build_info.h"
+#include "common/base/text.h"
 #include "common/manifest/manifest.h"
+#include "common/wire/run_row.h"
 #include "daemon/api/reply.h"
 #include "daemon/metrics/render.h"
 
 #include <charconv>
+#include <filesystem>
 #include <pwd.h>
 
 namespace nsa::api {
@@ -51,9 +54,21 @@ template <class T> Result<T> parse_body(const std::string& body) {
   }
 }
 
+// Rows are texts already: a long list is put together, not parsed and written again.
+net::Response reply_rows(const std::vector<std::string>& rows) {
+  net::Response response;
+  response.body =
+      "{\"columns\":" + dump(wire::run_columns()) + ",\"items\":[" + join(rows, ",") + "]}\n";
+  return response;
+}
+
 // State and problem as the files themselves say. Reads every byte of the checkpoint.
 void verify_files(wire::CheckpointView& view) {
-  if (view.state == "deleted") return;
+  std::error_code error;
+  if (view.state == "deleted" || !std::filesystem::exists(view.folder, error)) {
+    view.state = "deleted"; // by retention, while others were read
+    return;
+  }
   const auto manifest = manifest::read(view.folder);
   const Status status =
       manifest ? manifest::verify(view.folder, *manifest) : fail(manifest.error());
@@ -133,7 +148,8 @@ net::Response Routes::dispatch(const Call& call, const net::Request& request,
   case Endpoint::kSubmit:
     return submit(request, caller);
   case Endpoint::kRuns:
-    return reply_items(service_.list_runs(call.all));
+    return call.rows ? reply_rows(service_.list_rows(call.all))
+                     : reply_items(service_.list_runs(call.all));
   case Endpoint::kRun: {
     const auto detail = service_.run_detail(run);
     return detail ? reply(*detail) : reply_error(detail.error());
@@ -192,13 +208,14 @@ net::Response Routes::checkpoints(const Call& call, const RunId& run) {
   if (!listed) return reply_error(listed.error());
   if (!call.verify) return reply_items(*listed);
   net::Response response;
-  response.stream = [this, views = std::move(*listed)](std::shared_ptr<net::Stream> stream) {
-    auto work = [loop = &loop_, stream, views]() mutable {
+  response.stream = [this, run, views = std::move(*listed)](std::shared_ptr<net::Stream> stream) {
+    auto work = [loop = &loop_, service = &service_, run, stream, views]() mutable {
       for (wire::CheckpointView& view : views)
         verify_files(view);
       // The stream belongs to the loop's thread, its last reference too.
-      loop->post([stream = std::move(stream), views = std::move(views)] {
-        stream->write(reply_items(views).body);
+      loop->post([service, run, stream = std::move(stream), views = std::move(views)] {
+        const Status noted = service->note_verified(run, views);
+        stream->write(noted ? reply_items(views).body : reply_error(noted.error()).body);
         stream->end();
       });
     };

@@ -59,6 +59,8 @@ public:
   virtual tl::expected<wire::SubmitReply, SubmitFailure> submit(const wire::SubmitRequest& request,
                                                                 const Caller& caller) = 0;
   virtual std::vector<wire::RunSummary> list_runs(bool all) = 0;
+  // The same as JSON texts of wire::to_row(): what a long list needs, made when it was stored.
+  virtual std::vector<std::string> list_rows(bool all) = 0;
   // `run`: an id, a unique prefix of one, a name, or "@last". kNotFound, or kConflict if ambiguous.
   virtual Result<RunId> find_run(const std::string& run) = 0;
   virtual Result<wire::RunDetail> run_detail(const RunId& run) = 0;
@@ -66,6 +68,10 @@ public:
   // Of one attempt; none while the run has not started.
   virtual Result<std::vector<LogSource>> logs(const LogQuery& query) = 0;
   virtual Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) = 0;
+
+  // What reading the files of these checkpoints has shown: remembered, and a damaged one reported.
+  virtual Status note_verified(const RunId& run,
+                               const std::vector<wire::CheckpointView>& checkpoints) = 0;
 
   virtual Status stop(const RunId& run, const Caller& caller) = 0;   // checkpoint first
   virtual Status cancel(const RunId& run, const Caller& caller) = 0; // kill now

@@ -209,15 +209,10 @@ void Controller::project(const state::Event& event) {
     for (const std::string& slot : granted->slots)
       batch_.leases.push_back({slot, event.run, WallTime::now().nanoseconds});
   } else if (const auto* chosen = std::get_if<state::CheckpointChosen>(&event.body)) {
-    for (const state::RejectedCheckpoint& r : chosen->rejected) {
-      wire::CheckpointView view;
-      view.run = event.run;
-      view.step = r.step;
-      view.folder = r.folder;
-      view.state = "corrupt";
-      view.problem = r.problem;
-      batch_.checkpoints.push_back(std::move(view));
-    }
+    for (const state::RejectedCheckpoint& r : chosen->rejected)
+      batch_.checkpoint_states.push_back({event.run, r.step, r.folder, "corrupt", r.problem});
+    if (chosen->step > 0)
+      batch_.checkpoint_states.push_back({event.run, chosen->step, chosen->folder, "verified", ""});
     const state::Run& run = state_.runs.at(event.run);
     if (record.reached_step > chosen->step && run.attempt.number > 1)
       record.counters.lost_steps += record.reached_step - chosen->step;

@@ -57,11 +57,14 @@ public:
   tl::expected<wire::SubmitReply, api::SubmitFailure> submit(const wire::SubmitRequest& request,
                                                              const api::Caller& caller) override;
   std::vector<wire::RunSummary> list_runs(bool all) override;
+  std::vector<std::string> list_rows(bool all) override;
   Result<RunId> find_run(const std::string& run) override;
   Result<wire::RunDetail> run_detail(const RunId& run) override;
   Result<std::vector<wire::EventView>> events(const api::EventQuery& query) override;
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override;
   Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) override;
+  Status note_verified(const RunId& run,
+                       const std::vector<wire::CheckpointView>& checkpoints) override;
   Status stop(const RunId& run, const api::Caller& caller) override;
   Status cancel(const RunId& run, const api::Caller& caller) override;
   tl::expected<wire::SubmitReply, api::SubmitFailure>

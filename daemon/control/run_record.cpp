@@ -226,6 +226,15 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
   return rows;
 }
 
+// Why a stop may take its whole time: who is only observed is not killed, and may not answer.
+static std::string unanswering(const state::Run& run) {
+  if (run.hangs.empty()) return {};
+  const state::Hang& hang = run.hangs.back();
+  if (!hang.observed_only || hang.attempt != run.attempt.number) return {};
+  return "; rank " + std::to_string(hang.rank) + " (" + hang.kind + " in " + hang.phase +
+         " at step " + std::to_string(hang.step) + ") is only observed and may not answer";
+}
+
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   wire::RunSummary s = record.last;
   s.id = run.id;
@@ -236,7 +245,15 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
                                                                               : run.reason;
   s.attempt = run.attempt.number;
   s.ranks = run.ranks;
-  s.restarts = std::max(0, run.attempt.number - 1);
+  s.resumes = run.resumes;
+  s.restarts = std::max(0, run.attempt.number - 1 - run.resumes);
+  s.waits_until = 0;
+  if (run.timer && (run.timer->kind == state::TimerKind::kStopGrace ||
+                    run.timer->kind == state::TimerKind::kBackoff))
+    s.waits_until = run.timer->due.nanoseconds;
+  if (run.phase == state::RunPhase::kStopping) s.reason += unanswering(run);
+  s.note = record.spec.run.note;
+  s.tags = record.spec.run.tags;
   s.hangs = static_cast<int>(run.hangs.size());
   s.steps = static_cast<uint64_t>(record.spec.train.steps);
   const double tokens_left = s.steps > s.step

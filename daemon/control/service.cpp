@@ -34,20 +34,34 @@ tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
 
 // Keys that a resume may change: what is trained stays the same.
 bool may_change(const std::string& pair) {
-  for (const char* prefix : {"train.steps=", "toggles.", "checkpoint.", "hang.", "restart.",
-                             "eval.", "metrics.", "inject.", "train.log_interval_steps="})
+  for (const char* prefix :
+       {"run.note=", "run.tags=", "train.steps=", "toggles.", "checkpoint.", "hang.", "restart.",
+        "eval.", "metrics.", "inject.", "train.log_interval_steps="})
     if (pair.starts_with(prefix)) return true;
   return false;
 }
 
+// A problem that only this node can find, at the place where the file or --set gave the key.
+wire::ProblemView problem_at(const spec::Parsed& parsed, const std::string& file,
+                             const std::string& key, std::string what, std::string next) {
+  spec::Problem problem{file, 0, 0, key, "", ""};
+  if (const auto place = parsed.places.find(key); place != parsed.places.end())
+    problem = place->second;
+  problem.what = std::move(what);
+  problem.next = std::move(next);
+  return view_of(problem);
+}
+
 // A data set that is not there is found out now and not by the ranks. Paths are absolute by now.
-void check_data(const spec::RunSpec& spec, const std::string& file,
+void check_data(const spec::Parsed& parsed, const std::string& file,
                 std::vector<wire::ProblemView>& problems) {
+  const spec::RunSpec& spec = parsed.spec;
   std::error_code error;
   const auto manifest = std::filesystem::path(spec.data.path) / "dataset.json";
   if (spec.data.path.empty() || std::filesystem::exists(manifest, error)) return;
-  problems.push_back({file, 0, 0, "data.path", "there is no data set in " + spec.data.path,
-                      "make one: nsactl data prepare --out " + spec.data.path + " TEXT..."});
+  problems.push_back(
+      problem_at(parsed, file, "data.path", "there is no data set in " + spec.data.path,
+                 "make one: nsactl data prepare --out " + spec.data.path + " TEXT..."));
 }
 
 // What this host needs (NVLink multicast off, say) counts as requested where the run file is
@@ -104,13 +118,13 @@ Controller::submit(const wire::SubmitRequest& request, const api::Caller& caller
   if (!problems.empty()) return refuse(request.file_name, std::move(problems));
   spec::resolve_paths(parsed.spec, request.folder);
   add_host_toggles(parsed.spec);
-  check_data(parsed.spec, request.file_name, problems);
+  check_data(parsed, request.file_name, problems);
   auto resolved = resolve_device(parsed.spec);
   if (!resolved && resolved.error().code == ErrorCode::kUnavailable)
     return refuse(std::move(resolved.error())); // not the run file's fault
   if (!resolved)
-    problems.push_back(
-        {request.file_name, 0, 0, "parallel.ranks", resolved.error().what, resolved.error().next});
+    problems.push_back(problem_at(parsed, request.file_name, "parallel.ranks",
+                                  resolved.error().what, resolved.error().next));
   if (!problems.empty()) return refuse(request.file_name, std::move(problems));
   const spec::RunSpec& spec = *resolved;
 
@@ -171,7 +185,8 @@ Controller::resume(const RunId& id, const std::vector<std::string>& overrides,
     if (!may_change(pair))
       return refuse({ErrorCode::kInvalidArgument,
                      "a resume may not change " + pair.substr(0, pair.find('=')),
-                     "it may change train.steps, toggles and how the run is supervised; submit a "
+                     "it may change train.steps, toggles, note and tags, and how the run is "
+                     "supervised; submit a "
                      "new run for the rest"});
   const auto forget = [&](auto refusal) {
     state_.runs.erase(id);

@@ -3,12 +3,14 @@
 #include "common/base/file.h"
 #include "common/manifest/manifest.h"
 #include "common/spec/parse.h"
+#include "common/wire/run_row.h"
 #include "daemon/control/controller.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/plan/plan.h"
 
 #include <algorithm>
 #include <filesystem>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace nsa::control {
@@ -17,6 +19,24 @@ namespace {
 constexpr int64_t kRecentRuns = 10; // ended ones that a plain list shows
 constexpr int64_t kAllRuns = 100'000;
 constexpr int kEventsInDetail = 20;
+} // namespace
+
+namespace {
+
+// Of a checkpoint whose message never came: what its manifest and its folder say.
+void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
+  if (row.written_at != 0) return;
+  struct stat info{};
+  if (::stat(found.folder.c_str(), &info) == 0)
+    row.written_at = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (!found.manifest || row.bytes != 0) return;
+  row.tokens = found.manifest->tokens;
+  row.attempt = found.manifest->attempt;
+  row.finite = found.manifest->finite;
+  for (const manifest::File& file : found.manifest->files)
+    row.bytes += file.bytes;
+}
+
 } // namespace
 
 const state::Run* Controller::find_open(const RunId& run) const {
@@ -45,6 +65,23 @@ std::vector<wire::RunSummary> Controller::list_runs(bool all) {
   return list;
 }
 
+std::vector<std::string> Controller::list_rows(bool all) {
+  std::vector<std::pair<int64_t, std::string>> list;
+  if (auto ended = ledger_.rows(all ? kAllRuns : kRecentRuns)) list = std::move(*ended);
+  for (const auto& [id, run] : state_.runs)
+    if (const auto record = records_.find(id); record != records_.end())
+      list.emplace_back(run.submitted_at.nanoseconds,
+                        wire::to_row(summary_of(run, record->second))
+                            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> rows;
+  rows.reserve(list.size());
+  for (auto& [submitted, row] : list)
+    rows.push_back(std::move(row));
+  return rows;
+}
+
 Result<RunId> Controller::find_run(const std::string& run) {
   return ledger_.find(run);
 }
@@ -65,6 +102,10 @@ Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
     detail.summary = stored->progress.summary;
     detail.hangs = stored->progress.hangs;
     NSA_TRY_ASSIGN(detail.ranks, ledger_.ranks(id, detail.summary.attempt));
+    if (const auto text = read_file(detail.run_folder + "/summary.json", 1 << 20)) {
+      const auto json = nlohmann::json::parse(*text, nullptr, false);
+      if (json.is_object()) detail.came = json.value("came", nlohmann::json());
+    }
     return detail;
   }
   const RunRecord& record = records_.at(id);
@@ -122,29 +163,56 @@ Result<std::vector<wire::CheckpointView>> Controller::checkpoints(const RunId& r
     }
   }
   for (const manifest::Found& f : on_disk) {
-    const bool known = std::any_of(rows.begin(), rows.end(), [&](const wire::CheckpointView& row) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const wire::CheckpointView& row) {
       return row.step == f.step;
     });
-    if (known) continue;
+    if (known != rows.end()) {
+      fill_in(*known, f);
+      continue;
+    }
     wire::CheckpointView row; // written, but its message never came
     row.run = run;
     row.step = f.step;
     row.folder = f.folder.string();
     row.state = !f.problem.empty() ? "corrupt" : verify ? "verified" : "unverified";
     row.problem = f.problem;
-    if (f.manifest) {
-      row.tokens = f.manifest->tokens;
-      row.attempt = f.manifest->attempt;
-      row.finite = f.manifest->finite;
-      for (const manifest::File& file : f.manifest->files)
-        row.bytes += file.bytes;
-    }
+    fill_in(row, f);
     rows.push_back(std::move(row));
   }
   std::sort(
       rows.begin(), rows.end(),
       [](const wire::CheckpointView& a, const wire::CheckpointView& b) { return a.step > b.step; });
   return rows;
+}
+
+Status Controller::note_verified(const RunId& run,
+                                 const std::vector<wire::CheckpointView>& checkpoints) {
+  // Reading gigabytes took a while: the run may have been removed meanwhile.
+  NSA_TRY_ASSIGN(const auto stored, ledger_.run(run));
+  if (!stored) return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile");
+  NSA_TRY_ASSIGN(const auto before, ledger_.checkpoints(run));
+  for (const wire::CheckpointView& c : checkpoints) {
+    if (c.state != "verified" && c.state != "corrupt") continue;
+    batch_.checkpoint_states.push_back({run, c.step, c.folder, c.state, c.problem});
+    const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) {
+      return row.step == c.step && row.state == "corrupt";
+    });
+    if (c.state == "verified" || known) continue;
+    store::EventRow row;
+    row.view = {0,
+                WallTime::now().nanoseconds,
+                run,
+                c.attempt,
+                -1,
+                "checkpoint_corrupt",
+                "error",
+                "checkpoint of step " + std::to_string(c.step) +
+                    " is damaged and will not be resumed from: " + c.problem,
+                {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}};
+    batch_.events.push_back(std::move(row));
+  }
+  flush();
+  return {};
 }
 
 // <run>/run.toml says what was asked for, whole, beside what came of it.

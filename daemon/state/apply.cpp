@@ -31,6 +31,7 @@ private:
   bool on(const SlotsGranted& e) {
     if (run_.phase != RunPhase::kQueued) return false;
     run_.slots = e.slots;
+    if (attempt_.number > 0) ++run_.resumes;
     if (run_.started_at.nanoseconds == 0) run_.started_at = now_;
     begin_attempt();
     set_phase(RunPhase::kStarting, "");
@@ -343,7 +344,9 @@ private:
       end_run(RunPhase::kStopped, "stopped by " + e.by);
       return true;
     }
-    set_phase(RunPhase::kStopping, "stop requested by " + e.by);
+    // A debugger on a rank, say: what may hold the stop up.
+    const std::string before = run_.reason.empty() ? "" : "; " + run_.reason;
+    set_phase(RunPhase::kStopping, "stop requested by " + e.by + before);
     if (attempt_.phase == AttemptPhase::kLive) stop_ranks();
     return true;
   }

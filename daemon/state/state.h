@@ -139,6 +139,7 @@ struct Run {
   Attempt attempt;                    // the newest; number 0: none yet
   std::set<AttemptNumber> unreleased; // ended attempts whose shim has not been let go
   std::vector<Restart> restarts;      // automatic ones, oldest first
+  int resumes = 0;                    // attempts that a person began: no restarts
   int without_progress = 0;           // failed attempts in a row without a new checkpoint
   uint64_t best_step = 0;             // newest checkpoint of all attempts
   std::vector<Hang> hangs;

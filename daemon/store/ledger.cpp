@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
 #include "daemon/store/schema.h"
 
@@ -66,9 +67,11 @@ Status Ledger::write(Batch& batch) {
         r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
         dump(r.environment), dump(r.spec), r.spec_digest, dump(r.estimate));
   for (const RunProgressRow& p : batch.progress)
-    NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6 WHERE id=?1",
+    NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6,list_row=?7 "
+                   "WHERE id=?1",
                    p.summary.id, p.summary.state, p.open, p.summary.ended_at,
-                   dump({{"summary", p.summary}, {"hangs", p.hangs}}), dump(p.memory));
+                   dump({{"summary", p.summary}, {"hangs", p.hangs}}), dump(p.memory),
+                   dump(wire::to_row(p.summary)));
   for (const AttemptRow& a : batch.attempts)
     NSA_LEDGER_RUN(
         "INSERT INTO attempts (run,attempt,state,token,first_step,last_step,failure_class,reason,"
@@ -101,6 +104,12 @@ Status Ledger::write(Batch& batch) {
         "attempt=?3,tokens=?4,bytes=?5,folder=?6,state=?7,problem=?8,finite=?9,written_at=?10",
         c.run, c.step, c.attempt, c.tokens, c.bytes, c.folder, c.state, c.problem, c.finite,
         c.written_at);
+  for (const CheckpointStateRow& c : batch.checkpoint_states)
+    NSA_LEDGER_RUN(
+        "INSERT INTO checkpoints (run,step,attempt,tokens,bytes,folder,state,problem,finite,"
+        "written_at) VALUES (?1,?2,0,0,0,?3,?4,?5,1,0) ON CONFLICT (run,step) DO UPDATE SET "
+        "state=?4,problem=?5",
+        c.run, c.step, c.folder, c.state, c.problem);
   for (const Lease& l : batch.leases) {
     if (l.run.empty())
       NSA_LEDGER_RUN("DELETE FROM gpu_leases WHERE slot=?", l.slot);

@@ -53,6 +53,8 @@ public:
   Result<std::optional<StoredRun>> run(const RunId& id);
   // Newest first; `limit` of those that have ended.
   Result<std::vector<wire::RunSummary>> summaries(int64_t limit);
+  // The same as rows of text (common/wire/run_row.h), with the time of submission.
+  Result<std::vector<std::pair<int64_t, std::string>>> rows(int64_t limit);
   // By id, unique prefix of one, name (the newest of that name), or "@last".
   Result<RunId> find(const std::string& text);
   Result<std::vector<wire::AttemptView>> attempts(const RunId& run);

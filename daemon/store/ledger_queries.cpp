@@ -116,6 +116,16 @@ Result<std::vector<wire::RunSummary>> Ledger::summaries(int64_t limit) {
   });
 }
 
+Result<std::vector<std::pair<int64_t, std::string>>> Ledger::rows(int64_t limit) {
+  // Of the index alone (migrations/0003).
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT submitted_at,list_row FROM runs INDEXED BY runs_listed "
+                                   "WHERE open=0 ORDER BY submitted_at DESC LIMIT ?"));
+  s.bind(limit);
+  return all_rows<std::pair<int64_t, std::string>>(
+      s, [](const Statement& row) { return std::pair{row.integer(0), row.text(1)}; });
+}
+
 Result<RunId> Ledger::find(const std::string& text) {
   const auto one = [&](const char* sql, const std::string& value,
                        const char* ambiguous) -> Result<std::optional<RunId>> {
@@ -143,8 +153,8 @@ Result<RunId> Ledger::find(const std::string& text) {
   const bool could_be_prefix =
       !text.empty() && text.find_first_not_of(kRunIdAlphabet) == std::string::npos;
   if (could_be_prefix) {
-    NSA_TRY_ASSIGN(auto prefix, one("SELECT id FROM runs WHERE substr(id,1,length(?1))=?1 LIMIT 2",
-                                    text, "is the beginning of several run ids"));
+    NSA_TRY_ASSIGN(auto prefix, one("SELECT id FROM runs WHERE id>=?1 AND id<?1||'~' LIMIT 2", text,
+                                    "is the beginning of several run ids"));
     if (prefix) return *prefix;
   }
   return fail(ErrorCode::kNotFound, "no run '" + text + "'", "see nsactl ls --all");

@@ -56,6 +56,13 @@ struct ToggleRow {
   wire::ToggleView view;
 };
 
+// What reading a checkpoint's files has shown; the rest of its row stays.
+struct CheckpointStateRow {
+  RunId run;
+  uint64_t step = 0;
+  std::string folder, state, problem;
+};
+
 struct Lease {
   std::string slot;
   RunId run; // empty: given back
@@ -70,12 +77,13 @@ struct Batch {
   std::vector<RankRow> ranks;
   std::vector<ToggleRow> toggles;
   std::vector<wire::CheckpointView> checkpoints;
+  std::vector<CheckpointStateRow> checkpoint_states;
   std::vector<Lease> leases;
   std::vector<EventRow> events;
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
-           ranks.empty() && toggles.empty() && checkpoints.empty() && leases.empty() &&
-           events.empty();
+           ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
+           leases.empty() && events.empty();
   }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/net/http_server.h"
+#include "common/wire/run_row.h"
 #include "daemon/api/routes.h"
 
 #include <filesystem>
@@ -29,9 +30,7 @@ public:
     last_caller = caller;
     if (request.toml.find("broken") != std::string::npos)
       return tl::unexpected(api::SubmitFailure{
-          {ErrorCode::kInvalidArgument, "run.toml has 2 mistakes", ""},
-          {{"run.toml", 14, 9, "train.steps", "is no number", "write steps = 60"},
-           {"--set", 0, 0, "modle.layers", "unknown key", "did you mean model.layers?"}}});
+          {ErrorCode::kInvalidArgument, "run.toml has 2 mistakes", ""}, problems_next});
     wire::RunDetail detail;
     detail.summary.id = "kabcd";
     detail.summary.name = request.name.empty() ? "demo" : request.name;
@@ -48,6 +47,16 @@ public:
     for (const auto& [id, detail] : runs)
       if (all || detail.summary.ended_at == 0) list.push_back(detail.summary);
     return list;
+  }
+  std::vector<std::string> list_rows(bool all) override {
+    std::vector<std::string> rows;
+    for (const wire::RunSummary& run : list_runs(all))
+      rows.push_back(wire::to_row(run).dump());
+    return rows;
+  }
+  Status note_verified(const RunId& run, const std::vector<wire::CheckpointView>& seen) override {
+    verified[run] = seen;
+    return {};
   }
   Result<RunId> find_run(const std::string& run) override {
     if (run == "@last" && !runs.empty()) return runs.rbegin()->first;
@@ -165,6 +174,7 @@ public:
   }
 
   std::map<RunId, wire::RunDetail> runs;
+  std::map<RunId, std::vector<wire::CheckpointView>> verified;
   std::vector<wire::EventView> stored_events;
   std::vector<api::LogSource> log_sources;
   std::vector<wire::SubmitRequest> submitted;
@@ -172,6 +182,9 @@ public:
   std::list<Follower*> followers;
   api::Caller last_caller;
   std::string inject_next;
+  std::vector<wire::ProblemView> problems_next = {
+      {"run.toml", 14, 9, "train.steps", "is no number", "write steps = 60"},
+      {"--set", 0, 0, "modle.layers", "unknown key", "did you mean model.layers?"}};
   int checkpoints_asked = 0;
   bool queue_next = false, shut_down_asked = false;
 

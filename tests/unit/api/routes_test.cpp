@@ -434,6 +434,44 @@ TEST(Routes, CheckpointsAreVerifiedFromTheirFiles) {
   EXPECT_EQ(items[0]["state"], "verified");
   EXPECT_EQ(items[1]["state"], "corrupt");
   EXPECT_NE(items[1]["problem"].get<std::string>().find("weights"), std::string::npos);
+  daemon.on_loop([&] {
+    const auto& noted = daemon.service.verified.at("krun1");
+    EXPECT_EQ(noted.at(0).state, "verified") << "what was read is kept";
+    EXPECT_EQ(noted.at(1).state, "corrupt");
+    return 0;
+  });
+}
+
+TEST(Routes, RowsAreTheListWithoutNames) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] {
+    wire::RunSummary& run = daemon.service.add_run("krun1", "running").summary;
+    run.tags = {"a", "b"};
+    run.loss_trend.assign(64, 1.23456789);
+    run.has_loss = true;
+    run.loss = 1.23456789;
+    run.submitted_at = 1'769'868'000'000'000'123;
+    daemon.service.add_run("krun2", "queued");
+    return 0;
+  });
+  const json answer = ask(daemon, "GET", "/v1/runs?rows").body;
+  ASSERT_EQ(answer["items"].size(), 2u);
+  ASSERT_EQ(answer["columns"].size(), answer["items"][0].size());
+  const auto run = wire::from_row(answer["items"][0]);
+  ASSERT_TRUE(run) << run.error().what;
+  EXPECT_EQ(run->id, "krun1");
+  EXPECT_EQ(run->submitted_at, 1'769'868'000'000'000'123);
+  EXPECT_EQ(run->tags, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(run->loss, 1.23456789);
+  EXPECT_EQ(run->loss_trend, std::vector<double>(8, 1.235));
+  EXPECT_EQ(wire::from_row(json::parse(R"(["kolder","n"])"))->name, "n")
+      << "a row of an older nsad";
+  EXPECT_FALSE(wire::from_row(json::parse(R"([7])")));
+  // A summary's fields and a row's columns are one list, but for the order.
+  json fields = wire::RunSummary{};
+  EXPECT_EQ(fields.size(), wire::run_columns().size());
+  for (const std::string& name : wire::run_columns())
+    EXPECT_TRUE(fields.contains(name)) << name;
 }
 
 TEST(Routes, RequestsAreCountedByRoute) {

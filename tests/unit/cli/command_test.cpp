@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "cli/verbs.h"
 #include "common/base/file.h"
+#include "common/spec/parse.h"
 #include "tests/support/fake_service.h"
 
 #include <fstream>
@@ -26,6 +27,19 @@ protected:
     std::istringstream in(input);
     Outcome outcome;
     outcome.exit = run_command(all_verbs(), words, {out, err, in});
+    outcome.out = out.str();
+    outcome.err = err.str();
+    return outcome;
+  }
+  // As a person at a terminal who types `input`.
+  Outcome run_on_terminal(std::vector<std::string> words, const std::string& input) {
+    words.insert(words.begin(), {"--socket", daemon.socket});
+    std::ostringstream out, err;
+    std::istringstream in(input);
+    Terminal terminal{out, err, in};
+    terminal.err_is_terminal = terminal.in_is_terminal = true;
+    Outcome outcome;
+    outcome.exit = run_command(all_verbs(), words, terminal);
     outcome.out = out.str();
     outcome.err = err.str();
     return outcome;
@@ -116,21 +130,101 @@ TEST_F(Commands, ARefusedFileShowsEveryMistake) {
   const Outcome done = run({"submit", run_file("broken = true\n")});
   EXPECT_EQ(done.exit, 2);
   EXPECT_EQ(done.out, "");
-  EXPECT_EQ(done.err, "  --> run.toml:14:9  train.steps: is no number\n"
-                      "      hint: write steps = 60\n"
-                      "  --> --set  modle.layers: unknown key\n"
-                      "      hint: did you mean model.layers?\n"
+  EXPECT_EQ(done.err, "error: is no number\n"
+                      "  --> run.toml:14:9  train.steps\n"
+                      "  hint: write steps = 60\n"
+                      "error: unknown key\n"
+                      "  --> --set  modle.layers\n"
+                      "  hint: did you mean model.layers?\n"
                       "error: run.toml has 2 mistakes\n");
+}
+
+// What only nsad can find is drawn as what nsactl finds itself.
+TEST_F(Commands, ARefusalIsDrawnUnderTheLineOfTheFile) {
+  const auto path = run_file("schema = 1\n# broken\n[data]\npath = \"/none\"\n");
+  daemon.on_loop([&] {
+    daemon.service.problems_next = {
+        {path, 4, 8, "data.path", "there is no data set in /none", "nsactl data prepare"}};
+    return 0;
+  });
+  EXPECT_EQ(run({"submit", path}).err, "error: there is no data set in /none\n"
+                                       "  --> " +
+                                           path +
+                                           ":4:8  data.path\n"
+                                           "    |\n"
+                                           "  4 | path = \"/none\"\n"
+                                           "    |        ^\n"
+                                           "  hint: nsactl data prepare\n"
+                                           "error: run.toml has 2 mistakes\n");
 }
 
 TEST_F(Commands, AQueuedRunSaysWhyAndAnInjectionIsLoud) {
   daemon.service.queue_next = true;
-  daemon.service.warnings_next = {"the programs have changed"};
+  spec::RunSpec spec;
+  spec.inject.kind = "spin";
+  daemon.service.warnings_next = spec::warnings(spec);
   const Outcome done = run({"submit", "-"}, "schema = 1\n[inject]\nkind = \"spin\"\n");
   EXPECT_NE(done.out.find("queued: waits for 2 CPU slots, 1 is free"), std::string::npos);
-  EXPECT_NE(done.err.find("INJECT: this run will make a fault on purpose: spin\n"),
+  EXPECT_NE(done.err.find("warning: INJECT: this run is given a fault on purpose: spin\n"),
+            std::string::npos)
+      << done.err;
+}
+
+TEST_F(Commands, AnInjectionIsSaidOncePerCommand) {
+  spec::RunSpec spec;
+  spec.inject.kind = "spin";
+  daemon.service.warnings_next = spec::warnings(spec);
+  daemon.service.inject_next = "spin on rank 1";
+  const auto times_said = [](const Outcome& done) {
+    const std::string text = done.out + done.err;
+    int count = 0;
+    for (size_t at = 0; (at = text.find("INJECT", at)) != std::string::npos; ++at)
+      ++count;
+    return count;
+  };
+  auto script = when_followed([this] { daemon.service.emit_state("kabcd", "completed", "end"); });
+  const Outcome submitted =
+      run({"submit", "-", "--follow"}, "schema = 1\n[inject]\nkind = \"spin\"\n");
+  script.join();
+  EXPECT_EQ(times_said(submitted), 1) << submitted.out << submitted.err;
+  const Outcome followed = run({"follow", "kabcd"});
+  EXPECT_EQ(times_said(followed), 1) << followed.out;
+}
+
+TEST_F(Commands, TagsAndNoteGoWithTheRunAndFindIt) {
+  run({"submit", "-", "--tag", "short", "--tag", "b c", "--note", "a \"quoted\" word"},
+      "schema = 1\n[run]\ntags = [\"of the file\"]\n");
+  const auto& overrides = daemon.service.submitted.at(0).overrides;
+  const auto parsed = spec::parse_run_file("schema = 1\n", "run.toml", overrides);
+  EXPECT_EQ(parsed.spec.run.tags, (std::vector<std::string>{"of the file", "short", "b c"}));
+  EXPECT_EQ(parsed.spec.run.note, "a \"quoted\" word");
+  add_run("kaaaa", "running");
+  add_run("kbbbb", "running");
+  daemon.on_loop([this] {
+    auto& one = daemon.service.runs.at("kaaaa").summary;
+    one.tags = {"short", "wide"};
+    one.note = "try again";
+    daemon.service.runs.at("kbbbb").summary.tags = {"wide"};
+    return 0;
+  });
+  const auto ids = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"-o", "json"});
+    std::string list;
+    const json answer = json::parse(run(words).out);
+    for (const json& item : answer["items"])
+      list += item["id"].get<std::string>() + " ";
+    return list;
+  };
+  EXPECT_EQ(ids({"ls", "--tag", "wide"}), "kaaaa kbbbb ");
+  EXPECT_EQ(ids({"ls", "--tag", "wide", "--tag", "short"}), "kaaaa ");
+  EXPECT_EQ(run({"ls", "--tag", "none"}).err, "no such runs; see also those of long ago: --all\n");
+  const std::string wide = run({"ls", "-o", "wide", "--tag", "short"}).out;
+  EXPECT_NE(wide.find("short,wide"), std::string::npos) << wide;
+  EXPECT_NE(wide.find("try again"), std::string::npos) << wide;
+  EXPECT_NE(run({"status", "kaaaa"}).out.find(" tags     short, wide\n note     try again\n"),
             std::string::npos);
-  EXPECT_NE(done.err.find("warning: the programs have changed\n"), std::string::npos);
+  EXPECT_EQ(json::parse(run({"status", "kaaaa", "-o", "json"}).out)["summary"]["note"],
+            "try again");
 }
 
 TEST_F(Commands, SubmitAsJsonIsOneObject) {
@@ -180,6 +274,94 @@ TEST_F(Commands, FollowMirrorsTheRunsEnd) {
   EXPECT_NE(failed.out.find("! rank 1 hangs\n"), std::string::npos) << failed.out;
   EXPECT_NE(failed.out.find("✖ failed"), std::string::npos);
   EXPECT_NE(failed.err.find("next: nsactl events kaaaa"), std::string::npos);
+}
+
+TEST_F(Commands, AFailureIsToldWithItsClassCulpritFirstErrorAndEvidence) {
+  wire::RunDetail failed;
+  daemon.on_loop([&] {
+    wire::RunDetail& detail = daemon.service.add_run("kaaaa", "failed");
+    detail.summary.ended_at = 1;
+    detail.summary.attempt = 2;
+    detail.summary.reason = "rank 1 ended with exit 3; out of restarts";
+    detail.run_folder = daemon.folder;
+    detail.attempts = {{1, "ended", "an earlier one", "hang", 0, 5, 1, 2, {}},
+                       {2, "ended", "rank 1 ended with exit 3", "crash", 5, 9, 3, 4, {}}};
+    detail.estimate = {{"memory_bytes", {{"total", 100 << 20}, {"on_gpu", 0}}},
+                       {"disk_bytes", {{"total", 10 << 20}}},
+                       {"seconds", nullptr}};
+    detail.came = {{"peak_rank_resident_bytes", 110 << 20}, {"seconds", 61.0}};
+    const auto event = [this](AttemptNumber attempt, Rank rank, const char* kind, json about) {
+      daemon.service.emit_event(
+          {0, 1, "kaaaa", attempt, rank, kind, "error", "text", std::move(about)});
+    };
+    event(1, 0, "rank_error", {{"what", "of the first attempt"}});
+    event(2, 0, "rank_error", {{"what", "lost rank 1"}});
+    event(2, 1, "attempt_failed", {{"class", "crash"}, {"next", "read its log"}});
+    daemon.service.log_sources = {{2, 1, daemon.folder + "/r1.log", false}};
+    failed = detail;
+    return 0;
+  });
+  std::ofstream(daemon.folder + "/r1.log")
+      << "2026-01-31T09:00:00Z stdout F no error, all is well\n"
+         "2026-01-31T09:00:01Z stderr F a warning\n"
+         "2026-01-31T09:00:02Z stderr F terminate called after throwing Bad\n"
+         "2026-01-31T09:00:03Z stderr F Aborted\n";
+  const Outcome done = run({"follow", "kaaaa"});
+  EXPECT_EQ(done.exit, 1);
+  for (const char* line :
+       {"  class     crash, rank 1, attempt 2\n",
+        "  error     terminate called after throwing Bad\n", "/logs/rank-1.log\n",
+        "  advice    read its log\n",
+        "  memory    110.0 MiB, estimated 100.0 MiB (10 % more came)\n", "  time      1m01s\n"})
+    EXPECT_NE(done.out.find(line), std::string::npos) << line << " in\n" << done.out;
+  EXPECT_NE(done.err.find("nsactl logs kaaaa --rank 1"), std::string::npos) << done.err;
+  EXPECT_NE(run({"wait", "kaaaa"}).err.find("terminate called"), std::string::npos);
+  // A hang's evidence is worth more than a log, and what a rank said itself more than its last
+  // line.
+  daemon.on_loop([&] {
+    daemon.service.runs.at("kaaaa").hangs = json::array(
+        {{{"attempt", 2}, {"rank", 1}, {"kind", "spinning"}, {"evidence_path", "/e/hang-2"}}});
+    daemon.service.emit_event(
+        {0, 1, "kaaaa", 2, 1, "rank_error", "error", "text", {{"what", "CUDA is out of memory"}}});
+    return 0;
+  });
+  const std::string hang = run({"follow", "kaaaa"}).out;
+  EXPECT_NE(hang.find("  error     CUDA is out of memory\n  evidence  /e/hang-2\n"),
+            std::string::npos)
+      << hang;
+}
+
+TEST_F(Commands, HintsFitTheEnd) {
+  for (const auto& [state, exit, expected, unexpected] :
+       std::vector<std::tuple<std::string, int, std::string, std::string>>{
+           {"completed", 0, "ckpt ls", "resume"},
+           {"stopped", 0, "resume", "logs"},
+           {"cancelled", 1, "rm k", "logs"},
+           {"failed", 1, "logs k", "rm k"}}) {
+    const std::string id = "k" + state.substr(0, 4);
+    daemon.on_loop([&] {
+      daemon.service.add_run(id, state).summary.ended_at = 1;
+      return 0;
+    });
+    const Outcome done = run({"follow", id});
+    EXPECT_EQ(done.exit, exit) << state;
+    EXPECT_NE(done.err.find(expected), std::string::npos) << state << ": " << done.err;
+    EXPECT_EQ(done.err.find(unexpected), std::string::npos) << state << ": " << done.err;
+  }
+}
+
+TEST_F(Commands, SubmitAndResumeWaitAndSayHowItEnded) {
+  auto script = when_followed([this] { daemon.service.emit_state("kabcd", "failed", "end"); });
+  const Outcome submitted = run({"submit", "-", "--wait"}, "schema = 1\n");
+  script.join();
+  EXPECT_EQ(submitted.exit, 1);
+  EXPECT_NE(submitted.out.find("✖ failed"), std::string::npos) << submitted.out;
+  script = when_followed([this] { daemon.service.emit_state("kabcd", "completed", "end"); });
+  const Outcome resumed = run({"resume", "kabcd", "--wait"});
+  script.join();
+  EXPECT_EQ(resumed.exit, 0) << resumed.err;
+  EXPECT_EQ(resumed.out.find("resumed kabcd"), 0u);
+  EXPECT_NE(resumed.out.find("✔ completed"), std::string::npos) << resumed.out;
 }
 
 TEST_F(Commands, SubmitFollowShowsWhatHappenedBeforeTheStream) {
@@ -290,36 +472,124 @@ TEST_F(Commands, LogsAndEvents) {
   EXPECT_EQ(run({"logs", "kaaaa"}).out, "[rank 0] zero\n[rank 1] one\n");
   EXPECT_EQ(run({"logs", "kaaaa", "--rank", "1"}).out, "one\n");
   EXPECT_EQ(run({"logs", "kaaaa", "-n", "1", "-t"}).out, "2026-01-31T09:00:01Z [rank 1] one\n");
-  EXPECT_EQ(run({"logs", "kaaaa", "--since", "1h"}).out, "");
+  const Outcome silent = run({"logs", "kaaaa", "--since", "1h", "--rank", "1"});
+  EXPECT_EQ(silent.out, "");
+  EXPECT_EQ(silent.exit, 0);
+  EXPECT_EQ(
+      silent.err.find("rank 1 wrote nothing in the last 1h; the newest line is of 2026-01-31"), 0u)
+      << silent.err;
+  EXPECT_EQ(run({"logs", "kaaaa"}).err, "");
   EXPECT_EQ(run({"logs", "kaaaa", "--rank", "x"}).exit, 2);
   EXPECT_EQ(json::parse(run({"events", "kaaaa", "-o", "json"}).out)["items"].size(), 2500u);
   EXPECT_NE(run({"events"}).out.find("kaaaa "), std::string::npos);
+  const json last = json::parse(run({"events", "kaaaa", "--tail", "2", "-o", "json"}).out);
+  ASSERT_EQ(last["items"].size(), 2u);
+  EXPECT_EQ(last["items"][1]["text"], "event 2499");
 }
 
 TEST_F(Commands, MutationsSayWhatComesNext) {
   add_run("kaaaa", "running");
   const Outcome stopped = run({"stop", "kaaaa"});
   EXPECT_EQ(stopped.out, "kaaaa  stopping after a checkpoint (stopping)\n");
-  EXPECT_EQ(stopped.err, "next: nsactl wait kaaaa | nsactl resume kaaaa\n");
+  EXPECT_EQ(stopped.err, "next: nsactl wait kaaaa | nsactl cancel kaaaa | nsactl resume kaaaa\n");
   EXPECT_EQ(run({"cancel", "kaaaa", "-q"}).err, "");
   EXPECT_EQ(run({"ckpt", "now", "kaaaa"}).exit, 0);
   EXPECT_EQ(daemon.service.checkpoints_asked, 1);
   EXPECT_EQ(run({"resume", "kaaaa", "--set", "train.steps=9"}).exit, 0);
   EXPECT_EQ(daemon.service.resume_overrides, std::vector<std::string>{"train.steps=9"});
-  EXPECT_EQ(run({"rm", "kaaaa"}).exit, 5) << "a live run is not removed";
+  EXPECT_EQ(run({"rm", "-y", "kaaaa"}).exit, 5) << "a live run is not removed";
 }
 
-TEST_F(Commands, PruneOnlySaysUnlessTold) {
+// A stop may take minutes when somebody has to be waited for: that is said, and the way out.
+TEST_F(Commands, AStopThatHasToWaitSaysForWhatAndUntilWhen) {
+  add_run("kaaaa", "running");
+  daemon.on_loop([this] {
+    auto& summary = daemon.service.runs.at("kaaaa").summary;
+    summary.waits_until = (WallTime::now() + std::chrono::seconds(330)).nanoseconds;
+    summary.hangs = 1;
+    summary.reason = "stop requested by ann; rank 1 (deadlocked in forward at step 60) is only "
+                     "observed and may not answer";
+    return 0;
+  });
+  const Outcome stopped = run({"stop", "kaaaa"});
+  EXPECT_NE(stopped.out.find(", at the latest at "), std::string::npos) << stopped.out;
+  EXPECT_NE(stopped.err.find("rank 1 (deadlocked in forward at step 60) is only observed"),
+            std::string::npos);
+  EXPECT_NE(stopped.err.find("`nsactl cancel kaaaa` ends it now"), std::string::npos);
+  EXPECT_NE(run({"status", "kaaaa"}).out.find("; at the latest at "), std::string::npos);
+}
+
+TEST_F(Commands, StopAndCancelWaitForTheEnd) {
+  add_run("kaaaa", "running");
+  auto script = when_followed([this] { daemon.service.emit_state("kaaaa", "stopped", "end"); });
+  const Outcome stopped = run({"stop", "kaaaa", "--wait"});
+  script.join();
+  EXPECT_EQ(stopped.exit, 0) << stopped.err;
+  EXPECT_NE(stopped.out.find("kaaaa  stopped\n"), std::string::npos) << stopped.out;
+  add_run("kbbbb", "running");
+  script = when_followed([this] { daemon.service.emit_state("kbbbb", "failed", "end"); });
+  EXPECT_EQ(run({"stop", "kbbbb", "--wait"}).exit, 1) << "it failed instead";
+  script.join();
+  add_run("kcccc", "running");
+  script = when_followed([this] { daemon.service.emit_state("kcccc", "cancelled", "end"); });
+  EXPECT_EQ(run({"cancel", "kcccc", "--wait"}).exit, 0);
+  script.join();
+}
+
+TEST_F(Commands, RmAndPruneAskTheSameWay) {
   add_run("kaaaa", "running");
   add_run("kbbbb", "failed");
   add_run("kcccc", "completed");
-  const Outcome dry = run({"prune"});
-  EXPECT_NE(dry.err.find("would remove 2 runs"), std::string::npos);
-  EXPECT_EQ(daemon.service.runs.size(), 3u);
+  for (const auto& words :
+       {std::vector<std::string>{"rm", "kbbbb", "kcccc"}, std::vector<std::string>{"prune"}}) {
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.exit, 2) << "without a terminal nobody can be asked";
+    EXPECT_NE(refused.err.find("would remove 2 runs"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("--yes"), std::string::npos) << refused.err;
+    auto dry_words = words;
+    dry_words.push_back("--dry-run");
+    const Outcome dry = run(dry_words);
+    EXPECT_EQ(dry.exit, 0);
+    EXPECT_NE(dry.err.find("would remove 2 runs"), std::string::npos);
+    EXPECT_NE(dry.out.find("kbbbb"), std::string::npos);
+    const Outcome no = run_on_terminal(words, "n\n");
+    EXPECT_EQ(no.exit, 1);
+    EXPECT_NE(no.err.find("remove 2 runs with logs, evidence and checkpoints?"), std::string::npos)
+        << no.err;
+    EXPECT_EQ(daemon.service.runs.size(), 3u);
+  }
+  EXPECT_EQ(run({"rm", "-y", "kbbbb", "kaaaa"}).exit, 5);
+  EXPECT_EQ(daemon.service.runs.size(), 3u) << "all or none";
+  const Outcome yes = run_on_terminal({"rm", "kbbbb", "kbbbb"}, "y\n");
+  EXPECT_EQ(yes.exit, 0) << yes.err;
+  EXPECT_NE(yes.out.find("kbbbb  removed\n"), std::string::npos) << yes.out;
+  EXPECT_EQ(daemon.service.runs.size(), 2u);
+  add_run("kbbbb", "failed");
   EXPECT_EQ(run({"prune", "--keep", "1", "--yes"}).exit, 0);
   EXPECT_EQ(daemon.service.runs.size(), 2u);
   EXPECT_EQ(run({"prune", "--yes", "-q"}).exit, 0);
   EXPECT_EQ(daemon.service.runs.size(), 1u) << "the live one stays";
+}
+
+TEST_F(Commands, DeletedCheckpointsAreShownOnRequest) {
+  add_run("kaaaa", "running");
+  daemon.on_loop([this] {
+    wire::CheckpointView kept, deleted;
+    kept.step = 20;
+    kept.state = "unverified";
+    deleted.step = 10;
+    deleted.state = "deleted";
+    daemon.service.runs.at("kaaaa").checkpoints = {kept, deleted};
+    return 0;
+  });
+  const auto lists = [&](std::vector<std::string> words, const char* what) {
+    return run(std::move(words)).out.find(what) != std::string::npos;
+  };
+  EXPECT_FALSE(lists({"ckpt", "ls", "kaaaa"}, "step 10"));
+  EXPECT_TRUE(lists({"ckpt", "ls", "kaaaa"}, "step 20"));
+  EXPECT_TRUE(lists({"ckpt", "ls", "kaaaa", "--all"}, "step 10"));
+  EXPECT_EQ(json::parse(run({"ckpt", "ls", "kaaaa", "-o", "json"}).out)["items"].size(), 1u);
+  EXPECT_FALSE(lists({"status", "kaaaa"}, "step 10"));
 }
 
 TEST_F(Commands, DaemonStatusAndVersion) {

@@ -31,7 +31,8 @@ struct Ran {
 Ran run(const std::vector<std::string>& words, const std::string& input = {}) {
   std::ostringstream out, err;
   std::istringstream in(input);
-  const int code = run_command(all_verbs(), words, {out, err, in, false, false, 0, NSA_BIN_DIR});
+  const int code =
+      run_command(all_verbs(), words, {out, err, in, false, false, false, 0, NSA_BIN_DIR});
   return {code, out.str(), err.str()};
 }
 

@@ -60,6 +60,12 @@ TEST(Parser, TyposGetTheNearestName) {
   EXPECT_EQ(hint_of({"qqqqqqqq"}), "the commands are listed by `nsactl help`");
 }
 
+TEST(Parser, AWrongNumberOfArgumentsNamesTheUsage) {
+  EXPECT_EQ(hint_of({"submit", "a", "b"}), "usage: nsactl submit FILE [options]");
+  EXPECT_EQ(hint_of({"rm"}), "usage: nsactl rm RUN... [options]");
+  EXPECT_EQ(hint_of({"status", "a", "b"}), "usage: nsactl status [RUN]");
+}
+
 TEST(Parser, RefusesWhatDoesNotFit) {
   for (const auto& words :
        std::vector<std::vector<std::string>>{{"ckpt"},

@@ -93,11 +93,20 @@ TEST(Text, StatesCarryAMarkBesidesTheirColour) {
 }
 
 TEST(Problems, EveryPlaceAndHint) {
-  EXPECT_EQ(problems_text({{"run.toml", 14, 9, "train.steps", "is no number", "write 60"},
-                           {"--set", 0, 0, "", "unknown key modle", ""}}),
-            "  --> run.toml:14:9  train.steps: is no number\n"
-            "      hint: write 60\n"
-            "  --> --set  unknown key modle\n");
+  EXPECT_EQ(problems_text({{"run.toml", 2, 10, "train.steps", "is no number", "write 60"},
+                           {"other.toml", 2, 1, "", "elsewhere", ""},
+                           {"--set", 0, 0, "", "unknown key modle", ""}},
+                          "run.toml", "[train]\n\tsteps = x\n"),
+            "error: is no number\n"
+            "  --> run.toml:2:10  train.steps\n"
+            "    |\n"
+            "  2 | \tsteps = x\n"
+            "    | \t        ^\n"
+            "  hint: write 60\n"
+            "error: elsewhere\n"
+            "  --> other.toml:2:1\n"
+            "error: unknown key modle\n"
+            "  --> --set\n");
   EXPECT_EQ(error_text({ErrorCode::kNotFound, "no run x", "nsactl ls"}),
             "error: no run x\n  hint: nsactl ls\n");
 }
@@ -137,7 +146,7 @@ TEST_F(Screens, RunsTable) {
   failed.inject = "non_finite";
   failed.restarts = 3;
   EXPECT_EQ(runs_table({running(), queued, failed}, kNow, {kPlain, 0, false}),
-            "ID     NAME         STATE         STEP   LOSS  TREND   TOK/S  RST  AGE  NOTE\n"
+            "ID     NAME         STATE         STEP   LOSS  TREND   TOK/S  RST  AGE  REASON\n"
             "kabcd  brave-otter  ● running  120/300  3.982  █▇▅▄▂▁  1.71M    0  12m\n"
             "kqqqq  calm-heron   ◌ queued         0      -              -    0   5s"
             "  waits for 2 CPU slots, 1 is free\n"
@@ -213,6 +222,48 @@ TEST_F(Screens, RunPage) {
             "\n"
             "Last events\n"
             "  13:50:00 ! hang: rank 1 spinning\n");
+}
+
+TEST_F(Screens, AResumeIsNoRestart) {
+  wire::RunDetail resumed = detail();
+  resumed.summary.restarts = 0;
+  resumed.summary.resumes = 2;
+  resumed.summary.inject = "";
+  EXPECT_NE(
+      run_page(resumed, kNow, {kPlain, 0, false}).find(" restarts 0, hangs 1, resumed 2 times\n"),
+      std::string::npos);
+  EXPECT_NE(end_summary(resumed, {}, {kPlain, 0, false})
+                .find("  restarts  0, resumed 2 times (attempts 2)\n"),
+            std::string::npos);
+}
+
+TEST_F(Screens, WhatWasEstimatedStandsBesideWhatCame) {
+  const nlohmann::json estimate = {{"memory_bytes", {{"total", 300 << 20}, {"on_gpu", 200 << 20}}},
+                                   {"disk_bytes", {{"total", 100 << 20}}},
+                                   {"seconds", 60}};
+  EXPECT_EQ(estimate_text(estimate, nullptr), "") << "before the end there is nothing to hold";
+  EXPECT_EQ(estimate_text(estimate, {{"peak_rank_resident_bytes", 50 << 20},
+                                     {"peak_rank_allocated_bytes", 190 << 20},
+                                     {"seconds", 90.0},
+                                     {"disk_bytes", 100 << 20}}),
+            "memory   50.0 MiB\n"
+            "GPU      190.0 MiB, estimated 200.0 MiB (5 % less came)\n"
+            "time     1m30s, estimated 1m00s (50 % more came)\n"
+            "disk     100.0 MiB, estimated 100.0 MiB\n");
+}
+
+TEST_F(Screens, AReasonSaysHowLongItMayLast) {
+  wire::RunSummary run = running();
+  run.state = "stopping";
+  run.reason = "stop requested by ann";
+  EXPECT_EQ(reason_of(run, kNow), "stop requested by ann");
+  run.waits_until = before(-330).nanoseconds;
+  EXPECT_EQ(reason_of(run, kNow), "stop requested by ann; at the latest at 14:05:30");
+  run.state = "restarting";
+  run.reason = "rank 1 died";
+  EXPECT_EQ(reason_of(run, kNow), "rank 1 died; the next attempt begins in 5m30s");
+  run.waits_until = before(1).nanoseconds;
+  EXPECT_EQ(reason_of(run, kNow), "rank 1 died");
 }
 
 TEST_F(Screens, LinesFitTheTerminal) {

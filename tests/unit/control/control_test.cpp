@@ -207,6 +207,38 @@ TEST(RunRecord, AStepMovesTheSummary) {
   EXPECT_EQ(summary_of(run, record).eta_seconds, 0);
 }
 
+TEST(RunRecord, ASummarySaysWhoBeganAttemptsAndHowLongAStopMayTake) {
+  RunRecord record;
+  record.spec.run.tags = {"ablation"};
+  record.spec.run.note = "again, with feeling";
+  state::Run run;
+  run.phase = state::RunPhase::kStopping;
+  run.reason = "stop requested by ann";
+  run.attempt.number = 4;
+  run.resumes = 1;
+  run.timer = state::Timer{state::TimerKind::kStopGrace, WallTime{99}, {}};
+  wire::RunSummary s = summary_of(run, record);
+  EXPECT_EQ(s.restarts, 2) << "a resume is no restart";
+  EXPECT_EQ(s.resumes, 1);
+  EXPECT_EQ(s.tags, std::vector<std::string>{"ablation"});
+  EXPECT_EQ(s.note, "again, with feeling");
+  EXPECT_EQ(s.waits_until, 99);
+  EXPECT_EQ(s.reason, "stop requested by ann");
+  state::Hang hang;
+  hang.attempt = 4;
+  hang.rank = 1;
+  hang.kind = "deadlocked";
+  hang.phase = "forward";
+  hang.observed_only = true;
+  run.hangs = {hang};
+  EXPECT_NE(summary_of(run, record).reason.find("rank 1 (deadlocked in forward"),
+            std::string::npos);
+  run.hangs[0].attempt = 3;
+  EXPECT_EQ(summary_of(run, record).reason, "stop requested by ann") << "of an earlier attempt";
+  run.timer.reset();
+  EXPECT_EQ(summary_of(run, record).waits_until, 0);
+}
+
 TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
   RunRecord before;
   before.spec.train.sequence_length = 10;

@@ -139,7 +139,7 @@ TEST(Rules, WarningsNameTheInjectedFault) {
   EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("checkpoint.interval_steps is 0")));
   spec.checkpoint.interval_steps = 100;
   spec.inject.kind = "spin";
-  EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("given a fault on purpose (spin)")));
+  EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("given a fault on purpose: spin")));
 }
 
 } // namespace

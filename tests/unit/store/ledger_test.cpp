@@ -1,3 +1,4 @@
+#include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
 #include "daemon/store/schema.h"
 #include "daemon/store/telemetry.h"
@@ -109,6 +110,96 @@ TEST_F(StoreTest, RemovingARunRemovesAllOfIt) {
   EXPECT_FALSE(*ledger->run("abcde"));
   EXPECT_TRUE(ledger->checkpoints("abcde")->empty());
   EXPECT_EQ(ledger->events("", 0, 10)->size(), 1u);
+}
+
+TEST_F(StoreTest, WhatReadingACheckpointShowedLeavesTheRestOfItsRow) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  Batch batch;
+  batch.runs = {run_row("abcde")};
+  wire::CheckpointView checkpoint;
+  checkpoint.run = "abcde";
+  checkpoint.step = 30;
+  checkpoint.bytes = 77;
+  checkpoint.written_at = 5;
+  checkpoint.state = "unverified";
+  batch.checkpoints = {checkpoint};
+  batch.checkpoint_states = {{"abcde", 30, "/c/30", "corrupt", "a bit"},
+                             {"abcde", 40, "/c/40", "verified", ""}};
+  ASSERT_TRUE(ledger->commit(batch));
+  const auto rows = *ledger->checkpoints("abcde");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1].state, "corrupt");
+  EXPECT_EQ(rows[1].problem, "a bit");
+  EXPECT_EQ(rows[1].bytes, 77u);
+  EXPECT_EQ(rows[1].written_at, 5);
+  EXPECT_EQ(rows[0].state, "verified");
+  EXPECT_EQ(rows[0].folder, "/c/40");
+  Batch only_states;
+  only_states.checkpoint_states = {{"abcde", 30, "/c/30", "verified", ""}};
+  EXPECT_FALSE(only_states.empty());
+  ASSERT_TRUE(ledger->commit(only_states));
+  EXPECT_EQ(ledger->checkpoints("abcde")->at(1).problem, "");
+}
+
+TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  Batch batch;
+  for (int i = 0; i < 3; ++i) {
+    const RunId id = "abcd" + std::to_string(i);
+    batch.runs.push_back(run_row(id, i));
+    batch.progress.push_back(progress_row(id, i == 1 ? "running" : "completed", i == 1));
+    batch.progress.back().summary.tags = {"a"};
+  }
+  ASSERT_TRUE(ledger->commit(batch));
+  const auto rows = ledger->rows(10);
+  ASSERT_TRUE(rows) << rows.error().what;
+  ASSERT_EQ(rows->size(), 2u) << "those that have ended";
+  EXPECT_GT(rows->at(0).first, rows->at(1).first);
+  const auto run = wire::from_row(nlohmann::json::parse(rows->at(0).second));
+  ASSERT_TRUE(run) << run.error().what;
+  EXPECT_EQ(run->id, "abcd2");
+  EXPECT_EQ(run->tags, std::vector<std::string>{"a"});
+  const std::string path = (folder_ / "x.db").string(); // the ledger's own is locked
+  auto raw = Database::open(path);
+  ASSERT_TRUE(raw && migrate(*raw, path, WallTime{1}));
+  auto plan = raw->prepare("EXPLAIN QUERY PLAN SELECT submitted_at,list_row FROM runs INDEXED BY "
+                           "runs_listed WHERE open=0 ORDER BY submitted_at DESC LIMIT 10");
+  ASSERT_TRUE(plan && plan->step().value_or(false));
+  EXPECT_NE(plan->text(3).find("USING COVERING INDEX runs_listed"), std::string::npos)
+      << plan->text(3);
+}
+
+// A ledger of the first schema, with a run of it.
+TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
+  const std::string path = (folder_ / "ledger.db").string();
+  {
+    auto old = Database::open(path);
+    ASSERT_TRUE(old);
+    std::vector<EmbeddedFile> first(migration_files().begin(), migration_files().begin() + 2);
+    ASSERT_TRUE(migrate(*old, path, WallTime{1}, first));
+    ASSERT_TRUE(old->execute(
+        "INSERT INTO runs (id,name,user,state,open,submitted_at,ended_at,run_file,file_name,folder,"
+        "overrides,environment,spec,spec_digest,estimate,summary) VALUES ('abcde','old','ann',"
+        "'failed',0,7,9,'','','','[]','{}','{}','','{}','{\"summary\":{\"reason\":\"why\","
+        "\"step\":12,\"has_loss\":true,\"loss\":2.5}}'),('abcdf','empty','ann','queued',0,8,9,"
+        "'','','','[]','{}','{}','','{}','{}')"));
+  }
+  auto ledger = open();
+  ASSERT_TRUE(ledger) << ledger.error().what;
+  const auto rows = ledger->rows(10);
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows->size(), 2u);
+  EXPECT_EQ(wire::from_row(nlohmann::json::parse(rows->at(0).second))->name, "empty");
+  const auto run = wire::from_row(nlohmann::json::parse(rows->at(1).second));
+  ASSERT_TRUE(run) << run.error().what;
+  EXPECT_EQ(run->reason, "why");
+  EXPECT_EQ(run->step, 12u);
+  EXPECT_TRUE(run->has_loss);
+  EXPECT_EQ(run->loss, 2.5);
+  EXPECT_EQ(run->submitted_at, 7);
+  EXPECT_EQ(run->user, "ann");
 }
 
 TEST_F(StoreTest, TenThousandRunsAreListedAndFoundQuickly) {

@@ -1,0 +1,159 @@
+#include "cli/ending.h"
+
+#include "cli/hints.h"
+#include "cli/watch.h"
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nsa::cli {
+
+namespace {
+
+constexpr int kEvents = 200; // of the run's end; the failure is among them
+constexpr int kLogLines = 400;
+
+bool looks_like_an_error(const wire::LogLine& line) {
+  static constexpr std::array<std::string_view, 9> kWords = {
+      "error", "terminate called", "what():", "assert", "abort",
+      "fault", "exception",        "fatal",   "cannot"};
+  std::string lower = line.text;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](std::string_view word) { return lower.find(word) != std::string::npos; });
+}
+
+// The first line near the end of a rank's log that tells of an error; else the last one it wrote to
+// standard error.
+std::string first_error_line(client::Daemon& daemon, const std::string& run,
+                             const render::FailureView& failure) {
+  std::string first, last;
+  client::FollowOptions options;
+  options.line = [&](const nlohmann::json& json) {
+    const auto line = client::read_as<wire::LogLine>(json);
+    if (!line || line->stream != "stderr") return true;
+    if (first.empty() && looks_like_an_error(*line)) first = line->text;
+    last = line->text;
+    return true;
+  };
+  // Without a log there is simply no such line.
+  (void)daemon.follow(client::run_target(run, "/logs?rank=" + std::to_string(failure.rank) +
+                                                  "&attempt=" + std::to_string(failure.attempt) +
+                                                  "&tail=" + std::to_string(kLogLines)),
+                      options);
+  return first.empty() ? last : first;
+}
+
+void hint_after(Context& context, const wire::RunSummary& run, const render::FailureView& failure) {
+  const std::string& id = run.id;
+  if (run.state == "completed")
+    hint(context, {"nsactl status " + id + " -o wide", "nsactl ckpt ls " + id});
+  else if (run.state == "stopped")
+    hint(context, {"nsactl resume " + id, "nsactl ckpt ls " + id});
+  else if (run.state == "cancelled")
+    hint(context, {"nsactl resume " + id, "nsactl rm " + id});
+  else
+    hint(context,
+         {"nsactl events " + id,
+          "nsactl logs " + id + (failure.rank < 0 ? "" : " --rank " + std::to_string(failure.rank)),
+          "nsactl resume " + id});
+}
+
+} // namespace
+
+Exit exit_of_state(const std::string& state) {
+  return state == "completed" || state == "stopped" ? Exit::kDone : Exit::kFailed;
+}
+
+Result<render::FailureView> find_failure(client::Daemon& daemon, const wire::RunDetail& detail) {
+  render::FailureView failure;
+  const wire::RunSummary& run = detail.summary;
+  if (run.state != "failed") return failure;
+  failure.attempt = run.attempt;
+  failure.failure_class = "unknown";
+  if (!detail.attempts.empty()) failure.failure_class = detail.attempts.back().failure_class;
+  NSA_TRY_ASSIGN(const auto answer,
+                 daemon.get(client::run_target(run.id, "/events?tail=" + std::to_string(kEvents))));
+  NSA_TRY_ASSIGN(const auto events, client::read_items<wire::EventView>(answer));
+  for (const wire::EventView& event : events)
+    if (event.kind == "attempt_failed" && event.attempt == run.attempt) {
+      failure.rank = event.rank;
+      failure.next = event.detail.value("next", "");
+    }
+  for (const wire::EventView& event : events) {
+    const bool culprit = failure.rank < 0 || event.rank == failure.rank;
+    if (event.kind != "rank_error" || event.attempt != run.attempt || !culprit) continue;
+    failure.rank = event.rank;
+    failure.error = event.detail.value("what", event.text);
+    break;
+  }
+  if (failure.error.empty() && failure.rank >= 0)
+    failure.error = first_error_line(daemon, run.id, failure);
+  if (failure.rank >= 0)
+    failure.evidence = detail.run_folder + "/attempts/" + std::to_string(failure.attempt) +
+                       "/logs/rank-" + std::to_string(failure.rank) + ".log";
+  if (detail.hangs.is_array())
+    for (const nlohmann::json& hang : detail.hangs)
+      if (hang.value("attempt", 0) == run.attempt && !hang.value("evidence_path", "").empty())
+        failure.evidence = hang.value("evidence_path", "");
+  return failure;
+}
+
+Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::Daemon& daemon,
+                                                     const std::string& run) {
+  wire::RunSummary last;
+  Watcher watcher;
+  watcher.line = [&](const wire::FollowLine& line) {
+    if (!line.summary.id.empty()) last = line.summary;
+    return true;
+  };
+  watcher.note = [&](const std::string& text) { context.io.err << text << "\n"; };
+  NSA_TRY_ASSIGN(const WatchEnd end, watch_run(context, daemon, run, watcher));
+  if (end != WatchEnd::kInterrupted) return last;
+  context.io.err << "detached; the run goes on\n";
+  return std::nullopt;
+}
+
+Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::string& run) {
+  NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
+  NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
+  if (context.output == Output::kJson) {
+    context.io.out << answer.dump() << std::endl;
+    return exit_of_state(detail.summary.state);
+  }
+  NSA_TRY_ASSIGN(const render::FailureView failure, find_failure(daemon, detail));
+  context.io.out << render::end_summary(
+      detail, failure, {{context.io.colour, context.io.unicode}, context.io.width, false});
+  context.io.out.flush();
+  hint_after(context, detail.summary, failure);
+  return exit_of_state(detail.summary.state);
+}
+
+Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arguments& arguments,
+                             const nlohmann::json& answer, const std::string& done, int64_t after) {
+  NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(answer));
+  bool inject_said = false;
+  for (const std::string& warning : reply.warnings) {
+    context.io.err << "warning: " << warning << "\n";
+    inject_said = inject_said || warning.starts_with("INJECT");
+  }
+  if (context.output == Output::kJson) {
+    context.io.out << answer.dump() << std::endl;
+  } else {
+    context.io.out << done << " " << reply.id << "  " << reply.name;
+    if (reply.state == "queued") context.io.out << "  queued: " << reply.reason;
+    context.io.out << std::endl;
+    hint(context,
+         {"nsactl status " + reply.id, "nsactl logs -f " + reply.id, "nsactl stop " + reply.id});
+  }
+  if (arguments.has("follow"))
+    return follow_on_screen(context, daemon, reply.id, after, inject_said);
+  if (!arguments.has("wait")) return Exit::kDone;
+  NSA_TRY_ASSIGN(const auto ended, wait_for_end(context, daemon, reply.id));
+  if (!ended) return Exit::kInterrupted;
+  return tell_end(context, daemon, reply.id);
+}
+
+} // namespace nsa::cli
