@@ -233,13 +233,16 @@ Status Controller::request(const RunId& id, state::EventBody body) {
   const state::Run* run = find_open(id);
   if (run == nullptr) {
     NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
-    if (!stored) return fail(ErrorCode::kNotFound, "no run " + id);
+    if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
     return fail(ErrorCode::kConflict,
-                "run " + id + " has ended already (" + stored->progress.summary.state + ")");
+                "run " + id + " has ended already (" + stored->progress.summary.state + ")",
+                "go on with it: nsactl resume " + id);
   }
   if (has_ended(run->phase))
-    return fail(ErrorCode::kConflict, "run " + id + " has ended already (" +
-                                          std::string(run_phase_name(run->phase)) + ")");
+    return fail(ErrorCode::kConflict,
+                "run " + id + " has ended already (" + std::string(run_phase_name(run->phase)) +
+                    ")",
+                "go on with it: nsactl resume " + id);
   submit_event({id, 0, 0, std::move(body)});
   return {};
 }
@@ -254,11 +257,14 @@ Status Controller::cancel(const RunId& run, const api::Caller& caller) {
 
 Status Controller::checkpoint_now(const RunId& id, const api::Caller&) {
   const state::Run* run = find_open(id);
-  if (run == nullptr) return fail(ErrorCode::kConflict, "run " + id + " is not running");
+  if (run == nullptr)
+    return fail(ErrorCode::kConflict, "run " + id + " is not running: it has ended",
+                "its checkpoints: nsactl ckpt ls " + id);
   const auto supervisor = supervisors_.find({id, run->attempt.number});
   if (run->phase != state::RunPhase::kRunning || supervisor == supervisors_.end())
     return fail(ErrorCode::kConflict,
-                "run " + id + " is " + std::string(run_phase_name(run->phase)) + ", not running");
+                "run " + id + " is " + std::string(run_phase_name(run->phase)) + ", not running",
+                "wait for it: nsactl wait " + id + " --for running");
   supervisor->second->checkpoint_ranks();
   return {};
 }
@@ -266,7 +272,7 @@ Status Controller::checkpoint_now(const RunId& id, const api::Caller&) {
 Status Controller::remove(const RunId& id, const api::Caller& caller) {
   NSA_TRY(require_ended(id, "cancel"));
   NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
-  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id);
+  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
   // Out of sight at once, deleted behind: checkpoints may be gigabytes.
   const std::filesystem::path folder = run_folder(id), gone = folder.string() + ".removed";
   std::error_code error;

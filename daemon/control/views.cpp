@@ -130,7 +130,9 @@ Result<std::vector<api::LogSource>> Controller::logs(const api::LogQuery& query)
                                   [&](const wire::AttemptView& a) { return a.attempt == attempt; });
   if (found == attempts.end())
     return fail(ErrorCode::kNotFound,
-                "run " + query.run + " has no attempt " + std::to_string(attempt));
+                "run " + query.run + " has no attempt " + std::to_string(attempt),
+                "its newest is " + std::to_string(attempts.back().attempt) +
+                    "; all of them: nsactl status " + query.run + " -o wide");
   const state::Run* run = find_open(query.run);
   const bool live = run != nullptr && run->attempt.number == attempt &&
                     run->attempt.phase != state::AttemptPhase::kEnded;
@@ -140,9 +142,11 @@ Result<std::vector<api::LogSource>> Controller::logs(const api::LogQuery& query)
   for (const wire::RankView& r : ranks)
     if (query.rank < 0 || r.rank == query.rank)
       sources.push_back({attempt, r.rank, plan::rank_log_path(folder, r.rank), live});
-  if (sources.empty() && query.rank >= 0)
-    return fail(ErrorCode::kNotFound, "attempt " + std::to_string(attempt) + " of run " +
-                                          query.run + " has no rank " + std::to_string(query.rank));
+  if (sources.empty() && query.rank >= 0 && !ranks.empty())
+    return fail(ErrorCode::kNotFound,
+                "attempt " + std::to_string(attempt) + " of run " + query.run + " has no rank " +
+                    std::to_string(query.rank),
+                "its ranks are 0 to " + std::to_string(static_cast<int>(ranks.size()) - 1));
   return sources;
 }
 
