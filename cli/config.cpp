@@ -14,25 +14,31 @@ nlohmann::json problem_json(const spec::Problem& p) {
           {"key", p.key},   {"what", p.what}, {"next", p.next}};
 }
 
+std::vector<std::string> warnings_of(const spec::RunSpec& spec) {
+  std::vector<std::string> warnings = spec::warnings(spec);
+  if (auto missing = missing_data(spec)) warnings.push_back(std::move(*missing));
+  return warnings;
+}
+
 Result<Exit> validate(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
   if (context.output == Output::kJson) { // a program wants the list, not the pictures
-    const auto parsed = spec::parse_run_file(file.text, file.name, arguments.all("set"));
+    const auto parsed = parse_with_data(file, arguments);
     nlohmann::json problems = nlohmann::json::array();
     for (const spec::Problem& problem : parsed.problems)
       problems.push_back(problem_json(problem));
+    std::vector<std::string> warnings;
+    if (parsed.problems.empty()) warnings = warnings_of(parsed.spec);
     context.io.out << nlohmann::json{{"schema_version", 1},
                                      {"valid", parsed.problems.empty()},
                                      {"problems", problems},
-                                     {"warnings", parsed.problems.empty()
-                                                      ? spec::warnings(parsed.spec)
-                                                      : std::vector<std::string>{}}}
+                                     {"warnings", warnings}}
                           .dump(2)
                    << "\n";
     return parsed.problems.empty() ? Exit::kDone : Exit::kUsage;
   }
   NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
-  for (const std::string& warning : spec::warnings(parsed.spec))
+  for (const std::string& warning : warnings_of(parsed.spec))
     context.io.err << "warning: " << warning << "\n";
   context.io.out << file.name << " is right (" << parsed.set_keys.size() << " keys set)\n";
   return Exit::kDone;

@@ -113,15 +113,13 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   const double rate = static_cast<double>(arguments.integer("rate", 0));
   const nlohmann::json estimate = estimate::estimate(spec, placement_of(spec), rate);
   const std::vector<Change> changed = changes(spec);
-  std::error_code error;
-  const bool has_data =
-      std::filesystem::exists(std::filesystem::path(spec.data.path) / "dataset.json", error);
+  const auto missing = missing_data(spec);
   if (context.output == Output::kJson) {
     nlohmann::json document = {{"schema_version", 1},
                                {"estimate", estimate},
                                {"changes", nlohmann::json::array()},
                                {"warnings", spec::warnings(spec)},
-                               {"data_present", has_data}};
+                               {"data_present", !missing}};
     for (const Change& change : changed)
       document["changes"].push_back(
           {{"key", change.key}, {"value", change.value}, {"default", change.otherwise}});
@@ -137,9 +135,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   print(spec, estimate, context);
   for (const std::string& warning : spec::warnings(spec))
     context.io.err << "warning: " << warning << "\n";
-  if (!has_data)
-    context.io.err << "warning: there is no data set in " << spec.data.path
-                   << " yet: nsactl data prepare --out " << spec.data.path << " TEXT...\n";
+  if (missing) context.io.err << "warning: " << *missing << "\n";
   return Exit::kDone;
 }
 

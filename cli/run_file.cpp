@@ -3,6 +3,9 @@
 #include "cli/render/problems.h"
 #include "common/base/file.h"
 #include "common/base/text.h"
+#include "common/dataset/fit.h"
+#include "common/dataset/manifest.h"
+#include "common/spec/reader.h"
 
 #include <filesystem>
 #include <iterator>
@@ -20,7 +23,13 @@ Result<RunFile> read_run_file(const std::string& path, Context& context) {
     file.folder = std::filesystem::current_path(error).string();
     return file;
   }
-  NSA_TRY_ASSIGN(file.text, read_file(path, 1 << 20));
+  auto text = read_file(path, 1 << 20);
+  if (!text) {
+    if (text.error().next.empty())
+      text.error().next = "give the path of a run file; configs/ holds some to begin with";
+    return fail(std::move(text.error()));
+  }
+  file.text = std::move(*text);
   file.name = path;
   file.folder = std::filesystem::absolute(path, error).parent_path().string();
   return file;
@@ -59,13 +68,28 @@ Status check_environment(const spec::RunSpec& spec, Context& context) {
               "the environment sets " + join(names, ", ") + ", which nothing reads");
 }
 
+spec::Parsed parse_with_data(const RunFile& file, const Arguments& arguments) {
+  spec::Parsed parsed = spec::parse_run_file(file.text, file.name, arguments.all("set"));
+  spec::resolve_paths(parsed.spec, file.folder);
+  const dataset::Fit fit = dataset::check_fit(parsed, file.name);
+  parsed.problems.insert(parsed.problems.end(), fit.problems.begin(), fit.problems.end());
+  spec::sort_problems(parsed.problems);
+  return parsed;
+}
+
+std::optional<std::string> missing_data(const spec::RunSpec& spec) {
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(spec.data.path) / dataset::kManifestFile,
+                              error))
+    return std::nullopt;
+  return "there is no data set in " + spec.data.path + " yet: nsactl data prepare --out " +
+         spec.data.path + " TEXT...";
+}
+
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,
                                       Context& context) {
-  spec::Parsed parsed = spec::parse_run_file(file.text, file.name, arguments.all("set"));
-  if (parsed.problems.empty()) {
-    spec::resolve_paths(parsed.spec, file.folder);
-    return parsed;
-  }
+  spec::Parsed parsed = parse_with_data(file, arguments);
+  if (parsed.problems.empty()) return parsed;
   const size_t count = parsed.problems.size();
   return refused(
       context,

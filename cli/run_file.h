@@ -6,6 +6,7 @@
 #include "cli/verb.h"
 #include "common/spec/parse.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,13 @@ Result<RunFile> read_run_file(const std::string& path, Context& context);
 tl::unexpected<Error> refused(Context& context, const client::Refusal& refusal,
                               const std::string& file_name = {}, const std::string& text = {});
 
-// Parses with --set applied and paths resolved; prints the pictures to `err` when it is wrong.
+// Parses with --set applied and paths resolved, and holds the file against its data set where that
+// is on this machine.
+spec::Parsed parse_with_data(const RunFile& file, const Arguments& arguments);
+// What to say when it is not; it may be made later.
+std::optional<std::string> missing_data(const spec::RunSpec& spec);
+
+// The same; prints the pictures to `err` when it is wrong.
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,
                                       Context& context);
 

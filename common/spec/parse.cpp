@@ -93,6 +93,21 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
   return parsed;
 }
 
+bool is_sound(const Parsed& parsed, const std::string& key) {
+  return std::none_of(parsed.problems.begin(), parsed.problems.end(),
+                      [&](const Problem& problem) { return problem.key == key; });
+}
+
+Problem problem_at(const Parsed& parsed, const std::string& file, const std::string& key,
+                   std::string what, std::string next) {
+  Problem problem{file, 0, 0, key, "", ""};
+  if (const auto place = parsed.places.find(key); place != parsed.places.end())
+    problem = place->second;
+  problem.what = std::move(what);
+  problem.next = std::move(next);
+  return problem;
+}
+
 Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& overrides) {
   Parsed parsed;
   parsed.spec = spec;
@@ -143,9 +158,14 @@ EnvironmentReport check_environment(const RunSpec& spec,
   for (const PredecessorFlag& flag : predecessor_flags())
     names.emplace_back(flag.name);
   for (const auto& [name, value] : environment) {
-    // Library variables mean what they always did where they are passed on.
-    if (!name.starts_with("NSA_") || is_program_variable(name)) continue;
-    if (const PredecessorFlag* flag = find_predecessor_flag(name)) {
+    const auto& passed = spec.run.pass_environment;
+    if (is_program_variable(name) || std::find(passed.begin(), passed.end(), name) != passed.end())
+      continue;
+    // Ranks do not inherit libraries' variables either, unless they are the host's (nsad takes
+    // those over).
+    const PredecessorFlag* flag = is_host_variable(name) ? nullptr : find_predecessor_flag(name);
+    if (flag == nullptr && !name.starts_with("NSA_")) continue;
+    if (flag != nullptr) {
       report.warnings.push_back(
           name + " is set and has no effect here: " + std::string(flag->why) +
           (flag->ours.empty() ? "" : " (use " + std::string(flag->ours) + ")"));

@@ -27,6 +27,12 @@ struct Parsed {
 Parsed parse_run_file(std::string_view toml, std::string_view file_name,
                       const std::vector<std::string>& overrides = {});
 
+// For a mistake that is found later (by the node, in the data set): whether a key has none yet, and
+// the problem at the place where the file or --set gave it.
+bool is_sound(const Parsed& parsed, const std::string& key);
+Problem problem_at(const Parsed& parsed, const std::string& file, const std::string& key,
+                   std::string what, std::string next);
+
 // Overrides applied to a spec that is already resolved (`nsactl resume --set`).
 Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& overrides);
 

@@ -37,6 +37,7 @@ public:
   Rules(const RunSpec& spec, Reading& reading) : s_(spec), reading_(reading) {}
 
   void all() {
+    shown_texts();
     model();
     nsa();
     train();
@@ -54,6 +55,22 @@ private:
     for (const std::string& key : keys)
       if (reading_.bad_keys.count(key)) return;
     if (broken()) add_rule_problem(reading_, keys, {what, next});
+  }
+
+  // Names, notes and tags are printed on terminals and in tables, a line each.
+  void shown_texts() {
+    const auto printable = [](const std::string& text) {
+      return std::none_of(text.begin(), text.end(),
+                          [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    };
+    const std::string what = "holds a line break or another control character";
+    const std::string next = "write it as one line of printable characters";
+    rule({"run.name"}, [&] { return !printable(s_.run.name); }, what, next);
+    rule({"run.note"}, [&] { return !printable(s_.run.note); }, what, next);
+    rule(
+        {"run.tags"},
+        [&] { return !std::all_of(s_.run.tags.begin(), s_.run.tags.end(), printable); }, what,
+        next);
   }
 
   void model() {
@@ -247,6 +264,13 @@ private:
                  s_.parallel.device == "cpu";
         },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"aten\"");
+    rule(
+        {"toggles.attention.kernels", "model.attention"},
+        [&] {
+          return kernels != s_.toggles.end() && kernels->second == "reference" &&
+                 s_.model.attention == "dense";
+        },
+        "\"reference\" is the oracle of NSA, but model.attention is \"dense\"", "use \"aten\"");
   }
 
   const RunSpec& s_;

@@ -101,6 +101,11 @@ bool is_program_variable(std::string_view name) {
                      [&](const ProgramVariable& v) { return v.name == name; });
 }
 
+bool is_host_variable(std::string_view name) {
+  return std::any_of(toggle_registry().begin(), toggle_registry().end(),
+                     [&](const Toggle& t) { return t.from_host && t.variable == name; });
+}
+
 std::optional<Fault> check_toggle(const std::string& name, const std::string& value) {
   const Toggle* toggle = find_toggle(name);
   if (toggle == nullptr) {

@@ -51,6 +51,8 @@ struct ProgramVariable {
 };
 const std::vector<ProgramVariable>& program_variables();
 bool is_program_variable(std::string_view name);
+// Belongs to a toggle that is taken from the host where the run file is silent.
+bool is_host_variable(std::string_view name);
 
 struct PredecessorFlag {
   std::string_view name; // "NSA_FORCE_SEL_MASK", "--no-gc", "model.n_heads"

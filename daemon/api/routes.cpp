@@ -45,7 +45,8 @@ net::Response refused(const SubmitFailure& failure) {
 template <class T> Result<T> parse_body(const std::string& body) {
   const auto json = nlohmann::json::parse(body, nullptr, false);
   if (json.is_discarded() || !json.is_object())
-    return fail(ErrorCode::kInvalidArgument, "the request's body is not a JSON object");
+    return fail(ErrorCode::kInvalidArgument, "the request's body is not a JSON object",
+                "send {...} with the members that docs/api.md lists");
   try {
     return json.get<T>();
   } catch (const nlohmann::json::exception& e) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/net/event_loop.h"
+#include "common/spec/parse.h"
 #include "daemon/api/background.h"
 #include "daemon/api/service.h"
 #include "daemon/control/launcher.h"
@@ -132,6 +133,8 @@ private:
   Status require_ended(const RunId& run, const std::string& verb) const;
   const AttemptSupervisor* supervisor_of(const state::Run& run) const;
   Result<spec::RunSpec> resolve_device(spec::RunSpec spec) const;
+  tl::expected<spec::RunSpec, api::SubmitFailure>
+  admit(spec::Parsed parsed, const std::string& file, const std::string& folder) const;
   Status request(const RunId& run, state::EventBody body);
   void publish(const RunId& run, const wire::FollowLine& line);
   void publish_state(const RunId& run);

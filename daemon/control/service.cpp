@@ -2,8 +2,10 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/dataset/fit.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/parse.h"
+#include "common/spec/reader.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
 #include "daemon/control/controller.h"
@@ -24,12 +26,16 @@ tl::unexpected<api::SubmitFailure> refuse(Error error) {
 }
 
 tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
-                                          std::vector<wire::ProblemView> problems) {
-  const size_t count = problems.size();
+                                          std::vector<spec::Problem> problems) {
+  spec::sort_problems(problems);
+  std::vector<wire::ProblemView> views;
+  for (const spec::Problem& p : problems)
+    views.push_back(view_of(p));
+  const size_t count = views.size();
   return tl::unexpected(api::SubmitFailure{
       {ErrorCode::kInvalidArgument,
        file + " has " + std::to_string(count) + (count == 1 ? " mistake" : " mistakes"), ""},
-      std::move(problems)});
+      std::move(views)});
 }
 
 // Keys that a resume may change: what is trained stays the same.
@@ -39,29 +45,6 @@ bool may_change(const std::string& pair) {
         "eval.", "metrics.", "inject.", "train.log_interval_steps="})
     if (pair.starts_with(prefix)) return true;
   return false;
-}
-
-// A problem that only this node can find, at the place where the file or --set gave the key.
-wire::ProblemView problem_at(const spec::Parsed& parsed, const std::string& file,
-                             const std::string& key, std::string what, std::string next) {
-  spec::Problem problem{file, 0, 0, key, "", ""};
-  if (const auto place = parsed.places.find(key); place != parsed.places.end())
-    problem = place->second;
-  problem.what = std::move(what);
-  problem.next = std::move(next);
-  return view_of(problem);
-}
-
-// A data set that is not there is found out now and not by the ranks. Paths are absolute by now.
-void check_data(const spec::Parsed& parsed, const std::string& file,
-                std::vector<wire::ProblemView>& problems) {
-  const spec::RunSpec& spec = parsed.spec;
-  std::error_code error;
-  const auto manifest = std::filesystem::path(spec.data.path) / "dataset.json";
-  if (spec.data.path.empty() || std::filesystem::exists(manifest, error)) return;
-  problems.push_back(
-      problem_at(parsed, file, "data.path", "there is no data set in " + spec.data.path,
-                 "make one: nsactl data prepare --out " + spec.data.path + " TEXT..."));
 }
 
 // What this host needs (NVLink multicast off, say) counts as requested where the run file is
@@ -97,6 +80,35 @@ Result<spec::RunSpec> Controller::resolve_device(spec::RunSpec spec) const {
                    : "fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
 }
 
+// What may start here: the run file's own mistakes and those that only this node can find (its data
+// set, its capacity, what the chosen device forbids) are told at once, each at its place.
+tl::expected<spec::RunSpec, api::SubmitFailure>
+Controller::admit(spec::Parsed parsed, const std::string& file, const std::string& folder) const {
+  spec::resolve_paths(parsed.spec, folder);
+  add_host_toggles(parsed.spec);
+  std::vector<spec::Problem> problems = parsed.problems;
+  const dataset::Fit fit = dataset::check_fit(parsed, file);
+  problems.insert(problems.end(), fit.problems.begin(), fit.problems.end());
+  const std::string& data = parsed.spec.data.path;
+  if (!fit.present && spec::is_sound(parsed, "data.path"))
+    problems.push_back(
+        spec::problem_at(parsed, file, "data.path", "there is no data set in " + data,
+                         "make one: nsactl data prepare --out " + data + " TEXT..."));
+  if (!spec::is_sound(parsed, "parallel.ranks") || !spec::is_sound(parsed, "parallel.device"))
+    return refuse(file, std::move(problems));
+  auto resolved = resolve_device(parsed.spec);
+  if (!resolved && resolved.error().code != ErrorCode::kUnavailable)
+    problems.push_back(spec::problem_at(parsed, file, "parallel.ranks", resolved.error().what,
+                                        resolved.error().next));
+  // Rules about the device that "auto" became; the file has passed the others.
+  if (resolved && problems.empty())
+    for (const spec::Problem& p : spec::validate(*resolved))
+      problems.push_back(spec::problem_at(parsed, file, p.key, p.what, p.next));
+  if (!problems.empty()) return refuse(file, std::move(problems));
+  if (!resolved) return refuse(std::move(resolved.error())); // not the run file's fault
+  return std::move(*resolved);
+}
+
 wire::SubmitReply Controller::reply_of(const RunId& id) {
   wire::SubmitReply reply;
   reply.id = id;
@@ -111,37 +123,25 @@ wire::SubmitReply Controller::reply_of(const RunId& id) {
 
 tl::expected<wire::SubmitReply, api::SubmitFailure>
 Controller::submit(const wire::SubmitRequest& request, const api::Caller& caller) {
-  spec::Parsed parsed = spec::parse_run_file(request.toml, request.file_name, request.overrides);
-  std::vector<wire::ProblemView> problems;
-  for (const spec::Problem& p : parsed.problems)
-    problems.push_back(view_of(p));
-  if (!problems.empty()) return refuse(request.file_name, std::move(problems));
-  spec::resolve_paths(parsed.spec, request.folder);
-  add_host_toggles(parsed.spec);
-  check_data(parsed, request.file_name, problems);
-  auto resolved = resolve_device(parsed.spec);
-  if (!resolved && resolved.error().code == ErrorCode::kUnavailable)
-    return refuse(std::move(resolved.error())); // not the run file's fault
-  if (!resolved)
-    problems.push_back(problem_at(parsed, request.file_name, "parallel.ranks",
-                                  resolved.error().what, resolved.error().next));
-  if (!problems.empty()) return refuse(request.file_name, std::move(problems));
-  const spec::RunSpec& spec = *resolved;
+  std::vector<std::string> overrides = request.overrides;
+  if (!request.name.empty()) overrides.push_back("run.name=" + request.name);
+  auto admitted = admit(spec::parse_run_file(request.toml, request.file_name, overrides),
+                        request.file_name, request.folder);
+  if (!admitted) return tl::unexpected(std::move(admitted.error()));
+  const spec::RunSpec& spec = *admitted;
 
   RunRecord record;
   store::RunRow& row = record.row;
   do {
     row.id = make_run_id(random_);
   } while (records_.count(row.id) != 0 || ledger_.run(row.id).value_or(std::nullopt).has_value());
-  row.name = !request.name.empty()    ? request.name
-             : !spec.run.name.empty() ? spec.run.name
-                                      : std::filesystem::path(request.file_name).stem().string();
+  row.name = spec.run.name;
   row.user = caller.user;
   row.submitted_at = WallTime::now().nanoseconds;
   row.run_file = request.toml;
   row.file_name = request.file_name;
   row.folder = request.folder;
-  row.overrides = request.overrides;
+  row.overrides = overrides;
   for (const std::string& name : spec.run.pass_environment)
     if (const auto found = request.environment.find(name); found != request.environment.end())
       row.environment.insert(*found);
@@ -197,24 +197,17 @@ Controller::resume(const RunId& id, const std::vector<std::string>& overrides,
   RunRecord& record = records_.at(id);
   std::vector<std::string> all = record.row.overrides;
   all.insert(all.end(), overrides.begin(), overrides.end());
-  spec::Parsed parsed = spec::parse_run_file(record.row.run_file, record.row.file_name, all);
-  std::vector<wire::ProblemView> problems;
-  for (const spec::Problem& p : parsed.problems)
-    problems.push_back(view_of(p));
-  if (!problems.empty()) return forget(refuse(record.row.file_name, std::move(problems)));
-  spec::resolve_paths(parsed.spec, record.row.folder);
-  add_host_toggles(parsed.spec);
+  auto admitted = admit(spec::parse_run_file(record.row.run_file, record.row.file_name, all),
+                        record.row.file_name, record.row.folder);
+  if (!admitted) return forget(tl::unexpected(std::move(admitted.error())));
   const uint64_t reached = state_.runs.at(id).best_step;
-  if (static_cast<uint64_t>(parsed.spec.train.steps) < reached)
+  if (static_cast<uint64_t>(admitted->train.steps) < reached)
     return forget(
         refuse({ErrorCode::kInvalidArgument,
-                "train.steps = " + std::to_string(parsed.spec.train.steps) +
+                "train.steps = " + std::to_string(admitted->train.steps) +
                     " lies before the newest checkpoint, of step " + std::to_string(reached),
                 "give a later last step"}));
-  auto resolved = resolve_device(parsed.spec);
-  if (!resolved) return forget(refuse(std::move(resolved.error())));
-
-  record.spec = *resolved;
+  record.spec = std::move(*admitted);
   record.row.overrides = all;
   record.row.spec = spec::to_json(record.spec);
   record.row.spec_digest = spec::digest(record.spec);

@@ -1,3 +1,4 @@
+#include "common/dataset/fit.h"
 #include "tests/unit/dataset/prepare_support.h"
 
 #include <gmock/gmock.h>
@@ -105,6 +106,34 @@ TEST_F(DatasetTest, TheManifestIsHeldAgainstItsDigest) {
   expect_corrupt("a later version");
   folder_.write("data/dataset.json", original.dump().substr(0, 100));
   EXPECT_FALSE(Dataset::open(data_, Check::kSizes));
+}
+
+TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
+  const auto fit = [&](const std::vector<std::string>& overrides) {
+    const std::string file = "schema = 1\n[data]\npath = \"" + data_.string() +
+                             "\"\n[train]\nsteps = 1\nsequence_length = 1048576\n";
+    return check_fit(spec::parse_run_file(file, "run.toml", overrides), "run.toml");
+  };
+  const auto manifest = read_manifest(data_);
+  const std::string ids = std::to_string(manifest->tokenizer.vocabulary_size);
+  const Fit all = fit({"model.vocabulary=2"});
+  EXPECT_TRUE(all.present);
+  ASSERT_EQ(all.problems.size(), 3u) << "vocabulary, and each split";
+  EXPECT_EQ(all.problems[0].key, "model.vocabulary");
+  EXPECT_EQ(all.problems[0].file, "--set");
+  EXPECT_NE(all.problems[0].what.find("at least " + ids + ", not 2"), std::string::npos);
+  EXPECT_EQ(all.problems[1].key, "train.sequence_length");
+  EXPECT_EQ(all.problems[1].line, 6);
+  EXPECT_NE(all.problems[1].what.find("train split"), std::string::npos);
+  EXPECT_NE(all.problems[2].what.find("held-out split"), std::string::npos);
+  const std::string train = std::to_string(manifest->tokens(Split::kTrain));
+  EXPECT_NE(all.problems[1].what.find("has " + train + " tokens"), std::string::npos);
+  EXPECT_EQ(fit({"eval.at_end=false"}).problems.size(), 1u) << "nothing is held out of use";
+  EXPECT_TRUE(fit({"train.sequence_length=many", "model.vocabulary=" + ids}).problems.empty())
+      << "a key with a mistake is not judged again";
+  const std::string longest = std::to_string(manifest->tokens(Split::kTrain) - 1);
+  EXPECT_TRUE(fit({"train.sequence_length=" + longest, "eval.at_end=false"}).problems.empty());
+  EXPECT_FALSE(fit({"data.path=" + (data_ / "none").string()}).present);
 }
 
 TEST_F(DatasetTest, ManifestsComeBackAsTheyWere) {

@@ -176,7 +176,7 @@ nccl.nvls = 0
 TEST(Parse, PrintedSpecReadsBackTheSame) {
   const Parsed first = parse_run_file(
       kGoodFile, "run.toml",
-      {"run.note=two\nlines \"quoted\" \\", "toggles.nccl.debug=INFO", "train.epsilon=1e-9"});
+      {"run.note=words \"quoted\" \\", "toggles.nccl.debug=INFO", "train.epsilon=1e-9"});
   ASSERT_THAT(formatted(first.problems), IsEmpty());
   for (const bool comments : {false, true}) {
     const std::string text = print_toml(first.spec, comments);

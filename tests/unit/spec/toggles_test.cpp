@@ -88,8 +88,13 @@ TEST(Environment, AnUnknownVariableIsAMistakeAndAPredecessorsIsTold) {
                                                {"NSA_THAT_IS_NEAR_TO_NOTHING_AT_ALL", "1"},
                                                {"PATH", "/bin"},
                                                {"HOME", "/"},
-                                               {"NCCL_BLOCKING_WAIT", "1"}});
-  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("(use toggles.attention.kernels)"),
+                                               {"NCCL_BLOCKING_WAIT", "1"},
+                                               {"NCCL_NVLS_ENABLE", "0"},
+                                               {"NCCL_ASYNC_ERROR_HANDLING", "1"}});
+  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("NCCL_ASYNC_ERROR_HANDLING is set and has no "
+                                                     "effect here: always on"),
+                                           HasSubstr("(use toggles.nccl.blocking_wait)"),
+                                           HasSubstr("(use toggles.attention.kernels)"),
                                            HasSubstr("WANDB_KEY, which is not set here")));
   ASSERT_EQ(report.problems.size(), 3u);
   EXPECT_EQ(report.problems[0].key, "NSA_SOKCET");
