@@ -42,10 +42,15 @@ Result<Exit> post_each(const Arguments& arguments, Context& context, const Actio
   const WallTime now = WallTime::now();
   nlohmann::json items = nlohmann::json::array();
   std::vector<wire::RunSummary> runs;
+  Exit worst = Exit::kDone;
   for (const std::string& run : arguments.all("RUN")) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.post(client::run_target(run, "/" + action.path)));
-    NSA_TRY_ASSIGN(const auto summary, client::read_as<wire::RunSummary>(answer));
-    items.push_back(answer);
+    const auto answer = daemon.post(client::run_target(run, "/" + action.path));
+    if (!answer) {
+      tell_failure(context, answer.error(), worst);
+      continue;
+    }
+    NSA_TRY_ASSIGN(const auto summary, client::read_as<wire::RunSummary>(*answer));
+    items.push_back(*answer);
     runs.push_back(summary);
     if (json) continue;
     context.io.out << summary.id << "  ";
@@ -61,10 +66,14 @@ Result<Exit> post_each(const Arguments& arguments, Context& context, const Actio
       context.io.err << "warning: " << summary.reason << "; `nsactl cancel " << summary.id
                      << "` ends it now\n";
   }
-  if (wait) return await_ends(context, daemon, runs, action);
+  if (runs.empty()) return worst;
+  if (wait) {
+    NSA_TRY_ASSIGN(const Exit ended, await_ends(context, daemon, runs, action));
+    return std::max(worst, ended);
+  }
   if (json) context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
-  if (!json) hint(context, next);
-  return Exit::kDone;
+  if (!json && worst == Exit::kDone) hint(context, next);
+  return worst;
 }
 
 Positional runs_argument() {

@@ -3,6 +3,7 @@
 #include "cli/help.h"
 
 #include "common/base/text.h"
+#include "common/spec/toggles.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -14,6 +15,10 @@ namespace {
 
 std::string first_word(const std::string& name) {
   return name.substr(0, name.find(' '));
+}
+
+bool is_long_option(const std::string& word) {
+  return word.starts_with("--");
 }
 
 std::vector<std::string> names_of(const Option& option) {
@@ -112,7 +117,12 @@ public:
       app_.parse(words);
     } catch (const CLI::ExtrasError&) {
       return unexpected_words();
-    } catch (const CLI::ArgumentMismatch&) {
+    } catch (const CLI::ArgumentMismatch& e) {
+      // An option that is unknown leaves its value among the arguments: the option is the mistake.
+      const std::vector<std::string> extra = app_.remaining();
+      if (std::any_of(extra.begin(), extra.end(), is_long_option)) return unexpected_words();
+      if (std::string_view(e.what()).starts_with('-'))
+        return usage(e.what(), "nsactl help " + verb_.name);
       return usage("'" + verb_.name + "' got more or fewer arguments than it takes", usage_line());
     } catch (const CLI::ParseError& e) {
       return usage(e.what(), "nsactl help " + verb_.name);
@@ -169,14 +179,20 @@ private:
 
   tl::unexpected<Error> unexpected_words() {
     const std::vector<std::string> extra = app_.remaining();
-    const std::string word = extra.empty() ? "?" : extra.front();
+    const auto option = std::find_if(extra.begin(), extra.end(), is_long_option);
+    const std::string word = option != extra.end() ? *option : extra.empty() ? "?" : extra.front();
+    const std::string name = word.substr(0, word.find('='));
+    if (const spec::PredecessorFlag* flag = spec::find_predecessor_flag(name))
+      return usage("'" + name + "' is an option of the predecessor: " + std::string(flag->why),
+                   flag->ours.empty() ? "leave it out"
+                                      : "use --set " + std::string(flag->ours) + "=VALUE");
     if (word[0] != '-')
       return usage("'" + verb_.name + "' does not take '" + word + "'", usage_line());
     std::vector<std::string> known = {"--help"};
     for (const auto* options : {&verb_.options, &global_options()})
       for (const Option& option : *options)
         known.push_back("--" + option.name);
-    const auto near = nearest_name(word.substr(0, word.find('=')), known);
+    const auto near = nearest_name(name, known);
     return usage("'" + verb_.name + "' has no option '" + word + "'",
                  near ? "did you mean '" + *near + "'?" : "nsactl help " + verb_.name);
   }

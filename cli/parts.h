@@ -1,8 +1,11 @@
 // Arguments that several verbs share, so that they read alike everywhere.
 #pragma once
 
+#include "cli/render/problems.h"
 #include "cli/render/run_views.h"
 #include "cli/verb.h"
+
+#include <algorithm>
 
 namespace nsa::cli {
 
@@ -18,6 +21,11 @@ inline Option follow_option(std::string meaning) {
 }
 inline Option wait_option(std::string meaning) {
   return {"wait", 'w', ValueType::kFlag, "", std::move(meaning)};
+}
+// One of several runs failed: told at once, the others go on, and the worst exit code is the end's.
+inline void tell_failure(Context& context, const Error& error, Exit& worst) {
+  context.io.err << render::error_text(error);
+  worst = std::max(worst, exit_of(error.code));
 }
 inline render::ViewOptions view_options(const Context& context) {
   return {

@@ -31,12 +31,12 @@ Result<bool> confirmed(const Arguments& arguments, Context& context, size_t coun
 Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::Daemon& daemon,
                          const std::vector<wire::RunSummary>& runs) {
   const bool json = context.output == Output::kJson, dry = arguments.has("dry-run");
-  const auto tell = [&](bool removed) {
+  const auto tell = [&](bool removed, const std::vector<wire::RunSummary>& items) {
     if (json)
-      context.io.out << nlohmann::json{{"removed", removed}, {"items", runs}}.dump() << "\n";
+      context.io.out << nlohmann::json{{"removed", removed}, {"items", items}}.dump() << "\n";
   };
   if (runs.empty() || dry) {
-    tell(false);
+    tell(false, runs);
     if (!json && !runs.empty())
       context.io.out << render::runs_table(runs, WallTime::now(), view_options(context));
     if (!json)
@@ -52,28 +52,44 @@ Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::D
     context.io.err << "nothing was removed\n";
     return Exit::kFailed;
   }
+  Exit worst = Exit::kDone;
+  std::vector<wire::RunSummary> gone;
   for (const wire::RunSummary& run : runs) {
-    NSA_TRY(daemon.remove(client::run_target(run.id)));
+    if (const auto removed = daemon.remove(client::run_target(run.id)); !removed) {
+      tell_failure(context, removed.error(), worst);
+      continue;
+    }
+    gone.push_back(run);
     if (!json) context.io.out << run.id << "  removed\n";
   }
-  tell(true);
-  return Exit::kDone;
+  tell(!gone.empty(), gone);
+  return worst;
 }
 
 // All or none: that a run still lives is found out before another one is gone.
 Result<Exit> run_rm(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   std::vector<wire::RunSummary> runs;
+  Exit worst = Exit::kDone;
   for (const std::string& run : arguments.all("RUN")) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
-    NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
+    const auto answer = daemon.get(client::run_target(run));
+    if (!answer) {
+      tell_failure(context, answer.error(), worst);
+      continue;
+    }
+    NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(*answer));
     const std::string& id = detail.summary.id;
     if (!render::is_ended(detail.summary.state))
-      return fail(ErrorCode::kConflict,
-                  "run " + id + " is " + detail.summary.state + "; nothing was removed",
-                  "nsactl cancel " + id + " --wait");
+      tell_failure(context,
+                   {ErrorCode::kConflict, "run " + id + " is " + detail.summary.state,
+                    "nsactl cancel " + id + " --wait"},
+                   worst);
     if (std::none_of(runs.begin(), runs.end(), [&](const auto& other) { return other.id == id; }))
       runs.push_back(detail.summary);
+  }
+  if (worst != Exit::kDone) {
+    context.io.err << "nothing was removed\n";
+    return worst;
   }
   return remove_runs(arguments, context, daemon, runs);
 }

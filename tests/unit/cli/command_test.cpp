@@ -500,6 +500,21 @@ TEST_F(Commands, MutationsSayWhatComesNext) {
   EXPECT_EQ(run({"rm", "-y", "kaaaa"}).exit, 5) << "a live run is not removed";
 }
 
+TEST_F(Commands, OneOfSeveralRunsThatFailsLeavesTheOthersTheirTurn) {
+  add_run("kaaaa", "running");
+  add_run("kbbbb", "running");
+  const Outcome stopped = run({"stop", "kaaaa", "kzzzz", "kbbbb"});
+  EXPECT_EQ(stopped.exit, 3);
+  EXPECT_NE(stopped.out.find("kaaaa  "), std::string::npos) << stopped.out;
+  EXPECT_NE(stopped.out.find("kbbbb  "), std::string::npos) << stopped.out;
+  EXPECT_NE(stopped.err.find("kzzzz"), std::string::npos) << stopped.err;
+  EXPECT_EQ(run({"cancel", "kyyyy", "kzzzz"}).exit, 3);
+  const Outcome kept = run({"rm", "-y", "kzzzz", "kaaaa", "kyyyy"});
+  EXPECT_EQ(kept.exit, 5) << "the worst: " << kept.err;
+  for (const char* words : {"kzzzz", "kyyyy", "run kaaaa is ", "nothing was removed\n"})
+    EXPECT_NE(kept.err.find(words), std::string::npos) << kept.err;
+}
+
 // A stop may take minutes when somebody has to be waited for: that is said, and the way out.
 TEST_F(Commands, AStopThatHasToWaitSaysForWhatAndUntilWhen) {
   add_run("kaaaa", "running");

@@ -66,6 +66,16 @@ TEST(Parser, AWrongNumberOfArgumentsNamesTheUsage) {
   EXPECT_EQ(hint_of({"status", "a", "b"}), "usage: nsactl status [RUN]");
 }
 
+TEST(Parser, AnUnknownOptionIsTheMistakeAndNotItsValue) {
+  EXPECT_EQ(hint_of({"submit", "f", "--seq-len", "5"}), "use --set train.sequence_length=VALUE");
+  EXPECT_EQ(hint_of({"submit", "f", "--seq-len=5"}), "use --set train.sequence_length=VALUE");
+  EXPECT_EQ(hint_of({"submit", "f", "--synthetic-on-fail"}), "leave it out");
+  EXPECT_NE(parse({"plan", "f", "--seq-len", "5"}).error().what.find("of the predecessor"),
+            std::string::npos);
+  EXPECT_EQ(hint_of({"submit", "f", "--nam", "x"}), "did you mean '--name'?");
+  EXPECT_EQ(parse({"logs", "x", "--tail"}).error().what.find("more or fewer"), std::string::npos);
+}
+
 TEST(Parser, RefusesWhatDoesNotFit) {
   for (const auto& words :
        std::vector<std::vector<std::string>>{{"ckpt"},
