@@ -11,6 +11,10 @@ if(NSA_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# Every attempt records which builds it ran (daemon/control/provenance.h). Not every compiler asks its
+# linker for it.
+add_link_options(LINKER:--build-id)
+
 add_library(nsa_warnings INTERFACE)
 target_compile_options(nsa_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>

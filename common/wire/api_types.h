@@ -84,12 +84,13 @@ struct AttemptView {
   std::string state, reason, failure_class;
   uint64_t first_step = 0, last_step = 0; // resumed after first_step
   int64_t started_at = 0, ended_at = 0;
-  nlohmann::json provenance; // builds, digests, versions, devices
+  nlohmann::json provenance; // builds, digests, versions, devices by rank
 };
 
 struct ToggleView {
   AttemptNumber attempt = 0;
-  std::string name, requested, effective, origin; // origin: default, file, --set, fallback
+  std::string name, requested, effective;
+  std::string origin; // default, file, --set, host (nsad's environment), fallback
 };
 
 struct CheckpointView {

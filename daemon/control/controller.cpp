@@ -1,12 +1,12 @@
 #include "daemon/control/controller.h"
 
 #include "common/base/build_info.h"
-#include "common/base/checksum.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/spec/spec_json.h"
 #include "daemon/control/node_readings.h"
+#include "daemon/control/provenance.h"
 
 #include <filesystem>
 #include <malloc.h>
@@ -220,6 +220,7 @@ void Controller::project(const state::Event& event) {
     record.last.step = chosen->step;
     record.of_attempt = run.attempt.number;
     record.ranks.clear();
+    project_provenance(record);
     record.learned = {};
     record.last.tokens_per_second = 0;
   } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
@@ -230,39 +231,35 @@ void Controller::project(const state::Event& event) {
   project_rank_event(event, record);
 }
 
+// An attempt runs with what lies on the disk as it begins.
+void Controller::project_provenance(RunRecord& record) {
+  nlohmann::json now = begin_provenance(record, launcher_.programs());
+  now["driver"] = slots_.gpus().driver;
+  const nlohmann::json changed = changed_programs(record.provenance, now);
+  record.provenance = std::move(now);
+  if (changed.empty()) return;
+  std::string names;
+  for (const auto& [name, ids] : changed.items())
+    names += (names.empty() ? "" : ", ") + name;
+  store::EventRow row;
+  row.view = {0,
+              WallTime::now().nanoseconds,
+              record.row.id,
+              record.of_attempt,
+              -1,
+              "programs_changed",
+              "warning",
+              "rebuilt since the last attempt: " + names,
+              changed};
+  batch_.events.push_back(std::move(row));
+}
+
 void Controller::project_rank_event(const state::Event& event, RunRecord& record) {
   if (const auto* hello = std::get_if<wire::RankHello>(&event.body)) {
     RankInfo& info = record.ranks[hello->rank];
     info.device = hello->device;
     info.compute_precision = hello->compute_precision;
-    nlohmann::json& provenance = record.provenance;
-    if (hello->rank == 0) {
-      const std::string before = provenance.value("worker", std::string());
-      provenance = {{"worker", hello->build},
-                    {"nsad", build_info().version + "+" + build_info().commit},
-                    {"versions", hello->versions},
-                    {"spec_digest", record.row.spec_digest},
-                    {"driver", slots_.gpus().driver},
-                    {"node", host_name()},
-                    {"devices", nlohmann::json::array()}};
-      if (auto dataset = read_file(record.spec.data.path + "/dataset.json", 1 << 24))
-        provenance["dataset_digest"] = checksum_hex(*dataset);
-      if (!before.empty() && before != hello->build) {
-        store::EventRow row;
-        row.view = {
-            0,
-            WallTime::now().nanoseconds,
-            event.run,
-            event.attempt,
-            -1,
-            "programs_changed",
-            "warning",
-            "the trainer was rebuilt since the last attempt: " + before + ", now " + hello->build,
-            {}};
-        batch_.events.push_back(std::move(row));
-      }
-    }
-    if (provenance.contains("devices")) provenance["devices"].push_back(hello->device);
+    note_hello(record.provenance, *hello);
   } else if (const auto* toggles = std::get_if<wire::RankToggles>(&event.body)) {
     if (toggles->rank == 0) {
       for (const wire::EffectiveToggle& t : toggles->toggles)

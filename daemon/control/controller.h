@@ -96,6 +96,7 @@ private:
   }
   void project(const state::Event& event);
   void project_rank_event(const state::Event& event, RunRecord& record);
+  void project_provenance(RunRecord& record);
   static void note_counters(metrics::RunSample& counters, const state::Note& note);
   void touch(const RunId& run) { dirty_.insert(run); }
   void add_dirty_rows();

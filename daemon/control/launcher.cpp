@@ -35,6 +35,13 @@ std::string Launcher::worker() const {
                                                  : options_.config.programs.worker;
 }
 
+std::map<std::string, std::string> Launcher::programs() const {
+  const std::string& shim = options_.config.programs.shim;
+  return {{"nsa-worker", worker()},
+          {"nsa-shim", shim.empty() ? options_.program_folder + "/nsa-shim" : shim},
+          {"nsad", "/proc/self/exe"}}; // what runs, also when its file was replaced since
+}
+
 Result<PreparedAttempt> Launcher::prepare(const state::Run& run, const RunRecord& record) const {
   if (::access(worker().c_str(), X_OK) != 0)
     return fail(ErrorCode::kNotFound, "the trainer " + worker() + " is not there",

@@ -8,6 +8,7 @@
 #include "daemon/control/run_record.h"
 #include "daemon/shim/client.h"
 
+#include <map>
 #include <string>
 
 namespace nsa::control {
@@ -33,6 +34,9 @@ public:
 
   // Starts the shim, or finds the one that an nsad before us had started for this very attempt.
   Result<shim::StartedShim> start(PreparedAttempt prepared) const;
+
+  // The programs that an attempt consists of: name -> file.
+  std::map<std::string, std::string> programs() const;
 
 private:
   std::string worker() const;

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/estimate/estimate.h"
+#include "common/spec/parse.h"
 #include "common/spec/toggles.h"
 #include "daemon/state/policy.h"
 
@@ -217,8 +218,14 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
   std::vector<store::ToggleRow> rows;
   const auto resolved = spec::resolve_toggles(record.spec.toggles);
   if (!resolved) return rows;
+  const auto asked =
+      spec::parse_run_file(record.row.run_file, record.row.file_name, record.row.overrides)
+          .spec.toggles;
   for (const auto& [name, value] : *resolved) {
-    std::string origin = record.spec.toggles.count(name) != 0 ? "file" : "default";
+    // What the run file does not give and the spec has, nsad's environment added at submission.
+    std::string origin = asked.count(name) != 0                 ? "file"
+                         : record.spec.toggles.count(name) != 0 ? "host"
+                                                                : "default";
     for (const std::string& pair : record.row.overrides)
       if (pair.starts_with("toggles." + name + "=")) origin = "--set";
     rows.push_back({record.row.id, {attempt, name, value, "", origin}});
@@ -290,7 +297,7 @@ wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record) {
     view.failure_class = failure_class_name(*a.failure);
     view.reason = a.failure_text;
   }
-  view.provenance = record.provenance;
+  if (record.of_attempt == a.number) view.provenance = record.provenance;
   return view;
 }
 

@@ -6,6 +6,7 @@
 #include "daemon/control/config.h"
 #include "daemon/control/evidence.h"
 #include "daemon/control/node_readings.h"
+#include "daemon/control/provenance.h"
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
 
@@ -348,16 +349,80 @@ TEST(RunRecord, TogglesAreRecordedWithTheirOrigin) {
   ASSERT_GE(registry.size(), 2u);
   RunRecord record;
   record.row.id = "aaaaa";
-  const std::string name(registry[0].name), other(registry[1].name);
-  record.spec.toggles[name] = std::string(registry[0].default_value);
-  record.spec.toggles[other] = std::string(registry[1].default_value);
-  record.row.overrides = {"toggles." + other + "=x"};
+  record.row.file_name = "run.toml";
+  record.row.run_file = "schema = 1\n[toggles]\nnccl.debug = \"INFO\"\n";
+  record.row.overrides = {"toggles.nccl.max_channels=2"};
+  record.spec.toggles = {{"nccl.debug", "INFO"}, {"nccl.max_channels", "2"}, {"nccl.nvls", "0"}};
   std::map<std::string, std::string> origins;
   for (const store::ToggleRow& row : requested_toggles(record, 2))
     origins[row.view.name] = row.view.origin;
   EXPECT_EQ(origins.size(), registry.size()) << "every toggle is recorded";
-  EXPECT_EQ(origins.at(name), "file");
-  EXPECT_EQ(origins.at(other), "--set");
+  EXPECT_EQ(origins.at("nccl.debug"), "file");
+  EXPECT_EQ(origins.at("nccl.max_channels"), "--set");
+  EXPECT_EQ(origins.at("nccl.nvls"), "host") << "nobody who submitted it wrote that";
+  EXPECT_EQ(origins.at("attention.kernels"), "default");
+}
+
+// ---- provenance
+// -----------------------------------------------------------------------------------
+
+TEST_F(ControlTest, AProgramIsKnownByItsBuildIdOrItsChecksum) {
+  EXPECT_EQ(program_id("/proc/self/exe").size(), 40u) << "the linker's SHA-1";
+  EXPECT_EQ(program_id(folder_ / "none"), "");
+  const auto script = folder_ / "worker.sh";
+  ASSERT_TRUE(write_file_atomic(script, "#!/bin/sh\nexec one\n"));
+  const std::string before = program_id(script);
+  EXPECT_EQ(before.size(), 32u);
+  ASSERT_TRUE(write_file_atomic(script, "#!/bin/sh\nexec two\n"));
+  EXPECT_NE(program_id(script), before);
+  // A program that was cut off or made up costs no more than its checksum.
+  const std::string whole = *read_file("/proc/self/exe", 1ull << 32);
+  ASSERT_TRUE(write_file_atomic(script, whole.substr(0, 100)));
+  EXPECT_EQ(program_id(script).size(), 32u);
+  ASSERT_TRUE(write_file_atomic(script, whole.substr(0, 64) + std::string(4096, '\xff')));
+  EXPECT_EQ(program_id(script).size(), 32u);
+}
+
+TEST_F(ControlTest, AnAttemptsProvenanceDoesNotDependOnTheOrderOfHellos) {
+  RunRecord record;
+  record.row.spec_digest = "d1";
+  record.spec.parallel.ranks = 2;
+  record.spec.data.path = folder_.string();
+  ASSERT_TRUE(write_file_atomic(folder_ / "dataset.json", R"({"digest": "abc", "schema": 1})"));
+  record.provenance = begin_provenance(record, {{"nsad", "/proc/self/exe"}});
+  EXPECT_EQ(record.provenance["dataset_digest"], "abc") << "the one of the manifest";
+  EXPECT_EQ(record.provenance["devices"], nlohmann::json::parse("[null, null]"));
+  wire::RankHello zero, one;
+  zero.build = "1.0+a";
+  zero.device = "cuda:0";
+  one.rank = 1;
+  one.device = "cuda:1";
+  for (const auto& order : {std::pair(zero, one), std::pair(one, zero)}) {
+    nlohmann::json provenance = record.provenance;
+    note_hello(provenance, order.first);
+    note_hello(provenance, order.second);
+    EXPECT_EQ(provenance["devices"], nlohmann::json::parse(R"(["cuda:0", "cuda:1"])"));
+    EXPECT_EQ(provenance["worker"], "1.0+a");
+    EXPECT_EQ(provenance["build_ids"], record.provenance["build_ids"]);
+  }
+  // An attempt that has not begun has none: least of all that of the one before.
+  state::Run run;
+  run.attempt.number = 2;
+  record.of_attempt = 1;
+  EXPECT_TRUE(attempt_view(run, record).provenance.is_null());
+}
+
+TEST(Provenance, ARebuiltProgramIsNamed) {
+  const auto before =
+      nlohmann::json::parse(R"({"build_ids": {"nsa-worker": "1", "nsa-shim": "2", "nsad": "3"}})");
+  auto now = before;
+  EXPECT_TRUE(changed_programs(before, now).empty());
+  now["build_ids"]["nsa-shim"] = "4";
+  EXPECT_EQ(changed_programs(before, now).dump(), R"({"nsa-shim":{"before":"2","now":"4"}})");
+  now["build_ids"]["nsa-shim"] = "";
+  EXPECT_TRUE(changed_programs(before, now).empty()) << "not known is not changed";
+  EXPECT_TRUE(changed_programs(nlohmann::json(), before).empty()) << "the first attempt";
+  EXPECT_TRUE(changed_programs({{"worker", "1.0"}}, before).empty()) << "of an older nsad";
 }
 
 TEST(NodeReadings, TokensDifferAndReadingsAreSane) {
