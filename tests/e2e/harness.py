@@ -272,6 +272,16 @@ def small_disk(folder, megabytes):
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
+def fill_disk(folder):
+    """Writes until nothing more fits; returns the file."""
+    path = folder / "ballast"
+    # Without a buffer: what did not fit would be written again, and fail, when the file is closed.
+    with open(path, "wb", buffering=0) as f, contextlib.suppress(OSError):
+        while True:
+            f.write(b"\0" * 65536)
+    return path
+
+
 def main(case, needs=("nsactl", "nsad", "nsa-shim", "nsa-worker"), seeds=3):
     parser = argparse.ArgumentParser(description=case.__doc__)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "dev" / "bin")
