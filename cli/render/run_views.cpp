@@ -85,7 +85,8 @@ std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& option
         std::to_string(rank.rank),
         rank.exit.empty() ? rank.state : rank.state + " (" + rank.exit + ")",
         rank.phase.empty() ? "-" : rank.phase,
-        std::to_string(rank.step),
+        // Of a rank that has ended only how it ended is kept.
+        rank.step == 0 && !rank.exit.empty() ? "-" : std::to_string(rank.step),
         rank.state == "running" ? format_duration(rank.phase_age_seconds) : "-",
         rank.step_seconds > 0 ? format_duration(rank.step_seconds) : "-",
         bytes_or_none(device ? rank.peak_bytes : rank.resident_bytes)};

@@ -72,6 +72,19 @@ std::string dataset_digest(const std::string& folder) {
   return digest != manifest.end() && digest->is_string() ? digest->get<std::string>() : "";
 }
 
+// Lists of numbers as the kernel writes them ("0-63", "0,1"). Links between GPUs are not read: NCCL
+// finds them for itself and says what it found in the ranks' logs.
+nlohmann::json topology() {
+  const auto line = [](const char* path) {
+    std::string text = read_file(path, 4096).value_or("");
+    while (!text.empty() && text.back() == '\n')
+      text.pop_back();
+    return text;
+  };
+  return {{"cpus", line("/sys/devices/system/cpu/online")},
+          {"numa_nodes", line("/sys/devices/system/node/online")}};
+}
+
 } // namespace
 
 std::string program_id(const std::filesystem::path& program) {
@@ -89,6 +102,7 @@ nlohmann::json begin_provenance(const RunRecord& record,
       {"build_ids", std::move(ids)},
       {"spec_digest", record.row.spec_digest},
       {"node", host_name()},
+      {"topology", topology()},
       {"devices", std::vector<nlohmann::json>(static_cast<size_t>(record.spec.parallel.ranks))}};
   if (const std::string digest = dataset_digest(record.spec.data.path); !digest.empty())
     provenance["dataset_digest"] = digest;

@@ -392,6 +392,7 @@ TEST_F(ControlTest, AnAttemptsProvenanceDoesNotDependOnTheOrderOfHellos) {
   record.provenance = begin_provenance(record, {{"nsad", "/proc/self/exe"}});
   EXPECT_EQ(record.provenance["dataset_digest"], "abc") << "the one of the manifest";
   EXPECT_EQ(record.provenance["devices"], nlohmann::json::parse("[null, null]"));
+  EXPECT_EQ(record.provenance["topology"]["cpus"].get<std::string>().front(), '0');
   wire::RankHello zero, one;
   zero.build = "1.0+a";
   zero.device = "cuda:0";
