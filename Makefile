@@ -18,7 +18,7 @@ configure: setup
 	@tools/configure $(PRESET)
 
 demo: configure
-	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-worker
+	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker
 	@tools/demo $(BUILD)
 
 test: all
