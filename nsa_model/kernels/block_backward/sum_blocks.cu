@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
@@ -9,10 +10,12 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kTileFloats = kBlock * kHeadDim;
-constexpr int kThreads = kTileFloats / kVector;
+template <int kDim> constexpr int kThreads = kBlock * kDim / kVector;
 
-__global__ void __launch_bounds__(kThreads) sum_blocks_kernel(SumBlocksParams params, int tiles) {
+template <int kDim>
+__global__ void __launch_bounds__(kThreads<kDim>)
+    sum_blocks_kernel(SumBlocksParams params, int tiles) {
+  constexpr int kTileFloats = kBlock * kDim;
   wait_for_earlier_kernels();
   const AttentionShape& shape = params.shape;
   const int segment = static_cast<int>(blockIdx.x); // (batch * groups + group) * tiles + tile
@@ -20,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) sum_blocks_kernel(SumBlocksParams pa
   const int tile = segment % tiles;
   const int lane = segment / tiles;
   const int offset = static_cast<int>(threadIdx.x) * kVector;
-  const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kHeadDim;
+  const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kDim;
   if (key >= params.keys) return;
   Eight sum = {};
   if (params.list_partial != nullptr) {
@@ -45,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) sum_blocks_kernel(SumBlocksParams pa
   const int64_t batch = lane / shape.groups;
   const int64_t group = lane % shape.groups;
   const int64_t target =
-      ((batch * params.keys + key) * shape.groups + group) * kHeadDim + offset % kHeadDim;
+      ((batch * params.keys + key) * shape.groups + group) * kDim + offset % kDim;
   __nv_bfloat16* rounded = which == 0 ? params.d_k : params.d_v;
   float* exact = which == 0 ? params.d_k_fp32 : params.d_v_fp32;
   if (rounded != nullptr) store(rounded + target, sum);
@@ -63,7 +66,9 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
-  return launch_kernel(sum_blocks_kernel, grid, kThreads, 0, stream, params, tiles);
+  return with_head_dim(params.shape, [&](auto dim) {
+    return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, 0, stream, params, tiles);
+  });
 }
 
 } // namespace nsa::kernels

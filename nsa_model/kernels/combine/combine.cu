@@ -7,26 +7,28 @@
 
 // A (token, group) is heads x 64 values, 8 vectors of 16 bytes a head (48 of six heads); a thread
 // owns one vector and walks the slots, so that every access of a slot is contiguous (768 bytes of
-// six heads) and 16 loads are in flight.
+// six heads) and 16 loads are in flight. Heads of 128 dimensions have 16 vectors.
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kHeadVectors = kHeadDim / kVector;
 constexpr int kRowsPerBlock = 4; // of six heads; others take as many rows as fit the threads
-constexpr int kThreads = kHeadsPerGroup * kHeadVectors * kRowsPerBlock;
+template <int kDim> constexpr int kThreads = kHeadsPerGroup * (kDim / kVector) * kRowsPerBlock;
+static_assert(kThreads<128> >= kMostHeads * 128 / kVector);
 
-template <typename Heads> __host__ __device__ constexpr int rows_per_block(const Heads& heads) {
-  return Heads::kPads ? kThreads / (heads.count() * kHeadVectors) : kRowsPerBlock;
+template <int kDim, typename Heads>
+__host__ __device__ constexpr int rows_per_block(const Heads& heads) {
+  return Heads::kPads ? kThreads<kDim> / (heads.count() * (kDim / kVector)) : kRowsPerBlock;
 }
 
-template <typename Heads> struct Lane {
+template <int kDim, typename Heads> struct Lane {
+  static constexpr int kHeadVectors = kDim / kVector;
   Heads heads;
   int64_t row;      // (batch * sequence + token) * groups + group
-  int64_t offset;   // of its 8 values in a tensor of rows x heads x 64
+  int64_t offset;   // of its 8 values in a tensor of rows x heads x kDim
   int64_t head_row; // row * heads + head
   int token;
-  int vector; // of the row's heads x 8
+  int vector; // of the row's heads x kHeadVectors
   int head;   // of the group's
   bool valid;
 
@@ -34,17 +36,17 @@ template <typename Heads> struct Lane {
     const int vectors = heads.count() * kHeadVectors;
     const int local = static_cast<int>(threadIdx.x) / vectors;
     const int64_t rows = static_cast<int64_t>(shape.batch) * shape.sequence * shape.groups;
-    row = static_cast<int64_t>(blockIdx.x) * rows_per_block(heads) + local;
-    valid = row < rows && local < rows_per_block(heads);
+    row = static_cast<int64_t>(blockIdx.x) * rows_per_block<kDim>(heads) + local;
+    valid = row < rows && local < rows_per_block<kDim>(heads);
     vector = static_cast<int>(threadIdx.x) % vectors;
     head = vector / kHeadVectors;
     token = static_cast<int>(row / shape.groups % shape.sequence);
-    offset = row * heads.count() * kHeadDim + vector * kVector;
+    offset = row * heads.count() * kDim + vector * kVector;
     head_row = row * heads.count() + head;
   }
-  // Where its values lie in a buffer [rows, 16, heads, 64].
+  // Where its values lie in a buffer [rows, 16, heads, kDim].
   __device__ __forceinline__ int64_t slot_offset(int slot) const {
-    return (row * kSlots + slot) * (heads.count() * kHeadDim) + vector * kVector;
+    return (row * kSlots + slot) * (heads.count() * kDim) + vector * kVector;
   }
 };
 __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
@@ -60,9 +62,9 @@ __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
 }
 
 // Selected branch of one vector: weights the partials by 2^(lse - max).
-template <typename Heads>
-__device__ __forceinline__ Eight merge_partials(const MergeParams& params, const Lane<Heads>& lane,
-                                                float& lse) {
+template <int kDim, typename Heads>
+__device__ __forceinline__ Eight merge_partials(const MergeParams& params,
+                                                const Lane<kDim, Heads>& lane, float& lse) {
   int slots[kSlots];
   load_slots(params.indices, lane.row, slots);
   float weights[kSlots];
@@ -92,10 +94,10 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params, const
   return merged;
 }
 
-template <typename Heads>
-__global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
+template <int kDim, typename Heads>
+__global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
-  const Lane<Heads> lane(params.shape);
+  const Lane<kDim, Heads> lane(params.shape);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight selected = {};
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
     float lse;
     selected = merge_partials(params, lane, lse);
     store(params.out_slc + offset, selected);
-    if (lane.vector % kHeadVectors == 0) params.lse_slc[lane.head_row] = lse;
+    if (lane.vector % lane.kHeadVectors == 0) params.lse_slc[lane.head_row] = lse;
   }
   if (params.out == nullptr) return;
   const float* gates = params.gates + lane.head_row * 3;
@@ -121,12 +123,12 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
   store(params.out + offset, sum);
 }
 
-// Eight neighbouring threads own a row of 64; its sums are joined among them.
-template <typename Heads>
-__global__ void __launch_bounds__(kThreads)
+// Neighbouring threads own a row of one head; its sums are joined among them.
+template <int kDim, typename Heads>
+__global__ void __launch_bounds__(kThreads<kDim>)
     backward_prepare_kernel(BackwardPrepareParams params, int64_t null_row) {
   wait_for_earlier_kernels();
-  const Lane<Heads> lane(params.shape);
+  const Lane<kDim, Heads> lane(params.shape);
   const int half = lane.heads.statistics();
   const int index = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && index < 2 * half) { // the row that padding points at
@@ -151,9 +153,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kVector; ++i)
         delta = fmaf(out.values[i], d_out.values[i], delta);
     }
-    for (int step = 1; step < kHeadVectors; step *= 2)
+    for (int step = 1; step < lane.kHeadVectors; step *= 2)
       delta += __shfl_xor_sync(~0u, delta, step);
-    if (!lane.valid || lane.vector % kHeadVectors != 0) continue;
+    if (!lane.valid || lane.vector % lane.kHeadVectors != 0) continue;
     if (params.d_gates != nullptr) params.d_gates[head_row * 3 + branch] = delta;
     if (params.statistics[branch] == nullptr) continue;
     const float gate = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
@@ -172,11 +174,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Heads>
-__global__ void __launch_bounds__(kThreads)
+template <int kDim, typename Heads>
+__global__ void __launch_bounds__(kThreads<kDim>)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
   wait_for_earlier_kernels();
-  const Lane<Heads> lane(params.shape);
+  const Lane<kDim, Heads> lane(params.shape);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight sum = {};
@@ -198,33 +200,44 @@ __global__ void __launch_bounds__(kThreads)
   store(params.d_q + offset, sum);
 }
 
-template <typename Heads> unsigned grid_for(const AttentionShape& shape, const Heads& heads) {
+template <int kDim, typename Heads>
+unsigned grid_for(const AttentionShape& shape, const Heads& heads) {
   const int64_t rows = int64_t{shape.batch} * shape.sequence * shape.groups;
-  return static_cast<unsigned>((rows + rows_per_block(heads) - 1) / rows_per_block(heads));
+  const int block_rows = rows_per_block<kDim>(heads);
+  return static_cast<unsigned>((rows + block_rows - 1) / block_rows);
+}
+
+// Calls launch(dim, heads, grid, threads) for the instance that serves this shape.
+template <typename Launch> cudaError_t with_instance(const AttentionShape& shape, Launch launch) {
+  return with_head_dim(shape, [&](auto dim) {
+    return with_heads(shape, [&](auto heads) {
+      constexpr int kDim = decltype(dim)::value;
+      return launch(dim, heads, grid_for<kDim>(shape, heads), kThreads<kDim>);
+    });
+  });
 }
 
 } // namespace
 
 cudaError_t launch_merge(const MergeParams& params, cudaStream_t stream) {
-  return with_heads(params.shape, [&](auto heads) {
-    return launch_kernel(merge_kernel<decltype(heads)>, grid_for(params.shape, heads), kThreads, 0,
-                         stream, params);
+  return with_instance(params.shape, [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+    return launch_kernel(merge_kernel<dim(), decltype(heads)>, grid, threads, 0, stream, params);
   });
 }
 
 cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStream_t stream) {
   const int64_t rows = int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups;
-  return with_heads(params.shape, [&](auto heads) {
-    return launch_kernel(backward_prepare_kernel<decltype(heads)>, grid_for(params.shape, heads),
-                         kThreads, 0, stream, params, rows);
+  return with_instance(params.shape, [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+    return launch_kernel(backward_prepare_kernel<dim(), decltype(heads)>, grid, threads, 0, stream,
+                         params, rows);
   });
 }
 
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
                                         cudaStream_t stream) {
-  return with_heads(params.shape, [&](auto heads) {
-    return launch_kernel(merge_query_gradient_kernel<decltype(heads)>,
-                         grid_for(params.shape, heads), kThreads, 0, stream, params);
+  return with_instance(params.shape, [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+    return launch_kernel(merge_query_gradient_kernel<dim(), decltype(heads)>, grid, threads, 0,
+                         stream, params);
   });
 }
 

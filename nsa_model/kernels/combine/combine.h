@@ -1,7 +1,7 @@
 #pragma once
 // Joins results along a token: the partial results of the selected branch into its output, and the
 // three branches under their gates into the attention's output (Eq. 5). Forward and backward.
-// Memory-bound, fixed order of summation, no atomics.
+// Memory-bound, fixed order of summation, no atomics. D = shape.head_dim.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -14,9 +14,9 @@ struct MergeParams {
   AttentionShape shape;
   const int32_t* indices;           // [batch, sequence, groups, 16]
   int first_token = 0;              // tokens before it already have out_slc and lse_slc
-  const __nv_bfloat16* partial_out; // [batch, sequence, groups, 16, heads, 64]
+  const __nv_bfloat16* partial_out; // [batch, sequence, groups, 16, heads, D]
   const float* partial_lse;         // [batch, sequence, groups, 16, head_floats(heads)], base 2
-  __nv_bfloat16* out_slc; // [batch, sequence, groups * heads, 64]; nullptr: branch off, zero
+  __nv_bfloat16* out_slc; // [batch, sequence, groups * heads, D]; nullptr: branch off, zero
   float* lse_slc;         // [batch, sequence, groups * heads], natural
   // All four, or none when only the selected branch is wanted.
   const __nv_bfloat16* out_cmp; // as out_slc; nullptr: branch off, counts as zero
@@ -39,7 +39,7 @@ inline constexpr int kBlockBitsStatistic = kHeadsPerGroup;
 
 struct BackwardPrepareParams {
   AttentionShape shape;
-  const __nv_bfloat16* d_out;         // [batch, sequence, groups * heads, 64]
+  const __nv_bfloat16* d_out;         // [batch, sequence, groups * heads, D]
   const float* gates;                 // [batch, sequence, groups * heads, 3], >= 0; nullptr means 1
   const __nv_bfloat16* branch_out[3]; // compressed, selected, window; nullptr: branch off
   const float* branch_lse[3];         // [batch, sequence, groups * heads], natural
@@ -54,11 +54,11 @@ struct MergeQueryGradientParams {
   AttentionShape shape;
   const int32_t* indices;          // as above; nullptr: no partials
   int first_token = 0;             // tokens before it have no partials
-  const __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, heads, 64], to be multiplied by
+  const __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, heads, D], to be multiplied by
   float scale = 0.125f;            //   the softmax scale
-  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, 64]
+  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, D]
   int addend_end[3];               // an addend counts for tokens before its end
-  __nv_bfloat16* d_q;              // [batch, sequence, groups * heads, 64]
+  __nv_bfloat16* d_q;              // [batch, sequence, groups * heads, D]
 };
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
                                         cudaStream_t stream);

@@ -4,6 +4,7 @@
 // two instances of a kernel serve all of them.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "nsa_model/kernels/common/shape.h"
 
@@ -37,6 +38,13 @@ private:
   int heads_;
   int reciprocal_;
 };
+
+// Calls launch with the shape's head dimension as a compile-time integer.
+template <typename Launch> cudaError_t with_head_dim(const AttentionShape& shape, Launch launch) {
+  if (shape.head_dim == 64) return launch(std::integral_constant<int, 64>());
+  if (shape.head_dim == 128) return launch(std::integral_constant<int, 128>());
+  return cudaErrorInvalidValue;
+}
 
 // Calls launch(heads) with the type that serves this shape.
 template <typename Launch> auto with_heads(const AttentionShape& shape, Launch launch) {

@@ -10,7 +10,7 @@
 
 namespace nsa::kernels {
 
-inline constexpr int kHeadDim = 64;
+inline constexpr int kHeadDim = 64; // of the Hopper kernels; the portable ones serve 128 as well
 inline constexpr int kHeadsPerGroup = 6;    // the count that tiles are tuned for
 inline constexpr int kMostHeads = 16;       // a group may have 1 to this many
 inline constexpr int kCompressLength = 32;  // l, tokens of one compressed token
@@ -23,8 +23,8 @@ inline constexpr int kMaxSequence = 131072; // bounds the scores that a CTA keep
 inline constexpr int kMostSharedBytes = 227 * 1024; // that a CTA may have on Hopper
 
 // Layouts that every kernel here shares (row-major, innermost last):
-//   q, out, d_out   bf16 [batch, sequence, groups * heads, 64]
-//   k, v            bf16 [batch, keys, groups, 64]   keys = sequence, or compressed_count(sequence)
+//   q, out, d_out   bf16 [batch, sequence, groups * heads, D]   D = head_dim, 64 unless said
+//   k, v            bf16 [batch, keys, groups, D]   keys = sequence, or compressed_count(sequence)
 //   lse             fp32 [batch, sequence, groups * heads], natural logarithm, -inf where a row
 //   sees no key gates           fp32 [batch, sequence, groups * heads, 3] in the order compressed,
 //   selected, window
@@ -33,6 +33,7 @@ struct AttentionShape {
   int sequence = 0;
   int groups = 0;
   int heads = kHeadsPerGroup; // query heads a group
+  int head_dim = kHeadDim;    // 64 or 128
 };
 
 // Number of compressed tokens of a sequence (Eq. 7): 0 below one whole compression block.

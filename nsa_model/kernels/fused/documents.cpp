@@ -35,17 +35,18 @@ AttentionShape document_shape(const AttentionShape& shape, const Document& docum
 }
 
 FusedInputs document_inputs(const FusedInputs& inputs, const Document& document) {
+  const int dim = inputs.shape.head_dim;
   const Offsets at(inputs.shape, document);
   FusedInputs one = inputs;
   one.shape = document_shape(inputs.shape, document);
-  one.q = advance(inputs.q, at.query_rows, kHeadDim);
+  one.q = advance(inputs.q, at.query_rows, dim);
   for (int branch = 0; branch < kBranches; ++branch) {
     const std::ptrdiff_t rows = branch == 0 ? at.compressed : at.group_rows;
-    one.k[branch] = advance(inputs.k[branch], rows, kHeadDim);
-    one.v[branch] = advance(inputs.v[branch], rows, kHeadDim);
+    one.k[branch] = advance(inputs.k[branch], rows, dim);
+    one.v[branch] = advance(inputs.v[branch], rows, dim);
   }
-  one.pool_k = advance(inputs.pool_k, at.group_rows, kHeadDim);
-  one.pool_v = advance(inputs.pool_v, at.group_rows, kHeadDim);
+  one.pool_k = advance(inputs.pool_k, at.group_rows, dim);
+  one.pool_v = advance(inputs.pool_v, at.group_rows, dim);
   one.gates = advance(inputs.gates, at.query_rows, kBranches);
   return one;
 }
@@ -55,7 +56,7 @@ FusedSaved document_saved(const AttentionShape& shape, const FusedSaved& saved,
   const Offsets at(shape, document);
   FusedSaved one = saved;
   for (int branch = 0; branch < kBranches; ++branch) {
-    one.branch_out[branch] = advance(saved.branch_out[branch], at.query_rows, kHeadDim);
+    one.branch_out[branch] = advance(saved.branch_out[branch], at.query_rows, shape.head_dim);
     one.branch_lse[branch] = advance(saved.branch_lse[branch], at.query_rows, 1);
   }
   one.indices = advance(saved.indices, at.group_rows, kSlots);
@@ -65,15 +66,16 @@ FusedSaved document_saved(const AttentionShape& shape, const FusedSaved& saved,
 
 FusedGradients document_gradients(const FusedInputs& inputs, const FusedGradients& gradients,
                                   const Document& document) {
+  const int dim = inputs.shape.head_dim;
   const Offsets at(inputs.shape, document);
   const bool pooled = inputs.pool_k != nullptr;
   FusedGradients one = gradients;
-  one.d_out = advance(gradients.d_out, at.query_rows, kHeadDim);
-  one.d_q = advance(gradients.d_q, at.query_rows, kHeadDim);
+  one.d_out = advance(gradients.d_out, at.query_rows, dim);
+  one.d_q = advance(gradients.d_q, at.query_rows, dim);
   for (int branch = 0; branch < kBranches; ++branch) {
     const std::ptrdiff_t rows = branch == 0 && !pooled ? at.compressed : at.group_rows;
-    one.d_k[branch] = advance(gradients.d_k[branch], rows, kHeadDim);
-    one.d_v[branch] = advance(gradients.d_v[branch], rows, kHeadDim);
+    one.d_k[branch] = advance(gradients.d_k[branch], rows, dim);
+    one.d_v[branch] = advance(gradients.d_v[branch], rows, dim);
   }
   one.d_gates = advance(gradients.d_gates, at.query_rows, kBranches);
   return one;

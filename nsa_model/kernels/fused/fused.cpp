@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
-#include "nsa_model/kernels/block_lists/block_lists.h"
 #include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/pooling/pooling.h"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 #include "nsa_model/kernels/selection/selection.h"
@@ -22,53 +22,6 @@ constexpr int kCausal = 2 * kMaxSequence;
 // Lists cost their launches and partial results once there are any: a sequence that needs none is
 // taken whole. Longer ones were fastest with this border (docs/performance.md).
 constexpr int kMaskedBesideLists = 1536;
-
-// Hands out pieces of one buffer. With a null base it only counts.
-class Carver {
-public:
-  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
-  template <typename T> T* take(std::size_t count) {
-    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    used_ += (count * sizeof(T) + 255) / 256 * 256;
-    return piece;
-  }
-  std::size_t used() const { return used_; }
-
-private:
-  char* base_;
-  std::size_t used_ = 0;
-};
-
-std::size_t group_rows(const AttentionShape& shape) {
-  return static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
-}
-std::size_t query_elements(const AttentionShape& shape) {
-  return group_rows(shape) * static_cast<std::size_t>(shape.heads) * kHeadDim;
-}
-std::size_t head_count_floats(const AttentionShape& shape) {
-  return static_cast<std::size_t>(head_floats(shape.heads));
-}
-std::size_t compressed_elements(const AttentionShape& shape) {
-  return static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) * shape.groups *
-         kHeadDim;
-}
-
-struct Lists {
-  int32_t* entries;
-  int32_t* segment_start;
-  int32_t* segment_item_start;
-  WorkItem* items;
-  int32_t* chunk_counts;
-
-  Lists(const AttentionShape& shape, Carver& carver) {
-    const auto segments = static_cast<std::size_t>(block_lists_segments(shape));
-    entries = carver.take<int32_t>(group_rows(shape) * kSlots);
-    segment_start = carver.take<int32_t>(segments + 1);
-    segment_item_start = carver.take<int32_t>(segments + 1);
-    items = carver.take<WorkItem>(static_cast<std::size_t>(block_lists_item_capacity(shape)));
-    chunk_counts = carver.take<int32_t>(block_lists_chunk_count_size(shape));
-  }
-};
 
 struct ForwardWorkspace {
   __nv_bfloat16* partial_out;
@@ -109,19 +62,6 @@ struct BackwardWorkspace {
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
-};
-
-// Runs launches one after another until one fails.
-class Sequence {
-public:
-  template <typename Launch> Sequence& then(Launch launch) {
-    if (error_ == cudaSuccess) error_ = launch();
-    return *this;
-  }
-  cudaError_t error() const { return error_; }
-
-private:
-  cudaError_t error_ = cudaSuccess;
 };
 
 bool is_on(const FusedInputs& inputs, int branch) {

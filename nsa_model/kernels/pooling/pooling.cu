@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/pooling/pooling.h"
 
+#include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
@@ -10,9 +11,8 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVectors = kHeadDim / kVector;
 
-// Index of a thread's 16 bytes in a tensor [batch, tokens, groups, 64].
+// Index of a thread's 16 bytes in a tensor [batch, tokens, groups, D].
 struct Element {
   int64_t index; // of the vector
   int64_t inner; // within a token: group and vector
@@ -20,9 +20,10 @@ struct Element {
   int64_t batch;
   bool valid;
 };
+template <int kDim>
 __device__ __forceinline__ Element element(const AttentionShape& shape, int tokens) {
   Element e;
-  const int width = shape.groups * kVectors;
+  const int width = shape.groups * (kDim / kVector);
   e.index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   e.inner = e.index % width;
   e.token = e.index / width % tokens;
@@ -31,11 +32,12 @@ __device__ __forceinline__ Element element(const AttentionShape& shape, int toke
   return e;
 }
 
+template <int kDim>
 __global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params, int compressed) {
   wait_for_earlier_kernels();
-  const Element e = element(params.shape, compressed);
+  const Element e = element<kDim>(params.shape, compressed);
   if (!e.valid) return;
-  const int64_t width = params.shape.groups * kHeadDim;
+  const int64_t width = params.shape.groups * kDim;
   const int64_t source =
       (e.batch * params.shape.sequence + e.token * kCompressStride) * width + e.inner * kVector;
   const __nv_bfloat16* in = (blockIdx.y == 0 ? params.k : params.v) + source;
@@ -46,12 +48,13 @@ __global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params,
   store((blockIdx.y == 0 ? params.k_cmp : params.v_cmp) + e.index * kVector, sum);
 }
 
+template <int kDim>
 __global__ void __launch_bounds__(kThreads)
     pooling_backward_kernel(PoolingBackwardParams params, int compressed) {
   wait_for_earlier_kernels();
-  const Element e = element(params.shape, params.shape.sequence);
+  const Element e = element<kDim>(params.shape, params.shape.sequence);
   if (!e.valid) return;
-  const int64_t width = params.shape.groups * kHeadDim;
+  const int64_t width = params.shape.groups * kDim;
   const float* in = blockIdx.y == 0 ? params.d_k_cmp : params.d_v_cmp;
   const int last = static_cast<int>(e.token) / kCompressStride;
   Eight sum = {};
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 dim3 grid_for(const AttentionShape& shape, int tokens) {
-  const int64_t threads = int64_t{shape.batch} * tokens * shape.groups * kVectors;
+  const int64_t threads = int64_t{shape.batch} * tokens * shape.groups * (shape.head_dim / kVector);
   return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads), 2);
 }
 
@@ -75,13 +78,18 @@ dim3 grid_for(const AttentionShape& shape, int tokens) {
 cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream) {
   const int compressed = compressed_count(params.shape.sequence);
   if (compressed == 0) return cudaSuccess;
-  return launch_kernel(pooling_kernel, grid_for(params.shape, compressed), kThreads, 0, stream,
-                       params, compressed);
+  return with_head_dim(params.shape, [&](auto dim) {
+    return launch_kernel(pooling_kernel<dim()>, grid_for(params.shape, compressed), kThreads, 0,
+                         stream, params, compressed);
+  });
 }
 
 cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream) {
-  return launch_kernel(pooling_backward_kernel, grid_for(params.shape, params.shape.sequence),
-                       kThreads, 0, stream, params, compressed_count(params.shape.sequence));
+  return with_head_dim(params.shape, [&](auto dim) {
+    return launch_kernel(pooling_backward_kernel<dim()>,
+                         grid_for(params.shape, params.shape.sequence), kThreads, 0, stream, params,
+                         compressed_count(params.shape.sequence));
+  });
 }
 
 } // namespace nsa::kernels

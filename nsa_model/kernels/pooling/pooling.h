@@ -11,9 +11,9 @@ namespace nsa::kernels {
 
 struct PoolingParams {
   AttentionShape shape;
-  const __nv_bfloat16* k; // [batch, sequence, groups, 64]
+  const __nv_bfloat16* k; // [batch, sequence, groups, D]
   const __nv_bfloat16* v; // as k
-  __nv_bfloat16* k_cmp;   // [batch, compressed_count(sequence), groups, 64]
+  __nv_bfloat16* k_cmp;   // [batch, compressed_count(sequence), groups, D]
   __nv_bfloat16* v_cmp;   // as k_cmp
 };
 // Nothing to do (and cudaSuccess) for a sequence under 32 tokens.
@@ -21,9 +21,9 @@ cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream);
 
 struct PoolingBackwardParams {
   AttentionShape shape;
-  const float* d_k_cmp; // [batch, compressed_count(sequence), groups, 64]
+  const float* d_k_cmp; // [batch, compressed_count(sequence), groups, D]
   const float* d_v_cmp; // as d_k_cmp
-  __nv_bfloat16* d_k;   // [batch, sequence, groups, 64], all written (tokens of no block get zero)
+  __nv_bfloat16* d_k;   // [batch, sequence, groups, D], all written (tokens of no block get zero)
   __nv_bfloat16* d_v;   // as d_k
 };
 cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream);

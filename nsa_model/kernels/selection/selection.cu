@@ -6,6 +6,7 @@
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
+#include "nsa_model/kernels/selection/pick.cuh"
 
 // A CTA scores 16 tokens of one group. Keys are the M dimension and the columns are ordered
 // [head][token], 96 a product (six heads; other counts take several products), so that the sum over
@@ -32,7 +33,6 @@ constexpr int kKeys = 64;
 constexpr int kMostStages = 4;
 constexpr int kBlockKeys = kBlock / kCompressStride;
 constexpr int kTileBlocks = kKeys / kBlockKeys;
-[[maybe_unused]] constexpr int kForced = 3;
 static_assert(kBlock % kTileTokens == 0, "all tokens of a tile lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
               "the stencil below is 1,2,2,2,1");
@@ -116,77 +116,6 @@ __device__ void score_tile(const float (&sums)[4][2], int tile, float* scores, f
       carry[token * carry_stride(blocks) + tile * 4 + warp] = p[1];
     }
   }
-}
-
-// The lowest block among the lanes whose key is the largest. Ties are rare, so they take the longer
-// way.
-__device__ __forceinline__ int leader(uint32_t key, int block, uint32_t peak) {
-  const uint32_t at_peak = __ballot_sync(~0u, key == peak);
-  if (__popc(at_peak) > 1) {
-    return static_cast<int>(
-        __reduce_min_sync(~0u, key == peak ? static_cast<uint32_t>(block) : 0xFFFFFFFFu));
-  }
-  return __shfl_sync(~0u, block, __ffs(static_cast<int>(at_peak)) - 1);
-}
-__device__ __forceinline__ int leader(uint32_t key, int block) {
-  return leader(key, block, __reduce_max_sync(~0u, key));
-}
-
-// Picks the best `count` of blocks 1 .. last for one token; lane i < count returns the i-th best. A
-// lane keeps the best of the blocks b = lane (mod 32); the winner's blocks are looked through again
-// by the whole warp.
-__device__ int pick(float* scores, const float* carry, int last, int count) {
-  const int lane = threadIdx.x % 32;
-  uint32_t* keys =
-      reinterpret_cast<uint32_t*>(scores); // bits of a non-negative float + 1; 0: taken
-  uint32_t best = 0;
-  int best_block = 0;
-  for (int block = lane; block <= last; block += 32) {
-    uint32_t key = 0;
-    if (block > 0) {
-      const float score = block % 4 == 0 ? scores[block] + carry[block / 4 - 1] : scores[block];
-      key = __float_as_uint(score) + 1u;
-    }
-    keys[block] = key;
-    if (key > best) {
-      best = key;
-      best_block = block;
-    }
-  }
-  __syncwarp();
-  int picked = -1;
-  for (int i = 0; i < count; ++i) {
-    const int winner = leader(best, best_block);
-    const int column = winner % 32;
-    if (lane == i) picked = winner;
-    if (lane == column) keys[winner] = 0;
-    __syncwarp();
-    const int block = column + 32 * lane;
-    uint32_t again = block <= last ? keys[block] : 0u;
-    int again_block = block;
-    for (int more = block + 1024; more <= last; more += 1024) {
-      if (keys[more] > again) {
-        again = keys[more];
-        again_block = more;
-      }
-    }
-    const uint32_t again_peak = __reduce_max_sync(~0u, again);
-    const int again_winner = leader(again, again_block, again_peak);
-    if (lane == column) {
-      best = again_peak;
-      best_block = again_winner;
-    }
-  }
-  return picked;
-}
-
-__device__ void write_slots(int32_t* slots, int block) { // lanes 0 .. 15 hold distinct blocks
-  const int lane = threadIdx.x % 32;
-  int rank = 0;
-#pragma unroll
-  for (int i = 0; i < kSlots; ++i)
-    rank += __shfl_sync(~0u, block, i) < block ? 1 : 0;
-  if (lane < kSlots) slots[rank] = block;
 }
 
 #endif // NSA_HOPPER_CODE
@@ -300,12 +229,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   if (warp == 4 * kConsumers) return;
   for (int token = warp; token < tokens; token += 4 * kConsumers) {
-    int block = pick(scores + token * score_stride(blocks), carry + token * carry_stride(blocks),
-                     own - 2, kSlots - kForced);
-    if (lane == kSlots - 3) block = 0;
-    if (lane == kSlots - 2) block = own - 1;
-    if (lane == kSlots - 1) block = own;
-    write_slots(params.indices + (first_row + token * shape.groups) * kSlots, block);
+    float* row = scores + token * score_stride(blocks);
+    const float* before = carry + token * carry_stride(blocks);
+    const auto score = [&](int block) {
+      return block % 4 == 0 ? row[block] + before[block / 4 - 1] : row[block];
+    };
+    select_blocks(row, score, own, params.indices + (first_row + token * shape.groups) * kSlots);
   }
 #endif
 }
