@@ -264,6 +264,14 @@ private:
                  s_.parallel.device == "cpu";
         },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"aten\"");
+    const auto layers = s_.toggles.find("layers.kernels");
+    rule(
+        {"toggles.layers.kernels", "parallel.device"},
+        [&] {
+          return layers != s_.toggles.end() && layers->second == "fused" &&
+                 s_.parallel.device == "cpu";
+        },
+        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
     rule(
         {"toggles.attention.kernels", "model.attention"},
         [&] {

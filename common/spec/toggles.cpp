@@ -13,6 +13,9 @@ const std::vector<Toggle>& toggle_registry() {
     {"attention.kernels", "enum", "aten|reference|fused", "aten", "worker", "",
      "what computes attention: LibTorch operators, the slow oracle, or this system's GPU kernels; "
      "what cannot be had fails the attempt"},
+    {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
+     "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "
+     "this system's GPU kernels; auto takes those where device, dtype and widths are served, and says so"},
 
     {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},

@@ -122,8 +122,10 @@ Attempt<void> Session::open_data() {
 }
 
 Attempt<void> Session::open_model() {
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
-                     model_config(o_.spec, toggles_));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, model::ModelConfig config, model_config(o_.spec, toggles_));
+  NSA_ATTEMPT_ASSIGN(
+      RankExit::kUsage, config.fused_layers,
+      choose_fused_layers(toggles_, config, runtime_->device().is_cuda(), precision_.bf16));
   model_ = std::make_unique<model::LanguageModel>(config, runtime_->device(),
                                                   precision_.bf16 ? at::kBFloat16 : at::kFloat,
                                                   static_cast<uint64_t>(o_.spec.train.seed));
@@ -269,6 +271,7 @@ Attempt<Finished> Session::run() {
   std::map<std::string, std::string> kernels;
   for (const auto& [branch, kernel] : model_->kernels_in_effect())
     kernels[branch] = kernel;
+  kernels[kLayersPart] = model_->config().fused_layers ? "fused" : "aten";
   const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
   link_.must_arrive(MessageType::kRankToggles, report);
   NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));

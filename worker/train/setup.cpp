@@ -37,4 +37,17 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   return c;
 }
 
+Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,
+                                 const model::ModelConfig& config, bool gpu, bool bf16) {
+  const auto toggle = toggles.find("layers.kernels");
+  const std::string requested = toggle == toggles.end() ? "auto" : toggle->second;
+  if (requested == "aten") return false;
+  const std::string_view why_not = model::why_layers_cannot_be_fused(config, gpu, bf16);
+  if (why_not.empty()) return true;
+  if (requested == "auto") return false;
+  return fail(ErrorCode::kInvalidArgument,
+              "toggles.layers.kernels = \"fused\" is not served: " + std::string(why_not),
+              "use \"auto\" or \"aten\"");
+}
+
 } // namespace nsa::train

@@ -14,4 +14,9 @@ namespace nsa::train {
 Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
                                         const std::map<std::string, std::string>& toggles);
 
+// Toggle layers.kernels for a rank that computes on a GPU or not, in BF16 or not: true where the
+// kernels around attention run. An error when "fused" is asked for and not served.
+Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,
+                                 const model::ModelConfig& config, bool gpu, bool bf16);
+
 } // namespace nsa::train

@@ -11,13 +11,15 @@ namespace nsa::train {
 namespace {
 
 constexpr const char* kAttentionKernels = "attention.kernels";
+constexpr const char* kLayerKernels = "layers.kernels";
+constexpr const char* kAnyChoice = "auto";
 
 // "aten" from {"compressed": "aten", "selected": "aten"}; "aten+fused" when branches differ. What
 // follows the first word ("aten sdpa") is detail, not another choice.
 std::string kernels_in_effect(const std::map<std::string, std::string>& kernels) {
   std::set<std::string> distinct;
-  for (const auto& [branch, kernel] : kernels)
-    distinct.insert(split(kernel, ' ').front());
+  for (const auto& [part, kernel] : kernels)
+    if (part != kLayersPart) distinct.insert(split(kernel, ' ').front());
   return join({distinct.begin(), distinct.end()}, "+");
 }
 
@@ -39,6 +41,9 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
     std::string effective = value;
     if (name == kAttentionKernels) {
       effective = kernels_in_effect(kernels);
+    } else if (name == kLayerKernels) {
+      const auto layers = kernels.find(kLayersPart);
+      effective = layers == kernels.end() ? "unset" : layers->second;
     } else if (toggle != nullptr && !toggle->variable.empty()) {
       // In effect is what this process was started with, not what the spec wants it to be.
       const std::string variable(toggle->variable);
@@ -55,7 +60,7 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
 Status check_toggles(const wire::RankToggles& report) {
   std::string differing;
   for (const wire::EffectiveToggle& t : report.toggles)
-    if (t.requested != t.effective)
+    if (t.requested != t.effective && t.requested != kAnyChoice)
       differing += (differing.empty() ? "" : ", ") + t.name + " (requested " + t.requested +
                    ", in effect " + t.effective + ")";
   if (differing.empty()) return {};

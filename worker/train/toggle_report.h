@@ -9,12 +9,16 @@
 
 namespace nsa::train {
 
-// `requested`: resolved toggles, defaults filled in. `kernels`: branch -> what computes it.
+// What lies around attention, beside its branches, in `kernels` below.
+inline constexpr const char* kLayersPart = "layers";
+
+// `requested`: resolved toggles, defaults filled in. `kernels`: branch or kLayersPart -> what
+// computes it.
 wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::string>& requested,
                                  const std::map<std::string, std::string>& kernels);
 
-// kConflict naming every toggle whose effective value is not the requested one: such an attempt
-// does not train, since nobody could say later what was measured.
+// kConflict naming every toggle whose effective value is not the requested one ("auto" requests
+// none): such an attempt does not train, since nobody could say later what was measured.
 Status check_toggles(const wire::RankToggles& report);
 
 } // namespace nsa::train

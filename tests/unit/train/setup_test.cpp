@@ -1,0 +1,64 @@
+// What a rank makes of toggles: which kernels, and what it reports as in effect.
+#include "worker/train/setup.h"
+#include "worker/train/toggle_report.h"
+
+#include <gtest/gtest.h>
+
+namespace nsa::train {
+namespace {
+
+using Toggles = std::map<std::string, std::string>;
+
+const wire::EffectiveToggle& toggle(const wire::RankToggles& report, const std::string& name) {
+  for (const auto& t : report.toggles)
+    if (t.name == name) return t;
+  throw std::runtime_error("not reported: " + name);
+}
+
+TEST(LayerKernels, AutoTakesWhatIsServed) {
+  const model::ModelConfig m7c;
+  EXPECT_TRUE(*choose_fused_layers({{"layers.kernels", "auto"}}, m7c, true, true));
+  EXPECT_TRUE(*choose_fused_layers({}, m7c, true, true));
+  EXPECT_FALSE(*choose_fused_layers({{"layers.kernels", "auto"}}, m7c, false, true)) << "a CPU";
+  EXPECT_FALSE(*choose_fused_layers({{"layers.kernels", "auto"}}, m7c, true, false)) << "FP32";
+  EXPECT_FALSE(*choose_fused_layers({{"layers.kernels", "aten"}}, m7c, true, true));
+}
+
+TEST(LayerKernels, AskedForAndNotServedIsAnError) {
+  const Toggles fused{{"layers.kernels", "fused"}};
+  const auto refusal = [&](model::ModelConfig config, bool gpu, bool bf16) {
+    const auto choice = choose_fused_layers(fused, config, gpu, bf16);
+    return choice ? std::string() : choice.error().what;
+  };
+  model::ModelConfig config;
+  EXPECT_EQ(refusal(config, true, true), "");
+  EXPECT_NE(refusal(config, false, true).find("a CPU"), std::string::npos);
+  EXPECT_NE(refusal(config, true, false).find("FP32"), std::string::npos);
+  config.dimension = 2048;
+  EXPECT_NE(refusal(config, true, true).find("model.dimension"), std::string::npos);
+  config = {};
+  config.vocabulary = 50257;
+  EXPECT_NE(refusal(config, true, true).find("model.vocabulary"), std::string::npos);
+  config = {};
+  config.head_dimension = 40;
+  EXPECT_NE(refusal(config, true, true).find("model.head_dimension"), std::string::npos);
+}
+
+TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
+  const std::map<std::string, std::string> kernels{
+      {"compressed", "fused"}, {"sliding", "fused"}, {kLayersPart, "aten"}};
+  const auto report = [&](const char* layers, const char* attention) {
+    return report_toggles(0, {{"layers.kernels", layers}, {"attention.kernels", attention}},
+                          kernels);
+  };
+  EXPECT_EQ(toggle(report("auto", "fused"), "layers.kernels").effective, "aten");
+  EXPECT_TRUE(check_toggles(report("auto", "fused")));
+  EXPECT_TRUE(check_toggles(report("aten", "fused")));
+  EXPECT_FALSE(check_toggles(report("fused", "fused")));
+  // The layers' kernels are not a branch's.
+  EXPECT_EQ(toggle(report("auto", "fused"), "attention.kernels").effective, "fused");
+  EXPECT_FALSE(check_toggles(report("auto", "aten")));
+}
+
+} // namespace
+} // namespace nsa::train
