@@ -1,0 +1,42 @@
+// Whether this machine can go the ways that need a GPU. The libraries are opened here,
+// libtorch_cuda first of all: LibTorch freezes its hooks at the first question about CUDA, so a
+// test program asks these before it touches a tensor.
+#pragma once
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace nsa {
+
+// Empty, or why there is no GPU for LibTorch.
+inline const std::string& gpu_missing() {
+  static const std::string reason = [] {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      return "needs a GPU: " + std::string(::dlerror());
+    return at::hasCUDA() && at::globalContext().getAcceleratorHooksInterface().deviceCount() > 0
+               ? std::string()
+               : std::string("needs a GPU: no CUDA device");
+  }();
+  return reason;
+}
+
+// Empty, or why there are no kernels of our own. NSA_OPS_CUDA_LIBRARY names the library where the
+// build folder is not.
+inline const std::string& fused_missing() {
+  static const std::string reason = [] {
+    if (!gpu_missing().empty()) return gpu_missing();
+#ifdef NSA_OPS_CUDA
+    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
+    if (library == nullptr) library = NSA_OPS_CUDA;
+    return std::string(::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr ? "" : ::dlerror());
+#else
+    return std::string("built without nvcc: no fused kernels");
+#endif
+  }();
+  return reason;
+}
+
+} // namespace nsa
