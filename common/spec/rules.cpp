@@ -256,6 +256,10 @@ private:
     for (const auto& [name, value] : s_.toggles)
       if (auto fault = check_toggle(name, value))
         add_rule_problem(reading_, {"toggles." + name}, std::move(*fault));
+    kernels();
+  }
+
+  void kernels() {
     const auto kernels = s_.toggles.find("attention.kernels");
     rule(
         {"toggles.attention.kernels", "parallel.device"},
@@ -272,6 +276,36 @@ private:
                  s_.parallel.device == "cpu";
         },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
+    // What they are compiled for: nsa_model/kernels/common/shape.cpp.
+    const auto& m = s_.model;
+    const auto& n = s_.nsa;
+    const bool fused = kernels != s_.toggles.end() && kernels->second == "fused" &&
+                       m.attention == "nsa" && s_.parallel.device != "cpu";
+    const std::string aten = "use attention.kernels = \"aten\", which serves every size";
+    rule(
+        {"model.head_dimension", "toggles.attention.kernels"},
+        [&] { return fused && m.head_dimension != 64 && m.head_dimension != 128; },
+        "must be 64 or 128 for \"fused\" kernels, not " + number(m.head_dimension), aten);
+    rule(
+        {"model.heads", "model.kv_groups", "toggles.attention.kernels"},
+        [&] { return fused && m.heads / m.kv_groups > 16; },
+        "gives a group more than the 16 heads that \"fused\" kernels serve", aten);
+    rule(
+        {"nsa.window", "nsa.compression_block", "nsa.compression_stride", "nsa.selection_block",
+         "nsa.selected_blocks", "toggles.attention.kernels"},
+        [&] {
+          return fused &&
+                 (n.window != 512 || n.compression_block != 32 || n.compression_stride != 16 ||
+                  n.selection_block != 64 || n.selected_blocks != 16);
+        },
+        "and the other sizes of NSA must be the paper's for \"fused\" kernels: window 512, "
+        "compression_block 32, compression_stride 16, selection_block 64, selected_blocks 16",
+        aten);
+    rule(
+        {"train.sequence_length", "toggles.attention.kernels"},
+        [&] { return fused && s_.train.sequence_length > 131072; },
+        "must be at most 131072 for \"fused\" kernels, not " + number(s_.train.sequence_length),
+        aten);
     rule(
         {"toggles.attention.kernels", "model.attention"},
         [&] {

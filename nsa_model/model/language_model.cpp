@@ -3,6 +3,7 @@
 #include "nsa_model/model/cross_entropy.h"
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/model/recompute.h"
+#include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/segments.h"
 
 namespace nsa::model {
@@ -215,11 +216,15 @@ Tensor LanguageModel::logits(const Tensor& tokens, const std::optional<Tensor>& 
 std::vector<LanguageModel::BranchKernel> LanguageModel::kernels_in_effect() const {
   const ModelConfig& config = impl_->config;
   if (config.attention == Attention::kDense) return {{"dense", "aten"}};
+  std::string kernel(kernels_name(config.kernels));
+  if (config.kernels == Kernels::kFused) {
+    const Tensor like = at::empty({0, config.head_dimension}, impl_->device);
+    kernel += " " + ops::fused_kernels(like);
+  }
   std::vector<BranchKernel> kernels;
   for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding})
     if (has_branch(config.nsa, branch))
-      kernels.push_back(
-          {std::string(branch_name(branch)), std::string(kernels_name(config.kernels))});
+      kernels.push_back({std::string(branch_name(branch)), kernel});
   return kernels;
 }
 

@@ -68,7 +68,8 @@ public:
   DecodeState start_decoding(int64_t batch, int64_t capacity) const;
   at::Tensor decode(DecodeState& state, const at::Tensor& tokens);
 
-  // What computes each branch, e.g. {"compressed", "aten"}; for dense {"dense", "aten sdpa"}.
+  // What computes each branch, e.g. {"compressed", "aten"} or {"compressed", "fused hopper"}; for
+  // dense {"dense", "aten sdpa"}.
   struct BranchKernel {
     std::string branch, kernel;
   };

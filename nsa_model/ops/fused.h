@@ -14,4 +14,7 @@ bool fused_is_loaded();
 // Calls it; throws c10::Error when it is not loaded or does not serve these sizes.
 at::Tensor fused_attention(const AttentionInputs& inputs, const Settings& settings);
 
+// Which of its kernels serve tensors like q [..., D] on q's GPU: "hopper" or "portable".
+std::string fused_kernels(const at::Tensor& q);
+
 } // namespace nsa::ops

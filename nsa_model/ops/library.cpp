@@ -93,8 +93,8 @@ Tensor pool_op(const Tensor& x, int64_t compression_block, int64_t compression_s
   return pool(x, sizes, document_start);
 }
 
-c10::OperatorHandle fused_operator() {
-  return c10::Dispatcher::singleton().findSchemaOrThrow("nsa::fused_attention", "");
+c10::OperatorHandle fused_operator(const char* name = "nsa::fused_attention") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
 } // namespace
@@ -115,6 +115,10 @@ Tensor fused_attention(const AttentionInputs& in, const Settings& settings) {
       in.q, in.k[0], in.v[0], in.k[1], in.v[1], in.k[2], in.v[2], in.gates, z.compression_block,
       z.compression_stride, z.selection_block, z.selected_blocks, z.window, settings.scale,
       in.document_start, in.indices);
+}
+
+std::string fused_kernels(const Tensor& q) {
+  return fused_operator("nsa::fused_kernels").typed<std::string(const Tensor&)>().call(q);
 }
 
 TORCH_LIBRARY(nsa, library) {
@@ -150,6 +154,7 @@ TORCH_LIBRARY(nsa, library) {
               "Tensor gates, int compression_block, int compression_stride, int selection_block, "
               "int selected_blocks, int window, float scale, Tensor? document_start, "
               "Tensor? indices) -> Tensor");
+  library.def("fused_kernels(Tensor q) -> str");
 }
 
 } // namespace nsa::ops

@@ -1,4 +1,5 @@
-// nsa::fused_attention for CUDA with its autograd. The schema is declared by libnsa_ops.so.
+// nsa::fused_attention for CUDA with its autograd, and nsa::fused_kernels. The schemas are declared
+// by libnsa_ops.so.
 #include "nsa_model/ops_cuda/fused_call.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -165,6 +166,7 @@ TORCH_LIBRARY_IMPL(nsa, AutogradCUDA, library) {
 }
 TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("fused_attention", &without_gradients);
+  library.impl("fused_kernels", &fused_kernels);
 }
 
 } // namespace nsa::ops

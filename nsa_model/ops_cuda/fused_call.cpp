@@ -75,7 +75,8 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
 
   kernels::FusedInputs out;
   out.shape = {static_cast<int>(batch), static_cast<int>(sequence), static_cast<int>(groups),
-               static_cast<int>(heads / groups)};
+               static_cast<int>(heads / groups), static_cast<int>(dim)};
+  out.tuning.family = kernels::kernel_family(compute_capability(q), out.shape.head_dim);
   out.scale = static_cast<float>(settings.scale > 0 ? settings.scale
                                                     : 1.0 / std::sqrt(static_cast<double>(dim)));
   out.q = bf16(q);
@@ -146,10 +147,12 @@ struct Pieces {
   }
   // Documents run one after another on a stream, so they share one workspace.
   template <typename Bytes>
-  std::size_t most(const kernels::AttentionShape& shape, Bytes bytes) const {
+  std::size_t most(const kernels::FusedInputs& kernel, Bytes bytes) const {
     std::size_t largest = 0;
-    for (const kernels::Document& document : documents)
-      largest = std::max(largest, bytes(kernels::document_shape(shape, document)));
+    for (const kernels::Document& document : documents) {
+      largest =
+          std::max(largest, bytes(kernels::document_shape(kernel.shape, document), kernel.tuning));
+    }
     return largest;
   }
   kernels::FusedSaved saved(const kernels::AttentionShape& shape, const kernels::FusedSaved& all,
@@ -160,6 +163,12 @@ struct Pieces {
 };
 
 } // namespace
+
+std::string fused_kernels(const Tensor& q) {
+  const bool hopper = kernels::kernel_family(compute_capability(q), static_cast<int>(q.size(-1))) ==
+                      kernels::KernelFamily::kHopper;
+  return hopper ? "hopper" : "portable";
+}
 
 FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settings) {
   const c10::DeviceGuard guard(inputs.q.device());
@@ -188,8 +197,7 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
                                      q.options().dtype(at::kInt));
     result.lists = workspace(q, pieces.list_bytes);
   }
-  const Tensor scratch =
-      workspace(q, pieces.most(kernel.shape, kernels::fused_forward_workspace_bytes));
+  const Tensor scratch = workspace(q, pieces.most(kernel, kernels::fused_forward_workspace_bytes));
   const kernels::FusedSaved saved = kernel_saved(result);
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
   for (std::size_t i = 0; i < pieces.documents.size(); ++i) {
@@ -232,9 +240,7 @@ FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& sett
   }
   const Pieces pieces(inputs, settings, kernel.shape);
   const Tensor scratch =
-      workspace(inputs.q, pieces.most(kernel.shape, [](const kernels::AttentionShape& shape) {
-        return kernels::fused_backward_workspace_bytes(shape);
-      }));
+      workspace(inputs.q, pieces.most(kernel, kernels::fused_backward_workspace_bytes));
   const kernels::FusedSaved saved = kernel_saved(forward);
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
   for (std::size_t i = 0; i < pieces.documents.size(); ++i) {

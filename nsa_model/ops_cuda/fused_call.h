@@ -10,9 +10,13 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <string>
 #include <vector>
 
 namespace nsa::ops {
+
+// Which kernels serve tensors like q [..., D] on its GPU: "hopper" or "portable".
+std::string fused_kernels(const at::Tensor& q);
 
 struct FusedForward {
   at::Tensor out; // like q

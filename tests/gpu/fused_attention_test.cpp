@@ -2,6 +2,7 @@
 // gradient, with the tolerance of a plain BF16 evaluation. The kernels' own checks, with poisoned
 // buffers and adversarial scores, are in nsa_model/kernels/check.
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/fused.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -38,6 +39,7 @@ struct Problem {
   std::array<bool, 3> on = {true, true, true};
   int64_t heads = 6;                   // a group
   std::vector<int64_t> documents = {}; // lengths, the same in every row; none: one a row
+  int64_t dim = 64;
 };
 
 // Output, then gradients of q, gates and the branches' k and v.
@@ -54,15 +56,16 @@ std::vector<Tensor> run(const Problem& problem, const std::string& kernels, at::
     return t;
   };
   AttentionInputs in;
-  in.q = leaf({problem.batch, problem.sequence, heads, 64}, 1.0);
+  in.q = leaf({problem.batch, problem.sequence, heads, problem.dim}, 1.0);
   in.gates = at::rand({problem.batch, problem.sequence, problem.gate_width, 3}, cuda)
                  .to(type == at::kDouble ? at::kDouble : at::kFloat);
   in.gates.set_requires_grad(true);
   leaves.push_back(in.gates);
   for (std::size_t branch = 0; branch < 3; ++branch) {
     const int64_t keys = branch == 0 ? compressed : problem.sequence;
-    const Tensor k = leaf({problem.batch, keys, problem.groups, 64}, branch == 0 ? 0.7 : 1.0);
-    const Tensor v = leaf({problem.batch, keys, problem.groups, 64}, 1.0);
+    const Tensor k =
+        leaf({problem.batch, keys, problem.groups, problem.dim}, branch == 0 ? 0.7 : 1.0);
+    const Tensor v = leaf({problem.batch, keys, problem.groups, problem.dim}, 1.0);
     if (!problem.on[branch]) {
       leaves.resize(leaves.size() - 2);
       continue;
@@ -127,6 +130,17 @@ TEST_F(FusedAttention, ServesOneToSixteenHeadsAGroup) {
 }
 TEST_F(FusedAttention, RestartsAtEachDocument) {
   expect_close({2, 2000, 2, 12, {true, true, true}, 6, {1200, 1, 30, 769}});
+}
+
+TEST_F(FusedAttention, ServesHeadsOf128Dimensions) {
+  expect_close({1, 2100, 2, 12, {true, true, true}, 6, {}, 128});
+  expect_close({2, 1300, 2, 2, {true, true, true}, 3, {700, 40, 560}, 128});
+}
+TEST_F(FusedAttention, SaysWhichKernelsServe) {
+  const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  EXPECT_EQ(fused_kernels(at::empty({0, 128}, bf16)), "portable");
+  const std::string narrow = fused_kernels(at::empty({0, 64}, bf16)); // depends on the GPU
+  EXPECT_TRUE(narrow == "hopper" || narrow == "portable") << narrow;
 }
 
 TEST_F(FusedAttention, RepeatsBitByBit) {

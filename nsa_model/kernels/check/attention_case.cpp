@@ -1,6 +1,7 @@
 #include "nsa_model/kernels/check/attention_case.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "nsa_model/kernels/check/measure.h"
@@ -49,11 +50,12 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
   const std::size_t group_rows =
       static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
   rows = group_rows * static_cast<std::size_t>(shape.heads);
-  key_count = group_rows * kHeadDim;
-  cmp_count = static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) *
-              shape.groups * kHeadDim;
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  key_count = group_rows * dim;
+  cmp_count =
+      static_cast<std::size_t>(shape.batch) * compressed_count(shape.sequence) * shape.groups * dim;
   for (DeviceBuffer<__nv_bfloat16>* buffer : {&q, &d_out, &out, &d_q}) {
-    *buffer = DeviceBuffer<__nv_bfloat16>(rows * kHeadDim);
+    *buffer = DeviceBuffer<__nv_bfloat16>(rows * dim);
   }
   fill_normal(q.get(), q.size(), options.query_deviation, options.seed * 16);
   fill_normal(d_out.get(), d_out.size(), 1.0f, options.seed * 16 + 1);
@@ -62,7 +64,7 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
          {&k[branch], &v[branch], &d_k[branch], &d_v[branch]}) {
       *buffer = DeviceBuffer<__nv_bfloat16>(key_count);
     }
-    branch_out[branch] = DeviceBuffer<__nv_bfloat16>(rows * kHeadDim);
+    branch_out[branch] = DeviceBuffer<__nv_bfloat16>(rows * dim);
     branch_lse[branch] = DeviceBuffer<float>(rows);
     // Means of 32 independent keys are small; larger ones keep the compressed scores spread.
     const float deviation = options.key_deviation * (branch == 0 ? 4.0f : 1.0f);
@@ -85,14 +87,19 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
     indices.from_host(random_indices(options));
   }
   lists = DeviceBuffer<char>(fused_list_bytes(shape));
-  workspace = DeviceBuffer<char>(std::max(fused_forward_workspace_bytes(shape),
+  workspace = DeviceBuffer<char>(std::max(fused_forward_workspace_bytes(shape, options.tuning),
                                           fused_backward_workspace_bytes(shape, options.tuning)));
+}
+
+float AttentionCase::scale() const {
+  return 1.0f / std::sqrt(static_cast<float>(options.shape.head_dim));
 }
 
 FusedInputs AttentionCase::inputs() const {
   FusedInputs inputs;
   inputs.shape = options.shape;
   inputs.tuning = options.tuning;
+  inputs.scale = scale();
   inputs.q = q.get();
   for (int branch = 0; branch < kBranches; ++branch) {
     inputs.k[branch] =

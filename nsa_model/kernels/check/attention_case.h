@@ -32,6 +32,7 @@ struct CaseOptions {
 struct AttentionCase {
   explicit AttentionCase(const CaseOptions& options);
 
+  float scale() const; // of q . k
   FusedInputs inputs() const;
   FusedSaved saved() const;
   FusedGradients gradients() const;

@@ -10,8 +10,8 @@
 //                                         and backward
 //   nsa-kernel-check once S [tokens]      one forward and backward, for profilers and
 //                                         compute-sanitizer
-// bench, long and once take --query-major TOKENS (FusedTuning) and --heads N (a group); bench and
-// once --overlap.
+// bench, long and once take --query-major TOKENS (FusedTuning), --heads N (a group) and --head-dim
+// N; bench and once --overlap. --portable: the portable kernels where Hopper's serve as well.
 
 #include <algorithm>
 #include <chrono>
@@ -95,9 +95,12 @@ double now_seconds() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-std::string title_of(const std::string& name, const AttentionShape& shape) {
+std::string title_of(const std::string& name, const CaseOptions& options) {
+  const AttentionShape& shape = options.shape;
   return name + " B" + std::to_string(shape.batch) + " S" + std::to_string(shape.sequence) + " G" +
-         std::to_string(shape.groups) + " heads " + std::to_string(shape.heads);
+         std::to_string(shape.groups) + " heads " + std::to_string(shape.heads) +
+         (shape.head_dim == kHeadDim ? "" : " d " + std::to_string(shape.head_dim)) +
+         (options.tuning.family == KernelFamily::kPortable ? " portable" : "");
 }
 
 struct BranchOracle {
@@ -106,14 +109,16 @@ struct BranchOracle {
 
   BranchOracle(const AttentionCase& c, int branch, bool plain_bf16 = false) {
     const std::size_t keys = branch == 0 ? c.cmp_count : c.key_count;
-    out = DeviceBuffer<double>(c.rows * kHeadDim);
+    const auto dim = static_cast<std::size_t>(c.options.shape.head_dim);
+    out = DeviceBuffer<double>(c.rows * dim);
     lse = DeviceBuffer<double>(c.rows);
-    d_q = DeviceBuffer<double>(c.rows * kHeadDim);
+    d_q = DeviceBuffer<double>(c.rows * dim);
     d_k = DeviceBuffer<double>(keys);
     d_v = DeviceBuffer<double>(keys);
     params.shape = c.options.shape;
     params.branch = static_cast<Branch>(branch);
     params.plain_bf16 = plain_bf16;
+    params.scale = static_cast<double>(c.scale());
     params.q = c.q.get();
     params.k = branch == 0 ? c.k_cmp.get() : c.k[branch].get();
     params.v = branch == 0 ? c.v_cmp.get() : c.v[branch].get();
@@ -137,7 +142,7 @@ float to_float(__nv_bfloat16 value) {
 // Pooled keys against float64 on the CPU.
 ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
                         const std::vector<__nv_bfloat16>& pooled, const AttentionShape& shape) {
-  const std::size_t width = static_cast<std::size_t>(shape.groups) * kHeadDim;
+  const std::size_t width = static_cast<std::size_t>(shape.groups * shape.head_dim);
   const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
   double difference = 0.0;
   double norm = 0.0;
@@ -160,7 +165,7 @@ ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
 
 // The gradient of pooling of a float64 gradient, on the CPU.
 std::vector<double> unpool(const std::vector<double>& pooled, const AttentionShape& shape) {
-  const std::size_t width = static_cast<std::size_t>(shape.groups) * kHeadDim;
+  const std::size_t width = static_cast<std::size_t>(shape.groups * shape.head_dim);
   const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
   std::vector<double> fine(static_cast<std::size_t>(shape.batch) * shape.sequence * width, 0.0);
   for (std::size_t i = 0; i < pooled.size() && compressed > 0; ++i) {
@@ -184,6 +189,7 @@ void check_selection(const AttentionCase& c, const BranchOracle& compressed, Rep
   params.shape = shape;
   params.q = c.q.get();
   params.k_cmp = c.k_cmp.get();
+  params.scale = static_cast<double>(c.scale());
   params.lse = compressed.lse.get();
   params.scores = device_scores.get();
   cuda_check(launch_oracle_scores(params, nullptr), "oracle scores");
@@ -260,7 +266,8 @@ template <typename T> bool same(const std::vector<T>& a, const std::vector<T>& b
 
 bool run_case(const std::string& name, const CaseOptions& options) {
   const double start = now_seconds();
-  Report report(title_of(name, options.shape));
+  const auto dim = static_cast<std::size_t>(options.shape.head_dim);
+  Report report(title_of(name, options));
   AttentionCase c(options);
   c.forward();
   cuda_check(cudaDeviceSynchronize(), "forward");
@@ -275,6 +282,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
   Reference gated_out;
   Reference d_q;
   gated_out.gates = c.gates.get();
+  gated_out.row = dim;
   std::vector<BranchOracle> oracles;
   const char* names[kBranches][5] = {{"o_cmp", "lse_cmp", "dk_cmp", "dv_cmp", "dgate_cmp"},
                                      {"o_slc", "lse_slc", "dk_slc", "dv_slc", "dgate_slc"},
@@ -289,7 +297,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
     out.parts[0] = oracle.out.get();
     Reference lse;
     lse.parts[0] = oracle.lse.get();
-    report.verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * kHeadDim),
+    report.verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * dim),
                    kOutputTolerance);
     report.verdict(names[branch][1], error_norm(c.branch_lse[branch].get(), lse, c.rows), 1e-4);
     Reference d_k;
@@ -325,7 +333,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
     report.verdict(names[branch][3], error_norm(c.d_v[branch].get(), d_v, c.key_count),
                    kGradientTolerance, plain(&BranchOracle::d_v));
   }
-  report.verdict("out", error_norm(c.out.get(), gated_out, c.rows * kHeadDim), kOutputTolerance);
+  report.verdict("out", error_norm(c.out.get(), gated_out, c.rows * dim), kOutputTolerance);
   const auto plain_d_q = [&] {
     std::vector<double> sums[2]; // exact, plain
     for (int branch = 0; branch < kBranches; ++branch) {
@@ -340,8 +348,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
     }
     return relative_error(sums[1], sums[0]);
   };
-  report.verdict("dq", error_norm(c.d_q.get(), d_q, c.rows * kHeadDim), kGradientTolerance,
-                 plain_d_q);
+  report.verdict("dq", error_norm(c.d_q.get(), d_q, c.rows * dim), kGradientTolerance, plain_d_q);
   { // d_gate = <d_out, o_branch>, from what the kernels rounded o to
     const std::vector<float> got = c.d_gates.to_host();
     const std::vector<__nv_bfloat16> d_out = c.d_out.to_host();
@@ -352,8 +359,8 @@ bool run_case(const std::string& name, const CaseOptions& options) {
       const std::vector<double> out = oracles[static_cast<std::size_t>(branch)].out.to_host();
       for (std::size_t row = 0; row < c.rows; ++row) {
         double expected = 0.0;
-        for (std::size_t i = 0; i < kHeadDim; ++i) {
-          expected += out[row * kHeadDim + i] * to_float(d_out[row * kHeadDim + i]);
+        for (std::size_t i = 0; i < dim; ++i) {
+          expected += out[row * dim + i] * to_float(d_out[row * dim + i]);
         }
         if (!options.branch_on[branch]) expected = 0.0;
         const double error = got[row * 3 + static_cast<std::size_t>(branch)] - expected;
@@ -397,7 +404,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
 
 bool run_reference_case(const std::string& name, const CaseOptions& options) {
   const double start = now_seconds();
-  Report report(title_of(name + " by the CPU oracle", options.shape));
+  Report report(title_of(name + " by the CPU oracle", options));
   for (const NamedError& error : compare_with_reference(options)) {
     ErrorNorm norm;
     norm.relative = error.relative;
@@ -410,7 +417,7 @@ bool run_reference_case(const std::string& name, const CaseOptions& options) {
 // Overlapping launches change no bit.
 bool run_overlap_case(const CaseOptions& options) {
   const double start = now_seconds();
-  Report report(title_of("overlapping launches", options.shape));
+  Report report(title_of("overlapping launches", options));
   AttentionCase c(options);
   std::vector<__nv_bfloat16> first[4];
   for (int run = 0; run < 4; ++run) {
@@ -430,11 +437,10 @@ bool run_overlap_case(const CaseOptions& options) {
 }
 
 // Packed documents give the bits that each gives alone.
-bool run_documents_case(const AttentionShape& shape, const std::vector<int>& lengths) {
+bool run_documents_case(const CaseOptions& options, const std::vector<int>& lengths) {
   const double start = now_seconds();
-  Report report(title_of("packed documents", shape));
-  CaseOptions options;
-  options.shape = shape;
+  const AttentionShape& shape = options.shape;
+  Report report(title_of("packed documents", options));
   AttentionCase packed(options);
   int begin = 0;
   int compressed_begin = 0;
@@ -446,7 +452,8 @@ bool run_documents_case(const AttentionShape& shape, const std::vector<int>& len
     const FusedGradients gradients =
         document_gradients(packed.inputs(), packed.gradients(), document);
     const int heads = shape.groups * shape.heads;
-    __nv_bfloat16* out = packed.out.get() + static_cast<std::size_t>(begin) * heads * kHeadDim;
+    const int dim = shape.head_dim;
+    __nv_bfloat16* out = packed.out.get() + static_cast<std::size_t>(begin) * heads * dim;
     cuda_check(launch_fused_forward(inputs, saved, out, packed.workspace.get(), nullptr),
                "forward");
     cuda_check(launch_fused_backward(inputs, saved, gradients, packed.workspace.get(), nullptr),
@@ -459,12 +466,12 @@ bool run_documents_case(const AttentionShape& shape, const std::vector<int>& len
                             to.size() * sizeof(*to.get()), cudaMemcpyDeviceToDevice),
                  "copy");
     };
-    take(alone.q, packed.q, heads * kHeadDim);
-    take(alone.d_out, packed.d_out, heads * kHeadDim);
+    take(alone.q, packed.q, heads * dim);
+    take(alone.d_out, packed.d_out, heads * dim);
     take(alone.gates, packed.gates, heads * 3);
     for (int branch = 0; branch < kBranches; ++branch) {
-      take(alone.k[branch], packed.k[branch], shape.groups * kHeadDim);
-      take(alone.v[branch], packed.v[branch], shape.groups * kHeadDim);
+      take(alone.k[branch], packed.k[branch], shape.groups * dim);
+      take(alone.v[branch], packed.v[branch], shape.groups * dim);
     }
     alone.forward();
     alone.backward();
@@ -474,13 +481,13 @@ bool run_documents_case(const AttentionShape& shape, const std::vector<int>& len
       return std::memcmp(part.data(), whole.data() + static_cast<std::size_t>(begin) * width,
                          part.size() * sizeof(part[0])) == 0;
     };
-    bool good = equal(alone.out, packed.out, heads * kHeadDim) &&
-                equal(alone.d_q, packed.d_q, heads * kHeadDim) &&
+    bool good = equal(alone.out, packed.out, heads * dim) &&
+                equal(alone.d_q, packed.d_q, heads * dim) &&
                 equal(alone.d_gates, packed.d_gates, heads * 3) &&
                 equal(alone.indices, packed.indices, shape.groups * kSlots);
     for (int branch = 0; branch < kBranches; ++branch) {
-      good = good && equal(alone.d_k[branch], packed.d_k[branch], shape.groups * kHeadDim) &&
-             equal(alone.d_v[branch], packed.d_v[branch], shape.groups * kHeadDim);
+      good = good && equal(alone.d_k[branch], packed.d_k[branch], shape.groups * dim) &&
+             equal(alone.d_v[branch], packed.d_v[branch], shape.groups * dim);
     }
     report.expect("document of " + std::to_string(length) + " tokens at " + std::to_string(begin),
                   good);
@@ -490,10 +497,22 @@ bool run_documents_case(const AttentionShape& shape, const std::vector<int>& len
   return report.finish(now_seconds() - start);
 }
 
+// The family that serves a shape here.
+KernelFamily family_of(const AttentionShape& shape, bool portable) {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  cuda_check(cudaGetDevice(&device), "device");
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
+  cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
+  return portable ? KernelFamily::kPortable : kernel_family(10 * major + minor, shape.head_dim);
+}
+
 struct CheckOptions {
   double seconds = 1e9;
   std::string match;   // only cases whose names hold it
   std::string without; // and do not hold this
+  bool portable = false;
 };
 struct Case {
   std::string name;
@@ -507,6 +526,7 @@ int check_all(const CheckOptions& wanted) {
     CaseOptions options;
     options.shape = shape;
     options.seed = static_cast<uint64_t>(shape.sequence) + 1;
+    options.tuning.family = family_of(shape, wanted.portable);
     change(options);
     cases.push_back({name, [=] { return run_case(name, options); }});
   };
@@ -514,18 +534,34 @@ int check_all(const CheckOptions& wanted) {
   const auto with = [](Selection selection) {
     return [=](CaseOptions& options) { options.selection = selection; };
   };
+  const auto portable = [](CaseOptions& options) {
+    options.tuning.family = KernelFamily::kPortable;
+  };
   const auto query_major = [](int tokens) {
     return [=](CaseOptions& options) { options.tuning.query_major_tokens = tokens; };
   };
   add("scored", {2, 2048, 2}, as_it_is);
+  add("scored", {1, 2048, 2, 6, 128}, as_it_is);
+  add("scored by portable kernels", {1, 2048, 2}, portable);
   add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));
   add("lists from 1024 on", {1, 2048, 2}, query_major(kDensePrefix));
   add("four heads", {1, 1500, 2, 4}, as_it_is);
   add("five heads", {1, 1300, 1, 5}, as_it_is);
   add("sixteen heads", {1, 1300, 1, 16}, as_it_is);
   add("one head", {1, 1300, 2, 1}, as_it_is);
-  cases.push_back({"packed documents",
-                   [] { return run_documents_case({1, 3000, 2}, {700, 1, 20, 1300, 979}); }});
+  for (const int heads : {1, 4, 5, 16})
+    add("128 dimensions", {1, 1300, 2, heads, 128}, as_it_is);
+  add("five heads by portable kernels", {1, 1300, 1, 5}, portable);
+  add("128 dimensions, hot blocks", {1, 4096, 1, 6, 128}, with(Selection::kHotBlock));
+  const auto add_documents = [&](const AttentionShape& shape, bool portable) {
+    CaseOptions options;
+    options.shape = shape;
+    options.tuning.family = family_of(shape, portable);
+    cases.push_back(
+        {"packed documents", [=] { return run_documents_case(options, {700, 1, 20, 1300, 979}); }});
+  };
+  add_documents({1, 3000, 2}, wanted.portable);
+  add_documents({1, 3000, 2, 3, 128}, true);
   add("hot blocks", {1, 4096, 2}, with(Selection::kHotBlock));
   add("odd", {3, 333, 2}, as_it_is);
   add("one token", {1, 1, 2}, as_it_is);
@@ -533,6 +569,7 @@ int check_all(const CheckOptions& wanted) {
   {
     CaseOptions options;
     options.shape = {4, 2048, 2};
+    options.tuning.family = family_of(options.shape, wanted.portable);
     cases.push_back({"overlapping launches", [=] { return run_overlap_case(options); }});
   }
   add("blocks masked to 1500", {2, 1700, 1}, query_major(1500));
@@ -559,6 +596,7 @@ int check_all(const CheckOptions& wanted) {
   add("no compressed token", {1, 20, 2, 11}, as_it_is);
   CaseOptions small;
   small.shape = {1, 1101, 1};
+  small.tuning.family = family_of(small.shape, wanted.portable);
   cases.push_back(
       {"scored by the CPU oracle", [=] { return run_reference_case("scored", small); }});
   small.shape = {2, 210, 2};
@@ -568,14 +606,22 @@ int check_all(const CheckOptions& wanted) {
   small.shape.heads = 3;
   cases.push_back(
       {"three heads by the CPU oracle", [=] { return run_reference_case("three heads", small); }});
+  small.shape.head_dim = 128;
+  small.tuning.family = KernelFamily::kPortable;
+  cases.push_back({"128 dimensions by the CPU oracle",
+                   [=] { return run_reference_case("128 dimensions", small); }});
   // Random shapes, the same ones in every run.
   std::mt19937 random(20);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 12; ++i) {
     const AttentionShape shape = {
         1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 1800),
-        1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % kMostHeads)};
-    add("random shape and heads", shape,
-        with(random() % 2 == 0 ? Selection::kScored : Selection::kHotBlock));
+        1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % kMostHeads),
+        i < 6 || i % 2 == 0 ? 64 : 128};
+    const Selection selection = random() % 2 == 0 ? Selection::kScored : Selection::kHotBlock;
+    add("random shape and heads", shape, [=](CaseOptions& options) {
+      options.selection = selection;
+      if (i >= 6) portable(options);
+    });
   }
 
   std::erase_if(cases, [&](const Case& c) {
@@ -597,9 +643,8 @@ int check_all(const CheckOptions& wanted) {
 }
 
 // Runs one problem again and again; every run must give the same bits.
-int repeat(int sequence, int times) {
-  CaseOptions options;
-  options.shape = {1, sequence, 2};
+int repeat(CaseOptions options, int sequence, int times) {
+  options.shape.sequence = sequence;
   AttentionCase c(options);
   std::vector<__nv_bfloat16> first[4];
   for (int run = 0; run < times; ++run) {
@@ -618,16 +663,16 @@ int repeat(int sequence, int times) {
   return 0;
 }
 
-int bench(const std::vector<int>& sequences, int heads, const FusedTuning& tuning) {
+int bench(const std::vector<int>& sequences, const CaseOptions& given) {
   std::printf("%7s %9s | %22s | %22s | %7s\n", "S", "part", "forward ms (p10-p90)",
               "backward ms (p10-p90)", "sum");
   for (const int sequence : sequences) {
     const int tokens = std::max(32768, sequence);
     for (int part = 0; part < 4; ++part) { // whole, then one branch each
       const char* names[] = {"whole", "selected", "compr.", "window"};
-      CaseOptions options;
-      options.shape = {tokens / sequence, sequence, 2, heads};
-      options.tuning = tuning;
+      CaseOptions options = given;
+      options.shape.batch = tokens / sequence;
+      options.shape.sequence = sequence;
       if (part > 0) {
         for (bool& on : options.branch_on)
           on = false;
@@ -659,12 +704,14 @@ int run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   std::vector<int> sequences;
   CheckOptions wanted;
-  int heads = kHeadsPerGroup;
-  FusedTuning tuning;
+  CaseOptions given;
+  given.shape = {1, 0, 2};
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--overlap") {
       overlap_launches = true;
+    } else if (argument == "--portable") {
+      wanted.portable = true;
     } else if (argument == "--seconds" && i + 1 < argc) {
       wanted.seconds = std::atof(argv[++i]);
     } else if (argument == "--match" && i + 1 < argc) {
@@ -672,13 +719,16 @@ int run(int argc, char** argv) {
     } else if (argument == "--without" && i + 1 < argc) {
       wanted.without = argv[++i];
     } else if (argument == "--heads" && i + 1 < argc) {
-      heads = std::clamp(std::atoi(argv[++i]), 1, kMostHeads);
+      given.shape.heads = std::clamp(std::atoi(argv[++i]), 1, kMostHeads);
+    } else if (argument == "--head-dim" && i + 1 < argc) {
+      given.shape.head_dim = std::atoi(argv[++i]);
     } else if (argument == "--query-major" && i + 1 < argc) {
-      tuning.query_major_tokens = std::atoi(argv[++i]);
+      given.tuning.query_major_tokens = std::atoi(argv[++i]);
     } else {
       sequences.push_back(std::atoi(argv[i]));
     }
   }
+  given.tuning.family = family_of(given.shape, wanted.portable);
   if (mode == "check") return check_all(wanted);
   if (mode == "layers") {
     const int failed = check_layer_kernels();
@@ -686,19 +736,16 @@ int run(int argc, char** argv) {
     return failed == 0 ? 0 : 1;
   }
   if (mode == "long" && sequences.size() == 1) {
-    CaseOptions options;
-    options.shape = {1, sequences[0], 2, heads};
-    options.tuning = tuning;
-    return run_case("long", options) ? 0 : 1;
+    given.shape.sequence = sequences[0];
+    return run_case("long", given) ? 0 : 1;
   }
-  if (mode == "repeat" && sequences.size() == 2) return repeat(sequences[0], sequences[1]);
-  if (mode == "bench" && !sequences.empty()) return bench(sequences, heads, tuning);
+  if (mode == "repeat" && sequences.size() == 2) return repeat(given, sequences[0], sequences[1]);
+  if (mode == "bench" && !sequences.empty()) return bench(sequences, given);
   if (mode == "once" && (sequences.size() == 1 || sequences.size() == 2)) {
-    CaseOptions options;
     const int tokens = sequences.size() == 2 ? sequences[1] : 32768;
-    options.shape = {std::max(1, tokens / sequences[0]), sequences[0], 2, heads};
-    options.tuning = tuning;
-    AttentionCase c(options);
+    given.shape.batch = std::max(1, tokens / sequences[0]);
+    given.shape.sequence = sequences[0];
+    AttentionCase c(given);
     c.forward();
     c.backward();
     cuda_check(cudaDeviceSynchronize(), "once");
@@ -709,8 +756,9 @@ int run(int argc, char** argv) {
       "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | layers | long "
       "S | repeat S N | bench S [S ...] "
       "| once S [tokens]\n"
-      "       bench, long and once take --query-major TOKENS and --heads N; bench and once "
-      "--overlap\n");
+      "       bench, long, once and repeat take --query-major TOKENS, --heads N, --head-dim N; "
+      "bench "
+      "and once --overlap; all --portable\n");
   return 2;
 }
 

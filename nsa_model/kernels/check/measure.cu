@@ -54,7 +54,8 @@ __global__ void norm_kernel(const T* value, Reference reference, std::size_t cou
     double expected = 0.0;
     for (int part = 0; part < 3; ++part) {
       if (reference.parts[part] == nullptr) continue;
-      const double gate = reference.gates == nullptr ? 1.0 : reference.gates[i / 64 * 3 + part];
+      const double gate =
+          reference.gates == nullptr ? 1.0 : reference.gates[i / reference.row * 3 + part];
       expected += gate * reference.parts[part][i];
     }
     const double got = to_double(value[i]);

@@ -20,11 +20,13 @@ struct ErrorNorm {
   double worst = 0.0;      // largest absolute difference
   std::size_t invalid = 0; // NaN or infinite where the reference is not (equal infinities agree)
 };
-// `reference` may be the sum of up to three arrays (nullptr: absent), each weighted per row of 64
-// by gates[row * 3 + i] when gates is given.
+// `reference` may be the sum of up to three arrays (nullptr: absent), each weighted by gates[row *
+// 3
+// + i] when gates is given.
 struct Reference {
   const double* parts[3] = {nullptr, nullptr, nullptr};
   const float* gates = nullptr;
+  std::size_t row = 64; // elements that share a row of gates
 };
 ErrorNorm error_norm(const __nv_bfloat16* value, const Reference& reference, std::size_t count);
 ErrorNorm error_norm(const float* value, const Reference& reference, std::size_t count);

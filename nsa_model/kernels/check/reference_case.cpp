@@ -49,7 +49,7 @@ std::vector<NamedError> compare_with_reference(const CaseOptions& options) {
   shape.sequence = options.shape.sequence;
   shape.groups = options.shape.groups;
   shape.heads = int64_t{options.shape.heads} * options.shape.groups;
-  shape.head_dimension = kHeadDim;
+  shape.head_dimension = options.shape.head_dim;
   reference::Inputs inputs;
   inputs.q = to_array(c.q);
   inputs.k = {to_array(c.k_cmp), to_array(c.k[1]), to_array(c.k[2])};

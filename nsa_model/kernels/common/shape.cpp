@@ -1,16 +1,37 @@
 #include "nsa_model/kernels/common/shape.h"
 
+#include "nsa_model/kernels/portable/attend.h"
+
 namespace nsa::kernels {
+namespace {
+
+// That a CTA may have (CUDA C++ Programming Guide, technical specifications); the least for what is
+// not listed.
+int shared_bytes_of(int compute_capability) {
+  switch (compute_capability) {
+  case 80:
+  case 87:
+    return 163 * 1024;
+  case 90:
+  case 100:
+  case 103:
+    return kMostSharedBytes;
+  default:
+    return 99 * 1024;
+  }
+}
+
+} // namespace
 
 const char* unsupported_reason(int compute_capability, int query_heads, int groups, int head_dim,
                                int sequence, int compress_length, int compress_stride, int block,
                                int slots, int window) {
-  if (compute_capability < 90 || compute_capability >= 100) {
-    return "the fused attention kernels use Hopper instructions (compute capability 9.0); on this "
-           "GPU set attention.kernels = \"aten\"";
+  if (compute_capability < 80) {
+    return "the fused attention kernels need compute capability 8.0; on this GPU set "
+           "attention.kernels = \"aten\"";
   }
-  if (head_dim != kHeadDim) {
-    return "the fused attention kernels serve heads of 64 dimensions; for others set "
+  if (head_dim != 64 && head_dim != 128) {
+    return "the fused attention kernels serve heads of 64 and 128 dimensions; for others set "
            "attention.kernels = \"aten\"";
   }
   if (groups < 1 || query_heads < groups || query_heads % groups != 0 ||
@@ -25,8 +46,14 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
   }
   if (sequence < 1 || sequence > kMaxSequence) {
     return "the fused attention kernels serve sequences of 1 to 131,072 tokens; for longer ones "
-           "set "
-           "attention.kernels = \"aten\"";
+           "set attention.kernels = \"aten\"";
+  }
+  const AttentionShape shape = {1, sequence, groups, query_heads / groups, head_dim};
+  if (kernel_family(compute_capability, head_dim) == KernelFamily::kPortable &&
+      portable::selection_shared_bytes(shape) > shared_bytes_of(compute_capability)) {
+    return "the fused attention kernels keep the scores of a sequence's blocks in shared memory, "
+           "of "
+           "which this GPU has too little for one this long; set attention.kernels = \"aten\"";
   }
   return nullptr;
 }

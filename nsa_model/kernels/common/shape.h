@@ -49,8 +49,16 @@ __host__ __device__ constexpr int head_floats(int heads) {
   return (heads + 3) / 4 * 4;
 }
 
-// nullptr when served; otherwise a sentence that says what is supported. `compute_capability` is
-// 10 * major + minor of the device.
+// The two sets of kernels: those on Hopper's instructions, tuned for the M7C model, and those for
+// any GPU from compute capability 8.0 and for heads of 128 dimensions.
+enum class KernelFamily { kHopper, kPortable };
+constexpr KernelFamily kernel_family(int compute_capability, int head_dim) {
+  return compute_capability == 90 && head_dim == kHeadDim ? KernelFamily::kHopper
+                                                          : KernelFamily::kPortable;
+}
+
+// nullptr when served (by the family that kernel_family names); otherwise a sentence that says what
+// is supported. `compute_capability` is 10 * major + minor of the device.
 const char* unsupported_reason(int compute_capability, int query_heads, int groups, int head_dim,
                                int sequence, int compress_length, int compress_stride, int block,
                                int slots, int window);

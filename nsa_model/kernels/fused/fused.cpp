@@ -6,6 +6,7 @@
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/pooling/pooling.h"
+#include "nsa_model/kernels/portable/portable.h"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 #include "nsa_model/kernels/selection/selection.h"
 #include "nsa_model/kernels/tile_backward/tile_backward.h"
@@ -153,13 +154,15 @@ std::size_t fused_list_bytes(const AttentionShape& shape) {
   return carver.used();
 }
 
-std::size_t fused_forward_workspace_bytes(const AttentionShape& shape) {
+std::size_t fused_forward_workspace_bytes(const AttentionShape& shape, const FusedTuning& tuning) {
+  if (tuning.family == KernelFamily::kPortable) return 0;
   Carver carver(nullptr);
   ForwardWorkspace workspace(shape, carver);
   return carver.used();
 }
 
 std::size_t fused_backward_workspace_bytes(const AttentionShape& shape, const FusedTuning& tuning) {
+  if (tuning.family == KernelFamily::kPortable) return portable::backward_workspace_bytes(shape);
   Carver carver(nullptr);
   BackwardWorkspace workspace(shape, tuning, carver);
   return carver.used();
@@ -171,6 +174,9 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   if (is_on(inputs, kSelected) && !is_on(inputs, kCompressed) && !inputs.indices_given) {
     return cudaErrorInvalidValue; // nothing to choose blocks by
   }
+  if (inputs.tuning.family == KernelFamily::kPortable)
+    return portable::launch_forward(inputs, saved, out, stream);
+  if (shape.head_dim != kHeadDim) return cudaErrorInvalidValue;
   Carver list_carver(saved.lists);
   Carver carver(workspace_bytes);
   const Lists lists(shape, list_carver);
@@ -257,6 +263,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                   const FusedGradients& gradients, void* workspace_bytes,
                                   cudaStream_t stream) {
   const AttentionShape& shape = inputs.shape;
+  if (inputs.tuning.family == KernelFamily::kPortable)
+    return portable::launch_backward(inputs, saved, gradients, workspace_bytes, stream);
   Carver list_carver(saved.lists);
   Carver carver(workspace_bytes);
   const Lists lists(shape, list_carver);

@@ -24,8 +24,11 @@ inline constexpr int kBranches = 3; // compressed, selected, window
 // branch is plain causal attention there and takes the query-major kernels.
 inline constexpr int kDensePrefix = kSlots * kBlock;
 
-// How the work is cut. Results differ by rounding only.
+// Which kernels run and how the work is cut. Results differ by rounding only.
 struct FusedTuning {
+  // kHopper needs compute capability 9.0 and head dimension 64; see kernel_family(). The next field
+  // is its own.
+  KernelFamily family = KernelFamily::kHopper;
   // Tokens below this take the query-major kernels for their selected branch: up to kDensePrefix as
   // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
   // 0: what was fastest, see query_major_tokens().
@@ -38,8 +41,8 @@ struct FusedInputs {
   AttentionShape shape;
   FusedTuning tuning; // the same for forward, backward and their workspaces
   float scale = 0.125f;
-  const __nv_bfloat16* q;            // [batch, sequence, groups * heads, 64], rotated
-  const __nv_bfloat16* k[kBranches]; // selected, window: [batch, sequence, groups, 64], rotated.
+  const __nv_bfloat16* q;            // [batch, sequence, groups * heads, D], rotated
+  const __nv_bfloat16* k[kBranches]; // selected, window: [batch, sequence, groups, D], rotated.
   const __nv_bfloat16*
       v[kBranches]; //   compressed: [batch, compressed_count, groups, 64], see `pool`
   // Compressed branch by average pooling: its rotated keys and values [batch, sequence, groups,
@@ -55,7 +58,7 @@ struct FusedInputs {
 
 // What the forward leaves for the backward.
 struct FusedSaved {
-  __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * heads, 64]
+  __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * heads, D]
   float* branch_lse[kBranches];         // [batch, sequence, groups * heads]
   int32_t* indices;                     // [batch, sequence, groups, 16]
   void* lists;                          // fused_list_bytes: tokens of each block
@@ -63,7 +66,8 @@ struct FusedSaved {
 
 // Bytes; every buffer starts on 256.
 std::size_t fused_list_bytes(const AttentionShape& shape);
-std::size_t fused_forward_workspace_bytes(const AttentionShape& shape);
+std::size_t fused_forward_workspace_bytes(const AttentionShape& shape,
+                                          const FusedTuning& tuning = {});
 std::size_t fused_backward_workspace_bytes(const AttentionShape& shape,
                                            const FusedTuning& tuning = {});
 
@@ -71,7 +75,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                  __nv_bfloat16* out, void* workspace, cudaStream_t stream);
 
 struct FusedGradients {
-  const __nv_bfloat16* d_out;    // [batch, sequence, groups * heads, 64]
+  const __nv_bfloat16* d_out;    // [batch, sequence, groups * heads, D]
   __nv_bfloat16* d_q;            // as q
   __nv_bfloat16* d_k[kBranches]; // as k; of the compressed branch: as pool_k when pooled
   __nv_bfloat16* d_v[kBranches];

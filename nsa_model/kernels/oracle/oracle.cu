@@ -1,5 +1,7 @@
 #include "nsa_model/kernels/oracle/oracle.h"
 
+#include "nsa_model/kernels/common/heads.cuh"
+
 namespace nsa::kernels {
 namespace {
 
@@ -11,40 +13,58 @@ __device__ __forceinline__ double warp_sum(double value) {
   return value;
 }
 
-// A row of 64 in a warp: lane i holds elements 2i and 2i + 1.
-struct Row {
-  double x;
-  double y;
+__device__ __forceinline__ double to_double(__nv_bfloat16 value) {
+  return static_cast<double>(__bfloat162float(value));
+}
+__device__ __forceinline__ double to_double(double value) {
+  return value;
+}
+
+// A row of kDim in a warp: lane i holds kDim / 32 neighbours.
+template <int kDim> struct Row {
+  static constexpr int kCount = kDim / 32;
+  double values[kCount] = {};
+
+  template <typename T> __device__ __forceinline__ static Row load(const T* row) {
+    Row loaded;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      loaded.values[i] = to_double(row[threadIdx.x % 32 * kCount + i]);
+    return loaded;
+  }
+  __device__ __forceinline__ void store(double* row) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      row[threadIdx.x % 32 * kCount + i] = values[i];
+  }
+  __device__ __forceinline__ void scale(double factor) {
+    for (double& value : values)
+      value *= factor;
+  }
+  __device__ __forceinline__ void add(double factor, const Row& row) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      values[i] += factor * row.values[i];
+  }
+  __device__ __forceinline__ double dot(const Row& row) const {
+    double sum = 0.0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      sum += values[i] * row.values[i];
+    return warp_sum(sum);
+  }
 };
-__device__ __forceinline__ Row load(const __nv_bfloat16* row) {
-  const int lane = threadIdx.x % 32;
-  return {static_cast<double>(__bfloat162float(row[2 * lane])),
-          static_cast<double>(__bfloat162float(row[2 * lane + 1]))};
-}
-__device__ __forceinline__ Row load(const double* row) {
-  const int lane = threadIdx.x % 32;
-  return {row[2 * lane], row[2 * lane + 1]};
-}
-__device__ __forceinline__ void store(double* row, const Row& value) {
-  const int lane = threadIdx.x % 32;
-  row[2 * lane] = value.x;
-  row[2 * lane + 1] = value.y;
-}
-__device__ __forceinline__ double dot(const Row& a, const Row& b) {
-  return warp_sum(a.x * b.x + a.y * b.y);
-}
-__device__ __forceinline__ void add(Row& sum, double factor, const Row& value) {
-  sum.x += factor * value.x;
-  sum.y += factor * value.y;
-}
 
 // What a tensor keeps of a value.
 __device__ __forceinline__ double kept(const OracleParams& params, double value) {
   return params.plain_bf16 ? static_cast<double>(__bfloat162float(__double2bfloat16(value)))
                            : value;
 }
-__device__ __forceinline__ Row kept(const OracleParams& params, const Row& row) {
-  return {kept(params, row.x), kept(params, row.y)};
+template <int kDim>
+__device__ __forceinline__ Row<kDim> kept(const OracleParams& params, Row<kDim> row) {
+  for (double& value : row.values)
+    value = kept(params, value);
+  return row;
 }
 
 __device__ __forceinline__ int visible_compressed(int token) {
@@ -104,32 +124,33 @@ __device__ __forceinline__ bool row_of_warp(const AttentionShape& shape, At& at)
   return at.batch < shape.batch;
 }
 
+template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32) forward_kernel(OracleParams params, int keys) {
   At at;
   if (!row_of_warp(params.shape, at)) return;
   const int group = at.head / params.shape.heads;
   const int groups = params.shape.groups;
-  const Row query = load(params.q + at.row * kHeadDim);
+  const auto query = Row<kDim>::load(params.q + at.row * kDim);
   const int64_t base = static_cast<int64_t>(at.batch) * keys * groups + group;
   double maximum = -INFINITY;
   double sum = 0.0;
-  Row out = {0.0, 0.0};
+  Row<kDim> out;
   each_key(params, at.batch, group, at.token, [&](int key) {
-    const int64_t offset = (base + static_cast<int64_t>(key) * groups) * kHeadDim;
-    const double score = params.scale * dot(query, load(params.k + offset));
+    const int64_t offset = (base + static_cast<int64_t>(key) * groups) * kDim;
+    const double score = params.scale * query.dot(Row<kDim>::load(params.k + offset));
     if (score > maximum) {
       const double factor = exp(maximum - score);
       sum *= factor;
-      out.x *= factor;
-      out.y *= factor;
+      out.scale(factor);
       maximum = score;
     }
     const double weight = exp(score - maximum);
     sum += weight;
-    add(out, weight, load(params.v + offset));
+    out.add(weight, Row<kDim>::load(params.v + offset));
   });
   const double inverse = sum > 0.0 ? 1.0 / sum : 0.0;
-  store(params.out + at.row * kHeadDim, kept(params, Row{out.x * inverse, out.y * inverse}));
+  out.scale(inverse);
+  kept(params, out).store(params.out + at.row * kDim);
   if (threadIdx.x % 32 == 0) params.lse[at.row] = sum > 0.0 ? maximum + log(sum) : -INFINITY;
 }
 
@@ -139,6 +160,7 @@ __device__ __forceinline__ double gate_of(const OracleParams& params, int64_t ro
              : static_cast<double>(params.gates[row * 3 + static_cast<int>(params.branch)]);
 }
 
+template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32)
     backward_query_kernel(OracleParams params, int keys) {
   At at;
@@ -146,23 +168,24 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int group = at.head / params.shape.heads;
   const int groups = params.shape.groups;
   const double gate = gate_of(params, at.row);
-  const Row query = load(params.q + at.row * kHeadDim);
-  const Row d_out = load(params.d_out + at.row * kHeadDim);
-  const double delta = dot(d_out, load(params.out + at.row * kHeadDim));
+  const auto query = Row<kDim>::load(params.q + at.row * kDim);
+  const auto d_out = Row<kDim>::load(params.d_out + at.row * kDim);
+  const double delta = d_out.dot(Row<kDim>::load(params.out + at.row * kDim));
   const double lse = params.lse[at.row];
   const int64_t base = static_cast<int64_t>(at.batch) * keys * groups + group;
-  Row d_query = {0.0, 0.0};
+  Row<kDim> d_query;
   each_key(params, at.batch, group, at.token, [&](int key) {
-    const int64_t offset = (base + static_cast<int64_t>(key) * groups) * kHeadDim;
-    const Row k = load(params.k + offset);
-    const double probability = kept(params, exp(params.scale * dot(query, k) - lse));
+    const int64_t offset = (base + static_cast<int64_t>(key) * groups) * kDim;
+    const auto k = Row<kDim>::load(params.k + offset);
+    const double probability = kept(params, exp(params.scale * query.dot(k) - lse));
     const double d_score =
-        kept(params, gate * probability * (dot(d_out, load(params.v + offset)) - delta));
-    add(d_query, params.scale * d_score, k);
+        kept(params, gate * probability * (d_out.dot(Row<kDim>::load(params.v + offset)) - delta));
+    d_query.add(params.scale * d_score, k);
   });
-  store(params.d_q + at.row * kHeadDim, kept(params, d_query));
+  kept(params, d_query).store(params.d_q + at.row * kDim);
 }
 
+template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams params, int keys) {
   const AttentionShape& shape = params.shape;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -170,10 +193,10 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
   const int key = static_cast<int>(index / shape.groups % keys);
   const int batch = static_cast<int>(index / shape.groups / keys);
   if (batch >= shape.batch) return;
-  const Row k = load(params.k + index * kHeadDim);
-  const Row v = load(params.v + index * kHeadDim);
-  Row d_key = {0.0, 0.0};
-  Row d_value = {0.0, 0.0};
+  const auto k = Row<kDim>::load(params.k + index * kDim);
+  const auto v = Row<kDim>::load(params.v + index * kDim);
+  Row<kDim> d_key;
+  Row<kDim> d_value;
   const int first =
       params.branch == Branch::kCompressed ? key * kCompressStride + kCompressLength - 1 : key;
   const int last =
@@ -185,20 +208,21 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
           (static_cast<int64_t>(batch) * shape.sequence + token) * (shape.groups * shape.heads) +
           group * shape.heads + h;
       const double gate = gate_of(params, row);
-      const Row query = load(params.q + row * kHeadDim);
-      const Row d_out = load(params.d_out + row * kHeadDim);
-      const double delta = dot(d_out, load(params.out + row * kHeadDim));
-      const double probability = kept(params, exp(params.scale * dot(query, k) - params.lse[row]));
-      const double d_score = kept(params, gate * probability * (dot(d_out, v) - delta));
-      add(d_key, params.scale * d_score, query);
-      add(d_value, gate * probability, d_out);
+      const auto query = Row<kDim>::load(params.q + row * kDim);
+      const auto d_out = Row<kDim>::load(params.d_out + row * kDim);
+      const double delta = d_out.dot(Row<kDim>::load(params.out + row * kDim));
+      const double probability = kept(params, exp(params.scale * query.dot(k) - params.lse[row]));
+      const double d_score = kept(params, gate * probability * (d_out.dot(v) - delta));
+      d_key.add(params.scale * d_score, query);
+      d_value.add(gate * probability, d_out);
     }
   }
-  store(params.d_k + index * kHeadDim, kept(params, d_key));
-  store(params.d_v + index * kHeadDim, kept(params, d_value));
+  kept(params, d_key).store(params.d_k + index * kDim);
+  kept(params, d_value).store(params.d_v + index * kDim);
 }
 
 // Warp a (row of scores, block). Eq. 9 by counting shared strides, Eq. 10 as the sum over heads.
+template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32)
     scores_kernel(OracleScoresParams params, int keys, int blocks) {
   const AttentionShape& shape = params.shape;
@@ -213,14 +237,14 @@ __global__ void __launch_bounds__(kWarps * 32)
   double score = 0.0;
   for (int h = 0; h < shape.heads; ++h) {
     const int64_t query_row = row * shape.heads + h;
-    const Row query = load(params.q + query_row * kHeadDim);
+    const auto query = Row<kDim>::load(params.q + query_row * kDim);
     for (int i = 0; i < 5; ++i) {
       const int key = block * (kBlock / kCompressStride) - 1 + i;
       if (key < 0 || key >= visible_compressed(token)) continue;
       const int64_t offset =
-          ((static_cast<int64_t>(batch) * keys + key) * shape.groups + group) * kHeadDim;
-      score += weights[i] *
-               exp(params.scale * dot(query, load(params.k_cmp + offset)) - params.lse[query_row]);
+          ((static_cast<int64_t>(batch) * keys + key) * shape.groups + group) * kDim;
+      score += weights[i] * exp(params.scale * query.dot(Row<kDim>::load(params.k_cmp + offset)) -
+                                params.lse[query_row]);
     }
   }
   if (threadIdx.x % 32 == 0) params.scores[index] = score;
@@ -241,29 +265,35 @@ int64_t row_count(const AttentionShape& shape) {
 } // namespace
 
 cudaError_t launch_oracle_forward(const OracleParams& params, cudaStream_t stream) {
-  forward_kernel<<<grid_for(row_count(params.shape)), kWarps * 32, 0, stream>>>(params,
-                                                                                key_count(params));
-  return cudaGetLastError();
+  return with_head_dim(params.shape, [&](auto dim) {
+    forward_kernel<dim()>
+        <<<grid_for(row_count(params.shape)), kWarps * 32, 0, stream>>>(params, key_count(params));
+    return cudaGetLastError();
+  });
 }
 
 cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stream) {
   const int keys = key_count(params);
-  backward_query_kernel<<<grid_for(row_count(params.shape)), kWarps * 32, 0, stream>>>(params,
-                                                                                       keys);
-  if (keys > 0) {
-    const int64_t warps = int64_t{params.shape.batch} * keys * params.shape.groups;
-    backward_key_kernel<<<grid_for(warps), kWarps * 32, 0, stream>>>(params, keys);
-  }
-  return cudaGetLastError();
+  return with_head_dim(params.shape, [&](auto dim) {
+    backward_query_kernel<dim()>
+        <<<grid_for(row_count(params.shape)), kWarps * 32, 0, stream>>>(params, keys);
+    if (keys > 0) {
+      const int64_t warps = int64_t{params.shape.batch} * keys * params.shape.groups;
+      backward_key_kernel<dim()><<<grid_for(warps), kWarps * 32, 0, stream>>>(params, keys);
+    }
+    return cudaGetLastError();
+  });
 }
 
 cudaError_t launch_oracle_scores(const OracleScoresParams& params, cudaStream_t stream) {
   const int blocks = block_count(params.shape.sequence);
   const int64_t warps =
       int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups * blocks;
-  scores_kernel<<<grid_for(warps), kWarps * 32, 0, stream>>>(
-      params, compressed_count(params.shape.sequence), blocks);
-  return cudaGetLastError();
+  return with_head_dim(params.shape, [&](auto dim) {
+    scores_kernel<dim()><<<grid_for(warps), kWarps * 32, 0, stream>>>(
+        params, compressed_count(params.shape.sequence), blocks);
+    return cudaGetLastError();
+  });
 }
 
 } // namespace nsa::kernels

@@ -1,7 +1,7 @@
 #pragma once
 // Slow and exact: one attention branch in float64 on the GPU, forward and backward, one warp a row
 // and plain loops over the visible keys. The second oracle that the fast kernels are compared with
-// at sizes where a CPU takes too long. Deterministic. Runs on any GPU.
+// at sizes where a CPU takes too long. D = shape.head_dim. Deterministic. Runs on any GPU.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -19,15 +19,15 @@ struct OracleParams {
   // The plain BF16 evaluation: out, probabilities, gradients of the scores and results are rounded
   // to BF16, as on tensors of that type, and all else stays exact.
   bool plain_bf16 = false;
-  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
-  const __nv_bfloat16* k;     // [batch, keys, groups, 64]; keys = compressed_count for kCompressed
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* k;     // [batch, keys, groups, D]; keys = compressed_count for kCompressed
   const __nv_bfloat16* v;     // as k
   const int32_t* indices;     // [batch, sequence, groups, 16], kSelected only
-  double* out;                // [batch, sequence, groups * heads, 64], before gating
+  double* out;                // [batch, sequence, groups * heads, D], before gating
   double* lse;                // [batch, sequence, groups * heads], natural; -inf without a key
   const __nv_bfloat16* d_out; // gradient of the gated sum, backward only
   const float* gates;         // [batch, sequence, groups * heads, 3]; nullptr means 1
-  double* d_q;                // [batch, sequence, groups * heads, 64]
+  double* d_q;                // [batch, sequence, groups * heads, D]
   double* d_k;                // as k
   double* d_v;                // as k
 };
@@ -39,8 +39,8 @@ cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stre
 struct OracleScoresParams {
   AttentionShape shape;
   double scale = 0.125;
-  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
-  const __nv_bfloat16* k_cmp; // [batch, compressed_count, groups, 64]
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* k_cmp; // [batch, compressed_count, groups, D]
   const double* lse;          // of the compressed branch
   double* scores;             // [batch, sequence, groups, block_count], Eq. 8 to 10
 };

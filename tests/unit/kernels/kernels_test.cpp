@@ -67,7 +67,7 @@ TEST(RangeUnits, CoverEveryToken) {
 
 TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
   const auto tokens = [](int sequence, int heads = 6, int wanted = 0) {
-    return query_major_tokens({1, sequence, 2, heads}, {wanted});
+    return query_major_tokens({1, sequence, 2, heads}, {.query_major_tokens = wanted});
   };
   EXPECT_EQ(tokens(700), 700);
   EXPECT_EQ(tokens(2048), 2048);
@@ -91,7 +91,7 @@ TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
 TEST(Documents, AreSlicesOfEveryTensor) {
   // Addresses only: nothing is read.
   const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
-  const AttentionShape shape = {3, 1000, 2, 5};
+  const AttentionShape shape = {3, 1000, 2, 5, 64};
   FusedInputs inputs;
   inputs.shape = shape;
   inputs.q = static_cast<__nv_bfloat16*>(at(0x1000000));
@@ -136,17 +136,56 @@ TEST(Documents, AreSlicesOfEveryTensor) {
   inputs.pool_k = inputs.pool_v = inputs.q;
   EXPECT_EQ(document_gradients(inputs, gradients, document).d_k[0] - gradients.d_k[0],
             token * 2 * 64);
+  // Wider heads, wider rows.
+  inputs.shape.head_dim = 128;
+  EXPECT_EQ(document_inputs(inputs, document).q - inputs.q, token * 10 * 128);
+  EXPECT_EQ(document_inputs(inputs, document).shape.head_dim, 128);
+  EXPECT_EQ(document_gradients(inputs, gradients, document).d_q - gradients.d_q, token * 10 * 128);
+  EXPECT_EQ(document_saved(inputs.shape, saved, document, &lists).branch_out[1] -
+                saved.branch_out[1],
+            token * 10 * 128);
 }
 
 TEST(Support, NamesWhatIsServed) {
-  const auto reason = [](int heads, int groups, int dim) {
-    return unsupported_reason(90, heads, groups, dim, 1000, 32, 16, 64, 16, 512);
+  const auto reason = [](int heads, int groups, int dim, int capability = 90, int sequence = 1000) {
+    return unsupported_reason(capability, heads, groups, dim, sequence, 32, 16, 64, 16, 512);
   };
-  for (int heads = 1; heads <= kMostHeads; ++heads)
-    EXPECT_EQ(reason(2 * heads, 2, 64), nullptr) << heads;
+  for (int heads = 1; heads <= kMostHeads; ++heads) {
+    for (const int dim : {64, 128}) {
+      for (const int capability : {80, 86, 89, 90, 100})
+        EXPECT_EQ(reason(2 * heads, 2, dim, capability), nullptr) << heads << ' ' << capability;
+      EXPECT_EQ(reason(2 * heads, 2, dim, 80, kMaxSequence), nullptr) << heads << ' ' << dim;
+    }
+  }
   EXPECT_NE(reason(34, 2, 64), nullptr);
   EXPECT_NE(reason(7, 2, 64), nullptr);
-  EXPECT_NE(reason(12, 2, 128), nullptr);
+  EXPECT_NE(reason(12, 2, 96), nullptr);
+  EXPECT_NE(reason(12, 2, 64, 75), nullptr);
+  EXPECT_NE(reason(12, 2, 64, 90, kMaxSequence + 1), nullptr);
+  // 99 KiB of shared memory hold the scores of 64K tokens in some cases only.
+  EXPECT_EQ(reason(12, 2, 64, 86, 65536), nullptr);
+  EXPECT_NE(reason(32, 2, 128, 86, kMaxSequence), nullptr);
+}
+
+TEST(Family, IsHopperWhereItsKernelsServe) {
+  EXPECT_EQ(kernel_family(90, 64), KernelFamily::kHopper);
+  EXPECT_EQ(kernel_family(90, 128), KernelFamily::kPortable);
+  EXPECT_EQ(kernel_family(80, 64), KernelFamily::kPortable);
+  EXPECT_EQ(kernel_family(100, 64), KernelFamily::kPortable);
+}
+
+TEST(PortableWorkspace, GrowsWithTheSequenceAndNotFaster) {
+  const FusedTuning portable = {.family = KernelFamily::kPortable};
+  for (const int dim : {64, 128}) {
+    const auto bytes = [&](int sequence) {
+      const AttentionShape shape = {1, sequence, 2, 6, dim};
+      EXPECT_EQ(fused_forward_workspace_bytes(shape, portable), 0U);
+      return static_cast<double>(fused_backward_workspace_bytes(shape, portable));
+    };
+    EXPECT_LE(bytes(65536) / bytes(32768), 2.02);
+    EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
+    EXPECT_LT(bytes(65536), static_cast<double>(fused_backward_workspace_bytes({1, 65536, 2})));
+  }
 }
 
 } // namespace

@@ -1,0 +1,244 @@
+#include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/portable/attend.h"
+#include "nsa_model/kernels/portable/mma.cuh"
+
+// dK and dV, key-major: a CTA holds 64 keys, 16 a warp, and walks the query rows, [token][head], of
+// a range or a list of tokens.
+//   S^T  = K Q^T;   P^T = 2^(S^T - lse) with the gate folded into lse;   dV += P^T dO
+//   dP^T = V dO^T;  dS^T = P^T (dP^T - delta);                           dK += dS^T Q
+// Sums stay in registers and leave in FP32; launch_sum_blocks adds units in order.
+
+namespace nsa::kernels::portable {
+namespace {
+
+// Query rows at a time; fewer where the sums take more registers.
+template <int kDim> constexpr int kRows = kDim == 64 ? 64 : 32;
+
+template <int kDim> struct Shared {
+  alignas(128) uint8_t keys[2 * kTileBytes<kDim>];                 // K, V
+  alignas(128) uint8_t rows[2][2 * kTileBytes<kDim, kRows<kDim>>]; // stages of Q, dO
+  alignas(16) float lse[2][kRows<kDim>];
+  alignas(16) float delta[2][kRows<kDim>];
+  alignas(16) int token[2][kRows<kDim>];
+  int query_row[2]
+               [kRows<kDim>]; // in tensors [batch, sequence, groups * heads]; -1: behind the last
+};
+
+// What a CTA computes: a tile of keys and the tokens of its range, or entries of its list.
+struct Unit {
+  int batch;
+  int group;
+  int first_key;
+  int begin;
+  int end; // nothing to do: not above begin
+  int keys;
+  __device__ Unit(const KeyGradientParams& params, const RangeUnits& units) {
+    const AttentionShape& shape = params.shape;
+    const int index = static_cast<int>(blockIdx.x);
+    const int lanes = shape.batch * shape.groups;
+    int lane = 0;
+    if (params.keys.range == KeyRange::kBlocks) {
+      const int blocks = block_count(shape.sequence);
+      begin = end = first_key = 0;
+      if (index < params.segment_item_start[lanes * blocks]) {
+        const WorkItem item = params.items[index];
+        lane = item.segment / blocks;
+        first_key = item.segment % blocks * kBlock;
+        begin = item.begin;
+        end = item.end;
+      }
+    } else { // as RangeUnits::index() counts
+      const int unit = index / kUnitTiles;
+      const int column = unit / lanes % units.columns;
+      lane = unit % lanes;
+      first_key = column * kUnitKeys + index % kUnitTiles * kTile;
+      begin = units.first(column) + unit / lanes / units.columns * units.part_tokens;
+      end = min(units.last(column), begin + units.part_tokens);
+    }
+    batch = lane / shape.groups;
+    group = lane % shape.groups;
+    keys = params.keys.range == KeyRange::kCompressed ? compressed_count(shape.sequence)
+                                                      : shape.sequence;
+  }
+};
+
+// Tokens [first, last] that see a key.
+struct Seen {
+  int first;
+  int last;
+  __device__ Seen(KeyRange range, int key)
+      : first(range == KeyRange::kCompressed ? key * kCompressStride + kCompressLength - 1 : key),
+        last(range == KeyRange::kWindow ? key + kWindow - 1 : kMaxSequence) {}
+  __device__ bool has(int token) const { return token >= first && token <= last; }
+};
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
+    key_gradient_kernel(const __grid_constant__ KeyGradientParams params, RangeUnits units) {
+  wait_for_earlier_kernels();
+  constexpr int kCount = kRows<kDim>;
+  extern __shared__ __align__(128) uint8_t raw[];
+  auto& shared = *reinterpret_cast<Shared<kDim>*>(raw);
+  const AttentionShape& shape = params.shape;
+  const Unit unit(params, units);
+  if (unit.end <= unit.begin) return;
+  const KeyRange range = params.keys.range;
+  const int rows = (unit.end - unit.begin) * shape.heads;
+  const int statistics = head_floats(shape.heads);
+
+  const int64_t first_key =
+      ((static_cast<int64_t>(unit.batch) * unit.keys + unit.first_key) * shape.groups +
+       unit.group) *
+      kDim;
+  copy_rows<kDim, kTile>(
+      shared_address(shared.keys), params.keys.k + first_key, params.keys.v + first_key,
+      [&](int row) { return row < unit.keys - unit.first_key ? row * shape.groups * kDim : -1; });
+
+  // Rows are looked up two tiles ahead by a thread each, so that no copy waits for the list.
+  struct Row {
+    int token;
+    int head;
+    bool valid;
+  };
+  const int local = static_cast<int>(threadIdx.x);
+  const auto look_up = [&](int first) {
+    const int row = first + local;
+    const int position = unit.begin + row / shape.heads;
+    Row found = {0, row % shape.heads, local < kCount && row < rows};
+    if (found.valid)
+      found.token = range == KeyRange::kBlocks ? params.entries[position] / kSlots : position;
+    return found;
+  };
+  const auto group_row = [&](int token) {
+    return (unit.batch * shape.sequence + token) * shape.groups + unit.group;
+  };
+  const auto note = [&](int first, const Row& row) {
+    if (local >= kCount) return;
+    shared.query_row[first / kCount % 2][local] =
+        row.valid ? group_row(row.token) * shape.heads + row.head : -1;
+  };
+  // Brings rows [first, first + kCount), which have been noted; `row` is this thread's.
+  const auto load = [&](int first, const Row& row) {
+    const int stage = first / kCount % 2;
+    if (first < rows) {
+      copy_rows<kDim, kCount>(shared_address(shared.rows[stage]), params.q, params.d_out,
+                              [&](int i) { return int64_t{shared.query_row[stage][i]} * kDim; });
+      if (row.valid) {
+        const float* source = params.statistics +
+                              static_cast<int64_t>(group_row(row.token)) * 2 * statistics +
+                              row.head;
+        copy_float(shared_address(&shared.lse[stage][local]), source);
+        copy_float(shared_address(&shared.delta[stage][local]), source + statistics);
+        shared.token[stage][local] = row.token;
+      } else if (local < kCount) { // without weight
+        shared.lse[stage][local] = INFINITY;
+        shared.delta[stage][local] = 0.0f;
+        shared.token[stage][local] = 0;
+      }
+    }
+    commit_copies();
+  };
+
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  const int row = warp_row + static_cast<int>(threadIdx.x) % 32 / 4; // and row + 8
+  const int quad = threadIdx.x % 4;
+  const float scale_log2 = params.scale * kLog2e;
+  const Seen warp_first(range, unit.first_key + warp_row);
+  const Seen warp_last(range, unit.first_key + warp_row + 15);
+  const Seen seen[2] = {Seen(range, unit.first_key + row), Seen(range, unit.first_key + row + 8)};
+  const uint32_t k_tile = shared_address(shared.keys);
+  const uint32_t v_tile = k_tile + kTileBytes<kDim>;
+  float d_k[kDim / 8][4] = {};
+  float d_v[kDim / 8][4] = {};
+
+  const Row first_row = look_up(0);
+  Row next = look_up(kCount);
+  note(0, first_row);
+  note(kCount, next);
+  __syncthreads();
+  load(0, first_row);
+  for (int first = 0; first < rows; first += kCount) {
+    const int stage = first / kCount % 2;
+    wait_for_copies<0>();
+    __syncthreads();
+    load(first + kCount, next);
+    next = look_up(first + 2 * kCount);
+    const int earliest = shared.token[stage][0]; // tokens ascend
+    const int latest = shared.token[stage][min(kCount, rows - first) - 1];
+    if (latest >= warp_first.first && earliest <= warp_last.last) {
+      const bool all = earliest >= warp_last.first && latest <= warp_first.last;
+      const uint32_t q_tile = shared_address(shared.rows[stage]);
+      const uint32_t d_out_tile = q_tile + kTileBytes<kDim, kCount>;
+      float p[kCount / 8][4] = {};
+      float ds[kCount / 8][4] = {};
+      Fragment left[kCount / 16];
+      multiply_transposed<kDim>(
+          p, [&](int step) { return tile_rows<kDim>(k_tile, warp_row, step); }, q_tile, 0);
+#pragma unroll
+      for (int j = 0; j < kCount / 8; ++j) {
+        const int column = 8 * j + 2 * quad;
+        const float2 lse = *reinterpret_cast<const float2*>(&shared.lse[stage][column]);
+        const int2 token = *reinterpret_cast<const int2*>(&shared.token[stage][column]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const bool weighs = all || seen[i / 2].has(i % 2 == 0 ? token.x : token.y);
+          p[j][i] = weighs
+                        ? exp2_approximate(fmaf(p[j][i], scale_log2, i % 2 == 0 ? -lse.x : -lse.y))
+                        : 0.0f;
+        }
+      }
+      to_left(left, p);
+      multiply<kDim>(d_v, left, d_out_tile, 0);
+      multiply_transposed<kDim>(
+          ds, [&](int step) { return tile_rows<kDim>(v_tile, warp_row, step); }, d_out_tile, 0);
+#pragma unroll
+      for (int j = 0; j < kCount / 8; ++j) {
+        const float2 delta =
+            *reinterpret_cast<const float2*>(&shared.delta[stage][8 * j + 2 * quad]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          ds[j][i] = p[j][i] * (ds[j][i] - (i % 2 == 0 ? delta.x : delta.y));
+      }
+      to_left(left, ds);
+      multiply<kDim>(d_k, left, q_tile, 0);
+    }
+    note(first + 2 * kCount, next);
+  }
+  wait_for_copies<0>();
+
+  float* target = params.partial + static_cast<int64_t>(blockIdx.x) * 2 * kTile * kDim;
+#pragma unroll
+  for (int j = 0; j < kDim / 8; ++j) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float* place = target + (row + 8 * r) * kDim + 8 * j + 2 * quad;
+      *reinterpret_cast<float2*>(place) = {d_k[j][2 * r] * params.scale,
+                                           d_k[j][2 * r + 1] * params.scale};
+      *reinterpret_cast<float2*>(place + kTile * kDim) = {d_v[j][2 * r], d_v[j][2 * r + 1]};
+    }
+  }
+}
+
+} // namespace
+
+cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const RangeUnits units(params.keys.range, kWindow, shape.sequence);
+  const int count = params.keys.range == KeyRange::kBlocks
+                        ? block_lists_item_capacity(shape)
+                        : range_backward_tiles(shape, params.keys.range, kWindow, shape.sequence);
+  if (count == 0) return cudaSuccess;
+  return with_head_dim(shape, [&](auto dim) {
+    constexpr int kDim = decltype(dim)::value;
+    constexpr int kBytes = sizeof(Shared<kDim>);
+    const cudaError_t error = cudaFuncSetAttribute(
+        key_gradient_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    if (error != cudaSuccess) return error;
+    return launch_kernel(key_gradient_kernel<kDim>, static_cast<unsigned>(count), kThreads, kBytes,
+                         stream, params, units);
+  });
+}
+
+} // namespace nsa::kernels::portable

@@ -1,0 +1,252 @@
+#pragma once
+// What the query-major kernels share: a CTA's 64 query rows, ordered [token][head] through a whole
+// sequence, so that no row is lost for any count of heads; the tiles of 64 keys that they see in a
+// branch; and which keys of a tile a row sees.
+
+#include <climits>
+
+#include "nsa_model/kernels/portable/attend.h"
+#include "nsa_model/kernels/portable/mma.cuh"
+
+namespace nsa::kernels::portable {
+
+// Tiles of 64 rows of one sequence and group.
+inline int query_tiles(const AttentionShape& shape) {
+  return (shape.sequence * shape.heads + kTile - 1) / kTile;
+}
+
+struct QueryTile {
+  int batch;
+  int group;
+  int first_row;
+  int first_token;
+  int last_token;
+
+  __device__ QueryTile(const AttentionShape& shape, int tiles) { // longest rows first
+    const int index = static_cast<int>(blockIdx.x);
+    const int lanes = shape.batch * shape.groups;
+    group = index % lanes % shape.groups;
+    batch = index % lanes / shape.groups;
+    first_row = (tiles - 1 - index / lanes) * kTile;
+    first_token = first_row / shape.heads;
+    last_token = min((first_row + kTile - 1) / shape.heads, shape.sequence - 1);
+  }
+  __device__ int64_t group_row(const AttentionShape& shape, int token) const {
+    return (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
+  }
+};
+
+// A thread's two rows.
+struct ThreadRows {
+  int token[2]; // not below the sequence's length for rows behind it
+  int head[2];
+
+  __device__ ThreadRows(const AttentionShape& shape, const QueryTile& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = tile.first_row + static_cast<int>(threadIdx.x) / 32 * 16 +
+                      static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r;
+      token[r] = row / shape.heads;
+      head[r] = row % shape.heads;
+    }
+  }
+  __device__ bool valid(const AttentionShape& shape, int r) const {
+    return token[r] < shape.sequence;
+  }
+  // Of a valid row in tensors [batch, sequence, groups * heads].
+  __device__ int64_t query_row(const AttentionShape& shape, const QueryTile& tile, int r) const {
+    return tile.group_row(shape, token[r]) * shape.heads + head[r];
+  }
+  template <int kDim>
+  __device__ void load(Fragment (&rows)[kDim / 16], const AttentionShape& shape,
+                       const QueryTile& tile, const __nv_bfloat16* source) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const auto* pairs = reinterpret_cast<const uint32_t*>(
+          source + query_row(shape, tile, r) * kDim + threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i)
+        rows[i / 2].r[i % 2 * 2 + r] = valid(shape, r) ? pairs[4 * i] : 0u;
+    }
+  }
+  template <int kDim>
+  __device__ void store(__nv_bfloat16* target, const AttentionShape& shape, const QueryTile& tile,
+                        const float (&rows)[kDim / 8][4], const float (&factor)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!valid(shape, r)) continue;
+      auto* pairs = reinterpret_cast<uint32_t*>(target + query_row(shape, tile, r) * kDim +
+                                                threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i)
+        pairs[4 * i] = pack_bf16(rows[i][2 * r] * factor[r], rows[i][2 * r + 1] * factor[r]);
+    }
+  }
+};
+
+// The tiles of 64 keys that a CTA walks: neighbours from the first key that any of its rows sees,
+// or, ascending, the blocks that any of its tokens selected.
+class KeyTiles {
+public:
+  struct Shared {
+    uint32_t selected[kMaxSequence / kBlock / 32]; // bitmap of blocks
+    int32_t slots[kTile][kSlots];                  // of the CTA's tokens
+    uint16_t blocks[kTile * kSlots];
+  };
+
+  // All threads of the CTA; `shared` and the tiles may be in use until they all have come.
+  __device__ KeyTiles(const AttentionShape& shape, KeyRange key_range, const QueryTile& tile,
+                      const int32_t* indices, Shared& shared_lists)
+      : range(key_range), first_(0), count_(0), shared_(shared_lists) {
+    if (range == KeyRange::kBlocks) {
+      gather(shape, tile, indices);
+      return;
+    }
+    keys = range == KeyRange::kCompressed ? compressed_count(shape.sequence) : shape.sequence;
+    const int end =
+        range == KeyRange::kCompressed ? visible_compressed(tile.last_token) : tile.last_token + 1;
+    if (range == KeyRange::kWindow) first_ = max(0, tile.first_token - kWindow + 1);
+    count_ = (end - first_ + kTile - 1) / kTile;
+    __syncthreads();
+  }
+  __device__ int count() const { return count_; }
+  __device__ int first_key(int i) const {
+    return range == KeyRange::kBlocks ? shared_.blocks[i] * kBlock : first_ + i * kTile;
+  }
+  // Rows of the i-th tile of K and V, asynchronously; zeros behind the last key.
+  template <int kDim>
+  __device__ __forceinline__ void load(uint32_t target, int i, const AttentionShape& shape,
+                                       const QueryTile& tile, const Keys& from) const {
+    const int first = first_key(i);
+    const int64_t start =
+        ((static_cast<int64_t>(tile.batch) * keys + first) * shape.groups + tile.group) * kDim;
+    const int stride = shape.groups * kDim;
+    copy_rows<kDim, kTile>(target, from.k + start, from.v + start,
+                           [&](int row) { return row < keys - first ? row * stride : -1; });
+  }
+  // Of the CTA's tokens, 16 each.
+  __device__ int32_t slot(int i) const { return shared_.slots[i / kSlots][i % kSlots]; }
+
+  const KeyRange range;
+  int keys = 0; // of the sequence
+
+private:
+  __device__ void gather(const AttentionShape& shape, const QueryTile& tile,
+                         const int32_t* indices) {
+    constexpr int kWords = kMaxSequence / kBlock / 32;
+    const int thread = static_cast<int>(threadIdx.x);
+    keys = shape.sequence;
+    __syncthreads();
+    if (thread < kWords) shared_.selected[thread] = 0;
+    __syncthreads();
+    const int tokens = tile.last_token - tile.first_token + 1;
+    for (int i = thread; i < tokens * kSlots; i += kThreads) {
+      const int64_t row = tile.group_row(shape, tile.first_token + i / kSlots);
+      const int block = indices[row * kSlots + i % kSlots];
+      shared_.slots[i / kSlots][i % kSlots] = block;
+      if (block >= 0) atomicOr(&shared_.selected[block / 32], 1u << (block % 32));
+    }
+    __syncthreads();
+    int before = 0;
+    for (int word = 0; word < kWords; ++word) {
+      const uint32_t bits = shared_.selected[word];
+      count_ += __popc(bits);
+      if (word < thread) before += __popc(bits);
+    }
+    if (thread < kWords) {
+      for (uint32_t bits = shared_.selected[thread]; bits != 0; bits &= bits - 1)
+        shared_.blocks[before++] = static_cast<uint16_t>(thread * 32 + __ffs(bits) - 1);
+    }
+    __syncthreads();
+  }
+
+  int first_;
+  int count_;
+  Shared& shared_;
+};
+
+// Which keys a thread's two rows see. Tiles must be asked for in ascending order.
+class RowKeys {
+public:
+  __device__ RowKeys(const AttentionShape& shape, const QueryTile& tile, const ThreadRows& rows,
+                     const KeyTiles& tiles)
+      : tiles_(tiles) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int token = rows.token[r];
+      low_[r] = tiles.range == KeyRange::kWindow ? token - kWindow + 1 : 0;
+      high_[r] = tiles.range == KeyRange::kCompressed ? visible_compressed(token) - 1 : token;
+      slot_[r] = (token - tile.first_token) * kSlots;
+      next_[r] = -1;
+      if (!rows.valid(shape, r)) {
+        high_[r] = -1;
+      } else if (listed()) {
+        next_[r] = tiles.slot(slot_[r]);
+      }
+    }
+  }
+  // Turns to the tile of keys from `key` on. False when no row of the warp sees any of them.
+  __device__ bool turn_to(int key) {
+    bool any = false;
+    bool all = true;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      first_[r] = low_[r];
+      if (listed()) {
+        if (next_[r] == key / kBlock) {
+          next_[r] = ++slot_[r] % kSlots != 0 ? tiles_.slot(slot_[r]) : -1;
+        } else {
+          first_[r] = INT_MAX;
+        }
+      }
+      any = any || (first_[r] < key + kTile && high_[r] >= key);
+      all = all && first_[r] <= key && high_[r] >= key + kTile - 1;
+    }
+    all_ = __all_sync(~0u, all);
+    return __any_sync(~0u, any);
+  }
+  __device__ bool all_seen() const { return all_; } // by all rows of the warp
+  __device__ bool sees(int r, int key) const { return key >= first_[r] && key <= high_[r]; }
+
+private:
+  __device__ bool listed() const { return tiles_.range == KeyRange::kBlocks; }
+
+  const KeyTiles& tiles_;
+  bool all_ = false;
+  int low_[2];
+  int high_[2];
+  int first_[2] = {};
+  int slot_[2]; // of next_
+  int next_[2]; // the row's first block that has not been passed; -1: none
+};
+
+// Shared memory of a query-major kernel: stages of K and V.
+template <int kDim> constexpr int kKeyStages = kDim == 64 ? 3 : 2;
+template <int kDim> constexpr int kKeyStageBytes = 2 * kTileBytes<kDim>;
+
+// Calls visit(first key, address of K, address of V behind it) for each tile of keys, which the
+// copies of the following ones overlap.
+template <int kDim, typename Visit>
+__device__ __forceinline__ void walk_keys(const KeyTiles& tiles, const AttentionShape& shape,
+                                          const QueryTile& tile, const Keys& from, uint32_t stages,
+                                          const Visit& visit) {
+  constexpr int kStages = kKeyStages<kDim>;
+  const auto load = [&](int i) {
+    if (i < tiles.count())
+      tiles.load<kDim>(stages + i % kStages * kKeyStageBytes<kDim>, i, shape, tile, from);
+    commit_copies();
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i)
+    load(i);
+  for (int i = 0; i < tiles.count(); ++i) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads(); // the tile is here, and nobody reads the stage that is filled next
+    load(i + kStages - 1);
+    const uint32_t k = stages + i % kStages * kKeyStageBytes<kDim>;
+    visit(tiles.first_key(i), k, k + kTileBytes<kDim>);
+  }
+  wait_for_copies<0>();
+}
+
+} // namespace nsa::kernels::portable
