@@ -14,8 +14,14 @@ constexpr int64_t kFp32 = 4;
 // reading in the first step's kernels adds, and mapped tokens (a loader lets go of them at 8 MiB).
 constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
 constexpr int64_t kProgramGpu = 620 * kMiB;
-// Elements of a logits chunk: nsa_model/model/cross_entropy.cpp.
-constexpr int64_t kLogitsCpu = int64_t{1} << 19, kLogitsGpu = int64_t{1} << 27;
+// Elements of a logits chunk, and tokens of a fused one: nsa_model/model/cross_entropy.cpp.
+constexpr int64_t kLogitsCpu = int64_t{1} << 19, kLogitsGpu = int64_t{1} << 27,
+                  kLogitsFused = int64_t{1} << 29;
+constexpr int64_t kTokensOfAChunk = 16384, kTokensOfAFusedChunk = 8192;
+// What the backward pass of the selected branch holds with "aten" on a GPU, for every query row of
+// every pair of token and block: q, o and the two gradients, and FlashAttention's FP32 one of q
+// (nsa_model/ops/selected_pairs.cpp). The own block is no pair.
+constexpr int64_t kPairCopies = 6;
 // A host's allocator keeps what one step frees for the next, in holes that do not all fit.
 constexpr double kHeapWaste = 0.35;
 
@@ -42,6 +48,11 @@ int64_t branch_count(const RunSpec& spec) {
 
 bool dense(const RunSpec& spec) {
   return spec.model.attention == "dense";
+}
+
+std::string toggle(const RunSpec& spec, const std::string& name, const std::string& otherwise) {
+  const auto found = spec.toggles.find(name);
+  return found == spec.toggles.end() ? otherwise : found->second;
 }
 
 // Scalars of one layer's gate and of phi's MLP.
@@ -86,12 +97,31 @@ double selected_pairs(double length, double block, double blocks) {
   return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
 }
 
+std::string attention_kernels(const RunSpec& spec) {
+  return toggle(spec, "attention.kernels", "aten");
+}
+
 // What one layer keeps for its backward pass.
 struct Activations {
   int64_t per_token = 0, per_layer = 0; // bytes
   int64_t at_the_ends = 0;              // a token, once: embedded, final norm, the batches
-  int64_t gradient = 0;                 // a token, once: the widest of the backward pass
+  int64_t backward = 0; // a token, once: the most that a backward pass holds besides
 };
+
+// Scalars of the heads that a layer keeps: queries, keys and values.
+int64_t kept_heads(const RunSpec& spec, Placement placement) {
+  const auto& m = spec.model;
+  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
+  const int64_t sets = dense(spec) ? 1 : branch_count(spec);
+  const int64_t projected = query + 2 * sets * kv;
+  // Single kernels make every head a tensor of its own. Plain operations take views of all
+  // projections, which stay beside the rotated queries and keys...
+  if (fused_layers(spec, placement)) return projected;
+  if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
+  // ...but the kernels of NSA on a GPU take contiguous ones; un-pooled keys and values are let go.
+  const bool averaged = has(spec, "compressed") && spec.nsa.compression == "average";
+  return projected - (averaged ? 2 * kv : 0);
+}
 
 Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   const auto& m = spec.model;
@@ -100,19 +130,20 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
-  // On a GPU a norm keeps its input, and queries, keys and values are tensors of their own. On a
-  // CPU both are made of plain operations: a norm keeps an FP32 copy and the normalised one, and
-  // values are views of all projections, which stay beside the rotated queries and keys.
+  const bool regrouped = placement.gpu && !dense(spec) && attention_kernels(spec) == "aten";
+  // On a GPU a norm keeps its input; on a CPU it is made of plain operations and keeps an FP32 copy
+  // and the normalised one.
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
-  const int64_t heads = placement.gpu ? projected : projected + query + sets * kv;
   // Inputs of the projections and of the MLP, the MLP before and behind SiLU, and the output
   // layer's input.
-  int64_t scalars = 2 * m.dimension + 2 * m.mlp_ratio * m.dimension + heads + query;
+  int64_t scalars =
+      2 * m.dimension + 2 * m.mlp_ratio * m.dimension + kept_heads(spec, placement) + query;
   Activations a;
   if (dense(spec)) {
     a.per_token = m.heads * kFp32; // log-sum-exp
   } else {
-    scalars += sets * query; // branch outputs
+    scalars += sets * query;                // branch outputs
+    if (regrouped) scalars += sets * query; // and as FlashAttention gave them, in its order
     if (has(spec, "compressed")) {
       const int64_t overlap = n.compression_block / n.compression_stride;
       scalars += n.compression == "mlp" ? 2 * overlap * kv : 2 * kv / n.compression_stride;
@@ -131,8 +162,15 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   a.per_layer = projected * m.dimension * compute; // projections are joined to one matrix
   a.at_the_ends = norm + 2 * m.dimension * compute + 3 * 2 * 8; // tokens, targets: three batches
   // Of one layer's MLP, or of its branches in FP32.
-  a.gradient = std::max(2 * m.mlp_ratio * m.dimension * compute,
+  a.backward = std::max(2 * m.mlp_ratio * m.dimension * compute,
                         sets * query * compute + (query + 2 * kv) * 2 * kFp32);
+  if (regrouped && has(spec, "selected")) {
+    // Only tokens that see more blocks than are selected have pairs.
+    const int64_t length = spec.train.sequence_length,
+                  later = std::max<int64_t>(0, length - n.selected_blocks * n.selection_block);
+    a.backward += kPairCopies * (n.selected_blocks - 1) * query * compute * later /
+                  std::max<int64_t>(1, length);
+  }
   return a;
 }
 
@@ -163,6 +201,15 @@ Placement choose_placement(const RunSpec& spec, bool gpu, std::string_view cpuin
   return {gpu, !has_masters(spec) || (spec.precision.mode != "fp32" && asked)};
 }
 
+bool fused_layers(const RunSpec& spec, Placement placement) {
+  const auto& m = spec.model;
+  const std::string asked = toggle(spec, "layers.kernels", "auto");
+  if (asked == "aten" || !placement.gpu || !placement.bf16) return false;
+  // model::why_layers_cannot_be_fused(); "fused" where they cannot be is an error of its own.
+  return asked == "fused" || (m.dimension % 256 == 0 && m.dimension <= 1024 &&
+                              m.head_dimension % 16 == 0 && m.vocabulary % 8 == 0);
+}
+
 Memory memory(const RunSpec& spec, Placement placement) {
   const auto& m = spec.model;
   const int64_t count = parameters(spec).total();
@@ -184,14 +231,24 @@ Memory memory(const RunSpec& spec, Placement placement) {
     out.activations += layers * (tokens * kept.per_token + kept.per_layer) +
                        m.layers * tokens * m.dimension * compute;
   } else {
-    out.activations +=
-        m.layers * (tokens * kept.per_token + kept.per_layer) + tokens * kept.gradient;
+    out.activations += m.layers * (tokens * kept.per_token + kept.per_layer);
   }
 
-  const int64_t room = placement.gpu ? kLogitsGpu : kLogitsCpu;
-  const int64_t chunk = std::min(tokens, std::clamp<int64_t>(room / m.vocabulary, 64, 16384));
-  out.logits = chunk * m.vocabulary * (kFp32 + 2 * compute) +
-               m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
+  // A fused chunk is of BF16 alone; else its logits are there in FP32 as well.
+  const bool fused = fused_layers(spec, placement);
+  const int64_t room = fused ? kLogitsFused : placement.gpu ? kLogitsGpu : kLogitsCpu;
+  const int64_t chunk =
+      std::min(tokens, std::clamp<int64_t>(room / m.vocabulary, 64,
+                                           fused ? kTokensOfAFusedChunk : kTokensOfAChunk));
+  const int64_t chunk_bytes = chunk * m.vocabulary * (fused ? compute : kFp32 + 2 * compute);
+  out.logits =
+      chunk_bytes + m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
+  // A GPU's allocator gives the logits' memory to the backward pass, which comes after them.
+  const int64_t backward = tokens * kept.backward;
+  if (placement.gpu)
+    out.activations += std::max<int64_t>(0, backward - chunk_bytes);
+  else if (!spec.train.activation_recompute)
+    out.activations += backward;
   if (spec.parallel.ranks > 1) { // a bucket on the wire and one being gathered
     const auto bucket = static_cast<int64_t>(spec.parallel.bucket_mib * double(kMiB));
     out.collectives =

@@ -138,6 +138,7 @@ TEST(Memory, HoldsStateByTheRule) {
 
 TEST(Memory, StaysWithinTheFigureOfOneH200) {
   spec::RunSpec spec = m7c();
+  spec.toggles = {{"attention.kernels", "fused"}};
   spec.train.sequence_length = 32768;
   const double gib = static_cast<double>(memory(spec, {.gpu = true, .bf16 = true}).total()) /
                      static_cast<double>(int64_t{1} << 30);
@@ -190,20 +191,90 @@ TEST(Memory, OfRunsOnACpuAgreesWithWhatTheyCameTo) {
   }
 }
 
+struct SeenOnGpu {
+  const char *attention, *kernels, *layers;
+  int64_t length;
+  double gibibytes; // allocated at the peak
+};
+
+// docs/performance.md: nsa-bench model and tests/gpu/packed_run on an H200, 32,768 tokens.
 TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
-  const auto gibibytes = [](const spec::RunSpec& spec) {
-    const auto bytes = estimate(spec, {.gpu = true, .bf16 = true})["memory_bytes"]["gpu_tensors"];
-    return bytes.get<double>() / double(int64_t{1} << 30);
-  };
-  for (const int64_t length : {2048, 8192}) {
+  for (const SeenOnGpu& seen : {SeenOnGpu{"nsa", "fused", "aten", 2048, 13.94},
+                                {"nsa", "fused", "aten", 8192, 13.94},
+                                {"nsa", "fused", "aten", 32768, 13.96},
+                                {"nsa", "fused", "auto", 2048, 13.71},
+                                {"nsa", "fused", "fused", 8192, 13.72},
+                                {"nsa", "fused", "auto", 32768, 13.73},
+                                {"nsa", "aten", "aten", 2048, 17.26},
+                                {"dense", "aten", "aten", 2048, 12.23},
+                                {"dense", "aten", "auto", 2048, 11.17}}) {
     spec::RunSpec spec = m7c();
-    spec.train.sequence_length = length;
-    spec.train.micro_batch = 32768 / length;
-    EXPECT_NEAR(gibibytes(spec), 13.93, 0.1 * 13.93) << length;
-    if (length != 2048) continue;
-    spec.model.attention = "dense";
-    EXPECT_NEAR(gibibytes(spec), 12.23, 0.1 * 12.23);
+    spec.model.attention = seen.attention;
+    spec.toggles = {{"attention.kernels", seen.kernels}, {"layers.kernels", seen.layers}};
+    spec.train.sequence_length = seen.length;
+    spec.train.micro_batch = 32768 / seen.length;
+    const auto bytes = estimate(spec, {.gpu = true, .bf16 = true})["memory_bytes"]["gpu_tensors"];
+    EXPECT_NEAR(bytes.get<double>() / double(int64_t{1} << 30), seen.gibibytes,
+                0.05 * seen.gibibytes)
+        << seen.attention << ' ' << seen.kernels << ' ' << seen.layers << ' ' << seen.length;
   }
+}
+
+// The terms behind these figures, by their formulas (bytes a token and layer of the M7C, BF16).
+TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
+  constexpr int64_t kTokens = 32768, kLayers = 12, kQuery = 768, kKv = 128, kVocabulary = 50304;
+  const auto of = [&](const char* attention, const char* kernels, const char* layers,
+                      int64_t length) {
+    spec::RunSpec spec = m7c();
+    spec.model.attention = attention;
+    spec.toggles = {{"attention.kernels", kernels}, {"layers.kernels", layers}};
+    spec.train.sequence_length = length;
+    spec.train.micro_batch = kTokens / length;
+    return memory(spec, {.gpu = true, .bf16 = true});
+  };
+  const Memory composed = of("nsa", "fused", "aten", 2048),
+               fused = of("nsa", "fused", "auto", 2048), aten = of("nsa", "aten", "aten", 2048),
+               dense = of("dense", "aten", "aten", 2048),
+               fused_dense = of("dense", "aten", "auto", 2048);
+  // Un-pooled keys and values stay where the operator pools them itself; the logits of a chunk of
+  // 8,192 tokens are BF16 alone, those of 2,668 are there in FP32 and twice in BF16.
+  EXPECT_EQ(fused.activations - composed.activations, kTokens * kLayers * 2 * kKv * 2);
+  EXPECT_EQ(fused.logits - composed.logits, (8192 * 2 - 2668 * 8) * kVocabulary);
+  // Plain operations leave all projections beside the rotated heads.
+  EXPECT_EQ(dense.activations - fused_dense.activations, kTokens * kLayers * (kQuery + kKv) * 2);
+  // Three branch outputs again; and in the backward pass six copies of each of 15 pairs of the
+  // tokens behind the first 1,024, beyond the logits' memory.
+  const int64_t gradients = 3 * kQuery * 2 + (kQuery + 2 * kKv) * 2 * 4;
+  const int64_t pairs = 6 * 15 * kQuery * 2 / 2;
+  EXPECT_EQ(aten.activations - composed.activations, kTokens * kLayers * 3 * kQuery * 2 +
+                                                         kTokens * (gradients + pairs) -
+                                                         2668 * kVocabulary * 8);
+  EXPECT_EQ(of("nsa", "aten", "aten", 1024).activations - composed.activations,
+            kTokens * kLayers * 3 * kQuery * 2)
+      << "no token sees more blocks than are selected";
+}
+
+TEST(Memory, TakesTheLayersThatTheWorkerTakes) {
+  for (const bool gpu : {false, true})
+    for (const bool bf16 : {false, true})
+      for (const int64_t dimension : {128, 256, 768, 1024, 1280})
+        for (const int64_t head_dimension : {24, 64})
+          for (const int64_t vocabulary : {320, 321}) {
+            spec::RunSpec spec = m7c();
+            spec.model.dimension = dimension;
+            spec.model.head_dimension = head_dimension;
+            spec.model.vocabulary = vocabulary;
+            model::ModelConfig config;
+            config.dimension = dimension;
+            config.head_dimension = head_dimension;
+            config.vocabulary = vocabulary;
+            EXPECT_EQ(fused_layers(spec, {.gpu = gpu, .bf16 = bf16}),
+                      model::why_layers_cannot_be_fused(config, gpu, bf16).empty())
+                << gpu << bf16 << ' ' << dimension << ' ' << head_dimension << ' ' << vocabulary;
+          }
+  spec::RunSpec spec = m7c();
+  spec.toggles = {{"layers.kernels", "aten"}};
+  EXPECT_FALSE(fused_layers(spec, {.gpu = true, .bf16 = true}));
 }
 
 TEST(Disk, CountsWhatIsKeptAndTheOneBeingWritten) {
