@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 namespace nsa::render {
 
@@ -15,6 +16,11 @@ constexpr size_t kListTrend = 8, kPageTrend = 24, kPageEvents = 6, kPageCheckpoi
 
 std::string rate(double tokens_per_second) {
   return tokens_per_second > 0 ? format_count(tokens_per_second) : "-";
+}
+std::string percent(double ratio) { // 0.014 -> "1.4 %"
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * ratio);
+  return text;
 }
 std::string loss_or_none(bool has, double loss) {
   return has ? format_loss(loss) : "-";
@@ -254,6 +260,12 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
         " loss     " + format_loss(run.loss) + " " + sparkline(run.loss_trend, kPageTrend, style);
     if (run.has_heldout_loss) text += "  held-out " + format_loss(run.heldout_loss);
     text += "\n";
+  }
+  if (run.tokens_per_second > 0 && !is_ended(run.state)) {
+    text += " waits    data " + percent(run.data_wait_ratio);
+    if (run.ranks > 1)
+      text += ", gradients of other ranks " + percent(run.exposed_communication_ratio);
+    text += " of the time\n";
   }
   if (run.restarts > 0 || run.hangs > 0 || run.resumes > 0) {
     text += " restarts " + std::to_string(run.restarts) + ", hangs " + std::to_string(run.hangs);

@@ -59,6 +59,9 @@ struct RunSummary {
   double loss = 0, heldout_loss = 0; // NaN-free: has_* says whether there is one
   bool has_loss = false, has_heldout_loss = false;
   double tokens_per_second = 0, eta_seconds = 0;
+  // Of the time of the newest steps, on rank 0: waited for data; waited for the other ranks'
+  // gradients with nothing left to compute.
+  double data_wait_ratio = 0, exposed_communication_ratio = 0;
   std::vector<double> loss_trend; // up to 64 points, oldest first
   int64_t submitted_at = 0, started_at = 0, ended_at = 0;
   int64_t waits_until = 0; // stopping: then it is killed; restarting: then the next attempt begins
@@ -74,6 +77,7 @@ struct RankView {
   std::string phase;
   uint64_t step = 0;
   double phase_age_seconds = 0, step_seconds = 0;
+  std::map<std::string, double> start_up_seconds; // by stage, first step included (RankStep)
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
   std::string device, compute_precision;
   std::string exit; // "exit 3", "signal 9 (SIGKILL)"
@@ -156,13 +160,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, reason, attempt, ranks,
                                                 restarts, resumes, hangs, step, steps, tokens, loss,
                                                 heldout_loss, has_loss, has_heldout_loss,
-                                                tokens_per_second, eta_seconds, loss_trend,
+                                                tokens_per_second, eta_seconds, data_wait_ratio,
+                                                exposed_communication_ratio, loss_trend,
                                                 submitted_at, started_at, ended_at, waits_until,
                                                 inject, user, note, tags)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankView, rank, pid, state, phase, step,
-                                                phase_age_seconds, step_seconds, resident_bytes,
-                                                allocated_bytes, reserved_bytes, peak_bytes, device,
-                                                compute_precision, exit)
+                                                phase_age_seconds, step_seconds, start_up_seconds,
+                                                resident_bytes, allocated_bytes, reserved_bytes,
+                                                peak_bytes, device, compute_precision, exit)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptView, attempt, state, reason, failure_class,
                                                 first_step, last_step, started_at, ended_at,
                                                 provenance)

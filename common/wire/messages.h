@@ -37,6 +37,7 @@ enum class MessageType : uint8_t {
   // shim -> rank
   kStopRequest = 32,
   kCheckpointRequest = 33,
+  kCollectivesRequest = 34,
   // shim -> nsad
   kShimHello = 64, // carries the pages' descriptors (SCM_RIGHTS), in the order of `ranks`
   kRankStarted = 65,
@@ -82,8 +83,12 @@ struct RankStep {
   double loss = 0, gradient_norm = 0, learning_rate = 0;
   double step_seconds = 0, tokens_per_second = 0; // means since the record before
   double data_wait_seconds = 0;                   // since the record before, and so:
+  double exposed_communication_seconds = 0; // waited for peers with nothing else left to compute
   std::map<std::string, double> phase_seconds;
-  uint64_t clipped_steps = 0;          // updates whose gradient was clipped
+  uint64_t clipped_steps = 0; // updates whose gradient was clipped
+  // Of an attempt's first record: exec, libraries, device, data, model, checkpoint, peers, loader,
+  // outputs, first-step; what each took.
+  std::map<std::string, double> start_up_seconds;
   std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
   uint64_t resident_bytes = 0;         // of the process
   uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device; 0 on a CPU
@@ -137,6 +142,11 @@ struct StopRequest {
   bool checkpoint = true; // write a checkpoint before leaving
 };
 struct CheckpointRequest {};
+// Evidence is being taken: write <folder>/collectives-<rank>.json, what the rank's flight recorder
+// holds. A thread of its own does that, so it works while the training thread hangs.
+struct CollectivesRequest {
+  std::string folder; // absolute
+};
 
 // ---- shim -> nsad -------------------------------------------------------------------------------
 struct RankIdentity {
@@ -196,6 +206,9 @@ struct RankEvidence {
   uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0;           // utime+stime of the process, twice
   uint64_t main_cpu_ticks_first = 0, main_cpu_ticks_second = 0; // of the main thread
   std::vector<ThreadStack> threads;
+  // Of the rank's flight recorder in a clause ("enqueued 812 collectives, completed 811; waits in
+  // ..."); the whole is in collectives-<rank>.json. Empty: the rank has not answered.
+  std::string collectives;
   std::string error; // why stacks are missing, if they are
 };
 struct EvidenceTaken {
@@ -244,7 +257,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EffectiveToggle, name, requested
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankToggles, rank, toggles, kernels)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, rank, step, tokens, loss, gradient_norm,
                                                 learning_rate, step_seconds, tokens_per_second,
-                                                data_wait_seconds, phase_seconds, clipped_steps,
+                                                data_wait_seconds, exposed_communication_seconds,
+                                                phase_seconds, clipped_steps, start_up_seconds,
                                                 gates, resident_bytes, allocated_bytes,
                                                 reserved_bytes, peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvaluation, rank, step, tokens, loss, seconds)
@@ -257,6 +271,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankFinished, rank, step, tokens
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankInjected, rank, step, kind)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankNonFinite, rank, step, action, what)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequest, checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CollectivesRequest, folder)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankIdentity, rank, pid, start_time_ticks, running,
                                                 exit_code, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimHello, protocol, run_id, attempt, token,
@@ -273,7 +288,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ThreadStack, tid, name, state, w
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvidence, rank, pid, process_state, traced,
                                                 dead, cpu_ticks_first, cpu_ticks_second,
                                                 main_cpu_ticks_first, main_cpu_ticks_second,
-                                                threads, error)
+                                                threads, collectives, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceTaken, id, folder, seconds, ranks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogDropped, rank, bytes, why)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchFailed, what)

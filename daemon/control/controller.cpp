@@ -17,6 +17,7 @@ namespace {
 constexpr Duration kTick = std::chrono::milliseconds(100);
 constexpr Duration kSlowTick = std::chrono::seconds(1);
 constexpr Duration kEndedSampleKept = std::chrono::minutes(15);
+constexpr Duration kGpuInterval = std::chrono::seconds(5); // between readings of their health
 } // namespace
 
 Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
@@ -103,6 +104,7 @@ Status Controller::start() {
       loop_.post([this, gpus = std::move(gpus)]() mutable {
         if (!gpus) log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
         slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
+        if (!slots_.gpus().list.empty()) watch_gpus();
       });
     });
   }
@@ -235,6 +237,12 @@ void Controller::project(const state::Event& event) {
 void Controller::project_provenance(RunRecord& record) {
   nlohmann::json now = begin_provenance(record, launcher_.programs());
   now["driver"] = slots_.gpus().driver;
+  for (const gpu::GpuLink& link : slots_.gpus().links)
+    now["topology"]["gpu_links"].push_back({{"from", link.from},
+                                            {"to", link.to},
+                                            {"nvlink", link.nvlink},
+                                            {"peer_to_peer", link.peer_to_peer},
+                                            {"path", link.path}});
   const nlohmann::json changed = changed_programs(record.provenance, now);
   record.provenance = std::move(now);
   if (changed.empty()) return;
@@ -387,6 +395,44 @@ void Controller::on_shim_ended(const AttemptKey& key) {
     supervisors_.erase(key);
     flush();
   });
+}
+
+// ---- GPUs
+// -----------------------------------------------------------------------------------------
+
+void Controller::watch_gpus() {
+  gpu::Monitor::Events events;
+  events.sample = [this](gpu::Gpus gpus) {
+    loop_.post([this, gpus = std::move(gpus)]() mutable { slots_.set_gpus(std::move(gpus)); });
+  };
+  events.xid = [this](gpu::Xid xid) { loop_.post([this, xid] { on_xid(xid); }); };
+  gpu_monitor_ = std::make_unique<gpu::Monitor>(std::move(events), kGpuInterval);
+}
+
+void Controller::on_xid(const gpu::Xid& xid) {
+  ++xids_[xid.uuid][xid.number];
+  log::warning("control", "the driver reports an error on a GPU",
+               {{"gpu", xid.uuid}, {"xid", std::to_string(xid.number)}});
+  for (const auto& [id, run] : state_.runs)
+    for (size_t r = 0; r < run.slots.size(); ++r)
+      if (run.slots[r] == xid.uuid)
+        return submit_event({id, run.attempt.number, 0,
+                             state::GpuFault{static_cast<Rank>(r), xid.uuid, xid.number}});
+}
+
+std::vector<RankGpu> Controller::gpus_of(const AttemptKey& key) {
+  std::vector<RankGpu> gpus;
+  const state::Run* run = find_open(key.run);
+  if (run == nullptr) return gpus;
+  for (size_t r = 0; r < run->slots.size(); ++r)
+    for (const gpu::Gpu& g : slots_.gpus().list) {
+      if (g.uuid != run->slots[r]) continue;
+      RankGpu& mine = gpus.emplace_back(RankGpu{static_cast<Rank>(r), g, {}});
+      if (const auto found = xids_.find(g.uuid); found != xids_.end())
+        for (const auto& [number, count] : found->second)
+          mine.xids.push_back(number);
+    }
+  return gpus;
 }
 
 // ---- ticks

@@ -14,6 +14,7 @@
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
 #include "daemon/control/supervisor.h"
+#include "daemon/gpu/monitor.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/state/apply.h"
 #include "daemon/store/ledger.h"
@@ -126,6 +127,12 @@ private:
   void on_dealt_with(const AttemptKey& key, uint64_t sequence) override;
   void on_connected(const AttemptKey& key) override;
   void on_shim_ended(const AttemptKey& key) override;
+  std::vector<RankGpu> gpus_of(const AttemptKey& key) override;
+
+  // ---- what the GPU monitor tells
+  // ---------------------------------------------------------------------------------
+  void watch_gpus();
+  void on_xid(const gpu::Xid& xid);
 
   // ---- service.cpp, views.cpp
   // ---------------------------------------------------------------------
@@ -156,6 +163,8 @@ private:
   std::map<RunId, RunRecord> records_;
   std::map<AttemptKey, std::unique_ptr<AttemptSupervisor>> supervisors_;
   std::map<RunId, net::Timer> timers_;
+  std::map<std::string, std::map<uint64_t, uint64_t>>
+      xids_;                  // UUID -> Xid -> count, since the start
   std::set<RunId> acquiring_; // GPUs are being listed for it
   net::Timer tick_timer_, slow_timer_;
 
@@ -173,6 +182,7 @@ private:
   MonotonicTime last_tick_, daemon_started_;
   WallTime started_at_;
   std::string metrics_address_;
+  std::unique_ptr<gpu::Monitor> gpu_monitor_; // last: it calls us until it is gone
 };
 
 } // namespace nsa::control

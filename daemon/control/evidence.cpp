@@ -3,8 +3,10 @@
 #include "common/base/file.h"
 #include "common/base/text.h"
 #include "daemon/control/node_readings.h"
+#include "daemon/state/xid.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 namespace nsa::control {
@@ -37,6 +39,8 @@ state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
     if (!rank.error.empty())
       saved.error += (saved.error.empty() ? "" : "; ") + ("rank " + std::to_string(rank.rank)) +
                      ": " + rank.error;
+    if (!rank.collectives.empty())
+      saved.findings.push_back("rank " + std::to_string(rank.rank) + " " + rank.collectives);
     if (!verdict || rank.rank != verdict->rank) continue;
     // The readings lie about a second apart. Without any (the rank was gone, or nothing could be
     // read) the verdict stays as it was.
@@ -50,8 +54,23 @@ state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
   return saved;
 }
 
+std::string describe_gpu(const RankGpu& g) {
+  const auto whole = [](double value) { return std::to_string(std::lround(value)); };
+  std::vector<std::string> parts;
+  if (g.gpu.utilization_ratio) parts.push_back(whole(100 * *g.gpu.utilization_ratio) + " % busy");
+  if (g.gpu.temperature_celsius) parts.push_back(whole(*g.gpu.temperature_celsius) + " C");
+  if (g.gpu.power_watts) parts.push_back(whole(*g.gpu.power_watts) + " W");
+  if (g.gpu.ecc_uncorrected && *g.gpu.ecc_uncorrected > 0)
+    parts.push_back(std::to_string(*g.gpu.ecc_uncorrected) + " uncorrected memory errors");
+  for (const uint64_t xid : g.xids)
+    parts.push_back("Xid " + std::to_string(xid) + " (" + state::xid_meaning(xid).text + ")");
+  if (parts.empty()) return {};
+  return "the GPU of rank " + std::to_string(g.rank) + ": " + join(parts, ", ");
+}
+
 Status write_verdict(const std::string& folder, const state::Verdict& verdict,
-                     const state::EvidenceSaved& saved, const std::vector<RankPage>& pages) {
+                     const state::EvidenceSaved& saved, const std::vector<RankPage>& pages,
+                     const std::vector<RankGpu>& gpus) {
   if (folder.empty()) return {};
   std::vector<std::string> witnesses = verdict.witnesses;
   witnesses.insert(witnesses.end(), saved.findings.begin(), saved.findings.end());
@@ -67,13 +86,33 @@ Status write_verdict(const std::string& folder, const state::Verdict& verdict,
                     {"tokens", page.host->tokens}});
     places.push_back(std::move(place));
   }
+  auto devices = nlohmann::json::array();
+  for (const RankGpu& g : gpus) {
+    nlohmann::json device = {{"rank", g.rank},
+                             {"index", g.gpu.index},
+                             {"uuid", g.gpu.uuid},
+                             {"used_bytes", g.gpu.used_bytes},
+                             {"processes", g.gpu.processes},
+                             {"xids", g.xids}};
+    const auto add = [&](const char* key, const auto& value) {
+      if (value) device[key] = *value;
+    };
+    add("utilization_ratio", g.gpu.utilization_ratio);
+    add("temperature_celsius", g.gpu.temperature_celsius);
+    add("power_watts", g.gpu.power_watts);
+    add("sm_clock_hertz", g.gpu.sm_clock_hertz);
+    add("ecc_corrected", g.gpu.ecc_corrected);
+    add("ecc_uncorrected", g.gpu.ecc_uncorrected);
+    devices.push_back(std::move(device));
+  }
   const nlohmann::json json = {{"rank", verdict.rank},
                                {"kind", saved.kind.empty() ? verdict.kind : saved.kind},
                                {"phase", progress::phase_name(verdict.phase)},
                                {"step", verdict.step},
                                {"stalled_seconds", verdict.stalled_seconds},
                                {"witnesses", witnesses},
-                               {"pages", places}};
+                               {"pages", places},
+                               {"gpus", devices}};
   return write_file_atomic(std::filesystem::path(folder) / "verdict.json",
                            json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
 }

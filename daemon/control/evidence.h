@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/base/result.h"
+#include "daemon/gpu/nvml.h"
 #include "daemon/state/event.h"
 #include "daemon/state/hang.h"
 
@@ -14,6 +15,15 @@ namespace nsa::control {
 state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
                                     const std::optional<state::Verdict>& verdict);
 
+// A rank's GPU when the verdict fell.
+struct RankGpu {
+  Rank rank = 0;
+  gpu::Gpu gpu;
+  std::vector<uint64_t> xids; // that the driver has reported on it since nsad was started
+};
+// "its GPU: 100 % busy, 61 C, 412 W, no driver errors"; what is not known is left out.
+std::string describe_gpu(const RankGpu& gpu);
+
 // Where a rank stood when the verdict fell: its page, the batch in hand included.
 struct RankPage {
   Rank rank = 0;
@@ -23,6 +33,7 @@ struct RankPage {
 
 // <evidence folder>/verdict.json: who, where, why, and every rank's page, beside the stacks.
 Status write_verdict(const std::string& folder, const state::Verdict& verdict,
-                     const state::EvidenceSaved& saved, const std::vector<RankPage>& pages);
+                     const state::EvidenceSaved& saved, const std::vector<RankPage>& pages,
+                     const std::vector<RankGpu>& gpus);
 
 } // namespace nsa::control

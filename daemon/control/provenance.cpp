@@ -72,8 +72,8 @@ std::string dataset_digest(const std::string& folder) {
   return digest != manifest.end() && digest->is_string() ? digest->get<std::string>() : "";
 }
 
-// Lists of numbers as the kernel writes them ("0-63", "0,1"). Links between GPUs are not read: NCCL
-// finds them for itself and says what it found in the ranks' logs.
+// Lists of numbers as the kernel writes them ("0-63", "0,1"). The caller adds the links between
+// GPUs.
 nlohmann::json topology() {
   const auto line = [](const char* path) {
     std::string text = read_file(path, 4096).value_or("");

@@ -59,6 +59,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   info.step_seconds.observe(step.step_seconds);
   for (const auto& [phase, seconds] : step.phase_seconds)
     info.phase_seconds[phase] += seconds;
+  if (!step.start_up_seconds.empty()) info.start_up_seconds = step.start_up_seconds;
   if (step.rank != 0) return;
   wire::RunSummary& s = record.last;
   // A record may stand for several updates (train.log_interval_steps), and one may have been lost.
@@ -72,6 +73,10 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   s.tokens_per_second = s.tokens_per_second == 0 ? step.tokens_per_second
                                                  : (1 - kNewWeight) * s.tokens_per_second +
                                                        kNewWeight * step.tokens_per_second;
+  if (const double time = static_cast<double>(updates) * step.step_seconds; time > 0) {
+    s.data_wait_ratio = std::min(1.0, step.data_wait_seconds / time);
+    s.exposed_communication_ratio = std::min(1.0, step.exposed_communication_seconds / time);
+  }
   record.trend.add(step.loss);
   metrics::RunSample& c = record.counters;
   c.steps += updates;
@@ -81,6 +86,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
   c.clipped_steps += step.clipped_steps;
   c.data_wait_seconds += step.data_wait_seconds;
+  c.exposed_communication_seconds += step.exposed_communication_seconds;
   for (const auto& [phase, seconds] : step.phase_seconds)
     c.phase_seconds[phase == "data"                                  ? "data-wait"
                     : phase == "checkpoint" || phase == "evaluation" ? phase
@@ -131,6 +137,7 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
       {"flops", c.flops},
       {"batches", c.batches},
       {"data_wait_seconds", c.data_wait_seconds},
+      {"exposed_communication_seconds", c.exposed_communication_seconds},
       {"checkpoints_verified", c.checkpoints_verified},
       {"peaks",
        {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
@@ -159,6 +166,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     restore(c.flops, memory, "flops");
     restore(c.batches, memory, "batches");
     restore(c.data_wait_seconds, memory, "data_wait_seconds");
+    restore(c.exposed_communication_seconds, memory, "exposed_communication_seconds");
     restore(c.checkpoints_verified, memory, "checkpoints_verified");
     std::array<uint64_t, 3> peaks{};
     restore(peaks, memory, "peaks");
@@ -316,6 +324,7 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
     view.device = info.device;
     view.compute_precision = info.compute_precision;
     view.step_seconds = info.step.step_seconds;
+    view.start_up_seconds = info.start_up_seconds;
     const bool from_step = info.step.resident_bytes != 0;
     view.resident_bytes = from_step ? info.step.resident_bytes : info.memory.resident_bytes;
     view.allocated_bytes = from_step ? info.step.allocated_bytes : info.memory.allocated_bytes;

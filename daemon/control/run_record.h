@@ -36,6 +36,7 @@ struct RankInfo {
   wire::RankMemory memory;
   metrics::Histogram step_seconds = metrics::step_histogram();
   std::map<std::string, double> phase_seconds;
+  std::map<std::string, double> start_up_seconds; // of this attempt, by stage
 };
 
 // The most that any rank of any attempt took.

@@ -327,7 +327,11 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
     std::vector<RankPage> pages;
     for (size_t r = 0; r < places_.size(); ++r)
       pages.push_back({static_cast<Rank>(r), places_[r].host, places_[r].device});
-    if (auto written = write_verdict(taken.folder, *verdict_, saved, pages); !written)
+    const std::vector<RankGpu> gpus = listener_.gpus_of(options_.key);
+    for (const RankGpu& gpu : gpus)
+      if (std::string text = describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
+        saved.findings.push_back(std::move(text));
+    if (auto written = write_verdict(taken.folder, *verdict_, saved, pages, gpus); !written)
       saved.error = written.error().what;
   }
   if (const auto tracer = tracer_of_culprit(taken)) {

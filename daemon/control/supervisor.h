@@ -7,6 +7,7 @@
 
 #include "common/net/event_loop.h"
 #include "common/spec/run_spec.h"
+#include "daemon/control/evidence.h"
 #include "daemon/proc/process.h"
 #include "daemon/shim/client.h"
 #include "daemon/state/event.h"
@@ -35,6 +36,8 @@ public:
   virtual void on_dealt_with(const AttemptKey& key, uint64_t sequence) = 0;
   virtual void on_connected(const AttemptKey& key) = 0;
   virtual void on_shim_ended(const AttemptKey& key) = 0; // after release()
+  // What is known of the GPUs of the attempt's ranks, in the order of ranks; for evidence.
+  virtual std::vector<RankGpu> gpus_of(const AttemptKey& key) = 0;
 };
 
 class AttemptSupervisor {

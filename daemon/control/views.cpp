@@ -7,6 +7,7 @@
 #include "daemon/control/controller.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/plan/plan.h"
+#include "daemon/state/xid.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -356,9 +357,26 @@ metrics::Snapshot Controller::snapshot(const std::map<std::string, metrics::Rout
   add_slots("cpu");
   add_slots("cuda");
   snapshot.daemon.driver = slots_.gpus().driver;
-  for (const gpu::Gpu& g : slots_.gpus().list)
-    snapshot.daemon.gpus.push_back(
-        {g.index, g.uuid, g.name, g.memory_bytes, g.used_bytes, g.processes.size()});
+  for (const gpu::Gpu& g : slots_.gpus().list) {
+    metrics::GpuSample& sample = snapshot.daemon.gpus.emplace_back();
+    sample.index = g.index;
+    sample.uuid = g.uuid;
+    sample.model = g.name;
+    sample.memory_bytes = g.memory_bytes;
+    sample.used_bytes = g.used_bytes;
+    sample.processes = g.processes.size();
+    sample.utilization_ratio = g.utilization_ratio;
+    sample.temperature_celsius = g.temperature_celsius;
+    sample.power_watts = g.power_watts;
+    sample.sm_clock_hertz = g.sm_clock_hertz;
+    if (g.ecc_corrected) sample.ecc_errors["corrected"] = *g.ecc_corrected;
+    if (g.ecc_uncorrected) sample.ecc_errors["uncorrected"] = *g.ecc_uncorrected;
+    if (const auto found = xids_.find(g.uuid); found != xids_.end())
+      sample.xid_errors = found->second;
+    // From the start, so that an increase shows the first one, too.
+    for (const uint64_t xid : state::hardware_xids())
+      sample.xid_errors.try_emplace(xid, 0);
+  }
   std::tie(snapshot.daemon.state_free_bytes, snapshot.daemon.state_size_bytes) =
       disk_space(options_.state_folder);
   return snapshot;

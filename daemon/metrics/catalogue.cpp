@@ -111,11 +111,20 @@ void step_skew(const Snapshot& snapshot, Samples& samples) {
   }
 }
 
-// Of every GPU of the node: {node, gpu} and one figure.
+Labels of(const Snapshot& snapshot, const GpuSample& gpu) {
+  return {{"node", snapshot.daemon.node}, {"gpu", std::to_string(gpu.index)}};
+}
+
+// Of every GPU of the node: {node, gpu} and one figure; what it does not tell is left out.
 template <auto Field> void gpu_value(const Snapshot& snapshot, Samples& samples) {
-  for (const GpuSample& gpu : snapshot.daemon.gpus)
-    samples.value({{"node", snapshot.daemon.node}, {"gpu", std::to_string(gpu.index)}},
-                  static_cast<double>(gpu.*Field));
+  for (const GpuSample& gpu : snapshot.daemon.gpus) {
+    const auto& field = gpu.*Field;
+    if constexpr (requires { field.has_value(); }) {
+      if (field) samples.value(of(snapshot, gpu), *field);
+    } else {
+      samples.value(of(snapshot, gpu), static_cast<double>(field));
+    }
+  }
 }
 
 using S = const Snapshot&;
@@ -210,6 +219,10 @@ std::vector<Row> make_catalogue() {
       {"nsa_train_clipped_steps_total", kCounter, "run_id",
        "Updates whose gradient norm was above train.gradient_clip.",
        run_value<&RunSample::clipped_steps>},
+      {"nsa_train_exposed_communication_seconds_total", kCounter, "run_id",
+       "Time that rank 0's device waited for the other ranks' gradients with nothing left to "
+       "compute.",
+       run_value<&RunSample::exposed_communication_seconds>},
       {"nsa_train_flops_total", kCounter, "run_id",
        "Floating-point operations of the model, from its sizes; recomputation is not counted.",
        run_value<&RunSample::flops>},
@@ -348,9 +361,37 @@ std::vector<Row> make_catalogue() {
        }},
       {"nsa_gpu_memory_total_bytes", kGauge, "node, gpu", "Memory of a GPU.",
        gpu_value<&GpuSample::memory_bytes>},
-      {"nsa_gpu_memory_used_bytes", kGauge, "node, gpu",
-       "Memory in use on a GPU, by anybody, when nsad last looked (when a run asked for GPUs).",
+      {"nsa_gpu_memory_used_bytes", kGauge, "node, gpu", "Memory in use on a GPU, by anybody.",
        gpu_value<&GpuSample::used_bytes>},
+      {"nsa_gpu_utilization_ratio", kGauge, "node, gpu",
+       "Share of the driver's last sample period in which a kernel ran on a GPU.",
+       gpu_value<&GpuSample::utilization_ratio>},
+      {"nsa_gpu_temperature_celsius", kGauge, "node, gpu", "Temperature of a GPU.",
+       gpu_value<&GpuSample::temperature_celsius>},
+      {"nsa_gpu_power_watts", kGauge, "node, gpu", "Power that a GPU draws.",
+       gpu_value<&GpuSample::power_watts>},
+      {"nsa_gpu_sm_clock_hertz", kGauge, "node, gpu", "Clock of a GPU's multiprocessors.",
+       gpu_value<&GpuSample::sm_clock_hertz>},
+      {"nsa_gpu_ecc_errors_total", kCounter, "node, gpu, type",
+       "Memory errors of a GPU since its driver was loaded: corrected, uncorrected.",
+       [](S s, Samples& out) {
+         for (const GpuSample& g : s.daemon.gpus)
+           for (const auto& [type, count] : g.ecc_errors) {
+             Labels labels = of(s, g);
+             labels.emplace_back("type", type);
+             out.value(std::move(labels), number(count));
+           }
+       }},
+      {"nsa_gpu_xid_errors_total", kCounter, "node, gpu, xid",
+       "Errors that the driver reported on a GPU since nsad was started, by Xid.",
+       [](S s, Samples& out) {
+         for (const GpuSample& g : s.daemon.gpus)
+           for (const auto& [xid, count] : g.xid_errors) {
+             Labels labels = of(s, g);
+             labels.emplace_back("xid", std::to_string(xid));
+             out.value(std::move(labels), number(count));
+           }
+       }},
       {"nsa_gpu_processes", kGauge, "node, gpu",
        "Processes that compute on a GPU, anybody's, when nsad last looked.",
        gpu_value<&GpuSample::processes>},

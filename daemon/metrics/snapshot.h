@@ -90,6 +90,7 @@ struct RunSample {
   std::optional<double> mfu_ratio;                 // only where the device's rate is known
   uint64_t batches = 0;                            // total: micro-batches of all ranks
   double data_wait_seconds = 0;                    // total: rank 0 without a batch
+  double exposed_communication_seconds = 0; // total: rank 0 with nothing but peers to wait for
 
   double checkpoint_interval_steps = 0;
   std::optional<WallTime> checkpoint_last_success;
@@ -113,6 +114,10 @@ struct GpuSample {
   std::string uuid, model;
   uint64_t memory_bytes = 0, used_bytes = 0;
   uint64_t processes = 0; // that compute on it
+  std::optional<double> utilization_ratio, temperature_celsius, power_watts, sm_clock_hertz;
+  std::map<std::string, uint64_t>
+      ecc_errors;                          // corrected, uncorrected -> since the driver was loaded
+  std::map<uint64_t, uint64_t> xid_errors; // number -> count since nsad was started
 };
 
 struct DaemonSample {

@@ -51,6 +51,7 @@ void EvidenceRunner::start_next() {
   if (::access((folder / "evidence.json").c_str(), R_OK) == 0) return report({});
   if (auto made = make_folder(folder, 0750); !made) return report(made.error().what);
 
+  on_start_(folder);
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const double interval = std::clamp(request.interval_seconds, 0.0, kOverallSeconds / 2);

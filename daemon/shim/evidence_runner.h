@@ -20,11 +20,13 @@ namespace nsa::shim {
 class EvidenceRunner {
 public:
   using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken
-  // `folder`: <attempt folder>/evidence. `ranks` is asked when a request starts.
+  // `folder`: <attempt folder>/evidence. `ranks` is asked when a request starts; `on_start` hears
+  // then where the ranks' own part of the evidence goes.
   EvidenceRunner(EventLoop& loop, std::filesystem::path folder,
-                 std::function<std::vector<wire::RankIdentity>()> ranks, OnDone on_done)
+                 std::function<std::vector<wire::RankIdentity>()> ranks,
+                 std::function<void(const std::filesystem::path& folder)> on_start, OnDone on_done)
       : loop_(loop), folder_(std::move(folder)), ranks_(std::move(ranks)),
-        on_done_(std::move(on_done)) {}
+        on_start_(std::move(on_start)), on_done_(std::move(on_done)) {}
   ~EvidenceRunner();
   EvidenceRunner(const EvidenceRunner&) = delete;
   EvidenceRunner& operator=(const EvidenceRunner&) = delete;
@@ -42,6 +44,7 @@ private:
   EventLoop& loop_;
   std::filesystem::path folder_;
   std::function<std::vector<wire::RankIdentity>()> ranks_;
+  std::function<void(const std::filesystem::path& folder)> on_start_;
   OnDone on_done_;
   std::deque<wire::TakeEvidence> waiting_; // the first one runs while busy()
   proc::ChildProcess child_;

@@ -81,6 +81,10 @@ Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop
       restart_(loop_, plan_.restart_daemon),
       evidence_(
           loop_, folder_path_ / kEvidenceFolder, [this] { return identities(); },
+          [this](const std::filesystem::path& folder) {
+            send_to_ranks(MessageType::kCollectivesRequest,
+                          wire::CollectivesRequest{folder.string()});
+          },
           [this](std::string body) { tell_text(MessageType::kEvidenceTaken, std::move(body)); }) {}
 
 Status Shim::run(UniqueFd store_socket, UniqueFd nsad) {

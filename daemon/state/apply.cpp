@@ -2,6 +2,7 @@
 
 #include "common/base/text.h"
 #include "daemon/state/policy.h"
+#include "daemon/state/xid.h"
 
 #include <algorithm>
 
@@ -211,6 +212,13 @@ private:
   bool on(const HostOutOfMemory&) {
     if (!with_shim()) return false;
     attempt_.host_out_of_memory = true;
+    return true;
+  }
+
+  bool on(const GpuFault& e) {
+    if (rank_of(e.rank) == nullptr) return false;
+    if (!attempt_.hardware_error && xid_meaning(e.xid).hardware)
+      attempt_.hardware_error = GpuError{e.rank, e.uuid, e.xid};
     return true;
   }
 
@@ -512,7 +520,7 @@ private:
   }
 
   Failure attempt_failure() const {
-    if (!attempt_.hang_pending) return classify(attempt_);
+    if (!attempt_.hang_pending || attempt_.hardware_error) return classify(attempt_);
     const Hang& hang = run_.hangs.back();
     const auto failure =
         hang.kind == "stopped" ? wire::FailureClass::kStopped : wire::FailureClass::kHang;

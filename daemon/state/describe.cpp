@@ -1,6 +1,7 @@
 #include "common/base/text.h"
 #include "daemon/state/apply.h"
 #include "daemon/state/policy.h"
+#include "daemon/state/xid.h"
 
 #include <cstdio>
 
@@ -64,6 +65,12 @@ Description of(const AttemptFailedToStart& e, AttemptNumber attempt) {
 }
 Description of(const HostOutOfMemory& e, AttemptNumber) {
   return error("the kernel killed " + number(e.kills) + " process(es) for want of memory");
+}
+Description of(const GpuFault& e, AttemptNumber) {
+  const XidMeaning meaning = xid_meaning(e.xid);
+  const std::string text = "the driver reports Xid " + number(e.xid) + " (" + meaning.text +
+                           ") on the GPU of " + rank_name(e.rank) + ", " + e.uuid;
+  return meaning.hardware ? error(text) : warning(text);
 }
 Description of(const FirstStep& e, AttemptNumber attempt) {
   return info("attempt " + std::to_string(attempt) + " trains: step " + number(e.step) +

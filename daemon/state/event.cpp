@@ -14,6 +14,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimAdopted, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimLost, why)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptFailedToStart, what, permanent)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostOutOfMemory, kills)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuFault, rank, uuid, xid)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FirstStep, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HangFound, id, rank, kind, phase, step,
                                                 detect_seconds, witnesses)
@@ -42,7 +43,7 @@ constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = 
     "resume_requested", "run_closed",         "rank_started",      "rank_exited",
     "rank_hello",       "rank_toggles",       "evaluation",        "checkpoint",
     "rank_memory",      "rank_error",         "rank_finished",     "fault_injected",
-    "non_finite",       "log_dropped",
+    "non_finite",       "log_dropped",        "gpu_fault",
 };
 
 template <size_t I = 0>

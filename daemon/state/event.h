@@ -52,6 +52,11 @@ struct AttemptFailedToStart {
 struct HostOutOfMemory { // the kernel's counter of OOM kills has grown while the ranks ran
   uint64_t kills = 0;
 };
+struct GpuFault { // the driver has reported an error on a rank's GPU
+  Rank rank = 0;
+  std::string uuid;
+  uint64_t xid = 0;
+};
 struct FirstStep {
   uint64_t step = 0;
 };
@@ -113,7 +118,8 @@ using EventBody =
                  EvidenceSaved, TimerFired, StopRequested, CancelRequested, ResumeRequested,
                  RunClosed, wire::RankStarted, wire::RankExited, wire::RankHello, wire::RankToggles,
                  wire::RankEvaluation, wire::RankCheckpoint, wire::RankMemory, wire::RankError,
-                 wire::RankFinished, wire::RankInjected, wire::RankNonFinite, wire::LogDropped>;
+                 wire::RankFinished, wire::RankInjected, wire::RankNonFinite, wire::LogDropped,
+                 GpuFault>;
 
 struct Event {
   RunId run;

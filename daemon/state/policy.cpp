@@ -1,6 +1,7 @@
 #include "daemon/state/policy.h"
 
 #include "common/base/text.h"
+#include "daemon/state/xid.h"
 
 #include <algorithm>
 #include <cmath>
@@ -86,6 +87,13 @@ double unit_random(uint64_t seed, uint64_t counter) {
 } // namespace
 
 Failure classify(const Attempt& attempt) {
+  // Broken hardware explains a death or a hang better than what it looked like.
+  if (const auto& error = attempt.hardware_error)
+    return {FailureClass::kHardware, error->rank,
+            "GPU error of rank " + std::to_string(error->rank) + ": Xid " +
+                std::to_string(error->xid) + ", " + xid_meaning(error->xid).text + " (" +
+                error->uuid + ")",
+            "look at nvidia-smi and at the kernel's log; the GPU may have to be reset or replaced"};
   if (attempt.failure) {
     Failure known{*attempt.failure, -1, attempt.failure_text, ""};
     return known;

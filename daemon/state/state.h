@@ -89,6 +89,14 @@ struct Hang {
   bool operator==(const Hang&) const = default;
 };
 
+// An error that the driver has reported on a rank's GPU while the attempt ran.
+struct GpuError {
+  Rank rank = 0;
+  std::string uuid;
+  uint64_t xid = 0;
+  bool operator==(const GpuError&) const = default;
+};
+
 struct Attempt {
   AttemptNumber number = 0;
   AttemptPhase phase = AttemptPhase::kChoosing;
@@ -102,6 +110,7 @@ struct Attempt {
   std::vector<RankState> ranks;
   uint64_t committed_step = 0; // newest checkpoint of this attempt
   bool host_out_of_memory = false;
+  std::optional<GpuError> hardware_error; // the first that means broken hardware
   bool first_step_done = false;
   bool hang_pending = false; // run.hangs.back() is what ends this attempt
   std::string kill_reason;

@@ -26,9 +26,20 @@ public:
   virtual Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) = 0;
   virtual Outcome barrier(Tag tag) = 0;
 
+  // What this rank has asked of its peers and how far each request has come, as JSON in the format
+  // of c10d's flight recorder. Any thread, also while the training thread hangs.
+  virtual std::string flight_record() const { return R"({"version":"2.10","entries":[]})"; }
+
   // Orderly end; no operation may be under way.
   virtual void shut_down() {}
 };
+
+// c10d watches over its own watchdog and ends the process when that stands still for so long. It is
+// the very last resort: behind a collective's time-out, which itself lies behind nsad's verdict and
+// evidence (common/spec/rules.cpp). c10d's own 480 s would come before our default time-out of 600.
+constexpr Duration heartbeat_limit(Duration collective_limit) {
+  return collective_limit + std::chrono::seconds(120);
+}
 
 // Where ranks meet: a TCPStore on 127.0.0.1:port, served by rank 0, on `listen_fd` if that is a
 // socket that was handed down (the store takes it over).

@@ -74,6 +74,7 @@ public:
     return mesh_->broadcast(tensor.data_ptr(), tensor.nbytes(), root, tag)->wait();
   }
   Outcome barrier(Tag tag) override { return mesh_->barrier(tag)->wait(); }
+  std::string flight_record() const override { return mesh_->flight_log().json(); }
 
 private:
   Rank rank_;

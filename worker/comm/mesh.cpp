@@ -97,7 +97,9 @@ struct Mesh::Impl {
 
   std::mutex mutex;
   std::condition_variable queued;
+  FlightLog log;
   struct Task {
+    uint64_t number = 0; // in the log
     std::function<Outcome()> body;
     std::shared_ptr<Completion> completion;
   };
@@ -118,7 +120,9 @@ struct Mesh::Impl {
         task = std::move(tasks.front());
         tasks.pop_front();
       }
+      log.started(task.number);
       Outcome outcome = broken ? Outcome(tl::unexpected(*broken)) : task.body();
+      log.ended(task.number, outcome.has_value());
       if (!outcome && !broken) {
         broken = outcome.error();
         std::vector<int> raw;
@@ -132,11 +136,14 @@ struct Mesh::Impl {
       task.completion->finish(tl::unexpected(PeerFailure{"this rank is leaving", std::nullopt}));
   }
 
-  std::unique_ptr<Pending> start(std::function<Outcome()> body) {
+  std::unique_ptr<Pending> start(const char* name, const Tag& tag, size_t bytes,
+                                 std::function<Outcome()> body) {
     auto completion = std::make_shared<Completion>();
     {
       const std::lock_guard lock(mutex);
-      tasks.push_back({std::move(body), completion});
+      const std::string what = to_string(tag.kind) + " " + std::to_string(tag.index) + " of step " +
+                               std::to_string(tag.step);
+      tasks.push_back({log.scheduled(name, what, bytes), std::move(body), completion});
     }
     queued.notify_one();
     return std::make_unique<MeshPending>(std::move(completion));
@@ -243,17 +250,23 @@ Mesh::~Mesh() {
 }
 
 std::unique_ptr<Pending> Mesh::all_reduce(void* data, size_t elements, ElementType type, Tag tag) {
-  return impl_->start(
-      [=, this] { return impl_->all_reduce(static_cast<std::byte*>(data), elements, type, tag); });
+  return impl_->start("mesh:all_reduce", tag, elements * type.bytes, [=, this] {
+    return impl_->all_reduce(static_cast<std::byte*>(data), elements, type, tag);
+  });
 }
 
 std::unique_ptr<Pending> Mesh::broadcast(void* data, size_t bytes, Rank root, Tag tag) {
-  return impl_->start(
-      [=, this] { return impl_->broadcast(static_cast<std::byte*>(data), bytes, root, tag); });
+  return impl_->start("mesh:broadcast", tag, bytes, [=, this] {
+    return impl_->broadcast(static_cast<std::byte*>(data), bytes, root, tag);
+  });
 }
 
 std::unique_ptr<Pending> Mesh::barrier(Tag tag) {
-  return impl_->start([=, this] { return impl_->barrier(tag); });
+  return impl_->start("mesh:barrier", tag, 0, [=, this] { return impl_->barrier(tag); });
+}
+
+const FlightLog& Mesh::flight_log() const {
+  return impl_->log;
 }
 
 } // namespace nsa::comm

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "worker/comm/flight_log.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +83,8 @@ public:
   std::unique_ptr<Pending> all_reduce(void* data, size_t elements, ElementType type, Tag tag);
   std::unique_ptr<Pending> broadcast(void* data, size_t bytes, Rank root, Tag tag);
   std::unique_ptr<Pending> barrier(Tag tag);
+
+  const FlightLog& flight_log() const; // of all operations so far
 
 private:
   struct Impl;

@@ -73,6 +73,11 @@ Requests Link::take_requests() {
   return r;
 }
 
+void Link::on_collectives_request(std::function<void(const std::string& folder)> handler) {
+  const std::lock_guard lock(handler_mutex_);
+  on_collectives_request_ = std::move(handler);
+}
+
 void Link::enqueue(MessageType type, nlohmann::json body, bool droppable) {
   if (!connected_) {
     // By hand there is the log; step metrics have their own line there.
@@ -210,6 +215,12 @@ void Link::handle(const wire::Frame& frame) {
   case MessageType::kCheckpointRequest:
     checkpoint_ = true;
     break;
+  case MessageType::kCollectivesRequest: {
+    const auto request = wire::body_as<wire::CollectivesRequest>(message->body);
+    const std::lock_guard lock(handler_mutex_);
+    if (request && on_collectives_request_) on_collectives_request_(request->folder);
+    break;
+  }
   default: // a newer shim may say more than this build knows
     break;
   }

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -53,6 +54,10 @@ public:
   // The same as a StopRequest from the shim; async-signal-safe (for SIGTERM when run by hand).
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 
+  // Called on the link's thread with the folder of a CollectivesRequest: it must not block. Empty:
+  // requests are passed over. When this returns, the handler before is not called any more.
+  void on_collectives_request(std::function<void(const std::string& folder)> handler);
+
   // Waits until everything queued is in the socket; false when that took longer than `limit` or
   // the other side is gone.
   bool flush(Duration limit);
@@ -88,6 +93,9 @@ private:
   std::string outgoing_; // thread only: the frame being sent
   size_t sent_ = 0;
   wire::FrameDecoder decoder_;
+
+  std::mutex handler_mutex_;
+  std::function<void(const std::string& folder)> on_collectives_request_;
 
   std::atomic<bool> connected_{false};
   std::atomic<bool> stop_requested_{false}, checkpoint_before_stop_{true}, checkpoint_{false};

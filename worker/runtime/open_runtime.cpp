@@ -62,6 +62,7 @@ Result<std::unique_ptr<Runtime>> open_cuda(const Request& request) {
       fs::exists(kernels, ec) && ::dlopen(kernels.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
     return fail(ErrorCode::kUnavailable,
                 std::string("the attention kernels cannot be loaded: ") + ::dlerror());
+  if (request.libraries_loaded) request.libraries_loaded();
   const BuildInfo& build = build_info();
   return make(request, build.version + "+" + build.commit);
 }

@@ -3,6 +3,8 @@
 #include "common/base/file.h"
 #include "common/base/text.h"
 
+#include <algorithm>
+#include <ctime>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,6 +19,22 @@ uint64_t resident_bytes() {
   if (fields.size() < 2) return 0;
   return std::strtoull(fields[1].c_str(), nullptr, 10) *
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+double process_age_seconds() {
+  // Field 22 of proc(5)'s stat, counted behind the name, which may hold spaces and brackets.
+  constexpr size_t kStartTime = 19;
+  const auto text = read_file("/proc/self/stat");
+  const size_t name_end = text ? text->rfind(')') : std::string::npos;
+  timespec now{};
+  if (name_end == std::string::npos || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const auto fields = split(std::string_view(*text).substr(name_end + 2), ' ');
+  if (fields.size() <= kStartTime) return 0;
+  const double started =
+      static_cast<double>(std::strtoull(fields[kStartTime].c_str(), nullptr, 10)) /
+      static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::max(0.0, static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 -
+                           started);
 }
 
 std::string fast_bf16_instructions() {

@@ -10,6 +10,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,6 +71,9 @@ struct Request {
   Rank rank = 0;
   int threads = 1; // CPU threads that tensor operations use
   bool deterministic = false;
+  // Called once LibTorch's CUDA part and the plug-ins are loaded, before the device is opened. May
+  // be empty.
+  std::function<void()> libraries_loaded;
 };
 
 // Must be the first thing in a process that touches LibTorch: the CUDA library is found only if it

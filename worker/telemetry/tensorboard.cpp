@@ -32,6 +32,7 @@ std::vector<Scalar> step_scalars(const wire::RankStep& step) {
       {"perf/tokens_per_second", step.tokens_per_second},
       {"time/step_seconds", step.step_seconds},
       {"time/data_wait_seconds", step.data_wait_seconds},
+      {"time/exposed_communication_seconds", step.exposed_communication_seconds},
   };
   for (const auto& [phase, seconds] : step.phase_seconds)
     scalars.emplace_back("time/" + phase + "_seconds", seconds);

@@ -17,7 +17,8 @@ struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
 
 GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collectives,
                                  PhaseClock& clock, ReducerOptions options)
-    : state_(state), collectives_(collectives), clock_(clock), options_(options) {
+    : state_(state), collectives_(collectives), clock_(clock), options_(options),
+      waits_(new_stopwatch()) {
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     at::Tensor parameter = state_.tensor(i);
     gradient_views_.push_back(state_.slice(state_.gradients, i));
@@ -94,6 +95,7 @@ void GradientReducer::start_bucket(size_t b) {
     item.gradient =
         state_.gradients.narrow(0, static_cast<int64_t>(from), static_cast<int64_t>(to - from));
     item.wire = compressed ? item.gradient.to(*options_.compress) : item.gradient;
+    if (last) mark_wait(true); // before it is started: a peer that is quick answers meanwhile
     clock_.count_collective();
     item.pending = collectives_.all_reduce_sum(item.wire, {step_, comm::Kind::kGradient, index});
     in_flight_.push_back(std::move(item));
@@ -121,16 +123,26 @@ void GradientReducer::check_coverage() {
                              "; set parallel.find_unused = true if that is meant");
 }
 
+void GradientReducer::mark_wait(bool begins) {
+  const bool under_way = waits_.marks() % 2 == 1;
+  if (collectives_.world() > 1 && begins != under_way) waits_.mark();
+}
+
 comm::Outcome GradientReducer::finish_step() {
   const at::NoGradGuard no_grad;
   check_coverage();
+  waits_ = new_stopwatch();
   start_ready_buckets(true);
   comm::Outcome outcome;
   for (InFlight& item : in_flight_) {
+    mark_wait(true);
     comm::Outcome one = item.pending->wait();
     if (!one && outcome) outcome = one; // the first failure is the cause; wait for all all the same
-    if (one && !item.wire.is_same(item.gradient)) item.gradient.copy_(item.wire);
+    if (!one || item.wire.is_same(item.gradient)) continue;
+    mark_wait(false); // widening is work, and hides what still travels
+    item.gradient.copy_(item.wire);
   }
+  mark_wait(false);
   in_flight_.clear();
   return outcome;
 }

@@ -6,10 +6,12 @@
 #pragma once
 
 #include "worker/comm/collectives.h"
+#include "worker/runtime/stopwatch.h"
 #include "worker/train/flat_state.h"
 #include "worker/train/phase_clock.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace nsa::train {
@@ -34,6 +36,10 @@ public:
   // After the last backward pass, once the tail is filled in: reduces what is left and waits.
   // Throws std::runtime_error naming parameters whose gradients are missing against the options.
   comm::Outcome finish_step();
+  // Of the step that finish_step() ended: marks in pairs, around each stretch in which the device
+  // (on a CPU the host) had nothing left but to wait for its peers. Their sum is the step's exposed
+  // communication: what overlapping with the backward pass did not hide. Empty for one rank.
+  runtime::Stopwatch take_waits() { return std::exchange(waits_, new_stopwatch()); }
 
   // For fault injection: this rank starts no collective in this step and goes on with its own sums.
   void skip_collectives_of_this_step() { skip_ = true; }
@@ -44,6 +50,8 @@ private:
   void start_ready_buckets(bool include_last);
   void start_bucket(size_t bucket);
   void check_coverage();
+  void mark_wait(bool begins);
+  runtime::Stopwatch new_stopwatch() const { return runtime::Stopwatch(state_.gradients.device()); }
 
   FlatState& state_;
   comm::Collectives& collectives_;
@@ -63,6 +71,7 @@ private:
     at::Tensor gradient, wire; // copied back when they differ
   };
   std::vector<InFlight> in_flight_;
+  runtime::Stopwatch waits_;
 };
 
 } // namespace nsa::train

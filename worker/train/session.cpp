@@ -7,6 +7,7 @@
 #include "common/spec/toggles.h"
 #include "worker/runtime/process_info.h"
 #include "worker/train/faults.h"
+#include "worker/train/flight_record_writer.h"
 #include "worker/train/metrics_log.h"
 #include "worker/train/model_loss.h"
 #include "worker/train/precision.h"
@@ -53,7 +54,8 @@ void explain_resume(const manifest::Manifest& then, const manifest::Manifest& no
 class Session {
 public:
   Session(const RankOptions& options, link::Link& link, progress::Page page)
-      : o_(options), link_(link), clock_(std::move(page)) {}
+      : o_(options), link_(link), clock_(std::move(page)),
+        start_up_(runtime::process_age_seconds()) {}
   Attempt<Finished> run();
 
 private:
@@ -71,6 +73,7 @@ private:
   const RankOptions& o_;
   link::Link& link_;
   PhaseClock clock_;
+  StartUpTimes start_up_;
   std::map<std::string, std::string> toggles_;
   std::optional<Injection> injection_;
   std::unique_ptr<runtime::Runtime> runtime_;
@@ -79,6 +82,7 @@ private:
   std::unique_ptr<model::LanguageModel> model_;
   std::unique_ptr<FlatState> state_;
   std::unique_ptr<comm::Collectives> collectives_;
+  std::optional<FlightRecordWriter> flight_record_writer_;
   std::unique_ptr<data::Loader> loader_;
   std::optional<data::EvaluationSet> evaluation_;
   std::unique_ptr<Checkpointer> checkpointer_;
@@ -97,6 +101,7 @@ Attempt<void> Session::open_device() {
   request.rank = o_.rank;
   request.threads = static_cast<int>(o_.spec.train.threads);
   request.deterministic = o_.spec.train.deterministic;
+  request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
   NSA_ATTEMPT(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, precision_,
@@ -159,6 +164,7 @@ Attempt<void> Session::meet_peers() {
   const Duration collective_limit = from_seconds(o_.spec.parallel.collective_timeout_seconds);
   NSA_ATTEMPT_ASSIGN(RankExit::kPeerLost, collectives_,
                      runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
+  flight_record_writer_.emplace(link_, o_.rank, [this] { return collectives_->flight_record(); });
   return {};
 }
 
@@ -262,10 +268,24 @@ void Session::record_memory(const char* stage) {
 
 Attempt<Finished> Session::run() {
   clock_.enter(Phase::kStartUp);
-  using Stage = Attempt<void> (Session::*)();
-  for (const Stage stage : {&Session::open_device, &Session::open_data, &Session::open_model,
-                            &Session::resume, &Session::meet_peers})
-    if (auto ok = (this->*stage)(); !ok) return tl::unexpected(ok.error());
+  struct Stage {
+    const char* name; // in start_up_seconds
+    Attempt<void> (Session::*pass)();
+  };
+  const auto pass = [this](std::initializer_list<Stage> stages) -> Attempt<void> {
+    for (const Stage& stage : stages) {
+      if (auto ok = (this->*stage.pass)(); !ok) return ok;
+      start_up_.passed(stage.name);
+    }
+    return {};
+  };
+  if (auto ok = pass({{"device", &Session::open_device},
+                      {"data", &Session::open_data},
+                      {"model", &Session::open_model},
+                      {"checkpoint", &Session::resume},
+                      {"peers", &Session::meet_peers}});
+      !ok)
+    return tl::unexpected(ok.error());
   say_hello();
 
   std::map<std::string, std::string> kernels;
@@ -276,8 +296,8 @@ Attempt<Finished> Session::run() {
   link_.must_arrive(MessageType::kRankToggles, report);
   NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));
 
-  for (const Stage stage : {&Session::open_loader, &Session::open_outputs})
-    if (auto ok = (this->*stage)(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = pass({{"loader", &Session::open_loader}, {"outputs", &Session::open_outputs}}); !ok)
+    return tl::unexpected(ok.error());
 
   std::optional<int64_t> separator;
   if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
@@ -286,10 +306,11 @@ Attempt<Finished> Session::run() {
   Trainer trainer({o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_, clock_,
                    *state_, make_loss(*model_, runtime_->device(), separator), *loader_,
                    evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_, injection_,
-                   take_gates},
+                   take_gates, &start_up_},
                   start_);
   auto finished = trainer.run();
   if (finished) {
+    flight_record_writer_.reset();
     collectives_->shut_down();
     link_.must_arrive(
         MessageType::kRankFinished,

@@ -87,8 +87,9 @@ Attempt<void> Trainer::run_step(uint64_t step) {
   enter(Phase::kOptimizer, step);
   const double rate = learning_rate(train_, step);
   const at::Tensor norm = optimizer_.step(rate, p_.state.tail()[kLossWord]);
-  enqueued_.push_back(
-      {step, rate, begin, p_.runtime.read_later(at::cat({norm.reshape({1}), p_.state.tail()}))});
+  enqueued_.push_back({step, rate, begin,
+                       p_.runtime.read_later(at::cat({norm.reshape({1}), p_.state.tail()})),
+                       reducer_.take_waits()});
   p_.runtime.mark_step(step, static_cast<uint32_t>(Phase::kOptimizer));
   return {};
 }
@@ -147,6 +148,8 @@ Attempt<void> Trainer::settle(size_t leave) {
     r.step = front.step;
     r.learning_rate = front.learning_rate;
     r.begin = front.begin;
+    for (size_t i = 0; i + 1 < front.waits.marks(); i += 2)
+      r.exposed_communication_seconds += front.waits.milliseconds(i, i + 1) / 1e3;
     r.gradient_norm = v[0];
     r.loss = v[1 + kLossWord];
     r.stop = v[1 + kStopWord] > 0;
@@ -237,6 +240,7 @@ void Trainer::report_step(const StepResult& r) {
   // A rate over one step says little where results come in bunches (the host waits for one, and
   // finds the next one done): all steps since the last record share their time.
   seconds_since_record_ += seconds;
+  exposed_since_record_ += r.exposed_communication_seconds;
   ++steps_since_record_;
   if (train_.gradient_clip > 0 && r.gradient_norm > train_.gradient_clip) ++clipped_since_record_;
   const auto interval = static_cast<uint64_t>(train_.log_interval_steps);
@@ -256,9 +260,14 @@ void Trainer::report_step(const StepResult& r) {
   steps_since_record_ = 0;
   auto phases = p_.clock.take_seconds();
   step.clipped_steps = std::exchange(clipped_since_record_, 0);
+  step.exposed_communication_seconds = std::exchange(exposed_since_record_, 0);
   step.data_wait_seconds = phases.count("data") ? phases["data"] : 0;
   step.phase_seconds = std::move(phases);
   if (p_.take_gates) step.gates = p_.take_gates();
+  if (p_.start_up != nullptr && results_seen_ == 0) {
+    p_.start_up->passed("first-step");
+    step.start_up_seconds = p_.start_up->seconds();
+  }
   step.resident_bytes = runtime::resident_bytes();
   step.allocated_bytes = memory.allocated;
   step.reserved_bytes = memory.reserved;

@@ -15,6 +15,7 @@
 #include "worker/train/metrics_sink.h"
 #include "worker/train/non_finite.h"
 #include "worker/train/optimizer.h"
+#include "worker/train/start_up.h"
 
 #include <deque>
 
@@ -45,6 +46,7 @@ struct TrainerParts {
   std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
   std::optional<Injection> injection;
   std::function<std::map<std::string, double>()> take_gates; // may be empty
+  StartUpTimes* start_up = nullptr;                          // nothing: not told
 };
 
 class Trainer {
@@ -61,6 +63,7 @@ private:
     uint64_t step = 0;
     double gradient_norm = 0, loss = 0, learning_rate = 0;
     MonotonicTime begin; // when the host began it
+    double exposed_communication_seconds = 0;
     bool stop = false, stop_with_checkpoint = false, checkpoint = false;
   };
   struct Enqueued {
@@ -68,6 +71,7 @@ private:
     double learning_rate = 0;
     MonotonicTime begin;
     std::unique_ptr<runtime::Reading> values; // gradient norm, then the tail
+    runtime::Stopwatch waits;                 // pairs of marks, passed once `values` are there
   };
 
   Attempt<void> run_step(uint64_t step);
@@ -104,6 +108,7 @@ private:
   bool stop_ = false, stop_with_checkpoint_ = false, checkpoint_requested_ = false;
   MonotonicTime last_result_at_;
   double seconds_since_record_ = 0; // of steps whose results came since the last metric record
+  double exposed_since_record_ = 0;
   uint64_t steps_since_record_ = 0, clipped_since_record_ = 0;
   uint64_t results_seen_ = 0;
 };

@@ -3,7 +3,9 @@
 // Started by nsa-shim. Reads /proc twice, takes the stacks of all threads of all ranks, and writes
 // DIR/rank-<n>.txt and DIR/evidence.json. Exit codes: 0 written, 1 cannot be written, 2 bad
 // arguments.
+#include "common/base/file.h"
 #include "common/base/log.h"
+#include "daemon/shim/evidence/flight_record.h"
 #include "daemon/shim/evidence/readings.h"
 #include "daemon/shim/evidence/report.h"
 #include "daemon/shim/evidence/symbols.h"
@@ -79,6 +81,21 @@ void add_stacks(wire::RankEvidence& rank, const UnwindResult& result, const Symb
   }
 }
 
+// The ranks were asked when we were started; who can answer has done so long before the stacks are
+// named, but for a rank that was slow to run again after them.
+void add_flight_records(const std::string& folder, wire::EvidenceTaken& taken,
+                        MonotonicTime deadline) {
+  constexpr size_t kMostBytes = 64 << 20;
+  for (auto& rank : taken.ranks) {
+    const auto path = flight_record_path(folder, rank.rank);
+    const bool can_answer = !rank.dead && !rank.traced && rank.process_state.rfind('T', 0) != 0;
+    while (can_answer && !std::filesystem::exists(path) && MonotonicTime::now() < deadline)
+      sleep_until(MonotonicTime::now() + std::chrono::milliseconds(20));
+    if (const auto text = read_file(path, kMostBytes))
+      rank.collectives = summarise_flight_record(*text);
+  }
+}
+
 void take_stacks(wire::EvidenceTaken& taken, MonotonicTime deadline) {
   std::vector<pid_t> pids;
   for (auto& rank : taken.ranks) {
@@ -124,6 +141,7 @@ int main(int argc, char** argv) {
       rank.error.clear();
     const double for_stacks = std::min(a.rank_limit, a.limit - a.interval - 2);
     take_stacks(taken, MonotonicTime::now() + from_seconds(for_stacks));
+    add_flight_records(a.folder, taken, MonotonicTime::now() + std::chrono::seconds(1));
     taken.seconds = to_seconds(MonotonicTime::now() - began);
     written = write_reports(a.folder, taken, Survives::kMachineCrash);
   }

@@ -46,6 +46,7 @@ std::string rank_text(const wire::RankEvidence& rank) {
   if (rank.dead) return text + ": dead\n";
   text += ", state " + rank.process_state + ", CPU between the readings " +
           decimals(cpu_seconds(rank.cpu_ticks_first, rank.cpu_ticks_second)) + " s\n";
+  if (!rank.collectives.empty()) text += "flight recorder: " + rank.collectives + "\n";
   if (!rank.error.empty()) text += "stacks: " + rank.error + "\n";
   for (const auto& thread : rank.threads) {
     text += "\nthread " + std::to_string(thread.tid) + " \"" + thread.name + "\", state " +

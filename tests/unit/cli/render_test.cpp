@@ -126,6 +126,8 @@ wire::RunSummary running() {
   run.loss_trend = {8, 7, 6, 5, 4, 3};
   run.tokens_per_second = 1'710'000;
   run.eta_seconds = 1080;
+  run.data_wait_ratio = 0.0004;
+  run.exposed_communication_ratio = 0.0137;
   run.submitted_at = before(720).nanoseconds;
   run.started_at = before(700).nanoseconds;
   return run;
@@ -205,6 +207,7 @@ TEST_F(Screens, RunPage) {
             " INJECT   a fault is made on purpose: spin\n"
             " step     120/300 [████████------------]  491.5k tokens  1.71M tok/s  ETA 18m00s\n"
             " loss     3.982 █▇▅▄▂▁\n"
+            " waits    data 0.0 %, gradients of other ranks 1.4 % of the time\n"
             " restarts 1, hangs 1\n"
             " folder   /state/runs/kabcd\n"
             "\n"

@@ -53,6 +53,30 @@ TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
     t.join();
 }
 
+TEST(CpuCollectives, TheFlightRecordIsThatOfTheMesh) {
+  const auto [fd, port] = bound_socket();
+  std::vector<std::string> records(2);
+  std::vector<std::thread> ranks;
+  for (Rank r = 0; r < 2; ++r)
+    ranks.emplace_back([&, r, fd = fd, port = port] {
+      auto group = make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 20s}, 20s);
+      ASSERT_TRUE(group) << group.error().what;
+      const at::Tensor t = at::full({3}, 1.0);
+      ASSERT_TRUE((*group)->all_reduce_sum(t, {5, Kind::kGradient, 1})->wait());
+      records[size_t(r)] = (*group)->flight_record();
+    });
+  for (auto& t : ranks)
+    t.join();
+  for (const std::string& record : records)
+    EXPECT_NE(record.find("gradient bucket 1 of step 5"), std::string::npos) << record;
+  EXPECT_EQ(make_single_rank_collectives()->flight_record(), R"({"version":"2.10","entries":[]})");
+}
+
+TEST(CpuCollectives, TheHeartbeatLiesBehindTheTimeOutOfCollectives) {
+  EXPECT_GT(heartbeat_limit(600s), Duration(600s));
+  EXPECT_GT(heartbeat_limit(10s), Duration(10s));
+}
+
 TEST(CpuCollectives, NobodyThereIsAnErrorWithAName) {
   const auto [fd, port] = bound_socket();
   auto alone = make_cpu_collectives(0, 2, {port, fd, 500ms}, 1s);

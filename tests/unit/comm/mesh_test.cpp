@@ -6,9 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <mutex>
+#include <nlohmann/json.hpp>
 #include <poll.h>
 #include <random>
 #include <signal.h>
@@ -136,6 +139,59 @@ TEST_F(MeshTest, ManyLargeOperationsInFlight) {
     for (const auto& bucket : buckets)
       EXPECT_EQ(bucket[kCount - 1], 6.0f);
   });
+}
+
+// Told while rank 0 hangs in it: what was done, what is under way, and that rank 1 never came.
+TEST_F(MeshTest, FlightLogTellsHowFarEachOperationCame) {
+  std::mutex mutex;
+  std::condition_variable told;
+  bool done = false;
+  with_threads(2, [&](Rank r, Mesh& mesh) {
+    std::vector<float> values(4, 1.0f);
+    ASSERT_TRUE(mesh.all_reduce(values.data(), 4, kFloat32, {7, Kind::kGradient, 2})->wait());
+    std::unique_lock lock(mutex);
+    if (r == 1) {
+      told.wait(lock, [&] { return done; });
+      return;
+    }
+    lock.unlock();
+    const auto stuck = mesh.barrier({8, Kind::kBarrier, 0});
+    const auto entries = [&] {
+      return nlohmann::json::parse(mesh.flight_log().json()).at("entries");
+    };
+    const MonotonicTime end = MonotonicTime::now() + Duration(10s);
+    while (entries().back()["state"] != "started" && MonotonicTime::now() < end)
+      ::usleep(1000);
+    const auto log = entries();
+    lock.lock();
+    done = true;
+    told.notify_all();
+    ASSERT_EQ(log.size(), 2u);
+    EXPECT_EQ(log[0]["collective_seq_id"], 1);
+    EXPECT_EQ(log[0]["profiling_name"], "mesh:all_reduce");
+    EXPECT_EQ(log[0]["what"], "gradient bucket 2 of step 7");
+    EXPECT_EQ(log[0]["bytes"], 16);
+    EXPECT_EQ(log[0]["state"], "completed");
+    EXPECT_GE(log[0]["time_discovered_completed_ns"], log[0]["time_created_ns"]);
+    EXPECT_EQ(log[1]["profiling_name"], "mesh:barrier");
+    EXPECT_EQ(log[1]["state"], "started");
+    EXPECT_EQ(log[1]["time_discovered_completed_ns"], 0);
+  });
+}
+
+TEST(FlightLog, KeepsTheNewest) {
+  FlightLog log(3);
+  for (int i = 0; i < 5; ++i)
+    log.scheduled("mesh:barrier", "", 0);
+  log.ended(1, true); // has left
+  log.started(5);
+  log.ended(5, false);
+  const auto entries = nlohmann::json::parse(log.json()).at("entries");
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_EQ(entries[0]["collective_seq_id"], 3);
+  EXPECT_EQ(entries[0]["state"], "scheduled");
+  EXPECT_EQ(entries[2]["state"], "started");
+  EXPECT_EQ(entries[2]["error"], "failed");
 }
 
 TEST_F(MeshTest, BroadcastAndBarrier) {

@@ -147,7 +147,15 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   progress::HostRecord host;
   host.step = 9;
   host.batch_index = 4242;
-  ASSERT_TRUE(write_verdict(folder_.string(), verdict, saved, {{0, host, {8, 0}}, {1, {}, {}}}));
+  RankGpu gpu{0, {}, {79}};
+  gpu.gpu.uuid = "GPU-7";
+  gpu.gpu.utilization_ratio = 1.0;
+  gpu.gpu.temperature_celsius = 61.4;
+  EXPECT_EQ(describe_gpu(gpu),
+            "the GPU of rank 0: 100 % busy, 61 C, Xid 79 (GPU has fallen off the bus)");
+  EXPECT_EQ(describe_gpu({1, {}, {}}), "") << "nothing is known";
+  ASSERT_TRUE(
+      write_verdict(folder_.string(), verdict, saved, {{0, host, {8, 0}}, {1, {}, {}}}, {gpu}));
   const auto json = nlohmann::json::parse(*read_file(folder_ / "verdict.json"));
   EXPECT_EQ(json["kind"], state::kDeadlockedKind);
   EXPECT_EQ(json["witnesses"].size(), 2u);
@@ -287,7 +295,11 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   step.step = 30;
   step.clipped_steps = 4;
   step.data_wait_seconds = 0.5;
+  step.exposed_communication_seconds = 0.25;
+  step.step_seconds = 0.125; // a mean: ten steps took 1.25 s
   note_step(record, step);
+  EXPECT_DOUBLE_EQ(record.last.data_wait_ratio, 0.4);
+  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0.2);
   step.step = 40;
   step.clipped_steps = 2;
   note_step(record, step);
@@ -296,6 +308,7 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   EXPECT_EQ(record.counters.tokens, 20u * 2 * 2048);
   EXPECT_EQ(record.counters.clipped_steps, 6u);
   EXPECT_DOUBLE_EQ(record.counters.data_wait_seconds, 1.0);
+  EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 0.5);
   EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());
 }
 

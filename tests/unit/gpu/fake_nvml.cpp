@@ -1,6 +1,9 @@
 // Two GPUs, one of which a process uses: what the tests load in place of NVIDIA's library.
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 
 extern "C" {
 
@@ -53,5 +56,76 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, FakeP
     processes[i] = {1000 + i, 1, 0, 0};
   *count = users;
   return 0;
+}
+}
+
+// ---- readings, links and events
+// --------------------------------------------------------------------
+extern "C" {
+
+struct FakeUtilization {
+  unsigned int gpu, memory;
+};
+struct FakeEvent {
+  void* device;
+  unsigned long long type, data;
+  unsigned int gpu_instance, compute_instance;
+};
+constexpr int kNotSupported = 3, kTimeout = 10;
+
+int nvmlDeviceGetUtilizationRates(void*, FakeUtilization* busy) {
+  *busy = {97, 40};
+  return 0;
+}
+int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
+  *celsius = 61;
+  return sensor == 0 ? 0 : kNotSupported;
+}
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  *milliwatts = 412500;
+  return device == reinterpret_cast<void*>(1) ? 0 : kNotSupported; // the second does not tell
+}
+int nvmlDeviceGetClockInfo(void*, int clock, unsigned* megahertz) {
+  *megahertz = 1980;
+  return clock == 1 ? 0 : kNotSupported;
+}
+int nvmlDeviceGetTotalEccErrors(void*, int type, int counter, unsigned long long* count) {
+  *count = type == 0 ? 3 : 0;
+  return counter == 0 ? 0 : kNotSupported;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void*, void*, int* level) {
+  *level = 50;
+  return 0;
+}
+int nvmlDeviceGetP2PStatus(void*, void*, int what, int* status) {
+  *status = what == 0 || what == 2 ? 0 : 1;
+  return 0;
+}
+int nvmlEventSetCreate(void** set) {
+  *set = reinterpret_cast<void*>(7);
+  return 0;
+}
+int nvmlEventSetFree(void*) {
+  return 0;
+}
+int nvmlDeviceRegisterEvents(void*, unsigned long long types, void*) {
+  return types == 8 ? 0 : kNotSupported;
+}
+// The file that FAKE_NVML_XID names holds "<device> <xid>", once: it is removed when it was told.
+int nvmlEventSetWait_v2(void*, FakeEvent* event, unsigned milliseconds) {
+  const char* path = std::getenv("FAKE_NVML_XID");
+  unsigned long device = 0;
+  unsigned long long xid = 0;
+  if (std::FILE* file = path != nullptr ? std::fopen(path, "r") : nullptr) {
+    const bool whole = std::fscanf(file, "%lu %llu", &device, &xid) == 2;
+    std::fclose(file);
+    if (whole) {
+      std::remove(path);
+      *event = {reinterpret_cast<void*>(device), 8, xid, 0, 0};
+      return 0;
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return kTimeout;
 }
 }

@@ -1,9 +1,14 @@
 #include "daemon/gpu/host_locks.h"
+#include "daemon/gpu/monitor.h"
 #include "daemon/gpu/nvml.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <mutex>
 #include <sys/stat.h>
 
 namespace nsa::gpu {
@@ -31,6 +36,68 @@ TEST(Nvml, GpusAreListedWithTheirUsers) {
   EXPECT_EQ(gpus->list[0].uuid, "GPU-1");
   EXPECT_TRUE(gpus->list[0].processes.empty());
   EXPECT_EQ(gpus->list[1].processes.size(), 100u) << "the list grows with its content";
+}
+
+TEST(Nvml, ReadingsThatAGpuDoesNotGiveAreAbsent) {
+  const auto gpus = list_gpus(NSA_FAKE_NVML);
+  ASSERT_TRUE(gpus);
+  const Gpu &first = gpus->list[0], &second = gpus->list[1];
+  EXPECT_DOUBLE_EQ(*first.utilization_ratio, 0.97);
+  EXPECT_DOUBLE_EQ(*first.temperature_celsius, 61);
+  EXPECT_DOUBLE_EQ(*first.power_watts, 412.5);
+  EXPECT_DOUBLE_EQ(*first.sm_clock_hertz, 1.98e9);
+  EXPECT_EQ(*first.ecc_corrected, 3u);
+  EXPECT_EQ(*first.ecc_uncorrected, 0u);
+  EXPECT_FALSE(second.power_watts);
+  ASSERT_EQ(gpus->links.size(), 1u);
+  EXPECT_EQ(gpus->links[0].from, 0);
+  EXPECT_EQ(gpus->links[0].to, 1);
+  EXPECT_TRUE(gpus->links[0].nvlink);
+  EXPECT_TRUE(gpus->links[0].peer_to_peer);
+  EXPECT_EQ(gpus->links[0].path, "SYS");
+}
+
+TEST(Monitor, TellsReadingsAndXids) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "nsa-xid-XXXXXX").string();
+  const auto folder = std::filesystem::path(::mkdtemp(pattern.data()));
+  ::setenv("FAKE_NVML_XID", (folder / "xid").c_str(), 1);
+  std::mutex mutex;
+  std::condition_variable told;
+  int samples = 0;
+  std::vector<Xid> xids;
+  Monitor::Events events;
+  events.sample = [&](Gpus gpus) {
+    EXPECT_EQ(gpus.list.size(), 2u);
+    const std::lock_guard lock(mutex);
+    ++samples;
+    told.notify_all();
+  };
+  events.xid = [&](Xid xid) {
+    const std::lock_guard lock(mutex);
+    xids.push_back(xid);
+    told.notify_all();
+  };
+  {
+    const Monitor monitor(events, std::chrono::milliseconds(5), NSA_FAKE_NVML);
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(20), [&] { return samples >= 2; }));
+    lock.unlock();
+    // Whole at once: the fake library reads it on another thread.
+    std::ofstream(folder / "new") << "2 79\n";
+    std::filesystem::rename(folder / "new", folder / "xid");
+    lock.lock();
+    ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(20), [&] { return !xids.empty(); }));
+  }
+  EXPECT_EQ(xids[0].uuid, "GPU-2");
+  EXPECT_EQ(xids[0].number, 79u);
+  ::unsetenv("FAKE_NVML_XID");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Monitor, WithoutADriverItIsSilent) {
+  Monitor::Events events;
+  events.sample = [](Gpus) { ADD_FAILURE() << "there is no GPU"; };
+  const Monitor monitor(events, std::chrono::milliseconds(1), "libthere-is-no-such-library.so.1");
 }
 
 class HostLocksTest : public testing::Test {

@@ -152,6 +152,32 @@ TEST(Link, StopIsLatchedAndCheckpointHandedOutOnce) {
   EXPECT_FALSE(link.take_requests().checkpoint_before_stop);
 }
 
+// On the link's own thread: the one that trains may hang.
+TEST(Link, HandsARequestForTheFlightRecordToWhoeverIsThere) {
+  auto [rank, shim] = make_pair_of_sockets();
+  Link link(std::move(rank));
+  std::mutex mutex;
+  std::vector<std::string> folders;
+  const auto count = [&] {
+    const std::lock_guard lock(mutex);
+    return folders.size();
+  };
+  shim.send(MessageType::kCollectivesRequest, wire::CollectivesRequest{"/nobody/is/there"});
+  shim.send(MessageType::kCheckpointRequest, wire::CheckpointRequest{});
+  ASSERT_TRUE(eventually([&] { return link.pending_requests().checkpoint; }));
+  link.on_collectives_request([&](const std::string& folder) {
+    const std::lock_guard lock(mutex);
+    folders.push_back(folder);
+  });
+  shim.send(MessageType::kCollectivesRequest, wire::CollectivesRequest{"/evidence/hang-1"});
+  ASSERT_TRUE(eventually([&] { return count() == 1; }));
+  link.on_collectives_request({});
+  shim.send(MessageType::kCollectivesRequest, wire::CollectivesRequest{"/evidence/hang-2"});
+  shim.send(MessageType::kStopRequest, wire::StopRequest{});
+  ASSERT_TRUE(eventually([&] { return link.pending_requests().stop; }));
+  EXPECT_EQ(folders, std::vector<std::string>{"/evidence/hang-1"});
+}
+
 TEST(Link, GoesOnWhenTheShimGoesAway) {
   auto [rank, shim] = make_pair_of_sockets();
   Link link(std::move(rank));

@@ -27,7 +27,19 @@ Snapshot full_snapshot() {
   daemon.transaction_seconds.emplace("append", request_histogram());
   daemon.slots = {{"free", 1}, {"used", 1}};
   daemon.driver = "580.1";
-  daemon.gpus = {{0, "GPU-1", "NVIDIA H200", 1 << 30, 1 << 20, 2}};
+  GpuSample& gpu = daemon.gpus.emplace_back();
+  gpu.uuid = "GPU-1";
+  gpu.model = "NVIDIA H200";
+  gpu.memory_bytes = 1 << 30;
+  gpu.used_bytes = 1 << 20;
+  gpu.processes = 2;
+  gpu.utilization_ratio = 0.97;
+  gpu.temperature_celsius = 61;
+  gpu.power_watts = 412.5;
+  gpu.sm_clock_hertz = 1.98e9;
+  gpu.ecc_errors = {{"corrected", 3}, {"uncorrected", 0}};
+  gpu.xid_errors = {{79, 1}};
+  daemon.gpus.emplace_back().index = 1; // tells nothing but that it is there
   RunSample run;
   run.id = "kabcd";
   run.name = "quoted \" name\nof two lines \\";
@@ -106,6 +118,11 @@ TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
         "nsa_train_mfu_ratio{run_id=\"kabcd\"} 0.4",
         "nsa_train_flops_total{run_id=\"kabcd\"} 1000000000000000",
         "nsa_gpu_memory_used_bytes{node=\"node-a\",gpu=\"0\"} 1048576",
+        "nsa_gpu_utilization_ratio{node=\"node-a\",gpu=\"0\"} 0.97",
+        "nsa_gpu_temperature_celsius{node=\"node-a\",gpu=\"0\"} 61",
+        "nsa_gpu_power_watts{node=\"node-a\",gpu=\"0\"} 412.5",
+        "nsa_gpu_ecc_errors_total{node=\"node-a\",gpu=\"0\",type=\"corrected\"} 3",
+        "nsa_gpu_xid_errors_total{node=\"node-a\",gpu=\"0\",xid=\"79\"} 1",
         "nsad_http_requests_total{route=\"/v1/runs\",code=\"200\"} 7",
         "nsa_runs{state=\"running\"} 1",
         "nsa_runs_finished_total{result=\"failed\"} 0"})

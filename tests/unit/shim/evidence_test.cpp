@@ -3,6 +3,7 @@
 
 #include "common/base/file.h"
 #include "daemon/proc/procfs.h"
+#include "daemon/shim/evidence/flight_record.h"
 #include "daemon/shim/evidence/report.h"
 #include "daemon/shim/evidence/stack_scan.h"
 #include "daemon/shim/evidence/symbols.h"
@@ -323,6 +324,57 @@ TEST(Report, FitsAFrameAndSaysWhatIsLeftOut) {
       nlohmann::json::parse(evidence::evidence_json(taken))["ranks"][0]["threads"][0]["frames"]
           .size(),
       100u);
+}
+
+// Entries as c10d 2.11 writes them (FlightRecorderDetail.hpp, dump_json), and as the CPU mesh does.
+TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
+  const auto entry = [](int number, const char* state) {
+    return nlohmann::json{{"record_id", number - 1},
+                          {"collective_seq_id", number},
+                          {"profiling_name", "nccl:all_reduce"},
+                          {"input_sizes", {{6553600}}},
+                          {"input_dtypes", {"Float"}},
+                          {"state", state},
+                          {"retired", false}};
+  };
+  const nlohmann::json nccl = {
+      {"version", "2.10"},
+      {"entries", {entry(811, "completed"), entry(812, "scheduled"), entry(813, "scheduled")}}};
+  EXPECT_EQ(evidence::summarise_flight_record(nccl.dump()),
+            "enqueued 813 collectives, completed up to 811; the oldest that is not: 812, "
+            "nccl:all_reduce, 6553600 elements (Float), scheduled");
+  const nlohmann::json mesh = {{"entries",
+                                {{{"collective_seq_id", 4},
+                                  {"profiling_name", "mesh:all_reduce"},
+                                  {"what", "gradient bucket 0 of step 2"},
+                                  {"state", "started"}}}}};
+  EXPECT_EQ(evidence::summarise_flight_record(mesh.dump()),
+            "enqueued 4 collectives, completed up to 0; the oldest that is not: 4, "
+            "mesh:all_reduce, gradient bucket 0 of step 2, started");
+  const nlohmann::json idle = {{"entries", {entry(1, "completed")}}};
+  EXPECT_EQ(evidence::summarise_flight_record(idle.dump()),
+            "enqueued 1 collectives, all completed");
+  EXPECT_EQ(evidence::summarise_flight_record(R"({"entries":[]})"), "no collective in its record");
+  for (const char* other : {"", "[1]", "{}", R"({"entries":[{}]})", R"({"entries":[1]})",
+                            R"({"entries":[{"collective_seq_id":"x"}]})"})
+    EXPECT_EQ(evidence::summarise_flight_record(other), "") << other;
+}
+
+// What the ranks wrote themselves is read when the stacks are there.
+TEST(Evidence, HoldsWhatTheFlightRecordersOfTheRanksSay) {
+  Stall stall;
+  stall.reach("mutex_deadlock");
+  const auto folder = stall.attempt.folder() / "evidence" / "hang-1";
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(write_file_atomic(
+      evidence::flight_record_path(folder, 0),
+      R"({"entries":[{"collective_seq_id":9,"profiling_name":"nccl:broadcast","state":"started"}]})"));
+  stall.take();
+  EXPECT_EQ(stall.taken.ranks[0].collectives,
+            "enqueued 9 collectives, completed up to 0; the oldest that is not: 9, "
+            "nccl:broadcast, started");
+  EXPECT_NE(stall.text(0).find("flight recorder: enqueued 9"), std::string::npos);
+  EXPECT_EQ(stall.taken.ranks[1].collectives, "") << "it does not answer";
 }
 
 TEST(Symbols, DemanglesAndCuts) {

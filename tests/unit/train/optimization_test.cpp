@@ -368,6 +368,109 @@ TEST(PrecisionModes, AreAdamWUpToARounding) {
   }
 }
 
+// A peer whose answers come when the test says so, and what this rank did in which order.
+class ScriptedPeer : public comm::Collectives {
+public:
+  Rank rank() const override { return 0; }
+  int world() const override { return 2; }
+  std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
+    notes.push_back("start " + std::to_string(tag.index));
+    types.push_back(tensor.scalar_type());
+    class Answer : public comm::Pending {
+    public:
+      Answer(ScriptedPeer& peer, uint32_t index) : peer_(peer), index_(index) {}
+      comm::Outcome wait() override {
+        peer_.notes.push_back("wait " + std::to_string(index_));
+        std::this_thread::sleep_for(peer_.answer_takes);
+        return {};
+      }
+
+    private:
+      ScriptedPeer& peer_;
+      uint32_t index_;
+    };
+    return std::make_unique<Answer>(*this, tag.index);
+  }
+  comm::Outcome broadcast(const at::Tensor&, Rank, comm::Tag) override { return {}; }
+  comm::Outcome barrier(comm::Tag) override { return {}; }
+
+  std::vector<std::string> notes;
+  std::vector<at::ScalarType> types; // on the wire, by collective
+  Duration answer_takes{0};
+};
+
+double sum_of_pairs(const runtime::Stopwatch& waits) {
+  double seconds = 0;
+  EXPECT_EQ(waits.marks() % 2, 0u);
+  for (size_t i = 0; i + 1 < waits.marks(); i += 2)
+    seconds += waits.milliseconds(i, i + 1) / 1e3;
+  return seconds;
+}
+
+// Buckets leave while the backward pass still runs, each once, in one order, and none between
+// micro-steps; the last one takes the tail along and leaves when that is filled in.
+TEST(GradientReducer, BucketsLeaveDuringTheLastBackwardPassOnly) {
+  auto given = std::make_unique<ScriptedPeer>();
+  ScriptedPeer& peer = *given;
+  World w(at::kFloat, {}, std::move(given));
+  ASSERT_EQ(w.state.plan().buckets.size(), 3u);
+  w.reducer.begin_step(1);
+  for (int m = 0; m < 3; ++m) {
+    w.reducer.begin_micro_step(m == 2);
+    linear_loss(w.state, some_weights(unsigned(m)), 1.0).backward();
+    if (m < 2) {
+      EXPECT_THAT(peer.notes, ::testing::IsEmpty()) << "between micro-steps";
+    }
+  }
+  EXPECT_THAT(peer.notes, ::testing::ElementsAre("start 0", "start 1")) << "within backward()";
+  ASSERT_TRUE(w.reducer.finish_step());
+  EXPECT_THAT(peer.notes, ::testing::ElementsAre("start 0", "start 1", "start 2", "wait 0",
+                                                 "wait 1", "wait 2"));
+}
+
+TEST(GradientReducer, OnTheWireAreGradientsInTheTypeAskedForAndTheTailInFp32) {
+  for (const auto type : {at::kBFloat16, at::kHalf}) {
+    auto given = std::make_unique<ScriptedPeer>();
+    ScriptedPeer& peer = *given;
+    World w(at::kFloat, {.compress = type}, std::move(given));
+    w.reducer.begin_step(1);
+    w.reducer.begin_micro_step(true);
+    linear_loss(w.state, some_weights(1), 1.0).backward();
+    ASSERT_TRUE(w.reducer.finish_step());
+    EXPECT_THAT(peer.types, ::testing::ElementsAre(type, type, type, at::kFloat));
+  }
+}
+
+TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
+  for (const bool compressed : {false, true}) {
+    auto given = std::make_unique<ScriptedPeer>();
+    ScriptedPeer& peer = *given;
+    ReducerOptions options;
+    if (compressed) options.compress = at::kBFloat16;
+    World w(at::kFloat, options, std::move(given));
+    for (const auto answer : {Duration(0), Duration(20ms)}) {
+      peer.answer_takes = answer;
+      w.reducer.begin_step(1);
+      w.reducer.begin_micro_step(true);
+      linear_loss(w.state, some_weights(1), 1.0).backward();
+      const MonotonicTime begin = MonotonicTime::now();
+      ASSERT_TRUE(w.reducer.finish_step());
+      const double whole = to_seconds(MonotonicTime::now() - begin);
+      const double waited = sum_of_pairs(w.reducer.take_waits());
+      const int collectives = compressed ? 4 : 3; // the tail travels on its own
+      EXPECT_GE(waited, collectives * to_seconds(answer));
+      EXPECT_LE(waited, whole);
+    }
+    EXPECT_EQ(w.reducer.take_waits().marks(), 0u) << "taken once";
+  }
+  World alone(at::kFloat);
+  alone.reducer.begin_step(1);
+  alone.reducer.begin_micro_step(true);
+  linear_loss(alone.state, some_weights(1), 1.0).backward();
+  ASSERT_TRUE(alone.reducer.finish_step());
+  EXPECT_EQ(alone.reducer.take_waits().marks(), 0u) << "nobody to wait for";
+}
+
 // Two ranks with half the batch each end where one rank with all of it ends.
 TEST(GradientReducer, RanksTogetherEqualOneRank) {
   World alone(at::kFloat);
@@ -381,7 +484,7 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
     ASSERT_TRUE(alone.reducer.finish_step());
     alone_optimizer.step(1e-2, at::ones({}));
   }
-  for (const std::string compress : {"off", "bf16"}) {
+  for (const std::string compress : {"off", "bf16", "fp16"}) {
     const auto [fd, port] = test::bound_socket();
     std::vector<at::Tensor> results(2);
     std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
@@ -392,6 +495,7 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
         ASSERT_TRUE(collectives);
         ReducerOptions options;
         if (compress == "bf16") options.compress = at::kBFloat16;
+        if (compress == "fp16") options.compress = at::kHalf;
         std::unique_ptr<World> w;
         {
           const std::lock_guard lock(seed_mutex);

@@ -1,6 +1,7 @@
 // What training decides apart from tensors: schedule, buckets, faults, the non-finite rule.
 #include "tests/support/temporary_folder.h"
 #include "worker/train/bucket_plan.h"
+#include "worker/train/flight_record_writer.h"
 #include "worker/train/injection.h"
 #include "worker/train/metrics_log.h"
 #include "worker/train/non_finite.h"
@@ -14,9 +15,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <sys/socket.h>
+#include <unistd.h>
 
 namespace nsa::train {
 namespace {
@@ -235,6 +239,36 @@ TEST(MetricsLog, ATornLastLineStaysAlone) {
   const std::string text = *read_file(path);
   EXPECT_TRUE(text.starts_with("{\"step\": 1}\n{\"ste\n{"));
   EXPECT_NO_THROW(nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2))));
+}
+
+// The shim asks; this thread, which trains, does nothing for it.
+TEST(FlightRecordWriter, AnswersByItselfAndSurvivesARecordThatCannotBeRead) {
+  test::TemporaryFolder folder;
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const UniqueFd shim(pair[0]);
+  link::Link link{UniqueFd(pair[1])};
+  std::atomic<int> asked{0};
+  FlightRecordWriter writer(link, 3, [&]() -> std::string {
+    if (++asked == 1) throw std::runtime_error("the device is gone");
+    return R"({"entries":[]})";
+  });
+  const auto ask = [&] {
+    const std::string frame = *wire::encode(wire::MessageType::kCollectivesRequest,
+                                            wire::CollectivesRequest{folder.path().string()});
+    ASSERT_EQ(::send(shim.get(), frame.data(), frame.size(), 0), ssize_t(frame.size()));
+  };
+  const auto wait_for = [](auto condition) {
+    for (int i = 0; i < 10000 && !condition(); ++i)
+      ::usleep(1000);
+    return condition();
+  };
+  ask();
+  ASSERT_TRUE(wait_for([&] { return asked == 1; }));
+  ask();
+  const fs::path written = folder.path() / "collectives-3.json";
+  ASSERT_TRUE(wait_for([&] { return fs::exists(written); }));
+  EXPECT_EQ(*read_file(written), R"({"entries":[]})");
 }
 
 TEST(TensorBoardSink, WritesWhatItIsGiven) {

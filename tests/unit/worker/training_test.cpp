@@ -81,13 +81,36 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_EQ(hello[0].compute_precision == "fp32", !hello[0].precision_note.empty());
     const auto toggles = rank.all<wire::RankToggles>(MessageType::kRankToggles);
     ASSERT_EQ(toggles.size(), 1u);
-    EXPECT_EQ(toggles[0].kernels.size(), 3u);
+    EXPECT_EQ(toggles[0].kernels.size(), 4u) << "three branches, and what lies around attention";
     std::vector<std::string> stages;
     for (const auto& m : rank.all<wire::RankMemory>(MessageType::kRankMemory)) {
       stages.push_back(m.stage);
       EXPECT_GT(m.resident_bytes, 10u << 20);
     }
     EXPECT_THAT(stages, ::testing::ElementsAre("boot", "model", "loader", "first-step", "steady"));
+    const auto steps = rank.all<wire::RankStep>(MessageType::kRankStep);
+    ASSERT_FALSE(steps.empty());
+    if (steps[0].step == 1) { // step records may be dropped
+      std::vector<std::string> parts;
+      for (const auto& [part, seconds] : steps[0].start_up_seconds) {
+        parts.push_back(part);
+        EXPECT_GE(seconds, 0) << part;
+        EXPECT_LT(seconds, 600) << part;
+      }
+      EXPECT_THAT(parts,
+                  ::testing::ElementsAre("checkpoint", "data", "device", "exec", "first-step",
+                                         "loader", "model", "outputs", "peers"));
+      EXPECT_GT(steps[0].start_up_seconds.at("exec"), 0);
+    }
+    EXPECT_TRUE(steps.back().start_up_seconds.empty());
+    double exposed = 0, whole = 0;
+    for (const auto& step : steps) {
+      EXPECT_GE(step.exposed_communication_seconds, 0);
+      exposed += step.exposed_communication_seconds;
+      whole += step.step_seconds;
+    }
+    EXPECT_GT(exposed, 0) << "two ranks wait for each other at least a little";
+    EXPECT_LT(exposed, whole);
     const auto finished = rank.all<wire::RankFinished>(MessageType::kRankFinished);
     ASSERT_EQ(finished.size(), 1u);
     EXPECT_EQ(finished[0].reason, "completed");

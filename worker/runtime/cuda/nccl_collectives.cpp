@@ -4,6 +4,7 @@
 
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace nsa::runtime {
@@ -86,6 +87,10 @@ public:
     });
   }
 
+  std::string flight_record() const override {
+    return c10d::dump_nccl_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
+  }
+
   // The destructor alone would leave communicators and their threads behind, and the process
   // hanging at its end.
   void shut_down() override {
@@ -115,6 +120,11 @@ std::string nccl_version() {
 Result<std::unique_ptr<comm::Collectives>>
 make_nccl_collectives(Rank rank, int world, at::Device device,
                       const comm::RendezvousAddress& address, Duration collective_limit) {
+  // Read when the group is made. What the run file or the node sets stays.
+  const auto heartbeat =
+      std::chrono::duration_cast<std::chrono::seconds>(comm::heartbeat_limit(collective_limit));
+  ::setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", std::to_string(heartbeat.count()).c_str(),
+           /*overwrite=*/0);
   NSA_TRY_ASSIGN(auto store, comm::connect_store(rank, world, address));
   try {
     auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
