@@ -93,6 +93,13 @@ const std::vector<ProgramVariable>& program_variables() {
 }
 // clang-format on
 
+std::map<std::string, std::string> requested_toggles(const RunSpec& spec) {
+  std::map<std::string, std::string> requested = spec.toggles;
+  // cuBLAS is deterministic only with workspaces of fixed size.
+  if (spec.train.deterministic) requested.emplace("cublas.workspace", ":4096:8");
+  return requested;
+}
+
 const Toggle* find_toggle(std::string_view name) {
   for (const Toggle& toggle : toggle_registry())
     if (toggle.name == name) return &toggle;

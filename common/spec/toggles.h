@@ -4,6 +4,7 @@
 
 #include "common/base/result.h"
 #include "common/spec/field.h"
+#include "common/spec/run_spec.h"
 
 #include <map>
 #include <optional>
@@ -39,6 +40,10 @@ host_toggles(const std::map<std::string, std::string>& environment);
 // Requested values (defaults filled in) after type checks; every problem in one Error.
 Result<std::map<std::string, std::string>>
 resolve_toggles(const std::map<std::string, std::string>& requested);
+
+// spec.toggles and what other keys of the run file ask for unless a toggle says otherwise:
+// train.deterministic needs cublas.workspace.
+std::map<std::string, std::string> requested_toggles(const RunSpec& spec);
 
 // The environment variables that resolved toggles become; an empty value becomes no variable.
 std::map<std::string, std::string>

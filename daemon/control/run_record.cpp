@@ -224,7 +224,7 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
 
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt) {
   std::vector<store::ToggleRow> rows;
-  const auto resolved = spec::resolve_toggles(record.spec.toggles);
+  const auto resolved = spec::resolve_toggles(spec::requested_toggles(record.spec));
   if (!resolved) return rows;
   const auto asked =
       spec::parse_run_file(record.row.run_file, record.row.file_name, record.row.overrides)

@@ -65,7 +65,7 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   if (input.slots.size() != ranks)
     return fail(ErrorCode::kInvalidArgument, std::to_string(input.slots.size()) + " slots for " +
                                                  std::to_string(ranks) + " ranks");
-  NSA_TRY_ASSIGN(const auto toggles, spec::resolve_toggles(input.spec.toggles));
+  NSA_TRY_ASSIGN(const auto toggles, spec::resolve_toggles(spec::requested_toggles(input.spec)));
 
   std::map<std::string, std::string> shared;
   for (const std::string_view name : kNodeVariables)

@@ -166,7 +166,7 @@ TORCH_LIBRARY_IMPL(nsa, AutogradCUDA, library) {
 }
 TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("fused_attention", &without_gradients);
-  library.impl("fused_kernels", &fused_kernels);
+  library.impl("fused_kernels", &serving_kernels);
 }
 
 } // namespace nsa::ops

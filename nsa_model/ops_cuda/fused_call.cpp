@@ -164,7 +164,7 @@ struct Pieces {
 
 } // namespace
 
-std::string fused_kernels(const Tensor& q) {
+std::string serving_kernels(const Tensor& q) {
   const bool hopper = kernels::kernel_family(compute_capability(q), static_cast<int>(q.size(-1))) ==
                       kernels::KernelFamily::kHopper;
   return hopper ? "hopper" : "portable";

@@ -15,8 +15,9 @@
 
 namespace nsa::ops {
 
-// Which kernels serve tensors like q [..., D] on its GPU: "hopper" or "portable".
-std::string fused_kernels(const at::Tensor& q);
+// Which kernels serve tensors like q [..., D] on its GPU: "hopper" or "portable". Not called
+// fused_kernels: libnsa_ops.so exports that name, and this library's own call would go there.
+std::string serving_kernels(const at::Tensor& q);
 
 struct FusedForward {
   at::Tensor out; // like q

@@ -38,6 +38,15 @@ TEST(Toggles, ResolveFillsDefaultsAndBecomesVariables) {
               ElementsAre(Pair("CUDA_LAUNCH_BLOCKING", "1"), Pair("NCCL_NVLS_ENABLE", "0")));
 }
 
+TEST(Toggles, DeterministicTrainingAsksForAFixedWorkspaceUnlessAToggleSaysOtherwise) {
+  RunSpec spec;
+  EXPECT_EQ(requested_toggles(spec).count("cublas.workspace"), 0u);
+  spec.train.deterministic = true;
+  EXPECT_EQ(requested_toggles(spec).at("cublas.workspace"), ":4096:8");
+  spec.toggles["cublas.workspace"] = ":16:8";
+  EXPECT_EQ(requested_toggles(spec).at("cublas.workspace"), ":16:8");
+}
+
 TEST(Toggles, EveryProblemInOneError) {
   const auto resolved = resolve_toggles({{"nccl.nvl", "0"}, {"nccl.debug", "LOUD"}});
   ASSERT_FALSE(resolved);

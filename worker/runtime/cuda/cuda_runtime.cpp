@@ -143,11 +143,7 @@ nsa_make_cuda_runtime(const Request& request, const std::string& build) {
     return fail(ErrorCode::kConflict,
                 std::string(kCudaLibrary) + " is of build " + own + ", nsa-worker of " + build,
                 "install the programs and plug-ins of one build");
-  if (request.deterministic) {
-    // cuBLAS is deterministic only with a fixed workspace; read when its first handle is made.
-    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-    at::globalContext().setDeterministicCuDNN(true);
-  }
+  if (request.deterministic) at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setDeterministicAlgorithms(request.deterministic, false);
   at::set_num_threads(request.threads);
   if (!at::hasCUDA())
