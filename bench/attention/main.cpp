@@ -1,32 +1,25 @@
-// nsa-bench-attention: one layer's attention, forward and backward, whole and by branch, on random
-// and on saved inputs, beside dense attention by cuDNN and by ATen's flash kernels in the same
-// process.
-//
-//   nsa-bench-attention [--sequence 2048,8192] [--tokens 32768] [--groups 2] [--heads 6]
-//                       [--repeats 20] [--saved FILE] [--no-dense] [--json] [--library FILE]
-//
-// --heads counts a group. --saved reads a dictionary of tensors that torch.save wrote: q [B, S, H,
-// 64], k_selected, v_selected [B, S, G, 64], indices [B, S, G, 16] int32, and optionally
-// k_compressed, v_compressed, k_sliding, v_sliding, gates; what is missing is random. Its sizes
-// count. --library is libnsa_ops_cuda.so where it is not beside the program or in ../lib.
+// nsa-bench attention: one layer's attention, forward and backward apart, whole and by branch, on
+// random and on saved inputs, beside dense attention by cuDNN and by ATen's flash kernels in the
+// same process.
 //
 // TFLOP/s count attended pairs alone (4 d a pair and head forward, 10 d backward); GB/s count
 // inputs and outputs once. Both stand beside what a product and a copy reach on this machine.
+#include "bench/arguments/arguments.h"
 #include "bench/attention/measure.h"
+#include "bench/attention/saved.h"
+#include "common/base/build_info.h"
+#include "common/base/clock.h"
 #include "nsa_model/ops/attention.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <algorithm>
 #include <cstdio>
 #include <dlfcn.h>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/csrc/jit/serialization/pickle.h>
 
 namespace {
 
@@ -35,13 +28,12 @@ using at::Tensor;
 using bench::Times;
 using nlohmann::ordered_json;
 
-constexpr int64_t kDim = 64;
-
 struct Options {
   std::vector<int64_t> sequences{2048, 4096, 8192, 16384, 32768, 65536};
-  int64_t tokens = 32768, groups = 2, heads = 6;
-  int repeats = 20;
+  int64_t tokens = 32768, groups = 2, heads = 6, head_dimension = 64, repeats = 20;
+  double seconds = 120, row_seconds = 1;
   bool dense = true, json = false;
+  std::vector<std::string> kernels{"fused"};
   std::string saved, library;
 };
 
@@ -50,47 +42,34 @@ struct Options {
   std::exit(1);
 }
 
-int64_t number(const std::string& text) {
-  char* end = nullptr;
-  const int64_t value = std::strtoll(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || value < 1) die("\"" + text + "\" is not a number from 1 up");
-  return value;
-}
-
 Options parse(int argc, char** argv) {
   Options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--json" || name == "--no-dense") {
-      name == "--json" ? o.json = true : o.dense = false;
-      continue;
-    }
-    if (i + 1 == argc)
-      die(name + " is unknown or needs a value; usage: nsa-bench-attention [--sequence N,...] "
-                 "[--tokens N] [--groups N] [--heads N] [--repeats N] [--saved FILE] [--no-dense] "
-                 "[--json] [--library FILE]");
-    const std::string value = argv[++i];
-    if (name == "--sequence") {
-      o.sequences.clear();
-      std::stringstream words(value);
-      for (std::string word; std::getline(words, word, ',');)
-        o.sequences.push_back(number(word));
-    } else if (name == "--tokens") {
-      o.tokens = number(value);
-    } else if (name == "--groups") {
-      o.groups = number(value);
-    } else if (name == "--heads") {
-      o.heads = number(value);
-    } else if (name == "--repeats") {
-      o.repeats = static_cast<int>(number(value));
-    } else if (name == "--saved") {
-      o.saved = value;
-    } else if (name == "--library") {
-      o.library = value;
-    } else {
-      die("unknown argument " + name);
-    }
-  }
+  using bench::into;
+  const bench::CommandLine command{
+      "nsa-bench attention",
+      "One layer's attention on this GPU in BF16, forward and backward: whole, by branch, and "
+      "dense\n"
+      "by cuDNN and ATen's flash kernels beside it.",
+      "",
+      {{"--sequence", "N,...", "lengths; 2,048 to 65,536 unless given", into(o.sequences)},
+       {"--tokens", "N", "tokens in all, one sequence at least; 32,768", into(o.tokens)},
+       {"--groups", "N", "KV groups; 2", into(o.groups)},
+       {"--heads", "N", "query heads a group; 6", into(o.heads)},
+       {"--head-dimension", "N", "64 or 128; 64", into(o.head_dimension)},
+       {"--kernels", "fused,aten", "what computes NSA; fused", into(o.kernels, {"fused", "aten"})},
+       {"--saved", "FILE",
+        "inputs of a real layer (nsa-bench model --save-attention); its sizes count",
+        into(o.saved)},
+       {"--no-dense", "", "leave dense attention out", into(o.dense, false)},
+       {"--repeats", "N", "of a row; 20", into(o.repeats)},
+       {"--row-seconds", "S", "fewer repeats, but five, where they take longer; 1",
+        into(o.row_seconds)},
+       {"--seconds", "S", "rows that would begin later are left out; 120", into(o.seconds)},
+       {"--json", "", "an object a line, the machine first", into(o.json)},
+       {"--library", "FILE", "libnsa_ops_cuda.so, if neither beside the program nor in ../lib",
+        into(o.library)}},
+      {"", "--sequence 2048,8192 --json", "--saved layer6.pt --no-dense"}};
+  bench::read_or_exit(command, argc, argv);
   return o;
 }
 
@@ -110,7 +89,7 @@ void load_kernels(const Options& options) {
 
 struct Shape {
   int64_t batch, sequence, groups, heads; // heads of a group
-  double rows() const { return double(batch) * double(sequence) * double(groups * heads); }
+  int64_t dimension;                      // of a head
 };
 
 // Attended (token, key) pairs of one sequence and head.
@@ -127,23 +106,6 @@ struct Pairs {
     }
   }
 };
-
-using Named = std::map<std::string, Tensor>;
-
-Named read_saved(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) die("cannot open " + path);
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
-  const c10::IValue value = torch::jit::pickle_load(bytes);
-  if (!value.isGenericDict()) die(path + " does not hold a dictionary of tensors");
-  Named tensors;
-  for (const auto& entry : value.toGenericDict())
-    if (entry.key().isString() && entry.value().isTensor())
-      tensors[entry.key().toStringRef()] = entry.value().toTensor();
-  for (const char* name : {"q", "k_selected", "v_selected", "indices"})
-    if (!tensors.contains(name)) die(path + " holds no tensor \"" + name + "\"");
-  return tensors;
-}
 
 // The forced blocks {0, c - 1, c} and random others before them; ascending, -1 behind.
 Tensor random_indices(const Shape& s) {
@@ -173,24 +135,23 @@ struct Problem {
   std::vector<Tensor> leaves;
   Tensor grad;
 
-  Problem(const Shape& s, const Named& saved) : shape(s) {
+  // What `saved` does not hold is random.
+  Problem(const Shape& s, const ops::AttentionInputs& saved) : shape(s) {
     const auto device = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
-    const auto tensor = [&](const std::string& name, at::IntArrayRef sizes) {
-      const auto found = saved.find(name);
-      return found == saved.end() ? at::randn(sizes, device) : found->second.to(device);
+    const auto tensor = [&](const ops::OptionalTensor& given, at::IntArrayRef sizes) {
+      return given && given->defined() ? given->to(device) : at::randn(sizes, device);
     };
     const auto compressed = reference::compressed_count(s.sequence, ops::Sizes{});
-    in.q = tensor("q", {s.batch, s.sequence, s.groups * s.heads, kDim});
-    constexpr const char* kNames[3] = {"compressed", "selected", "sliding"};
+    in.q = tensor(saved.q, {s.batch, s.sequence, s.groups * s.heads, s.dimension});
     for (std::size_t branch = 0; branch < 3; ++branch) {
       const std::vector<int64_t> sizes = {s.batch, branch == 0 ? compressed : s.sequence, s.groups,
-                                          kDim};
-      in.k[branch] = tensor(std::string("k_") + kNames[branch], sizes);
-      in.v[branch] = tensor(std::string("v_") + kNames[branch], sizes);
+                                          s.dimension};
+      in.k[branch] = tensor(saved.k[branch], sizes);
+      in.v[branch] = tensor(saved.v[branch], sizes);
     }
-    in.gates = saved.contains("gates") ? saved.at("gates").to(device.dtype(at::kFloat))
-                                       : at::rand({s.batch, s.sequence, s.groups * s.heads, 3},
-                                                  device.dtype(at::kFloat));
+    in.gates = saved.gates.defined() ? saved.gates.to(device.dtype(at::kFloat))
+                                     : at::rand({s.batch, s.sequence, s.groups * s.heads, 3},
+                                                device.dtype(at::kFloat));
     grad = at::randn_like(in.q);
   }
   // The branches asked for alone; their tensors want gradients.
@@ -212,85 +173,127 @@ struct Problem {
   }
 };
 
+// Rows as they come. A row that would begin after the time limit is counted instead.
 class Table {
 public:
   Table(const Options& options, const bench::Ceilings& ceilings)
-      : options_(options), ceilings_(ceilings) {
+      : options_(options), ceilings_(ceilings), begin_(MonotonicTime::now()) {
+    const std::string device = bench::device_name();
+    const std::string build = build_info().version + "+" + build_info().commit;
     if (options.json) {
-      std::printf("%s\n", ordered_json{{"copy_gb_s", ceilings.copy_gb_s},
-                                       {"product_tflop_s", ceilings.product_tflop_s}}
-                              .dump()
-                              .c_str());
+      print({{"device", device},
+             {"build", build},
+             {"copy_gb_s", ceilings.copy_gb_s},
+             {"product_tflop_s", ceilings.product_tflop_s}});
       return;
     }
-    std::printf("ceilings: copy %.0f GB/s, product %.0f TFLOP/s\n%7s %-20s %21s %21s %8s %8s %7s\n",
-                ceilings.copy_gb_s, ceilings.product_tflop_s, "S", "what", "forward ms (p10-p90)",
-                "backward ms (p10-p90)", "sum ms", "TFLOP/s", "GB/s");
+    std::printf(
+        "%s, nsa-bench %s\nceilings: copy %.0f GB/s, product %.0f TFLOP/s; %% are of these\n"
+        "%7s %-24s %22s %13s %22s %13s %8s %13s\n",
+        device.c_str(), build.c_str(), ceilings.copy_gb_s, ceilings.product_tflop_s, "S", "what",
+        "forward ms (p10-p90)", "TFLOP/s", "backward ms (p10-p90)", "TFLOP/s", "sum ms", "GB/s");
+  }
+  ~Table() {
+    if (left_out_ > 0)
+      std::fprintf(stderr, "%d rows were left out: --seconds %.0f were over\n", left_out_,
+                   options_.seconds);
   }
 
   // Forward with the graph of its backward, then the backward alone.
   void measure(const Shape& shape, const std::string& what, double pairs,
                const std::function<Tensor()>& forward, const std::vector<Tensor>& leaves,
-               const Tensor& grad) const {
-    const Times there = bench::time_of([&] { forward(); }, options_.repeats);
+               const Tensor& grad) {
+    const Times there = time([&] { forward(); });
     const Tensor out = forward();
     const Times back =
-        bench::time_of([&] { torch::autograd::grad({out}, leaves, {grad}, /*retain_graph=*/true); },
-                       options_.repeats);
+        time([&] { torch::autograd::grad({out}, leaves, {grad}, /*retain_graph=*/true); });
     const double sum = there.median + back.median;
     double bytes = 2.0 * double(out.nbytes()); // the output and its gradient
     for (const Tensor& leaf : leaves)
       bytes += 3.0 * double(leaf.nbytes()); // read twice, its gradient written
-    const double tflop_s =
-        14.0 * kDim * pairs * double(shape.batch * shape.groups * shape.heads) / 1e9 / sum;
-    const double gb_s = bytes / 1e6 / sum;
+    const double pair_flop =
+        double(shape.dimension) * pairs * double(shape.batch * shape.groups * shape.heads) / 1e9;
+    const double forward_tflop_s = 4 * pair_flop / there.median,
+                 backward_tflop_s = 10 * pair_flop / back.median, gb_s = bytes / 1e6 / sum;
     if (options_.json) {
       const auto times = [](const Times& t) {
-        return ordered_json{{"median", t.median}, {"p10", t.low}, {"p90", t.high}};
+        return ordered_json{
+            {"median", t.median}, {"p10", t.low}, {"p90", t.high}, {"repeats", t.repeats}};
       };
-      std::printf("%s\n", ordered_json{{"sequence", shape.sequence},
-                                       {"batch", shape.batch},
-                                       {"what", what},
-                                       {"forward_ms", times(there)},
-                                       {"backward_ms", times(back)},
-                                       {"sum_ms", sum},
-                                       {"tflop_s", tflop_s},
-                                       {"gb_s", gb_s}}
-                              .dump()
-                              .c_str());
-    } else {
-      std::printf("%7lld %-20s %7.3f (%.3f-%.3f) %7.3f (%.3f-%.3f) %8.3f %8.1f %7.0f\n",
-                  static_cast<long long>(shape.sequence), what.c_str(), there.median, there.low,
-                  there.high, back.median, back.low, back.high, sum, tflop_s, gb_s);
+      print({{"sequence", shape.sequence},
+             {"batch", shape.batch},
+             {"what", what},
+             {"forward_ms", times(there)},
+             {"backward_ms", times(back)},
+             {"sum_ms", sum},
+             {"forward_tflop_s", forward_tflop_s},
+             {"backward_tflop_s", backward_tflop_s},
+             {"tflop_s", 14 * pair_flop / sum},
+             {"gb_s", gb_s}});
+      return;
     }
+    const auto of = [](double value, double ceiling) { return 100 * value / ceiling; };
+    std::printf(
+        "%7lld %-24s %8.3f (%5.3f-%5.3f) %6.1f (%2.0f %%) %8.3f (%5.3f-%5.3f) %6.1f (%2.0f %%) "
+        "%8.3f %6.0f (%2.0f %%)\n",
+        static_cast<long long>(shape.sequence), what.c_str(), there.median, there.low, there.high,
+        forward_tflop_s, of(forward_tflop_s, ceilings_.product_tflop_s), back.median, back.low,
+        back.high, backward_tflop_s, of(backward_tflop_s, ceilings_.product_tflop_s), sum, gb_s,
+        of(gb_s, ceilings_.copy_gb_s));
     std::fflush(stdout);
   }
 
+  bool late() {
+    if (to_seconds(MonotonicTime::now() - begin_) < options_.seconds) return false;
+    ++left_out_;
+    return true;
+  }
+
 private:
+  static void print(const ordered_json& line) {
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+  Times time(const std::function<void()>& run) const {
+    return bench::time_of(run, options_.repeats, options_.row_seconds);
+  }
+
   const Options& options_;
   const bench::Ceilings& ceilings_;
+  const MonotonicTime begin_;
+  int left_out_ = 0;
 };
 
-void measure_nsa(const Table& table, const Problem& problem, const ops::OptionalTensor& given) {
+// The rows of one problem, the most telling ones of all problems first.
+enum class Row { kWhole, kDenseCudnn, kBranches, kDenseFlash };
+
+void measure_nsa(Table& table, const Problem& problem, Row row, const std::string& kernels,
+                 const ops::OptionalTensor& given) {
   const Shape& shape = problem.shape;
   const Pairs pairs(shape.sequence);
-  const auto measure = [&](const std::string& what, double count, std::array<bool, 3> on,
+  const auto measure = [&](std::string what, double count, std::array<bool, 3> on,
                            const ops::OptionalTensor& indices) {
+    if (table.late()) return;
+    if (kernels != "fused") what += " (" + kernels + ")";
     const Problem part = problem.only(on, indices);
     table.measure(
-        shape, what, count, [&] { return ops::attention(part.in, ops::Settings{}, "fused"); },
+        shape, what, count, [&] { return ops::attention(part.in, ops::Settings{}, kernels); },
         part.leaves, part.grad);
   };
   const double all = pairs.compressed + pairs.selected + pairs.window;
-  measure("whole", all, {true, true, true}, std::nullopt);
-  if (given) measure("whole, saved blocks", all, {true, true, true}, given);
-  measure("selected, random", pairs.selected, {false, true, false}, random_indices(shape));
-  if (given) measure("selected, saved", pairs.selected, {false, true, false}, given);
+  if (row == Row::kWhole) {
+    measure("whole", all, {true, true, true}, std::nullopt);
+    if (given) measure("whole, saved blocks", all, {true, true, true}, given);
+    return;
+  }
+  if (given) measure("selected, saved blocks", pairs.selected, {false, true, false}, given);
+  measure("selected, random blocks", pairs.selected, {false, true, false}, random_indices(shape));
   measure("compressed", pairs.compressed, {true, false, false}, std::nullopt);
   measure("window", pairs.window, {false, false, true}, std::nullopt);
 }
 
-void measure_dense(const Table& table, const Problem& problem) {
+void measure_dense(Table& table, const Problem& problem, bool cudnn) {
+  if (table.late()) return;
   auto& context = at::globalContext();
   const auto leaf = [](const Tensor& t) {
     return t.transpose(1, 2).contiguous().requires_grad_(true);
@@ -302,45 +305,56 @@ void measure_dense(const Table& table, const Problem& problem) {
   const Pairs pairs(problem.shape.sequence);
   context.setSDPUseMath(false);
   context.setSDPUseMemEfficient(false);
-  for (const bool cudnn : {true, false}) {
-    context.setSDPUseCuDNN(cudnn);
-    context.setSDPUseFlash(!cudnn);
-    try {
-      table.measure(
-          problem.shape, cudnn ? "dense, cuDNN" : "dense, ATen flash", pairs.dense,
-          [&] {
-            return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true,
-                                                    std::nullopt, /*enable_gqa=*/true);
-          },
-          {q, k, v}, grad);
-    } catch (const c10::Error& error) {
-      std::fprintf(stderr, "dense, %s: %s\n", cudnn ? "cuDNN" : "ATen flash",
-                   error.what_without_backtrace());
-    }
+  context.setSDPUseCuDNN(cudnn);
+  context.setSDPUseFlash(!cudnn);
+  try {
+    table.measure(
+        problem.shape, cudnn ? "dense, cuDNN" : "dense, ATen flash", pairs.dense,
+        [&] {
+          return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true,
+                                                  std::nullopt, /*enable_gqa=*/true);
+        },
+        {q, k, v}, grad);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "dense, %s: %s\n", cudnn ? "cuDNN" : "ATen flash",
+                 error.what_without_backtrace());
   }
 }
 
 void run(const Options& options) {
   load_kernels(options);
-  const bench::Ceilings ceilings = bench::measure_ceilings();
-  const Table table(options, ceilings);
+  ops::AttentionInputs saved;
+  std::vector<Shape> shapes;
   if (!options.saved.empty()) {
-    const Named saved = read_saved(options.saved);
-    const Tensor& q = saved.at("q");
-    const int64_t groups = saved.at("k_selected").size(2);
-    const Shape shape = {q.size(0), q.size(1), groups, q.size(2) / groups};
-    const Problem problem(shape, saved);
-    measure_nsa(table, problem, saved.at("indices").to(at::kCUDA, at::kInt));
-    if (options.dense) measure_dense(table, problem);
-    return;
+    const auto tensors = bench::read_tensors(options.saved);
+    if (!tensors) die(tensors.error().what);
+    const auto inputs = bench::from_named(*tensors);
+    if (!inputs) die(options.saved + ": " + inputs.error().what);
+    saved = *inputs;
+    const Tensor& q = saved.q;
+    const auto k =
+        std::find_if(saved.k.begin(), saved.k.end(), [](const auto& t) { return bool(t); });
+    if (k == saved.k.end()) die(options.saved + " holds keys of no branch");
+    const int64_t groups = (*k)->size(2);
+    shapes.push_back({q.size(0), q.size(1), groups, q.size(2) / groups, q.size(3)});
+    if (saved.indices) saved.indices = saved.indices->to(at::kCUDA, at::kInt);
+  } else {
+    for (const int64_t sequence : options.sequences)
+      shapes.push_back({std::max<int64_t>(1, options.tokens / sequence), sequence, options.groups,
+                        options.heads, options.head_dimension});
   }
-  for (const int64_t sequence : options.sequences) {
-    const Shape shape = {std::max<int64_t>(1, options.tokens / sequence), sequence, options.groups,
-                         options.heads};
-    const Problem problem(shape, {});
-    measure_nsa(table, problem, std::nullopt);
-    if (options.dense) measure_dense(table, problem);
-  }
+  const bench::Ceilings ceilings = bench::measure_ceilings();
+  Table table(options, ceilings);
+  for (const Row row : {Row::kWhole, Row::kDenseCudnn, Row::kBranches, Row::kDenseFlash})
+    for (const Shape& shape : shapes) {
+      const Problem problem(shape, saved);
+      if (row == Row::kWhole || row == Row::kBranches) {
+        for (const std::string& kernels : options.kernels)
+          measure_nsa(table, problem, row, kernels, saved.indices);
+      } else if (options.dense) {
+        measure_dense(table, problem, row == Row::kDenseCudnn);
+      }
+    }
 }
 
 } // namespace

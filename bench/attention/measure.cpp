@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <vector>
 
 namespace nsa::bench {
 
-Times time_of(const std::function<void()>& run, int repeats) {
-  constexpr int kWarmUp = 3;
+Times time_of(const std::function<void()>& run, int64_t repeats, double seconds) {
+  constexpr int64_t kWarmUp = 3, kLeast = 5;
   const c10::impl::VirtualGuardImpl device(c10::DeviceType::CUDA);
   const auto now = [&] {
     c10::Event event(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT); // keeps the time
@@ -17,15 +18,31 @@ Times time_of(const std::function<void()>& run, int repeats) {
     return event;
   };
   std::vector<double> times;
-  for (int i = 0; i < repeats + kWarmUp; ++i) {
+  double spent = 0;
+  for (int64_t i = 0; i < repeats + kWarmUp; ++i) {
+    if (int64_t(times.size()) >= kLeast && spent > 1e3 * seconds) break;
     const c10::Event begin = now();
     run();
     const c10::Event end = now();
     end.synchronize();
-    if (i >= kWarmUp) times.push_back(begin.elapsedTime(end));
+    if (i < kWarmUp) continue;
+    times.push_back(begin.elapsedTime(end));
+    spent += times.back();
   }
   std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
+  return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10],
+          int64_t(times.size())};
+}
+
+std::string device_name() {
+  // The driver's own function, so that no CUDA header is needed here.
+  using GetName = int (*)(char*, int, int);
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW);
+  const auto get = driver ? reinterpret_cast<GetName>(::dlsym(driver, "cuDeviceGetName")) : nullptr;
+  char name[256] = "";
+  const int device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice().index();
+  if (get == nullptr || get(name, sizeof(name), device) != 0) return "unknown GPU";
+  return name;
 }
 
 Ceilings measure_ceilings() {

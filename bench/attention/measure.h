@@ -5,15 +5,21 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <string>
 
 namespace nsa::bench {
 
 struct Times {                          // milliseconds
   double median = 0, low = 0, high = 0; // low and high: tenth and ninetieth percentile
+  int64_t repeats = 0;
 };
 
-// `run` timed by events, `repeats` times after three to warm up.
-Times time_of(const std::function<void()>& run, int repeats);
+// `run` timed by events, `repeats` times after three to warm up; fewer, but five at least, when
+// they would take longer than `seconds`.
+Times time_of(const std::function<void()>& run, int64_t repeats, double seconds = 1e9);
+
+// "NVIDIA H200", of the current CUDA device, as the driver names it.
+std::string device_name();
 
 struct Ceilings {
   double copy_gb_s = 0;       // read and written, of a 1 GiB copy

@@ -1,8 +1,9 @@
-// nsa-bench-data TEXT RANKS: the data path's figures on this machine, one JSON object a line.
+// nsa-bench data TEXT RANKS: the data path's figures on this machine, one JSON object a line.
 //
 // Tokenising on one thread, preparing with 1, 2, ... threads (shards, checksums, entropy and fsync
 // included), verifying, and loading batches as fast as one consumer can take them. Works in a
 // temporary folder, which it removes.
+#include "bench/arguments/arguments.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/dataset/prepare.h"
@@ -139,17 +140,23 @@ void measure_loader(const fs::path& folder) {
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: nsa-bench-data TEXT RANKS\n"
-                         "  TEXT   a text file (tools/fetch-text prints one)\n"
-                         "  RANKS  gpt2.tiktoken (tools/fetch-tokenizer prints it)\n");
+  const bench::CommandLine command{
+      "nsa-bench data",
+      "Measures the data path on this machine, one JSON object a line. TEXT is a text file\n"
+      "(tools/fetch-text prints the name of one), RANKS gpt2.tiktoken (tools/fetch-tokenizer).",
+      "TEXT RANKS",
+      {},
+      {"\"$(tools/fetch-text)\" \"$(tools/fetch-tokenizer)\""}};
+  const std::vector<std::string> words = bench::read_or_exit(command, argc, argv);
+  if (words.size() != 2) {
+    std::fprintf(stderr, "error: nsa-bench data takes TEXT and RANKS: see nsa-bench data --help\n");
     return 2;
   }
   std::string pattern = fs::temp_directory_path() / "nsa-bench-XXXXXX";
   if (!::mkdtemp(pattern.data())) die({ErrorCode::kSystem, "cannot make a temporary folder", ""});
   const fs::path folder = pattern;
-  measure_tokenizer(text_of(argv[1], folder), argv[2]);
-  measure_prepare(argv[1], argv[2], folder);
+  measure_tokenizer(text_of(words[0], folder), words[1]);
+  measure_prepare(words[0], words[1], folder);
   measure_loader(folder);
   fs::remove_all(folder);
 }

@@ -1,38 +1,35 @@
-// nsa-bench-model: training steps of a whole model on this machine, as the worker makes them
-// (random tokens; loss, backward, gradient buffers, AdamW), without a daemon.
+// nsa-bench model: training steps of a whole model on this machine, as the worker makes them, and
+// the table of NSA and its dense twin over the lengths of a text.
 //
-//   nsa-bench-model [--attention nsa,dense] [--sequence 2048,8192] [--tokens 32768]
-//                   [--layers composed,fused] [--steps 20] [--parts] [--json]
-//                   [--trace FILE] [--set KEY=VALUE]...
-//
-// One line a combination; --json makes each line an object with everything that was measured, the
-// first one what it ran on. --trace writes two further steps of the last combination as a trace.
-// --set takes keys of the run file (docs/run-file.md). Times are of the device's events. MFU counts
-// the model's own products and attended pairs against 989 TFLOP/s.
+// Times are of the device's events. MFU counts the model's own products and attended pairs against
+// 989 TFLOP/s.
+#include "bench/attention/saved.h"
+#include "bench/model/options.h"
 #include "bench/model/parts.h"
 #include "bench/model/stopwatch.h"
 #include "bench/model/trace.h"
 #include "common/base/build_info.h"
 #include "common/estimate/estimate.h"
-#include "common/spec/parse.h"
 #include "common/spec/toggles.h"
 #include "worker/data/batch_builder.h"
+#include "worker/data/evaluation.h"
 #include "worker/train/gradient_reducer.h"
 #include "worker/train/model_loss.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/precision.h"
 #include "worker/train/setup.h"
+#include "worker/train/state_io.h"
 
 #include <ATen/ops/cat.h>
 #include <cstdio>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 namespace {
 
 using namespace nsa;
+using bench::Options;
 using bench::Stopwatch;
 using nlohmann::ordered_json;
 
@@ -51,105 +48,37 @@ template <class T> T or_die(Result<T> result) {
   return std::move(*result);
 }
 
-struct Options {
-  std::vector<std::string> attention{"nsa"}, layers{"composed"}, overrides;
-  std::vector<int64_t> sequences{2048};
-  std::string trace;
-  int64_t tokens = 32768;
-  int steps = 20;
-  bool parts = false, json = false;
-};
-
-std::vector<std::string> words(const std::string& list) {
-  std::vector<std::string> all;
-  std::stringstream stream(list);
-  for (std::string word; std::getline(stream, word, ',');)
-    all.push_back(word);
-  return all;
-}
-
-int64_t number(const std::string& text) {
-  char* end = nullptr;
-  const int64_t value = std::strtoll(text.c_str(), &end, 10);
-  if (*end != '\0' || value < 1)
-    die({ErrorCode::kInvalidArgument, "\"" + text + "\" is not a number from 1 up"});
-  return value;
-}
-
-Options parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--parts" || name == "--json") {
-      (name == "--parts" ? o.parts : o.json) = true;
-      continue;
-    }
-    if (i + 1 == argc)
-      die({ErrorCode::kInvalidArgument, name + " is unknown or needs a value",
-           "usage: nsa-bench-model [--attention nsa,dense] [--sequence N,...] [--tokens N] "
-           "[--layers composed,fused] [--steps N] [--parts] [--json] [--set KEY=VALUE]..."});
-    const std::string value = argv[++i];
-    if (name == "--attention")
-      o.attention = words(value);
-    else if (name == "--layers")
-      o.layers = words(value);
-    else if (name == "--set")
-      o.overrides.push_back(value);
-    else if (name == "--trace")
-      o.trace = value;
-    else if (name == "--tokens")
-      o.tokens = number(value);
-    else if (name == "--steps")
-      o.steps = static_cast<int>(number(value));
-    else if (name == "--sequence") {
-      o.sequences.clear();
-      for (const std::string& word : words(value))
-        o.sequences.push_back(number(word));
-    } else
-      die({ErrorCode::kInvalidArgument, "unknown argument " + name});
-  }
-  for (const std::string& layers : o.layers)
-    if (layers != "composed" && layers != "fused")
-      die({ErrorCode::kInvalidArgument, "--layers takes composed and fused, not " + layers});
-  return o;
-}
-
-spec::RunSpec spec_of(const Options& options, const std::string& attention, int64_t sequence) {
-  std::vector<std::string> overrides{
-      "data.path=none", "train.steps=1", "model.attention=" + attention,
-      "train.sequence_length=" + std::to_string(sequence),
-      "train.micro_batch=" + std::to_string(std::max<int64_t>(1, options.tokens / sequence))};
-  for (const std::string& given : options.overrides)
-    if (attention == "nsa" || !given.starts_with("toggles.attention.")) overrides.push_back(given);
-  const spec::Parsed parsed = spec::parse_run_file("schema = 1\n", "bench.toml", overrides);
-  if (!parsed.problems.empty())
-    die({ErrorCode::kInvalidArgument, spec::format_problem(parsed.problems.front())});
-  return parsed.spec;
-}
-
 // Training as the worker does it, a step at a time.
 class Training {
 public:
-  Training(const spec::RunSpec& spec, runtime::Runtime& runtime, bool fused)
+  // `dataset`: none for random tokens.
+  Training(const spec::RunSpec& spec, runtime::Runtime& runtime, const std::string& layers,
+           std::shared_ptr<const dataset::Dataset> dataset)
       : spec_(spec), runtime_(runtime),
         precision_(or_die(train::choose_precision(spec.precision, runtime.why_bf16_is_slow()))),
-        model_(config(fused), runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat, 1),
+        model_(config(layers), runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat, 1),
         clock_(or_die(progress::Page::create(0, 1))),
-        loss_(train::make_loss(model_, runtime.device(), std::nullopt)) {
-    std::mt19937_64 generator(1);
-    for (int i = 0; i < 4; ++i) {
+        loss_(train::make_loss(model_, runtime.device(), std::nullopt)),
+        dataset_(std::move(dataset)) {
+    use(spec);
+  }
+
+  // Goes on with batches of another length. The model is the same.
+  void use(const spec::RunSpec& spec) {
+    spec_ = spec;
+    batches_.clear();
+    next_ = 0;
+    for (int i = 0; i < kBatches; ++i) {
       auto batch = std::make_shared<data::Batch>(
           data::make_batch(spec.train.micro_batch, spec.train.sequence_length,
                            [this](size_t bytes) { return runtime_.allocate_host(bytes); }));
       batch->rows = spec.train.micro_batch;
-      auto* tokens = reinterpret_cast<int64_t*>(batch->memory.get());
-      for (size_t t = 0; t < batch->inputs.size() + batch->targets.size(); ++t)
-        tokens[t] = static_cast<int64_t>(generator() % uint64_t(spec.model.vocabulary));
+      fill(*batch);
       batches_.push_back(std::move(batch));
     }
   }
 
-  const model::LanguageModel& model() const { return model_; }
+  model::LanguageModel& model() { return model_; }
   std::string computes_in() const { return precision_.name(); }
 
   // Afterwards parameters have hooks and live in flat buffers.
@@ -159,6 +88,7 @@ public:
     reducer_.emplace(*state_, *collectives_, clock_, train::ReducerOptions{});
     optimizer_.emplace(*state_, spec_.train);
   }
+  void load(const std::string& checkpoint) { or_die(train::load_state(checkpoint, *state_)); }
 
   // Marks: forward begins, backward begins, optimizer begins, end. Waits for the step before last.
   void step(Stopwatch& watch) {
@@ -168,7 +98,7 @@ public:
     at::Tensor total =
         at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(runtime_.device()));
     for (int64_t m = 0; m < spec_.train.accumulate; ++m) {
-      const at::Tensor loss = loss_(batches_[next_++ % batches_.size()]);
+      const at::Tensor loss = loss_(next_batch());
       if (m == 0) watch.mark();
       reducer_->begin_micro_step(m + 1 == spec_.train.accumulate);
       loss.backward();
@@ -190,19 +120,63 @@ public:
   }
   double last_loss() const { return last_loss_; }
 
+  // What a layer attends with on a batch of held-out text (of random tokens without a data set),
+  // and the blocks that it selects.
+  ops::AttentionInputs attention_inputs(int64_t layer) {
+    data::Batch batch = *batches_.front();
+    if (dataset_) {
+      const data::BatchShape shape{spec_.train.sequence_length, spec_.train.micro_batch};
+      batch = or_die(data::EvaluationSet::open(dataset_, shape, spec_.train.micro_batch)).batch(0);
+    }
+    const at::Tensor tokens =
+        at::from_blob(const_cast<int64_t*>(batch.inputs.data()),
+                      {batch.rows, batch.sequence_length}, at::TensorOptions().dtype(at::kLong))
+            .to(runtime_.device());
+    return model_.attention_inputs(tokens, std::nullopt, layer);
+  }
+
 private:
-  model::ModelConfig config(bool fused) const {
+  static constexpr int kBatches = 4; // more than steps in flight
+
+  model::ModelConfig config(const std::string& layers) const {
     const auto toggles = or_die(spec::resolve_toggles(spec_.toggles));
     model::ModelConfig config = or_die(train::model_config(spec_, toggles));
-    config.fused_layers = fused;
+    config.fused_layers = layers == "auto"
+                              ? or_die(train::choose_fused_layers(
+                                    toggles, config, runtime_.device().is_cuda(), precision_.bf16))
+                              : layers == "fused";
     return config;
+  }
+  void fill(data::Batch& batch) {
+    if (!dataset_) {
+      auto* tokens = reinterpret_cast<int64_t*>(batch.memory.get());
+      for (size_t t = 0; t < batch.inputs.size() + batch.targets.size(); ++t)
+        tokens[t] = static_cast<int64_t>(generator_() % uint64_t(spec_.model.vocabulary));
+      return;
+    }
+    const auto& tokens = dataset_->tokens(dataset::Split::kTrain);
+    const int64_t samples = data::sample_count(tokens.size(), batch.sequence_length);
+    if (samples < 1) die({ErrorCode::kInvalidArgument, "the data set is shorter than a sequence"});
+    std::vector<data::SequenceAddress> rows;
+    for (int64_t row = 0; row < batch.rows; ++row) {
+      const int64_t sample = sample_++ % samples;
+      rows.push_back({sample, 0, sample, sample * batch.sequence_length});
+    }
+    data::fill_batch(tokens, rows, batch);
+  }
+  // Random tokens are as good the next time; text is read on.
+  const std::shared_ptr<data::Batch>& next_batch() {
+    const std::shared_ptr<data::Batch>& batch = batches_[next_ % batches_.size()];
+    if (dataset_ && next_ >= batches_.size()) fill(*batch);
+    ++next_;
+    return batch;
   }
   void take() {
     last_loss_ = readings_.front()->take()[1];
     readings_.pop_front();
   }
 
-  const spec::RunSpec& spec_;
+  spec::RunSpec spec_;
   runtime::Runtime& runtime_;
   train::Precision precision_;
   model::LanguageModel model_;
@@ -212,6 +186,9 @@ private:
   std::optional<train::FlatState> state_;
   std::optional<train::GradientReducer> reducer_;
   std::optional<train::Optimizer> optimizer_;
+  std::shared_ptr<const dataset::Dataset> dataset_;
+  std::mt19937_64 generator_{1};
+  int64_t sample_ = 0;
   std::vector<std::shared_ptr<data::Batch>> batches_;
   std::deque<std::unique_ptr<runtime::Reading>> readings_;
   size_t next_ = 0;
@@ -219,27 +196,36 @@ private:
   double last_loss_ = 0;
 };
 
-std::string kernels_of(const Training& training, at::Device device, int64_t sequence) {
+std::string kernels_of(Training& training, at::Device device, int64_t sequence) {
   if (training.model().config().attention == model::Attention::kDense)
     return "sdpa " + bench::dense_backend(training.model(), device, sequence);
   return std::string(kernels_name(training.model().config().kernels));
 }
 
-ordered_json measure(const Options& options, runtime::Runtime& runtime, const spec::RunSpec& spec,
-                     const std::string& layers) {
-  runtime.reset_peak_memory();
-  Training training(spec, runtime, layers == "fused");
+// The parameters are views of flat buffers with hooks once prepare() has been called; parts are
+// timed before.
+ordered_json time_parts(const Options& options, runtime::Runtime& runtime,
+                        const spec::RunSpec& spec, Training& training) {
   ordered_json parts;
-  if (options.parts)
-    for (const bench::PartTime& part :
-         bench::time_parts(training.model(), runtime, spec.train.micro_batch,
-                           spec.train.sequence_length, std::max(3, options.steps / 4)))
-      parts[part.name] = part.milliseconds;
+  for (const bench::PartTime& part : bench::time_parts(
+           training.model(), runtime, spec.train.micro_batch, spec.train.sequence_length,
+           static_cast<int>(std::max<int64_t>(3, options.steps / 4))))
+    parts[part.name] = part.milliseconds;
+  return parts;
+}
+
+ordered_json measure(const Options& options, runtime::Runtime& runtime, const spec::RunSpec& spec,
+                     Training& training) {
+  constexpr int64_t kLeastSteps = 5;
   runtime.reset_peak_memory();
-  training.prepare();
   Stopwatch watch(runtime.device());
   std::vector<double> host;
-  for (int i = 0; i < options.steps + kWarmUpSteps; ++i) {
+  MonotonicTime warm = MonotonicTime::now();
+  for (int64_t i = 0; i < options.steps + kWarmUpSteps; ++i) {
+    if (i == kWarmUpSteps) warm = MonotonicTime::now();
+    if (i >= kWarmUpSteps + kLeastSteps &&
+        to_seconds(MonotonicTime::now() - warm) > options.row_seconds)
+      break;
     const MonotonicTime begin = MonotonicTime::now();
     training.step(watch);
     host.push_back(to_seconds(MonotonicTime::now() - begin) * 1e3);
@@ -265,40 +251,40 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
     whole.push_back(watch.milliseconds(4 * (host.size() - 1), 4 * host.size() - 1));
   const bench::Spread step = bench::spread_of(whole);
   const estimate::Arithmetic arithmetic = estimate::arithmetic(spec);
-  ordered_json result{
-      {"attention", spec.model.attention},
-      {"sequence", spec.train.sequence_length},
-      {"tokens", spec.tokens_per_step()},
-      {"layers", layers},
-      {"kernels", kernels_of(training, runtime.device(), spec.train.sequence_length)},
-      {"compute", training.computes_in()},
-      {"steps", whole.size()},
-      {"tokens_per_second", static_cast<double>(spec.tokens_per_step()) / step.median * 1e3},
-      {"step_ms", {{"median", step.median}, {"p10", step.low}, {"p90", step.high}}},
-      {"forward_ms", bench::spread_of(forward).median},
-      {"backward_ms", bench::spread_of(backward).median},
-      {"optimizer_ms", bench::spread_of(optimizer).median},
-      {"tflop_a_step", arithmetic.total() / 1e12},
-      {"mfu", arithmetic.total() / (step.median / 1e3) / kPeakFlops},
-      {"peak_allocated_gib", static_cast<double>(memory.peak) / kGiB},
-      {"reserved_gib", static_cast<double>(memory.reserved) / kGiB},
-      {"loss", training.last_loss()}};
-  if (options.parts) result["parts_ms"] = parts;
-  return result;
+  return {{"attention", spec.model.attention},
+          {"sequence", spec.train.sequence_length},
+          {"tokens", spec.tokens_per_step()},
+          {"layers", training.model().config().fused_layers ? "fused" : "composed"},
+          {"kernels", kernels_of(training, runtime.device(), spec.train.sequence_length)},
+          {"compute", training.computes_in()},
+          {"steps", whole.size()},
+          {"tokens_per_second", static_cast<double>(spec.tokens_per_step()) / step.median * 1e3},
+          {"step_ms", {{"median", step.median}, {"p10", step.low}, {"p90", step.high}}},
+          {"forward_ms", bench::spread_of(forward).median},
+          {"backward_ms", bench::spread_of(backward).median},
+          {"optimizer_ms", bench::spread_of(optimizer).median},
+          {"tflop_a_step", arithmetic.total() / 1e12},
+          {"mfu", arithmetic.total() / (step.median / 1e3) / kPeakFlops},
+          {"peak_allocated_gib", static_cast<double>(memory.peak) / kGiB},
+          {"reserved_gib", static_cast<double>(memory.reserved) / kGiB},
+          {"loss", training.last_loss()}};
 }
 
+constexpr const char* kHeading = "         S  tokens/s  ms a step (p10-p90)        forward "
+                                 "backward optimizer  GiB (reserved)   MFU  "
+                                 "kernels, layers";
+
 void print_line(const ordered_json& r) {
-  std::printf("%-5s %6lld  %-8s %-12s %9.0f tok/s  %8.2f ms (%.2f-%.2f)  forward %.2f backward "
-              "%.2f optimizer %.2f  MFU %4.1f %%  peak %.2f GiB, reserved %.2f  loss %.3f\n",
-              r["attention"].get<std::string>().c_str(),
-              static_cast<long long>(r["sequence"].get<int64_t>()),
-              r["layers"].get<std::string>().c_str(), r["kernels"].get<std::string>().c_str(),
-              r["tokens_per_second"].get<double>(), r["step_ms"]["median"].get<double>(),
-              r["step_ms"]["p10"].get<double>(), r["step_ms"]["p90"].get<double>(),
-              r["forward_ms"].get<double>(), r["backward_ms"].get<double>(),
-              r["optimizer_ms"].get<double>(), 100 * r["mfu"].get<double>(),
-              r["peak_allocated_gib"].get<double>(), r["reserved_gib"].get<double>(),
-              r["loss"].get<double>());
+  std::printf(
+      "%-5s %6lld %9.0f  %8.2f (%.2f-%.2f) %12.2f %8.2f %9.2f  %6.2f (%6.2f) %4.1f %%  %s, %s\n",
+      r["attention"].get<std::string>().c_str(),
+      static_cast<long long>(r["sequence"].get<int64_t>()), r["tokens_per_second"].get<double>(),
+      r["step_ms"]["median"].get<double>(), r["step_ms"]["p10"].get<double>(),
+      r["step_ms"]["p90"].get<double>(), r["forward_ms"].get<double>(),
+      r["backward_ms"].get<double>(), r["optimizer_ms"].get<double>(),
+      r["peak_allocated_gib"].get<double>(), r["reserved_gib"].get<double>(),
+      100 * r["mfu"].get<double>(), r["kernels"].get<std::string>().c_str(),
+      r["layers"].get<std::string>().c_str());
   if (!r.contains("parts_ms")) return;
   std::printf("      parts, ms:");
   for (const auto& [name, value] : r["parts_ms"].items())
@@ -306,29 +292,117 @@ void print_line(const ordered_json& r) {
   std::printf("\n");
 }
 
+void save_attention(const Options& options, Training& training) {
+  const model::ModelConfig& config = training.model().config();
+  const int64_t layer = options.save_layer < 0 ? config.layers / 2 : options.save_layer;
+  if (layer >= config.layers)
+    die({ErrorCode::kInvalidArgument, "--save-layer " + std::to_string(layer + 1) +
+                                          ": the model has " + std::to_string(config.layers) +
+                                          " layers"});
+  const ops::AttentionInputs inputs = training.attention_inputs(layer);
+  if (const Status written = bench::write_tensors(options.save_attention, bench::to_named(inputs));
+      !written)
+    die(written.error());
+  std::fprintf(stderr, "layer %lld, %s tokens: %s\n", static_cast<long long>(layer + 1),
+               options.data.empty() ? "random" : "held-out", options.save_attention.c_str());
+}
+
+// All rows of one kind of model; one model goes through all lengths.
+class Rows {
+public:
+  Rows(const Options& options, runtime::Runtime& runtime,
+       std::shared_ptr<const dataset::Dataset> dataset)
+      : options_(options), runtime_(runtime), dataset_(std::move(dataset)) {}
+
+  void run(const std::string& attention, const std::string& layers) {
+    std::optional<Training> training;
+    for (const int64_t sequence : options_.sequences) {
+      if (to_seconds(MonotonicTime::now() - begin_) > options_.seconds) {
+        ++left_out_;
+        continue;
+      }
+      const spec::RunSpec spec =
+          bench::spec_of(options_, attention, sequence, runtime_.device().is_cuda());
+      ordered_json parts;
+      if (!training || options_.parts) {
+        training.reset(); // before the next one needs its memory
+        training.emplace(spec, runtime_, layers, dataset_);
+        if (options_.parts) parts = time_parts(options_, runtime_, spec, *training);
+        training->prepare();
+        if (!options_.checkpoint.empty()) training->load(options_.checkpoint);
+      } else {
+        training->use(spec);
+      }
+      ordered_json result = measure(options_, runtime_, spec, *training);
+      if (options_.parts) result["parts_ms"] = parts;
+      if (options_.json) {
+        std::printf("%s\n", result.dump().c_str());
+      } else {
+        print_line(result);
+      }
+      std::fflush(stdout);
+    }
+    if (training && attention == "nsa" && !options_.save_attention.empty())
+      save_attention(options_, *training);
+  }
+  int left_out() const { return left_out_; }
+
+private:
+  const Options& options_;
+  runtime::Runtime& runtime_;
+  std::shared_ptr<const dataset::Dataset> dataset_;
+  const MonotonicTime begin_ = MonotonicTime::now();
+  int left_out_ = 0;
+};
+
 int run(int argc, char** argv) {
-  const Options options = parse(argc, argv);
-  const spec::RunSpec first = spec_of(options, options.attention.at(0), options.sequences.at(0));
+  const Options options = bench::parse_options(argc, argv);
+  const spec::RunSpec first =
+      bench::spec_of(options, options.attention.at(0), options.sequences.at(0), false);
   runtime::Request request;
   request.device = first.parallel.device;
   request.threads = static_cast<int>(first.train.threads);
   request.deterministic = first.train.deterministic;
   const auto runtime = or_die(runtime::open_runtime(request));
-  ordered_json machine{{"device", runtime->device_name()},
-                       {"versions", runtime->versions()},
-                       {"build", build_info().version + "+" + build_info().commit}};
-  std::printf("%s\n", machine.dump().c_str());
+  if (runtime->device().is_cpu() && !options.sizes_given)
+    die({ErrorCode::kInvalidArgument, "there is no GPU here, and the M7C takes hours on a CPU",
+         "give sizes, as the last but one example of nsa-bench model --help does"});
+  std::shared_ptr<const dataset::Dataset> dataset;
+  if (!options.data.empty()) {
+    dataset = or_die(dataset::Dataset::open(options.data, dataset::Check::kSizes));
+    if (dataset->manifest().tokenizer.vocabulary_size > first.model.vocabulary)
+      die({ErrorCode::kInvalidArgument, "the data set has more tokens than the model",
+           "set model.vocabulary to at least " +
+               std::to_string(dataset->manifest().tokenizer.vocabulary_size)});
+  }
+  const std::string build = build_info().version + "+" + build_info().commit;
+  if (options.json) {
+    std::printf("%s\n", ordered_json{{"device", runtime->device_name()},
+                                     {"versions", runtime->versions()},
+                                     {"build", build},
+                                     {"layers", first.model.layers},
+                                     {"dimension", first.model.dimension}}
+                            .dump()
+                            .c_str());
+  } else {
+    std::string versions;
+    for (const auto& [name, version] : runtime->versions())
+      versions += ", " + name + " " + version;
+    std::printf(
+        "%s%s, nsa-bench %s\n%lld layers of %lld, %lld tokens a micro-batch or one sequence, "
+        "AdamW included, peak memory allocated (reserved)\n%s\n",
+        runtime->device_name().c_str(), versions.c_str(), build.c_str(),
+        static_cast<long long>(first.model.layers), static_cast<long long>(first.model.dimension),
+        static_cast<long long>(options.tokens), kHeading);
+  }
+  std::fflush(stdout);
+  Rows rows(options, *runtime, dataset);
   for (const std::string& attention : options.attention)
-    for (const int64_t sequence : options.sequences)
-      for (const std::string& layers : options.layers) {
-        const spec::RunSpec spec = spec_of(options, attention, sequence);
-        const ordered_json result = measure(options, *runtime, spec, layers);
-        if (options.json)
-          std::printf("%s\n", result.dump().c_str());
-        else
-          print_line(result);
-        std::fflush(stdout);
-      }
+    for (const std::string& layers : options.layers)
+      rows.run(attention, layers);
+  if (rows.left_out() > 0)
+    std::fprintf(stderr, "%d rows were left out: --seconds %.0f were over\n", rows.left_out(),
+                 options.seconds);
   return 0;
 }
 

@@ -213,6 +213,31 @@ Tensor LanguageModel::logits(const Tensor& tokens, const std::optional<Tensor>& 
   return at::linear(hidden, impl_->embedding).to(ops::compute_type(impl_->dtype));
 }
 
+ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
+                                                     const std::optional<Tensor>& document_start,
+                                                     int64_t layer) {
+  TORCH_CHECK(
+      impl_->config.attention == Attention::kNsa && layer >= 0 && layer < impl_->config.layers,
+      "attention_inputs: layer ", layer, " of ", impl_->config.layers, " of a model with NSA");
+  c10::NoGradGuard no_grad;
+  const SequenceContext shared = impl_->context(tokens.size(1), document_start, 0);
+  Impl::Stream stream{at::embedding(impl_->embedding, tokens), std::nullopt};
+  for (int64_t before = 0; before < layer; ++before)
+    stream = impl_->run_block(before, stream, shared, /*replay=*/true); // no gate statistics
+  const Impl::Block& block = impl_->blocks[layer];
+  const Tensor normed = impl_->add_norm(stream, block.attention_norm).normed;
+  Heads heads = block.attention.project(normed, shared);
+  ops::OptionalTensor indices;
+  if (heads.k[0]) {
+    heads.k[0] = block.attention.compress(*heads.k[0], true, shared);
+    heads.v[0] = block.attention.compress(*heads.v[0], false, shared);
+    if (heads.k[1])
+      indices = std::get<1>(
+          ops::select(heads.q, *heads.k[0], block.attention.settings(), shared.document_start));
+  }
+  return {heads.q, heads.k, heads.v, heads.gates, shared.document_start, indices};
+}
+
 std::vector<LanguageModel::BranchKernel> LanguageModel::kernels_in_effect() const {
   const ModelConfig& config = impl_->config;
   if (config.attention == Attention::kDense) return {{"dense", "aten"}};

@@ -16,6 +16,10 @@
 #include <string>
 #include <vector>
 
+namespace nsa::ops {
+struct AttentionInputs;
+} // namespace nsa::ops
+
 namespace nsa::model {
 
 class DecodeState;
@@ -67,6 +71,13 @@ public:
   // by ATen operations whatever config().kernels says.
   DecodeState start_decoding(int64_t batch, int64_t capacity) const;
   at::Tensor decode(DecodeState& state, const at::Tensor& tokens);
+
+  // What layer `layer` attends with in a forward pass of these tokens, and the blocks that it
+  // selects: queries and keys rotated, compressed keys and values as phi makes them. No autograd;
+  // NSA only. For tools that measure attention on real data.
+  ops::AttentionInputs attention_inputs(const at::Tensor& tokens,
+                                        const std::optional<at::Tensor>& document_start,
+                                        int64_t layer);
 
   // What computes each branch, e.g. {"compressed", "aten"} or {"compressed", "fused hopper"}; for
   // dense {"dense", "aten sdpa"}.

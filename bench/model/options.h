@@ -1,0 +1,29 @@
+// What nsa-bench model is asked to measure.
+#pragma once
+
+#include "common/spec/run_spec.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nsa::bench {
+
+struct Options {
+  std::vector<std::string> attention{"nsa", "dense"}, layers{"auto"}, overrides;
+  std::vector<int64_t> sequences{1024, 2048, 4096, 8192, 16384, 32768, 65536};
+  std::string trace, run_file, data, checkpoint, save_attention;
+  int64_t tokens = 32768, steps = 20, save_layer = -1; // the middle one
+  double seconds = 300, row_seconds = 5;
+  bool parts = false, json = false;
+  bool sizes_given = false; // tokens or keys of the run file: not the table of the M7C
+};
+
+// Ends the program at --help and at mistakes.
+Options parse_options(int argc, char** argv);
+
+// The run that a row makes steps of. `gpu`: where nothing else is asked for, the kernels are ours.
+spec::RunSpec spec_of(const Options& options, const std::string& attention, int64_t sequence,
+                      bool gpu);
+
+} // namespace nsa::bench
