@@ -52,8 +52,8 @@ struct QueryGradientParams {
 };
 cudaError_t launch_query_gradient(const QueryGradientParams& params, cudaStream_t stream);
 
-// dK and dV of one branch, in units that launch_sum_blocks adds: those of RangeUnits, or the items
-// of block lists for kBlocks.
+// dK and dV of one branch, in units that launch_sum_blocks adds as those of lists: KeyUnits of a
+// window or the compressed branch, the items of block lists for kBlocks.
 struct KeyGradientParams {
   AttentionShape shape;
   float scale = 0.125f;
@@ -61,12 +61,14 @@ struct KeyGradientParams {
   const __nv_bfloat16* d_out = nullptr;
   Keys keys;
   const float* statistics = nullptr;
+  // [batch * groups * (tiles of 64 keys) + 1], where the units of each start: as of
+  // launch_block_lists for kBlocks, else written here.
+  int32_t* segment_item_start = nullptr;
   const int32_t* entries = nullptr; // kBlocks only, as of launch_block_lists
-  const int32_t* segment_item_start = nullptr;
   const WorkItem* items = nullptr;
-  float* partial =
-      nullptr; // [range_backward_tiles or block_lists_item_capacity, 2 (dK, dV), 64, D]
+  float* partial = nullptr; // [key_gradient_units, 2 (dK, dV), 64, D]
 };
+int64_t key_gradient_units(const AttentionShape& shape, KeyRange range);
 cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream);
 
 // As nsa::kernels::launch_selection.

@@ -1,14 +1,14 @@
-#include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/portable/attend.h"
+#include "nsa_model/kernels/portable/key_units.cuh"
 #include "nsa_model/kernels/portable/mma.cuh"
 
 // dK and dV, key-major: a CTA holds 64 keys, 16 a warp, and walks the query rows, [token][head], of
 // a range or a list of tokens.
 //   S^T  = K Q^T;   P^T = 2^(S^T - lse) with the gate folded into lse;   dV += P^T dO
 //   dP^T = V dO^T;  dS^T = P^T (dP^T - delta);                           dK += dS^T Q
-// Sums stay in registers and leave in FP32; launch_sum_blocks adds units in order.
+// Sums stay in registers and leave in FP32; launch_sum_blocks adds the units of a tile in order.
 
 namespace nsa::kernels::portable {
 namespace {
@@ -31,38 +31,51 @@ struct Unit {
   int batch;
   int group;
   int first_key;
-  int begin;
-  int end; // nothing to do: not above begin
+  int begin = 0;
+  int end = 0; // nothing to do: not above begin
   int keys;
-  __device__ Unit(const KeyGradientParams& params, const RangeUnits& units) {
+  int64_t result; // where it goes
+  __device__ Unit(const KeyGradientParams& params, const KeyUnits& units) {
     const AttentionShape& shape = params.shape;
     const int index = static_cast<int>(blockIdx.x);
     const int lanes = shape.batch * shape.groups;
     int lane = 0;
+    int tile = 0;
     if (params.keys.range == KeyRange::kBlocks) {
       const int blocks = block_count(shape.sequence);
-      begin = end = first_key = 0;
       if (index < params.segment_item_start[lanes * blocks]) {
         const WorkItem item = params.items[index];
         lane = item.segment / blocks;
-        first_key = item.segment % blocks * kBlock;
+        tile = item.segment % blocks;
         begin = item.begin;
         end = item.end;
       }
-    } else { // as RangeUnits::index() counts
-      const int unit = index / kUnitTiles;
-      const int column = unit / lanes % units.columns;
-      lane = unit % lanes;
-      first_key = column * kUnitKeys + index % kUnitTiles * kTile;
-      begin = units.first(column) + unit / lanes / units.columns * units.part_tokens;
-      end = min(units.last(column), begin + units.part_tokens);
+      result = index;
+    } else { // equal parts of all tiles together: they read the same rows
+      lane = index % lanes;
+      tile = index / lanes % units.tiles;
+      const int part = index / lanes / units.tiles;
+      begin = units.first(tile) + part * units.part_tokens;
+      end = min(units.end(tile), begin + units.part_tokens);
+      result = int64_t{params.segment_item_start[lane * units.tiles + tile]} + part;
     }
+    first_key = tile * kTile;
     batch = lane / shape.groups;
     group = lane % shape.groups;
     keys = params.keys.range == KeyRange::kCompressed ? compressed_count(shape.sequence)
                                                       : shape.sequence;
   }
 };
+
+// The first unit of every (batch, group, tile), and behind the last.
+__global__ void __launch_bounds__(kThreads)
+    segment_start_kernel(int32_t* starts, KeyUnits units, int lanes) {
+  wait_for_earlier_kernels();
+  const int segment = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (segment > lanes * units.tiles) return;
+  starts[segment] = segment / units.tiles * units.units_before(units.tiles) +
+                    units.units_before(segment % units.tiles);
+}
 
 // Tokens [first, last] that see a key.
 struct Seen {
@@ -76,7 +89,7 @@ struct Seen {
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
-    key_gradient_kernel(const __grid_constant__ KeyGradientParams params, RangeUnits units) {
+    key_gradient_kernel(const __grid_constant__ KeyGradientParams params, KeyUnits units) {
   wait_for_earlier_kernels();
   constexpr int kCount = kRows<kDim>;
   extern __shared__ __align__(128) uint8_t raw[];
@@ -208,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   }
   wait_for_copies<0>();
 
-  float* target = params.partial + static_cast<int64_t>(blockIdx.x) * 2 * kTile * kDim;
+  float* target = params.partial + unit.result * 2 * kTile * kDim;
 #pragma unroll
   for (int j = 0; j < kDim / 8; ++j) {
 #pragma unroll
@@ -223,18 +236,31 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
 
 } // namespace
 
+int64_t key_gradient_units(const AttentionShape& shape, KeyRange range) {
+  if (range == KeyRange::kBlocks) return block_lists_item_capacity(shape);
+  const KeyUnits units(range, shape.sequence);
+  return int64_t{shape.batch} * shape.groups * units.units_before(units.tiles);
+}
+
 cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
-  const RangeUnits units(params.keys.range, kWindow, shape.sequence);
-  const int count = params.keys.range == KeyRange::kBlocks
-                        ? block_lists_item_capacity(shape)
-                        : range_backward_tiles(shape, params.keys.range, kWindow, shape.sequence);
-  if (count == 0) return cudaSuccess;
+  const int lanes = shape.batch * shape.groups;
+  // Rows of queries are counted in 32 bits.
+  if (int64_t{lanes} * shape.sequence * shape.heads > INT32_MAX) return cudaErrorInvalidValue;
+  const bool listed = params.keys.range == KeyRange::kBlocks;
+  const KeyUnits units(listed ? KeyRange::kWindow : params.keys.range, shape.sequence);
+  if (units.tiles == 0) return cudaSuccess;
+  const int count = listed ? block_lists_item_capacity(shape) : units.parts * units.tiles * lanes;
   return with_head_dim(shape, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
     constexpr int kBytes = sizeof(Shared<kDim>);
-    const cudaError_t error = cudaFuncSetAttribute(
-        key_gradient_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    cudaError_t error = cudaFuncSetAttribute(key_gradient_kernel<kDim>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    if (error == cudaSuccess && !listed) {
+      const auto grid = static_cast<unsigned>(lanes * units.tiles / kThreads + 1);
+      error = launch_kernel(segment_start_kernel, grid, kThreads, 0, stream,
+                            params.segment_item_start, units, lanes);
+    }
     if (error != cudaSuccess) return error;
     return launch_kernel(key_gradient_kernel<kDim>, static_cast<unsigned>(count), kThreads, kBytes,
                          stream, params, units);

@@ -18,17 +18,20 @@ constexpr KeyRange kRanges[kBranches] = {KeyRange::kCompressed, KeyRange::kBlock
 
 struct Workspace {
   float* statistics[kBranches];
-  float* partial; // dK and dV of one branch after another
+  float* partial;      // dK and dV of one branch after another
+  int32_t* unit_start; // of the window and the compressed branch, in turn
   float* d_k_cmp;
   float* d_v_cmp;
 
   Workspace(const AttentionShape& shape, Carver& carver) {
     for (float*& branch : statistics)
       branch = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
-    int tiles = block_lists_item_capacity(shape);
-    for (const KeyRange range : {KeyRange::kCompressed, KeyRange::kWindow})
-      tiles = std::max(tiles, range_backward_tiles(shape, range, kWindow, shape.sequence));
-    partial = carver.take<float>(static_cast<std::size_t>(tiles) * 2 * kBlock * shape.head_dim);
+    int64_t units = 0;
+    for (const KeyRange range : kRanges)
+      units = std::max(units, key_gradient_units(shape, range));
+    partial = carver.take<float>(static_cast<std::size_t>(units) * 2 * kBlock *
+                                 static_cast<std::size_t>(shape.head_dim));
+    unit_start = carver.take<int32_t>(static_cast<std::size_t>(block_lists_segments(shape)) + 1);
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
@@ -73,6 +76,7 @@ void key_gradient(Sequence& run, const FusedInputs& inputs, const FusedGradients
                   const Lists& lists, const Workspace& workspace, int branch, cudaStream_t stream) {
   const AttentionShape& shape = inputs.shape;
   const bool pooled = branch == kCompressed && inputs.pool_k != nullptr;
+  int32_t* starts = branch == kSelected ? lists.segment_item_start : workspace.unit_start;
   run.then([&] {
        return launch_key_gradient({.shape = shape,
                                    .scale = inputs.scale,
@@ -80,30 +84,23 @@ void key_gradient(Sequence& run, const FusedInputs& inputs, const FusedGradients
                                    .d_out = gradients.d_out,
                                    .keys = keys_of(inputs, branch),
                                    .statistics = workspace.statistics[branch],
+                                   .segment_item_start = starts,
                                    .entries = lists.entries,
-                                   .segment_item_start = lists.segment_item_start,
                                    .items = lists.items,
                                    .partial = workspace.partial},
                                   stream);
      })
       .then([&] {
-        SumBlocksParams sum = {.shape = shape,
-                               .keys = branch == kCompressed ? compressed_count(shape.sequence)
-                                                             : shape.sequence,
-                               .range = kRanges[branch],
-                               .window = kWindow,
-                               .token_end = shape.sequence};
-        if (branch == kSelected) {
-          sum.list_partial = workspace.partial;
-          sum.segment_item_start = lists.segment_item_start;
-        } else {
-          sum.range_partial = workspace.partial;
-        }
-        sum.d_k = pooled ? nullptr : gradients.d_k[branch];
-        sum.d_v = pooled ? nullptr : gradients.d_v[branch];
-        sum.d_k_fp32 = pooled ? workspace.d_k_cmp : nullptr;
-        sum.d_v_fp32 = pooled ? workspace.d_v_cmp : nullptr;
-        return launch_sum_blocks(sum, stream);
+        return launch_sum_blocks(
+            {.shape = shape,
+             .keys = branch == kCompressed ? compressed_count(shape.sequence) : shape.sequence,
+             .list_partial = workspace.partial,
+             .segment_item_start = starts,
+             .d_k = pooled ? nullptr : gradients.d_k[branch],
+             .d_v = pooled ? nullptr : gradients.d_v[branch],
+             .d_k_fp32 = pooled ? workspace.d_k_cmp : nullptr,
+             .d_v_fp32 = pooled ? workspace.d_v_cmp : nullptr},
+            stream);
       });
   if (pooled) {
     run.then([&] {

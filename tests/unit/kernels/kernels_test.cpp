@@ -4,6 +4,8 @@
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/kernels/portable/attend.h"
+#include "nsa_model/kernels/portable/key_units.cuh"
 
 #include <gtest/gtest.h>
 #include <vector>
@@ -172,6 +174,30 @@ TEST(Family, IsHopperWhereItsKernelsServe) {
   EXPECT_EQ(kernel_family(90, 128), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(80, 64), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(100, 64), KernelFamily::kPortable);
+}
+
+// Every token that sees a key of a tile lies in exactly one of its units.
+TEST(KeyUnits, CoverEveryToken) {
+  for (const KeyRange range : {KeyRange::kWindow, KeyRange::kCompressed}) {
+    for (const int sequence : {1, 31, 32, 640, 1000, 5000, 34000, 131072}) {
+      const portable::KeyUnits units(range, sequence);
+      int total = 0;
+      for (int tile = 0; tile < units.tiles; ++tile) {
+        EXPECT_EQ(units.units_before(tile), total);
+        EXPECT_LT(units.first(tile), units.end(tile));
+        EXPECT_LE(units.end(tile), sequence);
+        const int parts = units.parts_of(tile);
+        EXPECT_GE(parts, 1);
+        EXPECT_LE(parts, units.parts);
+        EXPECT_LE(parts, portable::KeyUnits::kMostParts);
+        EXPECT_GE(units.first(tile) + parts * units.part_tokens, units.end(tile));
+        EXPECT_LT(units.first(tile) + (parts - 1) * units.part_tokens, units.end(tile));
+        total += parts;
+      }
+      EXPECT_EQ(units.units_before(units.tiles), total);
+      EXPECT_EQ(portable::key_gradient_units({3, sequence, 2}, range), 6 * total);
+    }
+  }
 }
 
 TEST(PortableWorkspace, GrowsWithTheSequenceAndNotFaster) {
