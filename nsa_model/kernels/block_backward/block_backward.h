@@ -14,11 +14,6 @@
 
 namespace nsa::kernels {
 
-// Tokens that one unit of a range visits; longer ranges are cut and their results summed, into at
-// most kMostParts units, which then visit more tokens.
-inline constexpr int kRangeTokens = 640;
-inline constexpr int kMostParts = 52;
-
 struct BlockBackwardTensors {
   const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k;     // [batch, keys, groups, 64]
@@ -50,8 +45,11 @@ struct RangeBackwardParams {
   float scale = 0.125f;
   float* partial_dkv; // [range_backward_tiles, 2 (dK, dV), 64, 64]
 };
-// 64-key tiles of partial results.
-int range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end);
+// 64-key tiles of partial results, on the current device.
+int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
+                             int token_end);
+// How many CTAs the work is cut for: the multiprocessors of the current device.
+int range_workers();
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
 
 // Sums the units of every block in order.
@@ -61,6 +59,7 @@ struct SumBlocksParams {
   const float* list_partial;         // of launch_selected_backward; nullptr: none
   const int32_t* segment_item_start; // with list_partial
   const float* range_partial;        // of launch_range_backward; nullptr: none
+  bool equal_parts = false;          // range_partial is cut as the portable family's (RangeParts)
   KeyRange range = KeyRange::kWindow;
   int window = kWindow;
   int token_end = 0;

@@ -79,33 +79,47 @@ private:
   }
 };
 
-// S^T to P^T with 2 kColumnTiles accumulators a row: 2^(S^T scale - lse), the gate folded into lse.
+// A statistic of each pair of a thread's columns, to be read before the products that need it.
+template <int kCount, typename Read>
+__device__ __forceinline__ void load_pairs(float2 (&pairs)[kCount / 4], Read read) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j)
+    pairs[j] = read(j);
+}
+
+// S^T to P^T: 2^(S^T scale - lse), the gate folded into lse.
+template <int kCount>
+__device__ __forceinline__ void
+to_probabilities(float (&scores)[kCount], const float2 (&lse)[kCount / 4], float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float subtrahend = i % 2 == 0 ? lse[i / 4].x : lse[i / 4].y;
+    scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -subtrahend));
+  }
+}
 template <int kCount, typename Heads>
 __device__ __forceinline__ void to_probabilities(float (&scores)[kCount], const float* statistics,
                                                  const Columns<Heads>& columns, float scale_log2) {
-#pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const float2 lse = columns.lse(statistics, j);
-    scores[4 * j] = exp2_approximate(fmaf(scores[4 * j], scale_log2, -lse.x));
-    scores[4 * j + 1] = exp2_approximate(fmaf(scores[4 * j + 1], scale_log2, -lse.y));
-    scores[4 * j + 2] = exp2_approximate(fmaf(scores[4 * j + 2], scale_log2, -lse.x));
-    scores[4 * j + 3] = exp2_approximate(fmaf(scores[4 * j + 3], scale_log2, -lse.y));
-  }
+  float2 lse[kCount / 4];
+  load_pairs<kCount>(lse, [&](int j) { return columns.lse(statistics, j); });
+  to_probabilities(scores, lse, scale_log2);
 }
 
 // dP^T to dS^T: P^T (dP^T - delta).
+template <int kCount>
+__device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const float (&p)[kCount],
+                                                   const float2 (&delta)[kCount / 4]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    ds[i] = p[i] * (ds[i] - (i % 2 == 0 ? delta[i / 4].x : delta[i / 4].y));
+}
 template <int kCount, typename Heads>
 __device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const float (&p)[kCount],
                                                    const float* statistics,
                                                    const Columns<Heads>& columns) {
-#pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const float2 delta = columns.delta(statistics, j);
-    ds[4 * j] = p[4 * j] * (ds[4 * j] - delta.x);
-    ds[4 * j + 1] = p[4 * j + 1] * (ds[4 * j + 1] - delta.y);
-    ds[4 * j + 2] = p[4 * j + 2] * (ds[4 * j + 2] - delta.x);
-    ds[4 * j + 3] = p[4 * j + 3] * (ds[4 * j + 3] - delta.y);
-  }
+  float2 delta[kCount / 4];
+  load_pairs<kCount>(delta, [&](int j) { return columns.delta(statistics, j); });
+  to_score_gradients(ds, p, delta);
 }
 
 // Accumulators to a [64, 64] tile; a quad writes 32 contiguous bytes.

@@ -36,6 +36,7 @@ template <typename Heads> struct Shared {
   alignas(1024) uint8_t d_out[kStages][kRowsBytes];
   alignas(1024) uint8_t blocks[kBlockStages][2][kUnitTiles * kTileBytes]; // K, V
   alignas(128) float statistics[kStages][chunk_statistics<Heads>(kRows)];
+  RangeUnit units[kBlockStages]; // whose keys stand in `blocks`; an empty one ends the work
   alignas(8) uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t block_full[kBlockStages];
@@ -56,36 +57,31 @@ struct KernelParams {
 
 #if NSA_HOPPER_CODE
 
-struct Unit {
-  int batch;
-  int group;
-  int key;   // first of 128
-  int begin; // tokens
-  int end;
-};
+template <KeyRange kRange> __device__ RangeUnits units_of(const KernelParams& params) {
+  return {kRange, params.window, params.token_end, params.shape.batch * params.shape.groups,
+          static_cast<int>(gridDim.x)};
+}
 
-template <KeyRange kRange> struct Units {
-  RangeUnits range;
-  int groups;
-  int lanes; // batch * groups
-  int count;
-
-  __device__ explicit Units(const KernelParams& params)
-      : range(kRange, params.window, params.token_end), groups(params.shape.groups),
-        lanes(params.shape.batch * params.shape.groups),
-        count(range.parts * range.columns * lanes) {}
-  __device__ Unit get(int index) const {
-    const int lane = index % lanes;
-    const int column = index / lanes % range.columns;
-    const int part = index / lanes / range.columns;
-    Unit unit;
-    unit.group = lane % groups;
-    unit.batch = lane / groups;
-    unit.key = column * kUnitKeys;
-    unit.begin = uniform(range.first(column) + part * range.part_tokens);
-    unit.end = uniform(min(range.last(column), unit.begin + range.part_tokens)); // may be empty
-    return unit;
+// The units of this CTA's shares, one after another.
+class UnitCursor {
+public:
+  __device__ explicit UnitCursor(const RangeUnits& units)
+      : units_(units), share_(static_cast<int>(blockIdx.x)) {
+    if (share_ < units_.shares()) walk_ = units_.walk(share_);
   }
+  __device__ bool next(RangeUnit& unit) {
+    while (share_ < units_.shares()) {
+      if (units_.next(walk_, unit)) return true;
+      share_ += static_cast<int>(gridDim.x);
+      if (share_ < units_.shares()) walk_ = units_.walk(share_);
+    }
+    return false;
+  }
+
+private:
+  const RangeUnits& units_;
+  int share_;
+  RangeUnits::Walk walk_ = {};
 };
 
 // Four warps: each brings the statistics of its four tokens, the first the rows too.
@@ -106,26 +102,30 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
       max(0, min(warp_tokens, chunk_tokens - warp * warp_tokens)) * statistics * 4;
   const AttentionShape& shape = params.shape;
   const int null_row = shape.batch * shape.sequence * shape.groups;
-  const Units<kRange> units(params);
+  const RangeUnits units = units_of<kRange>(params);
   Ring<kStages> ring;
   Ring<kBlockStages> block_ring;
-  for (int index = blockIdx.x; index < units.count; index += gridDim.x) {
-    const Unit unit = units.get(index);
-    if (unit.begin >= unit.end) continue;
-    const int head = unit.group * heads.count();
+  UnitCursor cursor(units);
+  RangeUnit unit;
+  while (cursor.next(unit)) {
+    const int batch = unit.lane / shape.groups;
+    const int group = unit.lane % shape.groups;
+    const int key = unit.column * kUnitKeys;
+    const int head = group * heads.count();
     if (warp == 0 && lane == 0) {
       const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
       barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
+      shared.units[block_ring.stage] = unit;
       barrier_expect(full, 2 * kUnitTiles * kTileBytes);
-      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, unit.group, unit.key,
-               unit.batch, full);
-      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, unit.group, unit.key,
-               unit.batch, full);
+      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, group, key, batch,
+               full);
+      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, group, key, batch,
+               full);
     }
     block_ring.advance();
     for (int begin = unit.begin; begin < unit.end; begin += chunk_tokens) {
       const int token = begin + local;
-      const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
+      const int row = (batch * shape.sequence + token) * shape.groups + group;
       const uint32_t full = shared_address(&shared.full[ring.stage]);
       barrier_wait(shared_address(&shared.empty[ring.stage]), ring.phase ^ 1u);
       if (lane == 0) {
@@ -139,12 +139,16 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
                   statistics * 4, full);
       }
       if (warp == 0 && lane == 0) {
-        load_box(shared_address(shared.q[ring.stage]), &q_map, 0, head, begin, unit.batch, full);
-        load_box(shared_address(shared.d_out[ring.stage]), &d_out_map, 0, head, begin, unit.batch,
-                 full);
+        load_box(shared_address(shared.q[ring.stage]), &q_map, 0, head, begin, batch, full);
+        load_box(shared_address(shared.d_out[ring.stage]), &d_out_map, 0, head, begin, batch, full);
       }
       ring.advance();
     }
+  }
+  if (warp == 0 && lane == 0) {
+    barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
+    shared.units[block_ring.stage] = {};
+    barrier_arrive(shared_address(&shared.block_full[block_ring.stage]));
   }
 }
 
@@ -187,20 +191,22 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
   const int row = thread / 32 * 16 + lane / 4; // key of the warpgroup's tile, and row + 8
   const float scale_log2 = params.scale * kLog2e;
   const Columns<Heads> columns(heads, quad);
-  const Units<kRange> units(params);
   int chunk = 0; // counts through all units
   Ring<kBlockStages> block_ring;
-  for (int index = blockIdx.x; index < units.count; index += gridDim.x) {
-    const Unit unit = units.get(index);
-    if (unit.begin >= unit.end) continue;
-    const int key_base = unit.key + warpgroup * kBlock;
+  while (true) {
+    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    const RangeUnit& unit = shared.units[block_ring.stage];
+    const int unit_begin = uniform(unit.begin);
+    const int unit_end = uniform(unit.end);
+    if (unit_begin == unit_end) break;
+    const int key_base = uniform(unit.column) * kUnitKeys + warpgroup * kBlock;
     const int block_stage = uniform(block_ring.stage);
     const uint32_t k_tile = shared_address(shared.blocks[block_stage][0]) + warpgroup * kTileBytes;
     const uint32_t v_tile = shared_address(shared.blocks[block_stage][1]) + warpgroup * kTileBytes;
     // Chunks outside of these tokens hold nothing for this warpgroup's keys.
-    const int first_useful = units.range.first_seen(key_base);
-    const int last_useful = units.range.last_seen(key_base + kBlock - 1);
-    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    const int first_useful = RangeUnits::first_seen(kRange, key_base);
+    const int last_useful =
+        RangeUnits::last_seen(kRange, params.window, params.token_end, key_base + kBlock - 1);
     float d_key[32];
     float d_value[32];
 #pragma unroll
@@ -208,52 +214,116 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       d_key[i] = 0.0f;
       d_value[i] = 0.0f;
     }
-    for (int begin = unit.begin; begin < unit.end; begin += chunk_tokens, ++chunk) {
-      const int stage = uniform(chunk % kStages);
-      const uint32_t empty = shared_address(&shared.empty[stage]);
-      const uint32_t q_tile = shared_address(shared.q[stage]);
-      const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
-      const float* statistics = shared.statistics[stage];
+    float p[kRows / 2];
+    float ds[kRows / 2];
+    uint32_t p_operand[kRows / 4];
+    uint32_t ds_operand[kRows / 4];
+    float2 row_statistics[kRows / 8]; // lse, then delta
+    int stage = 0;
+    const auto wait_for_chunk = [&] {
+      stage = uniform(chunk % kStages);
       barrier_wait(shared_address(&shared.full[stage]),
                    static_cast<uint32_t>(chunk / kStages) & 1u);
-      if (begin > last_useful || begin + chunk_tokens <= first_useful) {
-        warp_arrive(empty);
-        continue;
-      }
-      float p[kRows / 2];
-      float ds[kRows / 2];
-      wgmma_fence();
-      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(p, k_tile, q_tile);
+    };
+    const auto issue_scores = [&] {
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(p, k_tile,
+                                                             shared_address(shared.q[stage]));
       wgmma_commit();
-      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
+    };
+    const auto issue_gradients = [&] { // of probabilities
+      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile,
+                                                             shared_address(shared.d_out[stage]));
       wgmma_commit();
-      wgmma_wait<1>();
-      pin(p);
-      to_probabilities(p, statistics, columns, scale_log2);
+    };
+    const auto issue_sums = [&](int rows_stage) {
+      multiply_registers<64, kRows / 16, Major::kMN, true>(
+          d_value, p_operand, shared_address(shared.d_out[rows_stage]));
+      multiply_registers<64, kRows / 16, Major::kMN, true>(d_key, ds_operand,
+                                                           shared_address(shared.q[rows_stage]));
+      wgmma_commit();
+    };
+    // The exponentials stand before the mask's branch: ptxas does not move the wait for the
+    // products issued after S before them.
+    const auto probabilities = [&](int begin) {
+      to_probabilities(p, row_statistics, scale_log2);
       const bool masked =
           kRange == KeyRange::kBlocks || begin < first_token<kRange>(key_base + kBlock - 1) ||
           (kRange == KeyRange::kWindow && begin + chunk_tokens - 1 - key_base >= params.window);
-      if (masked) mask<kRange>(p, params.window, key_base + row, columns, begin, statistics);
-      uint32_t p_operand[kRows / 4];
+      if (masked)
+        mask<kRange>(p, params.window, key_base + row, columns, begin, shared.statistics[stage]);
+    };
+    const auto load_lse = [&] {
+      load_pairs<kRows / 2>(row_statistics,
+                            [&](int j) { return columns.lse(shared.statistics[stage], j); });
+    };
+    const auto load_delta = [&] {
+      load_pairs<kRows / 2>(row_statistics,
+                            [&](int j) { return columns.delta(shared.statistics[stage], j); });
+    };
+    const auto score_gradients = [&] {
+      to_score_gradients(ds, p, row_statistics);
+      to_operand<kRows>(ds, ds_operand);
+    };
+    int begin = unit_begin;
+    for (; begin < unit_end && begin + chunk_tokens <= first_useful; begin += chunk_tokens) {
+      wait_for_chunk();
+      warp_arrive(shared_address(&shared.empty[stage]));
+      ++chunk;
+    }
+    if (begin < unit_end && begin <= last_useful) {
+      wait_for_chunk();
+      wgmma_fence();
+      issue_scores();
+      issue_gradients();
+      load_lse();
+      wgmma_wait<1>();
+      pin(p);
+      probabilities(begin);
       to_operand<kRows>(p, p_operand);
+      load_delta();
       wgmma_wait<0>();
       pin(ds);
-      to_score_gradients(ds, p, statistics, columns);
-      uint32_t ds_operand[kRows / 4];
-      to_operand<kRows>(ds, ds_operand);
+      score_gradients();
+      ++chunk;
+      begin += chunk_tokens;
+      for (; begin < unit_end && begin <= last_useful; begin += chunk_tokens) {
+        const int previous = stage;
+        wait_for_chunk();
+        wgmma_fence();
+        issue_scores();
+        issue_sums(previous);
+        load_lse();
+        wgmma_wait<1>();
+        pin(p);
+        probabilities(begin); // under the sums
+        wgmma_wait<0>();
+        pin(d_value);
+        pin(d_key);
+        warp_arrive(shared_address(&shared.empty[previous]));
+        wgmma_fence();
+        issue_gradients();
+        load_delta();
+        to_operand<kRows>(p, p_operand);
+        wgmma_wait<0>();
+        pin(ds);
+        score_gradients();
+        ++chunk;
+      }
       wgmma_fence();
-      multiply_registers<64, kRows / 16, Major::kMN, true>(d_value, p_operand, d_out_tile);
-      multiply_registers<64, kRows / 16, Major::kMN, true>(d_key, ds_operand, q_tile);
-      wgmma_commit();
+      issue_sums(stage);
       wgmma_wait<0>();
       pin(d_value);
       pin(d_key);
-      warp_arrive(empty);
+      warp_arrive(shared_address(&shared.empty[stage]));
     }
+    for (; begin < unit_end; begin += chunk_tokens) {
+      wait_for_chunk();
+      warp_arrive(shared_address(&shared.empty[stage]));
+      ++chunk;
+    }
+    float* target = params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * kTileFloats;
     warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
     block_ring.advance();
-    float* target = params.partial_dkv +
-                    (static_cast<int64_t>(index) * kUnitTiles + warpgroup) * 2 * kTileFloats;
     store_tile(target, d_key, params.scale, row, quad);
     store_tile(target + kTileFloats, d_value, 1.0f, row, quad);
   }
@@ -308,8 +378,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <KeyRange kRange, typename Heads>
-cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int units,
-                   cudaStream_t stream) {
+cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
   const int chunk_tokens = heads.tokens(kRows);
@@ -332,25 +401,30 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
-  const int grid = std::min(multiprocessor_count(), units);
-  return launch_kernel(range_backward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes<Heads>,
-                       stream, params, q_map, d_out_map, k_map, v_map);
+  // One CTA a worker: the cut into units follows the size of the grid.
+  return launch_kernel(range_backward_kernel<kRange, Heads>, range_workers(), kThreads,
+                       kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map);
 }
 
 } // namespace
 
-int range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end) {
-  const RangeUnits units(range, window, token_end);
-  return units.parts * units.columns * shape.batch * shape.groups * kUnitTiles;
+int range_workers() {
+  constexpr int kWithoutDevice = 132; // sizes may be asked for where no GPU is
+  const int multiprocessors = multiprocessor_count();
+  return multiprocessors > 0 ? multiprocessors : kWithoutDevice;
+}
+
+int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
+                             int token_end) {
+  return RangeUnits(range, window, token_end, shape.batch * shape.groups, range_workers()).slots() *
+         kUnitTiles;
 }
 
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream) {
   const cudaError_t error = require_hopper();
   if (error != cudaSuccess) return error;
-  const int units =
-      range_backward_tiles(params.shape, params.range, params.window, params.token_end) /
-      kUnitTiles;
-  if (units == 0) return cudaSuccess; // a sequence without compressed tokens
+  if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
+    return cudaSuccess; // a sequence without compressed tokens
   const KernelParams kernel = {.shape = params.shape,
                                .tensors = params.tensors,
                                .window = params.window,
@@ -361,12 +435,12 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   return with_heads(params.shape, [&](auto heads) {
     switch (params.range) {
     case KeyRange::kWindow:
-      return launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, units, stream);
+      return launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, stream);
     case KeyRange::kCompressed:
-      return launch<KeyRange::kCompressed>(kernel, heads, compressed, units, stream);
+      return launch<KeyRange::kCompressed>(kernel, heads, compressed, stream);
     case KeyRange::kBlocks:
       if constexpr (!decltype(heads)::kPads) {
-        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, units, stream);
+        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, stream);
       }
     }
     return cudaErrorInvalidValue;

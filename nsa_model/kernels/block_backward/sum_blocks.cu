@@ -14,14 +14,34 @@ template <int kDim> constexpr int kThreads = kBlock * kDim / kVector;
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads<kDim>)
-    sum_blocks_kernel(SumBlocksParams params, int tiles) {
+    sum_blocks_kernel(SumBlocksParams params, int tiles, int workers) {
   constexpr int kTileFloats = kBlock * kDim;
   wait_for_earlier_kernels();
+  extern __shared__ int slots[]; // of the units of a range
+  __shared__ int slot_count;
   const AttentionShape& shape = params.shape;
   const int segment = static_cast<int>(blockIdx.x); // (batch * groups + group) * tiles + tile
   const int which = static_cast<int>(blockIdx.y);
   const int tile = segment % tiles;
   const int lane = segment / tiles;
+  if (params.range_partial != nullptr) {
+    if (threadIdx.x == 0) {
+      const int lanes = shape.batch * shape.groups;
+      const int column = tile / kUnitTiles;
+      int count = 0;
+      if (params.equal_parts) {
+        const RangeParts parts(params.range, params.window, params.token_end);
+        for (int part = 0; part < parts.parts_of(column); ++part)
+          slots[count++] = parts.index(part, column, lane, lanes);
+      } else {
+        const RangeUnits units(params.range, params.window, params.token_end, lanes, workers);
+        units.for_units_of(lane, column,
+                           [&](int64_t slot) { slots[count++] = static_cast<int>(slot); });
+      }
+      slot_count = count;
+    }
+    __syncthreads();
+  }
   const int offset = static_cast<int>(threadIdx.x) * kVector;
   const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kDim;
   if (key >= params.keys) return;
@@ -36,14 +56,11 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     }
   }
   if (params.range_partial != nullptr) {
-    const RangeUnits units(params.range, params.window, params.token_end);
-    const int column = tile / kUnitTiles;
-    const int parts = column < units.columns ? units.parts_of(column) : 0;
-    for (int part = 0; part < parts; ++part) {
-      const int64_t unit = units.index(part, column, lane, shape.batch * shape.groups);
-      const int64_t result = unit * kUnitTiles + tile % kUnitTiles;
-      accumulate(sum, params.range_partial + (result * 2 + which) * kTileFloats + offset, 1.0f);
-    }
+    const float* first =
+        params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset;
+#pragma unroll 4
+    for (int i = 0; i < slot_count; ++i)
+      accumulate(sum, first + slots[i] * (int64_t{2} * kUnitTiles * kTileFloats), 1.0f);
   }
   const int64_t batch = lane / shape.groups;
   const int64_t group = lane % shape.groups;
@@ -66,8 +83,15 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
+  const int workers = range_workers();
+  const RangeUnits units(params.range, params.window, params.token_end,
+                         params.shape.batch * params.shape.groups, workers);
+  const int most = params.range_partial == nullptr ? 0
+                   : params.equal_parts            ? RangeParts::kMostParts
+                                                   : units.most_units_of_a_column();
   return with_head_dim(params.shape, [&](auto dim) {
-    return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, 0, stream, params, tiles);
+    return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, most * sizeof(int),
+                         stream, params, tiles, workers);
   });
 }
 

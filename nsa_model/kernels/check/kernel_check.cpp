@@ -8,6 +8,8 @@
 //   nsa-kernel-check repeat S N           N runs that must give the same bits
 //   nsa-kernel-check bench S [S ...]      median times over 32,768 tokens (65,536 at 64K), forward
 //                                         and backward
+//   nsa-kernel-check intervals S [S ...]  median times of each kernel of the window, the compressed
+//                                         branch and the causal prefix
 //   nsa-kernel-check once S [tokens]      one forward and backward, for profilers and
 //                                         compute-sanitizer
 // bench, long and once take --query-major TOKENS (FusedTuning), --heads N (a group) and --head-dim
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include "nsa_model/kernels/check/attention_case.h"
+#include "nsa_model/kernels/check/interval_bench.h"
 #include "nsa_model/kernels/check/layer_case.h"
 #include "nsa_model/kernels/check/measure.h"
 #include "nsa_model/kernels/check/reference_case.h"
@@ -741,6 +744,11 @@ int run(int argc, char** argv) {
   }
   if (mode == "repeat" && sequences.size() == 2) return repeat(given, sequences[0], sequences[1]);
   if (mode == "bench" && !sequences.empty()) return bench(sequences, given);
+  if (mode == "intervals" && !sequences.empty()) {
+    for (const int sequence : sequences)
+      time_interval_kernels(sequence, given.shape.heads);
+    return 0;
+  }
   if (mode == "once" && (sequences.size() == 1 || sequences.size() == 2)) {
     const int tokens = sequences.size() == 2 ? sequences[1] : 32768;
     given.shape.batch = std::max(1, tokens / sequences[0]);
@@ -755,7 +763,7 @@ int run(int argc, char** argv) {
       stderr,
       "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | layers | long "
       "S | repeat S N | bench S [S ...] "
-      "| once S [tokens]\n"
+      "| intervals S [S ...] | once S [tokens]\n"
       "       bench, long, once and repeat take --query-major TOKENS, --heads N, --head-dim N; "
       "bench "
       "and once --overlap; all --portable\n");

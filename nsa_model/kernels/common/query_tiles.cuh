@@ -2,6 +2,8 @@
 // What the forward and the backward of query-major attention share: tiles of 192 query rows,
 // [token] [head], the walk over their K/V tiles of 64 keys, and results that leave as whole rows.
 
+#include <type_traits>
+
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
@@ -13,6 +15,9 @@ inline constexpr int kTileConsumers = 3; // warpgroups, one m64 tile each
 inline constexpr int kTileRows = 192;    // 32 tokens x 6 heads
 inline constexpr int kTileKeys = 64;
 inline constexpr int kTileKeyBytes = kTileKeys * kRowBytes;
+inline constexpr int kMaskKeys = 32; // that are masked, or not, together
+// Keys of a step, as an argument of lambdas.
+template <int kKeys> using Keys = std::integral_constant<int, kKeys>;
 static_assert(kTileRows == 64 * kTileConsumers);
 
 #if NSA_HOPPER_CODE
@@ -27,10 +32,19 @@ struct QueryTile {
   int group;
   int token;     // first of the tile
   int first_key; // first key that any of its rows sees
-  int key_tiles; // 0 when no row sees a key
+  int keys;      // from there to the last one; 0 when no row sees a key
+  int key_tiles; // of 64
 };
 
-// Tiles are handed out longest first.
+// Which tile a CTA takes in its nth turn, longest first: CTAs change direction every turn, so that
+// none gets the longer tile every time. May be `count` or more in the last turn: no tile.
+__device__ __forceinline__ int tile_of_turn(int turn) {
+  const int ctas = static_cast<int>(gridDim.x);
+  const int cta = static_cast<int>(blockIdx.x);
+  return turn * ctas + (turn % 2 == 0 ? cta : ctas - 1 - cta);
+}
+
+// Tiles are ordered longest first.
 template <KeyRange kRange, typename Params, typename Heads>
 __device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& heads, int index,
                                              int tiles) {
@@ -41,7 +55,8 @@ __device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& 
   tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
   const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
   tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
-  tile.key_tiles = (last_key<kRange>(last_token) - tile.first_key + kTileKeys) / kTileKeys;
+  tile.keys = max(0, last_key<kRange>(last_token) - tile.first_key + 1);
+  tile.key_tiles = (tile.keys + kTileKeys - 1) / kTileKeys;
   return tile;
 }
 
@@ -63,6 +78,20 @@ __device__ __forceinline__ void load_keys(const QueryTile& tile, const CUtensorM
   }
 }
 
+// Where a tile's rows lie in tensors [batch, sequence, groups * heads]: of its first row, and of
+// any row from there. A token's heads are neighbours, the other groups' heads stand between tokens.
+template <typename Params>
+__device__ __forceinline__ int64_t first_row(const QueryTile& tile, const Params& params,
+                                             int heads) {
+  const int64_t token = static_cast<int64_t>(tile.batch) * params.shape.sequence + tile.token;
+  return (token * params.shape.groups + tile.group) * heads;
+}
+template <typename Params, typename Heads>
+__device__ __forceinline__ int row_from_first(int tile_row, const Params& params,
+                                              const Heads& heads) {
+  return tile_row + heads.token(tile_row) * (params.shape.groups - 1) * heads.count();
+}
+
 // Copies the 16 rows that this warp stored at `rows`, its warpgroup's 64, to `target`.
 template <typename Params, typename Heads>
 __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile& tile,
@@ -70,17 +99,14 @@ __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile&
                                            __nv_bfloat16* target) {
   const int thread = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
+  target += first_row(tile, params, heads.count()) * kHeadDim + lane % 8 * 8;
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int local = thread / 32 * 16 + part * 4 + lane / 8;
     const int tile_row = warpgroup * 64 + local;
-    const int token = tile.token + heads.token(tile_row);
-    if (token >= params.token_end || is_padding(heads, tile_row)) continue;
-    const int64_t group_row =
-        (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) * params.shape.groups +
-        tile.group;
-    *reinterpret_cast<uint4*>(
-        target + (group_row * heads.count() + heads.head(tile_row)) * kHeadDim + lane % 8 * 8) =
+    if (tile.token + heads.token(tile_row) >= params.token_end || is_padding(heads, tile_row))
+      continue;
+    *reinterpret_cast<uint4*>(target + row_from_first(tile_row, params, heads) * kHeadDim) =
         *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
   }
 }

@@ -54,7 +54,51 @@ template <int kCount> __device__ __forceinline__ void pin(uint32_t (&values)[kCo
     asm volatile("" : "+r"(values[i])::"memory");
 }
 
+// ptxas moves a wait for products before arithmetic that does not need them, and then nothing runs
+// under the products. A branch on a result of all that arithmetic, one that is never taken, holds
+// it in place.
+__device__ __forceinline__ void keep_before_wait(float never_negative) {
+  if (never_negative < 0.0f) __trap();
+}
+// The first kCount registers of an array.
+template <int kCount, typename T, int kAll>
+__device__ __forceinline__ T (&part(T (&values)[kAll]))[kCount] {
+  static_assert(kCount <= kAll);
+  return reinterpret_cast<T(&)[kCount]>(values);
+}
+
 template <int kN> struct Wgmma;
+
+template <> struct Wgmma<32> {
+  // d = A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared_first(float (&d)[16], uint32_t a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
+                 "mov.b64 da, {%16, " NSA_DESCRIPTOR_HIGH
+                 "};\nmov.b64 db, {%17, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, da, db, p, 1, 1, %18, %19;\n}\n"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
+                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
+                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15])
+                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d += A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared(float (&d)[16], uint32_t a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 da, {%16, " NSA_DESCRIPTOR_HIGH
+                 "};\nmov.b64 db, {%17, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, da, db, p, 1, 1, %18, %19;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+};
 
 template <> struct Wgmma<48> {
   // d = A B with both operands in shared memory.
@@ -278,6 +322,57 @@ template <> struct Wgmma<96> {
                    "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
                    "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+};
+
+template <> struct Wgmma<128> {
+  // d = A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared_first(float (&d)[64], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
+        "mov.b64 da, {%64, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%65, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, da, db, p, 1, 1, %66, %67;\n}\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
+          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
+          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
+          "=f"(d[35]), "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
+          "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47]), "=f"(d[48]),
+          "=f"(d[49]), "=f"(d[50]), "=f"(d[51]), "=f"(d[52]), "=f"(d[53]), "=f"(d[54]), "=f"(d[55]),
+          "=f"(d[56]), "=f"(d[57]), "=f"(d[58]), "=f"(d[59]), "=f"(d[60]), "=f"(d[61]), "=f"(d[62]),
+          "=f"(d[63])
+        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+  // d += A B with both operands in shared memory.
+  template <Major kA, Major kB>
+  static __device__ __forceinline__ void shared(float (&d)[64], uint32_t a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
+        "mov.b64 da, {%64, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%65, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, da, db, p, 1, 1, %66, %67;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
+          "+f"(d[63])
+        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
   }
 };
 

@@ -56,8 +56,9 @@ struct BackwardWorkspace {
     prefix_partial = carver.take<float>(
         static_cast<std::size_t>(range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix)) *
         kUnitFloats);
-    const int window = range_backward_tiles(shape, KeyRange::kWindow, kWindow, shape.sequence);
-    const int compressed = range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence);
+    const int64_t window = range_backward_tiles(shape, KeyRange::kWindow, kWindow, shape.sequence);
+    const int64_t compressed =
+        range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence);
     range_partial =
         carver.take<float>(static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats);
     d_k_cmp = carver.take<float>(compressed_elements(shape));

@@ -10,8 +10,8 @@
 //   S  = Q K^T    dP = dO V^T     m64n64k64, both from shared memory
 //   dS = 2^(S - lse) (dP - delta)
 //   dQ += dS K                    m64n64k64, dS from registers, K with keys along the contraction
-// The products of the next K/V tile are issued before dQ's, which then runs under the next
-// exponentials.
+// The next tile's S is issued before this tile's dQ and the next dP after it: both run under the
+// next exponentials.
 
 namespace nsa::kernels {
 namespace {
@@ -42,7 +42,9 @@ __device__ void produce(const TileBackwardParams& params, const Heads& heads,
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
   const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
+    const int index = tile_of_turn(turn);
+    if (index >= count) break;
     const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     const int head = tile.group * heads.count();
@@ -70,7 +72,9 @@ __device__ void consume(const TileBackwardParams& params, const Heads& heads, Sh
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
   const int count = tiles * shape.batch * shape.groups;
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
+    const int index = tile_of_turn(turn);
+    if (index >= count) break;
     const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     int low[2];
     int high[2];
@@ -105,66 +109,102 @@ __device__ void consume(const TileBackwardParams& params, const Heads& heads, Sh
     for (int i = 0; i < 32; ++i)
       dq[i] = 0.0f;
     uint32_t ds_operand[16];
-    const auto issue_scores = [&](int stage) {
-      wgmma_fence();
-      multiply_shared<64, 4, Major::kK, Major::kK, false>(scores, q_tile,
-                                                          shared_address(shared.keys[stage][0]));
-      multiply_shared<64, 4, Major::kK, Major::kK, false>(ds, d_out_tile,
-                                                          shared_address(shared.keys[stage][1]));
-      wgmma_commit();
-    };
     const RowBlocks<kRange> blocks(params, tile.batch, tile.group,
                                    tile.token + heads.token(warpgroup * 64 + row),
                                    tile.token + heads.token(warpgroup * 64 + row + 8));
-    const auto gradient = [&](int j) { // scores, ds -> dS in ds
-      const int key_base = tile.first_key + j * kTileKeys;
-      const bool masked =
-          !blocks.all_have(j) || key_base < all_low || key_base + kTileKeys - 1 > all_high;
-      const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
+    // Steps of 64 keys; the last takes 32 when that is enough.
+    const bool narrow = tile.keys % kTileKeys > 0 && tile.keys % kTileKeys <= kTileKeys / 2;
+
+    const auto issue_scores = [&](auto keys) {
+      multiply_shared<keys.value, 4, Major::kK, Major::kK, false>(
+          part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
+      wgmma_commit();
+    };
+    const auto issue_gradients = [&](auto keys) { // of probabilities
+      multiply_shared<keys.value, 4, Major::kK, Major::kK, false>(
+          part<keys.value / 2>(ds), d_out_tile, shared_address(shared.keys[key_ring.stage][1]));
+      wgmma_commit();
+    };
+    const auto issue_dq = [&](auto keys, int stage) {
+      multiply_registers<64, keys.value / 16, Major::kMN, true>(
+          dq, part<keys.value / 4>(ds_operand), shared_address(shared.keys[stage][0]));
+      wgmma_commit();
+    };
+    // The exponentials stand before the mask's branch: ptxas does not move the wait for the other
+    // products before them.
+    const auto to_probabilities = [&](auto keys, int j) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int r = i / 2 % 2;
-        float p = exp2_approximate(fmaf(scores[i], scale_log2, -lse[r]));
-        if (masked) {
+      for (int i = 0; i < keys.value / 2; ++i) {
+        scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -lse[i / 2 % 2]));
+      }
+#pragma unroll
+      for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
+        const int key_base = tile.first_key + j * kTileKeys + part * kMaskKeys;
+        if (blocks.all_have(j) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
+          continue;
+        const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
+#pragma unroll
+        for (int i = 0; i < kMaskKeys / 2; ++i) {
           const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
-          if (key < low[r] || key > last[r]) p = 0.0f;
+          if (key < low[i / 2 % 2] || key > last[i / 2 % 2])
+            scores[part * kMaskKeys / 2 + i] = 0.0f;
         }
-        ds[i] = p * (ds[i] - delta[r]);
       }
     };
-    if (tile.key_tiles > 0) {
+    const auto to_score_gradients = [&](auto keys) { // rounded, as operand
+#pragma unroll
+      for (int i = 0; i < keys.value / 2; ++i)
+        ds[i] = scores[i] * (ds[i] - delta[i / 2 % 2]);
+      to_operand<keys.value>(part<keys.value / 2>(ds), part<keys.value / 4>(ds_operand));
+    };
+    const auto first_step = [&](auto keys) {
       barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
-      issue_scores(key_ring.stage);
-      wgmma_wait<0>();
-      pin(scores);
-      pin(ds);
-      gradient(0);
-      to_operand<64>(ds, ds_operand);
-      for (int j = 1; j < tile.key_tiles; ++j) {
-        const int previous = key_ring.stage;
-        key_ring.advance();
-        barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
-        issue_scores(key_ring.stage);
-        multiply_registers<64, 4, Major::kMN, true>(dq, ds_operand,
-                                                    shared_address(shared.keys[previous][0]));
-        wgmma_commit();
-        wgmma_wait<1>();
-        pin(scores);
-        pin(ds);
-        gradient(j);
-        wgmma_wait<0>();
-        pin(dq);
-        warp_arrive(shared_address(&shared.keys_empty[previous]));
-        to_operand<64>(ds, ds_operand);
-      }
       wgmma_fence();
-      multiply_registers<64, 4, Major::kMN, true>(dq, ds_operand,
-                                                  shared_address(shared.keys[key_ring.stage][0]));
-      wgmma_commit();
+      issue_scores(keys);
+      issue_gradients(keys);
+      wgmma_wait<1>();
+      pin(part<keys.value / 2>(scores));
+      to_probabilities(keys, 0);
+      wgmma_wait<0>();
+      pin(part<keys.value / 2>(ds));
+      to_score_gradients(keys);
+    };
+    const auto next_step = [&](auto keys, int j) {
+      const int previous = key_ring.stage;
+      key_ring.advance();
+      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+      wgmma_fence();
+      issue_scores(keys);
+      issue_dq(Keys<kTileKeys>(), previous);
+      issue_gradients(keys);
+      wgmma_wait<2>();
+      pin(part<keys.value / 2>(scores));
+      to_probabilities(keys, j); // under the other two products
+      wgmma_wait<0>();
+      pin(dq);
+      pin(part<keys.value / 2>(ds));
+      warp_arrive(shared_address(&shared.keys_empty[previous]));
+      to_score_gradients(keys);
+    };
+    const auto last_dq = [&](auto keys) {
+      wgmma_fence();
+      issue_dq(keys, key_ring.stage);
       wgmma_wait<0>();
       pin(dq);
       warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
       key_ring.advance();
+    };
+    if (tile.key_tiles > 0) {
+      first_step(Keys<kTileKeys>());
+      const int wide_steps = max(1, tile.key_tiles - (narrow ? 1 : 0));
+      for (int j = 1; j < wide_steps; ++j)
+        next_step(Keys<kTileKeys>(), j);
+      if (wide_steps < tile.key_tiles) {
+        next_step(Keys<kTileKeys / 2>(), wide_steps);
+        last_dq(Keys<kTileKeys / 2>());
+      } else {
+        last_dq(Keys<kTileKeys>());
+      }
     }
     // Results leave through the query rows, which all four warps have finished reading here.
     named_barrier(1 + warpgroup, 128);

@@ -8,23 +8,23 @@
 
 // A tile is 32 tokens x 6 heads = 192 query rows, ordered [token][head], so that one K/V tile
 // serves all heads of the group without padding. One CTA an SM, persistent: a producer warp runs
-// ahead through tiles and their K/V tiles of 64 keys; three consumer warpgroups own 64 rows each:
-//   S = Q K^T   m64n64k64 from shared memory          next tile's S is issued together with
-//   O += P V    m64n64k64, P from registers           the previous tile's P V, which the softmax
-//   hides
-// Tiles are handed out longest first.
+// ahead through tiles and their K/V tiles of 128 keys, of which the last may be narrower; three
+// consumer warpgroups own 64 rows each:
+//   S = Q K^T   m64n128k64 from shared memory         the next keys' S is issued together with
+//   O += P V    m64n64k128, P from registers          these keys' P V, under which the softmax runs
 
 namespace nsa::kernels {
 namespace {
 
 constexpr int kThreads = 128 * (kTileConsumers + 1);
 constexpr int kQueryStages = 2;
-constexpr int kKeyStages = 7;
+constexpr int kKeyStages = 5;
+[[maybe_unused]] constexpr int kWideKeys = 2 * kTileKeys;
 constexpr int kQueryBytes = kTileRows * kRowBytes;
 
 struct Shared {
   alignas(1024) uint8_t queries[kQueryStages][kQueryBytes];
-  alignas(1024) uint8_t keys[kKeyStages][2][kTileKeyBytes]; // K, V
+  alignas(1024) uint8_t keys[kKeyStages][2][2 * kTileKeyBytes]; // K, V
   alignas(8) uint64_t queries_full[kQueryStages];
   uint64_t queries_empty[kQueryStages];
   uint64_t keys_full[kKeyStages];
@@ -34,6 +34,25 @@ constexpr int kSharedBytes = sizeof(Shared) + 1024;
 
 #if NSA_HOPPER_CODE
 
+// One stage holds up to 128 keys, in boxes of 64.
+__device__ __forceinline__ void load_wide_keys(const QueryTile& tile, const CUtensorMap& k_map,
+                                               const CUtensorMap& v_map, Shared& shared,
+                                               Ring<kKeyStages>& ring) {
+  for (int done = 0; done < tile.keys; done += kWideKeys) {
+    const int boxes = tile.keys - done > kTileKeys ? 2 : 1;
+    const uint32_t full = shared_address(&shared.keys_full[ring.stage]);
+    barrier_wait(shared_address(&shared.keys_empty[ring.stage]), ring.phase ^ 1u);
+    barrier_expect(full, boxes * 2 * kTileKeyBytes);
+    for (int box = 0; box < boxes; ++box) {
+      const int key = tile.first_key + done + box * kTileKeys;
+      const uint32_t k_tile = shared_address(shared.keys[ring.stage][0]) + box * kTileKeyBytes;
+      load_box(k_tile, &k_map, 0, tile.group, key, tile.batch, full);
+      load_box(k_tile + 2 * kTileKeyBytes, &v_map, 0, tile.group, key, tile.batch, full);
+    }
+    ring.advance();
+  }
+}
+
 template <KeyRange kRange, typename Heads>
 __device__ void produce(const TileForwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& k_map,
@@ -42,7 +61,9 @@ __device__ void produce(const TileForwardParams& params, const Heads& heads,
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
   const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
+    const int index = tile_of_turn(turn);
+    if (index >= count) break;
     const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
@@ -50,44 +71,55 @@ __device__ void produce(const TileForwardParams& params, const Heads& heads,
     load_box(shared_address(shared.queries[query_ring.stage]), &q_map, 0,
              tile.group * heads.count(), tile.token, tile.batch, query_full);
     query_ring.advance();
-    load_keys(tile, k_map, v_map, shared, key_ring);
+    load_wide_keys(tile, k_map, v_map, shared, key_ring);
   }
 }
 
 // Running softmax of the two rows that a thread shares with its quad. Works on raw scores; the
-// scale is folded into the exponent.
+// scale is folded into the exponent. Probabilities are relative to a reference that follows the
+// rows' maxima only when one of them has grown by a factor of 2^kSlack: the result is the same, and
+// sums and outputs are seldom multiplied.
 struct Softmax {
-  float maximum[2] = {-INFINITY, -INFINITY};
+  static constexpr float kSlack = 8.0f;
+  float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};
 
-  // Turns scores into unnormalised probabilities; returns in `factor` what earlier sums and outputs
-  // are multiplied by.
-  __device__ __forceinline__ void update(float (&scores)[32], float scale_log2,
+  // Turns scores into unnormalised probabilities. When it returns true (the same for all lanes),
+  // earlier outputs are to be multiplied by `factor`.
+  template <int kCount>
+  __device__ __forceinline__ bool update(float (&scores)[kCount], float scale_log2,
                                          float (&factor)[2]) {
+    float highest[2][2] = {{reference[0], reference[0]}, {reference[1], reference[1]}};
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float peak = maximum[r];
+    for (int i = 0; i < kCount; ++i)
+      highest[i / 2 % 2][i % 2] = fmaxf(highest[i / 2 % 2][i % 2], scores[i]);
+    float peak[2] = {fmaxf(highest[0][0], highest[0][1]), fmaxf(highest[1][0], highest[1][1])};
+    // Each thread looks at its own columns; the quad's maximum is needed only when one has grown.
+    // -inf - -inf is not above anything: rows that have seen no key change nothing.
+    const bool grown = __any_sync(~0u, (peak[0] - reference[0]) * scale_log2 > kSlack ||
+                                           (peak[1] - reference[1]) * scale_log2 > kSlack);
+    if (grown) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+      for (int r = 0; r < 2; ++r) {
+        peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
+        peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+        const float offset = peak[r] == -INFINITY ? 0.0f : peak[r] * scale_log2;
+        factor[r] = exp2_approximate(fmaf(reference[r], scale_log2, -offset));
+        reference[r] = peak[r];
+        sum[r] *= factor[r];
       }
-      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
-      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
-      const float offset = peak == -INFINITY ? 0.0f : peak * scale_log2; // a row may see no key yet
-      factor[r] = exp2_approximate(fmaf(maximum[r], scale_log2, -offset));
-      maximum[r] = peak;
-      float partial = 0.0f;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& score = scores[4 * j + 2 * r + c];
-          score = exp2_approximate(fmaf(score, scale_log2, -offset));
-          partial += score;
-        }
-      }
-      sum[r] = fmaf(sum[r], factor[r], partial);
     }
+    const float offset[2] = {reference[0] == -INFINITY ? 0.0f : reference[0] * scale_log2,
+                             reference[1] == -INFINITY ? 0.0f : reference[1] * scale_log2};
+    float partial[2][2] = {}; // short chains of additions
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -offset[i / 2 % 2]));
+      partial[i / 2 % 2][i % 2] += scores[i];
+    }
+    sum[0] += partial[0][0] + partial[0][1];
+    sum[1] += partial[1][0] + partial[1][1];
+    return grown;
   }
 };
 
@@ -103,7 +135,9 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
+    const int index = tile_of_turn(turn);
+    if (index >= count) break;
     const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const int token0 = tile.token + heads.token(warpgroup * 64 + row);
     const int token1 = tile.token + heads.token(warpgroup * 64 + row + 8);
@@ -118,66 +152,106 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
     const uint32_t q_tile = shared_address(rows);
     barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
     Softmax softmax;
-    float scores[32];
+    float scores[kWideKeys / 2];
     float out[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i)
       out[i] = 0.0f;
-    uint32_t probabilities[16];
+    uint32_t probabilities[kWideKeys / 4];
+    float factor[2];
     const RowBlocks<kRange> blocks(params, tile.batch, tile.group, token0, token1);
-    const auto mask = [&](int j) {
-      const int key_base = tile.first_key + j * kTileKeys;
-      if (blocks.all_have(j) && key_base >= all_low && key_base + kTileKeys - 1 <= all_high) return;
-      const int last[2] = {blocks.has(0, j) ? high[0] : -1, blocks.has(1, j) ? high[1] : -1};
+    // Wide tiles of 128 keys, then a narrow one of 64 or 32 when that is enough for the rest.
+    const int rest = tile.keys % kWideKeys;
+    const bool narrow = rest > 0 && rest <= kTileKeys;
+    const int steps = (tile.keys + kWideKeys - 1) / kWideKeys;
+    const int wide_steps = steps - (narrow ? 1 : 0);
+
+    const auto issue_scores = [&](auto keys) {
+      multiply_shared<keys.value, 4, Major::kK, Major::kK, false>(
+          part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
+      wgmma_commit();
+    };
+    const auto issue_out = [&](auto keys, int stage) {
+      multiply_registers<64, keys.value / 16, Major::kMN, true>(
+          out, part<keys.value / 4>(probabilities), shared_address(shared.keys[stage][1]));
+      wgmma_commit();
+    };
+    const auto mask = [&](auto keys, int step) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
-        if (key < low[i / 2 % 2] || key > last[i / 2 % 2]) scores[i] = -INFINITY;
+      for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
+        const int key_base = tile.first_key + step * kWideKeys + part * kMaskKeys;
+        const int block = 2 * step + part * kMaskKeys / kTileKeys;
+        if (blocks.all_have(block) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
+          continue;
+        const int last[2] = {blocks.has(0, block) ? high[0] : -1,
+                             blocks.has(1, block) ? high[1] : -1};
+#pragma unroll
+        for (int i = 0; i < kMaskKeys / 2; ++i) {
+          const int key = key_base + i / 4 * 8 + 2 * quad + i % 2;
+          if (key < low[i / 2 % 2] || key > last[i / 2 % 2])
+            scores[part * kMaskKeys / 2 + i] = -INFINITY;
+        }
       }
     };
-    float factor[2];
-    if (tile.key_tiles > 0) {
+    const auto first_step = [&](auto keys) {
+      wgmma_fence();
+      issue_scores(keys);
+      wgmma_wait<0>();
+      pin(part<keys.value / 2>(scores));
+      mask(keys, 0);
+      softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
+      to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
+    };
+    const auto next_step = [&](auto keys, int step) { // after a wide one
+      const int previous = key_ring.stage;
+      key_ring.advance();
       barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
       wgmma_fence();
-      multiply_shared<64, 4, Major::kK, Major::kK, false>(
-          scores, q_tile, shared_address(shared.keys[key_ring.stage][0]));
-      wgmma_commit();
+      issue_scores(keys);
+      issue_out(Keys<kWideKeys>(), previous);
+      wgmma_wait<1>();
+      pin(part<keys.value / 2>(scores));
+      mask(keys, step);
+      const bool grown = softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
+      pin(part<keys.value / 2>(scores));
+      keep_before_wait(softmax.sum[0] + softmax.sum[1]);
       wgmma_wait<0>();
-      pin(scores);
-      mask(0);
-      softmax.update(scores, scale_log2, factor);
-      to_operand<64>(scores, probabilities);
-      for (int j = 1; j < tile.key_tiles; ++j) {
-        const int previous = key_ring.stage;
-        key_ring.advance();
-        barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
-        wgmma_fence();
-        multiply_shared<64, 4, Major::kK, Major::kK, false>(
-            scores, q_tile, shared_address(shared.keys[key_ring.stage][0]));
-        wgmma_commit();
-        multiply_registers<64, 4, Major::kMN, true>(out, probabilities,
-                                                    shared_address(shared.keys[previous][1]));
-        wgmma_commit();
-        wgmma_wait<1>();
-        pin(scores);
-        mask(j);
-        softmax.update(scores, scale_log2, factor);
-        wgmma_wait<0>();
-        pin(out);
-        warp_arrive(shared_address(&shared.keys_empty[previous]));
+      pin(out);
+      warp_arrive(shared_address(&shared.keys_empty[previous]));
+      if (grown) {
 #pragma unroll
         for (int i = 0; i < 32; ++i)
           out[i] *= factor[i / 2 % 2];
-        to_operand<64>(scores, probabilities);
       }
+      to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
+    };
+    const auto last_out = [&](auto keys) {
       wgmma_fence();
-      multiply_registers<64, 4, Major::kMN, true>(out, probabilities,
-                                                  shared_address(shared.keys[key_ring.stage][1]));
-      wgmma_commit();
+      issue_out(keys, key_ring.stage);
       wgmma_wait<0>();
       pin(out);
       warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
       key_ring.advance();
+    };
+    if (steps > 0) {
+      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+      if (wide_steps == 0) {
+        first_step(Keys<kTileKeys>());
+        last_out(Keys<kTileKeys>());
+      } else {
+        first_step(Keys<kWideKeys>());
+        for (int step = 1; step < wide_steps; ++step)
+          next_step(Keys<kWideKeys>(), step);
+        if (!narrow) {
+          last_out(Keys<kWideKeys>());
+        } else if (rest <= kTileKeys / 2) {
+          next_step(Keys<kTileKeys / 2>(), wide_steps);
+          last_out(Keys<kTileKeys / 2>());
+        } else {
+          next_step(Keys<kTileKeys>(), wide_steps);
+          last_out(Keys<kTileKeys>());
+        }
+      }
     }
     float inverse[2];
 #pragma unroll
@@ -189,13 +263,9 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
       const int tile_row = warpgroup * 64 + row + 8 * r;
       const int token = r == 0 ? token0 : token1;
       if (quad == 0 && token < params.token_end && !is_padding(heads, tile_row)) {
-        const int64_t group_row =
-            (static_cast<int64_t>(tile.batch) * params.shape.sequence + token) *
-                params.shape.groups +
-            tile.group;
-        const int64_t target = group_row * heads.count() + heads.head(tile_row);
-        params.lse[target] =
-            sum > 0.0f ? kLn2 * fmaf(softmax.maximum[r], scale_log2, log2_approximate(sum))
+        params
+            .lse[first_row(tile, params, heads.count()) + row_from_first(tile_row, params, heads)] =
+            sum > 0.0f ? kLn2 * fmaf(softmax.reference[r], scale_log2, log2_approximate(sum))
                        : -INFINITY;
       }
     }

@@ -7,7 +7,9 @@
 #include "nsa_model/kernels/portable/attend.h"
 #include "nsa_model/kernels/portable/key_units.cuh"
 
+#include <algorithm>
 #include <gtest/gtest.h>
+#include <set>
 #include <vector>
 
 namespace nsa::kernels {
@@ -38,33 +40,73 @@ TEST(Heads, SixAreTheSameEitherWay) {
   EXPECT_EQ(six.statistics(), any.statistics());
 }
 
-// Every pair of a column's keys and a token that sees one lies in exactly one unit.
-void expect_units_cover(KeyRange range, int window, int end) {
-  const RangeUnits units(range, window, end);
-  for (int column = 0; column < units.columns; ++column) {
-    std::vector<int> visits(static_cast<std::size_t>(end), 0);
-    ASSERT_LE(units.parts_of(column), units.parts);
-    for (int part = 0; part < units.parts; ++part) {
-      const int begin = units.first(column) + part * units.part_tokens;
-      const int last = std::min(units.last(column), begin + units.part_tokens);
-      EXPECT_EQ(part < units.parts_of(column), begin < last);
-      for (int token = begin; token < last; ++token)
-        ++visits[static_cast<std::size_t>(token)];
+// Every pair of a column's keys and a token that sees one lies in exactly one unit, which has a
+// slot of its own; the sum over units finds all of them, in the order of tokens.
+void expect_units_cover(KeyRange range, int window, int end, int lanes, int workers) {
+  const RangeUnits units(range, window, end, lanes, workers);
+  std::vector<std::vector<RangeUnit>> of_column(static_cast<std::size_t>(lanes) *
+                                                static_cast<std::size_t>(units.columns));
+  std::vector<int> steps(static_cast<std::size_t>(workers), 0);
+  std::set<int64_t> slots;
+  for (int share = 0; share < units.shares(); ++share) {
+    RangeUnits::Walk walk = units.walk(share);
+    RangeUnit unit;
+    while (units.next(walk, unit)) {
+      ASSERT_LT(unit.begin, unit.end);
+      ASSERT_LT(unit.slot, units.slots());
+      EXPECT_TRUE(slots.insert(unit.slot).second);
+      of_column.at(static_cast<std::size_t>(unit.lane * units.columns + unit.column))
+          .push_back(unit);
+      steps[static_cast<std::size_t>(share % workers)] +=
+          (unit.end - unit.begin + RangeUnits::kStep - 1) / RangeUnits::kStep;
     }
-    for (int token = 0; token < end; ++token) {
-      const bool seen = token >= units.first(column) && token < units.last(column);
-      ASSERT_EQ(visits[static_cast<std::size_t>(token)], seen ? 1 : 0)
-          << "column " << column << " token " << token << " of " << end;
+  }
+  for (int lane = 0; lane < lanes; ++lane) {
+    for (int column = 0; column < units.columns; ++column) {
+      std::vector<RangeUnit>& parts =
+          of_column[static_cast<std::size_t>(lane * units.columns + column)];
+      std::sort(parts.begin(), parts.end(),
+                [](const RangeUnit& a, const RangeUnit& b) { return a.begin < b.begin; });
+      int token = units.first(column);
+      for (const RangeUnit& part : parts) {
+        ASSERT_EQ(part.begin, token) << "column " << column << " of " << end;
+        token = part.end;
+      }
+      EXPECT_EQ(token, units.last(column));
+      std::size_t visited = 0;
+      units.for_units_of(lane, column, [&](int64_t slot) {
+        ASSERT_LT(visited, parts.size());
+        EXPECT_EQ(slot, parts[visited++].slot);
+      });
+      EXPECT_EQ(visited, parts.size());
+      EXPECT_LE(parts.size(), static_cast<std::size_t>(units.most_units_of_a_column()));
     }
+  }
+  if (!units.whole) { // equal shares: at most a step apart in every round
+    const auto [least, most] = std::minmax_element(steps.begin(), steps.end());
+    EXPECT_LE(*most - *least, units.lane_rounds * units.bands);
   }
 }
 
 TEST(RangeUnits, CoverEveryToken) {
-  for (const int end : {1, 31, 32, 640, 641, 1000, 5000, 34000, 70000}) {
-    expect_units_cover(KeyRange::kWindow, kWindow, end);
-    expect_units_cover(KeyRange::kCompressed, 0, end);
-    if (end <= kMostMaskedTokens) expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end);
+  for (const int end : {1, 31, 32, 640, 641, 1000, 5000, 34000}) {
+    for (const int lanes : {1, 2, 3, 11}) {
+      for (const int workers : {1, 7, 132}) {
+        expect_units_cover(KeyRange::kWindow, kWindow, end, lanes, workers);
+        expect_units_cover(KeyRange::kCompressed, 0, end, lanes, workers);
+        if (end <= kMostMaskedTokens)
+          expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end, lanes, workers);
+      }
+    }
   }
+}
+
+TEST(RangeUnits, ResultsAreLinearInTheSequence) {
+  const auto slots = [](int sequence) {
+    return RangeUnits(KeyRange::kCompressed, 0, sequence, 2, 132).slots();
+  };
+  EXPECT_LE(slots(131072), 2 * slots(65536));
+  EXPECT_LE(slots(65536), 2 * slots(32768));
 }
 
 TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
