@@ -120,7 +120,7 @@ double Parts::mlp() const {
   const Outputs leaves{random({rows_, sequence_, config_.dimension}),
                        parameter("blocks.0.mlp.fc1.weight"), parameter("blocks.0.mlp.fc2.weight")};
   return time(leaves,
-              [&] { return at::linear(at::silu(at::linear(leaves[0], leaves[1])), leaves[2]); });
+              [&] { return ops::mlp(leaves[0], leaves[1], leaves[2], config_.fused_layers); });
 }
 
 double Parts::loss() const {

@@ -13,6 +13,8 @@ const std::vector<Toggle>& toggle_registry() {
     {"attention.kernels", "enum", "aten|reference|fused", "aten", "worker", "",
      "what computes attention: LibTorch operators, the slow oracle, or this system's GPU kernels; "
      "what cannot be had fails the attempt"},
+    {"attention.dense", "enum", "auto|cudnn|flash|efficient|math", "auto", "worker", "",
+     "which of LibTorch's kernels compute the dense twin's attention; auto: those that it prefers"},
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
      "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "
      "this system's GPU kernels; auto takes those where device, dtype and widths are served, and says so"},

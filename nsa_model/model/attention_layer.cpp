@@ -85,8 +85,9 @@ Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) c
     weights.push_back(w_v_[b]);
   const ops::HeadCut cut{config_.heads, config_.kv_groups, config_.head_dimension,
                          int64_t(rotated.size()), gate_sees_mean()};
-  const ops::HeadSets parts = ops::split_heads(at::linear(x, at::cat(weights)), context.cos,
-                                               context.sin, cut, config_.fused_layers);
+  const ops::HeadSets parts =
+      ops::split_heads(ops::linear(x, at::cat(weights), config_.fused_layers), context.cos,
+                       context.sin, cut, config_.fused_layers);
   Heads out;
   out.q = parts.q;
   size_t next = 0;
@@ -115,6 +116,9 @@ Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
         at::linear(hidden, gate_fc2_).to(type).sigmoid().unflatten(-1, {config_.heads, branches});
   } else if (branches == 1) {
     weight = at::ones({x.size(0), x.size(1), groups, 1}, x.options().dtype(type));
+  } else if (config_.fused_layers) {
+    weight = ops::group_gates(mean, gate_fc1_, gate_fc2_, nsa.gate_temperature, config_.heads,
+                              /*fused=*/true);
   } else {
     const Tensor hidden = at::silu(at::linear(mean, gate_fc1_));
     weight = at::softmax(at::linear(hidden, gate_fc2_).to(type).div(nsa.gate_temperature), -1);

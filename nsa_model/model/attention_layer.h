@@ -6,6 +6,7 @@
 
 #include "nsa_model/model/config.h"
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/product.h"
 
 #include <ATen/ATen.h>
 
@@ -47,7 +48,9 @@ public:
   // with the context's tables.
   at::Tensor compress(const at::Tensor& raw, bool keys, const SequenceContext& context) const;
   // [B, S, H, D] -> [B, S, dimension]
-  at::Tensor output(const at::Tensor& o) const { return at::linear(o.flatten(2), w_out_); }
+  at::Tensor output(const at::Tensor& o) const {
+    return ops::linear(o.flatten(2), w_out_, config_.fused_layers);
+  }
 
   ops::Settings settings() const;
 

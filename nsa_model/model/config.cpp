@@ -20,6 +20,13 @@ Result<Enum> parse_name(std::string_view text, std::string_view key,
               "write one of: " + choices);
 }
 
+constexpr std::array<std::pair<std::string_view, DenseBackend>, 5> kDenseBackends{
+    {{"auto", DenseBackend::kAuto},
+     {"cudnn", DenseBackend::kCudnn},
+     {"flash", DenseBackend::kFlash},
+     {"efficient", DenseBackend::kEfficient},
+     {"math", DenseBackend::kMath}}};
+
 Status require(bool holds, std::string what, std::string next) {
   if (holds) return {};
   return fail(ErrorCode::kInvalidArgument, std::move(what), std::move(next));
@@ -90,6 +97,16 @@ Result<Gate> parse_gate(std::string_view text) {
   return parse_name(text, "nsa.gate",
                     std::array{std::pair{std::string_view("group_softmax"), Gate::kGroupSoftmax},
                                std::pair{std::string_view("head_sigmoid"), Gate::kHeadSigmoid}});
+}
+
+std::string_view dense_backend_name(DenseBackend backend) {
+  for (const auto& [name, value] : kDenseBackends)
+    if (value == backend) return name;
+  return "";
+}
+
+Result<DenseBackend> parse_dense_backend(std::string_view text) {
+  return parse_name(text, "attention.dense", kDenseBackends);
 }
 
 Result<Kernels> parse_kernels(std::string_view text) {

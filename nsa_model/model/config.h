@@ -16,11 +16,14 @@ enum class Attention { kNsa, kDense };            // "nsa" | "dense"
 enum class Compression { kAverage, kMlp };        // phi of Eq. 7: "average" | "mlp"
 enum class Gate { kGroupSoftmax, kHeadSigmoid };  // "group_softmax" | "head_sigmoid"
 enum class Kernels { kAten, kReference, kFused }; // toggle attention.kernels
+// What LibTorch computes dense attention with: toggle attention.dense.
+enum class DenseBackend { kAuto, kCudnn, kFlash, kEfficient, kMath };
 enum class Branch { kCompressed, kSelected, kSliding };
 
 inline constexpr int kBranchCount = 3;
 std::string_view branch_name(Branch branch); // "compressed" | "selected" | "sliding"
 std::string_view kernels_name(Kernels kernels);
+std::string_view dense_backend_name(DenseBackend backend); // "auto", "cudnn", ...
 
 // Native Sparse Attention (arXiv 2502.11089), section 3 there; sizes in tokens.
 struct NsaConfig {
@@ -52,6 +55,7 @@ struct ModelConfig {
 
   // How it is computed; these change no parameter.
   Kernels kernels = Kernels::kAten;
+  DenseBackend dense_backend = DenseBackend::kAuto; // where attention is dense
   // What lies around attention as single operations (nsa_model/ops/layer.h), which are single
   // kernels for BF16 on CUDA; false: as ATen operations, to compare with.
   bool fused_layers = false;
@@ -65,6 +69,7 @@ Result<Attention> parse_attention(std::string_view text);
 Result<Compression> parse_compression(std::string_view text);
 Result<Gate> parse_gate(std::string_view text);
 Result<Kernels> parse_kernels(std::string_view text);
+Result<DenseBackend> parse_dense_backend(std::string_view text);
 // Switches on exactly the named branches.
 Status set_branch(NsaConfig& nsa, std::string_view name, bool on);
 

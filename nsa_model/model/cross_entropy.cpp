@@ -1,6 +1,7 @@
 #include "nsa_model/model/cross_entropy.h"
 
 #include "nsa_model/ops/layer.h"
+#include "nsa_model/ops/product.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -40,21 +41,27 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     Tensor grad_hidden, grad_weight;
     if (with_gradient) {
       grad_hidden = at::empty_like(hidden);
-      grad_weight = at::zeros(weight.sizes(), weight.options().dtype(type));
+      grad_weight = at::empty(weight.sizes(), weight.options().dtype(type));
+      if (!fused || tokens == 0) grad_weight.zero_(); // else its first product writes it
     }
     const int64_t step = tokens_a_chunk(hidden, weight, fused);
     for (int64_t begin = 0; begin < tokens; begin += step) {
       const int64_t count = std::min(step, tokens - begin);
       const Tensor h = hidden.narrow(0, begin, count);
-      const Tensor logits = at::linear(h, weight);
+      const Tensor logits = ops::linear(h, weight, fused);
       loss.add_(ops::cross_entropy_(logits, labels.narrow(0, begin, count),
                                     share.narrow(0, begin, count), with_gradient, fused)
                     .sum());
       if (!with_gradient) continue;
       const Tensor& grad = logits; // by now
       at::Tensor target = grad_hidden.narrow(0, begin, count);
-      at::mm_out(target, grad, weight);
-      if (type == weight.scalar_type()) {
+      if (fused)
+        ops::product_(target, grad, weight, {}, /*add=*/false);
+      else
+        at::mm_out(target, grad, weight);
+      if (fused) {
+        ops::product_(grad_weight, grad, h, {.a = true}, /*add=*/begin > 0);
+      } else if (type == weight.scalar_type()) {
         grad_weight.addmm_(grad.t(), h);
       } else {
         grad_weight.add_(at::mm(grad.t(), h));

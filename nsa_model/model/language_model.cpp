@@ -1,6 +1,7 @@
 #include "nsa_model/model/language_model.h"
 
 #include "nsa_model/model/cross_entropy.h"
+#include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/model/recompute.h"
 #include "nsa_model/ops/fused.h"
@@ -18,6 +19,8 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
               "the model computes in FP32 or BF16 (FP64 for tests), not ", dtype);
   if (config.attention == Attention::kNsa)
     ops::require_kernels(std::string(kernels_name(config.kernels)), device);
+  else
+    request_dense_backend(config.dense_backend);
   specs = parameter_specs(config);
   for (const ParameterSpec& spec : specs) {
     Tensor leaf = initial_values(spec, seed).to(dtype).to(device);
@@ -70,7 +73,7 @@ ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor&
 }
 
 Tensor LanguageModel::Impl::mlp(const Block& block, const Tensor& x) const {
-  const Tensor out = at::linear(at::silu(at::linear(x, block.fc1)), block.fc2);
+  const Tensor out = ops::mlp(x, block.fc1, block.fc2, config.fused_layers);
   check(out, "output of an MLP");
   return out;
 }
@@ -240,7 +243,8 @@ ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
 
 std::vector<LanguageModel::BranchKernel> LanguageModel::kernels_in_effect() const {
   const ModelConfig& config = impl_->config;
-  if (config.attention == Attention::kDense) return {{"dense", "aten"}};
+  if (config.attention == Attention::kDense)
+    return {{"dense", "aten " + dense_backend_in_effect(config, impl_->device, impl_->dtype)}};
   std::string kernel(kernels_name(config.kernels));
   if (config.kernels == Kernels::kFused) {
     const Tensor like = at::empty({0, config.head_dimension}, impl_->device);

@@ -80,7 +80,7 @@ public:
                                         int64_t layer);
 
   // What computes each branch, e.g. {"compressed", "aten"} or {"compressed", "fused hopper"}; for
-  // dense {"dense", "aten sdpa"}.
+  // dense {"dense", "aten cudnn"}.
   struct BranchKernel {
     std::string branch, kernel;
   };

@@ -88,6 +88,31 @@ struct SplitHeads : torch::autograd::Function<SplitHeads> {
   }
 };
 
+struct GroupGates : torch::autograd::Function<GroupGates> {
+  static Tensor forward(AutogradContext* context, const Tensor& mean, const Tensor& fc1,
+                        const Tensor& fc2, double temperature, int64_t heads) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    static const auto op =
+        registered<Tensor(const Tensor&, const Tensor&, const Tensor&, double, int64_t)>(
+            "nsa::group_gates");
+    const Tensor gates = op.call(mean, fc1, fc2, temperature, heads);
+    context->save_for_backward({gates, mean, fc1, fc2});
+    context->saved_data["temperature"] = temperature;
+    return gates;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    static const auto op = registered<std::tuple<Tensor, Tensor, Tensor>(
+        const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, double)>(
+        "nsa::group_gates_backward");
+    const variable_list saved = context->get_saved_variables();
+    const auto [d_mean, d_fc1, d_fc2] =
+        op.call(grads[0].contiguous(), saved[0], saved[1], saved[2], saved[3],
+                context->saved_data["temperature"].toDouble());
+    return {d_mean, d_fc1, d_fc2, Tensor(), Tensor()};
+  }
+};
+
 } // namespace
 
 NormedSum add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tensor& gain,
@@ -125,6 +150,19 @@ HeadSets split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin,
   }
   out.sets.assign(parts.begin() + 1, parts.end());
   return out;
+}
+
+Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
+                   int64_t heads, bool fused) {
+  TORCH_CHECK(mean.dim() == 4 && fc1.dim() == 2 && fc2.dim() == 2 && mean.size(3) == fc1.size(1) &&
+                  fc1.size(0) == fc2.size(1) && mean.size(2) > 0 && heads % mean.size(2) == 0,
+              "nsa: group_gates: mean ", mean.sizes(), ", fc1 ", fc1.sizes(), " and fc2 ",
+              fc2.sizes(), " do not fit each other or ", heads, " heads");
+  TORCH_CHECK(mean.scalar_type() == fc1.scalar_type() && mean.scalar_type() == fc2.scalar_type(),
+              "nsa: group_gates takes tensors of one dtype, got ", mean.scalar_type(), ", ",
+              fc1.scalar_type(), " and ", fc2.scalar_type());
+  return fused ? GroupGates::apply(mean, fc1, fc2, temperature, heads)
+               : composed::group_gates(mean, fc1, fc2, temperature, heads);
 }
 
 Tensor cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& share,
@@ -198,6 +236,31 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
   return joined.flatten(2);
 }
 
+Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
+                   int64_t heads) {
+  const Tensor hidden = at::silu(at::linear(mean, fc1));
+  const Tensor score = at::linear(hidden, fc2).to(compute_type(mean.scalar_type()));
+  return at::softmax(score.div(temperature), -1).repeat_interleave(heads / mean.size(2), 2);
+}
+
+std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, const Tensor& gates,
+                                                        const Tensor& mean, const Tensor& fc1,
+                                                        const Tensor& fc2, double temperature) {
+  const auto type = mean.scalar_type();
+  const int64_t groups = mean.size(2), share = gates.size(2) / groups;
+  const Tensor gate = gates.unflatten(2, {groups, share}).select(3, 0);
+  const Tensor up = d_gates.unflatten(2, {groups, share}).sum(3);
+  const Tensor d_score =
+      (gate * (up - (gate * up).sum(-1, /*keepdim=*/true))).div_(temperature).to(type);
+  const Tensor before = at::linear(mean, fc1);
+  const Tensor d_before = at::silu_backward(at::matmul(d_score, fc2), before);
+  const auto of_weight = [](const Tensor& d_out, const Tensor& in) {
+    return at::mm(d_out.flatten(0, 2).t(), in.flatten(0, 2));
+  };
+  return {at::matmul(d_before, fc1), of_weight(d_before, mean),
+          of_weight(d_score, at::silu(before))};
+}
+
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
   const Tensor label = labels.unsqueeze(1), part = share.unsqueeze(1);
   Tensor log_p = at::log_softmax(logits, 1, share.scalar_type());
@@ -225,6 +288,12 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
   library.def("split_heads_backward(Tensor[] grads, Tensor cos, Tensor sin, int rotated, "
               "bool mean) -> Tensor",
               torch::dispatch(key, &composed::split_heads_backward));
+  library.def("group_gates(Tensor mean, Tensor fc1, Tensor fc2, float temperature, int heads) "
+              "-> Tensor",
+              torch::dispatch(key, &composed::group_gates));
+  library.def("group_gates_backward(Tensor d_gates, Tensor gates, Tensor mean, Tensor fc1, "
+              "Tensor fc2, float temperature) -> (Tensor d_mean, Tensor d_fc1, Tensor d_fc2)",
+              torch::dispatch(key, &composed::group_gates_backward));
   library.def("cross_entropy_(Tensor(a!) logits, Tensor labels, Tensor share, bool gradient) "
               "-> Tensor",
               torch::dispatch(key, &composed::cross_entropy_));

@@ -1,5 +1,6 @@
 // What lies around the attention of a layer, as single operations with their own autograd: residual
-// sum with RMSNorm, taking the joined projections apart, softmax cross-entropy of a chunk.
+// sum with RMSNorm, taking the joined projections apart, the groups' gates, softmax cross-entropy
+// of a chunk.
 //
 // Each is a few ATen operations here (`composed`), on any device and dtype, and one pass over
 // memory in libnsa_ops_cuda.so for BF16 on CUDA. `fused` chooses between them: false always
@@ -39,13 +40,19 @@ struct HeadSets {
 HeadSets split_heads(const at::Tensor& joined, const at::Tensor& cos, const at::Tensor& sin,
                      const HeadCut& cut, bool fused);
 
+// Gates [B, S, heads, branches], FP32 (FP64 for FP64), of every head: softmax(fc2 silu(fc1 m) /
+// temperature) of its group's mean query m. mean [B, S, groups, D], fc1 [hidden, D], fc2 [branches,
+// hidden], one dtype. The composition rounds between its products, the fused kernel does not.
+at::Tensor group_gates(const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor& fc2,
+                       double temperature, int64_t heads, bool fused);
+
 // share * -log softmax(logits)[label] of each row, FP32 (FP64 for FP64) [N]. With `gradient` the
 // logits [N, V] are overwritten by share * (softmax - one_hot). labels [N] int64 in [0, V), share
 // [N] in the result's dtype. No autograd: the caller has the gradient in hand.
 at::Tensor cross_entropy_(const at::Tensor& logits, const at::Tensor& labels,
                           const at::Tensor& share, bool gradient, bool fused);
 
-// The operations behind the two with autograd, each implemented as nsa::<name> for CUDA too.
+// The operations behind those with autograd, each implemented as nsa::<name> for CUDA too.
 namespace composed {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> // sum (empty without addend), normed, 1 / rms
 add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& addend, const at::Tensor& gain,
@@ -59,6 +66,11 @@ split_heads(const at::Tensor& joined, const at::Tensor& cos, const at::Tensor& s
 at::Tensor // of joined; `grads` as split_heads gives them
 split_heads_backward(at::TensorList grads, const at::Tensor& cos, const at::Tensor& sin,
                      int64_t rotated, bool mean);
+at::Tensor group_gates(const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor& fc2,
+                       double temperature, int64_t heads);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> // of the mean, fc1, fc2
+group_gates_backward(const at::Tensor& d_gates, const at::Tensor& gates, const at::Tensor& mean,
+                     const at::Tensor& fc1, const at::Tensor& fc2, double temperature);
 at::Tensor cross_entropy_(at::Tensor logits, const at::Tensor& labels, const at::Tensor& share,
                           bool gradient);
 } // namespace composed

@@ -3,6 +3,7 @@
 #include "nsa_model/ops/layer.h"
 
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
+#include "nsa_model/kernels/group_gate/group_gate.h"
 #include "nsa_model/kernels/head_split/head_split.h"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 
@@ -169,6 +170,59 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
   return d_joined;
 }
 
+bool is_served_gate(const Tensor& mean, const Tensor& fc1, const Tensor& fc2) {
+  return is_served(mean) && is_served(fc1) && is_served(fc2) &&
+         mean.size(3) == kernels::kGateWidth && fc1.size(0) == kernels::kGateHidden &&
+         fc2.size(0) == kernels::kGateBranches;
+}
+
+Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
+                   int64_t heads) {
+  if (!is_served_gate(mean, fc1, fc2))
+    return composed::group_gates(mean, fc1, fc2, temperature, heads);
+  const c10::DeviceGuard guard(mean.device());
+  const Tensor gates = at::empty({mean.size(0), mean.size(1), heads, kernels::kGateBranches},
+                                 mean.options().dtype(at::kFloat));
+  kernels::GroupGateParams params{};
+  params.rows = mean.size(0) * mean.size(1) * mean.size(2);
+  params.heads = static_cast<int>(heads / mean.size(2));
+  params.inverse_temperature = static_cast<float>(1.0 / temperature);
+  params.mean = bf16(mean);
+  params.fc1 = bf16(fc1);
+  params.fc2 = bf16(fc2);
+  params.gates = gates.data_ptr<float>();
+  check_launch(kernels::launch_group_gate(params, stream()), "group_gates");
+  return gates;
+}
+
+std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, const Tensor& gates,
+                                                        const Tensor& mean, const Tensor& fc1,
+                                                        const Tensor& fc2, double temperature) {
+  if (!is_served_gate(mean, fc1, fc2) || !d_gates.is_contiguous() ||
+      d_gates.scalar_type() != at::kFloat)
+    return composed::group_gates_backward(d_gates, gates, mean, fc1, fc2, temperature);
+  const c10::DeviceGuard guard(mean.device());
+  const Tensor d_mean = at::empty_like(mean), d_fc1 = at::empty_like(fc1),
+               d_fc2 = at::empty_like(fc2);
+  const Tensor partial = at::empty({static_cast<int64_t>(kernels::group_gate_partials())},
+                                   mean.options().dtype(at::kFloat));
+  kernels::GroupGateBackwardParams params{};
+  params.rows = mean.size(0) * mean.size(1) * mean.size(2);
+  params.heads = static_cast<int>(gates.size(2) / mean.size(2));
+  params.inverse_temperature = static_cast<float>(1.0 / temperature);
+  params.d_gates = d_gates.data_ptr<float>();
+  params.gates = gates.data_ptr<float>();
+  params.mean = bf16(mean);
+  params.fc1 = bf16(fc1);
+  params.fc2 = bf16(fc2);
+  params.partial = partial.data_ptr<float>();
+  params.d_mean = bf16(d_mean);
+  params.d_fc1 = bf16(d_fc1);
+  params.d_fc2 = bf16(d_fc2);
+  check_launch(kernels::launch_group_gate_backward(params, stream()), "group_gates_backward");
+  return {d_mean, d_fc1, d_fc2};
+}
+
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
   if (!is_served(logits) || logits.size(1) % 8 != 0 || share.scalar_type() != at::kFloat)
     return composed::cross_entropy_(logits, labels, share, gradient);
@@ -197,6 +251,8 @@ TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("add_rms_norm_backward", &add_rms_norm_backward);
   library.impl("split_heads", &split_heads);
   library.impl("split_heads_backward", &split_heads_backward);
+  library.impl("group_gates", &group_gates);
+  library.impl("group_gates_backward", &group_gates_backward);
   library.impl("cross_entropy_", &cross_entropy_);
 }
 

@@ -1,8 +1,10 @@
 // What lies around attention on a GPU: the fused operations and the whole model with them, judged
 // in higher precision beside the composition of ATen operations in BF16.
+#include "nsa_model/model/cross_entropy.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/layer.h"
+#include "nsa_model/ops/product.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -110,6 +112,47 @@ TEST_F(Layers, SplitHeadsIsAsGoodAsTheComposition) {
     });
 }
 
+TEST_F(Layers, ProductsAreAsGoodAsTheComposition) {
+  // Whole tiles of the MLP's kernels, rows that are none, and a width that cuBLASLt does not take.
+  for (const auto& [tokens, width] : {std::pair{2048, 768}, std::pair{1000, 768}, std::pair{512, 68}}) {
+    const std::vector<Tensor> values{random({2, tokens, width}), random({1536, width}) / 16,
+                                     random({width, 1536}) / 32};
+    expect_as_good([&](at::ScalarType type, bool fused) {
+      const auto leaves = leaves_of(values, type);
+      return with_gradients({ops::linear(leaves[0], leaves[1], fused),
+                             ops::mlp(leaves[0], leaves[1], leaves[2], fused)},
+                            leaves);
+    });
+  }
+}
+
+TEST_F(Layers, ProductsAddInFp32) {
+  for (const int64_t rows : {4096, 1000, 999}) { // the last one is not for cuBLASLt
+    const Tensor a = random({rows, 256}), b = random({rows, 128});
+    const Tensor start = at::randn({256, 128}, bf16().dtype(at::kFloat)) * 100;
+    const Tensor exact = at::mm(a.to(at::kDouble).t(), b.to(at::kDouble));
+    Tensor sum = start.clone();
+    ops::product_(sum, a, b, {.a = true}, true); // a size that was not seen before, added at once
+    EXPECT_LE(relative(sum, start.to(at::kDouble) + exact), 2e-3) << rows;
+    ops::product_(sum, a, b, {.a = true}, false);
+    EXPECT_LE(relative(sum, exact), rows == 999 ? 3e-3 : 1e-5) << rows;
+    ops::product_(sum, a, b, {.a = true}, true);
+    EXPECT_LE(relative(sum, exact * 2), rows == 999 ? 3e-3 : 1e-5) << rows;
+  }
+}
+
+TEST_F(Layers, GroupGatesAreAsGoodAsTheComposition) {
+  for (const int64_t tokens : {1, 777, 40000}) { // one tile, some, more than there are parts
+    const std::vector<Tensor> values{random({1, tokens, 2, 64}), random({32, 64}) / 8,
+                                     random({3, 32})};
+    expect_as_good([&](at::ScalarType type, bool fused) {
+      const auto leaves = leaves_of(values, type);
+      return with_gradients({ops::group_gates(leaves[0], leaves[1], leaves[2], 0.8, 12, fused)},
+                            leaves);
+    });
+  }
+}
+
 TEST_F(Layers, CrossEntropyIsAsGoodAsTheComposition) {
   const Tensor logits = random({500, 50304}) * 3;
   const Tensor labels = at::randint(50304, {500}, bf16().dtype(at::kLong));
@@ -119,6 +162,16 @@ TEST_F(Layers, CrossEntropyIsAsGoodAsTheComposition) {
     const Tensor weights = share.to(type == at::kDouble ? at::kDouble : at::kFloat);
     const Tensor loss = ops::cross_entropy_(work, labels, weights, true, fused);
     return std::vector<Tensor>{loss, work};
+  });
+}
+
+TEST_F(Layers, LossOverSeveralChunksIsAsGoodAsTheComposition) {
+  const std::vector<Tensor> values{random({20000, 256}), random({1024, 256}) / 16};
+  const Tensor targets = at::randint(-1, 1024, {20000}, bf16().dtype(at::kLong));
+  expect_as_good([&](at::ScalarType type, bool fused) {
+    const auto leaves = leaves_of(values, type);
+    const Tensor loss = model::linear_cross_entropy(leaves[0], leaves[1], targets, fused);
+    return torch::autograd::grad({loss}, leaves);
   });
 }
 

@@ -43,6 +43,9 @@ public:
   virtual void reset_peak_memory() {}
 
   virtual void synchronize() = 0;
+  // Debug: while on, an operation of LibTorch that makes the host wait for the device throws
+  // c10::Error. synchronize() and take() may wait.
+  virtual void refuse_host_waits(bool) {}
   // How many steps may be enqueued before the results of the oldest are waited for: 1 where the
   // host is the device.
   virtual int steps_in_flight() const = 0;

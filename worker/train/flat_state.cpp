@@ -53,6 +53,11 @@ at::Tensor FlatState::tail() const {
                           static_cast<int64_t>(plan_.tail_count));
 }
 
+std::optional<at::Tensor> FlatState::rounded_weights() const {
+  if (weights_.is_same(masters)) return std::nullopt;
+  return weights_;
+}
+
 void FlatState::publish_masters() {
   const at::NoGradGuard no_grad;
   if (!weights_.is_same(masters)) weights_.copy_(masters);

@@ -11,6 +11,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ public:
 
   at::Tensor slice(const at::Tensor& flat, size_t i) const; // view of parameter i, its shape
   at::Tensor tail() const;                                  // view, FP32 [tail_count]
+  // BF16 weights that masters are rounded into; nothing where the masters are the weights.
+  std::optional<at::Tensor> rounded_weights() const;
 
   // After the masters have changed: rounds them into the weights, where these are others.
   void publish_masters();

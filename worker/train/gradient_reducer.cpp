@@ -1,5 +1,7 @@
 #include "worker/train/gradient_reducer.h"
 
+#include "nsa_model/ops/update.h"
+
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -18,7 +20,9 @@ struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
 GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collectives,
                                  PhaseClock& clock, ReducerOptions options)
     : state_(state), collectives_(collectives), clock_(clock), options_(options),
-      waits_(new_stopwatch()) {
+      gathers_(state.tensor(0).scalar_type() != at::kFloat &&
+               options.gather.value_or(ops::has_update_kernels(state.gradients.device()))),
+      gathered_(state.plan().buckets.size()), waits_(new_stopwatch()) {
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     at::Tensor parameter = state_.tensor(i);
     gradient_views_.push_back(state_.slice(state_.gradients, i));
@@ -42,12 +46,22 @@ void GradientReducer::begin_step(uint64_t step) {
   const at::NoGradGuard no_grad;
   step_ = step;
   skip_ = false;
-  state_.gradients.zero_();
+  if (!gathers_) {
+    state_.gradients.zero_();
+    return;
+  }
+  state_.tail().zero_(); // sums are written before they are added to
+  written_.assign(state_.parameter_count(), false);
+  for (Gathered& gathered : gathered_)
+    gathered = {};
 }
 
 void GradientReducer::begin_micro_step(bool last) {
   last_micro_step_ = last;
   seen_.assign(seen_.size(), false);
+  if (gathers_)
+    for (size_t b = 0; b < gathered_.size(); ++b)
+      add_gathered(b); // of the micro-step before, where parameters went without a gradient
   if (!last) return;
   next_bucket_ = 0;
   missing_.clear();
@@ -65,7 +79,9 @@ void GradientReducer::on_gradient(size_t i) {
                              " came twice in one backward pass");
   seen_[i] = true;
   at::Tensor parameter = state_.tensor(i);
-  if (parameter.scalar_type() != at::kFloat) {
+  if (gathers_) {
+    gather(i);
+  } else if (parameter.scalar_type() != at::kFloat) {
     gradient_views_[i].add_(parameter.grad());
     parameter.mutable_grad().reset();
   }
@@ -75,6 +91,48 @@ void GradientReducer::on_gradient(size_t i) {
                              " has a gradient now and had none in the first step");
   --missing_[state_.plan().slots[i].bucket];
   start_ready_buckets(false);
+}
+
+void GradientReducer::gather(size_t i) {
+  const BucketPlan::Slot& slot = state_.plan().slots[i];
+  Gathered& of_bucket = gathered_[slot.bucket];
+  at::Tensor parameter = state_.tensor(i);
+  of_bucket.gradients.push_back(parameter.grad());
+  of_bucket.parameters.push_back(i);
+  parameter.mutable_grad().reset();
+  // Those that a static graph leaves without a gradient are not waited for.
+  size_t unused = 0;
+  if (!used_.empty())
+    for (size_t k = 0; k < used_.size(); ++k)
+      unused += !used_[k] && state_.plan().slots[k].bucket == slot.bucket;
+  if (of_bucket.gradients.size() + unused == state_.plan().buckets[slot.bucket].parameters)
+    add_gathered(slot.bucket);
+}
+
+void GradientReducer::add_gathered(size_t bucket) {
+  Gathered& gathered = gathered_[bucket];
+  for (const bool first : {true, false}) {
+    std::vector<at::Tensor> gradients;
+    std::vector<int64_t> offsets;
+    for (size_t k = 0; k < gathered.parameters.size(); ++k) {
+      const size_t i = gathered.parameters[k];
+      if (written_[i] == first) continue;
+      gradients.push_back(gathered.gradients[k]);
+      offsets.push_back(static_cast<int64_t>(state_.plan().slots[i].offset));
+    }
+    if (!gradients.empty()) ops::add_gradients_(state_.gradients, gradients, offsets, first);
+  }
+  for (const size_t i : gathered.parameters)
+    written_[i] = true;
+  gathered = {};
+}
+
+// What no gradient came for in this step counts as zero, not as the step before left it.
+void GradientReducer::finish_gathering() {
+  for (size_t b = 0; b < gathered_.size(); ++b)
+    add_gathered(b);
+  for (size_t i = 0; i < written_.size(); ++i)
+    if (!written_[i]) gradient_views_[i].zero_();
 }
 
 // The last bucket waits for finish_step(), since it carries the tail.
@@ -132,6 +190,7 @@ comm::Outcome GradientReducer::finish_step() {
   const at::NoGradGuard no_grad;
   check_coverage();
   waits_ = new_stopwatch();
+  if (gathers_) finish_gathering();
   start_ready_buckets(true);
   comm::Outcome outcome;
   for (InFlight& item : in_flight_) {

@@ -21,6 +21,9 @@ struct ReducerOptions {
   std::optional<at::ScalarType> compress;
   bool find_unused = false;  // parameters without a gradient are allowed, and count as zero
   bool static_graph = false; // the same parameters get gradients in every step
+  // Keep narrow gradients until all of their bucket are there and add them at once, the first time
+  // by writing. Unset: where the device has a kernel for it.
+  std::optional<bool> gather;
 };
 
 class GradientReducer {
@@ -29,7 +32,7 @@ public:
                   ReducerOptions options);
   ~GradientReducer();
 
-  // Zeroes the gradients.
+  // Begins the gradients of a step at zero.
   void begin_step(uint64_t step);
   // Before each micro-step's backward pass; reduction begins in that of the last one.
   void begin_micro_step(bool last);
@@ -47,6 +50,9 @@ public:
 private:
   struct Hook;
   void on_gradient(size_t parameter);
+  void gather(size_t parameter);
+  void add_gathered(size_t bucket);
+  void finish_gathering();
   void start_ready_buckets(bool include_last);
   void start_bucket(size_t bucket);
   void check_coverage();
@@ -63,8 +69,16 @@ private:
   std::vector<at::Tensor> gradient_views_; // by parameter
   std::vector<bool> seen_;                 // gradients of the current micro-step, by parameter
   std::vector<bool> used_;                 // of the first step, under static_graph
+  std::vector<bool> written_;              // sums begun in this step, by parameter
   std::vector<size_t> missing_;            // by bucket: gradients it still waits for
   size_t next_bucket_ = 0;                 // buckets start in the same order on all ranks
+
+  const bool gathers_; // see ReducerOptions::gather
+  struct Gathered {
+    std::vector<at::Tensor> gradients;
+    std::vector<size_t> parameters;
+  };
+  std::vector<Gathered> gathered_; // by bucket
 
   struct InFlight {
     std::unique_ptr<comm::Pending> pending;

@@ -1,5 +1,6 @@
 #include "worker/train/optimizer.h"
 
+#include "nsa_model/ops/update.h"
 #include "worker/train/stochastic_rounding.h"
 
 #include <ATen/core/grad_mode.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 
 namespace nsa::train {
 
@@ -18,8 +20,13 @@ constexpr size_t kPartElements = size_t(1) << 24;
 
 } // namespace
 
-Optimizer::Optimizer(FlatState& state, const spec::TrainSection& train)
-    : state_(state), train_(train) {
+Optimizer::Optimizer(FlatState& state, const spec::TrainSection& train, bool kernels)
+    : state_(state), train_(train),
+      in_one_(kernels && ops::has_update_kernels(state.masters.device())) {
+  if (in_one_) {
+    mark_decayed();
+    return;
+  }
   plan_parts();
   int64_t longest = 0;
   for (const Part& part : parts_)
@@ -34,6 +41,38 @@ Optimizer::Optimizer(FlatState& state, const spec::TrainSection& train)
     for (size_t i = 0; i < state.parameter_count(); ++i)
       add_parameter(part, i);
   }
+}
+
+void Optimizer::mark_decayed() {
+  const BucketPlan& plan = state_.plan();
+  at::Tensor marks =
+      at::zeros({static_cast<int64_t>(plan.parameter_elements / kSlotAlignment)}, at::kByte);
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const size_t end = plan.slots[i].offset + plan.slots[i].count + kSlotAlignment - 1;
+    const auto first = static_cast<int64_t>(plan.slots[i].offset / kSlotAlignment);
+    if (state_.weight_decay(i))
+      marks.slice(0, first, static_cast<int64_t>(end / kSlotAlignment)).fill_(1);
+  }
+  decayed_ = marks.to(state_.masters.device());
+}
+
+at::Tensor Optimizer::step_in_one(double learning_rate, const at::Tensor& loss) {
+  ops::AdamW update;
+  update.values = state_.masters;
+  update.first_moments = state_.first_moments;
+  update.second_moments = state_.second_moments;
+  update.weights = state_.rounded_weights();
+  update.gradients =
+      state_.gradients.narrow(0, 0, static_cast<int64_t>(state_.plan().parameter_elements));
+  update.decayed = decayed_;
+  update.updates = state_.updates;
+  update.beta1 = train_.beta1;
+  update.beta2 = train_.beta2;
+  update.weight_decay = train_.weight_decay;
+  update.epsilon = train_.epsilon;
+  update.clip = train_.gradient_clip;
+  update.seed = static_cast<uint64_t>(train_.seed);
+  return ops::adamw_(update, loss, learning_rate);
 }
 
 // The flat buffers cut at parameters; with masters there is nothing to copy, and one part.
@@ -82,6 +121,7 @@ void Optimizer::store(const Part& part) {
 
 at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
   const at::NoGradGuard no_grad;
+  if (in_one_) return step_in_one(learning_rate, loss);
   // Padding between parameters is zero and does not add to the norm.
   const at::Tensor norm = at::linalg_vector_norm(
       state_.gradients.narrow(0, 0, static_cast<int64_t>(state_.plan().parameter_elements)));

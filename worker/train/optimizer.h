@@ -14,7 +14,9 @@ namespace nsa::train {
 
 class Optimizer {
 public:
-  Optimizer(FlatState& state, const spec::TrainSection& train);
+  // `kernels`: one kernel over the flat buffers where the device has it (nsa_model/ops/update.h);
+  // else LibTorch's operations, which are also what a CPU computes with.
+  Optimizer(FlatState& state, const spec::TrainSection& train, bool kernels = true);
 
   // One update from state.gradients (summed over ranks, already the mean over the global batch).
   // `loss` is the reduced loss, FP32 scalar. Returns the gradient's L2 norm before clipping, FP32
@@ -32,6 +34,8 @@ private:
     int64_t begin = 0, count = 0;
     Group decayed, plain;
   };
+  at::Tensor step_in_one(double learning_rate, const at::Tensor& loss);
+  void mark_decayed();
   void plan_parts();
   void add_parameter(Part& part, size_t i);
   void load(const Part& part);
@@ -39,6 +43,8 @@ private:
 
   FlatState& state_;
   const spec::TrainSection train_;
+  const bool in_one_;
+  at::Tensor decayed_; // uint8 [elements / kSlotAlignment], where in_one_
   std::vector<Part> parts_;
   at::Tensor widened_;  // FP32 weights of a part, mode sr
   at::Tensor narrowed_; // BF16 gradients of a part, mode pure

@@ -30,6 +30,9 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   if (const auto kernels = toggles.find("attention.kernels"); kernels != toggles.end()) {
     NSA_TRY_ASSIGN(c.kernels, model::parse_kernels(kernels->second));
   }
+  if (const auto dense = toggles.find("attention.dense"); dense != toggles.end()) {
+    NSA_TRY_ASSIGN(c.dense_backend, model::parse_dense_backend(dense->second));
+  }
   c.activation_recompute = spec.train.activation_recompute;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;

@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kAttentionKernels = "attention.kernels";
 constexpr const char* kLayerKernels = "layers.kernels";
 constexpr const char* kAnyChoice = "auto";
+constexpr const char* kDenseBackend = "attention.dense";
 
 // "aten" from {"compressed": "aten", "selected": "aten"}; "aten+fused" when branches differ. What
 // follows the first word ("aten sdpa") is detail, not another choice.
@@ -21,6 +22,14 @@ std::string kernels_in_effect(const std::map<std::string, std::string>& kernels)
   for (const auto& [part, kernel] : kernels)
     if (part != kLayersPart) distinct.insert(split(kernel, ' ').front());
   return join({distinct.begin(), distinct.end()}, "+");
+}
+
+// "cudnn" from {"dense": "aten cudnn"}. Whatever was asked for is in effect where nothing is dense.
+std::string dense_in_effect(const std::map<std::string, std::string>& kernels,
+                            const std::string& requested) {
+  const auto dense = kernels.find("dense");
+  if (dense == kernels.end()) return requested;
+  return split(dense->second, ' ').back();
 }
 
 std::string environment_value(const std::string& variable) {
@@ -44,6 +53,8 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
     } else if (name == kLayerKernels) {
       const auto layers = kernels.find(kLayersPart);
       effective = layers == kernels.end() ? "unset" : layers->second;
+    } else if (name == kDenseBackend) {
+      effective = dense_in_effect(kernels, value);
     } else if (toggle != nullptr && !toggle->variable.empty()) {
       // In effect is what this process was started with, not what the spec wants it to be.
       const std::string variable(toggle->variable);

@@ -8,9 +8,12 @@
 
 #include "nsa_model/kernels/check/measure.h"
 #include "nsa_model/kernels/check/timing.h"
+#include "nsa_model/kernels/check/update_case.h"
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
+#include "nsa_model/kernels/group_gate/group_gate.h"
 #include "nsa_model/kernels/head_split/head_split.h"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
+#include "nsa_model/kernels/silu_product/silu_product.h"
 
 namespace nsa::kernels::check {
 namespace {
@@ -209,6 +212,130 @@ void check_unknown_label() {
   std::printf("  %-44s %s\n", "labels outside the vocabulary give NaN", good ? "ok  " : "FAIL");
 }
 
+void check_gate(int64_t rows, int heads, double temperature) {
+  constexpr int kWidth = kGateWidth, kHidden = kGateHidden, kBranches = kGateBranches;
+  const std::string name =
+      "gate " + std::to_string(rows) + " rows, " + std::to_string(heads) + " heads";
+  const Input mean(rows * kWidth), fc1(kHidden * kWidth, 0.125), fc2(kBranches * kHidden, 0.5);
+  std::vector<float> up(rows * heads * kBranches);
+  for (float& value : up)
+    value = static_cast<float>(generator() % 2001) * 1e-3f - 1.0f;
+  const auto up_device = on_device(up);
+  DeviceBuffer<float> gates(up.size()), partial(group_gate_partials());
+  DeviceBuffer<Bf16> d_mean(mean.host.size()), d_fc1(fc1.host.size()), d_fc2(fc2.host.size());
+  GroupGateParams forward{};
+  forward.rows = rows;
+  forward.heads = heads;
+  forward.inverse_temperature = static_cast<float>(1.0 / temperature);
+  forward.mean = mean.device.get();
+  forward.fc1 = fc1.device.get();
+  forward.fc2 = fc2.device.get();
+  forward.gates = gates.get();
+  cuda_check(launch_group_gate(forward, nullptr), "group_gate");
+  GroupGateBackwardParams backward{};
+  backward.rows = rows;
+  backward.heads = heads;
+  backward.inverse_temperature = forward.inverse_temperature;
+  backward.d_gates = up_device.get();
+  backward.gates = gates.get();
+  backward.mean = mean.device.get();
+  backward.fc1 = fc1.device.get();
+  backward.fc2 = fc2.device.get();
+  backward.partial = partial.get();
+  backward.d_mean = d_mean.get();
+  backward.d_fc1 = d_fc1.get();
+  backward.d_fc2 = d_fc2.get();
+  cuda_check(launch_group_gate_backward(backward, nullptr), "group_gate_backward");
+
+  Doubles want_gates(up.size()), want_d_mean(mean.host.size(), 0.0);
+  Doubles want_d_fc1(fc1.host.size(), 0.0), want_d_fc2(fc2.host.size(), 0.0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const double* m = &mean.host[row * kWidth];
+    double before[kHidden], part[kHidden], gate[kBranches] = {}, d_score[kBranches] = {};
+    for (int h = 0; h < kHidden; ++h) {
+      before[h] = 0.0;
+      for (int i = 0; i < kWidth; ++i)
+        before[h] += fc1.host[h * kWidth + i] * m[i];
+      part[h] = 1.0 / (1.0 + std::exp(-before[h]));
+      for (int b = 0; b < kBranches; ++b)
+        gate[b] += fc2.host[b * kHidden + h] * before[h] * part[h];
+    }
+    double sum = 0.0, along = 0.0;
+    for (double& g : gate)
+      sum += g = std::exp(g / temperature);
+    for (int b = 0; b < kBranches; ++b) {
+      gate[b] /= sum;
+      for (int head = 0; head < heads; ++head) {
+        const std::size_t at = (row * heads + head) * kBranches + b;
+        want_gates[at] = gate[b];
+        d_score[b] += static_cast<double>(up[at]);
+      }
+      along += gate[b] * d_score[b];
+    }
+    for (int b = 0; b < kBranches; ++b)
+      d_score[b] = gate[b] * (d_score[b] - along) / temperature;
+    for (int h = 0; h < kHidden; ++h) {
+      double d = 0.0;
+      for (int b = 0; b < kBranches; ++b) {
+        want_d_fc2[b * kHidden + h] += d_score[b] * before[h] * part[h];
+        d += d_score[b] * fc2.host[b * kHidden + h];
+      }
+      d *= part[h] * (1.0 + before[h] * (1.0 - part[h]));
+      for (int i = 0; i < kWidth; ++i) {
+        want_d_fc1[h * kWidth + i] += d * m[i];
+        want_d_mean[row * kWidth + i] += d * fc1.host[h * kWidth + i];
+      }
+    }
+  }
+  expect_fp32(name, gates, want_gates);
+  expect_bf16(name + ", d_mean", d_mean, want_d_mean);
+  expect_bf16(name + ", d_fc1", d_fc1, want_d_fc1);
+  expect_bf16(name + ", d_fc2", d_fc2, want_d_fc2);
+}
+
+void check_silu_product(int rows, int columns, int inner) {
+  const std::string name = "product with SiLU " + std::to_string(rows) + " x " +
+                           std::to_string(columns) + " x " + std::to_string(inner);
+  const auto count = [](int a, int b) { return static_cast<std::size_t>(a) * b; };
+  const Input x(count(rows, inner)), weight(count(columns, inner), 1.0 / std::sqrt(inner));
+  const Input d_out(count(rows, inner)), before_in(count(rows, columns), 1.5);
+  DeviceBuffer<Bf16> before(count(rows, columns)), after(before.size()), d_before(before.size());
+  DeviceBuffer<Bf16> turned(weight.host.size()), back(weight.host.size());
+  cuda_check(launch_transpose(weight.device.get(), turned.get(), columns, inner, nullptr),
+             "transpose");
+  cuda_check(launch_transpose(turned.get(), back.get(), inner, columns, nullptr), "transpose");
+  cuda_check(launch_silu_product({rows, columns, inner, x.device.get(), weight.device.get(),
+                                  before.get(), after.get()},
+                                 nullptr),
+             "silu_product");
+  cuda_check(launch_silu_product_backward({rows, columns, inner, d_out.device.get(), back.get(),
+                                           before_in.device.get(), d_before.get()},
+                                          nullptr),
+             "silu_product_backward");
+  Doubles want_before(before.size()), want_after(before.size()), want_d(before.size());
+  for (int row = 0; row < rows; ++row)
+    for (int column = 0; column < columns; ++column) {
+      double product = 0.0, up = 0.0;
+      for (int i = 0; i < inner; ++i) {
+        const double w = weight.host[count(column, inner) + i];
+        product += x.host[count(row, inner) + i] * w;
+        up += d_out.host[count(row, inner) + i] * w;
+      }
+      const std::size_t at = count(row, columns) + column;
+      want_before[at] = product;
+      want_after[at] = product / (1.0 + std::exp(-product));
+      const double h = before_in.host[at], part = 1.0 / (1.0 + std::exp(-h));
+      want_d[at] = up * part * (1.0 + h * (1.0 - part));
+    }
+  Doubles want_turned(weight.host.size());
+  for (std::size_t i = 0; i < want_turned.size(); ++i)
+    want_turned[i] = weight.host[i % columns * inner + i / columns];
+  expect_bf16(name + ", weight transposed", turned, want_turned);
+  expect_bf16(name + ", before", before, want_before);
+  expect_bf16(name + ", after", after, want_after);
+  expect_bf16(name + ", d_before", d_before, want_d);
+}
+
 struct Split {
   int batch, sequence, heads, groups, head_dim, sets, rotated;
   bool mean, table_per_token;
@@ -313,11 +440,18 @@ int check_layer_kernels() {
   check_cross_entropy(7, 1000, 1.0);
   check_cross_entropy(3, 8, 1.0);
   check_unknown_label();
+  check_silu_product(256, 256, 64); // a tile for some CTAs, none for others
+  check_silu_product(1024, 768, 192);
+  check_silu_product(8192, 512, 320); // several tiles a CTA, stages out of step with tiles
+  check_gate(1, 6, 1.0);
+  check_gate(333, 6, 0.8);
+  check_gate(30011, 4, 1.5); // several tiles a CTA
   check_split({2, 61, 12, 2, 64, 6, 3, true, false});
   check_split({2, 61, 12, 2, 64, 6, 2, true, true});
   check_split({1, 77, 12, 2, 64, 2, 1, false, false});
   check_split({3, 9, 8, 4, 32, 4, 2, true, false});
   check_split({1, 5, 4, 1, 128, 6, 6, true, false});
+  failures += check_update_kernels();
   std::printf("kernels around attention: %d failures\n", failures);
   return failures;
 }
@@ -381,6 +515,65 @@ void time_layer_kernels(int tokens) {
        time_of([&] { cuda_check(launch_head_split_backward(join, nullptr), "join"); }, kRepeats),
        4.17 * pass);
 
+  constexpr int kMlpWidth = 4 * kWidth;
+  const std::size_t mlp_count = static_cast<std::size_t>(tokens) * kMlpWidth;
+  std::vector<DeviceBuffer<Bf16>> wide;
+  for (int i = 0; i < 3; ++i) {
+    wide.emplace_back(mlp_count);
+    fill_normal(wide.back().get(), mlp_count, 1.0f, 200 + static_cast<uint64_t>(i));
+  }
+  DeviceBuffer<Bf16> weight(static_cast<std::size_t>(kMlpWidth) * kWidth);
+  fill_normal(weight.get(), weight.size(), 0.03f, 210);
+  const SiluProductParams product{tokens,       kMlpWidth,     kWidth,       rows[0].get(),
+                                  weight.get(), wide[0].get(), wide[1].get()};
+  const SiluProductBackwardParams product_back{
+      tokens, kMlpWidth, kWidth, rows[1].get(), weight.get(), wide[0].get(), wide[2].get()};
+  const double flop = 2.0 * static_cast<double>(mlp_count) * kWidth;
+  const auto product_line = [&](const char* what, const Timing& t) {
+    std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.0f TFLOP/s\n", what, 1e3 * t.median, 1e3 * t.low,
+                1e3 * t.high, flop / (t.median * 1e9));
+  };
+  product_line(
+      "product with SiLU",
+      time_of([&] { cuda_check(launch_silu_product(product, nullptr), "product"); }, kRepeats));
+  product_line(
+      "product with SiLU, back",
+      time_of([&] { cuda_check(launch_silu_product_backward(product_back, nullptr), "product"); },
+              kRepeats));
+
+  const Input fc1(kGateHidden * kGateWidth, 0.125), fc2(kGateBranches * kGateHidden, 0.5);
+  const std::size_t gate_count = static_cast<std::size_t>(tokens) * 12 * kGateBranches;
+  const DeviceBuffer<float> gates = on_device(std::vector<float>(gate_count, 0.3f));
+  DeviceBuffer<float> gate_partial(group_gate_partials());
+  DeviceBuffer<Bf16> d_fc1(fc1.host.size()), d_fc2(fc2.host.size());
+  GroupGateParams gate{};
+  gate.rows = int64_t{tokens} * 2;
+  gate.heads = 6;
+  gate.mean = rows[0].get();
+  gate.fc1 = fc1.device.get();
+  gate.fc2 = fc2.device.get();
+  gate.gates = gates.get();
+  GroupGateBackwardParams gate_back{};
+  gate_back.rows = gate.rows;
+  gate_back.heads = gate.heads;
+  gate_back.d_gates = gates.get();
+  gate_back.gates = gates.get();
+  gate_back.mean = gate.mean;
+  gate_back.fc1 = gate.fc1;
+  gate_back.fc2 = gate.fc2;
+  gate_back.partial = gate_partial.get();
+  gate_back.d_mean = rows[1].get();
+  gate_back.d_fc1 = d_fc1.get();
+  gate_back.d_fc2 = d_fc2.get();
+  const double gate_bytes = 4.0 * static_cast<double>(gate_count);
+  const double mean_bytes = 2.0 * static_cast<double>(gate.rows) * kGateWidth;
+  line("gates", time_of([&] { cuda_check(launch_group_gate(gate, nullptr), "gate"); }, kRepeats),
+       mean_bytes + gate_bytes);
+  line("gates backward",
+       time_of([&] { cuda_check(launch_group_gate_backward(gate_back, nullptr), "gate"); },
+               kRepeats),
+       2 * mean_bytes + 1.2 * gate_bytes);
+
   DeviceBuffer<Bf16> logits(static_cast<std::size_t>(kChunk) * kVocabulary);
   fill_normal(logits.get(), logits.size(), 2.0f, 99); // each run leaves gradients to the next
   const auto labels = on_device(std::vector<int64_t>(kChunk, 17));
@@ -397,6 +590,7 @@ void time_layer_kernels(int tokens) {
   line("cross-entropy of 8,192",
        time_of([&] { cuda_check(launch_cross_entropy(entropy, nullptr), "loss"); }, kRepeats),
        4.0 * static_cast<double>(logits.size()));
+  time_update_kernels();
 }
 
 } // namespace nsa::kernels::check

@@ -5,20 +5,21 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     head_split_kernel(const __grid_constant__ HeadSplitParams params) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const uint32_t thread = blockIdx.x * kThreads + threadIdx.x;
   if (thread < head_split_threads(params.layout)) split_chunk(params, thread);
 }
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     head_split_backward_kernel(const __grid_constant__ HeadSplitBackwardParams params) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const uint32_t thread = blockIdx.x * kThreads + threadIdx.x;
   if (thread < head_split_threads(params.layout)) join_chunk(params, thread);
 }
 
 bool serves(const HeadLayout& layout) {
   return layout.groups > 0 && layout.heads % layout.groups == 0 && layout.head_dim % 16 == 0 &&
-         layout.sets <= kMaxHeadSets && layout.rotated <= layout.sets;
+         layout.sets <= kMaxHeadSets && layout.rotated <= layout.sets &&
+         head_split_threads(layout) < UINT32_MAX - kThreads;
 }
 unsigned blocks_for(const HeadLayout& layout) {
   return static_cast<unsigned>((head_split_threads(layout) + kThreads - 1) / kThreads);

@@ -34,25 +34,37 @@ __host__ __device__ inline int64_t head_split_threads(const HeadLayout& layout) 
   return layout.tokens * chunks_a_token(layout) * vectors_a_half(layout);
 }
 
-__host__ __device__ inline HeadChunk head_chunk(const HeadLayout& layout, int64_t thread) {
-  const int vectors = vectors_a_half(layout), chunks = chunks_a_token(layout);
+// Threads are counted in 32 bits, whose divisions cost a third of those in 64.
+__host__ __device__ inline HeadChunk head_chunk(const HeadLayout& layout, uint32_t thread) {
+  const auto vectors = static_cast<uint32_t>(vectors_a_half(layout));
+  const auto chunks = static_cast<uint32_t>(chunks_a_token(layout));
   const int width = heads_a_group(layout);
-  const int chunk = static_cast<int>(thread / vectors % chunks);
+  const uint32_t before = thread / vectors;
+  const int chunk = static_cast<int>(before % chunks);
   const int end = (chunk + 1) * width, all = joined_heads(layout);
-  return {thread / vectors / chunks, chunk * width, end < all ? end : all,
+  return {static_cast<int64_t>(before / chunks), chunk * width, end < all ? end : all,
           chunk < layout.groups ? chunk : -1, static_cast<int>(thread % vectors) * kVector};
 }
 
-// Where head `head` of a joined row lies in q (set -1) or in one of the sets.
+// Where a head of a joined row lies: in q (set -1) or in one of the sets.
 struct HeadPlace {
-  int set;
-  int64_t offset;
+  int set, within; // head of q or of the set
 };
-__host__ __device__ inline HeadPlace head_place(const HeadLayout& layout, int64_t token, int head) {
-  if (head < layout.heads) return {-1, (token * layout.heads + head) * layout.head_dim};
+__host__ __device__ inline HeadPlace head_place(const HeadLayout& layout, int head) {
+  if (head < layout.heads) return {-1, head};
   const int behind = head - layout.heads;
-  return {behind / layout.groups,
-          (token * layout.groups + behind % layout.groups) * layout.head_dim};
+  return {behind / layout.groups, behind % layout.groups};
+}
+// The head behind it in the joined row.
+__host__ __device__ inline void advance(HeadPlace& place, const HeadLayout& layout) {
+  if (++place.within < (place.set < 0 ? layout.heads : layout.groups)) return;
+  place.within = 0;
+  ++place.set;
+}
+__host__ __device__ inline int64_t offset_of(const HeadPlace& place, const HeadLayout& layout,
+                                             int64_t token) {
+  const int heads = place.set < 0 ? layout.heads : layout.groups;
+  return (token * heads + place.within) * layout.head_dim;
 }
 
 struct Turn {
@@ -77,41 +89,53 @@ __host__ __device__ inline void rotate(Eight& first, Eight& second, const Turn& 
   }
 }
 
-inline constexpr int kHeadsInFlight = 3; // heads whose loads are under way before the first store
+__host__ __device__ inline Eight eight_of(const uint4& packed) {
+  Eight eight = {};
+  accumulate(eight, packed, 1.0f);
+  return eight;
+}
 
-__host__ __device__ inline void split_chunk(const HeadSplitParams& params, int64_t thread) {
+// Heads whose loads are under way before the first store, packed: a group of the M7C 125M.
+inline constexpr int kHeadsInFlight = 6;
+
+__host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint32_t thread) {
   const HeadLayout& layout = params.layout;
   const HeadChunk chunk = head_chunk(layout, thread);
   const int half = layout.head_dim / 2;
-  const Turn turn = turn_of(layout, chunk);
+  const bool wants_mean = params.mean != nullptr && chunk.group >= 0;
   const __nv_bfloat16* row =
       params.joined + chunk.token * joined_heads(layout) * layout.head_dim + chunk.offset;
+  HeadPlace place = head_place(layout, chunk.first);
   Eight first_sum = {}, second_sum = {};
   for (int head = chunk.first; head < chunk.end; head += kHeadsInFlight) {
-    Eight first[kHeadsInFlight] = {}, second[kHeadsInFlight] = {};
+    uint4 first[kHeadsInFlight], second[kHeadsInFlight];
 #pragma unroll
     for (int i = 0; i < kHeadsInFlight; ++i) {
       if (head + i >= chunk.end) continue;
-      accumulate(first[i], row + (head + i) * layout.head_dim, 1.0f);
-      accumulate(second[i], row + (head + i) * layout.head_dim + half, 1.0f);
+      first[i] = load_packed(row + (head + i) * layout.head_dim);
+      second[i] = load_packed(row + (head + i) * layout.head_dim + half);
     }
+    const Turn turn = turn_of(layout, chunk);
 #pragma unroll
     for (int i = 0; i < kHeadsInFlight; ++i) {
       if (head + i >= chunk.end) continue;
+      Eight a = eight_of(first[i]), b = eight_of(second[i]);
+      if (wants_mean) {
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        first_sum.values[j] += first[i].values[j];
-        second_sum.values[j] += second[i].values[j];
+        for (int j = 0; j < kVector; ++j) {
+          first_sum.values[j] += a.values[j];
+          second_sum.values[j] += b.values[j];
+        }
       }
-      const HeadPlace place = head_place(layout, chunk.token, head + i);
-      if (place.set < layout.rotated) rotate(first[i], second[i], turn, 1.0f);
-      __nv_bfloat16* target =
-          (place.set < 0 ? params.q : params.set[place.set]) + place.offset + chunk.offset;
-      store(target, first[i]);
-      store(target + half, second[i]);
+      if (place.set < layout.rotated) rotate(a, b, turn, 1.0f);
+      __nv_bfloat16* target = (place.set < 0 ? params.q : params.set[place.set]) +
+                              offset_of(place, layout, chunk.token) + chunk.offset;
+      store(target, a);
+      store(target + half, b);
+      advance(place, layout);
     }
   }
-  if (params.mean == nullptr || chunk.group < 0) return;
+  if (!wants_mean) return;
   const float share = 1.0f / static_cast<float>(heads_a_group(layout));
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
@@ -124,11 +148,10 @@ __host__ __device__ inline void split_chunk(const HeadSplitParams& params, int64
   store(mean + half, second_sum);
 }
 
-__host__ __device__ inline void join_chunk(const HeadSplitBackwardParams& params, int64_t thread) {
+__host__ __device__ inline void join_chunk(const HeadSplitBackwardParams& params, uint32_t thread) {
   const HeadLayout& layout = params.layout;
   const HeadChunk chunk = head_chunk(layout, thread);
   const int half = layout.head_dim / 2;
-  const Turn turn = turn_of(layout, chunk);
   __nv_bfloat16* row =
       params.d_joined + chunk.token * joined_heads(layout) * layout.head_dim + chunk.offset;
   Eight first_mean = {}, second_mean = {};
@@ -140,29 +163,32 @@ __host__ __device__ inline void join_chunk(const HeadSplitBackwardParams& params
     accumulate(first_mean, mean, share);
     accumulate(second_mean, mean + half, share);
   }
+  HeadPlace loaded = head_place(layout, chunk.first), stored = loaded;
   for (int head = chunk.first; head < chunk.end; head += kHeadsInFlight) {
-    Eight first[kHeadsInFlight] = {}, second[kHeadsInFlight] = {};
+    uint4 first[kHeadsInFlight], second[kHeadsInFlight];
 #pragma unroll
     for (int i = 0; i < kHeadsInFlight; ++i) {
       if (head + i >= chunk.end) continue;
-      const HeadPlace place = head_place(layout, chunk.token, head + i);
-      const __nv_bfloat16* source =
-          (place.set < 0 ? params.d_q : params.d_set[place.set]) + place.offset + chunk.offset;
-      accumulate(first[i], source, 1.0f);
-      accumulate(second[i], source + half, 1.0f);
+      const __nv_bfloat16* source = (loaded.set < 0 ? params.d_q : params.d_set[loaded.set]) +
+                                    offset_of(loaded, layout, chunk.token) + chunk.offset;
+      first[i] = load_packed(source);
+      second[i] = load_packed(source + half);
+      advance(loaded, layout);
     }
+    const Turn turn = turn_of(layout, chunk);
 #pragma unroll
     for (int i = 0; i < kHeadsInFlight; ++i) {
       if (head + i >= chunk.end) continue;
-      const HeadPlace place = head_place(layout, chunk.token, head + i);
-      if (place.set < layout.rotated) rotate(first[i], second[i], turn, -1.0f);
+      Eight a = eight_of(first[i]), b = eight_of(second[i]);
+      if (stored.set < layout.rotated) rotate(a, b, turn, -1.0f);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        first[i].values[j] += first_mean.values[j];
-        second[i].values[j] += second_mean.values[j];
+        a.values[j] += first_mean.values[j];
+        b.values[j] += second_mean.values[j];
       }
-      store(row + (head + i) * layout.head_dim, first[i]);
-      store(row + (head + i) * layout.head_dim + half, second[i]);
+      store(row + (head + i) * layout.head_dim, a);
+      store(row + (head + i) * layout.head_dim + half, b);
+      advance(stored, layout);
     }
   }
 }

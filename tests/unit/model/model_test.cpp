@@ -218,6 +218,25 @@ TEST(Kernels, TheReferenceAgreesAndReportsItself) {
   }
 }
 
+// What is reported is what LibTorch takes: a kernel that a CPU has not is seen to be missing.
+TEST(Kernels, DenseBackendIsTheOneAskedFor) {
+  const auto in_effect = [](DenseBackend backend) {
+    ModelConfig config = small_config();
+    config.attention = Attention::kDense;
+    config.dense_backend = backend;
+    const LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    return model.kernels_in_effect().front().kernel;
+  };
+  EXPECT_EQ(in_effect(DenseBackend::kMath), "aten math");
+  EXPECT_EQ(in_effect(DenseBackend::kFlash), "aten flash");
+  EXPECT_EQ(in_effect(DenseBackend::kCudnn), "aten none");
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash(true);
+  context.setSDPUseMath(true);
+  context.setSDPUseMemEfficient(true);
+  EXPECT_EQ(in_effect(DenseBackend::kAuto), "aten flash");
+}
+
 TEST(Kernels, FusedIsRefusedWithoutAGpu) {
   ModelConfig config = small_config();
   config.kernels = Kernels::kFused;

@@ -2,6 +2,7 @@
 // operations with ATen's autograd.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/layer.h"
+#include "nsa_model/ops/product.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -117,6 +118,56 @@ TEST(SplitHeads, LeavesSetsWithoutGradientAtZero) {
   EXPECT_EQ(by_head.narrow(2, 6, 2).min().item<double>(), 1);
 }
 
+TEST(Products, LinearAndMlpEqualTheirParts) {
+  at::manual_seed(9);
+  const Tensor x = leaf({2, 5, 8}), fc1 = leaf({12, 8}), fc2 = leaf({6, 12});
+  const Tensor up = at::randn({2, 5, 12}, at::kDouble), up_mlp = at::randn({2, 5, 6}, at::kDouble);
+  const auto run = [&](bool fused) {
+    const Tensor out = linear(x, fc1, fused), after = mlp(x, fc1, fc2, fused);
+    auto all = torch::autograd::grad({out}, {x, fc1}, {up});
+    for (const Tensor& grad : torch::autograd::grad({after}, {x, fc1, fc2}, {up_mlp}))
+      all.push_back(grad);
+    all.push_back(out.detach());
+    all.push_back(after.detach());
+    return all;
+  };
+  expect_equal(run(true), run(false));
+}
+
+TEST(Products, WriteOrAddInTheTypeOfTheResult) {
+  at::manual_seed(10);
+  const Tensor a = at::randn({7, 5}).to(at::kBFloat16), b = at::randn({7, 4}).to(at::kBFloat16);
+  const Tensor wanted = at::mm(a.t(), b).to(at::kFloat);
+  const Tensor sum = at::full({5, 4}, NAN); // what was there does not count
+  product_(sum, a, b, {.a = true}, false);
+  EXPECT_TRUE(at::equal(sum, wanted));
+  product_(sum, a, b, {.a = true}, true);
+  EXPECT_TRUE(at::equal(sum, wanted * 2));
+  const Tensor narrow = at::empty({5, 4}, at::kBFloat16);
+  product_(narrow, a.t().contiguous(), b.t().contiguous(), {.b = true}, false);
+  EXPECT_TRUE(at::allclose(narrow.to(at::kFloat), wanted, 0.01, 0.01));
+}
+
+TEST(GroupGates, EqualProductsSiluAndSoftmax) {
+  at::manual_seed(8);
+  for (const int64_t branches : {3, 2}) {
+    const Tensor mean = leaf({2, 5, 2, 16}), fc1 = leaf({8, 16}), fc2 = leaf({branches, 8});
+    const Tensor up = at::randn({2, 5, 6, branches}, at::kDouble);
+    const auto run = [&](bool fused) {
+      const Tensor gates = group_gates(mean, fc1, fc2, 0.7, 6, fused);
+      auto all = torch::autograd::grad({gates}, {mean, fc1, fc2}, {up});
+      all.push_back(gates.detach());
+      return all;
+    };
+    const auto fused = run(true);
+    expect_equal(fused, run(false));
+    const Tensor gates = fused.back();
+    expect_equal({gates.sum(-1)}, {at::ones({2, 5, 6}, at::kDouble)});
+    expect_equal({gates.narrow(2, 3, 1)}, {gates.narrow(2, 5, 1)}); // of one group
+    EXPECT_GT((gates.narrow(2, 2, 1) - gates.narrow(2, 3, 1)).abs().min().item<double>(), 0);
+  }
+}
+
 TEST(CrossEntropy, LeavesItsGradientInTheLogits) {
   at::manual_seed(7);
   Tensor logits = leaf({9, 24});
@@ -138,6 +189,12 @@ TEST(LayerOperations, RefuseWhatDoesNotFit) {
   EXPECT_THROW(add_rms_norm(x, std::nullopt, at::ones({7}), 1e-6, true), c10::Error);
   EXPECT_THROW(add_rms_norm(x, at::zeros({2, 4}), gain, 1e-6, true), c10::Error);
   EXPECT_THROW(add_rms_norm(x, std::nullopt, gain.to(at::kDouble), 1e-6, true), c10::Error);
+  const Tensor mean = at::zeros({1, 2, 2, 8}), fc1 = at::zeros({4, 8}), fc2 = at::zeros({3, 4});
+  EXPECT_THROW(group_gates(mean, fc1, fc2, 1.0, 5, true), c10::Error);
+  EXPECT_THROW(group_gates(mean, fc2, fc2, 1.0, 4, true), c10::Error);
+  EXPECT_THROW(linear(x, at::zeros({3, 7}), true), c10::Error);
+  EXPECT_THROW(mlp(x, at::zeros({16, 8}), at::zeros({8, 15}), true), c10::Error);
+  EXPECT_THROW(group_gates(mean, fc1, fc2.to(at::kDouble), 1.0, 4, true), c10::Error);
   const Tensor table = at::ones({3, 4});
   EXPECT_THROW(split_heads(at::zeros({1, 3, 60}), table, table, {4, 2, 8, 1, true}, true),
                c10::Error);

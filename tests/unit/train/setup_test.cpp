@@ -60,5 +60,17 @@ TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
   EXPECT_FALSE(check_toggles(report("auto", "aten")));
 }
 
+TEST(ToggleReport, DenseBackendIsWhatLibTorchTakes) {
+  const auto report = [&](const char* requested, const char* kernel) {
+    return report_toggles(0, {{"attention.dense", requested}}, {{"dense", kernel}});
+  };
+  EXPECT_EQ(toggle(report("auto", "aten flash"), "attention.dense").effective, "flash");
+  EXPECT_TRUE(check_toggles(report("auto", "aten flash")));
+  EXPECT_TRUE(check_toggles(report("cudnn", "aten cudnn")));
+  EXPECT_FALSE(check_toggles(report("cudnn", "aten flash"))) << "another cuDNN shadows torch's";
+  // NSA has no dense attention that could differ from the request.
+  EXPECT_TRUE(check_toggles(report_toggles(0, {{"attention.dense", "cudnn"}}, {})));
+}
+
 } // namespace
 } // namespace nsa::train

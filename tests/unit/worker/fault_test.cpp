@@ -229,6 +229,11 @@ TEST_F(FaultTest, WhatCannotBeIsRefusedWithItsExitCode) {
   toggled.toggles["nccl.debug"] = "INFO";
   EXPECT_EQ(exit_of(toggled, {}, "nccl.debug"), int(RankExit::kToggleMismatch));
   EXPECT_EQ(exit_of(toggled, {.environment = {{"NCCL_DEBUG", "INFO"}}}, "finished"), 0);
+  auto dense = spec;
+  dense.model.attention = "dense";
+  dense.toggles["attention.dense"] = "cudnn"; // which a CPU has not
+  EXPECT_EQ(exit_of(dense, {}, "attention.dense (requested cudnn, in effect none)"),
+            int(RankExit::kToggleMismatch));
   auto gpu = spec;
   gpu.parallel.device = "cuda";
   if (!fs::exists("/dev/nvidia0")) {

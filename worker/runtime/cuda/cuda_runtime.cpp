@@ -13,6 +13,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cstdlib>
+#include <dlfcn.h>
 #include <torch/headeronly/version.h>
 
 namespace nsa::runtime {
@@ -51,6 +52,22 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 std::string version_text(int v) { // 13000 -> "13.0"
   return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
 }
+std::string library_version_text(size_t v) { // 91900 -> "9.19.0"
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+         std::to_string(v % 100);
+}
+
+// Of the library that is loaded, which another one on the library path may have shadowed.
+std::string cublas_version() {
+  using Version = size_t (*)();
+  const auto version = reinterpret_cast<Version>(::dlsym(RTLD_DEFAULT, "cublasLtGetVersion"));
+  return version == nullptr ? "unknown" : library_version_text(version());
+}
+std::string cudnn_version() {
+  const auto& hooks = at::detail::getCUDAHooks();
+  return hooks.hasCuDNN() ? library_version_text(static_cast<size_t>(hooks.versionRuntimeCuDNN()))
+                          : "none";
+}
 
 class CudaRuntime : public Runtime {
 public:
@@ -71,10 +88,9 @@ public:
     int runtime = 0, driver = 0;
     cudaRuntimeGetVersion(&runtime);
     cudaDriverGetVersion(&driver);
-    return {{"libtorch", TORCH_VERSION},
-            {"cuda", version_text(runtime)},
-            {"driver", version_text(driver)},
-            {"nccl", nccl_version()}};
+    return {{"libtorch", TORCH_VERSION},      {"cuda", version_text(runtime)},
+            {"driver", version_text(driver)}, {"cublas", cublas_version()},
+            {"cudnn", cudnn_version()},       {"nccl", nccl_version()}};
   }
 
   std::string why_bf16_is_slow() const override {
@@ -97,6 +113,10 @@ public:
   }
 
   void synchronize() override { c10::cuda::device_synchronize(); }
+  void refuse_host_waits(bool refuse) override {
+    using Mode = c10::cuda::SyncDebugMode;
+    c10::cuda::warning_state().set_sync_debug_mode(refuse ? Mode::L_ERROR : Mode::L_DISABLED);
+  }
   int steps_in_flight() const override { return 2; }
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<EventReading>(values);

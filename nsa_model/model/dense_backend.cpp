@@ -1,0 +1,37 @@
+#include "nsa_model/model/dense_backend.h"
+
+#include <array>
+
+namespace nsa::model {
+
+void request_dense_backend(DenseBackend backend) {
+  if (backend == DenseBackend::kAuto) return;
+  at::Context& context = at::globalContext();
+  context.setSDPUseCuDNN(backend == DenseBackend::kCudnn);
+  context.setSDPUseFlash(backend == DenseBackend::kFlash);
+  context.setSDPUseMemEfficient(backend == DenseBackend::kEfficient);
+  context.setSDPUseMath(backend == DenseBackend::kMath);
+}
+
+std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,
+                                    at::ScalarType dtype) {
+  constexpr int64_t kLength = 1024; // the choice does not hang on it
+  const auto heads = [&](int64_t count) {
+    return at::empty({1, count, kLength, config.head_dimension},
+                     at::TensorOptions().dtype(dtype).device(device))
+        .set_requires_grad(true);
+  };
+  const at::Tensor q = heads(config.heads), k = heads(config.kv_groups),
+                   v = heads(config.kv_groups);
+  int64_t choice = -1;
+  try {
+    choice = at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
+                                   /*enable_gqa=*/true);
+  } catch (const c10::Error&) { // "no viable backend"
+    return "none";
+  }
+  constexpr std::array<const char*, 4> kNames{"math", "flash", "efficient", "cudnn"};
+  return choice >= 0 && choice < int64_t(kNames.size()) ? kNames[size_t(choice)] : "none";
+}
+
+} // namespace nsa::model

@@ -1,0 +1,148 @@
+#include "nsa_model/ops/product.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace nsa::ops {
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <class Signature> auto registered(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+Tensor product(const Tensor& a, const Tensor& b, Transposed transposed) {
+  const Tensor out =
+      at::empty({a.size(transposed.a ? 1 : 0), b.size(transposed.b ? 0 : 1)}, a.options());
+  product_(out, a, b, transposed, /*add=*/false);
+  return out;
+}
+Tensor rows_of(const Tensor& x) {
+  return x.reshape({-1, x.size(-1)});
+}
+Tensor like(const Tensor& rows, const Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = rows.size(1);
+  return rows.view(sizes);
+}
+
+struct Linear : torch::autograd::Function<Linear> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({x, weight});
+    return like(product(rows_of(x), weight, {.b = true}), x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1];
+    const Tensor up = rows_of(grads[0].contiguous());
+    Tensor d_x, d_weight;
+    if (context->needs_input_grad(0)) d_x = like(product(up, weight, {}), x);
+    if (context->needs_input_grad(1)) d_weight = product(up, rows_of(x), {.a = true});
+    return {d_x, d_weight};
+  }
+};
+
+struct Mlp : torch::autograd::Function<Mlp> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& fc1,
+                        const Tensor& fc2) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    static const auto op =
+        registered<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&)>("nsa::silu_product");
+    const auto [before, after] = op.call(rows_of(x), fc1);
+    context->save_for_backward({x, fc1, fc2, before, after});
+    return like(product(after, fc2, {.b = true}), x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    static const auto op = registered<Tensor(const Tensor&, const Tensor&, const Tensor&)>(
+        "nsa::silu_product_backward");
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &fc1 = saved[1], &fc2 = saved[2], &before = saved[3],
+                 &after = saved[4];
+    const Tensor up = rows_of(grads[0].contiguous());
+    const Tensor d_fc2 = product(up, after, {.a = true});
+    const Tensor d_before = op.call(up, fc2, before);
+    const Tensor d_fc1 = product(d_before, rows_of(x), {.a = true});
+    return {like(product(d_before, fc1, {}), x), d_fc1, d_fc2};
+  }
+};
+
+void check_weight(at::IntArrayRef in, const Tensor& x, const Tensor& weight, const char* what) {
+  TORCH_CHECK(x.scalar_type() == weight.scalar_type(), "nsa: ", what,
+              " takes tensors of one dtype, got ", x.scalar_type(), " and ", weight.scalar_type());
+  TORCH_CHECK(!in.empty() && weight.dim() == 2 && in.back() == weight.size(1), "nsa: ", what, ": ",
+              in, " does not fit a weight of ", weight.sizes());
+}
+
+} // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, bool fused) {
+  check_weight(x.sizes(), x, weight, "linear");
+  return fused ? Linear::apply(x.contiguous(), weight) : at::linear(x, weight);
+}
+
+Tensor mlp(const Tensor& x, const Tensor& fc1, const Tensor& fc2, bool fused) {
+  check_weight(x.sizes(), x, fc1, "mlp");
+  check_weight({fc1.size(0)}, x, fc2, "mlp");
+  if (!fused) return at::linear(at::silu(at::linear(x, fc1)), fc2);
+  return Mlp::apply(x.contiguous(), fc1, fc2);
+}
+
+void product_(const Tensor& out, const Tensor& a, const Tensor& b, Transposed transposed,
+              bool add) {
+  static const auto op =
+      registered<void(const Tensor&, const Tensor&, const Tensor&, bool, bool, bool)>(
+          "nsa::product_");
+  op.call(out, a, b, transposed.a, transposed.b, add);
+}
+
+namespace composed {
+
+void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
+              bool b_transposed, bool add) {
+  const Tensor left = a_transposed ? a.t() : a, right = b_transposed ? b.t() : b;
+  Tensor target = out;
+  if (out.scalar_type() != a.scalar_type()) {
+    const Tensor result = at::mm(left, right);
+    add ? target.add_(result) : target.copy_(result);
+  } else if (add) {
+    target.addmm_(left, right);
+  } else {
+    at::mm_out(target, left, right);
+  }
+}
+
+std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
+  const Tensor before = at::empty({x.size(0), weight.size(0)}, x.options());
+  ops::product_(before, x, weight, {.b = true}, false);
+  return {before, at::silu(before)};
+}
+
+Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  const Tensor d_after = at::empty_like(before);
+  ops::product_(d_after, d_out, weight, {}, false);
+  return at::silu_backward(d_after, before);
+}
+
+} // namespace composed
+
+TORCH_LIBRARY_FRAGMENT(nsa, library) {
+  const auto key = c10::DispatchKey::CompositeExplicitAutograd;
+  library.def("product_(Tensor(a!) out, Tensor a, Tensor b, bool a_transposed, "
+              "bool b_transposed, bool add) -> ()",
+              torch::dispatch(key, &composed::product_));
+  library.def("silu_product(Tensor x, Tensor weight) -> (Tensor before, Tensor after)",
+              torch::dispatch(key, &composed::silu_product));
+  library.def("silu_product_backward(Tensor d_out, Tensor weight, Tensor before) -> Tensor",
+              torch::dispatch(key, &composed::silu_product_backward));
+}
+
+} // namespace nsa::ops

@@ -1,0 +1,239 @@
+// The operations of nsa_model/ops/product.h for CUDA: cuBLASLt and the products with SiLU.
+#include "nsa_model/ops/product.h"
+
+#include "nsa_model/kernels/silu_product/silu_product.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <array>
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cublasLt.h>
+#include <map>
+#include <mutex>
+#include <torch/library.h>
+#include <vector>
+
+namespace nsa::ops::on_cuda {
+namespace {
+
+using at::Tensor;
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20; // what cuBLAS has on Hopper
+constexpr int kAlgorithms = 8;                                 // that are tried
+constexpr int kTrials = 3;                                     // of each; the fastest counts
+
+void check_blas(cublasStatus_t status, const char* what) {
+  TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, ", what, ": ",
+              cublasLtGetStatusString(status));
+}
+void check_cuda(cudaError_t error, const char* what) {
+  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
+}
+
+// A product of row-major matrices as cuBLASLt sees it, whose matrices are column-major: out^T = b^T
+// a^T. What fixes the choice of an algorithm.
+struct Product {
+  int64_t rows, columns, inner; // of the result; of the sum
+  bool a_transposed, b_transposed, wide;
+  int device;
+  auto operator<=>(const Product&) const = default;
+};
+
+// What is passed to cublasLtMatmul for a product, made once.
+struct Plan {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, out;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+class Products {
+public:
+  Products() { check_blas(cublasLtCreate(&handle_), "create"); }
+
+  void run(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
+    const Tensor workspace =
+        at::empty({static_cast<int64_t>(kWorkspaceBytes)}, out.options().dtype(at::kByte));
+    Plan& plan = plan_of(product, out, a, b, add, workspace);
+    check_blas(multiply(plan, plan.algorithm, out, a, b, add, workspace), "product");
+  }
+
+private:
+  static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType type, int64_t rows,
+                      int64_t columns) { // column-major, without gaps
+    check_blas(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(rows),
+                                        static_cast<uint64_t>(columns), rows),
+               "layout");
+  }
+
+  cublasStatus_t multiply(Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Tensor& out,
+                          const Tensor& a, const Tensor& b, bool add,
+                          const Tensor& workspace) const {
+    const float one = 1.0f, keep = add ? 1.0f : 0.0f;
+    return cublasLtMatmul(handle_, &plan.operation, &one, b.data_ptr(), &plan.b, a.data_ptr(),
+                          &plan.a, &keep, out.data_ptr(), &plan.out, out.data_ptr(), &plan.out,
+                          &algorithm, workspace.data_ptr(), kWorkspaceBytes,
+                          c10::cuda::getCurrentCUDAStream().stream());
+  }
+
+  Plan& plan_of(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b,
+                bool add, const Tensor& workspace) {
+    const std::lock_guard lock(mutex_);
+    const auto known = plans_.find(product);
+    if (known != plans_.end()) return known->second;
+    Plan plan{};
+    check_blas(cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
+    // cuBLASLt's first operand is b, its second a.
+    const cublasOperation_t first = product.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = product.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    check_blas(cublasLtMatmulDescSetAttribute(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                              sizeof first),
+               "product");
+    check_blas(cublasLtMatmulDescSetAttribute(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                              sizeof second),
+               "product");
+    lay_out(plan.b, CUDA_R_16BF, b.size(1), b.size(0));
+    lay_out(plan.a, CUDA_R_16BF, a.size(1), a.size(0));
+    lay_out(plan.out, product.wide ? CUDA_R_32F : CUDA_R_16BF, product.columns, product.rows);
+    choose(plan, add ? at::empty_like(out) : out, a, b, workspace);
+    return plans_.emplace(product, plan).first->second;
+  }
+
+  // The fastest of cuBLASLt's proposals; its first one under deterministic algorithms, since what
+  // is fastest by a hair may be another one tomorrow. Writes `out`.
+  void choose(Plan& plan, const Tensor& out, const Tensor& a, const Tensor& b,
+              const Tensor& workspace) const {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    check_blas(cublasLtMatmulPreferenceInit(&preference), "preference");
+    check_blas(cublasLtMatmulPreferenceSetAttribute(&preference,
+                                                    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                    &kWorkspaceBytes, sizeof kWorkspaceBytes),
+               "preference");
+    std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> proposals{};
+    int count = 0;
+    check_blas(cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.b, &plan.a, &plan.out,
+                                              &plan.out, &preference, kAlgorithms, proposals.data(),
+                                              &count),
+               "choice of an algorithm");
+    TORCH_CHECK(count > 0, "cuBLASLt has no algorithm for a product of ", a.sizes(), " and ",
+                b.sizes());
+    plan.algorithm = proposals[0].algo;
+    if (at::globalContext().deterministicAlgorithms()) return;
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+    std::array<cudaEvent_t, 2> events{};
+    for (cudaEvent_t& event : events)
+      check_cuda(cudaEventCreate(&event), "event");
+    float fastest = 0;
+    for (int i = 0; i < count; ++i)
+      for (int trial = 0; trial <= kTrials; ++trial) { // the first one warms up
+        check_cuda(cudaEventRecord(events[0], stream), "event");
+        if (multiply(plan, proposals[i].algo, out, a, b, false, workspace) != CUBLAS_STATUS_SUCCESS)
+          break;
+        check_cuda(cudaEventRecord(events[1], stream), "event");
+        check_cuda(cudaEventSynchronize(events[1]), "event");
+        float milliseconds = 0;
+        check_cuda(cudaEventElapsedTime(&milliseconds, events[0], events[1]), "event");
+        if (trial == 0 || (fastest > 0 && milliseconds >= fastest)) continue;
+        fastest = milliseconds;
+        plan.algorithm = proposals[i].algo;
+      }
+    for (cudaEvent_t& event : events)
+      check_cuda(cudaEventDestroy(event), "event");
+  }
+
+  cublasLtHandle_t handle_ = nullptr; // lives as long as the process
+  std::mutex mutex_;
+  std::map<Product, Plan> plans_;
+};
+
+bool is_served(const Tensor& matrix) {
+  return matrix.scalar_type() == at::kBFloat16 && matrix.dim() == 2 && matrix.is_contiguous() &&
+         reinterpret_cast<std::uintptr_t>(matrix.data_ptr()) % 16 == 0 && matrix.numel() > 0 &&
+         matrix.size(0) % 8 == 0 && matrix.size(1) % 8 == 0;
+}
+
+void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
+              bool b_transposed, bool add) {
+  const bool wide = out.scalar_type() == at::kFloat;
+  if (!is_served(a) || !is_served(b) || !out.is_contiguous() ||
+      (!wide && out.scalar_type() != at::kBFloat16)) {
+    composed::product_(out, a, b, a_transposed, b_transposed, add);
+    return;
+  }
+  const Product product{out.size(0),  out.size(1), a.size(a_transposed ? 0 : 1), a_transposed,
+                        b_transposed, wide,        int(a.device().index())};
+  TORCH_CHECK(a.size(a_transposed ? 1 : 0) == product.rows &&
+                  b.size(b_transposed ? 0 : 1) == product.columns &&
+                  b.size(b_transposed ? 1 : 0) == product.inner,
+              "nsa: product_: ", a.sizes(), " and ", b.sizes(), " do not give ", out.sizes());
+  const c10::DeviceGuard guard(a.device());
+  static Products products;
+  products.run(product, out, a, b, add);
+}
+
+bool has_hopper(const Tensor& tensor) {
+  int major = 0;
+  check_cuda(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, tensor.device().index()),
+      "compute capability");
+  return major == 9;
+}
+
+__nv_bfloat16* bf16(const Tensor& tensor) {
+  return static_cast<__nv_bfloat16*>(tensor.data_ptr());
+}
+
+std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
+  if (!is_served(x) || !is_served(weight) || !has_hopper(x) ||
+      !kernels::silu_product_serves(x.size(0), weight.size(0), x.size(1)))
+    return composed::silu_product(x, weight);
+  const c10::DeviceGuard guard(x.device());
+  const Tensor before = at::empty({x.size(0), weight.size(0)}, x.options());
+  const Tensor after = at::empty_like(before);
+  kernels::SiluProductParams params{};
+  params.rows = static_cast<int>(x.size(0));
+  params.columns = static_cast<int>(weight.size(0));
+  params.inner = static_cast<int>(x.size(1));
+  params.x = bf16(x);
+  params.weight = bf16(weight);
+  params.before = bf16(before);
+  params.after = bf16(after);
+  check_cuda(kernels::launch_silu_product(params, c10::cuda::getCurrentCUDAStream().stream()),
+             "silu_product");
+  return {before, after};
+}
+
+Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  if (!is_served(d_out) || !is_served(weight) || !is_served(before) || !has_hopper(d_out) ||
+      !kernels::silu_product_serves(before.size(0), before.size(1), d_out.size(1)))
+    return composed::silu_product_backward(d_out, weight, before);
+  const c10::DeviceGuard guard(d_out.device());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  // 5 MB, so that its rows run along the sum as the kernel takes them.
+  const Tensor transposed = at::empty({weight.size(1), weight.size(0)}, weight.options());
+  check_cuda(kernels::launch_transpose(bf16(weight), bf16(transposed),
+                                       static_cast<int>(weight.size(0)),
+                                       static_cast<int>(weight.size(1)), stream),
+             "silu_product_backward");
+  const Tensor d_before = at::empty_like(before);
+  kernels::SiluProductBackwardParams params{};
+  params.rows = static_cast<int>(before.size(0));
+  params.columns = static_cast<int>(before.size(1));
+  params.inner = static_cast<int>(d_out.size(1));
+  params.d_out = bf16(d_out);
+  params.weight = bf16(transposed);
+  params.before = bf16(before);
+  params.d_before = bf16(d_before);
+  check_cuda(kernels::launch_silu_product_backward(params, stream), "silu_product_backward");
+  return d_before;
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
+  library.impl("product_", &product_);
+  library.impl("silu_product", &silu_product);
+  library.impl("silu_product_backward", &silu_product_backward);
+}
+
+} // namespace nsa::ops::on_cuda

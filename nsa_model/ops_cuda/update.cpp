@@ -1,0 +1,144 @@
+// The operations of nsa_model/ops/update.h for CUDA.
+#include "nsa_model/ops/update.h"
+
+#include "nsa_model/kernels/update/update.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+namespace nsa::ops::on_cuda {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+cudaStream_t stream() {
+  return c10::cuda::getCurrentCUDAStream().stream();
+}
+void check_launch(cudaError_t error, const char* what) {
+  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
+}
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
+                    bool first) {
+  TORCH_CHECK(gradients.size() == offsets.size() && sums.scalar_type() == at::kFloat &&
+                  sums.is_contiguous(),
+              "nsa: add_gradients_: sums FP32, and an offset for each gradient");
+  const c10::DeviceGuard guard(sums.device());
+  kernels::AddGradientsParams params{};
+  params.first = first;
+  params.sums = sums.data_ptr<float>();
+  const auto launch = [&] {
+    check_launch(kernels::launch_add_gradients(params, stream()), "add_gradients_");
+    params.gradients = 0;
+  };
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& gradient = gradients[i];
+    TORCH_CHECK(offsets[i] >= 0 && offsets[i] + gradient.numel() <= sums.numel() &&
+                    gradient.device() == sums.device(),
+                "nsa: add_gradients_: gradient ", i, " of ", gradient.sizes(), " at ", offsets[i],
+                " is not within ", sums.numel(), " sums on ", sums.device());
+    const bool served = gradient.scalar_type() == at::kBFloat16 && gradient.is_contiguous() &&
+                        is_aligned(gradient.data_ptr()) && is_aligned(params.sums + offsets[i]);
+    if (!served) { // other dtypes, and what autograd may have left in another layout
+      const Tensor sum = sums.narrow(0, offsets[i], gradient.numel()).view(gradient.sizes());
+      if (first)
+        sum.copy_(gradient);
+      else
+        sum.add_(gradient);
+      continue;
+    }
+    params.gradient[params.gradients] = static_cast<const __nv_bfloat16*>(gradient.data_ptr());
+    params.offset[params.gradients] = offsets[i];
+    params.count[params.gradients] = gradient.numel();
+    if (++params.gradients == kernels::kGradientsAtOnce) launch();
+  }
+  launch();
+}
+
+kernels::UpdateMode mode_of(const Tensor& values, const Tensor& moments,
+                            const OptionalTensor& weights) {
+  if (values.scalar_type() == at::kFloat)
+    return weights ? kernels::UpdateMode::kMaster : kernels::UpdateMode::kFp32;
+  return moments.scalar_type() == at::kFloat ? kernels::UpdateMode::kStochastic
+                                             : kernels::UpdateMode::kPure;
+}
+
+Tensor adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& second_moments,
+              const OptionalTensor& weights, const Tensor& gradients, const Tensor& decayed,
+              const Tensor& updates, const Tensor& loss, double learning_rate, double beta1,
+              double beta2, double weight_decay, double epsilon, double clip, int64_t seed) {
+  const int64_t count = values.numel();
+  const auto check = [&](const Tensor& tensor, const char* name, bool bf16_too) {
+    const auto type = tensor.scalar_type();
+    TORCH_CHECK(tensor.numel() == count && tensor.is_contiguous() &&
+                    tensor.device() == values.device() && is_aligned(tensor.data_ptr()) &&
+                    (type == at::kFloat || (bf16_too && type == at::kBFloat16)),
+                "nsa: adamw_: ", name, " is ", tensor.sizes(), " ", type, ", for ", count,
+                " values");
+  };
+  check(values, "values", true);
+  check(first_moments, "first_moments", true);
+  check(second_moments, "second_moments", true);
+  check(gradients, "gradients", false);
+  TORCH_CHECK(
+      first_moments.scalar_type() == second_moments.scalar_type() &&
+          (values.scalar_type() == at::kBFloat16 || first_moments.scalar_type() == at::kFloat),
+      "nsa: adamw_: moments of ", first_moments.scalar_type(), " and ",
+      second_moments.scalar_type(), " for values of ", values.scalar_type());
+  TORCH_CHECK(!weights || (weights->scalar_type() == at::kBFloat16 && weights->numel() == count &&
+                           weights->is_contiguous() && values.scalar_type() == at::kFloat),
+              "nsa: adamw_: weights are BF16 beside FP32 masters");
+  TORCH_CHECK(count % kernels::kSlotElements == 0 && decayed.scalar_type() == at::kByte &&
+                  decayed.numel() == count / kernels::kSlotElements,
+              "nsa: adamw_: ", count, " values need a mark for each ", kernels::kSlotElements);
+  for (const Tensor* scalar : {&updates, &loss})
+    TORCH_CHECK(scalar->numel() == 1 && scalar->scalar_type() == at::kFloat &&
+                    scalar->device() == values.device(),
+                "nsa: adamw_: the count of updates and the loss are FP32 scalars on ",
+                values.device());
+  const c10::DeviceGuard guard(values.device());
+  const auto fp32 = gradients.options();
+  constexpr int64_t kControlWords = sizeof(kernels::UpdateControl) / sizeof(float);
+  const Tensor control = at::empty({kControlWords}, fp32);
+  const Tensor partial = at::empty({static_cast<int64_t>(kernels::update_partials())}, fp32);
+  const kernels::UpdateScalars scalars{learning_rate, beta1, beta2, weight_decay, epsilon, clip};
+  kernels::UpdateControlParams first{};
+  first.count = count;
+  first.gradients = gradients.data_ptr<float>();
+  first.loss = loss.data_ptr<float>();
+  first.updates = updates.data_ptr<float>();
+  first.partial = partial.data_ptr<float>();
+  first.control = static_cast<kernels::UpdateControl*>(control.data_ptr());
+  first.scalars = scalars;
+  check_launch(kernels::launch_update_control(first, stream()), "adamw_, norm");
+  kernels::AdamWParams params{};
+  params.mode = mode_of(values, first_moments, weights);
+  params.count = count;
+  params.values = values.data_ptr();
+  params.first_moments = first_moments.data_ptr();
+  params.second_moments = second_moments.data_ptr();
+  if (weights) params.weights = static_cast<__nv_bfloat16*>(weights->data_ptr());
+  params.gradients = first.gradients;
+  params.decayed = decayed.data_ptr<uint8_t>();
+  params.updates = first.updates;
+  params.control = first.control;
+  params.scalars = scalars;
+  params.seed = static_cast<uint64_t>(seed);
+  check_launch(kernels::launch_adamw(params, stream()), "adamw_");
+  return control.select(0, 0);
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
+  library.impl("add_gradients_", &add_gradients_);
+  library.impl("adamw_", &adamw_);
+}
+
+} // namespace nsa::ops::on_cuda

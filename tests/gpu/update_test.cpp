@@ -1,0 +1,171 @@
+// The optimizer's kernels on a GPU beside LibTorch's operations on the same buffers.
+#include "nsa_model/ops/update.h"
+#include "worker/train/optimizer.h"
+#include "worker/train/stochastic_rounding.h"
+
+#include <ATen/ATen.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+namespace nsa::train {
+namespace {
+
+using at::Tensor;
+
+class Updates : public testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return;
+    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return;
+    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
+    if (library == nullptr) library = NSA_OPS_CUDA;
+    loaded_ = ::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr;
+    if (!loaded_) FAIL() << ::dlerror();
+  }
+  void SetUp() override {
+    if (!loaded_) GTEST_SKIP() << "no GPU, or LibTorch without its CUDA part";
+    at::manual_seed(17);
+  }
+  static inline bool loaded_ = false;
+};
+
+at::TensorOptions cuda(at::ScalarType type) {
+  return at::TensorOptions().device(at::kCUDA).dtype(type);
+}
+
+const std::vector<std::vector<int64_t>> kShapes = {{700, 768}, {768}, {33, 65}, {5}, {3, 1000}};
+constexpr size_t kPlain = 1; // this one has no weight decay
+
+FlatState make_state(at::ScalarType type, PrecisionMode mode) {
+  at::manual_seed(3);
+  std::vector<Parameter> parameters;
+  for (size_t i = 0; i < kShapes.size(); ++i)
+    parameters.push_back({"p" + std::to_string(i),
+                          at::empty(kShapes[i], cuda(type)).set_requires_grad(true),
+                          at::randn(kShapes[i]).mul_(0.1), i != kPlain});
+  return FlatState(std::move(parameters), 1 << 20, 4, mode);
+}
+
+spec::TrainSection section(double clip) {
+  spec::TrainSection train;
+  train.gradient_clip = clip;
+  train.weight_decay = 0.1;
+  train.seed = 9;
+  return train;
+}
+
+void draw_gradients(FlatState& state, double deviation) {
+  for (size_t i = 0; i < kShapes.size(); ++i)
+    state.slice(state.gradients, i).normal_(0, deviation);
+}
+
+double relative(const Tensor& value, const Tensor& wanted) {
+  const Tensor exact = wanted.to(at::kDouble);
+  return ((value.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+}
+
+// ||value - wanted|| of a buffer kept in BF16 may be what one rounding is wrong by.
+double limit_of(const Tensor& buffer) {
+  return buffer.scalar_type() == at::kBFloat16 ? 4e-3 : 2e-6;
+}
+
+struct Case {
+  at::ScalarType type;
+  PrecisionMode mode;
+};
+const Case kCases[] = {{at::kBFloat16, PrecisionMode::kMaster},
+                       {at::kFloat, PrecisionMode::kMaster},
+                       {at::kBFloat16, PrecisionMode::kStochasticRounding},
+                       {at::kBFloat16, PrecisionMode::kPure}};
+
+TEST_F(Updates, AreLibTorchsAdamW) {
+  for (const Case& c : kCases)
+    for (const double clip : {0.0, 1.0}) {
+      FlatState ours = make_state(c.type, c.mode), theirs = make_state(c.type, c.mode);
+      Optimizer one(ours, section(clip), true), other(theirs, section(clip), false);
+      const Tensor loss = at::ones({}, cuda(at::kFloat));
+      for (int step = 1; step <= 6; ++step) {
+        at::manual_seed(uint64_t(step));
+        draw_gradients(ours, step % 2 == 0 ? 1.0 : 1e-4); // above and below the limit
+        theirs.gradients.copy_(ours.gradients);
+        // From the same state each time, so that roundings do not add up.
+        for (auto member :
+             {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
+          (theirs.*member).copy_(ours.*member);
+        const Tensor norm = one.step(1e-2, loss), wanted = other.step(1e-2, loss);
+        EXPECT_LE(relative(norm, wanted), 1e-5);
+        EXPECT_EQ(ours.updates.item<float>(), float(step));
+        for (auto member :
+             {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
+          EXPECT_LE(relative(ours.*member, theirs.*member), limit_of(ours.*member))
+              << "mode " << int(c.mode) << " step " << step;
+        for (size_t i = 0; i < kShapes.size(); ++i)
+          EXPECT_TRUE(at::equal(ours.tensor(i).detach(), ours.slice(ours.masters, i).to(c.type)))
+              << "the model computes with what was left, parameter " << i;
+      }
+    }
+}
+
+TEST_F(Updates, DrawTheSameBitsForRoundingAtRandom) {
+  FlatState ours = make_state(at::kBFloat16, PrecisionMode::kStochasticRounding);
+  FlatState theirs = make_state(at::kBFloat16, PrecisionMode::kStochasticRounding);
+  Optimizer one(ours, section(0), true), other(theirs, section(0), false);
+  const Tensor loss = at::ones({}, cuda(at::kFloat));
+  one.step(1e-2, loss); // zero gradients: weight decay alone, 1e-3 of each weight
+  other.step(1e-2, loss);
+  const Tensor differ = ours.masters.ne(theirs.masters).to(at::kDouble).mean();
+  EXPECT_LE(differ.item<double>(), 1e-3) << "beyond what the last bit before rounding explains";
+  EXPECT_GT(ours.masters.ne(make_state(at::kBFloat16, PrecisionMode::kStochasticRounding).masters)
+                .to(at::kDouble)
+                .mean()
+                .item<double>(),
+            0.1);
+}
+
+TEST_F(Updates, LeaveEverythingWhereNormOrLossIsNotFinite) {
+  for (const Case& c : kCases) {
+    FlatState state = make_state(c.type, c.mode);
+    Optimizer optimizer(state, section(1.0));
+    draw_gradients(state, 1.0);
+    const Tensor masters = state.masters.clone();
+    const Tensor nan = at::full({}, NAN, cuda(at::kFloat)), one = at::ones_like(nan);
+    EXPECT_TRUE(std::isfinite(optimizer.step(1e-2, nan).item<double>()));
+    state.gradients[7].fill_(INFINITY);
+    EXPECT_FALSE(std::isfinite(optimizer.step(1e-2, one).item<double>()));
+    EXPECT_TRUE(at::equal(state.masters, masters));
+    EXPECT_EQ(state.first_moments.abs().max().item<float>(), 0.0f);
+    EXPECT_EQ(state.updates.item<float>(), 0.0f);
+    draw_gradients(state, 1.0);
+    optimizer.step(1e-2, one);
+    EXPECT_FALSE(at::equal(state.masters, masters));
+  }
+}
+
+TEST_F(Updates, AddGradientsExactly) {
+  const Tensor sums = at::full({1 << 22}, NAN, cuda(at::kFloat)); // nobody reads what was there
+  std::vector<Tensor> gradients;
+  std::vector<int64_t> offsets;
+  int64_t end = 0;
+  for (int i = 0; i < 150; ++i) { // more than one launch takes
+    const int64_t count = i % 7 == 0 ? 1 + i : 8192 * (i % 3) + 16 * i + 5;
+    gradients.push_back(at::randn({count}, cuda(at::kBFloat16)));
+    offsets.push_back(end);
+    end = (end + count + 15) / 16 * 16;
+  }
+  ASSERT_LE(end, sums.numel());
+  gradients[3] = gradients[3].to(at::kFloat);                  // not for the kernel
+  gradients[4] = at::randn({40, 30}, cuda(at::kBFloat16)).t(); // nor this one
+  offsets[4] = end;
+  ops::add_gradients_(sums, gradients, offsets, true);
+  ops::add_gradients_(sums, gradients, offsets, false);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor found = sums.narrow(0, offsets[i], gradients[i].numel());
+    EXPECT_TRUE(at::equal(found, gradients[i].to(at::kFloat).mul(2).contiguous().flatten())) << i;
+    if (i + 1 < gradients.size() && i != 4 && offsets[i] + gradients[i].numel() < offsets[i + 1]) {
+      EXPECT_TRUE(sums[offsets[i] + gradients[i].numel()].isnan().item<bool>()) << "written past";
+    }
+  }
+}
+
+} // namespace
+} // namespace nsa::train
