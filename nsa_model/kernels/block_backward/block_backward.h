@@ -25,14 +25,14 @@ struct BlockBackwardTensors {
 
 struct SelectedBackwardParams {
   AttentionShape shape;
+  ListRound round;
   BlockBackwardTensors tensors;
   const int32_t* entries;
   const int32_t* segment_item_start;
   const WorkItem* items;
   float scale = 0.125f;
-  __nv_bfloat16*
-      partial_dq;     // [batch, sequence, groups, 16, heads, 64], listed pairs; not yet scaled
-  float* partial_dkv; // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
+  __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
+  float* partial_dkv;        // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/columns.cuh"
+#include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 
@@ -42,7 +43,7 @@ template <typename Heads> struct Shared {
   alignas(1024) uint8_t d_queries[kConsumers][kRowsBytes];
   alignas(1024) float4 exchange[kConsumers][8][128];
   alignas(128) float statistics[kStages][chunk_statistics<Heads>(kRows)];
-  int32_t pairs[kStages][kTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
+  int32_t pairs[kStages][kTokens]; // row of PairRows * 16 + slot; -1: padding
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -58,6 +59,7 @@ static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
 #if NSA_HOPPER_CODE
 
 struct Unit {
+  int lane; // batch * groups + group
   int batch;
   int group;
   int block;
@@ -67,8 +69,9 @@ struct Unit {
     const WorkItem item = params.items[index];
     const int segment = uniform(item.segment);
     block = segment % blocks;
-    group = segment / blocks % params.shape.groups;
-    batch = segment / blocks / params.shape.groups;
+    lane = segment / blocks;
+    group = lane % params.shape.groups;
+    batch = lane / params.shape.groups;
     begin = uniform(item.begin);
     end = uniform(item.end);
   }
@@ -78,7 +81,7 @@ template <typename Heads>
 __device__ void produce(const SelectedBackwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& d_out_map,
                         const CUtensorMap& k_map, const CUtensorMap& v_map, Shared<Heads>& shared,
-                        int units, int blocks) {
+                        UnitRange units, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
   const int warp_tokens = (chunk_tokens + kProducerWarps - 1) / kProducerWarps;
   const int token_bytes = heads.count() * kRowBytes;
@@ -89,8 +92,9 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
   const int null_row = shape.batch * shape.sequence * shape.groups;
   int chunk = 0; // counts through all units
   Ring<kBlockStages> block_ring;
-  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+  for (int index = units.first; index < units.end; index += gridDim.x) {
     const Unit unit(params, index, blocks);
+    const PairRows pair_rows(shape, params.round, unit.lane);
     const int head = unit.group * heads.count();
     if (warp == 0 && lane == 0) {
       const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
@@ -122,7 +126,7 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       barrier_wait(shared_address(&shared.empty[stage]),
                    (static_cast<uint32_t>((chunk + i) / kStages) & 1u) ^ 1u);
       if (brings) {
-        shared.pairs[stage][local] = listed ? row * kSlots + entry % kSlots : -1;
+        shared.pairs[stage][local] = listed ? pair_rows.row(token) * kSlots + entry % kSlots : -1;
         shared.tokens[stage][local] = token;
       }
       warp_expect(full, warp_bytes);
@@ -150,7 +154,7 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
 
 template <typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
-                        Shared<Heads>& shared, int units, int blocks) {
+                        Shared<Heads>& shared, UnitRange units, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
   constexpr int kSteps = kRows / 16;
   const int warpgroup = uniform(threadIdx.x / 128);
@@ -166,7 +170,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
-  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+  for (int index = units.first; index < units.end; index += gridDim.x) {
     const Unit unit(params, index, blocks);
     const int block_stage = uniform(block_ring.stage);
     const uint32_t k_tile = shared_address(shared.blocks[block_stage][0]);
@@ -306,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                          const __grid_constant__ CUtensorMap q_map,
                          const __grid_constant__ CUtensorMap d_out_map,
                          const __grid_constant__ CUtensorMap k_map,
-                         const __grid_constant__ CUtensorMap v_map, int blocks, int segments) {
+                         const __grid_constant__ CUtensorMap v_map, int blocks) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
@@ -345,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  const int units = uniform(params.segment_item_start[segments]);
+  const UnitRange units(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
     produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
@@ -384,8 +388,7 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
   return launch_kernel(list_backward_kernel<Heads>, grid, kThreads, kSharedBytes<Heads>, stream,
-                       params, q_map, d_out_map, k_map, v_map, block_count(shape.sequence),
-                       block_lists_segments(shape));
+                       params, q_map, d_out_map, k_map, v_map, block_count(shape.sequence));
 }
 
 } // namespace

@@ -1,5 +1,7 @@
 #include "nsa_model/kernels/block_lists/block_lists.h"
 
+#include <algorithm>
+
 #include "nsa_model/kernels/common/launch.h"
 
 // Counting sort in three launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
@@ -12,8 +14,15 @@ namespace {
 
 constexpr int kChunk = 512;
 constexpr int kWords = kChunk / 32;
-constexpr int kThreads = 512;
+constexpr int kThreads = 1024;
 constexpr int kScanThreads = 1024;
+
+int lane_count(const AttentionShape& shape) {
+  return shape.batch * shape.groups;
+}
+int lanes_per_round(const AttentionShape& shape) {
+  return std::clamp(kRoundRows / shape.sequence, 1, lane_count(shape));
+}
 
 int chunk_count(const AttentionShape& shape) {
   return (shape.sequence + kChunk - 1) / kChunk;
@@ -54,7 +63,7 @@ __device__ void fill_bitmap(const BlockListsParams& params, const Position& at, 
 
 __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params, int blocks) {
   wait_for_earlier_kernels();
-  extern __shared__ uint32_t bitmap[];
+  extern __shared__ __align__(16) uint32_t bitmap[];
   const Position at = position(params.shape);
   fill_bitmap(params, at, blocks, bitmap);
   int32_t* counts =
@@ -154,7 +163,7 @@ __global__ void __launch_bounds__(kScanThreads)
 
 __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams params, int blocks) {
   wait_for_earlier_kernels();
-  extern __shared__ uint32_t bitmap[];
+  extern __shared__ __align__(16) uint32_t bitmap[];
   const Position at = position(params.shape);
   fill_bitmap(params, at, blocks, bitmap);
   const int32_t* offsets =
@@ -167,10 +176,19 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams para
     if (token >= params.shape.sequence || token < params.first_token) continue;
     const int block = token_slots(params, at, token)[slot];
     if (block < 0) continue;
-    const uint32_t* words = bitmap + block * kWords;
-    int rank = __popc(words[local / 32] & ((1u << (local % 32)) - 1u));
-    for (int word = 0; word < local / 32; ++word)
-      rank += __popc(words[word]);
+    const uint4* words = reinterpret_cast<const uint4*>(bitmap + block * kWords);
+    const uint32_t below = (1u << (local % 32)) - 1u;
+    int rank = 0;
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = words[i];
+      const uint32_t parts[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int word = 4 * i + j;
+        rank += __popc(word < local / 32 ? parts[j] : word == local / 32 ? parts[j] & below : 0u);
+      }
+    }
     params.entries[starts[block] + offsets[block] + rank] = token * kSlots + slot;
   }
 }
@@ -179,6 +197,15 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams para
 
 int block_lists_segments(const AttentionShape& shape) {
   return shape.batch * shape.groups * block_count(shape.sequence);
+}
+
+int list_rounds(const AttentionShape& shape) {
+  return (lane_count(shape) + lanes_per_round(shape) - 1) / lanes_per_round(shape);
+}
+
+ListRound list_round(const AttentionShape& shape, int index) {
+  const int first = index * lanes_per_round(shape);
+  return {first, std::min(lanes_per_round(shape), lane_count(shape) - first)};
 }
 
 int block_lists_item_capacity(const AttentionShape& shape) {

@@ -17,6 +17,20 @@ namespace nsa::kernels {
 // which bounds the longest one; 512 keeps the K/V load of a unit under 5 % of its traffic.
 inline constexpr int kItemTokens = 512;
 
+// The (batch, group) pairs of a problem, its lanes, are taken in rounds of at most kRoundRows
+// (token, group) rows or one lane: partial results are kept for one round at a time.
+inline constexpr int kRoundRows = 65536;
+struct ListRound {
+  int first_lane = 0; // batch * groups + group
+  int lanes = 0;
+};
+__host__ __device__ constexpr ListRound all_lanes(const AttentionShape& shape) {
+  return {0, shape.batch * shape.groups};
+}
+int list_rounds(const AttentionShape& shape);
+// Round `index` of them. The last may have fewer lanes.
+ListRound list_round(const AttentionShape& shape, int index);
+
 // One unit of work: the entries [begin, end) of a segment's list.
 struct WorkItem {
   int32_t segment; // (batch * groups + group) * block_count + block

@@ -25,6 +25,7 @@ template <int kDim, typename Heads> struct Lane {
   static constexpr int kHeadVectors = kDim / kVector;
   Heads heads;
   int64_t row;      // (batch * sequence + token) * groups + group
+  int64_t pair_row; // of PairRows
   int64_t offset;   // of its 8 values in a tensor of rows x heads x kDim
   int64_t head_row; // row * heads + head
   int token;
@@ -32,21 +33,30 @@ template <int kDim, typename Heads> struct Lane {
   int head;   // of the group's
   bool valid;
 
-  __device__ __forceinline__ explicit Lane(const AttentionShape& shape) : heads(shape.heads) {
+  __device__ __forceinline__ Lane(const AttentionShape& shape, const ListRound& round)
+      : heads(shape.heads) {
     const int vectors = heads.count() * kHeadVectors;
     const int local = static_cast<int>(threadIdx.x) / vectors;
-    const int64_t rows = static_cast<int64_t>(shape.batch) * shape.sequence * shape.groups;
-    row = static_cast<int64_t>(blockIdx.x) * rows_per_block<kDim>(heads) + local;
-    valid = row < rows && local < rows_per_block<kDim>(heads);
+    const int64_t rows = static_cast<int64_t>(round.lanes) * shape.sequence;
+    pair_row = static_cast<int64_t>(blockIdx.x) * rows_per_block<kDim>(heads) + local;
+    valid = pair_row < rows && local < rows_per_block<kDim>(heads);
     vector = static_cast<int>(threadIdx.x) % vectors;
     head = vector / kHeadVectors;
-    token = static_cast<int>(row / shape.groups % shape.sequence);
+    if (round.lanes == shape.batch * shape.groups) {
+      row = pair_row;
+      token = static_cast<int>(row / shape.groups % shape.sequence);
+    } else {
+      const int lane = round.first_lane + static_cast<int>(pair_row / shape.sequence);
+      token = static_cast<int>(pair_row % shape.sequence);
+      row = (static_cast<int64_t>(lane / shape.groups) * shape.sequence + token) * shape.groups +
+            lane % shape.groups;
+    }
     offset = row * heads.count() * kDim + vector * kVector;
     head_row = row * heads.count() + head;
   }
-  // Where its values lie in a buffer [rows, 16, heads, kDim].
+  // Where its values lie in a buffer [rows of PairRows, 16, heads, kDim].
   __device__ __forceinline__ int64_t slot_offset(int slot) const {
-    return (row * kSlots + slot) * (heads.count() * kDim) + vector * kVector;
+    return (pair_row * kSlots + slot) * (heads.count() * kDim) + vector * kVector;
   }
 };
 __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
@@ -74,7 +84,8 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
     weights[i] =
         slots[i] < 0
             ? -INFINITY
-            : params.partial_lse[(lane.row * kSlots + i) * lane.heads.statistics() + lane.head];
+            : params
+                  .partial_lse[(lane.pair_row * kSlots + i) * lane.heads.statistics() + lane.head];
     peak = fmaxf(peak, weights[i]);
   }
   float sum = 0.0f;
@@ -97,30 +108,36 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
 template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape);
+  const Lane<kDim, Heads> lane(params.shape, params.round);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight selected = {};
+  float lse = 0.0f;
+  bool merged = false;
   if (params.out_slc == nullptr) {
     if (params.out == nullptr) return; // branch off, and nothing to join it with
   } else if (lane.token < params.first_token) {
     if (params.out == nullptr) return;
     accumulate(selected, params.out_slc + offset, 1.0f);
   } else {
-    float lse;
     selected = merge_partials(params, lane, lse);
+    merged = true;
+  }
+  // Stores come last: the compiler may not move a load over one.
+  Eight sum = {};
+  if (params.out != nullptr) {
+    const float* gates = params.gates + lane.head_row * 3;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      sum.values[i] = gates[1] * selected.values[i];
+    if (params.out_cmp != nullptr) accumulate(sum, params.out_cmp + offset, gates[0]);
+    if (params.out_win != nullptr) accumulate(sum, params.out_win + offset, gates[2]);
+  }
+  if (merged) {
     store(params.out_slc + offset, selected);
     if (lane.vector % lane.kHeadVectors == 0) params.lse_slc[lane.head_row] = lse;
   }
-  if (params.out == nullptr) return;
-  const float* gates = params.gates + lane.head_row * 3;
-  Eight sum = {};
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    sum.values[i] = gates[1] * selected.values[i];
-  if (params.out_cmp != nullptr) accumulate(sum, params.out_cmp + offset, gates[0]);
-  if (params.out_win != nullptr) accumulate(sum, params.out_win + offset, gates[2]);
-  store(params.out + offset, sum);
+  if (params.out != nullptr) store(params.out + offset, sum);
 }
 
 // Neighbouring threads own a row of one head; its sums are joined among them.
@@ -128,7 +145,7 @@ template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>)
     backward_prepare_kernel(BackwardPrepareParams params, int64_t null_row) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape);
+  const Lane<kDim, Heads> lane(params.shape, all_lanes(params.shape));
   const int half = lane.heads.statistics();
   const int index = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && index < 2 * half) { // the row that padding points at
@@ -141,6 +158,18 @@ __global__ void __launch_bounds__(kThreads<kDim>)
   // Every thread takes part in the shuffles.
   const int64_t offset = lane.valid ? lane.offset : lane.vector * kVector;
   const int64_t head_row = lane.valid ? lane.head_row : lane.head;
+  // All loads before the first store, which the compiler may not move them over.
+  uint4 outs[3] = {};
+  float gates[3];
+  float lses[3];
+#pragma unroll
+  for (int branch = 0; branch < 3; ++branch) {
+    if (params.branch_out[branch] != nullptr)
+      outs[branch] = load_packed(params.branch_out[branch] + offset);
+    gates[branch] = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
+    lses[branch] =
+        params.statistics[branch] == nullptr ? 0.0f : params.branch_lse[branch][head_row];
+  }
   Eight d_out = {};
   accumulate(d_out, params.d_out + offset, 1.0f);
 #pragma unroll
@@ -148,7 +177,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     float delta = 0.0f;
     if (params.branch_out[branch] != nullptr) {
       Eight out = {};
-      accumulate(out, params.branch_out[branch] + offset, 1.0f);
+      accumulate(out, outs[branch], 1.0f);
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
         delta = fmaf(out.values[i], d_out.values[i], delta);
@@ -158,11 +187,10 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     if (!lane.valid || lane.vector % lane.kHeadVectors != 0) continue;
     if (params.d_gates != nullptr) params.d_gates[head_row * 3 + branch] = delta;
     if (params.statistics[branch] == nullptr) continue;
-    const float gate = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
-    const float lse = params.branch_lse[branch][head_row];
-    const bool weightless = !(gate > 0.0f) || lse == -INFINITY;
+    const bool weightless = !(gates[branch] > 0.0f) || lses[branch] == -INFINITY;
     float* target = params.statistics[branch] + lane.row * 2 * half + lane.head;
-    target[0] = weightless ? INFINITY : fmaf(lse, 1.4426950408889634f, -log2f(gate));
+    target[0] =
+        weightless ? INFINITY : fmaf(lses[branch], 1.4426950408889634f, -log2f(gates[branch]));
     target[half] = delta;
   }
   if constexpr (!Heads::kPads) {
@@ -178,7 +206,7 @@ template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape);
+  const Lane<kDim, Heads> lane(params.shape, params.round);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight sum = {};
@@ -201,44 +229,56 @@ __global__ void __launch_bounds__(kThreads<kDim>)
 }
 
 template <int kDim, typename Heads>
-unsigned grid_for(const AttentionShape& shape, const Heads& heads) {
-  const int64_t rows = int64_t{shape.batch} * shape.sequence * shape.groups;
+unsigned grid_for(const AttentionShape& shape, const ListRound& round, const Heads& heads) {
+  const int64_t rows = int64_t{round.lanes} * shape.sequence;
   const int block_rows = rows_per_block<kDim>(heads);
   return static_cast<unsigned>((rows + block_rows - 1) / block_rows);
 }
 
 // Calls launch(dim, heads, grid, threads) for the instance that serves this shape.
-template <typename Launch> cudaError_t with_instance(const AttentionShape& shape, Launch launch) {
+template <typename Launch>
+cudaError_t with_instance(const AttentionShape& shape, const ListRound& round, Launch launch) {
   return with_head_dim(shape, [&](auto dim) {
     return with_heads(shape, [&](auto heads) {
       constexpr int kDim = decltype(dim)::value;
-      return launch(dim, heads, grid_for<kDim>(shape, heads), kThreads<kDim>);
+      return launch(dim, heads, grid_for<kDim>(shape, round, heads), kThreads<kDim>);
     });
   });
 }
 
+template <typename Params> Params with_round(Params params) {
+  if (params.round.lanes == 0) params.round = all_lanes(params.shape);
+  return params;
+}
+
 } // namespace
 
-cudaError_t launch_merge(const MergeParams& params, cudaStream_t stream) {
-  return with_instance(params.shape, [&](auto dim, auto heads, unsigned grid, unsigned threads) {
-    return launch_kernel(merge_kernel<dim(), decltype(heads)>, grid, threads, 0, stream, params);
-  });
+cudaError_t launch_merge(const MergeParams& given, cudaStream_t stream) {
+  const MergeParams params = with_round(given);
+  return with_instance(params.shape, params.round,
+                       [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+                         return launch_kernel(merge_kernel<dim(), decltype(heads)>, grid, threads,
+                                              0, stream, params);
+                       });
 }
 
 cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStream_t stream) {
   const int64_t rows = int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups;
-  return with_instance(params.shape, [&](auto dim, auto heads, unsigned grid, unsigned threads) {
-    return launch_kernel(backward_prepare_kernel<dim(), decltype(heads)>, grid, threads, 0, stream,
-                         params, rows);
-  });
+  return with_instance(params.shape, all_lanes(params.shape),
+                       [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+                         return launch_kernel(backward_prepare_kernel<dim(), decltype(heads)>, grid,
+                                              threads, 0, stream, params, rows);
+                       });
 }
 
-cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
+cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& given,
                                         cudaStream_t stream) {
-  return with_instance(params.shape, [&](auto dim, auto heads, unsigned grid, unsigned threads) {
-    return launch_kernel(merge_query_gradient_kernel<dim(), decltype(heads)>, grid, threads, 0,
-                         stream, params);
-  });
+  const MergeQueryGradientParams params = with_round(given);
+  return with_instance(params.shape, params.round,
+                       [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+                         return launch_kernel(merge_query_gradient_kernel<dim(), decltype(heads)>,
+                                              grid, threads, 0, stream, params);
+                       });
 }
 
 } // namespace nsa::kernels

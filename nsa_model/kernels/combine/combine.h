@@ -6,16 +6,18 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "nsa_model/kernels/block_lists/block_lists.h"
 #include "nsa_model/kernels/common/shape.h"
 
 namespace nsa::kernels {
 
 struct MergeParams {
   AttentionShape shape;
+  ListRound round;                  // whose tokens are merged; without lanes: all
   const int32_t* indices;           // [batch, sequence, groups, 16]
   int first_token = 0;              // tokens before it already have out_slc and lse_slc
-  const __nv_bfloat16* partial_out; // [batch, sequence, groups, 16, heads, D]
-  const float* partial_lse;         // [batch, sequence, groups, 16, head_floats(heads)], base 2
+  const __nv_bfloat16* partial_out; // [rows of PairRows, 16, heads, D]
+  const float* partial_lse;         // [rows of PairRows, 16, head_floats(heads)], base 2
   __nv_bfloat16* out_slc; // [batch, sequence, groups * heads, D]; nullptr: branch off, zero
   float* lse_slc;         // [batch, sequence, groups * heads], natural
   // All four, or none when only the selected branch is wanted.
@@ -52,10 +54,11 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
 
 struct MergeQueryGradientParams {
   AttentionShape shape;
+  ListRound round;                 // whose tokens are merged; without lanes: all
   const int32_t* indices;          // as above; nullptr: no partials
   int first_token = 0;             // tokens before it have no partials
-  const __nv_bfloat16* partial_dq; // [batch, sequence, groups, 16, heads, D], to be multiplied by
-  float scale = 0.125f;            //   the softmax scale
+  const __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, D], to be multiplied by the
+  float scale = 0.125f;            //   softmax scale
   const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, D]
   int addend_end[3];               // an addend counts for tokens before its end
   __nv_bfloat16* d_q;              // [batch, sequence, groups * heads, D]

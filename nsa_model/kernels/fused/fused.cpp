@@ -24,13 +24,21 @@ constexpr int kCausal = 2 * kMaxSequence;
 // taken whole. Longer ones were fastest with this border (docs/performance.md).
 constexpr int kMaskedBesideLists = 1536;
 
+std::size_t pair_elements(const AttentionShape& shape) { // of a (token, slot)
+  return static_cast<std::size_t>(shape.heads) * kHeadDim;
+}
+// (Token, slot) pairs of the largest round.
+std::size_t round_pairs(const AttentionShape& shape) {
+  return static_cast<std::size_t>(list_round(shape, 0).lanes) * shape.sequence * kSlots;
+}
+
 struct ForwardWorkspace {
   __nv_bfloat16* partial_out;
   float* partial_lse;
 
   ForwardWorkspace(const AttentionShape& shape, Carver& carver) {
-    partial_out = carver.take<__nv_bfloat16>(query_elements(shape) * kSlots);
-    partial_lse = carver.take<float>(group_rows(shape) * kSlots * head_count_floats(shape));
+    partial_out = carver.take<__nv_bfloat16>(round_pairs(shape) * pair_elements(shape));
+    partial_lse = carver.take<float>(round_pairs(shape) * head_count_floats(shape));
   }
 };
 
@@ -38,10 +46,10 @@ struct BackwardWorkspace {
   static constexpr std::size_t kUnitFloats = 2 * kBlock * kHeadDim;
   float* statistics[kBranches];
   __nv_bfloat16* branch_dq[kBranches]; // of the query-major kernels
-  __nv_bfloat16* partial_dq;
   float* list_partial;
   float* prefix_partial;
-  float* range_partial; // window and compressed in turn
+  float* range_partial;      // window and compressed in turn, and in the same place
+  __nv_bfloat16* partial_dq; //   then a round's
   float* d_k_cmp;
   float* d_v_cmp;
 
@@ -51,7 +59,6 @@ struct BackwardWorkspace {
       branch = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
     for (__nv_bfloat16*& branch : branch_dq)
       branch = carver.take<__nv_bfloat16>(query_elements(shape));
-    partial_dq = carver.take<__nv_bfloat16>(query_elements(shape) * kSlots);
     list_partial = carver.take<float>(block_lists_item_capacity(shape) * kUnitFloats);
     prefix_partial = carver.take<float>(
         static_cast<std::size_t>(range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix)) *
@@ -59,8 +66,14 @@ struct BackwardWorkspace {
     const int64_t window = range_backward_tiles(shape, KeyRange::kWindow, kWindow, shape.sequence);
     const int64_t compressed =
         range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence);
-    range_partial =
-        carver.take<float>(static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats);
+    // Sums of the intervals are done when the lists begin.
+    const std::size_t range_bytes =
+        static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats * sizeof(float);
+    const std::size_t pair_bytes =
+        round_pairs(shape) * pair_elements(shape) * sizeof(__nv_bfloat16);
+    char* in_turn = carver.take<char>(std::max(range_bytes, pair_bytes));
+    range_partial = reinterpret_cast<float*>(in_turn);
+    partial_dq = reinterpret_cast<__nv_bfloat16*>(in_turn);
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
@@ -217,46 +230,56 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
     }
     if (prefix < shape.sequence) {
       run.then([&] {
-           return launch_block_lists({.shape = shape,
-                                      .indices = saved.indices,
-                                      .first_token = prefix,
-                                      .entries = lists.entries,
-                                      .segment_start = lists.segment_start,
-                                      .segment_item_start = lists.segment_item_start,
-                                      .items = lists.items,
-                                      .chunk_counts = lists.chunk_counts},
-                                     stream);
-         })
-          .then([&] {
-            return launch_selected_forward({.shape = shape,
-                                            .q = inputs.q,
-                                            .k = inputs.k[kSelected],
-                                            .v = inputs.v[kSelected],
-                                            .entries = lists.entries,
-                                            .segment_item_start = lists.segment_item_start,
-                                            .items = lists.items,
-                                            .scale = inputs.scale,
-                                            .partial_out = workspace.partial_out,
-                                            .partial_lse = workspace.partial_lse},
-                                           stream);
-          });
+        return launch_block_lists({.shape = shape,
+                                   .indices = saved.indices,
+                                   .first_token = prefix,
+                                   .entries = lists.entries,
+                                   .segment_start = lists.segment_start,
+                                   .segment_item_start = lists.segment_item_start,
+                                   .items = lists.items,
+                                   .chunk_counts = lists.chunk_counts},
+                                  stream);
+      });
     }
   }
-  run.then([&] {
-    return launch_merge(
-        {.shape = shape,
-         .indices = is_on(inputs, kSelected) ? saved.indices : nullptr,
-         .first_token = prefix,
-         .partial_out = workspace.partial_out,
-         .partial_lse = workspace.partial_lse,
-         .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
-         .lse_slc = saved.branch_lse[kSelected],
-         .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
-         .out_win = is_on(inputs, kSliding) ? saved.branch_out[kSliding] : nullptr,
-         .gates = inputs.gates,
-         .out = out},
-        stream);
-  });
+  // Partial results of one round at a time.
+  const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
+  const int rounds = listed ? list_rounds(shape) : 1;
+  for (int index = 0; index < rounds; ++index) {
+    const ListRound round = listed ? list_round(shape, index) : all_lanes(shape);
+    if (listed) {
+      run.then([&] {
+        return launch_selected_forward({.shape = shape,
+                                        .round = round,
+                                        .q = inputs.q,
+                                        .k = inputs.k[kSelected],
+                                        .v = inputs.v[kSelected],
+                                        .entries = lists.entries,
+                                        .segment_item_start = lists.segment_item_start,
+                                        .items = lists.items,
+                                        .scale = inputs.scale,
+                                        .partial_out = workspace.partial_out,
+                                        .partial_lse = workspace.partial_lse},
+                                       stream);
+      });
+    }
+    run.then([&] {
+      return launch_merge(
+          {.shape = shape,
+           .round = round,
+           .indices = is_on(inputs, kSelected) ? saved.indices : nullptr,
+           .first_token = prefix,
+           .partial_out = workspace.partial_out,
+           .partial_lse = workspace.partial_lse,
+           .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
+           .lse_slc = saved.branch_lse[kSelected],
+           .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
+           .out_win = is_on(inputs, kSliding) ? saved.branch_out[kSliding] : nullptr,
+           .gates = inputs.gates,
+           .out = out},
+          stream);
+    });
+  }
   return run.error();
 }
 
@@ -286,37 +309,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
     prepare.d_gates = gradients.d_gates;
     return launch_backward_prepare(prepare, stream);
   });
-  if (is_on(inputs, kSelected)) {
-    if (listed) {
-      run.then([&] {
-        return launch_selected_backward(
-            {.shape = shape,
-             .tensors = tensors_of(inputs, gradients, workspace, kSelected),
-             .entries = lists.entries,
-             .segment_item_start = lists.segment_item_start,
-             .items = lists.items,
-             .scale = inputs.scale,
-             .partial_dq = workspace.partial_dq,
-             .partial_dkv = workspace.list_partial},
-            stream);
-      });
-    }
-    if (prefix > 0)
-      interval_backward(run, inputs, gradients, workspace, saved.indices, kSelected, stream);
-    run.then([&] {
-      return launch_sum_blocks({.shape = shape,
-                                .keys = shape.sequence,
-                                .list_partial = listed ? workspace.list_partial : nullptr,
-                                .segment_item_start = lists.segment_item_start,
-                                .range_partial = prefix > 0 ? workspace.prefix_partial : nullptr,
-                                .range = KeyRange::kWindow,
-                                .window = kCausal,
-                                .token_end = prefix,
-                                .d_k = gradients.d_k[kSelected],
-                                .d_v = gradients.d_v[kSelected]},
-                               stream);
-    });
-  }
+  if (prefix > 0)
+    interval_backward(run, inputs, gradients, workspace, saved.indices, kSelected, stream);
   if (is_on(inputs, kSliding)) {
     interval_backward(run, inputs, gradients, workspace, saved.indices, kSliding, stream);
     run.then([&] {
@@ -357,20 +351,55 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
       });
     }
   }
-  run.then([&] {
-    MergeQueryGradientParams merge = {.shape = shape,
-                                      .indices = listed ? saved.indices : nullptr,
-                                      .first_token = prefix,
-                                      .partial_dq = workspace.partial_dq,
-                                      .scale = inputs.scale,
-                                      .d_q = gradients.d_q};
-    for (int branch = 0; branch < kBranches; ++branch) {
-      const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0);
-      merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
-      merge.addend_end[branch] = branch == kSelected ? prefix : shape.sequence;
+  const int rounds = listed ? list_rounds(shape) : 1;
+  for (int index = 0; index < rounds; ++index) {
+    const ListRound round = listed ? list_round(shape, index) : all_lanes(shape);
+    if (listed) {
+      run.then([&] {
+        return launch_selected_backward(
+            {.shape = shape,
+             .round = round,
+             .tensors = tensors_of(inputs, gradients, workspace, kSelected),
+             .entries = lists.entries,
+             .segment_item_start = lists.segment_item_start,
+             .items = lists.items,
+             .scale = inputs.scale,
+             .partial_dq = workspace.partial_dq,
+             .partial_dkv = workspace.list_partial},
+            stream);
+      });
     }
-    return launch_merge_query_gradient(merge, stream);
-  });
+    run.then([&] {
+      MergeQueryGradientParams merge = {.shape = shape,
+                                        .round = round,
+                                        .indices = listed ? saved.indices : nullptr,
+                                        .first_token = prefix,
+                                        .partial_dq = workspace.partial_dq,
+                                        .scale = inputs.scale,
+                                        .d_q = gradients.d_q};
+      for (int branch = 0; branch < kBranches; ++branch) {
+        const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0);
+        merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
+        merge.addend_end[branch] = branch == kSelected ? prefix : shape.sequence;
+      }
+      return launch_merge_query_gradient(merge, stream);
+    });
+  }
+  if (is_on(inputs, kSelected)) {
+    run.then([&] {
+      return launch_sum_blocks({.shape = shape,
+                                .keys = shape.sequence,
+                                .list_partial = listed ? workspace.list_partial : nullptr,
+                                .segment_item_start = lists.segment_item_start,
+                                .range_partial = prefix > 0 ? workspace.prefix_partial : nullptr,
+                                .range = KeyRange::kWindow,
+                                .window = kCausal,
+                                .token_end = prefix,
+                                .d_k = gradients.d_k[kSelected],
+                                .d_v = gradients.d_v[kSelected]},
+                               stream);
+    });
+  }
   return run.error();
 }
 

@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
+#include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
@@ -41,7 +42,7 @@ template <typename Heads> struct Shared {
   alignas(1024) uint8_t queries[kStages][kChunkBytes];
   alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
   alignas(1024) uint8_t results[kConsumers][64 * kRowBytes];
-  int32_t pairs[kStages][kTokens]; // (row of (batch, token, group)) * 16 + slot; -1: padding
+  int32_t pairs[kStages][kTokens]; // row of PairRows * 16 + slot; -1: padding
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
   uint64_t queries_empty[kStages];
@@ -55,18 +56,20 @@ static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
 #if NSA_HOPPER_CODE
 
 struct Segment {
+  int lane; // batch * groups + group
   int batch;
   int group;
   int block;
   __device__ Segment(int segment, int blocks, int groups)
-      : batch(segment / blocks / groups), group(segment / blocks % groups),
+      : lane(segment / blocks), batch(lane / groups), group(lane % groups),
         block(segment % blocks) {}
 };
 
 template <typename Heads>
 __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& k_map,
-                        const CUtensorMap& v_map, Shared<Heads>& shared, int items, int blocks) {
+                        const CUtensorMap& v_map, Shared<Heads>& shared, UnitRange units,
+                        int blocks) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
   const int tokens = chunk_tokens(heads);
@@ -78,9 +81,10 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   const AttentionShape& shape = params.shape;
   Ring<kStages> ring;
   Ring<kBlockStages> block_ring;
-  for (int i = blockIdx.x; i < items; i += gridDim.x) {
+  for (int i = units.first; i < units.end; i += gridDim.x) {
     const WorkItem item = params.items[i];
     const Segment segment(item.segment, blocks, shape.groups);
+    const PairRows pair_rows(shape, params.round, segment.lane);
     if (warp == 0 && lane == 0) {
       const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
       barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
@@ -99,9 +103,8 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       const uint32_t full = shared_address(&shared.queries_full[ring.stage]);
       barrier_wait(shared_address(&shared.queries_empty[ring.stage]), ring.phase ^ 1u);
       if (brings) {
-        const int row = (segment.batch * shape.sequence + token) * shape.groups + segment.group;
         shared.pairs[ring.stage][local] =
-            begin + local < item.end ? row * kSlots + entry % kSlots : -1;
+            begin + local < item.end ? pair_rows.row(token) * kSlots + entry % kSlots : -1;
         shared.tokens[ring.stage][local] = token;
       }
       warp_expect(full, warp_bytes);
@@ -117,7 +120,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
 
 template <typename Heads>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
-                        Shared<Heads>& shared, int items, int blocks) {
+                        Shared<Heads>& shared, UnitRange units, int blocks) {
   const int chunk = chunk_tokens(heads);
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
@@ -132,7 +135,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const uint32_t results_address = shared_address(results);
   Ring<kStages> ring;
   Ring<kBlockStages> block_ring;
-  for (int i = blockIdx.x; i < items; i += gridDim.x) {
+  for (int i = units.first; i < units.end; i += gridDim.x) {
     const WorkItem loaded = params.items[i];
     const WorkItem item = {uniform(loaded.segment), uniform(loaded.begin), uniform(loaded.end), 0};
     const Segment segment(item.segment, blocks, params.shape.groups);
@@ -257,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     selected_forward_kernel(const __grid_constant__ SelectedForwardParams params,
                             const __grid_constant__ CUtensorMap q_map,
                             const __grid_constant__ CUtensorMap k_map,
-                            const __grid_constant__ CUtensorMap v_map, int blocks, int segments) {
+                            const __grid_constant__ CUtensorMap v_map, int blocks) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
@@ -283,13 +286,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  const int items = uniform(params.segment_item_start[segments]);
+  const UnitRange units(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce(params, heads, q_map, k_map, v_map, shared, items, blocks);
+    produce(params, heads, q_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<152>();
-    consume(params, heads, shared, items, blocks);
+    consume(params, heads, shared, units, blocks);
   }
 #endif
 }
@@ -315,7 +318,7 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
   if (error != cudaSuccess) return error;
   return launch_kernel(selected_forward_kernel<Heads>, multiprocessor_count(), kThreads,
                        kSharedBytes<Heads>, stream, params, q_map, k_map, v_map,
-                       block_count(shape.sequence), block_lists_segments(shape));
+                       block_count(shape.sequence));
 }
 
 } // namespace

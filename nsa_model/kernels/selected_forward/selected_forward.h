@@ -1,5 +1,5 @@
 #pragma once
-// Forward of the selected branch, first half: attention of every listed (token, block) pair,
+// Forward of the selected branch, first half: attention of a round's listed (token, block) pairs,
 // KV-major. Each K/V block is loaded once a work item and the query rows of the tokens that chose
 // it are gathered, all heads of the group. Leaves one locally normalised partial result
 // a pair; `launch_merge` (combine/) joins a token's partials. Deterministic, no atomics.
@@ -14,6 +14,7 @@ namespace nsa::kernels {
 
 struct SelectedForwardParams {
   AttentionShape shape;
+  ListRound round;
   const __nv_bfloat16* q; // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16* k; // [batch, sequence, groups, 64]
   const __nv_bfloat16* v; // [batch, sequence, groups, 64]
@@ -21,10 +22,8 @@ struct SelectedForwardParams {
   const int32_t* segment_item_start;
   const WorkItem* items;
   float scale = 0.125f;
-  __nv_bfloat16*
-      partial_out;    // [batch, sequence, groups, 16 slots, heads, 64], listed pairs are written
-  float* partial_lse; // [batch, sequence, groups, 16 slots, head_floats(heads)], log2 of the sum of
-                      // 2^score
+  __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
+  float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score
 };
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream);

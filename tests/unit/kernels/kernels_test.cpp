@@ -2,6 +2,7 @@
 // of the backward, slices of packed documents. What the kernels compute is checked by
 // nsa-kernel-check.
 #include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/kernels/portable/attend.h"
@@ -107,6 +108,34 @@ TEST(RangeUnits, ResultsAreLinearInTheSequence) {
   };
   EXPECT_LE(slots(131072), 2 * slots(65536));
   EXPECT_LE(slots(65536), 2 * slots(32768));
+}
+
+// Every (token, lane) has a row of partial results of its own in its round's buffer, which is sized
+// by the first round.
+TEST(ListRounds, TakeEveryLaneOnceAndKeepRowsApart) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 1, 1}, AttentionShape{5, 200, 3}, AttentionShape{16, 2048, 2},
+        AttentionShape{3, 20000, 3}, AttentionShape{1, 131072, 2}, AttentionShape{5, 32768, 1}}) {
+    int lanes = 0;
+    for (int i = 0; i < list_rounds(shape); ++i) {
+      const ListRound round = list_round(shape, i);
+      EXPECT_EQ(round.first_lane, lanes);
+      ASSERT_GT(round.lanes, 0);
+      EXPECT_TRUE(round.lanes == 1 || round.lanes * shape.sequence <= kRoundRows);
+      const int buffer = list_round(shape, 0).lanes * shape.sequence;
+      std::vector<bool> taken(static_cast<std::size_t>(buffer), false);
+      for (int lane = lanes; lane < lanes + round.lanes; ++lane) {
+        const PairRows rows(shape, round, lane);
+        for (int token = 0; token < shape.sequence; ++token) {
+          const int row = rows.row(token);
+          ASSERT_TRUE(row >= 0 && row < buffer && !taken[static_cast<std::size_t>(row)]);
+          taken[static_cast<std::size_t>(row)] = true;
+        }
+      }
+      lanes += round.lanes;
+    }
+    EXPECT_EQ(lanes, shape.batch * shape.groups);
+  }
 }
 
 TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
