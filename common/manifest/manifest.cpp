@@ -254,11 +254,15 @@ std::vector<Found> list(const fs::path& checkpoints_folder, bool verify_files) {
   return all;
 }
 
-Choice choose_newest_verified(const fs::path& checkpoints_folder) {
+Choice choose_newest_verified(const fs::path& checkpoints_folder,
+                              const std::vector<Distrust>& distrusted) {
   Choice choice;
   // Newest first, and no further than the first good one: older ones are not read at all.
   for (const auto& [step, folder] : step_folders(checkpoints_folder)) {
     Found found = examine(folder, step, true);
+    for (const Distrust& d : distrusted)
+      if (found.problem.empty() && found.manifest->attempt == d.attempt && step >= d.step)
+        found.problem = d.why;
     if (found.problem.empty()) {
       choice.chosen = std::move(found);
       break;

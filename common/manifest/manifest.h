@@ -78,11 +78,19 @@ struct Found {
 // All checkpoints below <run>/checkpoints, newest first, unverified unless `verify_files`.
 std::vector<Found> list(const std::filesystem::path& checkpoints_folder, bool verify_files);
 
+// Checkpoints that `attempt` wrote at `step` or later are whole, and still nothing to go on from.
+struct Distrust {
+  int attempt = 0;
+  uint64_t step = 0;
+  std::string why; // a clause
+};
+
 struct Choice {
   std::optional<Found> chosen; // newest that verifies; nothing when none does
   std::vector<Found> rejected; // newer ones that were passed over, with their problem
 };
-Choice choose_newest_verified(const std::filesystem::path& checkpoints_folder);
+Choice choose_newest_verified(const std::filesystem::path& checkpoints_folder,
+                              const std::vector<Distrust>& distrusted = {});
 
 // Retention: which steps may be deleted, given all present ones. Keeps the last `keep_last`, every
 // multiple of `keep_every_steps`, and the newest verified-finite one; never deletes the only good

@@ -6,6 +6,7 @@
 #include "daemon/control/controller.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/plan/plan.h"
+#include "daemon/state/hang.h"
 
 #include <algorithm>
 #include <csignal>
@@ -92,6 +93,23 @@ void Controller::grant_slots(const RunId& id) {
 // ---- attempts
 // -------------------------------------------------------------------------------------
 
+namespace {
+
+// A rank that leaves a collective out adds gradients of one step to its peers' of another from
+// there on, until it is found. Nobody else's checkpoints are touched by that.
+std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
+  std::vector<manifest::Distrust> all;
+  for (const state::Hang& hang : run.hangs)
+    if (hang.kind == state::kSkippedKind && !hang.observed_only)
+      all.push_back({hang.attempt, hang.step,
+                     "attempt " + std::to_string(hang.attempt) + " wrote it after rank " +
+                         std::to_string(hang.rank) + " had left out a collective of step " +
+                         std::to_string(hang.step)});
+  return all;
+}
+
+} // namespace
+
 void Controller::choose_checkpoint(const Command& command) {
   const std::string folder = run_folder(command.run) + "/checkpoints";
   auto done = [this, run = command.run, attempt = command.attempt](manifest::Choice choice) {
@@ -107,8 +125,9 @@ void Controller::choose_checkpoint(const Command& command) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) return done({});
   // Gigabytes may have to be read: not on the loop's thread.
-  const bool accepted = background_.submit([this, folder, done] {
-    auto choice = manifest::choose_newest_verified(folder);
+  auto distrusted = distrusted_checkpoints(state_.runs.at(command.run));
+  const bool accepted = background_.submit([this, folder, done, distrusted] {
+    auto choice = manifest::choose_newest_verified(folder, distrusted);
     loop_.post([done, choice = std::move(choice)]() mutable { done(std::move(choice)); });
   });
   if (accepted) return;

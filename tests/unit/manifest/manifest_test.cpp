@@ -208,6 +208,26 @@ TEST_F(ManifestTest, ChoosesNewestThatVerifiesAndSaysWhatItPassedOver) {
   EXPECT_THAT(choice.rejected[1].problem, HasSubstr("checksum"));
 }
 
+TEST_F(ManifestTest, WhatAnAttemptWroteTooLateIsPassedOver) {
+  make_checkpoint(100);
+  make_checkpoint(200);
+  make_checkpoint(300);
+  const int attempt = read(folder_ / folder_name(300))->attempt;
+  const auto chosen = [&](int of, uint64_t from) {
+    return choose_newest_verified(folder_, {{of, from, "its sums are of different steps"}})
+        .chosen->step;
+  };
+  EXPECT_EQ(chosen(attempt, 301), 300u);
+  EXPECT_EQ(chosen(attempt, 300), 200u);
+  EXPECT_EQ(chosen(attempt, 101), 100u);
+  EXPECT_EQ(chosen(attempt + 1, 1), 300u) << "of another attempt";
+  const Choice none =
+      choose_newest_verified(folder_, {{attempt, 1, "its sums are of different steps"}});
+  EXPECT_FALSE(none.chosen);
+  ASSERT_EQ(none.rejected.size(), 3u);
+  EXPECT_EQ(none.rejected[0].problem, "its sums are of different steps");
+}
+
 TEST_F(ManifestTest, NothingChosenWhereNothingVerifies) {
   EXPECT_FALSE(choose_newest_verified(folder_).chosen);
   EXPECT_FALSE(choose_newest_verified(folder_ / "absent").chosen);
