@@ -272,4 +272,18 @@ Choice choose_newest_verified(const fs::path& checkpoints_folder,
   return choice;
 }
 
+void set_aside(Choice& choice, const std::vector<Distrust>& distrusted) {
+  for (Found& found : choice.rejected)
+    for (const Distrust& d : distrusted) {
+      if (found.problem != d.why) continue;
+      fs::path aside = found.folder;
+      aside += ".distrusted";
+      std::error_code error;
+      fs::remove_all(aside, error); // of an earlier attempt
+      fs::rename(found.folder, aside, error);
+      if (!error) found.folder = std::move(aside);
+      break;
+    }
+}
+
 } // namespace nsa::manifest

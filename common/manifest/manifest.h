@@ -92,6 +92,10 @@ struct Choice {
 Choice choose_newest_verified(const std::filesystem::path& checkpoints_folder,
                               const std::vector<Distrust>& distrusted = {});
 
+// Renames the folders that were rejected for a distrust to "<name>.distrusted": ranks that look for
+// a checkpoint themselves (roll-back, retention) do not see them. Only while no rank lives.
+void set_aside(Choice& choice, const std::vector<Distrust>& distrusted);
+
 // Retention: which steps may be deleted, given all present ones. Keeps the last `keep_last`, every
 // multiple of `keep_every_steps`, and the newest verified-finite one; never deletes the only good
 // one.

@@ -100,7 +100,7 @@ namespace {
 std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
   std::vector<manifest::Distrust> all;
   for (const state::Hang& hang : run.hangs)
-    if (hang.kind == state::kSkippedKind && !hang.observed_only)
+    if (hang.kind == state::kSkippedKind)
       all.push_back({hang.attempt, hang.step,
                      "attempt " + std::to_string(hang.attempt) + " wrote it after rank " +
                          std::to_string(hang.rank) + " had left out a collective of step " +
@@ -128,6 +128,7 @@ void Controller::choose_checkpoint(const Command& command) {
   auto distrusted = distrusted_checkpoints(state_.runs.at(command.run));
   const bool accepted = background_.submit([this, folder, done, distrusted] {
     auto choice = manifest::choose_newest_verified(folder, distrusted);
+    manifest::set_aside(choice, distrusted);
     loop_.post([done, choice = std::move(choice)]() mutable { done(std::move(choice)); });
   });
   if (accepted) return;

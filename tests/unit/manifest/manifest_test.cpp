@@ -228,6 +228,23 @@ TEST_F(ManifestTest, WhatAnAttemptWroteTooLateIsPassedOver) {
   EXPECT_EQ(none.rejected[0].problem, "its sums are of different steps");
 }
 
+TEST_F(ManifestTest, WhatIsDistrustedIsSetAsideAndWhatIsDamagedStays) {
+  make_checkpoint(100);
+  make_checkpoint(200);
+  flip_bit(make_checkpoint(300) / "model.safetensors", 5);
+  const std::vector<Distrust> distrusted{
+      {read(folder_ / folder_name(200))->attempt, 150, "its sums are of different steps"}};
+  Choice choice = choose_newest_verified(folder_, distrusted);
+  set_aside(choice, distrusted);
+  EXPECT_EQ(choice.chosen->step, 100u);
+  EXPECT_FALSE(fs::exists(folder_ / folder_name(200)));
+  EXPECT_TRUE(fs::exists(folder_ / (folder_name(200) + ".distrusted") / kManifestName));
+  EXPECT_TRUE(fs::exists(folder_ / folder_name(300))) << "damaged: somebody may want to look";
+  const auto all = list(folder_, true);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all.back().step, 100u);
+}
+
 TEST_F(ManifestTest, NothingChosenWhereNothingVerifies) {
   EXPECT_FALSE(choose_newest_verified(folder_).chosen);
   EXPECT_FALSE(choose_newest_verified(folder_ / "absent").chosen);
