@@ -38,6 +38,9 @@ template <class Summary, class Take> void each_column(Summary& s, Take take) {
   take("user", s.user);
   take("note", s.note);
   take("tags", s.tags);
+  // Behind what rows of older programs have.
+  take("data_wait_ratio", s.data_wait_ratio);
+  take("exposed_communication_ratio", s.exposed_communication_ratio);
 }
 
 double rounded(double value) {
