@@ -114,7 +114,8 @@ TEST_F(Layers, SplitHeadsIsAsGoodAsTheComposition) {
 
 TEST_F(Layers, ProductsAreAsGoodAsTheComposition) {
   // Whole tiles of the MLP's kernels, rows that are none, and a width that cuBLASLt does not take.
-  for (const auto& [tokens, width] : {std::pair{2048, 768}, std::pair{1000, 768}, std::pair{512, 68}}) {
+  for (const auto& [tokens, width] :
+       {std::pair{2048, 768}, std::pair{1000, 768}, std::pair{512, 68}}) {
     const std::vector<Tensor> values{random({2, tokens, width}), random({1536, width}) / 16,
                                      random({width, 1536}) / 32};
     expect_as_good([&](at::ScalarType type, bool fused) {

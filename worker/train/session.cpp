@@ -92,7 +92,8 @@ private:
 };
 
 Attempt<void> Session::open_device() {
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, toggles_, spec::resolve_toggles(spec::requested_toggles(o_.spec)));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, toggles_,
+                     spec::resolve_toggles(spec::requested_toggles(o_.spec)));
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, injection_,
                      plan_injection(o_.spec.inject, static_cast<uint64_t>(o_.spec.train.steps),
                                     o_.world, o_.attempt));
