@@ -33,7 +33,7 @@ def arguments_of(doc):
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                         help="cpu: the same way with a tiny model, to try the script itself")
     parser.add_argument("--seconds", type=float, required=True, help="of the whole script")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="cases whose name contains one of these parts, with commas between them")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
     return parser
@@ -90,6 +90,9 @@ class Node:
         done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                               capture_output=True, text=True)
         return done.stdout.strip().splitlines()
+
+    def wants(self, case):
+        return any(part in case for part in self.arguments.only.split(","))
 
     def left(self):
         return self.end - time.monotonic()
