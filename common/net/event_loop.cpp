@@ -8,6 +8,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
+#include <poll.h>
 
 namespace nsa::net {
 
@@ -50,10 +51,19 @@ private:
     bool gone = false;
   };
 
+  // Asio hands its record of a descriptor on to the next one, with events of the old one that still
+  // wait in its queue: a wait may end though nothing has happened. The kernel knows.
+  static bool is_ready(const State& state) {
+    const bool read = state.type == asio::posix::stream_descriptor::wait_read;
+    pollfd polled{state.descriptor->descriptor.native_handle(),
+                  static_cast<short>(read ? POLLIN : POLLOUT), 0};
+    return ::poll(&polled, 1, 0) != 0;
+  }
+
   static void wait(const std::shared_ptr<State>& state) {
     auto done = [state](error_code error) {
       if (state->gone || error == asio::error::operation_aborted) return;
-      state->callback();
+      if (is_ready(*state)) state->callback();
       if (!state->gone) wait(state);
     };
     state->descriptor->descriptor.async_wait(

@@ -2,6 +2,7 @@
 
 #include "common/base/unique_fd.h"
 
+#include <array>
 #include <csignal>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -107,6 +108,37 @@ TEST(EventLoop, ADroppedWatchIsSilentAndTheDescriptorCanBeWatchedAgain) {
   EXPECT_TRUE(loop.run_for(5s));
   EXPECT_EQ(first, 0);
   EXPECT_EQ(second, 1);
+}
+
+// The reactor keeps its record of a descriptor for the next one. With an event of the old one still
+// in the queue, the next one's wait would end too: a daemon would bury a process that lives.
+TEST(EventLoop, AnEventOfADroppedWatchWakesNoOther) {
+  EventLoop loop;
+  std::array<Pair, 2> ready;
+  Pair silent;
+  std::array<Watch, 2> watches;
+  Watch later;
+  int calls = 0, wrong = 0;
+  for (size_t i : {0, 1}) {
+    ASSERT_EQ(::send(ready[i].b.get(), "x", 1, 0), 1);
+    watches[i] = loop.when_readable(ready[i].a.get(), [&, i] {
+      ++calls;
+      watches[1 - i].reset(); // its event came with ours and waits behind us
+      later = loop.when_readable(silent.a.get(), [&] { ++wrong; });
+      watches[i].reset();
+    });
+  }
+  EXPECT_FALSE(loop.run_for(50ms));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(wrong, 0);
+  ASSERT_EQ(::send(silent.b.get(), "x", 1, 0), 1); // and its own still does
+  const Timer end = loop.after(5s, [&] { loop.stop(); });
+  later = loop.when_readable(silent.a.get(), [&] {
+    ++wrong;
+    loop.stop();
+  });
+  EXPECT_TRUE(loop.run_for(5s));
+  EXPECT_EQ(wrong, 1);
 }
 
 TEST(EventLoop, PidfdOfAnEndedChildIsReadable) {
