@@ -45,6 +45,8 @@ void check_tensor(const char* name, const Tensor& tensor, at::IntArrayRef sizes,
   TORCH_CHECK(tensor.device() == q.device(), "fused attention: ", name, " is on ", tensor.device(),
               ", q on ", q.device());
   TORCH_CHECK(tensor.is_contiguous(), "fused attention: ", name, " is not contiguous");
+  TORCH_CHECK(reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0,
+              "fused attention: ", name, " does not start on 16 bytes; clone it");
 }
 
 // A sequence always has fewer compressed tokens than tokens.
@@ -102,11 +104,11 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
     out.k[branch] = keys > 0 ? bf16(*in.k[branch]) : bf16(q);
     out.v[branch] = keys > 0 ? bf16(*in.v[branch]) : bf16(q);
   }
-  out.indices_given = in.indices.has_value();
-  if (out.indices_given) {
+  if (in.indices.has_value()) {
     check_tensor("indices", *in.indices, {batch, sequence, groups, kernels::kSlots}, at::kInt, q);
+    out.given_indices = in.indices->data_ptr<int32_t>();
   }
-  TORCH_CHECK(out.k[1] == nullptr || out.k[0] != nullptr || out.indices_given,
+  TORCH_CHECK(out.k[1] == nullptr || out.k[0] != nullptr || out.given_indices != nullptr,
               "fused attention: the selected branch needs the compressed one to choose blocks, or "
               "given indices");
   return out;
@@ -191,10 +193,8 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
         at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
   }
   if (kernel.k[1] != nullptr) {
-    result.indices = kernel.indices_given
-                         ? *inputs.indices
-                         : at::empty({q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots},
-                                     q.options().dtype(at::kInt));
+    result.indices = at::empty({q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots},
+                               q.options().dtype(at::kInt));
     result.lists = workspace(q, pieces.list_bytes);
   }
   const Tensor scratch = workspace(q, pieces.most(kernel, kernels::fused_forward_workspace_bytes));

@@ -4,6 +4,7 @@
 #include "tests/gpu/gpu_host.h"
 #include "tests/unit/ops/attention_case.h"
 
+#include <limits>
 #include <random>
 
 namespace nsa::ops {
@@ -85,6 +86,36 @@ std::vector<Tensor> results(const Tensor& out, const AttentionCase& c, const Ten
   return all;
 }
 
+// Output and gradients against FP64 on the same selection. `plain_too`: or no worse than 1.5 times
+// a plain BF16 evaluation, which takes a CPU some time.
+void expect_exact(const AttentionCase& c, const AttentionCase& wide, const Tensor& out,
+                  const OptionalTensor& indices, bool plain_too, const std::string& what) {
+  const Tensor direction = c.direction();
+  const auto found = results(out, c, direction);
+  const auto wanted = results(attention(wide.tensors, wide.settings, "aten"), wide, direction);
+  std::vector<Tensor> plain;
+  if (plain_too) {
+    AttentionCase on_cpu = c;
+    for (Tensor* x : {&on_cpu.tensors.q, &on_cpu.tensors.gates})
+      *x = x->detach().cpu().set_requires_grad(true);
+    for (int branch = 0; branch < 3; ++branch)
+      for (auto* x : {&on_cpu.tensors.k[branch], &on_cpu.tensors.v[branch]})
+        *x = (*x)->detach().cpu().set_requires_grad(true);
+    plain = results(plain_attention(on_cpu, indices->cpu()), on_cpu, direction);
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_TRUE(found[i].isfinite().all().item<bool>()) << what << " tensor " << i;
+    // Where FP64 gives zero (one key alone has no gradient), what is left is the FP32 rounding of
+    // two equal sums of D products of numbers about one: D 2^-24.
+    double limit = std::max((i == 0 ? 0.005 : 0.01) * root_mean_square(wanted[i]), 64 * 0x1p-24);
+    if (!plain.empty())
+      limit = std::max(
+          limit, 1.5 * root_mean_square(plain[i].to(wanted[i].device(), at::kDouble) - wanted[i]));
+    EXPECT_LE(root_mean_square(found[i].to(at::kDouble) - wanted[i]), limit)
+        << what << " tensor " << i;
+  }
+}
+
 TEST_P(Exactness, AnyLength) {
   std::vector<int64_t> lengths{1, 31, 32, 65};
   std::mt19937 engine(5);
@@ -94,33 +125,9 @@ TEST_P(Exactness, AnyLength) {
   if (GetParam().gpu) lengths.insert(lengths.end(), {1024, 1025, 4096});
   for (const int64_t length : lengths) {
     const AttentionCase c = make(length, true);
-    const Tensor direction = c.direction();
-    const auto found = results(run(c), c, direction);
     const Tensor indices = selection(c);
-    const AttentionCase wide = exact(c, indices);
-    const auto wanted = results(attention(wide.tensors, wide.settings, "aten"), wide, direction);
-    // What BF16 costs a plain evaluation, and the rounding of partial results at least.
-    std::vector<Tensor> plain;
-    if (length <= 65) {
-      AttentionCase on_cpu = c;
-      for (Tensor* x : {&on_cpu.tensors.q, &on_cpu.tensors.gates})
-        *x = x->detach().cpu().set_requires_grad(true);
-      for (int branch = 0; branch < 3; ++branch)
-        for (auto* x : {&on_cpu.tensors.k[branch], &on_cpu.tensors.v[branch]})
-          *x = (*x)->detach().cpu().set_requires_grad(true);
-      plain = results(plain_attention(on_cpu, indices.cpu()), on_cpu, direction);
-    }
-    for (size_t i = 0; i < found.size(); ++i) {
-      ASSERT_TRUE(found[i].isfinite().all().item<bool>()) << "S = " << length << " tensor " << i;
-      // Where FP64 gives zero (one key alone has no gradient), what is left is the FP32 rounding of
-      // two equal sums of D products of numbers about one: D 2^-24.
-      double limit = std::max((i == 0 ? 0.005 : 0.01) * root_mean_square(wanted[i]), 64 * 0x1p-24);
-      if (!plain.empty())
-        limit = std::max(
-            limit, 2 * root_mean_square(plain[i].to(wanted[i].device(), at::kDouble) - wanted[i]));
-      EXPECT_LE(root_mean_square(found[i].to(at::kDouble) - wanted[i]), limit)
-          << "S = " << length << " tensor " << i;
-    }
+    expect_exact(c, exact(c, indices), run(c), indices, length <= 65,
+                 "S = " + std::to_string(length));
   }
 }
 
@@ -198,11 +205,77 @@ TEST_P(Exactness, TokensBeforeTheFirstBlockGiveZeroAndNoGradient) {
     EXPECT_TRUE(grad.isfinite().all().item<bool>());
 }
 
-INSTANTIATE_TEST_SUITE_P(, Exactness,
-                         testing::Values(Way{"cpu_aten", false, "aten"},
-                                         Way{"gpu_aten", true, "aten"},
-                                         Way{"gpu_fused", true, "fused"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+// Indices that no selection would give; tests/unit/ops/edges_test.cpp has the same against the
+// oracle.
+class GivenIndices : public Exactness {
+protected:
+  int64_t length() const { return GetParam().gpu ? 1500 : 330; }
+  template <typename Block> Tensor given(const AttentionCase& c, const Block& block) const {
+    Tensor indices = at::empty({1, c.shape.sequence, c.shape.groups, 16}, at::kInt);
+    auto values = indices.accessor<int, 4>();
+    for (int64_t t = 0; t < c.shape.sequence; ++t)
+      for (int64_t group = 0; group < c.shape.groups; ++group)
+        for (int64_t slot = 0; slot < 16; ++slot)
+          values[0][t][group][slot] = block(t, group, slot);
+    return indices.to(device());
+  }
+  void expect_like_float64(AttentionCase c, const Tensor& indices, const std::string& what) const {
+    c.tensors.indices = indices;
+    expect_exact(c, exact(c, indices), run(c), indices, true, what);
+  }
+};
+
+TEST_P(GivenIndices, OneBlockForAllQueries) {
+  const AttentionCase c = make(length(), true);
+  expect_like_float64(
+      c, given(c, [](int64_t, int64_t, int64_t slot) { return slot == 0 ? 2 : -1; }), "block 2");
+}
+
+TEST_P(GivenIndices, AreASet) {
+  AttentionCase c = make(length(), true);
+  const Tensor direction = c.direction();
+  const auto of = [&](const Tensor& indices) {
+    c.tensors.indices = indices;
+    return results(run(c), c, direction);
+  };
+  const Tensor own = selection(c);
+  const Tensor repeated = at::where(own.lt(0), own.select(3, 0).unsqueeze(3), own);
+  const auto wanted = of(own);
+  for (const Tensor& same : {own.flip(3), own.roll(5, 3), repeated}) {
+    const auto found = of(same);
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(at::equal(found[i], wanted[i])) << i;
+  }
+  expect_like_float64(c, repeated, "repeated");
+}
+
+TEST_P(GivenIndices, OfQueriesThatSeeLittleOrNothing) {
+  AttentionCase c = make(length(), true);
+  const Tensor indices = given(c, [](int64_t t, int64_t group, int64_t slot) {
+    const int own = int(t / 64);
+    if (own == 2) return -1; // neighbours without any
+    if (t % 5 == 0) return -1;
+    if (t % 5 == 1) return own + 1 + int(slot); // to come, and beyond the text
+    if (t % 5 == 2) return slot % 2 == 0 ? 1 << 20 : std::numeric_limits<int>::min();
+    return slot < 2 ? -1 : int(slot - 2 + group);
+  });
+  expect_like_float64(c, indices, "blind queries");
+  single_out(c, 1);
+  c.tensors.indices = indices;
+  const Tensor out = run(c);
+  const auto grads = torch::autograd::grad({out}, c.leaves(), {at::ones_like(out)});
+  for (const int64_t t : {0, 5, 6, 7, 128, 131, 191}) {
+    EXPECT_EQ(root_mean_square(out.select(1, t)), 0) << t;
+    EXPECT_EQ(root_mean_square(grads[0].select(1, t)), 0) << t;
+  }
+  EXPECT_GT(root_mean_square(out.select(1, 8)), 0);
+}
+
+const auto kWays = testing::Values(Way{"cpu_aten", false, "aten"}, Way{"gpu_aten", true, "aten"},
+                                   Way{"gpu_fused", true, "fused"});
+const auto name_of = [](const auto& info) { return std::string(info.param.name); };
+INSTANTIATE_TEST_SUITE_P(, Exactness, kWays, name_of);
+INSTANTIATE_TEST_SUITE_P(, GivenIndices, kWays, name_of);
 
 } // namespace
 } // namespace nsa::ops

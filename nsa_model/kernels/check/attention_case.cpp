@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <random>
 
 #include "nsa_model/kernels/check/measure.h"
@@ -41,6 +42,51 @@ std::vector<int32_t> random_indices(const CaseOptions& options) {
               indices.begin() + static_cast<std::ptrdiff_t>(row) * kSlots);
   }
   return indices;
+}
+
+// Spoils rows of ascending blocks in the way that is asked for.
+void spoil(const CaseOptions& options, std::vector<int32_t>& indices) {
+  const AttentionShape& shape = options.shape;
+  std::mt19937_64 random(options.seed + 1);
+  for (std::size_t row = 0; row < indices.size() / kSlots; ++row) {
+    const int token = static_cast<int>(row / shape.groups % shape.sequence);
+    const int own = token / kBlock;
+    const auto slots = indices.begin() + static_cast<std::ptrdiff_t>(row) * kSlots;
+    const auto each = [&](auto change) {
+      for (int i = 0; i < kSlots; ++i)
+        change(i, slots[i]);
+    };
+    switch (options.selection) {
+    case Selection::kSomeEmpty:
+      if (token % 3 == 0 || own % 4 == 1) std::fill_n(slots, kSlots, -1);
+      break;
+    case Selection::kFirstSlotsEmpty:
+      std::rotate(slots, slots + kSlots - 3, slots + kSlots);
+      std::fill_n(slots, 3, -1);
+      break;
+    case Selection::kDoubled: // the first block again in empty slots
+      each([&](int i, int32_t& block) {
+        block = block < 0 || token % 5 == 0 ? slots[0] : slots[i - i % (2 + token % 3)];
+      });
+      break;
+    case Selection::kFuture:
+      each([&](int i, int32_t& block) {
+        if (i % 3 == 1 || token % 7 == 0) block = own + 1 + (i + token) % 5;
+      });
+      break;
+    case Selection::kOutOfRange:
+      each([&](int i, int32_t& block) {
+        const int32_t none[] = {INT32_MAX, INT32_MIN, 1 << 20, -2, block_count(shape.sequence)};
+        if (i % 3 == 1 || token % 11 == 0) block = none[(i + token) % 5];
+      });
+      break;
+    case Selection::kAnyOrder:
+      std::shuffle(slots, slots + kSlots, random);
+      break;
+    default:
+      break;
+    }
+  }
 }
 
 } // namespace
@@ -83,8 +129,11 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
     gates.from_host(host);
   }
   indices = DeviceBuffer<int32_t>(group_rows * kSlots);
-  if (options.selection == Selection::kRandom || options.selection == Selection::kHotBlock) {
-    indices.from_host(random_indices(options));
+  if (options.selection != Selection::kScored && options.selection != Selection::kGiven) {
+    std::vector<int32_t> blocks = random_indices(options);
+    spoil(options, blocks);
+    given = DeviceBuffer<int32_t>(blocks.size());
+    given.from_host(blocks);
   }
   lists = DeviceBuffer<char>(fused_list_bytes(shape));
   workspace = DeviceBuffer<char>(std::max(fused_forward_workspace_bytes(shape, options.tuning),
@@ -109,8 +158,8 @@ FusedInputs AttentionCase::inputs() const {
   inputs.pool_k = k[0].get();
   inputs.pool_v = v[0].get();
   inputs.gates = gates.get();
-  inputs.indices_given = options.selection != Selection::kScored;
-  inputs.given_prefix_is_dense = options.selection == Selection::kGiven;
+  inputs.given_indices = given.get();
+  inputs.selection_made = options.selection == Selection::kGiven;
   return inputs;
 }
 
@@ -158,7 +207,7 @@ void AttentionCase::poison() {
   k_cmp.poison();
   v_cmp.poison();
   d_gates.poison();
-  if (options.selection == Selection::kScored) indices.poison();
+  if (options.selection != Selection::kGiven) indices.poison();
   lists.poison();
   workspace.poison();
 }

@@ -16,6 +16,13 @@ enum class Selection {
   kGiven,    // the caller copies indices that launch_selection made
   kRandom,   // any causal blocks, the own one included
   kHotBlock, // as kRandom, but every token takes block 0 and its neighbours take the same blocks
+  // As kRandom, but not as launch_selection would write it:
+  kSomeEmpty,       // rows, and whole tiles of them, without a block
+  kFirstSlotsEmpty, // the last ones filled
+  kDoubled,         // blocks twice and more
+  kFuture,          // blocks behind the token's own, and nothing else in some rows
+  kOutOfRange,      // blocks that no sequence has, the largest and smallest integers among them
+  kAnyOrder,
 };
 
 struct CaseOptions {
@@ -49,7 +56,10 @@ struct AttentionCase {
   DeviceBuffer<__nv_bfloat16> k_cmp, v_cmp;
   DeviceBuffer<__nv_bfloat16> branch_out[kBranches];
   DeviceBuffer<float> branch_lse[kBranches], gates, d_gates;
+  DeviceBuffer<int32_t> given; // where blocks are given, else empty
   DeviceBuffer<int32_t> indices;
+  // What the oracles select by.
+  const DeviceBuffer<int32_t>& selected() const { return given.size() > 0 ? given : indices; }
   DeviceBuffer<char> lists, workspace;
 };
 

@@ -125,7 +125,7 @@ struct BranchOracle {
     params.q = c.q.get();
     params.k = branch == 0 ? c.k_cmp.get() : c.k[branch].get();
     params.v = branch == 0 ? c.v_cmp.get() : c.v[branch].get();
-    params.indices = c.indices.get();
+    params.indices = c.selected().get();
     params.out = out.get();
     params.lse = lse.get();
     params.d_out = c.d_out.get();
@@ -583,6 +583,19 @@ int check_all(const CheckOptions& wanted) {
   add("seven heads, random blocks", {2, 700, 2, 7}, with(Selection::kRandom));
   add("twelve heads, hot blocks", {1, 1100, 1, 12}, with(Selection::kHotBlock));
   add("random blocks", {2, 1500, 2}, with(Selection::kRandom));
+  for (const auto& [name, selection] : {std::pair{"given rows empty", Selection::kSomeEmpty},
+                                        {"given first slots empty", Selection::kFirstSlotsEmpty},
+                                        {"given blocks doubled", Selection::kDoubled},
+                                        {"given blocks to come", Selection::kFuture},
+                                        {"given blocks out of range", Selection::kOutOfRange},
+                                        {"given in any order", Selection::kAnyOrder}}) {
+    add(name, {1, 1500, 2}, with(selection));
+    add(name, {2, 1100, 1, 5, 128}, with(selection));
+    add(name, {1, 1300, 2, 4}, [=](CaseOptions& options) {
+      options.selection = selection;
+      portable(options);
+    });
+  }
   add("odd scored", {1, 3001, 2}, as_it_is);
   add("no compressed token", {2, 31, 2}, as_it_is);
   add("one compressed token", {1, 47, 2}, as_it_is);
@@ -606,6 +619,10 @@ int check_all(const CheckOptions& wanted) {
   small.selection = Selection::kRandom;
   cases.push_back({"random blocks by the CPU oracle",
                    [=] { return run_reference_case("random blocks", small); }});
+  CaseOptions doubled = small;
+  doubled.selection = Selection::kDoubled;
+  cases.push_back({"given blocks doubled by the CPU oracle",
+                   [=] { return run_reference_case("given blocks doubled", doubled); }});
   small.shape.heads = 3;
   cases.push_back(
       {"three heads by the CPU oracle", [=] { return run_reference_case("three heads", small); }});

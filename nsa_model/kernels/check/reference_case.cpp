@@ -55,7 +55,7 @@ std::vector<NamedError> compare_with_reference(const CaseOptions& options) {
   inputs.k = {to_array(c.k_cmp), to_array(c.k[1]), to_array(c.k[2])};
   inputs.v = {to_array(c.v_cmp), to_array(c.v[1]), to_array(c.v[2])};
   inputs.gates = to_array(c.gates);
-  inputs.indices = c.indices.to_host();
+  inputs.indices = c.selected().to_host();
   const reference::Outputs outputs = reference::attend(shape, sizes, inputs);
   const reference::Gradients gradients =
       reference::attend_backward(shape, sizes, inputs, outputs, to_array(c.d_out));

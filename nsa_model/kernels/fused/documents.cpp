@@ -47,6 +47,7 @@ FusedInputs document_inputs(const FusedInputs& inputs, const Document& document)
   }
   one.pool_k = advance(inputs.pool_k, at.group_rows, dim);
   one.pool_v = advance(inputs.pool_v, at.group_rows, dim);
+  one.given_indices = advance(inputs.given_indices, at.group_rows, kSlots);
   one.gates = advance(inputs.gates, at.query_rows, kBranches);
   return one;
 }

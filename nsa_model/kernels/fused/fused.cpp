@@ -85,8 +85,8 @@ bool is_on(const FusedInputs& inputs, int branch) {
 
 // Tokens whose selected branch takes the query-major kernels.
 int dense_prefix(const FusedInputs& inputs) {
-  const bool dense = !inputs.indices_given || inputs.given_prefix_is_dense;
-  return dense ? query_major_tokens(inputs.shape, inputs.tuning) : 0;
+  // Given blocks need not be every causal one.
+  return inputs.given_indices == nullptr ? query_major_tokens(inputs.shape, inputs.tuning) : 0;
 }
 // How they see their keys: every causal block is selected, or the selected ones are masked.
 KeyRange range_of(const FusedInputs& inputs, int branch) {
@@ -185,9 +185,8 @@ std::size_t fused_backward_workspace_bytes(const AttentionShape& shape, const Fu
 cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& saved,
                                  __nv_bfloat16* out, void* workspace_bytes, cudaStream_t stream) {
   const AttentionShape& shape = inputs.shape;
-  if (is_on(inputs, kSelected) && !is_on(inputs, kCompressed) && !inputs.indices_given) {
-    return cudaErrorInvalidValue; // nothing to choose blocks by
-  }
+  if (is_on(inputs, kSelected) && !is_on(inputs, kCompressed) && chooses_blocks(inputs))
+    return cudaErrorInvalidValue; // nothing to choose them by
   if (inputs.tuning.family == KernelFamily::kPortable)
     return portable::launch_forward(inputs, saved, out, stream);
   if (shape.head_dim != kHeadDim) return cudaErrorInvalidValue;
@@ -214,7 +213,9 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   }
   const int prefix = dense_prefix(inputs);
   if (is_on(inputs, kSelected)) {
-    if (!inputs.indices_given) {
+    if (inputs.given_indices != nullptr) {
+      run.then([&] { return put_given_in_order(inputs, saved, stream); });
+    } else if (chooses_blocks(inputs)) {
       run.then([&] {
         return launch_selection({.shape = shape,
                                  .q = inputs.q,

@@ -5,8 +5,8 @@
 // below) and a stream.
 //
 // Branches: a branch whose k is nullptr is switched off; it counts as zero and its gradients are
-// not touched. The selected branch needs the compressed one to choose blocks, unless
-// `indices_given`.
+// not touched. The selected branch needs the compressed one to choose blocks, unless blocks are
+// given.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -51,16 +51,20 @@ struct FusedInputs {
   const __nv_bfloat16* pool_k = nullptr;
   const __nv_bfloat16* pool_v = nullptr;
   const float* gates = nullptr; // [batch, sequence, groups * heads, 3], >= 0
-  bool indices_given = false;   // `indices` is an input; otherwise launch_selection fills it
-  bool given_prefix_is_dense =
-      false; // given indices name every causal block of tokens below kDensePrefix
+  // Blocks that replace the selection: [batch, sequence, groups, 16], on 16 bytes. A row is a set:
+  // order and repetition do not matter, and what is below 0 or behind the token's own block counts
+  // for nothing; a row of which nothing is left gives 0. The forward leaves them in order in
+  // FusedSaved::indices, and the backward reads only those.
+  const int32_t* given_indices = nullptr;
+  // FusedSaved::indices hold what launch_selection wrote for this shape: it is not run again.
+  bool selection_made = false;
 };
 
 // What the forward leaves for the backward.
 struct FusedSaved {
   __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * heads, D]
   float* branch_lse[kBranches];         // [batch, sequence, groups * heads]
-  int32_t* indices;                     // [batch, sequence, groups, 16]
+  int32_t* indices;                     // [batch, sequence, groups, 16]; may be given_indices
   void* lists;                          // fused_list_bytes: tokens of each block
 };
 

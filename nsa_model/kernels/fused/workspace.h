@@ -1,11 +1,14 @@
 #pragma once
-// Sizes and pieces of the buffers that the orders of launches (fused.cpp, portable.cpp) work in.
+// What the orders of launches (fused.cpp, portable.cpp) share: sizes and pieces of the buffers that
+// they work in, and where the blocks come from.
 // Host code, any thread.
 
 #include <cstddef>
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
 #include "nsa_model/kernels/common/shape.h"
+#include "nsa_model/kernels/fused/fused.h"
+#include "nsa_model/kernels/given_indices/given_indices.h"
 
 namespace nsa::kernels {
 
@@ -55,6 +58,16 @@ struct Lists {
     chunk_counts = carver.take<int32_t>(block_lists_chunk_count_size(shape));
   }
 };
+
+// Whether the forward selects blocks by their scores.
+inline bool chooses_blocks(const FusedInputs& inputs) {
+  return inputs.given_indices == nullptr && !inputs.selection_made;
+}
+inline cudaError_t put_given_in_order(const FusedInputs& inputs, const FusedSaved& saved,
+                                      cudaStream_t stream) {
+  return launch_given_indices(
+      {.shape = inputs.shape, .given = inputs.given_indices, .indices = saved.indices}, stream);
+}
 
 // Runs launches one after another until one fails.
 class Sequence {

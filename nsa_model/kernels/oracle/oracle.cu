@@ -88,7 +88,11 @@ __device__ void each_key(const OracleParams& params, int batch, int group, int t
          group) *
             kSlots;
     for (int slot = 0; slot < kSlots; ++slot) {
-      if (slots[slot] < 0) continue;
+      const int block = slots[slot];
+      bool counts = block >= 0 && block <= token / kBlock;
+      for (int before = 0; before < slot; ++before)
+        counts = counts && slots[before] != block;
+      if (!counts) continue;
       const int begin = slots[slot] * kBlock;
       for (int key = begin; key < begin + kBlock && key <= token; ++key)
         body(key);

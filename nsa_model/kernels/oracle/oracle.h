@@ -22,7 +22,7 @@ struct OracleParams {
   const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
   const __nv_bfloat16* k;     // [batch, keys, groups, D]; keys = compressed_count for kCompressed
   const __nv_bfloat16* v;     // as k
-  const int32_t* indices;     // [batch, sequence, groups, 16], kSelected only
+  const int32_t* indices;     // [batch, sequence, groups, 16], each row a set, kSelected only
   double* out;                // [batch, sequence, groups * heads, D], before gating
   double* lse;                // [batch, sequence, groups * heads], natural; -inf without a key
   const __nv_bfloat16* d_out; // gradient of the gated sum, backward only

@@ -145,7 +145,9 @@ cudaError_t launch_forward(const FusedInputs& inputs, const FusedSaved& saved, _
     run.then([&] { return attend(inputs, saved, kCompressed, kCompressed + 1, stream); });
   }
   if (is_on(inputs, kSelected)) {
-    if (!inputs.indices_given) {
+    if (inputs.given_indices != nullptr) {
+      run.then([&] { return put_given_in_order(inputs, saved, stream); });
+    } else if (chooses_blocks(inputs)) {
       run.then([&] {
         return portable::launch_selection({.shape = shape,
                                            .q = inputs.q,

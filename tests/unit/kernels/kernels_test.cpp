@@ -5,11 +5,14 @@
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/attend.h"
 #include "nsa_model/kernels/portable/key_units.cuh"
 
 #include <algorithm>
+#include <climits>
 #include <gtest/gtest.h>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -138,6 +141,37 @@ TEST(ListRounds, TakeEveryLaneOnceAndKeepRowsApart) {
   }
 }
 
+// As the set of what is left, in order: of every length from none to all, doubled, to come and out
+// of range.
+TEST(GivenIndices, BecomeTheSetOfBlocksThatATokenSees) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 20000; ++round) {
+    const int own = static_cast<int>(random() % 40);
+    const int width = 1 + static_cast<int>(random() % 60); // small: many doubled
+    int32_t row[kSlots];
+    std::set<int32_t> wanted;
+    for (int32_t& block : row) {
+      block = static_cast<int32_t>(random() % static_cast<unsigned>(width)) - width / 3;
+      if (random() % 8 == 0) block = random() % 2 == 0 ? INT32_MAX : INT32_MIN;
+      if (block >= 0 && block <= own) wanted.insert(block);
+    }
+    canonical_row(row, own);
+    std::size_t slot = 0;
+    for (const int32_t block : wanted)
+      ASSERT_EQ(row[slot++], block) << round;
+    while (slot < kSlots)
+      ASSERT_EQ(row[slot++], -1) << round;
+  }
+}
+
+TEST(GivenIndices, OfTheSelectionStayAsTheyAre) {
+  const int32_t selected[kSlots] = {0, 3, 4, 7, 9, 10, 11, 12, 15, 20, 21, 22, 30, 31, 38, 39};
+  int32_t row[kSlots];
+  std::copy(std::begin(selected), std::end(selected), row);
+  canonical_row(row, 39);
+  EXPECT_TRUE(std::equal(std::begin(row), std::end(row), selected));
+}
+
 TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
   const auto tokens = [](int sequence, int heads = 6, int wanted = 0) {
     return query_major_tokens({1, sequence, 2, heads}, {.query_major_tokens = wanted});
@@ -179,6 +213,7 @@ TEST(Documents, AreSlicesOfEveryTensor) {
   inputs.k[2] = nullptr; // the window is off
   inputs.gates = static_cast<float*>(at(0x5000000));
   saved.indices = static_cast<int32_t*>(at(0x6000000));
+  inputs.given_indices = static_cast<int32_t*>(at(0x9000000));
   gradients.d_out = gradients.d_q = static_cast<__nv_bfloat16*>(at(0x7000000));
   gradients.d_gates = static_cast<float*>(at(0x8000000));
   const Document document = {2, 1, 300, 450, 17};
@@ -195,6 +230,7 @@ TEST(Documents, AreSlicesOfEveryTensor) {
   EXPECT_EQ(one.v[1] - inputs.v[1], token * 2 * 64);
   EXPECT_EQ(one.k[2], nullptr);
   EXPECT_EQ(one.gates - inputs.gates, token * 10 * 3);
+  EXPECT_EQ(one.given_indices - inputs.given_indices, token * 2 * 16);
   int lists = 0;
   const FusedSaved kept = document_saved(shape, saved, document, &lists);
   EXPECT_EQ(kept.branch_out[1] - saved.branch_out[1], token * 10 * 64);
