@@ -14,6 +14,8 @@
 //                                         compute-sanitizer
 // bench, long and once take --query-major TOKENS (FusedTuning), --heads N (a group) and --head-dim
 // N; bench and once --overlap. --portable: the portable kernels where Hopper's serve as well.
+// --partials bf16|packed: how partial results of pairs are kept, in every mode; bench takes both
+// after a comma and times them in turn. --late-stores: FusedTuning::late_dq_stores.
 
 #include <algorithm>
 #include <chrono>
@@ -103,7 +105,8 @@ std::string title_of(const std::string& name, const CaseOptions& options) {
   return name + " B" + std::to_string(shape.batch) + " S" + std::to_string(shape.sequence) + " G" +
          std::to_string(shape.groups) + " heads " + std::to_string(shape.heads) +
          (shape.head_dim == kHeadDim ? "" : " d " + std::to_string(shape.head_dim)) +
-         (options.tuning.family == KernelFamily::kPortable ? " portable" : "");
+         (options.tuning.family == KernelFamily::kPortable ? " portable" : "") +
+         (options.tuning.partial_out == PartialFormat::kPacked ? " packed" : "");
 }
 
 struct BranchOracle {
@@ -511,11 +514,25 @@ KernelFamily family_of(const AttentionShape& shape, bool portable) {
   return portable ? KernelFamily::kPortable : kernel_family(10 * major + minor, shape.head_dim);
 }
 
+void set_partials(FusedTuning& tuning, PartialFormat format) {
+  tuning.partial_out = format;
+  tuning.partial_dq = format;
+}
+// "bf16", "packed" or both after a comma; none where it is something else.
+std::vector<PartialFormat> partial_formats(const std::string& names) {
+  if (names == "bf16") return {PartialFormat::kBf16};
+  if (names == "packed") return {PartialFormat::kPacked};
+  if (names == "bf16,packed") return {PartialFormat::kBf16, PartialFormat::kPacked};
+  return {};
+}
+
 struct CheckOptions {
   double seconds = 1e9;
   std::string match;   // only cases whose names hold it
   std::string without; // and do not hold this
   bool portable = false;
+  PartialFormat partials = PartialFormat::kBf16;
+  bool late_stores = false;
 };
 struct Case {
   std::string name;
@@ -530,6 +547,8 @@ int check_all(const CheckOptions& wanted) {
     options.shape = shape;
     options.seed = static_cast<uint64_t>(shape.sequence) + 1;
     options.tuning.family = family_of(shape, wanted.portable);
+    set_partials(options.tuning, wanted.partials);
+    options.tuning.late_dq_stores = wanted.late_stores;
     change(options);
     cases.push_back({name, [=] { return run_case(name, options); }});
   };
@@ -544,6 +563,22 @@ int check_all(const CheckOptions& wanted) {
     return [=](CaseOptions& options) { options.tuning.query_major_tokens = tokens; };
   };
   add("scored", {2, 2048, 2}, as_it_is);
+  const auto packed = [](CaseOptions& options) {
+    set_partials(options.tuning, PartialFormat::kPacked);
+  };
+  const auto packed_lists = [=](CaseOptions& options) {
+    packed(options);
+    options.tuning.query_major_tokens = kDensePrefix;
+  };
+  add("packed partial results", {2, 2300, 2}, packed_lists);
+  add("packed partial results, late stores", {2, 2300, 2}, [=](CaseOptions& options) {
+    packed_lists(options);
+    options.tuning.late_dq_stores = true;
+  });
+  add("late stores", {1, 2300, 2}, [](CaseOptions& options) {
+    options.tuning.query_major_tokens = kDensePrefix;
+    options.tuning.late_dq_stores = true;
+  });
   add("scored", {1, 2048, 2, 6, 128}, as_it_is);
   add("scored by portable kernels", {1, 2048, 2}, portable);
   add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));
@@ -566,6 +601,14 @@ int check_all(const CheckOptions& wanted) {
   add_documents({1, 3000, 2}, wanted.portable);
   add_documents({1, 3000, 2, 3, 128}, true);
   add("hot blocks", {1, 4096, 2}, with(Selection::kHotBlock));
+  add("packed partial results, hot blocks", {1, 4096, 2}, [=](CaseOptions& options) {
+    packed(options);
+    options.selection = Selection::kHotBlock;
+  });
+  add("packed partial results, random blocks", {2, 1500, 1}, [=](CaseOptions& options) {
+    packed(options);
+    options.selection = Selection::kRandom;
+  });
   add("odd", {3, 333, 2}, as_it_is);
   add("one token", {1, 1, 2}, as_it_is);
   cases.push_back({"kernels around attention", [] { return check_layer_kernels() == 0; }});
@@ -578,6 +621,12 @@ int check_all(const CheckOptions& wanted) {
   add("blocks masked to 1500", {2, 1700, 1}, query_major(1500));
   add("sharp", {1, 2048, 2}, [](CaseOptions& options) { options.query_deviation = 12.0f; });
   add("huge", {1, 1200, 2}, [](CaseOptions& options) { options.query_deviation = 3000.0f; });
+  for (const float deviation : {12.0f, 3000.0f}) {
+    add("packed partial results, sharp", {1, 1200, 2}, [=](CaseOptions& options) {
+      packed_lists(options);
+      options.query_deviation = deviation;
+    });
+  }
   add("all equal", {1, 2048, 2}, [](CaseOptions& options) { options.key_deviation = 0.0f; });
   add("gates of zero", {1, 1200, 2}, [](CaseOptions& options) { options.zero_gates = true; });
   add("seven heads, random blocks", {2, 700, 2, 7}, with(Selection::kRandom));
@@ -601,6 +650,7 @@ int check_all(const CheckOptions& wanted) {
   add("one compressed token", {1, 47, 2}, as_it_is);
   add("one block over dense", {1, 1025, 1}, as_it_is);
   add("longer units", {1, 36000, 1}, as_it_is);
+  add("packed partial results of two rounds", {5, 14000, 1}, packed);
   for (int off = 0; off < kBranches; ++off) {
     add("branch off", {1, 1300, 2}, [=](CaseOptions& options) {
       options.branch_on[off] = false;
@@ -683,8 +733,9 @@ int repeat(CaseOptions options, int sequence, int times) {
   return 0;
 }
 
-int bench(const std::vector<int>& sequences, const CaseOptions& given) {
-  std::printf("%7s %9s | %22s | %22s | %7s\n", "S", "part", "forward ms (p10-p90)",
+int bench(const std::vector<int>& sequences, const CaseOptions& given,
+          const std::vector<PartialFormat>& formats) {
+  std::printf("%7s %9s %8s | %22s | %22s | %7s\n", "S", "part", "partials", "forward ms (p10-p90)",
               "backward ms (p10-p90)", "sum");
   for (const int sequence : sequences) {
     const int tokens = std::max(32768, sequence);
@@ -709,12 +760,17 @@ int bench(const std::vector<int>& sequences, const CaseOptions& given) {
         chooser.forward();
         c.indices.from_host(chooser.indices.to_host());
       }
-      const Timing forward = time_of([&] { c.forward(); }, 20);
-      const Timing backward = time_of([&] { c.backward(); }, 20);
-      std::printf("%7d %9s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
-                  names[part], forward.median, forward.low, forward.high, backward.median,
-                  backward.low, backward.high, forward.median + backward.median);
-      std::fflush(stdout);
+      for (const PartialFormat format : formats) {
+        if (part > 1 && format != formats.front()) continue; // these branches have none
+        set_partials(c.options.tuning, format); // bf16, the first of both, has the larger workspace
+        const Timing forward = time_of([&] { c.forward(); }, 20);
+        const Timing backward = time_of([&] { c.backward(); }, 20);
+        std::printf("%7d %9s %8s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
+                    names[part], format == PartialFormat::kPacked ? "packed" : "bf16",
+                    forward.median, forward.low, forward.high, backward.median, backward.low,
+                    backward.high, forward.median + backward.median);
+        std::fflush(stdout);
+      }
     }
   }
   return 0;
@@ -726,12 +782,21 @@ int run(int argc, char** argv) {
   CheckOptions wanted;
   CaseOptions given;
   given.shape = {1, 0, 2};
+  std::vector<PartialFormat> formats = {given.tuning.partial_out};
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--overlap") {
       overlap_launches = true;
     } else if (argument == "--portable") {
       wanted.portable = true;
+    } else if (argument == "--late-stores") {
+      wanted.late_stores = true;
+    } else if (argument == "--partials" && i + 1 < argc) {
+      formats = partial_formats(argv[++i]);
+      if (formats.empty() || (formats.size() > 1 && mode != "bench")) {
+        std::fprintf(stderr, "--partials takes bf16 or packed, in bench also bf16,packed\n");
+        return 2;
+      }
     } else if (argument == "--seconds" && i + 1 < argc) {
       wanted.seconds = std::atof(argv[++i]);
     } else if (argument == "--match" && i + 1 < argc) {
@@ -749,6 +814,9 @@ int run(int argc, char** argv) {
     }
   }
   given.tuning.family = family_of(given.shape, wanted.portable);
+  set_partials(given.tuning, formats.front());
+  wanted.partials = formats.front();
+  given.tuning.late_dq_stores = wanted.late_stores;
   if (mode == "check") return check_all(wanted);
   if (mode == "layers") {
     const int failed = check_layer_kernels();
@@ -760,7 +828,7 @@ int run(int argc, char** argv) {
     return run_case("long", given) ? 0 : 1;
   }
   if (mode == "repeat" && sequences.size() == 2) return repeat(given, sequences[0], sequences[1]);
-  if (mode == "bench" && !sequences.empty()) return bench(sequences, given);
+  if (mode == "bench" && !sequences.empty()) return bench(sequences, given, formats);
   if (mode == "intervals" && !sequences.empty()) {
     for (const int sequence : sequences)
       time_interval_kernels(sequence, given.shape.heads);
@@ -783,7 +851,8 @@ int run(int argc, char** argv) {
       "| intervals S [S ...] | once S [tokens]\n"
       "       bench, long, once and repeat take --query-major TOKENS, --heads N, --head-dim N; "
       "bench "
-      "and once --overlap; all --portable\n");
+      "and once --overlap; all --portable and --partials bf16|packed, bench also bf16,packed, and "
+      "--late-stores\n");
   return 2;
 }
 

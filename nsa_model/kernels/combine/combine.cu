@@ -1,5 +1,7 @@
 #include "nsa_model/kernels/combine/combine.h"
 
+#include "nsa_model/kernels/combine/packed_merge.h"
+#include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/launch.h"
@@ -42,15 +44,9 @@ template <int kDim, typename Heads> struct Lane {
     valid = pair_row < rows && local < rows_per_block<kDim>(heads);
     vector = static_cast<int>(threadIdx.x) % vectors;
     head = vector / kHeadVectors;
-    if (round.lanes == shape.batch * shape.groups) {
-      row = pair_row;
-      token = static_cast<int>(row / shape.groups % shape.sequence);
-    } else {
-      const int lane = round.first_lane + static_cast<int>(pair_row / shape.sequence);
-      token = static_cast<int>(pair_row % shape.sequence);
-      row = (static_cast<int64_t>(lane / shape.groups) * shape.sequence + token) * shape.groups +
-            lane % shape.groups;
-    }
+    const RoundRow at(shape, round, pair_row);
+    row = at.row;
+    token = at.token;
     offset = row * heads.count() * kDim + vector * kVector;
     head_row = row * heads.count() + head;
   }
@@ -255,6 +251,7 @@ template <typename Params> Params with_round(Params params) {
 
 cudaError_t launch_merge(const MergeParams& given, cudaStream_t stream) {
   const MergeParams params = with_round(given);
+  if (params.packed != nullptr) return launch_packed_merge(params, stream);
   return with_instance(params.shape, params.round,
                        [&](auto dim, auto heads, unsigned grid, unsigned threads) {
                          return launch_kernel(merge_kernel<dim(), decltype(heads)>, grid, threads,
@@ -274,6 +271,7 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& given,
                                         cudaStream_t stream) {
   const MergeQueryGradientParams params = with_round(given);
+  if (params.packed_dq != nullptr) return launch_packed_query_gradient(params, stream);
   return with_instance(params.shape, params.round,
                        [&](auto dim, auto heads, unsigned grid, unsigned threads) {
                          return launch_kernel(merge_query_gradient_kernel<dim(), decltype(heads)>,

@@ -57,6 +57,10 @@ constexpr KernelFamily kernel_family(int compute_capability, int head_dim) {
                                                           : KernelFamily::kPortable;
 }
 
+// How the selected branch keeps the partial results of its (token, block) pairs between kernels:
+// BF16, or 10 bits a value under common scales (common/packed_slots.h), of six heads a group.
+enum class PartialFormat { kBf16, kPacked };
+
 // nullptr when served (by the family that kernel_family names); otherwise a sentence that says what
 // is supported. `compute_capability` is 10 * major + minor of the device.
 const char* unsupported_reason(int compute_capability, int query_heads, int groups, int head_dim,

@@ -32,13 +32,22 @@ std::size_t round_pairs(const AttentionShape& shape) {
   return static_cast<std::size_t>(list_round(shape, 0).lanes) * shape.sequence * kSlots;
 }
 
-struct ForwardWorkspace {
-  __nv_bfloat16* partial_out;
-  float* partial_lse;
+bool packs(const AttentionShape& shape, PartialFormat format) {
+  return format == PartialFormat::kPacked && shape.heads == kHeadsPerGroup;
+}
 
-  ForwardWorkspace(const AttentionShape& shape, Carver& carver) {
-    partial_out = carver.take<__nv_bfloat16>(round_pairs(shape) * pair_elements(shape));
-    partial_lse = carver.take<float>(round_pairs(shape) * head_count_floats(shape));
+struct ForwardWorkspace {
+  __nv_bfloat16* partial_out = nullptr; // the two, or packed
+  float* partial_lse = nullptr;
+  PackedOut* packed = nullptr;
+
+  ForwardWorkspace(const AttentionShape& shape, const FusedTuning& tuning, Carver& carver) {
+    if (packs(shape, tuning.partial_out)) {
+      packed = carver.take<PackedOut>(round_pairs(shape));
+    } else {
+      partial_out = carver.take<__nv_bfloat16>(round_pairs(shape) * pair_elements(shape));
+      partial_lse = carver.take<float>(round_pairs(shape) * head_count_floats(shape));
+    }
   }
 };
 
@@ -48,8 +57,9 @@ struct BackwardWorkspace {
   __nv_bfloat16* branch_dq[kBranches]; // of the query-major kernels
   float* list_partial;
   float* prefix_partial;
-  float* range_partial;      // window and compressed in turn, and in the same place
-  __nv_bfloat16* partial_dq; //   then a round's
+  float* range_partial;           // window and compressed in turn, and in the same place
+  __nv_bfloat16* partial_dq;      //   then a round's,
+  PackedQueryGradient* packed_dq; //   one of the two
   float* d_k_cmp;
   float* d_v_cmp;
 
@@ -69,11 +79,13 @@ struct BackwardWorkspace {
     // Sums of the intervals are done when the lists begin.
     const std::size_t range_bytes =
         static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats * sizeof(float);
+    const bool packed = packs(shape, tuning.partial_dq);
     const std::size_t pair_bytes =
-        round_pairs(shape) * pair_elements(shape) * sizeof(__nv_bfloat16);
-    char* in_turn = carver.take<char>(std::max(range_bytes, pair_bytes));
+        packed ? sizeof(PackedQueryGradient) : pair_elements(shape) * sizeof(__nv_bfloat16);
+    char* in_turn = carver.take<char>(std::max(range_bytes, round_pairs(shape) * pair_bytes));
     range_partial = reinterpret_cast<float*>(in_turn);
-    partial_dq = reinterpret_cast<__nv_bfloat16*>(in_turn);
+    partial_dq = packed ? nullptr : reinterpret_cast<__nv_bfloat16*>(in_turn);
+    packed_dq = packed ? reinterpret_cast<PackedQueryGradient*>(in_turn) : nullptr;
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
@@ -171,7 +183,7 @@ std::size_t fused_list_bytes(const AttentionShape& shape) {
 std::size_t fused_forward_workspace_bytes(const AttentionShape& shape, const FusedTuning& tuning) {
   if (tuning.family == KernelFamily::kPortable) return 0;
   Carver carver(nullptr);
-  ForwardWorkspace workspace(shape, carver);
+  ForwardWorkspace workspace(shape, tuning, carver);
   return carver.used();
 }
 
@@ -193,7 +205,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   Carver list_carver(saved.lists);
   Carver carver(workspace_bytes);
   const Lists lists(shape, list_carver);
-  const ForwardWorkspace workspace(shape, carver);
+  const ForwardWorkspace workspace(shape, inputs.tuning, carver);
   Sequence run;
   if (is_on(inputs, kCompressed)) {
     if (inputs.pool_k != nullptr) {
@@ -260,7 +272,8 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                         .items = lists.items,
                                         .scale = inputs.scale,
                                         .partial_out = workspace.partial_out,
-                                        .partial_lse = workspace.partial_lse},
+                                        .partial_lse = workspace.partial_lse,
+                                        .packed = workspace.packed},
                                        stream);
       });
     }
@@ -272,6 +285,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
            .first_token = prefix,
            .partial_out = workspace.partial_out,
            .partial_lse = workspace.partial_lse,
+           .packed = listed ? workspace.packed : nullptr,
            .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
            .lse_slc = saved.branch_lse[kSelected],
            .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
@@ -366,7 +380,9 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .items = lists.items,
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
-             .partial_dkv = workspace.list_partial},
+             .packed_dq = workspace.packed_dq,
+             .partial_dkv = workspace.list_partial,
+             .late_stores = inputs.tuning.late_dq_stores},
             stream);
       });
     }
@@ -377,6 +393,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                         .first_token = prefix,
                                         .partial_dq = workspace.partial_dq,
                                         .scale = inputs.scale,
+                                        .packed_dq = listed ? workspace.packed_dq : nullptr,
                                         .d_q = gradients.d_q};
       for (int branch = 0; branch < kBranches; ++branch) {
         const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0);

@@ -26,13 +26,18 @@ inline constexpr int kDensePrefix = kSlots * kBlock;
 
 // Which kernels run and how the work is cut. Results differ by rounding only.
 struct FusedTuning {
-  // kHopper needs compute capability 9.0 and head dimension 64; see kernel_family(). The next field
-  // is its own.
+  // kHopper needs compute capability 9.0 and head dimension 64; see kernel_family(). The other
+  // fields are its own.
   KernelFamily family = KernelFamily::kHopper;
   // Tokens below this take the query-major kernels for their selected branch: up to kDensePrefix as
   // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
   // 0: what was fastest, see query_major_tokens().
   int query_major_tokens = 0;
+  // Of outputs (forward) and query gradients (backward). Other than six heads a group take BF16.
+  PartialFormat partial_out = PartialFormat::kBf16;
+  PartialFormat partial_dq = PartialFormat::kBf16;
+  // The lists' query gradients leave their kernel under the next products (six heads a group).
+  bool late_dq_stores = false;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

@@ -3,6 +3,7 @@
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/packed_pieces.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
@@ -11,9 +12,10 @@
 //   S = Q K^T      m64n64k64, Q and K from shared memory
 //   P = softmax    over the block's 64 keys, a row lies in the four lanes of a quad
 //   O = P V        m64n64k64, P from registers, V from shared memory with keys along K
-// The next chunk's S is issued behind this chunk's P V and runs under the stores of O. O leaves
-// through a buffer of the warp's own, so that global stores are whole rows and no wider barrier is
-// needed.
+// The next chunk's S is issued behind this chunk's P V and runs under the stores of O. In BF16 O
+// leaves through a buffer of the warp's own, so that global stores are whole rows and no wider
+// barrier is needed. Packed (common/packed_slots.h) it leaves the registers that it lies in: the
+// four lanes of a row hold its four pieces.
 
 namespace nsa::kernels {
 namespace {
@@ -21,7 +23,6 @@ namespace {
 constexpr int kConsumers = 3;
 constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kChunkRows = 192; // 32 tokens x 6 heads
-constexpr int kStages = 5;
 constexpr int kBlockStages = 2;
 [[maybe_unused]] constexpr int kProducerWarps = 4;
 constexpr int kTileBytes = kBlock * kRowBytes;
@@ -35,13 +36,15 @@ template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const H
   return fit < 32 * kProducerWarps ? fit : 32 * kProducerWarps;
 }
 
-template <typename Heads> struct Shared {
+template <typename Heads, bool kPacked> struct Shared {
+  // A sixth stage lies in the place of the results' buffer.
+  static constexpr int kStages = kPacked ? 6 : 5;
   // With padding rows there are entries for "tokens" behind the last, which say that nothing is
   // stored.
   static constexpr int kTokens = Heads::kPads ? kChunkRows : kChunkRows / kHeadsPerGroup;
   alignas(1024) uint8_t queries[kStages][kChunkBytes];
   alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
-  alignas(1024) uint8_t results[kConsumers][64 * kRowBytes];
+  alignas(1024) uint8_t results[kPacked ? 1 : kConsumers][kPacked ? 1 : 64 * kRowBytes];
   int32_t pairs[kStages][kTokens]; // row of PairRows * 16 + slot; -1: padding
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
@@ -49,9 +52,11 @@ template <typename Heads> struct Shared {
   uint64_t block_full[kBlockStages];
   uint64_t block_empty[kBlockStages];
 };
-template <typename Heads> constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
-static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
-              kSharedBytes<AnyHeads> <= kMostSharedBytes);
+template <typename Heads, bool kPacked>
+constexpr int kSharedBytes = sizeof(Shared<Heads, kPacked>) + 1024;
+static_assert(kSharedBytes<SixHeads, false> <= kMostSharedBytes &&
+              kSharedBytes<SixHeads, true> <= kMostSharedBytes &&
+              kSharedBytes<AnyHeads, false> <= kMostSharedBytes);
 
 #if NSA_HOPPER_CODE
 
@@ -65,10 +70,10 @@ struct Segment {
         block(segment % blocks) {}
 };
 
-template <typename Heads>
+template <typename Heads, bool kPacked>
 __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& k_map,
-                        const CUtensorMap& v_map, Shared<Heads>& shared, UnitRange units,
+                        const CUtensorMap& v_map, Shared<Heads, kPacked>& shared, UnitRange units,
                         int blocks) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
@@ -79,7 +84,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   const int warp_bytes =
       max(0, min(warp_tokens, tokens - warp * warp_tokens)) * heads.count() * kRowBytes;
   const AttentionShape& shape = params.shape;
-  Ring<kStages> ring;
+  Ring<Shared<Heads, kPacked>::kStages> ring;
   Ring<kBlockStages> block_ring;
   for (int i = units.first; i < units.end; i += gridDim.x) {
     const WorkItem item = params.items[i];
@@ -118,9 +123,30 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   }
 }
 
-template <typename Heads>
+// A lane's piece of a row, value(i) times inverse, by all four lanes of the row.
+template <typename Value>
+__device__ __forceinline__ void store_packed(PackedOut* slot, bool listed, int head, int quad,
+                                             Value value, float inverse, float lse) {
+  float largest = larger_magnitude(value(0), value(1));
+#pragma unroll
+  for (int i = 2; i < kPieceValues; ++i)
+    largest = larger_magnitude(largest, value(i));
+  largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 1));
+  largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 2));
+  const uint32_t step = row_step(largest * inverse);
+  const PackedPiece piece =
+      pack_piece(value, inverse * reciprocal_approximate(__uint_as_float(step)));
+  if (!listed) return;
+  __stcs(&slot->words[head][quad], piece.words);
+  __stcs(&slot->last_words[head][quad], piece.last_word);
+  if (quad == 0) slot->lse[head] = join_fraction(lse, step);
+  const int place = head + quad * kHeadsPerGroup; // 6 and 7 are of no head
+  if (place < kHeadsPerGroup + 2) slot->exponents[place] = static_cast<uint8_t>(step >> 23);
+}
+
+template <typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
-                        Shared<Heads>& shared, UnitRange units, int blocks) {
+                        Shared<Heads, kPacked>& shared, UnitRange units, int blocks) {
   const int chunk = chunk_tokens(heads);
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
@@ -133,7 +159,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const float scale_log2 = params.scale * kLog2e;
   uint8_t* results = shared.results[warpgroup];
   const uint32_t results_address = shared_address(results);
-  Ring<kStages> ring;
+  Ring<Shared<Heads, kPacked>::kStages> ring;
   Ring<kBlockStages> block_ring;
   for (int i = units.first; i < units.end; i += gridDim.x) {
     const WorkItem loaded = params.items[i];
@@ -159,10 +185,12 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       const int32_t* pairs = shared.pairs[ring.stage];
       const int32_t* tokens = shared.tokens[ring.stage];
       const int pair[2] = {pairs[heads.token(tile_row)], pairs[heads.token(tile_row + 8)]};
-      int stored_pair[4];
+      [[maybe_unused]] int stored_pair[4];
+      if constexpr (!kPacked) {
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        stored_pair[part] = pairs[heads.token(stored_row + 4 * part)];
+        for (int part = 0; part < 4; ++part) {
+          stored_pair[part] = pairs[heads.token(stored_row + 4 * part)];
+        }
       }
       if (tokens[0] <
           key_base + kBlock) { // ascending: a block's own tokens stand first in its list
@@ -217,33 +245,43 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
         sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
         sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
         inverse[r] = reciprocal_approximate(sum[r]);
-        if (quad == 0 && pair[r] >= 0) {
+        if (!kPacked && quad == 0 && pair[r] >= 0) {
           params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() +
                              heads.head(tile_row + 8 * r)] = offset[r] + log2_approximate(sum[r]);
         }
       }
       wgmma_wait<1>();
       pin(out);
-      const int matrix_row = thread / 32 * 16 + lane % 16;
-      __syncwarp(); // the last chunk's results have been read
+      if constexpr (kPacked) {
 #pragma unroll
-      for (int j = 0; j < 8; j += 2) {
-        store_matrix(results_address + swizzled(matrix_row, j + lane / 16),
-                     pack_bf16(out[4 * j] * inverse[0], out[4 * j + 1] * inverse[0]),
-                     pack_bf16(out[4 * j + 2] * inverse[1], out[4 * j + 3] * inverse[1]),
-                     pack_bf16(out[4 * j + 4] * inverse[0], out[4 * j + 5] * inverse[0]),
-                     pack_bf16(out[4 * j + 6] * inverse[1], out[4 * j + 7] * inverse[1]));
-      }
-      __syncwarp();
+        for (int r = 0; r < 2; ++r) {
+          store_packed(
+              params.packed + pair[r], pair[r] >= 0, heads.head(tile_row + 8 * r), quad,
+              [&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; }, inverse[r],
+              offset[r] + log2_approximate(sum[r]));
+        }
+      } else {
+        const int matrix_row = thread / 32 * 16 + lane % 16;
+        __syncwarp(); // the last chunk's results have been read
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int local = thread / 32 * 16 + part * 4 + lane / 8;
-        const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
-        if (stored_pair[part] >= 0) {
-          const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
-                                 heads.head(stored_row + 4 * part);
-          __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
-                 value);
+        for (int j = 0; j < 8; j += 2) {
+          store_matrix(results_address + swizzled(matrix_row, j + lane / 16),
+                       pack_bf16(out[4 * j] * inverse[0], out[4 * j + 1] * inverse[0]),
+                       pack_bf16(out[4 * j + 2] * inverse[1], out[4 * j + 3] * inverse[1]),
+                       pack_bf16(out[4 * j + 4] * inverse[0], out[4 * j + 5] * inverse[0]),
+                       pack_bf16(out[4 * j + 6] * inverse[1], out[4 * j + 7] * inverse[1]));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          const int local = thread / 32 * 16 + part * 4 + lane / 8;
+          const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
+          if (stored_pair[part] >= 0) {
+            const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
+                                   heads.head(stored_row + 4 * part);
+            __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
+                   value);
+          }
         }
       }
     }
@@ -255,7 +293,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
 
 #endif // NSA_HOPPER_CODE
 
-template <typename Heads>
+template <typename Heads, bool kPacked>
 __global__ void __launch_bounds__(kThreads, 1)
     selected_forward_kernel(const __grid_constant__ SelectedForwardParams params,
                             const __grid_constant__ CUtensorMap q_map,
@@ -265,17 +303,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
-  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
+  auto& shared = *reinterpret_cast<Shared<Heads, kPacked>*>(align_tiles(raw));
   if constexpr (Heads::kPads) {
-    const int behind = Shared<Heads>::kTokens - chunk_tokens(heads);
-    for (int i = threadIdx.x; i < kStages * behind; i += kThreads) {
+    const int behind = Shared<Heads, kPacked>::kTokens - chunk_tokens(heads);
+    for (int i = threadIdx.x; i < Shared<Heads, kPacked>::kStages * behind; i += kThreads) {
       const int token = chunk_tokens(heads) + i % behind;
       shared.pairs[i / behind][token] = -1;
       shared.tokens[i / behind][token] = 0;
     }
   }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < Shared<Heads, kPacked>::kStages; ++i) {
       barrier_init(shared_address(&shared.queries_full[i]), kProducerWarps * kWarpArrivals);
       barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
     }
@@ -297,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <typename Heads>
+template <bool kPacked, typename Heads>
 cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   CUtensorMap q_map;
@@ -312,19 +350,24 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
     error = make_key_maps(&k_map, &v_map, params.k, params.v, shape, shape.sequence, kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(selected_forward_kernel<Heads>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
+    error = cudaFuncSetAttribute(selected_forward_kernel<Heads, kPacked>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kSharedBytes<Heads, kPacked>);
   }
   if (error != cudaSuccess) return error;
-  return launch_kernel(selected_forward_kernel<Heads>, multiprocessor_count(), kThreads,
-                       kSharedBytes<Heads>, stream, params, q_map, k_map, v_map,
+  return launch_kernel(selected_forward_kernel<Heads, kPacked>, multiprocessor_count(), kThreads,
+                       kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
                        block_count(shape.sequence));
 }
 
 } // namespace
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
-  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
+  if (params.packed != nullptr) {
+    if (params.shape.heads != kHeadsPerGroup) return cudaErrorInvalidValue;
+    return launch<true>(params, SixHeads(kHeadsPerGroup), stream);
+  }
+  return with_heads(params.shape, [&](auto heads) { return launch<false>(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

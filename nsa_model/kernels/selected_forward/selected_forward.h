@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/common/packed_slots.h"
 #include "nsa_model/kernels/common/shape.h"
 
 namespace nsa::kernels {
@@ -24,6 +25,7 @@ struct SelectedForwardParams {
   float scale = 0.125f;
   __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
   float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score
+  PackedOut* packed; // [rows, 16 slots], of six heads, instead of the two; nullptr: they are meant
 };
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream);

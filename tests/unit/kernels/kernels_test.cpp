@@ -195,6 +195,21 @@ TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
   EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
 }
 
+// 512 bytes a pair instead of 768 and 32, of six heads only.
+TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
+  const FusedTuning packed = {.partial_out = PartialFormat::kPacked,
+                              .partial_dq = PartialFormat::kPacked};
+  const AttentionShape six = {1, 32768, 2};
+  const std::size_t pairs = std::size_t{65536} * kSlots;
+  EXPECT_EQ(fused_forward_workspace_bytes(six), pairs * 800);
+  EXPECT_EQ(fused_forward_workspace_bytes(six, packed), pairs * 512);
+  EXPECT_EQ(fused_backward_workspace_bytes(six) - fused_backward_workspace_bytes(six, packed),
+            pairs * 256);
+  const AttentionShape four = {1, 32768, 2, 4};
+  EXPECT_EQ(fused_forward_workspace_bytes(four, packed), fused_forward_workspace_bytes(four));
+  EXPECT_EQ(fused_backward_workspace_bytes(four, packed), fused_backward_workspace_bytes(four));
+}
+
 TEST(Documents, AreSlicesOfEveryTensor) {
   // Addresses only: nothing is read.
   const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };

@@ -1,0 +1,164 @@
+#pragma once
+// Steps and pieces of packed partial results (packed_slots.h), for the host as well, where they are
+// tested.
+//
+// Zeros stay zeros. A piece (of outputs: a row) with an infinity or a NaN comes out infinite or
+// NaN, whole: what diverges is not hidden.
+
+#include <cfloat>
+#include <cmath>
+
+#include "nsa_model/kernels/common/packed_slots.h"
+
+namespace nsa::kernels {
+
+// ---- steps -------------------------------------------------------------------------------------
+
+// The larger magnitude; NaN when either is.
+__host__ __device__ __forceinline__ float larger_magnitude(float a, float b) {
+#ifdef __CUDA_ARCH__
+#if __CUDA_ARCH__ >= 800
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return larger;
+#else
+  return 0.0f;
+#endif
+#else
+  a = std::fabs(a);
+  b = std::fabs(b);
+  return a > b || std::isnan(a) ? a : b;
+#endif
+}
+
+// Bits of the step for a row whose largest magnitude is this: at least its 511th part, with two
+// bits behind the leading one.
+__host__ __device__ __forceinline__ uint32_t row_step(float largest) {
+  constexpr uint32_t kBelow = (1u << 21) - 1;
+  const uint32_t exact = __builtin_bit_cast(uint32_t, largest * (1.0f / 511.0f));
+  uint32_t bits = (exact + kBelow) & ~kBelow;
+  bits = bits < 0x7FE00000u ? bits : 0x7FE00000u; // a NaN
+  return bits > 0x00800000u ? bits : 0x00800000u; // 2^-126
+}
+// The log-sum with the step's fraction in it, and the step again.
+__host__ __device__ __forceinline__ float join_fraction(float lse, uint32_t step) {
+  return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, lse) & ~3u) | (step >> 21 & 3u));
+}
+__host__ __device__ __forceinline__ float step_of(float joined_lse, uint8_t exponent) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(exponent) << 23 |
+                                       (__builtin_bit_cast(uint32_t, joined_lse) & 3u) << 21);
+}
+
+// The largest magnitude of 16 BF16 in eight words, as BF16 bits.
+__host__ __device__ __forceinline__ uint32_t largest_bf16(const uint32_t (&words)[8]) {
+  uint32_t low = 0;
+  uint32_t high = 0;
+#ifdef __CUDA_ARCH__
+  uint32_t both = words[0] & 0x7FFF7FFFu;
+#pragma unroll
+  for (int i = 1; i < 8; ++i)
+    both = __vmaxu2(both, words[i] & 0x7FFF7FFFu);
+  low = both & 0xFFFFu;
+  high = both >> 16;
+#else
+  for (const uint32_t word : words) {
+    low = (word & 0x7FFFu) > low ? word & 0x7FFFu : low;
+    high = (word >> 16 & 0x7FFFu) > high ? word >> 16 & 0x7FFFu : high;
+  }
+#endif
+  return low > high ? low : high;
+}
+// Exponent of the step for a piece whose largest magnitude has these BF16 bits: the two upper
+// binades lose nothing.
+__host__ __device__ __forceinline__ uint32_t piece_exponent(uint32_t largest) {
+  const uint32_t exponent = largest >> 7;
+  if (exponent == 255) return exponent; // infinite, NaN
+  return (exponent > 9 ? exponent : 9) - 8;
+}
+__host__ __device__ __forceinline__ float exponent_step(uint32_t exponent) {
+  return __builtin_bit_cast(float, exponent << 23);
+}
+__host__ __device__ __forceinline__ float reciprocal_exponent_step(uint32_t exponent) {
+  return __builtin_bit_cast(float, (254u - exponent) << 23);
+}
+
+// (bits & mask) | value, in one instruction: the compiler takes two where both are constants.
+__host__ __device__ __forceinline__ uint32_t masked_or(uint32_t bits, uint32_t mask,
+                                                       uint32_t value) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(value));
+  return result;
+#else
+  return (bits & mask) | value;
+#endif
+}
+
+// ---- pieces ------------------------------------------------------------------------------------
+
+struct PackedPiece {
+  uint4 words;
+  uint32_t last_word;
+};
+
+// value(i) * reciprocal_step, which lies within 511 on either side, to the nearest whole number.
+template <typename Value>
+__host__ __device__ __forceinline__ PackedPiece pack_piece(Value value, float reciprocal_step) {
+  // In [2^23, 2^24) a float's last bit is worth 1: an addition rounds, and the bits are the number,
+  // under those of the exponent. Shifted by 10 or 20 the exponent leaves the word; what is added to
+  // each word's second number is chosen so that the exponent of the first leaves it as well.
+  constexpr float kOffset = 8388608.0f + 512.0f;
+  constexpr float kSecondOffset = kOffset + 2965504.0f; // 0x4B000000 + (2965504 << 10) == 0
+  const auto number = [&](int i, float offset) {
+    return __builtin_bit_cast(uint32_t, fmaf(value(i), reciprocal_step, offset));
+  };
+  const uint32_t spread = number(kPieceValues - 1, kOffset);
+  uint32_t words[kPieceWords];
+#pragma unroll
+  for (int k = 0; k < kPieceWords; ++k) {
+    const uint32_t upper = (number(3 * k + 2, kOffset) << 10) + number(3 * k + 1, kSecondOffset);
+    words[k] = (upper << 10) + number(3 * k, kOffset);
+    words[k] = masked_or(spread << (22 + 2 * k), 0xC0000000u, words[k]);
+  }
+  return {{words[0], words[1], words[2], words[3]}, words[4]};
+}
+
+// Sums of weighted pieces: add() for each with weight times step, then value(i).
+struct PieceSum {
+  float values[kPieceValues] = {};
+  float weights = 0.0f;
+
+  __host__ __device__ __forceinline__ void add(const PackedPiece& piece, float weighted_step) {
+    // A number n in the middle of a float's fraction is 8 + n / 1024.
+    constexpr uint32_t kEight = 0x41000000u;
+    constexpr uint32_t kMiddle = 0x000FFC00u;
+    const uint32_t words[kPieceWords] = {piece.words.x, piece.words.y, piece.words.z, piece.words.w,
+                                         piece.last_word};
+    uint32_t spread = 0;
+#pragma unroll
+    for (int k = 0; k < kPieceWords; ++k) {
+      add_bits(3 * k, masked_or(words[k] << 10, kMiddle, kEight), weighted_step);
+      add_bits(3 * k + 1, masked_or(words[k], kMiddle, kEight), weighted_step);
+      add_bits(3 * k + 2, masked_or(words[k] >> 10, kMiddle, kEight), weighted_step);
+      spread = spread << 2 | words[k] >> 30;
+    }
+    add_bits(kPieceValues - 1, spread << 10 | kEight, weighted_step);
+    weights += weighted_step;
+  }
+  // What all values have too much of: 512 of 1024 steps, and 8. It stays finite where the sums are
+  // infinite.
+  __host__ __device__ __forceinline__ float excess() const {
+    return fminf(8.5f * weights, FLT_MAX);
+  }
+  // Sum i times factor; excess is excess().
+  __host__ __device__ __forceinline__ float value(int i, float excess, float factor) const {
+    return (values[i] - excess) * (1024.0f * factor);
+  }
+
+private:
+  __host__ __device__ __forceinline__ void add_bits(int i, uint32_t bits, float weight) {
+    values[i] = fmaf(weight, __builtin_bit_cast(float, bits), values[i]);
+  }
+};
+
+} // namespace nsa::kernels
