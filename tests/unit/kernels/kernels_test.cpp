@@ -3,6 +3,7 @@
 // nsa-kernel-check.
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
+#include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
@@ -133,6 +134,11 @@ TEST(ListRounds, TakeEveryLaneOnceAndKeepRowsApart) {
           const int row = rows.row(token);
           ASSERT_TRUE(row >= 0 && row < buffer && !taken[static_cast<std::size_t>(row)]);
           taken[static_cast<std::size_t>(row)] = true;
+          const RoundRow back(shape, round, row);
+          ASSERT_EQ(back.token, token);
+          ASSERT_EQ(back.row,
+                    (int64_t{lane / shape.groups} * shape.sequence + token) * shape.groups +
+                        lane % shape.groups);
         }
       }
       lanes += round.lanes;
