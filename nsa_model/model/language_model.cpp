@@ -28,6 +28,11 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
     by_name[spec.name] = leaf;
     parameters.push_back({spec.name, leaf, spec.weight_decay});
   }
+  if (config.gate_statistics) {
+    const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+    gate_sum = at::zeros({config.layers, kBranchCount}, fp32);
+    gate_passes = at::zeros({}, fp32);
+  }
   embedding = by_name.at("embedding.weight");
   final_norm = by_name.at("final_norm.weight");
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -125,23 +130,20 @@ SequenceContext LanguageModel::Impl::context(int64_t sequence,
 
 void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates) {
   c10::NoGradGuard no_grad;
-  if (!gate_sum.defined())
-    gate_sum = at::zeros({config.layers, kBranchCount}, gates.options().dtype(at::kFloat));
   gate_sum.select(0, layer).add_(gates.mean(at::IntArrayRef{0, 1, 2}));
-  if (layer == 0) ++gate_passes;
+  if (layer == 0) gate_passes.add_(1);
 }
 
 LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const Stream& in,
                                                            const SequenceContext& context,
-                                                           bool replay) {
+                                                           bool count_gates) {
   const Block& block = blocks[layer];
   const auto [x, normed] = add_norm(in, block.attention_norm);
   Heads seen;
   const Tensor attended = block.attention.forward(normed, context, &seen);
   check(seen);
   check(attended, "output of an attention layer");
-  if (config.gate_statistics && !replay && seen.gates.defined())
-    add_gate_statistics(layer, seen.gates);
+  if (count_gates && seen.gates.defined()) add_gate_statistics(layer, seen.gates);
   const auto [middle, normed_middle] = add_norm({x, attended}, block.mlp_norm);
   return {middle, mlp(block, normed_middle)};
 }
@@ -154,6 +156,8 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
               tokens.sizes());
   const SequenceContext shared = context(tokens.size(1), document_start, position_offset);
   check(shared.cos, "a RoPE table", true);
+  // Asked here: within recompute() the first run of a training pass has no gradients either.
+  const bool count_gates = config.gate_statistics && c10::GradMode::is_enabled();
   Stream stream{at::embedding(embedding, tokens), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
@@ -161,16 +165,16 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
       std::vector<Tensor> kept{stream.x};
       if (stream.addend) kept.push_back(*stream.addend);
       const auto out = recompute(
-          [this, layer, shared](const std::vector<Tensor>& in, bool replay) {
+          [this, layer, shared, count_gates](const std::vector<Tensor>& in, bool replay) {
             const Stream block_in{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt};
-            const Stream block_out = run_block(layer, block_in, shared, replay);
+            const Stream block_out = run_block(layer, block_in, shared, count_gates && !replay);
             if (!config.fused_layers) return std::vector{block_out.x + *block_out.addend};
             return std::vector{block_out.x, *block_out.addend};
           },
           kept);
       stream = {out[0], out.size() > 1 ? std::optional(out[1]) : std::nullopt};
     } else {
-      stream = run_block(layer, stream, shared, false);
+      stream = run_block(layer, stream, shared, count_gates);
     }
   }
   return add_norm(stream, final_norm).normed;
@@ -226,7 +230,7 @@ ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
   const SequenceContext shared = impl_->context(tokens.size(1), document_start, 0);
   Impl::Stream stream{at::embedding(impl_->embedding, tokens), std::nullopt};
   for (int64_t before = 0; before < layer; ++before)
-    stream = impl_->run_block(before, stream, shared, /*replay=*/true); // no gate statistics
+    stream = impl_->run_block(before, stream, shared, /*count_gates=*/false);
   const Impl::Block& block = impl_->blocks[layer];
   const Tensor normed = impl_->add_norm(stream, block.attention_norm).normed;
   Heads heads = block.attention.project(normed, shared);
@@ -258,10 +262,10 @@ std::vector<LanguageModel::BranchKernel> LanguageModel::kernels_in_effect() cons
 }
 
 Tensor LanguageModel::take_gate_means() {
-  if (impl_->gate_passes == 0) return {};
-  Tensor means = impl_->gate_sum / double(impl_->gate_passes);
-  impl_->gate_sum = Tensor();
-  impl_->gate_passes = 0;
+  if (!impl_->gate_sum.defined()) return {};
+  Tensor means = impl_->gate_sum / impl_->gate_passes;
+  impl_->gate_sum.zero_();
+  impl_->gate_passes.zero_();
   return means;
 }
 

@@ -86,8 +86,9 @@ public:
   };
   std::vector<BranchKernel> kernels_in_effect() const;
 
-  // Mean gate since the last call, FP32 [layers, 3] (compressed, selected, sliding) on the model's
-  // device; undefined unless config.gate_statistics is on and a forward pass ran.
+  // Mean gate of the training passes since the last call, FP32 [layers, 3] (compressed, selected,
+  // sliding) on the model's device; NaN where there was none, undefined without
+  // config.gate_statistics. Passes without gradients do not count. Nothing waits.
   at::Tensor take_gate_means();
 
 private:

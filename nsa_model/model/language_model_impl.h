@@ -30,7 +30,8 @@ struct LanguageModel::Impl {
   };
   ops::NormedSum add_norm(const Stream& stream, const at::Tensor& gain) const;
   at::Tensor mlp(const Block& block, const at::Tensor& x) const;
-  Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context, bool replay);
+  Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context,
+                   bool count_gates);
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
                     int64_t position_offset);
 
@@ -63,8 +64,9 @@ struct LanguageModel::Impl {
   at::Tensor cos, sin;   // of positions 0 .., on the device
   SequenceContext plain; // of the last batch without documents
   int64_t plain_length = -1, plain_offset = 0;
-  at::Tensor gate_sum; // [layers, 3]
-  int64_t gate_passes = 0;
+  // Where gate_statistics is on: sums of mean gates [layers, 3], and of how many forward passes.
+  // Both stay in place and are counted on the device, so that a replayed graph counts too.
+  at::Tensor gate_sum, gate_passes;
 };
 
 } // namespace nsa::model

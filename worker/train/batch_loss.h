@@ -8,11 +8,21 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace nsa::train {
 
 // Mean cross-entropy in nats a token over the batch, FP32 scalar on the device, with autograd where
 // gradients are enabled.
 using BatchLoss = std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>;
+
+// What a model's gates did, beside its loss.
+struct GateMeans {
+  std::vector<std::string> names; // "<layer>/<branch>"; empty for a branch that is not computed
+  // The mean of each since the last call, FP32 [names] on the device; NaN where there was no forward
+  // pass. Nothing waits. Empty where a model has no gates.
+  std::function<at::Tensor()> take;
+};
 
 } // namespace nsa::train

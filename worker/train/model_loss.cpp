@@ -84,18 +84,17 @@ std::vector<Parameter> parameters_of(const model::LanguageModel& model) {
   return parameters;
 }
 
-std::map<std::string, double> gates_of(model::LanguageModel& model) {
-  std::map<std::string, double> gates;
-  const at::Tensor means = model.take_gate_means();
-  if (!means.defined()) return gates;
-  const at::Tensor host = means.to(at::kCPU).contiguous();
-  for (int64_t layer = 0; layer < host.size(0); ++layer)
+GateMeans gates_of(model::LanguageModel& model) {
+  GateMeans gates;
+  if (!model.config().gate_statistics) return gates;
+  for (int64_t layer = 0; layer < model.config().layers; ++layer)
     for (int b = 0; b < model::kBranchCount; ++b) {
       const auto branch = static_cast<model::Branch>(b);
-      if (model::has_branch(model.config().nsa, branch))
-        gates[std::to_string(layer) + "/" + std::string(model::branch_name(branch))] =
-            host[layer][b].item<double>();
+      const bool computed = model::has_branch(model.config().nsa, branch);
+      gates.names.push_back(
+          computed ? std::to_string(layer) + "/" + std::string(model::branch_name(branch)) : "");
     }
+  gates.take = [&model] { return model.take_gate_means().flatten(); };
   return gates;
 }
 

@@ -5,9 +5,7 @@
 #include "worker/train/batch_loss.h"
 #include "worker/train/flat_state.h"
 
-#include <map>
 #include <optional>
-#include <string>
 
 namespace nsa::train {
 
@@ -18,7 +16,7 @@ BatchLoss make_loss(model::LanguageModel& model, at::Device device,
 
 std::vector<Parameter> parameters_of(const model::LanguageModel& model);
 
-// "<layer>/<branch>" -> mean gate since the last call; empty when nothing was computed since.
-std::map<std::string, double> gates_of(model::LanguageModel& model);
+// The model's mean gates, for metrics. `model` must outlive them.
+GateMeans gates_of(model::LanguageModel& model);
 
 } // namespace nsa::train

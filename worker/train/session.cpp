@@ -302,12 +302,10 @@ Attempt<Finished> Session::run() {
 
   std::optional<int64_t> separator;
   if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
-  std::function<std::map<std::string, double>()> take_gates;
-  if (model_->config().gate_statistics) take_gates = [this] { return gates_of(*model_); };
   Trainer trainer({o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_, clock_,
                    *state_, make_loss(*model_, runtime_->device(), separator), *loader_,
                    evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_, injection_,
-                   take_gates, &start_up_},
+                   gates_of(*model_), &start_up_},
                   start_);
   auto finished = trainer.run();
   if (finished) {

@@ -87,9 +87,10 @@ Attempt<void> Trainer::run_step(uint64_t step) {
   enter(Phase::kOptimizer, step);
   const double rate = learning_rate(train_, step);
   const at::Tensor norm = optimizer_.step(rate, p_.state.tail()[kLossWord]);
-  enqueued_.push_back({step, rate, begin,
-                       p_.runtime.read_later(at::cat({norm.reshape({1}), p_.state.tail()})),
-                       reducer_.take_waits()});
+  std::vector<at::Tensor> values{norm.reshape({1}), p_.state.tail()};
+  if (p_.gates.take && recorded(step)) values.push_back(p_.gates.take());
+  enqueued_.push_back(
+      {step, rate, begin, p_.runtime.read_later(at::cat(values)), reducer_.take_waits()});
   p_.runtime.mark_step(step, static_cast<uint32_t>(Phase::kOptimizer));
   return {};
 }
@@ -155,6 +156,10 @@ Attempt<void> Trainer::settle(size_t leave) {
     r.stop = v[1 + kStopWord] > 0;
     r.stop_with_checkpoint = v[1 + kStopWithCheckpointWord] > 0;
     r.checkpoint = v[1 + kCheckpointWord] > 0;
+    for (size_t i = 1 + kTailWords; i < v.size(); ++i)
+      if (const std::string& name = p_.gates.names.at(i - 1 - kTailWords);
+          !name.empty() && std::isfinite(v[i])) // JSON has no word for NaN
+        r.gates[name] = v[i];
     if (auto ok = on_result(r); !ok) return ok;
   }
   return {};
@@ -243,8 +248,7 @@ void Trainer::report_step(const StepResult& r) {
   exposed_since_record_ += r.exposed_communication_seconds;
   ++steps_since_record_;
   if (train_.gradient_clip > 0 && r.gradient_norm > train_.gradient_clip) ++clipped_since_record_;
-  const auto interval = static_cast<uint64_t>(train_.log_interval_steps);
-  if (r.step % interval != 0 && r.step != last_step_ && r.step != first_step_) return;
+  if (!recorded(r.step)) return;
   const runtime::DeviceMemory memory = p_.runtime.memory();
   wire::RankStep step;
   step.rank = p_.rank;
@@ -263,7 +267,7 @@ void Trainer::report_step(const StepResult& r) {
   step.exposed_communication_seconds = std::exchange(exposed_since_record_, 0);
   step.data_wait_seconds = phases.count("data") ? phases["data"] : 0;
   step.phase_seconds = std::move(phases);
-  if (p_.take_gates) step.gates = p_.take_gates();
+  step.gates = r.gates;
   if (p_.start_up != nullptr && results_seen_ == 0) {
     p_.start_up->passed("first-step");
     step.start_up_seconds = p_.start_up->seconds();
@@ -282,6 +286,11 @@ void Trainer::report_step(const StepResult& r) {
                {"seconds", std::to_string(step.step_seconds)}});
   // JSON has no word for NaN, so a step that is not finite is told as such and not as a number.
   if (last_finite_) p_.link.may_drop(MessageType::kRankStep, step);
+}
+
+bool Trainer::recorded(uint64_t step) const {
+  const auto interval = static_cast<uint64_t>(train_.log_interval_steps);
+  return step % interval == 0 || step == last_step_ || step == first_step_;
 }
 
 bool Trainer::evaluates_at(uint64_t step) const {

@@ -45,8 +45,8 @@ struct TrainerParts {
   Checkpointer& checkpointer;
   std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
   std::optional<Injection> injection;
-  std::function<std::map<std::string, double>()> take_gates; // may be empty
-  StartUpTimes* start_up = nullptr;                          // nothing: not told
+  GateMeans gates;                  // may be empty
+  StartUpTimes* start_up = nullptr; // nothing: not told
 };
 
 class Trainer {
@@ -65,13 +65,15 @@ private:
     MonotonicTime begin; // when the host began it
     double exposed_communication_seconds = 0;
     bool stop = false, stop_with_checkpoint = false, checkpoint = false;
+    std::map<std::string, double> gates; // where the step is recorded
   };
   struct Enqueued {
     uint64_t step = 0;
     double learning_rate = 0;
     MonotonicTime begin;
-    std::unique_ptr<runtime::Reading> values; // gradient norm, then the tail
-    runtime::Stopwatch waits;                 // pairs of marks, passed once `values` are there
+    // Gradient norm, the tail, and where the step is recorded the mean gates.
+    std::unique_ptr<runtime::Reading> values;
+    runtime::Stopwatch waits; // pairs of marks, passed once `values` are there
   };
 
   Attempt<void> run_step(uint64_t step);
@@ -88,6 +90,7 @@ private:
   void checkpoint_now(uint64_t step);
   void record_memory(const char* stage);
   void fault_before(uint64_t step);
+  bool recorded(uint64_t step) const; // has a metric record
   bool injects(Fault fault, uint64_t step) const;
   void announce_fault();
   bool evaluates_at(uint64_t step) const;

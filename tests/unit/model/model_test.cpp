@@ -301,21 +301,35 @@ TEST(DtypeCheck, FindsAPromotion) {
   }
 }
 
-TEST(Gates, MeansAreReportedOncePerPass) {
+TEST(Gates, MeansAreOfTheTrainingPassesSinceTheLastCall) {
   at::manual_seed(10);
   ModelConfig config = small_config();
+  const Tensor tokens = random_tokens(2, kSequence), others = random_tokens(2, kSequence);
   config.gate_statistics = true;
-  config.activation_recompute = true;
-  LanguageModel model(config, at::kCPU, at::kFloat, 1);
-  EXPECT_FALSE(model.take_gate_means().defined());
-  const Tensor tokens = random_tokens(2, kSequence);
-  model.loss(tokens, tokens).backward();
-  model.loss(tokens, tokens).backward();
-  const Tensor means = model.take_gate_means();
-  ASSERT_EQ(means.sizes(), (std::vector<int64_t>{config.layers, 3}));
-  EXPECT_LE(largest_difference(means.sum(1), at::ones({config.layers})), 1e-5);
-  EXPECT_LE(largest_difference(means, at::full({config.layers, 3}, 1.0 / 3)), 0.1);
-  EXPECT_FALSE(model.take_gate_means().defined());
+  const auto missing = [](const Tensor& means) { return means.isnan().all().item<bool>(); };
+  std::vector<Tensor> seen;
+  for (const bool recompute : {false, true}) {
+    config.activation_recompute = recompute;
+    LanguageModel model(config, at::kCPU, at::kFloat, 1);
+    EXPECT_TRUE(missing(model.take_gate_means())) << "of no pass";
+    model.loss(tokens, tokens).backward();
+    {
+      const c10::NoGradGuard no_grad; // an evaluation
+      model.loss(others, others);
+    }
+    model.loss(tokens, tokens).backward();
+    const Tensor means = model.take_gate_means();
+    ASSERT_EQ(means.sizes(), (std::vector<int64_t>{config.layers, 3}));
+    EXPECT_LE(largest_difference(means.sum(1), at::ones({config.layers})), 1e-5);
+    EXPECT_LE(largest_difference(means, at::full({config.layers, 3}, 1.0 / 3)), 0.1);
+    EXPECT_TRUE(missing(model.take_gate_means())) << "taken once";
+    model.loss(tokens, tokens).backward();
+    EXPECT_TRUE(model.take_gate_means().equal(means)) << "the evaluation counts for nothing";
+    seen.push_back(means);
+  }
+  EXPECT_TRUE(seen[0].equal(seen[1])) << "with recompute";
+  config.gate_statistics = false;
+  EXPECT_FALSE(LanguageModel(config, at::kCPU, at::kFloat, 1).take_gate_means().defined());
 }
 
 // A temperature of T is a last layer of the gate that is T times smaller.

@@ -1,5 +1,6 @@
 // The loop itself, in this process, on a model of four numbers.
 #include "tests/support/temporary_folder.h"
+#include "tests/support/wrapped_runtime.h"
 #include "worker/train/trainer.h"
 
 #include "common/dataset/prepare.h"
@@ -18,37 +19,32 @@ namespace {
 
 using wire::RankExit;
 
-// A CPU that lets two steps be under way, as a GPU does.
-class TwoStepsInFlight : public runtime::Runtime {
+// A CPU that lets two steps be under way, as a GPU does, and notes in which order it is asked for
+// numbers and these are waited for.
+class TwoStepsInFlight : public test::WrappedRuntime {
 public:
-  explicit TwoStepsInFlight(runtime::Runtime& cpu) : cpu_(cpu) {}
+  using WrappedRuntime::WrappedRuntime;
   int steps_in_flight() const override { return 2; }
-  at::Device device() const override { return cpu_.device(); }
-  std::string device_name() const override { return cpu_.device_name(); }
-  std::map<std::string, std::string> versions() const override { return cpu_.versions(); }
-  std::string why_bf16_is_slow() const override { return cpu_.why_bf16_is_slow(); }
-  runtime::DeviceMemory memory() const override { return cpu_.memory(); }
-  void synchronize() override { cpu_.synchronize(); }
   std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
-    return cpu_.read_later(values);
+    events += 'r';
+    return std::make_unique<Noted>(WrappedRuntime::read_later(values), events);
   }
-  Status attach_progress(void* words) override { return cpu_.attach_progress(words); }
-  void mark_phase(uint64_t step, uint32_t phase) override { cpu_.mark_phase(step, phase); }
-  void mark_step(uint64_t step, uint32_t phase) override { cpu_.mark_step(step, phase); }
-  std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
-    return cpu_.allocate_host(bytes);
-  }
-  void copy_to_host(const at::Tensor& from, std::byte* into) override {
-    cpu_.copy_to_host(from, into);
-  }
-  Result<std::unique_ptr<comm::Collectives>>
-  make_collectives(Rank rank, int world, const comm::RendezvousAddress& address,
-                   Duration limit) override {
-    return cpu_.make_collectives(rank, world, address, limit);
-  }
+  std::string events; // r: enqueued, t: waited for
 
 private:
-  runtime::Runtime& cpu_;
+  class Noted : public runtime::Reading {
+  public:
+    Noted(std::unique_ptr<runtime::Reading> inner, std::string& events)
+        : inner_(std::move(inner)), events_(events) {}
+    std::vector<double> take() override {
+      events_ += 't';
+      return inner_->take();
+    }
+
+  private:
+    std::unique_ptr<runtime::Reading> inner_;
+    std::string& events_;
+  };
 };
 
 class Notes : public MetricsSink {
@@ -127,7 +123,7 @@ protected:
                      *checkpointer,
                      sinks,
                      std::nullopt,
-                     {}},
+                     gates_},
                     {});
     auto finished = trainer.run();
     seen_ = *notes_;
@@ -149,6 +145,7 @@ protected:
   std::shared_ptr<const dataset::Dataset> dataset_;
   runtime::Runtime* runtime_ = &cpu();
   TwoStepsInFlight two_{cpu()};
+  GateMeans gates_;
   UniqueFd shim_;
   link::Link* link_ = nullptr;
   Notes* notes_ = nullptr;
@@ -174,6 +171,40 @@ TEST_F(TrainerTest, TrainsWithTwoStepsInFlightAsWithOne) {
   ASSERT_EQ(seen_.steps.size(), 6u);
   for (size_t i = 0; i < 6; ++i)
     EXPECT_EQ(seen_.steps[i].loss, one[i].loss);
+}
+
+// The gates are those of the record's steps, and come with the step's other values: one reading a
+// step, which nobody waits for before the next step is enqueued.
+TEST_F(TrainerTest, GatesComeWithTheirStepAndNobodyWaitsForThem) {
+  runtime_ = &two_;
+  int passes = 0;
+  gates_.names = {"0/compressed", "", "0/sliding"};
+  gates_.take = [&] { return at::full({3}, static_cast<double>(passes)); };
+  const auto counted = [&](const at::Tensor& weights, int) {
+    if (at::GradMode::is_enabled()) ++passes;
+    return weights.square().mean();
+  };
+  ASSERT_TRUE(run(counted));
+  EXPECT_EQ(two_.events, "rrtrtrtrtrtt");
+  ASSERT_EQ(seen_.steps.size(), 6u);
+  for (const wire::RankStep& step : seen_.steps) {
+    const auto mean = static_cast<double>(step.step);
+    EXPECT_EQ(step.gates,
+              (std::map<std::string, double>{{"0/compressed", mean}, {"0/sliding", mean}}));
+  }
+
+  passes = 0;
+  two_.events.clear();
+  spec_.train.log_interval_steps = 4;
+  gates_.take = [&] {
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    return at::full({3}, passes < 6 ? static_cast<double>(passes) : none);
+  };
+  ASSERT_TRUE(run(counted));
+  EXPECT_EQ(two_.events, "rrtrtrtrtrtt");
+  ASSERT_EQ(seen_.steps.size(), 3u); // 1, 4, 6
+  EXPECT_EQ(seen_.steps[1].gates.at("0/sliding"), 4);
+  EXPECT_TRUE(seen_.steps[2].gates.empty()) << "JSON has no word for NaN";
 }
 
 // The request's step is still under way when the loop has seen the stop before it and ends.
