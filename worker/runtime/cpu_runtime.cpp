@@ -25,6 +25,16 @@ private:
   std::vector<double> values_;
 };
 
+class MomentNow : public Moment {
+public:
+  double seconds_since(const Moment& earlier) const override {
+    return to_seconds(at_ - dynamic_cast<const MomentNow&>(earlier).at_);
+  }
+
+private:
+  const MonotonicTime at_ = MonotonicTime::now();
+};
+
 class CpuRuntime : public Runtime {
 public:
   at::Device device() const override { return at::kCPU; }
@@ -41,6 +51,7 @@ public:
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<ReadNow>(values);
   }
+  std::shared_ptr<const Moment> moment() override { return std::make_shared<MomentNow>(); }
   Status attach_progress(void* device_words) override {
     words_ = static_cast<uint64_t*>(device_words);
     return {};

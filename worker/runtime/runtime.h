@@ -1,8 +1,8 @@
 // Runtime: the device that a rank computes on. One implementation for the CPU is linked in; the one
 // for CUDA lives in libnsa_runtime_cuda.so, so that the worker loads where there is no CUDA.
 //
-// The training thread calls it, and no other. Work on a GPU is enqueued; synchronize() waits for
-// it.
+// The training thread calls it, and no other, but for allocate_host, which any may call. Work on a
+// GPU is enqueued; synchronize() waits for it.
 #pragma once
 
 #include "common/base/result.h"
@@ -29,6 +29,14 @@ public:
   virtual std::vector<double> take() = 0; // waits until they are there
 };
 
+// A moment in the device's work: it passes when what was enqueued before it is done.
+class Moment {
+public:
+  virtual ~Moment() = default;
+  // Both are of one runtime, and the device has passed both, else it throws.
+  virtual double seconds_since(const Moment& earlier) const = 0;
+};
+
 class Runtime {
 public:
   virtual ~Runtime() = default;
@@ -51,6 +59,8 @@ public:
   virtual int steps_in_flight() const = 0;
   // A small floating-point tensor of the device, as it is when the work enqueued so far is done.
   virtual std::unique_ptr<Reading> read_later(const at::Tensor& values) = 0;
+  // Behind the work enqueued so far. Nothing waits.
+  virtual std::shared_ptr<const Moment> moment() = 0;
 
   // The progress page's device words {completed step, phase mark} (common/progress/page.h). The
   // marks are stored when the work enqueued so far is done: mark_phase says that `phase` of `step`

@@ -20,8 +20,8 @@ using BatchLoss = std::function<at::Tensor(const std::shared_ptr<const data::Bat
 // What a model's gates did, beside its loss.
 struct GateMeans {
   std::vector<std::string> names; // "<layer>/<branch>"; empty for a branch that is not computed
-  // The mean of each since the last call, FP32 [names] on the device; NaN where there was no forward
-  // pass. Nothing waits. Empty where a model has no gates.
+  // The mean of each since the last call, FP32 [names] on the device; NaN where there was no
+  // forward pass. Nothing waits. Empty where a model has no gates.
   std::function<at::Tensor()> take;
 };
 

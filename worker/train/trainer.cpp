@@ -71,7 +71,9 @@ Attempt<Finished> Trainer::run() {
 }
 
 Attempt<void> Trainer::run_step(uint64_t step) {
-  const MonotonicTime begin = MonotonicTime::now();
+  Enqueued enqueued;
+  enqueued.step = step;
+  if (!std::exchange(goes_on_, true)) enqueued.begin = p_.runtime.moment();
   p_.clock.begin_step(step, tokens_);
   reducer_.begin_step(step);
   const at::Tensor loss = run_micro_steps(step);
@@ -85,12 +87,14 @@ Attempt<void> Trainer::run_step(uint64_t step) {
   if (auto reduced = reducer_.finish_step(); !reduced) return failed(reduced.error());
 
   enter(Phase::kOptimizer, step);
-  const double rate = learning_rate(train_, step);
-  const at::Tensor norm = optimizer_.step(rate, p_.state.tail()[kLossWord]);
+  enqueued.learning_rate = learning_rate(train_, step);
+  const at::Tensor norm = optimizer_.step(enqueued.learning_rate, p_.state.tail()[kLossWord]);
   std::vector<at::Tensor> values{norm.reshape({1}), p_.state.tail()};
   if (p_.gates.take && recorded(step)) values.push_back(p_.gates.take());
-  enqueued_.push_back(
-      {step, rate, begin, p_.runtime.read_later(at::cat(values)), reducer_.take_waits()});
+  enqueued.end = p_.runtime.moment(); // before the values: passed when they are there
+  enqueued.values = p_.runtime.read_later(at::cat(values));
+  enqueued.waits.emplace(reducer_.take_waits());
+  enqueued_.push_back(std::move(enqueued));
   p_.runtime.mark_step(step, static_cast<uint32_t>(Phase::kOptimizer));
   return {};
 }
@@ -148,9 +152,10 @@ Attempt<void> Trainer::settle(size_t leave) {
     StepResult r;
     r.step = front.step;
     r.learning_rate = front.learning_rate;
-    r.begin = front.begin;
-    for (size_t i = 0; i + 1 < front.waits.marks(); i += 2)
-      r.exposed_communication_seconds += front.waits.milliseconds(i, i + 1) / 1e3;
+    r.seconds = front.end->seconds_since(front.begin ? *front.begin : *last_end_);
+    last_end_ = std::move(front.end);
+    for (size_t i = 0; i + 1 < front.waits->marks(); i += 2)
+      r.exposed_communication_seconds += front.waits->milliseconds(i, i + 1) / 1e3;
     r.gradient_norm = v[0];
     r.loss = v[1 + kLossWord];
     r.stop = v[1 + kStopWord] > 0;
@@ -206,6 +211,7 @@ Attempt<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
 // Weights and moments of the last good checkpoint, from rank 0 to all. Steps and data go on: the
 // same data would only bring the same result again.
 Attempt<void> Trainer::roll_back(uint64_t step, const std::string& what) {
+  goes_on_ = false;
   const at::NoGradGuard no_grad;
   FlatState& state = p_.state;
   std::string from = "rank 0";
@@ -237,14 +243,7 @@ Attempt<void> Trainer::roll_back(uint64_t step, const std::string& what) {
 }
 
 void Trainer::report_step(const StepResult& r) {
-  // From the result before it to this one, or from its begin where something else lay between (an
-  // evaluation, a checkpoint): also right where the host runs ahead of the device.
-  const MonotonicTime now = MonotonicTime::now();
-  const double seconds = to_seconds(now - std::max(r.begin, last_result_at_));
-  last_result_at_ = now;
-  // A rate over one step says little where results come in bunches (the host waits for one, and
-  // finds the next one done): all steps since the last record share their time.
-  seconds_since_record_ += seconds;
+  seconds_since_record_ += r.seconds;
   exposed_since_record_ += r.exposed_communication_seconds;
   ++steps_since_record_;
   if (train_.gradient_clip > 0 && r.gradient_norm > train_.gradient_clip) ++clipped_since_record_;
@@ -318,6 +317,7 @@ Attempt<void> Trainer::at_boundary(uint64_t step) {
 }
 
 Attempt<void> Trainer::evaluate_now(uint64_t step) {
+  goes_on_ = false;
   const MonotonicTime begin = MonotonicTime::now();
   auto loss = evaluate(*p_.evaluation, p_.loss, step, p_.runtime, p_.collectives, p_.clock);
   if (!loss) return tl::unexpected(loss.error());
@@ -335,6 +335,7 @@ Attempt<void> Trainer::evaluate_now(uint64_t step) {
 }
 
 void Trainer::checkpoint_now(uint64_t step) {
+  goes_on_ = false;
   const data::DataState data = p_.loader.state();
   Checkpointer::Moment moment;
   moment.step = step;

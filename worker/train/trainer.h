@@ -62,18 +62,17 @@ private:
   struct StepResult { // of a step that has completed
     uint64_t step = 0;
     double gradient_norm = 0, loss = 0, learning_rate = 0;
-    MonotonicTime begin; // when the host began it
-    double exposed_communication_seconds = 0;
+    double seconds = 0, exposed_communication_seconds = 0;
     bool stop = false, stop_with_checkpoint = false, checkpoint = false;
     std::map<std::string, double> gates; // where the step is recorded
   };
   struct Enqueued {
     uint64_t step = 0;
     double learning_rate = 0;
-    MonotonicTime begin;
+    std::shared_ptr<const runtime::Moment> begin, end; // begin: see Trainer::goes_on_
     // Gradient norm, the tail, and where the step is recorded the mean gates.
     std::unique_ptr<runtime::Reading> values;
-    runtime::Stopwatch waits; // pairs of marks, passed once `values` are there
+    std::optional<runtime::Stopwatch> waits; // pairs of marks, passed as well
   };
 
   Attempt<void> run_step(uint64_t step);
@@ -109,8 +108,11 @@ private:
   StepResult last_; // newest completed step
   bool last_finite_ = true;
   bool stop_ = false, stop_with_checkpoint_ = false, checkpoint_requested_ = false;
-  MonotonicTime last_result_at_;
-  double seconds_since_record_ = 0; // of steps whose results came since the last metric record
+  std::shared_ptr<const runtime::Moment> last_end_; // of the newest completed step
+  // The next step begins where the one before ends. Not behind an evaluation, a checkpoint or a
+  // rollback, whose time is no step's.
+  bool goes_on_ = false;
+  double seconds_since_record_ = 0; // of steps since the last metric record
   double exposed_since_record_ = 0;
   uint64_t steps_since_record_ = 0, clipped_since_record_ = 0;
   uint64_t results_seen_ = 0;

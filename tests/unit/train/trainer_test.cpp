@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <sys/socket.h>
 
@@ -45,6 +46,53 @@ private:
     std::unique_ptr<runtime::Reading> inner_;
     std::string& events_;
   };
+};
+
+// A device with a clock of its own: what is enqueued takes time behind the host's back, and the
+// host catches up with it where it waits. Nothing really sleeps.
+class SlowDevice : public test::WrappedRuntime {
+public:
+  using WrappedRuntime::WrappedRuntime;
+  void spend(double seconds) { host_ += seconds; }
+  void enqueue(double seconds) { device_ = done() + seconds; }
+
+  int steps_in_flight() const override { return 2; }
+  std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
+    return std::make_unique<Late>(WrappedRuntime::read_later(values), done(), host_);
+  }
+  std::shared_ptr<const runtime::Moment> moment() override {
+    return std::make_shared<At>(done(), host_);
+  }
+
+private:
+  double done() const { return std::max(host_, device_); } // when what is enqueued will be
+  class Late : public runtime::Reading {
+  public:
+    Late(std::unique_ptr<runtime::Reading> inner, double ready, double& host)
+        : inner_(std::move(inner)), ready_(ready), host_(host) {}
+    std::vector<double> take() override {
+      host_ = std::max(host_, ready_);
+      return inner_->take();
+    }
+
+  private:
+    std::unique_ptr<runtime::Reading> inner_;
+    const double ready_;
+    double& host_;
+  };
+  class At : public runtime::Moment {
+  public:
+    At(double seconds, const double& host) : seconds_(seconds), host_(host) {}
+    double seconds_since(const runtime::Moment& earlier) const override {
+      EXPECT_LE(seconds_, host_) << "asked for before the device has passed it";
+      return seconds_ - dynamic_cast<const At&>(earlier).seconds_;
+    }
+
+  private:
+    const double seconds_;
+    const double& host_;
+  };
+  double host_ = 0, device_ = 0;
 };
 
 class Notes : public MetricsSink {
@@ -109,21 +157,9 @@ protected:
     sinks.push_back(std::make_unique<Notes>());
     notes_ = static_cast<Notes*>(sinks[0].get());
     int calls = 0;
-    Trainer trainer({spec_,
-                     0,
-                     folder_.path(),
-                     *runtime_,
-                     *collectives,
-                     link,
-                     clock,
-                     state,
-                     [&](const auto&) { return loss(weights, ++calls); },
-                     *loader,
-                     &evaluation,
-                     *checkpointer,
-                     sinks,
-                     std::nullopt,
-                     gates_},
+    Trainer trainer({spec_, 0, folder_.path(), *runtime_, *collectives, link, clock, state,
+                     [&](const auto&) { return loss(weights, ++calls); }, *loader, &evaluation,
+                     *checkpointer, sinks, std::nullopt, gates_},
                     {});
     auto finished = trainer.run();
     seen_ = *notes_;
@@ -205,6 +241,39 @@ TEST_F(TrainerTest, GatesComeWithTheirStepAndNobodyWaitsForThem) {
   ASSERT_EQ(seen_.steps.size(), 3u); // 1, 4, 6
   EXPECT_EQ(seen_.steps[1].gates.at("0/sliding"), 4);
   EXPECT_TRUE(seen_.steps[2].gates.empty()) << "JSON has no word for NaN";
+}
+
+// A step lasts from the step before it on the device, or from its own begin where an evaluation or
+// a checkpoint lies between: whenever the host happens to look.
+TEST_F(TrainerTest, AStepLastsAsLongAsTheDeviceTakes) {
+  SlowDevice device(cpu());
+  runtime_ = &device;
+  spec_.train.steps = 9;
+  spec_.eval.interval_steps = 3;
+  spec_.checkpoint.interval_steps = 5;
+  const auto seconds = [&](double host, double work) {
+    EXPECT_TRUE(run([&](const at::Tensor& weights, int) {
+      const bool training = at::GradMode::is_enabled();
+      device.spend(host);
+      device.enqueue(training ? work : 100);
+      return weights.square().mean();
+    }));
+    std::vector<double> each;
+    for (const wire::RankStep& step : seen_.steps) {
+      EXPECT_NEAR(step.tokens_per_second * step.step_seconds, 32, 1e-9);
+      each.push_back(step.step_seconds);
+    }
+    return each;
+  };
+  const auto are = [](std::vector<double> each) {
+    return ::testing::Pointwise(::testing::DoubleNear(1e-9), each);
+  };
+  // The host enqueues in a tenth of the time, and is not seen but where the device has nothing
+  // else.
+  EXPECT_THAT(seconds(0.125, 1), are({1.125, 1, 1, 1.125, 1, 1.125, 1.125, 1, 1}));
+  EXPECT_THAT(seconds(2, 1), are({3, 2, 2, 3, 2, 3, 3, 2, 2})) << "the device waits for the host";
+  spec_.train.log_interval_steps = 4; // records of 1, 4, 8 and 9
+  EXPECT_THAT(seconds(0.125, 1), are({1.125, 3.125 / 3, 4.25 / 4, 1}));
 }
 
 // The request's step is still under way when the loop has seen the stop before it and ends.

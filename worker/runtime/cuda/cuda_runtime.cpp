@@ -38,6 +38,17 @@ private:
   at::cuda::CUDAEvent done_;
 };
 
+class EventMoment : public Moment {
+public:
+  EventMoment() { passed_.record(c10::cuda::getCurrentCUDAStream()); }
+  double seconds_since(const Moment& earlier) const override {
+    return dynamic_cast<const EventMoment&>(earlier).passed_.elapsed_time(passed_) / 1e3;
+  }
+
+private:
+  at::cuda::CUDAEvent passed_{cudaEventDefault}; // the class's own default keeps no time
+};
+
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
@@ -121,6 +132,7 @@ public:
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<EventReading>(values);
   }
+  std::shared_ptr<const Moment> moment() override { return std::make_shared<EventMoment>(); }
 
   Status attach_progress(void* device_words) override { return marks_.attach(device_words); }
   void mark_phase(uint64_t step, uint32_t phase) override {
@@ -131,6 +143,9 @@ public:
   }
 
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
+    // The loader's thread comes here too, and has not chosen a GPU yet: its allocation would make a
+    // context on the first one that the process sees.
+    c10::cuda::set_device(device_.index());
     void* memory = nullptr;
     C10_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
     return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
