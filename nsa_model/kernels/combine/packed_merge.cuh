@@ -1,0 +1,254 @@
+#pragma once
+// What a thread of the two merges of packed partial results does. Host code too: a test runs every
+// thread, 32 at a time, under a `Warp` of its own.
+//
+// A thread owns a piece (16 values of a head's row) and walks the slots, so that 24 threads read
+// 384 and 96 contiguous bytes of each, and several slots are in flight. The four threads of a row
+// are neighbours; all lanes of a warp go the same way, whatever their rows have.
+//
+// A Warp has exchange(value, mask): what lane ^ mask has; of_four(value, i): what the i-th of each
+// four lanes has; any(bool) and all(bool). All 32 lanes call each.
+
+#include <cmath>
+#include <cstdint>
+
+#include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/combine/round_row.cuh"
+#include "nsa_model/kernels/common/packed_pieces.cuh"
+#include "nsa_model/kernels/common/vector.cuh"
+
+namespace nsa::kernels::packed {
+
+inline constexpr int kMergeRows = 8;
+inline constexpr int kRowThreads = kHeadsPerGroup * kRowPieces;
+inline constexpr int kMergeThreads = kRowThreads * kMergeRows;
+inline constexpr int kBatch = 8; // slots whose loads are in flight together
+inline constexpr uint32_t kAllSlots = (1u << kSlots) - 1;
+static_assert(kMergeThreads % 32 == 0 && kSlots % kBatch == 0 && kSlots == 4 * kRowPieces);
+
+struct Piece {
+  int64_t pair_row; // of PairRows
+  int64_t row;      // (batch * sequence + token) * groups + group
+  int64_t offset;   // of 16 neighbouring values in a tensor of rows x 6 x 64
+  int token;
+  int head; // of the group's
+  int quad; // of the row's four
+  bool valid;
+
+  __device__ __forceinline__ Piece(const AttentionShape& shape, const ListRound& round, int block,
+                                   int thread) {
+    const int local = thread / kRowThreads;
+    const int64_t rows = static_cast<int64_t>(round.lanes) * shape.sequence;
+    const int64_t wanted = static_cast<int64_t>(block) * kMergeRows + local;
+    valid = wanted < rows;
+    pair_row = valid ? wanted : rows - 1;
+    const RoundRow at(shape, round, pair_row);
+    row = at.row;
+    token = at.token;
+    head = thread % kRowThreads / kRowPieces;
+    quad = thread % kRowPieces;
+    offset = (row * kHeadsPerGroup + head) * kHeadDim + quad * kPieceValues;
+  }
+};
+
+// Of a row's 16 slots, those that have a block, one bit each. Each thread of a row reads a quarter.
+template <typename Warp>
+__device__ __forceinline__ uint32_t listed_slots(const int32_t* indices, const Piece& piece,
+                                                 bool any) {
+  uint32_t bits = 0;
+  if (any) {
+    const int4 four = reinterpret_cast<const int4*>(indices + piece.row * kSlots)[piece.quad];
+    bits = static_cast<uint32_t>(four.x >= 0) | static_cast<uint32_t>(four.y >= 0) << 1 |
+           static_cast<uint32_t>(four.z >= 0) << 2 | static_cast<uint32_t>(four.w >= 0) << 3;
+  }
+  bits <<= 4 * piece.quad;
+  bits |= Warp::exchange(bits, 1);
+  return bits | Warp::exchange(bits, 2);
+}
+
+// Adds the piece of every listed slot; weight(slot), asked by all lanes, is its weight times its
+// step.
+template <typename Warp, typename Record, typename Weight>
+__device__ __forceinline__ void add_slots(PieceSum& sum, const Record* slots, uint32_t listed,
+                                          const Piece& piece, Weight weight) {
+  const auto load = [&](int slot) {
+    return PackedPiece{slots[slot].words[piece.head][piece.quad],
+                       slots[slot].last_words[piece.head][piece.quad]};
+  };
+  if (Warp::all(listed == kAllSlots)) {
+#pragma unroll
+    for (int first = 0; first < kSlots; first += kBatch) {
+      PackedPiece pieces[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        pieces[i] = load(first + i);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        sum.add(pieces[i], weight(first + i));
+    }
+  } else {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const float weighted_step = weight(slot);
+      if ((listed >> slot & 1u) != 0) sum.add(load(slot), weighted_step);
+    }
+  }
+}
+
+// Selected branch of a piece: partial results under 2^(lse - max). By whole warps.
+template <typename Warp> struct MergedPiece {
+  PieceSum sum;
+  float factor;
+  float lse; // natural
+
+  __device__ __forceinline__ MergedPiece(const MergeParams& params, const Piece& piece, bool any) {
+    const PackedOut* slots = params.packed + piece.pair_row * kSlots;
+    const uint32_t listed = listed_slots<Warp>(params.indices, piece, any);
+    // Each thread of a row computes the weights of four slots.
+    float lses[4];
+    uint8_t exponents[4];
+    float peak = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool is_listed = (listed >> (4 * piece.quad + i) & 1u) != 0;
+      const PackedOut& slot = slots[4 * piece.quad + i];
+      lses[i] = is_listed ? slot.lse[piece.head] : -INFINITY;
+      exponents[i] = is_listed ? slot.exponents[piece.head] : 0;
+      peak = fmaxf(peak, lses[i]);
+    }
+    peak = fmaxf(peak, Warp::exchange(peak, 1));
+    peak = fmaxf(peak, Warp::exchange(peak, 2));
+    float weights[4];
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float weight = lses[i] == -INFINITY ? 0.0f : exp2f(lses[i] - peak);
+      total += weight;
+      weights[i] = weight * step_of(lses[i], exponents[i]);
+    }
+    total += Warp::exchange(total, 1);
+    total += Warp::exchange(total, 2);
+    add_slots<Warp>(sum, slots, listed, piece,
+                    [&](int slot) { return Warp::of_four(weights[slot % 4], slot / 4); });
+    factor = total > 0.0f ? 1.0f / total : 0.0f;
+    lse = total > 0.0f ? (peak + log2f(total)) * 0.6931471805599453f : -INFINITY;
+  }
+};
+
+// The four threads of a row have dimensions 8j + 2 quad and the next of j = 0 .. 7, and then 16
+// quad to 16 quad + 15.
+template <typename Warp>
+__device__ __forceinline__ void to_neighbours(float (&values)[kPieceValues], int quad) {
+  // values[4k ..] go to thread k: a 4 x 4 transposition, one bit of k and quad after the other.
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = (quad & bit) != 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if ((k & bit) != 0) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& low = values[4 * k + i];
+        float& high = values[4 * (k | bit) + i];
+        const float other = Warp::exchange(upper ? low : high, bit);
+        (upper ? low : high) = other;
+      }
+    }
+  }
+  // values[4k ..] came from thread k: two dimensions 2k of either half.
+  float sorted[kPieceValues];
+#pragma unroll
+  for (int i = 0; i < kPieceValues; ++i)
+    sorted[i / 4 * 2 + i % 4 / 2 * 8 + i % 2] = values[i];
+#pragma unroll
+  for (int i = 0; i < kPieceValues; ++i)
+    values[i] = sorted[i];
+}
+
+__device__ __forceinline__ void accumulate(Eight (&sum)[2], const __nv_bfloat16* source,
+                                           float factor) {
+  const uint4 packed[2] = {load_packed(source), load_packed(source + kVector)};
+  accumulate(sum[0], packed[0], factor);
+  accumulate(sum[1], packed[1], factor);
+}
+__device__ __forceinline__ void store(__nv_bfloat16* target, const Eight (&values)[2]) {
+  store(target, values[0]);
+  store(target + kVector, values[1]);
+}
+
+// What thread `thread` of block `block` does.
+template <typename Warp>
+__device__ __forceinline__ void merge_pieces(const MergeParams& params, int block, int thread) {
+  const Piece piece(params.shape, params.round, block, thread);
+  const bool merges = piece.valid && piece.token >= params.first_token;
+  Eight selected[2] = {};
+  float lse = 0.0f;
+  if (Warp::any(merges)) {
+    const MergedPiece<Warp> merged(params, piece, merges);
+    const float excess = merged.sum.excess();
+    float values[kPieceValues];
+#pragma unroll
+    for (int i = 0; i < kPieceValues; ++i)
+      values[i] = merged.sum.value(i, excess, merged.factor);
+    to_neighbours<Warp>(values, piece.quad);
+#pragma unroll
+    for (int i = 0; i < kPieceValues; ++i)
+      selected[i / kVector].values[i % kVector] = values[i];
+    lse = merged.lse;
+  }
+  if (!piece.valid) return;
+  const int64_t offset = piece.offset;
+  if (!merges) {
+    if (params.out == nullptr) return;
+    selected[0] = selected[1] = {};
+    accumulate(selected, params.out_slc + offset, 1.0f);
+  }
+  const int64_t head_row = piece.row * kHeadsPerGroup + piece.head;
+  // Stores come last: the compiler may not move a load over one.
+  Eight sum[2] = {};
+  if (params.out != nullptr) {
+    const float* gates = params.gates + head_row * 3;
+#pragma unroll
+    for (int i = 0; i < kPieceValues; ++i)
+      sum[i / kVector].values[i % kVector] = gates[1] * selected[i / kVector].values[i % kVector];
+    if (params.out_cmp != nullptr) accumulate(sum, params.out_cmp + offset, gates[0]);
+    if (params.out_win != nullptr) accumulate(sum, params.out_win + offset, gates[2]);
+  }
+  if (merges) {
+    store(params.out_slc + offset, selected);
+    if (piece.quad == 0) params.lse_slc[head_row] = lse;
+  }
+  if (params.out != nullptr) store(params.out + offset, sum);
+}
+
+template <typename Warp>
+__device__ __forceinline__ void merge_query_gradients(const MergeQueryGradientParams& params,
+                                                      int block, int thread) {
+  const Piece piece(params.shape, params.round, block, thread);
+  const bool merges = piece.valid && piece.token >= params.first_token;
+  Eight sum[2] = {};
+  if (piece.valid) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (params.addends[i] != nullptr && piece.token < params.addend_end[i])
+        accumulate(sum, params.addends[i] + piece.offset, 1.0f);
+    }
+  }
+  if (Warp::any(merges)) {
+    const PackedQueryGradient* slots = params.packed_dq + piece.pair_row * kSlots;
+    const uint32_t listed = listed_slots<Warp>(params.indices, piece, merges);
+    PieceSum selected;
+    add_slots<Warp>(selected, slots, listed, piece, [&](int slot) {
+      return (listed >> slot & 1u) == 0
+                 ? 0.0f
+                 : exponent_step(slots[slot].exponents[piece.head][piece.quad]);
+    });
+    const float excess = selected.excess();
+#pragma unroll
+    for (int i = 0; i < kPieceValues; ++i)
+      sum[i / kVector].values[i % kVector] += selected.value(i, excess, params.scale);
+  }
+  if (piece.valid) store(params.d_q + piece.offset, sum);
+}
+
+} // namespace nsa::kernels::packed
