@@ -307,6 +307,11 @@ private:
         "must be at most 131072 for \"fused\" kernels, not " + number(s_.train.sequence_length),
         aten);
     rule(
+        {"precision.mode", "precision.compute", "toggles.attention.kernels"},
+        [&] { return fused && (s_.precision.mode == "fp32" || s_.precision.compute == "fp32"); },
+        "computes in FP32, and \"fused\" kernels take BF16 only",
+        "use attention.kernels = \"aten\", which serves every dtype");
+    rule(
         {"toggles.attention.kernels", "model.attention"},
         [&] {
           return kernels != s_.toggles.end() && kernels->second == "reference" &&

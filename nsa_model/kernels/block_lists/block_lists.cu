@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/support.h"
 
 // Counting sort in three launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
 // memory: bits set by atomic OR give the same bitmap in any order, its population counts are the
@@ -12,7 +13,7 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kChunk = 512;
+constexpr int kChunk = kListChunk;
 constexpr int kWords = kChunk / 32;
 constexpr int kThreads = 1024;
 constexpr int kScanThreads = 1024;
@@ -220,12 +221,13 @@ std::size_t block_lists_chunk_count_size(const AttentionShape& shape) {
 cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int64_t pairs = int64_t{shape.batch} * shape.sequence * shape.groups * kSlots;
-  if (pairs <= 0 || pairs > INT32_MAX || shape.sequence > kMaxSequence)
+  if (pairs <= 0 || pairs > INT32_MAX || shape.sequence > kMaxSequence ||
+      lane_count(shape) > kMaxLanes)
     return cudaErrorInvalidValue;
   const int blocks = block_count(shape.sequence);
   const int chunks = chunk_count(shape);
   const int segments = block_lists_segments(shape);
-  const int bitmap_bytes = blocks * kWords * static_cast<int>(sizeof(uint32_t));
+  const int bitmap_bytes = block_lists_shared_bytes(shape.sequence);
   for (const void* kernel : {reinterpret_cast<const void*>(count_kernel),
                              reinterpret_cast<const void*>(scatter_kernel)}) {
     const cudaError_t error =

@@ -1,5 +1,8 @@
 #include "nsa_model/kernels/common/shape.h"
 
+#include <algorithm>
+
+#include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/portable/attend.h"
 
 namespace nsa::kernels {
@@ -48,12 +51,28 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
     return "the fused attention kernels serve sequences of 1 to 131,072 tokens; for longer ones "
            "set attention.kernels = \"aten\"";
   }
-  const AttentionShape shape = {1, sequence, groups, query_heads / groups, head_dim};
-  if (kernel_family(compute_capability, head_dim) == KernelFamily::kPortable &&
-      portable::selection_shared_bytes(shape) > shared_bytes_of(compute_capability)) {
-    return "the fused attention kernels keep the scores of a sequence's blocks in shared memory, "
-           "of "
-           "which this GPU has too little for one this long; set attention.kernels = \"aten\"";
+  return too_large_reason(compute_capability, 1, sequence, query_heads, groups, head_dim);
+}
+
+const char* too_large_reason(int compute_capability, int64_t batch, int64_t sequence,
+                             int query_heads, int groups, int head_dim) {
+  if (batch < 1 || batch > kMaxLanes / groups) {
+    return "the fused attention kernels serve 1 to 65,535 pairs of a sequence and a KV group; for "
+           "more set attention.kernels = \"aten\"";
+  }
+  if (batch * groups * sequence > INT32_MAX / kSlots) {
+    return "the fused attention kernels serve up to 134,217,727 pairs of a token and a KV group; "
+           "for more set attention.kernels = \"aten\"";
+  }
+  const AttentionShape shape = {1, static_cast<int>(sequence), groups, query_heads / groups,
+                                head_dim};
+  const bool portable = kernel_family(compute_capability, head_dim) == KernelFamily::kPortable;
+  const int scores = portable ? portable::selection_shared_bytes(shape) : 0;
+  if (std::max(scores, block_lists_shared_bytes(shape.sequence)) >
+      shared_bytes_of(compute_capability)) {
+    return "the fused attention kernels keep a score and a bitmap of tokens for every block of a "
+           "sequence in shared memory, of which this GPU has too little for one this long; set "
+           "attention.kernels = \"aten\"";
   }
   return nullptr;
 }
