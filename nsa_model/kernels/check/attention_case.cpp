@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <utility>
 
 #include "nsa_model/kernels/check/measure.h"
 
@@ -193,6 +194,41 @@ void AttentionCase::forward(cudaStream_t stream) {
 void AttentionCase::backward(cudaStream_t stream) {
   cuda_check(launch_fused_backward(inputs(), saved(), gradients(), workspace.get(), stream),
              "fused backward");
+}
+
+std::vector<AttentionCase::Hash> AttentionCase::hashes() const {
+  struct Result {
+    std::string name;
+    const void* data;
+    std::size_t bytes;
+  };
+  const auto result = [](std::string name, const auto& buffer) {
+    return Result{std::move(name), buffer.get(), buffer.size() * sizeof(*buffer.get())};
+  };
+  std::vector<Result> results = {result("out", out), result("d_q", d_q),
+                                 result("d_gates", d_gates)};
+  if (options.branch_on[1]) results.push_back(result("indices", indices));
+  if (options.branch_on[0]) {
+    results.push_back({"k~", k_cmp.get(), cmp_count * sizeof(__nv_bfloat16)});
+    results.push_back({"v~", v_cmp.get(), cmp_count * sizeof(__nv_bfloat16)});
+  }
+  for (int branch = 0; branch < kBranches; ++branch) {
+    if (!options.branch_on[branch]) continue;
+    const std::string of = std::to_string(branch);
+    results.push_back(result("o " + of, branch_out[branch]));
+    results.push_back(result("lse " + of, branch_lse[branch]));
+    results.push_back(result("d_k " + of, d_k[branch]));
+    results.push_back(result("d_v " + of, d_v[branch]));
+  }
+  DeviceBuffer<unsigned long long> sums(results.size());
+  sums.from_host(std::vector<unsigned long long>(results.size(), 0));
+  for (std::size_t i = 0; i < results.size(); ++i)
+    add_hash(results[i].data, results[i].bytes / 4, sums.get() + i);
+  const std::vector<unsigned long long> values = sums.to_host();
+  std::vector<Hash> hashes;
+  for (std::size_t i = 0; i < results.size(); ++i)
+    hashes.push_back({results[i].name, values[i]});
+  return hashes;
 }
 
 void AttentionCase::poison() {

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 
 #include <string>
+#include <vector>
 
 #include "nsa_model/kernels/check/device.h"
 #include "nsa_model/kernels/fused/fused.h"
@@ -46,6 +47,14 @@ struct AttentionCase {
   void forward(cudaStream_t stream = nullptr);
   void backward(cudaStream_t stream = nullptr);
   void poison(); // everything that the kernels write
+
+  // Every result of forward and backward with a hash of its bits. Waits for the device.
+  struct Hash {
+    std::string name;
+    unsigned long long value;
+    bool operator==(const Hash&) const = default;
+  };
+  std::vector<Hash> hashes() const;
 
   CaseOptions options;
   std::size_t rows;      // batch * sequence * groups * heads

@@ -73,6 +73,15 @@ __global__ void norm_kernel(const T* value, Reference reference, std::size_t cou
   atomicAdd(&totals->reference, norm);
 }
 
+// Integer sums do not depend on the order of the additions.
+__global__ void hash_kernel(const uint32_t* words, std::size_t count, unsigned long long* hash) {
+  unsigned long long sum = 0;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += static_cast<std::size_t>(gridDim.x) * kThreads)
+    sum += mix(mix(i) ^ words[i]);
+  atomicAdd(hash, sum);
+}
+
 template <typename T>
 ErrorNorm norm(const T* value, const Reference& reference, std::size_t count) {
   DeviceBuffer<Totals> totals(1);
@@ -103,6 +112,11 @@ void fill_uniform(float* target, std::size_t count, float low, float high, uint6
   if (count == 0) return;
   uniform_kernel<<<blocks_for(count), kThreads>>>(target, count, low, high, seed << 40);
   cuda_check(cudaGetLastError(), "fill_uniform");
+}
+void add_hash(const void* data, std::size_t words, unsigned long long* hash) {
+  if (words == 0) return;
+  hash_kernel<<<512, kThreads>>>(static_cast<const uint32_t*>(data), words, hash);
+  cuda_check(cudaGetLastError(), "add_hash");
 }
 ErrorNorm error_norm(const __nv_bfloat16* value, const Reference& reference, std::size_t count) {
   return norm(value, reference, count);

@@ -31,4 +31,8 @@ struct Reference {
 ErrorNorm error_norm(const __nv_bfloat16* value, const Reference& reference, std::size_t count);
 ErrorNorm error_norm(const float* value, const Reference& reference, std::size_t count);
 
+// Adds a number to *hash, on the device and without waiting, that depends on each of these 4-byte
+// words and its place, and on nothing else.
+void add_hash(const void* data, std::size_t words, unsigned long long* hash);
+
 } // namespace nsa::kernels::check

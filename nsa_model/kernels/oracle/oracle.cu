@@ -232,11 +232,11 @@ __global__ void __launch_bounds__(kWarps * 32)
   const AttentionShape& shape = params.shape;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int block = static_cast<int>(index % blocks);
-  const int64_t row = index / blocks; // (batch * sequence + token) * groups + group
+  const int64_t row = params.first_row + index / blocks;
   const int group = static_cast<int>(row % shape.groups);
   const int token = static_cast<int>(row / shape.groups % shape.sequence);
   const int batch = static_cast<int>(row / shape.groups / shape.sequence);
-  if (batch >= shape.batch) return;
+  if (index / blocks >= params.rows) return;
   const double weights[5] = {1.0, 2.0, 2.0, 2.0, 1.0};
   double score = 0.0;
   for (int h = 0; h < shape.heads; ++h) {
@@ -289,10 +289,12 @@ cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stre
   });
 }
 
-cudaError_t launch_oracle_scores(const OracleScoresParams& params, cudaStream_t stream) {
+cudaError_t launch_oracle_scores(const OracleScoresParams& wanted, cudaStream_t stream) {
+  OracleScoresParams params = wanted;
+  if (params.rows == 0)
+    params.rows = int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups;
   const int blocks = block_count(params.shape.sequence);
-  const int64_t warps =
-      int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups * blocks;
+  const int64_t warps = params.rows * blocks;
   return with_head_dim(params.shape, [&](auto dim) {
     scores_kernel<dim()><<<grid_for(warps), kWarps * 32, 0, stream>>>(
         params, compressed_count(params.shape.sequence), blocks);

@@ -42,7 +42,10 @@ struct OracleScoresParams {
   const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
   const __nv_bfloat16* k_cmp; // [batch, compressed_count, groups, D]
   const double* lse;          // of the compressed branch
-  double* scores;             // [batch, sequence, groups, block_count], Eq. 8 to 10
+  // Rows (batch * sequence + token) * groups + group that are wanted; none: all.
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  double* scores; // [rows, block_count], Eq. 8 to 10
 };
 cudaError_t launch_oracle_scores(const OracleScoresParams& params, cudaStream_t stream);
 
