@@ -5,6 +5,7 @@
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/attend.h"
@@ -216,6 +217,31 @@ TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
   EXPECT_EQ(fused_backward_workspace_bytes(four, packed), fused_backward_workspace_bytes(four));
 }
 
+// What an operator's call has allocated over its inputs at most (fused_call.cpp): the forward's
+// results and then, beside a workspace, the gradients.
+double peak_over_inputs(const AttentionShape& shape, const FusedTuning& tuning) {
+  const double rows = double(shape.batch) * shape.sequence * shape.groups;
+  const double query = rows * shape.heads * shape.head_dim * 2, key = rows * shape.head_dim * 2;
+  const double kept = 4 * query + 3 * rows * shape.heads * 4 + rows * kSlots * 4 +
+                      2 * key / kCompressStride + double(fused_list_bytes(shape));
+  const double gradients = query + 6 * key + rows * shape.heads * 3 * 4;
+  return kept + std::max(double(fused_forward_workspace_bytes(shape, tuning)),
+                         gradients + double(fused_backward_workspace_bytes(shape, tuning)));
+}
+
+TEST(PeakMemory, DoublesWithTheSequence) {
+  for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
+    for (const int dim : {64, 128}) {
+      if (family == KernelFamily::kHopper && dim != kHeadDim) continue;
+      const auto peak = [&](int sequence) {
+        return peak_over_inputs({1, sequence, 2, 6, dim}, {.family = family});
+      };
+      EXPECT_LE(peak(65536) / peak(32768), 2.05);
+      EXPECT_LE(peak(131072) / peak(65536), 2.05);
+    }
+  }
+}
+
 TEST(Documents, AreSlicesOfEveryTensor) {
   // Addresses only: nothing is read.
   const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
@@ -295,6 +321,23 @@ TEST(Support, NamesWhatIsServed) {
   // 99 KiB of shared memory hold the scores of 64K tokens in some cases only.
   EXPECT_EQ(reason(12, 2, 64, 86, 65536), nullptr);
   EXPECT_NE(reason(32, 2, 128, 86, kMaxSequence), nullptr);
+  // Bitmaps of 64 bytes a block fill them at 1,584 blocks, whatever the heads.
+  for (const int capability : {86, 89, 120}) {
+    EXPECT_EQ(reason(1, 1, 64, capability, 101376), nullptr);
+    EXPECT_NE(reason(1, 1, 64, capability, 101377), nullptr);
+  }
+  EXPECT_EQ(reason(1, 1, 64, 80, 101377), nullptr);
+  // A grid's second dimension, and slots of tokens counted in 31 bits.
+  const auto too_large = [](int64_t batch, int groups, int sequence) {
+    return too_large_reason(90, batch, sequence, 6 * groups, groups, 64) != nullptr;
+  };
+  EXPECT_FALSE(too_large(65535, 1, 100));
+  EXPECT_TRUE(too_large(65536, 1, 100));
+  EXPECT_TRUE(too_large(32768, 2, 100));
+  EXPECT_FALSE(too_large(1023, 1, kMaxSequence));
+  EXPECT_TRUE(too_large(1024, 1, kMaxSequence));
+  EXPECT_TRUE(too_large(0, 2, 1000));
+  EXPECT_TRUE(too_large(int64_t{1} << 60, 2, 1000));
 }
 
 TEST(Family, IsHopperWhereItsKernelsServe) {
