@@ -13,7 +13,7 @@
 #include "common/spec/toggles.h"
 #include "worker/data/batch_builder.h"
 #include "worker/data/evaluation.h"
-#include "worker/train/gradient_reducer.h"
+#include "worker/train/micro_steps.h"
 #include "worker/train/model_loss.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/precision.h"
@@ -34,7 +34,7 @@ using bench::Stopwatch;
 using nlohmann::ordered_json;
 
 constexpr double kPeakFlops = 989e12; // dense BF16 of an H100 or H200, by its datasheet
-constexpr int kWarmUpSteps = 3;
+constexpr int kWarmUpSteps = 4;       // with graphs the third is recorded
 constexpr size_t kTailWords = 4;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
@@ -60,23 +60,22 @@ public:
         clock_(or_die(progress::Page::create(0, 1))),
         loss_(train::make_loss(model_, runtime.device(), std::nullopt)),
         dataset_(std::move(dataset)) {
-    use(spec);
+    make_batches();
   }
 
-  // Goes on with batches of another length. The model is the same.
-  void use(const spec::RunSpec& spec) {
+  // Goes on with batches of another length, or in another way. The model is the same.
+  void use(const spec::RunSpec& spec, bool graphs) {
     spec_ = spec;
-    batches_.clear();
-    next_ = 0;
-    for (int i = 0; i < kBatches; ++i) {
-      auto batch = std::make_shared<data::Batch>(
-          data::make_batch(spec.train.micro_batch, spec.train.sequence_length,
-                           [this](size_t bytes) { return runtime_.allocate_host(bytes); }));
-      batch->rows = spec.train.micro_batch;
-      fill(*batch);
-      batches_.push_back(std::move(batch));
-    }
+    finish();
+    micro_steps_.reset(); // graphs keep memory
+    std::optional<train::StagedLoss> staged;
+    if (graphs) staged = train::make_staged_loss(model_, runtime_.device());
+    micro_steps_.emplace(
+        train::MicroSteps::Parts{runtime_, *reducer_, state_->tail()[0], loss_, staged},
+        1.0 / static_cast<double>(spec_.train.accumulate));
+    make_batches();
   }
+  size_t graphs() const { return micro_steps_->graphs(); }
 
   model::LanguageModel& model() { return model_; }
   std::string computes_in() const { return precision_.name(); }
@@ -95,21 +94,18 @@ public:
     ++step_;
     watch.mark();
     reducer_->begin_step(step_);
-    at::Tensor total =
-        at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(runtime_.device()));
-    for (int64_t m = 0; m < spec_.train.accumulate; ++m) {
-      const at::Tensor loss = loss_(next_batch());
-      if (m == 0) watch.mark();
-      reducer_->begin_micro_step(m + 1 == spec_.train.accumulate);
-      loss.backward();
-      total.add_(loss.detach());
-    }
+    const at::Tensor loss = state_->tail()[0];
+    for (int64_t m = 0; m < spec_.train.accumulate; ++m)
+      micro_steps_->run(next_batch(), {.first = m == 0, .last = m + 1 == spec_.train.accumulate},
+                        [&] {
+                          if (m == 0) watch.mark();
+                        });
     watch.mark();
     if (auto reduced = reducer_->finish_step(); !reduced)
       die({ErrorCode::kSystem, reduced.error().what});
-    const at::Tensor norm = optimizer_->step(spec_.train.learning_rate, total);
+    const at::Tensor norm = optimizer_->step(spec_.train.learning_rate, loss);
     watch.mark();
-    readings_.push_back(runtime_.read_later(at::stack({norm, total})));
+    readings_.push_back(runtime_.read_later(at::stack({norm, loss})));
     while (readings_.size() >= static_cast<size_t>(runtime_.steps_in_flight()))
       take();
   }
@@ -146,6 +142,18 @@ private:
                                     toggles, config, runtime_.device().is_cuda(), precision_.bf16))
                               : layers == "fused";
     return config;
+  }
+  void make_batches() {
+    batches_.clear();
+    next_ = 0;
+    for (int i = 0; i < kBatches; ++i) {
+      auto batch = std::make_shared<data::Batch>(
+          data::make_batch(spec_.train.micro_batch, spec_.train.sequence_length,
+                           [this](size_t bytes) { return runtime_.allocate_host(bytes); }));
+      batch->rows = spec_.train.micro_batch;
+      fill(*batch);
+      batches_.push_back(std::move(batch));
+    }
   }
   void fill(data::Batch& batch) {
     if (!dataset_) {
@@ -186,6 +194,7 @@ private:
   std::optional<train::FlatState> state_;
   std::optional<train::GradientReducer> reducer_;
   std::optional<train::Optimizer> optimizer_;
+  std::optional<train::MicroSteps> micro_steps_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   std::mt19937_64 generator_{1};
   int64_t sample_ = 0;
@@ -215,7 +224,7 @@ ordered_json time_parts(const Options& options, runtime::Runtime& runtime,
 }
 
 ordered_json measure(const Options& options, runtime::Runtime& runtime, const spec::RunSpec& spec,
-                     Training& training) {
+                     Training& training, const std::string& graphs) {
   constexpr int64_t kLeastSteps = 5;
   runtime.reset_peak_memory();
   Stopwatch watch(runtime.device());
@@ -257,6 +266,8 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
           {"layers", training.model().config().fused_layers ? "fused" : "composed"},
           {"kernels", kernels_of(training, runtime.device(), spec.train.sequence_length)},
           {"compute", training.computes_in()},
+          {"graphs", graphs},
+          {"graphs_recorded", training.graphs()},
           {"steps", whole.size()},
           {"tokens_per_second", static_cast<double>(spec.tokens_per_step()) / step.median * 1e3},
           {"step_ms", {{"median", step.median}, {"p10", step.low}, {"p90", step.high}}},
@@ -272,19 +283,20 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
 
 constexpr const char* kHeading = "         S  tokens/s  ms a step (p10-p90)        forward "
                                  "backward optimizer  GiB (reserved)   MFU  "
-                                 "kernels, layers";
+                                 "kernels, layers, graphs";
 
 void print_line(const ordered_json& r) {
-  std::printf(
-      "%-5s %6lld %9.0f  %8.2f (%.2f-%.2f) %12.2f %8.2f %9.2f  %6.2f (%6.2f) %4.1f %%  %s, %s\n",
-      r["attention"].get<std::string>().c_str(),
-      static_cast<long long>(r["sequence"].get<int64_t>()), r["tokens_per_second"].get<double>(),
-      r["step_ms"]["median"].get<double>(), r["step_ms"]["p10"].get<double>(),
-      r["step_ms"]["p90"].get<double>(), r["forward_ms"].get<double>(),
-      r["backward_ms"].get<double>(), r["optimizer_ms"].get<double>(),
-      r["peak_allocated_gib"].get<double>(), r["reserved_gib"].get<double>(),
-      100 * r["mfu"].get<double>(), r["kernels"].get<std::string>().c_str(),
-      r["layers"].get<std::string>().c_str());
+  std::printf("%-5s %6lld %9.0f  %8.2f (%.2f-%.2f) %12.2f %8.2f %9.2f  %6.2f (%6.2f) %4.1f %%  %s, "
+              "%s, %s\n",
+              r["attention"].get<std::string>().c_str(),
+              static_cast<long long>(r["sequence"].get<int64_t>()),
+              r["tokens_per_second"].get<double>(), r["step_ms"]["median"].get<double>(),
+              r["step_ms"]["p10"].get<double>(), r["step_ms"]["p90"].get<double>(),
+              r["forward_ms"].get<double>(), r["backward_ms"].get<double>(),
+              r["optimizer_ms"].get<double>(), r["peak_allocated_gib"].get<double>(),
+              r["reserved_gib"].get<double>(), 100 * r["mfu"].get<double>(),
+              r["kernels"].get<std::string>().c_str(), r["layers"].get<std::string>().c_str(),
+              r["graphs"].get<std::string>().c_str());
   if (!r.contains("parts_ms")) return;
   std::printf("      parts, ms:");
   for (const auto& [name, value] : r["parts_ms"].items())
@@ -317,30 +329,31 @@ public:
   void run(const std::string& attention, const std::string& layers) {
     std::optional<Training> training;
     for (const int64_t sequence : options_.sequences) {
-      if (to_seconds(MonotonicTime::now() - begin_) > options_.seconds) {
-        ++left_out_;
-        continue;
-      }
       const spec::RunSpec spec =
           bench::spec_of(options_, attention, sequence, runtime_.device().is_cuda());
       ordered_json parts;
-      if (!training || options_.parts) {
-        training.reset(); // before the next one needs its memory
-        training.emplace(spec, runtime_, layers, dataset_);
-        if (options_.parts) parts = time_parts(options_, runtime_, spec, *training);
-        training->prepare();
-        if (!options_.checkpoint.empty()) training->load(options_.checkpoint);
-      } else {
-        training->use(spec);
+      for (const std::string& graphs : options_.graphs) {
+        if (to_seconds(MonotonicTime::now() - begin_) > options_.seconds) {
+          ++left_out_;
+          continue;
+        }
+        if (!training || (options_.parts && parts.empty())) {
+          training.reset(); // before the next one needs its memory
+          training.emplace(spec, runtime_, layers, dataset_);
+          if (options_.parts) parts = time_parts(options_, runtime_, spec, *training);
+          training->prepare();
+          if (!options_.checkpoint.empty()) training->load(options_.checkpoint);
+        }
+        training->use(spec, graphs == "on");
+        ordered_json result = measure(options_, runtime_, spec, *training, graphs);
+        if (options_.parts) result["parts_ms"] = parts;
+        if (options_.json) {
+          std::printf("%s\n", result.dump().c_str());
+        } else {
+          print_line(result);
+        }
+        std::fflush(stdout);
       }
-      ordered_json result = measure(options_, runtime_, spec, *training);
-      if (options_.parts) result["parts_ms"] = parts;
-      if (options_.json) {
-        std::printf("%s\n", result.dump().c_str());
-      } else {
-        print_line(result);
-      }
-      std::fflush(stdout);
     }
     if (training && attention == "nsa" && !options_.save_attention.empty())
       save_attention(options_, *training);
@@ -363,7 +376,12 @@ int run(int argc, char** argv) {
   request.device = first.parallel.device;
   request.threads = static_cast<int>(first.train.threads);
   request.deterministic = first.train.deterministic;
+  request.graphs =
+      std::find(options.graphs.begin(), options.graphs.end(), "on") != options.graphs.end();
   const auto runtime = or_die(runtime::open_runtime(request));
+  if (request.graphs && !runtime->why_no_graphs().empty())
+    die({ErrorCode::kInvalidArgument, "--graphs on: " + runtime->why_no_graphs(),
+         "leave it out, or run on a GPU"});
   if (runtime->device().is_cpu() && !options.sizes_given)
     die({ErrorCode::kInvalidArgument, "there is no GPU here, and the M7C takes hours on a CPU",
          "give sizes, as the last but one example of nsa-bench model --help does"});

@@ -27,6 +27,10 @@ Options parse_options(int argc, char** argv) {
         "what computes norms, rotation and loss: auto (what the worker would take), composed, "
         "fused",
         into(o.layers, {"auto", "composed", "fused"})},
+       {"--graphs", "off,on",
+        "whether forward and backward are replayed as CUDA graphs; off,on: a row each, one after "
+        "the other",
+        into(o.graphs, {"off", "on"})},
        {"--set", "KEY=VALUE", "a key of the run file, as often as needed", behind(o.overrides)},
        {"--run-file", "FILE", "a run file to start from", into(o.run_file)},
        {"--steps", "N", "of a row, after three to warm up; 20", into(o.steps)},

@@ -10,7 +10,7 @@
 namespace nsa::bench {
 
 struct Options {
-  std::vector<std::string> attention{"nsa", "dense"}, layers{"auto"}, overrides;
+  std::vector<std::string> attention{"nsa", "dense"}, layers{"auto"}, graphs{"off"}, overrides;
   std::vector<int64_t> sequences{1024, 2048, 4096, 8192, 16384, 32768, 65536};
   std::string trace, run_file, data, checkpoint, save_attention;
   int64_t tokens = 32768, steps = 20, save_layer = -1; // the middle one

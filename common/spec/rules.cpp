@@ -257,6 +257,30 @@ private:
       if (auto fault = check_toggle(name, value))
         add_rule_problem(reading_, {"toggles." + name}, std::move(*fault));
     kernels();
+    graphs();
+  }
+
+  // As the worker decides (worker/train/setup.cpp), which knows the device and "auto" too.
+  void graphs() {
+    const auto graphs = s_.toggles.find("cuda.graphs");
+    const bool on = graphs != s_.toggles.end() && graphs->second == "on";
+    const auto refuse = [&](std::vector<std::string> keys, bool hit, const std::string& why) {
+      keys.insert(keys.begin(), "toggles.cuda.graphs");
+      rule(std::move(keys), [&] { return on && hit; }, why, "use \"auto\" or \"off\"");
+    };
+    const auto kernels = s_.toggles.find("attention.kernels");
+    refuse({"parallel.device"}, s_.parallel.device == "cpu",
+           "\"on\" needs a GPU, but parallel.device is \"cpu\"");
+    refuse({"data.document_mask"}, s_.data.document_mask,
+           "\"on\" needs the same launches in every step, but with data.document_mask they follow "
+           "where documents begin");
+    refuse({"parallel.find_unused"}, s_.parallel.find_unused,
+           "\"on\" needs the same launches in every step, but with parallel.find_unused the "
+           "parameters that get gradients may change");
+    refuse({"toggles.attention.kernels"},
+           s_.model.attention == "nsa" && kernels != s_.toggles.end() &&
+               kernels->second == "reference",
+           "\"on\" needs kernels that a GPU runs, but attention.kernels is \"reference\"");
   }
 
   void kernels() {

@@ -48,6 +48,7 @@ public:
   DeviceMemory memory() const override { return {}; }
   void synchronize() override {}
   int steps_in_flight() const override { return 1; }
+  std::string why_no_graphs() const override { return "a CPU has no graphs"; }
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<ReadNow>(values);
   }

@@ -7,6 +7,7 @@
 
 #include "common/base/result.h"
 #include "worker/comm/collectives.h"
+#include "worker/runtime/graph.h"
 
 #include <ATen/core/TensorBody.h>
 
@@ -62,6 +63,14 @@ public:
   // Behind the work enqueued so far. Nothing waits.
   virtual std::shared_ptr<const Moment> moment() = 0;
 
+  // Empty where work can be recorded as graphs, which on a GPU takes Request::graphs; else why not.
+  virtual std::string why_no_graphs() const { return "this device records no graphs"; }
+  // Waits for the device and gives its cached memory back, so that what graphs keep to themselves
+  // does not lie beside what the same work took before.
+  virtual Result<std::unique_ptr<Recorder>> make_recorder() {
+    return fail(ErrorCode::kUnsupported, "there are no graphs: " + why_no_graphs());
+  }
+
   // The progress page's device words {completed step, phase mark} (common/progress/page.h). The
   // marks are stored when the work enqueued so far is done: mark_phase says that `phase` of `step`
   // begins on the device now, mark_step that the step is complete.
@@ -84,6 +93,7 @@ struct Request {
   Rank rank = 0;
   int threads = 1; // CPU threads that tensor operations use
   bool deterministic = false;
+  bool graphs = false; // the training thread gets a stream of its own, which can be recorded
   // Called once LibTorch's CUDA part and the plug-ins are loaded, before the device is opened. May
   // be empty.
   std::function<void()> libraries_loaded;

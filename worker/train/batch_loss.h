@@ -17,6 +17,13 @@ namespace nsa::train {
 // gradients are enabled.
 using BatchLoss = std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>;
 
+// The same in two halves, for what is recorded once and replayed: `bring` copies a batch to where
+// `loss` finds it every time, without waiting. Memory stays in place while the shape does.
+struct StagedLoss {
+  std::function<void(const std::shared_ptr<const data::Batch>&)> bring;
+  std::function<at::Tensor()> loss;
+};
+
 // What a model's gates did, beside its loss.
 struct GateMeans {
   std::vector<std::string> names; // "<layer>/<branch>"; empty for a branch that is not computed

@@ -59,9 +59,6 @@ void GradientReducer::begin_step(uint64_t step) {
 void GradientReducer::begin_micro_step(bool last) {
   last_micro_step_ = last;
   seen_.assign(seen_.size(), false);
-  if (gathers_)
-    for (size_t b = 0; b < gathered_.size(); ++b)
-      add_gathered(b); // of the micro-step before, where parameters went without a gradient
   if (!last) return;
   next_bucket_ = 0;
   missing_.clear();
@@ -90,7 +87,19 @@ void GradientReducer::on_gradient(size_t i) {
     throw std::runtime_error("parallel.static_graph is set, but " + state_.name(i) +
                              " has a gradient now and had none in the first step");
   --missing_[state_.plan().slots[i].bucket];
-  start_ready_buckets(false);
+  if (collectives_.world() > 1) start_ready_buckets(); // alone, nothing is gained by being early
+}
+
+void GradientReducer::end_micro_step() {
+  const at::NoGradGuard no_grad;
+  for (size_t b = 0; b < gathered_.size(); ++b)
+    add_gathered(b); // where parameters went without a gradient
+}
+
+void GradientReducer::replayed(const std::vector<bool>& seen) {
+  seen_ = seen;
+  for (size_t i = 0; i < written_.size(); ++i)
+    if (seen[i]) written_[i] = true;
 }
 
 void GradientReducer::gather(size_t i) {
@@ -127,18 +136,22 @@ void GradientReducer::add_gathered(size_t bucket) {
   gathered = {};
 }
 
-// What no gradient came for in this step counts as zero, not as the step before left it.
-void GradientReducer::finish_gathering() {
-  for (size_t b = 0; b < gathered_.size(); ++b)
-    add_gathered(b);
-  for (size_t i = 0; i < written_.size(); ++i)
-    if (!written_[i]) gradient_views_[i].zero_();
+// The last bucket waits for finish_step(), since it carries the tail.
+void GradientReducer::start_ready_buckets() {
+  const size_t end = state_.plan().buckets.size() - 1;
+  size_t count = 0;
+  while (next_bucket_ + count < end && missing_[next_bucket_ + count] == 0)
+    ++count;
+  if (count == 0) return;
+  if (ready_taker_)
+    ready_taker_(count);
+  else
+    start_next_buckets(count);
 }
 
-// The last bucket waits for finish_step(), since it carries the tail.
-void GradientReducer::start_ready_buckets(bool include_last) {
-  const size_t end = state_.plan().buckets.size() - (include_last ? 0 : 1);
-  while (next_bucket_ < end && (include_last || missing_[next_bucket_] == 0))
+void GradientReducer::start_next_buckets(size_t count) {
+  const at::NoGradGuard no_grad;
+  for (; count > 0; --count)
     start_bucket(next_bucket_++);
 }
 
@@ -190,8 +203,10 @@ comm::Outcome GradientReducer::finish_step() {
   const at::NoGradGuard no_grad;
   check_coverage();
   waits_ = new_stopwatch();
-  if (gathers_) finish_gathering();
-  start_ready_buckets(true);
+  // What no gradient came for in this step counts as zero, not as the step before left it.
+  for (size_t i = 0; i < written_.size(); ++i)
+    if (!written_[i]) gradient_views_[i].zero_();
+  start_next_buckets(state_.plan().buckets.size() - next_bucket_);
   comm::Outcome outcome;
   for (InFlight& item : in_flight_) {
     mark_wait(true);

@@ -10,6 +10,7 @@
 #include "worker/train/flat_state.h"
 #include "worker/train/phase_clock.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -34,8 +35,11 @@ public:
 
   // Begins the gradients of a step at zero.
   void begin_step(uint64_t step);
-  // Before each micro-step's backward pass; reduction begins in that of the last one.
+  // Before each micro-step's backward pass; with several ranks reduction begins in that of the last
+  // one.
   void begin_micro_step(bool last);
+  // After each backward pass: what gradients are still held go into their sums.
+  void end_micro_step();
   // After the last backward pass, once the tail is filled in: reduces what is left and waits.
   // Throws std::runtime_error naming parameters whose gradients are missing against the options.
   comm::Outcome finish_step();
@@ -43,6 +47,17 @@ public:
   // (on a CPU the host) had nothing left but to wait for its peers. Their sum is the step's exposed
   // communication: what overlapping with the backward pass did not hide. Empty for one rank.
   runtime::Stopwatch take_waits() { return std::exchange(waits_, new_stopwatch()); }
+
+  // For recording (MicroSteps). While set, buckets that become ready in a backward pass are handed
+  // on by their number instead of being started; start_next_buckets() starts them, then and in
+  // every replay. A replayed backward pass runs no hooks: replayed() says what gradients it made,
+  // which are those that seen() named when it was recorded.
+  void hand_ready_buckets_to(std::function<void(size_t count)> taker) {
+    ready_taker_ = std::move(taker);
+  }
+  void start_next_buckets(size_t count);
+  const std::vector<bool>& seen() const { return seen_; } // by parameter, of the last micro-step
+  void replayed(const std::vector<bool>& seen);
 
   // For fault injection: this rank starts no collective in this step and goes on with its own sums.
   void skip_collectives_of_this_step() { skip_ = true; }
@@ -52,8 +67,7 @@ private:
   void on_gradient(size_t parameter);
   void gather(size_t parameter);
   void add_gathered(size_t bucket);
-  void finish_gathering();
-  void start_ready_buckets(bool include_last);
+  void start_ready_buckets();
   void start_bucket(size_t bucket);
   void check_coverage();
   void mark_wait(bool begins);
@@ -66,12 +80,13 @@ private:
 
   uint64_t step_ = 0;
   bool last_micro_step_ = false, skip_ = false;
-  std::vector<at::Tensor> gradient_views_; // by parameter
-  std::vector<bool> seen_;                 // gradients of the current micro-step, by parameter
-  std::vector<bool> used_;                 // of the first step, under static_graph
-  std::vector<bool> written_;              // sums begun in this step, by parameter
-  std::vector<size_t> missing_;            // by bucket: gradients it still waits for
-  size_t next_bucket_ = 0;                 // buckets start in the same order on all ranks
+  std::vector<at::Tensor> gradient_views_;  // by parameter
+  std::vector<bool> seen_;                  // gradients of the current micro-step, by parameter
+  std::vector<bool> used_;                  // of the first step, under static_graph
+  std::vector<bool> written_;               // sums begun in this step, by parameter
+  std::vector<size_t> missing_;             // by bucket: gradients it still waits for
+  size_t next_bucket_ = 0;                  // buckets start in the same order on all ranks
+  std::function<void(size_t)> ready_taker_; // may be empty
 
   const bool gathers_; // see ReducerOptions::gather
   struct Gathered {

@@ -34,25 +34,28 @@ at::Tensor document_start_tensor(const data::Batch& batch, int64_t separator) {
   return starts;
 }
 
-// Copies batches to the device without waiting for it, and keeps their memory from being filled
-// again before the device has read it.
-class BatchCopies {
-public:
-  explicit BatchCopies(at::Device device) : device_(device) {}
+// A batch's tokens and targets, int64 [rows, sequence_length].
+struct Texts {
+  at::Tensor tokens, targets;
+};
+Texts texts_of(const std::shared_ptr<const data::Batch>& batch) {
+  return {tensor_over(batch->inputs, batch->rows, batch->sequence_length, batch),
+          tensor_over(batch->targets, batch->rows, batch->sequence_length, batch)};
+}
 
-  std::pair<at::Tensor, at::Tensor> copy(const std::shared_ptr<const data::Batch>& batch) {
-    const auto on_device = [&](std::span<const int64_t> values) {
-      return tensor_over(values, batch->rows, batch->sequence_length, batch)
-          .to(device_, /*non_blocking=*/true);
-    };
-    std::pair<at::Tensor, at::Tensor> copies{on_device(batch->inputs), on_device(batch->targets)};
-    if (device_.is_cpu()) return copies; // these look at the batch itself, and hold it
+// Keeps the memory of batches from being filled again before the device has read it.
+class BatchesUnderWay {
+public:
+  explicit BatchesUnderWay(at::Device device) : device_(device) {}
+
+  // Behind the enqueued copies of a batch.
+  void keep(const std::shared_ptr<const data::Batch>& batch) {
+    if (device_.is_cpu()) return; // tensors look at the batch itself, or have copied it
     while (!under_way_.empty() && under_way_.front().done.query())
       under_way_.pop_front();
     c10::Event done(device_.type());
     done.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
     under_way_.push_back({std::move(done), batch});
-    return copies;
   }
 
 private:
@@ -68,13 +71,31 @@ private:
 
 BatchLoss make_loss(model::LanguageModel& model, at::Device device,
                     std::optional<int64_t> separator) {
-  const auto copies = std::make_shared<BatchCopies>(device);
-  return [&model, copies, separator](const std::shared_ptr<const data::Batch>& batch) {
-    const auto [tokens, targets] = copies->copy(batch);
+  const auto under_way = std::make_shared<BatchesUnderWay>(device);
+  return [&model, device, under_way, separator](const std::shared_ptr<const data::Batch>& batch) {
+    const Texts host = texts_of(batch);
+    const at::Tensor tokens = host.tokens.to(device, /*non_blocking=*/true);
+    const at::Tensor targets = host.targets.to(device, /*non_blocking=*/true);
+    under_way->keep(batch);
     std::optional<at::Tensor> starts;
     if (separator) starts = document_start_tensor(*batch, *separator);
     return model.loss(tokens, targets, starts);
   };
+}
+
+StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device) {
+  const auto under_way = std::make_shared<BatchesUnderWay>(device);
+  const auto staged = std::make_shared<Texts>();
+  const auto bring = [device, under_way, staged](const std::shared_ptr<const data::Batch>& batch) {
+    const Texts host = texts_of(batch);
+    if (!staged->tokens.defined() || staged->tokens.sizes() != host.tokens.sizes())
+      *staged = {at::empty_like(host.tokens, device), at::empty_like(host.targets, device)};
+    staged->tokens.copy_(host.tokens, /*non_blocking=*/true);
+    staged->targets.copy_(host.targets, /*non_blocking=*/true);
+    under_way->keep(batch);
+  };
+  return {bring,
+          [&model, staged] { return model.loss(staged->tokens, staged->targets, std::nullopt); }};
 }
 
 std::vector<Parameter> parameters_of(const model::LanguageModel& model) {

@@ -14,6 +14,9 @@ namespace nsa::train {
 BatchLoss make_loss(model::LanguageModel& model, at::Device device,
                     std::optional<int64_t> separator);
 
+// Without documents: where those begin would change the launches.
+StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
+
 std::vector<Parameter> parameters_of(const model::LanguageModel& model);
 
 // The model's mean gates, for metrics. `model` must outlive them.

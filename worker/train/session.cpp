@@ -78,6 +78,7 @@ private:
   std::optional<Injection> injection_;
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
+  bool graphs_ = false; // steps are recorded
   std::shared_ptr<const dataset::Dataset> dataset_;
   std::unique_ptr<model::LanguageModel> model_;
   std::unique_ptr<FlatState> state_;
@@ -102,11 +103,16 @@ Attempt<void> Session::open_device() {
   request.rank = o_.rank;
   request.threads = static_cast<int>(o_.spec.train.threads);
   request.deterministic = o_.spec.train.deterministic;
+  request.graphs = toggles_["cuda.graphs"] != "off";
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
   NSA_ATTEMPT(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, precision_,
                      choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const GraphChoice graphs,
+                     choose_graphs(toggles_, o_.spec, runtime_->why_no_graphs()));
+  graphs_ = graphs.on;
+  if (!graphs.why_not.empty()) log::info("train", "no CUDA graphs: " + graphs.why_not);
   if (!precision_.note.empty()) log::warning("train", precision_.note);
   record_memory("boot");
   return {};
@@ -293,6 +299,7 @@ Attempt<Finished> Session::run() {
   for (const auto& [branch, kernel] : model_->kernels_in_effect())
     kernels[branch] = kernel;
   kernels[kLayersPart] = model_->config().fused_layers ? "fused" : "aten";
+  kernels[kGraphsPart] = graphs_ ? "on" : "off";
   const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
   link_.must_arrive(MessageType::kRankToggles, report);
   NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));
@@ -302,8 +309,10 @@ Attempt<Finished> Session::run() {
 
   std::optional<int64_t> separator;
   if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
+  std::optional<StagedLoss> staged;
+  if (graphs_) staged = make_staged_loss(*model_, runtime_->device());
   Trainer trainer({o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_, clock_,
-                   *state_, make_loss(*model_, runtime_->device(), separator), *loader_,
+                   *state_, make_loss(*model_, runtime_->device(), separator), staged, *loader_,
                    evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_, injection_,
                    gates_of(*model_), &start_up_},
                   start_);

@@ -53,4 +53,24 @@ Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggl
               "use \"auto\" or \"aten\"");
 }
 
+Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& toggles,
+                                  const spec::RunSpec& spec, const std::string& device_cannot) {
+  const auto value = [&](const char* name) {
+    const auto found = toggles.find(name);
+    return found == toggles.end() ? std::string() : found->second;
+  };
+  const std::string requested = value("cuda.graphs");
+  if (requested.empty() || requested == "off") return GraphChoice{};
+  std::string why_not = device_cannot;
+  if (spec.data.document_mask)
+    why_not = "with data.document_mask launches follow where documents begin";
+  else if (spec.parallel.find_unused)
+    why_not = "with parallel.find_unused the parameters that get gradients may change";
+  else if (spec.model.attention == "nsa" && value("attention.kernels") == "reference")
+    why_not = "attention.kernels = \"reference\" computes on the host";
+  if (why_not.empty() || requested == "auto") return GraphChoice{why_not.empty(), why_not};
+  return fail(ErrorCode::kInvalidArgument, "toggles.cuda.graphs = \"on\" is not served: " + why_not,
+              "use \"auto\" or \"off\"");
+}
+
 } // namespace nsa::train

@@ -19,4 +19,14 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
 Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,
                                  const model::ModelConfig& config, bool gpu, bool bf16);
 
+// Toggle cuda.graphs. `device_cannot`: why the device records none
+// (runtime::Runtime::why_no_graphs()); empty where it does. An error when "on" is asked for and not
+// served.
+struct GraphChoice {
+  bool on = false;     // steps are recorded as graphs
+  std::string why_not; // where "auto" leaves it
+};
+Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& toggles,
+                                  const spec::RunSpec& spec, const std::string& device_cannot);
+
 } // namespace nsa::train

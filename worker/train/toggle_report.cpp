@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kAttentionKernels = "attention.kernels";
 constexpr const char* kLayerKernels = "layers.kernels";
+constexpr const char* kGraphs = "cuda.graphs";
 constexpr const char* kAnyChoice = "auto";
 constexpr const char* kDenseBackend = "attention.dense";
 
@@ -20,7 +21,7 @@ constexpr const char* kDenseBackend = "attention.dense";
 std::string kernels_in_effect(const std::map<std::string, std::string>& kernels) {
   std::set<std::string> distinct;
   for (const auto& [part, kernel] : kernels)
-    if (part != kLayersPart) distinct.insert(split(kernel, ' ').front());
+    if (part != kLayersPart && part != kGraphsPart) distinct.insert(split(kernel, ' ').front());
   return join({distinct.begin(), distinct.end()}, "+");
 }
 
@@ -48,11 +49,16 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
   for (const auto& [name, value] : requested) {
     const spec::Toggle* toggle = spec::find_toggle(name);
     std::string effective = value;
+    const auto of_part = [&](const char* part) {
+      const auto found = kernels.find(part);
+      return found == kernels.end() ? std::string("unset") : found->second;
+    };
     if (name == kAttentionKernels) {
       effective = kernels_in_effect(kernels);
     } else if (name == kLayerKernels) {
-      const auto layers = kernels.find(kLayersPart);
-      effective = layers == kernels.end() ? "unset" : layers->second;
+      effective = of_part(kLayersPart);
+    } else if (name == kGraphs) {
+      effective = of_part(kGraphsPart);
     } else if (name == kDenseBackend) {
       effective = dense_in_effect(kernels, value);
     } else if (toggle != nullptr && !toggle->variable.empty()) {

@@ -11,9 +11,11 @@ namespace nsa::train {
 
 // What lies around attention, beside its branches, in `kernels` below.
 inline constexpr const char* kLayersPart = "layers";
+// How forward and backward passes reach the device: "on" as graphs, else "off".
+inline constexpr const char* kGraphsPart = "graphs";
 
-// `requested`: resolved toggles, defaults filled in. `kernels`: branch or kLayersPart -> what
-// computes it.
+// `requested`: resolved toggles, defaults filled in. `kernels`: branch or one of the parts above ->
+// what computes it.
 wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::string>& requested,
                                  const std::map<std::string, std::string>& kernels);
 

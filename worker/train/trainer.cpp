@@ -8,11 +8,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <limits>
 
 namespace nsa::train {
 
@@ -39,8 +36,9 @@ Trainer::Trainer(TrainerParts parts, Start start)
     : p_(std::move(parts)), train_(p_.spec.train), first_step_(start.step + 1),
       last_step_(static_cast<uint64_t>(train_.steps)),
       tokens_per_step_(static_cast<uint64_t>(p_.spec.tokens_per_step())),
-      loss_scale_(1.0 / static_cast<double>(train_.accumulate * p_.collectives.world())),
       reducer_(p_.state, p_.collectives, p_.clock, reducer_options(p_.spec.parallel)),
+      micro_steps_({p_.runtime, reducer_, p_.state.tail()[kLossWord], p_.loss, p_.staged},
+                   1.0 / static_cast<double>(train_.accumulate * p_.collectives.world())),
       optimizer_(p_.state, train_), rule_(train_, start.non_finite_streak), tokens_(start.tokens) {
   last_.step = start.step;
 }
@@ -76,10 +74,10 @@ Attempt<void> Trainer::run_step(uint64_t step) {
   if (!std::exchange(goes_on_, true)) enqueued.begin = p_.runtime.moment();
   p_.clock.begin_step(step, tokens_);
   reducer_.begin_step(step);
-  const at::Tensor loss = run_micro_steps(step);
+  run_micro_steps(step);
 
   enter(Phase::kAllReduce, step);
-  fill_tail(loss);
+  put_requests();
   if (injects(Fault::kSkipCollective, step)) {
     announce_fault();
     reducer_.skip_collectives_of_this_step();
@@ -105,10 +103,9 @@ void Trainer::enter(Phase phase, uint64_t step, uint64_t micro_step) {
   p_.runtime.mark_phase(step, static_cast<uint32_t>(phase));
 }
 
-// Forward and backward of all micro-steps; returns this rank's share of the mean loss.
-at::Tensor Trainer::run_micro_steps(uint64_t step) {
-  at::Tensor total =
-      at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(p_.runtime.device()));
+// Forward and backward of all micro-steps; the loss word becomes this rank's share of the mean
+// loss.
+void Trainer::run_micro_steps(uint64_t step) {
   for (int64_t m = 0; m < train_.accumulate; ++m) {
     const auto micro = static_cast<uint64_t>(m);
     p_.clock.enter(Phase::kData, micro);
@@ -118,24 +115,18 @@ at::Tensor Trainer::run_micro_steps(uint64_t step) {
 
     enter(Phase::kForward, step, micro);
     if (m == 0) fault_before(step);
-    at::Tensor loss = p_.loss(batch).mul(loss_scale_);
-    if (m == 0 && injects(Fault::kNonFinite, step)) {
-      announce_fault();
-      loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
-    }
-
-    enter(Phase::kBackward, step, micro);
-    reducer_.begin_micro_step(m + 1 == train_.accumulate);
-    loss.backward();
-    total.add_(loss.detach());
+    const bool poisoned = m == 0 && injects(Fault::kNonFinite, step);
+    if (poisoned) announce_fault();
+    micro_steps_.run(batch,
+                     {.first = m == 0, .last = m + 1 == train_.accumulate, .poisoned = poisoned},
+                     [&] { enter(Phase::kBackward, step, micro); });
   }
-  return total;
 }
 
-void Trainer::fill_tail(const at::Tensor& loss) {
+// What this rank has been asked for, beside the loss.
+void Trainer::put_requests() {
   const at::NoGradGuard no_grad;
   const at::Tensor tail = p_.state.tail();
-  tail[kLossWord].copy_(loss);
   const link::Requests requests = p_.link.take_requests();
   if (requests.stop) {
     tail[kStopWord].fill_(1.0);

@@ -13,6 +13,7 @@
 #include "worker/train/gradient_reducer.h"
 #include "worker/train/injection.h"
 #include "worker/train/metrics_sink.h"
+#include "worker/train/micro_steps.h"
 #include "worker/train/non_finite.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/start_up.h"
@@ -40,6 +41,7 @@ struct TrainerParts {
   PhaseClock& clock;
   FlatState& state;
   BatchLoss loss;
+  std::optional<StagedLoss> staged; // set: steps are recorded as graphs (toggle cuda.graphs)
   data::Loader& loader;
   const data::EvaluationSet* evaluation = nullptr; // nothing: no held-out evaluation
   Checkpointer& checkpointer;
@@ -77,8 +79,8 @@ private:
 
   Attempt<void> run_step(uint64_t step);
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
-  at::Tensor run_micro_steps(uint64_t step);
-  void fill_tail(const at::Tensor& loss);
+  void run_micro_steps(uint64_t step);
+  void put_requests();
   Attempt<void> settle(size_t leave); // results of all but the newest `leave` steps
   Attempt<void> on_result(const StepResult& result);
   Attempt<void> on_non_finite(uint64_t step, const std::string& what, NonFiniteAction action);
@@ -99,8 +101,8 @@ private:
   const spec::TrainSection& train_;
   const uint64_t first_step_, last_step_;
   const uint64_t tokens_per_step_;
-  const double loss_scale_; // makes the sum over micro-steps and ranks a mean
   GradientReducer reducer_;
+  MicroSteps micro_steps_;
   Optimizer optimizer_;
   NonFiniteRule rule_;
   std::deque<Enqueued> enqueued_;

@@ -122,6 +122,7 @@ TEST(GradientReducer, GatheringChangesNoSum) {
           w->reducer.begin_micro_step(m == 2);
           linear_loss(w->state, some_weights(unsigned(3 * step + m)), 0.25, steps[step][m])
               .backward();
+          w->reducer.end_micro_step();
         }
         w->state.tail().fill_(1.0f);
         ASSERT_TRUE(w->reducer.finish_step());

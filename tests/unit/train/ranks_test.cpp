@@ -81,6 +81,7 @@ Outcome train(const Way& way, const at::Tensor& text, comm::Collectives& collect
           double(accumulate * way.world);
       reducer.begin_micro_step(m + 1 == accumulate);
       loss.backward();
+      reducer.end_micro_step();
       total.add_(loss.detach());
     }
     state.tail()[0].copy_(total);

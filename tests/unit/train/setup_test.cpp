@@ -60,6 +60,58 @@ TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
   EXPECT_FALSE(check_toggles(report("auto", "aten")));
 }
 
+TEST(Graphs, AreTakenWhereLaunchesStayTheSame) {
+  const auto chosen = [](const char* requested, const spec::RunSpec& spec,
+                         const std::string& device_cannot = "", const char* kernels = "fused") {
+    return choose_graphs({{"cuda.graphs", requested}, {"attention.kernels", kernels}}, spec,
+                         device_cannot);
+  };
+  const auto refused = [&](const spec::RunSpec& spec, const std::string& device_cannot,
+                           const char* kernels, const char* why) {
+    const auto left = chosen("auto", spec, device_cannot, kernels);
+    EXPECT_FALSE(left->on) << why;
+    EXPECT_NE(left->why_not.find(why), std::string::npos) << left->why_not;
+    EXPECT_EQ(chosen("off", spec, device_cannot, kernels)->why_not, "");
+    const auto on = chosen("on", spec, device_cannot, kernels);
+    ASSERT_FALSE(on) << why;
+    EXPECT_NE(on.error().what.find(why), std::string::npos) << on.error().what;
+    EXPECT_FALSE(on.error().next.empty());
+  };
+  const spec::RunSpec plain;
+  EXPECT_FALSE(chosen("off", plain)->on);
+  EXPECT_TRUE(chosen("on", plain)->on);
+  EXPECT_TRUE(chosen("auto", plain)->on);
+  EXPECT_TRUE(chosen("on", plain, "", "aten")->on);
+  refused(plain, "a CPU has no graphs", "fused", "a CPU");
+  refused(plain, "", "reference", "reference");
+  spec::RunSpec spec;
+  spec.model.attention = "dense";
+  EXPECT_TRUE(chosen("on", spec, "", "reference")->on) << "nothing of NSA is computed";
+  spec = {};
+  spec.train.deterministic = true;
+  spec.train.activation_recompute = true;
+  spec.parallel.static_graph = true;
+  EXPECT_TRUE(chosen("on", spec)->on);
+  spec.parallel.find_unused = true;
+  refused(spec, "", "fused", "find_unused");
+  spec = {};
+  spec.data.document_mask = true;
+  refused(spec, "", "fused", "document_mask");
+}
+
+TEST(ToggleReport, GraphsAreReportedBesideTheKernels) {
+  const auto report = [](const char* requested, const char* effective) {
+    return report_toggles(0, {{"cuda.graphs", requested}, {"attention.kernels", "fused"}},
+                          {{"selected", "fused hopper"}, {kGraphsPart, effective}});
+  };
+  EXPECT_EQ(toggle(report("auto", "off"), "cuda.graphs").effective, "off");
+  EXPECT_TRUE(check_toggles(report("auto", "off")));
+  EXPECT_TRUE(check_toggles(report("on", "on")));
+  EXPECT_FALSE(check_toggles(report("on", "off")));
+  EXPECT_FALSE(check_toggles(report("off", "on")));
+  EXPECT_EQ(toggle(report("on", "on"), "attention.kernels").effective, "fused");
+}
+
 TEST(ToggleReport, DenseBackendIsWhatLibTorchTakes) {
   const auto report = [&](const char* requested, const char* kernel) {
     return report_toggles(0, {{"attention.dense", requested}}, {{"dense", kernel}});

@@ -1,4 +1,5 @@
 // The loop itself, in this process, on a model of four numbers.
+#include "tests/support/operator_recorder.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wrapped_runtime.h"
 #include "worker/train/trainer.h"
@@ -20,8 +21,8 @@ namespace {
 
 using wire::RankExit;
 
-// A CPU that lets two steps be under way, as a GPU does, and notes in which order it is asked for
-// numbers and these are waited for.
+// A CPU that lets two steps be under way and records graphs, as a GPU does, and notes in which
+// order it is asked for numbers and these are waited for.
 class TwoStepsInFlight : public test::WrappedRuntime {
 public:
   using WrappedRuntime::WrappedRuntime;
@@ -29,6 +30,10 @@ public:
   std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
     events += 'r';
     return std::make_unique<Noted>(WrappedRuntime::read_later(values), events);
+  }
+  std::string why_no_graphs() const override { return ""; }
+  Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
+    return std::unique_ptr<runtime::Recorder>(std::make_unique<test::OperatorRecorder>());
   }
   std::string events; // r: enqueued, t: waited for
 
@@ -157,9 +162,11 @@ protected:
     sinks.push_back(std::make_unique<Notes>());
     notes_ = static_cast<Notes*>(sinks[0].get());
     int calls = 0;
+    std::optional<StagedLoss> staged;
+    if (graphs_) staged.emplace([](const auto&) {}, [&] { return loss(weights, ++calls); });
     Trainer trainer({spec_, 0, folder_.path(), *runtime_, *collectives, link, clock, state,
-                     [&](const auto&) { return loss(weights, ++calls); }, *loader, &evaluation,
-                     *checkpointer, sinks, std::nullopt, gates_},
+                     [&](const auto&) { return loss(weights, ++calls); }, staged, *loader,
+                     &evaluation, *checkpointer, sinks, std::nullopt, gates_},
                     {});
     auto finished = trainer.run();
     seen_ = *notes_;
@@ -182,6 +189,7 @@ protected:
   runtime::Runtime* runtime_ = &cpu();
   TwoStepsInFlight two_{cpu()};
   GateMeans gates_;
+  bool graphs_ = false;
   UniqueFd shim_;
   link::Link* link_ = nullptr;
   Notes* notes_ = nullptr;
@@ -274,6 +282,36 @@ TEST_F(TrainerTest, AStepLastsAsLongAsTheDeviceTakes) {
   EXPECT_THAT(seconds(2, 1), are({3, 2, 2, 3, 2, 3, 3, 2, 2})) << "the device waits for the host";
   spec_.train.log_interval_steps = 4; // records of 1, 4, 8 and 9
   EXPECT_THAT(seconds(0.125, 1), are({1.125, 3.125 / 3, 4.25 / 4, 1}));
+}
+
+// Evaluations, checkpoints and records lie between replayed steps as between launched ones.
+TEST_F(TrainerTest, TrainsFromGraphsAsFromLaunches) {
+  runtime_ = &two_;
+  spec_.train.steps = 8;
+  spec_.eval.interval_steps = 3;
+  spec_.checkpoint.interval_steps = 4;
+  int launched_calls = 0, replayed_calls = 0;
+  ASSERT_TRUE(run([&](const at::Tensor& weights, int call) {
+    launched_calls = call;
+    return square(weights, call);
+  }));
+  const Notes launched = seen_;
+  graphs_ = true;
+  ASSERT_TRUE(run([&](const at::Tensor& weights, int call) {
+    replayed_calls = call;
+    return square(weights, call);
+  }));
+  ASSERT_EQ(seen_.steps.size(), 8u);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(seen_.steps[i].loss, launched.steps[i].loss);
+    EXPECT_EQ(seen_.steps[i].gradient_norm, launched.steps[i].gradient_norm);
+  }
+  ASSERT_EQ(seen_.evaluations.size(), launched.evaluations.size());
+  for (size_t i = 0; i < seen_.evaluations.size(); ++i)
+    EXPECT_EQ(seen_.evaluations[i].loss, launched.evaluations[i].loss);
+  EXPECT_EQ(checkpoints_.size(), 2u);
+  EXPECT_EQ(launched_calls - replayed_calls, 5)
+      << "two steps launched, one recorded, five replayed";
 }
 
 // The request's step is still under way when the loop has seen the stop before it and ends.

@@ -81,7 +81,8 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_EQ(hello[0].compute_precision == "fp32", !hello[0].precision_note.empty());
     const auto toggles = rank.all<wire::RankToggles>(MessageType::kRankToggles);
     ASSERT_EQ(toggles.size(), 1u);
-    EXPECT_EQ(toggles[0].kernels.size(), 4u) << "three branches, and what lies around attention";
+    EXPECT_EQ(toggles[0].kernels.size(), 5u)
+        << "three branches, what lies around attention, graphs";
     std::vector<std::string> stages;
     for (const auto& m : rank.all<wire::RankMemory>(MessageType::kRankMemory)) {
       stages.push_back(m.stage);

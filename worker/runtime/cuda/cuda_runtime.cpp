@@ -1,5 +1,6 @@
 // The runtime on one NVIDIA GPU. Built into libnsa_runtime_cuda.so.
 #include "common/base/build_info.h"
+#include "worker/runtime/cuda/graph_recorder.h"
 #include "worker/runtime/cuda/nccl_collectives.h"
 #include "worker/runtime/cuda/progress_marks.h"
 #include "worker/runtime/runtime.h"
@@ -82,8 +83,12 @@ std::string cudnn_version() {
 
 class CudaRuntime : public Runtime {
 public:
-  explicit CudaRuntime(c10::DeviceIndex index) : device_(at::kCUDA, index) {
+  CudaRuntime(c10::DeviceIndex index, bool graphs) : device_(at::kCUDA, index), graphs_(graphs) {
     c10::cuda::set_device(index);
+    // The default stream cannot be recorded. The other one is there from the start, so that
+    // whatever LibTorch ties to a stream (cuBLAS's workspaces, autograd's nodes) is tied to this
+    // one.
+    if (graphs) c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(false, index));
   }
 
   at::Device device() const override { return device_; }
@@ -134,6 +139,16 @@ public:
   }
   std::shared_ptr<const Moment> moment() override { return std::make_shared<EventMoment>(); }
 
+  std::string why_no_graphs() const override {
+    return graphs_ ? "" : "the runtime was opened without them";
+  }
+  Result<std::unique_ptr<Recorder>> make_recorder() override {
+    if (!graphs_) return Runtime::make_recorder();
+    synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    return make_graph_recorder(c10::cuda::getCurrentCUDAStream(device_.index()));
+  }
+
   Status attach_progress(void* device_words) override { return marks_.attach(device_words); }
   void mark_phase(uint64_t step, uint32_t phase) override {
     marks_.mark_phase(stream(), step, phase);
@@ -166,6 +181,7 @@ public:
 private:
   cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream(device_.index()).stream(); }
   at::Device device_;
+  bool graphs_;
   ProgressMarks marks_;
 };
 
@@ -189,7 +205,7 @@ nsa_make_cuda_runtime(const Request& request, const std::string& build) {
   if (devices == 0) return fail(ErrorCode::kUnavailable, "no GPU is visible to LibTorch");
   // A rank that was given one GPU sees just that one; run by hand, ranks share out what there is.
   const auto index = static_cast<c10::DeviceIndex>(devices == 1 ? 0 : request.rank % devices);
-  return std::unique_ptr<Runtime>(std::make_unique<CudaRuntime>(index));
+  return std::unique_ptr<Runtime>(std::make_unique<CudaRuntime>(index, request.graphs));
 }
 
 } // namespace nsa::runtime

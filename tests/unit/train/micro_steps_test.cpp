@@ -1,0 +1,281 @@
+// Steps that are recorded and replayed against the same steps launched one by one, on a device that
+// records operators (tests/support/operator_recorder.h): what the host decided while recording is
+// not done again, so that whatever hangs on it would show.
+#include "tests/support/bound_socket.h"
+#include "tests/support/operator_recorder.h"
+#include "tests/support/small_training.h"
+#include "tests/support/wrapped_runtime.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace nsa::train {
+namespace {
+
+using namespace std::chrono_literals;
+using test::run_small;
+using test::small_batch;
+using test::SmallNotes;
+using test::SmallOutcome;
+using test::SmallTraining;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+model::ModelConfig small_model() {
+  model::ModelConfig c;
+  c.vocabulary = 61;
+  c.dimension = 24;
+  c.layers = 2;
+  c.heads = 4;
+  c.head_dimension = 8;
+  c.mlp_ratio = 2;
+  c.nsa.compression_block = 8;
+  c.nsa.compression_stride = 4;
+  c.nsa.selection_block = 8;
+  c.nsa.selected_blocks = 4;
+  c.nsa.window = 12;
+  c.gate_statistics = true;
+  return c;
+}
+SmallTraining training(int64_t accumulate, at::ScalarType type = at::kFloat) {
+  SmallTraining t{.config = small_model(), .type = type, .accumulate = accumulate};
+  t.options.gather = true; // as a GPU does
+  return t;
+}
+
+class RecordingCpu : public test::WrappedRuntime {
+public:
+  using WrappedRuntime::WrappedRuntime;
+  std::string why_no_graphs() const override { return ""; }
+  Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
+    ++recorders;
+    return std::unique_ptr<runtime::Recorder>(std::make_unique<test::OperatorRecorder>());
+  }
+  int recorders = 0;
+};
+runtime::Runtime& cpu() { // thread counts can be set once a process
+  static const std::unique_ptr<runtime::Runtime> runtime =
+      *runtime::make_cpu_runtime({.device = "cpu"});
+  return *runtime;
+}
+
+struct Both {
+  SmallOutcome launched, replayed;
+  int recorders = 0;
+};
+Both train_both(const SmallTraining& t) {
+  const auto alone = comm::make_single_rank_collectives();
+  RecordingCpu runtime(cpu());
+  Both both{run_small(t, false, runtime, *alone), run_small(t, true, runtime, *alone), 0};
+  both.recorders = runtime.recorders;
+  EXPECT_NE(both.launched.losses.back(), both.launched.losses.front()) << "it changes";
+  EXPECT_EQ(both.launched.graphs, 0u);
+  return both;
+}
+
+TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
+  std::vector<SmallTraining> ways;
+  for (const int64_t accumulate : {1, 2, 3})
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+      ways.push_back(training(accumulate, type));
+  ways.push_back(training(3, at::kBFloat16));
+  ways.back().options.gather = false;
+  ways.push_back(training(2, at::kBFloat16));
+  ways.back().mode = PrecisionMode::kStochasticRounding;
+  ways.push_back(training(2));
+  ways.back().config.attention = model::Attention::kDense;
+  ways.back().config.gate_statistics = false;
+  ways.push_back(training(2));
+  ways.back().config.activation_recompute = true;
+  ways.push_back(training(1, at::kBFloat16));
+  ways.back().config.fused_layers = true;
+  for (size_t way = 0; way < ways.size(); ++way) {
+    SCOPED_TRACE("way " + std::to_string(way));
+    const Both both = train_both(ways[way]);
+    expect_equal(both.launched, both.replayed);
+    // Forward and backward of the first, the middle and the last micro-step.
+    EXPECT_EQ(both.replayed.graphs, size_t(2 * ways[way].accumulate));
+    EXPECT_EQ(both.recorders, 1);
+  }
+}
+
+TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
+  std::vector<SmallTraining> ways{training(1), training(3, at::kBFloat16),
+                                  training(2, at::kBFloat16)};
+  ways[1].options.static_graph = true;
+  ways[2].options.compress = at::kBFloat16;
+  for (const SmallTraining& way : ways) {
+    SCOPED_TRACE(testing::Message() << "accumulate " << way.accumulate);
+    std::array<std::array<SmallOutcome, 2>, 2> outcomes; // launched, replayed; by rank
+    for (const bool recorded : {false, true}) {
+      const auto [fd, port] = test::bound_socket();
+      std::vector<std::thread> ranks;
+      for (Rank r = 0; r < 2; ++r)
+        ranks.emplace_back([&, r, fd = fd, port = port] {
+          at::set_num_threads(1);
+          auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 60s}, 60s);
+          ASSERT_TRUE(collectives);
+          RecordingCpu runtime(cpu());
+          outcomes[recorded][size_t(r)] = run_small(way, recorded, runtime, **collectives);
+          (*collectives)->shut_down();
+        });
+      for (std::thread& rank : ranks)
+        rank.join();
+    }
+    for (size_t r = 0; r < 2; ++r) {
+      expect_equal(outcomes[0][r], outcomes[1][r]);
+      EXPECT_GT(outcomes[1][r].graphs, size_t(2 * way.accumulate)) << "cut at buckets";
+    }
+    EXPECT_TRUE(at::equal(outcomes[1][0].masters, outcomes[1][1].masters));
+  }
+}
+
+// A peer who answers at once, and when it was asked.
+class NotingPeer : public comm::Collectives {
+public:
+  explicit NotingPeer(std::vector<std::string>& notes) : notes_(notes) {}
+  Rank rank() const override { return 0; }
+  int world() const override { return 2; }
+  std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor&, comm::Tag tag) override {
+    notes_.push_back("step " + std::to_string(tag.step) + " bucket " + std::to_string(tag.index));
+    class Answer : public comm::Pending {
+      comm::Outcome wait() override { return {}; }
+    };
+    return std::make_unique<Answer>();
+  }
+  comm::Outcome broadcast(const at::Tensor&, Rank, comm::Tag) override { return {}; }
+  comm::Outcome barrier(comm::Tag) override { return {}; }
+
+private:
+  std::vector<std::string>& notes_;
+};
+
+TEST(MicroSteps, TheHostDoesTheSameBetweenGraphsAsBetweenLaunches) {
+  const SmallTraining way = training(2, at::kBFloat16);
+  std::array<std::vector<std::string>, 2> notes; // launched, replayed
+  std::array<SmallOutcome, 2> outcomes;
+  for (const bool recorded : {false, true}) {
+    NotingPeer peer(notes[recorded]);
+    RecordingCpu runtime(cpu());
+    SmallNotes hooks;
+    hooks.at_backward = [&](int step, int64_t micro) {
+      notes[recorded].push_back("backward " + std::to_string(step) + "." + std::to_string(micro));
+    };
+    outcomes[recorded] = run_small(way, recorded, runtime, peer, hooks);
+  }
+  expect_equal(outcomes[0], outcomes[1]);
+  EXPECT_EQ(notes[1], notes[0]);
+  ASSERT_GT(notes[0].size(), 5u);
+  EXPECT_THAT(std::vector<std::string>(notes[0].begin(), notes[0].begin() + 4),
+              ElementsAre("backward 1.0", "backward 1.1", "step 1 bucket 0", "step 1 bucket 1"));
+}
+
+TEST(MicroSteps, APoisonedStepIsLaunchedAndTheNextOneReplayed) {
+  SmallTraining way = training(2);
+  way.poisoned_step = 4;
+  const Both both = train_both(way);
+  EXPECT_TRUE(std::isnan(both.replayed.losses[3]));
+  expect_equal(both.launched, both.replayed);
+}
+
+TEST(MicroSteps, AnotherShapeIsRecordedAnew) {
+  SmallTraining way = training(1);
+  way.wider_step = 4;
+  const Both both = train_both(way);
+  expect_equal(both.launched, both.replayed);
+  EXPECT_EQ(both.recorders, 2);
+}
+
+// What cannot be recorded ends the run and says what to do; nothing goes on in silence.
+TEST(MicroSteps, AFailedRecordingIsAnErrorThatNamesTheToggle) {
+  RecordingCpu runtime(cpu());
+  at::Tensor weights = at::ones({4}).set_requires_grad(true);
+  FlatState state({{"weights", weights, at::full({4}, 2.0), true}}, 1 << 20, 1);
+  const auto alone = comm::make_single_rank_collectives();
+  PhaseClock clock(std::move(*progress::Page::create(0, 1)));
+  GradientReducer reducer(state, *alone, clock, {});
+  const auto loss = [&] {
+    const at::Tensor value = weights.square().mean();
+    return value.mul(value.item<double>() > 0 ? 1.0 : 2.0); // asks the device
+  };
+  MicroSteps micro_steps({runtime, reducer, state.tail()[0], [&](const auto&) { return loss(); },
+                          StagedLoss{[](const auto&) {}, loss}},
+                         1.0);
+  const auto step = [&](int number) {
+    reducer.begin_step(uint64_t(number));
+    micro_steps.run(small_batch(training(1), runtime, number, 0, 0), {}, [] {});
+    ASSERT_TRUE(reducer.finish_step());
+  };
+  step(1);
+  step(2);
+  try {
+    step(3);
+    FAIL() << "the host waited while recording";
+  } catch (const std::runtime_error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("_local_scalar_dense"));
+    EXPECT_THAT(e.what(), HasSubstr("cuda.graphs"));
+  }
+}
+
+// The tape alone, without a device.
+class NotedGraph : public runtime::Graph {
+public:
+  NotedGraph(std::vector<std::string>& notes, int number) : notes_(notes), number_(number) {}
+  void replay() override { notes_.push_back("graph " + std::to_string(number_)); }
+
+private:
+  std::vector<std::string>& notes_;
+  int number_;
+};
+class NotedRecorder : public runtime::Recorder {
+public:
+  explicit NotedRecorder(std::vector<std::string>& notes) : notes_(notes) {}
+  void begin() override { notes_.push_back("begin"); }
+  std::unique_ptr<runtime::Graph> end() override {
+    return std::make_unique<NotedGraph>(notes_, ++graphs_);
+  }
+  void abandon() noexcept override { notes_.push_back("abandon"); }
+
+private:
+  std::vector<std::string>& notes_;
+  int graphs_ = 0;
+};
+
+TEST(Tape, PlaysGraphsAndActsInTheirOrder) {
+  std::vector<std::string> notes;
+  NotedRecorder recorder(notes);
+  Tape tape;
+  EXPECT_FALSE(tape.recorded());
+  tape.record(recorder, [&] {
+    tape.cut([&] { notes.push_back("act a"); });
+    tape.cut([&] { notes.push_back("act b"); });
+  });
+  EXPECT_THAT(notes, ElementsAre("begin", "graph 1", "act a", "begin", "graph 2", "act b", "begin",
+                                 "graph 3"));
+  EXPECT_EQ(tape.graphs(), 3u);
+  for (int play = 0; play < 2; ++play) {
+    notes.clear();
+    tape.play();
+    EXPECT_THAT(notes, ElementsAre("graph 1", "act a", "graph 2", "act b", "graph 3"));
+  }
+}
+
+TEST(Tape, AnExceptionDropsTheRecording) {
+  std::vector<std::string> notes;
+  NotedRecorder recorder(notes);
+  Tape tape;
+  EXPECT_THROW(tape.record(recorder,
+                           [&] {
+                             tape.cut([] {});
+                             throw std::runtime_error("no");
+                           }),
+               std::runtime_error);
+  EXPECT_EQ(notes.back(), "abandon");
+  EXPECT_FALSE(tape.recorded());
+}
+
+} // namespace
+} // namespace nsa::train

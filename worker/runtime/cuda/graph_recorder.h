@@ -1,0 +1,13 @@
+// Graphs of one stream, by LibTorch's CUDAGraph: its allocator gives what is recorded memory of a
+// pool of its own.
+#pragma once
+
+#include "worker/runtime/graph.h"
+
+#include <c10/cuda/CUDAStream.h>
+
+namespace nsa::runtime {
+
+std::unique_ptr<Recorder> make_graph_recorder(c10::cuda::CUDAStream stream);
+
+} // namespace nsa::runtime
