@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 namespace nsa::ops {
 
 namespace {
@@ -117,13 +119,8 @@ struct GroupGates : torch::autograd::Function<GroupGates> {
 
 NormedSum add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tensor& gain,
                        double epsilon, bool fused) {
-  TORCH_CHECK(x.dim() > 0 && gain.dim() == 1 && x.size(-1) == gain.size(0) &&
-                  x.scalar_type() == gain.scalar_type(),
-              "nsa: add_rms_norm takes x [..., C] and gain [C] of one dtype, got ", x.sizes(), " ",
-              x.scalar_type(), " and ", gain.sizes(), " ", gain.scalar_type());
-  TORCH_CHECK(!addend || (addend->sizes() == x.sizes() && addend->scalar_type() == x.scalar_type()),
-              "nsa: add_rms_norm: the addend is not like x");
   if (!fused) {
+    checked::add_rms_norm(x, addend, gain);
     const Tensor sum = addend ? x + *addend : x;
     return {sum, at::rms_norm(sum, gain.sizes(), gain, epsilon)};
   }
@@ -134,11 +131,6 @@ NormedSum add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tens
 HeadSets split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin, const HeadCut& cut,
                      bool fused) {
   const int64_t d = cut.head_dimension;
-  TORCH_CHECK(joined.dim() == 3 && d > 0 && joined.size(2) % d == 0 &&
-                  (joined.size(2) / d - cut.heads) % cut.groups == 0 &&
-                  joined.size(2) / d >= cut.heads + cut.rotated * cut.groups,
-              "nsa: split_heads: ", joined.sizes(), " is not ", cut.heads, " heads and sets of ",
-              cut.groups, " of ", d);
   HeadSets out;
   variable_list parts = fused ? SplitHeads::apply(joined, cos, sin, cut)
                               : composed::split_heads(joined, cos, sin, cut.heads, cut.groups, d,
@@ -154,13 +146,6 @@ HeadSets split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin,
 
 Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
                    int64_t heads, bool fused) {
-  TORCH_CHECK(mean.dim() == 4 && fc1.dim() == 2 && fc2.dim() == 2 && mean.size(3) == fc1.size(1) &&
-                  fc1.size(0) == fc2.size(1) && mean.size(2) > 0 && heads % mean.size(2) == 0,
-              "nsa: group_gates: mean ", mean.sizes(), ", fc1 ", fc1.sizes(), " and fc2 ",
-              fc2.sizes(), " do not fit each other or ", heads, " heads");
-  TORCH_CHECK(mean.scalar_type() == fc1.scalar_type() && mean.scalar_type() == fc2.scalar_type(),
-              "nsa: group_gates takes tensors of one dtype, got ", mean.scalar_type(), ", ",
-              fc1.scalar_type(), " and ", fc2.scalar_type());
   return fused ? GroupGates::apply(mean, fc1, fc2, temperature, heads)
                : composed::group_gates(mean, fc1, fc2, temperature, heads);
 }
@@ -173,10 +158,122 @@ Tensor cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& 
                : composed::cross_entropy_(logits, labels, share, gradient);
 }
 
+namespace checked {
+
+namespace {
+
+void expect_like(const char* what, const Tensor& tensor, const Tensor& like) {
+  TORCH_CHECK(tensor.sizes() == like.sizes() && tensor.scalar_type() == like.scalar_type() &&
+                  tensor.device() == like.device(),
+              "nsa: ", what, " is ", tensor.sizes(), " of dtype ", tensor.scalar_type(), " on ",
+              tensor.device(), ", expected ", like.sizes(), " of dtype ", like.scalar_type(),
+              " on ", like.device());
+}
+void expect_tensor(const char* what, const Tensor& tensor, at::IntArrayRef sizes,
+                   at::ScalarType type, at::Device device) {
+  TORCH_CHECK(tensor.sizes() == sizes && tensor.scalar_type() == type && tensor.device() == device,
+              "nsa: ", what, " is ", tensor.sizes(), " of dtype ", tensor.scalar_type(), " on ",
+              tensor.device(), ", expected ", sizes, " of dtype ", type, " on ", device);
+}
+
+// Tables of a row a token of the sequence, or of the batch.
+void expect_tables(const Tensor& cos, const Tensor& sin, const Tensor& q) {
+  for (const Tensor* table : {&cos, &sin})
+    TORCH_CHECK(table->dim() == 2 && cos.size(0) == table->size(0) &&
+                    (cos.size(0) == q.size(1) || cos.size(0) == q.size(0) * q.size(1)) &&
+                    2 * table->size(1) == q.size(3) &&
+                    table->scalar_type() == compute_type(q.scalar_type()) &&
+                    table->device() == q.device(),
+                "nsa: split_heads: a table of ", table->sizes(), " ", table->scalar_type(), " on ",
+                table->device(), " does not fit heads of ", q.sizes(), " ", q.scalar_type(), " on ",
+                q.device());
+}
+
+} // namespace
+
+void add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tensor& gain) {
+  TORCH_CHECK(x.dim() > 0 && x.is_floating_point(), "nsa: add_rms_norm takes x [..., C], got ",
+              x.sizes(), " ", x.scalar_type());
+  expect_tensor("add_rms_norm: the gain", gain, {x.size(-1)}, x.scalar_type(), x.device());
+  if (addend) expect_like("add_rms_norm: the addend", *addend, x);
+}
+
+void add_rms_norm_backward(const Tensor& d_normed, const OptionalTensor& d_sum, const Tensor& sum,
+                           const Tensor& inverse, const Tensor& gain) {
+  add_rms_norm(sum, std::nullopt, gain);
+  expect_like("add_rms_norm_backward: d_normed", d_normed, sum);
+  if (d_sum) expect_like("add_rms_norm_backward: d_sum", *d_sum, sum);
+  const int64_t rows = sum.numel() / std::max<int64_t>(1, sum.size(-1));
+  expect_tensor("add_rms_norm_backward: inverse", inverse, {rows}, compute_type(sum.scalar_type()),
+                sum.device());
+}
+
+void split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin, int64_t heads,
+                 int64_t groups, int64_t head_dimension, int64_t rotated, bool mean) {
+  const int64_t d = head_dimension;
+  TORCH_CHECK(joined.dim() == 3 && joined.is_floating_point() && d > 0 && groups > 0 && heads > 0 &&
+                  rotated >= 0 && joined.size(2) % d == 0 &&
+                  (joined.size(2) / d - heads) % groups == 0 &&
+                  joined.size(2) / d >= heads + rotated * groups && (!mean || heads % groups == 0),
+              "nsa: split_heads: ", joined.sizes(), " ", joined.scalar_type(), " is not ", heads,
+              " heads and sets of ", groups, " of ", d);
+  expect_tables(cos, sin, joined.unflatten(2, {-1, d}));
+}
+
+void split_heads_backward(at::TensorList grads, const Tensor& cos, const Tensor& sin,
+                          int64_t rotated, bool mean) {
+  const int64_t sets = int64_t(grads.size()) - 1 - (mean ? 1 : 0);
+  TORCH_CHECK(sets >= 0 && rotated >= 0 && rotated <= sets && grads[0].dim() == 4 &&
+                  grads[0].is_floating_point(),
+              "nsa: split_heads_backward: ", grads.size(), " gradients with ", rotated,
+              " rotated sets", mean ? " and a mean" : "");
+  const Tensor& q = grads[0];
+  for (size_t i = 1; i < grads.size(); ++i)
+    expect_tensor("split_heads_backward: a set's gradient", grads[i],
+                  {q.size(0), q.size(1), grads[1].dim() == 4 ? grads[1].size(2) : -1, q.size(3)},
+                  q.scalar_type(), q.device());
+  TORCH_CHECK(!mean || (grads[1].size(2) > 0 && q.size(2) % grads[1].size(2) == 0),
+              "nsa: split_heads_backward: ", q.size(2), " heads of ", grads[1].size(2), " groups");
+  expect_tables(cos, sin, q);
+}
+
+void group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, int64_t heads) {
+  TORCH_CHECK(mean.dim() == 4 && mean.is_floating_point() && fc1.dim() == 2 && fc2.dim() == 2 &&
+                  mean.size(2) > 0 && heads % mean.size(2) == 0,
+              "nsa: group_gates: mean ", mean.sizes(), ", fc1 ", fc1.sizes(), " and fc2 ",
+              fc2.sizes(), " do not fit each other or ", heads, " heads");
+  const auto type = mean.scalar_type();
+  expect_tensor("group_gates: fc1", fc1, {fc1.size(0), mean.size(3)}, type, mean.device());
+  expect_tensor("group_gates: fc2", fc2, {fc2.size(0), fc1.size(0)}, type, mean.device());
+}
+
+void group_gates_backward(const Tensor& d_gates, const Tensor& gates, const Tensor& mean,
+                          const Tensor& fc1, const Tensor& fc2) {
+  const int64_t heads = gates.dim() == 4 ? gates.size(2) : 0;
+  group_gates(mean, fc1, fc2, heads);
+  expect_tensor("group_gates_backward: gates", gates,
+                {mean.size(0), mean.size(1), heads, fc2.size(0)}, compute_type(mean.scalar_type()),
+                mean.device());
+  expect_like("group_gates_backward: d_gates", d_gates, gates);
+}
+
+void cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& share) {
+  TORCH_CHECK(logits.dim() == 2 && logits.is_floating_point(),
+              "nsa: cross_entropy_ takes logits [N, V], got ", logits.sizes(), " ",
+              logits.scalar_type());
+  const int64_t rows = logits.size(0);
+  expect_tensor("cross_entropy_: labels", labels, {rows}, at::kLong, logits.device());
+  expect_tensor("cross_entropy_: share", share, {rows}, compute_type(logits.scalar_type()),
+                logits.device());
+}
+
+} // namespace checked
+
 namespace composed {
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalTensor& addend,
                                                 const Tensor& gain, double epsilon) {
+  checked::add_rms_norm(x, addend, gain);
   const auto type = compute_type(x.scalar_type());
   const Tensor sum = addend ? x + *addend : x;
   const Tensor wide = sum.to(type);
@@ -188,6 +285,7 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalT
 std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
                                                  const OptionalTensor& d_sum, const Tensor& sum,
                                                  const Tensor& inverse, const Tensor& gain) {
+  checked::add_rms_norm_backward(d_normed, d_sum, sum, inverse, gain);
   const auto type = compute_type(sum.scalar_type());
   const Tensor scale = inverse.view(sum.sizes().slice(0, sum.dim() - 1)).unsqueeze(-1);
   const Tensor unit = sum.to(type) * scale, up = d_normed.to(type);
@@ -202,6 +300,7 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
 std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin,
                                 int64_t heads, int64_t groups, int64_t head_dimension,
                                 int64_t rotated, bool mean) {
+  checked::split_heads(joined, cos, sin, heads, groups, head_dimension, rotated, mean);
   const Tensor all = joined.unflatten(-1, {-1, head_dimension});
   const int64_t turned = heads + rotated * groups, left = all.size(2) - turned;
   const std::vector<Tensor> halves = all.split_with_sizes({turned, left}, 2);
@@ -221,6 +320,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
 
 Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tensor& sin,
                             int64_t rotated, bool mean) {
+  checked::split_heads_backward(grads, cos, sin, rotated, mean);
   const size_t sets = grads.size() - 1 - (mean ? 1 : 0);
   const at::TensorList turned = grads.slice(0, size_t(rotated) + 1);
   std::vector<Tensor> parts{rope(at::cat(turned, 2), cos, sin.neg())};
@@ -238,6 +338,7 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
 
 Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
                    int64_t heads) {
+  checked::group_gates(mean, fc1, fc2, heads);
   const Tensor hidden = at::silu(at::linear(mean, fc1));
   const Tensor score = at::linear(hidden, fc2).to(compute_type(mean.scalar_type()));
   return at::softmax(score.div(temperature), -1).repeat_interleave(heads / mean.size(2), 2);
@@ -246,6 +347,7 @@ Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, dou
 std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, const Tensor& gates,
                                                         const Tensor& mean, const Tensor& fc1,
                                                         const Tensor& fc2, double temperature) {
+  checked::group_gates_backward(d_gates, gates, mean, fc1, fc2);
   const auto type = mean.scalar_type();
   const int64_t groups = mean.size(2), share = gates.size(2) / groups;
   const Tensor gate = gates.unflatten(2, {groups, share}).select(3, 0);
@@ -262,6 +364,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
 }
 
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
+  checked::cross_entropy_(logits, labels, share);
   const Tensor label = labels.unsqueeze(1), part = share.unsqueeze(1);
   Tensor log_p = at::log_softmax(logits, 1, share.scalar_type());
   const Tensor loss = log_p.gather(1, label).mul_(part).neg_().squeeze(1);

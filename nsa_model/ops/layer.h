@@ -75,4 +75,23 @@ at::Tensor cross_entropy_(at::Tensor logits, const at::Tensor& labels, const at:
                           bool gradient);
 } // namespace composed
 
+// What the arguments of those operations must be to each other, whoever calls them: they come from
+// Python too, and the CUDA versions take sizes on trust behind these. Throw c10::Error.
+namespace checked {
+void add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& addend,
+                  const at::Tensor& gain);
+void add_rms_norm_backward(const at::Tensor& d_normed, const std::optional<at::Tensor>& d_sum,
+                           const at::Tensor& sum, const at::Tensor& inverse,
+                           const at::Tensor& gain);
+void split_heads(const at::Tensor& joined, const at::Tensor& cos, const at::Tensor& sin,
+                 int64_t heads, int64_t groups, int64_t head_dimension, int64_t rotated, bool mean);
+void split_heads_backward(at::TensorList grads, const at::Tensor& cos, const at::Tensor& sin,
+                          int64_t rotated, bool mean);
+void group_gates(const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor& fc2,
+                 int64_t heads);
+void group_gates_backward(const at::Tensor& d_gates, const at::Tensor& gates,
+                          const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor& fc2);
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& share);
+} // namespace checked
+
 } // namespace nsa::ops

@@ -18,6 +18,7 @@ void add_gradients_composed(const Tensor& sums, at::TensorList gradients, at::In
                             bool first) {
   TORCH_CHECK(gradients.size() == offsets.size(), "nsa: add_gradients_: ", gradients.size(),
               " gradients, but ", offsets.size(), " offsets");
+  TORCH_CHECK(sums.dim() == 1, "nsa: add_gradients_: sums are ", sums.sizes(), ", expected flat");
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Tensor sum = sums.narrow(0, offsets[i], gradients[i].numel());
     const Tensor gradient = gradients[i].flatten();

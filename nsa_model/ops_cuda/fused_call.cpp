@@ -1,5 +1,6 @@
 #include "nsa_model/ops_cuda/fused_call.h"
 
+#include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/ops/segments.h"
 
@@ -71,6 +72,11 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
       static_cast<int>(z.compression_block), static_cast<int>(z.compression_stride),
       static_cast<int>(z.selection_block), static_cast<int>(z.selected_blocks),
       static_cast<int>(z.window));
+  if (reason == nullptr) {
+    reason =
+        kernels::too_large_reason(compute_capability(q), batch, sequence, static_cast<int>(heads),
+                                  static_cast<int>(groups), static_cast<int>(dim));
+  }
   TORCH_CHECK(reason == nullptr, reason);
   check_tensor("q", q, q.sizes(), at::kBFloat16, q);
   check_tensor("gates", in.gates, {batch, sequence, heads, 3}, at::kFloat, q);

@@ -48,6 +48,7 @@ int32_t count_of(int64_t value) {
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalTensor& addend,
                                                 const Tensor& gain, double epsilon) {
+  checked::add_rms_norm(x, addend, gain);
   const int64_t columns = x.size(-1);
   if (!kernels::rms_norm_serves(columns) || !is_served(x) || !is_served(addend) || !is_served(gain))
     return composed::add_rms_norm(x, addend, gain, epsilon);
@@ -73,9 +74,10 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalT
 std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
                                                  const OptionalTensor& d_sum, const Tensor& sum,
                                                  const Tensor& inverse, const Tensor& gain) {
+  checked::add_rms_norm_backward(d_normed, d_sum, sum, inverse, gain);
   const int64_t columns = sum.size(-1);
   if (!kernels::rms_norm_serves(columns) || !is_served(d_normed) || !is_served(d_sum) ||
-      !is_served(sum) || !is_served(gain))
+      !is_served(sum) || !is_served(gain) || !inverse.is_contiguous())
     return composed::add_rms_norm_backward(d_normed, d_sum, sum, inverse, gain);
   const c10::DeviceGuard guard(sum.device());
   const Tensor d_x = at::empty_like(sum);
@@ -108,9 +110,6 @@ kernels::HeadLayout layout_of(const Tensor& q, int64_t sets, int64_t groups, int
   layout.sets = static_cast<int>(sets);
   layout.rotated = static_cast<int>(rotated);
   layout.table_per_token = cos.size(0) != q.size(1);
-  TORCH_CHECK(cos.sizes() == sin.sizes() && cos.size(1) * 2 == q.size(3) &&
-                  (!layout.table_per_token || cos.size(0) == layout.tokens),
-              "nsa: split_heads: tables of ", cos.sizes(), " do not fit ", q.sizes());
   layout.cos = cos.data_ptr<float>();
   layout.sin = sin.data_ptr<float>();
   return layout;
@@ -123,6 +122,7 @@ bool are_tables(const Tensor& cos, const Tensor& sin) {
 std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin,
                                 int64_t heads, int64_t groups, int64_t head_dimension,
                                 int64_t rotated, bool mean) {
+  checked::split_heads(joined, cos, sin, heads, groups, head_dimension, rotated, mean);
   const int64_t sets = (joined.size(2) / head_dimension - heads) / groups;
   if (!is_served(joined) || !are_tables(cos, sin) || head_dimension % 16 != 0 ||
       sets > kernels::kMaxHeadSets)
@@ -150,6 +150,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
 
 Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tensor& sin,
                             int64_t rotated, bool mean) {
+  checked::split_heads_backward(grads, cos, sin, rotated, mean);
   const int64_t sets = static_cast<int64_t>(grads.size()) - 1 - (mean ? 1 : 0);
   const Tensor& d_q = grads[0];
   if (!is_served(grads) || !are_tables(cos, sin) || d_q.size(3) % 16 != 0 || sets < 1 ||
@@ -178,6 +179,7 @@ bool is_served_gate(const Tensor& mean, const Tensor& fc1, const Tensor& fc2) {
 
 Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
                    int64_t heads) {
+  checked::group_gates(mean, fc1, fc2, heads);
   if (!is_served_gate(mean, fc1, fc2))
     return composed::group_gates(mean, fc1, fc2, temperature, heads);
   const c10::DeviceGuard guard(mean.device());
@@ -198,8 +200,8 @@ Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, dou
 std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, const Tensor& gates,
                                                         const Tensor& mean, const Tensor& fc1,
                                                         const Tensor& fc2, double temperature) {
-  if (!is_served_gate(mean, fc1, fc2) || !d_gates.is_contiguous() ||
-      d_gates.scalar_type() != at::kFloat)
+  checked::group_gates_backward(d_gates, gates, mean, fc1, fc2);
+  if (!is_served_gate(mean, fc1, fc2) || !d_gates.is_contiguous() || !gates.is_contiguous())
     return composed::group_gates_backward(d_gates, gates, mean, fc1, fc2, temperature);
   const c10::DeviceGuard guard(mean.device());
   const Tensor d_mean = at::empty_like(mean), d_fc1 = at::empty_like(fc1),
@@ -224,12 +226,10 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
 }
 
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
-  if (!is_served(logits) || logits.size(1) % 8 != 0 || share.scalar_type() != at::kFloat)
+  checked::cross_entropy_(logits, labels, share);
+  if (!is_served(logits) || logits.size(1) % 8 != 0 || !labels.is_contiguous() ||
+      !share.is_contiguous())
     return composed::cross_entropy_(logits, labels, share, gradient);
-  TORCH_CHECK(
-      labels.scalar_type() == at::kLong && labels.is_contiguous() && share.is_contiguous() &&
-          labels.numel() == logits.size(0) && share.numel() == logits.size(0),
-      "nsa: cross_entropy_: labels int64 and share FP32 of ", logits.size(0), " rows, contiguous");
   const c10::DeviceGuard guard(logits.device());
   const Tensor loss = at::empty({logits.size(0)}, share.options());
   kernels::CrossEntropyParams params{};

@@ -92,9 +92,11 @@ Tensor adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& s
       "nsa: adamw_: moments of ", first_moments.scalar_type(), " and ",
       second_moments.scalar_type(), " for values of ", values.scalar_type());
   TORCH_CHECK(!weights || (weights->scalar_type() == at::kBFloat16 && weights->numel() == count &&
-                           weights->is_contiguous() && values.scalar_type() == at::kFloat),
+                           weights->is_contiguous() && weights->device() == values.device() &&
+                           is_aligned(weights->data_ptr()) && values.scalar_type() == at::kFloat),
               "nsa: adamw_: weights are BF16 beside FP32 masters");
   TORCH_CHECK(count % kernels::kSlotElements == 0 && decayed.scalar_type() == at::kByte &&
+                  decayed.is_contiguous() && decayed.device() == values.device() &&
                   decayed.numel() == count / kernels::kSlotElements,
               "nsa: adamw_: ", count, " values need a mark for each ", kernels::kSlotElements);
   for (const Tensor* scalar : {&updates, &loss})

@@ -200,5 +200,70 @@ TEST(LayerOperations, RefuseWhatDoesNotFit) {
                c10::Error);
 }
 
+// The registered operations themselves, as Python calls them: what a CUDA version would take on
+// trust. `right` is what is changed, one argument at a time.
+TEST(LayerOperations, RefuseWhatWouldBeReadOutOfBounds) {
+  namespace ops = composed;
+  const Tensor x = at::zeros({2, 3, 8}), gain = at::ones({8}), inverse = at::ones({6});
+  const Tensor on_meta = at::zeros({2, 3, 8}, at::kMeta);
+  EXPECT_NO_THROW(ops::add_rms_norm_backward(x, x, x, inverse, gain));
+  for (const Tensor& wrong : {x.narrow(0, 0, 1), x.to(at::kBFloat16), on_meta}) {
+    EXPECT_THROW(ops::add_rms_norm_backward(wrong, x, x, inverse, gain), c10::Error);
+    EXPECT_THROW(ops::add_rms_norm_backward(x, wrong, x, inverse, gain), c10::Error);
+    EXPECT_THROW(ops::add_rms_norm(x, wrong, gain, 1e-6), c10::Error);
+  }
+  for (const Tensor& wrong : {inverse.narrow(0, 0, 5), inverse.to(at::kDouble), x})
+    EXPECT_THROW(ops::add_rms_norm_backward(x, x, x, wrong, gain), c10::Error);
+  for (const Tensor& wrong : {gain.narrow(0, 0, 7), gain.to(at::kHalf), x})
+    EXPECT_THROW(ops::add_rms_norm_backward(x, x, x, inverse, wrong), c10::Error);
+
+  // 4 heads, 2 groups of 8 and three sets, of which two are rotated.
+  const Tensor joined = at::zeros({2, 3, 10 * 8}), table = at::ones({3, 4});
+  const auto split = [&](const Tensor& all, const Tensor& cos, const Tensor& sin, int64_t rotated) {
+    return ops::split_heads(all, cos, sin, 4, 2, 8, rotated, true);
+  };
+  const std::vector<Tensor> parts = split(joined, table, table, 2);
+  ASSERT_EQ(parts.size(), 5U);
+  EXPECT_NO_THROW(split(joined, table.repeat({2, 1}), table.repeat({2, 1}), 2));
+  for (const Tensor& wrong :
+       {table.narrow(0, 0, 2), table.narrow(1, 0, 3), table.to(at::kDouble), table.to(at::kMeta)}) {
+    EXPECT_THROW(split(joined, wrong, table, 2), c10::Error);
+    EXPECT_THROW(split(joined, table, wrong, 2), c10::Error);
+    EXPECT_THROW(ops::split_heads_backward(parts, wrong, table, 2, true), c10::Error);
+  }
+  EXPECT_THROW(split(joined, table, table, 4), c10::Error);
+  EXPECT_THROW(split(joined.narrow(2, 0, 72), table, table, 2), c10::Error);
+  EXPECT_NO_THROW(ops::split_heads_backward(parts, table, table, 2, true));
+  EXPECT_THROW(ops::split_heads_backward(parts, table, table, 4, true), c10::Error);
+  EXPECT_THROW(ops::split_heads_backward({}, table, table, 0, false), c10::Error);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::vector<Tensor> shorter = parts, other = parts;
+    shorter[i] = parts[i].narrow(1, 0, 2);
+    other[i] = parts[i].to(at::kBFloat16);
+    EXPECT_THROW(ops::split_heads_backward(shorter, table, table, 2, true), c10::Error) << i;
+    EXPECT_THROW(ops::split_heads_backward(other, table, table, 2, true), c10::Error) << i;
+  }
+
+  const Tensor mean = at::zeros({2, 3, 2, 8}), fc1 = at::zeros({4, 8}), fc2 = at::zeros({3, 4});
+  const Tensor gates = ops::group_gates(mean, fc1, fc2, 1.0, 4);
+  EXPECT_NO_THROW(ops::group_gates_backward(gates, gates, mean, fc1, fc2, 1.0));
+  for (const Tensor& wrong : {gates.narrow(1, 0, 2), gates.narrow(2, 0, 3), gates.narrow(3, 0, 2),
+                              gates.to(at::kDouble), gates.to(at::kMeta)}) {
+    EXPECT_THROW(ops::group_gates_backward(wrong, gates, mean, fc1, fc2, 1.0), c10::Error);
+    EXPECT_THROW(ops::group_gates_backward(gates, wrong, mean, fc1, fc2, 1.0), c10::Error);
+  }
+  EXPECT_THROW(ops::group_gates_backward(gates, gates, mean.narrow(1, 0, 2), fc1, fc2, 1.0),
+               c10::Error);
+  EXPECT_THROW(ops::group_gates(mean, fc1, fc2.narrow(1, 0, 3), 1.0, 4), c10::Error);
+  EXPECT_THROW(ops::group_gates(mean, fc1.to(at::kMeta), fc2, 1.0, 4), c10::Error);
+
+  const Tensor logits = at::zeros({5, 8}), labels = at::zeros({5}, at::kLong), share = at::ones(5);
+  EXPECT_NO_THROW(ops::cross_entropy_(logits, labels, share, true));
+  for (const Tensor& wrong : {labels.narrow(0, 0, 4), labels.to(at::kInt), labels.to(at::kMeta)})
+    EXPECT_THROW(ops::cross_entropy_(logits, wrong, share, true), c10::Error);
+  for (const Tensor& wrong : {share.narrow(0, 0, 4), share.to(at::kDouble), share.to(at::kMeta)})
+    EXPECT_THROW(ops::cross_entropy_(logits, labels, wrong, true), c10::Error);
+}
+
 } // namespace
 } // namespace nsa::ops
