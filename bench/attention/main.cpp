@@ -3,7 +3,10 @@
 // same process.
 //
 // TFLOP/s count attended pairs alone (4 d a pair and head forward, 10 d backward); GB/s count
-// inputs and outputs once. Both stand beside what a product and a copy reach on this machine.
+// inputs and outputs once. Both stand beside what a product and a copy reach on this machine. "peak
+// MiB" is the most memory over the inputs while a row runs, gradients included, and "of S/2" how
+// many times that of the row of half the length (which has half the tokens where one sequence is
+// all).
 #include "bench/arguments/arguments.h"
 #include "bench/attention/measure.h"
 #include "bench/attention/saved.h"
@@ -17,6 +20,7 @@
 #include <cstdio>
 #include <dlfcn.h>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -189,9 +193,10 @@ public:
     }
     std::printf(
         "%s, nsa-bench %s\nceilings: copy %.0f GB/s, product %.0f TFLOP/s; %% are of these\n"
-        "%7s %-24s %22s %13s %22s %13s %8s %13s\n",
+        "%7s %-24s %22s %13s %22s %13s %8s %13s %9s %8s\n",
         device.c_str(), build.c_str(), ceilings.copy_gb_s, ceilings.product_tflop_s, "S", "what",
-        "forward ms (p10-p90)", "TFLOP/s", "backward ms (p10-p90)", "TFLOP/s", "sum ms", "GB/s");
+        "forward ms (p10-p90)", "TFLOP/s", "backward ms (p10-p90)", "TFLOP/s", "sum ms", "GB/s",
+        "peak MiB", "of S/2");
   }
   ~Table() {
     if (left_out_ > 0)
@@ -203,11 +208,16 @@ public:
   void measure(const Shape& shape, const std::string& what, double pairs,
                const std::function<Tensor()>& forward, const std::vector<Tensor>& leaves,
                const Tensor& grad) {
+    const bench::PeakMemory memory;
     const Times there = time([&] { forward(); });
     const Tensor out = forward();
     const Times back =
         time([&] { torch::autograd::grad({out}, leaves, {grad}, /*retain_graph=*/true); });
     const double sum = there.median + back.median;
+    const double peak = double(memory.bytes()) / (1024.0 * 1024.0);
+    const auto half = peaks_.find({what, shape.sequence / 2});
+    const double growth = half == peaks_.end() || half->second <= 0 ? 0 : peak / half->second;
+    peaks_[{what, shape.sequence}] = peak;
     double bytes = 2.0 * double(out.nbytes()); // the output and its gradient
     for (const Tensor& leaf : leaves)
       bytes += 3.0 * double(leaf.nbytes()); // read twice, its gradient written
@@ -229,17 +239,21 @@ public:
              {"forward_tflop_s", forward_tflop_s},
              {"backward_tflop_s", backward_tflop_s},
              {"tflop_s", 14 * pair_flop / sum},
-             {"gb_s", gb_s}});
+             {"gb_s", gb_s},
+             {"peak_over_inputs_mib", peak},
+             {"peak_to_half_length", growth > 0 ? ordered_json(growth) : ordered_json(nullptr)}});
       return;
     }
     const auto of = [](double value, double ceiling) { return 100 * value / ceiling; };
+    char ratio[16] = "-";
+    if (growth > 0) std::snprintf(ratio, sizeof(ratio), "%.2f", growth);
     std::printf(
         "%7lld %-24s %8.3f (%5.3f-%5.3f) %6.1f (%2.0f %%) %8.3f (%5.3f-%5.3f) %6.1f (%2.0f %%) "
-        "%8.3f %6.0f (%2.0f %%)\n",
+        "%8.3f %6.0f (%2.0f %%) %9.0f %8s\n",
         static_cast<long long>(shape.sequence), what.c_str(), there.median, there.low, there.high,
         forward_tflop_s, of(forward_tflop_s, ceilings_.product_tflop_s), back.median, back.low,
         back.high, backward_tflop_s, of(backward_tflop_s, ceilings_.product_tflop_s), sum, gb_s,
-        of(gb_s, ceilings_.copy_gb_s));
+        of(gb_s, ceilings_.copy_gb_s), peak, ratio);
     std::fflush(stdout);
   }
 
@@ -262,6 +276,7 @@ private:
   const bench::Ceilings& ceilings_;
   const MonotonicTime begin_;
   int left_out_ = 0;
+  std::map<std::pair<std::string, int64_t>, double> peaks_; // MiB, by row and length
 };
 
 // The rows of one problem, the most telling ones of all problems first.

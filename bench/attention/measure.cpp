@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <algorithm>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -32,6 +33,23 @@ Times time_of(const std::function<void()>& run, int64_t repeats, double seconds)
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10],
           int64_t(times.size())};
+}
+
+namespace {
+
+c10::CachingDeviceAllocator::Stat allocated(bool reset) {
+  const auto device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice().index();
+  auto* const allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);
+  if (reset) allocator->resetPeakStats(device);
+  constexpr std::size_t kAll = 0; // StatType::AGGREGATE
+  return allocator->getDeviceStats(device).allocated_bytes[kAll];
+}
+
+} // namespace
+
+PeakMemory::PeakMemory() : before_(allocated(true).current) {}
+int64_t PeakMemory::bytes() const {
+  return allocated(false).peak - before_;
 }
 
 std::string device_name() {

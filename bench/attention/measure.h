@@ -18,6 +18,17 @@ struct Times {                          // milliseconds
 // they would take longer than `seconds`.
 Times time_of(const std::function<void()>& run, int64_t repeats, double seconds = 1e9);
 
+// The most memory that LibTorch's allocator has handed out on the current CUDA device since this
+// began, over what it had then.
+class PeakMemory {
+public:
+  PeakMemory();
+  int64_t bytes() const;
+
+private:
+  int64_t before_;
+};
+
 // "NVIDIA H200", of the current CUDA device, as the driver names it.
 std::string device_name();
 
