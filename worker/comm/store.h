@@ -11,4 +11,6 @@ namespace nsa::comm {
 Result<c10::intrusive_ptr<c10d::TCPStore>> connect_store(Rank rank, int world,
                                                          const RendezvousAddress& address);
 
+std::unique_ptr<Rendezvous> rendezvous_over(c10::intrusive_ptr<c10d::TCPStore> store);
+
 } // namespace nsa::comm

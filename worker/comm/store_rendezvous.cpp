@@ -62,7 +62,11 @@ Result<c10::intrusive_ptr<c10d::TCPStore>> connect_store(Rank rank, int world,
 Result<std::unique_ptr<Rendezvous>> open_store(Rank rank, int world,
                                                const RendezvousAddress& address) {
   NSA_TRY_ASSIGN(auto store, connect_store(rank, world, address));
-  return std::unique_ptr<Rendezvous>(std::make_unique<StoreRendezvous>(std::move(store)));
+  return rendezvous_over(std::move(store));
+}
+
+std::unique_ptr<Rendezvous> rendezvous_over(c10::intrusive_ptr<c10d::TCPStore> store) {
+  return std::make_unique<StoreRendezvous>(std::move(store));
 }
 
 } // namespace nsa::comm

@@ -1,4 +1,5 @@
 // The mesh with real processes where a rank dies or stands still, with threads where it does not.
+#include "worker/comm/leave.h"
 #include "worker/comm/mesh.h"
 
 #include "common/base/file.h"
@@ -331,6 +332,27 @@ TEST_F(MeshTest, DestructionEndsAnOperationUnderWay) {
         if (r == 0) mesh.all_reduce(values.data(), 10, kFloat32, {1, Kind::kGradient, 0});
       },
       60s);
+  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 10.0);
+}
+
+// Ranks that have trained their last step leave together, and none waits long for a dead one.
+TEST_F(MeshTest, RanksLeaveTogetherOrWithoutTheOneThatIsGone) {
+  const auto leave = [&](int world, int present, Duration limit) {
+    std::vector<std::string> problems(static_cast<size_t>(present));
+    std::vector<std::thread> threads;
+    for (Rank r = 0; r < present; ++r)
+      threads.emplace_back([&, r] {
+        FolderRendezvous rendezvous(folder_ / std::to_string(present));
+        const Status left = take_leave(rendezvous, r, world, limit);
+        if (!left) problems[size_t(r)] = left.error().what;
+      });
+    for (auto& t : threads)
+      t.join();
+    return problems;
+  };
+  EXPECT_THAT(leave(3, 3, 20s), ::testing::Each(""));
+  const MonotonicTime begin = MonotonicTime::now();
+  EXPECT_THAT(leave(4, 2, 100ms), ::testing::Each("did not come to the end: rank 2, rank 3"));
   EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 10.0);
 }
 

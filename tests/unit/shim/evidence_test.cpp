@@ -354,7 +354,8 @@ TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
   const nlohmann::json idle = {{"entries", {entry(1, "completed")}}};
   EXPECT_EQ(evidence::summarise_flight_record(idle.dump()),
             "enqueued 1 collectives, all completed");
-  EXPECT_EQ(evidence::summarise_flight_record(R"({"entries":[]})"), "no collective in its record");
+  for (const char* empty : {R"({"entries":[]})", R"({"version":"2.10","pg_config":{}})"})
+    EXPECT_EQ(evidence::summarise_flight_record(empty), "no collective in its record") << empty;
   for (const char* other : {"", "[1]", "{}", R"({"entries":[{}]})", R"({"entries":[1]})",
                             R"({"entries":[{"collective_seq_id":"x"}]})"})
     EXPECT_EQ(evidence::summarise_flight_record(other), "") << other;

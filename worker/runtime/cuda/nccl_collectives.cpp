@@ -1,5 +1,7 @@
 #include "worker/runtime/cuda/nccl_collectives.h"
 
+#include "common/base/log.h"
+#include "worker/comm/leave.h"
 #include "worker/comm/store.h"
 
 #include <ATen/ops/zeros.h>
@@ -92,10 +94,17 @@ public:
   }
 
   // The destructor alone would leave communicators and their threads behind, and the process
-  // hanging at its end.
+  // hanging at its end. Ranks meet in the store and not in a collective, which would wait for a
+  // dead peer until its time-out.
   void shut_down() override {
-    (void)barrier({0, comm::Kind::kBarrier, 1});
-    group_->shutdown();
+    const auto rendezvous = comm::rendezvous_over(store_);
+    const Status left = comm::take_leave(*rendezvous, rank_, world_, comm::kMostLeaveTime);
+    if (left) {
+      group_->shutdown();
+    } else {
+      log::warning("nccl", left.error().what + "; leaving without");
+      group_->abort();
+    }
   }
 
 private:
@@ -125,6 +134,16 @@ make_nccl_collectives(Rank rank, int world, at::Device device,
       std::chrono::duration_cast<std::chrono::seconds>(comm::heartbeat_limit(collective_limit));
   ::setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", std::to_string(heartbeat.count()).c_str(),
            /*overwrite=*/0);
+  // As the toggle nccl.trace_buffer: the flight recorder is on, whatever c10d's default becomes.
+  // Read when the group is made, and taken back so that the toggle's report stays about what was
+  // asked.
+  constexpr const char* kRecorder = "TORCH_FR_BUFFER_SIZE";
+  const bool unset = std::getenv(kRecorder) == nullptr;
+  if (unset) ::setenv(kRecorder, "2000", /*overwrite=*/1);
+  const auto take_back = [unset](const void*) {
+    if (unset) ::unsetenv(kRecorder);
+  };
+  const std::unique_ptr<const void, decltype(take_back)> restored(kRecorder, take_back);
   NSA_TRY_ASSIGN(auto store, comm::connect_store(rank, world, address));
   try {
     auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
