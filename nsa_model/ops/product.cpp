@@ -104,6 +104,26 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, Transposed tr
   op.call(out, a, b, transposed.a, transposed.b, add);
 }
 
+void check_silu_product(const Tensor& x, const Tensor& weight) {
+  TORCH_CHECK(x.dim() == 2, "nsa: silu_product takes rows, got ", x.sizes());
+  check_weight(x.sizes(), x, weight, "silu_product");
+  TORCH_CHECK(x.device() == weight.device(), "nsa: silu_product: x is on ", x.device(),
+              ", the weight on ", weight.device());
+}
+
+void check_silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  TORCH_CHECK(d_out.dim() == 2 && weight.dim() == 2 && before.dim() == 2 &&
+                  d_out.size(0) == before.size(0) && d_out.size(1) == weight.size(0) &&
+                  before.size(1) == weight.size(1),
+              "nsa: silu_product_backward: gradients of ", d_out.sizes(), ", a weight of ",
+              weight.sizes(), " and inputs of SiLU of ", before.sizes(), " do not fit");
+  for (const Tensor* other : {&weight, &before})
+    TORCH_CHECK(other->scalar_type() == d_out.scalar_type() && other->device() == d_out.device(),
+                "nsa: silu_product_backward takes tensors of one dtype on one device, got ",
+                d_out.scalar_type(), " on ", d_out.device(), " and ", other->scalar_type(), " on ",
+                other->device());
+}
+
 namespace composed {
 
 void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
@@ -121,12 +141,14 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transp
 }
 
 std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
+  check_silu_product(x, weight);
   const Tensor before = at::empty({x.size(0), weight.size(0)}, x.options());
   ops::product_(before, x, weight, {.b = true}, false);
   return {before, at::silu(before)};
 }
 
 Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  check_silu_product_backward(d_out, weight, before);
   const Tensor d_after = at::empty_like(before);
   ops::product_(d_after, d_out, weight, {}, false);
   return at::silu_backward(d_after, before);

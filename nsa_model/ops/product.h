@@ -29,6 +29,11 @@ struct Transposed {
 void product_(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
               Transposed transposed, bool add);
 
+// What nsa::silu_product and its backward take; c10::Error otherwise.
+void check_silu_product(const at::Tensor& x, const at::Tensor& weight);
+void check_silu_product_backward(const at::Tensor& d_out, const at::Tensor& weight,
+                                 const at::Tensor& before);
+
 // The operations behind those, each implemented as nsa::<name> for CUDA too. Matrices.
 namespace composed {
 void product_(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool a_transposed,

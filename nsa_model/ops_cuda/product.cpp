@@ -19,6 +19,7 @@ namespace {
 
 using at::Tensor;
 
+constexpr uint32_t kAlignment = 16; // bytes, of every matrix; views of flat buffers have no more
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20; // what cuBLAS has on Hopper
 constexpr int kAlgorithms = 8;                                 // that are tried
 constexpr int kTrials = 3;                                     // of each; the fastest counts
@@ -36,7 +37,6 @@ void check_cuda(cudaError_t error, const char* what) {
 struct Product {
   int64_t rows, columns, inner; // of the result; of the sum
   bool a_transposed, b_transposed, wide;
-  int device;
   auto operator<=>(const Product&) const = default;
 };
 
@@ -49,6 +49,7 @@ struct Plan {
 
 class Products {
 public:
+  // On the current device, whose handle this then has.
   Products() { check_blas(cublasLtCreate(&handle_), "create"); }
 
   void run(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
@@ -109,6 +110,14 @@ private:
                                                     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                     &kWorkspaceBytes, sizeof kWorkspaceBytes),
                "preference");
+    // cuBLASLt takes pointers for multiples of 256 bytes where it is not told otherwise. A plan
+    // serves every call of its sizes, so what counts is what all of them have.
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      check_blas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &kAlignment,
+                                                      sizeof kAlignment),
+                 "preference");
     std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> proposals{};
     int count = 0;
     check_blas(cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.b, &plan.a, &plan.out,
@@ -146,29 +155,40 @@ private:
   std::map<Product, Plan> plans_;
 };
 
+// `device` is the current one.
+Products& products_of(int device) {
+  static std::mutex mutex;
+  static std::map<int, Products> all;
+  const std::lock_guard lock(mutex);
+  return all[device];
+}
+
+bool is_aligned(const Tensor& matrix) {
+  return reinterpret_cast<std::uintptr_t>(matrix.data_ptr()) % kAlignment == 0;
+}
+
 bool is_served(const Tensor& matrix) {
   return matrix.scalar_type() == at::kBFloat16 && matrix.dim() == 2 && matrix.is_contiguous() &&
-         reinterpret_cast<std::uintptr_t>(matrix.data_ptr()) % 16 == 0 && matrix.numel() > 0 &&
-         matrix.size(0) % 8 == 0 && matrix.size(1) % 8 == 0;
+         is_aligned(matrix) && matrix.numel() > 0 && matrix.size(0) % 8 == 0 &&
+         matrix.size(1) % 8 == 0;
 }
 
 void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
               bool b_transposed, bool add) {
   const bool wide = out.scalar_type() == at::kFloat;
-  if (!is_served(a) || !is_served(b) || !out.is_contiguous() ||
-      (!wide && out.scalar_type() != at::kBFloat16)) {
+  if (!is_served(a) || !is_served(b) || out.dim() != 2 || !out.is_contiguous() ||
+      !is_aligned(out) || (!wide && out.scalar_type() != at::kBFloat16)) {
     composed::product_(out, a, b, a_transposed, b_transposed, add);
     return;
   }
-  const Product product{out.size(0),  out.size(1), a.size(a_transposed ? 0 : 1), a_transposed,
-                        b_transposed, wide,        int(a.device().index())};
+  const Product product{out.size(0),  out.size(1),  a.size(a_transposed ? 0 : 1),
+                        a_transposed, b_transposed, wide};
   TORCH_CHECK(a.size(a_transposed ? 1 : 0) == product.rows &&
                   b.size(b_transposed ? 0 : 1) == product.columns &&
                   b.size(b_transposed ? 1 : 0) == product.inner,
               "nsa: product_: ", a.sizes(), " and ", b.sizes(), " do not give ", out.sizes());
   const c10::DeviceGuard guard(a.device());
-  static Products products;
-  products.run(product, out, a, b, add);
+  products_of(a.device().index()).run(product, out, a, b, add);
 }
 
 bool has_hopper(const Tensor& tensor) {
@@ -184,6 +204,7 @@ __nv_bfloat16* bf16(const Tensor& tensor) {
 }
 
 std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
+  check_silu_product(x, weight);
   if (!is_served(x) || !is_served(weight) || !has_hopper(x) ||
       !kernels::silu_product_serves(x.size(0), weight.size(0), x.size(1)))
     return composed::silu_product(x, weight);
@@ -204,6 +225,7 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
 }
 
 Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  check_silu_product_backward(d_out, weight, before);
   if (!is_served(d_out) || !is_served(weight) || !is_served(before) || !has_hopper(d_out) ||
       !kernels::silu_product_serves(before.size(0), before.size(1), d_out.size(1)))
     return composed::silu_product_backward(d_out, weight, before);

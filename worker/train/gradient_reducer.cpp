@@ -60,6 +60,15 @@ void GradientReducer::begin_micro_step(bool last) {
   last_micro_step_ = last;
   seen_.assign(seen_.size(), false);
   if (!last) return;
+  // A static graph does not wait for these, so that their bucket may leave before finish_step().
+  if (gathers_) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < used_.size(); ++i)
+      if (!used_[i] && !written_[i]) {
+        gradient_views_[i].zero_();
+        written_[i] = true;
+      }
+  }
   next_bucket_ = 0;
   missing_.clear();
   for (const BucketPlan::Bucket& bucket : state_.plan().buckets)

@@ -62,7 +62,6 @@ struct SumBlocksParams {
   const float* list_partial;         // of launch_selected_backward; nullptr: none
   const int32_t* segment_item_start; // with list_partial
   const float* range_partial;        // of launch_range_backward; nullptr: none
-  bool equal_parts = false;          // range_partial is cut as the portable family's (RangeParts)
   KeyRange range = KeyRange::kWindow;
   int window = kWindow;
   int token_end = 0;

@@ -208,45 +208,4 @@ private:
   }
 };
 
-// The cut of the portable family: units of up to 640 tokens side by side, as many as a column needs
-// but at most kMostParts, which then visit more tokens: results stay linear in the sequence.
-struct RangeParts {
-  static constexpr int kTokens = 640;
-  static constexpr int kMostParts = 52;
-
-  KeyRange range;
-  int window;
-  int token_end;
-  int columns;     // groups of 128 keys that some token before token_end can see
-  int part_tokens; // tokens of a unit at most
-  int parts;       // most units of a column
-
-  __host__ __device__ RangeParts(KeyRange key_range, int window_keys, int end)
-      : range(key_range), window(window_keys), token_end(end) {
-    const int keys = key_range == KeyRange::kCompressed ? visible_compressed(end - 1) : end;
-    columns = (keys + kUnitKeys - 1) / kUnitKeys;
-    const int longest = columns == 0 ? 0 : last(0) - first(0);
-    const int even = (longest + kMostParts - 1) / kMostParts;
-    part_tokens = even <= kTokens ? kTokens : (even + 15) / 16 * 16;
-    parts = (longest + part_tokens - 1) / part_tokens;
-  }
-  // Tokens [first, last) see some key of the column.
-  __host__ __device__ int first(int column) const {
-    return RangeUnits::first_seen(range, column * kUnitKeys);
-  }
-  __host__ __device__ int last(int column) const {
-    return RangeUnits::last_seen(range, window, token_end, column * kUnitKeys + kUnitKeys - 1) + 1;
-  }
-  __host__ __device__ int parts_of(int column) const {
-    const int tokens = column < columns ? last(column) - first(column) : 0;
-    return tokens <= 0 ? 0 : (tokens + part_tokens - 1) / part_tokens;
-  }
-  // Index of a unit: equal parts of all columns are neighbours.
-  __host__ __device__ int index(int part, int column, int lane, int lanes) const {
-    return (part * columns + column) * lanes + lane;
-  }
-  // 64-key tiles of partial results.
-  __host__ __device__ int tiles(int lanes) const { return parts * columns * lanes * kUnitTiles; }
-};
-
 } // namespace nsa::kernels

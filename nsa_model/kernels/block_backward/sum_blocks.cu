@@ -29,15 +29,9 @@ __global__ void __launch_bounds__(kThreads<kDim>)
       const int lanes = shape.batch * shape.groups;
       const int column = tile / kUnitTiles;
       int count = 0;
-      if (params.equal_parts) {
-        const RangeParts parts(params.range, params.window, params.token_end);
-        for (int part = 0; part < parts.parts_of(column); ++part)
-          slots[count++] = parts.index(part, column, lane, lanes);
-      } else {
-        const RangeUnits units(params.range, params.window, params.token_end, lanes, workers);
-        units.for_units_of(lane, column,
-                           [&](int64_t slot) { slots[count++] = static_cast<int>(slot); });
-      }
+      const RangeUnits units(params.range, params.window, params.token_end, lanes, workers);
+      units.for_units_of(lane, column,
+                         [&](int64_t slot) { slots[count++] = static_cast<int>(slot); });
       slot_count = count;
     }
     __syncthreads();
@@ -86,9 +80,7 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int workers = range_workers();
   const RangeUnits units(params.range, params.window, params.token_end,
                          params.shape.batch * params.shape.groups, workers);
-  const int most = params.range_partial == nullptr ? 0
-                   : params.equal_parts            ? RangeParts::kMostParts
-                                                   : units.most_units_of_a_column();
+  const int most = params.range_partial == nullptr ? 0 : units.most_units_of_a_column();
   return with_head_dim(params.shape, [&](auto dim) {
     return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, most * sizeof(int),
                          stream, params, tiles, workers);
