@@ -4,6 +4,7 @@
 // Times are of the device's events. MFU counts the model's own products and attended pairs against
 // 989 TFLOP/s.
 #include "bench/attention/saved.h"
+#include "bench/model/initial_values.h"
 #include "bench/model/options.h"
 #include "bench/model/parts.h"
 #include "bench/model/stopwatch.h"
@@ -372,6 +373,10 @@ int run(int argc, char** argv) {
   const Options options = bench::parse_options(argc, argv);
   const spec::RunSpec first =
       bench::spec_of(options, options.attention.at(0), options.sequences.at(0), false);
+  if (options.initial_values) {
+    bench::time_initial_values(first);
+    return 0;
+  }
   runtime::Request request;
   request.device = first.parallel.device;
   request.threads = static_cast<int>(first.train.threads);

@@ -38,6 +38,7 @@ Options parse_options(int argc, char** argv) {
         into(o.row_seconds)},
        {"--seconds", "S", "rows that would begin later are left out; 300", into(o.seconds)},
        {"--parts", "", "times of parts by themselves as well", into(o.parts)},
+       {"--initial-values", "", "only what drawing them takes", into(o.initial_values)},
        {"--json", "", "an object a line, the machine first", into(o.json)},
        {"--trace", "FILE", "two further steps of the last row, in Chrome's format", into(o.trace)},
        {"--data", "FOLDER", "train on a prepared data set instead of random tokens", into(o.data)},

@@ -15,7 +15,7 @@ struct Options {
   std::string trace, run_file, data, checkpoint, save_attention;
   int64_t tokens = 32768, steps = 20, save_layer = -1; // the middle one
   double seconds = 300, row_seconds = 5;
-  bool parts = false, json = false;
+  bool parts = false, json = false, initial_values = false;
   bool sizes_given = false; // tokens or keys of the run file: not the table of the M7C
 };
 

@@ -11,7 +11,8 @@ namespace nsa::model {
 
 using at::Tensor;
 
-LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType type, uint64_t s)
+LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType type, uint64_t s,
+                          Weights weights)
     : config(c), device(on), dtype(type), seed(s) {
   const Status valid = validate(config);
   TORCH_CHECK(valid, valid ? "" : valid.error().what);
@@ -23,7 +24,9 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
     request_dense_backend(config.dense_backend);
   specs = parameter_specs(config);
   for (const ParameterSpec& spec : specs) {
-    Tensor leaf = initial_values(spec, seed).to(dtype).to(device);
+    Tensor leaf = weights == Weights::kInitial
+                      ? initial_values(spec, seed).to(dtype).to(device)
+                      : at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
     leaf.set_requires_grad(true);
     by_name[spec.name] = leaf;
     parameters.push_back({spec.name, leaf, spec.weight_decay});
@@ -181,8 +184,8 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
 }
 
 LanguageModel::LanguageModel(const ModelConfig& config, at::Device device,
-                             at::ScalarType compute_dtype, uint64_t seed)
-    : impl_(std::make_unique<Impl>(config, device, compute_dtype, seed)) {}
+                             at::ScalarType compute_dtype, uint64_t seed, Weights weights)
+    : impl_(std::make_unique<Impl>(config, device, compute_dtype, seed, weights)) {}
 LanguageModel::~LanguageModel() = default;
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;

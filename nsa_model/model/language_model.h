@@ -33,13 +33,19 @@ struct NamedParameter {
   bool weight_decay; // matrices and the embedding yes, norm gains and position encodings no
 };
 
+// What a model's weights are when it has been made.
+enum class Weights {
+  kInitial, // drawn
+  kUnset    // memory that nobody has written: whoever asks for this fills it before the model is used
+};
+
 class LanguageModel {
 public:
   // Weights are drawn on the CPU from (seed, parameter name, element index), so that they do not
   // depend on device, thread count or rank, then rounded to compute_dtype (kFloat or kBFloat16).
   // Throws c10::Error when `config` does not validate or its kernels cannot be had on `device`.
   LanguageModel(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype,
-                uint64_t seed);
+                uint64_t seed, Weights weights = Weights::kInitial);
   ~LanguageModel();
   LanguageModel(LanguageModel&&) noexcept;
   LanguageModel& operator=(LanguageModel&&) noexcept;

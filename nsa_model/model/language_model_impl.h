@@ -18,7 +18,8 @@ struct LanguageModel::Impl {
     AttentionLayer attention;
   };
 
-  Impl(const ModelConfig& config, at::Device device, at::ScalarType dtype, uint64_t seed);
+  Impl(const ModelConfig& config, at::Device device, at::ScalarType dtype, uint64_t seed,
+       Weights weights);
 
   // x [B, S, dimension] in compute dtype throughout.
   at::Tensor norm(const at::Tensor& x, const at::Tensor& gain) const;

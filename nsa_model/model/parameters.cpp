@@ -1,9 +1,9 @@
 #include "nsa_model/model/parameters.h"
 
-#include <ATen/Parallel.h>
-
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <thread>
 
 namespace nsa::model {
 
@@ -21,6 +21,23 @@ uint64_t name_hash(const std::string& name) { // FNV-1a
   for (const char c : name)
     hash = (hash ^ uint8_t(c)) * 0x100000001b3ull;
   return hash;
+}
+
+// Pairs of normal values that are worth a thread of their own: a millisecond or two.
+constexpr int64_t kPairsAThread = 1 << 15;
+
+// Values 2 begin .. 2 end of `count` by Box and Muller (1958): a pair of normals from a pair of
+// uniforms, which never sees log(0).
+void draw_pairs(float* values, int64_t count, int64_t begin, int64_t end, uint64_t key,
+                double deviation) {
+  for (int64_t pair = begin; pair < end; ++pair) {
+    const uint64_t bits = mix(key + uint64_t(pair) * 0x9e3779b97f4a7c15ull);
+    const double u = (double(bits >> 32) + 1.0) * 0x1p-32;
+    const double angle = double(bits & 0xffffffffu) * 0x1p-32 * 2.0 * std::numbers::pi;
+    const double radius = deviation * std::sqrt(-2.0 * std::log(u));
+    values[2 * pair] = float(radius * std::cos(angle));
+    if (2 * pair + 1 < count) values[2 * pair + 1] = float(radius * std::sin(angle));
+  }
 }
 
 class SpecList {
@@ -108,23 +125,23 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config) {
   return std::move(list.all);
 }
 
-at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed) {
+at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed, int threads) {
   at::Tensor values = at::empty(spec.shape, at::TensorOptions().dtype(at::kFloat));
   if (spec.deviation == 0) return values.fill_(spec.value);
-  float* data = values.mutable_data_ptr<float>();
   const uint64_t key = mix(seed ^ mix(name_hash(spec.name)));
-  const int64_t count = values.numel();
-  // Box-Muller: a pair of normals from a pair of uniforms, which never sees log(0).
-  at::parallel_for(0, (count + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t pair = begin; pair < end; ++pair) {
-      const uint64_t bits = mix(key + uint64_t(pair) * 0x9e3779b97f4a7c15ull);
-      const double u = (double(bits >> 32) + 1.0) * 0x1p-32;
-      const double angle = double(bits & 0xffffffffu) * 0x1p-32 * 2.0 * std::numbers::pi;
-      const double radius = spec.deviation * std::sqrt(-2.0 * std::log(u));
-      data[2 * pair] = float(radius * std::cos(angle));
-      if (2 * pair + 1 < count) data[2 * pair + 1] = float(radius * std::sin(angle));
-    }
-  });
+  const int64_t pairs = (values.numel() + 1) / 2;
+  const int64_t at_most = threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
+  const int64_t parts = std::clamp<int64_t>(pairs / kPairsAThread, 1, at_most);
+  float* const data = values.mutable_data_ptr<float>();
+  const auto draw_part = [&](int64_t part) {
+    draw_pairs(data, values.numel(), pairs * part / parts, pairs * (part + 1) / parts, key,
+               spec.deviation);
+  };
+  std::vector<std::jthread> others;
+  for (int64_t part = 1; part < parts; ++part)
+    others.emplace_back(draw_part, part);
+  draw_part(0);
+  others.clear(); // joins them
   return values;
 }
 

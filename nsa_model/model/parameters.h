@@ -23,7 +23,8 @@ struct ParameterSpec {
 // All parameters in order of first use.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config);
 
-// FP32 on the CPU.
-at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed);
+// FP32 on the CPU. `threads`: at most so many draw, 0: as many as there are processors. LibTorch's
+// own threads are not asked: a rank on a GPU has one of them, and this is seconds of work.
+at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed, int threads = 0);
 
 } // namespace nsa::model

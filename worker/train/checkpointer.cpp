@@ -8,8 +8,9 @@ namespace nsa::train {
 Result<std::unique_ptr<Checkpointer>>
 Checkpointer::open(const std::filesystem::path& run_folder, const spec::CheckpointSection& section,
                    manifest::Manifest base, Rank rank, const FlatState& state,
-                   runtime::Runtime& runtime, link::Link& link) {
-  std::unique_ptr<Checkpointer> self(new Checkpointer(std::move(base), rank, state, runtime, link));
+                   runtime::Runtime& runtime, link::Link& link, std::shared_ptr<std::byte> memory) {
+  std::unique_ptr<Checkpointer> self(
+      new Checkpointer(std::move(base), rank, state, runtime, link, std::move(memory)));
   self->folder_ = run_folder / "checkpoints";
   if (rank != 0) return self;
   const checkpoint::Retention retention{static_cast<int>(section.keep_last),
@@ -18,7 +19,6 @@ Checkpointer::open(const std::filesystem::path& run_folder, const spec::Checkpoi
                  checkpoint::Writer::open(
                      self->folder_, retention,
                      [raw = self.get()](const checkpoint::Report& r) { raw->report(r); }));
-  self->snapshots_.prepare();
   return self;
 }
 

@@ -14,13 +14,13 @@ namespace nsa::train {
 
 class Checkpointer {
 public:
-  // `base`: the fields of the manifest that do not change from step to step. Other ranks than 0
-  // make one too, which does nothing.
-  static Result<std::unique_ptr<Checkpointer>> open(const std::filesystem::path& run_folder,
-                                                    const spec::CheckpointSection& section,
-                                                    manifest::Manifest base, Rank rank,
-                                                    const FlatState& state,
-                                                    runtime::Runtime& runtime, link::Link& link);
+  // `base`: the fields of the manifest that do not change from step to step. `memory`: of the
+  // runtime, SnapshotMaker::bytes_of(state). Other ranks than 0 make one too, without, which does
+  // nothing.
+  static Result<std::unique_ptr<Checkpointer>>
+  open(const std::filesystem::path& run_folder, const spec::CheckpointSection& section,
+       manifest::Manifest base, Rank rank, const FlatState& state, runtime::Runtime& runtime,
+       link::Link& link, std::shared_ptr<std::byte> memory);
 
   // What changes from step to step.
   struct Moment {
@@ -41,8 +41,9 @@ public:
 
 private:
   Checkpointer(manifest::Manifest base, Rank rank, const FlatState& state,
-               runtime::Runtime& runtime, link::Link& link)
-      : base_(std::move(base)), rank_(rank), link_(link), snapshots_(state, runtime) {}
+               runtime::Runtime& runtime, link::Link& link, std::shared_ptr<std::byte> memory)
+      : base_(std::move(base)), rank_(rank), link_(link),
+        snapshots_(state, runtime, std::move(memory)) {}
   void report(const checkpoint::Report& report);
 
   const manifest::Manifest base_;

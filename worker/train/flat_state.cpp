@@ -32,7 +32,7 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   gradients = at::zeros({static_cast<int64_t>(plan_.gradient_elements)}, fp32);
   updates = at::zeros({}, fp32);
   for (size_t i = 0; i < parameters_.size(); ++i)
-    slice(masters, i).copy_(parameters_[i].initial);
+    if (parameters_[i].initial.defined()) slice(masters, i).copy_(parameters_[i].initial);
 
   weights_ = masters_apart ? at::zeros({elements}, fp32.dtype(computed_in)) : masters;
   publish_masters();

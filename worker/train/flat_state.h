@@ -21,7 +21,8 @@ namespace nsa::train {
 struct Parameter {
   std::string name;
   at::Tensor tensor;
-  at::Tensor initial; // FP32, same shape; any device
+  // FP32, same shape, any device. Undefined: zero until a checkpoint is loaded.
+  at::Tensor initial;
   bool weight_decay = true;
 };
 

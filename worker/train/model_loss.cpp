@@ -98,10 +98,12 @@ StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device) {
           [&model, staged] { return model.loss(staged->tokens, staged->targets, std::nullopt); }};
 }
 
-std::vector<Parameter> parameters_of(const model::LanguageModel& model) {
+std::vector<Parameter> parameters_of(const model::LanguageModel& model, bool initial_values) {
   std::vector<Parameter> parameters;
   for (const model::NamedParameter& p : model.named_parameters())
-    parameters.push_back({p.name, p.tensor, model.initial_value(p.name), p.weight_decay});
+    parameters.push_back({p.name, p.tensor,
+                          initial_values ? model.initial_value(p.name) : at::Tensor(),
+                          p.weight_decay});
   return parameters;
 }
 

@@ -17,7 +17,8 @@ BatchLoss make_loss(model::LanguageModel& model, at::Device device,
 // Without documents: where those begin would change the launches.
 StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
 
-std::vector<Parameter> parameters_of(const model::LanguageModel& model);
+// `initial_values`: draws them; else a checkpoint will bring them.
+std::vector<Parameter> parameters_of(const model::LanguageModel& model, bool initial_values = true);
 
 // The model's mean gates, for metrics. `model` must outlive them.
 GateMeans gates_of(model::LanguageModel& model);

@@ -16,7 +16,9 @@
 #include "worker/train/toggle_report.h"
 #include "worker/train/trainer.h"
 
+#include <future>
 #include <malloc.h>
+#include <thread>
 #include <unistd.h>
 
 namespace nsa::train {
@@ -59,6 +61,7 @@ public:
   Attempt<Finished> run();
 
 private:
+  void begin_opening_data();
   Attempt<void> open_device();
   Attempt<void> open_data();
   Attempt<void> open_model();
@@ -79,9 +82,11 @@ private:
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
   bool graphs_ = false; // steps are recorded
+  std::future<Result<std::shared_ptr<const dataset::Dataset>>> opening_data_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   std::unique_ptr<model::LanguageModel> model_;
   std::unique_ptr<FlatState> state_;
+  std::future<std::shared_ptr<std::byte>> snapshot_memory_; // rank 0
   std::unique_ptr<comm::Collectives> collectives_;
   std::optional<FlightRecordWriter> flight_record_writer_;
   std::unique_ptr<data::Loader> loader_;
@@ -118,11 +123,19 @@ Attempt<void> Session::open_device() {
   return {};
 }
 
-Attempt<void> Session::open_data() {
+// Beside the device's opening, which takes as long and asks for nothing of it.
+void Session::begin_opening_data() {
   // One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
   // bit in the text would be trained on in silence.
   const auto check = o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
-  NSA_ATTEMPT_ASSIGN(RankExit::kData, dataset_, dataset::Dataset::open(o_.spec.data.path, check));
+  std::packaged_task<Result<std::shared_ptr<const dataset::Dataset>>()> open(
+      [path = o_.spec.data.path, check] { return dataset::Dataset::open(path, check); });
+  opening_data_ = open.get_future();
+  std::thread(std::move(open)).detach(); // an error elsewhere does not wait for it
+}
+
+Attempt<void> Session::open_data() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kData, dataset_, opening_data_.get());
   const int64_t vocabulary = dataset_->manifest().tokenizer.vocabulary_size;
   if (vocabulary > o_.spec.model.vocabulary)
     return failed(RankExit::kUsage,
@@ -138,13 +151,26 @@ Attempt<void> Session::open_model() {
   NSA_ATTEMPT_ASSIGN(
       RankExit::kUsage, config.fused_layers,
       choose_fused_layers(toggles_, config, runtime_->device().is_cuda(), precision_.bf16));
-  model_ = std::make_unique<model::LanguageModel>(config, runtime_->device(),
-                                                  precision_.bf16 ? at::kBFloat16 : at::kFloat,
-                                                  static_cast<uint64_t>(o_.spec.train.seed));
+  // The model's weights move into the flat state, which begins with the initial values or with what
+  // resume() loads.
+  model_ = std::make_unique<model::LanguageModel>(
+      config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
+      static_cast<uint64_t>(o_.spec.train.seed), model::Weights::kUnset);
+  std::vector<Parameter> parameters = parameters_of(*model_, /*initial_values=*/!o_.resume);
+  int64_t drawn = 0;
+  for (const Parameter& parameter : parameters)
+    if (parameter.initial.defined()) drawn += parameter.initial.numel();
+  log::info("train", "model", {{"initial_values", std::to_string(drawn)}});
   const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
-  state_ = std::make_unique<FlatState>(parameters_of(*model_), bucket_bytes, kTailWords,
-                                       precision_.mode);
-  ::malloc_trim(0); // initial values were twice the weights, and nothing asks for such pieces again
+  state_ =
+      std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kTailWords, precision_.mode);
+  // Pinning gigabytes takes as long as a communicator, which is made meanwhile.
+  if (o_.rank == 0)
+    snapshot_memory_ =
+        std::async(std::launch::async, [this, bytes = SnapshotMaker::bytes_of(*state_)] {
+          return runtime_->allocate_host(bytes);
+        });
+  ::malloc_trim(0); // nothing asks for pieces as large as the initial values again
   record_memory("model");
   return {};
 }
@@ -218,9 +244,11 @@ Attempt<void> Session::open_loader() {
 }
 
 Attempt<void> Session::open_outputs() {
+  std::shared_ptr<std::byte> memory;
+  if (o_.rank == 0) memory = snapshot_memory_.get();
   NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, checkpointer_,
                      Checkpointer::open(o_.run_folder, o_.spec.checkpoint, manifest_base(), o_.rank,
-                                        *state_, *runtime_, link_));
+                                        *state_, *runtime_, link_, std::move(memory)));
   if (o_.rank != 0) return {};
   if (o_.spec.metrics.jsonl) {
     NSA_ATTEMPT_ASSIGN(RankExit::kFailed, std::unique_ptr<MetricsSink> sink,
@@ -275,6 +303,7 @@ void Session::record_memory(const char* stage) {
 
 Attempt<Finished> Session::run() {
   clock_.enter(Phase::kStartUp);
+  begin_opening_data();
   struct Stage {
     const char* name; // in start_up_seconds
     Attempt<void> (Session::*pass)();

@@ -26,17 +26,15 @@ checkpoint::DataType data_type(const at::Tensor& flat) {
 
 } // namespace
 
-SnapshotMaker::SnapshotMaker(const FlatState& state, runtime::Runtime& runtime)
-    : state_(state), runtime_(runtime) {}
+SnapshotMaker::SnapshotMaker(const FlatState& state, runtime::Runtime& runtime,
+                             std::shared_ptr<std::byte> memory)
+    : state_(state), runtime_(runtime), memory_(std::move(memory)) {}
 
-void SnapshotMaker::prepare() {
-  if (!memory_)
-    memory_ = runtime_.allocate_host(state_.masters.nbytes() + state_.first_moments.nbytes() +
-                                     state_.second_moments.nbytes());
+size_t SnapshotMaker::bytes_of(const FlatState& state) {
+  return state.masters.nbytes() + state.first_moments.nbytes() + state.second_moments.nbytes();
 }
 
 std::vector<checkpoint::FileContent> SnapshotMaker::copy(const Counters& counters) {
-  prepare();
   std::byte* masters = memory_.get();
   std::byte* first = masters + state_.masters.nbytes();
   std::byte* second = first + state_.first_moments.nbytes();

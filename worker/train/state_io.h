@@ -20,10 +20,11 @@ struct Counters {
 // idle: its memory is used again.
 class SnapshotMaker {
 public:
-  SnapshotMaker(const FlatState& state, runtime::Runtime& runtime);
-  // Makes the host memory, which for gigabytes of pinned memory takes longer than the copy: in
-  // start-up rather than in the first checkpoint.
-  void prepare();
+  // `memory`: bytes_of(state) of the runtime's host memory, which takes longer to make than a copy
+  // into it: during start-up rather than in the first checkpoint.
+  SnapshotMaker(const FlatState& state, runtime::Runtime& runtime,
+                std::shared_ptr<std::byte> memory);
+  static size_t bytes_of(const FlatState& state);
   std::vector<checkpoint::FileContent> copy(const Counters& counters);
   std::shared_ptr<const void> memory() const { return memory_; }
 

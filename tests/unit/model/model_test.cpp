@@ -1,4 +1,5 @@
 // What the model computes: its equations seen from outside, in FP64 where equality is asked.
+#include "nsa_model/model/parameters.h"
 #include "tests/unit/model/small_model.h"
 
 #include <ATen/Parallel.h>
@@ -73,6 +74,22 @@ TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {
   const Tensor embedding = one.named_parameters()[0].tensor.detach();
   EXPECT_NEAR(embedding.std().item<double>(), 0.02, 2e-4);
   EXPECT_NEAR(embedding.mean().item<double>(), 0, 3e-4);
+  // By the formula of docs/design/model.md, worked out apart from this code.
+  const Tensor first = initial_values({"w", {4}, 0.5, 0.0, true}, 7);
+  const float expected[] = {0.2962118983f, -0.6280655861f, -0.1026383862f, -0.3838025928f};
+  for (int i = 0; i < 4; ++i)
+    EXPECT_FLOAT_EQ(first[i].item<float>(), expected[i]);
+  // Of a size that many threads share, an odd count among them; any number of them draws the same.
+  for (const int64_t count : {int64_t(1) << 21, (int64_t(1) << 20) + 1}) {
+    const ParameterSpec spec{"w", {count}, 0.5, 0.0, true};
+    const Tensor alone = initial_values(spec, 7, 1);
+    for (const int many : {2, 7, 16, 0})
+      EXPECT_TRUE(at::equal(alone, initial_values(spec, 7, many))) << many << " threads";
+    EXPECT_NEAR(alone.mean().item<double>(), 0, 4 * 0.5 / std::sqrt(double(count)));
+    EXPECT_NEAR(alone.std().item<double>(), 0.5, 4 * 0.5 / std::sqrt(2.0 * double(count)));
+    const Tensor beyond = alone.abs().gt(1.0).to(at::kDouble).mean(); // two deviations
+    EXPECT_NEAR(beyond.item<double>(), 0.0455, 1e-3);
+  }
   EXPECT_FALSE(at::equal(one.initial_value("blocks.0.mlp.fc1.weight"),
                          one.initial_value("blocks.1.mlp.fc1.weight")));
 }

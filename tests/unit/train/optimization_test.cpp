@@ -167,6 +167,53 @@ TEST(GradientReducer, StaticGraphHoldsTheFirstStepsSet) {
   EXPECT_THROW(linear_loss(w.state, weights, 1.0, 3).backward(), std::runtime_error);
 }
 
+// One rank that keeps what each reduction was started with.
+class SeesStarts : public comm::Collectives {
+public:
+  explicit SeesStarts(std::vector<at::Tensor>& starts) : starts_(starts) {}
+  Rank rank() const override { return 0; }
+  int world() const override { return 1; }
+  std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
+    starts_.push_back(tensor.clone());
+    return alone_->all_reduce_sum(tensor, tag);
+  }
+  comm::Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
+    return alone_->broadcast(tensor, root, tag);
+  }
+  comm::Outcome barrier(comm::Tag tag) override { return alone_->barrier(tag); }
+
+private:
+  std::vector<at::Tensor>& starts_;
+  std::unique_ptr<comm::Collectives> alone_ = comm::make_single_rank_collectives();
+};
+
+// Under a static graph a bucket does not wait for a parameter that never gets a gradient: what it
+// leaves with must be zero there, and not what an earlier step or the memory held.
+TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
+  for (const bool gather : {false, true}) {
+    std::vector<at::Tensor> starts;
+    World w(at::kBFloat16, {.static_graph = true, .gather = gather},
+            std::make_unique<SeesStarts>(starts), 150); // the last two share the first bucket
+    w.state.tail().zero_();
+    for (uint64_t step = 1; step <= 3; ++step) {
+      starts.clear();
+      w.reducer.begin_step(step);
+      if (gather) w.state.gradients.fill_(NAN); // sums are written before they are read
+      w.state.tail().zero_();
+      for (const bool last : {false, true}) {
+        w.reducer.begin_micro_step(last);
+        linear_loss(w.state, some_weights(unsigned(step)), 1.0, 2).backward();
+      }
+      ASSERT_TRUE(w.reducer.finish_step());
+      const BucketPlan::Slot& slot = w.state.plan().slots[2]; // without a gradient
+      ASSERT_EQ(starts.size(), w.state.plan().buckets.size());
+      const auto at = static_cast<int64_t>(slot.offset - w.state.plan().buckets[slot.bucket].begin);
+      const at::Tensor sent = starts[slot.bucket].narrow(0, at, static_cast<int64_t>(slot.count));
+      EXPECT_TRUE(sent.eq(0).all().item<bool>()) << "step " << step << " gather " << gather;
+    }
+  }
+}
+
 // AdamW as in the paper's algorithm 2, in double.
 struct ReferenceAdamW {
   std::vector<double> w, m, v;
@@ -572,7 +619,8 @@ TEST_P(EveryMode, StateRoundTripsBitForBit) {
   Optimizer optimizer(w.state, section());
   train_steps(w, optimizer, 1, 3);
   static const auto runtime = runtime::make_cpu_runtime({}); // a process has one
-  SnapshotMaker maker(w.state, **runtime);
+  SnapshotMaker maker(w.state, **runtime,
+                      (*runtime)->allocate_host(SnapshotMaker::bytes_of(w.state)));
   for (const auto& file : maker.copy({.non_finite_streak = 4}))
     ASSERT_TRUE(
         checkpoint::write_safetensors(fs::path(folder) / file.name, file.tensors, file.metadata));
@@ -603,6 +651,24 @@ TEST_P(EveryMode, StateRoundTripsBitForBit) {
     ASSERT_TRUE(load_state(folder, same.state));
     EXPECT_TRUE(at::equal(changed.state.tensor(0), same.state.tensor(0)));
   }
+
+  // Without initial values everything comes from the checkpoint, or it is refused.
+  std::vector<Parameter> undrawn = make_parameters(at::kBFloat16);
+  for (Parameter& parameter : undrawn) {
+    parameter.initial.reset();
+    parameter.tensor.data().fill_(NAN);
+  }
+  FlatState loaded(undrawn, 16, 4, GetParam());
+  EXPECT_EQ(loaded.masters.abs().max().item<float>(), 0.0f);
+  ASSERT_TRUE(load_state(folder, loaded));
+  World whole(at::kBFloat16, {}, nullptr, 16, GetParam());
+  ASSERT_TRUE(load_state(folder, whole.state));
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(at::equal(loaded.tensor(i), whole.state.tensor(i)));
+  EXPECT_TRUE(at::equal(loaded.masters, whole.state.masters));
+  undrawn[1].name = "another";
+  FlatState lacking(undrawn, 16, 4, GetParam());
+  EXPECT_FALSE(load_state(folder, lacking)) << "a parameter that the checkpoint does not have";
   fs::remove(fs::path(folder) / "optimizer.safetensors");
   EXPECT_FALSE(load_state(folder, other.state));
   fs::remove_all(folder);

@@ -157,7 +157,8 @@ protected:
     auto loader = *data::Loader::open(std::move(options), std::nullopt);
     const auto evaluation = *data::EvaluationSet::open(dataset_, shape, 2);
     auto checkpointer =
-        *Checkpointer::open(folder_.path(), spec_.checkpoint, {}, 0, state, *runtime_, link);
+        *Checkpointer::open(folder_.path(), spec_.checkpoint, {}, 0, state, *runtime_, link,
+                            runtime_->allocate_host(SnapshotMaker::bytes_of(state)));
     std::vector<std::unique_ptr<MetricsSink>> sinks;
     sinks.push_back(std::make_unique<Notes>());
     notes_ = static_cast<Notes*>(sinks[0].get());

@@ -152,6 +152,9 @@ TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
     EXPECT_GE(choice.chosen->step, after);
     complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
     EXPECT_EQ(run.losses(), expected) << "stopped after step " << choice.chosen->step;
+    // What the checkpoint overwrites was not drawn.
+    EXPECT_THAT(run.log(1, 0), ::testing::Not(::testing::HasSubstr("initial_values=0")));
+    EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("initial_values=0"));
   }
 }
 
