@@ -1,0 +1,276 @@
+// n ranks with parts of a global batch against one rank with all of it, each a process of its own
+// with the worker's device runtime and its communicator: NCCL between GPUs, the mesh between CPU
+// ranks (which shows that this program finds what it looks for). This process asks nothing about
+// CUDA; a rank is this program again, told which one it is.
+#include "tests/support/bound_socket.h"
+#include "tests/support/ranks_training.h"
+#include "worker/runtime/runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace nsa::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr int kSkip = 77; // a rank's exit code: what it needs is not here; its output says what
+constexpr auto kLimit = 100s;
+
+model::ModelConfig small_model() {
+  model::ModelConfig c;
+  c.vocabulary = 64;
+  c.dimension = 24;
+  c.layers = 2;
+  c.heads = 4;
+  c.head_dimension = 8;
+  c.mlp_ratio = 2;
+  c.nsa.compression_block = 8;
+  c.nsa.compression_stride = 4;
+  c.nsa.selection_block = 8;
+  c.nsa.selected_blocks = 4;
+  c.nsa.window = 12;
+  return c;
+}
+
+// The M7C's width and heads, so that its kernels run; two layers.
+model::ModelConfig gpu_model(bool fused) {
+  model::ModelConfig c;
+  c.vocabulary = 1024;
+  c.layers = 2;
+  c.kernels = fused ? model::Kernels::kFused : model::Kernels::kAten;
+  c.fused_layers = fused;
+  return c;
+}
+
+// FP32; BF16; BF16 with BF16 on the wire.
+enum Ways { kFp32, kBf16, kBf16Wire, kWays };
+
+RanksWay way_of(int which, bool gpu) {
+  RanksWay way{.model = gpu ? gpu_model(which != kFp32) : small_model()};
+  if (gpu) {
+    way.batch.length = 1088;
+    way.bucket_bytes = size_t(4) << 20;
+  }
+  // Updates that are all but linear in the gradients: those of Adam's own epsilon turn the rounding
+  // of a gradient that is almost zero into a step of full length.
+  way.epsilon = 1e-3;
+  if (which != kFp32) way.type = at::kBFloat16;
+  if (which == kBf16Wire) way.options.compress = at::kBFloat16;
+  return way;
+}
+
+void write(std::ofstream& out, const double* values, size_t count) {
+  out.write(reinterpret_cast<const char*>(&count), sizeof count);
+  out.write(reinterpret_cast<const char*>(values),
+            static_cast<std::streamsize>(count * sizeof(double)));
+}
+
+// Arguments: --rank RANK WORLD DEVICE PORT FD FILE. Trains every way and writes what came.
+int rank_main(char** words) {
+  const int rank = std::atoi(words[0]), world = std::atoi(words[1]), port = std::atoi(words[3]),
+            fd = std::atoi(words[4]);
+  runtime::Request request;
+  request.device = words[2];
+  request.rank = rank;
+  const auto runtime = runtime::open_runtime(request);
+  if (!runtime) {
+    std::cout << runtime.error().what << std::endl;
+    return kSkip;
+  }
+  const at::Device device = (*runtime)->device();
+  if (device.is_cuda() && device.index() != rank) {
+    std::cout << "needs " << world << " GPUs" << std::endl;
+    return kSkip;
+  }
+  auto collectives = (*runtime)->make_collectives(rank, world, {port, fd, 60s}, 60s);
+  if (!collectives) {
+    std::cout << collectives.error().what << std::endl;
+    return 1;
+  }
+  std::ofstream out(words[5], std::ios::binary);
+  for (int which = 0; which < kWays; ++which) {
+    const RanksWay way = way_of(which, device.is_cuda());
+    const RanksOutcome outcome = train_rank(way, ranks_text(way), device, **collectives);
+    for (const at::Tensor& tensor : {outcome.first_gradient, outcome.masters})
+      write(out, tensor.const_data_ptr<double>(), static_cast<size_t>(tensor.numel()));
+    write(out, outcome.losses.data(), outcome.losses.size());
+  }
+  (*collectives)->shut_down();
+  out.close();
+  return out && !testing::Test::HasFailure() ? 0 : 1;
+}
+
+std::vector<double> read(std::ifstream& in) {
+  size_t count = 0;
+  in.read(reinterpret_cast<char*>(&count), sizeof count);
+  std::vector<double> values(in ? count : 0);
+  in.read(reinterpret_cast<char*>(values.data()),
+          static_cast<std::streamsize>(values.size() * sizeof(double)));
+  return values;
+}
+
+class RanksOn : public testing::TestWithParam<std::string> {
+protected:
+  void SetUp() override {
+    folder_ = (fs::temp_directory_path() / "nsa-ranks-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string file(int rank, const char* what) const {
+    return folder_ + "/" + what + std::to_string(rank);
+  }
+
+  pid_t start(int rank, int world, int port, int fd) {
+    const std::vector<std::string> words = {"ranks",
+                                            "--rank",
+                                            std::to_string(rank),
+                                            std::to_string(world),
+                                            GetParam(),
+                                            std::to_string(port),
+                                            std::to_string(rank == 0 ? fd : -1),
+                                            file(rank, "values")};
+    std::vector<char*> pointers;
+    for (const std::string& word : words)
+      pointers.push_back(const_cast<char*>(word.c_str()));
+    pointers.push_back(nullptr);
+    const std::string log = file(rank, "log");
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    const int to = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(to, STDOUT_FILENO);
+    ::dup2(to, STDERR_FILENO);
+    if (rank == 0) ::fcntl(fd, F_SETFD, 0);
+    ::execv("/proc/self/exe", pointers.data());
+    ::_exit(127);
+  }
+
+  // What rank 0 saw of every way, once all ranks have agreed; nothing where it was skipped.
+  std::optional<std::vector<RanksOutcome>> run(int world) {
+    const auto [fd, port] = bound_socket();
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < world; ++rank)
+      pids.push_back(start(rank, world, port, fd));
+    ::close(fd);
+    const std::vector<int> codes = wait(pids);
+    for (int rank = 0; rank < world; ++rank)
+      if (codes[size_t(rank)] == kSkip) {
+        why_not_ = text(rank);
+        return std::nullopt;
+      }
+    std::vector<RanksOutcome> first;
+    for (int rank = 0; rank < world; ++rank) {
+      EXPECT_EQ(codes[size_t(rank)], 0) << "rank " << rank << " of " << world << ":\n"
+                                        << text(rank);
+      if (codes[size_t(rank)] != 0) return std::nullopt;
+      std::ifstream in(file(rank, "values"), std::ios::binary);
+      for (int which = 0; which < kWays; ++which) {
+        const auto tensor = [&] {
+          const std::vector<double> values = read(in);
+          return at::tensor(values, at::kDouble);
+        };
+        RanksOutcome outcome;
+        outcome.first_gradient = tensor();
+        outcome.masters = tensor();
+        outcome.losses = read(in);
+        if (rank == 0) first.push_back(std::move(outcome));
+        if (rank > 0) {
+          EXPECT_TRUE(at::equal(outcome.masters, first[size_t(which)].masters))
+              << "all ranks have the same bits";
+        }
+      }
+    }
+    return first;
+  }
+
+  std::string why_not_;
+
+private:
+  std::string text(int rank) const {
+    std::ifstream in(file(rank, "log"));
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  // Exit codes; -1 for what had to be killed. A rank that is missing keeps its peers waiting.
+  static std::vector<int> wait(const std::vector<pid_t>& pids) {
+    std::vector<int> codes(pids.size(), -1);
+    std::vector<bool> ended(pids.size());
+    const auto end = std::chrono::steady_clock::now() + kLimit;
+    const auto all = [&] { return std::find(ended.begin(), ended.end(), false) == ended.end(); };
+    while (!all() && std::chrono::steady_clock::now() < end) {
+      for (size_t i = 0; i < pids.size(); ++i) {
+        int status = 0;
+        if (ended[i] || ::waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+        ended[i] = true;
+        codes[i] = WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+        if (codes[i] == 0) continue;
+        for (size_t other = 0; other < pids.size(); ++other)
+          if (!ended[other]) ::kill(pids[other], SIGTERM);
+      }
+      std::this_thread::sleep_for(10ms);
+    }
+    for (size_t i = 0; i < pids.size(); ++i)
+      if (!ended[i]) {
+        ::kill(pids[i], SIGKILL);
+        ::waitpid(pids[i], nullptr, 0);
+      }
+    return codes;
+  }
+
+  std::string folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, RanksOn, testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(RanksOn, TwoAreOne) {
+  const auto one = run(1);
+  if (!why_not_.empty()) GTEST_SKIP() << why_not_;
+  const auto two = run(2);
+  if (!why_not_.empty()) GTEST_SKIP() << why_not_;
+  ASSERT_TRUE(one && two);
+  const auto error = [](const at::Tensor& found, const at::Tensor& exact, const char* what) {
+    const double relative = relative_error(found, exact);
+    std::cout << "  " << what << " " << relative << "\n";
+    return relative;
+  };
+  const RanksOutcome& exact = one->at(kFp32);
+  EXPECT_LE(error(two->at(kFp32).first_gradient, exact.first_gradient, "fp32 gradient"), 1e-6);
+  EXPECT_LE(error(two->at(kFp32).masters, exact.masters, "fp32 weights"), 1e-6);
+  for (size_t step = 0; step < exact.losses.size(); ++step)
+    EXPECT_NEAR(two->at(kFp32).losses[step], exact.losses[step], 1e-6 * exact.losses[step]);
+
+  const RanksOutcome& plain = one->at(kBf16);
+  const double gradient = error(plain.first_gradient, exact.first_gradient, "bf16 gradient, one"),
+               weights = error(plain.masters, exact.masters, "bf16 weights, one");
+  EXPECT_GT(gradient, 1e-4) << "BF16 was computed in";
+  for (const int which : {kBf16, kBf16Wire}) {
+    EXPECT_LE(error(two->at(which).first_gradient, exact.first_gradient, "bf16 gradient, two"),
+              1.5 * gradient);
+    EXPECT_LE(error(two->at(which).masters, exact.masters, "bf16 weights, two"), 1.5 * weights);
+  }
+}
+
+} // namespace
+} // namespace nsa::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  constexpr int kWords = 8; // with those before the rank
+  if (argc == kWords && std::string(argv[1]) == "--rank") return nsa::test::rank_main(argv + 2);
+  return RUN_ALL_TESTS();
+}
