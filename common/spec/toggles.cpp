@@ -18,6 +18,8 @@ const std::vector<Toggle>& toggle_registry() {
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
      "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "
      "this system's GPU kernels; auto takes those where device, dtype and widths are served, and says so"},
+    {"layers.embedding_gradient", "enum", "separate|joined", "separate", "worker", "",
+     "the tied embedding's gradient as two that are added, or in one pass; joined needs the kernels of layers.kernels"},
 
     {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},
@@ -62,6 +64,8 @@ const std::vector<Toggle>& toggle_registry() {
     {"nccl.protocol", "text", "", "", "environment", "NCCL_PROTO", "LL, LL128, Simple"},
     {"nccl.min_channels", "int", "", "", "environment", "NCCL_MIN_NCHANNELS", "fewest channels"},
     {"nccl.max_channels", "int", "", "", "environment", "NCCL_MAX_NCHANNELS", "most channels"},
+    {"nccl.cluster_size", "int", "", "", "environment", "NCCL_CGA_CLUSTER_SIZE",
+     "channels whose CTAs a GPU from Hopper on places together, 0 to 8"},
     {"nccl.buffer_bytes", "int", "", "", "environment", "NCCL_BUFFSIZE", "buffer of a channel"},
 
     {"symmetric_memory.disable_multicast", "bool", "", "", "environment",

@@ -30,7 +30,8 @@ int64_t tokens_a_chunk(const Tensor& hidden, const Tensor& weight, bool fused) {
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
-                        const Tensor& targets, bool with_gradient, bool fused) {
+                        const Tensor& targets, bool with_gradient, bool fused,
+                        const c10::intrusive_ptr<ops::TiedGradient>& tied) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const int64_t tokens = hidden.size(0);
@@ -68,7 +69,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       }
     }
     if (with_gradient)
-      context->save_for_backward({grad_hidden, grad_weight.to(weight.scalar_type())});
+      context->save_for_backward(
+          {grad_hidden, tied ? grad_weight : grad_weight.to(weight.scalar_type())});
+    if (tied) context->saved_data["tied"] = c10::IValue::make_capsule(tied);
     return loss;
   }
 
@@ -76,14 +79,23 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const variable_list saved = context->get_saved_variables();
     TORCH_CHECK(saved.size() == 2, "linear_cross_entropy: gradients were not computed");
     const auto scaled = [&](const Tensor& x) { return x * grads[0].to(x.scalar_type()); };
-    return {scaled(saved[0]), scaled(saved[1]), Tensor(), Tensor(), Tensor()};
+    Tensor for_weight;
+    if (const auto tied = context->saved_data.find("tied"); tied != context->saved_data.end()) {
+      const auto to =
+          c10::static_intrusive_pointer_cast<ops::TiedGradient>(tied->second.toCapsule());
+      to->gradient = saved[1];
+      to->scale = grads[0];
+    } else {
+      for_weight = scaled(saved[1]);
+    }
+    return {scaled(saved[0]), for_weight, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
 } // namespace
 
 Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-                            bool fused) {
+                            bool fused, const c10::intrusive_ptr<ops::TiedGradient>& tied) {
   TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
                   hidden.scalar_type() == weight.scalar_type(),
               "linear_cross_entropy: hidden ", hidden.sizes(), " ", hidden.scalar_type(),
@@ -93,7 +105,7 @@ Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Te
               "linear_cross_entropy: targets must be int64 [", hidden.size(0), "]");
   const bool with_gradient =
       c10::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
-  return LinearCrossEntropy::apply(hidden, weight, targets, with_gradient, fused);
+  return LinearCrossEntropy::apply(hidden, weight, targets, with_gradient, fused, tied);
 }
 
 } // namespace nsa::model

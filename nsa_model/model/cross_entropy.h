@@ -4,6 +4,8 @@
 // Thread-safe.
 #pragma once
 
+#include "nsa_model/ops/embedding.h"
+
 #include <ATen/ATen.h>
 
 namespace nsa::model {
@@ -12,8 +14,10 @@ namespace nsa::model {
 // hidden [N, dim] and weight [V, dim] share a dtype; targets [N] int64. The softmax and all sums
 // run in FP32; the product is rounded to the inputs' dtype, as matrix products are. The gradient of
 // the weight is summed over chunks in FP32 before it is rounded. No counted target: 0.
-// `fused`: as ops::cross_entropy_ takes it.
+// `fused`: as ops::cross_entropy_ takes it. With `tied` the weight's gradient goes there, in FP32,
+// and not to the weight.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
-                                const at::Tensor& targets, bool fused = false);
+                                const at::Tensor& targets, bool fused = false,
+                                const c10::intrusive_ptr<ops::TiedGradient>& tied = {});
 
 } // namespace nsa::model

@@ -153,7 +153,8 @@ LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const 
 
 Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
                                    const std::optional<Tensor>& document_start,
-                                   int64_t position_offset) {
+                                   int64_t position_offset,
+                                   const c10::intrusive_ptr<ops::TiedGradient>& tied) {
   TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong && tokens.numel() > 0,
               "tokens must be int64 [B, S] and not empty, got ", tokens.scalar_type(), " ",
               tokens.sizes());
@@ -161,7 +162,8 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   check(shared.cos, "a RoPE table", true);
   // Asked here: within recompute() the first run of a training pass has no gradients either.
   const bool count_gates = config.gate_statistics && c10::GradMode::is_enabled();
-  Stream stream{at::embedding(embedding, tokens), std::nullopt};
+  Stream stream{tied ? ops::embedding(embedding, tokens, tied) : at::embedding(embedding, tokens),
+                std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
       // Kept apart, x and addend are summed in the same pass as without recompute, bit for bit.
@@ -210,9 +212,13 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
                            const std::optional<Tensor>& document_start) {
   TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
               " must be like tokens ", tokens.sizes());
-  const Tensor hidden = impl_->hidden(tokens, document_start, 0);
+  const ModelConfig& config = impl_->config;
+  c10::intrusive_ptr<ops::TiedGradient> tied;
+  if (config.fused_layers && config.joined_embedding_gradient && c10::GradMode::is_enabled())
+    tied = c10::make_intrusive<ops::TiedGradient>();
+  const Tensor hidden = impl_->hidden(tokens, document_start, 0, tied);
   const Tensor loss = linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding,
-                                           targets.flatten(), impl_->config.fused_layers);
+                                           targets.flatten(), config.fused_layers, tied);
   impl_->check(loss, "the loss", true);
   return loss;
 }

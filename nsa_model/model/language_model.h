@@ -36,7 +36,7 @@ struct NamedParameter {
 // What a model's weights are when it has been made.
 enum class Weights {
   kInitial, // drawn
-  kUnset    // memory that nobody has written: whoever asks for this fills it before the model is used
+  kUnset // memory that nobody has written: whoever asks for this fills it before the model is used
 };
 
 class LanguageModel {

@@ -6,6 +6,7 @@
 #include "nsa_model/model/decode.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/model/parameters.h"
+#include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
 
 #include <unordered_map>
@@ -34,7 +35,8 @@ struct LanguageModel::Impl {
   Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context,
                    bool count_gates);
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
-                    int64_t position_offset);
+                    int64_t position_offset,
+                    const c10::intrusive_ptr<ops::TiedGradient>& tied = {});
 
   // RoPE tables [positions, D / 2] for `positions` (int64, CPU).
   std::pair<at::Tensor, at::Tensor> tables(const at::Tensor& positions);

@@ -3,11 +3,13 @@
 #include "nsa_model/model/cross_entropy.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/product.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -209,8 +211,10 @@ TEST_F(Layers, AttentionPoolsWhatComesUnpooled) {
 }
 
 // Loss and gradients of a model of two layers at the M7C's width.
-std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, bool fused) {
+std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, bool fused,
+                              bool joined = false) {
   model::ModelConfig config;
+  config.joined_embedding_gradient = joined;
   config.attention = attention;
   config.layers = 2;
   config.vocabulary = 2048;
@@ -235,23 +239,50 @@ TEST_F(Layers, WholeModelIsAsGoodAsWithComposedLayers) {
   for (const auto attention : {model::Attention::kNsa, model::Attention::kDense}) {
     const auto exact = model_run(attention, at::kFloat, false);
     const auto plain = model_run(attention, at::kBFloat16, false);
-    const auto fused = model_run(attention, at::kBFloat16, true);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      const Tensor wanted = exact[i].to(at::kDouble);
-      const double limit = 1.5 * relative(plain[i], wanted) + (i == 0 ? 1e-4 : 2e-3);
-      EXPECT_LE(relative(fused[i], wanted), limit)
-          << "attention " << int(attention) << " tensor " << i;
+    for (const bool joined : {false, true}) {
+      const auto fused = model_run(attention, at::kBFloat16, true, joined);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        const Tensor wanted = exact[i].to(at::kDouble);
+        const double limit = 1.5 * relative(plain[i], wanted) + (i == 0 ? 1e-4 : 2e-3);
+        EXPECT_LE(relative(fused[i], wanted), limit)
+            << "attention " << int(attention) << " tensor " << i << " joined " << joined;
+      }
     }
   }
 }
 
 TEST_F(Layers, RepeatBitByBit) {
-  const auto first = model_run(model::Attention::kNsa, at::kBFloat16, true);
-  for (int again = 0; again < 3; ++again) {
-    const auto next = model_run(model::Attention::kNsa, at::kBFloat16, true);
-    for (size_t i = 2; i < first.size(); ++i) // 1 is the embedding's, which ATen sums by atomics
-      EXPECT_TRUE(at::equal(first[i], next[i])) << "tensor " << i;
+  for (const bool joined : {false, true}) {
+    const auto first = model_run(model::Attention::kNsa, at::kBFloat16, true, joined);
+    for (int again = 0; again < 3; ++again) {
+      const auto next = model_run(model::Attention::kNsa, at::kBFloat16, true, joined);
+      // 1 is the embedding's, which ATen sums by atomics
+      for (size_t i = joined ? 1 : 2; i < first.size(); ++i)
+        EXPECT_TRUE(at::equal(first[i], next[i])) << "tensor " << i << " joined " << joined;
+    }
   }
+}
+
+// ATen's lookup and its gradient, plus the other use's, against the kernel's.
+TEST_F(Layers, EmbeddingGradientIsTheSumOfBoth) {
+  const Tensor ids =
+      at::randint(0, 3000, {4096}, bf16().dtype(at::kLong)).square().remainder_(3000);
+  const Tensor up = random({4096, 768}), base = at::randn({3000, 768}, bf16().dtype(at::kFloat));
+  const Tensor scale = at::full({}, 0.125, base.options());
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("nsa::embedding_gradient", "")
+          .typed<Tensor(const Tensor&, const Tensor&, int64_t, const std::optional<Tensor>&,
+                        const std::optional<Tensor>&)>();
+  const Tensor exact = ops::composed::embedding_gradient(
+      up.to(at::kDouble), ids, 3000, base.to(at::kDouble), scale.to(at::kDouble));
+  const double best = relative(exact.to(at::kBFloat16), exact);
+  EXPECT_LE(relative(op.call(up, ids, 3000, base, scale), exact), 1.01 * best);
+  // Not for the kernel: composed.
+  EXPECT_LE(relative(op.call(up.narrow(1, 0, 24).contiguous(), ids, 3000, {}, {}),
+                     ops::composed::embedding_gradient(up.narrow(1, 0, 24).to(at::kDouble), ids,
+                                                       3000, {}, {})),
+            1.5 * best);
 }
 
 } // namespace

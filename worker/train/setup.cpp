@@ -33,6 +33,8 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   if (const auto dense = toggles.find("attention.dense"); dense != toggles.end()) {
     NSA_TRY_ASSIGN(c.dense_backend, model::parse_dense_backend(dense->second));
   }
+  const auto embedding = toggles.find("layers.embedding_gradient");
+  c.joined_embedding_gradient = embedding != toggles.end() && embedding->second == "joined";
   c.activation_recompute = spec.train.activation_recompute;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;

@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kAttentionKernels = "attention.kernels";
 constexpr const char* kLayerKernels = "layers.kernels";
 constexpr const char* kGraphs = "cuda.graphs";
+constexpr const char* kEmbeddingGradient = "layers.embedding_gradient";
 constexpr const char* kAnyChoice = "auto";
 constexpr const char* kDenseBackend = "attention.dense";
 
@@ -59,6 +60,8 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
       effective = of_part(kLayersPart);
     } else if (name == kGraphs) {
       effective = of_part(kGraphsPart);
+    } else if (name == kEmbeddingGradient) {
+      if (of_part(kLayersPart) != "fused") effective = "separate";
     } else if (name == kDenseBackend) {
       effective = dense_in_effect(kernels, value);
     } else if (toggle != nullptr && !toggle->variable.empty()) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nsa_model/kernels/check/embedding_case.h"
 #include "nsa_model/kernels/check/measure.h"
 #include "nsa_model/kernels/check/timing.h"
 #include "nsa_model/kernels/check/update_case.h"
@@ -451,7 +452,7 @@ int check_layer_kernels() {
   check_split({1, 77, 12, 2, 64, 2, 1, false, false});
   check_split({3, 9, 8, 4, 32, 4, 2, true, false});
   check_split({1, 5, 4, 1, 128, 6, 6, true, false});
-  failures += check_update_kernels();
+  failures += check_update_kernels() + check_embedding_gradient();
   std::printf("kernels around attention: %d failures\n", failures);
   return failures;
 }
@@ -591,6 +592,7 @@ void time_layer_kernels(int tokens) {
        time_of([&] { cuda_check(launch_cross_entropy(entropy, nullptr), "loss"); }, kRepeats),
        4.0 * static_cast<double>(logits.size()));
   time_update_kernels();
+  time_embedding_gradient(tokens);
 }
 
 } // namespace nsa::kernels::check

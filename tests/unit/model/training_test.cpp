@@ -111,6 +111,30 @@ TEST(Gradients, AreTheSameWithRecompute) {
   }
 }
 
+// The tied embedding's two gradients in one piece: the same sums, over micro-batches too.
+TEST(Gradients, AreTheSameWithTheEmbeddingsJoined) {
+  at::manual_seed(5);
+  for (auto [name, config] : small_configs()) {
+    config.fused_layers = true;
+    for (const bool recompute : {false, true}) {
+      config.activation_recompute = recompute;
+      config.joined_embedding_gradient = false;
+      LanguageModel apart(config, at::kCPU, at::kDouble, 1);
+      config.joined_embedding_gradient = true;
+      LanguageModel joined(config, at::kCPU, at::kDouble, 1);
+      for (int micro = 0; micro < 2; ++micro) {
+        const Tensor tokens = random_tokens(2, kSequence), targets = random_tokens(2, kSequence);
+        (apart.loss(tokens, targets) * 0.5).backward();
+        (joined.loss(tokens, targets) * 0.5).backward();
+      }
+      for (size_t i = 0; i < apart.named_parameters().size(); ++i)
+        EXPECT_TRUE(at::allclose(joined.named_parameters()[i].tensor.grad(),
+                                 apart.named_parameters()[i].tensor.grad(), 1e-10, 1e-14))
+            << name << ": " << apart.named_parameters()[i].name;
+    }
+  }
+}
+
 // The optimizer keeps parameters and gradients as views of two flat buffers.
 TEST(Gradients, LandInViewsOfAFlatBuffer) {
   at::manual_seed(4);

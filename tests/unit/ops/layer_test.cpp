@@ -1,6 +1,7 @@
 // The operations around attention: each with its own autograd against the same written in ATen
 // operations with ATen's autograd.
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/product.h"
 
@@ -184,6 +185,39 @@ TEST(CrossEntropy, LeavesItsGradientInTheLogits) {
   }
 }
 
+// A table that is looked up and multiplied with: its gradient in one piece is the sum of both.
+TEST(Embedding, JoinsBothGradientsOfATiedTable) {
+  at::manual_seed(8);
+  const Tensor table = leaf({11, 6});
+  const Tensor ids = at::tensor({3, 3, 10, 0, 3, 7, 7, 0}, at::kLong).view({2, 4});
+  const Tensor up = at::randn({2, 4, 6}, at::kDouble), other = at::randn({11, 6}, at::kDouble);
+  const auto tied = c10::make_intrusive<TiedGradient>();
+  const Tensor looked_up = embedding(table, ids, tied);
+  EXPECT_TRUE(at::equal(looked_up, at::embedding(table, ids)));
+  const Tensor wanted = torch::autograd::grad({at::embedding(table, ids)}, {table}, {up}).at(0);
+  const auto found = [&] {
+    return torch::autograd::grad({looked_up}, {table}, {up}, /*retain_graph=*/true).at(0);
+  };
+  expect_equal({found()}, {wanted}); // nobody left anything
+  tied->gradient = other;
+  tied->scale = at::full({}, 0.25, at::kDouble);
+  expect_equal({found()}, {wanted + 0.25 * other});
+  EXPECT_FALSE(tied->gradient.defined()) << "used once";
+  expect_equal({found()}, {wanted});
+  // Many small gradients of one row are added before they are rounded.
+  const Tensor small = at::full({300, 8}, 0x1p-9, at::kBFloat16);
+  const Tensor one = at::ones({2, 8});
+  const Tensor sum =
+      composed::embedding_gradient(small, at::ones({300}, at::kLong), 2, one, at::full({}, 1.0));
+  EXPECT_TRUE(sum[0].eq(1.0).all().item<bool>());
+  EXPECT_TRUE(at::equal(sum[1], at::full({8}, 1.0 + 300 * 0x1p-9).to(at::kBFloat16)));
+  EXPECT_THROW(
+      composed::embedding_gradient(small, at::ones({299}, at::kLong), 2, one, at::full({}, 1.0)),
+      c10::Error);
+  EXPECT_THROW(composed::embedding_gradient(small, at::ones({300}, at::kLong), 2, one, {}),
+               c10::Error);
+}
+
 TEST(LayerOperations, RefuseWhatDoesNotFit) {
   const Tensor x = at::zeros({2, 8}), gain = at::ones({8});
   EXPECT_THROW(add_rms_norm(x, std::nullopt, at::ones({7}), 1e-6, true), c10::Error);
@@ -194,6 +228,16 @@ TEST(LayerOperations, RefuseWhatDoesNotFit) {
   EXPECT_THROW(group_gates(mean, fc2, fc2, 1.0, 4, true), c10::Error);
   EXPECT_THROW(linear(x, at::zeros({3, 7}), true), c10::Error);
   EXPECT_THROW(mlp(x, at::zeros({16, 8}), at::zeros({8, 15}), true), c10::Error);
+  // Called as an operator, from Python for one.
+  EXPECT_THROW(composed::silu_product(x, at::zeros({16, 7})), c10::Error);
+  EXPECT_THROW(composed::silu_product(x, at::zeros({16, 8}, at::kDouble)), c10::Error);
+  EXPECT_THROW(composed::silu_product(at::zeros({1, 2, 8}), at::zeros({16, 8})), c10::Error);
+  const Tensor weight = at::zeros({8, 16}), before = at::zeros({2, 16});
+  EXPECT_EQ(composed::silu_product_backward(x, weight, before).sizes(), before.sizes());
+  EXPECT_THROW(composed::silu_product_backward(x, weight, at::zeros({3, 16})), c10::Error);
+  EXPECT_THROW(composed::silu_product_backward(x, weight, at::zeros({2, 15})), c10::Error);
+  EXPECT_THROW(composed::silu_product_backward(x, weight.t(), before), c10::Error);
+  EXPECT_THROW(composed::silu_product_backward(x, weight, before.to(at::kDouble)), c10::Error);
   EXPECT_THROW(group_gates(mean, fc1, fc2.to(at::kDouble), 1.0, 4, true), c10::Error);
   const Tensor table = at::ones({3, 4});
   EXPECT_THROW(split_heads(at::zeros({1, 3, 60}), table, table, {4, 2, 8, 1, true}, true),

@@ -55,6 +55,12 @@ TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
   EXPECT_TRUE(check_toggles(report("auto", "fused")));
   EXPECT_TRUE(check_toggles(report("aten", "fused")));
   EXPECT_FALSE(check_toggles(report("fused", "fused")));
+  // The embedding's gradient is joined by the layers' kernels only.
+  const auto joined = [&](const char* layers) {
+    return report_toggles(0, {{"layers.embedding_gradient", "joined"}}, {{kLayersPart, layers}});
+  };
+  EXPECT_TRUE(check_toggles(joined("fused")));
+  EXPECT_FALSE(check_toggles(joined("aten")));
   // The layers' kernels are not a branch's.
   EXPECT_EQ(toggle(report("auto", "fused"), "attention.kernels").effective, "fused");
   EXPECT_FALSE(check_toggles(report("auto", "aten")));

@@ -1,0 +1,167 @@
+#include "nsa_model/kernels/check/embedding_case.h"
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nsa_model/kernels/check/device.h"
+#include "nsa_model/kernels/check/measure.h"
+#include "nsa_model/kernels/check/timing.h"
+#include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+using Ids = std::vector<int64_t>;
+
+double to_double(Bf16 value) {
+  return static_cast<double>(__bfloat162float(value));
+}
+
+struct Case {
+  std::string name;
+  int rows, columns;
+  Ids ids;
+  bool base;
+};
+
+// About as often as words are: the r-th of `rows` with a weight of 1 / (r + 1).
+Ids like_text(int tokens, int rows, uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::vector<double> weights(static_cast<std::size_t>(rows));
+  for (int r = 0; r < rows; ++r)
+    weights[static_cast<std::size_t>(r)] = 1.0 / (r + 1);
+  std::discrete_distribution<int64_t> row(weights.begin(), weights.end());
+  Ids ids(static_cast<std::size_t>(tokens));
+  for (int64_t& id : ids)
+    id = row(generator);
+  return ids;
+}
+
+bool holds(const Case& c) {
+  std::mt19937_64 generator(31);
+  std::normal_distribution<double> normal;
+  const std::size_t width = static_cast<std::size_t>(c.columns), tokens = c.ids.size();
+  const std::size_t count = static_cast<std::size_t>(c.rows) * width;
+  constexpr double kScale = 0.25;
+  std::vector<Bf16> d_out(tokens * width);
+  for (Bf16& value : d_out)
+    value = __double2bfloat16(normal(generator));
+  std::vector<double> wanted(count, 0.0);
+  std::vector<float> base(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    base[i] = static_cast<float>(normal(generator));
+    if (c.base) wanted[i] = kScale * static_cast<double>(base[i]);
+  }
+  for (std::size_t t = 0; t < tokens; ++t) {
+    if (c.ids[t] < 0 || c.ids[t] >= c.rows) continue;
+    for (std::size_t k = 0; k < width; ++k)
+      wanted[static_cast<std::size_t>(c.ids[t]) * width + k] += to_double(d_out[t * width + k]);
+  }
+  DeviceBuffer<int64_t> ids(tokens);
+  ids.from_host(c.ids);
+  DeviceBuffer<Bf16> up(d_out.size()), d_table(count);
+  up.from_host(d_out);
+  DeviceBuffer<float> other(count), scale(1);
+  other.from_host(base);
+  scale.from_host({static_cast<float>(kScale)});
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(static_cast<int>(tokens), c.rows));
+  EmbeddingGradientParams params{};
+  params.tokens = static_cast<int>(tokens);
+  params.rows = c.rows;
+  params.columns = c.columns;
+  params.ids = ids.get();
+  params.d_out = up.get();
+  params.base = c.base ? other.get() : nullptr;
+  params.scale = c.base ? scale.get() : nullptr;
+  params.workspace = workspace.get();
+  params.d_table = d_table.get();
+  std::vector<Bf16> first;
+  bool same = true;
+  double error = 0.0, best = 0.0, norm = 0.0;
+  for (int run = 0; run < 3; ++run) { // the same bits whatever the atomics do
+    workspace.poison();
+    d_table.poison();
+    cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient");
+    const std::vector<Bf16> got = d_table.to_host();
+    if (run == 0) first = got;
+    for (std::size_t i = 0; i < count; ++i)
+      same = same && __bfloat16_as_ushort(got[i]) == __bfloat16_as_ushort(first[i]);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const double exact = wanted[i], rounded = to_double(__double2bfloat16(exact));
+    error += (to_double(first[i]) - exact) * (to_double(first[i]) - exact);
+    best += (rounded - exact) * (rounded - exact);
+    norm += exact * exact;
+  }
+  // A BF16 result may be 1.5 times as wrong as the exact one rounded; false for NaN.
+  const bool good = same && std::sqrt(error) <= 1.5 * std::sqrt(best) + 1e-12 * std::sqrt(norm);
+  std::printf("  %-44s %s relative %.3g, rounding alone %.3g%s\n", c.name.c_str(),
+              good ? "ok  " : "FAIL", std::sqrt(error / norm), std::sqrt(best / norm),
+              same ? "" : ", runs differ");
+  return good;
+}
+
+} // namespace
+
+int check_embedding_gradient() {
+  Ids apart(200), outside(100);
+  for (std::size_t t = 0; t < apart.size(); ++t)
+    apart[t] = static_cast<int64_t>(t * 37 % 500);
+  for (std::size_t t = 0; t < outside.size(); ++t)
+    outside[t] = static_cast<int64_t>(t) - 30; // below, within and above 0 .. 49
+  Ids border;                                  // 31, 32, 33 and 34 tokens of neighbours, in turns
+  for (int round = 0; round < 34; ++round)
+    for (int row = 0; row < 4; ++row)
+      if (round < 31 + row) border.push_back(row);
+  const std::vector<Case> cases = {
+      {"embedding, one token", 9, 768, {4}, true},
+      {"embedding, every row once or never", 500, 768, apart, true},
+      {"embedding, without the other use", 500, 256, apart, false},
+      {"embedding, 31 to 34 tokens of a row", 8, 512, border, true},
+      {"embedding, all of one row", 70, 768, Ids(5000, 69), true},
+      {"embedding, ids outside the table", 50, 1024, outside, true},
+      {"embedding, like text", 3001, 768, like_text(20000, 3001, 1), true},
+      {"embedding, 65,536 tokens like text", 5000, 256, like_text(65536, 5000, 2), true}};
+  int failures = 0;
+  for (const Case& c : cases)
+    if (!holds(c)) ++failures;
+  return failures;
+}
+
+void time_embedding_gradient(int tokens) {
+  constexpr int kRows = 50304, kColumns = 768, kRepeats = 20;
+  const std::size_t table = static_cast<std::size_t>(kRows) * kColumns;
+  const std::size_t looked_up = static_cast<std::size_t>(tokens) * kColumns;
+  DeviceBuffer<Bf16> up(looked_up), d_table(table);
+  fill_normal(up.get(), looked_up, 1.0f, 5);
+  DeviceBuffer<float> base(table), scale(1);
+  cuda_check(cudaMemset(base.get(), 0, table * sizeof(float)), "cudaMemset");
+  scale.from_host({1.0f});
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(tokens, kRows));
+  std::mt19937_64 generator(7);
+  Ids evenly(static_cast<std::size_t>(tokens));
+  for (int64_t& id : evenly)
+    id = static_cast<int64_t>(generator() % kRows);
+  const std::vector<std::pair<const char*, Ids>> kinds = {
+      {"embedding, random ids", evenly},
+      {"embedding, like text", like_text(tokens, kRows, 3)},
+      {"embedding, one id", Ids(static_cast<std::size_t>(tokens), 17)}};
+  for (const auto& [name, values] : kinds) {
+    DeviceBuffer<int64_t> ids(values.size());
+    ids.from_host(values);
+    EmbeddingGradientParams params{tokens,     kRows,       kColumns,        ids.get(),    up.get(),
+                                   base.get(), scale.get(), workspace.get(), d_table.get()};
+    const Timing t = time_of(
+        [&] { cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient"); },
+        kRepeats);
+    const double bytes = 6.0 * static_cast<double>(table) + 2.0 * static_cast<double>(looked_up);
+    std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.2f TB/s\n", name, 1e3 * t.median, 1e3 * t.low,
+                1e3 * t.high, bytes / (t.median * 1e9));
+  }
+}
+
+} // namespace nsa::kernels::check

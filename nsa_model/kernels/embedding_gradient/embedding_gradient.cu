@@ -1,0 +1,265 @@
+#include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
+
+#include "nsa_model/kernels/common/vector.cuh"
+
+// Tokens are brought together by row first: counted, given a stretch of `tokens_of` for each row
+// that has any, and put there. Order within a stretch, and of the stretches, is that of the
+// atomics; what is summed is not: a warp takes the tokens of a row with few of them smallest first,
+// and a CTA those of a row with many through a bitmap of all tokens, from which they come in order.
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kFew = 32; // tokens of a row that a warp sums by itself
+constexpr int kMostTokens = 1 << 16;
+constexpr int kAtOnce = 4;   // rows whose loads are under way together
+constexpr int kPasses = 256; // columns that a warp's lanes take at once
+constexpr unsigned kAllLanes = ~0u;
+
+struct Workspace {
+  int32_t* total;     // tokens given a place so far; padded to 16 bytes
+  int32_t* counts;    // [rows]
+  int32_t* ends;      // [rows], one past a row's stretch
+  int32_t* tokens_of; // [tokens]
+};
+constexpr int kTotalWords = 4;
+
+Workspace cut(const EmbeddingGradientParams& params) {
+  Workspace space{};
+  space.total = params.workspace;
+  space.counts = space.total + kTotalWords;
+  space.ends = space.counts + params.rows;
+  space.tokens_of = space.ends + params.rows;
+  return space;
+}
+
+__device__ __forceinline__ bool row_of(const EmbeddingGradientParams& params, int& token,
+                                       int& row) {
+  token = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (token >= params.tokens) return false;
+  const int64_t id = params.ids[token];
+  row = static_cast<int>(id);
+  return id >= 0 && id < params.rows;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(EmbeddingGradientParams params, Workspace space) {
+  int token, row;
+  if (row_of(params, token, row)) atomicAdd(space.counts + row, 1);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    stretch_kernel(EmbeddingGradientParams params, Workspace space) {
+  const int row = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int count = row < params.rows ? space.counts[row] : 0;
+  int through = count; // of this lane and those below
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(kAllLanes, through, step);
+    if (lane >= step) through += below;
+  }
+  int begin = 0;
+  if (lane == 31 && through > 0) begin = atomicAdd(space.total, through);
+  begin = __shfl_sync(kAllLanes, begin, 31);
+  if (row < params.rows) space.ends[row] = begin + through - count; // its begin, until it is filled
+}
+
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(EmbeddingGradientParams params, Workspace space) {
+  int token, row;
+  if (row_of(params, token, row)) space.tokens_of[atomicAdd(space.ends + row, 1)] = token;
+}
+
+// sums of a warp: value i of lane l is column (i / 8) 256 + 8 l + i % 8.
+template <int kVectors> struct Sums {
+  Eight eight[kVectors] = {};
+};
+
+template <int kVectors>
+__device__ __forceinline__ void add_rows(Sums<kVectors>& sums,
+                                         const EmbeddingGradientParams& params,
+                                         const int (&tokens)[kAtOnce], int count, int lane) {
+  uint4 packed[kAtOnce][kVectors];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    if (i < count)
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        packed[i][v] = load_packed(params.d_out + int64_t{tokens[i]} * params.columns +
+                                   v * kPasses + lane * kVector);
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    if (i < count)
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        accumulate(sums.eight[v], packed[i][v], 1.0f);
+}
+
+// Of the other use: where the sums of a row begin.
+template <int kVectors>
+__device__ __forceinline__ void add_base(Sums<kVectors>& sums,
+                                         const EmbeddingGradientParams& params, int64_t row,
+                                         float scale, int lane) {
+  if (params.base == nullptr) return;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    accumulate(sums.eight[v], params.base + row * params.columns + v * kPasses + lane * kVector,
+               scale);
+}
+
+template <int kVectors>
+__device__ __forceinline__ void store_row(const Sums<kVectors>& sums,
+                                          const EmbeddingGradientParams& params, int64_t row,
+                                          int lane) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    store(params.d_table + row * params.columns + v * kPasses + lane * kVector, sums.eight[v]);
+}
+
+template <int kVectors>
+__device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGradientParams& params,
+                                        const int32_t* tokens_of, int count, int lane) {
+  unsigned mine = lane < count ? static_cast<unsigned>(tokens_of[lane]) : ~0u;
+  for (int done = 0; done < count; done += kAtOnce) {
+    int next[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const unsigned smallest = __reduce_min_sync(kAllLanes, mine);
+      if (mine == smallest) mine = ~0u;
+      next[i] = static_cast<int>(smallest);
+    }
+    add_rows(sums, params, next, count - done, lane);
+  }
+}
+
+// Puts a stretch into ascending order; the whole CTA.
+__device__ void order_many(const EmbeddingGradientParams& params, int32_t* tokens_of, int count,
+                           uint32_t* bitmap, int* below) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int words = (params.tokens + 31) / 32;
+  for (int word = thread; word < words; word += kThreads)
+    bitmap[word] = 0;
+  __syncthreads();
+  for (int i = thread; i < count; i += kThreads)
+    atomicOr(bitmap + tokens_of[i] / 32, 1u << tokens_of[i] % 32);
+  __syncthreads();
+  const int first = words * thread / kThreads, last = words * (thread + 1) / kThreads;
+  int mine = 0;
+  for (int word = first; word < last; ++word)
+    mine += __popc(bitmap[word]);
+  int through = mine;
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, through, step);
+    if (lane >= step) through += other;
+  }
+  if (lane == 31) below[warp] = through;
+  __syncthreads();
+  int at = through - mine;
+  for (int other = 0; other < warp; ++other)
+    at += below[other];
+  for (int word = first; word < last; ++word)
+    for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1)
+      tokens_of[at++] = word * 32 + __ffs(static_cast<int>(bits)) - 1;
+  __syncthreads();
+}
+
+template <int kVectors>
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(EmbeddingGradientParams params, Workspace space) {
+  __shared__ Eight partial[kWarps][kVectors][32];
+  __shared__ int below[kWarps];
+  extern __shared__ uint32_t bitmap[];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int first_row = static_cast<int>(blockIdx.x) * kWarps;
+  const float scale = params.base == nullptr ? 0.0f : *params.scale;
+  const int row = first_row + warp;
+  const int count = row < params.rows ? space.counts[row] : 0;
+  if (row < params.rows && count <= kFew) {
+    Sums<kVectors> sums;
+    add_base(sums, params, row, scale, lane);
+    sum_few(sums, params, space.tokens_of + space.ends[row] - count, count, lane);
+    store_row(sums, params, row, lane);
+  }
+  const int last_row = min(first_row + kWarps, params.rows);
+  for (int heavy = first_row; heavy < last_row; ++heavy) {
+    const int many = space.counts[heavy];
+    if (many <= kFew) continue; // the same for all threads
+    int32_t* const tokens_of = space.tokens_of + space.ends[heavy] - many;
+    order_many(params, tokens_of, many, bitmap, below);
+    Sums<kVectors> sums;
+    if (warp == 0) add_base(sums, params, heavy, scale, lane);
+    const int begin = static_cast<int>(int64_t{many} * warp / kWarps);
+    const int end = static_cast<int>(int64_t{many} * (warp + 1) / kWarps);
+    for (int done = begin; done < end; done += kAtOnce) {
+      int next[kAtOnce] = {};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (done + i < end) next[i] = tokens_of[done + i];
+      add_rows(sums, params, next, end - done, lane);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      partial[warp][v][lane] = sums.eight[v];
+    __syncthreads();
+    if (warp < kVectors) { // one of a row's vectors each
+      Eight all = partial[0][warp][lane];
+      for (int other = 1; other < kWarps; ++other)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i)
+          all.values[i] += partial[other][warp][lane].values[i];
+      store(params.d_table + int64_t{heavy} * params.columns + warp * kPasses + lane * kVector,
+            all);
+    }
+    __syncthreads(); // before the next one writes its partial sums
+  }
+}
+
+template <int kVectors>
+cudaError_t launch_sum(const EmbeddingGradientParams& params, const Workspace& space,
+                       cudaStream_t stream) {
+  const unsigned blocks = static_cast<unsigned>((params.rows + kWarps - 1) / kWarps);
+  const std::size_t bitmap = static_cast<std::size_t>((params.tokens + 31) / 32) * sizeof(uint32_t);
+  sum_kernel<kVectors><<<blocks, kThreads, bitmap, stream>>>(params, space);
+  return cudaGetLastError();
+}
+
+} // namespace
+
+bool embedding_gradient_serves(int64_t tokens, int64_t rows, int64_t columns) {
+  return tokens > 0 && tokens <= kMostTokens && rows > 0 && rows <= INT32_MAX / 4 &&
+         columns % kPasses == 0 && columns >= kPasses && columns <= 4 * kPasses;
+}
+
+std::size_t embedding_gradient_workspace(int tokens, int rows) {
+  return kTotalWords + 2 * static_cast<std::size_t>(rows) + static_cast<std::size_t>(tokens);
+}
+
+cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream) {
+  if (!embedding_gradient_serves(params.tokens, params.rows, params.columns))
+    return cudaErrorInvalidValue;
+  const Workspace space = cut(params);
+  const std::size_t cleared =
+      (kTotalWords + static_cast<std::size_t>(params.rows)) * sizeof(int32_t);
+  if (const cudaError_t error = cudaMemsetAsync(params.workspace, 0, cleared, stream);
+      error != cudaSuccess)
+    return error;
+  const unsigned of_tokens = static_cast<unsigned>((params.tokens + kThreads - 1) / kThreads);
+  const unsigned of_rows = static_cast<unsigned>((params.rows + kThreads - 1) / kThreads);
+  count_kernel<<<of_tokens, kThreads, 0, stream>>>(params, space);
+  stretch_kernel<<<of_rows, kThreads, 0, stream>>>(params, space);
+  place_kernel<<<of_tokens, kThreads, 0, stream>>>(params, space);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  switch (params.columns / kPasses) {
+  case 1:
+    return launch_sum<1>(params, space, stream);
+  case 2:
+    return launch_sum<2>(params, space, stream);
+  case 3:
+    return launch_sum<3>(params, space, stream);
+  default:
+    return launch_sum<4>(params, space, stream);
+  }
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,79 @@
+#include "nsa_model/ops/embedding.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace nsa::ops {
+
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Lookup : torch::autograd::Function<Lookup> {
+  static Tensor forward(AutogradContext* context, const Tensor& table, const Tensor& ids,
+                        const c10::intrusive_ptr<TiedGradient>& tied) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({ids});
+    context->saved_data["rows"] = table.size(0);
+    context->saved_data["tied"] = c10::IValue::make_capsule(tied);
+    return at::embedding(table, ids);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("nsa::embedding_gradient", "")
+                               .typed<Tensor(const Tensor&, const Tensor&, int64_t,
+                                             const OptionalTensor&, const OptionalTensor&)>();
+    const auto tied =
+        c10::static_intrusive_pointer_cast<TiedGradient>(context->saved_data["tied"].toCapsule());
+    const Tensor up = grads[0].contiguous();
+    OptionalTensor base, scale;
+    if (tied->gradient.defined()) {
+      base = std::move(tied->gradient); // 155 MB for the M7C: not kept until the graph goes
+      scale = std::move(tied->scale);
+      tied->gradient.reset();
+    }
+    return {op.call(up.view({-1, up.size(-1)}), context->get_saved_variables()[0].flatten(),
+                    context->saved_data["rows"].toInt(), base, scale),
+            Tensor(), Tensor()};
+  }
+};
+
+} // namespace
+
+Tensor embedding(const Tensor& table, const Tensor& ids,
+                 const c10::intrusive_ptr<TiedGradient>& tied) {
+  TORCH_CHECK(table.dim() == 2 && ids.scalar_type() == at::kLong, "nsa: embedding: a table of ",
+              table.sizes(), " and ids of ", ids.scalar_type());
+  return Lookup::apply(table, ids, tied);
+}
+
+namespace composed {
+
+Tensor embedding_gradient(const Tensor& d_out, const Tensor& ids, int64_t rows,
+                          const OptionalTensor& base, const OptionalTensor& scale) {
+  TORCH_CHECK(d_out.dim() == 2 && ids.dim() == 1 && ids.size(0) == d_out.size(0) &&
+                  base.has_value() == scale.has_value() &&
+                  (!base || (base->size(0) == rows && base->size(1) == d_out.size(1))),
+              "nsa: embedding_gradient: ", d_out.sizes(), " rows for ids of ", ids.sizes());
+  const auto type = d_out.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor sum = base ? base->to(type).mul(*scale)
+                    : at::zeros({rows, d_out.size(1)}, d_out.options().dtype(type));
+  return sum.index_add_(0, ids, d_out.to(type)).to(d_out.scalar_type());
+}
+
+} // namespace composed
+
+TORCH_LIBRARY_FRAGMENT(nsa, library) {
+  library.def(
+      "embedding_gradient(Tensor d_out, Tensor ids, int rows, Tensor? base, "
+      "Tensor? scale) -> Tensor",
+      torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &composed::embedding_gradient));
+}
+
+} // namespace nsa::ops
