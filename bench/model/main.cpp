@@ -10,15 +10,16 @@
 #include "bench/model/stopwatch.h"
 #include "bench/model/trace.h"
 #include "common/base/build_info.h"
+#include "common/base/text.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/toggles.h"
 #include "worker/data/batch_builder.h"
 #include "worker/data/evaluation.h"
+#include "worker/train/kernel_setup.h"
 #include "worker/train/micro_steps.h"
 #include "worker/train/model_loss.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/precision.h"
-#include "worker/train/setup.h"
 #include "worker/train/state_io.h"
 
 #include <ATen/ops/cat.h>
@@ -26,6 +27,7 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 namespace {
 
@@ -59,8 +61,8 @@ public:
         precision_(or_die(train::choose_precision(spec.precision, runtime.why_bf16_is_slow()))),
         model_(config(layers), runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat, 1),
         clock_(or_die(progress::Page::create(0, 1))),
-        loss_(train::make_loss(model_, runtime.device(), std::nullopt)),
-        dataset_(std::move(dataset)) {
+        loss_(train::make_loss(model_, runtime.device(), separator(spec, dataset.get()))),
+        gates_(train::gates_of(model_)), dataset_(std::move(dataset)) {
     make_batches();
   }
 
@@ -70,6 +72,8 @@ public:
     finish();
     micro_steps_.reset(); // graphs keep memory
     std::optional<train::StagedLoss> staged;
+    if (graphs && spec.data.document_mask)
+      die({ErrorCode::kInvalidArgument, "--graphs on: launches follow where documents begin"});
     if (graphs) staged = train::make_staged_loss(model_, runtime_.device());
     micro_steps_.emplace(
         train::MicroSteps::Parts{runtime_, *reducer_, state_->tail()[0], loss_, staged},
@@ -80,6 +84,16 @@ public:
 
   model::LanguageModel& model() { return model_; }
   std::string computes_in() const { return precision_.name(); }
+  // "fused hopper"; of each branch where they differ.
+  std::string kernels_in_effect() const {
+    const auto parts =
+        train::kernels_in_effect(spec_, model_.config(), runtime_.device(), precision_.bf16);
+    std::set<std::string> distinct;
+    for (const char* branch : {"compressed", "selected", "sliding"})
+      if (const auto kernel = parts.find(branch); kernel != parts.end())
+        distinct.insert(kernel->second);
+    return join({distinct.begin(), distinct.end()}, ", ");
+  }
 
   // Afterwards parameters have hooks and live in flat buffers.
   void prepare() {
@@ -106,7 +120,9 @@ public:
       die({ErrorCode::kSystem, reduced.error().what});
     const at::Tensor norm = optimizer_->step(spec_.train.learning_rate, loss);
     watch.mark();
-    readings_.push_back(runtime_.read_later(at::stack({norm, loss})));
+    std::vector<at::Tensor> values{norm.reshape({1}), loss.reshape({1})};
+    if (gates_.take) values.push_back(gates_.take()); // as the worker does for each record
+    readings_.push_back(runtime_.read_later(at::cat(values)));
     while (readings_.size() >= static_cast<size_t>(runtime_.steps_in_flight()))
       take();
   }
@@ -133,15 +149,20 @@ public:
   }
 
 private:
+  static std::optional<int64_t> separator(const spec::RunSpec& spec,
+                                          const dataset::Dataset* dataset) {
+    if (!spec.data.document_mask) return std::nullopt;
+    if (dataset == nullptr)
+      die({ErrorCode::kInvalidArgument, "random tokens have no documents", "give --data"});
+    return dataset->manifest().tokenizer.separator;
+  }
+
   static constexpr int kBatches = 4; // more than steps in flight
 
   model::ModelConfig config(const std::string& layers) const {
-    const auto toggles = or_die(spec::resolve_toggles(spec_.toggles));
-    model::ModelConfig config = or_die(train::model_config(spec_, toggles));
-    config.fused_layers = layers == "auto"
-                              ? or_die(train::choose_fused_layers(
-                                    toggles, config, runtime_.device().is_cuda(), precision_.bf16))
-                              : layers == "fused";
+    model::ModelConfig config = or_die(train::model_config_on(
+        spec_, or_die(spec::resolve_toggles(spec_.toggles)), runtime_.device(), precision_.bf16));
+    if (layers != "auto") config.fused_layers = layers == "fused";
     return config;
   }
   void make_batches() {
@@ -191,6 +212,7 @@ private:
   model::LanguageModel model_;
   train::PhaseClock clock_;
   train::BatchLoss loss_;
+  train::GateMeans gates_;
   std::unique_ptr<comm::Collectives> collectives_ = comm::make_single_rank_collectives();
   std::optional<train::FlatState> state_;
   std::optional<train::GradientReducer> reducer_;
@@ -209,7 +231,7 @@ private:
 std::string kernels_of(Training& training, at::Device device, int64_t sequence) {
   if (training.model().config().attention == model::Attention::kDense)
     return "sdpa " + bench::dense_backend(training.model(), device, sequence);
-  return std::string(kernels_name(training.model().config().kernels));
+  return training.kernels_in_effect();
 }
 
 // The parameters are views of flat buffers with hooks once prepare() has been called; parts are

@@ -78,6 +78,7 @@ spec::RunSpec spec_of(const Options& options, const std::string& attention, int6
     return std::any_of(options.overrides.begin(), options.overrides.end(),
                        [&](const std::string& given) { return given.starts_with(key); });
   };
+  // Strict: a table of another way of computing would look like a slow one of these.
   if (gpu && attention == "nsa" && options.run_file.empty() && !asked("toggles.attention.kernels"))
     overrides.emplace_back("toggles.attention.kernels=fused");
   for (const std::string& given : options.overrides)

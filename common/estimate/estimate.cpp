@@ -97,8 +97,18 @@ double selected_pairs(double length, double block, double blocks) {
   return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
 }
 
-std::string attention_kernels(const RunSpec& spec) {
-  return toggle(spec, "attention.kernels", "aten");
+// As the worker chooses (worker/train/kernel_setup.cpp), for any GPU from compute capability 8.0.
+std::string attention_kernels(const RunSpec& spec, Placement placement) {
+  const std::string asked = toggle(spec, "attention.kernels", "auto");
+  if (asked != "auto") return asked;
+  const auto& m = spec.model;
+  const auto& n = spec.nsa;
+  const bool served =
+      placement.gpu && placement.bf16 && (m.head_dimension == 64 || m.head_dimension == 128) &&
+      m.heads / m.kv_groups <= 16 && n.compression_block == 32 && n.compression_stride == 16 &&
+      n.selection_block == 64 && n.selected_blocks == 16 && n.window == 512 &&
+      spec.train.sequence_length <= 131072;
+  return served ? "fused" : "aten";
 }
 
 // What one layer keeps for its backward pass.
@@ -130,7 +140,8 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
-  const bool regrouped = placement.gpu && !dense(spec) && attention_kernels(spec) == "aten";
+  const bool regrouped =
+      placement.gpu && !dense(spec) && attention_kernels(spec, placement) == "aten";
   // On a GPU a norm keeps its input; on a CPU it is made of plain operations and keeps an FP32 copy
   // and the normalised one.
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;

@@ -11,7 +11,7 @@ constexpr std::string_view kOneKernel =
     "routing between its many kernels; here attention.kernels names one, and what ran is reported "
     "for each branch";
 constexpr std::string_view kNoFlash2 = "there is no FlashAttention-2 path to switch; "
-                                       "attention.kernels chooses, and nothing falls back";
+                                       "attention.kernels chooses, and what runs is reported";
 constexpr std::string_view kNoTriton = "there are no Triton kernels";
 constexpr std::string_view kRanges =
     "blocks are selected on the device; there are no ranges to merge on the host";

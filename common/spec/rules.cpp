@@ -291,7 +291,7 @@ private:
           return kernels != s_.toggles.end() && kernels->second == "fused" &&
                  s_.parallel.device == "cpu";
         },
-        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"aten\"");
+        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
     const auto layers = s_.toggles.find("layers.kernels");
     rule(
         {"toggles.layers.kernels", "parallel.device"},
@@ -305,7 +305,7 @@ private:
     const auto& n = s_.nsa;
     const bool fused = kernels != s_.toggles.end() && kernels->second == "fused" &&
                        m.attention == "nsa" && s_.parallel.device != "cpu";
-    const std::string aten = "use attention.kernels = \"aten\", which serves every size";
+    const std::string aten = "use attention.kernels = \"auto\" or \"aten\", which serve every size";
     rule(
         {"model.head_dimension", "toggles.attention.kernels"},
         [&] { return fused && m.head_dimension != 64 && m.head_dimension != 128; },

@@ -10,11 +10,11 @@ namespace nsa::spec {
 // clang-format off
 const std::vector<Toggle>& toggle_registry() {
   static const std::vector<Toggle> kToggles = {
-    {"attention.kernels", "enum", "aten|reference|fused", "aten", "worker", "",
-     "what computes attention: LibTorch operators, the slow oracle, or this system's GPU kernels; "
-     "what cannot be had fails the attempt"},
+    {"attention.kernels", "enum", "auto|aten|reference|fused", "auto", "worker", "",
+     "what computes attention: LibTorch operators, the slow oracle, or this system's GPU kernels; auto takes "
+     "those where GPU, dtype and sizes are served, else LibTorch's, and says why; what is asked for and cannot be had fails the attempt"},
     {"attention.dense", "enum", "auto|cudnn|flash|efficient|math", "auto", "worker", "",
-     "which of LibTorch's kernels compute the dense twin's attention; auto: those that it prefers"},
+     "which of LibTorch's kernels compute the dense twin's attention; auto: those that it prefers, said with the reason where that is not cuDNN on a GPU"},
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
      "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "
      "this system's GPU kernels; auto takes those where device, dtype and widths are served, and says so"},

@@ -4,6 +4,21 @@
 
 namespace nsa::model {
 
+namespace {
+
+std::string why_not_cudnn() {
+  const at::Context& context = at::globalContext();
+  if (!context.hasCuDNN()) return "no cuDNN is loaded";
+  const std::string version = "cuDNN " + std::to_string(context.versionCuDNN());
+  if (!context.userEnabledCuDNNSDP()) return version + " is switched off in this process";
+  if (context.deterministicAlgorithms()) return version + " is not taken deterministically";
+  return "LibTorch does not take " + version +
+         " for this GPU, dtype and size: if it should, see that no other cuDNN comes first on the "
+         "library path";
+}
+
+} // namespace
+
 void request_dense_backend(DenseBackend backend) {
   if (backend == DenseBackend::kAuto) return;
   at::Context& context = at::globalContext();
@@ -31,7 +46,12 @@ std::string dense_backend_in_effect(const ModelConfig& config, at::Device device
     return "none";
   }
   constexpr std::array<const char*, 4> kNames{"math", "flash", "efficient", "cudnn"};
-  return choice >= 0 && choice < int64_t(kNames.size()) ? kNames[size_t(choice)] : "none";
+  std::string backend =
+      choice >= 0 && choice < int64_t(kNames.size()) ? kNames[size_t(choice)] : "none";
+  // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
+  if (device.is_cuda() && config.dense_backend == DenseBackend::kAuto && backend != "cudnn")
+    backend += " (" + why_not_cudnn() + ")";
+  return backend;
 }
 
 } // namespace nsa::model

@@ -121,11 +121,6 @@ Window window_of(const DenseProblem& p) {
 
 } // namespace
 
-bool flash_takes(const Tensor& q) {
-  return q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
-         q.size(-1) % 8 == 0 && q.size(-1) <= 256;
-}
-
 DenseResult dense_forward(const DenseProblem& p) {
   if (!p.q.is_cuda()) return p.ragged ? plain_ragged_forward(p) : plain_forward(p);
   std::optional<Tensor> q_starts, k_starts;

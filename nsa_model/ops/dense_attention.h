@@ -41,7 +41,4 @@ struct DenseGradients {
 DenseGradients dense_backward(const DenseProblem& problem, const DenseResult& result,
                               const at::Tensor& grad_o);
 
-// Whether ATen's FlashAttention takes tensors like q.
-bool flash_takes(const at::Tensor& q);
-
 } // namespace nsa::ops

@@ -2,6 +2,7 @@
 // are composed of differentiable functions, which also answer for the meta device.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/fused.h"
+#include "nsa_model/ops/fused_support.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -121,6 +122,23 @@ std::string fused_kernels(const Tensor& q) {
   return fused_operator("nsa::fused_kernels").typed<std::string(const Tensor&)>().call(q);
 }
 
+std::string why_not_fused(at::Device device, int64_t batch, int64_t heads, int64_t groups,
+                          int64_t head_dimension, int64_t sequence, const Sizes& z) {
+  if (!fused_is_loaded()) return "libnsa_ops_cuda.so is not loaded, which a build with nvcc has";
+  const std::vector<int64_t> sizes{z.compression_block, z.compression_stride, z.selection_block,
+                                   z.selected_blocks, z.window};
+  return fused_operator("nsa::why_not_fused")
+      .typed<std::string(const Tensor&, int64_t, int64_t, int64_t, at::IntArrayRef)>()
+      .call(at::empty({0, heads, head_dimension}, device), batch, groups, sequence, sizes);
+}
+
+int compute_capability(at::Device device) {
+  if (!device.is_cuda() || !fused_is_loaded()) return 0;
+  return static_cast<int>(fused_operator("nsa::compute_capability")
+                              .typed<int64_t(const Tensor&)>()
+                              .call(at::empty({0}, device)));
+}
+
 TORCH_LIBRARY(nsa, library) {
   library.def(
       "attention(Tensor q, Tensor? k_compressed, Tensor? v_compressed, Tensor? k_selected, "
@@ -155,6 +173,9 @@ TORCH_LIBRARY(nsa, library) {
               "int selected_blocks, int window, float scale, Tensor? document_start, "
               "Tensor? indices) -> Tensor");
   library.def("fused_kernels(Tensor q) -> str");
+  // Of q [..., H, D]; sizes: compression block and stride, selection block, blocks, window.
+  library.def("why_not_fused(Tensor q, int batch, int groups, int sequence, int[] sizes) -> str");
+  library.def("compute_capability(Tensor like) -> int");
 }
 
 } // namespace nsa::ops

@@ -1,5 +1,6 @@
 #include "nsa_model/ops/regrouped.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/ops/dense_attention.h"
 #include "nsa_model/ops/selected_pairs.h"
 
@@ -107,17 +108,17 @@ int64_t all_selected(const BranchArguments& a) {
 } // namespace
 
 bool regrouped_serves(const BranchArguments& a, bool selected_here) {
-  if (!flash_takes(a.q) || a.q.size(1) == 0) return false;
-  switch (a.branch) {
-  case Branch::kCompressed:
-    return a.q.size(1) % a.sizes.compression_stride == 0 &&
-           a.q.size(1) >= a.sizes.compression_block;
-  case Branch::kSelected:
-    return selected_here || !a.indices.defined();
-  case Branch::kSliding:
-    return true;
-  }
-  return false;
+  const bool narrow = a.q.scalar_type() == at::kBFloat16 || a.q.scalar_type() == at::kHalf;
+  return serves::why_not_regrouped({.gpu = a.q.is_cuda(),
+                                    .narrow = narrow,
+                                    .head_dimension = a.q.size(-1),
+                                    .length = a.q.size(1),
+                                    .compressed = a.branch == Branch::kCompressed,
+                                    .compression_block = a.sizes.compression_block,
+                                    .compression_stride = a.sizes.compression_stride,
+                                    .given_indices = a.branch == Branch::kSelected &&
+                                                     a.indices.defined() && !selected_here})
+      .empty();
 }
 
 std::vector<Tensor> regrouped_forward(const BranchArguments& a, const Tensor& o) {

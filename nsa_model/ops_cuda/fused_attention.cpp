@@ -167,6 +167,8 @@ TORCH_LIBRARY_IMPL(nsa, AutogradCUDA, library) {
 TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("fused_attention", &without_gradients);
   library.impl("fused_kernels", &serving_kernels);
+  library.impl("why_not_fused", &why_not_served);
+  library.impl("compute_capability", &compute_capability_of);
 }
 
 } // namespace nsa::ops

@@ -66,18 +66,10 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
     if (k.has_value()) groups = k->size(2);
   TORCH_CHECK(groups > 0, "fused attention: every branch is off");
   const Sizes& z = settings.sizes;
-  const char* reason = kernels::unsupported_reason(
-      compute_capability(q), static_cast<int>(heads), static_cast<int>(groups),
-      static_cast<int>(dim), static_cast<int>(std::min<int64_t>(sequence, INT32_MAX)),
-      static_cast<int>(z.compression_block), static_cast<int>(z.compression_stride),
-      static_cast<int>(z.selection_block), static_cast<int>(z.selected_blocks),
-      static_cast<int>(z.window));
-  if (reason == nullptr) {
-    reason =
-        kernels::too_large_reason(compute_capability(q), batch, sequence, static_cast<int>(heads),
-                                  static_cast<int>(groups), static_cast<int>(dim));
-  }
-  TORCH_CHECK(reason == nullptr, reason);
+  const std::string reason = why_not_served(
+      q, batch, groups, sequence,
+      {z.compression_block, z.compression_stride, z.selection_block, z.selected_blocks, z.window});
+  TORCH_CHECK(reason.empty(), reason);
   check_tensor("q", q, q.sizes(), at::kBFloat16, q);
   check_tensor("gates", in.gates, {batch, sequence, heads, 3}, at::kFloat, q);
 
@@ -171,6 +163,26 @@ struct Pieces {
 };
 
 } // namespace
+
+std::string why_not_served(const Tensor& q, int64_t batch, int64_t groups, int64_t sequence,
+                           at::IntArrayRef sizes) {
+  TORCH_CHECK(sizes.size() == 5, "why_not_fused takes five sizes, got ", sizes);
+  const auto number = [](int64_t value) {
+    return static_cast<int>(std::clamp<int64_t>(value, 0, INT32_MAX));
+  };
+  const char* reason = kernels::unsupported_reason(
+      compute_capability(q), number(q.size(-2)), number(groups), number(q.size(-1)),
+      number(sequence), number(sizes[0]), number(sizes[1]), number(sizes[2]), number(sizes[3]),
+      number(sizes[4]));
+  if (reason == nullptr)
+    reason = kernels::too_large_reason(compute_capability(q), batch, sequence, number(q.size(-2)),
+                                       number(groups), number(q.size(-1)));
+  return reason == nullptr ? "" : reason;
+}
+
+int64_t compute_capability_of(const Tensor& like) {
+  return compute_capability(like);
+}
 
 std::string serving_kernels(const Tensor& q) {
   const bool hopper = kernels::kernel_family(compute_capability(q), static_cast<int>(q.size(-1))) ==

@@ -19,6 +19,13 @@ namespace nsa::ops {
 // fused_kernels: libnsa_ops.so exports that name, and this library's own call would go there.
 std::string serving_kernels(const at::Tensor& q);
 
+// Why heads like those of q [..., H, D] are not served on its GPU; empty where they are. `sizes`:
+// compression block and stride, selection block, selected blocks, window.
+std::string why_not_served(const at::Tensor& q, int64_t batch, int64_t groups, int64_t sequence,
+                           at::IntArrayRef sizes);
+
+int64_t compute_capability_of(const at::Tensor& like); // 10 * major + minor
+
 struct FusedForward {
   at::Tensor out; // like q
   // What the backward needs besides the inputs. Undefined where a branch is off.

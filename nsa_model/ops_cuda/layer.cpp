@@ -2,6 +2,7 @@
 // not serve (other dtypes and widths) is composed of ATen operations, as everywhere else.
 #include "nsa_model/ops/layer.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
 #include "nsa_model/kernels/group_gate/group_gate.h"
 #include "nsa_model/kernels/head_split/head_split.h"
@@ -17,6 +18,10 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+
+static_assert(serves::kMostHeadSets == kernels::kMaxHeadSets &&
+              serves::group_gate(kernels::kGateWidth, kernels::kGateHidden,
+                                 kernels::kGateBranches));
 
 __nv_bfloat16* bf16(const Tensor& tensor) {
   return static_cast<__nv_bfloat16*>(tensor.data_ptr());
@@ -50,7 +55,7 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalT
                                                 const Tensor& gain, double epsilon) {
   checked::add_rms_norm(x, addend, gain);
   const int64_t columns = x.size(-1);
-  if (!kernels::rms_norm_serves(columns) || !is_served(x) || !is_served(addend) || !is_served(gain))
+  if (!serves::norm(columns) || !is_served(x) || !is_served(addend) || !is_served(gain))
     return composed::add_rms_norm(x, addend, gain, epsilon);
   const c10::DeviceGuard guard(x.device());
   const int64_t rows = x.numel() / columns;
@@ -76,8 +81,8 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
                                                  const Tensor& inverse, const Tensor& gain) {
   checked::add_rms_norm_backward(d_normed, d_sum, sum, inverse, gain);
   const int64_t columns = sum.size(-1);
-  if (!kernels::rms_norm_serves(columns) || !is_served(d_normed) || !is_served(d_sum) ||
-      !is_served(sum) || !is_served(gain) || !inverse.is_contiguous())
+  if (!serves::norm(columns) || !is_served(d_normed) || !is_served(d_sum) || !is_served(sum) ||
+      !is_served(gain) || !inverse.is_contiguous())
     return composed::add_rms_norm_backward(d_normed, d_sum, sum, inverse, gain);
   const c10::DeviceGuard guard(sum.device());
   const Tensor d_x = at::empty_like(sum);
@@ -124,8 +129,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
                                 int64_t rotated, bool mean) {
   checked::split_heads(joined, cos, sin, heads, groups, head_dimension, rotated, mean);
   const int64_t sets = (joined.size(2) / head_dimension - heads) / groups;
-  if (!is_served(joined) || !are_tables(cos, sin) || head_dimension % 16 != 0 ||
-      sets > kernels::kMaxHeadSets)
+  if (!is_served(joined) || !are_tables(cos, sin) || !serves::head_split(head_dimension, sets))
     return composed::split_heads(joined, cos, sin, heads, groups, head_dimension, rotated, mean);
   const c10::DeviceGuard guard(joined.device());
   const auto part = [&](int64_t count) {
@@ -153,8 +157,7 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
   checked::split_heads_backward(grads, cos, sin, rotated, mean);
   const int64_t sets = static_cast<int64_t>(grads.size()) - 1 - (mean ? 1 : 0);
   const Tensor& d_q = grads[0];
-  if (!is_served(grads) || !are_tables(cos, sin) || d_q.size(3) % 16 != 0 || sets < 1 ||
-      sets > kernels::kMaxHeadSets)
+  if (!is_served(grads) || !are_tables(cos, sin) || !serves::head_split(d_q.size(3), sets))
     return composed::split_heads_backward(grads, cos, sin, rotated, mean);
   const c10::DeviceGuard guard(d_q.device());
   const int64_t groups = grads[1].size(2);
@@ -173,8 +176,7 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
 
 bool is_served_gate(const Tensor& mean, const Tensor& fc1, const Tensor& fc2) {
   return is_served(mean) && is_served(fc1) && is_served(fc2) &&
-         mean.size(3) == kernels::kGateWidth && fc1.size(0) == kernels::kGateHidden &&
-         fc2.size(0) == kernels::kGateBranches;
+         serves::group_gate(mean.size(3), fc1.size(0), fc2.size(0));
 }
 
 Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
@@ -227,7 +229,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
 
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
   checked::cross_entropy_(logits, labels, share);
-  if (!is_served(logits) || logits.size(1) % 8 != 0 || !labels.is_contiguous() ||
+  if (!is_served(logits) || !serves::loss(logits.size(1)) || !labels.is_contiguous() ||
       !share.is_contiguous())
     return composed::cross_entropy_(logits, labels, share, gradient);
   const c10::DeviceGuard guard(logits.device());

@@ -1,6 +1,7 @@
 // The operations of nsa_model/ops/product.h for CUDA: cuBLASLt and the products with SiLU.
 #include "nsa_model/ops/product.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
 
 #include <ATen/Context.h>
@@ -169,8 +170,7 @@ bool is_aligned(const Tensor& matrix) {
 
 bool is_served(const Tensor& matrix) {
   return matrix.scalar_type() == at::kBFloat16 && matrix.dim() == 2 && matrix.is_contiguous() &&
-         is_aligned(matrix) && matrix.numel() > 0 && matrix.size(0) % 8 == 0 &&
-         matrix.size(1) % 8 == 0;
+         is_aligned(matrix) && serves::matrix(matrix.size(0), matrix.size(1));
 }
 
 void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
@@ -191,12 +191,12 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transp
   products_of(a.device().index()).run(product, out, a, b, add);
 }
 
-bool has_hopper(const Tensor& tensor) {
+int major_of(const Tensor& tensor) {
   int major = 0;
   check_cuda(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, tensor.device().index()),
       "compute capability");
-  return major == 9;
+  return major;
 }
 
 __nv_bfloat16* bf16(const Tensor& tensor) {
@@ -205,8 +205,8 @@ __nv_bfloat16* bf16(const Tensor& tensor) {
 
 std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   check_silu_product(x, weight);
-  if (!is_served(x) || !is_served(weight) || !has_hopper(x) ||
-      !kernels::silu_product_serves(x.size(0), weight.size(0), x.size(1)))
+  if (!is_served(x) || !is_served(weight) ||
+      !serves::silu_product(major_of(x), x.size(0), weight.size(0), x.size(1)))
     return composed::silu_product(x, weight);
   const c10::DeviceGuard guard(x.device());
   const Tensor before = at::empty({x.size(0), weight.size(0)}, x.options());
@@ -226,8 +226,8 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
 
 Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
   check_silu_product_backward(d_out, weight, before);
-  if (!is_served(d_out) || !is_served(weight) || !is_served(before) || !has_hopper(d_out) ||
-      !kernels::silu_product_serves(before.size(0), before.size(1), d_out.size(1)))
+  if (!is_served(d_out) || !is_served(weight) || !is_served(before) ||
+      !serves::silu_product(major_of(d_out), before.size(0), before.size(1), d_out.size(1)))
     return composed::silu_product_backward(d_out, weight, before);
   const c10::DeviceGuard guard(d_out.device());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();

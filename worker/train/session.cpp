@@ -8,6 +8,7 @@
 #include "worker/runtime/process_info.h"
 #include "worker/train/faults.h"
 #include "worker/train/flight_record_writer.h"
+#include "worker/train/kernel_setup.h"
 #include "worker/train/metrics_log.h"
 #include "worker/train/model_loss.h"
 #include "worker/train/precision.h"
@@ -34,6 +35,14 @@ constexpr double kAfterVerdictSeconds = 30;
 
 std::string build_name() {
   return build_info().version + "+" + build_info().commit;
+}
+
+// "cuda 13.0, libtorch 2.11.0"
+std::string listed(const std::map<std::string, std::string>& values) {
+  std::vector<std::string> each;
+  for (const auto& [name, value] : values)
+    each.push_back(name + " " + value);
+  return join(each, ", ");
 }
 
 // What makes resume other than bit-exact, said once at the start.
@@ -147,10 +156,8 @@ Attempt<void> Session::open_data() {
 }
 
 Attempt<void> Session::open_model() {
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, model::ModelConfig config, model_config(o_.spec, toggles_));
-  NSA_ATTEMPT_ASSIGN(
-      RankExit::kUsage, config.fused_layers,
-      choose_fused_layers(toggles_, config, runtime_->device().is_cuda(), precision_.bf16));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
+                     model_config_on(o_.spec, toggles_, runtime_->device(), precision_.bf16));
   // The model's weights move into the flat state, which begins with the initial values or with what
   // resume() loads.
   model_ = std::make_unique<model::LanguageModel>(
@@ -292,6 +299,11 @@ void Session::say_hello() {
   hello.precision_note = precision_.note;
   hello.resumed_from_step = start_.step;
   link_.must_arrive(MessageType::kRankHello, hello);
+  log::info("train", "device opened",
+            {{"device", hello.device},
+             {"computes_in", hello.compute_precision},
+             {"build", hello.build},
+             {"versions", listed(hello.versions)}});
 }
 
 void Session::record_memory(const char* stage) {
@@ -324,12 +336,10 @@ Attempt<Finished> Session::run() {
     return tl::unexpected(ok.error());
   say_hello();
 
-  std::map<std::string, std::string> kernels;
-  for (const auto& [branch, kernel] : model_->kernels_in_effect())
-    kernels[branch] = kernel;
-  kernels[kLayersPart] = model_->config().fused_layers ? "fused" : "aten";
+  auto kernels = kernels_in_effect(o_.spec, model_->config(), runtime_->device(), precision_.bf16);
   kernels[kGraphsPart] = graphs_ ? "on" : "off";
   const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
+  log::info("train", "kernels in effect", {{"parts", listed(kernels)}});
   link_.must_arrive(MessageType::kRankToggles, report);
   NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));
 

@@ -27,9 +27,6 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
   for (const std::string& branch : spec.nsa.branches)
     NSA_TRY(model::set_branch(c.nsa, branch, true));
-  if (const auto kernels = toggles.find("attention.kernels"); kernels != toggles.end()) {
-    NSA_TRY_ASSIGN(c.kernels, model::parse_kernels(kernels->second));
-  }
   if (const auto dense = toggles.find("attention.dense"); dense != toggles.end()) {
     NSA_TRY_ASSIGN(c.dense_backend, model::parse_dense_backend(dense->second));
   }
@@ -40,6 +37,21 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
   NSA_TRY(model::validate(c));
   return c;
+}
+
+Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std::string>& toggles,
+                                                const model::ModelConfig& config,
+                                                const std::string& why_not_fused) {
+  const auto toggle = toggles.find("attention.kernels");
+  const std::string requested = toggle == toggles.end() ? "auto" : toggle->second;
+  if (requested == "auto")
+    return why_not_fused.empty() ? model::Kernels::kFused : model::Kernels::kAten;
+  // What is asked of a dense model shows in its report.
+  if (requested == "fused" && !why_not_fused.empty() && config.attention == model::Attention::kNsa)
+    return fail(ErrorCode::kInvalidArgument,
+                "toggles.attention.kernels = \"fused\" is not served: " + why_not_fused,
+                "use \"auto\" or \"aten\"");
+  return model::parse_kernels(requested);
 }
 
 Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,

@@ -10,9 +10,17 @@
 
 namespace nsa::train {
 
-// `toggles`: resolved, defaults filled in.
+// `toggles`: resolved, defaults filled in. What "auto" of the kernels' toggles means is chosen
+// below, once it is known what the rank computes on.
 Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
                                         const std::map<std::string, std::string>& toggles);
+
+// Toggle attention.kernels: "auto" takes the fused kernels where `why_not_fused` (of
+// model::why_attention_cannot_be_fused() and ops::why_not_fused()) is empty, else ATen's. An error
+// when "fused" is asked for and not served.
+Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std::string>& toggles,
+                                                const model::ModelConfig& config,
+                                                const std::string& why_not_fused);
 
 // Toggle layers.kernels for a rank that computes on a GPU or not, in BF16 or not: true where the
 // kernels around attention run. An error when "fused" is asked for and not served.

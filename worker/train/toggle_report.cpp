@@ -21,17 +21,19 @@ constexpr const char* kDenseBackend = "attention.dense";
 // follows the first word ("aten sdpa") is detail, not another choice.
 std::string kernels_in_effect(const std::map<std::string, std::string>& kernels) {
   std::set<std::string> distinct;
-  for (const auto& [part, kernel] : kernels)
-    if (part != kLayersPart && part != kGraphsPart) distinct.insert(split(kernel, ' ').front());
+  for (const char* part : {"compressed", "selected", "sliding", "dense"})
+    if (const auto kernel = kernels.find(part); kernel != kernels.end())
+      distinct.insert(split(kernel->second, ' ').front());
   return join({distinct.begin(), distinct.end()}, "+");
 }
 
-// "cudnn" from {"dense": "aten cudnn"}. Whatever was asked for is in effect where nothing is dense.
+// "flash" from {"dense": "aten flash (no cuDNN is loaded)"}. Whatever was asked for is in effect
+// where nothing is dense.
 std::string dense_in_effect(const std::map<std::string, std::string>& kernels,
                             const std::string& requested) {
   const auto dense = kernels.find("dense");
   if (dense == kernels.end()) return requested;
-  return split(dense->second, ' ').back();
+  return split(dense->second, ' ').at(1);
 }
 
 std::string environment_value(const std::string& variable) {
@@ -52,7 +54,7 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
     std::string effective = value;
     const auto of_part = [&](const char* part) {
       const auto found = kernels.find(part);
-      return found == kernels.end() ? std::string("unset") : found->second;
+      return found == kernels.end() ? std::string("unset") : split(found->second, ' ').front();
     };
     if (name == kAttentionKernels) {
       effective = kernels_in_effect(kernels);

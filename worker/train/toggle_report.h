@@ -14,8 +14,8 @@ inline constexpr const char* kLayersPart = "layers";
 // How forward and backward passes reach the device: "on" as graphs, else "off".
 inline constexpr const char* kGraphsPart = "graphs";
 
-// `requested`: resolved toggles, defaults filled in. `kernels`: branch or one of the parts above ->
-// what computes it.
+// `requested`: resolved toggles, defaults filled in. `kernels`: part -> what computes it, its first
+// word a toggle's value and the rest detail (model::kernels_in_effect()).
 wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::string>& requested,
                                  const std::map<std::string, std::string>& kernels);
 

@@ -203,6 +203,7 @@ TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
                                 {"nsa", "fused", "aten", 8192, 13.94},
                                 {"nsa", "fused", "aten", 32768, 13.96},
                                 {"nsa", "fused", "auto", 2048, 13.71},
+                                {"nsa", "auto", "auto", 2048, 13.71},
                                 {"nsa", "fused", "fused", 8192, 13.72},
                                 {"nsa", "fused", "auto", 32768, 13.73},
                                 {"nsa", "aten", "aten", 2048, 17.26},
@@ -252,6 +253,27 @@ TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
   EXPECT_EQ(of("nsa", "aten", "aten", 1024).activations - composed.activations,
             kTokens * kLayers * 3 * kQuery * 2)
       << "no token sees more blocks than are selected";
+}
+
+TEST(Memory, TakesTheAttentionThatTheWorkerTakes) {
+  const auto tensors = [](std::vector<std::pair<std::string, int64_t>> sizes, const char* kernels,
+                          Placement placement) {
+    spec::RunSpec spec = m7c();
+    spec.toggles = {{"attention.kernels", kernels}};
+    for (const auto& [name, value] : sizes) {
+      if (name == "window") spec.nsa.window = value;
+      if (name == "head_dimension") spec.model.head_dimension = value;
+    }
+    return memory(spec, placement).activations;
+  };
+  const Placement gpu{.gpu = true, .bf16 = true};
+  ASSERT_LT(tensors({}, "fused", gpu), tensors({}, "aten", gpu));
+  EXPECT_EQ(tensors({}, "auto", gpu), tensors({}, "fused", gpu));
+  EXPECT_EQ(tensors({{"window", 256}}, "auto", gpu), tensors({{"window", 256}}, "aten", gpu));
+  EXPECT_EQ(tensors({{"head_dimension", 32}}, "auto", gpu),
+            tensors({{"head_dimension", 32}}, "aten", gpu));
+  const Placement fp32{.gpu = true, .bf16 = false};
+  EXPECT_EQ(tensors({}, "auto", fp32), tensors({}, "aten", fp32));
 }
 
 TEST(Memory, TakesTheLayersThatTheWorkerTakes) {

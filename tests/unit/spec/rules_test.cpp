@@ -160,7 +160,8 @@ INSTANTIATE_TEST_SUITE_P(
              ""},
         Case{{"toggles.attention.kernels=fused", "parallel.device=cpu"},
              "toggles.attention.kernels",
-             "need a GPU"}));
+             "need a GPU"},
+        Case{{"toggles.attention.kernels=auto", "nsa.window=256"}, "", ""}));
 
 TEST(Rules, ABadFieldIsReportedOnceAndNeverDividedBy) {
   EXPECT_THAT(formatted(problems_with({"nsa.compression_stride=0", "model.kv_groups=0"})),

@@ -32,7 +32,7 @@ TEST(Toggles, EveryRowIsWhole) {
 TEST(Toggles, ResolveFillsDefaultsAndBecomesVariables) {
   const auto resolved = resolve_toggles({{"nccl.nvls", "0"}, {"cuda.launch_blocking", "true"}});
   ASSERT_TRUE(resolved) << resolved.error().what;
-  EXPECT_EQ(resolved->at("attention.kernels"), "aten");
+  EXPECT_EQ(resolved->at("attention.kernels"), "auto");
   EXPECT_EQ(resolved->size(), toggle_registry().size());
   EXPECT_THAT(toggle_environment(*resolved),
               ElementsAre(Pair("CUDA_LAUNCH_BLOCKING", "1"), Pair("NCCL_NVLS_ENABLE", "0")));

@@ -1,4 +1,5 @@
 // What a rank makes of toggles: which kernels, and what it reports as in effect.
+#include "nsa_model/model/kernel_choice.h"
 #include "worker/train/setup.h"
 #include "worker/train/toggle_report.h"
 
@@ -44,9 +45,39 @@ TEST(LayerKernels, AskedForAndNotServedIsAnError) {
   EXPECT_NE(refusal(config, true, true).find("model.head_dimension"), std::string::npos);
 }
 
+TEST(AttentionKernels, AutoTakesTheFusedOnesWhereTheyServe) {
+  model::ModelConfig config;
+  const auto chosen = [&](Toggles toggles, const std::string& why) {
+    return choose_attention_kernels(toggles, config, why).value();
+  };
+  const Toggles automatic{{"attention.kernels", "auto"}};
+  EXPECT_EQ(chosen(automatic, ""), model::Kernels::kFused);
+  EXPECT_EQ(chosen({}, ""), model::Kernels::kFused);
+  EXPECT_EQ(chosen(automatic, "a CPU"), model::Kernels::kAten);
+  EXPECT_EQ(chosen({{"attention.kernels", "aten"}}, ""), model::Kernels::kAten);
+  EXPECT_EQ(chosen({{"attention.kernels", "reference"}}, ""), model::Kernels::kReference);
+  const Toggles fused{{"attention.kernels", "fused"}};
+  EXPECT_EQ(chosen(fused, ""), model::Kernels::kFused);
+  const auto refused = choose_attention_kernels(fused, config, "this rank computes in FP32");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("this rank computes in FP32"), std::string::npos);
+}
+
+TEST(AttentionKernels, ConfigurationDeviceAndDtypeAreAsked) {
+  model::ModelConfig config;
+  EXPECT_EQ(why_attention_cannot_be_fused(config, true, true), "");
+  EXPECT_NE(why_attention_cannot_be_fused(config, false, true).find("a CPU"), std::string::npos);
+  EXPECT_NE(why_attention_cannot_be_fused(config, true, false).find("FP32"), std::string::npos);
+  config.attention = model::Attention::kDense;
+  EXPECT_NE(why_attention_cannot_be_fused(config, true, true).find("dense"), std::string::npos);
+}
+
 TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
-  const std::map<std::string, std::string> kernels{
-      {"compressed", "fused"}, {"sliding", "fused"}, {kLayersPart, "aten"}};
+  const std::map<std::string, std::string> kernels{{"compressed", "fused hopper"},
+                                                   {"sliding", "fused hopper"},
+                                                   {kLayersPart, "aten (a CPU)"},
+                                                   {"layers.gate", "aten (two branches)"},
+                                                   {"attention", "aten (no GPU)"}};
   const auto report = [&](const char* layers, const char* attention) {
     return report_toggles(0, {{"layers.kernels", layers}, {"attention.kernels", attention}},
                           kernels);
@@ -123,6 +154,8 @@ TEST(ToggleReport, DenseBackendIsWhatLibTorchTakes) {
     return report_toggles(0, {{"attention.dense", requested}}, {{"dense", kernel}});
   };
   EXPECT_EQ(toggle(report("auto", "aten flash"), "attention.dense").effective, "flash");
+  const auto lost = report("auto", "aten flash (no cuDNN is loaded)");
+  EXPECT_EQ(toggle(lost, "attention.dense").effective, "flash");
   EXPECT_TRUE(check_toggles(report("auto", "aten flash")));
   EXPECT_TRUE(check_toggles(report("cudnn", "aten cudnn")));
   EXPECT_FALSE(check_toggles(report("cudnn", "aten flash"))) << "another cuDNN shadows torch's";

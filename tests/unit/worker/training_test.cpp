@@ -81,8 +81,16 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_EQ(hello[0].compute_precision == "fp32", !hello[0].precision_note.empty());
     const auto toggles = rank.all<wire::RankToggles>(MessageType::kRankToggles);
     ASSERT_EQ(toggles.size(), 1u);
-    EXPECT_EQ(toggles[0].kernels.size(), 5u)
-        << "three branches, what lies around attention, graphs";
+    std::map<std::string, std::string> kernels = toggles[0].kernels;
+    for (const char* branch : {"compressed", "selected", "sliding"})
+      EXPECT_EQ(kernels[branch], "aten chunked (FlashAttention is of GPUs)");
+    for (const char* part : {"attention", "layers"})
+      EXPECT_EQ(kernels[part], "aten (they are GPU kernels, and this rank computes on a CPU)");
+    EXPECT_EQ(kernels["graphs"], "off");
+    EXPECT_EQ(kernels.size(), 6u);
+    const std::string log = run.log(1, r); // as whoever starts a rank by hand reads it
+    EXPECT_THAT(log, ::testing::HasSubstr("compressed aten chunked (FlashAttention is of GPUs), "));
+    EXPECT_THAT(log, ::testing::HasSubstr("libtorch " + hello[0].versions.at("libtorch")));
     std::vector<std::string> stages;
     for (const auto& m : rank.all<wire::RankMemory>(MessageType::kRankMemory)) {
       stages.push_back(m.stage);
