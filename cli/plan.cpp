@@ -105,8 +105,9 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
       << " threads each\n";
 }
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
-  NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+} // namespace
+
+Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
   const spec::RunSpec& spec = parsed.spec;
   NSA_TRY(check_environment(spec, context));
@@ -139,8 +140,6 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   return Exit::kDone;
 }
 
-} // namespace
-
 Verb plan_verb() {
   Verb verb;
   verb.name = "plan";
@@ -152,7 +151,10 @@ Verb plan_verb() {
                   {"rate", 0, ValueType::kInteger, "TOKENS", "tokens a second, for the time"}};
   verb.examples = {{"nsactl plan run.toml", "the whole picture"},
                    {"nsactl plan run.toml --set parallel.ranks=8 --rate 480000", "with a time"}};
-  verb.run = run;
+  verb.run = [](const Arguments& arguments, Context& context) -> Result<Exit> {
+    NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+    return show_plan(file, arguments, context);
+  };
   return verb;
 }
 

@@ -32,6 +32,9 @@ std::optional<std::string> missing_data(const spec::RunSpec& spec);
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,
                                       Context& context);
 
+// What a run of this file would take and cost, from the file and `--set` alone; cli/plan.cpp.
+Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context& context);
+
 // Says on `err` what is wrong with this environment; a variable that nobody knows is a mistake.
 Status check_environment(const spec::RunSpec& spec, Context& context);
 

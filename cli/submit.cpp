@@ -20,8 +20,8 @@ void add_environment(wire::SubmitRequest& request, const spec::RunSpec& spec) {
 
 // Mistakes in the file are nsad's to report, so that there is one judge; those of the environment
 // only we see.
-Result<wire::SubmitRequest> make_request(const Arguments& arguments, Context& context) {
-  NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+Result<wire::SubmitRequest> make_request(const RunFile& file, const Arguments& arguments,
+                                         Context& context) {
   wire::SubmitRequest request;
   request.toml = file.text;
   request.file_name = file.name;
@@ -40,20 +40,20 @@ Result<wire::SubmitRequest> make_request(const Arguments& arguments, Context& co
   return request;
 }
 
-// `submit --dry-run` is `plan`.
-Result<Exit> plan_instead(const Arguments& arguments, Context& context) {
-  for (const Verb& verb : all_verbs())
-    if (verb.name == "plan") return verb.run(arguments, context);
-  return fail(ErrorCode::kUnsupported, "this build has no `plan`");
-}
-
 Result<Exit> run_submit(const Arguments& arguments, Context& context) {
-  if (arguments.has("dry-run")) return plan_instead(arguments, context);
-  NSA_TRY_ASSIGN(const wire::SubmitRequest request, make_request(arguments, context));
+  NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
+  NSA_TRY_ASSIGN(wire::SubmitRequest request, make_request(file, arguments, context));
+  request.dry_run = arguments.has("dry-run");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const auto answer = daemon.submit("/v1/runs", request);
   if (!answer) return refused(context, answer.error(), request.file_name, request.toml);
-  return tell_submission(context, daemon, arguments, *answer, "submitted", 0);
+  if (!request.dry_run) return tell_submission(context, daemon, arguments, *answer, "submitted", 0);
+  NSA_TRY_ASSIGN(const Exit shown, show_plan(file, arguments, context));
+  const std::string name = answer->value("name", "");
+  if (context.output != Output::kJson)
+    context.io.out << "\nnsad would take " << (name.empty() ? "it" : name) << ": "
+                   << answer->value("reason", "") << "; nothing was started\n";
+  return shown;
 }
 
 } // namespace
@@ -72,7 +72,7 @@ Verb submit_verb() {
       {"name", 0, ValueType::kText, "NAME", "instead of the file's name"},
       {"tag", 0, ValueType::kText, "TAG", "besides the file's tags; `ls --tag` finds it", true},
       {"note", 0, ValueType::kText, "TEXT", "instead of the file's note"},
-      {"dry-run", 0, ValueType::kFlag, "", "say what would be done, as `plan`"}};
+      {"dry-run", 0, ValueType::kFlag, "", "let nsad judge it, show the plan, and start nothing"}};
   verb.examples = {{"nsactl submit run.toml --follow", "start and watch"},
                    {"nsactl submit run.toml --set train.steps=2000 --name long", "a variant"},
                    {"sed s/1337/7/ run.toml | nsactl submit - --wait", "from a pipe"}};

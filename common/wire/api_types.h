@@ -23,7 +23,8 @@ struct SubmitRequest {
   std::vector<std::string> overrides; // --set key=value, in order
   std::string name;                   // --name; empty: from the file
   std::map<std::string, std::string>
-      environment; // only the variables that run.pass_environment names
+      environment;      // only the variables that run.pass_environment names
+  bool dry_run = false; // judge the run as if it were submitted, and start nothing
 };
 
 struct ProblemView {
@@ -40,7 +41,7 @@ struct ErrorView {
 };
 
 struct SubmitReply {
-  RunId id;
+  RunId id;                        // empty after a dry run
   std::string name, state, reason; // reason: why it waits, when it waits
   std::vector<std::string> warnings;
 };
@@ -152,7 +153,7 @@ struct FollowLine {
 };
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitRequest, toml, file_name, folder, overrides,
-                                                name, environment)
+                                                name, environment, dry_run)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProblemView, file, line, column, key, what, next)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, problems)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitReply, id, name, state, reason, warnings)

@@ -129,6 +129,11 @@ Controller::submit(const wire::SubmitRequest& request, const api::Caller& caller
                         request.file_name, request.folder);
   if (!admitted) return tl::unexpected(std::move(admitted.error()));
   const spec::RunSpec& spec = *admitted;
+  if (request.dry_run)
+    return wire::SubmitReply{"", spec.run.name, "admissible",
+                             std::to_string(spec.parallel.ranks) + " ranks on " +
+                                 spec.parallel.device,
+                             spec::warnings(spec)};
 
   RunRecord record;
   store::RunRow& row = record.row;

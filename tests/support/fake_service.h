@@ -31,6 +31,8 @@ public:
     if (request.toml.find("broken") != std::string::npos)
       return tl::unexpected(api::SubmitFailure{
           {ErrorCode::kInvalidArgument, "run.toml has 2 mistakes", ""}, problems_next});
+    if (request.dry_run)
+      return wire::SubmitReply{"", request.name, "admissible", "2 ranks on cpu", warnings_next};
     wire::RunDetail detail;
     detail.summary.id = "kabcd";
     detail.summary.name = request.name.empty() ? "demo" : request.name;

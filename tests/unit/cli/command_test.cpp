@@ -100,6 +100,22 @@ TEST_F(Commands, SubmitSendsTheFileAndItsFolder) {
   EXPECT_TRUE(request.environment.empty());
 }
 
+TEST_F(Commands, ADryRunIsJudgedByTheDaemonAndStartsNothing) {
+  const std::string sound = "schema = 1\n[data]\npath = \"/d\"\n[train]\nsteps = 3\n";
+  const Outcome done = run({"submit", "-", "--dry-run", "--name", "n"}, sound);
+  EXPECT_EQ(done.exit, 0) << done.err;
+  EXPECT_TRUE(daemon.service.submitted.at(0).dry_run);
+  EXPECT_EQ(daemon.service.submitted.at(0).name, "n");
+  EXPECT_TRUE(daemon.service.runs.empty());
+  EXPECT_NE(done.out.find("\ntokens     "), std::string::npos) << done.out; // the plan
+  EXPECT_NE(done.out.find("nsad would take n: 2 ranks on cpu; nothing was started\n"),
+            std::string::npos)
+      << done.out;
+  const Outcome refused = run({"submit", "-", "--dry-run"}, sound + "broken = true\n");
+  EXPECT_EQ(refused.exit, 2);
+  EXPECT_EQ(refused.out, "");
+}
+
 TEST_F(Commands, OnlyNamedVariablesLeaveTheShell) {
   ::setenv("PASSED_TO_RANKS", "yes", 1);
   const Outcome done =
