@@ -90,12 +90,14 @@ void require_kernels(const std::string& kernels, at::Device device) {
   }
   TORCH_CHECK(kernels == "fused", "attention.kernels = \"", kernels,
               "\" is not known: write aten, reference or fused");
+  if (device.is_meta()) return; // shapes alone
   TORCH_CHECK(device.is_cuda(),
               "attention.kernels = \"fused\" needs a CUDA GPU, and this model is on ", device,
               ": write \"aten\"");
   TORCH_CHECK(fused_is_loaded(),
               "attention.kernels = \"fused\" needs libnsa_ops_cuda.so, which is not "
-              "loaded: build with nvcc, or write \"aten\"");
+              "loaded: build with nvcc and load it (from Python by torch.ops.load_library), or "
+              "write \"aten\"");
 }
 
 } // namespace nsa::ops

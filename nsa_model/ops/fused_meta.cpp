@@ -1,0 +1,59 @@
+// What needs no GPU of the operators that only libnsa_ops_cuda.so computes: their shapes.
+#include "nsa_model/ops/attention.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace nsa::ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Gradients like their inputs.
+struct Shapes : torch::autograd::Function<Shapes> {
+  static Tensor forward(AutogradContext* context, const Tensor& q, const OptionalTensor& k0,
+                        const OptionalTensor& v0, const OptionalTensor& k1,
+                        const OptionalTensor& v1, const OptionalTensor& k2,
+                        const OptionalTensor& v2, const Tensor& gates) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto or_undefined = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+    context->save_for_backward({q, or_undefined(k0), or_undefined(v0), or_undefined(k1),
+                                or_undefined(v1), or_undefined(k2), or_undefined(v2), gates});
+    return at::empty_like(q);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list&) {
+    variable_list gradients;
+    for (const Tensor& input : context->get_saved_variables())
+      gradients.push_back(input.defined() ? at::empty_like(input) : Tensor());
+    return gradients;
+  }
+};
+
+Tensor attention_shape(const Tensor& q, const OptionalTensor& k0, const OptionalTensor& v0,
+                       const OptionalTensor& k1, const OptionalTensor& v1, const OptionalTensor& k2,
+                       const OptionalTensor& v2, const Tensor& gates, int64_t, int64_t, int64_t,
+                       int64_t, int64_t, double, const OptionalTensor&, const OptionalTensor&) {
+  TORCH_CHECK(q.scalar_type() == at::kBFloat16, "fused attention: q is ", q.scalar_type(),
+              ", expected BFloat16 (attention.kernels = \"aten\" serves other dtypes)");
+  return Shapes::apply(q, k0, v0, k1, v1, k2, v2, gates);
+}
+
+Tensor adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                   const Tensor& gradients, const Tensor&, const Tensor&, const Tensor&, double,
+                   double, double, double, double, double, int64_t) {
+  return at::empty({}, gradients.options().dtype(at::kFloat));
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(nsa, Meta, library) {
+  library.impl("fused_attention", &attention_shape);
+  library.impl("adamw_", &adamw_shape);
+}
+TORCH_LIBRARY_IMPL(nsa, AutogradMeta, library) {
+  library.impl("fused_attention", &attention_shape);
+}
+
+} // namespace nsa::ops
