@@ -1,9 +1,9 @@
 // attention.kernels = "aten" on a GPU: chunked in FP64 and FP32 like on the CPU, regrouped BF16
 // against FP64 from the same rounded inputs. Skips, with the reason, where there is no GPU.
 #include "nsa_model/ops/attention.h"
+#include "tests/gpu/gpu_host.h"
 
 #include <ATen/Context.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -13,22 +13,9 @@ namespace {
 using at::Tensor;
 
 class Gpu : public testing::Test {
-public:
-  // libtorch_cuda first of all: LibTorch freezes its hooks at the first question about CUDA.
-  static std::string missing() {
-    static const std::string reason = [] {
-      if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
-        return std::string(::dlerror());
-      return at::hasCUDA() && at::globalContext().getAcceleratorHooksInterface().deviceCount() > 0
-                 ? std::string()
-                 : std::string("no CUDA device");
-    }();
-    return reason;
-  }
-
 protected:
   void SetUp() override {
-    if (!missing().empty()) GTEST_SKIP() << "needs a GPU: " << missing();
+    if (!gpu_missing().empty()) GTEST_SKIP() << gpu_missing();
     at::manual_seed(1);
   }
 };

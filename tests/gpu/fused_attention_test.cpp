@@ -3,11 +3,11 @@
 // buffers and adversarial scores, are in nsa_model/kernels/check.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/fused.h"
+#include "tests/gpu/gpu_host.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <algorithm>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -19,18 +19,9 @@ using at::Tensor;
 
 class FusedAttention : public testing::Test {
 protected:
-  static void SetUpTestSuite() {
-    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return;
-    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return;
-    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY"); // where the build folder is not
-    if (library == nullptr) library = NSA_OPS_CUDA;
-    loaded_ = ::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr;
-    if (!loaded_) FAIL() << ::dlerror();
-  }
   void SetUp() override {
-    if (!loaded_) GTEST_SKIP() << "no GPU, or LibTorch without its CUDA part";
+    if (!fused_missing().empty()) GTEST_SKIP() << fused_missing();
   }
-  static inline bool loaded_ = false;
 };
 
 struct Problem {

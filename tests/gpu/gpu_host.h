@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 
 namespace nsa {
@@ -24,14 +25,15 @@ inline const std::string& gpu_missing() {
 }
 
 // Empty, or why there are no kernels of our own. NSA_OPS_CUDA_LIBRARY names the library where the
-// build folder is not.
+// build folder is not. One that does not open beside a GPU throws: that is no reason to skip.
 inline const std::string& fused_missing() {
   static const std::string reason = [] {
     if (!gpu_missing().empty()) return gpu_missing();
 #ifdef NSA_OPS_CUDA
     const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
     if (library == nullptr) library = NSA_OPS_CUDA;
-    return std::string(::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr ? "" : ::dlerror());
+    if (::dlopen(library, RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(::dlerror());
+    return std::string();
 #else
     return std::string("built without nvcc: no fused kernels");
 #endif

@@ -6,11 +6,11 @@
 #include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/product.h"
+#include "tests/gpu/gpu_host.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -21,19 +21,10 @@ using at::Tensor;
 
 class Layers : public testing::Test {
 protected:
-  static void SetUpTestSuite() {
-    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return;
-    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return;
-    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
-    if (library == nullptr) library = NSA_OPS_CUDA;
-    loaded_ = ::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr;
-    if (!loaded_) FAIL() << ::dlerror();
-  }
   void SetUp() override {
-    if (!loaded_) GTEST_SKIP() << "no GPU, or LibTorch without its CUDA part";
+    if (!fused_missing().empty()) GTEST_SKIP() << fused_missing();
     at::manual_seed(11);
   }
-  static inline bool loaded_ = false;
 };
 
 at::TensorOptions bf16() {

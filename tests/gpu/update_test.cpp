@@ -1,10 +1,10 @@
 // The optimizer's kernels on a GPU beside LibTorch's operations on the same buffers.
 #include "nsa_model/ops/update.h"
+#include "tests/gpu/gpu_host.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/stochastic_rounding.h"
 
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 namespace nsa::train {
@@ -14,19 +14,10 @@ using at::Tensor;
 
 class Updates : public testing::Test {
 protected:
-  static void SetUpTestSuite() {
-    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) return;
-    if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return;
-    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
-    if (library == nullptr) library = NSA_OPS_CUDA;
-    loaded_ = ::dlopen(library, RTLD_NOW | RTLD_GLOBAL) != nullptr;
-    if (!loaded_) FAIL() << ::dlerror();
-  }
   void SetUp() override {
-    if (!loaded_) GTEST_SKIP() << "no GPU, or LibTorch without its CUDA part";
+    if (!fused_missing().empty()) GTEST_SKIP() << fused_missing();
     at::manual_seed(17);
   }
-  static inline bool loaded_ = false;
 };
 
 at::TensorOptions cuda(at::ScalarType type) {
