@@ -2,7 +2,7 @@
 # with the same torch version. The small libraries travel in lib/; LibTorch does not: it is found beside
 # the archive's bin/ as torch/ (a link to the torch folder of a Python environment; docs/install.md).
 install(RUNTIME_DEPENDENCY_SET nsa_runtime_dependencies
-  PRE_EXCLUDE_REGEXES "^lib(torch|c10|cuda|cudart|cupti|nccl|nvidia)" "^libnsa_"
+  PRE_EXCLUDE_REGEXES "^lib(torch|c10|cuda|cudart|cupti|cublas|cublasLt|cudnn|nccl|nvidia)" "^libnsa_"
   POST_EXCLUDE_REGEXES "/ld-linux" "/lib(c|m|dl|rt|pthread|resolv|stdc\\+\\+|gcc_s|gomp)\\.so"
                        "/torch/lib/" "/nvidia/" "/libnsa_"
   LIBRARY DESTINATION lib)
