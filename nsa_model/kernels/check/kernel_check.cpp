@@ -444,6 +444,73 @@ bool run_overlap_case(const CaseOptions& options) {
   return report.finish(now_seconds() - start);
 }
 
+// What a forward leaves of each token, of a batch of one: tokens lie one after another.
+struct TokenBits {
+  std::string name;
+  std::vector<char> bytes;
+};
+std::vector<TokenBits> forward_bits(AttentionCase& c) {
+  c.forward();
+  std::vector<TokenBits> all;
+  const auto keep = [&](const char* name, const auto& buffer) {
+    const auto values = buffer.to_host();
+    const char* bytes = reinterpret_cast<const char*>(values.data());
+    all.push_back({name, {bytes, bytes + values.size() * sizeof(values[0])}});
+  };
+  const char* names[kBranches][2] = {
+      {"lse_cmp", "o_cmp"}, {"lse_slc", "o_slc"}, {"lse_win", "o_win"}};
+  for (int branch = 0; branch < kBranches; ++branch) {
+    keep(names[branch][0], c.branch_lse[branch]);
+    keep(names[branch][1], c.branch_out[branch]);
+    if (branch == 0) keep("indices", c.indices); // they come of lse_cmp, and o_slc of them
+  }
+  keep("out", c.out);
+  return all;
+}
+
+// Whatever the tokens from a cut on are (their keys and values are 20 times as large here), no bit
+// of what went before depends on them.
+bool run_future_case(const CaseOptions& options) {
+  const double start = now_seconds();
+  const int sequence = options.shape.sequence;
+  Report report(title_of("future tokens", options));
+  AttentionCase c(options);
+  const std::vector<TokenBits> before = forward_bits(c);
+  for (const int cut : {1, sequence / 3, sequence * 3 / 5, sequence - 1}) {
+    AttentionCase changed(options);
+    uint64_t seed = (options.seed + 1) * 16;
+    const auto replace = [&](DeviceBuffer<__nv_bfloat16>& x, float deviation) {
+      const std::size_t from = x.size() / static_cast<std::size_t>(sequence) * cut;
+      fill_normal(x.get() + from, x.size() - from, deviation, seed++);
+    };
+    replace(changed.q, 1.0f);
+    for (int branch = 0; branch < kBranches; ++branch) {
+      replace(changed.k[branch], 20.0f);
+      replace(changed.v[branch], 20.0f);
+    }
+    const std::vector<TokenBits> after = forward_bits(changed);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const std::size_t token_bytes = before[i].bytes.size() / static_cast<std::size_t>(sequence);
+      int differ = 0;
+      int first = 0;
+      for (int token = cut - 1; token >= 0; --token) {
+        if (std::memcmp(&before[i].bytes[token * token_bytes], &after[i].bytes[token * token_bytes],
+                        token_bytes) == 0)
+          continue;
+        ++differ;
+        first = token;
+      }
+      report.expect(before[i].name + " of " + std::to_string(differ) + " tokens, the first " +
+                        std::to_string(first) + ", depends on those from " + std::to_string(cut) +
+                        " on",
+                    differ == 0);
+    }
+    report.expect("tokens from " + std::to_string(cut) + " on change nothing at all",
+                  before.back().bytes != after.back().bytes);
+  }
+  return report.finish(now_seconds() - start);
+}
+
 // Packed documents give the bits that each gives alone.
 bool run_documents_case(const CaseOptions& options, const std::vector<int>& lengths) {
   const double start = now_seconds();
@@ -602,6 +669,22 @@ int check_all(const CheckOptions& wanted) {
   };
   add_documents({1, 3000, 2}, wanted.portable);
   add_documents({1, 3000, 2, 3, 128}, true);
+  const auto add_future = [&](const AttentionShape& shape, bool portable, int query_major = 0) {
+    CaseOptions options;
+    options.shape = shape;
+    options.tuning.family = family_of(shape, portable);
+    options.tuning.query_major_tokens = query_major;
+    set_partials(options.tuning, wanted.partials);
+    cases.push_back({"future tokens", [=] { return run_future_case(options); }});
+  };
+  for (const bool portable : {false, true}) {
+    for (const int sequence : {300, 1900, 4100, 9100})
+      add_future({1, sequence, 2}, portable || wanted.portable);
+    for (const int heads : {1, 4, 5, 16})
+      add_future({1, 1900, 2, heads}, portable || wanted.portable);
+  }
+  add_future({1, 1900, 2}, wanted.portable, kDensePrefix); // lists
+  add_future({1, 1900, 1, 6, 128}, true);
   add("hot blocks", {1, 4096, 2}, with(Selection::kHotBlock));
   add("packed partial results, hot blocks", {1, 4096, 2}, [=](CaseOptions& options) {
     packed(options);

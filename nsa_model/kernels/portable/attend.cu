@@ -26,7 +26,10 @@ struct Softmax {
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
       const float offset = peak == -INFINITY ? 0.0f : peak * scale_log2; // no key seen yet
-      factor[r] = exp2_approximate(fmaf(maximum[r], scale_log2, -offset));
+      // Exactly 1 unless it has grown (the offset is rounded): a tile of which the row sees
+      // nothing, visited for its neighbours in the warp, may not change a bit of it.
+      factor[r] =
+          peak == maximum[r] ? 1.0f : exp2_approximate(fmaf(maximum[r], scale_log2, -offset));
       maximum[r] = peak;
       float added = 0.0f;
 #pragma unroll

@@ -77,8 +77,8 @@ __device__ void produce(const TileForwardParams& params, const Heads& heads,
 
 // Running softmax of the two rows that a thread shares with its quad. Works on raw scores; the
 // scale is folded into the exponent. Probabilities are relative to a reference that follows the
-// rows' maxima only when one of them has grown by a factor of 2^kSlack: the result is the same, and
-// sums and outputs are seldom multiplied.
+// row's maximum only when it has grown by a factor of 2^kSlack: the result is the same, and sums
+// and outputs are seldom multiplied.
 struct Softmax {
   static constexpr float kSlack = 8.0f;
   float reference[2] = {-INFINITY, -INFINITY};
@@ -96,16 +96,20 @@ struct Softmax {
     float peak[2] = {fmaxf(highest[0][0], highest[0][1]), fmaxf(highest[1][0], highest[1][1])};
     // Each thread looks at its own columns; the quad's maximum is needed only when one has grown.
     // -inf - -inf is not above anything: rows that have seen no key change nothing.
-    const bool grown = __any_sync(~0u, (peak[0] - reference[0]) * scale_log2 > kSlack ||
-                                           (peak[1] - reference[1]) * scale_log2 > kSlack);
-    if (grown) {
+    const auto grown = [&](int r) { return (peak[r] - reference[r]) * scale_log2 > kSlack; };
+    const bool any_grown = __any_sync(~0u, grown(0) || grown(1));
+    if (any_grown) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
         peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
-        const float offset = peak[r] == -INFINITY ? 0.0f : peak[r] * scale_log2;
-        factor[r] = exp2_approximate(fmaf(reference[r], scale_log2, -offset));
-        reference[r] = peak[r];
+        // A row follows by its own scores alone: neighbours in the warp may be of later tokens, on
+        // which no bit of it may depend.
+        const bool follows = grown(r);
+        factor[r] = follows
+                        ? exp2_approximate(fmaf(reference[r], scale_log2, -(peak[r] * scale_log2)))
+                        : 1.0f;
+        reference[r] = follows ? peak[r] : reference[r];
         sum[r] *= factor[r];
       }
     }
@@ -119,7 +123,7 @@ struct Softmax {
     }
     sum[0] += partial[0][0] + partial[0][1];
     sum[1] += partial[1][0] + partial[1][1];
-    return grown;
+    return any_grown;
   }
 };
 
