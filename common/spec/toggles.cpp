@@ -104,8 +104,13 @@ const std::vector<ProgramVariable>& program_variables() {
 
 std::map<std::string, std::string> requested_toggles(const RunSpec& spec) {
   std::map<std::string, std::string> requested = spec.toggles;
-  // cuBLAS is deterministic only with workspaces of fixed size.
-  if (spec.train.deterministic) requested.emplace("cublas.workspace", ":4096:8");
+  if (spec.train.deterministic) {
+    // cuBLAS is deterministic only with workspaces of fixed size.
+    requested.emplace("cublas.workspace", ":4096:8");
+    // LibTorch sets this in a rank's environment itself, since NVLink multicast sums in any order;
+    // asked for here, it is what was requested.
+    requested.emplace("nccl.algorithm", "^NVLS");
+  }
   return requested;
 }
 

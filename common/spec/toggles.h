@@ -42,7 +42,7 @@ Result<std::map<std::string, std::string>>
 resolve_toggles(const std::map<std::string, std::string>& requested);
 
 // spec.toggles and what other keys of the run file ask for unless a toggle says otherwise:
-// train.deterministic needs cublas.workspace.
+// train.deterministic needs cublas.workspace and nccl.algorithm.
 std::map<std::string, std::string> requested_toggles(const RunSpec& spec);
 
 // The environment variables that resolved toggles become; an empty value becomes no variable.

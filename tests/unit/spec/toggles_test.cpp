@@ -43,6 +43,7 @@ TEST(Toggles, DeterministicTrainingAsksForAFixedWorkspaceUnlessAToggleSaysOtherw
   EXPECT_EQ(requested_toggles(spec).count("cublas.workspace"), 0u);
   spec.train.deterministic = true;
   EXPECT_EQ(requested_toggles(spec).at("cublas.workspace"), ":4096:8");
+  EXPECT_EQ(requested_toggles(spec).at("nccl.algorithm"), "^NVLS");
   spec.toggles["cublas.workspace"] = ":16:8";
   EXPECT_EQ(requested_toggles(spec).at("cublas.workspace"), ":16:8");
 }
