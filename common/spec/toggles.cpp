@@ -18,8 +18,8 @@ const std::vector<Toggle>& toggle_registry() {
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
      "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "
      "this system's GPU kernels; auto takes those where device, dtype and widths are served, and says so"},
-    {"layers.embedding_gradient", "enum", "separate|joined", "separate", "worker", "",
-     "the tied embedding's gradient as two that are added, or in one pass; joined needs the kernels of layers.kernels"},
+    {"layers.embedding_gradient", "enum", "auto|separate|joined", "auto", "worker", "",
+     "the tied embedding's gradient as two that are added, or in one pass; auto joins them where layers.kernels are fused and its kernel serves"},
 
     {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},

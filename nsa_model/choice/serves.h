@@ -29,6 +29,12 @@ constexpr bool silu_product(int major, int64_t rows, int64_t columns, int64_t in
   return major == 9 && rows > 0 && rows % 256 == 0 && columns > 0 && columns % 256 == 0 &&
          inner > 0 && inner % 64 == 0 && rows < (int64_t{1} << 31) && columns < (int64_t{1} << 31);
 }
+// The tied embedding's gradient in one pass: `tokens` looked up in a table [rows, columns].
+inline constexpr int64_t kMostLookups = int64_t{1} << 16;
+constexpr bool embedding_gradient(int64_t tokens, int64_t rows, int64_t columns) {
+  return tokens > 0 && tokens <= kMostLookups && rows > 0 && rows < (int64_t{1} << 29) &&
+         columns > 0 && columns % 256 == 0 && columns <= 1024;
+}
 constexpr bool loss(int64_t vocabulary) {
   return vocabulary % 8 == 0;
 }

@@ -59,8 +59,9 @@ struct ModelConfig {
   // What lies around attention as single operations (nsa_model/ops/layer.h), which are single
   // kernels for BF16 on CUDA; false: as ATen operations, to compare with.
   bool fused_layers = false;
-  // With fused_layers: both gradients of the tied embedding, the lookup's and the output layer's,
-  // in one pass (nsa_model/ops/embedding.h); false: two gradients, which autograd adds.
+  // With fused_layers (toggle layers.embedding_gradient): both gradients of the tied embedding, the
+  // lookup's and the output layer's, in one pass (nsa_model/ops/embedding.h); false: two gradients,
+  // which autograd adds.
   bool joined_embedding_gradient = false;
   bool activation_recompute = false; // keep each block's input only, compute it again in backward
   bool check_dtypes = false;         // every module boundary checks dtype and device

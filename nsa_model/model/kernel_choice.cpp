@@ -38,6 +38,12 @@ std::string product_kernel(const ModelConfig& config, const Place& place) {
   return "fused";
 }
 
+std::string embedding_kernel(const ModelConfig& config, const Place& place) {
+  if (config.joined_embedding_gradient) return "joined";
+  const std::string_view why = why_embedding_cannot_be_joined(config, place.rows);
+  return why.empty() ? "separate" : "separate (" + std::string(why) + ")";
+}
+
 void add_layers(const ModelConfig& config, const Place& place,
                 std::map<std::string, std::string>& kernels) {
   if (!config.fused_layers) {
@@ -50,6 +56,7 @@ void add_layers(const ModelConfig& config, const Place& place,
       "fused";
   kernels["layers.products"] = product_kernel(config, place);
   kernels["layers.mlp"] = mlp_kernel(config, place);
+  kernels["layers.embedding"] = embedding_kernel(config, place);
   if (config.attention != Attention::kNsa) return;
   if (branch_count(config.nsa) > 1) kernels["layers.gate"] = gate_kernel(config);
   if (config.nsa.compressed && config.nsa.compression == Compression::kMlp)
@@ -62,6 +69,13 @@ std::string_view why_attention_cannot_be_fused(const ModelConfig& config, bool g
   if (config.attention == Attention::kDense) return "they are of NSA, and this model is dense";
   if (!gpu) return "they are GPU kernels, and this rank computes on a CPU";
   if (!bf16) return "they compute in BF16, and this rank computes in FP32";
+  return "";
+}
+
+std::string_view why_embedding_cannot_be_joined(const ModelConfig& config, int64_t rows) {
+  if (!config.fused_layers) return "it is one of the kernels around attention, and they do not run";
+  if (!serves::embedding_gradient(rows, config.vocabulary, config.dimension))
+    return "it serves a multiple of 256 columns up to 1,024 and 65,536 tokens a micro-batch";
   return "";
 }
 

@@ -15,6 +15,11 @@ namespace nsa::model {
 // them.
 std::string_view why_attention_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16);
 
+// Why the tied embedding's gradient is not put together in one pass
+// (ModelConfig::joined_embedding_gradient) in a micro-batch of `rows` tokens; empty where it is
+// served. With config.fused_layers as it will be.
+std::string_view why_embedding_cannot_be_joined(const ModelConfig& config, int64_t rows);
+
 // What a rank computes on, and how much at a time.
 struct Place {
   bool gpu = false, bf16 = false;
@@ -26,8 +31,9 @@ struct Place {
 
 // Part -> what computes it, and behind it in brackets why nothing faster does: each branch
 // ("fused hopper", "aten regrouped", "aten chunked (why)"), or "dense"; "layers", and where they
-// are fused "layers.norm" and so on. `attention_detail`: what serves fused attention ("hopper"), or
-// what computes dense attention ("cudnn").
+// are fused "layers.norm" and so on, "layers.embedding" being "joined" or "separate".
+// `attention_detail`: what serves fused attention ("hopper"), or what computes dense attention
+// ("cudnn").
 std::map<std::string, std::string> kernels_in_effect(const ModelConfig& config, const Place& place,
                                                      const std::string& attention_detail);
 

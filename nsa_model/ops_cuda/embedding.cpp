@@ -1,6 +1,7 @@
 // The operation of nsa_model/ops/embedding.h for CUDA.
 #include "nsa_model/ops/embedding.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 
 #include <ATen/Functions.h>
@@ -23,7 +24,7 @@ Tensor embedding_gradient(const Tensor& d_out, const Tensor& ids, int64_t rows,
                           const OptionalTensor& base, const OptionalTensor& scale) {
   const bool served =
       d_out.dim() == 2 && ids.dim() == 1 && ids.size(0) == d_out.size(0) &&
-      kernels::embedding_gradient_serves(d_out.size(0), rows, d_out.size(1)) &&
+      serves::embedding_gradient(d_out.size(0), rows, d_out.size(1)) &&
       is_ready(d_out, at::kBFloat16) && ids.is_contiguous() && ids.scalar_type() == at::kLong &&
       base.has_value() == scale.has_value() &&
       (!base || (is_ready(*base, at::kFloat) && base->dim() == 2 && base->size(0) == rows &&

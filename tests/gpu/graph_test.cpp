@@ -86,7 +86,7 @@ SmallTraining training(const Way& way, int64_t accumulate) {
   SmallTraining t{.type = at::kBFloat16};
   t.config.attention = way.attention;
   t.config.kernels = way.kernels;
-  t.config.fused_layers = way.fused_layers;
+  t.config.fused_layers = t.config.joined_embedding_gradient = way.fused_layers;
   t.config.activation_recompute = way.recompute;
   t.config.dense_backend = model::DenseBackend::kFlash; // cuDNN's backward is not deterministic
   t.config.gate_statistics = way.attention == model::Attention::kNsa;

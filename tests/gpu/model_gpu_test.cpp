@@ -97,7 +97,7 @@ LanguageModel build(const ModelConfig& config, at::Device device, at::ScalarType
 // As a way computes it, exactly, and plainly.
 ModelConfig config_for(const Way& way, ModelConfig config) {
   config.kernels = way.kernels;
-  config.fused_layers = way.fused_layers;
+  config.fused_layers = config.joined_embedding_gradient = way.fused_layers;
   config.check_dtypes = true;
   return config;
 }

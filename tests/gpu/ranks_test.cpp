@@ -52,7 +52,7 @@ model::ModelConfig gpu_model(bool fused) {
   c.vocabulary = 1024;
   c.layers = 2;
   c.kernels = fused ? model::Kernels::kFused : model::Kernels::kAten;
-  c.fused_layers = fused;
+  c.fused_layers = c.joined_embedding_gradient = fused;
   return c;
 }
 

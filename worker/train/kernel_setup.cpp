@@ -30,6 +30,9 @@ Result<model::ModelConfig> model_config_on(const spec::RunSpec& spec,
   NSA_TRY_ASSIGN(config.kernels, choose_attention_kernels(
                                      toggles, config, why_not_fused(spec, config, device, bf16)));
   NSA_TRY_ASSIGN(config.fused_layers, choose_fused_layers(toggles, config, device.is_cuda(), bf16));
+  NSA_TRY_ASSIGN(config.joined_embedding_gradient,
+                 choose_joined_embedding(toggles, config,
+                                         spec.train.micro_batch * spec.train.sequence_length));
   return config;
 }
 

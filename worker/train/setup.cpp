@@ -1,5 +1,7 @@
 #include "worker/train/setup.h"
 
+#include "nsa_model/model/kernel_choice.h"
+
 namespace nsa::train {
 
 Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
@@ -30,8 +32,6 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   if (const auto dense = toggles.find("attention.dense"); dense != toggles.end()) {
     NSA_TRY_ASSIGN(c.dense_backend, model::parse_dense_backend(dense->second));
   }
-  const auto embedding = toggles.find("layers.embedding_gradient");
-  c.joined_embedding_gradient = embedding != toggles.end() && embedding->second == "joined";
   c.activation_recompute = spec.train.activation_recompute;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
@@ -65,6 +65,20 @@ Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggl
   return fail(ErrorCode::kInvalidArgument,
               "toggles.layers.kernels = \"fused\" is not served: " + std::string(why_not),
               "use \"auto\" or \"aten\"");
+}
+
+Result<bool> choose_joined_embedding(const std::map<std::string, std::string>& toggles,
+                                     const model::ModelConfig& config, int64_t rows) {
+  const auto toggle = toggles.find("layers.embedding_gradient");
+  const std::string requested = toggle == toggles.end() ? "auto" : toggle->second;
+  if (requested == "separate") return false;
+  const std::string_view why_not = model::why_embedding_cannot_be_joined(config, rows);
+  if (why_not.empty()) return true;
+  if (requested == "auto") return false;
+  return fail(ErrorCode::kInvalidArgument,
+              "toggles.layers.embedding_gradient = \"joined\" is not served: " +
+                  std::string(why_not),
+              "use \"auto\" or \"separate\"");
 }
 
 Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& toggles,

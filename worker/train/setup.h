@@ -27,6 +27,12 @@ Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std:
 Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,
                                  const model::ModelConfig& config, bool gpu, bool bf16);
 
+// Toggle layers.embedding_gradient in a micro-batch of `rows` tokens, with config.fused_layers
+// chosen: true where both gradients are put together in one pass. An error when "joined" is asked
+// for and not served.
+Result<bool> choose_joined_embedding(const std::map<std::string, std::string>& toggles,
+                                     const model::ModelConfig& config, int64_t rows);
+
 // Toggle cuda.graphs. `device_cannot`: why the device records none
 // (runtime::Runtime::why_no_graphs()); empty where it does. An error when "on" is asked for and not
 // served.

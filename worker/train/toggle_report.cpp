@@ -63,7 +63,8 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
     } else if (name == kGraphs) {
       effective = of_part(kGraphsPart);
     } else if (name == kEmbeddingGradient) {
-      if (of_part(kLayersPart) != "fused") effective = "separate";
+      effective = of_part(kEmbeddingPart);
+      if (effective == "unset") effective = "separate"; // no kernels around attention
     } else if (name == kDenseBackend) {
       effective = dense_in_effect(kernels, value);
     } else if (toggle != nullptr && !toggle->variable.empty()) {

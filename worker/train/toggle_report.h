@@ -11,6 +11,8 @@ namespace nsa::train {
 
 // What lies around attention, beside its branches, in `kernels` below.
 inline constexpr const char* kLayersPart = "layers";
+// How the tied embedding's gradient is put together: "joined" or "separate".
+inline constexpr const char* kEmbeddingPart = "layers.embedding";
 // How forward and backward passes reach the device: "on" as graphs, else "off".
 inline constexpr const char* kGraphsPart = "graphs";
 

@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
 // Tokens are brought together by row first: counted, given a stretch of `tokens_of` for each row
@@ -11,10 +12,14 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kFew = 32; // tokens of a row that a warp sums by itself
-constexpr int kMostTokens = 1 << 16;
+constexpr int kFew = 32;     // tokens of a row that a warp sums by itself
 constexpr int kAtOnce = 4;   // rows whose loads are under way together
 constexpr int kPasses = 256; // columns that a warp's lanes take at once
+static_assert(serves::embedding_gradient(1, 1, 4 * kPasses) &&
+              !serves::embedding_gradient(1, 1, 4 * kPasses + 1) &&
+              !serves::embedding_gradient(1, 1, 5 * kPasses));
+// The bitmap of all tokens lies in a CTA's shared memory.
+static_assert(serves::kMostLookups / 8 <= 16 * 1024);
 constexpr unsigned kAllLanes = ~0u;
 
 struct Workspace {
@@ -226,17 +231,12 @@ cudaError_t launch_sum(const EmbeddingGradientParams& params, const Workspace& s
 
 } // namespace
 
-bool embedding_gradient_serves(int64_t tokens, int64_t rows, int64_t columns) {
-  return tokens > 0 && tokens <= kMostTokens && rows > 0 && rows <= INT32_MAX / 4 &&
-         columns % kPasses == 0 && columns >= kPasses && columns <= 4 * kPasses;
-}
-
 std::size_t embedding_gradient_workspace(int tokens, int rows) {
   return kTotalWords + 2 * static_cast<std::size_t>(rows) + static_cast<std::size_t>(tokens);
 }
 
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream) {
-  if (!embedding_gradient_serves(params.tokens, params.rows, params.columns))
+  if (!serves::embedding_gradient(params.tokens, params.rows, params.columns))
     return cudaErrorInvalidValue;
   const Workspace space = cut(params);
   const std::size_t cleared =

@@ -22,8 +22,7 @@ struct EmbeddingGradientParams {
   int32_t* workspace;         // embedding_gradient_workspace() words, 16-byte aligned
   __nv_bfloat16* d_table;     // [rows, columns], 16-byte aligned
 };
-// Columns: a multiple of 256 up to 1,024. Tokens: up to 65,536.
-bool embedding_gradient_serves(int64_t tokens, int64_t rows, int64_t columns);
+// Sizes: those of serves::embedding_gradient(), else cudaErrorInvalidValue.
 std::size_t embedding_gradient_workspace(int tokens, int rows); // in words of 32 bits
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream);
 

@@ -77,8 +77,10 @@ TEST(KernelChoice, EveryPartOfTheM7CIsFusedOnHopper) {
   ModelConfig config;
   config.fused_layers = true;
   config.kernels = Kernels::kFused;
-  const auto parts = report(config, kHopper);
-  EXPECT_EQ(parts.size(), 10u);
+  config.joined_embedding_gradient = true;
+  auto parts = report(config, kHopper);
+  EXPECT_EQ(parts.size(), 11u);
+  EXPECT_EQ(parts.extract("layers.embedding").mapped(), "joined");
   for (const auto& [part, kernel] : parts)
     EXPECT_EQ(kernel, part.starts_with("layers") ? "fused" : "fused hopper") << part;
   config.attention = Attention::kDense;
@@ -99,6 +101,8 @@ TEST(KernelChoice, APartThatIsComposedSaysWhy) {
   EXPECT_THAT(part("layers.mlp", {true, true, 90, 64, 64}), HasSubstr("256 tokens"));
   EXPECT_EQ(part("layers.products", {true, true, 90, 64, 64}), "fused");
   EXPECT_THAT(part("layers.products", {true, true, 90, 12, 12}), HasSubstr("multiple of 8"));
+  EXPECT_EQ(part("layers.embedding"), "separate") << "as the configuration has it";
+  EXPECT_THAT(part("layers.embedding", {true, true, 90, 2048, 131072}), HasSubstr("65,536 tokens"));
   config.nsa.sliding = false;
   EXPECT_THAT(part("layers.gate"), HasSubstr("three branches"));
   config.nsa.sliding = true;

@@ -92,6 +92,8 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
   ways.back().config.activation_recompute = true;
   ways.push_back(training(1, at::kBFloat16));
   ways.back().config.fused_layers = true;
+  ways.push_back(ways.back());
+  ways.back().config.joined_embedding_gradient = true;
   for (size_t way = 0; way < ways.size(); ++way) {
     SCOPED_TRACE("way " + std::to_string(way));
     const Both both = train_both(ways[way]);

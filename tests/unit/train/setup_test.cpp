@@ -45,6 +45,28 @@ TEST(LayerKernels, AskedForAndNotServedIsAnError) {
   EXPECT_NE(refusal(config, true, true).find("model.head_dimension"), std::string::npos);
 }
 
+TEST(EmbeddingGradient, IsJoinedWhereTheKernelServes) {
+  const auto chosen = [](const char* requested, const model::ModelConfig& config, int64_t rows) {
+    return choose_joined_embedding({{"layers.embedding_gradient", requested}}, config, rows);
+  };
+  const auto refused = [&](const model::ModelConfig& config, int64_t rows, const char* why) {
+    EXPECT_FALSE(*chosen("auto", config, rows)) << why;
+    const auto asked = chosen("joined", config, rows);
+    ASSERT_FALSE(asked) << why;
+    EXPECT_NE(asked.error().what.find(why), std::string::npos) << asked.error().what;
+  };
+  model::ModelConfig config;
+  refused(config, 32768, "do not run");
+  config.fused_layers = true;
+  EXPECT_TRUE(*chosen("auto", config, 32768));
+  EXPECT_TRUE(*chosen("joined", config, 65536));
+  EXPECT_TRUE(*choose_joined_embedding({}, config, 32768));
+  EXPECT_FALSE(*chosen("separate", config, 32768));
+  refused(config, 65537, "65,536 tokens");
+  config.dimension = 1280;
+  refused(config, 32768, "256 columns");
+}
+
 TEST(AttentionKernels, AutoTakesTheFusedOnesWhereTheyServe) {
   model::ModelConfig config;
   const auto chosen = [&](Toggles toggles, const std::string& why) {
@@ -87,11 +109,18 @@ TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
   EXPECT_TRUE(check_toggles(report("aten", "fused")));
   EXPECT_FALSE(check_toggles(report("fused", "fused")));
   // The embedding's gradient is joined by the layers' kernels only.
-  const auto joined = [&](const char* layers) {
-    return report_toggles(0, {{"layers.embedding_gradient", "joined"}}, {{kLayersPart, layers}});
+  const auto embedding = [](const char* requested, const std::map<std::string, std::string>& of) {
+    return report_toggles(0, {{"layers.embedding_gradient", requested}}, of);
   };
-  EXPECT_TRUE(check_toggles(joined("fused")));
-  EXPECT_FALSE(check_toggles(joined("aten")));
+  const std::map<std::string, std::string> joined{{kEmbeddingPart, "joined"}},
+      separate{{kEmbeddingPart, "separate (sizes)"}};
+  EXPECT_TRUE(check_toggles(embedding("joined", joined)));
+  EXPECT_FALSE(check_toggles(embedding("joined", separate)));
+  EXPECT_FALSE(check_toggles(embedding("joined", kernels)));
+  EXPECT_TRUE(check_toggles(embedding("separate", kernels)));
+  EXPECT_FALSE(check_toggles(embedding("separate", joined)));
+  EXPECT_EQ(toggle(embedding("auto", joined), "layers.embedding_gradient").effective, "joined");
+  EXPECT_TRUE(check_toggles(embedding("auto", separate)));
   // The layers' kernels are not a branch's.
   EXPECT_EQ(toggle(report("auto", "fused"), "attention.kernels").effective, "fused");
   EXPECT_FALSE(check_toggles(report("auto", "aten")));
