@@ -96,6 +96,9 @@ Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& togg
     why_not = "with parallel.find_unused the parameters that get gradients may change";
   else if (spec.model.attention == "nsa" && value("attention.kernels") == "reference")
     why_not = "attention.kernels = \"reference\" computes on the host";
+  const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
+  if (requested == "auto" && why_not.empty() && tokens >= kGraphsBelowTokens)
+    why_not = std::to_string(tokens) + " tokens a micro-batch keep the device busier than the host";
   if (why_not.empty() || requested == "auto") return GraphChoice{why_not.empty(), why_not};
   return fail(ErrorCode::kInvalidArgument, "toggles.cuda.graphs = \"on\" is not served: " + why_not,
               "use \"auto\" or \"off\"");

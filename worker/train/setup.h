@@ -33,6 +33,12 @@ Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggl
 Result<bool> choose_joined_embedding(const std::map<std::string, std::string>& toggles,
                                      const model::ModelConfig& config, int64_t rows);
 
+// "auto" of cuda.graphs records micro-batches of fewer tokens than this: with more the device is
+// busy longer than the host takes to launch. On an H200 32,768 tokens gained nothing, and 4,096
+// take 7 ms more than the line through 16,384 and 65,536 gives; where between them graphs begin to
+// help has not been measured (docs/performance.md, "CUDA graphs").
+inline constexpr int64_t kGraphsBelowTokens = 16384;
+
 // Toggle cuda.graphs. `device_cannot`: why the device records none
 // (runtime::Runtime::why_no_graphs()); empty where it does. An error when "on" is asked for and not
 // served.

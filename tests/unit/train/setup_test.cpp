@@ -143,13 +143,20 @@ TEST(Graphs, AreTakenWhereLaunchesStayTheSame) {
     EXPECT_NE(on.error().what.find(why), std::string::npos) << on.error().what;
     EXPECT_FALSE(on.error().next.empty());
   };
-  const spec::RunSpec plain;
+  spec::RunSpec plain;
+  plain.train.micro_batch = 3;
+  plain.train.sequence_length = 4096;
   EXPECT_FALSE(chosen("off", plain)->on);
   EXPECT_TRUE(chosen("on", plain)->on);
   EXPECT_TRUE(chosen("auto", plain)->on);
   EXPECT_TRUE(chosen("on", plain, "", "aten")->on);
   refused(plain, "a CPU has no graphs", "fused", "a CPU");
   refused(plain, "", "reference", "reference");
+  spec::RunSpec large = plain; // not refused, only nothing to gain
+  large.train.micro_batch = 4;
+  EXPECT_FALSE(chosen("auto", large)->on);
+  EXPECT_NE(chosen("auto", large)->why_not.find("16384 tokens"), std::string::npos);
+  EXPECT_TRUE(chosen("on", large)->on);
   spec::RunSpec spec;
   spec.model.attention = "dense";
   EXPECT_TRUE(chosen("on", spec, "", "reference")->on) << "nothing of NSA is computed";
