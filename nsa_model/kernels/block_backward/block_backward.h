@@ -10,7 +10,6 @@
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
 #include "nsa_model/kernels/common/key_range.cuh"
-#include "nsa_model/kernels/common/packed_slots.h"
 #include "nsa_model/kernels/common/shape.h"
 
 namespace nsa::kernels {
@@ -32,10 +31,8 @@ struct SelectedBackwardParams {
   const int32_t* segment_item_start;
   const WorkItem* items;
   float scale = 0.125f;
-  __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
-  PackedQueryGradient* packed_dq; // [rows, 16], of six heads, instead; nullptr: partial_dq is meant
-  float* partial_dkv;             // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
-  bool late_stores = false;       // dQ leaves under the next products (six heads)
+  __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
+  float* partial_dkv;        // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
 

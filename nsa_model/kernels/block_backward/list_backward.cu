@@ -4,7 +4,6 @@
 #include "nsa_model/kernels/block_backward/columns.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/common/packed_pieces.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
 
 // One CTA an SM, persistent over units: a block of 64 keys and part of its list of tokens. Two
@@ -17,8 +16,6 @@
 //   dV  += P^T dO           m64n64k96   registers x shared
 //   dK  += dS^T Q           m64n64k96   registers x shared
 //   dQ^T = K^T dS^T         m64n96k64   shared x shared (dS through shared memory)
-// dQ leaves by way of shared memory, in BF16 or, from there, packed (common/packed_slots.h).
-// With late stores it does so under the first two products of the warpgroup's next chunk.
 // At the end of a unit the warpgroups exchange halves through shared memory: one sums dK, the other
 // dV.
 
@@ -155,23 +152,7 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
   return tile + swizzled(16 * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 }
 
-// A piece of a dQ row, 16 neighbouring BF16.
-__device__ __forceinline__ void store_packed(PackedQueryGradient* slot, bool listed, int head,
-                                             int quad, const uint4& first, const uint4& second) {
-  const uint32_t words[8] = {first.x,  first.y,  first.z,  first.w,
-                             second.x, second.y, second.z, second.w};
-  const uint32_t exponent = piece_exponent(largest_bf16(words));
-  const auto value = [&](int i) {
-    return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
-  };
-  const PackedPiece piece = pack_piece(value, reciprocal_exponent_step(exponent));
-  if (!listed) return;
-  slot->words[head][quad] = piece.words;
-  slot->last_words[head][quad] = piece.last_word;
-  slot->exponents[head][quad] = static_cast<uint8_t>(exponent);
-}
-
-template <typename Heads, bool kPacked, bool kLateStores>
+template <typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
                         Shared<Heads>& shared, UnitRange units, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
@@ -186,29 +167,6 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   const Columns<Heads> columns(heads, quad);
   const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
   const uint32_t d_queries = shared_address(shared.d_queries[warpgroup]);
-  // A thread stores 16 bytes of BF16, or a piece, of rows of pairs `targets`.
-  constexpr int kRowThreads = kPacked ? kRowPieces : 8;
-  constexpr int kStores = kRows * kRowThreads / 128;
-  const auto store_dq = [&](const int(&targets)[kStores]) {
-#pragma unroll
-    for (int store = 0; store < kStores; ++store) {
-      const int local = 128 / kRowThreads * store + thread / kRowThreads;
-      if constexpr (kPacked) {
-        const uint8_t* row = shared.d_queries[warpgroup];
-        store_packed(params.packed_dq + targets[store], targets[store] >= 0, heads.head(local),
-                     quad, *reinterpret_cast<const uint4*>(row + swizzled(local, 2 * quad)),
-                     *reinterpret_cast<const uint4*>(row + swizzled(local, 2 * quad + 1)));
-      } else {
-        const uint4 value = *reinterpret_cast<const uint4*>(shared.d_queries[warpgroup] +
-                                                            swizzled(local, thread % 8));
-        if (targets[store] >= 0) {
-          const int64_t target =
-              static_cast<int64_t>(targets[store]) * heads.count() + heads.head(local);
-          *reinterpret_cast<uint4*>(params.partial_dq + target * kHeadDim + thread % 8 * 8) = value;
-        }
-      }
-    }
-  };
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
@@ -227,10 +185,8 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     }
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     const int mine = uniform((warpgroup - chunk % kConsumers + kConsumers) % kConsumers);
-    [[maybe_unused]] int late[kStores];
     for (int i = mine; i < chunks; i += kConsumers) {
-      // Unsigned: the compiler then keeps the descriptors of both instances in uniform registers.
-      const int stage = uniform(static_cast<int>(static_cast<uint32_t>(chunk + i) % kStages));
+      const int stage = uniform((chunk + i) % kStages);
       const uint32_t q_tile = shared_address(shared.q[stage]);
       const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
       const float* statistics = shared.statistics[stage];
@@ -245,12 +201,11 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       wgmma_commit();
       multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
       wgmma_commit();
-      int targets[kStores]; // pairs of the rows that this thread stores
+      int targets[kSteps]; // pairs of the rows that this thread stores
 #pragma unroll
-      for (int store = 0; store < kStores; ++store)
-        targets[store] = pairs[heads.token(128 / kRowThreads * store + thread / kRowThreads)];
+      for (int step = 0; step < kSteps; ++step)
+        targets[step] = pairs[heads.token(16 * step + thread / 8)];
       const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
-      if (kLateStores && i != mine) store_dq(late);
       wgmma_wait<1>();
       pin(p);
       to_probabilities(p, statistics, columns, scale_log2);
@@ -303,15 +258,18 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
                                 pack_bf16(value[4], value[5]), pack_bf16(value[6], value[7]));
       }
       named_barrier(1 + warpgroup, 128); // dQ is whole, and every warp's product has read dS
-      if constexpr (kLateStores) {
 #pragma unroll
-        for (int store = 0; store < kStores; ++store)
-          late[store] = targets[store];
-      } else {
-        store_dq(targets);
+      for (int step = 0; step < kSteps; ++step) {
+        const int local = 16 * step + thread / 8;
+        const uint4 value = *reinterpret_cast<const uint4*>(shared.d_queries[warpgroup] +
+                                                            swizzled(local, thread % 8));
+        if (targets[step] >= 0) {
+          const int64_t target =
+              static_cast<int64_t>(targets[step]) * heads.count() + heads.head(local);
+          *reinterpret_cast<uint4*>(params.partial_dq + target * kHeadDim + thread % 8 * 8) = value;
+        }
       }
     }
-    if (kLateStores && mine < chunks) store_dq(late);
     chunk += chunks;
     warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
     block_ring.advance();
@@ -346,7 +304,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
 
 #endif // NSA_HOPPER_CODE
 
-template <typename Heads, bool kPacked, bool kLateStores>
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
@@ -397,12 +355,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<232>();
-    consume<Heads, kPacked, kLateStores>(params, heads, shared, units, blocks);
+    consume(params, heads, shared, units, blocks);
   }
 #endif
 }
 
-template <bool kPacked, bool kLateStores, typename Heads>
+template <typename Heads>
 cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
@@ -424,30 +382,19 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                           kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(list_backward_kernel<Heads, kPacked, kLateStores>,
+    error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
-  return launch_kernel(list_backward_kernel<Heads, kPacked, kLateStores>, grid, kThreads,
-                       kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
-                       block_count(shape.sequence));
+  return launch_kernel(list_backward_kernel<Heads>, grid, kThreads, kSharedBytes<Heads>, stream,
+                       params, q_map, d_out_map, k_map, v_map, block_count(shape.sequence));
 }
 
 } // namespace
 
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
-  if (params.shape.heads == kHeadsPerGroup) {
-    const SixHeads six(kHeadsPerGroup);
-    if (params.packed_dq == nullptr) {
-      return params.late_stores ? launch<false, true>(params, six, stream)
-                                : launch<false, false>(params, six, stream);
-    }
-    return params.late_stores ? launch<true, true>(params, six, stream)
-                              : launch<true, false>(params, six, stream);
-  }
-  if (params.packed_dq != nullptr) return cudaErrorInvalidValue;
-  return launch<false, false>(params, AnyHeads(params.shape.heads), stream);
+  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

@@ -16,8 +16,8 @@
 // bench, long, once and repeat take --query-major TOKENS (FusedTuning), --heads N (a group),
 // --groups N and --head-dim N; long and repeat --batch N; once --given (blocks, some of them
 // twice); bench and once --overlap. --portable: the portable kernels where Hopper's serve as well.
-// --partials bf16|packed: how partial results of pairs are kept, in every mode; bench takes both
-// after a comma and times them in turn. --late-stores: FusedTuning::late_dq_stores.
+// --partials bf16|packed: FusedTuning::partial_out, in every mode; bench takes both after a comma
+// and times them in turn.
 
 #include <algorithm>
 #include <chrono>
@@ -114,7 +114,7 @@ std::string title_of(const std::string& name, const CaseOptions& options) {
          std::to_string(shape.groups) + " heads " + std::to_string(shape.heads) +
          (shape.head_dim == kHeadDim ? "" : " d " + std::to_string(shape.head_dim)) +
          (options.tuning.family == KernelFamily::kPortable ? " portable" : "") +
-         (options.tuning.partial_out == PartialFormat::kPacked ? " packed" : "");
+         (options.tuning.partial_out == PartialFormat::kBf16 ? " bf16" : "");
 }
 
 struct BranchOracle {
@@ -583,10 +583,6 @@ KernelFamily family_of(const AttentionShape& shape, bool portable) {
   return portable ? KernelFamily::kPortable : kernel_family(10 * major + minor, shape.head_dim);
 }
 
-void set_partials(FusedTuning& tuning, PartialFormat format) {
-  tuning.partial_out = format;
-  tuning.partial_dq = format;
-}
 // "bf16", "packed" or both after a comma; none where it is something else.
 std::vector<PartialFormat> partial_formats(const std::string& names) {
   if (names == "bf16") return {PartialFormat::kBf16};
@@ -600,8 +596,7 @@ struct CheckOptions {
   std::string match;   // only cases whose names hold it
   std::string without; // and do not hold this
   bool portable = false;
-  PartialFormat partials = PartialFormat::kBf16;
-  bool late_stores = false;
+  PartialFormat partials = FusedTuning().partial_out;
 };
 struct Case {
   std::string name;
@@ -616,8 +611,7 @@ int check_all(const CheckOptions& wanted) {
     options.shape = shape;
     options.seed = static_cast<uint64_t>(shape.sequence) + 1;
     options.tuning.family = family_of(shape, wanted.portable);
-    set_partials(options.tuning, wanted.partials);
-    options.tuning.late_dq_stores = wanted.late_stores;
+    options.tuning.partial_out = wanted.partials;
     change(options);
     cases.push_back({name, [=] { return run_case(name, options); }});
   };
@@ -632,26 +626,21 @@ int check_all(const CheckOptions& wanted) {
     return [=](CaseOptions& options) { options.tuning.query_major_tokens = tokens; };
   };
   add("scored", {2, 2048, 2}, as_it_is);
-  const auto packed = [](CaseOptions& options) {
-    set_partials(options.tuning, PartialFormat::kPacked);
-  };
-  const auto packed_lists = [=](CaseOptions& options) {
-    packed(options);
+  add("lists from 1024 on", {2, 2300, 2}, query_major(kDensePrefix));
+  for (const float deviation : {12.0f, 40.0f, 3000.0f}) { // rows of one key and nearly so
+    add("lists, query deviation " + std::to_string(static_cast<int>(deviation)), {1, 2300, 2},
+        [=](CaseOptions& options) {
+          options.tuning.query_major_tokens = kDensePrefix;
+          options.query_deviation = deviation;
+        });
+  }
+  add("bf16 partial results", {1, 2300, 2}, [](CaseOptions& options) {
     options.tuning.query_major_tokens = kDensePrefix;
-  };
-  add("packed partial results", {2, 2300, 2}, packed_lists);
-  add("packed partial results, late stores", {2, 2300, 2}, [=](CaseOptions& options) {
-    packed_lists(options);
-    options.tuning.late_dq_stores = true;
-  });
-  add("late stores", {1, 2300, 2}, [](CaseOptions& options) {
-    options.tuning.query_major_tokens = kDensePrefix;
-    options.tuning.late_dq_stores = true;
+    options.tuning.partial_out = PartialFormat::kBf16;
   });
   add("scored", {1, 2048, 2, 6, 128}, as_it_is);
   add("scored by portable kernels", {1, 2048, 2}, portable);
   add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));
-  add("lists from 1024 on", {1, 2048, 2}, query_major(kDensePrefix));
   add("four heads", {1, 1500, 2, 4}, as_it_is);
   add("five heads", {1, 1300, 1, 5}, as_it_is);
   add("sixteen heads", {1, 1300, 1, 16}, as_it_is);
@@ -674,7 +663,7 @@ int check_all(const CheckOptions& wanted) {
     options.shape = shape;
     options.tuning.family = family_of(shape, portable);
     options.tuning.query_major_tokens = query_major;
-    set_partials(options.tuning, wanted.partials);
+    options.tuning.partial_out = wanted.partials;
     cases.push_back({"future tokens", [=] { return run_future_case(options); }});
   };
   for (const bool portable : {false, true}) {
@@ -686,14 +675,6 @@ int check_all(const CheckOptions& wanted) {
   add_future({1, 1900, 2}, wanted.portable, kDensePrefix); // lists
   add_future({1, 1900, 1, 6, 128}, true);
   add("hot blocks", {1, 4096, 2}, with(Selection::kHotBlock));
-  add("packed partial results, hot blocks", {1, 4096, 2}, [=](CaseOptions& options) {
-    packed(options);
-    options.selection = Selection::kHotBlock;
-  });
-  add("packed partial results, random blocks", {2, 1500, 1}, [=](CaseOptions& options) {
-    packed(options);
-    options.selection = Selection::kRandom;
-  });
   add("odd", {3, 333, 2}, as_it_is);
   add("one token", {1, 1, 2}, as_it_is);
   cases.push_back({"kernels around attention", [] { return check_layer_kernels() == 0; }});
@@ -706,12 +687,10 @@ int check_all(const CheckOptions& wanted) {
   add("blocks masked to 1500", {2, 1700, 1}, query_major(1500));
   add("sharp", {1, 2048, 2}, [](CaseOptions& options) { options.query_deviation = 12.0f; });
   add("huge", {1, 1200, 2}, [](CaseOptions& options) { options.query_deviation = 3000.0f; });
-  for (const float deviation : {12.0f, 3000.0f}) {
-    add("packed partial results, sharp", {1, 1200, 2}, [=](CaseOptions& options) {
-      packed_lists(options);
-      options.query_deviation = deviation;
-    });
-  }
+  add("huge lists", {1, 1200, 2}, [](CaseOptions& options) {
+    options.tuning.query_major_tokens = kDensePrefix;
+    options.query_deviation = 3000.0f;
+  });
   add("all equal", {1, 2048, 2}, [](CaseOptions& options) { options.key_deviation = 0.0f; });
   add("gates of zero", {1, 1200, 2}, [](CaseOptions& options) { options.zero_gates = true; });
   add("seven heads, random blocks", {2, 700, 2, 7}, with(Selection::kRandom));
@@ -735,7 +714,7 @@ int check_all(const CheckOptions& wanted) {
   add("one compressed token", {1, 47, 2}, as_it_is);
   add("one block over dense", {1, 1025, 1}, as_it_is);
   add("longer units", {1, 36000, 1}, as_it_is);
-  add("packed partial results of two rounds", {5, 14000, 1}, packed);
+  add("two rounds", {5, 14000, 1}, as_it_is);
   for (int off = 0; off < kBranches; ++off) {
     add("branch off", {1, 1300, 2}, [=](CaseOptions& options) {
       options.branch_on[off] = false;
@@ -849,7 +828,7 @@ int bench(const std::vector<int>& sequences, const CaseOptions& given,
       }
       for (const PartialFormat format : formats) {
         if (part > 1 && format != formats.front()) continue; // these branches have none
-        set_partials(c.options.tuning, format); // bf16, the first of both, has the larger workspace
+        c.options.tuning.partial_out = format; // bf16, the first of both, has the larger workspace
         const Timing forward = time_of([&] { c.forward(); }, 20);
         const Timing backward = time_of([&] { c.backward(); }, 20);
         std::printf("%7d %9s %8s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
@@ -876,8 +855,6 @@ int run(int argc, char** argv) {
       overlap_launches = true;
     } else if (argument == "--portable") {
       wanted.portable = true;
-    } else if (argument == "--late-stores") {
-      wanted.late_stores = true;
     } else if (argument == "--partials" && i + 1 < argc) {
       formats = partial_formats(argv[++i]);
       if (formats.empty() || (formats.size() > 1 && mode != "bench")) {
@@ -907,9 +884,8 @@ int run(int argc, char** argv) {
     }
   }
   given.tuning.family = family_of(given.shape, wanted.portable);
-  set_partials(given.tuning, formats.front());
+  given.tuning.partial_out = formats.front();
   wanted.partials = formats.front();
-  given.tuning.late_dq_stores = wanted.late_stores;
   if (mode == "check") return check_all(wanted);
   if (mode == "layers") {
     const int failed = check_layer_kernels();
@@ -944,7 +920,7 @@ int run(int argc, char** argv) {
       "| intervals S [S ...] | once S [tokens]\n"
       "       bench, long, once and repeat take --query-major TOKENS, --heads N, --groups N, "
       "--head-dim N; long and repeat --batch N; once --given; bench and once --overlap; all "
-      "--portable and --partials bf16|packed, bench also bf16,packed, and --late-stores\n");
+      "--portable and --partials bf16|packed, bench also bf16,packed\n");
   return 2;
 }
 

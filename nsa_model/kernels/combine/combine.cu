@@ -271,7 +271,6 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& given,
                                         cudaStream_t stream) {
   const MergeQueryGradientParams params = with_round(given);
-  if (params.packed_dq != nullptr) return launch_packed_query_gradient(params, stream);
   return with_instance(params.shape, params.round,
                        [&](auto dim, auto heads, unsigned grid, unsigned threads) {
                          return launch_kernel(merge_query_gradient_kernel<dim(), decltype(heads)>,

@@ -19,10 +19,11 @@ struct MergeParams {
   int first_token = 0;              // tokens before it already have out_slc and lse_slc
   const __nv_bfloat16* partial_out; // [rows of PairRows, 16, heads, D]
   const float* partial_lse;         // [rows of PairRows, 16, head_floats(heads)], base 2
-  const PackedOut* packed; // [rows, 16], of six heads of 64, instead of the two; nullptr: they are
-                           // meant
-  __nv_bfloat16* out_slc;  // [batch, sequence, groups * heads, D]; nullptr: branch off, zero
-  float* lse_slc;          // [batch, sequence, groups * heads], natural
+  const PackedOut* packed;          // [rows, 16], of six heads of 64, instead of the two; nullptr:
+                                    // they are meant
+  const __nv_bfloat16* v;           // [batch, sequence, groups, 64], with `packed`
+  __nv_bfloat16* out_slc; // [batch, sequence, groups * heads, D]; nullptr: branch off, zero
+  float* lse_slc;         // [batch, sequence, groups * heads], natural
   // All four, or none when only the selected branch is wanted.
   const __nv_bfloat16* out_cmp; // as out_slc; nullptr: branch off, counts as zero
   const __nv_bfloat16* out_win; // as out_slc; nullptr: branch off, counts as zero
@@ -57,16 +58,14 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
 
 struct MergeQueryGradientParams {
   AttentionShape shape;
-  ListRound round;                      // whose tokens are merged; without lanes: all
-  const int32_t* indices;               // as above; nullptr: no partials
-  int first_token = 0;                  // tokens before it have no partials
-  const __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, D], to be multiplied by the
-  float scale = 0.125f;                 //   softmax scale
-  const PackedQueryGradient* packed_dq; // [rows, 16], of six heads of 64, instead; nullptr:
-                                        // partial_dq is meant
-  const __nv_bfloat16* addends[3];      // each nullptr or [batch, sequence, groups * heads, D]
-  int addend_end[3];                    // an addend counts for tokens before its end
-  __nv_bfloat16* d_q;                   // [batch, sequence, groups * heads, D]
+  ListRound round;                 // whose tokens are merged; without lanes: all
+  const int32_t* indices;          // as above; nullptr: no partials
+  int first_token = 0;             // tokens before it have no partials
+  const __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, D], to be multiplied by the
+  float scale = 0.125f;            //   softmax scale
+  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, D]
+  int addend_end[3];               // an addend counts for tokens before its end
+  __nv_bfloat16* d_q;              // [batch, sequence, groups * heads, D]
 };
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& params,
                                         cudaStream_t stream);

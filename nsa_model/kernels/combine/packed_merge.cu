@@ -22,33 +22,17 @@ __global__ void __launch_bounds__(packed::kMergeThreads) packed_merge_kernel(Mer
   packed::merge_pieces<Warp>(params, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x));
 }
 
-__global__ void __launch_bounds__(packed::kMergeThreads)
-    packed_query_gradient_kernel(MergeQueryGradientParams params) {
-  wait_for_earlier_kernels();
-  packed::merge_query_gradients<Warp>(params, static_cast<int>(blockIdx.x),
-                                      static_cast<int>(threadIdx.x));
-}
-
 unsigned grid_for(const AttentionShape& shape, const ListRound& round) {
   const int64_t rows = int64_t{round.lanes} * shape.sequence;
   return static_cast<unsigned>((rows + packed::kMergeRows - 1) / packed::kMergeRows);
-}
-bool serves(const AttentionShape& shape) {
-  return shape.heads == kHeadsPerGroup && shape.head_dim == kHeadDim;
 }
 
 } // namespace
 
 cudaError_t launch_packed_merge(const MergeParams& params, cudaStream_t stream) {
-  if (!serves(params.shape)) return cudaErrorInvalidValue;
+  if (params.shape.heads != kHeadsPerGroup || params.shape.head_dim != kHeadDim)
+    return cudaErrorInvalidValue;
   return launch_kernel(packed_merge_kernel, grid_for(params.shape, params.round),
-                       packed::kMergeThreads, 0, stream, params);
-}
-
-cudaError_t launch_packed_query_gradient(const MergeQueryGradientParams& params,
-                                         cudaStream_t stream) {
-  if (!serves(params.shape)) return cudaErrorInvalidValue;
-  return launch_kernel(packed_query_gradient_kernel, grid_for(params.shape, params.round),
                        packed::kMergeThreads, 0, stream, params);
 }
 

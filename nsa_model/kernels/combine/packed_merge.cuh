@@ -1,5 +1,5 @@
 #pragma once
-// What a thread of the two merges of packed partial results does. Host code too: a test runs every
+// What a thread of the merge of packed partial results does. Host code too: a test runs every
 // thread, 32 at a time, under a `Warp` of its own.
 //
 // A thread owns a piece (16 values of a head's row) and walks the slots, so that 24 threads read
@@ -68,8 +68,8 @@ __device__ __forceinline__ uint32_t listed_slots(const int32_t* indices, const P
 
 // Adds the piece of every listed slot; weight(slot), asked by all lanes, is its weight times its
 // step.
-template <typename Warp, typename Record, typename Weight>
-__device__ __forceinline__ void add_slots(PieceSum& sum, const Record* slots, uint32_t listed,
+template <typename Warp, typename Weight>
+__device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots, uint32_t listed,
                                           const Piece& piece, Weight weight) {
   const auto load = [&](int slot) {
     return PackedPiece{slots[slot].words[piece.head][piece.quad],
@@ -107,6 +107,7 @@ template <typename Warp> struct MergedPiece {
     // Each thread of a row computes the weights of four slots.
     float lses[4];
     uint8_t exponents[4];
+    uint32_t of_keys = 0; // slots whose row is kept as a key
     float peak = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -114,6 +115,7 @@ template <typename Warp> struct MergedPiece {
       const PackedOut& slot = slots[4 * piece.quad + i];
       lses[i] = is_listed ? slot.lse[piece.head] : -INFINITY;
       exponents[i] = is_listed ? slot.exponents[piece.head] : 0;
+      of_keys |= static_cast<uint32_t>(is_listed && exponents[i] == 0) << (4 * piece.quad + i);
       peak = fmaxf(peak, lses[i]);
     }
     peak = fmaxf(peak, Warp::exchange(peak, 1));
@@ -130,8 +132,43 @@ template <typename Warp> struct MergedPiece {
     total += Warp::exchange(total, 2);
     add_slots<Warp>(sum, slots, listed, piece,
                     [&](int slot) { return Warp::of_four(weights[slot % 4], slot / 4); });
+    if (Warp::any(of_keys != 0)) {
+      of_keys |= Warp::exchange(of_keys, 1);
+      of_keys |= Warp::exchange(of_keys, 2);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        weights[i] = lses[i] == -INFINITY ? 0.0f : exp2f(lses[i] - peak);
+      add_keys(params, piece, slots, of_keys, weights);
+    }
     factor = total > 0.0f ? 1.0f / total : 0.0f;
     lse = total > 0.0f ? (peak + log2f(total)) * 0.6931471805599453f : -INFINITY;
+  }
+
+private:
+  // Slots `of_keys`: their keys' values under the slots' weights, of which each thread has four.
+  __device__ __forceinline__ void add_keys(const MergeParams& params, const Piece& piece,
+                                           const PackedOut* slots, uint32_t of_keys,
+                                           const float (&weights)[4]) {
+#pragma unroll 1
+    for (int quarter = 0; quarter < 4; ++quarter) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int slot = 4 * quarter + i;
+        const float weight = Warp::of_four(weights[i], quarter);
+        if ((of_keys >> slot & 1u) == 0 || weight == 0.0f) continue;
+        const int key = static_cast<int>(slots[slot].last_words[piece.head][piece.quad]);
+        const int token = params.indices[piece.row * kSlots + slot] * kBlock + key;
+        const int64_t row = piece.row + int64_t{token - piece.token} * params.shape.groups;
+        const auto* pairs =
+            reinterpret_cast<const uint32_t*>(params.v + row * kHeadDim + 2 * piece.quad);
+#pragma unroll
+        for (int j = 0; j < kPieceValues / 2; ++j) {
+          const uint32_t pair = pairs[4 * j];
+          sum.add_value(2 * j, __builtin_bit_cast(float, pair << 16), weight);
+          sum.add_value(2 * j + 1, __builtin_bit_cast(float, pair & 0xFFFF0000u), weight);
+        }
+      }
+    }
   }
 };
 
@@ -219,36 +256,6 @@ __device__ __forceinline__ void merge_pieces(const MergeParams& params, int bloc
     if (piece.quad == 0) params.lse_slc[head_row] = lse;
   }
   if (params.out != nullptr) store(params.out + offset, sum);
-}
-
-template <typename Warp>
-__device__ __forceinline__ void merge_query_gradients(const MergeQueryGradientParams& params,
-                                                      int block, int thread) {
-  const Piece piece(params.shape, params.round, block, thread);
-  const bool merges = piece.valid && piece.token >= params.first_token;
-  Eight sum[2] = {};
-  if (piece.valid) {
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      if (params.addends[i] != nullptr && piece.token < params.addend_end[i])
-        accumulate(sum, params.addends[i] + piece.offset, 1.0f);
-    }
-  }
-  if (Warp::any(merges)) {
-    const PackedQueryGradient* slots = params.packed_dq + piece.pair_row * kSlots;
-    const uint32_t listed = listed_slots<Warp>(params.indices, piece, merges);
-    PieceSum selected;
-    add_slots<Warp>(selected, slots, listed, piece, [&](int slot) {
-      return (listed >> slot & 1u) == 0
-                 ? 0.0f
-                 : exponent_step(slots[slot].exponents[piece.head][piece.quad]);
-    });
-    const float excess = selected.excess();
-#pragma unroll
-    for (int i = 0; i < kPieceValues; ++i)
-      sum[i / kVector].values[i % kVector] += selected.value(i, excess, params.scale);
-  }
-  if (piece.valid) store(params.d_q + piece.offset, sum);
 }
 
 } // namespace nsa::kernels::packed

@@ -1,13 +1,10 @@
 #pragma once
-// launch_merge and launch_merge_query_gradient where partial results are packed, of six heads of 64
-// dimensions. `round` is set.
+// launch_merge where partial results are packed, of six heads of 64 dimensions. `round` is set.
 
 #include "nsa_model/kernels/combine/combine.h"
 
 namespace nsa::kernels {
 
 cudaError_t launch_packed_merge(const MergeParams& params, cudaStream_t stream);
-cudaError_t launch_packed_query_gradient(const MergeQueryGradientParams& params,
-                                         cudaStream_t stream);
 
 } // namespace nsa::kernels

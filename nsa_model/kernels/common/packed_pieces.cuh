@@ -2,8 +2,8 @@
 // Steps and pieces of packed partial results (packed_slots.h), for the host as well, where they are
 // tested.
 //
-// Zeros stay zeros. A piece (of outputs: a row) with an infinity or a NaN comes out infinite or
-// NaN, whole: what diverges is not hidden.
+// Zeros stay zeros. A row with an infinity or a NaN comes out infinite or NaN, whole: what diverges
+// is not hidden.
 
 #include <cfloat>
 #include <cmath>
@@ -49,39 +49,6 @@ __host__ __device__ __forceinline__ float step_of(float joined_lse, uint8_t expo
                                        (__builtin_bit_cast(uint32_t, joined_lse) & 3u) << 21);
 }
 
-// The largest magnitude of 16 BF16 in eight words, as BF16 bits.
-__host__ __device__ __forceinline__ uint32_t largest_bf16(const uint32_t (&words)[8]) {
-  uint32_t low = 0;
-  uint32_t high = 0;
-#ifdef __CUDA_ARCH__
-  uint32_t both = words[0] & 0x7FFF7FFFu;
-#pragma unroll
-  for (int i = 1; i < 8; ++i)
-    both = __vmaxu2(both, words[i] & 0x7FFF7FFFu);
-  low = both & 0xFFFFu;
-  high = both >> 16;
-#else
-  for (const uint32_t word : words) {
-    low = (word & 0x7FFFu) > low ? word & 0x7FFFu : low;
-    high = (word >> 16 & 0x7FFFu) > high ? word >> 16 & 0x7FFFu : high;
-  }
-#endif
-  return low > high ? low : high;
-}
-// Exponent of the step for a piece whose largest magnitude has these BF16 bits: the two upper
-// binades lose nothing.
-__host__ __device__ __forceinline__ uint32_t piece_exponent(uint32_t largest) {
-  const uint32_t exponent = largest >> 7;
-  if (exponent == 255) return exponent; // infinite, NaN
-  return (exponent > 9 ? exponent : 9) - 8;
-}
-__host__ __device__ __forceinline__ float exponent_step(uint32_t exponent) {
-  return __builtin_bit_cast(float, exponent << 23);
-}
-__host__ __device__ __forceinline__ float reciprocal_exponent_step(uint32_t exponent) {
-  return __builtin_bit_cast(float, (254u - exponent) << 23);
-}
-
 // (bits & mask) | value, in one instruction: the compiler takes two where both are constants.
 __host__ __device__ __forceinline__ uint32_t masked_or(uint32_t bits, uint32_t mask,
                                                        uint32_t value) {
@@ -123,6 +90,13 @@ __host__ __device__ __forceinline__ PackedPiece pack_piece(Value value, float re
   return {{words[0], words[1], words[2], words[3]}, words[4]};
 }
 
+// Makes a piece that of a row of one key, which is kept without a step. It then counts for nothing
+// in a sum.
+__host__ __device__ __forceinline__ void keep_key(PackedPiece& piece, uint32_t& step, int key) {
+  piece.last_word = static_cast<uint32_t>(key);
+  step = 0;
+}
+
 // Sums of weighted pieces: add() for each with weight times step, then value(i).
 struct PieceSum {
   float values[kPieceValues] = {};
@@ -144,6 +118,10 @@ struct PieceSum {
     }
     add_bits(kPieceValues - 1, spread << 10 | kEight, weighted_step);
     weights += weighted_step;
+  }
+  // Of a row of one key: its value i.
+  __host__ __device__ __forceinline__ void add_value(int i, float value, float weight) {
+    values[i] = fmaf(weight, value * (1.0f / 1024.0f), values[i]);
   }
   // What all values have too much of: 512 of 1024 steps, and 8. It stays finite where the sums are
   // infinite.

@@ -32,17 +32,13 @@ std::size_t round_pairs(const AttentionShape& shape) {
   return static_cast<std::size_t>(list_round(shape, 0).lanes) * shape.sequence * kSlots;
 }
 
-bool packs(const AttentionShape& shape, PartialFormat format) {
-  return format == PartialFormat::kPacked && shape.heads == kHeadsPerGroup;
-}
-
 struct ForwardWorkspace {
   __nv_bfloat16* partial_out = nullptr; // the two, or packed
   float* partial_lse = nullptr;
   PackedOut* packed = nullptr;
 
   ForwardWorkspace(const AttentionShape& shape, const FusedTuning& tuning, Carver& carver) {
-    if (packs(shape, tuning.partial_out)) {
+    if (tuning.partial_out == PartialFormat::kPacked && shape.heads == kHeadsPerGroup) {
       packed = carver.take<PackedOut>(round_pairs(shape));
     } else {
       partial_out = carver.take<__nv_bfloat16>(round_pairs(shape) * pair_elements(shape));
@@ -57,9 +53,8 @@ struct BackwardWorkspace {
   __nv_bfloat16* branch_dq[kBranches]; // of the query-major kernels
   float* list_partial;
   float* prefix_partial;
-  float* range_partial;           // window and compressed in turn, and in the same place
-  __nv_bfloat16* partial_dq;      //   then a round's,
-  PackedQueryGradient* packed_dq; //   one of the two
+  float* range_partial;      // window and compressed in turn, and in the same place
+  __nv_bfloat16* partial_dq; //   then a round's
   float* d_k_cmp;
   float* d_v_cmp;
 
@@ -79,13 +74,11 @@ struct BackwardWorkspace {
     // Sums of the intervals are done when the lists begin.
     const std::size_t range_bytes =
         static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats * sizeof(float);
-    const bool packed = packs(shape, tuning.partial_dq);
     const std::size_t pair_bytes =
-        packed ? sizeof(PackedQueryGradient) : pair_elements(shape) * sizeof(__nv_bfloat16);
-    char* in_turn = carver.take<char>(std::max(range_bytes, round_pairs(shape) * pair_bytes));
+        round_pairs(shape) * pair_elements(shape) * sizeof(__nv_bfloat16);
+    char* in_turn = carver.take<char>(std::max(range_bytes, pair_bytes));
     range_partial = reinterpret_cast<float*>(in_turn);
-    partial_dq = packed ? nullptr : reinterpret_cast<__nv_bfloat16*>(in_turn);
-    packed_dq = packed ? reinterpret_cast<PackedQueryGradient*>(in_turn) : nullptr;
+    partial_dq = reinterpret_cast<__nv_bfloat16*>(in_turn);
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
@@ -286,6 +279,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
            .partial_out = workspace.partial_out,
            .partial_lse = workspace.partial_lse,
            .packed = listed ? workspace.packed : nullptr,
+           .v = inputs.v[kSelected],
            .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
            .lse_slc = saved.branch_lse[kSelected],
            .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
@@ -380,9 +374,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .items = lists.items,
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
-             .packed_dq = workspace.packed_dq,
-             .partial_dkv = workspace.list_partial,
-             .late_stores = inputs.tuning.late_dq_stores},
+             .partial_dkv = workspace.list_partial},
             stream);
       });
     }
@@ -393,7 +385,6 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                         .first_token = prefix,
                                         .partial_dq = workspace.partial_dq,
                                         .scale = inputs.scale,
-                                        .packed_dq = listed ? workspace.packed_dq : nullptr,
                                         .d_q = gradients.d_q};
       for (int branch = 0; branch < kBranches; ++branch) {
         const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0);

@@ -33,11 +33,8 @@ struct FusedTuning {
   // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
   // 0: what was fastest, see query_major_tokens().
   int query_major_tokens = 0;
-  // Of outputs (forward) and query gradients (backward). Other than six heads a group take BF16.
-  PartialFormat partial_out = PartialFormat::kBf16;
-  PartialFormat partial_dq = PartialFormat::kBf16;
-  // The lists' query gradients leave their kernel under the next products (six heads a group).
-  bool late_dq_stores = false;
+  // Of partial outputs. Other than six heads a group take BF16.
+  PartialFormat partial_out = PartialFormat::kPacked;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

@@ -15,7 +15,8 @@
 // The next chunk's S is issued behind this chunk's P V and runs under the stores of O. In BF16 O
 // leaves through a buffer of the warp's own, so that global stores are whole rows and no wider
 // barrier is needed. Packed (common/packed_slots.h) it leaves the registers that it lies in: the
-// four lanes of a row hold its four pieces.
+// four lanes of a row hold its four pieces. What is decided there is decided a row, by its own
+// scores.
 
 namespace nsa::kernels {
 namespace {
@@ -123,19 +124,35 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   }
 }
 
-// A lane's piece of a row, value(i) times inverse, by all four lanes of the row.
+// The key that has nearly all of the probability of row r of a lane's two, by all four lanes of the
+// row; -1 when none has half of it.
+__device__ __forceinline__ int only_key(const uint32_t (&probabilities)[16], int r, int quad) {
+  constexpr uint32_t kHalf = 0x3F00; // in BF16
+  int key = -1;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t pair = probabilities[2 * j + r];
+    if ((pair & 0xFFFFu) > kHalf) key = 8 * j + 2 * quad;
+    if (pair >> 16 > kHalf) key = 8 * j + 2 * quad + 1;
+  }
+  key = max(key, __shfl_xor_sync(~0u, key, 1));
+  return max(key, __shfl_xor_sync(~0u, key, 2));
+}
+
+// A lane's piece of a row, value(i) times inverse, by all four lanes of the row. `key`: of a row of
+// one key; else -1.
 template <typename Value>
 __device__ __forceinline__ void store_packed(PackedOut* slot, bool listed, int head, int quad,
-                                             Value value, float inverse, float lse) {
+                                             Value value, float inverse, float lse, int key) {
   float largest = larger_magnitude(value(0), value(1));
 #pragma unroll
   for (int i = 2; i < kPieceValues; ++i)
     largest = larger_magnitude(largest, value(i));
   largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 1));
   largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 2));
-  const uint32_t step = row_step(largest * inverse);
-  const PackedPiece piece =
-      pack_piece(value, inverse * reciprocal_approximate(__uint_as_float(step)));
+  uint32_t step = row_step(largest * inverse);
+  PackedPiece piece = pack_piece(value, inverse * reciprocal_approximate(__uint_as_float(step)));
+  if (key >= 0 && largest <= FLT_MAX) keep_key(piece, step, key);
   if (!listed) return;
   __stcs(&slot->words[head][quad], piece.words);
   __stcs(&slot->last_words[head][quad], piece.last_word);
@@ -253,12 +270,22 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       wgmma_wait<1>();
       pin(out);
       if constexpr (kPacked) {
+        // The largest probability is about 1 before it is divided by the sum.
+        const bool of_one_key[2] = {sum[0] < 1.0f + kBesideOneKey, sum[1] < 1.0f + kBesideOneKey};
+        int key[2] = {-1, -1};
+        if (__any_sync(~0u, of_one_key[0] || of_one_key[1])) { // seldom
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int only = only_key(probabilities, r, quad);
+            if (of_one_key[r]) key[r] = only;
+          }
+        }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           store_packed(
               params.packed + pair[r], pair[r] >= 0, heads.head(tile_row + 8 * r), quad,
               [&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; }, inverse[r],
-              offset[r] + log2_approximate(sum[r]));
+              offset[r] + log2_approximate(sum[r]), key[r]);
         }
       } else {
         const int matrix_row = thread / 32 * 16 + lane % 16;

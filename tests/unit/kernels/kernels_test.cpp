@@ -204,17 +204,13 @@ TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
 
 // 512 bytes a pair instead of 768 and 32, of six heads only.
 TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
-  const FusedTuning packed = {.partial_out = PartialFormat::kPacked,
-                              .partial_dq = PartialFormat::kPacked};
+  const FusedTuning bf16 = {.partial_out = PartialFormat::kBf16};
   const AttentionShape six = {1, 32768, 2};
   const std::size_t pairs = std::size_t{65536} * kSlots;
-  EXPECT_EQ(fused_forward_workspace_bytes(six), pairs * 800);
-  EXPECT_EQ(fused_forward_workspace_bytes(six, packed), pairs * 512);
-  EXPECT_EQ(fused_backward_workspace_bytes(six) - fused_backward_workspace_bytes(six, packed),
-            pairs * 256);
+  EXPECT_EQ(fused_forward_workspace_bytes(six), pairs * 512);
+  EXPECT_EQ(fused_forward_workspace_bytes(six, bf16), pairs * 800);
   const AttentionShape four = {1, 32768, 2, 4};
-  EXPECT_EQ(fused_forward_workspace_bytes(four, packed), fused_forward_workspace_bytes(four));
-  EXPECT_EQ(fused_backward_workspace_bytes(four, packed), fused_backward_workspace_bytes(four));
+  EXPECT_EQ(fused_forward_workspace_bytes(four), fused_forward_workspace_bytes(four, bf16));
 }
 
 // What an operator's call has allocated over its inputs at most (fused_call.cpp): the forward's

@@ -1,5 +1,5 @@
-// The two merges of packed partial results, every thread of them on the CPU: the lanes of a warp
-// are 32 threads that meet at each exchange.
+// The merge of packed partial results, every thread of it on the CPU: the lanes of a warp are 32
+// threads that meet at each exchange.
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/combine/packed_merge.cuh"
 
@@ -68,29 +68,42 @@ template <typename Params, typename Body> void run_blocks(const Params& params, 
 
 constexpr int kRowValues = kHeadsPerGroup * kHeadDim;
 
+double value_of(__nv_bfloat16 value) {
+  return static_cast<double>(__bfloat162float(value));
+}
+double in_bf16(double value) {
+  return value_of(__double2bfloat16(value));
+}
+
+// Queries whose scores have this deviation, in base e: with large ones a key has all of the
+// probability.
 struct Problem {
   AttentionShape shape = {1, 11, 3};
   int first_token = 4;
   ListRound round;
   std::vector<int32_t> indices;
-  std::vector<__nv_bfloat16> compressed, window, selected, out, d_q;
+  std::vector<__nv_bfloat16> compressed, window, selected, out, v;
   std::vector<float> gates, lse;
   std::vector<PackedOut> packed;
-  std::vector<PackedQueryGradient> packed_dq;
-  // Exact, of rows that the round merges: selected output, its log-sum, sum of dQ.
-  std::vector<double> exact_out, exact_lse, exact_dq;
+  // Of rows that the round merges: selected output, exactly and as partial results in BF16 give it,
+  // and its log-sum.
+  std::vector<double> exact_out, plain_out, exact_lse;
+  float deviation;
   std::mt19937 random{1};
   std::normal_distribution<float> normal;
 
-  explicit Problem(const ListRound& which) : round(which) {
+  explicit Problem(const ListRound& which, float score_deviation = 1.0f)
+      : round(which), deviation(score_deviation) {
     const std::size_t rows = std::size_t{11} * 3;
     for (std::size_t row = 0; row < rows; ++row) { // some with fewer blocks, some with none
       const int count = row % 4 == 0 ? static_cast<int>(random() % 16) : kSlots;
       for (int slot = 0; slot < kSlots; ++slot)
         indices.push_back(slot < count ? slot : -1);
     }
-    for (std::vector<__nv_bfloat16>* tensor : {&compressed, &window, &selected, &out, &d_q}) {
-      tensor->resize(rows * kRowValues);
+    // Blocks 0 to 15, whatever the token: the merge asks for nothing but indices.
+    v.resize(std::size_t{kSlots} * kBlock * 3 * kHeadDim);
+    for (std::vector<__nv_bfloat16>* tensor : {&compressed, &window, &selected, &out, &v}) {
+      if (tensor != &v) tensor->resize(rows * kRowValues);
       for (__nv_bfloat16& value : *tensor)
         value = __float2bfloat16(normal(random));
     }
@@ -99,13 +112,11 @@ struct Problem {
     for (float& gate : gates)
       gate = std::fabs(normal(random));
     exact_out.assign(out.size(), 0.0);
-    exact_dq.assign(out.size(), 0.0);
+    plain_out.assign(out.size(), 0.0);
     exact_lse.assign(lse.size(), 0.0);
     const std::size_t pairs = static_cast<std::size_t>(round.lanes) * 11 * kSlots;
     packed.resize(pairs); // unlisted pairs hold NaN
-    packed_dq.resize(pairs);
     std::memset(static_cast<void*>(packed.data()), 0xFF, pairs * sizeof(PackedOut));
-    std::memset(static_cast<void*>(packed_dq.data()), 0xFF, pairs * sizeof(PackedQueryGradient));
     for (int lane = round.first_lane; lane < round.first_lane + round.lanes; ++lane) {
       for (int token = first_token; token < shape.sequence; ++token)
         fill_row(lane, token);
@@ -123,92 +134,113 @@ private:
         static_cast<std::size_t>(PairRows(shape, round, lane).row(token)) * kSlots;
     for (std::size_t head = 0; head < kHeadsPerGroup; ++head) {
       const std::size_t head_row = row * kHeadsPerGroup + head;
-      double total = 0.0;
+      Sums sums;
       for (std::size_t slot = 0; slot < kSlots; ++slot) {
-        if (indices[row * kSlots + slot] < 0) continue;
-        const float score = 3.0f * normal(random);
-        total += std::exp2(static_cast<double>(score));
-        fill_slot(packed[first_pair + slot], packed_dq[first_pair + slot], head, head_row, score);
+        if (indices[row * kSlots + slot] >= 0)
+          fill_slot(packed[first_pair + slot], head, lane, static_cast<int>(slot), sums);
       }
-      for (std::size_t i = head_row * kHeadDim; i < (head_row + 1) * kHeadDim && total > 0.0; ++i)
-        exact_out[i] /= total;
-      exact_lse[head_row] = std::log(total);
+      for (std::size_t dim = 0; dim < kHeadDim && sums.weights > 0.0; ++dim) {
+        exact_out[head_row * kHeadDim + dim] = sums.exact[dim] / sums.weights;
+        plain_out[head_row * kHeadDim + dim] = in_bf16(sums.plain[dim] / sums.weights);
+      }
+      exact_lse[head_row] = sums.peak + std::log(sums.weights);
     }
   }
 
-  void fill_slot(PackedOut& slot, PackedQueryGradient& slot_dq, std::size_t head,
-                 std::size_t head_row, float score) {
-    std::array<float, kHeadDim> values;
-    std::array<float, kHeadDim> gradients;
-    float largest = 0.0f;
-    for (std::size_t dim = 0; dim < kHeadDim; ++dim) {
-      values[dim] = normal(random);
-      gradients[dim] = normal(random);
-      largest = larger_magnitude(largest, values[dim]);
-      exact_out[head_row * kHeadDim + dim] +=
-          std::exp2(static_cast<double>(score)) * static_cast<double>(values[dim]);
-      exact_dq[head_row * kHeadDim + dim] += static_cast<double>(gradients[dim]);
+  // Relative to 2^peak, so that they stay finite.
+  struct Sums {
+    std::array<double, kHeadDim> exact = {};
+    std::array<double, kHeadDim> plain = {};
+    double weights = 0.0;
+    double peak = 0.0;
+  };
+
+  // As selected_forward writes it.
+  void fill_slot(PackedOut& slot, std::size_t head, int lane, int block, Sums& sums) {
+    std::array<double, kBlock> scores;
+    for (double& score : scores)
+      score = static_cast<double>(deviation * normal(random));
+    const auto best = std::max_element(scores.begin(), scores.end());
+    const int key = static_cast<int>(best - scores.begin());
+    const double peak = *best;
+    std::array<double, kHeadDim> values = {};
+    double sum = 0.0;
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      const double probability = std::exp(scores[i] - peak);
+      sum += probability;
+      for (std::size_t dim = 0; dim < kHeadDim; ++dim)
+        values[dim] += probability * value_of(v[value_row(block, static_cast<int>(i), lane) + dim]);
     }
-    const uint32_t step = row_step(largest);
-    slot.lse[head] = join_fraction(score, step);
-    slot.exponents[head] = static_cast<uint8_t>(step >> 23);
+    float largest = 0.0f;
+    const double higher = sums.weights > 0.0 ? std::max(sums.peak, peak) : peak;
+    const double factor = std::exp(sums.peak - higher);
+    const double weight = std::exp(peak - higher) * sum;
+    sums.weights = sums.weights * factor + weight;
+    for (std::size_t dim = 0; dim < kHeadDim; ++dim) {
+      values[dim] /= sum;
+      largest = larger_magnitude(largest, static_cast<float>(values[dim]));
+      sums.exact[dim] = sums.exact[dim] * factor + weight * values[dim];
+      sums.plain[dim] = sums.plain[dim] * factor + weight * in_bf16(values[dim]);
+    }
+    sums.peak = higher;
+    const bool of_one_key = static_cast<float>(sum) < 1.0f + kBesideOneKey;
+    uint32_t step = row_step(largest);
+    const float reciprocal = 1.0f / __builtin_bit_cast(float, step);
     for (std::size_t quad = 0; quad < kRowPieces; ++quad) {
-      const auto out_value = [&](int i) {
-        return values[static_cast<std::size_t>(i / 2 * 8 + i % 2) + 2 * quad];
+      const auto value = [&](int i) {
+        return static_cast<float>(values[static_cast<std::size_t>(i / 2 * 8 + i % 2) + 2 * quad]);
       };
-      const PackedPiece piece = pack_piece(out_value, 1.0f / __builtin_bit_cast(float, step));
+      PackedPiece piece = pack_piece(value, reciprocal);
+      if (of_one_key) keep_key(piece, step, key);
       slot.words[head][quad] = piece.words;
       slot.last_words[head][quad] = piece.last_word;
-      float most = 0.0f;
-      const auto gradient = [&](int i) {
-        return gradients[16 * quad + static_cast<std::size_t>(i)];
-      };
-      for (int i = 0; i < kPieceValues; ++i)
-        most = larger_magnitude(most, gradient(i));
-      const uint32_t exponent = piece_exponent(__builtin_bit_cast(uint32_t, most * 1.01f) >> 16);
-      const PackedPiece piece_dq = pack_piece(gradient, reciprocal_exponent_step(exponent));
-      slot_dq.words[head][quad] = piece_dq.words;
-      slot_dq.last_words[head][quad] = piece_dq.last_word;
-      slot_dq.exponents[head][quad] = static_cast<uint8_t>(exponent);
     }
+    slot.lse[head] =
+        join_fraction(static_cast<float>(peak * 1.4426950408889634 + std::log2(sum)), step);
+    slot.exponents[head] = static_cast<uint8_t>(step >> 23);
+  }
+
+public:
+  std::size_t value_row(int block, int key, int lane) const {
+    return static_cast<std::size_t>((block * kBlock + key) * shape.groups + lane) * kHeadDim;
   }
 };
 
 struct Error {
   double difference = 0.0;
   double norm = 0.0;
-  void add(__nv_bfloat16 got, double exact) {
-    difference += std::pow(static_cast<double>(__bfloat162float(got)) - exact, 2);
+  void add(double got, double exact) {
+    difference += std::pow(got - exact, 2);
     norm += exact * exact;
   }
   double relative() const { return std::sqrt(difference / norm); }
 };
-double value_of(__nv_bfloat16 value) {
-  return static_cast<double>(__bfloat162float(value));
-}
-
 // A round with every lane, whose rows lie as the tensors', and one without the first lane.
 class PackedMerge : public testing::TestWithParam<int> {
 protected:
-  Problem problem{{GetParam(), 3 - GetParam()}};
+  Problem make(float deviation) const { return Problem({GetParam(), 3 - GetParam()}, deviation); }
+  static void merge(Problem& p) {
+    const MergeParams params = {.shape = p.shape,
+                                .round = p.round,
+                                .indices = p.indices.data(),
+                                .first_token = p.first_token,
+                                .packed = p.packed.data(),
+                                .v = p.v.data(),
+                                .out_slc = p.selected.data(),
+                                .lse_slc = p.lse.data(),
+                                .out_cmp = p.compressed.data(),
+                                .out_win = p.window.data(),
+                                .gates = p.gates.data(),
+                                .out = p.out.data()};
+    run_blocks(params, packed::merge_pieces<Warp>);
+  }
 };
 
 TEST_P(PackedMerge, JoinsOutputsUnderWeightsAndGates) {
-  Problem& p = problem;
+  Problem p = make(1.0f);
   const std::vector<__nv_bfloat16> before = p.selected;
   const std::vector<__nv_bfloat16> out_before = p.out;
-  const MergeParams params = {.shape = p.shape,
-                              .round = p.round,
-                              .indices = p.indices.data(),
-                              .first_token = p.first_token,
-                              .packed = p.packed.data(),
-                              .out_slc = p.selected.data(),
-                              .lse_slc = p.lse.data(),
-                              .out_cmp = p.compressed.data(),
-                              .out_win = p.window.data(),
-                              .gates = p.gates.data(),
-                              .out = p.out.data()};
-  run_blocks(params, packed::merge_pieces<Warp>);
+  merge(p);
   Error selected;
   Error out;
   for (int lane = 0; lane < p.shape.groups; ++lane) {
@@ -228,14 +260,14 @@ TEST_P(PackedMerge, JoinsOutputsUnderWeightsAndGates) {
         for (std::size_t i = head_row * kHeadDim; i < (head_row + 1) * kHeadDim; ++i) {
           const double exact = merged ? p.exact_out[i] : value_of(before[i]);
           if (merged) {
-            selected.add(p.selected[i], exact);
+            selected.add(value_of(p.selected[i]), exact);
           } else {
             EXPECT_EQ(value_of(p.selected[i]), exact);
           }
           if (in_round) {
-            out.add(p.out[i], static_cast<double>(gates[0]) * value_of(p.compressed[i]) +
-                                  static_cast<double>(gates[1]) * exact +
-                                  static_cast<double>(gates[2]) * value_of(p.window[i]));
+            out.add(value_of(p.out[i]), static_cast<double>(gates[0]) * value_of(p.compressed[i]) +
+                                            static_cast<double>(gates[1]) * exact +
+                                            static_cast<double>(gates[2]) * value_of(p.window[i]));
           } else {
             EXPECT_EQ(value_of(p.out[i]), value_of(out_before[i]));
           }
@@ -247,31 +279,51 @@ TEST_P(PackedMerge, JoinsOutputsUnderWeightsAndGates) {
   EXPECT_LT(out.relative(), 0.0025);
 }
 
-TEST_P(PackedMerge, SumsQueryGradients) {
-  Problem& p = problem;
-  const MergeQueryGradientParams params = {
-      .shape = p.shape,
-      .round = p.round,
-      .indices = p.indices.data(),
-      .first_token = p.first_token,
-      .scale = 0.25f,
-      .packed_dq = p.packed_dq.data(),
-      .addends = {p.compressed.data(), p.selected.data(), p.window.data()},
-      .addend_end = {p.shape.sequence, p.first_token, p.shape.sequence},
-      .d_q = p.d_q.data()};
-  run_blocks(params, packed::merge_query_gradients<Warp>);
-  Error error;
+// What the gradients ask for where one key has nearly everything: dS = P (dP - delta) is small
+// there, and delta has the error of the output in it, which of BF16 is none.
+TEST_P(PackedMerge, LosesAsLittleAsBf16WhereProbabilitiesAreSharp) {
+  for (const float deviation : {1.0f, 12.0f, 400.0f}) {
+    Problem p = make(deviation);
+    merge(p);
+    Error packed;
+    Error plain;
+    for (int lane = p.round.first_lane; lane < p.shape.groups; ++lane) {
+      for (int token = p.first_token; token < p.shape.sequence; ++token) {
+        const std::size_t first = p.row_of(lane, token) * kRowValues;
+        for (std::size_t i = first; i < first + kRowValues; ++i) {
+          packed.add(value_of(p.selected[i]), p.exact_out[i]);
+          plain.add(p.plain_out[i], p.exact_out[i]);
+        }
+      }
+    }
+    EXPECT_LT(packed.relative(), 1.5 * plain.relative()) << deviation;
+  }
+}
+
+TEST_P(PackedMerge, OneKeyGivesItsValueBitForBit) {
+  Problem p = make(3000.0f);
+  merge(p);
+  int rows = 0;
   for (int lane = p.round.first_lane; lane < p.shape.groups; ++lane) {
-    for (int token = 0; token < p.shape.sequence; ++token) {
-      const std::size_t first = p.row_of(lane, token) * kRowValues;
-      for (std::size_t i = first; i < first + kRowValues; ++i) {
-        error.add(p.d_q[i],
-                  value_of(p.compressed[i]) + value_of(p.window[i]) +
-                      (token < p.first_token ? value_of(p.selected[i]) : 0.25 * p.exact_dq[i]));
+    for (int token = p.first_token; token < p.shape.sequence; ++token) {
+      for (std::size_t head = 0; head < kHeadsPerGroup; ++head) {
+        const std::size_t first = (p.row_of(lane, token) * kHeadsPerGroup + head) * kHeadDim;
+        const auto is_value = [&](std::size_t row) {
+          for (std::size_t dim = 0; dim < kHeadDim; ++dim)
+            if (std::fabs(value_of(p.v[row + dim]) - p.exact_out[first + dim]) > 1e-9) return false;
+          return true;
+        };
+        for (int key = 0; key < kSlots * kBlock; ++key) {
+          const std::size_t row = p.value_row(key / kBlock, key % kBlock, lane);
+          if (!is_value(row)) continue;
+          ++rows;
+          for (std::size_t dim = 0; dim < kHeadDim; ++dim)
+            ASSERT_EQ(value_of(p.selected[first + dim]), value_of(p.v[row + dim]));
+        }
       }
     }
   }
-  EXPECT_LT(error.relative(), 0.0025);
+  EXPECT_GT(rows, 60);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rounds, PackedMerge, testing::Values(0, 1));
