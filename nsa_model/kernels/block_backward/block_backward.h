@@ -44,6 +44,10 @@ struct RangeBackwardParams {
   BlockBackwardTensors tensors;
   float scale = 0.125f;
   float* partial_dkv; // [range_backward_tiles, 2 (dK, dV), 64, 64]
+  // Both instead of partial_dkv where a column of keys is one unit (the window of 512): the
+  // gradients themselves, [batch, sequence, groups, 64]; token_end is the sequence.
+  __nv_bfloat16* d_k = nullptr;
+  __nv_bfloat16* d_v = nullptr;
 };
 // 64-key tiles of partial results, on the current device.
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,

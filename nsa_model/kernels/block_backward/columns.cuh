@@ -135,6 +135,43 @@ __device__ __forceinline__ void store_tile(float* target, const float (&values)[
   }
 }
 
+// Accumulators to rows of a BF16 tensor, `stride` elements from one to the next; row `row` lies at
+// `target`, rows from `rows` on are left out. The four threads of a quad exchange their columns, so
+// that each writes 16 bytes and they 64 together. Whole warps.
+__device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t stride,
+                                              const float (&values)[32], float factor, int row,
+                                              int rows, int quad) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t words[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float* pair = values + 16 * half + 4 * k + 2 * r;
+        words[k] = pack_bf16(pair[0] * factor, pair[1] * factor);
+      }
+      // Word k of thread q becomes word q of thread k: one bit of k and q after the other.
+#pragma unroll
+      for (int bit = 1; bit <= 2; bit *= 2) {
+        const bool upper = (quad & bit) != 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if ((k & bit) != 0) continue;
+          uint32_t& low = words[k];
+          uint32_t& high = words[k | bit];
+          const uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, bit);
+          (upper ? low : high) = other;
+        }
+      }
+      if (row + 8 * r < rows) {
+        *reinterpret_cast<uint4*>(target + 8 * r * stride + 32 * half +
+                                  8 * quad) = {words[0], words[1], words[2], words[3]};
+      }
+    }
+  }
+}
+
 #endif // NSA_HOPPER_CODE
 
 } // namespace nsa::kernels

@@ -53,6 +53,8 @@ struct KernelParams {
   int token_end;
   float scale;
   float* partial_dkv;
+  __nv_bfloat16* d_k; // instead, of window columns
+  __nv_bfloat16* d_v;
 };
 
 #if NSA_HOPPER_CODE
@@ -181,7 +183,7 @@ __device__ __forceinline__ void mask(float (&p)[kRows / 2], int window, int key0
   }
 }
 
-template <KeyRange kRange, typename Heads>
+template <KeyRange kRange, bool kDirect, typename Heads>
 __device__ void consume(const KernelParams& params, const Heads& heads, Shared<Heads>& shared) {
   const int chunk_tokens = heads.tokens(kRows);
   const int warpgroup = uniform(threadIdx.x / 128);
@@ -321,17 +323,29 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       warp_arrive(shared_address(&shared.empty[stage]));
       ++chunk;
     }
-    float* target = params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * kTileFloats;
-    warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+    if constexpr (kDirect) {
+      const AttentionShape& shape = params.shape;
+      const int64_t first_key =
+          static_cast<int64_t>(unit.lane / shape.groups) * shape.sequence + key_base + row;
+      const int64_t offset = (first_key * shape.groups + unit.lane % shape.groups) * kHeadDim;
+      const int64_t stride = static_cast<int64_t>(shape.groups) * kHeadDim;
+      const int keys = shape.sequence - key_base;
+      warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+      store_rounded(params.d_k + offset, stride, d_key, params.scale, row, keys, quad);
+      store_rounded(params.d_v + offset, stride, d_value, 1.0f, row, keys, quad);
+    } else {
+      float* target = params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * kTileFloats;
+      warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+      store_tile(target, d_key, params.scale, row, quad);
+      store_tile(target + kTileFloats, d_value, 1.0f, row, quad);
+    }
     block_ring.advance();
-    store_tile(target, d_key, params.scale, row, quad);
-    store_tile(target + kTileFloats, d_value, 1.0f, row, quad);
   }
 }
 
 #endif // NSA_HOPPER_CODE
 
-template <KeyRange kRange, typename Heads>
+template <KeyRange kRange, bool kDirect, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     range_backward_kernel(const __grid_constant__ KernelParams params,
                           const __grid_constant__ CUtensorMap q_map,
@@ -372,12 +386,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     produce<kRange>(params, heads, q_map, d_out_map, k_map, v_map, shared);
   } else {
     registers_take<232>();
-    consume<kRange>(params, heads, shared);
+    consume<kRange, kDirect>(params, heads, shared);
   }
 #endif
 }
 
-template <KeyRange kRange, typename Heads>
+template <KeyRange kRange, bool kDirect = false, typename Heads>
 cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
@@ -397,12 +411,12 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, cud
         make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, keys, kUnitKeys);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(range_backward_kernel<kRange, Heads>,
+    error = cudaFuncSetAttribute(range_backward_kernel<kRange, kDirect, Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   // One CTA a worker: the cut into units follows the size of the grid.
-  return launch_kernel(range_backward_kernel<kRange, Heads>, range_workers(), kThreads,
+  return launch_kernel(range_backward_kernel<kRange, kDirect, Heads>, range_workers(), kThreads,
                        kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map);
 }
 
@@ -425,17 +439,26 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   if (error != cudaSuccess) return error;
   if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
     return cudaSuccess; // a sequence without compressed tokens
+  if (params.d_k != nullptr &&
+      !RangeUnits(params.range, params.window, params.token_end,
+                  params.shape.batch * params.shape.groups, range_workers())
+           .whole)
+    return cudaErrorInvalidValue; // a column has several results
   const KernelParams kernel = {.shape = params.shape,
                                .tensors = params.tensors,
                                .window = params.window,
                                .token_end = params.token_end,
                                .scale = params.scale,
-                               .partial_dkv = params.partial_dkv};
+                               .partial_dkv = params.partial_dkv,
+                               .d_k = params.d_k,
+                               .d_v = params.d_v};
   const int compressed = compressed_count(params.shape.sequence);
   return with_heads(params.shape, [&](auto heads) {
     switch (params.range) {
     case KeyRange::kWindow:
-      return launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, stream);
+      return params.d_k == nullptr
+                 ? launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, stream)
+                 : launch<KeyRange::kWindow, true>(kernel, heads, params.shape.sequence, stream);
     case KeyRange::kCompressed:
       return launch<KeyRange::kCompressed>(kernel, heads, compressed, stream);
     case KeyRange::kBlocks:

@@ -137,8 +137,13 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
     given.from_host(blocks);
   }
   lists = DeviceBuffer<char>(fused_list_bytes(shape));
-  workspace = DeviceBuffer<char>(std::max(fused_forward_workspace_bytes(shape, options.tuning),
-                                          fused_backward_workspace_bytes(shape, options.tuning)));
+  fit_workspace();
+}
+
+void AttentionCase::fit_workspace() {
+  const std::size_t bytes = std::max(fused_forward_workspace_bytes(options.shape, options.tuning),
+                                     fused_backward_workspace_bytes(options.shape, options.tuning));
+  if (workspace.size() < bytes) workspace = DeviceBuffer<char>(bytes);
 }
 
 float AttentionCase::scale() const {

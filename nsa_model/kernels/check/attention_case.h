@@ -46,7 +46,8 @@ struct AttentionCase {
   FusedGradients gradients() const;
   void forward(cudaStream_t stream = nullptr);
   void backward(cudaStream_t stream = nullptr);
-  void poison(); // everything that the kernels write
+  void poison();        // everything that the kernels write
+  void fit_workspace(); // makes room for what options.tuning needs
 
   // Every result of forward and backward with a hash of its bits. Waits for the device.
   struct Hash {

@@ -17,7 +17,8 @@
 // --groups N and --head-dim N; long and repeat --batch N; once --given (blocks, some of them
 // twice); bench and once --overlap. --portable: the portable kernels where Hopper's serve as well.
 // --partials bf16|packed: FusedTuning::partial_out, in every mode; bench takes both after a comma
-// and times them in turn.
+// and times them in turn. --ways NAMES: other fields of FusedTuning, see Way; bench takes several
+// after commas. bench --whole leaves out the branches alone.
 
 #include <algorithm>
 #include <chrono>
@@ -591,12 +592,53 @@ std::vector<PartialFormat> partial_formats(const std::string& names) {
   return {};
 }
 
+// A way to go about the backward: names of FusedTuning's switches joined by '+', "none" for none.
+struct Way {
+  std::string name;
+  bool joint = false;      // joint_dq
+  bool statistics = false; // joint_statistics, and joint_dq
+  bool direct = false;     // direct_window
+
+  void set(FusedTuning& tuning) const {
+    tuning.joint_dq = joint || statistics;
+    tuning.joint_statistics = statistics;
+    tuning.direct_window = direct;
+  }
+};
+// The ways after commas; none where a name is unknown.
+std::vector<Way> ways_of(const std::string& names) {
+  std::vector<Way> ways;
+  for (std::size_t begin = 0; begin <= names.size();) {
+    const std::size_t end = std::min(names.find(',', begin), names.size());
+    Way way;
+    way.name = names.substr(begin, end - begin);
+    for (std::size_t at = 0; at <= way.name.size();) {
+      const std::size_t past = std::min(way.name.find('+', at), way.name.size());
+      const std::string word = way.name.substr(at, past - at);
+      if (word == "joint") {
+        way.joint = true;
+      } else if (word == "statistics") {
+        way.statistics = true;
+      } else if (word == "direct") {
+        way.direct = true;
+      } else if (word != "none") {
+        return {};
+      }
+      at = past + 1;
+    }
+    ways.push_back(way);
+    begin = end + 1;
+  }
+  return ways;
+}
+
 struct CheckOptions {
   double seconds = 1e9;
   std::string match;   // only cases whose names hold it
   std::string without; // and do not hold this
   bool portable = false;
   PartialFormat partials = FusedTuning().partial_out;
+  Way way;
 };
 struct Case {
   std::string name;
@@ -612,6 +654,7 @@ int check_all(const CheckOptions& wanted) {
     options.seed = static_cast<uint64_t>(shape.sequence) + 1;
     options.tuning.family = family_of(shape, wanted.portable);
     options.tuning.partial_out = wanted.partials;
+    wanted.way.set(options.tuning);
     change(options);
     cases.push_back({name, [=] { return run_case(name, options); }});
   };
@@ -638,6 +681,39 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.query_major_tokens = kDensePrefix;
     options.tuning.partial_out = PartialFormat::kBf16;
   });
+  for (const bool statistics : {true, false}) {
+    const std::string name = statistics ? "joint dQ and statistics" : "joint dQ";
+    const auto joint = [=](CaseOptions& options) {
+      options.tuning.joint_dq = true;
+      options.tuning.joint_statistics = statistics;
+    };
+    add(name, {2, 2300, 2}, joint);
+    add(name, {1, 1300, 1, 16}, joint);
+    add(name, {1, 1300, 2, 1}, joint);
+    add(name, {2, 1100, 2, 5}, joint);
+    for (const int sequence : {1, 20, 31, 47, 64, 333, 3001})
+      add(name, {2, sequence, 2}, joint);
+    add(name + ", gates of zero", {1, 1200, 2}, [=](CaseOptions& options) {
+      joint(options);
+      options.zero_gates = true;
+    });
+    add(name + ", sharp", {1, 1200, 2}, [=](CaseOptions& options) {
+      joint(options);
+      options.query_deviation = 3000.0f;
+    });
+    for (int off = 0; off < kBranches; ++off) {
+      add(name + ", branch off", {1, 1300, 2}, [=](CaseOptions& options) {
+        joint(options);
+        options.branch_on[off] = false;
+        if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
+      });
+    }
+  }
+  const auto direct = [](CaseOptions& options) { options.tuning.direct_window = true; };
+  add("direct dK, dV of the window", {2, 2300, 2}, direct);
+  add("direct dK, dV of the window", {2, 1100, 3, 5}, direct);
+  for (const int sequence : {1, 64, 127, 333})
+    add("direct dK, dV of the window", {2, sequence, 2}, direct);
   add("scored", {1, 2048, 2, 6, 128}, as_it_is);
   add("scored by portable kernels", {1, 2048, 2}, portable);
   add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));
@@ -800,12 +876,12 @@ int repeat(CaseOptions options, int sequence, int times) {
 }
 
 int bench(const std::vector<int>& sequences, const CaseOptions& given,
-          const std::vector<PartialFormat>& formats) {
-  std::printf("%7s %9s %8s | %22s | %22s | %7s\n", "S", "part", "partials", "forward ms (p10-p90)",
-              "backward ms (p10-p90)", "sum");
+          const std::vector<PartialFormat>& formats, const std::vector<Way>& ways, int parts) {
+  std::printf("%7s %9s %8s | %22s | %22s | %7s | way\n", "S", "part", "partials",
+              "forward ms (p10-p90)", "backward ms (p10-p90)", "sum");
   for (const int sequence : sequences) {
     const int tokens = std::max(32768, sequence);
-    for (int part = 0; part < 4; ++part) { // whole, then one branch each
+    for (int part = 0; part < parts; ++part) { // whole, then one branch each
       const char* names[] = {"whole", "selected", "compr.", "window"};
       CaseOptions options = given;
       options.shape.batch = tokens / sequence;
@@ -828,14 +904,18 @@ int bench(const std::vector<int>& sequences, const CaseOptions& given,
       }
       for (const PartialFormat format : formats) {
         if (part > 1 && format != formats.front()) continue; // these branches have none
-        c.options.tuning.partial_out = format; // bf16, the first of both, has the larger workspace
-        const Timing forward = time_of([&] { c.forward(); }, 20);
-        const Timing backward = time_of([&] { c.backward(); }, 20);
-        std::printf("%7d %9s %8s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
-                    names[part], format == PartialFormat::kPacked ? "packed" : "bf16",
-                    forward.median, forward.low, forward.high, backward.median, backward.low,
-                    backward.high, forward.median + backward.median);
-        std::fflush(stdout);
+        for (const Way& way : ways) {
+          c.options.tuning.partial_out = format;
+          way.set(c.options.tuning);
+          c.fit_workspace();
+          const Timing forward = time_of([&] { c.forward(); }, 20);
+          const Timing backward = time_of([&] { c.backward(); }, 20);
+          std::printf("%7d %9s %8s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f | %s\n",
+                      sequence, names[part], format == PartialFormat::kPacked ? "packed" : "bf16",
+                      forward.median, forward.low, forward.high, backward.median, backward.low,
+                      backward.high, forward.median + backward.median, way.name.c_str());
+          std::fflush(stdout);
+        }
       }
     }
   }
@@ -849,16 +929,28 @@ int run(int argc, char** argv) {
   CaseOptions given;
   given.shape = {1, 0, 2};
   std::vector<PartialFormat> formats = {given.tuning.partial_out};
+  std::vector<Way> ways = ways_of("none");
+  bool whole = false;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--overlap") {
       overlap_launches = true;
+    } else if (argument == "--whole") {
+      whole = true;
     } else if (argument == "--portable") {
       wanted.portable = true;
     } else if (argument == "--partials" && i + 1 < argc) {
       formats = partial_formats(argv[++i]);
       if (formats.empty() || (formats.size() > 1 && mode != "bench")) {
         std::fprintf(stderr, "--partials takes bf16 or packed, in bench also bf16,packed\n");
+        return 2;
+      }
+    } else if (argument == "--ways" && i + 1 < argc) {
+      ways = ways_of(argv[++i]);
+      if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
+        std::fprintf(stderr,
+                     "--ways takes none or names joined by +: joint, statistics, direct; in bench "
+                     "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {
@@ -886,6 +978,8 @@ int run(int argc, char** argv) {
   given.tuning.family = family_of(given.shape, wanted.portable);
   given.tuning.partial_out = formats.front();
   wanted.partials = formats.front();
+  wanted.way = ways.front();
+  wanted.way.set(given.tuning);
   if (mode == "check") return check_all(wanted);
   if (mode == "layers") {
     const int failed = check_layer_kernels();
@@ -897,7 +991,8 @@ int run(int argc, char** argv) {
     return run_case("long", given) ? 0 : 1;
   }
   if (mode == "repeat" && sequences.size() == 2) return repeat(given, sequences[0], sequences[1]);
-  if (mode == "bench" && !sequences.empty()) return bench(sequences, given, formats);
+  if (mode == "bench" && !sequences.empty())
+    return bench(sequences, given, formats, ways, whole ? 1 : 4);
   if (mode == "intervals" && !sequences.empty()) {
     for (const int sequence : sequences)
       time_interval_kernels(sequence, given.shape.heads);
@@ -920,7 +1015,8 @@ int run(int argc, char** argv) {
       "| intervals S [S ...] | once S [tokens]\n"
       "       bench, long, once and repeat take --query-major TOKENS, --heads N, --groups N, "
       "--head-dim N; long and repeat --batch N; once --given; bench and once --overlap; all "
-      "--portable and --partials bf16|packed, bench also bf16,packed\n");
+      "--portable and --partials bf16|packed, bench also bf16,packed, and --ways; "
+      "bench --whole\n");
   return 2;
 }
 

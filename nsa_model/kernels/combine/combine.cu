@@ -2,6 +2,7 @@
 
 #include "nsa_model/kernels/combine/packed_merge.h"
 #include "nsa_model/kernels/combine/round_row.cuh"
+#include "nsa_model/kernels/combine/row_statistics.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/launch.h"
@@ -183,10 +184,8 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     if (!lane.valid || lane.vector % lane.kHeadVectors != 0) continue;
     if (params.d_gates != nullptr) params.d_gates[head_row * 3 + branch] = delta;
     if (params.statistics[branch] == nullptr) continue;
-    const bool weightless = !(gates[branch] > 0.0f) || lses[branch] == -INFINITY;
     float* target = params.statistics[branch] + lane.row * 2 * half + lane.head;
-    target[0] =
-        weightless ? INFINITY : fmaf(lses[branch], 1.4426950408889634f, -log2f(gates[branch]));
+    target[0] = gated_lse(lses[branch], gates[branch]);
     target[half] = delta;
   }
   if constexpr (!Heads::kPads) {

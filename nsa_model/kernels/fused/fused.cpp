@@ -64,13 +64,18 @@ struct BackwardWorkspace {
     const int prefix = query_major_tokens(shape, tuning);
     for (float*& branch : statistics)
       branch = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
-    for (__nv_bfloat16*& branch : branch_dq)
-      branch = carver.take<__nv_bfloat16>(query_elements(shape));
+    for (const int branch : {kCompressed, kSelected})
+      branch_dq[branch] = carver.take<__nv_bfloat16>(query_elements(shape));
+    // Of both, or of one of them alone.
+    branch_dq[kSliding] = tuning.joint_dq ? branch_dq[kCompressed]
+                                          : carver.take<__nv_bfloat16>(query_elements(shape));
     list_partial = carver.take<float>(block_lists_item_capacity(shape) * kUnitFloats);
     prefix_partial = carver.take<float>(
         static_cast<std::size_t>(range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix)) *
         kUnitFloats);
-    const int64_t window = range_backward_tiles(shape, KeyRange::kWindow, kWindow, shape.sequence);
+    const int64_t window = tuning.direct_window ? 0
+                                                : range_backward_tiles(shape, KeyRange::kWindow,
+                                                                       kWindow, shape.sequence);
     const int64_t compressed =
         range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence);
     // Sums of the intervals are done when the lists begin.
@@ -127,8 +132,13 @@ BlockBackwardTensors tensors_of(const FusedInputs& inputs, const FusedGradients&
           .statistics = workspace.statistics[branch]};
 }
 
+// Whether one walk gives the query gradients of window and compressed branch.
+bool joins_dq(const FusedInputs& inputs) {
+  return inputs.tuning.joint_dq && is_on(inputs, kSliding) && is_on(inputs, kCompressed);
+}
+
 // Both gradients of a branch (or, of the selected one, of its dense prefix) in which keys form an
-// interval.
+// interval; that of the queries unless the joint walk gives it.
 void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
                        const BackwardWorkspace& workspace, const int32_t* indices, int branch,
                        cudaStream_t stream) {
@@ -136,28 +146,30 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
   const int window = branch == kSelected ? kCausal : kWindow;
   const int token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence;
   const BlockBackwardTensors tensors = tensors_of(inputs, gradients, workspace, branch);
+  if (branch == kSelected || !joins_dq(inputs)) {
+    run.then([&] {
+      return launch_tile_backward({.shape = inputs.shape,
+                                   .range = range,
+                                   .window = window,
+                                   .token_end = token_end,
+                                   .tensors = tensors,
+                                   .scale = inputs.scale,
+                                   .indices = indices,
+                                   .d_q = workspace.branch_dq[branch]},
+                                  stream);
+    });
+  }
   run.then([&] {
-       return launch_tile_backward({.shape = inputs.shape,
-                                    .range = range,
-                                    .window = window,
-                                    .token_end = token_end,
-                                    .tensors = tensors,
-                                    .scale = inputs.scale,
-                                    .indices = indices,
-                                    .d_q = workspace.branch_dq[branch]},
-                                   stream);
-     })
-      .then([&] {
-        return launch_range_backward({.shape = inputs.shape,
-                                      .range = range,
-                                      .window = window,
-                                      .token_end = token_end,
-                                      .tensors = tensors,
-                                      .scale = inputs.scale,
-                                      .partial_dkv = branch == kSelected ? workspace.prefix_partial
-                                                                         : workspace.range_partial},
-                                     stream);
-      });
+    return launch_range_backward(
+        {.shape = inputs.shape,
+         .range = range,
+         .window = window,
+         .token_end = token_end,
+         .tensors = tensors,
+         .scale = inputs.scale,
+         .partial_dkv = branch == kSelected ? workspace.prefix_partial : workspace.range_partial},
+        stream);
+  });
 }
 
 } // namespace
@@ -309,34 +321,46 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   const int prefix = is_on(inputs, kSelected) ? dense_prefix(inputs) : 0;
   const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
   Sequence run;
-  run.then([&] {
-    BackwardPrepareParams prepare = {
-        .shape = shape, .d_out = gradients.d_out, .gates = inputs.gates};
-    for (int branch = 0; branch < kBranches; ++branch) {
-      const bool on = is_on(inputs, branch);
-      prepare.branch_out[branch] = on ? saved.branch_out[branch] : nullptr;
-      prepare.branch_lse[branch] = on ? saved.branch_lse[branch] : nullptr;
-      prepare.statistics[branch] = on ? workspace.statistics[branch] : nullptr;
-    }
-    prepare.indices = prefix > kDensePrefix ? saved.indices : nullptr;
-    prepare.d_gates = gradients.d_gates;
-    return launch_backward_prepare(prepare, stream);
-  });
+  BackwardPrepareParams prepare = {.shape = shape, .d_out = gradients.d_out, .gates = inputs.gates};
+  for (int branch = 0; branch < kBranches; ++branch) {
+    const bool on = is_on(inputs, branch);
+    prepare.branch_out[branch] = on ? saved.branch_out[branch] : nullptr;
+    prepare.branch_lse[branch] = on ? saved.branch_lse[branch] : nullptr;
+    prepare.statistics[branch] = on ? workspace.statistics[branch] : nullptr;
+  }
+  prepare.indices = prefix > kDensePrefix ? saved.indices : nullptr;
+  prepare.d_gates = gradients.d_gates;
+  const bool with_walk = joins_dq(inputs) && inputs.tuning.joint_statistics;
+  if (!with_walk) run.then([&] { return launch_backward_prepare(prepare, stream); });
+  if (joins_dq(inputs)) {
+    run.then([&] {
+      return launch_joint_backward(
+          {.shape = shape,
+           .window = tensors_of(inputs, gradients, workspace, kSliding),
+           .compressed = tensors_of(inputs, gradients, workspace, kCompressed),
+           .scale = inputs.scale,
+           .prepare = with_walk ? &prepare : nullptr,
+           .d_q = workspace.branch_dq[kCompressed]},
+          stream);
+    });
+  }
   if (prefix > 0)
     interval_backward(run, inputs, gradients, workspace, saved.indices, kSelected, stream);
   if (is_on(inputs, kSliding)) {
     interval_backward(run, inputs, gradients, workspace, saved.indices, kSliding, stream);
-    run.then([&] {
-      return launch_sum_blocks({.shape = shape,
-                                .keys = shape.sequence,
-                                .range_partial = workspace.range_partial,
-                                .range = KeyRange::kWindow,
-                                .window = kWindow,
-                                .token_end = shape.sequence,
-                                .d_k = gradients.d_k[kSliding],
-                                .d_v = gradients.d_v[kSliding]},
-                               stream);
-    });
+    if (!inputs.tuning.direct_window) {
+      run.then([&] {
+        return launch_sum_blocks({.shape = shape,
+                                  .keys = shape.sequence,
+                                  .range_partial = workspace.range_partial,
+                                  .range = KeyRange::kWindow,
+                                  .window = kWindow,
+                                  .token_end = shape.sequence,
+                                  .d_k = gradients.d_k[kSliding],
+                                  .d_v = gradients.d_v[kSliding]},
+                                 stream);
+      });
+    }
   }
   if (is_on(inputs, kCompressed)) {
     const bool pooled = inputs.pool_k != nullptr;
@@ -391,7 +415,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                         .scale = inputs.scale,
                                         .d_q = gradients.d_q};
       for (int branch = 0; branch < kBranches; ++branch) {
-        const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0);
+        const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0) &&
+                           (branch != kSliding || !joins_dq(inputs));
         merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
         merge.addend_end[branch] = branch == kSelected ? prefix : shape.sequence;
       }

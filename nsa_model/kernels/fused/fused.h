@@ -35,6 +35,11 @@ struct FusedTuning {
   int query_major_tokens = 0;
   // Of partial outputs. Other than six heads a group take BF16.
   PartialFormat partial_out = PartialFormat::kPacked;
+  // The window's and the compressed branch's query gradients in one walk, where both are on.
+  bool joint_dq = false;
+  bool joint_statistics = false; // with joint_dq: that walk makes the rows' statistics as well
+  // dK and dV of the window leave their kernel rounded, without a sum over units.
+  bool direct_window = false;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/shape.h"
 
@@ -23,5 +24,20 @@ struct TileBackwardParams {
   __nv_bfloat16* d_q;               // [batch, sequence, groups * heads, 64]
 };
 cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t stream);
+
+// The same of the window and of the compressed branch together, of all tokens: their sum, rounded
+// once, in one pass over Q and dO. Each branch has its own keys, values and statistics; q and d_out
+// are the window's.
+struct JointBackwardParams {
+  AttentionShape shape;
+  BlockBackwardTensors window;
+  BlockBackwardTensors compressed; // k, v, statistics
+  float scale = 0.125f;
+  // When set, this kernel writes what launch_backward_prepare would, which then need not run: of
+  // all three branches, and the gates' gradients. shape and d_out are the ones above.
+  const BackwardPrepareParams* prepare = nullptr;
+  __nv_bfloat16* d_q; // [batch, sequence, groups * heads, 64]
+};
+cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_t stream);
 
 } // namespace nsa::kernels
