@@ -156,14 +156,18 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
         .transpose(1, 2);
   };
   if (!context.document_start) return output(attend(heads.q, *heads.k[0], *heads.v[0]));
-  const int64_t batch = heads.q.size(0), length = heads.q.size(1);
-  std::vector<std::vector<Tensor>> rows(batch);
-  for (const ops::Segment& s : ops::segments(batch, length, {}, context.document_start))
-    rows[s.row].push_back(attend(s.tokens(heads.q), s.tokens(*heads.k[0]), s.tokens(*heads.v[0])));
-  std::vector<Tensor> whole;
-  for (const auto& row : rows)
-    whole.push_back(at::cat(row, 1));
-  return output(at::cat(whole, 0));
+  // One cut of all tokens: its gradient is one joining, where slices would each give a whole
+  // tensor.
+  std::vector<int64_t> lengths;
+  for (const ops::Segment& s :
+       ops::segments(heads.q.size(0), heads.q.size(1), {}, context.document_start))
+    lengths.push_back(s.document.length());
+  const auto cut = [&](const Tensor& x) { return x.flatten(0, 1).split_with_sizes(lengths); };
+  const std::vector<Tensor> q = cut(heads.q), k = cut(*heads.k[0]), v = cut(*heads.v[0]);
+  std::vector<Tensor> documents;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    documents.push_back(attend(q[i].unsqueeze(0), k[i].unsqueeze(0), v[i].unsqueeze(0)).squeeze(0));
+  return output(at::cat(documents).view_as(heads.q));
 }
 
 } // namespace nsa::model

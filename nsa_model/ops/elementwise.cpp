@@ -205,19 +205,23 @@ Tensor compression_windows(const Tensor& x, const Sizes& sizes,
   };
   if (count == 0) return zeros(batch, 0);
   if (!document_start || !document_start->defined()) return windows(x);
-  std::vector<std::vector<Tensor>> rows(batch);
-  for (const Segment& s : segments(batch, length, sizes, document_start))
-    if (reference::compressed_count(s.document.length(), sizes) > 0)
-      rows[s.row].push_back(windows(s.tokens(x)));
-  std::vector<Tensor> whole;
-  for (auto& parts : rows) {
-    int64_t filled = 0;
-    for (const Tensor& part : parts)
-      filled += part.size(1);
-    parts.push_back(zeros(1, count - filled));
-    whole.push_back(at::cat(parts, 1));
+  // One cut of all tokens: its gradient is one joining, where slices would each give a whole
+  // tensor.
+  const std::vector<Segment> documents = segments(batch, length, sizes, document_start);
+  std::vector<int64_t> lengths;
+  for (const Segment& s : documents)
+    lengths.push_back(s.document.length());
+  const std::vector<Tensor> tokens = x.flatten(0, 1).split_with_sizes(lengths);
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const Segment& s = documents[i];
+    const int64_t n = reference::compressed_count(lengths[i], sizes);
+    if (n > 0) parts.push_back(windows(tokens[i].unsqueeze(0)));
+    // Behind a row's last document.
+    if (s.document.end == length && s.document.compressed_begin + n < count)
+      parts.push_back(zeros(1, count - s.document.compressed_begin - n));
   }
-  return at::cat(whole, 0);
+  return at::cat(parts, 1).unflatten(1, {batch, count}).squeeze(0);
 }
 
 Tensor compression_positions(int64_t sequence, const Sizes& sizes,
