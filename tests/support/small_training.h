@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <optional>
 
 namespace nsa::test {
 
@@ -25,6 +26,8 @@ struct SmallTraining {
   int steps = 6;
   int poisoned_step = 0; // its loss is NaN; 0: none
   int wider_step = 0;    // from here on a row more; 0: never
+  // Documents begin at it, and every step has the same tokens; launched only.
+  std::optional<int64_t> separator = std::nullopt;
 };
 
 struct SmallOutcome {
@@ -34,7 +37,7 @@ struct SmallOutcome {
   size_t graphs = 0;
 };
 
-// Tokens that differ by step, micro-step and rank.
+// Tokens that differ by step, micro-step and rank (with documents, not by step).
 inline std::shared_ptr<const data::Batch> small_batch(const SmallTraining& training,
                                                       runtime::Runtime& runtime, int step,
                                                       int64_t micro, Rank rank) {
@@ -44,7 +47,8 @@ inline std::shared_ptr<const data::Batch> small_batch(const SmallTraining& train
       rows, training.sequence, [&](size_t bytes) { return runtime.allocate_host(bytes); }));
   batch->rows = rows;
   auto* tokens = reinterpret_cast<int64_t*>(batch->memory.get());
-  uint64_t state = uint64_t(step) * 1000 + uint64_t(micro) * 10 + uint64_t(rank) + 1;
+  const int drawn = training.separator ? 1 : step;
+  uint64_t state = uint64_t(drawn) * 1000 + uint64_t(micro) * 10 + uint64_t(rank) + 1;
   for (size_t t = 0; t < batch->inputs.size() + batch->targets.size(); ++t) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     tokens[t] = int64_t((state >> 33) % uint64_t(training.config.vocabulary));
@@ -74,7 +78,8 @@ inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
   std::optional<train::StagedLoss> staged;
   if (recorded) staged = train::make_staged_loss(model, runtime.device());
   train::MicroSteps micro_steps({runtime, reducer, state.tail()[0],
-                                 train::make_loss(model, runtime.device(), std::nullopt), staged},
+                                 train::make_loss(model, runtime.device(), training.separator),
+                                 staged},
                                 1.0 / double(training.accumulate * collectives.world()));
   const train::GateMeans gates = train::gates_of(model);
   SmallOutcome outcome;
