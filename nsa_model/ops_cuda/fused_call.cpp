@@ -55,8 +55,8 @@ bool pools(const AttentionInputs& in) {
   return in.k[0].has_value() && in.k[0]->dim() == 4 && in.k[0]->size(1) == in.q.size(1);
 }
 
-kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& settings,
-                                   const FusedForward& forward) {
+// Without what differs between the passes: pooled keys (take_pooled) and given indices.
+kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& settings) {
   const Tensor& q = in.q;
   TORCH_CHECK(q.dim() == 4, "fused attention: q is ", q.sizes(),
               ", expected [batch, sequence, heads, dim]");
@@ -94,22 +94,23 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
     if (pooled) {
       out.pool_k = bf16(*in.k[0]);
       out.pool_v = bf16(*in.v[0]);
-      out.k[0] = bf16(forward.pooled_k);
-      out.v[0] = bf16(forward.pooled_v);
+      out.k[0] = out.pool_k; // the branch is on
+      out.v[0] = out.pool_v;
       continue;
     }
     // A short sequence has no compressed token, but its branch is on: any address says so.
     out.k[branch] = keys > 0 ? bf16(*in.k[branch]) : bf16(q);
     out.v[branch] = keys > 0 ? bf16(*in.v[branch]) : bf16(q);
   }
-  if (in.indices.has_value()) {
-    check_tensor("indices", *in.indices, {batch, sequence, groups, kernels::kSlots}, at::kInt, q);
-    out.given_indices = in.indices->data_ptr<int32_t>();
-  }
-  TORCH_CHECK(out.k[1] == nullptr || out.k[0] != nullptr || out.given_indices != nullptr,
+  TORCH_CHECK(out.k[1] == nullptr || out.k[0] != nullptr || in.indices.has_value(),
               "fused attention: the selected branch needs the compressed one to choose blocks, or "
               "given indices");
   return out;
+}
+
+void take_pooled(kernels::FusedInputs& kernel, const FusedForward& forward) {
+  kernel.k[0] = bf16(forward.pooled_k);
+  kernel.v[0] = bf16(forward.pooled_v);
 }
 
 kernels::FusedSaved kernel_saved(const FusedForward& forward) {
@@ -127,40 +128,25 @@ void check_launch(cudaError_t error, const char* what) {
   TORCH_CHECK(error == cudaSuccess, "fused attention ", what, ": ", cudaGetErrorString(error));
 }
 
-// The documents of a batch, and where each one's lists stand in one buffer. Without packed
-// documents the whole batch is one.
-struct Pieces {
+// In which batches the documents of the inputs run; without packed documents the batch is one.
+kernels::DocumentPlan plan_of(const AttentionInputs& in, const Settings& settings,
+                              const kernels::AttentionShape& shape,
+                              const kernels::FusedTuning& tuning) {
+  if (!in.document_start.has_value()) return kernels::plan_rows(shape);
   std::vector<kernels::Document> documents;
-  std::vector<std::size_t> list_offsets;
-  std::size_t list_bytes = 0;
+  for (const Segment& s : segments(shape.batch, shape.sequence, settings.sizes, in.document_start))
+    documents.push_back({static_cast<int>(s.row), static_cast<int>(s.document.begin),
+                         static_cast<int>(s.document.length()),
+                         static_cast<int>(s.document.compressed_begin)});
+  return kernels::plan_documents(shape, tuning, documents);
+}
 
-  Pieces(const AttentionInputs& in, const Settings& settings,
-         const kernels::AttentionShape& shape) {
-    for (const Segment& s :
-         segments(shape.batch, shape.sequence, settings.sizes, in.document_start)) {
-      documents.push_back(
-          {static_cast<int>(s.row), static_cast<int>(s.rows), static_cast<int>(s.document.begin),
-           static_cast<int>(s.document.length()), static_cast<int>(s.document.compressed_begin)});
-      list_offsets.push_back(list_bytes);
-      list_bytes += kernels::fused_list_bytes(kernels::document_shape(shape, documents.back()));
-    }
-  }
-  // Documents run one after another on a stream, so they share one workspace.
-  template <typename Bytes>
-  std::size_t most(const kernels::FusedInputs& kernel, Bytes bytes) const {
-    std::size_t largest = 0;
-    for (const kernels::Document& document : documents) {
-      largest =
-          std::max(largest, bytes(kernels::document_shape(kernel.shape, document), kernel.tuning));
-    }
-    return largest;
-  }
-  kernels::FusedSaved saved(const kernels::AttentionShape& shape, const kernels::FusedSaved& all,
-                            std::size_t i) const {
-    void* lists = all.lists == nullptr ? nullptr : static_cast<char*>(all.lists) + list_offsets[i];
-    return kernels::document_saved(shape, all, documents[i], lists);
-  }
-};
+// Packed documents ask for other sizes at every step: rounded up to a sixteenth of the batch, so
+// that the allocator has them after a few.
+int64_t rounded(const AttentionInputs& in, int64_t rows, int64_t all) {
+  const int64_t unit = in.document_start.has_value() ? std::max<int64_t>(1, all / 16) : 1;
+  return (rows + unit - 1) / unit * unit;
+}
 
 } // namespace
 
@@ -194,47 +180,47 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
   const c10::DeviceGuard guard(inputs.q.device());
   const Tensor& q = inputs.q;
   FusedForward result;
+  kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
+  if (inputs.indices.has_value()) {
+    check_tensor("indices", *inputs.indices,
+                 {q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots}, at::kInt, q);
+    kernel.given_indices = inputs.indices->data_ptr<int32_t>();
+  }
+  const kernels::DocumentPlan plan = plan_of(inputs, settings, kernel.shape, kernel.tuning);
   if (pools(inputs)) { // one row at least: a branch without an address counts as switched off
     const Tensor& k = *inputs.k[0];
-    const int64_t count = kernels::compressed_count(static_cast<int>(q.size(1)));
-    result.pooled_k =
-        at::empty({k.size(0), std::max<int64_t>(count, 1), k.size(2), k.size(3)}, k.options());
+    const int64_t count = rounded(inputs, std::max<int64_t>(plan.compressed, 1),
+                                  q.size(0) * q.size(1) / kernels::kCompressStride);
+    result.pooled_k = at::empty({count, k.size(2), k.size(3)}, k.options());
     result.pooled_v = at::empty_like(result.pooled_k);
+    take_pooled(kernel, result);
   }
-  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings, result);
-  const Pieces pieces(inputs, settings, kernel.shape);
   result.out = at::empty_like(q);
+  const int64_t tokens = rounded(inputs, plan.tokens, q.size(0) * q.size(1));
   for (std::size_t branch = 0; branch < 3; ++branch) {
     if (kernel.k[branch] == nullptr) continue;
-    result.branch_out[branch] = at::empty_like(q);
-    result.branch_lse[branch] =
-        at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+    result.branch_out[branch] = at::empty({tokens, q.size(2), q.size(3)}, q.options());
+    result.branch_lse[branch] = at::empty({tokens, q.size(2)}, q.options().dtype(at::kFloat));
   }
   if (kernel.k[1] != nullptr) {
-    result.indices = at::empty({q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots},
-                               q.options().dtype(at::kInt));
-    result.lists = workspace(q, pieces.list_bytes);
+    result.indices =
+        at::empty({tokens, kernel.shape.groups, kernels::kSlots}, q.options().dtype(at::kInt));
+    result.lists = workspace(q, kernels::documents_list_bytes(kernel.shape, plan));
   }
-  const Tensor scratch = workspace(q, pieces.most(kernel, kernels::fused_forward_workspace_bytes));
-  const kernels::FusedSaved saved = kernel_saved(result);
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
-  for (std::size_t i = 0; i < pieces.documents.size(); ++i) {
-    const kernels::Document& document = pieces.documents[i];
-    const int64_t tokens =
-        int64_t{document.row} * kernel.shape.sequence + document.begin; // before this document
-    check_launch(kernels::launch_fused_forward(kernels::document_inputs(kernel, document),
-                                               pieces.saved(kernel.shape, saved, i),
-                                               bf16(result.out) + tokens * q.size(2) * q.size(3),
-                                               scratch.data_ptr(), stream),
-                 "forward");
-  }
+  const Tensor scratch = workspace(q, kernels::documents_forward_workspace_bytes(kernel, plan));
+  check_launch(kernels::launch_documents_forward(kernel, plan, kernel_saved(result),
+                                                 bf16(result.out), scratch.data_ptr(),
+                                                 c10::cuda::getCurrentCUDAStream().stream()),
+               "forward");
   return result;
 }
 
 FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& settings,
                              const FusedForward& forward, const Tensor& grad_out) {
   const c10::DeviceGuard guard(inputs.q.device());
-  const kernels::FusedInputs kernel = kernel_inputs(inputs, settings, forward);
+  kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
+  if (pools(inputs)) take_pooled(kernel, forward);
+  if (inputs.indices.has_value()) kernel.given_indices = forward.indices.data_ptr<int32_t>();
   check_tensor("the output's gradient", grad_out, inputs.q.sizes(), at::kBFloat16, inputs.q);
   FusedBackward result;
   result.q = at::empty_like(inputs.q);
@@ -247,7 +233,7 @@ FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& sett
     gradients.d_k[branch] = gradients.d_v[branch] = nullptr;
     if (kernel.k[branch] == nullptr) continue;
     // Behind a row's last document stand compressed tokens that nothing sees.
-    const bool padded = branch == 0 && inputs.document_start.has_value();
+    const bool padded = branch == 0 && inputs.document_start.has_value() && !pools(inputs);
     const auto like = [&](const Tensor& t) {
       return padded ? at::zeros_like(t) : at::empty_like(t);
     };
@@ -256,19 +242,13 @@ FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& sett
     gradients.d_k[branch] = bf16(result.k[branch]);
     gradients.d_v[branch] = bf16(result.v[branch]);
   }
-  const Pieces pieces(inputs, settings, kernel.shape);
+  const kernels::DocumentPlan plan = plan_of(inputs, settings, kernel.shape, kernel.tuning);
   const Tensor scratch =
-      workspace(inputs.q, pieces.most(kernel, kernels::fused_backward_workspace_bytes));
-  const kernels::FusedSaved saved = kernel_saved(forward);
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
-  for (std::size_t i = 0; i < pieces.documents.size(); ++i) {
-    const kernels::Document& document = pieces.documents[i];
-    check_launch(
-        kernels::launch_fused_backward(
-            kernels::document_inputs(kernel, document), pieces.saved(kernel.shape, saved, i),
-            kernels::document_gradients(kernel, gradients, document), scratch.data_ptr(), stream),
-        "backward");
-  }
+      workspace(inputs.q, kernels::documents_backward_workspace_bytes(kernel, plan));
+  check_launch(kernels::launch_documents_backward(kernel, plan, kernel_saved(forward), gradients,
+                                                  scratch.data_ptr(),
+                                                  c10::cuda::getCurrentCUDAStream().stream()),
+               "backward");
   return result;
 }
 

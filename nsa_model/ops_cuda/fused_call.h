@@ -28,7 +28,8 @@ int64_t compute_capability_of(const at::Tensor& like); // 10 * major + minor
 
 struct FusedForward {
   at::Tensor out; // like q
-  // What the backward needs besides the inputs. Undefined where a branch is off.
+  // What the backward needs besides the inputs, a row a token in the order of the documents' plan
+  // (kernels/fused/documents.h). Undefined where a branch is off.
   std::array<at::Tensor, 3> branch_out, branch_lse;
   at::Tensor indices, lists;
   at::Tensor pooled_k, pooled_v; // where the compressed keys and values came un-pooled

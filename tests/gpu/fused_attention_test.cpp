@@ -29,8 +29,9 @@ struct Problem {
   int64_t gate_width; // per head or per group
   std::array<bool, 3> on = {true, true, true};
   int64_t heads = 6;                   // a group
-  std::vector<int64_t> documents = {}; // lengths, the same in every row; none: one a row
+  std::vector<int64_t> documents = {}; // lengths, in every row; none: one a row
   int64_t dim = 64;
+  bool pooled = false; // by the operator: compressed keys of as many tokens as the sequence has
 };
 
 // Output, then gradients of q, gates and the branches' k and v.
@@ -53,9 +54,9 @@ std::vector<Tensor> run(const Problem& problem, const std::string& kernels, at::
   in.gates.set_requires_grad(true);
   leaves.push_back(in.gates);
   for (std::size_t branch = 0; branch < 3; ++branch) {
-    const int64_t keys = branch == 0 ? compressed : problem.sequence;
-    const Tensor k =
-        leaf({problem.batch, keys, problem.groups, problem.dim}, branch == 0 ? 0.7 : 1.0);
+    const int64_t keys = branch == 0 && !problem.pooled ? compressed : problem.sequence;
+    const double deviation = branch != 0 ? 1.0 : problem.pooled ? 4.0 : 0.7;
+    const Tensor k = leaf({problem.batch, keys, problem.groups, problem.dim}, deviation);
     const Tensor v = leaf({problem.batch, keys, problem.groups, problem.dim}, 1.0);
     if (!problem.on[branch]) {
       leaves.resize(leaves.size() - 2);
@@ -121,6 +122,15 @@ TEST_F(FusedAttention, ServesOneToSixteenHeadsAGroup) {
 }
 TEST_F(FusedAttention, RestartsAtEachDocument) {
   expect_close({2, 2000, 2, 12, {true, true, true}, 6, {1200, 1, 30, 769}});
+}
+TEST_F(FusedAttention, RunsDocumentsOfLikeLengthsTogether) {
+  const std::vector<int64_t> lengths = {40, 33, 1,   700, 64, 31, 5,  90,   1000, 150,
+                                        63, 65, 300, 2,   16, 47, 32, 1025, 260,  276};
+  for (const bool pooled : {false, true}) {
+    expect_close({4, 4200, 2, 12, {true, true, true}, 6, lengths, 64, pooled});
+    expect_close({2, 4200, 1, 2, {true, true, true}, 2, lengths, 128, pooled});
+  }
+  expect_close({3, 4200, 2, 12, {true, false, true}, 6, lengths, 64, true});
 }
 
 TEST_F(FusedAttention, ServesHeadsOf128Dimensions) {

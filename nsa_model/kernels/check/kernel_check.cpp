@@ -11,11 +11,14 @@
 //                                         and backward
 //   nsa-kernel-check intervals S [S ...]  median times of each kernel of the window, the compressed
 //                                         branch and the causal prefix
+//   nsa-kernel-check documents [tokens]   median times over rows of packed documents, batched and
+//                                         one by one, and of each batch
 //   nsa-kernel-check once S [tokens]      one forward and backward, for profilers and
 //                                         compute-sanitizer
-// bench, long, once and repeat take --query-major TOKENS (FusedTuning), --heads N (a group),
-// --groups N and --head-dim N; long and repeat --batch N; once --given (blocks, some of them
-// twice); bench and once --overlap. --portable: the portable kernels where Hopper's serve as well.
+// bench, documents, long, once and repeat take --query-major TOKENS (FusedTuning), --heads N (a
+// group), --groups N and --head-dim N; long and repeat --batch N; once --given (blocks, some of
+// them twice); bench and once --overlap. --portable: the portable kernels where Hopper's serve as
+// well.
 // --partials bf16|packed: FusedTuning::partial_out, in every mode; bench takes both after a comma
 // and times them in turn. --ways NAMES: other fields of FusedTuning, see Way; bench takes several
 // after commas. bench --whole leaves out the branches alone.
@@ -32,13 +35,13 @@
 #include <vector>
 
 #include "nsa_model/kernels/check/attention_case.h"
+#include "nsa_model/kernels/check/documents_case.h"
 #include "nsa_model/kernels/check/interval_bench.h"
 #include "nsa_model/kernels/check/layer_case.h"
 #include "nsa_model/kernels/check/measure.h"
 #include "nsa_model/kernels/check/reference_case.h"
 #include "nsa_model/kernels/check/timing.h"
 #include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/kernels/oracle/oracle.h"
 
 namespace nsa::kernels::check {
@@ -512,64 +515,12 @@ bool run_future_case(const CaseOptions& options) {
   return report.finish(now_seconds() - start);
 }
 
-// Packed documents give the bits that each gives alone.
-bool run_documents_case(const CaseOptions& options, const std::vector<int>& lengths) {
+// Packed documents give what each gives alone, batched and one by one.
+bool run_documents_case(const std::string& name, const DocumentsOptions& options) {
   const double start = now_seconds();
-  const AttentionShape& shape = options.shape;
-  Report report(title_of("packed documents", options));
-  AttentionCase packed(options);
-  int begin = 0;
-  int compressed_begin = 0;
-  for (const int length : lengths) {
-    const Document document = {0, 1, begin, length, compressed_begin};
-    const FusedInputs inputs = document_inputs(packed.inputs(), document);
-    const FusedSaved saved =
-        document_saved(options.shape, packed.saved(), document, packed.lists.get());
-    const FusedGradients gradients =
-        document_gradients(packed.inputs(), packed.gradients(), document);
-    const int heads = shape.groups * shape.heads;
-    const int dim = shape.head_dim;
-    __nv_bfloat16* out = packed.out.get() + static_cast<std::size_t>(begin) * heads * dim;
-    cuda_check(launch_fused_forward(inputs, saved, out, packed.workspace.get(), nullptr),
-               "forward");
-    cuda_check(launch_fused_backward(inputs, saved, gradients, packed.workspace.get(), nullptr),
-               "backward");
-    CaseOptions alone_options = options;
-    alone_options.shape.sequence = length;
-    AttentionCase alone(alone_options);
-    const auto take = [&](auto& to, const auto& from, int width) {
-      cuda_check(cudaMemcpy(to.get(), from.get() + static_cast<std::size_t>(begin) * width,
-                            to.size() * sizeof(*to.get()), cudaMemcpyDeviceToDevice),
-                 "copy");
-    };
-    take(alone.q, packed.q, heads * dim);
-    take(alone.d_out, packed.d_out, heads * dim);
-    take(alone.gates, packed.gates, heads * 3);
-    for (int branch = 0; branch < kBranches; ++branch) {
-      take(alone.k[branch], packed.k[branch], shape.groups * dim);
-      take(alone.v[branch], packed.v[branch], shape.groups * dim);
-    }
-    alone.forward();
-    alone.backward();
-    const auto equal = [&](const auto& one, const auto& all, int width) {
-      const auto part = one.to_host();
-      const auto whole = all.to_host();
-      return std::memcmp(part.data(), whole.data() + static_cast<std::size_t>(begin) * width,
-                         part.size() * sizeof(part[0])) == 0;
-    };
-    bool good = equal(alone.out, packed.out, heads * dim) &&
-                equal(alone.d_q, packed.d_q, heads * dim) &&
-                equal(alone.d_gates, packed.d_gates, heads * 3) &&
-                equal(alone.indices, packed.indices, shape.groups * kSlots);
-    for (int branch = 0; branch < kBranches; ++branch) {
-      good = good && equal(alone.d_k[branch], packed.d_k[branch], shape.groups * dim) &&
-             equal(alone.d_v[branch], packed.d_v[branch], shape.groups * dim);
-    }
-    report.expect("document of " + std::to_string(length) + " tokens at " + std::to_string(begin),
-                  good);
-    begin += length;
-    compressed_begin += compressed_count(length);
-  }
+  Report report(title_of(name, options.attention));
+  for (const std::string& failure : compare_with_alone(options))
+    report.expect(failure, false);
   return report.finish(now_seconds() - start);
 }
 
@@ -725,15 +676,42 @@ int check_all(const CheckOptions& wanted) {
     add("128 dimensions", {1, 1300, 2, heads, 128}, as_it_is);
   add("five heads by portable kernels", {1, 1300, 1, 5}, portable);
   add("128 dimensions, hot blocks", {1, 4096, 1, 6, 128}, with(Selection::kHotBlock));
-  const auto add_documents = [&](const AttentionShape& shape, bool portable) {
-    CaseOptions options;
-    options.shape = shape;
-    options.tuning.family = family_of(shape, portable);
-    cases.push_back(
-        {"packed documents", [=] { return run_documents_case(options, {700, 1, 20, 1300, 979}); }});
+  const auto add_documents = [&](const AttentionShape& shape, const std::vector<int>& lengths,
+                                 bool portable, auto change) {
+    DocumentsOptions options;
+    options.attention.shape = shape;
+    options.attention.tuning.family = family_of(shape, portable);
+    options.attention.tuning.partial_out = wanted.partials;
+    wanted.way.set(options.attention.tuning);
+    options.documents = documents_of(shape, lengths);
+    change(options);
+    const std::string name =
+        "packed documents" + std::string(options.compressed_given ? ", compressed keys given" : "");
+    cases.push_back({name, [=] { return run_documents_case(name, options); }});
   };
-  add_documents({1, 3000, 2}, wanted.portable);
-  add_documents({1, 3000, 2, 3, 128}, true);
+  const auto as_packed = [](DocumentsOptions&) {};
+  const auto compressed_given = [](DocumentsOptions& options) { options.compressed_given = true; };
+  const std::vector<int> few = {700, 1, 20, 1300, 979};
+  const std::vector<int> many = {40, 33, 1,   700, 64, 31, 5,    90, 1000, 150,
+                                 63, 65, 300, 2,   16, 47, 1025, 32, 520,  260};
+  for (const bool portable : {false, true}) {
+    const bool by_portable = portable || wanted.portable;
+    add_documents({2, 3000, 2}, few, by_portable, as_packed);
+    add_documents({2, 4800, 2}, many, by_portable, as_packed);
+    add_documents({2, 4800, 2}, many, by_portable, compressed_given);
+    add_documents({2, 2500, 2, 5}, many, by_portable, [](DocumentsOptions& options) {
+      options.attention.selection = Selection::kRandom; // blocks given
+    });
+  }
+  for (int off = 0; off < kBranches; ++off) {
+    add_documents({1, 2500, 2}, many, wanted.portable, [=](DocumentsOptions& options) {
+      options.attention.branch_on[off] = false;
+      if (off == 0) options.attention.selection = Selection::kRandom;
+    });
+  }
+  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.portable, as_packed); // lists
+  add_documents({1, 150, 2}, {1}, wanted.portable, as_packed);
+  add_documents({2, 3000, 2, 3, 128}, few, true, as_packed);
   const auto add_future = [&](const AttentionShape& shape, bool portable, int query_major = 0) {
     CaseOptions options;
     options.shape = shape;
@@ -993,6 +971,8 @@ int run(int argc, char** argv) {
   if (mode == "repeat" && sequences.size() == 2) return repeat(given, sequences[0], sequences[1]);
   if (mode == "bench" && !sequences.empty())
     return bench(sequences, given, formats, ways, whole ? 1 : 4);
+  if (mode == "documents" && sequences.size() <= 1)
+    return time_documents(sequences.empty() ? 32768 : sequences[0], given);
   if (mode == "intervals" && !sequences.empty()) {
     for (const int sequence : sequences)
       time_interval_kernels(sequence, given.shape.heads);
@@ -1012,8 +992,9 @@ int run(int argc, char** argv) {
       stderr,
       "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | layers | long "
       "S | repeat S N | bench S [S ...] "
-      "| intervals S [S ...] | once S [tokens]\n"
-      "       bench, long, once and repeat take --query-major TOKENS, --heads N, --groups N, "
+      "| intervals S [S ...] | documents [tokens] | once S [tokens]\n"
+      "       bench, documents, long, once and repeat take --query-major TOKENS, --heads N, "
+      "--groups N, "
       "--head-dim N; long and repeat --batch N; once --given; bench and once --overlap; all "
       "--portable and --partials bf16|packed, bench also bf16,packed, and --ways; "
       "bench --whole\n");

@@ -1,85 +1,314 @@
 #include "nsa_model/kernels/fused/documents.h"
 
+#include <algorithm>
+
+#include "nsa_model/kernels/document_copy/document_copy.h"
+#include "nsa_model/kernels/fused/workspace.h"
+
 namespace nsa::kernels {
 namespace {
 
-// Where a document starts in tensors of each kind, in units of one token's (or compressed token's)
-// groups.
-struct Offsets {
-  std::ptrdiff_t group_rows; // [batch, sequence, groups]
-  std::ptrdiff_t query_rows; // [batch, sequence, groups * heads]
-  std::ptrdiff_t compressed; // [batch, compressed, groups]
+template <typename T> T* advance(T* pointer, int64_t rows, int width) {
+  return pointer == nullptr ? nullptr : pointer + rows * width;
+}
 
-  Offsets(const AttentionShape& shape, const Document& document) {
-    const std::ptrdiff_t token =
-        static_cast<std::ptrdiff_t>(document.row) * shape.sequence + document.begin;
-    group_rows = token * shape.groups;
-    query_rows = group_rows * shape.heads;
-    compressed = (static_cast<std::ptrdiff_t>(document.row) * compressed_count(shape.sequence) +
-                  document.compressed_begin) *
-                 shape.groups;
+// Elements of a token's (or compressed token's) row in tensors of each kind.
+struct Widths {
+  int query, key, heads, gates, slots;
+
+  explicit Widths(const AttentionShape& shape)
+      : query(shape.groups * shape.heads * shape.head_dim), key(shape.groups * shape.head_dim),
+        heads(shape.groups * shape.heads), gates(heads * kBranches), slots(shape.groups * kSlots) {}
+};
+
+bool is_on(const FusedInputs& inputs, int branch) {
+  return inputs.k[branch] != nullptr;
+}
+// The same without addresses of branches that are off.
+FusedInputs without_absent(const FusedInputs& inputs) {
+  FusedInputs only = inputs;
+  for (int branch = 0; branch < kBranches; ++branch)
+    if (!is_on(inputs, branch)) only.v[branch] = nullptr;
+  if (!is_on(inputs, 0)) only.pool_k = only.pool_v = nullptr;
+  return only;
+}
+
+// Where a batch starts among the rows of the caller's tensors, if it lies there in one piece.
+struct PackedRows {
+  int64_t token, compressed;
+
+  PackedRows(const AttentionShape& shape, const DocumentBatch& batch) {
+    const Document& first = batch.documents.front();
+    token = int64_t{first.row} * shape.sequence + first.begin;
+    compressed = int64_t{first.row} * compressed_count(shape.sequence) + first.compressed_begin;
   }
 };
 
-template <typename T> T* advance(T* pointer, std::ptrdiff_t rows, int width) {
-  return pointer == nullptr ? nullptr : pointer + rows * width;
+__nv_bfloat16* out_in_place(const AttentionShape& shape, __nv_bfloat16* out,
+                            const DocumentBatch& batch) {
+  return advance(out, PackedRows(shape, batch).token, Widths(shape).query);
+}
+
+// Pooled keys and values are saved: the kernels take them from there, wherever the tokens lie.
+void take_pooled(FusedInputs& one, const FusedInputs& all, const DocumentBatch& batch) {
+  if (all.pool_k == nullptr) return;
+  const Widths width(all.shape);
+  one.k[0] = advance(all.k[0], batch.compressed_begin, width.key);
+  one.v[0] = advance(all.v[0], batch.compressed_begin, width.key);
+}
+
+// Copies of a batch's documents in a workspace, and the tables of what to copy when.
+class Filled {
+public:
+  Filled(const FusedInputs& all, const DocumentBatch& batch, Carver& carver)
+      : batch_(&batch), carver_(&carver), whole_(all.shape), width_(all.shape) {
+    inputs = all;
+    inputs.shape = batch.shape(all.shape);
+    for (int branch = 0; branch < kBranches; ++branch)
+      on_[branch] = is_on(all, branch);
+    tokens_ = static_cast<std::size_t>(inputs.shape.batch) * inputs.shape.sequence;
+    compressed_ = static_cast<std::size_t>(inputs.shape.batch) * compressed_count(batch.length);
+    inputs.q = before(all.q, width_.query);
+    inputs.gates = before(all.gates, width_.gates);
+    for (int branch = 1; branch < kBranches; ++branch) {
+      inputs.k[branch] = before(all.k[branch], width_.key);
+      inputs.v[branch] = before(all.v[branch], width_.key);
+    }
+    if (all.pool_k == nullptr) {
+      inputs.k[0] = before(all.k[0], width_.key, true);
+      inputs.v[0] = before(all.v[0], width_.key, true);
+    }
+  }
+
+  FusedInputs inputs;
+
+  void forward(const FusedInputs& all, __nv_bfloat16* packed_out) {
+    inputs.pool_k = before(all.pool_k, width_.key);
+    inputs.pool_v = before(all.pool_v, width_.key);
+    inputs.given_indices = before(all.given_indices, width_.slots, false, -1);
+    out = behind(packed_out, width_.query);
+  }
+  __nv_bfloat16* out = nullptr;
+
+  // The backward reads neither un-pooled keys nor given indices: only whether there are any.
+  void backward(const FusedGradients& all) {
+    gradients.d_out = before(all.d_out, width_.query);
+    gradients.d_q = behind(all.d_q, width_.query);
+    gradients.d_gates = behind(all.d_gates, width_.gates);
+    for (int branch = 0; branch < kBranches; ++branch) {
+      const bool compressed = branch == 0 && inputs.pool_k == nullptr;
+      gradients.d_k[branch] =
+          on_[branch] ? behind(all.d_k[branch], width_.key, compressed) : nullptr;
+      gradients.d_v[branch] =
+          on_[branch] ? behind(all.d_v[branch], width_.key, compressed) : nullptr;
+    }
+  }
+  FusedGradients gradients = {};
+
+  cudaError_t copy(CopyDirection direction, cudaStream_t stream) const {
+    const Table& table = direction == CopyDirection::kToFilled ? before_ : behind_;
+    return launch_document_copy({.shape = whole_,
+                                 .batch = batch_,
+                                 .direction = direction,
+                                 .tensors = {table.tensors, table.count}},
+                                stream);
+  }
+
+private:
+  struct Table {
+    DocumentTensor tensors[kDocumentTensors];
+    std::size_t count = 0;
+  };
+
+  // A tensor to be copied before the kernels run, or behind them; nullptr where there is none.
+  template <typename T>
+  const T* before(const T* packed, int width, bool compressed = false, int32_t filling = 0) {
+    return add(before_, const_cast<T*>(packed), width, compressed, filling);
+  }
+  template <typename T> T* behind(T* packed, int width, bool compressed = false) {
+    return add(behind_, packed, width, compressed, 0);
+  }
+  template <typename T>
+  T* add(Table& table, T* packed, int width, bool compressed, int32_t filling) {
+    if (packed == nullptr) return nullptr;
+    // One row at least: an address says that a branch is on.
+    const std::size_t rows = std::max<std::size_t>(1, compressed ? compressed_ : tokens_);
+    T* filled = carver_->take<T>(rows * static_cast<std::size_t>(width));
+    table.tensors[table.count++] = {packed, filled, width * static_cast<int>(sizeof(T)), compressed,
+                                    filling};
+    return filled;
+  }
+
+  const DocumentBatch* batch_;
+  Carver* carver_;
+  AttentionShape whole_;
+  Widths width_;
+  std::size_t tokens_, compressed_;
+  bool on_[kBranches];
+  Table before_, behind_;
+};
+
+// Gradients where there are any to give, at some address: for sizes.
+FusedGradients some_gradients(const FusedInputs& inputs) {
+  FusedGradients some;
+  some.d_out = inputs.q;
+  some.d_q = const_cast<__nv_bfloat16*>(inputs.q);
+  some.d_gates = const_cast<float*>(inputs.gates);
+  for (int branch = 0; branch < kBranches; ++branch) {
+    some.d_k[branch] = const_cast<__nv_bfloat16*>(inputs.k[branch]);
+    some.d_v[branch] = const_cast<__nv_bfloat16*>(inputs.v[branch]);
+  }
+  return some;
+}
+
+// Of the batch that needs most; the kernels' own part comes first.
+template <typename KernelBytes, typename Copies>
+std::size_t most_bytes(const FusedInputs& inputs, const DocumentPlan& plan,
+                       KernelBytes kernel_bytes, Copies copies) {
+  std::size_t most = 0;
+  for (const DocumentBatch& batch : plan.batches) {
+    Carver carver(nullptr);
+    carver.take<char>(kernel_bytes(batch.shape(inputs.shape), inputs.tuning));
+    if (!batch.in_place) {
+      Filled filled(inputs, batch, carver);
+      copies(filled);
+    }
+    most = std::max(most, carver.used());
+  }
+  return most;
 }
 
 } // namespace
 
-AttentionShape document_shape(const AttentionShape& shape, const Document& document) {
-  AttentionShape one = shape;
-  one.batch = document.rows;
-  one.sequence = document.length;
+FusedInputs inputs_in_place(const FusedInputs& all, const DocumentBatch& batch) {
+  const Widths width(all.shape);
+  const auto [token, compressed] = PackedRows(all.shape, batch);
+  FusedInputs one = all;
+  one.shape = batch.shape(all.shape);
+  one.q = advance(all.q, token, width.query);
+  for (int branch = 0; branch < kBranches; ++branch) {
+    const int64_t row = branch == 0 ? compressed : token;
+    one.k[branch] = advance(all.k[branch], row, width.key);
+    one.v[branch] = advance(all.v[branch], row, width.key);
+  }
+  one.pool_k = advance(all.pool_k, token, width.key);
+  one.pool_v = advance(all.pool_v, token, width.key);
+  one.given_indices = advance(all.given_indices, token, width.slots);
+  one.gates = advance(all.gates, token, width.gates);
   return one;
 }
 
-FusedInputs document_inputs(const FusedInputs& inputs, const Document& document) {
-  const int dim = inputs.shape.head_dim;
-  const Offsets at(inputs.shape, document);
-  FusedInputs one = inputs;
-  one.shape = document_shape(inputs.shape, document);
-  one.q = advance(inputs.q, at.query_rows, dim);
+FusedGradients gradients_in_place(const FusedInputs& inputs, const FusedGradients& all,
+                                  const DocumentBatch& batch) {
+  const Widths width(inputs.shape);
+  const auto [token, compressed] = PackedRows(inputs.shape, batch);
+  FusedGradients one = all;
+  one.d_out = advance(all.d_out, token, width.query);
+  one.d_q = advance(all.d_q, token, width.query);
   for (int branch = 0; branch < kBranches; ++branch) {
-    const std::ptrdiff_t rows = branch == 0 ? at.compressed : at.group_rows;
-    one.k[branch] = advance(inputs.k[branch], rows, dim);
-    one.v[branch] = advance(inputs.v[branch], rows, dim);
+    const int64_t row = branch == 0 && inputs.pool_k == nullptr ? compressed : token;
+    one.d_k[branch] = advance(all.d_k[branch], row, width.key);
+    one.d_v[branch] = advance(all.d_v[branch], row, width.key);
   }
-  one.pool_k = advance(inputs.pool_k, at.group_rows, dim);
-  one.pool_v = advance(inputs.pool_v, at.group_rows, dim);
-  one.given_indices = advance(inputs.given_indices, at.group_rows, kSlots);
-  one.gates = advance(inputs.gates, at.query_rows, kBranches);
+  one.d_gates = advance(all.d_gates, token, width.gates);
   return one;
 }
 
-FusedSaved document_saved(const AttentionShape& shape, const FusedSaved& saved,
-                          const Document& document, void* lists) {
-  const Offsets at(shape, document);
-  FusedSaved one = saved;
+FusedSaved saved_of(const AttentionShape& shape, const FusedSaved& all, const DocumentBatch& batch,
+                    void* lists) {
+  const Widths width(shape);
+  FusedSaved one = all;
   for (int branch = 0; branch < kBranches; ++branch) {
-    one.branch_out[branch] = advance(saved.branch_out[branch], at.query_rows, shape.head_dim);
-    one.branch_lse[branch] = advance(saved.branch_lse[branch], at.query_rows, 1);
+    one.branch_out[branch] = advance(all.branch_out[branch], batch.token_begin, width.query);
+    one.branch_lse[branch] = advance(all.branch_lse[branch], batch.token_begin, width.heads);
   }
-  one.indices = advance(saved.indices, at.group_rows, kSlots);
+  one.indices = advance(all.indices, batch.token_begin, width.slots);
   one.lists = lists;
   return one;
 }
 
-FusedGradients document_gradients(const FusedInputs& inputs, const FusedGradients& gradients,
-                                  const Document& document) {
-  const int dim = inputs.shape.head_dim;
-  const Offsets at(inputs.shape, document);
-  const bool pooled = inputs.pool_k != nullptr;
-  FusedGradients one = gradients;
-  one.d_out = advance(gradients.d_out, at.query_rows, dim);
-  one.d_q = advance(gradients.d_q, at.query_rows, dim);
-  for (int branch = 0; branch < kBranches; ++branch) {
-    const std::ptrdiff_t rows = branch == 0 && !pooled ? at.compressed : at.group_rows;
-    one.d_k[branch] = advance(gradients.d_k[branch], rows, dim);
-    one.d_v[branch] = advance(gradients.d_v[branch], rows, dim);
+std::size_t documents_list_bytes(const AttentionShape& shape, const DocumentPlan& plan) {
+  std::size_t bytes = 0;
+  for (const DocumentBatch& batch : plan.batches)
+    bytes += fused_list_bytes(batch.shape(shape));
+  return bytes;
+}
+
+std::size_t documents_forward_workspace_bytes(const FusedInputs& inputs, const DocumentPlan& plan) {
+  const FusedInputs all = without_absent(inputs);
+  return most_bytes(all, plan, fused_forward_workspace_bytes, [&](Filled& filled) {
+    filled.forward(all, const_cast<__nv_bfloat16*>(all.q));
+  });
+}
+
+std::size_t documents_backward_workspace_bytes(const FusedInputs& inputs,
+                                               const DocumentPlan& plan) {
+  const FusedInputs all = without_absent(inputs);
+  return most_bytes(all, plan, fused_backward_workspace_bytes,
+                    [&](Filled& filled) { filled.backward(some_gradients(all)); });
+}
+
+cudaError_t launch_documents_forward(const FusedInputs& inputs, const DocumentPlan& plan,
+                                     const FusedSaved& saved, __nv_bfloat16* out, void* workspace,
+                                     cudaStream_t stream) {
+  const FusedInputs all = without_absent(inputs);
+  Sequence run;
+  Carver lists(saved.lists);
+  for (const DocumentBatch& batch : plan.batches) {
+    const AttentionShape shape = batch.shape(all.shape);
+    const FusedSaved kept =
+        saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
+    Carver carver(workspace);
+    void* own = carver.take<char>(fused_forward_workspace_bytes(shape, all.tuning));
+    if (batch.in_place) {
+      FusedInputs one = inputs_in_place(all, batch);
+      take_pooled(one, all, batch);
+      run.then([&] {
+        return launch_fused_forward(one, kept, out_in_place(all.shape, out, batch), own, stream);
+      });
+      continue;
+    }
+    Filled filled(all, batch, carver);
+    filled.forward(all, out);
+    take_pooled(filled.inputs, all, batch);
+    run.then([&] { return filled.copy(CopyDirection::kToFilled, stream); })
+        .then([&] { return launch_fused_forward(filled.inputs, kept, filled.out, own, stream); })
+        .then([&] { return filled.copy(CopyDirection::kToPacked, stream); });
   }
-  one.d_gates = advance(gradients.d_gates, at.query_rows, kBranches);
-  return one;
+  return run.error();
+}
+
+cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentPlan& plan,
+                                      const FusedSaved& saved, const FusedGradients& gradients,
+                                      void* workspace, cudaStream_t stream) {
+  const FusedInputs all = without_absent(inputs);
+  Sequence run;
+  Carver lists(saved.lists);
+  for (const DocumentBatch& batch : plan.batches) {
+    const AttentionShape shape = batch.shape(all.shape);
+    const FusedSaved kept =
+        saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
+    Carver carver(workspace);
+    void* own = carver.take<char>(fused_backward_workspace_bytes(shape, all.tuning));
+    if (batch.in_place) {
+      FusedInputs one = inputs_in_place(all, batch);
+      take_pooled(one, all, batch);
+      run.then([&] {
+        return launch_fused_backward(one, kept, gradients_in_place(all, gradients, batch), own,
+                                     stream);
+      });
+      continue;
+    }
+    Filled filled(all, batch, carver);
+    filled.backward(gradients);
+    take_pooled(filled.inputs, all, batch);
+    run.then([&] { return filled.copy(CopyDirection::kToFilled, stream); })
+        .then([&] {
+          return launch_fused_backward(filled.inputs, kept, filled.gradients, own, stream);
+        })
+        .then([&] { return filled.copy(CopyDirection::kToPacked, stream); });
+  }
+  return run.error();
 }
 
 } // namespace nsa::kernels

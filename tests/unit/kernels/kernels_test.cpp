@@ -1,12 +1,12 @@
 // The attention kernels' arithmetic of indices and sizes, which needs no GPU: rows of tiles, units
-// of the backward, slices of packed documents. What the kernels compute is checked by
+// of the backward. What the kernels compute is checked by
 // nsa-kernel-check.
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/support.h"
-#include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/kernels/fused/fused.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/attend.h"
 #include "nsa_model/kernels/portable/key_units.cuh"
@@ -238,66 +238,6 @@ TEST(PeakMemory, DoublesWithTheSequence) {
       EXPECT_LE(peak(131072) / peak(65536), 2.05);
     }
   }
-}
-
-TEST(Documents, AreSlicesOfEveryTensor) {
-  // Addresses only: nothing is read.
-  const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
-  const AttentionShape shape = {3, 1000, 2, 5, 64};
-  FusedInputs inputs;
-  inputs.shape = shape;
-  inputs.q = static_cast<__nv_bfloat16*>(at(0x1000000));
-  FusedSaved saved;
-  FusedGradients gradients;
-  for (int branch = 0; branch < kBranches; ++branch) {
-    inputs.k[branch] = inputs.v[branch] = static_cast<__nv_bfloat16*>(at(0x2000000));
-    saved.branch_out[branch] = static_cast<__nv_bfloat16*>(at(0x3000000));
-    saved.branch_lse[branch] = static_cast<float*>(at(0x4000000));
-    gradients.d_k[branch] = gradients.d_v[branch] = static_cast<__nv_bfloat16*>(at(0x2000000));
-  }
-  inputs.k[2] = nullptr; // the window is off
-  inputs.gates = static_cast<float*>(at(0x5000000));
-  saved.indices = static_cast<int32_t*>(at(0x6000000));
-  inputs.given_indices = static_cast<int32_t*>(at(0x9000000));
-  gradients.d_out = gradients.d_q = static_cast<__nv_bfloat16*>(at(0x7000000));
-  gradients.d_gates = static_cast<float*>(at(0x8000000));
-  const Document document = {2, 1, 300, 450, 17};
-  const std::ptrdiff_t token = 2 * 1000 + 300;
-  const std::ptrdiff_t compressed = 2 * compressed_count(1000) + 17;
-
-  const FusedInputs one = document_inputs(inputs, document);
-  EXPECT_EQ(one.shape.batch, 1);
-  EXPECT_EQ(one.shape.sequence, 450);
-  EXPECT_EQ(one.shape.groups, 2);
-  EXPECT_EQ(one.shape.heads, 5);
-  EXPECT_EQ(one.q - inputs.q, token * 10 * 64);
-  EXPECT_EQ(one.k[0] - inputs.k[0], compressed * 2 * 64);
-  EXPECT_EQ(one.v[1] - inputs.v[1], token * 2 * 64);
-  EXPECT_EQ(one.k[2], nullptr);
-  EXPECT_EQ(one.gates - inputs.gates, token * 10 * 3);
-  EXPECT_EQ(one.given_indices - inputs.given_indices, token * 2 * 16);
-  int lists = 0;
-  const FusedSaved kept = document_saved(shape, saved, document, &lists);
-  EXPECT_EQ(kept.branch_out[1] - saved.branch_out[1], token * 10 * 64);
-  EXPECT_EQ(kept.branch_lse[0] - saved.branch_lse[0], token * 10);
-  EXPECT_EQ(kept.indices - saved.indices, token * 2 * 16);
-  EXPECT_EQ(kept.lists, &lists);
-  const FusedGradients d = document_gradients(inputs, gradients, document);
-  EXPECT_EQ(d.d_q - gradients.d_q, token * 10 * 64);
-  EXPECT_EQ(d.d_k[0] - gradients.d_k[0], compressed * 2 * 64);
-  EXPECT_EQ(d.d_gates - gradients.d_gates, token * 10 * 3);
-  // With pooling the compressed branch's gradients are those of the tokens.
-  inputs.pool_k = inputs.pool_v = inputs.q;
-  EXPECT_EQ(document_gradients(inputs, gradients, document).d_k[0] - gradients.d_k[0],
-            token * 2 * 64);
-  // Wider heads, wider rows.
-  inputs.shape.head_dim = 128;
-  EXPECT_EQ(document_inputs(inputs, document).q - inputs.q, token * 10 * 128);
-  EXPECT_EQ(document_inputs(inputs, document).shape.head_dim, 128);
-  EXPECT_EQ(document_gradients(inputs, gradients, document).d_q - gradients.d_q, token * 10 * 128);
-  EXPECT_EQ(document_saved(inputs.shape, saved, document, &lists).branch_out[1] -
-                saved.branch_out[1],
-            token * 10 * 128);
 }
 
 TEST(Support, NamesWhatIsServed) {
