@@ -215,6 +215,8 @@ Status verify(const fs::path& folder, const Manifest& m) {
 
 namespace {
 
+constexpr const char* kAsideSuffix = ".distrusted";
+
 // Reads, and verifies if asked; what is wrong goes into `problem`, since one bad checkpoint must
 // not hide the others.
 Found examine(const fs::path& folder, uint64_t step, bool verify_files) {
@@ -272,12 +274,22 @@ Choice choose_newest_verified(const fs::path& checkpoints_folder,
   return choice;
 }
 
+std::map<uint64_t, fs::path> list_set_aside(const fs::path& checkpoints_folder) {
+  std::map<uint64_t, fs::path> all;
+  std::error_code ec;
+  for (fs::directory_iterator it(checkpoints_folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().extension() != kAsideSuffix) continue;
+    if (const auto step = step_of_folder(it->path().stem().string())) all[*step] = it->path();
+  }
+  return all;
+}
+
 void set_aside(Choice& choice, const std::vector<Distrust>& distrusted) {
   for (Found& found : choice.rejected)
     for (const Distrust& d : distrusted) {
       if (found.problem != d.why) continue;
       fs::path aside = found.folder;
-      aside += ".distrusted";
+      aside += kAsideSuffix;
       std::error_code error;
       fs::remove_all(aside, error); // of an earlier attempt
       fs::rename(found.folder, aside, error);

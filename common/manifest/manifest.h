@@ -93,8 +93,12 @@ Choice choose_newest_verified(const std::filesystem::path& checkpoints_folder,
                               const std::vector<Distrust>& distrusted = {});
 
 // Renames the folders that were rejected for a distrust to "<name>.distrusted": ranks that look for
-// a checkpoint themselves (roll-back, retention) do not see them. Only while no rank lives.
+// a checkpoint themselves (roll-back) do not see them, and retention counts them apart. Only while
+// no rank lives.
 void set_aside(Choice& choice, const std::vector<Distrust>& distrusted);
+// Those folders, by their steps; at most one a step.
+std::map<uint64_t, std::filesystem::path>
+list_set_aside(const std::filesystem::path& checkpoints_folder);
 
 // Retention: which steps may be deleted, given all present ones. Keeps the last `keep_last`, every
 // multiple of `keep_every_steps`, and the newest verified-finite one; never deletes the only good
@@ -103,6 +107,9 @@ struct Kept {
   uint64_t step = 0;
   bool verified = false, finite = false;
 };
+// Step of the `keep_last`-th newest verified one (of the newest, should keep_last be less than 1);
+// 0 while there are fewer. What is older and no good, damaged or set aside, is not missed.
+uint64_t oldest_of_the_last(std::vector<Kept> present, int keep_last);
 std::vector<uint64_t> steps_to_delete(std::vector<Kept> present, int keep_last,
                                       uint64_t keep_every_steps);
 

@@ -170,6 +170,14 @@ void Writer::apply_retention(Report& report) {
     }
     present.push_back({found.step, good, found.manifest && found.manifest->finite});
   }
+  const uint64_t oldest = manifest::oldest_of_the_last(present, retention_.keep_last);
+  for (const auto& [step, folder] : manifest::list_set_aside(folder_)) {
+    if (step >= oldest) continue;
+    std::error_code ec;
+    if (fs::remove_all(folder, ec); ec)
+      log::warning("checkpoint", "cannot delete a distrusted checkpoint: " + ec.message(),
+                   {{"folder", folder.string()}});
+  }
   for (const uint64_t step : manifest::steps_to_delete(std::move(present), retention_.keep_last,
                                                        retention_.keep_every_steps)) {
     // Renamed first: a folder with a final name is always whole.

@@ -96,6 +96,38 @@ TEST_F(WriterTest, RetentionAppliesToOlderAttemptsToo) {
   EXPECT_THAT(reports_.back().deleted, ElementsAre(30, 10));
 }
 
+// They go when as many good ones are newer as retention keeps, whatever keep_every_steps says.
+TEST_F(WriterTest, DistrustedCheckpointsGoWithRetention) {
+  const auto write = [&](Writer& writer, uint64_t step) {
+    writer.start(snapshot(step));
+    writer.wait_idle();
+  };
+  const auto aside = [&](uint64_t step) {
+    return fs::exists(folder_ / (manifest::folder_name(step) + ".distrusted"));
+  };
+  {
+    auto writer = open(folder_, {.keep_last = 2});
+    for (const uint64_t step : {10, 20, 30})
+      write(*writer, step);
+    std::vector<manifest::Distrust> distrusted{{0, 20, "its sums are of different steps"}};
+    manifest::Choice choice = manifest::choose_newest_verified(folder_, distrusted);
+    manifest::set_aside(choice, distrusted);
+  }
+  ASSERT_TRUE(aside(20) && aside(30));
+  EXPECT_FALSE(manifest::choose_newest_verified(folder_).chosen);
+  auto writer = open(folder_, {.keep_last = 2, .keep_every_steps = 10});
+  EXPECT_TRUE(aside(20) && aside(30)) << "a new attempt deletes nothing yet";
+  write(*writer, 20);
+  write(*writer, 30);
+  EXPECT_TRUE(aside(20) && aside(30)) << "one good one is newer than the older of them";
+  write(*writer, 40);
+  EXPECT_FALSE(aside(20));
+  EXPECT_TRUE(aside(30));
+  write(*writer, 50);
+  EXPECT_FALSE(aside(30));
+  EXPECT_THAT(steps_present(folder_), ElementsAre(50, 40, 30, 20));
+}
+
 TEST_F(WriterTest, DivergedCheckpointsDoNotPushOutTheLastFiniteOne) {
   auto writer = open(folder_, {.keep_last = 1});
   writer->start(snapshot(10));

@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class ManifestTest : public ::testing::Test {
 protected:
@@ -243,6 +244,10 @@ TEST_F(ManifestTest, WhatIsDistrustedIsSetAsideAndWhatIsDamagedStays) {
   const auto all = list(folder_, true);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all.back().step, 100u);
+  fs::create_directories(folder_ / "notes.distrusted"); // not ours
+  EXPECT_THAT(list_set_aside(folder_),
+              ElementsAre(Pair(200u, folder_ / (folder_name(200) + ".distrusted"))));
+  EXPECT_THAT(list_set_aside(folder_ / "absent"), ElementsAre());
 }
 
 TEST_F(ManifestTest, NothingChosenWhereNothingVerifies) {
@@ -271,6 +276,16 @@ TEST(Retention, KeepsTheLastAndTheMultiples) {
     present.push_back({s, true, true});
   EXPECT_THAT(steps_to_delete(present, 3, 50), ElementsAre(70, 60, 40, 30, 20, 10));
   EXPECT_THAT(steps_to_delete(present, 100, 0), ElementsAre());
+}
+
+TEST(Retention, OnlyVerifiedOnesAreCounted) {
+  const std::vector<Kept> present{
+      {50, true, true}, {10, true, true}, {40, false, true}, {30, true, false}, {20, true, true}};
+  EXPECT_EQ(oldest_of_the_last(present, 1), 50u);
+  EXPECT_EQ(oldest_of_the_last(present, 3), 20u);
+  EXPECT_EQ(oldest_of_the_last(present, 5), 0u) << "four are good";
+  EXPECT_EQ(oldest_of_the_last(present, 0), 50u);
+  EXPECT_EQ(oldest_of_the_last({}, 1), 0u);
 }
 
 TEST(Retention, NeverDeletesTheOnlyGoodOne) {
