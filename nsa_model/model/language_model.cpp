@@ -4,7 +4,6 @@
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/model/recompute.h"
-#include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/segments.h"
 
 namespace nsa::model {
@@ -252,22 +251,6 @@ ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
           ops::select(heads.q, *heads.k[0], block.attention.settings(), shared.document_start));
   }
   return {heads.q, heads.k, heads.v, heads.gates, shared.document_start, indices};
-}
-
-std::vector<LanguageModel::BranchKernel> LanguageModel::kernels_in_effect() const {
-  const ModelConfig& config = impl_->config;
-  if (config.attention == Attention::kDense)
-    return {{"dense", "aten " + dense_backend_in_effect(config, impl_->device, impl_->dtype)}};
-  std::string kernel(kernels_name(config.kernels));
-  if (config.kernels == Kernels::kFused) {
-    const Tensor like = at::empty({0, config.head_dimension}, impl_->device);
-    kernel += " " + ops::fused_kernels(like);
-  }
-  std::vector<BranchKernel> kernels;
-  for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding})
-    if (has_branch(config.nsa, branch))
-      kernels.push_back({std::string(branch_name(branch)), kernel});
-  return kernels;
 }
 
 Tensor LanguageModel::take_gate_means() {

@@ -85,13 +85,6 @@ public:
                                         const std::optional<at::Tensor>& document_start,
                                         int64_t layer);
 
-  // What computes each branch, e.g. {"compressed", "aten"} or {"compressed", "fused hopper"}; for
-  // dense {"dense", "aten cudnn"}.
-  struct BranchKernel {
-    std::string branch, kernel;
-  };
-  std::vector<BranchKernel> kernels_in_effect() const;
-
   // Mean gate of the training passes since the last call, FP32 [layers, 3] (compressed, selected,
   // sliding) on the model's device; NaN where there was none, undefined without
   // config.gate_statistics. Passes without gradients do not count. Nothing waits.
