@@ -226,6 +226,8 @@ std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, b
   return all;
 }
 
+// Judged in FP32, which is 1e-6 off FP64 here where BF16 is 5e-3 to 1.6e-2 off, in each gradient.
+// The loss is a single number, and plain BF16 may come upon it: on a CPU it is 1e-6 to 6e-6 off.
 TEST_F(Layers, WholeModelIsAsGoodAsWithComposedLayers) {
   for (const auto attention : {model::Attention::kNsa, model::Attention::kDense}) {
     const auto exact = model_run(attention, at::kFloat, false);
@@ -234,7 +236,7 @@ TEST_F(Layers, WholeModelIsAsGoodAsWithComposedLayers) {
       const auto fused = model_run(attention, at::kBFloat16, true, joined);
       for (size_t i = 0; i < exact.size(); ++i) {
         const Tensor wanted = exact[i].to(at::kDouble);
-        const double limit = 1.5 * relative(plain[i], wanted) + (i == 0 ? 1e-4 : 2e-3);
+        const double limit = 1.5 * relative(plain[i], wanted) + (i == 0 ? 3e-5 : 0);
         EXPECT_LE(relative(fused[i], wanted), limit)
             << "attention " << int(attention) << " tensor " << i << " joined " << joined;
       }
