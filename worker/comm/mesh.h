@@ -64,6 +64,8 @@ class Rendezvous {
 public:
   virtual ~Rendezvous() = default;
   virtual Status publish(const std::string& key, const std::string& value) = 0;
+  // kExhausted where nobody published it in time, kUnavailable where no key can come any more: who
+  // serves the rendezvous is gone.
   virtual Result<std::string> wait_for(const std::string& key, Duration limit) = 0;
 };
 

@@ -100,8 +100,8 @@ Result<std::vector<UniqueFd>> connect_peers(Rank rank, int world, Rendezvous& re
   for (Rank peer = 0; peer < rank; ++peer) {
     auto name = rendezvous.wait_for(key_of(peer), end - MonotonicTime::now());
     if (!name)
-      return fail(
-          std::move(name).error().within("rank " + std::to_string(peer) + " has not appeared"));
+      return fail(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(peer) + " has not appeared: " + name.error().what);
     auto fd = connect_to(*name, rank, world);
     if (!fd)
       return fail(std::move(fd).error().within("connecting to rank " + std::to_string(peer)));

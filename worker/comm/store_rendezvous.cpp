@@ -28,9 +28,12 @@ public:
       store_->wait({key}, to_milliseconds(limit));
       const std::vector<uint8_t> value = store_->get(key);
       return std::string(value.begin(), value.end());
+    } catch (const c10::DistStoreError& e) {
+      return fail(ErrorCode::kExhausted,
+                  std::string("nothing came through the rendezvous store: ") +
+                      e.what_without_backtrace());
     } catch (const std::exception& e) {
-      return fail(ErrorCode::kUnavailable,
-                  std::string("nothing came through the rendezvous store: ") + e.what());
+      return fail(ErrorCode::kUnavailable, std::string("the rendezvous store fails: ") + e.what());
     }
   }
 

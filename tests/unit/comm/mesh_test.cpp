@@ -42,7 +42,7 @@ public:
       if (auto text = read_file(folder_ / key)) return text;
       ::usleep(500);
     }
-    return fail(ErrorCode::kUnavailable, "nothing under " + key);
+    return fail(ErrorCode::kExhausted, "nothing under " + key);
   }
 
 private:

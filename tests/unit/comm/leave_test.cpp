@@ -1,0 +1,162 @@
+// How ranks part (take_leave()) as NCCL ranks do it: processes that meet in the TCPStore which rank
+// 0 serves, one of them killed or stopped behind its last step. What such ranks then do with their
+// communicators needs GPUs.
+#include "tests/support/bound_socket.h"
+#include "worker/comm/collectives.h"
+#include "worker/comm/leave.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace nsa::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::StartsWith;
+
+constexpr int kWorld = 3;
+
+struct End {
+  std::string problem; // of take_leave(); empty: all came
+  double seconds = 0;  // it took
+  int signal = 0;      // that ended the process; nothing else is known then
+};
+
+std::string read_all(int fd) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(fd, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, size_t(n));
+  ::close(fd);
+  return text;
+}
+
+// The ranks in processes of their own, all behind their last step when `fate` is asked; one that
+// returns from it takes its leave. A rank that is stopped is killed when the others have ended.
+std::vector<End> part(Duration limit, const std::function<void(Rank, Rendezvous&)>& fate) {
+  const auto [listening, port] = test::bound_socket();
+  std::vector<pid_t> ranks;
+  std::vector<int> said;
+  for (Rank rank = 0; rank < kWorld; ++rank) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const pid_t pid = ::fork();
+    if (pid != 0) {
+      ::close(ends[1]);
+      ranks.push_back(pid);
+      said.push_back(ends[0]);
+      continue;
+    }
+    ::alarm(100); // nobody stays behind a test that has failed
+    if (rank != 0) ::close(listening);
+    auto store = open_store(rank, kWorld, {port, rank == 0 ? listening : -1, 60s});
+    if (!store) ::_exit(1);
+    if (!(*store)->publish("here/" + std::to_string(rank), "1")) ::_exit(1);
+    for (Rank peer = 0; peer < kWorld; ++peer)
+      if (!(*store)->wait_for("here/" + std::to_string(peer), 60s)) ::_exit(1);
+    fate(rank, **store);
+    const MonotonicTime begin = MonotonicTime::now();
+    const Status left = take_leave(**store, rank, kWorld, limit);
+    const std::string text = nlohmann::json{{"problem", left ? "" : left.error().what},
+                                            {"seconds", to_seconds(MonotonicTime::now() - begin)}}
+                                 .dump();
+    if (::write(ends[1], text.data(), text.size()) != ssize_t(text.size())) ::_exit(1);
+    ::_exit(0);
+  }
+  ::close(listening);
+  std::vector<End> all(kWorld);
+  // Rank 0 last, whose store the others need; a stopped rank's pipe would never end.
+  for (Rank rank = kWorld; rank-- > 0;) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(ranks[size_t(rank)], &status, WUNTRACED), ranks[size_t(rank)]);
+    End& end = all[size_t(rank)];
+    if (WIFSTOPPED(status)) {
+      end.signal = WSTOPSIG(status);
+      continue;
+    }
+    if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+    const std::string text = read_all(said[size_t(rank)]);
+    if (end.signal != 0) continue;
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "rank " << rank << " did not meet its peers";
+    if (text.empty()) continue;
+    const auto json = nlohmann::json::parse(text);
+    end = {json["problem"], json["seconds"], 0};
+  }
+  for (Rank rank = 0; rank < kWorld; ++rank)
+    if (all[size_t(rank)].signal == SIGSTOP) {
+      ::kill(ranks[size_t(rank)], SIGKILL);
+      ::waitpid(ranks[size_t(rank)], nullptr, 0);
+      ::close(said[size_t(rank)]);
+    }
+  return all;
+}
+
+TEST(Leaving, RanksLeaveTogether) {
+  const auto ends = part(60s, [](Rank rank, Rendezvous&) {
+    if (rank == 1) ::usleep(200000); // the others wait for it
+  });
+  for (const End& end : ends) {
+    EXPECT_EQ(end.problem, "");
+    EXPECT_LT(end.seconds, 30.0);
+  }
+}
+
+// Nobody waits longer than the limit for one that died behind its last step, nor for the time-out
+// of a collective.
+TEST(Leaving, AKilledPeerIsNamedByTheOthers) {
+  const auto ends = part(1s, [](Rank rank, Rendezvous&) {
+    if (rank == 1) ::usleep(300000); // still asks rank 0's store when rank 0 has given rank 2 up
+    if (rank == 2) ::raise(SIGKILL);
+  });
+  EXPECT_EQ(ends[2].signal, SIGKILL);
+  for (const Rank rank : {0, 1}) {
+    EXPECT_EQ(ends[size_t(rank)].problem, "did not come to the end: rank 2") << rank;
+    EXPECT_LT(ends[size_t(rank)].seconds, 30.0);
+  }
+}
+
+TEST(Leaving, SoIsAStoppedOne) {
+  const auto ends = part(1s, [](Rank rank, Rendezvous&) {
+    if (rank == 1) ::raise(SIGSTOP);
+  });
+  EXPECT_EQ(ends[1].signal, SIGSTOP);
+  for (const Rank rank : {0, 2})
+    EXPECT_EQ(ends[size_t(rank)].problem, "did not come to the end: rank 1") << rank;
+}
+
+// It has said that it asks nothing more, so that its peers owe it nothing; rank 0 alone waits to
+// hear that it has stopped asking the store.
+TEST(Leaving, OneThatDiesWhileItLeavesIsMissedByRankZeroAlone) {
+  const auto ends = part(1s, [](Rank rank, Rendezvous& store) {
+    if (rank != 2) return;
+    if (!store.publish("done/2", "1")) ::_exit(1);
+    ::raise(SIGKILL);
+  });
+  EXPECT_EQ(ends[2].signal, SIGKILL);
+  EXPECT_EQ(ends[1].problem, "");
+  EXPECT_EQ(ends[0].problem, "did not come to the end: rank 2");
+}
+
+// The store dies with it: that is found out at once.
+TEST(Leaving, WithoutRankZeroNobodyWaits) {
+  const auto ends = part(90s, [](Rank rank, Rendezvous& store) {
+    if (rank != 0) return;
+    for (const char* peer : {"done/1", "done/2"})
+      if (!store.wait_for(peer, 60s)) ::_exit(1);
+    ::raise(SIGKILL);
+  });
+  EXPECT_EQ(ends[0].signal, SIGKILL);
+  for (const Rank rank : {1, 2}) {
+    EXPECT_THAT(ends[size_t(rank)].problem, StartsWith("rank 0, ")) << rank;
+    EXPECT_LT(ends[size_t(rank)].seconds, 45.0) << rank;
+  }
+}
+
+} // namespace
+} // namespace nsa::comm
