@@ -67,16 +67,16 @@ void MicroSteps::pass(const at::Tensor& unscaled, MicroStep micro_step, Tape* ta
 }
 
 void MicroSteps::record(Recording& recording, MicroStep micro_step) {
-  if (!recorder_) {
-    auto made = p_.runtime.make_recorder();
-    if (!made) throw std::runtime_error(made.error().what);
-    recorder_ = std::move(*made);
-  }
   Tape& tape = recording.tape;
   p_.reducer.hand_ready_buckets_to([this, &tape](size_t count) {
     tape.cut([this, count] { p_.reducer.start_next_buckets(count); });
   });
   try {
+    if (!recorder_) {
+      auto made = p_.runtime.make_recorder();
+      if (!made) throw std::runtime_error(made.error().what);
+      recorder_ = std::move(*made);
+    }
     tape.record(*recorder_, [&] { pass(p_.staged->loss(), micro_step, &tape); });
   } catch (const c10::OutOfMemoryError&) {
     throw;

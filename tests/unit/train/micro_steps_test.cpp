@@ -222,6 +222,108 @@ TEST(MicroSteps, AFailedRecordingIsAnErrorThatNamesTheToggle) {
   }
 }
 
+// A device whose recorder fails at one of its calls, or cannot be made.
+struct RecorderFault {
+  int begin = 0, end = 0; // which call, from 1; 0: none
+  bool make = false, out_of_memory = false;
+  int begins = 0, ends = 0, abandoned = 0; // seen
+};
+class FaultyRecorder : public runtime::Recorder {
+public:
+  explicit FaultyRecorder(RecorderFault& fault) : fault_(fault) {}
+  void begin() override {
+    if (++fault_.begins == fault_.begin) fail("cudaStreamBeginCapture");
+    inner_.begin();
+  }
+  std::unique_ptr<runtime::Graph> end() override {
+    if (++fault_.ends == fault_.end) {
+      inner_.abandon(); // as a capture that has ended badly is gone
+      fail("cudaGraphInstantiate");
+    }
+    return inner_.end();
+  }
+  void abandon() noexcept override {
+    ++fault_.abandoned;
+    inner_.abandon();
+  }
+
+private:
+  void fail(const char* call) const {
+    if (fault_.out_of_memory)
+      throw c10::OutOfMemoryError({__func__, __FILE__, uint32_t(__LINE__)}, call);
+    throw std::runtime_error(std::string(call) + " failed on purpose");
+  }
+  RecorderFault& fault_;
+  test::OperatorRecorder inner_;
+};
+class FaultyDevice : public test::WrappedRuntime {
+public:
+  FaultyDevice(runtime::Runtime& inner, RecorderFault& fault)
+      : WrappedRuntime(inner), fault_(fault) {}
+  std::string why_no_graphs() const override { return ""; }
+  Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
+    if (fault_.make) return fail(ErrorCode::kExhausted, "no recorder on purpose");
+    return std::unique_ptr<runtime::Recorder>(std::make_unique<FaultyRecorder>(fault_));
+  }
+
+private:
+  RecorderFault& fault_;
+};
+
+// Wherever it fails, in the backward pass between buckets as well: the run ends there with reason
+// and toggle, what was being recorded is dropped, and no bucket starts behind it.
+TEST(MicroSteps, ARecorderThatFailsAnywhereEndsTheRun) {
+  const SmallTraining way = training(2, at::kBFloat16);
+  const auto run = [&](RecorderFault& fault, std::vector<std::string>& notes) {
+    NotingPeer peer(notes);
+    FaultyDevice device(cpu(), fault);
+    SmallNotes hooks;
+    hooks.step_begins = [&](int step) { notes.push_back("begin " + std::to_string(step)); };
+    return run_small(way, true, device, peer, hooks);
+  };
+  RecorderFault none;
+  std::vector<std::string> all_notes;
+  const SmallOutcome whole = run(none, all_notes);
+  ASSERT_GT(none.begins, 5) << "two micro-steps, the second one cut at buckets";
+  ASSERT_EQ(none.begins, none.ends);
+
+  std::vector<RecorderFault> faults{{.make = true}};
+  for (int call = 1; call <= none.begins; ++call) {
+    faults.push_back({.begin = call});
+    faults.push_back({.end = call});
+  }
+  for (RecorderFault& fault : faults) {
+    SCOPED_TRACE(testing::Message() << "begin " << fault.begin << ", end " << fault.end);
+    std::vector<std::string> notes;
+    try {
+      run(fault, notes);
+      ADD_FAILURE() << "it went on";
+    } catch (const std::runtime_error& e) {
+      EXPECT_THAT(e.what(), HasSubstr("on purpose"));
+      EXPECT_THAT(e.what(), HasSubstr("toggles.cuda.graphs"));
+    }
+    EXPECT_EQ(fault.abandoned, fault.make ? 0 : 1);
+    EXPECT_LE(fault.begins, std::max(fault.begin, fault.end)) << "nothing is recorded behind it";
+    ASSERT_LT(notes.size(), all_notes.size());
+    EXPECT_TRUE(std::equal(notes.begin(), notes.end(), all_notes.begin()));
+    EXPECT_EQ(std::count(notes.begin(), notes.end(), "begin 4"), 0);
+  }
+  // Nothing is left behind in the process.
+  RecorderFault again;
+  std::vector<std::string> notes;
+  expect_equal(whole, run(again, notes));
+  EXPECT_EQ(notes, all_notes);
+}
+
+// It has an exit code of its own, and other advice.
+TEST(MicroSteps, OutOfMemoryWhileRecordingStaysThat) {
+  RecorderFault fault{.begin = 2, .out_of_memory = true};
+  FaultyDevice device(cpu(), fault);
+  const auto alone = comm::make_single_rank_collectives();
+  EXPECT_THROW(run_small(training(1), true, device, *alone), c10::OutOfMemoryError);
+  EXPECT_EQ(fault.abandoned, 1);
+}
+
 // The tape alone, without a device.
 class NotedGraph : public runtime::Graph {
 public:
