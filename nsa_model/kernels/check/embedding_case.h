@@ -4,7 +4,7 @@
 
 namespace nsa::kernels::check {
 
-int check_embedding_gradient(); // number of failures
+void check_embedding_gradient();
 void time_embedding_gradient(int tokens);
 
 } // namespace nsa::kernels::check

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "nsa_model/kernels/check/embedding_case.h"
+#include "nsa_model/kernels/check/judge.h"
 #include "nsa_model/kernels/check/measure.h"
-#include "nsa_model/kernels/check/timing.h"
 #include "nsa_model/kernels/check/update_case.h"
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
 #include "nsa_model/kernels/group_gate/group_gate.h"
@@ -19,15 +19,7 @@
 namespace nsa::kernels::check {
 namespace {
 
-using Doubles = std::vector<double>;
-using Bf16 = __nv_bfloat16;
-
-int failures = 0;
 std::mt19937_64 generator(20251121);
-
-double rounded(double value) {
-  return static_cast<double>(__bfloat162float(__double2bfloat16(value)));
-}
 
 // A random tensor on the device and, exactly, on the host.
 struct Input {
@@ -50,44 +42,6 @@ template <typename T> DeviceBuffer<T> on_device(const std::vector<T>& host) {
   DeviceBuffer<T> buffer(host.size());
   buffer.from_host(host);
   return buffer;
-}
-
-double to_double(Bf16 value) {
-  return static_cast<double>(__bfloat162float(value));
-}
-double to_double(float value) {
-  return static_cast<double>(value);
-}
-
-// ||value - expected|| / ||expected||, NaN when a value is not finite; the plain norm for zeros.
-template <typename T> double relative_error(const std::vector<T>& value, const Doubles& expected) {
-  double difference = 0.0, norm = 0.0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double error = to_double(value[i]) - expected[i];
-    difference += error * error;
-    norm += expected[i] * expected[i];
-  }
-  return std::sqrt(norm > 0.0 ? difference / norm : difference);
-}
-
-void report(const std::string& what, double error, double limit) {
-  const bool good = error <= limit; // false for NaN
-  if (!good) ++failures;
-  std::printf("  %-44s %s relative %.3g, limit %.3g\n", what.c_str(), good ? "ok  " : "FAIL", error,
-              limit);
-}
-// A BF16 result may be 1.5 times as wrong as the exact one rounded.
-void expect_bf16(const std::string& what, const DeviceBuffer<Bf16>& value,
-                 const Doubles& expected) {
-  std::vector<Bf16> best(expected.size());
-  for (std::size_t i = 0; i < best.size(); ++i)
-    best[i] = __double2bfloat16(expected[i]);
-  report(what, relative_error(value.to_host(), expected),
-         1.5 * relative_error(best, expected) + 1e-12);
-}
-void expect_fp32(const std::string& what, const DeviceBuffer<float>& value,
-                 const Doubles& expected) {
-  report(what, relative_error(value.to_host(), expected), 1e-5);
 }
 
 void check_norm(int rows, int columns, bool addend, bool d_sum) {
@@ -208,9 +162,8 @@ void check_unknown_label() {
   params.gradient = true;
   cuda_check(launch_cross_entropy(params, nullptr), "cross_entropy");
   const std::vector<float> got = loss.to_host();
-  const bool good = std::isnan(got[0]) && std::isnan(got[1]);
-  if (!good) ++failures;
-  std::printf("  %-44s %s\n", "labels outside the vocabulary give NaN", good ? "ok  " : "FAIL");
+  report("labels outside the vocabulary that give a number",
+         static_cast<double>(!std::isnan(got[0]) + !std::isnan(got[1])), 0.0);
 }
 
 void check_gate(int64_t rows, int heads, double temperature) {
@@ -422,11 +375,6 @@ void check_split(const Split& c) {
   expect_bf16(name + ", d_joined", d_joined, want_joined);
 }
 
-void line(const char* what, const Timing& t, double bytes) {
-  std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.2f TB/s\n", what, 1e3 * t.median, 1e3 * t.low,
-              1e3 * t.high, bytes / (t.median * 1e9));
-}
-
 } // namespace
 
 int check_layer_kernels() {
@@ -452,9 +400,10 @@ int check_layer_kernels() {
   check_split({1, 77, 12, 2, 64, 2, 1, false, false});
   check_split({3, 9, 8, 4, 32, 4, 2, true, false});
   check_split({1, 5, 4, 1, 128, 6, 6, true, false});
-  failures += check_update_kernels() + check_embedding_gradient();
-  std::printf("kernels around attention: %d failures\n", failures);
-  return failures;
+  check_update_kernels();
+  check_embedding_gradient();
+  std::printf("kernels around attention: %d failures\n", failures());
+  return failures();
 }
 
 void time_layer_kernels(int tokens) {
@@ -479,8 +428,9 @@ void time_layer_kernels(int tokens) {
   norm.sum = rows[2].get();
   norm.normed = rows[3].get();
   norm.inverse = inverse.get();
-  line("norm", time_of([&] { cuda_check(launch_add_rms_norm(norm, nullptr), "norm"); }, kRepeats),
-       4 * pass);
+  print_rate("norm",
+             time_of([&] { cuda_check(launch_add_rms_norm(norm, nullptr), "norm"); }, kRepeats),
+             4 * pass);
   AddRmsNormBackwardParams back{};
   back.rows = tokens;
   back.columns = kWidth;
@@ -492,9 +442,10 @@ void time_layer_kernels(int tokens) {
   back.d_x = rows[6].get();
   back.partial = partial.get();
   back.d_gain = d_gain.get();
-  line("norm backward",
-       time_of([&] { cuda_check(launch_add_rms_norm_backward(back, nullptr), "norm"); }, kRepeats),
-       4 * pass);
+  print_rate(
+      "norm backward",
+      time_of([&] { cuda_check(launch_add_rms_norm_backward(back, nullptr), "norm"); }, kRepeats),
+      4 * pass);
 
   const DeviceBuffer<float> table = on_device(std::vector<float>(2048 * 32, 0.5f));
   HeadSplitParams split{};
@@ -509,12 +460,13 @@ void time_layer_kernels(int tokens) {
   join.d_mean = rows[2].get();
   for (int set = 0; set < 6; ++set)
     join.d_set[set] = split.set[set] = rows[3 + set].get();
-  line("head split",
-       time_of([&] { cuda_check(launch_head_split(split, nullptr), "split"); }, kRepeats),
-       4.17 * pass);
-  line("head split backward",
-       time_of([&] { cuda_check(launch_head_split_backward(join, nullptr), "join"); }, kRepeats),
-       4.17 * pass);
+  print_rate("head split",
+             time_of([&] { cuda_check(launch_head_split(split, nullptr), "split"); }, kRepeats),
+             4.17 * pass);
+  print_rate(
+      "head split backward",
+      time_of([&] { cuda_check(launch_head_split_backward(join, nullptr), "join"); }, kRepeats),
+      4.17 * pass);
 
   constexpr int kMlpWidth = 4 * kWidth;
   const std::size_t mlp_count = static_cast<std::size_t>(tokens) * kMlpWidth;
@@ -568,12 +520,13 @@ void time_layer_kernels(int tokens) {
   gate_back.d_fc2 = d_fc2.get();
   const double gate_bytes = 4.0 * static_cast<double>(gate_count);
   const double mean_bytes = 2.0 * static_cast<double>(gate.rows) * kGateWidth;
-  line("gates", time_of([&] { cuda_check(launch_group_gate(gate, nullptr), "gate"); }, kRepeats),
-       mean_bytes + gate_bytes);
-  line("gates backward",
-       time_of([&] { cuda_check(launch_group_gate_backward(gate_back, nullptr), "gate"); },
-               kRepeats),
-       2 * mean_bytes + 1.2 * gate_bytes);
+  print_rate("gates",
+             time_of([&] { cuda_check(launch_group_gate(gate, nullptr), "gate"); }, kRepeats),
+             mean_bytes + gate_bytes);
+  print_rate("gates backward",
+             time_of([&] { cuda_check(launch_group_gate_backward(gate_back, nullptr), "gate"); },
+                     kRepeats),
+             2 * mean_bytes + 1.2 * gate_bytes);
 
   DeviceBuffer<Bf16> logits(static_cast<std::size_t>(kChunk) * kVocabulary);
   fill_normal(logits.get(), logits.size(), 2.0f, 99); // each run leaves gradients to the next
@@ -588,9 +541,9 @@ void time_layer_kernels(int tokens) {
   entropy.share = share.get();
   entropy.loss = loss.get();
   entropy.gradient = true;
-  line("cross-entropy of 8,192",
-       time_of([&] { cuda_check(launch_cross_entropy(entropy, nullptr), "loss"); }, kRepeats),
-       4.0 * static_cast<double>(logits.size()));
+  print_rate("cross-entropy of 8,192",
+             time_of([&] { cuda_check(launch_cross_entropy(entropy, nullptr), "loss"); }, kRepeats),
+             4.0 * static_cast<double>(logits.size()));
   time_update_kernels();
   time_embedding_gradient(tokens);
 }

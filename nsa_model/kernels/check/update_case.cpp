@@ -1,50 +1,17 @@
 #include "nsa_model/kernels/check/update_case.h"
 
 #include <cmath>
-#include <cstdio>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "nsa_model/kernels/check/device.h"
-#include "nsa_model/kernels/check/timing.h"
+#include "nsa_model/kernels/check/judge.h"
 #include "nsa_model/kernels/update/update.h"
 
 namespace nsa::kernels::check {
 namespace {
 
-using Bf16 = __nv_bfloat16;
-using Doubles = std::vector<double>;
-
-int failures = 0;
 std::mt19937_64 generator(1125);
-
-void report(const std::string& what, double error, double limit) {
-  const bool good = error <= limit; // false for NaN
-  if (!good) ++failures;
-  std::printf("  %-44s %s relative %.3g, limit %.3g\n", what.c_str(), good ? "ok  " : "FAIL", error,
-              limit);
-}
-
-double to_double(Bf16 value) {
-  return static_cast<double>(__bfloat162float(value));
-}
-double to_double(float value) {
-  return static_cast<double>(value);
-}
-double rounded(double value) {
-  return to_double(__double2bfloat16(value));
-}
-
-template <typename T> double relative_error(const std::vector<T>& value, const Doubles& expected) {
-  double difference = 0.0, norm = 0.0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double error = to_double(value[i]) - expected[i];
-    difference += error * error;
-    norm += expected[i] * expected[i];
-  }
-  return std::sqrt(norm > 0.0 ? difference / norm : difference);
-}
 
 // Values of one buffer, exactly on the host and in its type on the device.
 struct Buffer {
@@ -213,22 +180,15 @@ void check_add_gradients() {
   report("gradients into sums: wrong elements", static_cast<double>(wrong), 0.0);
 }
 
-void line(const char* what, const Timing& t, double bytes) {
-  std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.2f TB/s\n", what, 1e3 * t.median, 1e3 * t.low,
-              1e3 * t.high, bytes / (t.median * 1e9));
-}
-
 } // namespace
 
-int check_update_kernels() {
+void check_update_kernels() {
   check_adamw(UpdateMode::kMaster, "master", 0.0, 1e-3);
   check_adamw(UpdateMode::kMaster, "master", 1.0, 1e-1);
   check_adamw(UpdateMode::kFp32, "fp32", 1.0, 1e-1);
   check_adamw(UpdateMode::kStochastic, "sr", 1.0, 1e-1);
   check_adamw(UpdateMode::kPure, "pure", 1.0, 1e-1);
   check_add_gradients();
-  std::printf("the optimizer's kernels: %d failures\n", failures);
-  return failures;
 }
 
 void time_update_kernels() {
@@ -252,9 +212,9 @@ void time_update_kernels() {
   before.partial = partial.get();
   before.control = control.get();
   before.scalars = s;
-  line("norm and control",
-       time_of([&] { cuda_check(launch_update_control(before, nullptr), "norm"); }, kRepeats),
-       4.0 * kCount);
+  print_rate("norm and control",
+             time_of([&] { cuda_check(launch_update_control(before, nullptr), "norm"); }, kRepeats),
+             4.0 * kCount);
   AdamWParams params{};
   params.count = kCount;
   params.values = values.get();
@@ -266,8 +226,9 @@ void time_update_kernels() {
   params.updates = updates.get();
   params.control = control.get();
   params.scalars = s;
-  line("AdamW", time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
-       30.0 * kCount);
+  print_rate("AdamW",
+             time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
+             30.0 * kCount);
   AddGradientsParams sums{};
   sums.sums = gradients.get();
   sums.gradients = 1;
@@ -275,9 +236,10 @@ void time_update_kernels() {
   sums.count[0] = kCount;
   for (const bool is_first : {true, false}) {
     sums.first = is_first;
-    line(is_first ? "gradients written" : "gradients added",
-         time_of([&] { cuda_check(launch_add_gradients(sums, nullptr), "gradients"); }, kRepeats),
-         (is_first ? 6.0 : 10.0) * kCount);
+    print_rate(
+        is_first ? "gradients written" : "gradients added",
+        time_of([&] { cuda_check(launch_add_gradients(sums, nullptr), "gradients"); }, kRepeats),
+        (is_first ? 6.0 : 10.0) * kCount);
   }
 }
 

@@ -4,7 +4,7 @@
 
 namespace nsa::kernels::check {
 
-int check_update_kernels(); // number of failures
+void check_update_kernels();
 void time_update_kernels();
 
 } // namespace nsa::kernels::check
