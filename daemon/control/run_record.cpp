@@ -113,6 +113,27 @@ template <class T> void restore(T& value, const nlohmann::json& json, const char
   if (json.contains(key)) value = json[key].get<T>();
 }
 
+// What is kept as it is. Sample: metrics::RunSample, const or not.
+template <class Sample, class Visit> void for_each_counter(Sample& c, Visit visit) {
+  visit("restarts", c.restarts);
+  visit("hangs", c.hangs);
+  visit("lost_steps", c.lost_steps);
+  visit("phase_seconds", c.phase_seconds);
+  visit("steps", c.steps);
+  visit("tokens", c.tokens);
+  visit("nonfinite_steps", c.nonfinite_steps);
+  visit("clipped_steps", c.clipped_steps);
+  visit("flops", c.flops);
+  visit("batches", c.batches);
+  visit("data_wait_seconds", c.data_wait_seconds);
+  visit("exposed_communication_seconds", c.exposed_communication_seconds);
+  visit("checkpoints_verified", c.checkpoints_verified);
+  visit("checkpoint_last_step", c.checkpoint_last_step);
+  visit("checkpoint_bytes", c.checkpoint_bytes);
+  visit("checkpoint_blocked_seconds", c.checkpoint_blocked_seconds);
+  visit("checkpoint_failures", c.checkpoint_failures);
+}
+
 } // namespace
 
 nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* supervisor) {
@@ -123,31 +144,16 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
   for (const auto& [rank, info] : record.ranks)
     ranks[std::to_string(rank)] = {{"step_seconds", to_json(info.step_seconds)},
                                    {"phase_seconds", info.phase_seconds}};
-  return {
+  nlohmann::json memory = {
       {"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
-      {"restarts", c.restarts},
-      {"hangs", c.hangs},
-      {"lost_steps", c.lost_steps},
       {"recovery_seconds", recovery},
-      {"phase_seconds", c.phase_seconds},
-      {"steps", c.steps},
-      {"tokens", c.tokens},
-      {"nonfinite_steps", c.nonfinite_steps},
-      {"clipped_steps", c.clipped_steps},
-      {"flops", c.flops},
-      {"batches", c.batches},
-      {"data_wait_seconds", c.data_wait_seconds},
-      {"exposed_communication_seconds", c.exposed_communication_seconds},
-      {"checkpoints_verified", c.checkpoints_verified},
       {"peaks",
        {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
       {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
-      {"checkpoint_last_step", c.checkpoint_last_step},
-      {"checkpoint_bytes", c.checkpoint_bytes},
       {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
-      {"checkpoint_blocked_seconds", c.checkpoint_blocked_seconds},
-      {"checkpoint_failures", c.checkpoint_failures},
       {"ranks", ranks}};
+  for_each_counter(c, [&](const char* key, const auto& value) { memory[key] = value; });
+  return memory;
 }
 
 void recall(RunRecord& record, const nlohmann::json& memory) {
@@ -155,26 +161,10 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
   metrics::RunSample& c = record.counters;
   try {
     restore(record.learned, memory, "learned");
-    restore(c.restarts, memory, "restarts");
-    restore(c.hangs, memory, "hangs");
-    restore(c.lost_steps, memory, "lost_steps");
-    restore(c.phase_seconds, memory, "phase_seconds");
-    restore(c.steps, memory, "steps");
-    restore(c.tokens, memory, "tokens");
-    restore(c.nonfinite_steps, memory, "nonfinite_steps");
-    restore(c.clipped_steps, memory, "clipped_steps");
-    restore(c.flops, memory, "flops");
-    restore(c.batches, memory, "batches");
-    restore(c.data_wait_seconds, memory, "data_wait_seconds");
-    restore(c.exposed_communication_seconds, memory, "exposed_communication_seconds");
-    restore(c.checkpoints_verified, memory, "checkpoints_verified");
+    for_each_counter(c, [&](const char* key, auto& value) { restore(value, memory, key); });
     std::array<uint64_t, 3> peaks{};
     restore(peaks, memory, "peaks");
     record.peaks = {peaks[0], peaks[1], peaks[2]};
-    restore(c.checkpoint_last_step, memory, "checkpoint_last_step");
-    restore(c.checkpoint_bytes, memory, "checkpoint_bytes");
-    restore(c.checkpoint_blocked_seconds, memory, "checkpoint_blocked_seconds");
-    restore(c.checkpoint_failures, memory, "checkpoint_failures");
     if (const int64_t at = memory.value("checkpoint_last_success", int64_t{0}); at != 0)
       c.checkpoint_last_success = WallTime{at};
     const nlohmann::json none = nlohmann::json::object();
