@@ -46,18 +46,46 @@ __device__ const int32_t* token_slots(const BlockListsParams& params, const Posi
   return params.indices + (row + at.group) * kSlots;
 }
 
+// Slots that one thread takes: half a token's, whose indices it reads at once.
+constexpr int kOwn = kChunk * kSlots / kThreads;
+static_assert(kSlots % kOwn == 0 && kOwn % 4 == 0);
+
+struct OwnSlots {
+  int local; // token of the chunk
+  int slot;  // the first of kOwn
+  int blocks[kOwn];
+
+  __device__ OwnSlots(const BlockListsParams& params, const Position& at)
+      : local(static_cast<int>(threadIdx.x) / (kSlots / kOwn)),
+        slot(static_cast<int>(threadIdx.x) % (kSlots / kOwn) * kOwn) {
+    const int token = at.chunk * kChunk + local;
+    const bool listed = token < params.shape.sequence && token >= params.first_token;
+    const int32_t* slots = listed ? token_slots(params, at, token) + slot : nullptr;
+#pragma unroll
+    for (int i = 0; i < kOwn; i += 4) {
+      const int4 four = listed ? *reinterpret_cast<const int4*>(slots + i) : int4{-1, -1, -1, -1};
+      blocks[i] = four.x;
+      blocks[i + 1] = four.y;
+      blocks[i + 2] = four.z;
+      blocks[i + 3] = four.w;
+    }
+  }
+};
+
+// Place of a block's word in the bitmap. The lanes of a warp ask for the same word of many blocks:
+// turned by the block, these lie in all banks instead of two.
+__device__ __forceinline__ int word_place(int block, int word) {
+  return block * kWords + ((word + (block >> 1)) & (kWords - 1));
+}
+
 // Fills the chunk's bitmap [blocks][kWords].
-__device__ void fill_bitmap(const BlockListsParams& params, const Position& at, int blocks,
-                            uint32_t* bitmap) {
+__device__ __forceinline__ void fill_bitmap(const OwnSlots& own, int blocks, uint32_t* bitmap) {
   for (int i = threadIdx.x; i < blocks * kWords; i += kThreads)
     bitmap[i] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < kChunk * kSlots; i += kThreads) {
-    const int local = i / kSlots;
-    const int token = at.chunk * kChunk + local;
-    if (token >= params.shape.sequence || token < params.first_token) continue;
-    const int block = token_slots(params, at, token)[i % kSlots];
-    if (block >= 0) atomicOr(&bitmap[block * kWords + local / 32], 1u << (local % 32));
+#pragma unroll
+  for (const int block : own.blocks) {
+    if (block >= 0) atomicOr(&bitmap[word_place(block, own.local / 32)], 1u << (own.local % 32));
   }
   __syncthreads();
 }
@@ -66,13 +94,15 @@ __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params
   wait_for_earlier_kernels();
   extern __shared__ __align__(16) uint32_t bitmap[];
   const Position at = position(params.shape);
-  fill_bitmap(params, at, blocks, bitmap);
+  const OwnSlots own(params, at);
+  fill_bitmap(own, blocks, bitmap);
   int32_t* counts =
       params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
   for (int block = threadIdx.x; block < blocks; block += kThreads) {
     int count = 0;
+#pragma unroll
     for (int word = 0; word < kWords; ++word)
-      count += __popc(bitmap[block * kWords + word]);
+      count += __popc(bitmap[word_place(block, word)]);
     counts[block] = count;
   }
 }
@@ -162,36 +192,64 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
+// kPrefixes: there is shared memory for the bits before each word, 16 bits each behind the bitmap.
+template <bool kPrefixes>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams params, int blocks) {
   wait_for_earlier_kernels();
   extern __shared__ __align__(16) uint32_t bitmap[];
+  auto* before = reinterpret_cast<uint16_t*>(bitmap + blocks * kWords);
   const Position at = position(params.shape);
-  fill_bitmap(params, at, blocks, bitmap);
+  const OwnSlots own(params, at);
   const int32_t* offsets =
       params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
   const int32_t* starts = params.segment_start + static_cast<int64_t>(blockIdx.y) * blocks;
-  for (int i = threadIdx.x; i < kChunk * kSlots; i += kThreads) {
-    const int local = i / kSlots;
-    const int slot = i % kSlots;
-    const int token = at.chunk * kChunk + local;
-    if (token >= params.shape.sequence || token < params.first_token) continue;
-    const int block = token_slots(params, at, token)[slot];
-    if (block < 0) continue;
-    const uint4* words = reinterpret_cast<const uint4*>(bitmap + block * kWords);
-    const uint32_t below = (1u << (local % 32)) - 1u;
-    int rank = 0;
+  int first[kOwn];
 #pragma unroll
-    for (int i = 0; i < kWords / 4; ++i) {
-      const uint4 four = words[i];
-      const uint32_t parts[4] = {four.x, four.y, four.z, four.w};
+  for (int i = 0; i < kOwn; ++i)
+    first[i] = own.blocks[i] < 0 ? 0 : starts[own.blocks[i]] + offsets[own.blocks[i]];
+  fill_bitmap(own, blocks, bitmap);
+  if constexpr (kPrefixes) {
+    static_assert(kThreads % kWords == 0 && 32 % kWords == 0);
+    const int word = static_cast<int>(threadIdx.x) % kWords;
+    for (int base = 0; base < blocks; base += kThreads / kWords) { // whole warps
+      const int block = base + static_cast<int>(threadIdx.x) / kWords;
+      const int bits = block < blocks ? __popc(bitmap[word_place(block, word)]) : 0;
+      int sum = bits;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int word = 4 * i + j;
-        rank += __popc(word < local / 32 ? parts[j] : word == local / 32 ? parts[j] & below : 0u);
+      for (int step = 1; step < kWords; step *= 2) {
+        const int lower = __shfl_up_sync(~0u, sum, step, kWords);
+        if (word >= step) sum += lower;
       }
+      if (block < blocks) before[word_place(block, word)] = static_cast<uint16_t>(sum - bits);
     }
-    params.entries[starts[block] + offsets[block] + rank] = token * kSlots + slot;
+    __syncthreads();
   }
+  const int own_word = own.local / 32;
+  const uint32_t below = (1u << (own.local % 32)) - 1u;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int block = own.blocks[i];
+    if (block < 0) continue;
+    int rank = __popc(bitmap[word_place(block, own_word)] & below);
+    if constexpr (kPrefixes) {
+      rank += before[word_place(block, own_word)];
+    } else {
+      for (int word = 0; word < own_word; ++word)
+        rank += __popc(bitmap[word_place(block, word)]);
+    }
+    params.entries[first[i] + rank] = (at.chunk * kChunk + own.local) * kSlots + own.slot + i;
+  }
+}
+
+// Bytes of shared memory that a CTA may have on the current device.
+int most_shared_bytes() {
+  int device = 0;
+  int bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
+          cudaSuccess)
+    return 0;
+  return bytes;
 }
 
 } // namespace
@@ -228,15 +286,20 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
   const int chunks = chunk_count(shape);
   const int segments = block_lists_segments(shape);
   const int bitmap_bytes = block_lists_shared_bytes(shape.sequence);
-  for (const void* kernel : {reinterpret_cast<const void*>(count_kernel),
-                             reinterpret_cast<const void*>(scatter_kernel)}) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bitmap_bytes);
-    if (error != cudaSuccess) return error;
+  const int prefix_bytes = bitmap_bytes / 2;
+  const bool prefixes = bitmap_bytes + prefix_bytes <= most_shared_bytes();
+  const int scatter_bytes = bitmap_bytes + (prefixes ? prefix_bytes : 0);
+  const auto scatter = prefixes ? scatter_kernel<true> : scatter_kernel<false>;
+  cudaError_t error =
+      cudaFuncSetAttribute(count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bitmap_bytes);
+  if (error == cudaSuccess) {
+    error =
+        cudaFuncSetAttribute(scatter, cudaFuncAttributeMaxDynamicSharedMemorySize, scatter_bytes);
   }
+  if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(shape.batch * shape.groups));
-  const auto bytes = static_cast<std::size_t>(bitmap_bytes);
-  cudaError_t error = launch_kernel(count_kernel, grid, kThreads, bytes, stream, params, blocks);
+  error = launch_kernel(count_kernel, grid, kThreads, static_cast<std::size_t>(bitmap_bytes),
+                        stream, params, blocks);
   if (error == cudaSuccess) {
     error = launch_kernel(chunk_offsets_kernel, dim3((segments + 127) / 128), 128, 0, stream,
                           params, blocks, chunks, segments);
@@ -245,7 +308,8 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
     error = launch_kernel(items_kernel, dim3(1), kScanThreads, 0, stream, params, segments);
   }
   if (error == cudaSuccess) {
-    error = launch_kernel(scatter_kernel, grid, kThreads, bytes, stream, params, blocks);
+    error = launch_kernel(scatter, grid, kThreads, static_cast<std::size_t>(scatter_bytes), stream,
+                          params, blocks);
   }
   return error;
 }
