@@ -12,6 +12,36 @@ namespace {
 
 template <int kDim> constexpr int kThreads = kBlock * kDim / kVector;
 
+// sum += the eight values at first + place(i) * stride of every i below count, in order. Those of
+// four units are asked for together, whatever the count.
+template <typename Place>
+__device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_t stride, int count,
+                                          Place place) {
+  constexpr int kTogether = 4;
+  for (int base = 0; base < count; base += kTogether) {
+    float4 values[kTogether][2];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const bool there = base + i < count;
+      const auto* unit =
+          reinterpret_cast<const float4*>(first + (there ? place(base + i) : 0) * stride);
+      values[i][0] = there ? unit[0] : float4{};
+      values[i][1] = there ? unit[1] : float4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4& four = values[i][half];
+        sum.values[4 * half] += four.x;
+        sum.values[4 * half + 1] += four.y;
+        sum.values[4 * half + 2] += four.z;
+        sum.values[4 * half + 3] += four.w;
+      }
+    }
+  }
+}
+
 template <int kDim>
 __global__ void __launch_bounds__(kThreads<kDim>)
     sum_blocks_kernel(SumBlocksParams params, int tiles, int workers) {
@@ -41,20 +71,15 @@ __global__ void __launch_bounds__(kThreads<kDim>)
   if (key >= params.keys) return;
   Eight sum = {};
   if (params.list_partial != nullptr) {
+    const int begin = params.segment_item_start[segment];
     const int end = params.segment_item_start[segment + 1];
-    for (int item = params.segment_item_start[segment]; item < end; ++item) {
-      accumulate(sum,
-                 params.list_partial + (static_cast<int64_t>(item) * 2 + which) * kTileFloats +
-                     offset,
-                 1.0f);
-    }
+    add_units(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats, end - begin,
+              [&](int i) { return static_cast<int64_t>(begin) + i; });
   }
   if (params.range_partial != nullptr) {
-    const float* first =
-        params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset;
-#pragma unroll 4
-    for (int i = 0; i < slot_count; ++i)
-      accumulate(sum, first + slots[i] * (int64_t{2} * kUnitTiles * kTileFloats), 1.0f);
+    add_units(sum, params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset,
+              2 * kUnitTiles * kTileFloats, slot_count,
+              [&](int i) { return static_cast<int64_t>(slots[i]); });
   }
   const int64_t batch = lane / shape.groups;
   const int64_t group = lane % shape.groups;
