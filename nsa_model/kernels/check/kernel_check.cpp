@@ -548,11 +548,13 @@ struct Way {
   std::string name;
   bool joint = false;      // joint_dq
   bool statistics = false; // joint_statistics, and joint_dq
+  bool prefix = false;     // joint_prefix, and both
   bool direct = false;     // direct_window
 
   void set(FusedTuning& tuning) const {
-    tuning.joint_dq = joint || statistics;
-    tuning.joint_statistics = statistics;
+    tuning.joint_dq = joint || statistics || prefix;
+    tuning.joint_statistics = statistics || prefix;
+    tuning.joint_prefix = prefix;
     tuning.direct_window = direct;
   }
 };
@@ -570,6 +572,8 @@ std::vector<Way> ways_of(const std::string& names) {
         way.joint = true;
       } else if (word == "statistics") {
         way.statistics = true;
+      } else if (word == "prefix") {
+        way.prefix = true;
       } else if (word == "direct") {
         way.direct = true;
       } else if (word != "none") {
@@ -632,12 +636,19 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.query_major_tokens = kDensePrefix;
     options.tuning.partial_out = PartialFormat::kBf16;
   });
-  for (const bool statistics : {true, false}) {
-    const std::string name = statistics ? "joint dQ and statistics" : "joint dQ";
+  for (const int with : {2, 1, 0}) { // prefix, statistics
+    const char* names[] = {"joint dQ", "joint dQ and statistics",
+                           "joint dQ, statistics and prefix"};
+    const std::string name = names[with];
     const auto joint = [=](CaseOptions& options) {
       options.tuning.joint_dq = true;
-      options.tuning.joint_statistics = statistics;
+      options.tuning.joint_statistics = with > 0;
+      options.tuning.joint_prefix = with > 1;
     };
+    add(name + ", lists from 1024 on", {1, 2300, 2}, [=](CaseOptions& options) {
+      joint(options);
+      options.tuning.query_major_tokens = kDensePrefix;
+    });
     add(name, {2, 2300, 2}, joint);
     add(name, {1, 1300, 1, 16}, joint);
     add(name, {1, 1300, 2, 1}, joint);
@@ -926,9 +937,10 @@ int run(int argc, char** argv) {
     } else if (argument == "--ways" && i + 1 < argc) {
       ways = ways_of(argv[++i]);
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
-        std::fprintf(stderr,
-                     "--ways takes none or names joined by +: joint, statistics, direct; in bench "
-                     "several after commas\n");
+        std::fprintf(
+            stderr,
+            "--ways takes none or names joined by +: joint, statistics, prefix, direct; in bench "
+            "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

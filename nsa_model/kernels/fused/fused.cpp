@@ -137,6 +137,10 @@ bool joins_dq(const FusedInputs& inputs) {
   return inputs.tuning.joint_dq && is_on(inputs, kSliding) && is_on(inputs, kCompressed);
 }
 
+bool joins_prefix(const FusedInputs& inputs) {
+  return joins_dq(inputs) && inputs.tuning.joint_statistics && inputs.tuning.joint_prefix;
+}
+
 // Both gradients of a branch (or, of the selected one, of its dense prefix) in which keys form an
 // interval; that of the queries unless the joint walk gives it.
 void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
@@ -146,7 +150,7 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
   const int window = branch == kSelected ? kCausal : kWindow;
   const int token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence;
   const BlockBackwardTensors tensors = tensors_of(inputs, gradients, workspace, branch);
-  if (branch == kSelected || !joins_dq(inputs)) {
+  if (branch == kSelected ? !joins_prefix(inputs) : !joins_dq(inputs)) {
     run.then([&] {
       return launch_tile_backward({.shape = inputs.shape,
                                    .range = range,
@@ -340,6 +344,9 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
            .compressed = tensors_of(inputs, gradients, workspace, kCompressed),
            .scale = inputs.scale,
            .prepare = with_walk ? &prepare : nullptr,
+           .selected = tensors_of(inputs, gradients, workspace, kSelected),
+           .selected_tokens = joins_prefix(inputs) ? prefix : 0,
+           .indices = prefix > kDensePrefix ? saved.indices : nullptr,
            .d_q = workspace.branch_dq[kCompressed]},
           stream);
     });
@@ -415,7 +422,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                         .scale = inputs.scale,
                                         .d_q = gradients.d_q};
       for (int branch = 0; branch < kBranches; ++branch) {
-        const bool dense = is_on(inputs, branch) && (branch != kSelected || prefix > 0) &&
+        const bool dense = is_on(inputs, branch) &&
+                           (branch != kSelected || (prefix > 0 && !joins_prefix(inputs))) &&
                            (branch != kSliding || !joins_dq(inputs));
         merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
         merge.addend_end[branch] = branch == kSelected ? prefix : shape.sequence;

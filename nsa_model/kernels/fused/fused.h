@@ -38,6 +38,7 @@ struct FusedTuning {
   // The window's and the compressed branch's query gradients in one walk, where both are on.
   bool joint_dq = false;
   bool joint_statistics = false; // with joint_dq: that walk makes the rows' statistics as well
+  bool joint_prefix = false;     // with both: it takes the selected branch's first tokens too
   // dK and dV of the window leave their kernel rounded, without a sum over units.
   bool direct_window = false;
 };

@@ -14,9 +14,9 @@
 // The next tile's S is issued before this tile's dQ and the next dP after it: both run under the
 // next exponentials.
 //
-// A walk may have two branches' keys, the window's and then the compressed ones: a row's Q and dO
-// serve both, the first tile of the second branch follows the last of the first like any other, and
-// one sum leaves.
+// A walk may have several branches' keys, the window's, then the compressed ones, then for tokens
+// near the start those of the selected branch: a row's Q and dO serve all, the first tile of a
+// branch follows the last of the one before like any other, and one sum leaves.
 
 namespace nsa::kernels {
 namespace {
@@ -44,19 +44,24 @@ template <KeyRange... kRanges> struct Walk {
     return kAll[part];
   }
 };
-constexpr int kMostParts = 2;
-using BothWalk = Walk<KeyRange::kWindow, KeyRange::kCompressed>;
+constexpr int kMostParts = 3;
+// The joint walks: window, compressed, and as kRanges the selected branch.
+template <KeyRange... kRanges>
+using JointWalk = Walk<KeyRange::kWindow, KeyRange::kCompressed, kRanges...>;
 [[maybe_unused]] constexpr int branch_of_part(int part) { // in BackwardPrepareParams
-  return part == 0 ? 2 : 0;
+  return part == 0 ? 2 : part - 1;
 }
 
-struct KernelParams {
-  AttentionShape shape;
+struct Part {
   int window;
   int token_end;
+  const float* statistics;
+};
+struct KernelParams {
+  AttentionShape shape;
+  Part parts[kMostParts]; // the first has the most tokens
   float scale;
-  const int32_t* indices;
-  const float* statistics[kMostParts];
+  const int32_t* indices;        // for KeyRange::kBlocks
   BackwardPrepareParams prepare; // where the kernel makes the statistics
   __nv_bfloat16* d_q;
 };
@@ -74,6 +79,29 @@ template <typename Walk, typename Visit> __device__ __forceinline__ void for_par
   static_assert(Walk::kParts <= kMostParts);
   visit(std::integral_constant<int, 0>());
   if constexpr (Walk::kParts > 1) visit(std::integral_constant<int, 1>());
+  if constexpr (Walk::kParts > 2) visit(std::integral_constant<int, 2>());
+}
+
+// What the functions of query tiles want to know of a part.
+struct PartParams {
+  const AttentionShape& shape;
+  int window;
+  int token_end;
+  const int32_t* indices;
+
+  __device__ __forceinline__ PartParams(const KernelParams& params, int part)
+      : shape(params.shape), window(params.parts[part].window),
+        token_end(params.parts[part].token_end), indices(params.indices) {}
+};
+
+// The tile's keys in a part: none of tokens behind its end.
+template <typename Walk, int kPart, typename Heads>
+__device__ __forceinline__ QueryTile part_of(const KernelParams& params, const Heads& heads,
+                                             int index, int tiles) {
+  const PartParams part(params, kPart);
+  QueryTile tile = tile_of<Walk::range(kPart)>(part, heads, index, tiles);
+  if (kPart > 0 && tile.token >= part.token_end) tile.keys = tile.key_tiles = 0;
+  return tile;
 }
 
 template <typename Walk, typename Heads>
@@ -86,7 +114,7 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const Ma
   for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
     const int index = tile_of_turn(turn);
     if (index >= count) break;
-    const QueryTile tile = tile_of<Walk::range(0)>(params, heads, index, tiles);
+    const QueryTile tile = part_of<Walk, 0>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     const int head = tile.group * heads.count();
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
@@ -97,7 +125,7 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const Ma
              tile.batch, query_full);
     query_ring.advance();
     for_parts<Walk>([&](auto part) {
-      load_keys(tile_of<Walk::range(part.value)>(params, heads, index, tiles), maps.k[part.value],
+      load_keys(part_of<Walk, part.value>(params, heads, index, tiles), maps.k[part.value],
                 maps.v[part.value], shared, key_ring);
     });
   }
@@ -151,8 +179,9 @@ public:
   }
   // lse and delta of the walk's branches, and everything to memory. `d_out` is the first of the
   // warpgroup's 64 rows in shared memory, `row` the first of the two. Whole warps.
-  __device__ __forceinline__ void make(const uint8_t* d_out, int row, float (&lse)[kMostParts][2],
-                                       float (&delta)[kMostParts][2]) {
+  template <int kParts>
+  __device__ __forceinline__ void make(const uint8_t* d_out, int row, float (&lse)[kParts][2],
+                                       float (&delta)[kParts][2]) {
     const int floats = heads_.statistics();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -167,7 +196,7 @@ public:
       }
       const float joined = gated_lse(lse_[r], gate_[r]);
 #pragma unroll
-      for (int part = 0; part < kMostParts; ++part) {
+      for (int part = 0; part < kParts; ++part) {
         lse[part][r] = __shfl_sync(~0u, joined, branch_of_part(part), 4);
         delta[part][r] = deltas[branch_of_part(part)];
       }
@@ -243,9 +272,9 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
   for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
     const int index = tile_of_turn(turn);
     if (index >= count) break;
-    const QueryTile tile = tile_of<Walk::range(0)>(params, heads, index, tiles);
-    float lse[kMostParts][2];
-    float delta[kMostParts][2];
+    const QueryTile tile = part_of<Walk, 0>(params, heads, index, tiles);
+    float lse[Walk::kParts][2];
+    float delta[Walk::kParts][2];
     uint8_t* rows = shared.queries[query_ring.stage][0] + warpgroup * 64 * kRowBytes;
     const uint32_t q_tile = shared_address(rows);
     const uint32_t d_out_tile = q_tile + kQueryBytes;
@@ -268,8 +297,8 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
         const int64_t place = group_row * 2 * heads.statistics() + heads.head(tile_row);
 #pragma unroll
         for (int part = 0; part < Walk::kParts; ++part) {
-          lse[part][r] = params.statistics[part][place];
-          delta[part][r] = params.statistics[part][place + heads.statistics()];
+          lse[part][r] = params.parts[part].statistics[place];
+          delta[part][r] = params.parts[part].statistics[place + heads.statistics()];
         }
       }
       wait_for_rows();
@@ -291,19 +320,22 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
     for_parts<Walk>([&](auto walk_part) {
       constexpr int kPart = walk_part.value;
       constexpr KeyRange kRange = Walk::range(kPart);
-      const QueryTile keys_of = tile_of<kRange>(params, heads, index, tiles);
+      const PartParams part_params(params, kPart);
+      const QueryTile keys_of = part_of<Walk, kPart>(params, heads, index, tiles);
+      if (keys_of.key_tiles == 0) return;
       int low[2];
       int high[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int token = tile.token + heads.token(warpgroup * 64 + row + 8 * r);
-        low[r] = first_key<kRange>(token, params.window);
-        high[r] = last_key<kRange>(token);
+        low[r] = first_key<kRange>(token, part_params.window);
+        high[r] = kPart > 0 && token >= part_params.token_end ? -1 : last_key<kRange>(token);
       }
-      const int all_low =
-          first_key<kRange>(tile.token + heads.tokens(kTileRows) - 1, params.window);
-      const int all_high = last_key<kRange>(tile.token);
-      const RowBlocks<kRange> blocks(params, tile.batch, tile.group,
+      const int last_token = tile.token + heads.tokens(kTileRows) - 1;
+      const int all_low = first_key<kRange>(last_token, part_params.window);
+      const int all_high =
+          kPart > 0 && last_token >= part_params.token_end ? -1 : last_key<kRange>(tile.token);
+      const RowBlocks<kRange> blocks(part_params, tile.batch, tile.group,
                                      tile.token + heads.token(warpgroup * 64 + row),
                                      tile.token + heads.token(warpgroup * 64 + row + 8));
       // Steps of 64 keys; the last takes 32 when that is enough.
@@ -378,23 +410,21 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
       };
       constexpr Keys<kTileKeys> kWide;
       constexpr Keys<kTileKeys / 2> kNarrow;
-      if (keys_of.key_tiles > 0) {
-        int j = 0;
-        if constexpr (kPart == 0) {
-          first_step(kWide);
-          j = 1;
-        } else if (keys_before == kNarrow.value) {
-          next_step(kNarrow, kWide, 0);
-          j = 1;
-        }
-        const int wide_steps = max(1, keys_of.key_tiles - (narrow ? 1 : 0));
-        for (; j < wide_steps; ++j)
-          next_step(kWide, kWide, j);
-        keys_before = kWide.value;
-        if (wide_steps < keys_of.key_tiles) {
-          next_step(kWide, kNarrow, wide_steps);
-          keys_before = kNarrow.value;
-        }
+      int j = 0;
+      if constexpr (kPart == 0) {
+        first_step(kWide);
+        j = 1;
+      } else if (keys_before == kNarrow.value) {
+        next_step(kNarrow, kWide, 0);
+        j = 1;
+      }
+      const int wide_steps = max(1, keys_of.key_tiles - (narrow ? 1 : 0));
+      for (; j < wide_steps; ++j)
+        next_step(kWide, kWide, j);
+      keys_before = kWide.value;
+      if (wide_steps < keys_of.key_tiles) {
+        next_step(kWide, kNarrow, wide_steps);
+        keys_before = kNarrow.value;
       }
     });
     const auto last_dq = [&](auto keys) {
@@ -424,7 +454,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
                    pack_bf16(dq[4 * j + 6], dq[4 * j + 7]));
     }
     __syncwarp(); // a warp reads back only the rows that it stored
-    store_rows(rows, tile, params, heads, warpgroup, params.d_q);
+    store_rows(rows, tile, PartParams(params, 0), heads, warpgroup, params.d_q);
     fence_async_proxy();
     warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
     query_ring.advance();
@@ -488,7 +518,7 @@ cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queri
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (error != cudaSuccess) return error;
-  const int tiles = (params.token_end + tile_tokens - 1) / tile_tokens;
+  const int tiles = (params.parts[0].token_end + tile_tokens - 1) / tile_tokens;
   const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
   return launch_kernel(tile_backward_kernel<Walk, kStatistics, Heads>, grid, kThreads, kSharedBytes,
                        stream, params, maps, tiles);
@@ -506,11 +536,9 @@ cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t 
     return cudaErrorInvalidValue;
   const BlockBackwardTensors& tensors = params.tensors;
   const KernelParams kernel = {.shape = params.shape,
-                               .window = params.window,
-                               .token_end = params.token_end,
+                               .parts = {{params.window, params.token_end, tensors.statistics}},
                                .scale = params.scale,
                                .indices = params.indices,
-                               .statistics = {tensors.statistics},
                                .d_q = params.d_q};
   const bool compressed = params.range == KeyRange::kCompressed;
   const PartKeys keys[] = {
@@ -535,20 +563,38 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
   const cudaError_t error = require_hopper();
   if (error != cudaSuccess) return error;
   const AttentionShape& shape = params.shape;
+  const int prefix = params.selected_tokens;
+  const bool masked = params.indices != nullptr;
+  if (prefix > 0 && (params.prepare == nullptr || prefix > shape.sequence ||
+                     (masked && prefix > kMostMaskedTokens)))
+    return cudaErrorInvalidValue;
   KernelParams kernel = {.shape = shape,
-                         .window = kWindow,
-                         .token_end = shape.sequence,
+                         .parts = {{kWindow, shape.sequence, params.window.statistics},
+                                   {kWindow, shape.sequence, params.compressed.statistics},
+                                   {2 * kMaxSequence, prefix, nullptr}},
                          .scale = params.scale,
-                         .statistics = {params.window.statistics, params.compressed.statistics},
+                         .indices = params.indices,
                          .d_q = params.d_q};
   if (params.prepare != nullptr) kernel.prepare = *params.prepare;
-  const PartKeys keys[] = {
-      {params.window.k, params.window.v, shape.sequence},
-      {params.compressed.k, params.compressed.v, compressed_count(shape.sequence)}};
+  const PartKeys window = {params.window.k, params.window.v, shape.sequence};
+  const PartKeys compressed = {params.compressed.k, params.compressed.v,
+                               compressed_count(shape.sequence)};
+  const PartKeys selected = {params.selected.k, params.selected.v, shape.sequence};
+  const PartKeys two[] = {window, compressed};
+  const PartKeys three[] = {window, compressed, selected};
   return with_heads(shape, [&](auto heads) {
-    return params.prepare != nullptr
-               ? launch<BothWalk, true>(kernel, params.window, keys, heads, stream)
-               : launch<BothWalk>(kernel, params.window, keys, heads, stream);
+    if (params.prepare == nullptr)
+      return launch<JointWalk<>>(kernel, params.window, two, heads, stream);
+    if (prefix == 0) return launch<JointWalk<>, true>(kernel, params.window, two, heads, stream);
+    if (!masked) {
+      return launch<JointWalk<KeyRange::kWindow>, true>(kernel, params.window, three, heads,
+                                                        stream);
+    }
+    if constexpr (!decltype(heads)::kPads) {
+      return launch<JointWalk<KeyRange::kBlocks>, true>(kernel, params.window, three, heads,
+                                                        stream);
+    }
+    return cudaErrorInvalidValue;
   });
 }
 
