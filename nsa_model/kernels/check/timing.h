@@ -2,6 +2,7 @@
 // Times of work on the device by CUDA events, after three runs that do not count. One thread.
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "nsa_model/kernels/check/device.h"
@@ -14,12 +15,17 @@ struct Timing { // milliseconds
   double high; // ninetieth
 };
 
-template <typename Run> Timing time_of(Run run, int repeats) {
+inline Timing timing_of(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
+}
+
+// Adds `repeats` times.
+template <typename Run> void add_times(Run run, int repeats, std::vector<double>& times) {
   cudaEvent_t start;
   cudaEvent_t stop;
   cuda_check(cudaEventCreate(&start), "event");
   cuda_check(cudaEventCreate(&stop), "event");
-  std::vector<double> times;
   for (int i = 0; i < repeats + 3; ++i) {
     cuda_check(cudaEventRecord(start), "record");
     run();
@@ -31,8 +37,12 @@ template <typename Run> Timing time_of(Run run, int repeats) {
   }
   cudaEventDestroy(start);
   cudaEventDestroy(stop);
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
+}
+
+template <typename Run> Timing time_of(Run run, int repeats) {
+  std::vector<double> times;
+  add_times(run, repeats, times);
+  return timing_of(std::move(times));
 }
 
 } // namespace nsa::kernels::check

@@ -163,6 +163,7 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
                                   stream);
     });
   }
+  const bool direct = branch == kSliding && inputs.tuning.direct_window;
   run.then([&] {
     return launch_range_backward(
         {.shape = inputs.shape,
@@ -171,7 +172,9 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
          .token_end = token_end,
          .tensors = tensors,
          .scale = inputs.scale,
-         .partial_dkv = branch == kSelected ? workspace.prefix_partial : workspace.range_partial},
+         .partial_dkv = branch == kSelected ? workspace.prefix_partial : workspace.range_partial,
+         .d_k = direct ? gradients.d_k[branch] : nullptr,
+         .d_v = direct ? gradients.d_v[branch] : nullptr},
         stream);
   });
 }
