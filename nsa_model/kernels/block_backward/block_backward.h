@@ -31,8 +31,9 @@ struct SelectedBackwardParams {
   const int32_t* segment_item_start;
   const WorkItem* items;
   float scale = 0.125f;
-  __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
-  float* partial_dkv;        // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
+  __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
+  float* partial_dkv;             // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
+  cudaEvent_t launched = nullptr; // recorded when all CTAs have their places
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
 
@@ -48,7 +49,14 @@ struct RangeBackwardParams {
   // gradients themselves, [batch, sequence, groups, 64]; token_end is the sequence.
   __nv_bfloat16* d_k = nullptr;
   __nv_bfloat16* d_v = nullptr;
+  // Then a launch may take some columns only, of all range_backward_columns(), and on some
+  // multiprocessors only.
+  int first_column = 0;
+  int columns = 0;   // 0: all from the first
+  int most_ctas = 0; // 0: all multiprocessors
 };
+// (Lane, 128 keys) pairs of a sliding window, each one share of the work.
+int range_backward_columns(const AttentionShape& shape, int window);
 // 64-key tiles of partial results, on the current device.
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
                              int token_end);

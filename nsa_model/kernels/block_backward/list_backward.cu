@@ -387,8 +387,9 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
-  return launch_kernel(list_backward_kernel<Heads>, grid, kThreads, kSharedBytes<Heads>, stream,
-                       params, q_map, d_out_map, k_map, v_map, block_count(shape.sequence));
+  return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, kThreads,
+                           kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
+                           block_count(shape.sequence));
 }
 
 } // namespace

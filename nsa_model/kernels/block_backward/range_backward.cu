@@ -55,6 +55,8 @@ struct KernelParams {
   float* partial_dkv;
   __nv_bfloat16* d_k; // instead, of window columns
   __nv_bfloat16* d_v;
+  int first_share;
+  int past_share;
 };
 
 #if NSA_HOPPER_CODE
@@ -67,15 +69,16 @@ template <KeyRange kRange> __device__ RangeUnits units_of(const KernelParams& pa
 // The units of this CTA's shares, one after another.
 class UnitCursor {
 public:
-  __device__ explicit UnitCursor(const RangeUnits& units)
-      : units_(units), share_(static_cast<int>(blockIdx.x)) {
-    if (share_ < units_.shares()) walk_ = units_.walk(share_);
+  __device__ UnitCursor(const RangeUnits& units, const KernelParams& params)
+      : units_(units), share_(params.first_share + static_cast<int>(blockIdx.x)),
+        past_(params.past_share) {
+    if (share_ < past_) walk_ = units_.walk(share_);
   }
   __device__ bool next(RangeUnit& unit) {
-    while (share_ < units_.shares()) {
+    while (share_ < past_) {
       if (units_.next(walk_, unit)) return true;
       share_ += static_cast<int>(gridDim.x);
-      if (share_ < units_.shares()) walk_ = units_.walk(share_);
+      if (share_ < past_) walk_ = units_.walk(share_);
     }
     return false;
   }
@@ -83,6 +86,7 @@ public:
 private:
   const RangeUnits& units_;
   int share_;
+  int past_;
   RangeUnits::Walk walk_ = {};
 };
 
@@ -107,7 +111,7 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
   const RangeUnits units = units_of<kRange>(params);
   Ring<kStages> ring;
   Ring<kBlockStages> block_ring;
-  UnitCursor cursor(units);
+  UnitCursor cursor(units, params);
   RangeUnit unit;
   while (cursor.next(unit)) {
     const int batch = unit.lane / shape.groups;
@@ -392,7 +396,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <KeyRange kRange, bool kDirect = false, typename Heads>
-cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, cudaStream_t stream) {
+cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int ctas,
+                   cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
   const int chunk_tokens = heads.tokens(kRows);
@@ -415,8 +420,7 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, cud
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
-  // One CTA a worker: the cut into units follows the size of the grid.
-  return launch_kernel(range_backward_kernel<kRange, kDirect, Heads>, range_workers(), kThreads,
+  return launch_kernel(range_backward_kernel<kRange, kDirect, Heads>, ctas, kThreads,
                        kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map);
 }
 
@@ -434,16 +438,29 @@ int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int wi
          kUnitTiles;
 }
 
+int range_backward_columns(const AttentionShape& shape, int window) {
+  return RangeUnits(KeyRange::kWindow, window, shape.sequence, shape.batch * shape.groups,
+                    range_workers())
+      .shares();
+}
+
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream) {
   const cudaError_t error = require_hopper();
   if (error != cudaSuccess) return error;
   if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
     return cudaSuccess; // a sequence without compressed tokens
-  if (params.d_k != nullptr &&
-      !RangeUnits(params.range, params.window, params.token_end,
-                  params.shape.batch * params.shape.groups, range_workers())
-           .whole)
+  const RangeUnits units(params.range, params.window, params.token_end,
+                         params.shape.batch * params.shape.groups, range_workers());
+  const bool some = params.first_column > 0 || params.columns > 0 || params.most_ctas > 0;
+  if ((params.d_k != nullptr && !units.whole) || (params.d_k == nullptr && some))
     return cudaErrorInvalidValue; // a column has several results
+  const int past = params.columns > 0
+                       ? std::min(params.first_column + params.columns, units.shares())
+                       : units.shares();
+  // Elsewhere the cut into units follows the size of the grid: one CTA a worker.
+  const int ctas =
+      params.most_ctas > 0 ? std::min(params.most_ctas, range_workers()) : range_workers();
+  if (params.first_column >= past && units.whole) return cudaSuccess;
   const KernelParams kernel = {.shape = params.shape,
                                .tensors = params.tensors,
                                .window = params.window,
@@ -451,19 +468,22 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                                .scale = params.scale,
                                .partial_dkv = params.partial_dkv,
                                .d_k = params.d_k,
-                               .d_v = params.d_v};
+                               .d_v = params.d_v,
+                               .first_share = params.first_column,
+                               .past_share = past};
   const int compressed = compressed_count(params.shape.sequence);
   return with_heads(params.shape, [&](auto heads) {
     switch (params.range) {
     case KeyRange::kWindow:
       return params.d_k == nullptr
-                 ? launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, stream)
-                 : launch<KeyRange::kWindow, true>(kernel, heads, params.shape.sequence, stream);
+                 ? launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, ctas, stream)
+                 : launch<KeyRange::kWindow, true>(kernel, heads, params.shape.sequence, ctas,
+                                                   stream);
     case KeyRange::kCompressed:
-      return launch<KeyRange::kCompressed>(kernel, heads, compressed, stream);
+      return launch<KeyRange::kCompressed>(kernel, heads, compressed, ctas, stream);
     case KeyRange::kBlocks:
       if constexpr (!decltype(heads)::kPads) {
-        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, stream);
+        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, ctas, stream);
       }
     }
     return cudaErrorInvalidValue;

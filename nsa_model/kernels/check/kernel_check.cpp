@@ -515,6 +515,36 @@ bool run_future_case(const CaseOptions& options) {
   return report.finish(now_seconds() - start);
 }
 
+// A forward and backward recorded as a CUDA graph gives the bits of one that was not, twice.
+bool run_graph_case(const std::string& name, const CaseOptions& options) {
+  const double start = now_seconds();
+  Report report(title_of(name, options));
+  AttentionCase c(options);
+  c.forward();
+  c.backward();
+  const std::vector<AttentionCase::Hash> first = c.hashes();
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t runnable = nullptr;
+  cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  c.forward(stream);
+  c.backward(stream);
+  cuda_check(cudaStreamEndCapture(stream, &graph), "end of capture");
+  cuda_check(cudaGraphInstantiate(&runnable, graph, 0), "instantiate");
+  for (int run = 0; run < 2; ++run) {
+    c.poison();
+    cuda_check(cudaDeviceSynchronize(), "poison");
+    cuda_check(cudaGraphLaunch(runnable, stream), "graph launch");
+    cuda_check(cudaStreamSynchronize(stream), "graph");
+    expect_same(first, c.hashes(), "the graph", report);
+  }
+  cudaGraphExecDestroy(runnable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  return report.finish(now_seconds() - start);
+}
+
 // Packed documents give what each gives alone, batched and one by one.
 bool run_documents_case(const std::string& name, const DocumentsOptions& options) {
   const double start = now_seconds();
@@ -550,12 +580,16 @@ struct Way {
   bool statistics = false; // joint_statistics, and joint_dq
   bool prefix = false;     // joint_prefix, and both
   bool direct = false;     // direct_window
+  int beside_ctas = 0;     // and direct_window; written beside62x4, the latter beside_turns
+  int beside_turns = 4;
 
   void set(FusedTuning& tuning) const {
     tuning.joint_dq = joint || statistics || prefix;
     tuning.joint_statistics = statistics || prefix;
     tuning.joint_prefix = prefix;
-    tuning.direct_window = direct;
+    tuning.direct_window = direct || beside_ctas > 0;
+    tuning.beside_ctas = beside_ctas;
+    tuning.beside_turns = beside_turns;
   }
 };
 // The ways after commas; none where a name is unknown.
@@ -576,6 +610,9 @@ std::vector<Way> ways_of(const std::string& names) {
         way.prefix = true;
       } else if (word == "direct") {
         way.direct = true;
+      } else if (std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) ==
+                 2) {
+        // read
       } else if (word != "none") {
         return {};
       }
@@ -676,6 +713,31 @@ int check_all(const CheckOptions& wanted) {
   add("direct dK, dV of the window", {2, 1100, 3, 5}, direct);
   for (const int sequence : {1, 64, 127, 333})
     add("direct dK, dV of the window", {2, sequence, 2}, direct);
+  for (const int ctas : {0, 62}) {
+    CaseOptions options;
+    options.shape = {2, 2300, 2};
+    options.tuning.family = family_of(options.shape, wanted.portable);
+    options.tuning.query_major_tokens = kDensePrefix;
+    options.tuning.direct_window = true;
+    options.tuning.beside_ctas = ctas;
+    cases.push_back({"graph, window beside sums",
+                     [=] { return run_graph_case("graph, window beside sums", options); }});
+  }
+  for (const int ctas : {1, 62, 1000}) {
+    const auto beside = [=](CaseOptions& options) {
+      options.tuning.direct_window = true;
+      options.tuning.beside_ctas = ctas;
+      options.tuning.beside_turns = ctas == 1000 ? 1 : 2;
+    };
+    add("window beside sums", {2, 2300, 2}, beside);
+    add("window beside sums", {1, 1100, 3, 5}, beside);
+    add("window beside sums, two rounds", {5, 14000, 1}, beside);
+    add("window beside sums, compressed branch off", {1, 1300, 2}, [=](CaseOptions& options) {
+      beside(options);
+      options.branch_on[0] = false;
+      options.selection = Selection::kRandom; // nothing scores the blocks
+    });
+  }
   add("scored", {1, 2048, 2, 6, 128}, as_it_is);
   add("scored by portable kernels", {1, 2048, 2}, portable);
   add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));
@@ -953,10 +1015,9 @@ int run(int argc, char** argv) {
     } else if (argument == "--ways" && i + 1 < argc) {
       ways = ways_of(argv[++i]);
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
-        std::fprintf(
-            stderr,
-            "--ways takes none or names joined by +: joint, statistics, prefix, direct; in bench "
-            "several after commas\n");
+        std::fprintf(stderr, "--ways takes none or names joined by +: joint, statistics, prefix, "
+                             "direct, beside62x4; in bench "
+                             "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

@@ -12,20 +12,36 @@ namespace nsa::kernels {
 // Whether launches overlap. Results do not depend on it. Set before the first launch.
 inline bool overlap_launches = false;
 
+// `launched`, unless nullptr, is recorded when all CTAs have their places: what waits for it takes
+// no place from them. (As a rule, not by contract: results may not depend on it.)
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                          std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t launch_signalling(cudaEvent_t launched, void (*kernel)(Parameters...), dim3 grid,
+                              unsigned threads, std::size_t shared_bytes, cudaStream_t stream,
+                              Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (overlap_launches) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launched != nullptr) {
+    attributes[count].id = cudaLaunchAttributeLaunchCompletionEvent;
+    attributes[count++].val.launchCompletionEvent.event = launched;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlap_launches ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                          std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  return launch_signalling(nullptr, kernel, grid, threads, shared_bytes, stream,
+                           std::forward<Arguments>(arguments)...);
 }
 
 #ifdef __CUDACC__

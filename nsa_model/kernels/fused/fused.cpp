@@ -4,6 +4,7 @@
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/fused/side_stream.h"
 #include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/pooling/pooling.h"
 #include "nsa_model/kernels/portable/portable.h"
@@ -141,43 +142,109 @@ bool joins_prefix(const FusedInputs& inputs) {
   return joins_dq(inputs) && inputs.tuning.joint_statistics && inputs.tuning.joint_prefix;
 }
 
-// Both gradients of a branch (or, of the selected one, of its dense prefix) in which keys form an
-// interval; that of the queries unless the joint walk gives it.
+struct Interval {
+  KeyRange range;
+  int window;
+  int token_end;
+};
+// Of a branch, or of the selected one's first tokens.
+Interval interval_of(const FusedInputs& inputs, int branch) {
+  const bool selected = branch == kSelected;
+  return {range_of(inputs, branch), selected ? kCausal : kWindow,
+          selected ? dense_prefix(inputs) : inputs.shape.sequence};
+}
+
+// The gradient towards queries of a branch in which keys form an interval.
+cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& gradients,
+                           const BackwardWorkspace& workspace, const int32_t* indices, int branch,
+                           cudaStream_t stream) {
+  const Interval interval = interval_of(inputs, branch);
+  return launch_tile_backward({.shape = inputs.shape,
+                               .range = interval.range,
+                               .window = interval.window,
+                               .token_end = interval.token_end,
+                               .tensors = tensors_of(inputs, gradients, workspace, branch),
+                               .scale = inputs.scale,
+                               .indices = indices,
+                               .d_q = workspace.branch_dq[branch]},
+                              stream);
+}
+
+RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& gradients,
+                               const BackwardWorkspace& workspace, int branch) {
+  const Interval interval = interval_of(inputs, branch);
+  const bool direct = branch == kSliding && inputs.tuning.direct_window;
+  return {.shape = inputs.shape,
+          .range = interval.range,
+          .window = interval.window,
+          .token_end = interval.token_end,
+          .tensors = tensors_of(inputs, gradients, workspace, branch),
+          .scale = inputs.scale,
+          .partial_dkv = branch == kSelected ? workspace.prefix_partial : workspace.range_partial,
+          .d_k = direct ? gradients.d_k[branch] : nullptr,
+          .d_v = direct ? gradients.d_v[branch] : nullptr};
+}
+
+// Both gradients of such a branch; that of the queries unless the joint walk gives it.
 void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
                        const BackwardWorkspace& workspace, const int32_t* indices, int branch,
                        cudaStream_t stream) {
-  const KeyRange range = range_of(inputs, branch);
-  const int window = branch == kSelected ? kCausal : kWindow;
-  const int token_end = branch == kSelected ? dense_prefix(inputs) : inputs.shape.sequence;
-  const BlockBackwardTensors tensors = tensors_of(inputs, gradients, workspace, branch);
   if (branch == kSelected ? !joins_prefix(inputs) : !joins_dq(inputs)) {
-    run.then([&] {
-      return launch_tile_backward({.shape = inputs.shape,
-                                   .range = range,
-                                   .window = window,
-                                   .token_end = token_end,
-                                   .tensors = tensors,
-                                   .scale = inputs.scale,
-                                   .indices = indices,
-                                   .d_q = workspace.branch_dq[branch]},
-                                  stream);
-    });
+    run.then([&] { return query_backward(inputs, gradients, workspace, indices, branch, stream); });
   }
-  const bool direct = branch == kSliding && inputs.tuning.direct_window;
   run.then([&] {
-    return launch_range_backward(
-        {.shape = inputs.shape,
-         .range = range,
-         .window = window,
-         .token_end = token_end,
-         .tensors = tensors,
-         .scale = inputs.scale,
-         .partial_dkv = branch == kSelected ? workspace.prefix_partial : workspace.range_partial,
-         .d_k = direct ? gradients.d_k[branch] : nullptr,
-         .d_v = direct ? gradients.d_v[branch] : nullptr},
-        stream);
+    return launch_range_backward(key_params(inputs, gradients, workspace, branch), stream);
   });
 }
+
+// The window's dK and dV in pieces: one a round on the side stream, beside what waits for memory,
+// and the rest behind.
+class WindowBeside {
+public:
+  WindowBeside(const FusedInputs& inputs, bool listed, int rounds) {
+    if (!listed || !is_on(inputs, kSliding) || !inputs.tuning.direct_window ||
+        inputs.tuning.beside_ctas <= 0)
+      return;
+    const int turns = std::max(1, inputs.tuning.beside_turns);
+    all_ = range_backward_columns(inputs.shape, kWindow);
+    piece_ = std::min(inputs.tuning.beside_ctas * turns, all_ / rounds);
+    ctas_ = (piece_ + turns - 1) / turns;
+  }
+  bool runs() const { return piece_ > 0; }
+
+  // Before the kernel that a piece is to follow into its places, which then signals launched().
+  cudaError_t fork(cudaStream_t stream) {
+    cudaError_t error = side_stream(side_);
+    if (error == cudaSuccess) error = cudaEventRecord(side_.ready, stream);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(side_.stream, side_.ready);
+    return error;
+  }
+  cudaEvent_t launched() const { return runs() ? side_.launched : nullptr; }
+  cudaError_t piece(RangeBackwardParams params) {
+    params.first_column = done_;
+    params.columns = piece_;
+    params.most_ctas = ctas_;
+    done_ += piece_;
+    const cudaError_t error = cudaStreamWaitEvent(side_.stream, side_.launched);
+    return error == cudaSuccess ? launch_range_backward(params, side_.stream) : error;
+  }
+  // The rest, and the streams are one again.
+  cudaError_t finish(RangeBackwardParams params, cudaStream_t stream) {
+    params.first_column = done_;
+    params.columns = all_ - done_;
+    cudaError_t error = params.columns > 0 ? launch_range_backward(params, stream) : cudaSuccess;
+    if (error == cudaSuccess) error = cudaEventRecord(side_.done, side_.stream);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, side_.done);
+    return error;
+  }
+
+private:
+  int all_ = 0; // columns
+  int piece_ = 0;
+  int ctas_ = 0;
+  int done_ = 0;
+  SideStream side_;
+};
 
 } // namespace
 
@@ -327,6 +394,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   const BackwardWorkspace workspace(shape, inputs.tuning, carver);
   const int prefix = is_on(inputs, kSelected) ? dense_prefix(inputs) : 0;
   const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
+  const int rounds = listed ? list_rounds(shape) : 1;
+  WindowBeside window_beside(inputs, listed, rounds);
   Sequence run;
   BackwardPrepareParams prepare = {.shape = shape, .d_out = gradients.d_out, .gates = inputs.gates};
   for (int branch = 0; branch < kBranches; ++branch) {
@@ -357,7 +426,13 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   if (prefix > 0)
     interval_backward(run, inputs, gradients, workspace, saved.indices, kSelected, stream);
   if (is_on(inputs, kSliding)) {
-    interval_backward(run, inputs, gradients, workspace, saved.indices, kSliding, stream);
+    if (!window_beside.runs()) {
+      interval_backward(run, inputs, gradients, workspace, saved.indices, kSliding, stream);
+    } else if (!joins_dq(inputs)) {
+      run.then([&] {
+        return query_backward(inputs, gradients, workspace, saved.indices, kSliding, stream);
+      });
+    }
     if (!inputs.tuning.direct_window) {
       run.then([&] {
         return launch_sum_blocks({.shape = shape,
@@ -398,9 +473,9 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
       });
     }
   }
-  const int rounds = listed ? list_rounds(shape) : 1;
   for (int index = 0; index < rounds; ++index) {
     const ListRound round = listed ? list_round(shape, index) : all_lanes(shape);
+    if (window_beside.runs()) run.then([&] { return window_beside.fork(stream); });
     if (listed) {
       run.then([&] {
         return launch_selected_backward(
@@ -412,9 +487,14 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .items = lists.items,
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
-             .partial_dkv = workspace.list_partial},
+             .partial_dkv = workspace.list_partial,
+             .launched = window_beside.launched()},
             stream);
       });
+    }
+    if (window_beside.runs()) {
+      run.then(
+          [&] { return window_beside.piece(key_params(inputs, gradients, workspace, kSliding)); });
     }
     run.then([&] {
       MergeQueryGradientParams merge = {.shape = shape,
@@ -447,6 +527,11 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                 .d_k = gradients.d_k[kSelected],
                                 .d_v = gradients.d_v[kSelected]},
                                stream);
+    });
+  }
+  if (window_beside.runs()) {
+    run.then([&] {
+      return window_beside.finish(key_params(inputs, gradients, workspace, kSliding), stream);
     });
   }
   return run.error();

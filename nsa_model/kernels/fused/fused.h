@@ -41,6 +41,11 @@ struct FusedTuning {
   bool joint_prefix = false;     // with both: it takes the selected branch's first tokens too
   // dK and dV of the window leave their kernel rounded, without a sum over units.
   bool direct_window = false;
+  // With direct_window, where there are lists: so many multiprocessors take a part of the window's
+  // dK and dV, beside_turns columns of 128 keys each, as soon as list backward leaves them, and the
+  // sums that wait for memory run beside it. 0: none.
+  int beside_ctas = 0;
+  int beside_turns = 4;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);
