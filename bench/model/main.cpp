@@ -23,6 +23,7 @@
 #include "worker/train/state_io.h"
 
 #include <ATen/ops/cat.h>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -152,8 +153,7 @@ private:
   static std::optional<int64_t> separator(const spec::RunSpec& spec,
                                           const dataset::Dataset* dataset) {
     if (!spec.data.document_mask) return std::nullopt;
-    if (dataset == nullptr)
-      die({ErrorCode::kInvalidArgument, "random tokens have no documents", "give --data"});
+    if (dataset == nullptr) return spec.model.vocabulary - 1;
     return dataset->manifest().tokenizer.separator;
   }
 
@@ -179,9 +179,8 @@ private:
   }
   void fill(data::Batch& batch) {
     if (!dataset_) {
-      auto* tokens = reinterpret_cast<int64_t*>(batch.memory.get());
-      for (size_t t = 0; t < batch.inputs.size() + batch.targets.size(); ++t)
-        tokens[t] = static_cast<int64_t>(generator_() % uint64_t(spec_.model.vocabulary));
+      fill_at_random(reinterpret_cast<int64_t*>(batch.memory.get()),
+                     batch.inputs.size() + batch.targets.size());
       return;
     }
     const auto& tokens = dataset_->tokens(dataset::Split::kTrain);
@@ -193,6 +192,19 @@ private:
       rows.push_back({sample, 0, sample, sample * batch.sequence_length});
     }
     data::fill_batch(tokens, rows, batch);
+  }
+  // With documents: of 16 to 2,047 tokens, as many between any length and its double.
+  void fill_at_random(int64_t* tokens, size_t count) {
+    const std::optional<int64_t> begins = separator(spec_, nullptr);
+    const auto vocabulary = uint64_t(begins.value_or(spec_.model.vocabulary));
+    std::uniform_real_distribution<double> exponent(4, 11);
+    size_t left = 0; // of the document
+    for (size_t t = 0; t < count; ++t) {
+      const bool first = begins && left == 0;
+      if (first) left = static_cast<size_t>(std::exp2(exponent(generator_)));
+      tokens[t] = first ? *begins : static_cast<int64_t>(generator_() % vocabulary);
+      if (begins) --left;
+    }
   }
   // Random tokens are as good the next time; text is read on.
   const std::shared_ptr<data::Batch>& next_batch() {

@@ -31,7 +31,10 @@ Options parse_options(int argc, char** argv) {
         "whether forward and backward are replayed as CUDA graphs; off,on: a row each, one after "
         "the other",
         into(o.graphs, {"off", "on"})},
-       {"--set", "KEY=VALUE", "a key of the run file, as often as needed", behind(o.overrides)},
+       {"--set", "KEY=VALUE",
+        "a key of the run file, as often as needed; data.document_mask=true without --data: "
+        "documents of 16 to 2,047 tokens",
+        behind(o.overrides)},
        {"--run-file", "FILE", "a run file to start from", into(o.run_file)},
        {"--steps", "N", "of a row, after three to warm up; 20", into(o.steps)},
        {"--row-seconds", "S", "fewer steps, but five, where they take longer; 5",
