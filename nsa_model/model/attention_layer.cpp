@@ -156,6 +156,15 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
         .transpose(1, 2);
   };
   if (!context.document_start) return output(attend(heads.q, *heads.k[0], *heads.v[0]));
+  if (context.document_offsets.defined()) {
+    const auto all = [](const Tensor& x) { return x.flatten(0, 1); };
+    const Tensor& offsets = context.document_offsets;
+    const int64_t longest = context.longest_document;
+    const Tensor o = std::get<0>(at::_flash_attention_forward(
+        all(heads.q), all(*heads.k[0]), all(*heads.v[0]), offsets, offsets, longest, longest,
+        /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false));
+    return output(o.view_as(heads.q));
+  }
   // One cut of all tokens: its gradient is one joining, where slices would each give a whole
   // tensor.
   std::vector<int64_t> lengths;

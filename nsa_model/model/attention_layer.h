@@ -22,6 +22,10 @@ struct SequenceContext {
   at::Tensor compressed_cos,
       compressed_sin;                       // at each compressed token's first position (phi = mlp)
   std::optional<at::Tensor> document_start; // [B, S] on the CPU
+  // Where FlashAttention takes the documents of a dense batch together: the first token of each
+  // among all and one past the last, int32 [documents + 1] on the device.
+  at::Tensor document_offsets;
+  int64_t longest_document = 0;
 };
 
 // Projected heads of a layer: q [B, S, H, D] rotated; k, v by branch [B, S, G, D], keys rotated but

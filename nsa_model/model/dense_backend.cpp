@@ -28,8 +28,16 @@ void request_dense_backend(DenseBackend backend) {
   context.setSDPUseMath(backend == DenseBackend::kMath);
 }
 
+bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype) {
+  return device.is_cuda() && dtype == at::kBFloat16 && config.head_dimension % 8 == 0 &&
+         config.head_dimension <= 256 && at::globalContext().userEnabledFlashSDP() &&
+         (config.dense_backend == DenseBackend::kAuto ||
+          config.dense_backend == DenseBackend::kFlash);
+}
+
 std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,
-                                    at::ScalarType dtype) {
+                                    at::ScalarType dtype, bool documents) {
+  if (documents && flash_takes_documents(config, device, dtype)) return "flash (all documents)";
   constexpr int64_t kLength = 1024; // the choice does not hang on it
   const auto heads = [&](int64_t count) {
     return at::empty({1, count, kLength, config.head_dimension},
@@ -51,6 +59,7 @@ std::string dense_backend_in_effect(const ModelConfig& config, at::Device device
   // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
   if (device.is_cuda() && config.dense_backend == DenseBackend::kAuto && backend != "cudnn")
     backend += " (" + why_not_cudnn() + ")";
+  if (documents) backend += " (each document)";
   return backend;
 }
 

@@ -13,10 +13,15 @@ namespace nsa::model {
 // Allows `backend` alone to compute scaled_dot_product_attention in this process; kAuto: nothing.
 void request_dense_backend(DenseBackend backend);
 
+// Whether FlashAttention computes all packed documents at once, instead of a backend that is called
+// for each: in BF16 on a GPU, unless another backend was requested.
+bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype);
+
 // What LibTorch takes for training a model of this configuration: "cudnn", "flash", "efficient" or
-// "math", or "none" where what was requested cannot be had. Deterministic algorithms, a cuDNN that
-// another one shadows, sizes and dtype decide it beside what was requested.
+// "math", or "none" where what was requested cannot be had; of packed documents also how.
+// Deterministic algorithms, a cuDNN that another one shadows, sizes and dtype decide it beside what
+// was requested.
 std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,
-                                    at::ScalarType dtype);
+                                    at::ScalarType dtype, bool documents);
 
 } // namespace nsa::model

@@ -85,10 +85,18 @@ Tensor LanguageModel::Impl::mlp(const Block& block, const Tensor& x) const {
   return out;
 }
 
+// Pinned, so that the copy waits for nothing that the device still does.
+Tensor LanguageModel::Impl::on_device(const Tensor& x) const {
+  return device.is_cpu() ? x : x.pin_memory().to(device, x.scalar_type(), /*non_blocking=*/true);
+}
+
 std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
   // Angles in FP64, so that positions beyond 2^11 lose nothing; rounded once.
   const int64_t half = config.head_dimension / 2;
-  const int64_t longest = positions.numel() == 0 ? 0 : positions.max().item<int64_t>() + 1;
+  // For the whole sequence, though documents may be short: later ones may not, and growing waits.
+  const int64_t longest = positions.numel() == 0
+                              ? 0
+                              : std::max(positions.max().item<int64_t>() + 1, positions.size(-1));
   if (!cos.defined() || cos.size(0) < longest) {
     const auto options = at::TensorOptions().dtype(at::kDouble);
     const Tensor frequency =
@@ -97,11 +105,7 @@ std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
     cos = angle.cos().to(ops::compute_type(dtype)).to(device);
     sin = angle.sin().to(ops::compute_type(dtype)).to(device);
   }
-  // Pinned, so that the copy waits for nothing that the device still does.
-  const Tensor flat = positions.flatten();
-  const Tensor row = device.is_cpu()
-                         ? flat
-                         : flat.pin_memory().to(device, flat.scalar_type(), /*non_blocking=*/true);
+  const Tensor row = on_device(positions.flatten());
   return {cos.index_select(0, row), sin.index_select(0, row)};
 }
 
@@ -121,6 +125,17 @@ SequenceContext LanguageModel::Impl::context(int64_t sequence,
     const ops::Sizes sizes{config.nsa.compression_block, config.nsa.compression_stride};
     std::tie(out.compressed_cos, out.compressed_sin) =
         tables(ops::compression_positions(sequence, sizes, out.document_start) + position_offset);
+  }
+  if (config.attention == Attention::kDense && out.document_start &&
+      flash_takes_documents(config, device, dtype)) {
+    const int64_t batch = out.document_start->size(0);
+    std::vector<int32_t> offsets;
+    for (const ops::Segment& s : ops::segments(batch, sequence, {}, out.document_start)) {
+      offsets.push_back(int32_t(s.row * sequence + s.document.begin));
+      out.longest_document = std::max(out.longest_document, s.document.length());
+    }
+    offsets.push_back(int32_t(batch * sequence));
+    out.document_offsets = on_device(at::tensor(offsets, at::TensorOptions().dtype(at::kInt)));
   }
   if (!out.document_start) {
     plain = out;

@@ -38,6 +38,7 @@ struct LanguageModel::Impl {
                     int64_t position_offset,
                     const c10::intrusive_ptr<ops::TiedGradient>& tied = {});
 
+  at::Tensor on_device(const at::Tensor& x) const; // x is on the CPU; the host does not wait
   // RoPE tables [positions, D / 2] for `positions` (int64, CPU).
   std::pair<at::Tensor, at::Tensor> tables(const at::Tensor& positions);
   SequenceContext context(int64_t sequence, const std::optional<at::Tensor>& document_start,

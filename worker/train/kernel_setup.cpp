@@ -42,7 +42,8 @@ std::map<std::string, std::string> kernels_in_effect(const spec::RunSpec& spec,
   const bool nsa = config.attention == model::Attention::kNsa;
   std::string detail;
   if (!nsa)
-    detail = model::dense_backend_in_effect(config, device, bf16 ? at::kBFloat16 : at::kFloat);
+    detail = model::dense_backend_in_effect(config, device, bf16 ? at::kBFloat16 : at::kFloat,
+                                            spec.data.document_mask);
   else if (config.kernels == model::Kernels::kFused)
     detail = ops::fused_kernels(
         at::empty({0, config.head_dimension}, at::TensorOptions().device(device)));

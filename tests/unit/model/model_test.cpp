@@ -241,15 +241,16 @@ TEST(Kernels, TheReferenceAgreesAndReportsItself) {
 
 // What is reported is what LibTorch takes: a kernel that a CPU has not is seen to be missing.
 TEST(Kernels, DenseBackendIsTheOneAskedFor) {
-  const auto in_effect = [](DenseBackend backend) {
+  const auto in_effect = [](DenseBackend backend, bool documents = false) {
     ModelConfig config = small_config();
     config.attention = Attention::kDense;
     config.dense_backend = backend;
     const LanguageModel model(config, at::kCPU, at::kFloat, 1); // asks LibTorch for it
-    return dense_backend_in_effect(model.config(), at::kCPU, at::kFloat);
+    return dense_backend_in_effect(model.config(), at::kCPU, at::kFloat, documents);
   };
   EXPECT_EQ(in_effect(DenseBackend::kMath), "math");
   EXPECT_EQ(in_effect(DenseBackend::kFlash), "flash");
+  EXPECT_EQ(in_effect(DenseBackend::kFlash, true), "flash (each document)");
   EXPECT_EQ(in_effect(DenseBackend::kCudnn), "none");
   at::Context& context = at::globalContext();
   context.setSDPUseFlash(true);
