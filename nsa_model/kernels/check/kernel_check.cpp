@@ -350,7 +350,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
     // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
     // is judged.
     const bool degenerate = options.key_deviation == 0.0f;
-    const auto plain = [&](DeviceBuffer<double> BranchOracle::* gradient) {
+    const auto plain = [&](DeviceBuffer<double> BranchOracle::*gradient) {
       return [&c, &oracle, branch, gradient] {
         std::vector<double> value = (BranchOracle(c, branch, true).*gradient).to_host();
         std::vector<double> exact = (oracle.*gradient).to_host();
@@ -573,9 +573,11 @@ std::vector<PartialFormat> partial_formats(const std::string& names) {
   return {};
 }
 
-// A way to go about the backward: names of FusedTuning's switches joined by '+', "none" for none.
+// A way to go about the backward: names of FusedTuning's switches joined by '+', "none" for none of
+// them, "default" for FusedTuning as it is.
 struct Way {
   std::string name;
+  bool chosen = true;      // false: the default
   bool joint = false;      // joint_dq
   bool statistics = false; // joint_statistics, and joint_dq
   bool prefix = false;     // joint_prefix, and both
@@ -584,6 +586,7 @@ struct Way {
   int beside_turns = 4;
 
   void set(FusedTuning& tuning) const {
+    if (!chosen) return;
     tuning.joint_dq = joint || statistics || prefix;
     tuning.joint_statistics = statistics || prefix;
     tuning.joint_prefix = prefix;
@@ -602,7 +605,9 @@ std::vector<Way> ways_of(const std::string& names) {
     for (std::size_t at = 0; at <= way.name.size();) {
       const std::size_t past = std::min(way.name.find('+', at), way.name.size());
       const std::string word = way.name.substr(at, past - at);
-      if (word == "joint") {
+      if (word == "default") {
+        way.chosen = false;
+      } else if (word == "joint") {
         way.joint = true;
       } else if (word == "statistics") {
         way.statistics = true;
@@ -996,7 +1001,7 @@ int run(int argc, char** argv) {
   CaseOptions given;
   given.shape = {1, 0, 2};
   std::vector<PartialFormat> formats = {given.tuning.partial_out};
-  std::vector<Way> ways = ways_of("none");
+  std::vector<Way> ways = ways_of("default");
   bool whole = false;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -1015,9 +1020,10 @@ int run(int argc, char** argv) {
     } else if (argument == "--ways" && i + 1 < argc) {
       ways = ways_of(argv[++i]);
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
-        std::fprintf(stderr, "--ways takes none or names joined by +: joint, statistics, prefix, "
-                             "direct, beside62x4; in bench "
-                             "several after commas\n");
+        std::fprintf(stderr,
+                     "--ways takes default, none or names joined by +: joint, statistics, prefix, "
+                     "direct, beside62x4; in bench "
+                     "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

@@ -16,7 +16,7 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kRowsPerBlock = 4; // of six heads; others take as many rows as fit the threads
-template <int kDim> constexpr int kThreads = kHeadsPerGroup * (kDim / kVector) * kRowsPerBlock;
+template <int kDim> constexpr int kThreads = kHeadsPerGroup*(kDim / kVector) * kRowsPerBlock;
 static_assert(kThreads<128> >= kMostHeads * 128 / kVector);
 
 template <int kDim, typename Heads>
@@ -36,12 +36,16 @@ template <int kDim, typename Heads> struct Lane {
   int head;   // of the group's
   bool valid;
 
-  __device__ __forceinline__ Lane(const AttentionShape& shape, const ListRound& round)
+  __device__ __forceinline__ Lane(const AttentionShape& shape, const ListRound& round,
+                                  bool recent_first = false)
       : heads(shape.heads) {
     const int vectors = heads.count() * kHeadVectors;
     const int local = static_cast<int>(threadIdx.x) / vectors;
     const int64_t rows = static_cast<int64_t>(round.lanes) * shape.sequence;
-    pair_row = static_cast<int64_t>(blockIdx.x) * rows_per_block<kDim>(heads) + local;
+    // Rows that were written last are still in the L2 cache (50 MB) when the merge begins with
+    // them.
+    const unsigned block = recent_first ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    pair_row = static_cast<int64_t>(block) * rows_per_block<kDim>(heads) + local;
     valid = pair_row < rows && local < rows_per_block<kDim>(heads);
     vector = static_cast<int>(threadIdx.x) % vectors;
     head = vector / kHeadVectors;
@@ -105,7 +109,7 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
 template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, params.round);
+  const Lane<kDim, Heads> lane(params.shape, params.round, /*recent_first=*/true);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight selected = {};
@@ -201,7 +205,7 @@ template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, params.round);
+  const Lane<kDim, Heads> lane(params.shape, params.round, /*recent_first=*/true);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight sum = {};

@@ -36,15 +36,15 @@ struct FusedTuning {
   // Of partial outputs. Other than six heads a group take BF16.
   PartialFormat partial_out = PartialFormat::kPacked;
   // The window's and the compressed branch's query gradients in one walk, where both are on.
-  bool joint_dq = false;
-  bool joint_statistics = false; // with joint_dq: that walk makes the rows' statistics as well
-  bool joint_prefix = false;     // with both: it takes the selected branch's first tokens too
+  bool joint_dq = true;
+  bool joint_statistics = true; // with joint_dq: that walk makes the rows' statistics as well
+  bool joint_prefix = true;     // with both: it takes the selected branch's first tokens too
   // dK and dV of the window leave their kernel rounded, without a sum over units.
-  bool direct_window = false;
+  bool direct_window = true;
   // With direct_window, where there are lists: so many multiprocessors take a part of the window's
   // dK and dV, beside_turns columns of 128 keys each, as soon as list backward leaves them, and the
   // sums that wait for memory run beside it. 0: none.
-  int beside_ctas = 0;
+  int beside_ctas = 62;
   int beside_turns = 4;
 };
 // How many of a sequence's first tokens take the query-major kernels.
