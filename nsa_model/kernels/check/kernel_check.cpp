@@ -350,7 +350,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
     // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
     // is judged.
     const bool degenerate = options.key_deviation == 0.0f;
-    const auto plain = [&](DeviceBuffer<double> BranchOracle::*gradient) {
+    const auto plain = [&](DeviceBuffer<double> BranchOracle::* gradient) {
       return [&c, &oracle, branch, gradient] {
         std::vector<double> value = (BranchOracle(c, branch, true).*gradient).to_host();
         std::vector<double> exact = (oracle.*gradient).to_host();

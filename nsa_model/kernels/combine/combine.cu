@@ -16,7 +16,7 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kRowsPerBlock = 4; // of six heads; others take as many rows as fit the threads
-template <int kDim> constexpr int kThreads = kHeadsPerGroup*(kDim / kVector) * kRowsPerBlock;
+template <int kDim> constexpr int kThreads = kHeadsPerGroup * (kDim / kVector) * kRowsPerBlock;
 static_assert(kThreads<128> >= kMostHeads * 128 / kVector);
 
 template <int kDim, typename Heads>
