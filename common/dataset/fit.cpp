@@ -12,12 +12,15 @@ Fit check_fit(const spec::Parsed& parsed, const std::string& file) {
   std::error_code error;
   fit.present =
       std::filesystem::exists(std::filesystem::path(spec.data.path) / kManifestFile, error);
-  // A damaged manifest fails the attempt as all damaged data do, with its own class of failure.
-  const auto manifest = read_manifest(spec.data.path);
-  if (!fit.present || !manifest) return fit;
+  if (!fit.present) return fit;
   const auto add = [&](const std::string& key, std::string what, std::string next) {
     fit.problems.push_back(spec::problem_at(parsed, file, key, std::move(what), std::move(next)));
   };
+  const auto manifest = read_manifest(spec.data.path);
+  if (!manifest) {
+    add("data.path", manifest.error().what, manifest.error().next);
+    return fit;
+  }
 
   const int64_t vocabulary = manifest->tokenizer.vocabulary_size;
   if (spec::is_sound(parsed, "model.vocabulary") && spec.model.vocabulary < vocabulary)

@@ -10,7 +10,8 @@
 namespace nsa::dataset {
 
 struct Fit {
-  bool present = false; // there is a dataset.json in data.path
+  bool present =
+      false; // there is a dataset.json in data.path; one that cannot be read is a problem
   std::vector<spec::Problem> problems;
 };
 

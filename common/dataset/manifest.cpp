@@ -147,7 +147,12 @@ Result<Manifest> parse_manifest(std::string_view text) {
   Manifest manifest;
   try {
     manifest = manifest_from(json::parse(text));
-  } catch (const std::exception& error) { // nlohmann names the key or the byte
+  } catch (const json::exception& error) { // says the key, or line and column, behind its own name
+    const std::string what = error.what();
+    const size_t name = what.find("] ");
+    return fail(ErrorCode::kCorrupt, name == std::string::npos ? what : what.substr(name + 2),
+                "prepare the data set again");
+  } catch (const std::exception& error) {
     return fail(ErrorCode::kCorrupt, error.what(), "prepare the data set again");
   }
   if (const std::string digest = dataset_digest(manifest); digest != manifest.digest)

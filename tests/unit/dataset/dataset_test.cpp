@@ -10,6 +10,7 @@ namespace {
 using test::slurp;
 using test::TemporaryFolder;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class DatasetTest : public ::testing::Test {
 protected:
@@ -133,7 +134,24 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
       << "a key with a mistake is not judged again";
   const std::string longest = std::to_string(manifest->tokens(Split::kTrain) - 1);
   EXPECT_TRUE(fit({"train.sequence_length=" + longest, "eval.at_end=false"}).problems.empty());
-  EXPECT_FALSE(fit({"data.path=" + (data_ / "none").string()}).present);
+  const Fit none = fit({"data.path=" + (data_ / "none").string()});
+  EXPECT_FALSE(none.present);
+  EXPECT_TRUE(none.problems.empty()) << "whether it may be made later is the caller's to say";
+  // A manifest that cannot be read is told with its own place as well, before any rank starts.
+  const auto unreadable = [&](const std::string& text) {
+    folder_.write("data/dataset.json", text);
+    const Fit found = fit({});
+    EXPECT_TRUE(found.present);
+    if (found.problems.size() != 1) return std::to_string(found.problems.size()) + " problems";
+    EXPECT_EQ(found.problems[0].key, "data.path");
+    EXPECT_EQ(found.problems[0].line, 3);
+    EXPECT_EQ(found.problems[0].next, "prepare the data set again");
+    return found.problems[0].what;
+  };
+  EXPECT_THAT(unreadable("{\n  \"version\": 1,\n  \"digest\" \"ab\"\n}"),
+              StartsWith((data_ / "dataset.json").string() + ": parse error at line 3, column 1"));
+  EXPECT_THAT(unreadable("{}"), HasSubstr("dataset.json: key 'version' not found"));
+  EXPECT_THAT(unreadable(""), HasSubstr("line 1, column 1"));
 }
 
 TEST_F(DatasetTest, ManifestsComeBackAsTheyWere) {
