@@ -309,7 +309,9 @@ FieldTable run_fields(RunSpec& s) {
        .maximum = 4096,
        .above_minimum = true,
        .unit = "MiB",
-       .meaning = "gradients are reduced between ranks in buckets of this size"},
+       .meaning =
+           "gradients are reduced between ranks in buckets of this size; few large ones disturb "
+           "the backward pass least"},
       {.key = "parallel.compress",
        .at = &s.parallel.compress,
        .choices = {{"off"}, {"bf16"}, {"fp16"}},

@@ -89,7 +89,7 @@ struct PrecisionSection {
 struct ParallelSection {
   int64_t ranks = 1;
   std::string device = "auto";  // auto | cpu | cuda; a GPU asked for and not had is an error
-  double bucket_mib = 25;       // gradient all-reduce bucket
+  double bucket_mib = 1024;     // gradient all-reduce bucket
   std::string compress = "off"; // off | bf16 | fp16: gradients on the wire
   bool static_graph = false;    // the same parameters get gradients in every step
   bool find_unused = false;     // allow parameters without a gradient

@@ -26,7 +26,7 @@ const std::vector<Toggle>& toggle_registry() {
     {"allocator.arenas", "int", "", "", "environment", "MALLOC_ARENA_MAX",
      "arenas of the C library's allocator; few keep resident memory small with many threads"},
 
-    {"cuda.graphs", "enum", "off|on|auto", "off", "worker", "",
+    {"cuda.graphs", "enum", "off|on|auto", "auto", "worker", "",
      "forward and backward passes are recorded as CUDA graphs after two steps and replayed, collectives between "
      "them; auto: where the run's launches are the same in every step and a micro-batch has fewer than 16,384 tokens; evaluation and update are launched one by one"},
     {"cuda.launch_blocking", "bool", "", "", "environment", "CUDA_LAUNCH_BLOCKING",

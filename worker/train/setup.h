@@ -34,10 +34,9 @@ Result<bool> choose_joined_embedding(const std::map<std::string, std::string>& t
                                      const model::ModelConfig& config, int64_t rows);
 
 // "auto" of cuda.graphs records micro-batches of fewer tokens than this: with more the device is
-// busy longer than the host takes to launch. On an H200 32,768 tokens gained nothing, and 4,096
-// take 7 ms more than the line through 16,384 and 65,536 gives; where between them graphs begin to
-// help has not been measured (docs/performance.md, "CUDA graphs").
-inline constexpr int64_t kGraphsBelowTokens = 16384;
+// busy longer than the host takes to launch. On an H200 a step of 4,096 tokens gains 15 to 19 %, of
+// 16,384 tokens 0.5 to 1.7 %, of 32,768 nothing that is sure (docs/performance.md, "CUDA graphs").
+inline constexpr int64_t kGraphsBelowTokens = 32768;
 
 // Toggle cuda.graphs. `device_cannot`: why the device records none
 // (runtime::Runtime::why_no_graphs()); empty where it does. An error when "on" is asked for and not
