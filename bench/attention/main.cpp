@@ -1,6 +1,6 @@
 // nsa-bench attention: one layer's attention, forward and backward apart, whole and by branch, on
-// random and on saved inputs, beside dense attention by cuDNN and by ATen's flash kernels in the
-// same process.
+// random and on saved inputs, beside dense attention by our kernels, by cuDNN and by ATen's flash
+// kernels in the same process.
 //
 // TFLOP/s count attended pairs alone (4 d a pair and head forward, 10 d backward); GB/s count
 // inputs and outputs once. Both stand beside what a product and a copy reach on this machine. "peak
@@ -13,6 +13,7 @@
 #include "common/base/build_info.h"
 #include "common/base/clock.h"
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/fused.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -53,7 +54,7 @@ Options parse(int argc, char** argv) {
       "nsa-bench attention",
       "One layer's attention on this GPU in BF16, forward and backward: whole, by branch, and "
       "dense\n"
-      "by cuDNN and ATen's flash kernels beside it.",
+      "by our kernels, cuDNN and ATen's flash kernels beside it.",
       "",
       {{"--sequence", "N,...", "lengths; 2,048 to 65,536 unless given", into(o.sequences)},
        {"--tokens", "N", "tokens in all, one sequence at least; 32,768", into(o.tokens)},
@@ -280,7 +281,7 @@ private:
 };
 
 // The rows of one problem, the most telling ones of all problems first.
-enum class Row { kWhole, kDenseCudnn, kBranches, kDenseFlash };
+enum class Row { kWhole, kDenseCudnn, kDenseFused, kBranches, kDenseFlash };
 
 void measure_nsa(Table& table, const Problem& problem, Row row, const std::string& kernels,
                  const ops::OptionalTensor& given) {
@@ -336,6 +337,19 @@ void measure_dense(Table& table, const Problem& problem, bool cudnn) {
   }
 }
 
+void measure_dense_fused(Table& table, const Problem& problem) {
+  if (table.late()) return;
+  const auto leaf = [](const Tensor& t) { return t.detach().requires_grad_(true); };
+  const Tensor q = leaf(problem.in.q), k = leaf(*problem.in.k[2]), v = leaf(*problem.in.v[2]);
+  try {
+    table.measure(
+        problem.shape, "dense, fused", Pairs(problem.shape.sequence).dense,
+        [&] { return ops::fused_causal_attention(q, k, v); }, {q, k, v}, problem.grad);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "dense, fused: %s\n", error.what_without_backtrace());
+  }
+}
+
 void run(const Options& options) {
   load_kernels(options);
   ops::AttentionInputs saved;
@@ -360,12 +374,15 @@ void run(const Options& options) {
   }
   const bench::Ceilings ceilings = bench::measure_ceilings();
   Table table(options, ceilings);
-  for (const Row row : {Row::kWhole, Row::kDenseCudnn, Row::kBranches, Row::kDenseFlash})
+  for (const Row row :
+       {Row::kWhole, Row::kDenseCudnn, Row::kDenseFused, Row::kBranches, Row::kDenseFlash})
     for (const Shape& shape : shapes) {
       const Problem problem(shape, saved);
       if (row == Row::kWhole || row == Row::kBranches) {
         for (const std::string& kernels : options.kernels)
           measure_nsa(table, problem, row, kernels, saved.indices);
+      } else if (options.dense && row == Row::kDenseFused) {
+        measure_dense_fused(table, problem);
       } else if (options.dense) {
         measure_dense(table, problem, row == Row::kDenseCudnn);
       }

@@ -58,13 +58,20 @@ public:
   // `dataset`: none for random tokens.
   Training(const spec::RunSpec& spec, runtime::Runtime& runtime, const std::string& layers,
            std::shared_ptr<const dataset::Dataset> dataset)
-      : spec_(spec), runtime_(runtime),
+      : spec_(spec), runtime_(runtime), layers_(layers),
         precision_(or_die(train::choose_precision(spec.precision, runtime.why_bf16_is_slow()))),
-        model_(config(layers), runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat, 1),
+        model_(config(spec), runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat, 1),
         clock_(or_die(progress::Page::create(0, 1))),
         loss_(train::make_loss(model_, runtime.device(), separator(spec, dataset.get()))),
         gates_(train::gates_of(model_)), dataset_(std::move(dataset)) {
     make_batches();
+  }
+
+  // Whether "auto" takes the same kernels of attention for a run of another length.
+  bool serves(const spec::RunSpec& spec) const {
+    const model::ModelConfig other = config(spec);
+    return other.kernels == model_.config().kernels &&
+           other.dense_backend == model_.config().dense_backend;
   }
 
   // Goes on with batches of another length, or in another way. The model is the same.
@@ -85,12 +92,12 @@ public:
 
   model::LanguageModel& model() { return model_; }
   std::string computes_in() const { return precision_.name(); }
-  // "fused hopper"; of each branch where they differ.
+  // "fused hopper", "aten cudnn"; of each branch where they differ.
   std::string kernels_in_effect() const {
     const auto parts =
         train::kernels_in_effect(spec_, model_.config(), runtime_.device(), precision_.bf16);
     std::set<std::string> distinct;
-    for (const char* branch : {"compressed", "selected", "sliding"})
+    for (const char* branch : {"compressed", "selected", "sliding", "dense"})
       if (const auto kernel = parts.find(branch); kernel != parts.end())
         distinct.insert(kernel->second);
     return join({distinct.begin(), distinct.end()}, ", ");
@@ -159,10 +166,10 @@ private:
 
   static constexpr int kBatches = 4; // more than steps in flight
 
-  model::ModelConfig config(const std::string& layers) const {
+  model::ModelConfig config(const spec::RunSpec& spec) const {
     model::ModelConfig config = or_die(train::model_config_on(
-        spec_, or_die(spec::resolve_toggles(spec_.toggles)), runtime_.device(), precision_.bf16));
-    if (layers != "auto") config.fused_layers = layers == "fused";
+        spec, or_die(spec::resolve_toggles(spec.toggles)), runtime_.device(), precision_.bf16));
+    if (layers_ != "auto") config.fused_layers = layers_ == "fused";
     return config;
   }
   void make_batches() {
@@ -220,6 +227,7 @@ private:
 
   spec::RunSpec spec_;
   runtime::Runtime& runtime_;
+  std::string layers_;
   train::Precision precision_;
   model::LanguageModel model_;
   train::PhaseClock clock_;
@@ -239,12 +247,6 @@ private:
   uint64_t step_ = 0;
   double last_loss_ = 0;
 };
-
-std::string kernels_of(Training& training, at::Device device, int64_t sequence) {
-  if (training.model().config().attention == model::Attention::kDense)
-    return "sdpa " + bench::dense_backend(training.model(), device, sequence);
-  return training.kernels_in_effect();
-}
 
 // The parameters are views of flat buffers with hooks once prepare() has been called; parts are
 // timed before.
@@ -299,7 +301,7 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
           {"sequence", spec.train.sequence_length},
           {"tokens", spec.tokens_per_step()},
           {"layers", training.model().config().fused_layers ? "fused" : "composed"},
-          {"kernels", kernels_of(training, runtime.device(), spec.train.sequence_length)},
+          {"kernels", training.kernels_in_effect()},
           {"compute", training.computes_in()},
           {"graphs", graphs},
           {"graphs_recorded", training.graphs()},
@@ -372,7 +374,7 @@ public:
           ++left_out_;
           continue;
         }
-        if (!training || (options_.parts && parts.empty())) {
+        if (!training || !training->serves(spec) || (options_.parts && parts.empty())) {
           training.reset(); // before the next one needs its memory
           training.emplace(spec, runtime_, layers, dataset_);
           if (options_.parts) parts = time_parts(options_, runtime_, spec, *training);

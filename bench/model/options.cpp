@@ -85,7 +85,8 @@ spec::RunSpec spec_of(const Options& options, const std::string& attention, int6
   if (gpu && attention == "nsa" && options.run_file.empty() && !asked("toggles.attention.kernels"))
     overrides.emplace_back("toggles.attention.kernels=fused");
   for (const std::string& given : options.overrides)
-    if (attention == "nsa" || !given.starts_with("toggles.attention.")) overrides.push_back(given);
+    if (attention == "nsa" || !given.starts_with("toggles.attention.kernels"))
+      overrides.push_back(given);
   const spec::Parsed parsed = spec::parse_run_file(
       text, options.run_file.empty() ? "bench.toml" : options.run_file, overrides);
   if (!parsed.problems.empty()) stop(spec::format_problem(parsed.problems.front()));

@@ -2,6 +2,7 @@
 
 #include "nsa_model/model/attention_layer.h"
 #include "nsa_model/model/cross_entropy.h"
+#include "nsa_model/ops/fused.h"
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -91,6 +92,9 @@ double Parts::attention_kernels() const {
   if (config_.attention == model::Attention::kDense) {
     leaves.push_back(heads(sequence_, config_.kv_groups));
     leaves.push_back(heads(sequence_, config_.kv_groups));
+    if (config_.dense_backend == model::DenseBackend::kFused)
+      return time(leaves,
+                  [&] { return ops::fused_causal_attention(leaves[0], leaves[1], leaves[2]); });
     return time(leaves, [&] {
       return at::scaled_dot_product_attention(leaves[0].transpose(1, 2), leaves[1].transpose(1, 2),
                                               leaves[2].transpose(1, 2), std::nullopt, 0.0, true,
@@ -143,20 +147,6 @@ std::vector<PartTime> time_parts(const model::LanguageModel& model, runtime::Run
           {"attention kernels", layers * parts.attention_kernels()},
           {"MLP", layers * parts.mlp()},
           {"loss", parts.loss()}};
-}
-
-std::string dense_backend(const model::LanguageModel& model, at::Device device, int64_t sequence) {
-  const model::ModelConfig& c = model.config();
-  const auto heads = [&](int64_t count) {
-    return at::empty({1, count, sequence, c.head_dimension},
-                     at::TensorOptions().dtype(model.compute_dtype()).device(device))
-        .set_requires_grad(true);
-  };
-  const int64_t choice =
-      at::_fused_sdp_choice(heads(c.heads), heads(c.kv_groups), heads(c.kv_groups), std::nullopt,
-                            0.0, true, std::nullopt, true);
-  const char* const names[] = {"math", "flash", "efficient", "cudnn"};
-  return choice >= 0 && choice < 4 ? names[choice] : "backend " + std::to_string(choice);
 }
 
 } // namespace nsa::bench

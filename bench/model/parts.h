@@ -22,7 +22,4 @@ struct PartTime {
 std::vector<PartTime> time_parts(const model::LanguageModel& model, runtime::Runtime& runtime,
                                  int64_t rows, int64_t sequence, int repeats);
 
-// What ATen takes for the dense twin's attention: "cudnn", "flash", "efficient" or "math".
-std::string dense_backend(const model::LanguageModel& model, at::Device device, int64_t sequence);
-
 } // namespace nsa::bench

@@ -335,6 +335,32 @@ private:
         [&] { return fused && (s_.precision.mode == "fp32" || s_.precision.compute == "fp32"); },
         "computes in FP32, and \"fused\" kernels take BF16 only",
         "use attention.kernels = \"aten\", which serves every dtype");
+    const auto backend = s_.toggles.find("attention.dense");
+    const bool asked =
+        backend != s_.toggles.end() && backend->second == "fused" && m.attention == "dense";
+    const std::string other = "use attention.dense = \"auto\", which serves everything";
+    rule(
+        {"toggles.attention.dense", "parallel.device"},
+        [&] { return asked && s_.parallel.device == "cpu"; },
+        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", other);
+    rule(
+        {"model.head_dimension", "toggles.attention.dense"},
+        [&] { return asked && m.head_dimension != 64; },
+        "must be 64 for \"fused\" dense attention, not " + number(m.head_dimension), other);
+    rule(
+        {"model.heads", "model.kv_groups", "toggles.attention.dense"},
+        [&] { return asked && m.heads / m.kv_groups > 16; },
+        "gives a group more than the 16 heads that \"fused\" dense attention serves", other);
+    rule(
+        {"train.sequence_length", "toggles.attention.dense"},
+        [&] { return asked && s_.train.sequence_length > 131072; },
+        "must be at most 131072 for \"fused\" dense attention, not " +
+            number(s_.train.sequence_length),
+        other);
+    rule(
+        {"precision.mode", "precision.compute", "toggles.attention.dense"},
+        [&] { return asked && (s_.precision.mode == "fp32" || s_.precision.compute == "fp32"); },
+        "computes in FP32, and \"fused\" dense attention takes BF16 only", other);
     rule(
         {"toggles.attention.kernels", "model.attention"},
         [&] {

@@ -1,5 +1,6 @@
 #include "nsa_model/model/attention_layer.h"
 
+#include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/segments.h"
 
@@ -149,7 +150,8 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
 }
 
 Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context) const {
-  const auto attend = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto attend = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    if (config_.dense_backend == DenseBackend::kFused) return ops::fused_causal_attention(q, k, v);
     return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                             std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
                                             /*enable_gqa=*/true)

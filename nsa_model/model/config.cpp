@@ -20,12 +20,13 @@ Result<Enum> parse_name(std::string_view text, std::string_view key,
               "write one of: " + choices);
 }
 
-constexpr std::array<std::pair<std::string_view, DenseBackend>, 5> kDenseBackends{
+constexpr std::array<std::pair<std::string_view, DenseBackend>, 6> kDenseBackends{
     {{"auto", DenseBackend::kAuto},
      {"cudnn", DenseBackend::kCudnn},
      {"flash", DenseBackend::kFlash},
      {"efficient", DenseBackend::kEfficient},
-     {"math", DenseBackend::kMath}}};
+     {"math", DenseBackend::kMath},
+     {"fused", DenseBackend::kFused}}};
 
 Status require(bool holds, std::string what, std::string next) {
   if (holds) return {};

@@ -16,8 +16,9 @@ enum class Attention { kNsa, kDense };            // "nsa" | "dense"
 enum class Compression { kAverage, kMlp };        // phi of Eq. 7: "average" | "mlp"
 enum class Gate { kGroupSoftmax, kHeadSigmoid };  // "group_softmax" | "head_sigmoid"
 enum class Kernels { kAten, kReference, kFused }; // toggle attention.kernels
-// What LibTorch computes dense attention with: toggle attention.dense.
-enum class DenseBackend { kAuto, kCudnn, kFlash, kEfficient, kMath };
+// What computes dense attention: toggle attention.dense. kFused: our kernels
+// (ops::fused_causal_attention()); the others are LibTorch's, kAuto the one that it prefers.
+enum class DenseBackend { kAuto, kCudnn, kFlash, kEfficient, kMath, kFused };
 enum class Branch { kCompressed, kSelected, kSliding };
 
 inline constexpr int kBranchCount = 3;

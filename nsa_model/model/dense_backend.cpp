@@ -20,7 +20,7 @@ std::string why_not_cudnn() {
 } // namespace
 
 void request_dense_backend(DenseBackend backend) {
-  if (backend == DenseBackend::kAuto) return;
+  if (backend == DenseBackend::kAuto || backend == DenseBackend::kFused) return;
   at::Context& context = at::globalContext();
   context.setSDPUseCuDNN(backend == DenseBackend::kCudnn);
   context.setSDPUseFlash(backend == DenseBackend::kFlash);
@@ -37,7 +37,11 @@ bool flash_takes_documents(const ModelConfig& config, at::Device device, at::Sca
 
 std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,
                                     at::ScalarType dtype, bool documents) {
-  if (documents && flash_takes_documents(config, device, dtype)) return "flash (all documents)";
+  const char* how = documents ? " (each document)" : "";
+  if (config.dense_backend == DenseBackend::kFused) // or it is refused
+    return std::string("fused hopper") + how;
+  if (documents && flash_takes_documents(config, device, dtype))
+    return "aten flash (all documents)";
   constexpr int64_t kLength = 1024; // the choice does not hang on it
   const auto heads = [&](int64_t count) {
     return at::empty({1, count, kLength, config.head_dimension},
@@ -51,7 +55,7 @@ std::string dense_backend_in_effect(const ModelConfig& config, at::Device device
     choice = at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
                                    /*enable_gqa=*/true);
   } catch (const c10::Error&) { // "no viable backend"
-    return "none";
+    return "aten none";
   }
   constexpr std::array<const char*, 4> kNames{"math", "flash", "efficient", "cudnn"};
   std::string backend =
@@ -59,8 +63,7 @@ std::string dense_backend_in_effect(const ModelConfig& config, at::Device device
   // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
   if (device.is_cuda() && config.dense_backend == DenseBackend::kAuto && backend != "cudnn")
     backend += " (" + why_not_cudnn() + ")";
-  if (documents) backend += " (each document)";
-  return backend;
+  return "aten " + backend + how;
 }
 
 } // namespace nsa::model

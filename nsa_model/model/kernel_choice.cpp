@@ -63,13 +63,22 @@ void add_layers(const ModelConfig& config, const Place& place,
     kernels["layers.compression"] = composed("learned compression has no kernel");
 }
 
+std::string_view why_not_on(bool gpu, bool bf16) {
+  if (!gpu) return "they are GPU kernels, and this rank computes on a CPU";
+  if (!bf16) return "they compute in BF16, and this rank computes in FP32";
+  return "";
+}
+
 } // namespace
 
 std::string_view why_attention_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16) {
   if (config.attention == Attention::kDense) return "they are of NSA, and this model is dense";
-  if (!gpu) return "they are GPU kernels, and this rank computes on a CPU";
-  if (!bf16) return "they compute in BF16, and this rank computes in FP32";
-  return "";
+  return why_not_on(gpu, bf16);
+}
+
+std::string_view why_dense_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16) {
+  if (config.attention != Attention::kDense) return "they are of dense attention";
+  return why_not_on(gpu, bf16);
 }
 
 std::string_view why_embedding_cannot_be_joined(const ModelConfig& config, int64_t rows) {
@@ -84,7 +93,7 @@ std::map<std::string, std::string> kernels_in_effect(const ModelConfig& config, 
   std::map<std::string, std::string> kernels;
   add_layers(config, place, kernels);
   if (config.attention == Attention::kDense) {
-    kernels["dense"] = "aten " + attention_detail;
+    kernels["dense"] = attention_detail;
     return kernels;
   }
   for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {

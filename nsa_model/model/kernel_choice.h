@@ -15,6 +15,9 @@ namespace nsa::model {
 // them.
 std::string_view why_attention_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16);
 
+// The same of the dense twin's own kernels (DenseBackend::kFused), and ops::why_not_fused_causal().
+std::string_view why_dense_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16);
+
 // Why the tied embedding's gradient is not put together in one pass
 // (ModelConfig::joined_embedding_gradient) in a micro-batch of `rows` tokens; empty where it is
 // served. With config.fused_layers as it will be.
@@ -33,7 +36,7 @@ struct Place {
 // ("fused hopper", "aten regrouped", "aten chunked (why)"), or "dense"; "layers", and where they
 // are fused "layers.norm" and so on, "layers.embedding" being "joined" or "separate".
 // `attention_detail`: what serves fused attention ("hopper"), or what computes dense attention
-// ("cudnn").
+// ("aten cudnn", "fused hopper").
 std::map<std::string, std::string> kernels_in_effect(const ModelConfig& config, const Place& place,
                                                      const std::string& attention_detail);
 

@@ -14,6 +14,11 @@ bool fused_is_loaded();
 // Calls it; throws c10::Error when it is not loaded or does not serve these sizes.
 at::Tensor fused_attention(const AttentionInputs& inputs, const Settings& settings);
 
+// Plain causal attention (the dense twin's) by the same library: q [B, S, H, D], k and v
+// [B, S, G, D] in BF16; the result is like q. Deterministic. Throws where
+// why_not_fused_causal() (fused_support.h) says why.
+at::Tensor fused_causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
 // Which of its kernels serve tensors like q [..., D] on q's GPU: "hopper" or "portable".
 std::string fused_kernels(const at::Tensor& q);
 

@@ -40,6 +40,30 @@ Tensor attention_shape(const Tensor& q, const OptionalTensor& k0, const Optional
   return Shapes::apply(q, k0, v0, k1, v1, k2, v2, gates);
 }
 
+struct CausalShapes : torch::autograd::Function<CausalShapes> {
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
+                               const Tensor& v) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({q, k, v});
+    const Tensor lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+    context->mark_non_differentiable({lse});
+    return {at::empty_like(q), lse};
+  }
+  static variable_list backward(AutogradContext* context, const variable_list&) {
+    variable_list gradients;
+    for (const Tensor& input : context->get_saved_variables())
+      gradients.push_back(at::empty_like(input));
+    return gradients;
+  }
+};
+
+std::tuple<Tensor, Tensor> causal_shape(const Tensor& q, const Tensor& k, const Tensor& v, double) {
+  TORCH_CHECK(q.scalar_type() == at::kBFloat16, "causal attention: q is ", q.scalar_type(),
+              ", expected BFloat16 (attention.dense = \"auto\" serves other dtypes)");
+  const variable_list results = CausalShapes::apply(q, k, v);
+  return {results[0], results[1]};
+}
+
 Tensor adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
                    const Tensor& gradients, const Tensor&, const Tensor&, const Tensor&, double,
                    double, double, double, double, double, int64_t) {
@@ -50,10 +74,12 @@ Tensor adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTe
 
 TORCH_LIBRARY_IMPL(nsa, Meta, library) {
   library.impl("fused_attention", &attention_shape);
+  library.impl("fused_causal_attention", &causal_shape);
   library.impl("adamw_", &adamw_shape);
 }
 TORCH_LIBRARY_IMPL(nsa, AutogradMeta, library) {
   library.impl("fused_attention", &attention_shape);
+  library.impl("fused_causal_attention", &causal_shape);
 }
 
 } // namespace nsa::ops

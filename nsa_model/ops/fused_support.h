@@ -16,6 +16,10 @@ namespace nsa::ops {
 std::string why_not_fused(at::Device device, int64_t batch, int64_t heads, int64_t groups,
                           int64_t head_dimension, int64_t sequence, const reference::Sizes& sizes);
 
+// The same of fused_causal_attention() (fused.h).
+std::string why_not_fused_causal(at::Device device, int64_t batch, int64_t heads, int64_t groups,
+                                 int64_t head_dimension, int64_t sequence);
+
 // 10 * major + minor of a GPU; 0 where the library is not loaded.
 int compute_capability(at::Device device);
 

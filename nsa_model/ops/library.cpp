@@ -98,6 +98,8 @@ c10::OperatorHandle fused_operator(const char* name = "nsa::fused_attention") {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
+constexpr const char* kNotLoaded = "libnsa_ops_cuda.so is not loaded, which a build with nvcc has";
+
 } // namespace
 
 bool fused_is_loaded() {
@@ -118,18 +120,32 @@ Tensor fused_attention(const AttentionInputs& in, const Settings& settings) {
       in.document_start, in.indices);
 }
 
+Tensor fused_causal_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  using Signature = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double);
+  const auto op = fused_operator("nsa::fused_causal_attention").typed<Signature>();
+  return std::get<0>(op.call(q, k, v, 0.0));
+}
+
 std::string fused_kernels(const Tensor& q) {
   return fused_operator("nsa::fused_kernels").typed<std::string(const Tensor&)>().call(q);
 }
 
 std::string why_not_fused(at::Device device, int64_t batch, int64_t heads, int64_t groups,
                           int64_t head_dimension, int64_t sequence, const Sizes& z) {
-  if (!fused_is_loaded()) return "libnsa_ops_cuda.so is not loaded, which a build with nvcc has";
+  if (!fused_is_loaded()) return kNotLoaded;
   const std::vector<int64_t> sizes{z.compression_block, z.compression_stride, z.selection_block,
                                    z.selected_blocks, z.window};
   return fused_operator("nsa::why_not_fused")
       .typed<std::string(const Tensor&, int64_t, int64_t, int64_t, at::IntArrayRef)>()
       .call(at::empty({0, heads, head_dimension}, device), batch, groups, sequence, sizes);
+}
+
+std::string why_not_fused_causal(at::Device device, int64_t batch, int64_t heads, int64_t groups,
+                                 int64_t head_dimension, int64_t sequence) {
+  if (!fused_is_loaded()) return kNotLoaded;
+  return fused_operator("nsa::why_not_fused_causal")
+      .typed<std::string(const Tensor&, int64_t, int64_t, int64_t)>()
+      .call(at::empty({0, heads, head_dimension}, device), batch, groups, sequence);
 }
 
 int compute_capability(at::Device device) {
@@ -172,9 +188,13 @@ TORCH_LIBRARY(nsa, library) {
               "Tensor gates, int compression_block, int compression_stride, int selection_block, "
               "int selected_blocks, int window, float scale, Tensor? document_start, "
               "Tensor? indices) -> Tensor");
+  // Likewise: the dense twin's attention.
+  library.def("fused_causal_attention(Tensor q, Tensor k, Tensor v, float scale) "
+              "-> (Tensor o, Tensor lse)");
   library.def("fused_kernels(Tensor q) -> str");
   // Of q [..., H, D]; sizes: compression block and stride, selection block, blocks, window.
   library.def("why_not_fused(Tensor q, int batch, int groups, int sequence, int[] sizes) -> str");
+  library.def("why_not_fused_causal(Tensor q, int batch, int groups, int sequence) -> str");
   library.def("compute_capability(Tensor like) -> int");
 }
 

@@ -1,8 +1,9 @@
-// nsa::fused_attention against the aten operators in float64 on the same GPU: outputs and every
-// gradient, with the tolerance of a plain BF16 evaluation. The kernels' own checks, with poisoned
-// buffers and adversarial scores, are in nsa_model/kernels/check.
+// nsa::fused_attention and nsa::fused_causal_attention against the aten operators in float64 on the
+// same GPU: outputs and every gradient, with the tolerance of a plain BF16 evaluation. The kernels'
+// own checks, with poisoned buffers and adversarial scores, are in nsa_model/kernels/check.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/fused.h"
+#include "nsa_model/ops/fused_support.h"
 #include "tests/gpu/gpu_host.h"
 
 #include <ATen/Context.h>
@@ -167,6 +168,98 @@ TEST_F(FusedAttention, RefusesWhatItDoesNotServe) {
   other.sizes.window = 256;
   EXPECT_THROW(attention(in, other, "fused"), c10::Error);
   EXPECT_NO_THROW(attention(in, Settings{}, "fused"));
+}
+
+class CausalAttention : public FusedAttention {
+protected:
+  void SetUp() override {
+    FusedAttention::SetUp();
+    if (!IsSkipped() && compute_capability(at::kCUDA) != 90)
+      GTEST_SKIP() << "needs a GPU of compute capability 9.0";
+  }
+};
+
+struct CausalProblem {
+  int64_t batch, sequence, groups, heads; // heads of a group
+};
+
+// Output, then gradients of q, k and v: of the kernels, or of a window over everything.
+std::vector<Tensor> run_causal(const CausalProblem& problem, bool fused, at::ScalarType type) {
+  const auto cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kFloat);
+  at::manual_seed(11);
+  std::vector<Tensor> leaves;
+  for (const int64_t heads : {problem.heads * problem.groups, problem.groups, problem.groups})
+    leaves.push_back(at::randn({problem.batch, problem.sequence, heads, 64}, cuda)
+                         .to(at::kBFloat16)
+                         .to(type)
+                         .set_requires_grad(true));
+  const Tensor grad = at::randn(leaves[0].sizes(), cuda).to(at::kBFloat16).to(type);
+  Settings everything;
+  everything.sizes.window = problem.sequence;
+  const Tensor out = fused ? fused_causal_attention(leaves[0], leaves[1], leaves[2])
+                           : branch_attention(Branch::kSliding, leaves[0], leaves[1], leaves[2],
+                                              std::nullopt, everything, std::nullopt, {})
+                                 .o;
+  std::vector<Tensor> results = {out.detach()};
+  for (const Tensor& g : torch::autograd::grad({out}, leaves, {grad}))
+    results.push_back(g);
+  return results;
+}
+
+TEST_F(CausalAttention, AgreesWithFloat64) {
+  std::vector<CausalProblem> problems;
+  for (const int64_t sequence : {1, 2, 31, 32, 33, 63, 64, 65, 127, 1000})
+    problems.push_back({2, sequence, 2, 6});
+  for (const int64_t heads : {1, 4, 5, 16})
+    problems.push_back({1, 1000, 2, heads});
+  problems.push_back({1, 4096, 1, 6});
+  for (const CausalProblem& problem : problems) {
+    const auto fused = run_causal(problem, true, at::kBFloat16);
+    const auto exact = run_causal(problem, false, at::kDouble);
+    const auto plain = run_causal(problem, false, at::kBFloat16);
+    for (std::size_t i = 0; i < fused.size(); ++i) {
+      const double limit = std::max(i == 0 ? 0.005 : 0.01, 1.5 * relative(plain[i], exact[i]));
+      EXPECT_LE(relative(fused[i], exact[i]), limit)
+          << "tensor " << i << " of " << problem.sequence << " tokens, " << problem.heads
+          << " heads a group";
+      EXPECT_TRUE(fused[i].isfinite().all().item<bool>());
+      EXPECT_EQ(fused[i].sizes(), exact[i].sizes());
+    }
+  }
+}
+
+TEST_F(CausalAttention, TakesViewsAndRepeatsBitByBit) {
+  const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  at::manual_seed(12);
+  // As heads come from one projection, and a gradient from a transposed product.
+  const Tensor joined = at::randn({2, 700, 16, 64}, bf16).set_requires_grad(true);
+  const Tensor grad = at::randn({2, 12, 700, 64}, bf16).transpose(1, 2);
+  const auto run_once = [&] {
+    const Tensor out = fused_causal_attention(joined.narrow(2, 0, 12), joined.narrow(2, 12, 2),
+                                              joined.narrow(2, 14, 2));
+    return std::vector<Tensor>{out.detach(), torch::autograd::grad({out}, {joined}, {grad})[0]};
+  };
+  const auto first = run_once();
+  EXPECT_GT(first[1].narrow(2, 12, 4).abs().max().item<double>(), 0);
+  for (int i = 0; i < 5; ++i) {
+    const auto again = run_once();
+    EXPECT_TRUE(at::equal(first[0], again[0]));
+    EXPECT_TRUE(at::equal(first[1], again[1]));
+  }
+}
+
+TEST_F(CausalAttention, RefusesWhatItDoesNotServe) {
+  EXPECT_EQ(why_not_fused_causal(at::kCUDA, 8, 12, 2, 64, 4096), "");
+  EXPECT_NE(why_not_fused_causal(at::kCUDA, 8, 12, 2, 128, 4096), "");
+  const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  const auto refused = [](const Tensor& q, const Tensor& k) {
+    EXPECT_THROW(fused_causal_attention(q, k, k), c10::Error);
+  };
+  refused(at::zeros({1, 64, 34, 64}, bf16), at::zeros({1, 64, 2, 64}, bf16)); // 17 heads a group
+  refused(at::zeros({1, 64, 12, 128}, bf16), at::zeros({1, 64, 2, 128}, bf16));
+  refused(at::zeros({1, 64, 12, 64}, bf16), at::zeros({1, 63, 2, 64}, bf16));
+  const auto fp32 = bf16.dtype(at::kFloat);
+  refused(at::zeros({1, 64, 12, 64}, fp32), at::zeros({1, 64, 2, 64}, fp32));
 }
 
 } // namespace

@@ -1,11 +1,13 @@
 // The whole model's claims (docs/design/model.md) on the ways that a GPU computes it: regrouped
 // ATen or fused kernels, composed or fused layers, NSA and its dense twin, at the M7C's head shape.
+// (Of the dense twin, ATen's kernels are cuDNN's or what LibTorch takes besides.)
 // The judge is the same model with the same weights in FP64; the measure is the same model in BF16
 // on the CPU, where attention is dense products under a mask. A way may be 1.5 times as wrong as
 // that. Small models take the CPU's ways through the same tests, so that they run wherever they are
 // built.
 #include "nsa_model/model/decode.h"
 #include "nsa_model/model/language_model.h"
+#include "nsa_model/ops/fused_support.h"
 #include "tests/gpu/gpu_host.h"
 
 #include <ATen/ATen.h>
@@ -37,14 +39,23 @@ struct Way {
   Kind kind;
   Kernels kernels;
   bool fused_layers;
+  bool hopper = false; // nothing else serves it
 };
 void PrintTo(const Way& way, std::ostream* out) {
   *out << way.name;
 }
 
+at::Device device_of(const Way& way) {
+  return way.gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
 std::string missing(const Way& way) {
   if (!way.gpu) return "";
-  return way.kernels == Kernels::kFused || way.fused_layers ? fused_missing() : gpu_missing();
+  const std::string& none =
+      way.kernels == Kernels::kFused || way.fused_layers ? fused_missing() : gpu_missing();
+  return none.empty() && way.hopper && ops::compute_capability(device_of(way)) != 90
+             ? "needs a GPU of compute capability 9.0"
+             : none;
 }
 
 // Sizes and lengths. `rounding` tokens select every block, so that only rounding can differ;
@@ -97,12 +108,10 @@ LanguageModel build(const ModelConfig& config, at::Device device, at::ScalarType
 // As a way computes it, exactly, and plainly.
 ModelConfig config_for(const Way& way, ModelConfig config) {
   config.kernels = way.kernels;
+  if (way.kernels == Kernels::kFused) config.dense_backend = DenseBackend::kFused;
   config.fused_layers = config.joined_embedding_gradient = way.fused_layers;
   config.check_dtypes = true;
   return config;
-}
-at::Device device_of(const Way& way) {
-  return way.gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
 struct Batch {
@@ -553,7 +562,8 @@ std::vector<Way> ways(const std::function<bool(const Way&)>& fit) {
       {"gpu_learned_fused_fused_layers", true, Kind::kLearned, Kernels::kFused, true},
       {"gpu_learned_aten", true, Kind::kLearned, Kernels::kAten, false},
       {"gpu_dense", true, Kind::kDense, Kernels::kAten, false},
-      {"gpu_dense_fused_layers", true, Kind::kDense, Kernels::kAten, true}};
+      {"gpu_dense_fused_layers", true, Kind::kDense, Kernels::kAten, true},
+      {"gpu_dense_fused_fused_layers", true, Kind::kDense, Kernels::kFused, true, true}};
   std::vector<Way> chosen;
   std::copy_if(std::begin(all), std::end(all), std::back_inserter(chosen), fit);
   return chosen;

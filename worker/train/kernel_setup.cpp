@@ -21,6 +21,14 @@ std::string why_not_fused(const spec::RunSpec& spec, const model::ModelConfig& c
                              nsa.selected_blocks, nsa.window});
 }
 
+std::string why_dense_not_fused(const spec::RunSpec& spec, const model::ModelConfig& config,
+                                at::Device device, bool bf16) {
+  const std::string_view why = model::why_dense_cannot_be_fused(config, device.is_cuda(), bf16);
+  if (!why.empty()) return std::string(why);
+  return ops::why_not_fused_causal(device, spec.train.micro_batch, config.heads, config.kv_groups,
+                                   config.head_dimension, spec.train.sequence_length);
+}
+
 } // namespace
 
 Result<model::ModelConfig> model_config_on(const spec::RunSpec& spec,
@@ -29,6 +37,9 @@ Result<model::ModelConfig> model_config_on(const spec::RunSpec& spec,
   NSA_TRY_ASSIGN(model::ModelConfig config, model_config(spec, toggles));
   NSA_TRY_ASSIGN(config.kernels, choose_attention_kernels(
                                      toggles, config, why_not_fused(spec, config, device, bf16)));
+  NSA_TRY_ASSIGN(
+      config.dense_backend,
+      choose_dense_backend(toggles, config, spec, why_dense_not_fused(spec, config, device, bf16)));
   NSA_TRY_ASSIGN(config.fused_layers, choose_fused_layers(toggles, config, device.is_cuda(), bf16));
   NSA_TRY_ASSIGN(config.joined_embedding_gradient,
                  choose_joined_embedding(toggles, config,

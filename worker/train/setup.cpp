@@ -54,6 +54,25 @@ Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std:
   return model::parse_kernels(requested);
 }
 
+Result<model::DenseBackend> choose_dense_backend(const std::map<std::string, std::string>& toggles,
+                                                 const model::ModelConfig& config,
+                                                 const spec::RunSpec& spec,
+                                                 const std::string& why_not_fused) {
+  using model::DenseBackend;
+  const DenseBackend asked = config.dense_backend;
+  if (config.attention != model::Attention::kDense) return asked;
+  if (asked == DenseBackend::kFused && !why_not_fused.empty())
+    return fail(ErrorCode::kInvalidArgument,
+                "toggles.attention.dense = \"fused\" is not served: " + why_not_fused,
+                "use \"auto\"");
+  if (asked != DenseBackend::kAuto || !why_not_fused.empty()) return asked;
+  const auto toggle = toggles.find("attention.kernels");
+  const std::string kernels = toggle == toggles.end() ? "auto" : toggle->second;
+  const bool faster = !spec.data.document_mask &&
+                      (spec.train.sequence_length <= kFusedDenseTokens || spec.train.deterministic);
+  return kernels == "fused" || (faster && kernels != "aten") ? DenseBackend::kFused : asked;
+}
+
 Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,
                                  const model::ModelConfig& config, bool gpu, bool bf16) {
   const auto toggle = toggles.find("layers.kernels");

@@ -27,13 +27,14 @@ std::string kernels_in_effect(const std::map<std::string, std::string>& kernels)
   return join({distinct.begin(), distinct.end()}, "+");
 }
 
-// "flash" from {"dense": "aten flash (no cuDNN is loaded)"}. Whatever was asked for is in effect
-// where nothing is dense.
+// "flash" from {"dense": "aten flash (no cuDNN is loaded)"}, "fused" from "fused hopper". Whatever
+// was asked for is in effect where nothing is dense.
 std::string dense_in_effect(const std::map<std::string, std::string>& kernels,
                             const std::string& requested) {
   const auto dense = kernels.find("dense");
   if (dense == kernels.end()) return requested;
-  return split(dense->second, ' ').at(1);
+  const auto words = split(dense->second, ' ');
+  return words.front() == "fused" ? words.front() : words.at(1);
 }
 
 std::string environment_value(const std::string& variable) {

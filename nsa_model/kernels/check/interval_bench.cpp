@@ -5,6 +5,7 @@
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/check/attention_case.h"
+#include "nsa_model/kernels/check/causal_case.h"
 #include "nsa_model/kernels/check/timing.h"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/common/key_range.cuh"
@@ -45,6 +46,7 @@ void time_interval_kernels(int sequence, int heads) {
   const int compressed = compressed_count(sequence);
   const Interval intervals[] = {
       {"window 512", KeyRange::kWindow, kWindow, sequence},
+      {"causal", KeyRange::kWindow, 2 * kMaxSequence, sequence},
       {"compressed", KeyRange::kCompressed, kWindow, sequence},
       {"causal prefix", KeyRange::kWindow, 2 * kMaxSequence, prefix},
       {"window 64", KeyRange::kWindow, 64, sequence},
@@ -136,6 +138,13 @@ void time_interval_kernels(int sequence, int heads) {
     std::printf(" | sum %5.1f us, %zu tiles\n", 1e3 * times[3].median, tiles);
     std::fflush(stdout);
   }
+  CausalCase causal(options);
+  const Timing forward = time_of([&] { causal.forward(); }, kRepeats);
+  const Timing backward = time_of([&] { causal.backward(); }, kRepeats);
+  std::printf("%6d causal, whole | forward %6.1f us | backward %6.1f us | both %6.1f us\n",
+              sequence, 1e3 * forward.median, 1e3 * backward.median,
+              1e3 * (forward.median + backward.median));
+  std::fflush(stdout);
 }
 
 } // namespace nsa::kernels::check

@@ -10,7 +10,7 @@
 //   nsa-kernel-check bench S [S ...]      median times over 32,768 tokens (65,536 at 64K), forward
 //                                         and backward
 //   nsa-kernel-check intervals S [S ...]  median times of each kernel of the window, the compressed
-//                                         branch and the causal prefix
+//                                         branch, the causal prefix and the dense twin's attention
 //   nsa-kernel-check documents [tokens]   median times over rows of packed documents, batched and
 //                                         one by one, and of each batch
 //   nsa-kernel-check once S [tokens]      one forward and backward, for profilers and
@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "nsa_model/kernels/check/attention_case.h"
+#include "nsa_model/kernels/check/causal_case.h"
 #include "nsa_model/kernels/check/documents_case.h"
 #include "nsa_model/kernels/check/interval_bench.h"
 #include "nsa_model/kernels/check/layer_case.h"
@@ -125,7 +126,8 @@ struct BranchOracle {
   DeviceBuffer<double> out, lse, d_q, d_k, d_v;
   OracleParams params;
 
-  BranchOracle(const AttentionCase& c, int branch, bool plain_bf16 = false) {
+  // `causal`: a window over everything, without gates.
+  BranchOracle(const AttentionCase& c, int branch, bool plain_bf16 = false, bool causal = false) {
     const std::size_t keys = branch == 0 ? c.cmp_count : c.key_count;
     const auto dim = static_cast<std::size_t>(c.options.shape.head_dim);
     out = DeviceBuffer<double>(c.rows * dim);
@@ -144,7 +146,8 @@ struct BranchOracle {
     params.out = out.get();
     params.lse = lse.get();
     params.d_out = c.d_out.get();
-    params.gates = c.gates.get();
+    params.gates = causal ? nullptr : c.gates.get();
+    if (causal) params.window = c.options.shape.sequence;
     params.d_q = d_q.get();
     params.d_k = d_k.get();
     params.d_v = d_v.get();
@@ -414,6 +417,47 @@ bool run_case(const std::string& name, const CaseOptions& options) {
   c.forward();
   c.workspace.poison();
   c.backward();
+  expect_same(first, c.hashes(), "the second run", report);
+  return report.finish(now_seconds() - start);
+}
+
+bool run_causal_case(const CaseOptions& options) {
+  const double start = now_seconds();
+  const auto dim = static_cast<std::size_t>(options.shape.head_dim);
+  Report report(title_of("causal over everything", options));
+  CausalCase causal(options);
+  const AttentionCase& c = causal.buffers;
+  const auto run = [&] {
+    causal.forward();
+    cuda_check(cudaDeviceSynchronize(), "forward");
+    causal.workspace.poison(); // the backward may not lean on what is there
+    causal.backward();
+    cuda_check(cudaDeviceSynchronize(), "backward");
+  };
+  run();
+  constexpr int kWindowBranch = 2;
+  const BranchOracle oracle(c, kWindowBranch, false, true);
+  const auto judge = [&](const char* what, const auto& value,
+                         DeviceBuffer<double> BranchOracle::* exact, std::size_t count,
+                         double tolerance, bool gradient) {
+    Reference reference;
+    reference.parts[0] = (oracle.*exact).get();
+    const auto plain = [&] {
+      return relative_error((BranchOracle(c, kWindowBranch, true, true).*exact).to_host(),
+                            (oracle.*exact).to_host());
+    };
+    report.verdict(what, error_norm(value.get(), reference, count), tolerance,
+                   gradient ? std::function<double()>(plain) : nullptr);
+  };
+  judge("o", c.branch_out[kWindowBranch], &BranchOracle::out, c.rows * dim, kOutputTolerance,
+        false);
+  judge("lse", c.branch_lse[kWindowBranch], &BranchOracle::lse, c.rows, 1e-4, false);
+  judge("dq", c.d_q, &BranchOracle::d_q, c.rows * dim, kGradientTolerance, true);
+  judge("dk", c.d_k[kWindowBranch], &BranchOracle::d_k, c.key_count, kGradientTolerance, true);
+  judge("dv", c.d_v[kWindowBranch], &BranchOracle::d_v, c.key_count, kGradientTolerance, true);
+  const auto first = c.hashes();
+  causal.poison();
+  run();
   expect_same(first, c.hashes(), "the second run", report);
   return report.finish(now_seconds() - start);
 }
@@ -822,6 +866,25 @@ int check_all(const CheckOptions& wanted) {
       if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
     });
   }
+  const auto add_causal = [&](const AttentionShape& shape, float query_deviation = 1.0f) {
+    if (family_of(shape, wanted.portable) != KernelFamily::kHopper) return;
+    CaseOptions options;
+    options.shape = shape;
+    options.seed = static_cast<uint64_t>(shape.sequence) + 2;
+    options.query_deviation = query_deviation;
+    cases.push_back({"causal over everything", [=] { return run_causal_case(options); }});
+  };
+  for (const int sequence : {300, 2300, 4100})
+    add_causal({2, sequence, 2});
+  add_causal({1, 9100, 1});
+  for (const int sequence : {1, 31, 63, 64, 65, 127, 1000})
+    add_causal({2, sequence, 2});
+  for (const int heads : {1, 4, 5, 7, 16})
+    add_causal({1, 1300, 2, heads});
+  for (const float deviation : {12.0f, 3000.0f})
+    add_causal({1, 1200, 2}, deviation);
+  add_causal({8, 4096, 1});     // rounds of lanes
+  add_causal({1, 33000, 1, 2}); // bands of tokens
   add("scored", {1, 2048, 2, 6, 128}, as_it_is);
   add("scored by portable kernels", {1, 2048, 2}, portable);
   add("blocks masked to 2048", {1, 2300, 2}, query_major(2048));

@@ -79,7 +79,7 @@ __device__ void each_key(const OracleParams& params, int batch, int group, int t
     for (int key = 0; key < count; ++key)
       body(key);
   } else if (params.branch == Branch::kWindow) {
-    for (int key = max(0, token - kWindow + 1); key <= token; ++key)
+    for (int key = max(0, token - params.window + 1); key <= token; ++key)
       body(key);
   } else {
     const int32_t* slots =
@@ -103,7 +103,7 @@ __device__ void each_key(const OracleParams& params, int batch, int group, int t
 __device__ bool sees(const OracleParams& params, int batch, int group, int token, int key) {
   if (params.branch == Branch::kCompressed) return key < visible_compressed(token);
   if (key > token) return false;
-  if (params.branch == Branch::kWindow) return token - key < kWindow;
+  if (params.branch == Branch::kWindow) return token - key < params.window;
   const int32_t* slots =
       params.indices +
       ((static_cast<int64_t>(batch) * params.shape.sequence + token) * params.shape.groups +
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
   const int first =
       params.branch == Branch::kCompressed ? key * kCompressStride + kCompressLength - 1 : key;
   const int last =
-      params.branch == Branch::kWindow ? min(shape.sequence, key + kWindow) : shape.sequence;
+      params.branch == Branch::kWindow ? min(shape.sequence, key + params.window) : shape.sequence;
   for (int token = first; token < last; ++token) {
     if (!sees(params, batch, group, token, key)) continue;
     for (int h = 0; h < shape.heads; ++h) {

@@ -15,6 +15,7 @@ enum class Branch : int { kCompressed = 0, kSelected = 1, kWindow = 2 };
 struct OracleParams {
   AttentionShape shape;
   Branch branch = Branch::kWindow;
+  int window = kWindow; // keys that a token sees, kWindow only
   double scale = 0.125;
   // The plain BF16 evaluation: out, probabilities, gradients of the scores and results are rounded
   // to BF16, as on tensors of that type, and all else stays exact.

@@ -3,6 +3,7 @@
 // nsa-kernel-check.
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
+#include "nsa_model/kernels/causal/causal.h"
 #include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/support.h"
@@ -99,6 +100,7 @@ TEST(RangeUnits, CoverEveryToken) {
     for (const int lanes : {1, 2, 3, 11}) {
       for (const int workers : {1, 7, 132}) {
         expect_units_cover(KeyRange::kWindow, kWindow, end, lanes, workers);
+        expect_units_cover(KeyRange::kWindow, 2 * kMaxSequence, end, lanes, workers);
         expect_units_cover(KeyRange::kCompressed, 0, end, lanes, workers);
         if (end <= kMostMaskedTokens)
           expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end, lanes, workers);
@@ -283,6 +285,37 @@ TEST(Family, IsHopperWhereItsKernelsServe) {
   EXPECT_EQ(kernel_family(90, 128), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(80, 64), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(100, 64), KernelFamily::kPortable);
+}
+
+TEST(Causal, RefusesWhatItDoesNotServe) {
+  EXPECT_EQ(causal_unsupported_reason(90, 8, 4096, 12, 2, 64), nullptr);
+  EXPECT_EQ(causal_unsupported_reason(90, 1, kMaxSequence, 16, 1, 64), nullptr);
+  const auto refused = [](int capability, int64_t batch, int64_t sequence, int heads, int groups,
+                          int dim) {
+    const char* reason = causal_unsupported_reason(capability, batch, sequence, heads, groups, dim);
+    EXPECT_NE(std::string(reason == nullptr ? "" : reason).find("attention.dense"),
+              std::string::npos);
+  };
+  refused(80, 1, 1000, 12, 2, 64);
+  refused(100, 1, 1000, 12, 2, 64);
+  refused(90, 1, 1000, 12, 2, 128);
+  refused(90, 1, 1000, 17, 1, 64);
+  refused(90, 1, 1000, 5, 2, 64);
+  refused(90, 1, 1000, 0, 0, 64);
+  refused(90, 1, kMaxSequence + 1, 12, 2, 64);
+  refused(90, 0, 1000, 12, 2, 64);
+  refused(90, 65536, 100, 1, 1, 64);
+  refused(90, 1024, kMaxSequence, 12, 1, 64);
+}
+
+TEST(Causal, WorkspaceIsLinearInTheSequence) {
+  const auto bytes = [](int sequence) {
+    return static_cast<double>(causal_backward_workspace_bytes({1, sequence, 2}));
+  };
+  // Rounds and bands begin between: not in proportion.
+  for (const int sequence : {8192, 16384, 32768, 65536, 131072})
+    EXPECT_LT(bytes(sequence), sequence * 4096.0) << sequence;
+  EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
 }
 
 // Every token that sees a key of a tile lies in exactly one of its units.

@@ -69,7 +69,7 @@ TEST(Validate, NamesTheKeyThatIsWrong) {
 // What a rank says of itself.
 std::map<std::string, std::string> report(const ModelConfig& config, const Place& place) {
   return kernels_in_effect(config, place,
-                           config.attention == Attention::kDense ? "cudnn" : "hopper");
+                           config.attention == Attention::kDense ? "aten cudnn" : "hopper");
 }
 const Place kHopper{true, true, 90, 2048, 32768, false};
 

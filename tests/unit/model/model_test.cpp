@@ -239,7 +239,7 @@ TEST(Kernels, TheReferenceAgreesAndReportsItself) {
   }
 }
 
-// What is reported is what LibTorch takes: a kernel that a CPU has not is seen to be missing.
+// What is reported is what computes: a kernel that a CPU has not is seen to be missing.
 TEST(Kernels, DenseBackendIsTheOneAskedFor) {
   const auto in_effect = [](DenseBackend backend, bool documents = false) {
     ModelConfig config = small_config();
@@ -248,25 +248,29 @@ TEST(Kernels, DenseBackendIsTheOneAskedFor) {
     const LanguageModel model(config, at::kCPU, at::kFloat, 1); // asks LibTorch for it
     return dense_backend_in_effect(model.config(), at::kCPU, at::kFloat, documents);
   };
-  EXPECT_EQ(in_effect(DenseBackend::kMath), "math");
-  EXPECT_EQ(in_effect(DenseBackend::kFlash), "flash");
-  EXPECT_EQ(in_effect(DenseBackend::kFlash, true), "flash (each document)");
-  EXPECT_EQ(in_effect(DenseBackend::kCudnn), "none");
+  EXPECT_EQ(in_effect(DenseBackend::kMath), "aten math");
+  EXPECT_EQ(in_effect(DenseBackend::kFlash), "aten flash");
+  EXPECT_EQ(in_effect(DenseBackend::kFlash, true), "aten flash (each document)");
+  EXPECT_EQ(in_effect(DenseBackend::kCudnn), "aten none");
   at::Context& context = at::globalContext();
   context.setSDPUseFlash(true);
   context.setSDPUseMath(true);
   context.setSDPUseMemEfficient(true);
-  EXPECT_EQ(in_effect(DenseBackend::kAuto), "flash");
+  EXPECT_EQ(in_effect(DenseBackend::kAuto), "aten flash");
 }
 
 TEST(Kernels, FusedIsRefusedWithoutAGpu) {
-  ModelConfig config = small_config();
-  config.kernels = Kernels::kFused;
-  try {
-    LanguageModel model(config, at::kCPU, at::kFloat, 1);
-    FAIL() << "fused kernels were accepted on a CPU";
-  } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("needs a CUDA GPU"));
+  for (const Attention attention : {Attention::kNsa, Attention::kDense}) {
+    ModelConfig config = small_config();
+    config.attention = attention;
+    config.kernels = Kernels::kFused;
+    config.dense_backend = DenseBackend::kFused;
+    try {
+      LanguageModel model(config, at::kCPU, at::kFloat, 1);
+      FAIL() << "fused kernels were accepted on a CPU";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("needs a CUDA GPU"));
+    }
   }
 }
 

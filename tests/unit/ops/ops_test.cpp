@@ -348,7 +348,8 @@ TEST(Library, OperatorsAreRegisteredAndDifferentiable) {
   EXPECT_TRUE(out.requires_grad());
   for (const char* name :
        {"nsa::compressed_attention", "nsa::selected_attention", "nsa::sliding_attention",
-        "nsa::select", "nsa::pool", "nsa::rope", "nsa::fused_attention", "nsa::fused_kernels"})
+        "nsa::select", "nsa::pool", "nsa::rope", "nsa::fused_attention", "nsa::fused_kernels",
+        "nsa::fused_causal_attention"})
     EXPECT_TRUE(c10::Dispatcher::singleton().findSchema({name, ""})) << name;
 }
 

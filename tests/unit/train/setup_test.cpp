@@ -185,7 +185,56 @@ TEST(ToggleReport, GraphsAreReportedBesideTheKernels) {
   EXPECT_EQ(toggle(report("on", "on"), "attention.kernels").effective, "fused");
 }
 
-TEST(ToggleReport, DenseBackendIsWhatLibTorchTakes) {
+TEST(DenseAttention, AutoTakesTheFusedKernelsWhereTheyServeAndAreFaster) {
+  using model::DenseBackend;
+  model::ModelConfig config;
+  config.attention = model::Attention::kDense;
+  spec::RunSpec spec;
+  const auto chosen = [&](const char* kernels, int64_t sequence, bool deterministic = false,
+                          const std::string& why = "") {
+    spec.train.sequence_length = sequence;
+    spec.train.deterministic = deterministic;
+    return choose_dense_backend({{"attention.kernels", kernels}}, config, spec, why).value();
+  };
+  EXPECT_EQ(chosen("auto", kFusedDenseTokens), DenseBackend::kFused);
+  EXPECT_EQ(chosen("auto", kFusedDenseTokens + 1), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("auto", kFusedDenseTokens + 1, true), DenseBackend::kFused);
+  EXPECT_EQ(chosen("auto", 2048, false, "a CPU"), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("aten", 2048), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("aten", 2048, true), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("fused", 65536), DenseBackend::kFused);
+  EXPECT_EQ(chosen("fused", 65536, false, "a CPU"), DenseBackend::kAuto) << "its report says so";
+  spec.data.document_mask = true;
+  EXPECT_EQ(chosen("auto", 2048), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("auto", 2048, true), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("fused", 2048), DenseBackend::kFused);
+  spec = {};
+  spec.train.sequence_length = 2048;
+  EXPECT_EQ(*choose_dense_backend({}, config, spec, ""), DenseBackend::kFused);
+  for (const DenseBackend asked : {DenseBackend::kCudnn, DenseBackend::kFlash}) {
+    config.dense_backend = asked;
+    EXPECT_EQ(chosen("auto", 2048), asked);
+  }
+  config.dense_backend = DenseBackend::kFused;
+  EXPECT_EQ(chosen("auto", 65536), DenseBackend::kFused);
+  const auto refused = choose_dense_backend({}, config, spec, "heads of 128 dimensions");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("attention.dense"), std::string::npos);
+  EXPECT_NE(refused.error().what.find("heads of 128 dimensions"), std::string::npos);
+  config.attention = model::Attention::kNsa; // nothing of it is dense
+  EXPECT_EQ(chosen("auto", 2048, false, "a CPU"), DenseBackend::kFused);
+}
+
+TEST(DenseAttention, ConfigurationDeviceAndDtypeAreAsked) {
+  model::ModelConfig config;
+  EXPECT_NE(why_dense_cannot_be_fused(config, true, true), "");
+  config.attention = model::Attention::kDense;
+  EXPECT_EQ(why_dense_cannot_be_fused(config, true, true), "");
+  EXPECT_NE(why_dense_cannot_be_fused(config, false, true).find("a CPU"), std::string::npos);
+  EXPECT_NE(why_dense_cannot_be_fused(config, true, false).find("FP32"), std::string::npos);
+}
+
+TEST(ToggleReport, DenseBackendIsWhatComputesIt) {
   const auto report = [&](const char* requested, const char* kernel) {
     return report_toggles(0, {{"attention.dense", requested}}, {{"dense", kernel}});
   };
@@ -195,6 +244,10 @@ TEST(ToggleReport, DenseBackendIsWhatLibTorchTakes) {
   EXPECT_TRUE(check_toggles(report("auto", "aten flash")));
   EXPECT_TRUE(check_toggles(report("cudnn", "aten cudnn")));
   EXPECT_FALSE(check_toggles(report("cudnn", "aten flash"))) << "another cuDNN shadows torch's";
+  EXPECT_EQ(toggle(report("auto", "fused hopper"), "attention.dense").effective, "fused");
+  EXPECT_TRUE(check_toggles(report("fused", "fused hopper")));
+  EXPECT_FALSE(check_toggles(report("fused", "aten cudnn")));
+  EXPECT_FALSE(check_toggles(report("cudnn", "fused hopper")));
   // NSA has no dense attention that could differ from the request.
   EXPECT_TRUE(check_toggles(report_toggles(0, {{"attention.dense", "cudnn"}}, {})));
 }

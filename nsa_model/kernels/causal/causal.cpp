@@ -1,0 +1,128 @@
+#include "nsa_model/kernels/causal/causal.h"
+
+#include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/common/support.h"
+#include "nsa_model/kernels/fused/workspace.h"
+#include "nsa_model/kernels/tile_backward/tile_backward.h"
+#include "nsa_model/kernels/tile_forward/tile_forward.h"
+
+namespace nsa::kernels {
+namespace {
+
+// Wider than any sequence. Twice, so that rows of a tile behind the last token need no mask either.
+constexpr int kEverything = 2 * kMaxSequence;
+
+struct Workspace {
+  float* statistics;  // of launch_backward_prepare
+  float* partial_dkv; // of launch_range_backward
+
+  Workspace(const AttentionShape& shape, Carver& carver) {
+    statistics = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
+    const int64_t tiles =
+        range_backward_tiles(shape, KeyRange::kWindow, kEverything, shape.sequence);
+    partial_dkv = carver.take<float>(static_cast<std::size_t>(tiles) * 2 * kBlock * kHeadDim);
+  }
+};
+
+} // namespace
+
+const char* causal_unsupported_reason(int compute_capability, int64_t batch, int64_t sequence,
+                                      int query_heads, int groups, int head_dim) {
+  if (kernel_family(compute_capability, head_dim) != KernelFamily::kHopper) {
+    return "the dense twin's kernels need compute capability 9.0 and heads of 64 dimensions; for "
+           "others set attention.dense = \"auto\" or \"cudnn\"";
+  }
+  if (groups < 1 || query_heads < groups || query_heads % groups != 0 ||
+      query_heads / groups > kMostHeads) {
+    return "the dense twin's kernels serve 1 to 16 query heads a KV group (6 is the tuned count); "
+           "for other head counts set attention.dense = \"auto\" or \"cudnn\"";
+  }
+  if (sequence < 1 || sequence > kMaxSequence || batch < 1 || batch > kMaxLanes / groups ||
+      batch * groups * sequence > INT32_MAX / kSlots) {
+    return "the dense twin's kernels serve sequences of 1 to 131,072 tokens, and up to 65,535 "
+           "pairs of a sequence and a KV group and 134,217,727 of a token and a KV group; for more "
+           "set attention.dense = \"auto\" or \"cudnn\"";
+  }
+  return nullptr;
+}
+
+cudaError_t launch_causal_forward(const CausalForwardParams& params, cudaStream_t stream) {
+  return launch_tile_forward({.shape = params.shape,
+                              .range = KeyRange::kWindow,
+                              .window = kEverything,
+                              .token_end = params.shape.sequence,
+                              .q = params.q,
+                              .k = params.k,
+                              .v = params.v,
+                              .scale = params.scale,
+                              .out = params.out,
+                              .lse = params.lse},
+                             stream);
+}
+
+std::size_t causal_backward_workspace_bytes(const AttentionShape& shape) {
+  Carver carver(nullptr);
+  const Workspace workspace(shape, carver);
+  return carver.used();
+}
+
+cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* workspace_bytes,
+                                   cudaStream_t stream) {
+  constexpr int kOnly = 2; // the place of the window among the branches
+  const CausalForwardParams& forward = params.forward;
+  const AttentionShape& shape = forward.shape;
+  Carver carver(workspace_bytes);
+  const Workspace workspace(shape, carver);
+  BackwardPrepareParams prepare = {
+      .shape = shape, .d_out = params.d_out, .gates = nullptr, .d_gates = nullptr};
+  prepare.branch_out[kOnly] = forward.out;
+  prepare.branch_lse[kOnly] = forward.lse;
+  prepare.statistics[kOnly] = workspace.statistics;
+  const BlockBackwardTensors tensors = {.q = forward.q,
+                                        .k = forward.k,
+                                        .v = forward.v,
+                                        .d_out = params.d_out,
+                                        .statistics = workspace.statistics};
+  Sequence run;
+  run.then([&] { return launch_backward_prepare(prepare, stream); });
+  run.then([&] {
+    return launch_tile_backward({.shape = shape,
+                                 .range = KeyRange::kWindow,
+                                 .window = kEverything,
+                                 .token_end = shape.sequence,
+                                 .tensors = tensors,
+                                 .scale = forward.scale,
+                                 .d_q = params.d_q},
+                                stream);
+  });
+  run.then([&] {
+    return launch_range_backward({.shape = shape,
+                                  .range = KeyRange::kWindow,
+                                  .window = kEverything,
+                                  .token_end = shape.sequence,
+                                  .tensors = tensors,
+                                  .scale = forward.scale,
+                                  .partial_dkv = workspace.partial_dkv},
+                                 stream);
+  });
+  run.then([&] {
+    return launch_sum_blocks({.shape = shape,
+                              .keys = shape.sequence,
+                              .list_partial = nullptr,
+                              .segment_item_start = nullptr,
+                              .range_partial = workspace.partial_dkv,
+                              .range = KeyRange::kWindow,
+                              .window = kEverything,
+                              .token_end = shape.sequence,
+                              .d_k = params.d_k,
+                              .d_v = params.d_v,
+                              .d_k_fp32 = nullptr,
+                              .d_v_fp32 = nullptr},
+                             stream);
+  });
+  return run.error();
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,47 @@
+#pragma once
+// Plain causal attention, the dense twin's: every token sees itself and all tokens before it. The
+// interval kernels (tile_forward, tile_backward, range_backward) under a window that no sequence
+// fills, and what joins them. On Hopper, heads of 64 dimensions.
+//
+// Nothing is allocated and nothing waits for the device; deterministic, no atomics. Layouts:
+// common/shape.h. Every pointer is on 16 bytes, the workspace on 256.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels {
+
+// nullptr when served; otherwise a sentence that says what is, and which toggle serves the rest.
+// `compute_capability` is 10 * major + minor of the device.
+const char* causal_unsupported_reason(int compute_capability, int64_t batch, int64_t sequence,
+                                      int query_heads, int groups, int head_dim);
+
+struct CausalForwardParams {
+  AttentionShape shape;
+  float scale = 0.125f;
+  const __nv_bfloat16* q; // [batch, sequence, groups * heads, 64]
+  const __nv_bfloat16* k; // [batch, sequence, groups, 64]
+  const __nv_bfloat16* v; // as k
+  __nv_bfloat16* out;     // as q
+  float* lse;             // [batch, sequence, groups * heads], natural logarithm
+};
+cudaError_t launch_causal_forward(const CausalForwardParams& params, cudaStream_t stream);
+
+struct CausalBackwardParams {
+  CausalForwardParams forward; // as the forward left it
+  const __nv_bfloat16* d_out;  // as q
+  __nv_bfloat16* d_q;          // as q
+  __nv_bfloat16* d_k;          // as k
+  __nv_bfloat16* d_v;          // as k
+};
+// On the current device; linear in the tokens.
+std::size_t causal_backward_workspace_bytes(const AttentionShape& shape);
+cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* workspace,
+                                   cudaStream_t stream);
+
+} // namespace nsa::kernels
