@@ -33,7 +33,6 @@ struct SelectedBackwardParams {
   float scale = 0.125f;
   __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
   float* partial_dkv;             // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
-  int most_ctas = 0;              // 0: all multiprocessors
   cudaEvent_t launched = nullptr; // recorded when all CTAs have their places
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);

@@ -386,9 +386,7 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
-  const int most = params.most_ctas > 0 ? std::min(params.most_ctas, multiprocessor_count())
-                                        : multiprocessor_count();
-  const int grid = std::min(most, block_lists_item_capacity(shape));
+  const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
   return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, kThreads,
                            kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
                            block_count(shape.sequence));

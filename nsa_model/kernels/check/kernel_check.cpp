@@ -589,23 +589,6 @@ bool run_graph_case(const std::string& name, const CaseOptions& options) {
   return report.finish(now_seconds() - start);
 }
 
-// Another order of the same work gives the same bits.
-bool run_same_case(const std::string& name, const CaseOptions& options, const FusedTuning& other) {
-  const double start = now_seconds();
-  Report report(title_of(name, options));
-  AttentionCase c(options);
-  c.forward();
-  c.backward();
-  const std::vector<AttentionCase::Hash> first = c.hashes();
-  c.options.tuning = other;
-  c.fit_workspace();
-  c.poison();
-  c.forward();
-  c.backward();
-  expect_same(first, c.hashes(), "the other order", report);
-  return report.finish(now_seconds() - start);
-}
-
 // Packed documents give what each gives alone, batched and one by one.
 bool run_documents_case(const std::string& name, const DocumentsOptions& options) {
   const double start = now_seconds();
@@ -645,19 +628,8 @@ struct Way {
   bool direct = false;     // direct_window
   int beside_ctas = 0;     // and direct_window; written beside62x4, the latter beside_turns
   int beside_turns = 4;
-  // Beside any of these, written merge62x43, selected12x20, lists100x6, columns12x8, list120.
-  BesidePart merge;    // forward_merge
-  BesidePart selected; // forward_selected
-  BesidePart lists;    // forward_lists
-  BesidePart columns;  // backward_lists
-  int list_ctas = 0;
 
   void set(FusedTuning& tuning) const {
-    tuning.forward_merge = merge;
-    tuning.forward_selected = selected;
-    tuning.forward_lists = lists;
-    tuning.backward_lists = columns;
-    tuning.list_ctas = list_ctas;
     if (!chosen) return;
     tuning.joint_dq = joint || statistics || prefix;
     tuning.joint_statistics = statistics || prefix;
@@ -667,9 +639,6 @@ struct Way {
     tuning.beside_turns = beside_turns;
   }
 };
-bool read_part(const std::string& word, const char* format, BesidePart& part) {
-  return std::sscanf(word.c_str(), format, &part.ctas, &part.amount) == 2;
-}
 // The ways after commas; none where a name is unknown.
 std::vector<Way> ways_of(const std::string& names) {
   std::vector<Way> ways;
@@ -692,12 +661,6 @@ std::vector<Way> ways_of(const std::string& names) {
         way.direct = true;
       } else if (std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) ==
                  2) {
-        // read
-      } else if (read_part(word, "merge%dx%d", way.merge) ||
-                 read_part(word, "selected%dx%d", way.selected) ||
-                 read_part(word, "lists%dx%d", way.lists) ||
-                 read_part(word, "columns%dx%d", way.columns) ||
-                 std::sscanf(word.c_str(), "list%d", &way.list_ctas) == 1) {
         // read
       } else if (word != "none") {
         return {};
@@ -822,48 +785,6 @@ int check_all(const CheckOptions& wanted) {
       beside(options);
       options.branch_on[0] = false;
       options.selection = Selection::kRandom; // nothing scores the blocks
-    });
-  }
-  const auto part_beside = [](FusedTuning& tuning, int which) { // 4: all of them
-    if (which == 0 || which == 4) tuning.forward_merge = {62, 43};
-    if (which == 1 || which == 4) tuning.forward_selected = {12, 20};
-    if (which == 2 || which == 4) tuning.forward_lists = {100, 6};
-    if (which == 3 || which == 4) tuning.backward_lists = {12, 3};
-    if (which == 5) tuning.forward_merge = {1000, 100}; // nothing before
-    if (which != 2) tuning.list_ctas = 120;
-  };
-  for (const int which : {4, 0, 1, 2, 3, 5}) {
-    for (const AttentionShape& shape :
-         {AttentionShape{2, 2300, 2}, {1, 1100, 3}, {5, 14000, 1}, {1, 1025, 1}}) {
-      CaseOptions options;
-      options.shape = shape;
-      options.tuning.family = family_of(shape, wanted.portable);
-      options.tuning.query_major_tokens = kDensePrefix;
-      FusedTuning other = options.tuning;
-      part_beside(other, which);
-      const std::string name = "forward beside, same bits " + std::to_string(which);
-      cases.push_back({name, [=] { return run_same_case(name, options, other); }});
-    }
-  }
-  {
-    CaseOptions options;
-    options.shape = {2, 2300, 2};
-    options.tuning.family = family_of(options.shape, wanted.portable);
-    options.tuning.query_major_tokens = kDensePrefix;
-    part_beside(options.tuning, 4);
-    cases.push_back({"graph, forward beside",
-                     [=] { return run_graph_case("graph, forward beside", options); }});
-  }
-  add("forward beside", {2, 2300, 2}, [=](CaseOptions& options) {
-    options.tuning.query_major_tokens = kDensePrefix;
-    part_beside(options.tuning, 4);
-  });
-  for (const int off : {0, 2}) {
-    add("forward beside, branch off", {1, 1300, 2}, [=](CaseOptions& options) {
-      part_beside(options.tuning, 4);
-      options.branch_on[off] = false;
-      options.tuning.query_major_tokens = kDensePrefix;
-      if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
     });
   }
   const auto add_causal = [&](const AttentionShape& shape, float query_deviation = 1.0f) {
@@ -1164,8 +1085,8 @@ int run(int argc, char** argv) {
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
         std::fprintf(stderr,
                      "--ways takes default, none or names joined by +: joint, statistics, prefix, "
-                     "direct, beside62x4, merge62x43, selected12x20, lists100x6, columns12x8, "
-                     "list120; in bench several after commas\n");
+                     "direct, beside62x4; in bench "
+                     "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

@@ -255,7 +255,6 @@ template <typename Params> Params with_round(Params params) {
 cudaError_t launch_merge(const MergeParams& given, cudaStream_t stream) {
   const MergeParams params = with_round(given);
   if (params.packed != nullptr) return launch_packed_merge(params, stream);
-  if (params.token_begin != 0 || params.token_end != 0) return cudaErrorInvalidValue;
   return with_instance(params.shape, params.round,
                        [&](auto dim, auto heads, unsigned grid, unsigned threads) {
                          return launch_kernel(merge_kernel<dim(), decltype(heads)>, grid, threads,

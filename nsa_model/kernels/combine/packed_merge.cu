@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(packed::kMergeThreads) packed_merge_kernel(Mer
   packed::merge_pieces<Warp>(params, static_cast<int>(block), static_cast<int>(threadIdx.x));
 }
 
-unsigned grid_for(const MergeParams& params) {
-  return static_cast<unsigned>((packed::merge_rows(params) + packed::kMergeRows - 1) /
-                               packed::kMergeRows);
+unsigned grid_for(const AttentionShape& shape, const ListRound& round) {
+  const int64_t rows = int64_t{round.lanes} * shape.sequence;
+  return static_cast<unsigned>((rows + packed::kMergeRows - 1) / packed::kMergeRows);
 }
 
 } // namespace
@@ -34,11 +34,8 @@ unsigned grid_for(const MergeParams& params) {
 cudaError_t launch_packed_merge(const MergeParams& params, cudaStream_t stream) {
   if (params.shape.heads != kHeadsPerGroup || params.shape.head_dim != kHeadDim)
     return cudaErrorInvalidValue;
-  if (params.token_begin < 0 || params.token_end > params.shape.sequence ||
-      packed::merge_tokens(params) < 1)
-    return cudaErrorInvalidValue;
-  return launch_kernel(packed_merge_kernel, grid_for(params), packed::kMergeThreads, 0, stream,
-                       params);
+  return launch_kernel(packed_merge_kernel, grid_for(params.shape, params.round),
+                       packed::kMergeThreads, 0, stream, params);
 }
 
 } // namespace nsa::kernels

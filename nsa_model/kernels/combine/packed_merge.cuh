@@ -26,14 +26,6 @@ inline constexpr int kBatch = 8; // slots whose loads are in flight together
 inline constexpr uint32_t kAllSlots = (1u << kSlots) - 1;
 static_assert(kMergeThreads % 32 == 0 && kSlots % kBatch == 0 && kSlots == 4 * kRowPieces);
 
-// Of each lane that are wanted, and (token, lane) rows in all.
-__host__ __device__ inline int merge_tokens(const MergeParams& params) {
-  return (params.token_end > 0 ? params.token_end : params.shape.sequence) - params.token_begin;
-}
-__host__ __device__ inline int64_t merge_rows(const MergeParams& params) {
-  return int64_t{params.round.lanes} * merge_tokens(params);
-}
-
 struct Piece {
   int64_t pair_row; // of PairRows
   int64_t row;      // (batch * sequence + token) * groups + group
@@ -43,33 +35,19 @@ struct Piece {
   int quad; // of the row's four
   bool valid;
 
-  __device__ __forceinline__ Piece(const MergeParams& params, int block, int thread) {
+  __device__ __forceinline__ Piece(const AttentionShape& shape, const ListRound& round, int block,
+                                   int thread) {
     const int local = thread / kRowThreads;
-    const int64_t rows = merge_rows(params);
+    const int64_t rows = static_cast<int64_t>(round.lanes) * shape.sequence;
     const int64_t wanted = static_cast<int64_t>(block) * kMergeRows + local;
     valid = wanted < rows;
-    pair_row = row_of_part(params, valid ? wanted : rows - 1);
-    const RoundRow at(params.shape, params.round, pair_row);
+    pair_row = valid ? wanted : rows - 1;
+    const RoundRow at(shape, round, pair_row);
     row = at.row;
     token = at.token;
     head = thread % kRowThreads / kRowPieces;
     quad = thread % kRowPieces;
     offset = (row * kHeadsPerGroup + head) * kHeadDim + quad * kPieceValues;
-  }
-
-private:
-  // PairRows order a round's rows by sequence, token and group when it has every lane, by lane and
-  // token otherwise; a part has a run of them from each sequence or lane.
-  __device__ __forceinline__ static int64_t row_of_part(const MergeParams& params, int64_t row) {
-    const AttentionShape& shape = params.shape;
-    const auto tokens = static_cast<uint32_t>(merge_tokens(params));
-    if (tokens == static_cast<uint32_t>(shape.sequence)) return row;
-    const uint32_t token_rows =
-        params.round.lanes == shape.batch * shape.groups ? static_cast<uint32_t>(shape.groups) : 1u;
-    const uint32_t run = tokens * token_rows;
-    const auto local = static_cast<uint32_t>(row);
-    return static_cast<int64_t>(local / run) * shape.sequence * token_rows +
-           static_cast<uint32_t>(params.token_begin) * token_rows + local % run;
   }
 };
 
@@ -238,7 +216,7 @@ __device__ __forceinline__ void store(__nv_bfloat16* target, const Eight (&value
 // What thread `thread` of block `block` does.
 template <typename Warp>
 __device__ __forceinline__ void merge_pieces(const MergeParams& params, int block, int thread) {
-  const Piece piece(params, block, thread);
+  const Piece piece(params.shape, params.round, block, thread);
   const bool merges = piece.valid && piece.token >= params.first_token;
   Eight selected[2] = {};
   float lse = 0.0f;

@@ -44,28 +44,20 @@ __device__ __forceinline__ int tile_of_turn(int turn) {
   return turn * ctas + (turn % 2 == 0 ? cta : ctas - 1 - cta);
 }
 
-// The tile of a lane (batch * groups + group) that begins with `token`.
+// Tiles are ordered longest first.
 template <KeyRange kRange, typename Params, typename Heads>
-__device__ __forceinline__ QueryTile tile_at(const Params& params, const Heads& heads, int lane,
-                                             int token) {
+__device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& heads, int index,
+                                             int tiles) {
   QueryTile tile;
-  tile.group = lane % params.shape.groups;
-  tile.batch = lane / params.shape.groups;
-  tile.token = token;
+  const int lanes = params.shape.batch * params.shape.groups;
+  tile.group = index % lanes % params.shape.groups;
+  tile.batch = index % lanes / params.shape.groups;
+  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
   const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
   tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
   tile.keys = max(0, last_key<kRange>(last_token) - tile.first_key + 1);
   tile.key_tiles = (tile.keys + kTileKeys - 1) / kTileKeys;
   return tile;
-}
-
-// Tiles are ordered longest first.
-template <KeyRange kRange, typename Params, typename Heads>
-__device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& heads, int index,
-                                             int tiles) {
-  const int lanes = params.shape.batch * params.shape.groups;
-  return tile_at<kRange>(params, heads, index % lanes,
-                         (tiles - 1 - index / lanes) * heads.tokens(kTileRows));
 }
 
 // Brings a tile's K and V, one stage a tile of keys.

@@ -197,58 +197,8 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
   });
 }
 
-// The window's forward in parts of every lane's tokens: [0, lists) before all else, and on the side
-// stream [lists, selected) beside the block lists, [selected, merge) beside selected forward and
-// [merge, sequence) beside the merge of the tokens before.
-struct WindowCuts {
-  int lists;
-  int selected;
-  int merge;
-
-  WindowCuts(const FusedInputs& inputs, bool listed, int prefix)
-      : lists(inputs.shape.sequence), selected(lists), merge(lists) {
-    const FusedTuning& tuning = inputs.tuning;
-    const AttentionShape& shape = inputs.shape;
-    if (!listed || !is_on(inputs, kSliding) || tuning.partial_out != PartialFormat::kPacked ||
-        shape.heads != kHeadsPerGroup)
-      return;
-    // A token without lists costs the merge a quarter of one with them, and selected forward
-    // nothing.
-    const int64_t tokens = shape.sequence - int64_t{prefix} * 3 / 4;
-    const auto share = [&](const BesidePart& part) {
-      return part.ctas > 0 ? tokens * part.amount / 100 : 0;
-    };
-    merge = cut(merge, share(tuning.forward_merge));
-    selected = cut(merge, share(tuning.forward_selected));
-    const int64_t tiles = int64_t{tuning.forward_lists.ctas} * tuning.forward_lists.amount /
-                          (shape.batch * shape.groups);
-    lists = cut(selected, std::min<int64_t>(tiles * kForwardTileTokens, shape.sequence / 3));
-  }
-
-private:
-  // A tile's border `wanted` tokens or a little more before `end`; `end` where none is wanted.
-  static int cut(int end, int64_t wanted) {
-    if (wanted <= 0) return end;
-    const auto first = static_cast<int>(std::max<int64_t>(end - wanted, 0));
-    return first / kForwardTileTokens * kForwardTileTokens;
-  }
-};
-
-// Tokens [begin, end) of a round's lanes, beside something else.
-cudaError_t window_part(const FusedInputs& inputs, const FusedSaved& saved, const ListRound& round,
-                        int begin, int end, int ctas, cudaStream_t stream) {
-  if (begin >= end) return cudaSuccess;
-  TileForwardParams params = tile_forward(inputs, saved, kSliding);
-  params.token_begin = begin;
-  params.token_end = end;
-  params.first_lane = round.first_lane;
-  params.lanes = round.lanes;
-  params.most_ctas = ctas;
-  return launch_tile_forward(params, stream);
-}
-
-// The window's dK and dV in pieces: on the side stream one beside each round's list backward and
-// one beside what waits for memory behind it, and the rest at the end.
+// The window's dK and dV in pieces: one a round on the side stream, beside what waits for memory,
+// and the rest behind.
 class WindowBeside {
 public:
   WindowBeside(const FusedInputs& inputs, bool listed, int rounds) {
@@ -259,45 +209,39 @@ public:
     all_ = range_backward_columns(inputs.shape, kWindow);
     piece_ = std::min(inputs.tuning.beside_ctas * turns, all_ / rounds);
     ctas_ = (piece_ + turns - 1) / turns;
-    const BesidePart& lists = inputs.tuning.backward_lists;
-    list_ctas_ = lists.ctas;
-    list_piece_ = std::min(std::max(0, lists.ctas * lists.amount), all_ / rounds - piece_);
   }
   bool runs() const { return piece_ > 0; }
 
   // Before the kernel that a piece is to follow into its places, which then signals launched().
-  cudaError_t fork(cudaStream_t stream) { return fork_side(side_, stream); }
-  cudaEvent_t launched() const { return runs() ? side_.launched : nullptr; }
-  cudaError_t pieces(const RangeBackwardParams& params) {
-    cudaError_t error = cudaStreamWaitEvent(side_.stream, side_.launched);
-    if (error == cudaSuccess) error = piece(params, list_piece_, list_ctas_);
-    if (error == cudaSuccess) error = piece(params, piece_, ctas_);
+  cudaError_t fork(cudaStream_t stream) {
+    cudaError_t error = side_stream(side_);
+    if (error == cudaSuccess) error = cudaEventRecord(side_.ready, stream);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(side_.stream, side_.ready);
     return error;
+  }
+  cudaEvent_t launched() const { return runs() ? side_.launched : nullptr; }
+  cudaError_t piece(RangeBackwardParams params) {
+    params.first_column = done_;
+    params.columns = piece_;
+    params.most_ctas = ctas_;
+    done_ += piece_;
+    const cudaError_t error = cudaStreamWaitEvent(side_.stream, side_.launched);
+    return error == cudaSuccess ? launch_range_backward(params, side_.stream) : error;
   }
   // The rest, and the streams are one again.
   cudaError_t finish(RangeBackwardParams params, cudaStream_t stream) {
     params.first_column = done_;
     params.columns = all_ - done_;
-    const cudaError_t error =
-        params.columns > 0 ? launch_range_backward(params, stream) : cudaSuccess;
-    return error == cudaSuccess ? join_side(side_, stream) : error;
+    cudaError_t error = params.columns > 0 ? launch_range_backward(params, stream) : cudaSuccess;
+    if (error == cudaSuccess) error = cudaEventRecord(side_.done, side_.stream);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, side_.done);
+    return error;
   }
 
 private:
-  cudaError_t piece(RangeBackwardParams params, int columns, int ctas) {
-    if (columns == 0) return cudaSuccess;
-    params.first_column = done_;
-    params.columns = columns;
-    params.most_ctas = ctas;
-    done_ += columns;
-    return launch_range_backward(params, side_.stream);
-  }
-
   int all_ = 0; // columns
   int piece_ = 0;
   int ctas_ = 0;
-  int list_piece_ = 0;
-  int list_ctas_ = 0;
   int done_ = 0;
   SideStream side_;
 };
@@ -345,11 +289,6 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   Carver carver(workspace_bytes);
   const Lists lists(shape, list_carver);
   const ForwardWorkspace workspace(shape, inputs.tuning, carver);
-  const int prefix = dense_prefix(inputs);
-  const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
-  const WindowCuts window(inputs, listed, prefix);
-  const bool beside_round = window.selected < shape.sequence;
-  SideStream side;
   Sequence run;
   if (is_on(inputs, kCompressed)) {
     if (inputs.pool_k != nullptr) {
@@ -365,9 +304,9 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
     run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kCompressed), stream); });
   }
   if (is_on(inputs, kSliding)) {
-    run.then(
-        [&] { return window_part(inputs, saved, all_lanes(shape), 0, window.lists, 0, stream); });
+    run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kSliding), stream); });
   }
+  const int prefix = dense_prefix(inputs);
   if (is_on(inputs, kSelected)) {
     if (inputs.given_indices != nullptr) {
       run.then([&] { return put_given_in_order(inputs, saved, stream); });
@@ -385,14 +324,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
     if (prefix > 0) {
       run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kSelected), stream); });
     }
-    const bool beside_lists = window.lists < window.selected;
-    if (beside_lists) {
-      run.then([&] { return fork_side(side, stream); }).then([&] {
-        return window_part(inputs, saved, all_lanes(shape), window.lists, window.selected,
-                           inputs.tuning.forward_lists.ctas, side.stream);
-      });
-    }
-    if (listed) {
+    if (prefix < shape.sequence) {
       run.then([&] {
         return launch_block_lists({.shape = shape,
                                    .indices = saved.indices,
@@ -405,13 +337,12 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                   stream);
       });
     }
-    if (beside_lists) run.then([&] { return join_side(side, stream); });
   }
   // Partial results of one round at a time.
+  const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
   const int rounds = listed ? list_rounds(shape) : 1;
   for (int index = 0; index < rounds; ++index) {
     const ListRound round = listed ? list_round(shape, index) : all_lanes(shape);
-    if (beside_round) run.then([&] { return fork_side(side, stream); });
     if (listed) {
       run.then([&] {
         return launch_selected_forward({.shape = shape,
@@ -425,49 +356,28 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                         .scale = inputs.scale,
                                         .partial_out = workspace.partial_out,
                                         .partial_lse = workspace.partial_lse,
-                                        .packed = workspace.packed,
-                                        .most_ctas = inputs.tuning.list_ctas,
-                                        .launched = beside_round ? side.launched : nullptr},
+                                        .packed = workspace.packed},
                                        stream);
       });
     }
-    MergeParams merge = {
-        .shape = shape,
-        .round = round,
-        .indices = is_on(inputs, kSelected) ? saved.indices : nullptr,
-        .first_token = prefix,
-        .partial_out = workspace.partial_out,
-        .partial_lse = workspace.partial_lse,
-        .packed = listed ? workspace.packed : nullptr,
-        .v = inputs.v[kSelected],
-        .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
-        .lse_slc = saved.branch_lse[kSelected],
-        .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
-        .out_win = is_on(inputs, kSliding) ? saved.branch_out[kSliding] : nullptr,
-        .gates = inputs.gates,
-        .out = out};
-    if (beside_round) {
-      // In place before the merge's many small CTAs take every multiprocessor.
-      run.then([&] { return cudaStreamWaitEvent(side.stream, side.launched); }).then([&] {
-        return window_part(inputs, saved, round, window.selected, window.merge,
-                           inputs.tuning.forward_selected.ctas, side.stream);
-      });
-    }
-    if (window.selected < window.merge) run.then([&] { return join_side(side, stream); });
-    if (window.merge < shape.sequence) {
-      run.then([&] {
-        return window_part(inputs, saved, round, window.merge, shape.sequence,
-                           inputs.tuning.forward_merge.ctas, side.stream);
-      });
-      if (window.merge > 0) {
-        merge.token_end = window.merge;
-        run.then([&] { return launch_merge(merge, stream); });
-      }
-      run.then([&] { return join_side(side, stream); });
-      merge.token_begin = window.merge;
-      merge.token_end = 0;
-    }
-    run.then([&] { return launch_merge(merge, stream); });
+    run.then([&] {
+      return launch_merge(
+          {.shape = shape,
+           .round = round,
+           .indices = is_on(inputs, kSelected) ? saved.indices : nullptr,
+           .first_token = prefix,
+           .partial_out = workspace.partial_out,
+           .partial_lse = workspace.partial_lse,
+           .packed = listed ? workspace.packed : nullptr,
+           .v = inputs.v[kSelected],
+           .out_slc = is_on(inputs, kSelected) ? saved.branch_out[kSelected] : nullptr,
+           .lse_slc = saved.branch_lse[kSelected],
+           .out_cmp = is_on(inputs, kCompressed) ? saved.branch_out[kCompressed] : nullptr,
+           .out_win = is_on(inputs, kSliding) ? saved.branch_out[kSliding] : nullptr,
+           .gates = inputs.gates,
+           .out = out},
+          stream);
+    });
   }
   return run.error();
 }
@@ -578,14 +488,13 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
              .partial_dkv = workspace.list_partial,
-             .most_ctas = inputs.tuning.list_ctas,
              .launched = window_beside.launched()},
             stream);
       });
     }
     if (window_beside.runs()) {
       run.then(
-          [&] { return window_beside.pieces(key_params(inputs, gradients, workspace, kSliding)); });
+          [&] { return window_beside.piece(key_params(inputs, gradients, workspace, kSliding)); });
     }
     run.then([&] {
       MergeQueryGradientParams merge = {.shape = shape,

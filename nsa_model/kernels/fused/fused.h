@@ -24,12 +24,6 @@ inline constexpr int kBranches = 3; // compressed, selected, window
 // branch is plain causal attention there and takes the query-major kernels.
 inline constexpr int kDensePrefix = kSlots * kBlock;
 
-// Work on a second stream beside a kernel that leaves it so many multiprocessors. 0: none.
-struct BesidePart {
-  int ctas = 0;
-  int amount = 0;
-};
-
 // Which kernels run and how the work is cut. Results differ by rounding only.
 struct FusedTuning {
   // kHopper needs compute capability 9.0 and head dimension 64; see kernel_family(). The other
@@ -52,15 +46,6 @@ struct FusedTuning {
   // sums that wait for memory run beside it. 0: none.
   int beside_ctas = 62;
   int beside_turns = 4;
-  // Of the window's forward on that stream, where there are lists and partial results are packed:
-  // the last tokens beside the merge, those before them beside selected forward (on what list_ctas
-  // leaves it), those before beside the block lists. The same bits.
-  BesidePart forward_merge;    // amount: percent of the tokens, those without lists as a quarter
-  BesidePart forward_selected; // as above
-  BesidePart forward_lists;    // amount: tiles of 32 tokens each
-  // And of the window's dK and dV beside list backward; amount: columns each.
-  BesidePart backward_lists;
-  int list_ctas = 0; // multiprocessors of the list kernels; 0: all
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

@@ -31,16 +31,4 @@ cudaError_t side_stream(SideStream& side) {
   return error;
 }
 
-cudaError_t fork_side(SideStream& side, cudaStream_t stream) {
-  cudaError_t error = side_stream(side);
-  if (error == cudaSuccess) error = cudaEventRecord(side.ready, stream);
-  if (error == cudaSuccess) error = cudaStreamWaitEvent(side.stream, side.ready);
-  return error;
-}
-
-cudaError_t join_side(const SideStream& side, cudaStream_t stream) {
-  const cudaError_t error = cudaEventRecord(side.done, side.stream);
-  return error == cudaSuccess ? cudaStreamWaitEvent(stream, side.done) : error;
-}
-
 } // namespace nsa::kernels

@@ -21,9 +21,4 @@ struct SideStream {
 // The current device's, of this thread.
 cudaError_t side_stream(SideStream& side);
 
-// What the side gets from here on waits for what `stream` has; and the other way round. A join
-// waits for nothing that the side gets after it.
-cudaError_t fork_side(SideStream& side, cudaStream_t stream);
-cudaError_t join_side(const SideStream& side, cudaStream_t stream);
-
 } // namespace nsa::kernels

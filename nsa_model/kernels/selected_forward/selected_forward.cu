@@ -1,7 +1,5 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
-#include <algorithm>
-
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
@@ -384,11 +382,9 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
                                  kSharedBytes<Heads, kPacked>);
   }
   if (error != cudaSuccess) return error;
-  const int most = params.most_ctas > 0 ? std::min(params.most_ctas, multiprocessor_count())
-                                        : multiprocessor_count();
-  return launch_signalling(params.launched, selected_forward_kernel<Heads, kPacked>, most, kThreads,
-                           kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
-                           block_count(shape.sequence));
+  return launch_kernel(selected_forward_kernel<Heads, kPacked>, multiprocessor_count(), kThreads,
+                       kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
+                       block_count(shape.sequence));
 }
 
 } // namespace

@@ -26,8 +26,6 @@ struct SelectedForwardParams {
   __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
   float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score
   PackedOut* packed; // [rows, 16 slots], of six heads, instead of the two; nullptr: they are meant
-  int most_ctas = 0; // 0: all multiprocessors
-  cudaEvent_t launched = nullptr; // recorded when all CTAs have their places
 };
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream);

@@ -31,18 +31,8 @@ struct Shared {
   uint64_t keys_empty[kKeyStages];
 };
 constexpr int kSharedBytes = sizeof(Shared) + 1024;
-static_assert(kTileRows == kForwardTileTokens * kHeadsPerGroup);
 
 #if NSA_HOPPER_CODE
-
-// Longest first, of the lanes and tokens that are wanted.
-template <KeyRange kRange, typename Heads>
-__device__ __forceinline__ QueryTile part_tile(const TileForwardParams& params, const Heads& heads,
-                                               int index, int tiles) {
-  return tile_at<kRange>(params, heads, params.first_lane + index % params.lanes,
-                         params.token_begin +
-                             (tiles - 1 - index / params.lanes) * heads.tokens(kTileRows));
-}
 
 // One stage holds up to 128 keys, in boxes of 64.
 __device__ __forceinline__ void load_wide_keys(const QueryTile& tile, const CUtensorMap& k_map,
@@ -69,12 +59,12 @@ __device__ void produce(const TileForwardParams& params, const Heads& heads,
                         const CUtensorMap& v_map, Shared& shared, int tiles) {
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
-  const int count = tiles * params.lanes;
+  const int count = tiles * params.shape.batch * params.shape.groups;
   const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
   for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
     const int index = tile_of_turn(turn);
     if (index >= count) break;
-    const QueryTile tile = part_tile<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
     barrier_expect(query_full, query_bytes);
@@ -148,11 +138,11 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
   const float scale_log2 = params.scale * kLog2e;
   Ring<kQueryStages> query_ring;
   Ring<kKeyStages> key_ring;
-  const int count = tiles * params.lanes;
+  const int count = tiles * params.shape.batch * params.shape.groups;
   for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
     const int index = tile_of_turn(turn);
     if (index >= count) break;
-    const QueryTile tile = part_tile<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
     const int token0 = tile.token + heads.token(warpgroup * 64 + row);
     const int token1 = tile.token + heads.token(warpgroup * 64 + row + 8);
     const int low[2] = {first_key<kRange>(token0, params.window),
@@ -348,25 +338,18 @@ cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (error != cudaSuccess) return error;
-  const int tiles = (params.token_end - params.token_begin + tile_tokens - 1) / tile_tokens;
-  const int most = params.most_ctas > 0 ? std::min(params.most_ctas, multiprocessor_count())
-                                        : multiprocessor_count();
-  const int grid = std::min(most, tiles * params.lanes);
+  const int tiles = (params.token_end + tile_tokens - 1) / tile_tokens;
+  const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
   return launch_kernel(tile_forward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes, stream,
                        params, q_map, k_map, v_map, tiles);
 }
 
 } // namespace
 
-cudaError_t launch_tile_forward(const TileForwardParams& given, cudaStream_t stream) {
+cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream) {
   const cudaError_t error = require_hopper();
   if (error != cudaSuccess) return error;
-  TileForwardParams params = given;
-  const int all_lanes = params.shape.batch * params.shape.groups;
-  if (params.lanes == 0) params.lanes = all_lanes - params.first_lane;
-  if (params.token_begin < 0 || params.token_end <= params.token_begin ||
-      params.token_end > params.shape.sequence || params.first_lane < 0 || params.lanes < 1 ||
-      params.first_lane + params.lanes > all_lanes)
+  if (params.token_end < 1 || params.token_end > params.shape.sequence)
     return cudaErrorInvalidValue;
   if (params.range == KeyRange::kBlocks &&
       (params.indices == nullptr || params.token_end > kMostMaskedTokens))

@@ -11,14 +11,12 @@
 
 namespace nsa::kernels {
 
-inline constexpr int kForwardTileTokens = 32; // of six heads a group
-
 struct TileForwardParams {
   AttentionShape shape;
   KeyRange range = KeyRange::kWindow;
   int window =
       kWindow;       // keys a token sees, itself included; at least `sequence` for causal attention
-  int token_end = 0; // rows of tokens [token_begin, token_end) are computed and written
+  int token_end = 0; // rows of tokens [0, token_end) are computed and written
   const __nv_bfloat16* q; // [batch, sequence, groups * heads, 64]
   const __nv_bfloat16*
       k; // [batch, keys, groups, 64]; keys = sequence or compressed_count(sequence)
@@ -27,11 +25,6 @@ struct TileForwardParams {
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
   __nv_bfloat16* out; // [batch, sequence, groups * heads, 64]; rows that see no key are zero
   float* lse;         // [batch, sequence, groups * heads], natural logarithm; -inf for such rows
-  // A part of the work: a multiple of kForwardTileTokens (six heads) leaves every bit as it is.
-  int token_begin = 0;
-  int first_lane = 0; // batch * groups + group
-  int lanes = 0;      // 0: all from the first
-  int most_ctas = 0;  // 0: all multiprocessors
 };
 
 cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream);
