@@ -260,10 +260,14 @@ Memory memory(const RunSpec& spec, Placement placement) {
     out.activations += std::max<int64_t>(0, backward - chunk_bytes);
   else if (!spec.train.activation_recompute)
     out.activations += backward;
-  if (spec.parallel.ranks > 1) { // a bucket on the wire and one being gathered
+  if (spec.parallel.ranks > 1) {
     const auto bucket = static_cast<int64_t>(spec.parallel.bucket_mib * double(kMiB));
-    out.collectives =
-        2 * std::min(bucket, count * kFp32) + (placement.gpu ? 256 * kMiB : int64_t{0});
+    const int64_t largest = std::min(bucket, count * kFp32);
+    // NCCL sums in place and keeps buffers of its own; a CPU has a bucket on the wire and one that
+    // is being gathered.
+    out.collectives = placement.gpu
+                          ? 256 * kMiB + (spec.parallel.compress == "off" ? 0 : largest / 2)
+                          : 2 * largest;
   }
   if (placement.gpu) {
     out.program = kProgramGpu;

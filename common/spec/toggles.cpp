@@ -30,7 +30,7 @@ const std::vector<Toggle>& toggle_registry() {
 
     {"cuda.graphs", "enum", "off|on|auto", "auto", "worker", "",
      "forward and backward passes are recorded as CUDA graphs after two steps and replayed, collectives between "
-     "them; auto: where the run's launches are the same in every step and a micro-batch has fewer than 16,384 tokens; evaluation and update are launched one by one"},
+     "them; auto: where the run's launches are the same in every step and a micro-batch has fewer than 32,768 tokens; evaluation and update are launched one by one"},
     {"cuda.launch_blocking", "bool", "", "", "environment", "CUDA_LAUNCH_BLOCKING",
      "debug: every kernel launch waits for its end"},
     {"cuda.module_loading", "enum", "LAZY|EAGER", "", "environment", "CUDA_MODULE_LOADING",

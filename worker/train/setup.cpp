@@ -68,7 +68,8 @@ Result<model::DenseBackend> choose_dense_backend(const std::map<std::string, std
   if (asked != DenseBackend::kAuto || !why_not_fused.empty()) return asked;
   const auto toggle = toggles.find("attention.kernels");
   const std::string kernels = toggle == toggles.end() ? "auto" : toggle->second;
-  const bool faster = !spec.data.document_mask &&
+  const bool timed = config.heads == kFusedDenseHeads * config.kv_groups;
+  const bool faster = !spec.data.document_mask && timed &&
                       (spec.train.sequence_length <= kFusedDenseTokens || spec.train.deterministic);
   return kernels == "fused" || (faster && kernels != "aten") ? DenseBackend::kFused : asked;
 }
@@ -115,6 +116,8 @@ Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& togg
     why_not = "with parallel.find_unused the parameters that get gradients may change";
   else if (spec.model.attention == "nsa" && value("attention.kernels") == "reference")
     why_not = "attention.kernels = \"reference\" computes on the host";
+  else if (requested == "auto" && value("cuda.launch_blocking") == "true")
+    why_not = "cuda.launch_blocking waits for launches, and a graph is one";
   const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
   if (requested == "auto" && why_not.empty() && tokens >= kGraphsBelowTokens)
     why_not = std::to_string(tokens) + " tokens a micro-batch keep the device busier than the host";

@@ -23,14 +23,16 @@ Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std:
                                                 const std::string& why_not_fused);
 
 // "auto" of attention.dense takes our kernels for sequences up to this many tokens, cuDNN for
-// longer ones: forward and backward of a layer were predicted to take 7 to 9 % less time than
-// cuDNN's at 4,096 and 8,192 tokens on an H200, and as much at 16,384 (docs/performance.md, "The
-// dense twin's attention").
+// longer ones: a step with them is 1.3 to 3.8 % faster than with cuDNN at 1,024 to 8,192 tokens on
+// an H200, with six heads a group (docs/performance.md, "The dense twin's attention"). Other counts
+// of heads are served, and have not been timed.
 inline constexpr int64_t kFusedDenseTokens = 8192;
+inline constexpr int64_t kFusedDenseHeads = 6;
 
 // Toggle attention.dense, which `config` holds as it was asked for. "auto" takes our kernels where
 // `why_not_fused` (of model::why_dense_cannot_be_fused() and ops::why_not_fused_causal()) is empty,
 // attention.kernels is not "aten", documents are not packed (FlashAttention takes all at once) and
+// a group has kFusedDenseHeads heads and
 // the sequence is no longer than kFusedDenseTokens, or the run deterministic, which cuDNN is not;
 // with attention.kernels = "fused" wherever they serve. An error when "fused" is asked for and not
 // served. Without a dense model: as asked for.

@@ -151,6 +151,8 @@ TEST(Graphs, AreTakenWhereLaunchesStayTheSame) {
   EXPECT_TRUE(chosen("auto", plain)->on);
   EXPECT_TRUE(chosen("on", plain, "", "aten")->on);
   refused(plain, "a CPU has no graphs", "fused", "a CPU");
+  EXPECT_FALSE(
+      choose_graphs({{"cuda.graphs", "auto"}, {"cuda.launch_blocking", "true"}}, plain, "")->on);
   refused(plain, "", "reference", "reference");
   spec::RunSpec large = plain; // not refused, only nothing to gain
   large.train.micro_batch = 8;
@@ -203,6 +205,11 @@ TEST(DenseAttention, AutoTakesTheFusedKernelsWhereTheyServeAndAreFaster) {
   EXPECT_EQ(chosen("aten", 2048), DenseBackend::kAuto);
   EXPECT_EQ(chosen("aten", 2048, true), DenseBackend::kAuto);
   EXPECT_EQ(chosen("fused", 65536), DenseBackend::kFused);
+  config.kv_groups = config.heads; // one head a group: served, not timed
+  EXPECT_EQ(chosen("auto", 2048), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("fused", 2048), DenseBackend::kFused);
+  config = {};
+  config.attention = model::Attention::kDense;
   EXPECT_EQ(chosen("fused", 65536, false, "a CPU"), DenseBackend::kAuto) << "its report says so";
   spec.data.document_mask = true;
   EXPECT_EQ(chosen("auto", 2048), DenseBackend::kAuto);
