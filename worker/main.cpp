@@ -49,7 +49,8 @@ nsa::train::Failure current_failure() {
     return {RankExit::kOutOfMemory,
             {ErrorCode::kExhausted, e.what_without_backtrace(),
              "lower train.micro_batch and raise train.accumulate, or set "
-             "train.activation_recompute"},
+             "train.activation_recompute; CUDA graphs keep memory of their own "
+             "(toggles.cuda.graphs = \"off\")"},
             {}};
   } catch (const c10::Error& e) {
     return {RankExit::kFailed, {ErrorCode::kInternal, e.what_without_backtrace(), ""}, {}};

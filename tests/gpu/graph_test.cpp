@@ -72,6 +72,9 @@ struct Way {
   model::Attention attention;
   model::Kernels kernels;
   bool fused_layers, recompute = false;
+  // cuDNN's backward is not deterministic.
+  model::DenseBackend dense = model::DenseBackend::kFlash;
+  int64_t sequence = 2048; // six heads a group have lists of blocks beyond it
 };
 constexpr Way kWays[] = {
     {"NSA, fused", model::Attention::kNsa, model::Kernels::kFused, true},
@@ -79,6 +82,10 @@ constexpr Way kWays[] = {
     {"dense, fused layers", model::Attention::kDense, model::Kernels::kAten, true},
     {"dense, composed", model::Attention::kDense, model::Kernels::kAten, false},
     {"NSA, ATen", model::Attention::kNsa, model::Kernels::kAten, false},
+    {"NSA, fused, with lists", model::Attention::kNsa, model::Kernels::kFused, true, false,
+     model::DenseBackend::kFlash, 4096},
+    {"dense, our kernels", model::Attention::kDense, model::Kernels::kAten, true, false,
+     model::DenseBackend::kFused},
 };
 
 // Heads as the M7C's; long enough that blocks are really selected.
@@ -88,14 +95,14 @@ SmallTraining training(const Way& way, int64_t accumulate) {
   t.config.kernels = way.kernels;
   t.config.fused_layers = t.config.joined_embedding_gradient = way.fused_layers;
   t.config.activation_recompute = way.recompute;
-  t.config.dense_backend = model::DenseBackend::kFlash; // cuDNN's backward is not deterministic
+  t.config.dense_backend = way.dense;
   t.config.gate_statistics = way.attention == model::Attention::kNsa;
   t.config.dimension = 256;
   t.config.layers = 2;
   t.config.vocabulary = 512;
   t.bucket_bytes = 1 << 20;
   t.accumulate = accumulate;
-  t.sequence = 2048;
+  t.sequence = way.sequence;
   return t;
 }
 
