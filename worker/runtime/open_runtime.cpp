@@ -72,9 +72,12 @@ Result<std::unique_ptr<Runtime>> open_cuda(const Request& request) {
 } // namespace
 
 Result<std::unique_ptr<Runtime>> open_runtime(const Request& request) {
-  // Toggle cublas.workspace, which nsad sets; for ranks that something else starts. cuBLAS reads it
-  // when its first handle is made.
-  if (request.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // Toggles cublas.workspace and nccl.algorithm, which nsad sets; for ranks that something else
+  // starts. cuBLAS reads the one when its first handle is made, LibTorch sets the other itself.
+  if (request.deterministic) {
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    ::setenv("NCCL_ALGO", "^NVLS", /*overwrite=*/0);
+  }
   if (request.device == "cpu") return make_cpu_runtime(request);
   if (request.device == "auto") {
     // A machine without a GPU, or a build without GPU parts, computes on the CPU. A GPU that is
