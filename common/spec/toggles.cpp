@@ -15,7 +15,7 @@ const std::vector<Toggle>& toggle_registry() {
      "those where GPU, dtype and sizes are served, else LibTorch's, and says why; what is asked for and cannot be had fails the attempt"},
     {"attention.dense", "enum", "auto|cudnn|flash|efficient|math|fused", "auto", "worker", "",
      "what computes the dense twin's attention: one of LibTorch's kernels, or this system's (fused: BF16 on Hopper, heads of 64 dimensions, 1 to 16 a KV group); "
-     "auto takes those without data.document_mask up to 8,192 tokens a sequence and where train.deterministic is set, else what LibTorch prefers, said with the reason where that is not cuDNN on a GPU; "
+     "auto takes those without data.document_mask with six heads a KV group up to 8,192 tokens a sequence, and where train.deterministic is set, else what LibTorch prefers, said with the reason where that is not cuDNN on a GPU; "
      "with attention.kernels = \"aten\" auto is LibTorch's"},
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
      "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "

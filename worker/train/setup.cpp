@@ -68,10 +68,10 @@ Result<model::DenseBackend> choose_dense_backend(const std::map<std::string, std
   if (asked != DenseBackend::kAuto || !why_not_fused.empty()) return asked;
   const auto toggle = toggles.find("attention.kernels");
   const std::string kernels = toggle == toggles.end() ? "auto" : toggle->second;
-  const bool timed = config.heads == kFusedDenseHeads * config.kv_groups;
-  const bool faster = !spec.data.document_mask && timed &&
-                      (spec.train.sequence_length <= kFusedDenseTokens || spec.train.deterministic);
-  return kernels == "fused" || (faster && kernels != "aten") ? DenseBackend::kFused : asked;
+  const bool faster = config.heads == kFusedDenseHeads * config.kv_groups &&
+                      spec.train.sequence_length <= kFusedDenseTokens;
+  const bool better = !spec.data.document_mask && (faster || spec.train.deterministic);
+  return kernels == "fused" || (better && kernels != "aten") ? DenseBackend::kFused : asked;
 }
 
 Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,

@@ -32,8 +32,8 @@ inline constexpr int64_t kFusedDenseHeads = 6;
 // Toggle attention.dense, which `config` holds as it was asked for. "auto" takes our kernels where
 // `why_not_fused` (of model::why_dense_cannot_be_fused() and ops::why_not_fused_causal()) is empty,
 // attention.kernels is not "aten", documents are not packed (FlashAttention takes all at once) and
-// a group has kFusedDenseHeads heads and
-// the sequence is no longer than kFusedDenseTokens, or the run deterministic, which cuDNN is not;
+// a group has kFusedDenseHeads heads and the sequence is no longer than kFusedDenseTokens, or the
+// run is deterministic, which cuDNN is not;
 // with attention.kernels = "fused" wherever they serve. An error when "fused" is asked for and not
 // served. Without a dense model: as asked for.
 Result<model::DenseBackend> choose_dense_backend(const std::map<std::string, std::string>& toggles,

@@ -207,6 +207,7 @@ TEST(DenseAttention, AutoTakesTheFusedKernelsWhereTheyServeAndAreFaster) {
   EXPECT_EQ(chosen("fused", 65536), DenseBackend::kFused);
   config.kv_groups = config.heads; // one head a group: served, not timed
   EXPECT_EQ(chosen("auto", 2048), DenseBackend::kAuto);
+  EXPECT_EQ(chosen("auto", 2048, true), DenseBackend::kFused);
   EXPECT_EQ(chosen("fused", 2048), DenseBackend::kFused);
   config = {};
   config.attention = model::Attention::kDense;
