@@ -12,9 +12,8 @@ namespace nsa::comm {
 namespace {
 
 constexpr uint32_t kMagic = 0x6d61736e; // "nsam" in memory
-constexpr uint32_t kGiveUp = 0xffffffff;
 
-// Both ends are processes of one host and one program, so the struct travels as it lies in memory.
+// Both ends are processes of one host and one program, so the structs travel as they lie in memory.
 struct Header {
   uint32_t magic = kMagic;
   uint32_t operation = 0;
@@ -22,11 +21,17 @@ struct Header {
   uint32_t kind = 0;
   uint64_t step = 0;
   uint32_t index = 0;
-  int32_t blamed = -1; // of kGiveUp
+  uint32_t reserved = 0; // where padding would be, whose bytes nobody sets
   uint64_t bytes = 0;
   bool operator==(const Header&) const = default;
 };
 static_assert(sizeof(Header) == 40);
+
+// What a rank says that gives up.
+struct Note {
+  uint32_t magic = kMagic;
+  int32_t blamed = -1; // -1: nobody
+};
 
 std::string describe(const Header& h) {
   return to_string(static_cast<Kind>(h.kind)) + " " + std::to_string(h.index) + " of step " +
@@ -42,7 +47,8 @@ struct Line {
   Header out_header{}, expected{}, seen{};
   size_t sent = 0, received = 0; // header included
   bool out_done = true, in_done = true;
-  bool mismatched = false; // the peer is in another collective: its bytes are left alone
+  bool mismatched = false;  // the peer is in another collective: its bytes are left alone
+  bool notes_ended = false; // nothing more is to be read there
 
   Progress send_more() {
     const size_t total = sizeof out_header + transfer->out_bytes;
@@ -93,21 +99,14 @@ struct Line {
   bool finished() const { return out_done && in_done; }
 };
 
-bool is_note(const Header& h) {
-  return h.magic == kMagic && h.operation == kGiveUp;
-}
-
-// The note that a peer left when it gave up, if it did: it stands where its next message would.
-std::optional<Header> find_note(Line& line) {
-  if (!line.in_done && !line.mismatched) line.receive_more();
-  if (line.mismatched) return is_note(line.seen) ? std::optional(line.seen) : std::nullopt;
-  Header next;
-  if (line.in_done &&
-      ::recv(line.transfer->socket, &next, sizeof next, MSG_DONTWAIT) ==
-          static_cast<ssize_t>(sizeof next) &&
-      is_note(next))
-    return next;
-  return std::nullopt;
+// The rank because of which a peer gave up, if it said so. Where the two are in different
+// collectives each blames the other: then its note tells `self` nothing.
+std::optional<Rank> blamed_by(const Line& line, Rank self) {
+  Note note;
+  const ssize_t got = ::recv(line.transfer->notes, &note, sizeof note, MSG_DONTWAIT | MSG_PEEK);
+  if (got != ssize_t(sizeof note) || note.magic != kMagic || note.blamed < 0) return std::nullopt;
+  if (note.blamed == self && line.mismatched) return std::nullopt;
+  return note.blamed;
 }
 
 bool hung_up(const Line& line) {
@@ -115,17 +114,18 @@ bool hung_up(const Line& line) {
   return ::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// `noticed` is gone. But where one rank dies, its peers leave soon after, and a rank that looks
-// late finds several gone: who left a note was a victim, and names the culprit.
-PeerFailure gone(std::vector<Line>& lines, const Line& noticed, const std::string& doing) {
+// `noticed` is gone or gives up. But where one rank dies, its peers leave soon after, and a rank
+// that looks late finds several gone: who left a note was a victim, and names the culprit.
+PeerFailure gone(const std::vector<Line>& lines, const Line& noticed, Rank self,
+                 const std::string& doing) {
   const Line* culprit = nullptr;
-  for (Line& line : lines) {
-    if (const auto note = find_note(line); note && note->blamed >= 0)
+  for (const Line& line : lines) {
+    const bool ended = hung_up(line); // asked before the note, which is sent before the end
+    if (const auto blamed = blamed_by(line, self))
       return {"rank " + std::to_string(line.transfer->peer) + " gave up during " + doing +
-                  " because rank " + std::to_string(note->blamed) + " was lost",
-              note->blamed};
-    else if (!note && culprit == nullptr && hung_up(line))
-      culprit = &line;
+                  " because rank " + std::to_string(*blamed) + " was lost",
+              *blamed};
+    if (culprit == nullptr && ended) culprit = &line;
   }
   if (culprit == nullptr) culprit = &noticed;
   const std::string rank = "rank " + std::to_string(culprit->transfer->peer);
@@ -173,7 +173,8 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
     line.in_done = !transfers[i].receives;
   }
 
-  std::vector<pollfd> fds(lines.size() + 1);
+  // A line's data, a line's notes, and `wake`.
+  std::vector<pollfd> fds(2 * lines.size() + 1);
   while (true) {
     bool all_done = true;
     for (size_t i = 0; i < lines.size(); ++i) {
@@ -182,8 +183,12 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
       // collective's data.
       const short want_in = !line.in_done && !line.mismatched ? POLLIN : 0;
       const short want_out = !line.out_done ? POLLOUT : 0;
-      fds[i] = {line.finished() ? -1 : line.transfer->socket,
-                static_cast<short>(want_in | want_out | POLLRDHUP), 0};
+      fds[2 * i] = {line.finished() ? -1 : line.transfer->socket,
+                    static_cast<short>(want_in | want_out | POLLRDHUP), 0};
+      // Of a mismatched peer this rank knows more than its note says; and the end of the socket is
+      // the end of the data too.
+      const bool silent = line.finished() || line.mismatched || line.notes_ended;
+      fds[2 * i + 1] = {silent ? -1 : line.transfer->notes, POLLIN, 0};
       all_done = all_done && line.finished();
     }
     if (all_done) return {};
@@ -197,15 +202,16 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
       return tl::unexpected(PeerFailure{"this rank is leaving", std::nullopt});
     for (size_t i = 0; i < lines.size(); ++i) {
       Line& line = lines[i];
-      const short events = fds[i].revents;
+      // A peer that gives up may have done its part of this exchange before: that counts first.
+      const bool noted = fds[2 * i + 1].revents != 0;
+      const int events = fds[2 * i].revents | (noted ? POLLIN | POLLOUT : 0);
       if (events == 0) continue;
-      // Receive before send: what a peer said before it went away (its give-up note above all) is
-      // worth more than the broken pipe.
+      // Receive before send: what a peer said before it went away is worth more than the broken
+      // pipe.
       if (!line.in_done && !line.mismatched &&
           (events & (POLLIN | POLLHUP | POLLRDHUP | POLLERR))) {
         const Progress p = line.receive_more();
-        if (p == Progress::kGone || (line.mismatched && is_note(line.seen)))
-          return tl::unexpected(gone(lines, line, doing));
+        if (p == Progress::kGone) return tl::unexpected(gone(lines, line, self, doing));
         if (line.mismatched)
           log::warning("comm", "ranks are in different collectives and wait for each other",
                        {{"rank", std::to_string(self)},
@@ -213,22 +219,22 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
                         {"peer", std::to_string(line.transfer->peer)},
                         {"there", describe(line.seen)}});
       } else if (line.mismatched && (events & (POLLHUP | POLLRDHUP | POLLERR))) {
-        return tl::unexpected(gone(lines, line, doing));
+        return tl::unexpected(gone(lines, line, self, doing));
       }
       if (!line.out_done && (events & (POLLOUT | POLLHUP | POLLERR)) &&
           line.send_more() == Progress::kGone)
-        return tl::unexpected(gone(lines, line, doing));
+        return tl::unexpected(gone(lines, line, self, doing));
+      if (noted && !line.finished()) {
+        if (blamed_by(line, self)) return tl::unexpected(gone(lines, line, self, doing));
+        line.notes_ended = true; // the end, or a note that blames nobody: its data tell the rest
+      }
     }
   }
 }
 
-void announce_failure(std::span<const int> sockets, const PeerFailure& failure) {
-  Header note;
-  note.operation = kGiveUp;
-  note.blamed = failure.blamed.value_or(-1);
-  // In the middle of a message the note would be taken for data; but then the reader hears the end
-  // of file instead, which is an answer too.
-  for (const int socket : sockets)
+void announce_failure(std::span<const int> notes, const PeerFailure& failure) {
+  const Note note{kMagic, failure.blamed.value_or(-1)};
+  for (const int socket : notes)
     if (socket >= 0) ::send(socket, &note, sizeof note, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

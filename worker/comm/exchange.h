@@ -15,7 +15,8 @@ namespace nsa::comm {
 // that is what a barrier consists of.
 struct Transfer {
   Rank peer = 0;
-  int socket = -1;
+  int socket = -1; // for data
+  int notes = -1;  // socket on which it says that it gives up
   bool sends = false, receives = false;
   const std::byte* out = nullptr;
   size_t out_bytes = 0;
@@ -35,8 +36,8 @@ struct ExchangeName {
 Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transfers,
                  MonotonicTime deadline, int wake);
 
-// Tells peers, best effort and without waiting, that this rank gives up because of `blamed`; they
-// then blame that rank and not this one.
-void announce_failure(std::span<const int> sockets, const PeerFailure& failure);
+// Tells peers over their sockets for notes, without waiting, that this rank gives up because of
+// `failure.blamed`; they then blame that rank and not this one.
+void announce_failure(std::span<const int> notes, const PeerFailure& failure);
 
 } // namespace nsa::comm

@@ -8,14 +8,17 @@ namespace nsa::comm {
 
 namespace {
 
-// Those of `ranks` that do not publish "<word>/<rank>" within `limit`.
+// What the store has to answer for a rank that may have spoken long ago, though another one has
+// used up the time.
+constexpr Duration kAnswerTime = std::chrono::seconds(2);
+
+// Those of `ranks` that do not publish "<word>/<rank>" within `limit`, or kAnswerTime each.
 Result<std::vector<Rank>> missing_of(Rendezvous& rendezvous, const std::string& word,
                                      const std::vector<Rank>& ranks, Duration limit) {
   const MonotonicTime end = MonotonicTime::now() + limit;
   std::vector<Rank> missing;
   for (const Rank rank : ranks) {
-    const Duration left =
-        std::max(end - MonotonicTime::now(), Duration(std::chrono::milliseconds(1)));
+    const Duration left = std::max(end - MonotonicTime::now(), kAnswerTime);
     const auto said = rendezvous.wait_for(word + "/" + std::to_string(rank), left);
     if (said) continue;
     if (said.error().code == ErrorCode::kUnavailable) // nobody can be heard of any more

@@ -92,7 +92,7 @@ struct Mesh::Impl {
   Rank rank = 0;
   int world = 1;
   MeshOptions options;
-  std::vector<UniqueFd> sockets;
+  std::vector<PeerSockets> sockets;
   UniqueFd wake;
 
   std::mutex mutex;
@@ -125,10 +125,10 @@ struct Mesh::Impl {
       log.ended(task.number, outcome.has_value());
       if (!outcome && !broken) {
         broken = outcome.error();
-        std::vector<int> raw;
-        for (const UniqueFd& fd : sockets)
-          raw.push_back(fd.get());
-        announce_failure(raw, *broken);
+        std::vector<int> notes;
+        for (const PeerSockets& peer : sockets)
+          notes.push_back(peer.notes.get());
+        announce_failure(notes, *broken);
       }
       task.completion->finish(std::move(outcome));
     }
@@ -157,7 +157,8 @@ struct Mesh::Impl {
       if (peer == rank) continue;
       Transfer t = make(peer);
       t.peer = peer;
-      t.socket = sockets[static_cast<size_t>(peer)].get();
+      t.socket = sockets[static_cast<size_t>(peer)].data.get();
+      t.notes = sockets[static_cast<size_t>(peer)].notes.get();
       transfers.push_back(t);
     }
     return transfers;

@@ -1,10 +1,11 @@
-// Mesh: collectives between the CPU ranks of one host, over one unix stream socket a pair of ranks.
+// Mesh: collectives between the CPU ranks of one host, over unix stream sockets between each two.
 //
 // Every all-reduce is a reduce-scatter and an all-gather: rank r receives chunk r of every peer,
 // adds them in rank order, and sends the sum back. So the result has the same bits on every rank
 // and in every run. Each transfer carries its tag; ranks that are not in the same collective wait
 // instead of mixing data, which is what the hang detector is there to find, with the time-out as
-// last resort. A peer that goes away is seen at once (end of file) and named.
+// last resort. A peer that goes away is seen at once (end of file) and named; one that gives up
+// because of another says so first, over a socket of its own, so that all name the same rank.
 //
 // Operations run one after another, in the order they are started, on a thread of the mesh. Any one
 // thread may start them. The destructor stops the thread, even in the middle of an operation.

@@ -1,4 +1,4 @@
-// Making the sockets of a mesh: one connected unix stream socket a peer. Used once, at start-up.
+// Making the sockets of a mesh. Used once, at start-up.
 #pragma once
 
 #include "common/base/unique_fd.h"
@@ -8,8 +8,14 @@
 
 namespace nsa::comm {
 
-// result[p] is connected to rank p; result[rank] is invalid. All are non-blocking.
-Result<std::vector<UniqueFd>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
-                                            Duration limit);
+// What connects a rank to one peer: unix stream sockets, non-blocking. Notes have one of their own,
+// so that a rank which gives up in the middle of a message can still say because of whom.
+struct PeerSockets {
+  UniqueFd data, notes;
+};
+
+// result[p] is connected to rank p; result[rank] is invalid.
+Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
+                                               Duration limit);
 
 } // namespace nsa::comm

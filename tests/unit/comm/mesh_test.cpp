@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <poll.h>
@@ -60,7 +61,7 @@ protected:
 
   std::unique_ptr<Mesh> join(Rank rank, int world, Duration limit = 20s) {
     FolderRendezvous rendezvous(folder_);
-    auto mesh = Mesh::connect(rank, world, rendezvous, {10s, limit});
+    auto mesh = Mesh::connect(rank, world, rendezvous, {60s, limit});
     EXPECT_TRUE(mesh) << mesh.error().what;
     return mesh ? std::move(*mesh) : nullptr;
   }
@@ -207,7 +208,7 @@ TEST_F(MeshTest, BroadcastAndBarrier) {
 
 TEST_F(MeshTest, KilledPeerIsNamedAtOnceByEveryone) {
   auto pids = with_processes(3, [&](Rank r) {
-    auto mesh = join(r, 3, 60s);
+    auto mesh = join(r, 3, 100s);
     std::vector<float> values(1 << 18, 1.0f);
     if (!mesh->all_reduce(values.data(), values.size(), kFloat32, {1, Kind::kGradient, 0})->wait())
       return 10;
@@ -216,7 +217,7 @@ TEST_F(MeshTest, KilledPeerIsNamedAtOnceByEveryone) {
     const Outcome lost =
         mesh->all_reduce(values.data(), values.size(), kFloat32, {2, Kind::kGradient, 0})->wait();
     if (lost) return 11;
-    if (to_seconds(MonotonicTime::now() - begin) > 20) return 12;
+    if (to_seconds(MonotonicTime::now() - begin) > 60) return 12;
     return lost.error().blamed == Rank(2) ? 0 : 13;
   });
   // Rank 2 is asleep for good once it is in pause(2).
@@ -232,9 +233,13 @@ TEST_F(MeshTest, KilledPeerIsNamedAtOnceByEveryone) {
 }
 
 // A rank that looks late finds its peers gone one after the other: the dead one, and one that left
-// because of it. The note of the latter tells them apart.
-TEST_F(MeshTest, LateWitnessBlamesTheDeadAndNotTheVictim) {
-  std::vector<float> values(1000, 1.0f);
+// because of it, between messages or in the middle of one that the sockets do not hold. The note of
+// the latter tells them apart.
+class MeshWitness : public MeshTest, public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(MeshWitness, ThatLooksLateBlamesTheDeadAndNotTheVictim) {
+  const size_t count = GetParam();
+  std::vector<float> values(count, 1.0f);
   auto late = std::thread([&] {
     auto mesh = join(1, 3);
     while (!fs::exists(folder_ / "all-gone"))
@@ -247,7 +252,7 @@ TEST_F(MeshTest, LateWitnessBlamesTheDeadAndNotTheVictim) {
   auto dead = std::thread([&] { join(2, 3).reset(); });
   auto victim = std::thread([&] {
     auto mesh = join(0, 3);
-    std::vector<float> own(1000, 1.0f);
+    std::vector<float> own(count, 1.0f);
     const Outcome o =
         mesh->all_reduce(own.data(), own.size(), kFloat32, {1, Kind::kGradient, 0})->wait();
     ASSERT_FALSE(o);
@@ -258,6 +263,8 @@ TEST_F(MeshTest, LateWitnessBlamesTheDeadAndNotTheVictim) {
   std::ofstream(folder_ / "all-gone") << "yes";
   late.join();
 }
+
+INSTANTIATE_TEST_SUITE_P(Values, MeshWitness, ::testing::Values(1000, 1 << 22));
 
 // Rank 1 leaves out the collective of step 5 and goes on to step 6: both wait, no data is mixed,
 // and at the time-out each says where the other is.
@@ -277,7 +284,7 @@ TEST_F(MeshTest, SkippedCollectiveNeverMixesData) {
                                               std::to_string(r == 1 ? 5 : 6)));
         EXPECT_EQ(values, std::vector<float>(1000, float(r + 1)));
       },
-      300ms);
+      3s); // time for both to meet the other's header
 }
 
 TEST_F(MeshTest, SizesThatDifferAreAMismatchToo) {
@@ -293,16 +300,15 @@ TEST_F(MeshTest, SizesThatDifferAreAMismatchToo) {
 }
 
 TEST_F(MeshTest, SilentPeerIsBlamedAtTheTimeOut) {
+  std::promise<void> over;
   with_threads(
       2,
       [&](Rank r, Mesh& mesh) {
-        if (r == 1) {
-          ::usleep(600000); // longer than the limit: this is the silence under test
-          return;
-        }
+        if (r == 1) return over.get_future().wait(); // connected, and silent
         std::vector<float> values(10, 1.0f);
         const Outcome o =
             mesh.all_reduce(values.data(), 10, kFloat32, {3, Kind::kGradient, 0})->wait();
+        over.set_value();
         ASSERT_FALSE(o);
         EXPECT_EQ(o.error().blamed, Rank(1));
         EXPECT_THAT(o.error().what, HasSubstr("rank 1 has not sent its part"));
@@ -331,8 +337,8 @@ TEST_F(MeshTest, DestructionEndsAnOperationUnderWay) {
       [&](Rank r, Mesh& mesh) {
         if (r == 0) mesh.all_reduce(values.data(), 10, kFloat32, {1, Kind::kGradient, 0});
       },
-      60s);
-  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 10.0);
+      200s);
+  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 60.0);
 }
 
 // Ranks that have trained their last step leave together, and none waits long for a dead one.
@@ -352,8 +358,8 @@ TEST_F(MeshTest, RanksLeaveTogetherOrWithoutTheOneThatIsGone) {
   };
   EXPECT_THAT(leave(3, 3, 20s), ::testing::Each(""));
   const MonotonicTime begin = MonotonicTime::now();
-  EXPECT_THAT(leave(4, 2, 100ms), ::testing::Each("did not come to the end: rank 2, rank 3"));
-  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 10.0);
+  EXPECT_THAT(leave(4, 2, 3s), ::testing::Each("did not come to the end: rank 2, rank 3"));
+  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 60.0);
 }
 
 TEST_F(MeshTest, MissingPeerAtStartIsNamed) {
