@@ -3,7 +3,7 @@
 // and walks the query rows that see them, either a list (selected branch, from launch_block_lists)
 // or a range of tokens (window, compressed, causal). The list form also leaves the query gradient
 // of every listed pair, which `launch_merge_query_gradient` sums in slot order. Deterministic, no
-// atomics.
+// atomics on results.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -30,6 +30,7 @@ struct SelectedBackwardParams {
   const int32_t* entries;
   const int32_t* segment_item_start;
   const WorkItem* items;
+  uint32_t* claims = nullptr; // 0, and left so; nullptr: units in turn, see UnitRange
   float scale = 0.125f;
   __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
   float* partial_dkv;             // [block_lists_item_capacity, 2 (dK, dV), 64, 64]

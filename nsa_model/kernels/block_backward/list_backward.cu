@@ -2,14 +2,15 @@
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/columns.cuh"
+#include "nsa_model/kernels/block_lists/claimed_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 
-// One CTA an SM, persistent over units: a block of 64 keys and part of its list of tokens. Two
-// consumer warpgroups take chunks of 16 tokens x 6 heads = 96 query rows in turn, each with its own
-// dK and dV accumulators; four producer warps gather their rows (Q, dO, statistics), four tokens
-// each. Keys are the M dimension:
+// One CTA an SM, persistent over units, in turn or claimed (kClaims): a block of 64 keys and part
+// of its list of tokens. Two consumer warpgroups take chunks of 16 tokens x 6 heads = 96 query rows
+// in turn, each with its own dK and dV accumulators; four producer warps gather their rows (Q, dO,
+// statistics), four tokens each. Keys are the M dimension:
 //   S^T  = K Q^T            m64n96k64   shared x shared
 //   dP^T = V dO^T           m64n96k64   shared x shared
 //   P^T  = 2^(S^T - lse)    with the gate folded into lse; dS^T = P^T (dP^T - delta)
@@ -17,7 +18,8 @@
 //   dK  += dS^T Q           m64n64k96   registers x shared
 //   dQ^T = K^T dS^T         m64n96k64   shared x shared (dS through shared memory)
 // At the end of a unit the warpgroups exchange halves through shared memory: one sums dK, the other
-// dV.
+// dV. Which warpgroup has a unit's even chunks depends on what the CTA did before; the sum of the
+// two halves does not.
 
 namespace nsa::kernels {
 namespace {
@@ -51,6 +53,7 @@ template <typename Heads> struct Shared {
   uint64_t block_empty[kBlockStages];
   uint64_t exchange_full[kConsumers]; // of the half that a warpgroup hands over
   uint64_t exchange_empty[kConsumers];
+  ClaimedUnits<kBlockStages> claimed;
 };
 template <typename Heads> constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
 static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
@@ -65,8 +68,7 @@ struct Unit {
   int block;
   int begin; // of the list's entries
   int end;
-  __device__ Unit(const SelectedBackwardParams& params, int index, int blocks) {
-    const WorkItem item = params.items[index];
+  __device__ Unit(const SelectedBackwardParams& params, const WorkItem& item, int blocks) {
     const int segment = uniform(item.segment);
     block = segment % blocks;
     lane = segment / blocks;
@@ -77,7 +79,7 @@ struct Unit {
   }
 };
 
-template <typename Heads>
+template <bool kClaims, typename Heads>
 __device__ void produce(const SelectedBackwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& d_out_map,
                         const CUtensorMap& k_map, const CUtensorMap& v_map, Shared<Heads>& shared,
@@ -92,18 +94,30 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
   const int null_row = shape.batch * shape.sequence * shape.groups;
   int chunk = 0; // counts through all units
   Ring<kBlockStages> block_ring;
-  for (int index = units.first; index < units.end; index += gridDim.x) {
-    const Unit unit(params, index, blocks);
+  const bool leads = warp == 0 && lane == 0;
+  [[maybe_unused]] int claim = static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x);
+  for (int index = units.first(blockIdx.x); kClaims || index < units.end;) {
+    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
+    const uint32_t block_empty = shared_address(&shared.block_empty[block_ring.stage]);
+    WorkItem item;
+    if constexpr (kClaims) {
+      item = hand_out(shared.claimed, block_ring, block_full, block_empty, leads, params.items,
+                      units, claim);
+      if (item.segment == kNoSegment) break;
+    } else {
+      item = params.items[index];
+      index += gridDim.x;
+    }
+    const Unit unit(params, item, blocks);
     const PairRows pair_rows(shape, params.round, unit.lane);
     const int head = unit.group * heads.count();
-    if (warp == 0 && lane == 0) {
-      const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
-      barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
-      barrier_expect(full, 2 * kTileBytes);
+    if (leads) {
+      if constexpr (!kClaims) barrier_wait(block_empty, block_ring.phase ^ 1u);
+      barrier_expect(block_full, 2 * kTileBytes);
       load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, unit.group,
-               unit.block * kBlock, unit.batch, full);
+               unit.block * kBlock, unit.batch, block_full);
       load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, unit.group,
-               unit.block * kBlock, unit.batch, full);
+               unit.block * kBlock, unit.batch, block_full);
     }
     block_ring.advance();
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
@@ -120,6 +134,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       next = params.entries[min(position + chunk_tokens, unit.end - 1)];
       const bool listed = position < unit.end;
       const int token = entry / kSlots;
+      // The answer comes while the last chunk waits for its stage.
+      if (kClaims && leads && i == chunks - 1) claim = make_claim(units, params.claims);
       const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
       const int stage = (chunk + i) % kStages;
       const uint32_t full = shared_address(&shared.full[stage]);
@@ -152,7 +168,7 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
   return tile + swizzled(16 * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 }
 
-template <typename Heads>
+template <bool kClaims, typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
                         Shared<Heads>& shared, UnitRange units, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
@@ -170,12 +186,19 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
-  for (int index = units.first; index < units.end; index += gridDim.x) {
-    const Unit unit(params, index, blocks);
+  for (int index = units.first(blockIdx.x); kClaims || index < units.end; index += gridDim.x) {
+    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
+    if constexpr (kClaims) barrier_wait(block_full, block_ring.phase);
+    const WorkItem item = kClaims ? shared.claimed.items[block_ring.stage] : params.items[index];
+    // Asked of the lane's own copy: of a uniform one ptxas keeps fewer addresses, and the loop
+    // below has 817 instructions instead of 671.
+    if (kClaims && item.segment == kNoSegment) break;
+    const int place = kClaims ? uniform(item.index) : index;
+    const Unit unit(params, item, blocks);
     const int block_stage = uniform(block_ring.stage);
     const uint32_t k_tile = shared_address(shared.blocks[block_stage][0]);
     const uint32_t v_tile = shared_address(shared.blocks[block_stage][1]);
-    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    if constexpr (!kClaims) barrier_wait(block_full, block_ring.phase);
     float d_key[32];
     float d_value[32];
 #pragma unroll
@@ -297,14 +320,14 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     }
     warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
     exchange_phase ^= 1u;
-    store_tile(params.partial_dkv + (static_cast<int64_t>(index) * 2 + warpgroup) * kTileFloats,
+    store_tile(params.partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kTileFloats,
                sum, warpgroup == 0 ? params.scale : 1.0f, row, quad);
   }
 }
 
 #endif // NSA_HOPPER_CODE
 
-template <typename Heads>
+template <bool kClaims, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
@@ -340,7 +363,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < kBlockStages; ++i) {
       barrier_init(shared_address(&shared.block_full[i]), 1);
-      barrier_init(shared_address(&shared.block_empty[i]), 4 * kConsumers * kWarpArrivals);
+      barrier_init(shared_address(&shared.block_empty[i]),
+                   (4 * kConsumers + (kClaims ? kProducerWarps : 0)) * kWarpArrivals);
+      if constexpr (kClaims) barrier_init(shared_address(&shared.claimed.known[i]), 1);
     }
     for (int i = 0; i < kConsumers; ++i) {
       barrier_init(shared_address(&shared.exchange_full[i]), 4 * kWarpArrivals);
@@ -349,18 +374,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  const UnitRange units(params.segment_item_start, params.round, blocks);
+  const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
+    produce<kClaims>(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<232>();
-    consume(params, heads, shared, units, blocks);
+    consume<kClaims>(params, heads, shared, units, blocks);
   }
 #endif
 }
 
-template <typename Heads>
+template <bool kClaims, typename Heads>
 cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
@@ -382,12 +407,12 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                           kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
+    error = cudaFuncSetAttribute(list_backward_kernel<kClaims, Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
-  return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, kThreads,
+  return launch_signalling(params.launched, list_backward_kernel<kClaims, Heads>, grid, kThreads,
                            kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
                            block_count(shape.sequence));
 }
@@ -395,7 +420,10 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
 } // namespace
 
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
-  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
+  return with_heads(params.shape, [&](auto heads) {
+    return params.claims != nullptr ? launch<true>(params, heads, stream)
+                                    : launch<false>(params, heads, stream);
+  });
 }
 
 } // namespace nsa::kernels

@@ -183,12 +183,13 @@ __global__ void __launch_bounds__(kScanThreads)
     for (int part = 0; part < parts; ++part) {
       const int begin = min(count, part * part_tokens);
       const int end = min(count, begin + part_tokens);
-      params.items[start.y + part] = {segment, start.x + begin, start.x + end, 0};
+      params.items[start.y + part] = {segment, start.x + begin, start.x + end, start.y + part};
     }
   }
   if (threadIdx.x == 0) {
     params.segment_start[segments] = carry.x;
     params.segment_item_start[segments] = carry.y;
+    *params.claims = 0;
   }
 }
 

@@ -36,7 +36,7 @@ struct WorkItem {
   int32_t segment; // (batch * groups + group) * block_count + block
   int32_t begin;
   int32_t end;
-  int32_t unused;
+  int32_t index; // its own place among the units
 };
 
 struct BlockListsParams {
@@ -47,6 +47,7 @@ struct BlockListsParams {
   int32_t* segment_start;      // [segments + 1] into entries
   int32_t* segment_item_start; // [segments + 1] into items
   WorkItem* items;             // [block_lists_item_capacity]
+  uint32_t* claims;            // [1], set to 0: see UnitRange (rounds.cuh)
   int32_t* chunk_counts;       // workspace [block_lists_chunk_count_size]
 };
 

@@ -492,6 +492,34 @@ bool run_overlap_case(const CaseOptions& options) {
   return report.finish(now_seconds() - start);
 }
 
+// Units that CTAs claim give the bits of units in turn; also in a second backward over the same
+// lists, before which nothing but the first one can have brought their counter back to 0.
+bool run_claimed_case(CaseOptions options) {
+  const double start = now_seconds();
+  options.tuning.claimed_units = false;
+  Report report(title_of("claimed units", options));
+  AttentionCase c(options);
+  c.forward();
+  c.backward();
+  const std::vector<AttentionCase::Hash> in_turn = c.hashes();
+  c.options.tuning.claimed_units = true;
+  for (int run = 0; run < 3; ++run) {
+    c.poison();
+    c.forward();
+    for (int pass = 0; pass < 2; ++pass) {
+      c.workspace.poison();
+      c.d_q.poison();
+      for (int branch = 0; branch < kBranches; ++branch) {
+        c.d_k[branch].poison();
+        c.d_v[branch].poison();
+      }
+      c.backward();
+      expect_same(in_turn, c.hashes(), "backward " + std::to_string(pass), report);
+    }
+  }
+  return report.finish(now_seconds() - start);
+}
+
 // What a forward leaves of each token, of a batch of one: tokens lie one after another.
 struct TokenBits {
   std::string name;
@@ -628,15 +656,18 @@ struct Way {
   bool direct = false;     // direct_window
   int beside_ctas = 0;     // and direct_window; written beside62x4, the latter beside_turns
   int beside_turns = 4;
+  bool claimed = false; // claimed_units, also behind "default"
 
+  // All of its fields, whatever they were: ways are set one after another.
   void set(FusedTuning& tuning) const {
-    if (!chosen) return;
-    tuning.joint_dq = joint || statistics || prefix;
-    tuning.joint_statistics = statistics || prefix;
-    tuning.joint_prefix = prefix;
-    tuning.direct_window = direct || beside_ctas > 0;
-    tuning.beside_ctas = beside_ctas;
-    tuning.beside_turns = beside_turns;
+    const FusedTuning usual;
+    tuning.joint_dq = chosen ? joint || statistics || prefix : usual.joint_dq;
+    tuning.joint_statistics = chosen ? statistics || prefix : usual.joint_statistics;
+    tuning.joint_prefix = chosen ? prefix : usual.joint_prefix;
+    tuning.direct_window = chosen ? direct || beside_ctas > 0 : usual.direct_window;
+    tuning.beside_ctas = chosen ? beside_ctas : usual.beside_ctas;
+    tuning.beside_turns = chosen ? beside_turns : usual.beside_turns;
+    tuning.claimed_units = claimed || (!chosen && usual.claimed_units);
   }
 };
 // The ways after commas; none where a name is unknown.
@@ -659,6 +690,8 @@ std::vector<Way> ways_of(const std::string& names) {
         way.prefix = true;
       } else if (word == "direct") {
         way.direct = true;
+      } else if (word == "claimed") {
+        way.claimed = true;
       } else if (std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) ==
                  2) {
         // read
@@ -771,6 +804,35 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.beside_ctas = ctas;
     cases.push_back({"graph, window beside sums",
                      [=] { return run_graph_case("graph, window beside sums", options); }});
+  }
+  const auto add_claimed = [&](const AttentionShape& shape, auto change) {
+    CaseOptions options;
+    options.shape = shape;
+    options.tuning.family = family_of(shape, wanted.portable);
+    options.tuning.partial_out = wanted.partials;
+    wanted.way.set(options.tuning);
+    change(options);
+    cases.push_back({"claimed units", [=] { return run_claimed_case(options); }});
+  };
+  add_claimed({2, 2300, 2}, query_major(kDensePrefix));
+  add_claimed({1, 1025, 1}, query_major(kDensePrefix));  // fewer units than CTAs
+  add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));   // none
+  add_claimed({1, 4096, 2}, with(Selection::kHotBlock)); // long lists
+  add_claimed({5, 14000, 1}, as_it_is);                  // two rounds
+  for (const int heads : {1, 5, 16})
+    add_claimed({1, 1300, 2, heads}, query_major(kDensePrefix));
+  add_claimed({2, 2300, 2}, [](CaseOptions& options) {
+    options.tuning.query_major_tokens = kDensePrefix;
+    options.tuning.partial_out = PartialFormat::kBf16;
+  });
+  {
+    CaseOptions options;
+    options.shape = {2, 2300, 2};
+    options.tuning.family = family_of(options.shape, wanted.portable);
+    options.tuning.query_major_tokens = kDensePrefix;
+    options.tuning.claimed_units = true;
+    cases.push_back(
+        {"graph, claimed units", [=] { return run_graph_case("graph, claimed units", options); }});
   }
   for (const int ctas : {1, 62, 1000}) {
     const auto beside = [=](CaseOptions& options) {
@@ -1085,8 +1147,8 @@ int run(int argc, char** argv) {
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
         std::fprintf(stderr,
                      "--ways takes default, none or names joined by +: joint, statistics, prefix, "
-                     "direct, beside62x4; in bench "
-                     "several after commas\n");
+                     "direct, beside62x4, claimed (also default+claimed); in bench several after "
+                     "commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

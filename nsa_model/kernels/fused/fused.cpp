@@ -154,6 +154,10 @@ Interval interval_of(const FusedInputs& inputs, int branch) {
           selected ? dense_prefix(inputs) : inputs.shape.sequence};
 }
 
+uint32_t* claims_of(const FusedInputs& inputs, const Lists& lists) {
+  return inputs.tuning.claimed_units ? lists.claims : nullptr;
+}
+
 // The gradient towards queries of a branch in which keys form an interval.
 cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& gradients,
                            const BackwardWorkspace& workspace, const int32_t* indices, int branch,
@@ -333,6 +337,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                    .segment_start = lists.segment_start,
                                    .segment_item_start = lists.segment_item_start,
                                    .items = lists.items,
+                                   .claims = lists.claims,
                                    .chunk_counts = lists.chunk_counts},
                                   stream);
       });
@@ -353,6 +358,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                         .entries = lists.entries,
                                         .segment_item_start = lists.segment_item_start,
                                         .items = lists.items,
+                                        .claims = claims_of(inputs, lists),
                                         .scale = inputs.scale,
                                         .partial_out = workspace.partial_out,
                                         .partial_lse = workspace.partial_lse,
@@ -485,6 +491,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .entries = lists.entries,
              .segment_item_start = lists.segment_item_start,
              .items = lists.items,
+             .claims = claims_of(inputs, lists),
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
              .partial_dkv = workspace.list_partial,

@@ -46,6 +46,9 @@ struct FusedTuning {
   // sums that wait for memory run beside it. 0: none.
   int beside_ctas = 62;
   int beside_turns = 4;
+  // A CTA of the list kernels claims its next unit when it comes to it, in the order of the lists;
+  // else it takes every so many-th. The same bits.
+  bool claimed_units = false;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);
@@ -78,7 +81,7 @@ struct FusedSaved {
   __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * heads, D]
   float* branch_lse[kBranches];         // [batch, sequence, groups * heads]
   int32_t* indices;                     // [batch, sequence, groups, 16]; may be given_indices
-  void* lists;                          // fused_list_bytes: tokens of each block
+  void* lists; // fused_list_bytes: tokens of each block; a counter that the list kernels leave at 0
 };
 
 // Bytes; every buffer starts on 256.

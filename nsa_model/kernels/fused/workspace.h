@@ -47,6 +47,7 @@ struct Lists {
   int32_t* segment_start;
   int32_t* segment_item_start;
   WorkItem* items;
+  uint32_t* claims;
   int32_t* chunk_counts;
 
   Lists(const AttentionShape& shape, Carver& carver) {
@@ -55,6 +56,7 @@ struct Lists {
     segment_start = carver.take<int32_t>(segments + 1);
     segment_item_start = carver.take<int32_t>(segments + 1);
     items = carver.take<WorkItem>(static_cast<std::size_t>(block_lists_item_capacity(shape)));
+    claims = carver.take<uint32_t>(1);
     chunk_counts = carver.take<int32_t>(block_lists_chunk_count_size(shape));
   }
 };

@@ -67,6 +67,7 @@ cudaError_t build_lists(const AttentionShape& shape, const FusedSaved& saved, co
                              .segment_start = lists.segment_start,
                              .segment_item_start = lists.segment_item_start,
                              .items = lists.items,
+                             .claims = lists.claims,
                              .chunk_counts = lists.chunk_counts},
                             stream);
 }

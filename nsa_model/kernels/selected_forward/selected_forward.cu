@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
+#include "nsa_model/kernels/block_lists/claimed_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
@@ -7,8 +8,9 @@
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
-// One CTA an SM, persistent over work items. Four producer warps gather 32 tokens x 6 heads = 192
-// query rows a stage (one box of 768 bytes a token); three consumer warpgroups take 64 rows each:
+// One CTA an SM, persistent over work items, in turn or claimed (kClaims). Four producer warps
+// gather 32 tokens x 6 heads = 192 query rows a stage (one box of 768 bytes a token); three
+// consumer warpgroups take 64 rows each:
 //   S = Q K^T      m64n64k64, Q and K from shared memory
 //   P = softmax    over the block's 64 keys, a row lies in the four lanes of a quad
 //   O = P V        m64n64k64, P from registers, V from shared memory with keys along K
@@ -52,6 +54,7 @@ template <typename Heads, bool kPacked> struct Shared {
   uint64_t queries_empty[kStages];
   uint64_t block_full[kBlockStages];
   uint64_t block_empty[kBlockStages];
+  ClaimedUnits<kBlockStages> claimed;
 };
 template <typename Heads, bool kPacked>
 constexpr int kSharedBytes = sizeof(Shared<Heads, kPacked>) + 1024;
@@ -71,7 +74,7 @@ struct Segment {
         block(segment % blocks) {}
 };
 
-template <typename Heads, bool kPacked>
+template <bool kClaims, typename Heads, bool kPacked>
 __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& k_map,
                         const CUtensorMap& v_map, Shared<Heads, kPacked>& shared, UnitRange units,
@@ -87,18 +90,29 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   const AttentionShape& shape = params.shape;
   Ring<Shared<Heads, kPacked>::kStages> ring;
   Ring<kBlockStages> block_ring;
-  for (int i = units.first; i < units.end; i += gridDim.x) {
-    const WorkItem item = params.items[i];
+  const bool leads = warp == 0 && lane == 0;
+  [[maybe_unused]] int claim = static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x);
+  for (int i = units.first(blockIdx.x); kClaims || i < units.end;) {
+    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
+    const uint32_t block_empty = shared_address(&shared.block_empty[block_ring.stage]);
+    WorkItem item;
+    if constexpr (kClaims) {
+      item = hand_out(shared.claimed, block_ring, block_full, block_empty, leads, params.items,
+                      units, claim);
+      if (item.segment == kNoSegment) break;
+    } else {
+      item = params.items[i];
+      i += gridDim.x;
+    }
     const Segment segment(item.segment, blocks, shape.groups);
     const PairRows pair_rows(shape, params.round, segment.lane);
-    if (warp == 0 && lane == 0) {
-      const uint32_t full = shared_address(&shared.block_full[block_ring.stage]);
-      barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
-      barrier_expect(full, 2 * kTileBytes);
+    if (leads) {
+      if constexpr (!kClaims) barrier_wait(block_empty, block_ring.phase ^ 1u);
+      barrier_expect(block_full, 2 * kTileBytes);
       load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, segment.group,
-               segment.block * kBlock, segment.batch, full);
+               segment.block * kBlock, segment.batch, block_full);
       load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, segment.group,
-               segment.block * kBlock, segment.batch, full);
+               segment.block * kBlock, segment.batch, block_full);
     }
     block_ring.advance();
     int next = params.entries[min(item.begin + local, item.end - 1)];
@@ -106,6 +120,8 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       const int entry = next; // past the end: the last token again, computed and not stored
       const int token = entry / kSlots;
       next = params.entries[min(begin + tokens + local, item.end - 1)];
+      // The answer comes while the last chunk waits for its stage.
+      if (kClaims && leads && begin + tokens >= item.end) claim = make_claim(units, params.claims);
       const uint32_t full = shared_address(&shared.queries_full[ring.stage]);
       barrier_wait(shared_address(&shared.queries_empty[ring.stage]), ring.phase ^ 1u);
       if (brings) {
@@ -161,7 +177,7 @@ __device__ __forceinline__ void store_packed(PackedOut* slot, bool listed, int h
   if (place < kHeadsPerGroup + 2) slot->exponents[place] = static_cast<uint8_t>(step >> 23);
 }
 
-template <typename Heads, bool kPacked>
+template <bool kClaims, typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
                         Shared<Heads, kPacked>& shared, UnitRange units, int blocks) {
   const int chunk = chunk_tokens(heads);
@@ -178,9 +194,12 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const uint32_t results_address = shared_address(results);
   Ring<Shared<Heads, kPacked>::kStages> ring;
   Ring<kBlockStages> block_ring;
-  for (int i = units.first; i < units.end; i += gridDim.x) {
-    const WorkItem loaded = params.items[i];
+  for (int i = units.first(blockIdx.x); kClaims || i < units.end; i += gridDim.x) {
+    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
+    if constexpr (kClaims) barrier_wait(block_full, block_ring.phase);
+    const WorkItem loaded = kClaims ? shared.claimed.items[block_ring.stage] : params.items[i];
     const WorkItem item = {uniform(loaded.segment), uniform(loaded.begin), uniform(loaded.end), 0};
+    if (kClaims && item.segment == kNoSegment) break;
     const Segment segment(item.segment, blocks, params.shape.groups);
     const int key_base = segment.block * kBlock;
     const uint32_t k_tile = shared_address(shared.blocks[block_ring.stage][0]);
@@ -192,7 +211,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       multiply_shared<64, 4, Major::kK, Major::kK, false>(
           scores, shared_address(shared.queries[ring.stage]) + warpgroup * 64 * kRowBytes, k_tile);
     };
-    barrier_wait(shared_address(&shared.block_full[block_ring.stage]), block_ring.phase);
+    if constexpr (!kClaims) barrier_wait(block_full, block_ring.phase);
     issue_scores();
     wgmma_commit();
     for (int begin = item.begin; begin < item.end; begin += chunk) {
@@ -320,7 +339,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
 
 #endif // NSA_HOPPER_CODE
 
-template <typename Heads, bool kPacked>
+template <bool kClaims, typename Heads, bool kPacked>
 __global__ void __launch_bounds__(kThreads, 1)
     selected_forward_kernel(const __grid_constant__ SelectedForwardParams params,
                             const __grid_constant__ CUtensorMap q_map,
@@ -346,23 +365,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < kBlockStages; ++i) {
       barrier_init(shared_address(&shared.block_full[i]), 1);
-      barrier_init(shared_address(&shared.block_empty[i]), 4 * kConsumers * kWarpArrivals);
+      barrier_init(shared_address(&shared.block_empty[i]),
+                   (4 * kConsumers + (kClaims ? kProducerWarps : 0)) * kWarpArrivals);
+      if constexpr (kClaims) barrier_init(shared_address(&shared.claimed.known[i]), 1);
     }
     fence_barrier_init();
   }
   __syncthreads();
-  const UnitRange units(params.segment_item_start, params.round, blocks);
+  const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce(params, heads, q_map, k_map, v_map, shared, units, blocks);
+    produce<kClaims>(params, heads, q_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<152>();
-    consume(params, heads, shared, units, blocks);
+    consume<kClaims>(params, heads, shared, units, blocks);
   }
 #endif
 }
 
-template <bool kPacked, typename Heads>
+template <bool kPacked, bool kClaims, typename Heads>
 cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   CUtensorMap q_map;
@@ -377,13 +398,13 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
     error = make_key_maps(&k_map, &v_map, params.k, params.v, shape, shape.sequence, kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(selected_forward_kernel<Heads, kPacked>,
+    error = cudaFuncSetAttribute(selected_forward_kernel<kClaims, Heads, kPacked>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kSharedBytes<Heads, kPacked>);
   }
   if (error != cudaSuccess) return error;
-  return launch_kernel(selected_forward_kernel<Heads, kPacked>, multiprocessor_count(), kThreads,
-                       kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
+  return launch_kernel(selected_forward_kernel<kClaims, Heads, kPacked>, multiprocessor_count(),
+                       kThreads, kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
                        block_count(shape.sequence));
 }
 
@@ -392,9 +413,14 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
   if (params.packed != nullptr) {
     if (params.shape.heads != kHeadsPerGroup) return cudaErrorInvalidValue;
-    return launch<true>(params, SixHeads(kHeadsPerGroup), stream);
+    const SixHeads heads(kHeadsPerGroup);
+    return params.claims != nullptr ? launch<true, true>(params, heads, stream)
+                                    : launch<true, false>(params, heads, stream);
   }
-  return with_heads(params.shape, [&](auto heads) { return launch<false>(params, heads, stream); });
+  return with_heads(params.shape, [&](auto heads) {
+    return params.claims != nullptr ? launch<false, true>(params, heads, stream)
+                                    : launch<false, false>(params, heads, stream);
+  });
 }
 
 } // namespace nsa::kernels

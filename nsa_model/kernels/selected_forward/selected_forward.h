@@ -2,7 +2,7 @@
 // Forward of the selected branch, first half: attention of a round's listed (token, block) pairs,
 // KV-major. Each K/V block is loaded once a work item and the query rows of the tokens that chose
 // it are gathered, all heads of the group. Leaves one locally normalised partial result
-// a pair; `launch_merge` (combine/) joins a token's partials. Deterministic, no atomics.
+// a pair; `launch_merge` (combine/) joins a token's partials. Deterministic, no atomics on results.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -22,6 +22,7 @@ struct SelectedForwardParams {
   const int32_t* entries; // from launch_block_lists
   const int32_t* segment_item_start;
   const WorkItem* items;
+  uint32_t* claims = nullptr; // 0, and left so; nullptr: units in turn, see UnitRange
   float scale = 0.125f;
   __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
   float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score

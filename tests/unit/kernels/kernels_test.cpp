@@ -150,6 +150,44 @@ TEST(ListRounds, TakeEveryLaneOnceAndKeepRowsApart) {
   }
 }
 
+// Whoever claims in whichever order: every unit is taken once, and the counter is at 0 for the next
+// launch, of other units by other CTAs.
+TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
+  std::mt19937 random(3);
+  uint32_t counter = 0;
+  for (const int ctas : {1, 2, 7, 132}) {
+    for (const int count : {0, 1, 2, ctas - 1, ctas, ctas + 1, 3 * ctas - 1, 1000}) {
+      const UnitRange units = {17, 17 + count};
+      const auto claim = [&] { // atomicInc(&counter, units.last_claim())
+        const uint32_t old = counter;
+        counter = old >= units.last_claim() ? 0 : old + 1;
+        return static_cast<int>(old);
+      };
+      std::vector<int> running; // the unit that each CTA comes to next
+      for (int cta = 0; cta < ctas; ++cta) {
+        running.push_back(units.claimed(cta - ctas, ctas));
+        EXPECT_EQ(running.back(), units.first(cta));
+      }
+      std::multiset<int> taken;
+      while (!running.empty()) {
+        int& unit = running[random() % running.size()];
+        if (unit < units.end) {
+          taken.insert(unit);
+          unit = units.claimed(claim(), ctas);
+        } else {
+          unit = running.back();
+          running.pop_back();
+        }
+      }
+      ASSERT_EQ(taken.size(), static_cast<std::size_t>(count)) << ctas << " CTAs";
+      int expected = units.begin;
+      for (const int unit : taken)
+        EXPECT_EQ(unit, expected++);
+      EXPECT_EQ(counter, 0U) << count << " units, " << ctas << " CTAs";
+    }
+  }
+}
+
 // As the set of what is left, in order: of every length from none to all, doubled, to come and out
 // of range.
 TEST(GivenIndices, BecomeTheSetOfBlocksThatATokenSees) {
