@@ -14,12 +14,13 @@ namespace nsa::worker {
 
 namespace {
 
-const std::vector<std::string> kNames = {"--spec",       "--run-folder", "--attempt-folder",
-                                         "--run-id",     "--attempt",    "--rank",
-                                         "--world-size", "--store-port", "--resume"};
+const std::vector<std::string> kNames = {
+    "--spec", "--run-folder", "--attempt-folder", "--run-id", "--attempt",
+    "--rank", "--world-size", "--store-port",     "--resume", "--without-graphs"};
 constexpr const char* kUsage =
     "usage: nsa-worker --spec FILE --run-folder FOLDER --attempt-folder FOLDER --run-id ID "
-    "--attempt N --rank R --world-size W --store-port PORT [--resume CHECKPOINT]";
+    "--attempt N --rank R --world-size W --store-port PORT [--resume CHECKPOINT] "
+    "[--without-graphs WHY]";
 
 using Values = std::map<std::string, std::string>;
 
@@ -89,6 +90,8 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
     return fail(ErrorCode::kInvalidArgument, "--store-port must be set where ranks must meet");
   if (const auto resume = values.find("--resume"); resume != values.end())
     o.resume = resume->second;
+  if (const auto why = values.find("--without-graphs"); why != values.end())
+    o.without_graphs = why->second;
   // Messages carry these paths to processes with another working folder.
   o.run_folder = std::filesystem::absolute(o.run_folder);
   o.attempt_folder = std::filesystem::absolute(o.attempt_folder);

@@ -10,7 +10,7 @@
 namespace nsa::worker {
 
 // --spec A/spec.json --run-folder R --attempt-folder A --run-id x --attempt N --rank r
-// --world-size w --store-port p [--resume <checkpoint folder>]
+// --world-size w --store-port p [--resume <checkpoint folder>] [--without-graphs <why>]
 // Reads and checks the spec. --store-port may be left out where there is one rank.
 Result<train::RankOptions> parse_options(const std::vector<std::string>& arguments);
 

@@ -17,6 +17,7 @@ enum class RankExit : int {
   kToggleMismatch = 6, // what is in effect is not what was requested
   kCheckpoint = 7,     // a checkpoint could not be written or read
   kPeerLost = 8,       // a collective failed because a peer went away: a victim, not a cause
+  kGraphs = 9,         // cuda.graphs = "auto", and a step cannot be recorded: start again without
 };
 
 // Failure classes of the restart policy (design 4.6).
@@ -33,6 +34,7 @@ enum class FailureClass : int {
   kPreemption,
   kSupervisor, // our own fault: shim lost, daemon error
   kCrash,      // a rank died by a signal or an unclassified error
+  kGraphs,     // CUDA graphs that nobody insists on cannot be recorded
 };
 
 constexpr std::string_view failure_class_name(FailureClass c) {
@@ -61,6 +63,8 @@ constexpr std::string_view failure_class_name(FailureClass c) {
     return "supervisor";
   case FailureClass::kCrash:
     return "crash";
+  case FailureClass::kGraphs:
+    return "cuda-graphs";
   }
   return "unknown";
 }

@@ -61,6 +61,7 @@ Result<PreparedAttempt> Launcher::prepare(const state::Run& run, const RunRecord
   input.worker = worker();
   input.worker_arguments = options_.config.programs.worker_arguments;
   input.checkpoint_folder = run.attempt.checkpoint_folder;
+  input.without_graphs = run.without_graphs;
   input.slots = run.slots;
   input.passed_environment = record.row.environment;
   input.node_environment = environment_of_this_process();

@@ -46,6 +46,10 @@ std::vector<std::string> arguments(const AttemptInput& input, const std::string&
     list.push_back("--resume");
     list.push_back(input.checkpoint_folder);
   }
+  if (!input.without_graphs.empty()) {
+    list.push_back("--without-graphs");
+    list.push_back(input.without_graphs);
+  }
   list.insert(list.end(), input.worker_arguments.begin(), input.worker_arguments.end());
   return list;
 }

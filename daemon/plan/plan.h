@@ -26,6 +26,7 @@ struct AttemptInput {
   std::string worker;                        // absolute path of nsa-worker
   std::vector<std::string> worker_arguments; // appended; tests
   std::string checkpoint_folder;             // to resume from; empty: from scratch
+  std::string without_graphs;                // why CUDA graphs are not to be tried; empty: they may
   std::vector<std::string> slots;            // one a rank: GPU UUIDs, or names of CPU slots
   std::map<std::string, std::string> passed_environment; // by run.pass_environment
   std::map<std::string, std::string> node_environment;   // of nsad; only kNodeVariables are taken

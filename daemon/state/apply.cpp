@@ -381,6 +381,7 @@ private:
     run_.stop_requested = run_.cancel_requested = false;
     run_.without_progress = 0;
     run_.restarts.clear(); // a person has looked at it
+    run_.without_graphs.clear();
     run_.ended_at = {};
     set_phase(RunPhase::kQueued, "resumed by " + e.by);
     return true;
@@ -506,15 +507,26 @@ private:
       return end_run(RunPhase::kStopped, "while stopping, " + failure.text +
                                              "; newest checkpoint: step " +
                                              std::to_string(run_.best_step));
+    if (failure.failure == wire::FailureClass::kGraphs && run_.without_graphs.empty()) {
+      // "auto" has chosen wrongly, which is nobody's mistake: no budget pays for it.
+      run_.without_graphs = "attempt " + std::to_string(attempt_.number) + ": " + failure.text;
+      return restart(failure, {true, {}, "goes on without CUDA graphs (cuda.graphs = \"auto\")"});
+    }
     if (attempt_.committed_step <= attempt_.first_step) ++run_.without_progress;
     const Decision decision = decide_restart(run_, failure.failure, now_);
     if (!decision.restart) return end_run(RunPhase::kFailed, failure.text + "; " + decision.why);
     run_.restarts.push_back({failure.failure, now_});
     if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
+    restart(failure, decision);
+  }
+
+  void restart(const Failure& failure, const Decision& decision) {
     set_phase(RunPhase::kRestarting, failure.text);
     arm(TimerKind::kBackoff, decision.delay);
     note("restarting", "warning",
-         decision.why + ", in " + format_duration(to_seconds(decision.delay)),
+         decision.why + (decision.delay > Duration{}
+                             ? ", in " + format_duration(to_seconds(decision.delay))
+                             : ""),
          {{"class", failure_class_name(failure.failure)},
           {"delay_seconds", to_seconds(decision.delay)}});
   }

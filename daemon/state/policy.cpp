@@ -47,6 +47,8 @@ FailureClass class_of(const RankState& rank, const Attempt& attempt) {
     return FailureClass::kHardware; // storage
   case RankExit::kPeerLost:
     return FailureClass::kNetwork;
+  case RankExit::kGraphs:
+    return FailureClass::kGraphs;
   case RankExit::kFailed:
     break;
   }

@@ -153,6 +153,8 @@ struct Run {
   uint64_t best_step = 0;             // newest checkpoint of all attempts
   std::vector<Hang> hangs;
   bool stop_requested = false, stop_with_checkpoint = true, cancel_requested = false;
+  // Set: attempts are started without CUDA graphs, since this one could not record them, and why.
+  std::string without_graphs;
   std::optional<Timer> timer;
   WallTime submitted_at, started_at, ended_at;
   bool operator==(const Run&) const = default;

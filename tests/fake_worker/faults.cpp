@@ -12,9 +12,9 @@ namespace nsa::fake {
 
 namespace {
 
-constexpr std::array<std::string_view, 11> kKinds = {
-    "none", "stop_signal", "mutex_deadlock", "spin", "skip_collective", "data_stall", "kill",
-    "exit", "segfault",    "slow_step",      "abort"};
+constexpr std::array<std::string_view, 12> kKinds = {
+    "none", "stop_signal", "mutex_deadlock", "spin",      "skip_collective", "data_stall",
+    "kill", "exit",        "segfault",       "slow_step", "abort",           "graphs"};
 
 std::mutex first, second;
 

@@ -146,8 +146,22 @@ private:
     hello.precision_note = "nothing is computed: a fake rank";
     hello.resumed_from_step = first_step_;
     link_.send(MessageType::kRankHello, hello);
-    link_.send(MessageType::kRankToggles, wire::RankToggles{o_.rank, {}, {}});
+    link_.send(MessageType::kRankToggles, toggles());
     link_.send(MessageType::kRankMemory, wire::RankMemory{o_.rank, "boot", 1 << 20, 0, 0, 0});
+  }
+
+  wire::RankToggles toggles() const {
+    wire::RankToggles report{o_.rank, {}, {}};
+    if (o_.fault != "graphs") return report;
+    const bool off = !o_.without_graphs.empty();
+    report.toggles = {{"cuda.graphs", "auto", off ? "off" : "on"}};
+    report.kernels = {{"graphs", off ? "off (" + o_.without_graphs + ")" : "on"}};
+    return report;
+  }
+
+  [[noreturn]] void leave(int code, const std::string& why) {
+    link_.send(MessageType::kRankError, wire::RankError{o_.rank, code, why, "", {}});
+    ::_exit(code);
   }
 
   bool fault_due(uint64_t step, std::string_view kind) const {
@@ -186,11 +200,9 @@ private:
       ::raise(SIGSEGV);
     }
     if (inject(step, "abort")) std::abort();
-    if (inject(step, "exit")) {
-      link_.send(MessageType::kRankError,
-                 wire::RankError{o_.rank, o_.exit_code, "a fault was injected", "", {}});
-      ::_exit(o_.exit_code);
-    }
+    if (inject(step, "exit")) leave(o_.exit_code, "a fault was injected");
+    if (o_.without_graphs.empty() && inject(step, "graphs"))
+      leave(static_cast<int>(wire::RankExit::kGraphs), "a step cannot be recorded");
     Collective::Wish wish = link_.wish();
     if (collective_ && !inject(step, "skip_collective")) {
       writer_.enter(Phase::kAllReduce);

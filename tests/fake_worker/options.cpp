@@ -90,7 +90,8 @@ Result<Options> parse_options(int argc, char** argv) {
                                                      {"--run-folder", &o.run_folder},
                                                      {"--attempt-folder", &o.attempt_folder},
                                                      {"--run-id", &o.run_id},
-                                                     {"--resume", &o.resume}};
+                                                     {"--resume", &o.resume},
+                                                     {"--without-graphs", &o.without_graphs}};
   const std::map<std::string, int*> numbers = {{"--attempt", &o.attempt},
                                                {"--rank", &o.rank},
                                                {"--world-size", &o.world_size},

@@ -2,6 +2,7 @@
 //
 //   --fake steps=20 step_ms=10 checkpoint_every=5 ...       any number of name=value, also repeated
 //   --fake fault=mutex_deadlock@7 rank=1 attempt=1           what goes wrong, when, on which rank
+//   --fake fault=graphs@3         a step cannot be recorded; nothing goes wrong --without-graphs
 #pragma once
 
 #include "common/base/ids.h"
@@ -14,7 +15,7 @@ namespace nsa::fake {
 
 struct Options {
   // As nsa-worker takes them.
-  std::string spec, run_folder, attempt_folder, resume;
+  std::string spec, run_folder, attempt_folder, resume, without_graphs;
   RunId run_id;
   AttemptNumber attempt = 1;
   Rank rank = 0;

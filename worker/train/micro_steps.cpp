@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <limits>
-#include <stdexcept>
 
 namespace nsa::train {
 
@@ -78,11 +77,10 @@ void MicroSteps::record(Recording& recording, MicroStep micro_step) {
       recorder_ = std::move(*made);
     }
     tape.record(*recorder_, [&] { pass(p_.staged->loss(), micro_step, &tape); });
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw std::runtime_error(std::string("a step cannot be recorded as CUDA graphs: ") + e.what() +
-                             "; set toggles.cuda.graphs = \"off\"");
+  } catch (const std::exception& e) { // memory that is out, too: launched steps had enough
+    const std::string why = e.what(); // LibTorch's go on with hints and a stack
+    throw RecordingError("a step cannot be recorded as CUDA graphs: " +
+                         why.substr(0, why.find('\n')));
   }
   p_.reducer.hand_ready_buckets_to({});
   recording.seen = p_.reducer.seen();

@@ -13,8 +13,16 @@
 
 #include <map>
 #include <optional>
+#include <stdexcept>
 
 namespace nsa::train {
+
+// A step could not be recorded. Some of it may have run, and buckets of it may have gone to the
+// peers, so that it cannot be done again: what is left of it, the stream included, goes with the
+// process.
+class RecordingError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 class MicroSteps {
 public:
@@ -36,7 +44,7 @@ public:
   };
   // One micro-step; the step has begun in the reducer. `at_backward` is called when the host gets
   // to the backward pass; what it enqueues runs between the two passes. Throws what the passes
-  // throw, and std::runtime_error where recording fails.
+  // throw, and RecordingError where recording fails.
   void run(const std::shared_ptr<const data::Batch>& batch, MicroStep micro_step,
            const std::function<void()>& at_backward);
 

@@ -90,7 +90,7 @@ private:
   std::optional<Injection> injection_;
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
-  bool graphs_ = false; // steps are recorded
+  GraphChoice graphs_;
   std::future<Result<std::shared_ptr<const dataset::Dataset>>> opening_data_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   std::unique_ptr<model::LanguageModel> model_;
@@ -117,16 +117,17 @@ Attempt<void> Session::open_device() {
   request.rank = o_.rank;
   request.threads = static_cast<int>(o_.spec.train.threads);
   request.deterministic = o_.spec.train.deterministic;
-  request.graphs = toggles_["cuda.graphs"] != "off";
+  request.graphs = toggles_["cuda.graphs"] != "off" && o_.without_graphs.empty();
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
   NSA_ATTEMPT(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
   NSA_ATTEMPT_ASSIGN(RankExit::kUsage, precision_,
                      choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const GraphChoice graphs,
-                     choose_graphs(toggles_, o_.spec, runtime_->why_no_graphs()));
-  graphs_ = graphs.on;
-  if (!graphs.why_not.empty()) log::info("train", "no CUDA graphs: " + graphs.why_not);
+  NSA_ATTEMPT_ASSIGN(
+      RankExit::kUsage, graphs_,
+      choose_graphs(toggles_, o_.spec,
+                    o_.without_graphs.empty() ? runtime_->why_no_graphs() : o_.without_graphs));
+  if (!graphs_.why_not.empty()) log::info("train", "no CUDA graphs: " + graphs_.why_not);
   if (!precision_.note.empty()) log::warning("train", precision_.note);
   record_memory("boot");
   return {};
@@ -337,7 +338,9 @@ Attempt<Finished> Session::run() {
   say_hello();
 
   auto kernels = kernels_in_effect(o_.spec, model_->config(), runtime_->device(), precision_.bf16);
-  kernels[kGraphsPart] = graphs_ ? "on" : "off";
+  kernels[kGraphsPart] = graphs_.on                ? "on"
+                         : graphs_.why_not.empty() ? "off"
+                                                   : "off (" + graphs_.why_not + ")";
   const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
   log::info("train", "kernels in effect", {{"parts", listed(kernels)}});
   link_.must_arrive(MessageType::kRankToggles, report);
@@ -349,11 +352,11 @@ Attempt<Finished> Session::run() {
   std::optional<int64_t> separator;
   if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
   std::optional<StagedLoss> staged;
-  if (graphs_) staged = make_staged_loss(*model_, runtime_->device());
+  if (graphs_.on) staged = make_staged_loss(*model_, runtime_->device());
   Trainer trainer({o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_, clock_,
-                   *state_, make_loss(*model_, runtime_->device(), separator), staged, *loader_,
-                   evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_, injection_,
-                   gates_of(*model_), &start_up_},
+                   *state_, make_loss(*model_, runtime_->device(), separator), staged,
+                   toggles_["cuda.graphs"] == "on", *loader_, evaluation_ ? &*evaluation_ : nullptr,
+                   *checkpointer_, sinks_, injection_, gates_of(*model_), &start_up_},
                   start_);
   auto finished = trainer.run();
   if (finished) {

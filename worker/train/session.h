@@ -22,6 +22,7 @@ struct RankOptions {
   int store_port = 0;
   int store_fd = -1;                           // a listening socket that was handed down; rank 0
   std::optional<std::filesystem::path> resume; // a checkpoint folder
+  std::string without_graphs; // why CUDA graphs are not tried, whatever "auto" would take; or empty
 };
 
 // Call it before anything else touches LibTorch (see runtime::open_runtime).

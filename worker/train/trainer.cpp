@@ -74,7 +74,11 @@ Attempt<void> Trainer::run_step(uint64_t step) {
   if (!std::exchange(goes_on_, true)) enqueued.begin = p_.runtime.moment();
   p_.clock.begin_step(step, tokens_);
   reducer_.begin_step(step);
-  run_micro_steps(step);
+  try {
+    run_micro_steps(step);
+  } catch (const RecordingError& e) {
+    return on_failed_recording(e);
+  }
 
   enter(Phase::kAllReduce, step);
   put_requests();
@@ -121,6 +125,18 @@ void Trainer::run_micro_steps(uint64_t step) {
                      {.first = m == 0, .last = m + 1 == train_.accumulate, .poisoned = poisoned},
                      [&] { enter(Phase::kBackward, step, micro); });
   }
+}
+
+// Where nobody insists on graphs, nsad starts the next attempt without them. Else the same would
+// come again.
+Attempt<void> Trainer::on_failed_recording(const RecordingError& error) const {
+  if (!p_.graphs_or_nothing)
+    return failed(RankExit::kGraphs,
+                  {ErrorCode::kUnsupported, error.what(),
+                   "nsad goes on without them; by hand: set toggles.cuda.graphs = \"off\""});
+  return failed(RankExit::kUsage, {ErrorCode::kUnsupported, error.what(),
+                                   "set toggles.cuda.graphs = \"auto\", which goes on without "
+                                   "them, or \"off\""});
 }
 
 // What this rank has been asked for, beside the loss.

@@ -42,6 +42,7 @@ struct TrainerParts {
   FlatState& state;
   BatchLoss loss;
   std::optional<StagedLoss> staged; // set: steps are recorded as graphs (toggle cuda.graphs)
+  bool graphs_or_nothing = false;   // cuda.graphs = "on": no run without them is wanted
   data::Loader& loader;
   const data::EvaluationSet* evaluation = nullptr; // nothing: no held-out evaluation
   Checkpointer& checkpointer;
@@ -80,6 +81,7 @@ private:
   Attempt<void> run_step(uint64_t step);
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
   void run_micro_steps(uint64_t step);
+  Attempt<void> on_failed_recording(const RecordingError& error) const;
   void put_requests();
   Attempt<void> settle(size_t leave); // results of all but the newest `leave` steps
   Attempt<void> on_result(const StepResult& result);

@@ -90,6 +90,20 @@ TEST(Plan, AResumeNamesItsCheckpoint) {
   EXPECT_EQ(plan->ranks[0].log_path, "/s/runs/abcde/attempts/3/logs/rank-0.log");
 }
 
+TEST(Plan, EveryRankIsToldToGoWithoutGraphs) {
+  const auto told = [](const wire::RankLaunch& rank) -> std::string {
+    const auto& a = rank.arguments;
+    const auto found = std::find(a.begin(), a.end(), "--without-graphs");
+    return found == a.end() ? "" : *(found + 1);
+  };
+  AttemptInput in = input(2);
+  EXPECT_EQ(told(make_launch_plan(in)->ranks[0]), "");
+  in.without_graphs = "attempt 2: capture failed";
+  const auto plan = make_launch_plan(in);
+  for (const wire::RankLaunch& rank : plan->ranks)
+    EXPECT_EQ(told(rank), in.without_graphs);
+}
+
 TEST(Plan, SlotsMustMatchRanks) {
   AttemptInput in = input(2);
   in.slots.pop_back();

@@ -151,6 +151,8 @@ TEST(Graphs, AreTakenWhereLaunchesStayTheSame) {
   EXPECT_TRUE(chosen("auto", plain)->on);
   EXPECT_TRUE(chosen("on", plain, "", "aten")->on);
   refused(plain, "a CPU has no graphs", "fused", "a CPU");
+  // What an attempt before has met is handed over as the device's reason, with CUDA's words.
+  EXPECT_EQ(chosen("auto", plain, "attempt 1: no (capture)")->why_not, "attempt 1: no (capture)");
   EXPECT_FALSE(
       choose_graphs({{"cuda.graphs", "auto"}, {"cuda.launch_blocking", "true"}}, plain, "")->on);
   refused(plain, "", "reference", "reference");
@@ -181,6 +183,7 @@ TEST(ToggleReport, GraphsAreReportedBesideTheKernels) {
   };
   EXPECT_EQ(toggle(report("auto", "off"), "cuda.graphs").effective, "off");
   EXPECT_TRUE(check_toggles(report("auto", "off")));
+  EXPECT_EQ(toggle(report("auto", "off (attempt 1: no)"), "cuda.graphs").effective, "off");
   EXPECT_TRUE(check_toggles(report("on", "on")));
   EXPECT_FALSE(check_toggles(report("on", "off")));
   EXPECT_FALSE(check_toggles(report("off", "on")));

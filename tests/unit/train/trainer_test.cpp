@@ -33,9 +33,11 @@ public:
   }
   std::string why_no_graphs() const override { return ""; }
   Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
+    if (!records) return fail(ErrorCode::kExhausted, "no recorder on purpose");
     return std::unique_ptr<runtime::Recorder>(std::make_unique<test::OperatorRecorder>());
   }
   std::string events; // r: enqueued, t: waited for
+  bool records = true;
 
 private:
   class Noted : public runtime::Reading {
@@ -166,8 +168,9 @@ protected:
     std::optional<StagedLoss> staged;
     if (graphs_) staged.emplace([](const auto&) {}, [&] { return loss(weights, ++calls); });
     Trainer trainer({spec_, 0, folder_.path(), *runtime_, *collectives, link, clock, state,
-                     [&](const auto&) { return loss(weights, ++calls); }, staged, *loader,
-                     &evaluation, *checkpointer, sinks, std::nullopt, gates_},
+                     [&](const auto&) { return loss(weights, ++calls); }, staged,
+                     graphs_or_nothing_, *loader, &evaluation, *checkpointer, sinks, std::nullopt,
+                     gates_},
                     {});
     auto finished = trainer.run();
     seen_ = *notes_;
@@ -190,7 +193,7 @@ protected:
   runtime::Runtime* runtime_ = &cpu();
   TwoStepsInFlight two_{cpu()};
   GateMeans gates_;
-  bool graphs_ = false;
+  bool graphs_ = false, graphs_or_nothing_ = false;
   UniqueFd shim_;
   link::Link* link_ = nullptr;
   Notes* notes_ = nullptr;
@@ -313,6 +316,21 @@ TEST_F(TrainerTest, TrainsFromGraphsAsFromLaunches) {
   EXPECT_EQ(checkpoints_.size(), 2u);
   EXPECT_EQ(launched_calls - replayed_calls, 5)
       << "two steps launched, one recorded, five replayed";
+}
+
+// Under "auto" nsad is told to go on without graphs; under "on" the same would come again.
+TEST_F(TrainerTest, AFailedRecordingIsAUsersErrorOnlyWhereGraphsAreInsistedOn) {
+  runtime_ = &two_;
+  two_.records = false;
+  graphs_ = true;
+  for (const bool insisted : {false, true}) {
+    graphs_or_nothing_ = insisted;
+    const auto finished = run(square);
+    ASSERT_FALSE(finished);
+    EXPECT_EQ(finished.error().exit, insisted ? RankExit::kUsage : RankExit::kGraphs);
+    EXPECT_THAT(finished.error().error.what, ::testing::HasSubstr("no recorder on purpose"));
+    EXPECT_THAT(finished.error().error.next, ::testing::HasSubstr("toggles.cuda.graphs"));
+  }
 }
 
 // The request's step is still under way when the loop has seen the stop before it and ends.

@@ -229,6 +229,7 @@ TEST_F(FaultTest, WhatCannotBeIsRefusedWithItsExitCode) {
   toggled.toggles["nccl.debug"] = "INFO";
   EXPECT_EQ(exit_of(toggled, {}, "nccl.debug"), int(RankExit::kToggleMismatch));
   EXPECT_EQ(exit_of(toggled, {.environment = {{"NCCL_DEBUG", "INFO"}}}, "finished"), 0);
+  EXPECT_EQ(exit_of(spec, {.without_graphs = "attempt 1: no"}, "graphs off (attempt 1: no)"), 0);
   auto dense = spec;
   dense.model.attention = "dense";
   dense.toggles["attention.dense"] = "cudnn"; // which a CPU has not

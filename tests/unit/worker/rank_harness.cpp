@@ -196,6 +196,10 @@ std::vector<RankProcess> RunHarness::launch(const spec::RunSpec& spec,
       arguments.push_back("--resume");
       arguments.push_back(options.resume->string());
     }
+    if (!options.without_graphs.empty()) {
+      arguments.push_back("--without-graphs");
+      arguments.push_back(options.without_graphs);
+    }
     const std::string log_path = (attempt_folder / ("rank-" + std::to_string(r) + ".log")).string();
     const pid_t pid = ::fork();
     if (pid == 0)

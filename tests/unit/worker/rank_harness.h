@@ -22,6 +22,7 @@ struct LaunchOptions {
   std::optional<std::filesystem::path> resume;
   bool by_hand = false;                           // no link, no page
   std::map<std::string, std::string> environment; // besides PATH
+  std::string without_graphs = "";                // handed over where not empty
 };
 
 // One rank's process as its shim sees it.

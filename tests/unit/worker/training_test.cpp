@@ -86,7 +86,7 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
       EXPECT_EQ(kernels[branch], "aten chunked (FlashAttention is of GPUs)");
     for (const char* part : {"attention", "layers"})
       EXPECT_EQ(kernels[part], "aten (they are GPU kernels, and this rank computes on a CPU)");
-    EXPECT_EQ(kernels["graphs"], "off");
+    EXPECT_EQ(kernels["graphs"], "off (a CPU has no graphs)");
     EXPECT_EQ(kernels.size(), 6u);
     const std::string log = run.log(1, r); // as whoever starts a rank by hand reads it
     EXPECT_THAT(log, ::testing::HasSubstr("compressed aten chunked (FlashAttention is of GPUs), "));
