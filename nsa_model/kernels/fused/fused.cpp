@@ -217,29 +217,24 @@ public:
   bool runs() const { return piece_ > 0; }
 
   // Before the kernel that a piece is to follow into its places, which then signals launched().
-  cudaError_t fork(cudaStream_t stream) {
-    cudaError_t error = side_stream(side_);
-    if (error == cudaSuccess) error = cudaEventRecord(side_.ready, stream);
-    if (error == cudaSuccess) error = cudaStreamWaitEvent(side_.stream, side_.ready);
-    return error;
-  }
-  cudaEvent_t launched() const { return runs() ? side_.launched : nullptr; }
+  cudaError_t fork(cudaStream_t stream) { return fork_.fork(stream); }
+  cudaEvent_t launched() const { return runs() ? fork_.side().launched : nullptr; }
   cudaError_t piece(RangeBackwardParams params) {
     params.first_column = done_;
     params.columns = piece_;
     params.most_ctas = ctas_;
     done_ += piece_;
-    const cudaError_t error = cudaStreamWaitEvent(side_.stream, side_.launched);
-    return error == cudaSuccess ? launch_range_backward(params, side_.stream) : error;
+    const SideStream& side = fork_.side();
+    const cudaError_t error = cudaStreamWaitEvent(side.stream, side.launched);
+    return error == cudaSuccess ? launch_range_backward(params, side.stream) : error;
   }
   // The rest, and the streams are one again.
   cudaError_t finish(RangeBackwardParams params, cudaStream_t stream) {
     params.first_column = done_;
     params.columns = all_ - done_;
-    cudaError_t error = params.columns > 0 ? launch_range_backward(params, stream) : cudaSuccess;
-    if (error == cudaSuccess) error = cudaEventRecord(side_.done, side_.stream);
-    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, side_.done);
-    return error;
+    const cudaError_t error =
+        params.columns > 0 ? launch_range_backward(params, stream) : cudaSuccess;
+    return error == cudaSuccess ? fork_.join() : error;
   }
 
 private:
@@ -247,7 +242,7 @@ private:
   int piece_ = 0;
   int ctas_ = 0;
   int done_ = 0;
-  SideStream side_;
+  SideFork fork_;
 };
 
 } // namespace

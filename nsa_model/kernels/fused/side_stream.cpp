@@ -31,4 +31,25 @@ cudaError_t side_stream(SideStream& side) {
   return error;
 }
 
+SideFork::~SideFork() {
+  if (forked_) static_cast<void>(join());
+}
+
+cudaError_t SideFork::fork(cudaStream_t stream) {
+  cudaError_t error = side_stream(side_);
+  if (error == cudaSuccess) error = cudaEventRecord(side_.ready, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(side_.stream, side_.ready);
+  if (error != cudaSuccess) return error;
+  from_ = stream;
+  forked_ = true;
+  return cudaSuccess;
+}
+
+cudaError_t SideFork::join() {
+  cudaError_t error = cudaEventRecord(side_.done, side_.stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(from_, side_.done);
+  if (error == cudaSuccess) forked_ = false;
+  return error;
+}
+
 } // namespace nsa::kernels

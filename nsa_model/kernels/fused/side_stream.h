@@ -5,7 +5,9 @@
 // an event that a stream waits for: the host waits for nothing, and a stream capture takes both
 // streams into its graph.
 //
-// Buffers need no care beyond the join: what the caller's stream does after it comes after both.
+// Buffers need no care beyond the join: what the caller's stream does after it comes after both. A
+// SideFork joins on every way out, so that a caller who goes on after a launch that failed neither
+// races with the side nor holds a capture that cannot be ended.
 
 #include <cuda_runtime_api.h>
 
@@ -20,5 +22,25 @@ struct SideStream {
 
 // The current device's, of this thread.
 cudaError_t side_stream(SideStream& side);
+
+class SideFork {
+public:
+  SideFork() = default;
+  SideFork(const SideFork&) = delete;
+  SideFork& operator=(const SideFork&) = delete;
+  ~SideFork(); // joins what is forked; an error has been told by what came before
+
+  // The side goes on behind what `stream` holds. May be called again, on the same stream, before
+  // the join.
+  cudaError_t fork(cudaStream_t stream);
+  // The caller's stream goes on behind both.
+  cudaError_t join();
+  const SideStream& side() const { return side_; }
+
+private:
+  SideStream side_;
+  cudaStream_t from_ = nullptr;
+  bool forked_ = false;
+};
 
 } // namespace nsa::kernels

@@ -1,0 +1,231 @@
+// The second stream's fork and join, and the whole backward around them, against a CUDA runtime
+// that computes nothing: this program defines the runtime's calls, notes what is enqueued where and
+// lets any one of them fail.
+#include "nsa_model/kernels/fused/fused.h"
+#include "nsa_model/kernels/fused/side_stream.h"
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+// What each stream has behind it, by vector clocks: work is numbered, a stream knows the newest
+// work of each stream that it comes after, and an event hands that on.
+class FakeRuntime {
+public:
+  using Clock = std::map<cudaStream_t, int>;
+
+  // One of the runtime's calls that can fail: the one to fail does nothing.
+  cudaError_t call(const char* name) {
+    calls.emplace_back(name);
+    return static_cast<int>(calls.size()) == failing ? cudaErrorInvalidValue : cudaSuccess;
+  }
+  void enqueue(cudaStream_t stream) { clocks_[stream][stream] = ++work_; }
+  void record(cudaEvent_t event, cudaStream_t stream) { events_[event] = clocks_[stream]; }
+  void wait(cudaStream_t stream, cudaEvent_t event) {
+    enqueue(stream); // a capture takes the stream in, which is to be joined then
+    for (const auto& [other, number] : events_[event]) {
+      int& known = clocks_[stream][other];
+      known = std::max(known, number);
+    }
+  }
+  // Whether all work of all streams lies behind `stream`.
+  bool has_all(cudaStream_t stream) {
+    for (const auto& [other, clock] : clocks_)
+      if (clocks_[stream][other] < clock.at(other)) return false;
+    return true;
+  }
+  int64_t count(const std::string& name) const {
+    return std::count(calls.begin(), calls.end(), name);
+  }
+
+  void begin(int failing_call) {
+    failing = failing_call;
+    calls.clear();
+    clocks_.clear();
+    events_.clear();
+  }
+  std::vector<std::string> calls;
+  int failing = 0; // from 1; 0: none
+
+private:
+  int work_ = 0;
+  std::map<cudaStream_t, Clock> clocks_;
+  std::map<cudaEvent_t, Clock> events_;
+};
+
+FakeRuntime& runtime() {
+  static FakeRuntime fake;
+  return fake;
+}
+
+template <class Handle> Handle handle(std::uintptr_t number) {
+  return reinterpret_cast<Handle>(number * 4096);
+}
+
+} // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9
+           : attribute == cudaDevAttrMultiProcessorCount  ? 132
+                                                          : 227 * 1024;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = handle<cudaStream_t>(1);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  static std::uintptr_t made = 1;
+  *event = handle<cudaEvent_t>(++made);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const cudaError_t error = runtime().call("record");
+  if (error == cudaSuccess) runtime().record(event, stream);
+  return error;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const cudaError_t error = runtime().call("wait");
+  if (error == cudaSuccess) runtime().wait(stream, event);
+  return error;
+}
+cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t stream) {
+  const cudaError_t error = runtime().call("memset");
+  if (error == cudaSuccess) runtime().enqueue(stream);
+  return error;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+  const cudaError_t error = runtime().call("launch");
+  if (error != cudaSuccess) return error;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == cudaLaunchAttributeLaunchCompletionEvent)
+      runtime().record(config->attrs[i].val.launchCompletionEvent.event, config->stream);
+  runtime().enqueue(config->stream);
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** entry, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const decltype(&cuTensorMapEncodeTiled) encode =
+      [](CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+         const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+         CUtensorMapL2promotion, CUtensorMapFloatOOBfill) { return CUDA_SUCCESS; };
+  *entry = reinterpret_cast<void*>(encode);
+  *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+} // extern "C"
+
+namespace nsa::kernels {
+namespace {
+
+const cudaStream_t kMain = handle<cudaStream_t>(2);
+
+TEST(SideFork, JoinsOnEveryWayOut) {
+  runtime().begin(0);
+  {
+    SideFork fork;
+    ASSERT_EQ(fork.fork(kMain), cudaSuccess);
+    runtime().enqueue(fork.side().stream);
+    EXPECT_FALSE(runtime().has_all(kMain));
+  } // somebody returned early
+  EXPECT_TRUE(runtime().has_all(kMain));
+  EXPECT_EQ(runtime().count("wait"), 2);
+
+  runtime().begin(0);
+  {
+    SideFork fork;
+    ASSERT_EQ(fork.fork(kMain), cudaSuccess);
+    ASSERT_EQ(fork.fork(kMain), cudaSuccess);
+    runtime().enqueue(fork.side().stream);
+    ASSERT_EQ(fork.join(), cudaSuccess);
+  }
+  EXPECT_TRUE(runtime().has_all(kMain));
+  EXPECT_EQ(runtime().count("wait"), 3) << "one join is enough";
+
+  runtime().begin(2); // the side's wait
+  {
+    SideFork fork;
+    EXPECT_NE(fork.fork(kMain), cudaSuccess);
+  }
+  EXPECT_EQ(runtime().calls.size(), 2U) << "there is nothing to join";
+}
+
+cudaError_t backward(int sequence) {
+  AttentionShape shape;
+  shape.batch = 1;
+  shape.sequence = sequence;
+  shape.groups = 2;
+  shape.heads = 6;
+  shape.head_dim = kHeadDim;
+  FusedInputs inputs = {};
+  inputs.shape = shape;
+  inputs.tuning = {};
+  auto memory = [number = std::uintptr_t(1) << 20]() mutable { return ++number * 4096; };
+  const auto bf16 = [&] { return reinterpret_cast<__nv_bfloat16*>(memory()); };
+  const auto fp32 = [&] { return reinterpret_cast<float*>(memory()); };
+  inputs.q = bf16();
+  FusedSaved saved = {};
+  FusedGradients gradients = {};
+  for (int branch = 0; branch < kBranches; ++branch) {
+    inputs.k[branch] = bf16();
+    inputs.v[branch] = bf16();
+    saved.branch_out[branch] = bf16();
+    saved.branch_lse[branch] = fp32();
+    gradients.d_k[branch] = bf16();
+    gradients.d_v[branch] = bf16();
+  }
+  inputs.pool_k = bf16();
+  inputs.pool_v = bf16();
+  inputs.gates = fp32();
+  saved.indices = reinterpret_cast<int32_t*>(memory());
+  saved.lists = reinterpret_cast<void*>(memory());
+  gradients.d_out = bf16();
+  gradients.d_q = bf16();
+  gradients.d_gates = fp32();
+  return launch_fused_backward(inputs, saved, gradients, reinterpret_cast<void*>(memory()), kMain);
+}
+
+// Whichever call fails, the side's included: what the caller enqueues next comes behind all of it.
+TEST(FusedBackward, TheStreamsAreOneAgainWhicheverCallFails) {
+  for (const int sequence : {8192, kMaxSequence}) { // one round of lists, and several
+    SCOPED_TRACE(sequence);
+    runtime().begin(0);
+    ASSERT_EQ(backward(sequence), cudaSuccess);
+    EXPECT_TRUE(runtime().has_all(kMain));
+    const std::vector<std::string> whole = runtime().calls;
+    const int64_t records = runtime().count("record");
+    ASSERT_GE(records, sequence == 8192 ? 2 : 3) << "a fork a round, and one join";
+    ASSERT_EQ(runtime().count("wait"), 2 * (records - 1) + 1) << "forks, pieces, one join";
+    for (int failing = 1; failing <= static_cast<int>(whole.size()); ++failing) {
+      SCOPED_TRACE(testing::Message()
+                   << "call " << failing << ", a " << whole[size_t(failing) - 1]);
+      runtime().begin(failing);
+      EXPECT_EQ(backward(sequence), cudaErrorInvalidValue);
+      EXPECT_TRUE(runtime().has_all(kMain));
+    }
+  }
+}
+
+} // namespace
+} // namespace nsa::kernels
