@@ -1,5 +1,8 @@
 #include "nsa_model/model/dense_backend.h"
 
+#include "nsa_model/model/kernel_choice.h"
+#include "nsa_model/ops/fused_support.h"
+
 #include <array>
 
 namespace nsa::model {
@@ -29,10 +32,11 @@ void request_dense_backend(DenseBackend backend) {
 }
 
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype) {
-  return device.is_cuda() && dtype == at::kBFloat16 && config.head_dimension % 8 == 0 &&
-         config.head_dimension <= 256 && at::globalContext().userEnabledFlashSDP() &&
-         (config.dense_backend == DenseBackend::kAuto ||
-          config.dense_backend == DenseBackend::kFlash);
+  Place place;
+  place.gpu = device.is_cuda();
+  place.bf16 = dtype == at::kBFloat16;
+  place.compute_capability = ops::compute_capability(device);
+  return at::globalContext().userEnabledFlashSDP() && flash_serves_documents(config, place);
 }
 
 std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,

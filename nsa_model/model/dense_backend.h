@@ -15,7 +15,7 @@ namespace nsa::model {
 void request_dense_backend(DenseBackend backend);
 
 // Whether FlashAttention computes all packed documents at once, instead of a backend that is called
-// for each: in BF16 on a GPU, unless another backend was requested.
+// for each: where flash_serves_documents() (kernel_choice.h) and this process has it switched on.
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype);
 
 // What computes dense attention in a model of this configuration: "fused hopper", or "aten" and

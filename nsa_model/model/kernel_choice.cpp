@@ -88,6 +88,13 @@ std::string_view why_embedding_cannot_be_joined(const ModelConfig& config, int64
   return "";
 }
 
+bool flash_serves_documents(const ModelConfig& config, const Place& place) {
+  return place.gpu && place.bf16 && place.compute_capability >= 80 &&
+         config.head_dimension % 8 == 0 && config.head_dimension <= 256 &&
+         (config.dense_backend == DenseBackend::kAuto ||
+          config.dense_backend == DenseBackend::kFlash);
+}
+
 std::map<std::string, std::string> kernels_in_effect(const ModelConfig& config, const Place& place,
                                                      const std::string& attention_detail) {
   std::map<std::string, std::string> kernels;

@@ -35,6 +35,35 @@ TEST(Names, RoundTripAndRefuseWithTheChoices) {
   EXPECT_FALSE(set_branch(nsa, "window", true));
 }
 
+TEST(FlashOverDocuments, NeedsAmpereBf16AndNoOtherRequest) {
+  ModelConfig config;
+  config.attention = Attention::kDense;
+  const Place a100{.gpu = true, .bf16 = true, .compute_capability = 80};
+  EXPECT_TRUE(flash_serves_documents(config, a100));
+  for (const int capability : {0, 70, 75}) {
+    Place older = a100;
+    older.compute_capability = capability;
+    EXPECT_FALSE(flash_serves_documents(config, older)) << capability;
+  }
+  Place fp32 = a100, cpu = a100;
+  fp32.bf16 = false;
+  cpu.gpu = false;
+  EXPECT_FALSE(flash_serves_documents(config, fp32));
+  EXPECT_FALSE(flash_serves_documents(config, cpu));
+  for (const int64_t width : {12, 264}) {
+    ModelConfig other = config;
+    other.head_dimension = width;
+    EXPECT_FALSE(flash_serves_documents(other, a100)) << width;
+  }
+  for (const DenseBackend backend :
+       {DenseBackend::kAuto, DenseBackend::kFlash, DenseBackend::kCudnn, DenseBackend::kEfficient,
+        DenseBackend::kMath, DenseBackend::kFused}) {
+    config.dense_backend = backend;
+    EXPECT_EQ(flash_serves_documents(config, a100),
+              backend == DenseBackend::kAuto || backend == DenseBackend::kFlash);
+  }
+}
+
 std::string refusal(const ModelConfig& config) {
   const Status status = validate(config);
   return status ? "" : status.error().what;
