@@ -79,8 +79,8 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
     out << ", " << bytes(gpu) << " of it on the GPU";
   out << ", about:";
   const char* before = " ";
-  for (const char* part : {"weights", "masters", "moments", "gradients", "activations", "logits",
-                           "collectives", "heap", "program", "snapshot"}) {
+  for (const char* part : {"weights", "masters", "moments", "gradients", "activations", "documents",
+                           "logits", "collectives", "heap", "program", "snapshot"}) {
     const auto& value = estimate["memory_bytes"][part];
     if (value.get<int64_t>() == 0) continue;
     out << before << part << " " << bytes(value);

@@ -9,7 +9,7 @@ namespace {
 using spec::RunSpec;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kFp32 = 4;
+constexpr int64_t kFp32 = 4, kBf16 = 2;
 // Of a rank that trains a model of no size: what is resident at boot (libraries, 113 MiB), what
 // reading in the first step's kernels adds, and mapped tokens (a loader lets go of them at 8 MiB).
 constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
@@ -22,6 +22,14 @@ constexpr int64_t kTokensOfAChunk = 16384, kTokensOfAFusedChunk = 8192;
 // every pair of token and block: q, o and the two gradients, and FlashAttention's FP32 one of q
 // (nsa_model/ops/selected_pairs.cpp). The own block is no pair.
 constexpr int64_t kPairCopies = 6;
+// What batches of packed documents are filled up to at most, tokens over theirs, and what an
+// operator rounds the sum up to (nsa_model/kernels/fused/document_plan.h, ops_cuda/fused_call.cpp).
+// documents_test holds document_batches() against these kernels' own sizes.
+constexpr double kMostFilling = 1.5;
+constexpr int64_t kFreeFilling = 4096, kRoundingParts = 16;
+// Pairs of token and block behind a partial dK and dV, and tokens times groups of a round of
+// partial results (nsa_model/kernels/block_lists).
+constexpr int64_t kPairsOfAUnit = 512, kRowsOfARound = 65536;
 // A host's allocator keeps what one step frees for the next, in holes that do not all fit.
 constexpr double kHeapWaste = 0.35;
 
@@ -185,7 +193,52 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   return a;
 }
 
+// Bytes of a layer's backward workspace in the kernels of NSA for so many tokens: dQ of two
+// branches and of a round's selected blocks, statistics, partial dK and dV in FP32 of lists, of the
+// first tokens and of each block's end. The kernels for wide heads keep no dQ.
+int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
+  const auto& m = spec.model;
+  const auto& n = spec.nsa;
+  constexpr int64_t kTunedWidth = 64;
+  const int64_t query = m.heads * m.head_dimension * kBf16;
+  const int64_t unit = 2 * n.selection_block * m.head_dimension * kFp32;
+  const int64_t units = m.kv_groups * unit * n.selected_blocks / kPairsOfAUnit +
+                        2 * m.kv_groups * unit / n.selection_block;
+  const int64_t statistics = branch_count(spec) * 2 * kFp32 * (m.heads + 3 * m.kv_groups);
+  const int64_t bytes = tokens * (units + statistics);
+  if (m.head_dimension != kTunedWidth) return bytes;
+  const int64_t round = std::max(kRowsOfARound, spec.train.sequence_length) / m.kv_groups;
+  return bytes + 2 * tokens * query + std::min(tokens, round) * n.selected_blocks * query;
+}
+
 } // namespace
+
+DocumentBatches document_batches(const RunSpec& spec) {
+  const auto& m = spec.model;
+  const auto& n = spec.nsa;
+  constexpr int64_t kIndex = 4;
+  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
+  const int64_t sets = branch_count(spec);
+  const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
+  DocumentBatches out;
+  out.tokens = static_cast<int64_t>(kMostFilling * double(tokens)) + kFreeFilling;
+  const int64_t part = std::max<int64_t>(1, tokens / kRoundingParts);
+  out.tokens = (out.tokens + part - 1) / part * part;
+  // Branch outputs, log-sum-exp, chosen blocks and the tokens of each block, pooled keys and
+  // values.
+  int64_t kept = sets * (query * kBf16 + m.heads * kFp32);
+  if (has(spec, "selected")) kept += 2 * m.kv_groups * n.selected_blocks * kIndex;
+  if (has(spec, "compressed")) kept += 2 * kv * kBf16 / n.compression_stride;
+  out.kept = (out.tokens - tokens) * kept;
+  // Of one batch at a time, with hardly ever more tokens than the micro-batch unless that is small:
+  // queries and their two gradients, keys and values of the branches (the un-pooled ones are not
+  // read) with theirs, gates.
+  const int64_t copies =
+      3 * query * kBf16 + (4 * sets - 2) * kv * kBf16 + 2 * sets * m.heads * kFp32;
+  const int64_t batch = tokens + kFreeFilling / 4;
+  out.workspace = backward_workspace(spec, batch) + batch * copies;
+  return out;
+}
 
 Parameters parameters(const RunSpec& spec) {
   const auto& m = spec.model;
@@ -256,8 +309,14 @@ Memory memory(const RunSpec& spec, Placement placement) {
       chunk_bytes + m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
   // A GPU's allocator gives the logits' memory to the backward pass, which comes after them.
   const int64_t backward = tokens * kept.backward;
+  const int64_t beyond_logits = std::max<int64_t>(0, backward - chunk_bytes);
+  if (spec.data.document_mask && !dense(spec) && attention_kernels(spec, placement) == "fused") {
+    const DocumentBatches batches = document_batches(spec);
+    out.documents = (spec.train.activation_recompute ? 1 : m.layers) * batches.kept +
+                    std::max<int64_t>(0, batches.workspace - chunk_bytes - beyond_logits);
+  }
   if (placement.gpu)
-    out.activations += std::max<int64_t>(0, backward - chunk_bytes);
+    out.activations += beyond_logits;
   else if (!spec.train.activation_recompute)
     out.activations += backward;
   if (spec.parallel.ranks > 1) {
@@ -344,6 +403,7 @@ nlohmann::json estimate(const RunSpec& spec, Placement placement, double tokens_
         {"moments", m.moments},
         {"gradients", m.gradients},
         {"activations", m.activations},
+        {"documents", m.documents},
         {"logits", m.logits},
         {"collectives", m.collectives},
         {"heap", m.heap},

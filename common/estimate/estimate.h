@@ -39,17 +39,28 @@ struct Memory {
   int64_t moments = 0;   // two of AdamW, FP32
   int64_t gradients = 0; // FP32, reduced in place
   int64_t activations = 0;
-  int64_t logits = 0;      // of one chunk of tokens, and the output layer's gradient
+  int64_t documents = 0; // packed ones, at most: what their batches are filled up by, their copies
+  int64_t logits = 0;    // of one chunk of tokens, and the output layer's gradient
   int64_t collectives = 0; // a bucket on the wire, NCCL's channels
   int64_t heap = 0;        // that a host's allocator holds between steps; 0 on a GPU
   int64_t program = 0;     // libraries, kernels, CUDA context
   int64_t snapshot = 0;    // rank 0's host copy that a checkpoint is written from
   int64_t total() const {
-    return weights + masters + moments + gradients + activations + logits + collectives + heap +
-           program + snapshot;
+    return weights + masters + moments + gradients + activations + documents + logits +
+           collectives + heap + program + snapshot;
   }
 };
 Memory memory(const spec::RunSpec& spec, Placement placement);
+
+// What the kernels of NSA (attention.kernels = "fused") take beyond whole rows where
+// data.document_mask has documents run in batches that are filled up. Lengths are not known before
+// the run: at most this, of documents of 64 tokens and more in the mean.
+struct DocumentBatches {
+  int64_t tokens = 0;    // of a micro-batch, filled up
+  int64_t kept = 0;      // bytes that a layer keeps more for its backward pass
+  int64_t workspace = 0; // bytes of the backward pass's buffers and of the copies among them
+};
+DocumentBatches document_batches(const spec::RunSpec& spec);
 
 // Floating-point operations of one update over all ranks, multiply and add counted apart, backward
 // twice the forward; recomputation is not counted (it is no progress).

@@ -32,9 +32,9 @@ struct Place {
   bool documents = false;     // attention restarts at each
 };
 
-// Whether FlashAttention can compute dense attention over all packed documents at once: in BF16 from
-// compute capability 8.0, unless another backend was requested. A backend that is called for each
-// document does otherwise.
+// Whether FlashAttention can compute dense attention over all packed documents at once: in BF16
+// from compute capability 8.0, unless another backend was requested. A backend that is called for
+// each document does otherwise.
 bool flash_serves_documents(const ModelConfig& config, const Place& place);
 
 // Part -> what computes it, and behind it in brackets why nothing faster does: each branch

@@ -221,6 +221,38 @@ TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
   }
 }
 
+// Only where the kernels of NSA run packed documents in batches (document_batches(), which
+// documents_test holds against them).
+TEST(Memory, CountsBatchesOfPackedDocuments) {
+  spec::RunSpec spec = m7c();
+  spec.train.sequence_length = 2048;
+  spec.train.micro_batch = 16;
+  const Placement gpu{.gpu = true, .bf16 = true};
+  const Memory rows = memory(spec, gpu);
+  EXPECT_EQ(rows.documents, 0);
+  spec.data.document_mask = true;
+  const Memory packed = memory(spec, gpu);
+  EXPECT_EQ(packed.activations, rows.activations);
+  EXPECT_EQ(packed.total() - rows.total(), packed.documents);
+  // At most half as many tokens again and 4,096, in sixteenths: 26 of them, of what 12 layers keep
+  // for a token.
+  const DocumentBatches batches = document_batches(spec);
+  EXPECT_EQ(batches.tokens, 32768 / 16 * 26);
+  EXPECT_EQ(batches.kept,
+            (batches.tokens - 32768) * (3 * (2 * 768 + 4 * 12) + 2 * 2 * 16 * 4 + 32));
+  EXPECT_GE(packed.documents, 12 * batches.kept);
+  EXPECT_LT(packed.documents, 12 * batches.kept + batches.workspace);
+  spec.train.activation_recompute = true;
+  EXPECT_LT(memory(spec, gpu).documents, packed.documents / 2);
+  spec.train.activation_recompute = false;
+  spec.toggles["attention.kernels"] = "aten";
+  EXPECT_EQ(memory(spec, gpu).documents, 0);
+  spec.toggles.clear();
+  EXPECT_EQ(memory(spec, {}).documents, 0);
+  spec.model.attention = "dense"; // FlashAttention over all of them, or document by document
+  EXPECT_EQ(memory(spec, gpu).documents, 0);
+}
+
 // The terms behind these figures, by their formulas (bytes a token and layer of the M7C, BF16).
 TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
   constexpr int64_t kTokens = 32768, kLayers = 12, kQuery = 768, kKv = 128, kVocabulary = 50304;

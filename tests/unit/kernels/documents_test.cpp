@@ -1,5 +1,6 @@
 // In which batches packed documents run, and where their rows lie in a batch and outside of it:
 // what needs no GPU. That the kernels give what each document gives alone is nsa-kernel-check's.
+#include "common/estimate/estimate.h"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/document_copy/document_place.cuh"
@@ -301,6 +302,72 @@ TEST(Documents, WorkspaceIsTheLargestBatchs) {
     };
     near(documents_forward_workspace_bytes(inputs, plan), forward);
     near(documents_backward_workspace_bytes(inputs, plan), backward);
+  }
+}
+
+// `nsactl plan` (common/estimate) has a formula where the kernels have sizes: never less, and not
+// far more than the layout that takes most.
+TEST(Documents, AreWithinWhatThePlanOfARunSays) {
+  std::mt19937 random(5);
+  const auto log_uniform = [&](double low, double high) {
+    return [&random, low, high](int) {
+      std::uniform_real_distribution<double> exponent(std::log2(low), std::log2(high));
+      return static_cast<int>(std::exp2(exponent(random)));
+    };
+  };
+  for (const AttentionShape& shape : {AttentionShape{16, 2048, 2},
+                                      {4, 8192, 2},
+                                      {1, 32768, 2},
+                                      {64, 512, 2},
+                                      {2, 2048, 2},
+                                      {8, 16384, 2},
+                                      {8, 4096, 2, 8, 128},
+                                      {8, 4096, 1, 16, 128}}) {
+    FusedInputs inputs = {};
+    inputs.shape = shape;
+    inputs.tuning.family = kernel_family(90, shape.head_dim);
+    inputs.q = reinterpret_cast<__nv_bfloat16*>(0x1000);
+    inputs.gates = reinterpret_cast<float*>(0x1000);
+    for (int branch = 0; branch < kBranches; ++branch)
+      inputs.k[branch] = inputs.v[branch] = inputs.q;
+    inputs.pool_k = inputs.pool_v = inputs.q;
+
+    spec::RunSpec spec;
+    spec.model.heads = shape.groups * shape.heads;
+    spec.model.kv_groups = shape.groups;
+    spec.model.head_dimension = shape.head_dim;
+    spec.train.micro_batch = shape.batch;
+    spec.train.sequence_length = shape.sequence;
+    const estimate::DocumentBatches said = estimate::document_batches(spec);
+
+    const int64_t tokens = int64_t{shape.batch} * shape.sequence, part = tokens / 16;
+    const int64_t heads = spec.model.heads, query = heads * shape.head_dim;
+    const int64_t saved = kBranches * (2 * query + 4 * heads) + 4 * shape.groups * kSlots;
+    double most_kept = 0, most_workspace = 0;
+    for (const auto& [low, high] : {std::pair<double, double>{16, 128},
+                                    {16, shape.sequence},
+                                    {256, shape.sequence},
+                                    {shape.sequence * 0.6, shape.sequence * 0.9},
+                                    {shape.sequence, shape.sequence}}) {
+      SCOPED_TRACE(testing::Message()
+                   << shape.batch << " x " << shape.sequence << ", " << low << " to " << high);
+      const DocumentPlan plan =
+          plan_documents(shape, inputs.tuning, packed(shape, log_uniform(low, high)));
+      const int64_t filled = (plan.tokens + part - 1) / part * part;
+      const auto kept = (filled - tokens) * saved +
+                        static_cast<int64_t>(documents_list_bytes(shape, plan)) -
+                        static_cast<int64_t>(fused_list_bytes(shape)) +
+                        (plan.compressed - shape.batch * compressed_count(shape.sequence)) * 4 *
+                            shape.groups * shape.head_dim;
+      const auto workspace = static_cast<int64_t>(documents_backward_workspace_bytes(inputs, plan));
+      EXPECT_LE(filled, said.tokens);
+      EXPECT_LE(kept, said.kept);
+      EXPECT_LE(workspace, said.workspace);
+      most_kept = std::max(most_kept, double(kept) / double(said.kept));
+      most_workspace = std::max(most_workspace, double(workspace) / double(said.workspace));
+    }
+    EXPECT_GT(most_kept, 0.4) << shape.batch << " x " << shape.sequence;
+    EXPECT_GT(most_workspace, 0.5) << shape.batch << " x " << shape.sequence;
   }
 }
 
