@@ -228,7 +228,7 @@ public:
   }
   // Waits until `condition`, evaluated on the server's thread, holds.
   template <class Condition> bool wait_until(Condition condition) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 12'000; ++i) { // a minute: only what is broken takes so long
       if (on_loop(condition)) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

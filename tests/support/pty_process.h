@@ -16,6 +16,8 @@
 
 namespace nsa::testing_support {
 
+constexpr auto kWaitLimit = std::chrono::seconds(60); // only what is broken takes so long
+
 class PtyProcess {
 public:
   // `environment`: "NAME=value" on top of this process's.
@@ -43,9 +45,9 @@ public:
     }
   }
 
-  // Reads until the output holds `text`; false after ten seconds or at its end.
+  // Reads until the output holds `text`; false at its end, or where it does not come.
   bool wait_for(const std::string& text) {
-    const MonotonicTime deadline = MonotonicTime::now() + std::chrono::seconds(10);
+    const MonotonicTime deadline = MonotonicTime::now() + kWaitLimit;
     while (output_.find(text) == std::string::npos)
       if (MonotonicTime::now() > deadline || !read_more()) return false;
     return true;
@@ -55,7 +57,7 @@ public:
   }
   // Exit code, 128 + signal when one ended it.
   int wait_exit() {
-    const MonotonicTime deadline = MonotonicTime::now() + std::chrono::seconds(10);
+    const MonotonicTime deadline = MonotonicTime::now() + kWaitLimit;
     while (MonotonicTime::now() < deadline && read_more()) {
     }
     int status = 0;

@@ -220,7 +220,7 @@ TEST_F(WriterTest, KilledAtAnyMomentLeavesOnlyWholeCheckpoints) {
     // Once it writes, the moment is not synchronised on purpose: each round hits another place. The
     // last one waits for a whole checkpoint, however slow the machine.
     const std::string first = manifest::folder_name(uint64_t(round) * 1000 + 1);
-    const MonotonicTime end = MonotonicTime::now() + std::chrono::seconds(20);
+    const MonotonicTime end = MonotonicTime::now() + std::chrono::seconds(60);
     while (!fs::exists(folder_ / first) && MonotonicTime::now() < end &&
            (round == 11 || !fs::exists(folder_ / (first + ".tmp"))))
       ::usleep(200);

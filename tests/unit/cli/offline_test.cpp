@@ -5,6 +5,7 @@
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "common/base/file.h"
+#include "tests/support/temporary_folder.h"
 
 #include <arpa/inet.h>
 #include <cstdlib>
@@ -116,9 +117,8 @@ TEST(Completion, BashCompletesForReal) {
     const std::string script = completion_script(all_verbs(), "bash").value() + "COMP_WORDS=(" +
                                words + "); COMP_CWORD=" + std::to_string(at) +
                                "; _nsactl; echo ${COMPREPLY[@]}\n";
-    const std::string path = testing::TempDir() + "/nsactl-completion.bash";
-    EXPECT_TRUE(write_file_atomic(path, script));
-    FILE* pipe = ::popen(("bash " + path).c_str(), "r");
+    const test::TemporaryFolder folder;
+    FILE* pipe = ::popen(("bash " + folder.write("completion.bash", script).string()).c_str(), "r");
     char line[256] = "";
     if (std::fgets(line, sizeof line, pipe) == nullptr) line[0] = 0;
     ::pclose(pipe);

@@ -80,13 +80,13 @@ TEST(Monitor, TellsReadingsAndXids) {
   {
     const Monitor monitor(events, std::chrono::milliseconds(5), NSA_FAKE_NVML);
     std::unique_lock lock(mutex);
-    ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(20), [&] { return samples >= 2; }));
+    ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return samples >= 2; }));
     lock.unlock();
     // Whole at once: the fake library reads it on another thread.
     std::ofstream(folder / "new") << "2 79\n";
     std::filesystem::rename(folder / "new", folder / "xid");
     lock.lock();
-    ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(20), [&] { return !xids.empty(); }));
+    ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return !xids.empty(); }));
   }
   EXPECT_EQ(xids[0].uuid, "GPU-2");
   EXPECT_EQ(xids[0].number, 79u);

@@ -18,12 +18,14 @@ namespace {
 using wire::MessageType;
 using namespace std::chrono_literals;
 
+constexpr auto kWaitLimit = 60s; // only what is broken takes so long
+
 // The shim's end of the socket.
 class Peer {
 public:
   explicit Peer(int fd) : fd_(fd) {}
 
-  // The next message; fails the test after 5 s without one.
+  // The next message; fails the test where none comes.
   std::optional<wire::Message> next() {
     while (true) {
       auto frame = decoder_.next();
@@ -35,8 +37,8 @@ public:
         return *message;
       }
       pollfd p{fd_.get(), POLLIN, 0};
-      if (::poll(&p, 1, 5000) <= 0) {
-        ADD_FAILURE() << "no message within 5 s";
+      if (::poll(&p, 1, std::chrono::milliseconds(kWaitLimit).count()) <= 0) {
+        ADD_FAILURE() << "no message comes";
         return std::nullopt;
       }
       char chunk[65536];
@@ -67,7 +69,7 @@ Pair make_pair_of_sockets() {
 }
 
 template <class Condition> bool eventually(Condition holds) {
-  const MonotonicTime end = MonotonicTime::now() + Duration(5s);
+  const MonotonicTime end = MonotonicTime::now() + Duration(kWaitLimit);
   while (MonotonicTime::now() < end) {
     if (holds()) return true;
     ::usleep(1000);
@@ -92,23 +94,21 @@ TEST(Link, MessagesArriveInOrder) {
     ASSERT_TRUE(m);
     EXPECT_EQ(wire::body_as<wire::RankFinished>(m->body)->step, i);
   }
-  EXPECT_TRUE(link.flush(1s));
+  EXPECT_TRUE(link.flush(kWaitLimit));
 }
 
-// Nobody reads: sending stays instant, old step metrics give way to new ones, and what must arrive
-// does arrive once somebody reads, in order.
+// Nobody reads: sending does not wait (it would wait here for good), old step metrics give way to
+// new ones, and what must arrive does arrive once somebody reads, in order.
 TEST(Link, NeverBlocksAndDropsOnlyWhatMayBeDropped) {
   auto [rank, shim] = make_pair_of_sockets();
   Link link(std::move(rank), {.droppable_messages = 16});
   constexpr uint64_t kSteps = 20000; // far more than a socket buffer holds
-  const MonotonicTime begin = MonotonicTime::now();
   for (uint64_t i = 1; i <= kSteps; ++i) {
     link.may_drop(MessageType::kRankStep, step_message(i));
     if (i % 100 == 0)
       link.must_arrive(MessageType::kRankCheckpoint,
                        wire::RankCheckpoint{0, i, 0, 0, "", "", true});
   }
-  EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 5.0);
   EXPECT_FALSE(link.flush(1ms));
   uint64_t steps_seen = 0, last_step = 0, checkpoints = 0;
   while (checkpoints < kSteps / 100 || last_step < kSteps) {
@@ -184,7 +184,7 @@ TEST(Link, GoesOnWhenTheShimGoesAway) {
   shim.close();
   EXPECT_TRUE(eventually([&] { return !link.connected(); }));
   link.must_arrive(MessageType::kRankFinished, wire::RankFinished{});
-  EXPECT_FALSE(link.flush(10s)) << "says so at once instead of waiting";
+  EXPECT_FALSE(link.flush(kWaitLimit)) << "says so at once instead of waiting";
 }
 
 TEST(Link, GarbageFromTheShimEndsTheLinkOnly) {

@@ -6,10 +6,12 @@
 #include <gmock/gmock.h>
 #include <map>
 #include <thread>
+#include <unistd.h>
 
 namespace nsa::data {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 constexpr int64_t kLength = 32;
@@ -181,9 +183,15 @@ struct Gate {
   std::atomic<bool> open = false;
   void pass(const std::function<bool()>& stopping) const {
     while (!open && !stopping())
-      std::this_thread::yield();
+      std::this_thread::sleep_for(1ms); // asking takes the lock that next() needs
   }
 };
+
+// Whether a thread of this process sleeps.
+bool sleeps(pid_t thread) {
+  const std::string stat = test::slurp("/proc/self/task/" + std::to_string(thread) + "/stat");
+  return stat[stat.rfind(')') + 2] == 'S';
+}
 
 TEST_F(LoaderTest, WaitingForDataIsMeasured) {
   Gate gate;
@@ -194,18 +202,22 @@ TEST_F(LoaderTest, WaitingForDataIsMeasured) {
   auto loader = Loader::open(late).value();
   loader->next();
   const int64_t waits = loader->statistics().waits;
-  const MonotonicTime before = MonotonicTime::now();
+  const pid_t waiter = ::gettid();
+  std::atomic<bool> asks = false;
   std::thread opener([&] {
-    while (MonotonicTime::now() - before < std::chrono::milliseconds(30))
-      std::this_thread::yield();
+    while (!asks || !sleeps(waiter)) // in next(), then: it does nothing else that sleeps
+      std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(30ms); // what is to be measured
     gate.open = true;
   });
+  const MonotonicTime before = MonotonicTime::now();
+  asks = true;
   loader->next();
   const Duration outside = MonotonicTime::now() - before;
   opener.join();
   const LoaderStatistics& statistics = loader->statistics();
   EXPECT_EQ(statistics.waits, waits + 1);
-  EXPECT_GE(statistics.wait_last, std::chrono::milliseconds(25));
+  EXPECT_GE(statistics.wait_last, 30ms);
   EXPECT_LE(statistics.wait_last, outside);
   EXPECT_GE(statistics.wait_total, statistics.wait_last);
   EXPECT_EQ(statistics.batches, 2);

@@ -15,8 +15,11 @@
 
 namespace nsa::shim::test {
 
+// Only what is broken takes so long.
+constexpr Duration kWaitLimit = std::chrono::seconds(60);
+
 // Polls `condition` for at most `limit`; true when it came about.
-bool eventually(const std::function<bool()>& condition, Duration limit = std::chrono::seconds(20));
+bool eventually(const std::function<bool()>& condition, Duration limit = kWaitLimit);
 
 class Attempt {
 public:
@@ -49,8 +52,7 @@ public:
 
   ShimClient& client() { return *client_; }
   // Reads until the condition holds on what has been heard.
-  bool hear_until(const std::function<bool(const Daemon&)>& condition,
-                  Duration limit = std::chrono::seconds(20));
+  bool hear_until(const std::function<bool(const Daemon&)>& condition, Duration limit = kWaitLimit);
   const std::vector<wire::Message>& heard() const { return heard_; }
   bool closed() const { return closed_; }
   uint64_t last_sequence() const;

@@ -565,7 +565,7 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
     std::vector<std::thread> ranks;
     for (Rank r = 0; r < 2; ++r)
       ranks.emplace_back([&, r, fd = fd, port = port] {
-        auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 20s}, 20s);
+        auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 60s}, 60s);
         ASSERT_TRUE(collectives);
         ReducerOptions options;
         if (compress == "bf16") options.compress = at::kBFloat16;

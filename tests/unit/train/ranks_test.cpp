@@ -45,7 +45,7 @@ Outcome run(int world, const test::RanksWay& way) {
   std::vector<std::thread> ranks;
   for (Rank r = 0; r < world; ++r)
     ranks.emplace_back([&, r, fd = fd, port = port] {
-      auto collectives = comm::make_cpu_collectives(r, world, {port, r == 0 ? fd : -1, 20s}, 20s);
+      auto collectives = comm::make_cpu_collectives(r, world, {port, r == 0 ? fd : -1, 60s}, 60s);
       ASSERT_TRUE(collectives);
       outcomes[size_t(r)] = train(**collectives);
     });

@@ -259,7 +259,7 @@ TEST(FlightRecordWriter, AnswersByItselfAndSurvivesARecordThatCannotBeRead) {
     ASSERT_EQ(::send(shim.get(), frame.data(), frame.size(), 0), ssize_t(frame.size()));
   };
   const auto wait_for = [](auto condition) {
-    for (int i = 0; i < 10000 && !condition(); ++i)
+    for (int i = 0; i < 60'000 && !condition(); ++i)
       ::usleep(1000);
     return condition();
   };

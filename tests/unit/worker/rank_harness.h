@@ -42,12 +42,12 @@ public:
   // Until a message of this type (and, if given, content) is there; nothing after the limit.
   std::optional<wire::Message> wait_message(wire::MessageType type,
                                             std::function<bool(const wire::Message&)> fits = {},
-                                            double limit_seconds = 60);
+                                            double limit_seconds = 120);
   void ask_to_stop(bool checkpoint);
   void ask_for_checkpoint();
   void kill();
   // Exit code, or 256 + signal. Kills and returns -1 past the limit.
-  int wait_exit(double limit_seconds = 60);
+  int wait_exit(double limit_seconds = 120);
 
   template <class T> std::vector<T> all(wire::MessageType type) const {
     std::vector<T> bodies;
@@ -58,7 +58,7 @@ public:
   }
 
 private:
-  void send(const std::string& bytes);
+  void send(const std::string& bytes); // a rank that has just ended need not hear it
   Rank rank_;
   progress::Page page_;
   UniqueFd link_;

@@ -213,7 +213,11 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
   const auto expected = reference(spec);
   RunHarness run(folder_.path());
   {
-    auto ranks = run.launch(spec);
+    auto stalled = spec; // the ranks do not end before they are killed, however late that is
+    stalled.inject.kind = "data_stall";
+    stalled.inject.rank = 1;
+    stalled.inject.step = 8;
+    auto ranks = run.launch(stalled);
     ASSERT_TRUE(ranks[0].wait_message(MessageType::kRankCheckpoint));
     for (auto& rank : ranks)
       rank.kill();
@@ -300,13 +304,15 @@ TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
   complete(run, spec);
   const auto records = run.records("step");
   ASSERT_EQ(records.size(), 4u); // 1, 4, 8, 9
-  for (const size_t i : {1u, 2u}) {
-    double phases = 0;
+  double phases = 0, whole = 0;
+  for (const auto& [i, steps] : {std::pair{1u, 3.0}, std::pair{2u, 4.0}}) {
     for (const auto& [phase, seconds] : records[i]["phase_seconds"].items())
       phases += seconds.get<double>();
-    const double steps = i == 1 ? 3 : 4;
-    EXPECT_GT(phases, 0.9 * steps * records[i]["step_seconds"].get<double>());
+    whole += steps * records[i]["step_seconds"].get<double>();
   }
+  // One step's alone would be 2/7. Where a busy machine stops the rank between the two clocks, not
+  // all.
+  EXPECT_GT(phases, 0.5 * whole);
   EXPECT_EQ(records[2]["clipped_steps"], 4);
   EXPECT_EQ(records[3]["clipped_steps"], 1);
 }
