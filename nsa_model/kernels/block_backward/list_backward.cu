@@ -12,7 +12,7 @@
 // in turn, each with its own dK and dV accumulators; four producer warps gather their rows (Q, dO,
 // statistics), four tokens each. Keys are the M dimension:
 //   S^T  = K Q^T            m64n96k64   shared x shared
-//   dP^T = V dO^T           m64n96k64   shared x shared
+//   dP^T = V dO^T           m64n96k64   shared x shared; kHoldsV: registers x shared
 //   P^T  = 2^(S^T - lse)    with the gate folded into lse; dS^T = P^T (dP^T - delta)
 //   dV  += P^T dO           m64n64k96   registers x shared
 //   dK  += dS^T Q           m64n64k96   registers x shared
@@ -162,13 +162,27 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
   }
 }
 
+// A 64 x 64 tile as an A operand from registers.
+__device__ __forceinline__ void load_operand(uint32_t (&a)[16], uint32_t tile, int warp, int lane) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const uint32_t address =
+        tile + swizzled(16 * warp + lane / 8 % 2 * 8 + lane % 8, 2 * step + lane / 16);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[4 * step]), "=r"(a[4 * step + 1]), "=r"(a[4 * step + 2]),
+                   "=r"(a[4 * step + 3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
 // Address of the 16 bytes that lane `lane` hands to a transposing store of 16 query rows and this
 // warp's 16 keys or dimensions, in a tile whose rows are query rows.
 __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, int warp, int lane) {
   return tile + swizzled(16 * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 }
 
-template <bool kClaims, typename Heads>
+template <bool kClaims, bool kHoldsV, typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
                         Shared<Heads>& shared, UnitRange units, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
@@ -206,6 +220,8 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       d_key[i] = 0.0f;
       d_value[i] = 0.0f;
     }
+    [[maybe_unused]] uint32_t values[16];
+    if constexpr (kHoldsV) load_operand(values, v_tile, warp, lane);
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     const int mine = uniform((warpgroup - chunk % kConsumers + kConsumers) % kConsumers);
     for (int i = mine; i < chunks; i += kConsumers) {
@@ -222,7 +238,11 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       wgmma_fence();
       multiply_shared<kRows, 4, Major::kK, Major::kK, false>(p, k_tile, q_tile);
       wgmma_commit();
-      multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
+      if constexpr (kHoldsV) {
+        multiply_registers<kRows, 4, Major::kK, false>(ds, values, d_out_tile);
+      } else {
+        multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
+      }
       wgmma_commit();
       int targets[kSteps]; // pairs of the rows that this thread stores
 #pragma unroll
@@ -327,7 +347,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
 
 #endif // NSA_HOPPER_CODE
 
-template <bool kClaims, typename Heads>
+template <bool kClaims, bool kHoldsV, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
@@ -380,12 +400,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     produce<kClaims>(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<232>();
-    consume<kClaims>(params, heads, shared, units, blocks);
+    consume<kClaims, kHoldsV>(params, heads, shared, units, blocks);
   }
 #endif
 }
 
-template <bool kClaims, typename Heads>
+template <bool kClaims, bool kHoldsV, typename Heads>
 cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
@@ -407,22 +427,27 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                           kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(list_backward_kernel<kClaims, Heads>,
+    error = cudaFuncSetAttribute(list_backward_kernel<kClaims, kHoldsV, Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
-  return launch_signalling(params.launched, list_backward_kernel<kClaims, Heads>, grid, kThreads,
-                           kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
-                           block_count(shape.sequence));
+  return launch_signalling(params.launched, list_backward_kernel<kClaims, kHoldsV, Heads>, grid,
+                           kThreads, kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map,
+                           v_map, block_count(shape.sequence));
 }
 
 } // namespace
 
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
+  if (params.holds_v && params.shape.heads == kHeadsPerGroup) {
+    const SixHeads heads(kHeadsPerGroup);
+    return params.claims != nullptr ? launch<true, true>(params, heads, stream)
+                                    : launch<false, true>(params, heads, stream);
+  }
   return with_heads(params.shape, [&](auto heads) {
-    return params.claims != nullptr ? launch<true>(params, heads, stream)
-                                    : launch<false>(params, heads, stream);
+    return params.claims != nullptr ? launch<true, false>(params, heads, stream)
+                                    : launch<false, false>(params, heads, stream);
   });
 }
 

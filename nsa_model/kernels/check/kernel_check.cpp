@@ -657,6 +657,7 @@ struct Way {
   int beside_ctas = 0;     // and direct_window; written beside62x4, the latter beside_turns
   int beside_turns = 4;
   bool claimed = false; // claimed_units, also behind "default"
+  bool values = false;  // held_values, likewise
 
   // All of its fields, whatever they were: ways are set one after another.
   void set(FusedTuning& tuning) const {
@@ -668,6 +669,7 @@ struct Way {
     tuning.beside_ctas = chosen ? beside_ctas : usual.beside_ctas;
     tuning.beside_turns = chosen ? beside_turns : usual.beside_turns;
     tuning.claimed_units = claimed || (!chosen && usual.claimed_units);
+    tuning.held_values = values || (!chosen && usual.held_values);
   }
 };
 // The ways after commas; none where a name is unknown.
@@ -692,6 +694,8 @@ std::vector<Way> ways_of(const std::string& names) {
         way.direct = true;
       } else if (word == "claimed") {
         way.claimed = true;
+      } else if (word == "values") {
+        way.values = true;
       } else if (std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) ==
                  2) {
         // read
@@ -825,6 +829,18 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.query_major_tokens = kDensePrefix;
     options.tuning.partial_out = PartialFormat::kBf16;
   });
+  for (const bool claimed : {false, true}) {
+    const auto held = [=](CaseOptions& options) {
+      options.tuning.query_major_tokens = kDensePrefix;
+      options.tuning.held_values = true;
+      options.tuning.claimed_units = claimed;
+    };
+    add("values held", {2, 2300, 2}, held);
+    add("values held", {1, 1200, 2}, [=](CaseOptions& options) {
+      held(options);
+      options.query_deviation = 12.0f;
+    });
+  }
   {
     CaseOptions options;
     options.shape = {2, 2300, 2};
@@ -1147,8 +1163,8 @@ int run(int argc, char** argv) {
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
         std::fprintf(stderr,
                      "--ways takes default, none or names joined by +: joint, statistics, prefix, "
-                     "direct, beside62x4, claimed (also default+claimed); in bench several after "
-                     "commas\n");
+                     "direct, beside62x4, claimed, values (also default+claimed+values); in bench "
+                     "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

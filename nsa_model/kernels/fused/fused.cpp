@@ -487,6 +487,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .segment_item_start = lists.segment_item_start,
              .items = lists.items,
              .claims = claims_of(inputs, lists),
+             .holds_v = inputs.tuning.held_values,
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
              .partial_dkv = workspace.list_partial,

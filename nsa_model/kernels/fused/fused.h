@@ -49,6 +49,8 @@ struct FusedTuning {
   // A CTA of the list kernels claims its next unit when it comes to it, in the order of the lists;
   // else it takes every so many-th. The same bits.
   bool claimed_units = false;
+  // List backward reads a unit's V from registers instead of from shared memory (six heads).
+  bool held_values = false;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);
