@@ -9,6 +9,7 @@
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/ops/fused_support.h"
 #include "tests/gpu/gpu_host.h"
+#include "tests/support/small_model.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -69,21 +70,13 @@ struct Scale {
 };
 Scale scale_of(const Way& way) {
   ModelConfig c;
-  c.layers = 2;
-  c.mlp_ratio = 2;
   if (way.gpu) {
+    c.layers = 2;
+    c.mlp_ratio = 2;
     c.dimension = 256;
     c.vocabulary = 512;
   } else {
-    c.dimension = 24;
-    c.vocabulary = 64;
-    c.heads = 4;
-    c.head_dimension = 8;
-    c.nsa.compression_block = 8;
-    c.nsa.compression_stride = 4;
-    c.nsa.selection_block = 8;
-    c.nsa.selected_blocks = 4;
-    c.nsa.window = 12;
+    c = test::small_model(64);
   }
   if (way.kind == Kind::kDense) c.attention = Attention::kDense;
   if (way.kind == Kind::kLearned) {

@@ -4,6 +4,7 @@
 // CUDA; a rank is this program again, told which one it is.
 #include "tests/support/bound_socket.h"
 #include "tests/support/ranks_training.h"
+#include "tests/support/small_model.h"
 #include "worker/runtime/runtime.h"
 
 #include <gtest/gtest.h>
@@ -30,22 +31,6 @@ using namespace std::chrono_literals;
 constexpr int kSkip = 77; // a rank's exit code: what it needs is not here; its output says what
 constexpr auto kLimit = 100s;
 
-model::ModelConfig small_model() {
-  model::ModelConfig c;
-  c.vocabulary = 64;
-  c.dimension = 24;
-  c.layers = 2;
-  c.heads = 4;
-  c.head_dimension = 8;
-  c.mlp_ratio = 2;
-  c.nsa.compression_block = 8;
-  c.nsa.compression_stride = 4;
-  c.nsa.selection_block = 8;
-  c.nsa.selected_blocks = 4;
-  c.nsa.window = 12;
-  return c;
-}
-
 // The M7C's width and heads, so that its kernels run; two layers.
 model::ModelConfig gpu_model(bool fused) {
   model::ModelConfig c;
@@ -60,7 +45,7 @@ model::ModelConfig gpu_model(bool fused) {
 enum Ways { kFp32, kBf16, kBf16Wire, kWays };
 
 RanksWay way_of(int which, bool gpu) {
-  RanksWay way{.model = gpu ? gpu_model(which != kFp32) : small_model()};
+  RanksWay way{.model = gpu ? gpu_model(which != kFp32) : test::small_model(64)};
   if (gpu) {
     way.batch.length = 1088;
     way.bucket_bytes = size_t(4) << 20;

@@ -19,7 +19,7 @@ struct Workspace {
   float* partial_dkv; // of launch_range_backward
 
   Workspace(const AttentionShape& shape, Carver& carver) {
-    statistics = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
+    statistics = take_statistics(shape, carver);
     const int64_t tiles =
         range_backward_tiles(shape, KeyRange::kWindow, kEverything, shape.sequence);
     partial_dkv = carver.take<float>(static_cast<std::size_t>(tiles) * 2 * kBlock * kHeadDim);
@@ -34,13 +34,12 @@ const char* causal_unsupported_reason(int compute_capability, int64_t batch, int
     return "the dense twin's kernels need compute capability 9.0 and heads of 64 dimensions; for "
            "others set attention.dense = \"auto\" or \"cudnn\"";
   }
-  if (groups < 1 || query_heads < groups || query_heads % groups != 0 ||
-      query_heads / groups > kMostHeads) {
+  if (!serves_heads(query_heads, groups)) {
     return "the dense twin's kernels serve 1 to 16 query heads a KV group (6 is the tuned count); "
            "for other head counts set attention.dense = \"auto\" or \"cudnn\"";
   }
-  if (sequence < 1 || sequence > kMaxSequence || batch < 1 || batch > kMaxLanes / groups ||
-      batch * groups * sequence > INT32_MAX / kSlots) {
+  if (!serves_length(sequence) || !serves_lanes(batch, groups) ||
+      !serves_rows(batch, sequence, groups)) {
     return "the dense twin's kernels serve sequences of 1 to 131,072 tokens, and up to 65,535 "
            "pairs of a sequence and a KV group and 134,217,727 of a token and a KV group; for more "
            "set attention.dense = \"auto\" or \"cudnn\"";

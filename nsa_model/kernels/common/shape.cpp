@@ -37,8 +37,7 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
     return "the fused attention kernels serve heads of 64 and 128 dimensions; for others set "
            "attention.kernels = \"aten\"";
   }
-  if (groups < 1 || query_heads < groups || query_heads % groups != 0 ||
-      query_heads / groups > kMostHeads) {
+  if (!serves_heads(query_heads, groups)) {
     return "the fused attention kernels serve 1 to 16 query heads a KV group (6 is the tuned "
            "count); for other head counts set attention.kernels = \"aten\"";
   }
@@ -47,7 +46,7 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
     return "the fused attention kernels serve l = 32, d = 16, block 64, 16 selected blocks and a "
            "window of 512; for other sizes set attention.kernels = \"aten\"";
   }
-  if (sequence < 1 || sequence > kMaxSequence) {
+  if (!serves_length(sequence)) {
     return "the fused attention kernels serve sequences of 1 to 131,072 tokens; for longer ones "
            "set attention.kernels = \"aten\"";
   }
@@ -56,11 +55,11 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
 
 const char* too_large_reason(int compute_capability, int64_t batch, int64_t sequence,
                              int query_heads, int groups, int head_dim) {
-  if (batch < 1 || batch > kMaxLanes / groups) {
+  if (!serves_lanes(batch, groups)) {
     return "the fused attention kernels serve 1 to 65,535 pairs of a sequence and a KV group; for "
            "more set attention.kernels = \"aten\"";
   }
-  if (batch * groups * sequence > INT32_MAX / kSlots) {
+  if (!serves_rows(batch, sequence, groups)) {
     return "the fused attention kernels serve up to 134,217,727 pairs of a token and a KV group; "
            "for more set attention.kernels = \"aten\"";
   }

@@ -15,6 +15,21 @@ constexpr int block_lists_shared_bytes(int sequence) {
   return block_count(sequence) * (kListChunk / 8);
 }
 
+constexpr bool serves_heads(int query_heads, int groups) {
+  return groups >= 1 && query_heads >= groups && query_heads % groups == 0 &&
+         query_heads / groups <= kMostHeads;
+}
+constexpr bool serves_length(int64_t sequence) {
+  return sequence >= 1 && sequence <= kMaxSequence;
+}
+constexpr bool serves_lanes(int64_t batch, int groups) {
+  return batch >= 1 && batch <= kMaxLanes / groups;
+}
+// (Token, group) pairs, whose pairs with slots are counted in 32 bits.
+constexpr bool serves_rows(int64_t batch, int64_t sequence, int groups) {
+  return batch * groups * sequence <= INT32_MAX / kSlots;
+}
+
 // nullptr when served; otherwise a sentence that names the toggle which serves it. `batch`
 // sequences of `sequence` tokens; the other sizes are ones that unsupported_reason accepts.
 const char* too_large_reason(int compute_capability, int64_t batch, int64_t sequence,

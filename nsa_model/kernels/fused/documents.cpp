@@ -21,9 +21,6 @@ struct Widths {
         heads(shape.groups * shape.heads), gates(heads * kBranches), slots(shape.groups * kSlots) {}
 };
 
-bool is_on(const FusedInputs& inputs, int branch) {
-  return inputs.k[branch] != nullptr;
-}
 // The same without addresses of branches that are off.
 FusedInputs without_absent(const FusedInputs& inputs) {
   FusedInputs only = inputs;
@@ -178,6 +175,36 @@ std::size_t most_bytes(const FusedInputs& inputs, const DocumentPlan& plan,
   return most;
 }
 
+// Batch after batch: by `launch(inputs, saved, results, workspace)` with the results that
+// `in_place(batch)` names, or between copies with those of `fill(filled)`.
+template <typename KernelBytes, typename InPlace, typename Fill, typename Launch>
+cudaError_t launch_batches(const FusedInputs& all, const DocumentPlan& plan,
+                           const FusedSaved& saved, void* workspace, cudaStream_t stream,
+                           KernelBytes kernel_bytes, InPlace in_place, Fill fill, Launch launch) {
+  Sequence run;
+  Carver lists(saved.lists);
+  for (const DocumentBatch& batch : plan.batches) {
+    const AttentionShape shape = batch.shape(all.shape);
+    const FusedSaved kept =
+        saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
+    Carver carver(workspace);
+    void* own = carver.take<char>(kernel_bytes(shape, all.tuning));
+    if (batch.in_place) {
+      FusedInputs one = inputs_in_place(all, batch);
+      take_pooled(one, all, batch);
+      run.then([&] { return launch(one, kept, in_place(batch), own); });
+      continue;
+    }
+    Filled filled(all, batch, carver);
+    const auto results = fill(filled);
+    take_pooled(filled.inputs, all, batch);
+    run.then([&] { return filled.copy(CopyDirection::kToFilled, stream); })
+        .then([&] { return launch(filled.inputs, kept, results, own); })
+        .then([&] { return filled.copy(CopyDirection::kToPacked, stream); });
+  }
+  return run.error();
+}
+
 } // namespace
 
 FusedInputs inputs_in_place(const FusedInputs& all, const DocumentBatch& batch) {
@@ -252,63 +279,31 @@ cudaError_t launch_documents_forward(const FusedInputs& inputs, const DocumentPl
                                      const FusedSaved& saved, __nv_bfloat16* out, void* workspace,
                                      cudaStream_t stream) {
   const FusedInputs all = without_absent(inputs);
-  Sequence run;
-  Carver lists(saved.lists);
-  for (const DocumentBatch& batch : plan.batches) {
-    const AttentionShape shape = batch.shape(all.shape);
-    const FusedSaved kept =
-        saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
-    Carver carver(workspace);
-    void* own = carver.take<char>(fused_forward_workspace_bytes(shape, all.tuning));
-    if (batch.in_place) {
-      FusedInputs one = inputs_in_place(all, batch);
-      take_pooled(one, all, batch);
-      run.then([&] {
-        return launch_fused_forward(one, kept, out_in_place(all.shape, out, batch), own, stream);
+  return launch_batches(
+      all, plan, saved, workspace, stream, fused_forward_workspace_bytes,
+      [&](const DocumentBatch& batch) { return out_in_place(all.shape, out, batch); },
+      [&](Filled& filled) {
+        filled.forward(all, out);
+        return filled.out;
+      },
+      [&](const FusedInputs& one, const FusedSaved& kept, __nv_bfloat16* its_out, void* own) {
+        return launch_fused_forward(one, kept, its_out, own, stream);
       });
-      continue;
-    }
-    Filled filled(all, batch, carver);
-    filled.forward(all, out);
-    take_pooled(filled.inputs, all, batch);
-    run.then([&] { return filled.copy(CopyDirection::kToFilled, stream); })
-        .then([&] { return launch_fused_forward(filled.inputs, kept, filled.out, own, stream); })
-        .then([&] { return filled.copy(CopyDirection::kToPacked, stream); });
-  }
-  return run.error();
 }
 
 cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentPlan& plan,
                                       const FusedSaved& saved, const FusedGradients& gradients,
                                       void* workspace, cudaStream_t stream) {
   const FusedInputs all = without_absent(inputs);
-  Sequence run;
-  Carver lists(saved.lists);
-  for (const DocumentBatch& batch : plan.batches) {
-    const AttentionShape shape = batch.shape(all.shape);
-    const FusedSaved kept =
-        saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
-    Carver carver(workspace);
-    void* own = carver.take<char>(fused_backward_workspace_bytes(shape, all.tuning));
-    if (batch.in_place) {
-      FusedInputs one = inputs_in_place(all, batch);
-      take_pooled(one, all, batch);
-      run.then([&] {
-        return launch_fused_backward(one, kept, gradients_in_place(all, gradients, batch), own,
-                                     stream);
-      });
-      continue;
-    }
-    Filled filled(all, batch, carver);
-    filled.backward(gradients);
-    take_pooled(filled.inputs, all, batch);
-    run.then([&] { return filled.copy(CopyDirection::kToFilled, stream); })
-        .then([&] {
-          return launch_fused_backward(filled.inputs, kept, filled.gradients, own, stream);
-        })
-        .then([&] { return filled.copy(CopyDirection::kToPacked, stream); });
-  }
-  return run.error();
+  return launch_batches(
+      all, plan, saved, workspace, stream, fused_backward_workspace_bytes,
+      [&](const DocumentBatch& batch) { return gradients_in_place(all, gradients, batch); },
+      [&](Filled& filled) {
+        filled.backward(gradients);
+        return filled.gradients;
+      },
+      [&](const FusedInputs& one, const FusedSaved& kept, const FusedGradients& its_gradients,
+          void* own) { return launch_fused_backward(one, kept, its_gradients, own, stream); });
 }
 
 } // namespace nsa::kernels

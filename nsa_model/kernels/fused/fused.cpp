@@ -6,7 +6,6 @@
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/side_stream.h"
 #include "nsa_model/kernels/fused/workspace.h"
-#include "nsa_model/kernels/pooling/pooling.h"
 #include "nsa_model/kernels/portable/portable.h"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 #include "nsa_model/kernels/selection/selection.h"
@@ -64,7 +63,7 @@ struct BackwardWorkspace {
   BackwardWorkspace(const AttentionShape& shape, const FusedTuning& tuning, Carver& carver) {
     const int prefix = query_major_tokens(shape, tuning);
     for (float*& branch : statistics)
-      branch = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
+      branch = take_statistics(shape, carver);
     for (const int branch : {kCompressed, kSelected})
       branch_dq[branch] = carver.take<__nv_bfloat16>(query_elements(shape));
     // Of both, or of one of them alone.
@@ -91,10 +90,6 @@ struct BackwardWorkspace {
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
 };
-
-bool is_on(const FusedInputs& inputs, int branch) {
-  return inputs.k[branch] != nullptr;
-}
 
 // Tokens whose selected branch takes the query-major kernels.
 int dense_prefix(const FusedInputs& inputs) {
@@ -291,14 +286,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   Sequence run;
   if (is_on(inputs, kCompressed)) {
     if (inputs.pool_k != nullptr) {
-      run.then([&] {
-        return launch_pooling({.shape = shape,
-                               .k = inputs.pool_k,
-                               .v = inputs.pool_v,
-                               .k_cmp = const_cast<__nv_bfloat16*>(inputs.k[kCompressed]),
-                               .v_cmp = const_cast<__nv_bfloat16*>(inputs.v[kCompressed])},
-                              stream);
-      });
+      run.then([&] { return pool(inputs, stream); });
     }
     run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kCompressed), stream); });
   }
@@ -465,12 +453,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
     });
     if (pooled) {
       run.then([&] {
-        return launch_pooling_backward({.shape = shape,
-                                        .d_k_cmp = workspace.d_k_cmp,
-                                        .d_v_cmp = workspace.d_v_cmp,
-                                        .d_k = gradients.d_k[kCompressed],
-                                        .d_v = gradients.d_v[kCompressed]},
-                                       stream);
+        return pool_backward(inputs, gradients, workspace.d_k_cmp, workspace.d_v_cmp, stream);
       });
     }
   }

@@ -9,6 +9,7 @@
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/fused/fused.h"
 #include "nsa_model/kernels/given_indices/given_indices.h"
+#include "nsa_model/kernels/pooling/pooling.h"
 
 namespace nsa::kernels {
 
@@ -42,6 +43,11 @@ inline std::size_t compressed_elements(const AttentionShape& shape) {
          shape.head_dim;
 }
 
+// Of the rows of one branch (BackwardPrepareParams), and of one row behind the last.
+inline float* take_statistics(const AttentionShape& shape, Carver& carver) {
+  return carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
+}
+
 struct Lists {
   int32_t* entries;
   int32_t* segment_start;
@@ -60,6 +66,29 @@ struct Lists {
     chunk_counts = carver.take<int32_t>(block_lists_chunk_count_size(shape));
   }
 };
+
+inline bool is_on(const FusedInputs& inputs, int branch) {
+  return inputs.k[branch] != nullptr;
+}
+
+// Compressed keys and values, where they are pooled and not given.
+inline cudaError_t pool(const FusedInputs& inputs, cudaStream_t stream) {
+  return launch_pooling({.shape = inputs.shape,
+                         .k = inputs.pool_k,
+                         .v = inputs.pool_v,
+                         .k_cmp = const_cast<__nv_bfloat16*>(inputs.k[0]),
+                         .v_cmp = const_cast<__nv_bfloat16*>(inputs.v[0])},
+                        stream);
+}
+inline cudaError_t pool_backward(const FusedInputs& inputs, const FusedGradients& gradients,
+                                 const float* d_k_cmp, const float* d_v_cmp, cudaStream_t stream) {
+  return launch_pooling_backward({.shape = inputs.shape,
+                                  .d_k_cmp = d_k_cmp,
+                                  .d_v_cmp = d_v_cmp,
+                                  .d_k = gradients.d_k[0],
+                                  .d_v = gradients.d_v[0]},
+                                 stream);
+}
 
 // Whether the forward selects blocks by their scores.
 inline bool chooses_blocks(const FusedInputs& inputs) {

@@ -5,7 +5,6 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/workspace.h"
-#include "nsa_model/kernels/pooling/pooling.h"
 #include "nsa_model/kernels/portable/attend.h"
 
 namespace nsa::kernels::portable {
@@ -25,7 +24,7 @@ struct Workspace {
 
   Workspace(const AttentionShape& shape, Carver& carver) {
     for (float*& branch : statistics)
-      branch = carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
+      branch = take_statistics(shape, carver);
     int64_t units = 0;
     for (const KeyRange range : kRanges)
       units = std::max(units, key_gradient_units(shape, range));
@@ -36,10 +35,6 @@ struct Workspace {
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
 };
-
-bool is_on(const FusedInputs& inputs, int branch) {
-  return inputs.k[branch] != nullptr;
-}
 
 Keys keys_of(const FusedInputs& inputs, int branch) {
   return {.range = kRanges[branch], .k = inputs.k[branch], .v = inputs.v[branch]};
@@ -105,12 +100,7 @@ void key_gradient(Sequence& run, const FusedInputs& inputs, const FusedGradients
       });
   if (pooled) {
     run.then([&] {
-      return launch_pooling_backward({.shape = shape,
-                                      .d_k_cmp = workspace.d_k_cmp,
-                                      .d_v_cmp = workspace.d_v_cmp,
-                                      .d_k = gradients.d_k[kCompressed],
-                                      .d_v = gradients.d_v[kCompressed]},
-                                     stream);
+      return pool_backward(inputs, gradients, workspace.d_k_cmp, workspace.d_v_cmp, stream);
     });
   }
 }
@@ -134,14 +124,7 @@ cudaError_t launch_forward(const FusedInputs& inputs, const FusedSaved& saved, _
   Sequence run;
   if (is_on(inputs, kCompressed)) {
     if (inputs.pool_k != nullptr) {
-      run.then([&] {
-        return launch_pooling({.shape = shape,
-                               .k = inputs.pool_k,
-                               .v = inputs.pool_v,
-                               .k_cmp = const_cast<__nv_bfloat16*>(inputs.k[kCompressed]),
-                               .v_cmp = const_cast<__nv_bfloat16*>(inputs.v[kCompressed])},
-                              stream);
-      });
+      run.then([&] { return pool(inputs, stream); });
     }
     run.then([&] { return attend(inputs, saved, kCompressed, kCompressed + 1, stream); });
   }

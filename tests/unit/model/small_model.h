@@ -3,6 +3,7 @@
 
 #include "nsa_model/model/decode.h"
 #include "nsa_model/model/language_model.h"
+#include "tests/support/small_model.h"
 
 #include <ATen/ATen.h>
 
@@ -15,20 +16,7 @@ inline constexpr int64_t kVocabulary = 61;
 inline constexpr int64_t kSequence = 100; // blocks of 8, 4 of them selected: all below 33 tokens
 
 inline ModelConfig small_config() {
-  ModelConfig config;
-  config.vocabulary = kVocabulary;
-  config.dimension = 24;
-  config.layers = 2;
-  config.heads = 4;
-  config.kv_groups = 2;
-  config.head_dimension = 8;
-  config.mlp_ratio = 2;
-  config.nsa.compression_block = 8;
-  config.nsa.compression_stride = 4;
-  config.nsa.selection_block = 8;
-  config.nsa.selected_blocks = 4;
-  config.nsa.window = 12;
-  return config;
+  return test::small_model(kVocabulary);
 }
 
 // Every choice of the design, by name.

@@ -3,6 +3,7 @@
 // not done again, so that whatever hangs on it would show.
 #include "tests/support/bound_socket.h"
 #include "tests/support/operator_recorder.h"
+#include "tests/support/small_model.h"
 #include "tests/support/small_training.h"
 #include "tests/support/wrapped_runtime.h"
 
@@ -27,18 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 model::ModelConfig small_model() {
-  model::ModelConfig c;
-  c.vocabulary = 61;
-  c.dimension = 24;
-  c.layers = 2;
-  c.heads = 4;
-  c.head_dimension = 8;
-  c.mlp_ratio = 2;
-  c.nsa.compression_block = 8;
-  c.nsa.compression_stride = 4;
-  c.nsa.selection_block = 8;
-  c.nsa.selected_blocks = 4;
-  c.nsa.window = 12;
+  model::ModelConfig c = test::small_model();
   c.gate_statistics = true;
   return c;
 }

@@ -3,6 +3,7 @@
 // tests/gpu/ranks_test.cpp.
 #include "tests/support/bound_socket.h"
 #include "tests/support/ranks_training.h"
+#include "tests/support/small_model.h"
 
 #include <gtest/gtest.h>
 
@@ -17,18 +18,7 @@ using test::relative_error;
 using Outcome = test::RanksOutcome;
 
 model::ModelConfig small_model() {
-  model::ModelConfig c;
-  c.vocabulary = 61;
-  c.dimension = 24;
-  c.layers = 2;
-  c.heads = 4;
-  c.head_dimension = 8;
-  c.mlp_ratio = 2;
-  c.nsa.compression_block = 8;
-  c.nsa.compression_stride = 4;
-  c.nsa.selection_block = 8;
-  c.nsa.selected_blocks = 4;
-  c.nsa.window = 12;
+  model::ModelConfig c = test::small_model();
   c.nsa.compression = model::Compression::kMlp;
   return c;
 }
