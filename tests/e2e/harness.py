@@ -21,7 +21,8 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIP_EXIT_CODE = 77
 
-# Small enough that a step takes milliseconds, and still NSA: selection really selects.
+# Small enough that a step takes milliseconds, and still NSA: selection really selects. A rank that a script
+# stops may be in one of its first checkpoints: its limit there is below LIMIT.
 TINY_RUN = """schema = 1
 [run]
 name = "{name}"
@@ -61,6 +62,7 @@ keep_last = 3
 [hang]
 floor_seconds = 3
 first_step_seconds = 60
+checkpoint_seconds = 20
 [restart]
 delay_seconds = 0.2
 """
@@ -74,12 +76,16 @@ class Skipped(Exception):
     """This machine cannot run the test; the text says what is missing."""
 
 
+LIMIT = 120  # seconds: only what is broken takes so long, on a machine ten times slower than ours as well
+FOREVER = 100_000  # steps of a run that is there until it is stopped, however busy the machine
+
+
 def expect(condition, message):
     if not condition:
         raise Failed(message)
 
 
-def wait_for(what, condition, timeout, interval=0.05):
+def wait_for(what, condition, timeout=LIMIT, interval=0.05):
     """Polls `condition` until it returns something true; Failed names `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -112,9 +118,9 @@ class Node:
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("NSA_")}
         self.environment.update(XDG_STATE_HOME=str(self.state), XDG_RUNTIME_DIR=str(self.folder / "run"),
                                 XDG_CONFIG_HOME=str(self.folder / "config"), NO_COLOR="1")
-        self.processes = []
+        self.config("schema = 1\n[metrics]\nport = 0\n")  # other nodes may run beside it
 
-    def run(self, *arguments, check=True, timeout=60, input=None):
+    def run(self, *arguments, check=True, timeout=LIMIT, input=None):
         """nsactl; returns the finished process."""
         done = subprocess.run([str(self.binaries / "nsactl"), *map(str, arguments)], env=self.environment,
                               capture_output=True, text=True, timeout=timeout, input=input)
@@ -179,7 +185,7 @@ class Node:
     def ranks(self, run):
         return {r["rank"]: r for r in self.detail(run)["ranks"]}
 
-    def wait_step(self, run, step, timeout=60, attempt=None):
+    def wait_step(self, run, step, timeout=LIMIT, attempt=None):
         def reached():
             summary = self.detail(run)["summary"]
             if summary["state"] in ("failed", "cancelled"):
@@ -187,13 +193,22 @@ class Node:
             return (attempt is None or summary["attempt"] >= attempt) and summary["step"] >= step
         return wait_for(f"step {step} of {run}", reached, timeout)
 
-    def wait_end(self, run, timeout=120, state="completed"):
+    def wait_end(self, run, timeout=2 * LIMIT, state="completed"):
         ends = ("completed", "stopped", "failed", "cancelled")
         summary = wait_for(f"the end of {run}",
                            lambda: (s := self.detail(run)["summary"])["state"] in ends and s, timeout, 0.1)
         expect(summary["state"] == state, f"run {run} ended {summary['state']} ({summary['reason']}), "
                                           f"{state} expected")
         return summary
+
+    def finish(self, run, attempt):
+        """Stops a run that goes on FOREVER, once that attempt trains; returns its summary."""
+        wait_for(f"attempt {attempt} of {run}", lambda: self.detail(run)["summary"]["attempt"] == attempt and
+                 self.state_of(run) == "running")
+        first = self.detail(run)["attempts"][attempt - 1]["first_step"]
+        self.wait_step(run, first + 3, attempt=attempt)
+        self.run("stop", run)
+        return self.wait_end(run, state="stopped")
 
     def run_folder(self, run):
         return pathlib.Path(self.detail(run)["run_folder"])
@@ -241,12 +256,12 @@ class Node:
     def close(self, keep=False):
         """Ends what this node started, and says whether anything outlived its daemon's own clean-up."""
         with contextlib.suppress(Exception):
-            for run in self.items("ls", timeout=10):
+            for run in self.items("ls"):
                 if run["state"] not in ("completed", "stopped", "failed", "cancelled"):
-                    self.run("cancel", run["id"], check=False, timeout=10)
+                    self.run("cancel", run["id"], check=False)
         with contextlib.suppress(Exception):
-            self.run("daemon", "stop", check=False, timeout=10)
-        deadline = time.monotonic() + 10
+            self.run("daemon", "stop", check=False)
+        deadline = time.monotonic() + LIMIT
         while self.descendants() and time.monotonic() < deadline:
             time.sleep(0.1)
         left = self.descendants()
