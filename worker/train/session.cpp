@@ -68,6 +68,8 @@ public:
       : o_(options), link_(link), clock_(std::move(page)),
         start_up_(runtime::process_age_seconds()) {}
   Attempt<Finished> run();
+  // Waits for the checkpoint under way and hands over what is logged.
+  void finish_writing();
 
 private:
   void begin_opening_data();
@@ -104,6 +106,7 @@ private:
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::optional<manifest::Manifest> resumed_;
   Trainer::Start start_;
+  std::optional<Trainer> trainer_;
 };
 
 Attempt<void> Session::open_device() {
@@ -353,12 +356,13 @@ Attempt<Finished> Session::run() {
   if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
   std::optional<StagedLoss> staged;
   if (graphs_.on) staged = make_staged_loss(*model_, runtime_->device());
-  Trainer trainer({o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_, clock_,
-                   *state_, make_loss(*model_, runtime_->device(), separator), staged,
-                   toggles_["cuda.graphs"] == "on", *loader_, evaluation_ ? &*evaluation_ : nullptr,
-                   *checkpointer_, sinks_, injection_, gates_of(*model_), &start_up_},
-                  start_);
-  auto finished = trainer.run();
+  trainer_.emplace(TrainerParts{o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_,
+                                clock_, *state_, make_loss(*model_, runtime_->device(), separator),
+                                staged, toggles_["cuda.graphs"] == "on", *loader_,
+                                evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_,
+                                injection_, gates_of(*model_), &start_up_},
+                   start_);
+  auto finished = trainer_->run();
   if (finished) {
     flight_record_writer_.reset();
     collectives_->shut_down();
@@ -369,10 +373,31 @@ Attempt<Finished> Session::run() {
   return finished;
 }
 
+void Session::finish_writing() {
+  for (auto& sink : sinks_)
+    sink->flush();
+  if (checkpointer_) (void)checkpointer_->finish();
+}
+
 } // namespace
 
 Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page) {
-  return Session(options, link, std::move(page)).run();
+  // What failed is not taken down. Peers that saw its connections close would leave first, and be
+  // all that nsad sees die while gigabytes are still given back; and what a failure leaves behind,
+  // a recording or a collective under way, may hold its own end up or end it with another code.
+  auto owned = std::make_unique<Session>(options, link, std::move(page));
+  Session& session = *owned.release();
+  try {
+    auto finished = session.run();
+    if (finished)
+      owned.reset(&session);
+    else
+      session.finish_writing();
+    return finished;
+  } catch (...) {
+    session.finish_writing();
+    throw;
+  }
 }
 
 } // namespace nsa::train

@@ -25,7 +25,8 @@ struct RankOptions {
   std::string without_graphs; // why CUDA graphs are not tried, whatever "auto" would take; or empty
 };
 
-// Call it before anything else touches LibTorch (see runtime::open_runtime).
+// Call it before anything else touches LibTorch (see runtime::open_runtime). Where it fails or
+// throws, say why and leave the process at once: its threads and connections are still there.
 Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page);
 
 } // namespace nsa::train
