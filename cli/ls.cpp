@@ -12,18 +12,12 @@ namespace {
 Result<std::vector<wire::RunSummary>> fetch(const Arguments& arguments, client::Daemon& daemon,
                                             bool whole) {
   const std::string all = arguments.has("all") ? "all&" : "";
-  NSA_TRY_ASSIGN(const auto answer,
-                 daemon.get("/v1/runs?" + all + (whole ? "rows=false" : "rows")));
-  if (whole) return client::read_items<wire::RunSummary>(answer);
-  std::vector<wire::RunSummary> runs;
-  const auto items = answer.find("items");
-  if (items == answer.end()) return fail(ErrorCode::kCorrupt, "nsad's answer has no items");
-  runs.reserve(items->size());
-  for (const nlohmann::json& row : *items) {
-    NSA_TRY_ASSIGN(wire::RunSummary run, wire::from_row(row));
-    runs.push_back(std::move(run));
+  if (whole) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.get("/v1/runs?" + all + "rows=false"));
+    return client::read_items<wire::RunSummary>(answer);
   }
-  return runs;
+  NSA_TRY_ASSIGN(const std::string answer, daemon.get_text("/v1/runs?" + all + "rows"));
+  return wire::read_rows(answer);
 }
 
 Result<Exit> run_ls(const Arguments& arguments, Context& context) {

@@ -60,9 +60,9 @@ Result<Daemon> Daemon::connect(const Place& place) {
   return Daemon(paths.socket, true);
 }
 
-tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
-                                                   const std::string& target,
-                                                   const nlohmann::json* body, Duration timeout) {
+tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
+                                                    const std::string& target,
+                                                    const nlohmann::json* body, Duration timeout) {
   net::ClientRequest request{method, target, version_header(), ""};
   if (body && !body->is_null()) request.body = body->dump();
   // 503: not yet, and soon (a run that is just ending, say). Asked again for as long as a person
@@ -79,7 +79,15 @@ tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
     std::this_thread::sleep_for(kPause);
   } while (MonotonicTime::now() < give_up);
   if (response->status != 200) return tl::unexpected(refusal_of(*response));
-  auto json = nlohmann::json::parse(response->body, nullptr, false);
+  return std::move(response->body);
+}
+
+tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
+                                                   const std::string& target,
+                                                   const nlohmann::json* body, Duration timeout) {
+  const auto text = exchange(method, target, body, timeout);
+  if (!text) return tl::unexpected(text.error());
+  auto json = nlohmann::json::parse(*text, nullptr, false);
   if (json.is_discarded())
     return tl::unexpected(Refusal{{ErrorCode::kCorrupt, "nsad's answer is not JSON", ""}, {}});
   return json;
@@ -87,6 +95,12 @@ tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
 
 Result<nlohmann::json> Daemon::get(const std::string& target, Duration timeout) {
   auto answer = call("GET", target, nullptr, timeout);
+  if (!answer) return fail(std::move(answer).error().error);
+  return std::move(*answer);
+}
+
+Result<std::string> Daemon::get_text(const std::string& target, Duration timeout) {
+  auto answer = exchange("GET", target, nullptr, timeout);
   if (!answer) return fail(std::move(answer).error().error);
   return std::move(*answer);
 }

@@ -39,6 +39,8 @@ public:
   static Result<Daemon> connect(const Place& place);
 
   Result<nlohmann::json> get(const std::string& target, Duration timeout = kTimeout);
+  // The same as it came, for answers that are too long to be read into a document.
+  Result<std::string> get_text(const std::string& target, Duration timeout = kTimeout);
   Result<nlohmann::json> post(const std::string& target, const nlohmann::json& body = {});
   Result<nlohmann::json> remove(const std::string& target);
   // As post, with the problems of a refused run file.
@@ -54,6 +56,8 @@ public:
 
 private:
   Daemon(std::string socket, bool started) : socket_(std::move(socket)), started_(started) {}
+  tl::expected<std::string, Refusal> exchange(const std::string& method, const std::string& target,
+                                              const nlohmann::json* body, Duration timeout);
   tl::expected<nlohmann::json, Refusal> call(const std::string& method, const std::string& target,
                                              const nlohmann::json* body, Duration timeout);
   std::string socket_;

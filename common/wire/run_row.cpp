@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <utility>
+#include <variant>
 
 namespace nsa::wire {
 
@@ -10,38 +13,45 @@ namespace {
 
 constexpr size_t kTrend = 8;
 
-template <class Summary, class Take> void each_column(Summary& s, Take take) {
-  take("id", s.id);
-  take("name", s.name);
-  take("state", s.state);
-  take("reason", s.reason);
-  take("attempt", s.attempt);
-  take("ranks", s.ranks);
-  take("restarts", s.restarts);
-  take("resumes", s.resumes);
-  take("hangs", s.hangs);
-  take("step", s.step);
-  take("steps", s.steps);
-  take("tokens", s.tokens);
-  take("has_loss", s.has_loss);
-  take("loss", s.loss);
-  take("has_heldout_loss", s.has_heldout_loss);
-  take("heldout_loss", s.heldout_loss);
-  take("tokens_per_second", s.tokens_per_second);
-  take("eta_seconds", s.eta_seconds);
-  take("loss_trend", s.loss_trend);
-  take("submitted_at", s.submitted_at);
-  take("started_at", s.started_at);
-  take("ended_at", s.ended_at);
-  take("waits_until", s.waits_until);
-  take("inject", s.inject);
-  take("user", s.user);
-  take("note", s.note);
-  take("tags", s.tags);
-  // Behind what rows of older programs have.
-  take("data_wait_ratio", s.data_wait_ratio);
-  take("exposed_communication_ratio", s.exposed_communication_ratio);
-}
+template <class... Types> using MemberOf = std::variant<Types RunSummary::*...>;
+struct Column {
+  const char* name;
+  MemberOf<std::string, int, int64_t, uint64_t, double, bool, std::vector<double>,
+           std::vector<std::string>>
+      member;
+};
+constexpr Column kColumns[] = {
+    {"id", &RunSummary::id},
+    {"name", &RunSummary::name},
+    {"state", &RunSummary::state},
+    {"reason", &RunSummary::reason},
+    {"attempt", &RunSummary::attempt},
+    {"ranks", &RunSummary::ranks},
+    {"restarts", &RunSummary::restarts},
+    {"resumes", &RunSummary::resumes},
+    {"hangs", &RunSummary::hangs},
+    {"step", &RunSummary::step},
+    {"steps", &RunSummary::steps},
+    {"tokens", &RunSummary::tokens},
+    {"has_loss", &RunSummary::has_loss},
+    {"loss", &RunSummary::loss},
+    {"has_heldout_loss", &RunSummary::has_heldout_loss},
+    {"heldout_loss", &RunSummary::heldout_loss},
+    {"tokens_per_second", &RunSummary::tokens_per_second},
+    {"eta_seconds", &RunSummary::eta_seconds},
+    {"loss_trend", &RunSummary::loss_trend},
+    {"submitted_at", &RunSummary::submitted_at},
+    {"started_at", &RunSummary::started_at},
+    {"ended_at", &RunSummary::ended_at},
+    {"waits_until", &RunSummary::waits_until},
+    {"inject", &RunSummary::inject},
+    {"user", &RunSummary::user},
+    {"note", &RunSummary::note},
+    {"tags", &RunSummary::tags},
+    // Behind what rows of older programs have.
+    {"data_wait_ratio", &RunSummary::data_wait_ratio},
+    {"exposed_communication_ratio", &RunSummary::exposed_communication_ratio},
+};
 
 double rounded(double value) {
   char text[32];
@@ -49,13 +59,110 @@ double rounded(double value) {
   return std::strtod(text, nullptr);
 }
 
+// False where a value is of another type than its place. Whole numbers are numbers, too.
+template <class To, class From> bool put(To& to, From&& from) {
+  using Value = std::remove_cvref_t<From>;
+  constexpr bool whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
+  if constexpr (std::is_same_v<To, Value>) {
+    to = std::forward<From>(from);
+    return true;
+  } else if constexpr (whole && std::is_arithmetic_v<To> && !std::is_same_v<To, bool>) {
+    to = static_cast<To>(from);
+    return true;
+  } else {
+    return false;
+  }
+}
+
+// Takes the parser's events as they come. The answer's object lies at depth 1, its values at 2
+// (items, as an array), rows at 3, lists within a row at 4; what is deeper belongs to a column that
+// is not known.
+class RowReader {
+public:
+  std::vector<RunSummary> rows;
+  bool has_items = false;
+  std::string problem;
+
+  bool null() { return value(nullptr); }
+  bool boolean(bool v) { return value(v); }
+  bool number_integer(int64_t v) { return value(v); }
+  bool number_unsigned(uint64_t v) { return value(v); }
+  bool number_float(double v, const std::string&) { return value(v); }
+  bool string(std::string& v) { return value(std::move(v)); }
+  bool binary(nlohmann::json::binary_t&) { return wrong(); }
+
+  bool start_object(size_t) { return depth_++ == 0 || !in_items_ || unknown() || wrong(); }
+  bool key(std::string& name) {
+    if (depth_ == 1) in_items_ = name == "items";
+    return true;
+  }
+  bool end_object() { return close(); }
+  bool start_array(size_t) {
+    ++depth_;
+    if (!in_items_) return true;
+    if (depth_ == 2) has_items = true;
+    if (depth_ == 3) {
+      rows.emplace_back();
+      column_ = 0;
+    }
+    const bool list = depth_ == 4 && !unknown() &&
+                      (member<std::vector<double>>() || member<std::vector<std::string>>());
+    return depth_ < 4 || unknown() || list || wrong();
+  }
+  bool end_array() { return close(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) {
+    problem = std::string("not JSON: ") + e.what();
+    return false;
+  }
+
+private:
+  bool close() {
+    if (--depth_ == 3 && in_items_) ++column_;
+    return true;
+  }
+  template <class T> bool member() const {
+    return std::holds_alternative<T RunSummary::*>(kColumns[column_].member);
+  }
+  bool unknown() const { return column_ >= std::size(kColumns); }
+
+  template <class T> bool value(T&& v) {
+    if (!in_items_ || depth_ < 2) return true;
+    if (depth_ == 2) return wrong();
+    if (depth_ == 3) {
+      const bool fits = std::is_null_pointer_v<std::remove_cvref_t<T>> || unknown() ||
+                        std::visit([&](auto m) { return put(rows.back().*m, std::forward<T>(v)); },
+                                   kColumns[column_].member);
+      return fits ? (++column_, true) : wrong();
+    }
+    return unknown() || append(std::forward<T>(v)) || wrong();
+  }
+  template <class T> bool append(T&& v) { // to the list that is open
+    const auto add = [&](auto& list) { return put(list.emplace_back(), std::forward<T>(v)); };
+    if (member<std::vector<double>>())
+      return add(rows.back().*
+                 std::get<std::vector<double> RunSummary::*>(kColumns[column_].member));
+    return add(rows.back().*
+               std::get<std::vector<std::string> RunSummary::*>(kColumns[column_].member));
+  }
+  bool wrong() {
+    problem = unknown() || rows.empty() ? "a run that is no row"
+                                        : std::string("column ") + kColumns[column_].name +
+                                              " of a run's row has the wrong shape";
+    return false;
+  }
+
+  int depth_ = 0;
+  bool in_items_ = false;
+  size_t column_ = 0; // of the newest row
+};
+
 } // namespace
 
 const std::vector<std::string>& run_columns() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
-    RunSummary none;
-    each_column(none, [&](const char* name, const auto&) { list.emplace_back(name); });
+    for (const Column& column : kColumns)
+      list.emplace_back(column.name);
     return list;
   }();
   return names;
@@ -73,23 +180,18 @@ nlohmann::json to_row(const RunSummary& run) {
     short_run.loss_trend[i] = rounded(short_run.loss_trend[i]);
   }
   auto row = nlohmann::json::array();
-  each_column(short_run, [&](const char*, const auto& value) { row.push_back(value); });
+  for (const Column& column : kColumns)
+    std::visit([&](auto member) { row.push_back(short_run.*member); }, column.member);
   return row;
 }
 
-Result<RunSummary> from_row(const nlohmann::json& row) {
-  RunSummary run;
-  size_t column = 0;
-  try {
-    each_column(run, [&](const char*, auto& value) {
-      const size_t i = column++;
-      if (i < row.size() && !row.at(i).is_null()) row.at(i).get_to(value);
-    });
-  } catch (const nlohmann::json::exception& e) {
-    return fail(ErrorCode::kCorrupt, "column " + run_columns()[column - 1] +
-                                         " of a run's row has the wrong shape: " + e.what());
-  }
-  return run;
+Result<std::vector<RunSummary>> read_rows(std::string_view answer) {
+  RowReader reader;
+  const bool read =
+      nlohmann::json::sax_parse(answer.data(), answer.data() + answer.size(), &reader);
+  if (!read) return fail(ErrorCode::kCorrupt, "nsad's list of runs: " + reader.problem);
+  if (!reader.has_items) return fail(ErrorCode::kCorrupt, "nsad's answer has no items");
+  return std::move(reader.rows);
 }
 
 } // namespace nsa::wire

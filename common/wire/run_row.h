@@ -6,6 +6,7 @@
 #include "common/wire/api_types.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nsa::wire {
@@ -14,7 +15,9 @@ namespace nsa::wire {
 const std::vector<std::string>& run_columns();
 
 nlohmann::json to_row(const RunSummary& run);
-// What a shorter row lacks has its default value.
-Result<RunSummary> from_row(const nlohmann::json& row);
+// The runs of {"items":[row, row, ...]}, as text, without a document of it in between. What a
+// shorter row lacks, or has null for, has its default value; what a longer one has is left out.
+// kCorrupt: not JSON, no items, or a value of another type.
+Result<std::vector<RunSummary>> read_rows(std::string_view answer);
 
 } // namespace nsa::wire

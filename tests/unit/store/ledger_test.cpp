@@ -157,8 +157,9 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
   ASSERT_TRUE(rows) << rows.error().what;
   ASSERT_EQ(rows->size(), 2u) << "those that have ended";
   EXPECT_GT(rows->at(0).first, rows->at(1).first);
-  const auto run = wire::from_row(nlohmann::json::parse(rows->at(0).second));
-  ASSERT_TRUE(run) << run.error().what;
+  const auto runs = wire::read_rows("{\"items\":[" + rows->at(0).second + "]}");
+  ASSERT_TRUE(runs) << runs.error().what;
+  const wire::RunSummary* run = runs->data();
   EXPECT_EQ(run->id, "abcd2");
   EXPECT_EQ(run->tags, std::vector<std::string>{"a"});
   const std::string path = (folder_ / "x.db").string(); // the ledger's own is locked
@@ -191,9 +192,11 @@ TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
   const auto rows = ledger->rows(10);
   ASSERT_TRUE(rows);
   ASSERT_EQ(rows->size(), 2u);
-  EXPECT_EQ(wire::from_row(nlohmann::json::parse(rows->at(0).second))->name, "empty");
-  const auto run = wire::from_row(nlohmann::json::parse(rows->at(1).second));
-  ASSERT_TRUE(run) << run.error().what;
+  const auto runs =
+      wire::read_rows("{\"items\":[" + rows->at(0).second + "," + rows->at(1).second + "]}");
+  ASSERT_TRUE(runs) << runs.error().what;
+  EXPECT_EQ(runs->at(0).name, "empty");
+  const wire::RunSummary* run = &runs->at(1);
   EXPECT_EQ(run->reason, "why");
   EXPECT_EQ(run->step, 12u);
   EXPECT_TRUE(run->has_loss);

@@ -1,0 +1,94 @@
+// Rows of runs as text: what goes in comes out, and what cannot be a row is refused.
+#include "common/wire/run_row.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nsa::wire {
+namespace {
+
+RunSummary a_run() {
+  RunSummary run;
+  run.id = "abcde";
+  run.name = "a \"quoted\" name, \xc3\xa9\t";
+  run.state = "running";
+  run.attempt = 2;
+  run.restarts = 1;
+  run.step = 12;
+  run.steps = uint64_t(1) << 63;
+  run.has_loss = true;
+  run.loss = 2.5;
+  run.heldout_loss = 3; // a whole number where a fraction may be
+  run.loss_trend = {2, 1.5, -1e-9};
+  run.submitted_at = 1'769'868'000'000'000'123;
+  run.waits_until = -1;
+  run.tags = {"a", "b,c"};
+  run.exposed_communication_ratio = 0.25;
+  return run;
+}
+std::string answer_of(const std::string& rows) {
+  return R"({"columns":["id",["x",{}]],"items":[)" + rows + R"(],"more":{"items":[[1]]}})";
+}
+
+TEST(RunRows, AreReadAsTheyWereWritten) {
+  const RunSummary run = a_run();
+  const std::string row = to_row(run).dump();
+  const auto runs = read_rows(answer_of(row + "," + to_row({}).dump() + "," + row));
+  ASSERT_TRUE(runs) << runs.error().what;
+  ASSERT_EQ(runs->size(), 3u);
+  EXPECT_EQ(nlohmann::json(runs->at(0)), nlohmann::json(run));
+  EXPECT_EQ(nlohmann::json(runs->at(1)), nlohmann::json(RunSummary{}));
+  EXPECT_EQ(nlohmann::json(runs->at(2)), nlohmann::json(run));
+  EXPECT_TRUE(read_rows(answer_of(""))->empty());
+}
+
+TEST(RunRows, OfOtherProgramsAreShorterOrLonger) {
+  const auto older = read_rows(answer_of(R"(["kolder","n",null,null,3])"));
+  ASSERT_TRUE(older) << older.error().what;
+  EXPECT_EQ(older->at(0).name, "n");
+  EXPECT_EQ(older->at(0).state, "");
+  EXPECT_EQ(older->at(0).attempt, 3);
+  nlohmann::json longer = to_row(a_run());
+  for (const char* unknown :
+       {"7", "[1,[2,{\"id\":[3]}],\"x\"]", "{\"id\":{\"name\":[[]]}}", "\"y\""})
+    longer.push_back(nlohmann::json::parse(unknown));
+  const std::string text = longer.dump();
+  const auto runs = read_rows(answer_of(text + "," + text));
+  ASSERT_TRUE(runs) << runs.error().what;
+  ASSERT_EQ(runs->size(), 2u);
+  EXPECT_EQ(nlohmann::json(runs->at(1)), nlohmann::json(a_run()));
+}
+
+TEST(RunRows, OfTheWrongShapeAreRefusedWithTheirColumn) {
+  const auto refused = [](const std::string& rows) {
+    const auto runs = read_rows(answer_of(rows));
+    return runs ? "read" : runs.error().what;
+  };
+  EXPECT_THAT(refused("[7]"), testing::HasSubstr("column id "));
+  EXPECT_THAT(refused("[\"a\",\"b\",true]"), testing::HasSubstr("column state "));
+  EXPECT_THAT(refused("[\"a\",\"b\",\"c\",\"d\",1.5]"), testing::HasSubstr("column attempt "));
+  EXPECT_THAT(refused("[\"a\",[]]"), testing::HasSubstr("column name "));
+  EXPECT_THAT(refused("[\"a\",{}]"), testing::HasSubstr("column name "));
+  nlohmann::json row = to_row({});
+  const auto at = [](const char* name) {
+    const auto& columns = run_columns();
+    return size_t(std::find(columns.begin(), columns.end(), name) - columns.begin());
+  };
+  for (const char* wrong : {"[\"x\"]", "[null]", "[[1]]", "[{}]", "1"}) {
+    row[at("loss_trend")] = nlohmann::json::parse(wrong);
+    EXPECT_THAT(refused(row.dump()), testing::HasSubstr("column loss_trend ")) << wrong;
+  }
+  row = to_row({});
+  row[at("has_loss")] = 1;
+  EXPECT_THAT(refused(row.dump()), testing::HasSubstr("column has_loss "));
+  EXPECT_THAT(refused("{\"id\":\"a\"}"), testing::HasSubstr("no row"));
+  EXPECT_THAT(refused("7"), testing::HasSubstr("no row"));
+  EXPECT_THAT(read_rows("{\"items\":7}").error().what, testing::HasSubstr("no items"));
+  EXPECT_THAT(read_rows("[[\"a\"]]").error().what, testing::HasSubstr("no items"));
+  const std::string whole = answer_of(to_row(a_run()).dump());
+  for (size_t length = 0; length < whole.size(); ++length)
+    EXPECT_FALSE(read_rows(std::string_view(whole).substr(0, length))) << length;
+}
+
+} // namespace
+} // namespace nsa::wire
