@@ -17,6 +17,24 @@ bool is_victim(const RankState& rank) {
   return rank.killed_by_shim || rank.exit_code == static_cast<int>(RankExit::kPeerLost);
 }
 
+bool is_own_cause(int exit_code) {
+  switch (static_cast<RankExit>(exit_code)) {
+  case RankExit::kUsage:
+  case RankExit::kToggleMismatch:
+  case RankExit::kData:
+  case RankExit::kNonFinite:
+  case RankExit::kOutOfMemory:
+  case RankExit::kCheckpoint:
+  case RankExit::kGraphs:
+    return true;
+  case RankExit::kDone:
+  case RankExit::kFailed:
+  case RankExit::kPeerLost:
+    return false;
+  }
+  return false;
+}
+
 std::string exit_text(int exit_code, int signal) {
   if (signal == 0) return "exit " + std::to_string(exit_code);
   const char* name = ::sigabbrev_np(signal);
@@ -99,6 +117,15 @@ Failure classify(const Attempt& attempt) {
   if (attempt.failure) {
     Failure known{*attempt.failure, -1, attempt.failure_text, ""};
     return known;
+  }
+  // Told before any other cause: whatever the ranks died of then, this one too, tells less. The
+  // peers of a rank that takes its time to end may fail in words of their own.
+  if (attempt.told) {
+    RankState rank = attempt.ranks[static_cast<size_t>(attempt.told->rank)];
+    rank.exit_code = attempt.told->exit_code;
+    rank.signal = 0;
+    return {class_of(rank, attempt), attempt.told->rank, death_text(attempt.told->rank, rank),
+            rank.error_next};
   }
   if (const auto cause = first_death(attempt, false)) {
     const RankState& rank = attempt.ranks[static_cast<size_t>(*cause)];

@@ -16,6 +16,9 @@ struct Failure {
 
 // A rank that ended because another one went away: says so by its exit code, or was killed by us.
 bool is_victim(const RankState& rank);
+// Whether a rank that says so ends for a reason of its own: one that the end of a peer does not
+// bring about, as it does a failed collective, in whichever words.
+bool is_own_cause(int exit_code);
 
 // From the ranks of an attempt that has ended without success. The first death that is not a
 // victim's is the cause; what was known before (a hang verdict, a lost shim) wins over it.

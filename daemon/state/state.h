@@ -97,6 +97,14 @@ struct GpuError {
   bool operator==(const GpuError&) const = default;
 };
 
+// What a rank said it was going to end with, where that is a cause of its own and came before any
+// other rank's.
+struct ToldCause {
+  Rank rank = 0;
+  int exit_code = 0; // RankExit
+  bool operator==(const ToldCause&) const = default;
+};
+
 struct Attempt {
   AttemptNumber number = 0;
   AttemptPhase phase = AttemptPhase::kChoosing;
@@ -111,6 +119,7 @@ struct Attempt {
   uint64_t committed_step = 0; // newest checkpoint of this attempt
   bool host_out_of_memory = false;
   std::optional<GpuError> hardware_error; // the first that means broken hardware
+  std::optional<ToldCause> told;
   bool first_step_done = false;
   bool hang_pending = false; // run.hangs.back() is what ends this attempt
   std::string kill_reason;
