@@ -1,0 +1,2 @@
+-- No table changes. From here on the class of a failure follows from what a rank said before it ended and knows CUDA graphs
+-- that cannot be recorded (exit code 9): an older nsad would replay such attempts to another end, so it refuses the ledger.
