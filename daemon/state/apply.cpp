@@ -161,10 +161,7 @@ private:
     rank->error = e.what;
     rank->error_next = e.next;
     rank->blamed_peer = e.blamed_peer;
-    const bool first =
-        std::none_of(attempt_.ranks.begin(), attempt_.ranks.end(), [](const RankState& r) {
-          return r.exited && r.exit_code != 0 && !is_victim(r);
-        });
+    const bool first = std::none_of(attempt_.ranks.begin(), attempt_.ranks.end(), died_by_itself);
     if (first && !attempt_.told && is_own_cause(e.exit_code))
       attempt_.told = ToldCause{e.rank, e.exit_code};
     return true;

@@ -17,6 +17,17 @@ bool is_victim(const RankState& rank) {
   return rank.killed_by_shim || rank.exit_code == static_cast<int>(RankExit::kPeerLost);
 }
 
+namespace {
+bool ended_badly(const RankState& rank) {
+  const bool well = rank.exit_code == 0 && rank.finish_reason == "completed";
+  return rank.exited && rank.exit_known && !well;
+}
+} // namespace
+
+bool died_by_itself(const RankState& rank) {
+  return ended_badly(rank) && !is_victim(rank);
+}
+
 bool is_own_cause(int exit_code) {
   switch (static_cast<RankExit>(exit_code)) {
   case RankExit::kUsage:
@@ -87,9 +98,7 @@ std::optional<Rank> first_death(const Attempt& attempt, bool victims_too) {
   std::optional<Rank> first;
   for (size_t i = 0; i < attempt.ranks.size(); ++i) {
     const RankState& rank = attempt.ranks[i];
-    const bool ended_well = rank.exit_code == 0 && rank.finish_reason == "completed";
-    if (!rank.exited || !rank.exit_known || ended_well || (!victims_too && is_victim(rank)))
-      continue;
+    if (!(victims_too ? ended_badly(rank) : died_by_itself(rank))) continue;
     if (!first || rank.exit_order < attempt.ranks[static_cast<size_t>(*first)].exit_order)
       first = static_cast<Rank>(i);
   }

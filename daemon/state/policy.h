@@ -16,6 +16,8 @@ struct Failure {
 
 // A rank that ended because another one went away: says so by its exit code, or was killed by us.
 bool is_victim(const RankState& rank);
+// A rank whose end is known and is neither a victim's nor the orderly one behind the last step.
+bool died_by_itself(const RankState& rank);
 // Whether a rank that says so ends for a reason of its own: one that the end of a peer does not
 // bring about, as it does a failed collective, in whichever words.
 bool is_own_cause(int exit_code);

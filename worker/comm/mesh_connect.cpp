@@ -87,7 +87,7 @@ std::pair<Hello, UniqueFd> receive_hello(int fd) {
   message.msg_iov = &text;
   message.msg_iovlen = 1;
   message.msg_control = space;
-  message.msg_controllen = sizeof space;
+  message.msg_controllen = CMSG_LEN(sizeof(int)); // one descriptor: the kernel drops others
   const ssize_t got = ::recvmsg(fd, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC);
   UniqueFd notes;
   const cmsghdr* rights = got < 0 ? nullptr : CMSG_FIRSTHDR(&message);
