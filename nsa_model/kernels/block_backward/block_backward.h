@@ -30,8 +30,7 @@ struct SelectedBackwardParams {
   const int32_t* entries;
   const int32_t* segment_item_start;
   const WorkItem* items;
-  uint32_t* claims = nullptr; // 0, and left so; nullptr: units in turn, see UnitRange
-  bool holds_v = false;       // a unit's V as a register operand; six heads only
+  uint32_t* claims; // 0, and left so, see UnitRange
   float scale = 0.125f;
   __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
   float* partial_dkv;             // [block_lists_item_capacity, 2 (dK, dV), 64, 64]

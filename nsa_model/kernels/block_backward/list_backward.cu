@@ -3,16 +3,15 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/columns.cuh"
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
-#include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 
-// One CTA an SM, persistent over units, in turn or claimed (kClaims): a block of 64 keys and part
-// of its list of tokens. Two consumer warpgroups take chunks of 16 tokens x 6 heads = 96 query rows
+// One CTA an SM, which claims unit after unit (claimed_units.cuh): a block of 64 keys and part of
+// its list of tokens. Two consumer warpgroups take chunks of 16 tokens x 6 heads = 96 query rows
 // in turn, each with its own dK and dV accumulators; four producer warps gather their rows (Q, dO,
 // statistics), four tokens each. Keys are the M dimension:
 //   S^T  = K Q^T            m64n96k64   shared x shared
-//   dP^T = V dO^T           m64n96k64   shared x shared; kHoldsV: registers x shared
+//   dP^T = V dO^T           m64n96k64   registers, of a unit, x shared
 //   P^T  = 2^(S^T - lse)    with the gate folded into lse; dS^T = P^T (dP^T - delta)
 //   dV  += P^T dO           m64n64k96   registers x shared
 //   dK  += dS^T Q           m64n64k96   registers x shared
@@ -31,7 +30,6 @@ constexpr int kStages = 2 * kConsumers;
 constexpr int kBlockStages = 2;
 [[maybe_unused]] constexpr int kProducerWarps = 4;
 constexpr int kRowsBytes = kRows * kRowBytes;
-constexpr int kTileBytes = kBlock * kRowBytes;
 [[maybe_unused]] constexpr int kTileFloats = kBlock * kHeadDim;
 static_assert(kStages % kConsumers == 0, "a stage always serves the same warpgroup");
 static_assert(kConsumers == 2, "two warpgroups exchange halves of dK and dV");
@@ -40,7 +38,7 @@ template <typename Heads> struct Shared {
   static constexpr int kTokens = Heads::kPads ? kRows + 1 : kRows / kHeadsPerGroup;
   alignas(1024) uint8_t q[kStages][kRowsBytes];
   alignas(1024) uint8_t d_out[kStages][kRowsBytes];
-  alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
+  ClaimedUnits<kBlockStages> units;
   alignas(1024) uint8_t d_scores[kConsumers][kRowsBytes];
   alignas(1024) uint8_t d_queries[kConsumers][kRowsBytes];
   alignas(1024) float4 exchange[kConsumers][8][128];
@@ -49,11 +47,8 @@ template <typename Heads> struct Shared {
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint64_t block_full[kBlockStages];
-  uint64_t block_empty[kBlockStages];
   uint64_t exchange_full[kConsumers]; // of the half that a warpgroup hands over
   uint64_t exchange_empty[kConsumers];
-  ClaimedUnits<kBlockStages> claimed;
 };
 template <typename Heads> constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
 static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
@@ -61,29 +56,19 @@ static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
 
 #if NSA_HOPPER_CODE
 
-struct Unit {
-  int lane; // batch * groups + group
-  int batch;
-  int group;
-  int block;
+struct Unit : UnitPlace {
   int begin; // of the list's entries
   int end;
-  __device__ Unit(const SelectedBackwardParams& params, const WorkItem& item, int blocks) {
-    const int segment = uniform(item.segment);
-    block = segment % blocks;
-    lane = segment / blocks;
-    group = lane % params.shape.groups;
-    batch = lane / params.shape.groups;
-    begin = uniform(item.begin);
-    end = uniform(item.end);
-  }
+  __device__ Unit(const SelectedBackwardParams& params, const WorkItem& item, int blocks)
+      : UnitPlace(uniform(item.segment), blocks, params.shape.groups), begin(uniform(item.begin)),
+        end(uniform(item.end)) {}
 };
 
-template <bool kClaims, typename Heads>
+template <typename Heads>
 __device__ void produce(const SelectedBackwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& d_out_map,
                         const CUtensorMap& k_map, const CUtensorMap& v_map, Shared<Heads>& shared,
-                        UnitRange units, int blocks) {
+                        const UnitRange& units, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
   const int warp_tokens = (chunk_tokens + kProducerWarps - 1) / kProducerWarps;
   const int token_bytes = heads.count() * kRowBytes;
@@ -93,33 +78,14 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
   const AttentionShape& shape = params.shape;
   const int null_row = shape.batch * shape.sequence * shape.groups;
   int chunk = 0; // counts through all units
-  Ring<kBlockStages> block_ring;
-  const bool leads = warp == 0 && lane == 0;
-  [[maybe_unused]] int claim = static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x);
-  for (int index = units.first(blockIdx.x); kClaims || index < units.end;) {
-    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
-    const uint32_t block_empty = shared_address(&shared.block_empty[block_ring.stage]);
-    WorkItem item;
-    if constexpr (kClaims) {
-      item = hand_out(shared.claimed, block_ring, block_full, block_empty, leads, params.items,
-                      units, claim);
-      if (item.segment == kNoSegment) break;
-    } else {
-      item = params.items[index];
-      index += gridDim.x;
-    }
+  UnitClaims<kBlockStages> claims(shared.units, units, params.items, params.claims,
+                                  warp == 0 && lane == 0);
+  for (;;) {
+    const WorkItem item = claims.next(k_map, v_map, blocks, shape.groups);
+    if (item.segment == kNoSegment) break;
     const Unit unit(params, item, blocks);
     const PairRows pair_rows(shape, params.round, unit.lane);
     const int head = unit.group * heads.count();
-    if (leads) {
-      if constexpr (!kClaims) barrier_wait(block_empty, block_ring.phase ^ 1u);
-      barrier_expect(block_full, 2 * kTileBytes);
-      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, unit.group,
-               unit.block * kBlock, unit.batch, block_full);
-      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, unit.group,
-               unit.block * kBlock, unit.batch, block_full);
-    }
-    block_ring.advance();
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     // Every warp brings its share of every chunk, so that each meets the phases of a stage's
     // barriers one after another.
@@ -135,7 +101,7 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       const bool listed = position < unit.end;
       const int token = entry / kSlots;
       // The answer comes while the last chunk waits for its stage.
-      if (kClaims && leads && i == chunks - 1) claim = make_claim(units, params.claims);
+      if (i == chunks - 1) claims.claim();
       const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
       const int stage = (chunk + i) % kStages;
       const uint32_t full = shared_address(&shared.full[stage]);
@@ -182,9 +148,9 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
   return tile + swizzled(16 * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 }
 
-template <bool kClaims, bool kHoldsV, typename Heads>
+template <typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
-                        Shared<Heads>& shared, UnitRange units, int blocks) {
+                        Shared<Heads>& shared, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
   constexpr int kSteps = kRows / 16;
   const int warpgroup = uniform(threadIdx.x / 128);
@@ -200,19 +166,16 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
-  for (int index = units.first(blockIdx.x); kClaims || index < units.end; index += gridDim.x) {
-    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
-    if constexpr (kClaims) barrier_wait(block_full, block_ring.phase);
-    const WorkItem item = kClaims ? shared.claimed.items[block_ring.stage] : params.items[index];
+  for (;;) {
+    barrier_wait(shared_address(&shared.units.full[block_ring.stage]), block_ring.phase);
+    const WorkItem item = shared.units.items[block_ring.stage];
     // Asked of the lane's own copy: of a uniform one ptxas keeps fewer addresses, and the loop
     // below has 817 instructions instead of 671.
-    if (kClaims && item.segment == kNoSegment) break;
-    const int place = kClaims ? uniform(item.index) : index;
+    if (item.segment == kNoSegment) break;
+    const int place = uniform(item.index);
     const Unit unit(params, item, blocks);
     const int block_stage = uniform(block_ring.stage);
-    const uint32_t k_tile = shared_address(shared.blocks[block_stage][0]);
-    const uint32_t v_tile = shared_address(shared.blocks[block_stage][1]);
-    if constexpr (!kClaims) barrier_wait(block_full, block_ring.phase);
+    const uint32_t k_tile = shared_address(shared.units.keys[block_stage][0]);
     float d_key[32];
     float d_value[32];
 #pragma unroll
@@ -220,8 +183,8 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       d_key[i] = 0.0f;
       d_value[i] = 0.0f;
     }
-    [[maybe_unused]] uint32_t values[16];
-    if constexpr (kHoldsV) load_operand(values, v_tile, warp, lane);
+    uint32_t values[16];
+    load_operand(values, shared_address(shared.units.keys[block_stage][1]), warp, lane);
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     const int mine = uniform((warpgroup - chunk % kConsumers + kConsumers) % kConsumers);
     for (int i = mine; i < chunks; i += kConsumers) {
@@ -238,11 +201,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       wgmma_fence();
       multiply_shared<kRows, 4, Major::kK, Major::kK, false>(p, k_tile, q_tile);
       wgmma_commit();
-      if constexpr (kHoldsV) {
-        multiply_registers<kRows, 4, Major::kK, false>(ds, values, d_out_tile);
-      } else {
-        multiply_shared<kRows, 4, Major::kK, Major::kK, false>(ds, v_tile, d_out_tile);
-      }
+      multiply_registers<kRows, 4, Major::kK, false>(ds, values, d_out_tile);
       wgmma_commit();
       int targets[kSteps]; // pairs of the rows that this thread stores
 #pragma unroll
@@ -314,7 +273,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       }
     }
     chunk += chunks;
-    warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+    warp_arrive(shared_address(&shared.units.empty[block_ring.stage]));
     block_ring.advance();
 
     // Warpgroup 0 finishes dK, warpgroup 1 dV: each hands the other half over.
@@ -347,7 +306,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
 
 #endif // NSA_HOPPER_CODE
 
-template <bool kClaims, bool kHoldsV, typename Heads>
+template <typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
@@ -381,12 +340,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(shared_address(&shared.full[i]), kProducerWarps * kWarpArrivals);
       barrier_init(shared_address(&shared.empty[i]), 4 * kWarpArrivals);
     }
-    for (int i = 0; i < kBlockStages; ++i) {
-      barrier_init(shared_address(&shared.block_full[i]), 1);
-      barrier_init(shared_address(&shared.block_empty[i]),
-                   (4 * kConsumers + (kClaims ? kProducerWarps : 0)) * kWarpArrivals);
-      if constexpr (kClaims) barrier_init(shared_address(&shared.claimed.known[i]), 1);
-    }
+    init_units(shared.units, kProducerWarps, 4 * kConsumers);
     for (int i = 0; i < kConsumers; ++i) {
       barrier_init(shared_address(&shared.exchange_full[i]), 4 * kWarpArrivals);
       barrier_init(shared_address(&shared.exchange_empty[i]), 4 * kWarpArrivals);
@@ -397,15 +351,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce<kClaims>(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
+    produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<232>();
-    consume<kClaims, kHoldsV>(params, heads, shared, units, blocks);
+    consume(params, heads, shared, blocks);
   }
 #endif
 }
 
-template <bool kClaims, bool kHoldsV, typename Heads>
+template <typename Heads>
 cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
@@ -427,28 +381,20 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                           kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(list_backward_kernel<kClaims, kHoldsV, Heads>,
+    error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
-  return launch_signalling(params.launched, list_backward_kernel<kClaims, kHoldsV, Heads>, grid,
-                           kThreads, kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map,
-                           v_map, block_count(shape.sequence));
+  return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, kThreads,
+                           kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
+                           block_count(shape.sequence));
 }
 
 } // namespace
 
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
-  if (params.holds_v && params.shape.heads == kHeadsPerGroup) {
-    const SixHeads heads(kHeadsPerGroup);
-    return params.claims != nullptr ? launch<true, true>(params, heads, stream)
-                                    : launch<false, true>(params, heads, stream);
-  }
-  return with_heads(params.shape, [&](auto heads) {
-    return params.claims != nullptr ? launch<true, false>(params, heads, stream)
-                                    : launch<false, false>(params, heads, stream);
-  });
+  return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

@@ -1,46 +1,106 @@
 #pragma once
-// How a CTA that claims its units (UnitRange) comes to know them: one thread of the producer warps
-// claims for all of it and puts the unit into shared memory, beside the stage of K and V that the
-// unit takes. Producer warps wait for `known`; consumers for K and V, which the same thread asks
-// for behind. All of them give the stage back on its `empty` barrier, and only then is it written
-// again. Behind the last unit comes one that is none, for which there are no K and V.
+// How a CTA of the list kernels gets its units of work (UnitRange) with their keys and values. One
+// thread of the producer warps claims for all of it, puts the unit into shared memory and asks for
+// the 64 keys and values of its block behind. Producer warps wait for `known`, consumers for
+// `full`; all of them give the stage back on `empty`, and only then is it written again. Behind the
+// last unit comes one that is none, for which there are no keys.
 
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/hopper.cuh"
+#include "nsa_model/kernels/common/tensor_map.h"
 
 namespace nsa::kernels {
 
 inline constexpr int32_t kNoSegment = -1; // of what comes behind the last unit
 
 template <int kStages> struct ClaimedUnits {
+  alignas(1024) uint8_t keys[kStages][2][kBlock * kRowBytes]; // K, V
   WorkItem items[kStages];
-  uint64_t known[kStages]; // barriers of one arrival
+  uint64_t known[kStages];
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
 };
 
 #if NSA_HOPPER_CODE
 
-// The CTA's next unit, that of `claim`; by all lanes of all producer warps, each warp arriving once
-// on `empty`. `leads`: the thread whose claim it is.
+struct UnitPlace {
+  int lane; // batch * groups + group
+  int batch;
+  int group;
+  int block;
+  __device__ __forceinline__ UnitPlace(int segment, int blocks, int groups)
+      : lane(segment / blocks), batch(lane / groups), group(lane % groups),
+        block(segment % blocks) {}
+};
+
+// By one thread, before the CTA's first barrier.
 template <int kStages>
-__device__ __forceinline__ WorkItem hand_out(ClaimedUnits<kStages>& claimed,
-                                             const Ring<kStages>& ring, uint32_t full,
-                                             uint32_t empty, bool leads, const WorkItem* items,
-                                             const UnitRange& units, int claim) {
-  const uint32_t known = shared_address(&claimed.known[ring.stage]);
-  if (leads) {
-    const int index = units.claimed(claim, static_cast<int>(gridDim.x));
-    const bool none = index >= units.end;
-    const WorkItem item = none ? WorkItem{kNoSegment, 0, 0, 0} : items[index];
-    barrier_wait(empty, ring.phase ^ 1u);
-    claimed.items[ring.stage] = item;
-    barrier_arrive(known);
-    if (none) barrier_arrive(full);
+__device__ __forceinline__ void init_units(ClaimedUnits<kStages>& claimed, int producer_warps,
+                                           int consumer_warps) {
+  for (int i = 0; i < kStages; ++i) {
+    barrier_init(shared_address(&claimed.known[i]), 1);
+    barrier_init(shared_address(&claimed.full[i]), 1);
+    barrier_init(shared_address(&claimed.empty[i]),
+                 (producer_warps + consumer_warps) * kWarpArrivals);
   }
-  barrier_wait(known, ring.phase);
-  const WorkItem item = claimed.items[ring.stage];
-  warp_arrive(empty);
-  return item;
 }
+
+// The producer warps' side. Each of their threads has one, and they call next() together.
+template <int kStages> class UnitClaims {
+public:
+  // `leads`: the thread that claims, one of the CTA. `counter`: see UnitRange.
+  __device__ __forceinline__ UnitClaims(ClaimedUnits<kStages>& claimed, const UnitRange& units,
+                                        const WorkItem* items, uint32_t* counter, bool leads)
+      : claimed_(claimed), units_(units), items_(items), counter_(counter), leads_(leads),
+        claim_(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)) {}
+
+  // The CTA's next unit, whose keys and values are asked for; segment kNoSegment behind the last.
+  __device__ __forceinline__ WorkItem next(const CUtensorMap& k_map, const CUtensorMap& v_map,
+                                           int blocks, int groups) {
+    const int stage = ring_.stage;
+    const uint32_t known = shared_address(&claimed_.known[stage]);
+    const uint32_t full = shared_address(&claimed_.full[stage]);
+    const uint32_t empty = shared_address(&claimed_.empty[stage]);
+    if (leads_) {
+      const int index = units_.claimed(claim_, static_cast<int>(gridDim.x));
+      const bool none = index >= units_.end;
+      const WorkItem item = none ? WorkItem{kNoSegment, 0, 0, 0} : items_[index];
+      barrier_wait(empty, ring_.phase ^ 1u);
+      claimed_.items[stage] = item;
+      barrier_arrive(known);
+      if (none) {
+        barrier_arrive(full);
+      } else {
+        const UnitPlace at(item.segment, blocks, groups);
+        barrier_expect(full, sizeof(claimed_.keys[stage]));
+        load_box(shared_address(claimed_.keys[stage][0]), &k_map, 0, at.group, at.block * kBlock,
+                 at.batch, full);
+        load_box(shared_address(claimed_.keys[stage][1]), &v_map, 0, at.group, at.block * kBlock,
+                 at.batch, full);
+      }
+    }
+    barrier_wait(known, ring_.phase);
+    const WorkItem item = claimed_.items[stage];
+    warp_arrive(empty);
+    ring_.advance();
+    return item;
+  }
+
+  // Claims the unit that next() gives. Once a unit, some time before its end: the answer takes a
+  // round trip to the L2 cache.
+  __device__ __forceinline__ void claim() {
+    if (leads_) claim_ = static_cast<int>(atomicInc(counter_, units_.last_claim()));
+  }
+
+private:
+  ClaimedUnits<kStages>& claimed_;
+  const UnitRange units_;
+  const WorkItem* items_;
+  uint32_t* counter_;
+  const bool leads_;
+  int claim_;
+  Ring<kStages> ring_;
+};
 
 #endif // NSA_HOPPER_CODE
 

@@ -5,17 +5,15 @@
 
 namespace nsa::kernels {
 
-// A round's units, [begin, end). CTA c of `ctas` begins with unit begin + c. In turn, it goes on
-// with every ctas-th. Claimed, it counts a counter up for every unit that it takes, and the number
-// that it finds there, its claim, says which unit comes next, if any. So a launch makes as many
-// claims as it has units, in whichever order, and a counter that starts at 0 and wraps behind
-// last_claim() (atomicInc) is 0 again when the last is made: for the next launch, whatever that
-// one's units.
+// A round's units, [begin, end), of which CTAs claim one after another. CTA c of `ctas` begins with
+// unit begin + c, and counts a counter up for every unit that it takes: the number that it finds
+// there, its claim, says which unit comes next, if any. So a launch makes as many claims as it has
+// units, in whichever order, and a counter that starts at 0 and wraps behind last_claim()
+// (atomicInc) is 0 again when the last is made: for the next launch, whatever that one's units.
 struct UnitRange {
   int begin;
   int end;
 
-  __host__ __device__ int first(int cta) const { return begin + cta; }
   // The unit of a claim; none if not below end. What CTA c begins with is claim c - ctas.
   __host__ __device__ int claimed(int claim, int ctas) const { return begin + ctas + claim; }
   __host__ __device__ uint32_t last_claim() const { return static_cast<uint32_t>(end - begin - 1); }
@@ -27,11 +25,6 @@ __device__ __forceinline__ UnitRange units_of(const int32_t* segment_item_start,
                                               const ListRound& round, int blocks) {
   const int32_t* start = segment_item_start + round.first_lane * blocks;
   return {__shfl_sync(~0u, start[0], 0), __shfl_sync(~0u, start[round.lanes * blocks], 0)};
-}
-
-// Once for every unit.
-__device__ __forceinline__ int make_claim(const UnitRange& units, uint32_t* counter) {
-  return static_cast<int>(atomicInc(counter, units.last_claim()));
 }
 #endif
 

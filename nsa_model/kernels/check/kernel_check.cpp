@@ -17,10 +17,10 @@
 //                                         compute-sanitizer
 // bench, documents, long, once and repeat take --query-major TOKENS (FusedTuning), --heads N (a
 // group), --groups N and --head-dim N; long and repeat --batch N; once --given (blocks, some of
-// them twice); bench and once --overlap. --portable: the portable kernels where Hopper's serve as
-// well.
-// --partials bf16|packed: FusedTuning::partial_out, in every mode; bench takes both after a comma
-// and times them in turn. --ways NAMES: other fields of FusedTuning, see Way; bench takes several
+// them twice). --portable: the portable kernels where Hopper's serve as well. --partials
+// bf16|packed: FusedTuning::partial_out, in every mode; bench takes both after a comma and times
+// them in turn.
+// --ways NAMES: launches that overlap and other fields of FusedTuning, see Way; bench takes several
 // after commas. bench --whole leaves out the branches alone.
 
 #include <algorithm>
@@ -479,6 +479,7 @@ bool run_overlap_case(const CaseOptions& options) {
   const double start = now_seconds();
   Report report(title_of("overlapping launches", options));
   AttentionCase c(options);
+  const bool usual = overlap_launches;
   std::vector<AttentionCase::Hash> first;
   for (int run = 0; run < 4; ++run) {
     overlap_launches = run > 0;
@@ -488,21 +489,18 @@ bool run_overlap_case(const CaseOptions& options) {
     if (run == 0) first = c.hashes();
     expect_same(first, c.hashes(), "run " + std::to_string(run), report);
   }
-  overlap_launches = false;
+  overlap_launches = usual;
   return report.finish(now_seconds() - start);
 }
 
-// Units that CTAs claim give the bits of units in turn; also in a second backward over the same
-// lists, before which nothing but the first one can have brought their counter back to 0.
-bool run_claimed_case(CaseOptions options) {
+// A second backward over the same lists gives the same bits, and a second forward makes them anew:
+// before each but the first pass nothing but the pass before can have brought the claims' counter
+// back to 0.
+bool run_claims_case(const CaseOptions& options) {
   const double start = now_seconds();
-  options.tuning.claimed_units = false;
   Report report(title_of("claimed units", options));
   AttentionCase c(options);
-  c.forward();
-  c.backward();
-  const std::vector<AttentionCase::Hash> in_turn = c.hashes();
-  c.options.tuning.claimed_units = true;
+  std::vector<AttentionCase::Hash> first;
   for (int run = 0; run < 3; ++run) {
     c.poison();
     c.forward();
@@ -514,7 +512,8 @@ bool run_claimed_case(CaseOptions options) {
         c.d_v[branch].poison();
       }
       c.backward();
-      expect_same(in_turn, c.hashes(), "backward " + std::to_string(pass), report);
+      if (first.empty()) first = c.hashes();
+      expect_same(first, c.hashes(), "backward " + std::to_string(pass), report);
     }
   }
   return report.finish(now_seconds() - start);
@@ -645,31 +644,19 @@ std::vector<PartialFormat> partial_formats(const std::string& names) {
   return {};
 }
 
-// A way to go about the backward: names of FusedTuning's switches joined by '+', "none" for none of
-// them, "default" for FusedTuning as it is.
+// What can be chosen beside shape and formats: names joined by '+', "default" for FusedTuning as it
+// is.
 struct Way {
   std::string name;
-  bool chosen = true;      // false: the default
-  bool joint = false;      // joint_dq
-  bool statistics = false; // joint_statistics, and joint_dq
-  bool prefix = false;     // joint_prefix, and both
-  bool direct = false;     // direct_window
-  int beside_ctas = 0;     // and direct_window; written beside62x4, the latter beside_turns
-  int beside_turns = 4;
-  bool claimed = false; // claimed_units, also behind "default"
-  bool values = false;  // held_values, likewise
+  bool overlap = false;                        // overlap_launches
+  int beside_ctas = FusedTuning().beside_ctas; // written beside62x4, the latter beside_turns
+  int beside_turns = FusedTuning().beside_turns;
 
-  // All of its fields, whatever they were: ways are set one after another.
+  // All that a way chooses, whatever it was: ways are set one after another.
   void set(FusedTuning& tuning) const {
-    const FusedTuning usual;
-    tuning.joint_dq = chosen ? joint || statistics || prefix : usual.joint_dq;
-    tuning.joint_statistics = chosen ? statistics || prefix : usual.joint_statistics;
-    tuning.joint_prefix = chosen ? prefix : usual.joint_prefix;
-    tuning.direct_window = chosen ? direct || beside_ctas > 0 : usual.direct_window;
-    tuning.beside_ctas = chosen ? beside_ctas : usual.beside_ctas;
-    tuning.beside_turns = chosen ? beside_turns : usual.beside_turns;
-    tuning.claimed_units = claimed || (!chosen && usual.claimed_units);
-    tuning.held_values = values || (!chosen && usual.held_values);
+    overlap_launches = overlap;
+    tuning.beside_ctas = beside_ctas;
+    tuning.beside_turns = beside_turns;
   }
 };
 // The ways after commas; none where a name is unknown.
@@ -682,24 +669,10 @@ std::vector<Way> ways_of(const std::string& names) {
     for (std::size_t at = 0; at <= way.name.size();) {
       const std::size_t past = std::min(way.name.find('+', at), way.name.size());
       const std::string word = way.name.substr(at, past - at);
-      if (word == "default") {
-        way.chosen = false;
-      } else if (word == "joint") {
-        way.joint = true;
-      } else if (word == "statistics") {
-        way.statistics = true;
-      } else if (word == "prefix") {
-        way.prefix = true;
-      } else if (word == "direct") {
-        way.direct = true;
-      } else if (word == "claimed") {
-        way.claimed = true;
-      } else if (word == "values") {
-        way.values = true;
-      } else if (std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) ==
-                 2) {
-        // read
-      } else if (word != "none") {
+      if (word == "overlap") {
+        way.overlap = true;
+      } else if (word != "default" && std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas,
+                                                  &way.beside_turns) != 2) {
         return {};
       }
       at = past + 1;
@@ -759,52 +732,21 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.query_major_tokens = kDensePrefix;
     options.tuning.partial_out = PartialFormat::kBf16;
   });
-  for (const int with : {2, 1, 0}) { // prefix, statistics
-    const char* names[] = {"joint dQ", "joint dQ and statistics",
-                           "joint dQ, statistics and prefix"};
-    const std::string name = names[with];
-    const auto joint = [=](CaseOptions& options) {
-      options.tuning.joint_dq = true;
-      options.tuning.joint_statistics = with > 0;
-      options.tuning.joint_prefix = with > 1;
-    };
-    add(name + ", lists from 1024 on", {1, 2300, 2}, [=](CaseOptions& options) {
-      joint(options);
-      options.tuning.query_major_tokens = kDensePrefix;
-    });
-    add(name, {2, 2300, 2}, joint);
-    add(name, {1, 1300, 1, 16}, joint);
-    add(name, {1, 1300, 2, 1}, joint);
-    add(name, {2, 1100, 2, 5}, joint);
-    for (const int sequence : {1, 20, 31, 47, 64, 333, 3001})
-      add(name, {2, sequence, 2}, joint);
-    add(name + ", gates of zero", {1, 1200, 2}, [=](CaseOptions& options) {
-      joint(options);
-      options.zero_gates = true;
-    });
-    add(name + ", sharp", {1, 1200, 2}, [=](CaseOptions& options) {
-      joint(options);
-      options.query_deviation = 3000.0f;
-    });
-    for (int off = 0; off < kBranches; ++off) {
-      add(name + ", branch off", {1, 1300, 2}, [=](CaseOptions& options) {
-        joint(options);
-        options.branch_on[off] = false;
-        if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
-      });
-    }
-  }
-  const auto direct = [](CaseOptions& options) { options.tuning.direct_window = true; };
-  add("direct dK, dV of the window", {2, 2300, 2}, direct);
-  add("direct dK, dV of the window", {2, 1100, 3, 5}, direct);
-  for (const int sequence : {1, 64, 127, 333})
-    add("direct dK, dV of the window", {2, sequence, 2}, direct);
+  add("joint dQ", {2, 2300, 2}, as_it_is);
+  add("joint dQ", {1, 1300, 1, 16}, as_it_is);
+  add("joint dQ", {1, 1300, 2, 1}, as_it_is);
+  add("joint dQ", {2, 1100, 2, 5}, as_it_is);
+  for (const int sequence : {1, 20, 31, 47, 64, 127, 333, 3001})
+    add("joint dQ", {2, sequence, 2}, as_it_is);
+  add("joint dQ, gates of zero", {1, 1200, 2},
+      [](CaseOptions& options) { options.zero_gates = true; });
+  add("joint dQ, sharp", {1, 1200, 2},
+      [](CaseOptions& options) { options.query_deviation = 3000.0f; });
   for (const int ctas : {0, 62}) {
     CaseOptions options;
     options.shape = {2, 2300, 2};
     options.tuning.family = family_of(options.shape, wanted.portable);
     options.tuning.query_major_tokens = kDensePrefix;
-    options.tuning.direct_window = true;
     options.tuning.beside_ctas = ctas;
     cases.push_back({"graph, window beside sums",
                      [=] { return run_graph_case("graph, window beside sums", options); }});
@@ -816,7 +758,7 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.partial_out = wanted.partials;
     wanted.way.set(options.tuning);
     change(options);
-    cases.push_back({"claimed units", [=] { return run_claimed_case(options); }});
+    cases.push_back({"claimed units", [=] { return run_claims_case(options); }});
   };
   add_claimed({2, 2300, 2}, query_major(kDensePrefix));
   add_claimed({1, 1025, 1}, query_major(kDensePrefix));  // fewer units than CTAs
@@ -829,30 +771,8 @@ int check_all(const CheckOptions& wanted) {
     options.tuning.query_major_tokens = kDensePrefix;
     options.tuning.partial_out = PartialFormat::kBf16;
   });
-  for (const bool claimed : {false, true}) {
-    const auto held = [=](CaseOptions& options) {
-      options.tuning.query_major_tokens = kDensePrefix;
-      options.tuning.held_values = true;
-      options.tuning.claimed_units = claimed;
-    };
-    add("values held", {2, 2300, 2}, held);
-    add("values held", {1, 1200, 2}, [=](CaseOptions& options) {
-      held(options);
-      options.query_deviation = 12.0f;
-    });
-  }
-  {
-    CaseOptions options;
-    options.shape = {2, 2300, 2};
-    options.tuning.family = family_of(options.shape, wanted.portable);
-    options.tuning.query_major_tokens = kDensePrefix;
-    options.tuning.claimed_units = true;
-    cases.push_back(
-        {"graph, claimed units", [=] { return run_graph_case("graph, claimed units", options); }});
-  }
   for (const int ctas : {1, 62, 1000}) {
     const auto beside = [=](CaseOptions& options) {
-      options.tuning.direct_window = true;
       options.tuning.beside_ctas = ctas;
       options.tuning.beside_turns = ctas == 1000 ? 1 : 2;
     };
@@ -1146,9 +1066,7 @@ int run(int argc, char** argv) {
   bool whole = false;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "--overlap") {
-      overlap_launches = true;
-    } else if (argument == "--whole") {
+    if (argument == "--whole") {
       whole = true;
     } else if (argument == "--portable") {
       wanted.portable = true;
@@ -1162,8 +1080,7 @@ int run(int argc, char** argv) {
       ways = ways_of(argv[++i]);
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
         std::fprintf(stderr,
-                     "--ways takes default, none or names joined by +: joint, statistics, prefix, "
-                     "direct, beside62x4, claimed, values (also default+claimed+values); in bench "
+                     "--ways takes default, overlap, beside62x4 or names joined by +; in bench "
                      "several after commas\n");
         return 2;
       }
@@ -1231,7 +1148,7 @@ int run(int argc, char** argv) {
       "| intervals S [S ...] | documents [tokens] | once S [tokens]\n"
       "       bench, documents, long, once and repeat take --query-major TOKENS, --heads N, "
       "--groups N, "
-      "--head-dim N; long and repeat --batch N; once --given; bench and once --overlap; all "
+      "--head-dim N; long and repeat --batch N; once --given; all "
       "--portable and --partials bf16|packed, bench also bf16,packed, and --ways; "
       "bench --whole\n");
   return 2;

@@ -55,7 +55,7 @@ struct BackwardWorkspace {
   __nv_bfloat16* branch_dq[kBranches]; // of the query-major kernels
   float* list_partial;
   float* prefix_partial;
-  float* range_partial;      // window and compressed in turn, and in the same place
+  float* compressed_partial; // and in the same place
   __nv_bfloat16* partial_dq; //   then a round's
   float* d_k_cmp;
   float* d_v_cmp;
@@ -66,25 +66,19 @@ struct BackwardWorkspace {
       branch = take_statistics(shape, carver);
     for (const int branch : {kCompressed, kSelected})
       branch_dq[branch] = carver.take<__nv_bfloat16>(query_elements(shape));
-    // Of both, or of one of them alone.
-    branch_dq[kSliding] = tuning.joint_dq ? branch_dq[kCompressed]
-                                          : carver.take<__nv_bfloat16>(query_elements(shape));
+    branch_dq[kSliding] = branch_dq[kCompressed]; // of both, or of the one that is on
     list_partial = carver.take<float>(block_lists_item_capacity(shape) * kUnitFloats);
     prefix_partial = carver.take<float>(
         static_cast<std::size_t>(range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix)) *
         kUnitFloats);
-    const int64_t window = tuning.direct_window ? 0
-                                                : range_backward_tiles(shape, KeyRange::kWindow,
-                                                                       kWindow, shape.sequence);
-    const int64_t compressed =
-        range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence);
-    // Sums of the intervals are done when the lists begin.
-    const std::size_t range_bytes =
-        static_cast<std::size_t>(std::max(window, compressed)) * kUnitFloats * sizeof(float);
+    // The compressed branch's sum is done when the lists begin.
+    const std::size_t compressed_bytes = static_cast<std::size_t>(range_backward_tiles(
+                                             shape, KeyRange::kCompressed, 0, shape.sequence)) *
+                                         kUnitFloats * sizeof(float);
     const std::size_t pair_bytes =
         round_pairs(shape) * pair_elements(shape) * sizeof(__nv_bfloat16);
-    char* in_turn = carver.take<char>(std::max(range_bytes, pair_bytes));
-    range_partial = reinterpret_cast<float*>(in_turn);
+    char* in_turn = carver.take<char>(std::max(compressed_bytes, pair_bytes));
+    compressed_partial = reinterpret_cast<float*>(in_turn);
     partial_dq = reinterpret_cast<__nv_bfloat16*>(in_turn);
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
@@ -128,13 +122,10 @@ BlockBackwardTensors tensors_of(const FusedInputs& inputs, const FusedGradients&
           .statistics = workspace.statistics[branch]};
 }
 
-// Whether one walk gives the query gradients of window and compressed branch.
+// Whether one walk gives the query gradients of window and compressed branch, those of the selected
+// branch's first tokens with them, and the statistics of all rows.
 bool joins_dq(const FusedInputs& inputs) {
-  return inputs.tuning.joint_dq && is_on(inputs, kSliding) && is_on(inputs, kCompressed);
-}
-
-bool joins_prefix(const FusedInputs& inputs) {
-  return joins_dq(inputs) && inputs.tuning.joint_statistics && inputs.tuning.joint_prefix;
+  return is_on(inputs, kSliding) && is_on(inputs, kCompressed);
 }
 
 struct Interval {
@@ -147,10 +138,6 @@ Interval interval_of(const FusedInputs& inputs, int branch) {
   const bool selected = branch == kSelected;
   return {range_of(inputs, branch), selected ? kCausal : kWindow,
           selected ? dense_prefix(inputs) : inputs.shape.sequence};
-}
-
-uint32_t* claims_of(const FusedInputs& inputs, const Lists& lists) {
-  return inputs.tuning.claimed_units ? lists.claims : nullptr;
 }
 
 // The gradient towards queries of a branch in which keys form an interval.
@@ -172,14 +159,15 @@ cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& grad
 RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& gradients,
                                const BackwardWorkspace& workspace, int branch) {
   const Interval interval = interval_of(inputs, branch);
-  const bool direct = branch == kSliding && inputs.tuning.direct_window;
+  const bool direct = branch == kSliding; // a column of the window is one unit
   return {.shape = inputs.shape,
           .range = interval.range,
           .window = interval.window,
           .token_end = interval.token_end,
           .tensors = tensors_of(inputs, gradients, workspace, branch),
           .scale = inputs.scale,
-          .partial_dkv = branch == kSelected ? workspace.prefix_partial : workspace.range_partial,
+          .partial_dkv =
+              branch == kSelected ? workspace.prefix_partial : workspace.compressed_partial,
           .d_k = direct ? gradients.d_k[branch] : nullptr,
           .d_v = direct ? gradients.d_v[branch] : nullptr};
 }
@@ -188,7 +176,7 @@ RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& 
 void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
                        const BackwardWorkspace& workspace, const int32_t* indices, int branch,
                        cudaStream_t stream) {
-  if (branch == kSelected ? !joins_prefix(inputs) : !joins_dq(inputs)) {
+  if (!joins_dq(inputs)) {
     run.then([&] { return query_backward(inputs, gradients, workspace, indices, branch, stream); });
   }
   run.then([&] {
@@ -201,9 +189,7 @@ void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGrad
 class WindowBeside {
 public:
   WindowBeside(const FusedInputs& inputs, bool listed, int rounds) {
-    if (!listed || !is_on(inputs, kSliding) || !inputs.tuning.direct_window ||
-        inputs.tuning.beside_ctas <= 0)
-      return;
+    if (!listed || !is_on(inputs, kSliding) || inputs.tuning.beside_ctas <= 0) return;
     const int turns = std::max(1, inputs.tuning.beside_turns);
     all_ = range_backward_columns(inputs.shape, kWindow);
     piece_ = std::min(inputs.tuning.beside_ctas * turns, all_ / rounds);
@@ -341,7 +327,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                         .entries = lists.entries,
                                         .segment_item_start = lists.segment_item_start,
                                         .items = lists.items,
-                                        .claims = claims_of(inputs, lists),
+                                        .claims = lists.claims,
                                         .scale = inputs.scale,
                                         .partial_out = workspace.partial_out,
                                         .partial_lse = workspace.partial_lse,
@@ -395,18 +381,18 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   }
   prepare.indices = prefix > kDensePrefix ? saved.indices : nullptr;
   prepare.d_gates = gradients.d_gates;
-  const bool with_walk = joins_dq(inputs) && inputs.tuning.joint_statistics;
-  if (!with_walk) run.then([&] { return launch_backward_prepare(prepare, stream); });
-  if (joins_dq(inputs)) {
+  if (!joins_dq(inputs)) {
+    run.then([&] { return launch_backward_prepare(prepare, stream); });
+  } else {
     run.then([&] {
       return launch_joint_backward(
           {.shape = shape,
            .window = tensors_of(inputs, gradients, workspace, kSliding),
            .compressed = tensors_of(inputs, gradients, workspace, kCompressed),
            .scale = inputs.scale,
-           .prepare = with_walk ? &prepare : nullptr,
+           .prepare = prepare,
            .selected = tensors_of(inputs, gradients, workspace, kSelected),
-           .selected_tokens = joins_prefix(inputs) ? prefix : 0,
+           .selected_tokens = prefix,
            .indices = prefix > kDensePrefix ? saved.indices : nullptr,
            .d_q = workspace.branch_dq[kCompressed]},
           stream);
@@ -422,19 +408,6 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
         return query_backward(inputs, gradients, workspace, saved.indices, kSliding, stream);
       });
     }
-    if (!inputs.tuning.direct_window) {
-      run.then([&] {
-        return launch_sum_blocks({.shape = shape,
-                                  .keys = shape.sequence,
-                                  .range_partial = workspace.range_partial,
-                                  .range = KeyRange::kWindow,
-                                  .window = kWindow,
-                                  .token_end = shape.sequence,
-                                  .d_k = gradients.d_k[kSliding],
-                                  .d_v = gradients.d_v[kSliding]},
-                                 stream);
-      });
-    }
   }
   if (is_on(inputs, kCompressed)) {
     const bool pooled = inputs.pool_k != nullptr;
@@ -442,7 +415,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
     run.then([&] {
       return launch_sum_blocks({.shape = shape,
                                 .keys = compressed_count(shape.sequence),
-                                .range_partial = workspace.range_partial,
+                                .range_partial = workspace.compressed_partial,
                                 .range = KeyRange::kCompressed,
                                 .token_end = shape.sequence,
                                 .d_k = pooled ? nullptr : gradients.d_k[kCompressed],
@@ -469,8 +442,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .entries = lists.entries,
              .segment_item_start = lists.segment_item_start,
              .items = lists.items,
-             .claims = claims_of(inputs, lists),
-             .holds_v = inputs.tuning.held_values,
+             .claims = lists.claims,
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
              .partial_dkv = workspace.list_partial,
@@ -492,7 +464,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                         .d_q = gradients.d_q};
       for (int branch = 0; branch < kBranches; ++branch) {
         const bool dense = is_on(inputs, branch) &&
-                           (branch != kSelected || (prefix > 0 && !joins_prefix(inputs))) &&
+                           (branch != kSelected || (prefix > 0 && !joins_dq(inputs))) &&
                            (branch != kSliding || !joins_dq(inputs));
         merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
         merge.addend_end[branch] = branch == kSelected ? prefix : shape.sequence;

@@ -35,22 +35,11 @@ struct FusedTuning {
   int query_major_tokens = 0;
   // Of partial outputs. Other than six heads a group take BF16.
   PartialFormat partial_out = PartialFormat::kPacked;
-  // The window's and the compressed branch's query gradients in one walk, where both are on.
-  bool joint_dq = true;
-  bool joint_statistics = true; // with joint_dq: that walk makes the rows' statistics as well
-  bool joint_prefix = true;     // with both: it takes the selected branch's first tokens too
-  // dK and dV of the window leave their kernel rounded, without a sum over units.
-  bool direct_window = true;
-  // With direct_window, where there are lists: so many multiprocessors take a part of the window's
-  // dK and dV, beside_turns columns of 128 keys each, as soon as list backward leaves them, and the
-  // sums that wait for memory run beside it. 0: none.
+  // Where there are lists: so many multiprocessors take a part of the window's dK and dV,
+  // beside_turns columns of 128 keys each, as soon as list backward leaves them, and the sums that
+  // wait for memory run beside it. 0: none.
   int beside_ctas = 62;
   int beside_turns = 4;
-  // A CTA of the list kernels claims its next unit when it comes to it, in the order of the lists;
-  // else it takes every so many-th. The same bits.
-  bool claimed_units = false;
-  // List backward reads a unit's V from registers instead of from shared memory (six heads).
-  bool held_values = false;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

@@ -1,16 +1,15 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
-#include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/packed_pieces.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
-// One CTA an SM, persistent over work items, in turn or claimed (kClaims). Four producer warps
-// gather 32 tokens x 6 heads = 192 query rows a stage (one box of 768 bytes a token); three
-// consumer warpgroups take 64 rows each:
+// One CTA an SM, which claims unit after unit (claimed_units.cuh). Four producer warps gather 32
+// tokens x 6 heads = 192 query rows a stage (one box of 768 bytes a token); three consumer
+// warpgroups take 64 rows each:
 //   S = Q K^T      m64n64k64, Q and K from shared memory
 //   P = softmax    over the block's 64 keys, a row lies in the four lanes of a quad
 //   O = P V        m64n64k64, P from registers, V from shared memory with keys along K
@@ -28,7 +27,6 @@ constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kChunkRows = 192; // 32 tokens x 6 heads
 constexpr int kBlockStages = 2;
 [[maybe_unused]] constexpr int kProducerWarps = 4;
-constexpr int kTileBytes = kBlock * kRowBytes;
 constexpr int kChunkBytes = kChunkRows * kRowBytes;
 static_assert(kChunkRows == 64 * kConsumers,
               "each consumer warpgroup owns one m64 tile of the chunk");
@@ -46,15 +44,12 @@ template <typename Heads, bool kPacked> struct Shared {
   // stored.
   static constexpr int kTokens = Heads::kPads ? kChunkRows : kChunkRows / kHeadsPerGroup;
   alignas(1024) uint8_t queries[kStages][kChunkBytes];
-  alignas(1024) uint8_t blocks[kBlockStages][2][kTileBytes]; // K, V
+  ClaimedUnits<kBlockStages> units;
   alignas(1024) uint8_t results[kPacked ? 1 : kConsumers][kPacked ? 1 : 64 * kRowBytes];
   int32_t pairs[kStages][kTokens]; // row of PairRows * 16 + slot; -1: padding
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
   uint64_t queries_empty[kStages];
-  uint64_t block_full[kBlockStages];
-  uint64_t block_empty[kBlockStages];
-  ClaimedUnits<kBlockStages> claimed;
 };
 template <typename Heads, bool kPacked>
 constexpr int kSharedBytes = sizeof(Shared<Heads, kPacked>) + 1024;
@@ -64,21 +59,11 @@ static_assert(kSharedBytes<SixHeads, false> <= kMostSharedBytes &&
 
 #if NSA_HOPPER_CODE
 
-struct Segment {
-  int lane; // batch * groups + group
-  int batch;
-  int group;
-  int block;
-  __device__ Segment(int segment, int blocks, int groups)
-      : lane(segment / blocks), batch(lane / groups), group(lane % groups),
-        block(segment % blocks) {}
-};
-
-template <bool kClaims, typename Heads, bool kPacked>
+template <typename Heads, bool kPacked>
 __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
                         const CUtensorMap& q_map, const CUtensorMap& k_map,
-                        const CUtensorMap& v_map, Shared<Heads, kPacked>& shared, UnitRange units,
-                        int blocks) {
+                        const CUtensorMap& v_map, Shared<Heads, kPacked>& shared,
+                        const UnitRange& units, int blocks) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
   const int tokens = chunk_tokens(heads);
@@ -89,39 +74,20 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       max(0, min(warp_tokens, tokens - warp * warp_tokens)) * heads.count() * kRowBytes;
   const AttentionShape& shape = params.shape;
   Ring<Shared<Heads, kPacked>::kStages> ring;
-  Ring<kBlockStages> block_ring;
-  const bool leads = warp == 0 && lane == 0;
-  [[maybe_unused]] int claim = static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x);
-  for (int i = units.first(blockIdx.x); kClaims || i < units.end;) {
-    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
-    const uint32_t block_empty = shared_address(&shared.block_empty[block_ring.stage]);
-    WorkItem item;
-    if constexpr (kClaims) {
-      item = hand_out(shared.claimed, block_ring, block_full, block_empty, leads, params.items,
-                      units, claim);
-      if (item.segment == kNoSegment) break;
-    } else {
-      item = params.items[i];
-      i += gridDim.x;
-    }
-    const Segment segment(item.segment, blocks, shape.groups);
-    const PairRows pair_rows(shape, params.round, segment.lane);
-    if (leads) {
-      if constexpr (!kClaims) barrier_wait(block_empty, block_ring.phase ^ 1u);
-      barrier_expect(block_full, 2 * kTileBytes);
-      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, segment.group,
-               segment.block * kBlock, segment.batch, block_full);
-      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, segment.group,
-               segment.block * kBlock, segment.batch, block_full);
-    }
-    block_ring.advance();
+  UnitClaims<kBlockStages> claims(shared.units, units, params.items, params.claims,
+                                  warp == 0 && lane == 0);
+  for (;;) {
+    const WorkItem item = claims.next(k_map, v_map, blocks, shape.groups);
+    if (item.segment == kNoSegment) break;
+    const UnitPlace at(item.segment, blocks, shape.groups);
+    const PairRows pair_rows(shape, params.round, at.lane);
     int next = params.entries[min(item.begin + local, item.end - 1)];
     for (int begin = item.begin; begin < item.end; begin += tokens) {
       const int entry = next; // past the end: the last token again, computed and not stored
       const int token = entry / kSlots;
       next = params.entries[min(begin + tokens + local, item.end - 1)];
       // The answer comes while the last chunk waits for its stage.
-      if (kClaims && leads && begin + tokens >= item.end) claim = make_claim(units, params.claims);
+      if (begin + tokens >= item.end) claims.claim();
       const uint32_t full = shared_address(&shared.queries_full[ring.stage]);
       barrier_wait(shared_address(&shared.queries_empty[ring.stage]), ring.phase ^ 1u);
       if (brings) {
@@ -133,7 +99,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       __syncwarp();
       if (brings) {
         load_box(shared_address(shared.queries[ring.stage]) + local * heads.count() * kRowBytes,
-                 &q_map, 0, segment.group * heads.count(), token, segment.batch, full);
+                 &q_map, 0, at.group * heads.count(), token, at.batch, full);
       }
       ring.advance();
     }
@@ -177,9 +143,9 @@ __device__ __forceinline__ void store_packed(PackedOut* slot, bool listed, int h
   if (place < kHeadsPerGroup + 2) slot->exponents[place] = static_cast<uint8_t>(step >> 23);
 }
 
-template <bool kClaims, typename Heads, bool kPacked>
+template <typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
-                        Shared<Heads, kPacked>& shared, UnitRange units, int blocks) {
+                        Shared<Heads, kPacked>& shared, int blocks) {
   const int chunk = chunk_tokens(heads);
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
@@ -194,16 +160,16 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const uint32_t results_address = shared_address(results);
   Ring<Shared<Heads, kPacked>::kStages> ring;
   Ring<kBlockStages> block_ring;
-  for (int i = units.first(blockIdx.x); kClaims || i < units.end; i += gridDim.x) {
-    const uint32_t block_full = shared_address(&shared.block_full[block_ring.stage]);
-    if constexpr (kClaims) barrier_wait(block_full, block_ring.phase);
-    const WorkItem loaded = kClaims ? shared.claimed.items[block_ring.stage] : params.items[i];
+  for (;;) {
+    const int block_stage = block_ring.stage;
+    barrier_wait(shared_address(&shared.units.full[block_stage]), block_ring.phase);
+    const WorkItem loaded = shared.units.items[block_stage];
     const WorkItem item = {uniform(loaded.segment), uniform(loaded.begin), uniform(loaded.end), 0};
-    if (kClaims && item.segment == kNoSegment) break;
-    const Segment segment(item.segment, blocks, params.shape.groups);
-    const int key_base = segment.block * kBlock;
-    const uint32_t k_tile = shared_address(shared.blocks[block_ring.stage][0]);
-    const uint32_t v_tile = shared_address(shared.blocks[block_ring.stage][1]);
+    if (item.segment == kNoSegment) break;
+    const UnitPlace at(item.segment, blocks, params.shape.groups);
+    const int key_base = at.block * kBlock;
+    const uint32_t k_tile = shared_address(shared.units.keys[block_stage][0]);
+    const uint32_t v_tile = shared_address(shared.units.keys[block_stage][1]);
     float scores[32];
     const auto issue_scores = [&] {
       barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
@@ -211,7 +177,6 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       multiply_shared<64, 4, Major::kK, Major::kK, false>(
           scores, shared_address(shared.queries[ring.stage]) + warpgroup * 64 * kRowBytes, k_tile);
     };
-    if constexpr (!kClaims) barrier_wait(block_full, block_ring.phase);
     issue_scores();
     wgmma_commit();
     for (int begin = item.begin; begin < item.end; begin += chunk) {
@@ -332,14 +297,14 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       }
     }
     wgmma_wait<0>();
-    warp_arrive(shared_address(&shared.block_empty[block_ring.stage]));
+    warp_arrive(shared_address(&shared.units.empty[block_stage]));
     block_ring.advance();
   }
 }
 
 #endif // NSA_HOPPER_CODE
 
-template <bool kClaims, typename Heads, bool kPacked>
+template <typename Heads, bool kPacked>
 __global__ void __launch_bounds__(kThreads, 1)
     selected_forward_kernel(const __grid_constant__ SelectedForwardParams params,
                             const __grid_constant__ CUtensorMap q_map,
@@ -363,27 +328,22 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(shared_address(&shared.queries_full[i]), kProducerWarps * kWarpArrivals);
       barrier_init(shared_address(&shared.queries_empty[i]), 4 * kConsumers * kWarpArrivals);
     }
-    for (int i = 0; i < kBlockStages; ++i) {
-      barrier_init(shared_address(&shared.block_full[i]), 1);
-      barrier_init(shared_address(&shared.block_empty[i]),
-                   (4 * kConsumers + (kClaims ? kProducerWarps : 0)) * kWarpArrivals);
-      if constexpr (kClaims) barrier_init(shared_address(&shared.claimed.known[i]), 1);
-    }
+    init_units(shared.units, kProducerWarps, 4 * kConsumers);
     fence_barrier_init();
   }
   __syncthreads();
   const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
-    produce<kClaims>(params, heads, q_map, k_map, v_map, shared, units, blocks);
+    produce(params, heads, q_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<152>();
-    consume<kClaims>(params, heads, shared, units, blocks);
+    consume(params, heads, shared, blocks);
   }
 #endif
 }
 
-template <bool kPacked, bool kClaims, typename Heads>
+template <bool kPacked, typename Heads>
 cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   CUtensorMap q_map;
@@ -398,13 +358,13 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
     error = make_key_maps(&k_map, &v_map, params.k, params.v, shape, shape.sequence, kBlock);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(selected_forward_kernel<kClaims, Heads, kPacked>,
+    error = cudaFuncSetAttribute(selected_forward_kernel<Heads, kPacked>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kSharedBytes<Heads, kPacked>);
   }
   if (error != cudaSuccess) return error;
-  return launch_kernel(selected_forward_kernel<kClaims, Heads, kPacked>, multiprocessor_count(),
-                       kThreads, kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
+  return launch_kernel(selected_forward_kernel<Heads, kPacked>, multiprocessor_count(), kThreads,
+                       kSharedBytes<Heads, kPacked>, stream, params, q_map, k_map, v_map,
                        block_count(shape.sequence));
 }
 
@@ -414,13 +374,9 @@ cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStr
   if (params.packed != nullptr) {
     if (params.shape.heads != kHeadsPerGroup) return cudaErrorInvalidValue;
     const SixHeads heads(kHeadsPerGroup);
-    return params.claims != nullptr ? launch<true, true>(params, heads, stream)
-                                    : launch<true, false>(params, heads, stream);
+    return launch<true>(params, heads, stream);
   }
-  return with_heads(params.shape, [&](auto heads) {
-    return params.claims != nullptr ? launch<false, true>(params, heads, stream)
-                                    : launch<false, false>(params, heads, stream);
-  });
+  return with_heads(params.shape, [&](auto heads) { return launch<false>(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

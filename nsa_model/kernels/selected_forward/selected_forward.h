@@ -22,7 +22,7 @@ struct SelectedForwardParams {
   const int32_t* entries; // from launch_block_lists
   const int32_t* segment_item_start;
   const WorkItem* items;
-  uint32_t* claims = nullptr; // 0, and left so; nullptr: units in turn, see UnitRange
+  uint32_t* claims; // 0, and left so, see UnitRange
   float scale = 0.125f;
   __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
   float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score

@@ -39,6 +39,7 @@ constexpr int kSharedBytes = sizeof(Shared) + 1024;
 // Whose keys a tile walks, in this order.
 template <KeyRange... kRanges> struct Walk {
   static constexpr int kParts = sizeof...(kRanges);
+  static constexpr bool kStatistics = kParts > 1; // the kernel makes those of its rows
   static constexpr KeyRange range(int part) {
     constexpr KeyRange kAll[] = {kRanges...};
     return kAll[part];
@@ -257,7 +258,7 @@ __device__ __forceinline__ void make_null_row(const BackwardPrepareParams& param
   }
 }
 
-template <typename Walk, bool kStatistics, typename Heads>
+template <typename Walk, typename Heads>
 __device__ void consume(const KernelParams& params, const Heads& heads, Shared& shared, int tiles) {
   const int warpgroup = uniform(threadIdx.x / 128);
   const int thread = threadIdx.x % 128;
@@ -281,7 +282,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
     const auto wait_for_rows = [&] {
       barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
     };
-    if constexpr (kStatistics) {
+    if constexpr (Walk::kStatistics) {
       RowsOfQuad<Heads> making(params.prepare, heads, tile, warpgroup * 64 + row);
       wait_for_rows();
       making.make(rows + kQueryBytes, row, lse, delta);
@@ -463,7 +464,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
 
 #endif // NSA_HOPPER_CODE
 
-template <typename Walk, bool kStatistics, typename Heads>
+template <typename Walk, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     tile_backward_kernel(const __grid_constant__ KernelParams params,
                          const __grid_constant__ Maps maps, int tiles) {
@@ -472,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
   const Heads heads(params.shape.heads);
-  if constexpr (kStatistics) make_null_row(params.prepare, heads);
+  if constexpr (Walk::kStatistics) make_null_row(params.prepare, heads);
   if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
   if (threadIdx.x / 128 == kTileConsumers) {
@@ -480,7 +481,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x % 128 == 0) produce<Walk>(params, heads, maps, shared, tiles);
   } else {
     registers_take<160>();
-    consume<Walk, kStatistics>(params, heads, shared, tiles);
+    consume<Walk>(params, heads, shared, tiles);
   }
 #endif
 }
@@ -492,7 +493,7 @@ struct PartKeys {
   int count;
 };
 
-template <typename Walk, bool kStatistics = false, typename Heads>
+template <typename Walk, typename Heads>
 cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queries,
                    const PartKeys (&keys)[Walk::kParts], const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
@@ -514,14 +515,14 @@ cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queri
                           kTileKeys);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(tile_backward_kernel<Walk, kStatistics, Heads>,
+    error = cudaFuncSetAttribute(tile_backward_kernel<Walk, Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (error != cudaSuccess) return error;
   const int tiles = (params.parts[0].token_end + tile_tokens - 1) / tile_tokens;
   const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
-  return launch_kernel(tile_backward_kernel<Walk, kStatistics, Heads>, grid, kThreads, kSharedBytes,
-                       stream, params, maps, tiles);
+  return launch_kernel(tile_backward_kernel<Walk, Heads>, grid, kThreads, kSharedBytes, stream,
+                       params, maps, tiles);
 }
 
 } // namespace
@@ -565,8 +566,7 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
   const AttentionShape& shape = params.shape;
   const int prefix = params.selected_tokens;
   const bool masked = params.indices != nullptr;
-  if (prefix > 0 && (params.prepare == nullptr || prefix > shape.sequence ||
-                     (masked && prefix > kMostMaskedTokens)))
+  if (prefix > shape.sequence || (masked && prefix > kMostMaskedTokens))
     return cudaErrorInvalidValue;
   KernelParams kernel = {.shape = shape,
                          .parts = {{kWindow, shape.sequence, params.window.statistics},
@@ -574,8 +574,8 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
                                    {2 * kMaxSequence, prefix, nullptr}},
                          .scale = params.scale,
                          .indices = params.indices,
+                         .prepare = params.prepare,
                          .d_q = params.d_q};
-  if (params.prepare != nullptr) kernel.prepare = *params.prepare;
   const PartKeys window = {params.window.k, params.window.v, shape.sequence};
   const PartKeys compressed = {params.compressed.k, params.compressed.v,
                                compressed_count(shape.sequence)};
@@ -583,16 +583,12 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
   const PartKeys two[] = {window, compressed};
   const PartKeys three[] = {window, compressed, selected};
   return with_heads(shape, [&](auto heads) {
-    if (params.prepare == nullptr)
-      return launch<JointWalk<>>(kernel, params.window, two, heads, stream);
-    if (prefix == 0) return launch<JointWalk<>, true>(kernel, params.window, two, heads, stream);
+    if (prefix == 0) return launch<JointWalk<>>(kernel, params.window, two, heads, stream);
     if (!masked) {
-      return launch<JointWalk<KeyRange::kWindow>, true>(kernel, params.window, three, heads,
-                                                        stream);
+      return launch<JointWalk<KeyRange::kWindow>>(kernel, params.window, three, heads, stream);
     }
     if constexpr (!decltype(heads)::kPads) {
-      return launch<JointWalk<KeyRange::kBlocks>, true>(kernel, params.window, three, heads,
-                                                        stream);
+      return launch<JointWalk<KeyRange::kBlocks>>(kernel, params.window, three, heads, stream);
     }
     return cudaErrorInvalidValue;
   });

@@ -33,11 +33,11 @@ struct JointBackwardParams {
   BlockBackwardTensors window;
   BlockBackwardTensors compressed; // k, v, statistics
   float scale = 0.125f;
-  // When set, this kernel writes what launch_backward_prepare would, which then need not run: of
-  // all three branches, and the gates' gradients. shape and d_out are the ones above.
-  const BackwardPrepareParams* prepare = nullptr;
-  // With prepare: the selected branch of the first tokens is in the sum too, as causal attention or
-  // where indices [batch, sequence, groups, 16] are given as KeyRange::kBlocks (six heads).
+  // This kernel writes what launch_backward_prepare would, which need not run: of all three
+  // branches, and the gates' gradients. shape and d_out are the ones above.
+  BackwardPrepareParams prepare;
+  // The selected branch of the first tokens is in the sum too, as causal attention or where indices
+  // [batch, sequence, groups, 16] are given as KeyRange::kBlocks (six heads).
   BlockBackwardTensors selected = {}; // k, v
   int selected_tokens = 0;
   const int32_t* indices = nullptr;
