@@ -79,12 +79,12 @@ std::string against(double came, double estimated, std::string (*format)(double)
 std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& options) {
   const bool device = std::any_of(detail.ranks.begin(), detail.ranks.end(),
                                   [](const auto& rank) { return rank.reserved_bytes > 0; });
-  std::vector<std::string> header = {
-      "RANK", "STATE", "PHASE", "STEP", "AGE", "STEP-TIME", device ? "PEAK" : "RSS"};
+  std::vector<std::string> header = {"RANK", "STATE",     "PHASE",     "STEP",
+                                     "AGE",  "STEP-TIME", "PEER-WAIT", device ? "PEAK" : "RSS"};
   if (options.wide)
     header.insert(header.end(), {"ALLOCATED", "RESERVED", "PID", "DEVICE", "COMPUTE"});
   Table table(header);
-  for (const size_t column : {0, 3, 4, 5, 6})
+  for (const size_t column : {0, 3, 4, 5, 6, 7})
     table.right(column);
   for (const wire::RankView& rank : detail.ranks) {
     std::vector<std::string> row = {
@@ -95,6 +95,9 @@ std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& option
         rank.step == 0 && !rank.exit.empty() ? "-" : std::to_string(rank.step),
         rank.state == "running" ? format_duration(rank.phase_age_seconds) : "-",
         rank.step_seconds > 0 ? format_duration(rank.step_seconds) : "-",
+        // The slowest rank is the one that waits least.
+        detail.ranks.size() > 1 && rank.step_seconds > 0 ? percent(rank.exposed_communication_ratio)
+                                                         : "-",
         bytes_or_none(device ? rank.peak_bytes : rank.resident_bytes)};
     if (options.wide)
       row.insert(row.end(),

@@ -78,6 +78,7 @@ struct RankView {
   std::string phase;
   uint64_t step = 0;
   double phase_age_seconds = 0, step_seconds = 0;
+  double exposed_communication_ratio = 0;         // waits for other ranks, of its time
   std::map<std::string, double> start_up_seconds; // by stage, first step included (RankStep)
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
   std::string device, compute_precision;
@@ -166,7 +167,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, rea
                                                 submitted_at, started_at, ended_at, waits_until,
                                                 inject, user, note, tags)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankView, rank, pid, state, phase, step,
-                                                phase_age_seconds, step_seconds, start_up_seconds,
+                                                phase_age_seconds, step_seconds,
+                                                exposed_communication_ratio, start_up_seconds,
                                                 resident_bytes, allocated_bytes, reserved_bytes,
                                                 peak_bytes, device, compute_precision, exit)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptView, attempt, state, reason, failure_class,

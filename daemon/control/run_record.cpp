@@ -52,8 +52,31 @@ void note_peaks(Peaks& peaks, uint64_t resident, uint64_t allocated, uint64_t re
 
 } // namespace
 
+namespace {
+
+// Smoothed over some ten records: one slow step must not make a figure jump.
+double smoothed(double before, double now) {
+  constexpr double kNewWeight = 0.1;
+  return before == 0 ? now : (1 - kNewWeight) * before + kNewWeight * now;
+}
+
+// Before `step` takes the place of the rank's record. An attempt's first record, which holds the
+// start too, says nothing of the pace.
+void note_pace(RankInfo& info, const wire::RankStep& step) {
+  info.exposed_communication_seconds += step.exposed_communication_seconds;
+  if (info.step.step == 0 || step.step <= info.step.step || step.step_seconds <= 0) return;
+  const auto updates = static_cast<double>(step.step - info.step.step);
+  const double waited = std::min(step.exposed_communication_seconds / updates, step.step_seconds);
+  info.own_step_seconds = smoothed(info.own_step_seconds, step.step_seconds - waited);
+  info.exposed_communication_ratio =
+      smoothed(info.exposed_communication_ratio, waited / step.step_seconds);
+}
+
+} // namespace
+
 void note_step(RunRecord& record, const wire::RankStep& step) {
   RankInfo& info = record.ranks[step.rank];
+  note_pace(info, step);
   info.step = step;
   note_peaks(record.peaks, step.resident_bytes, step.peak_bytes, step.reserved_bytes);
   info.step_seconds.observe(step.step_seconds);
@@ -68,11 +91,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   s.tokens = step.tokens;
   s.loss = step.loss;
   s.has_loss = true;
-  // Smoothed over some ten steps: one slow step must not make the time left jump.
-  constexpr double kNewWeight = 0.1;
-  s.tokens_per_second = s.tokens_per_second == 0 ? step.tokens_per_second
-                                                 : (1 - kNewWeight) * s.tokens_per_second +
-                                                       kNewWeight * step.tokens_per_second;
+  s.tokens_per_second = smoothed(s.tokens_per_second, step.tokens_per_second);
   if (const double time = static_cast<double>(updates) * step.step_seconds; time > 0) {
     s.data_wait_ratio = std::min(1.0, step.data_wait_seconds / time);
     s.exposed_communication_ratio = std::min(1.0, step.exposed_communication_seconds / time);
@@ -142,8 +161,10 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
   for (const auto& [name, histogram] : c.recovery_seconds)
     recovery[name] = to_json(histogram);
   for (const auto& [rank, info] : record.ranks)
-    ranks[std::to_string(rank)] = {{"step_seconds", to_json(info.step_seconds)},
-                                   {"phase_seconds", info.phase_seconds}};
+    ranks[std::to_string(rank)] = {
+        {"step_seconds", to_json(info.step_seconds)},
+        {"phase_seconds", info.phase_seconds},
+        {"exposed_communication_seconds", info.exposed_communication_seconds}};
   nlohmann::json memory = {
       {"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
       {"recovery_seconds", recovery},
@@ -178,6 +199,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
       RankInfo& info = record.ranks[std::stoi(rank)];
       restore(info.step_seconds, kept.value("step_seconds", none));
       restore(info.phase_seconds, kept, "phase_seconds");
+      restore(info.exposed_communication_seconds, kept, "exposed_communication_seconds");
     }
   } catch (const std::exception& e) {
     // Counters are not worth a run: it is taken up with what could be read.
@@ -314,6 +336,7 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
     view.device = info.device;
     view.compute_precision = info.compute_precision;
     view.step_seconds = info.step.step_seconds;
+    view.exposed_communication_ratio = info.exposed_communication_ratio;
     view.start_up_seconds = info.start_up_seconds;
     const bool from_step = info.step.resident_bytes != 0;
     view.resident_bytes = from_step ? info.step.resident_bytes : info.memory.resident_bytes;
@@ -402,8 +425,8 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   sample.checkpoint_interval_steps = static_cast<double>(record.spec.checkpoint.interval_steps);
   double fastest = 0;
   for (const auto& [rank, info] : record.ranks)
-    if (info.step.step_seconds > 0 && (fastest == 0 || info.step.step_seconds < fastest))
-      fastest = info.step.step_seconds;
+    if (info.own_step_seconds > 0 && (fastest == 0 || info.own_step_seconds < fastest))
+      fastest = info.own_step_seconds;
   for (size_t r = 0; r < run.attempt.ranks.size(); ++r) {
     const wire::RankView view = rank_view(run, record, static_cast<Rank>(r), supervisor);
     metrics::RankSample& rank = sample.ranks.emplace_back();
@@ -421,9 +444,9 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
     if (const auto info = record.ranks.find(view.rank); info != record.ranks.end()) {
       rank.step_seconds = info->second.step_seconds;
       rank.phase_seconds = info->second.phase_seconds;
-      rank.last_step_seconds = info->second.step.step_seconds;
-      if (info->second.step.step_seconds > 0)
-        rank.perf_score_ratio = fastest / info->second.step.step_seconds;
+      rank.exposed_communication_seconds = info->second.exposed_communication_seconds;
+      rank.own_step_seconds = info->second.own_step_seconds;
+      if (rank.own_step_seconds > 0) rank.perf_score_ratio = fastest / rank.own_step_seconds;
     }
   }
   return sample;

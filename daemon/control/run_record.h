@@ -33,6 +33,10 @@ struct RankInfo {
   std::map<std::string, std::string> versions;
   std::string build;
   wire::RankStep step; // newest
+  // An update without its wait for the other ranks, and the share of that wait: over some ten
+  // records. Ranks that wait for each other all take the same time; the slow one waits least.
+  double own_step_seconds = 0, exposed_communication_ratio = 0;
+  double exposed_communication_seconds = 0; // in total
   wire::RankMemory memory;
   metrics::Histogram step_seconds = metrics::step_histogram();
   std::map<std::string, double> phase_seconds;

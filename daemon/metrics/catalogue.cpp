@@ -104,7 +104,7 @@ void step_skew(const Snapshot& snapshot, Samples& samples) {
   for (const RunSample& run : snapshot.runs) {
     std::vector<double> seconds;
     for (const RankSample& rank : run.ranks)
-      if (rank.last_step_seconds > 0) seconds.push_back(rank.last_step_seconds);
+      if (rank.own_step_seconds > 0) seconds.push_back(rank.own_step_seconds);
     if (seconds.empty()) continue;
     std::sort(seconds.begin(), seconds.end());
     samples.value(of(run), seconds.back() / seconds[(seconds.size() - 1) / 2]);
@@ -274,10 +274,18 @@ std::vector<Row> make_catalogue() {
              }
        }},
       {"nsa_rank_perf_score_ratio", kGauge, "run_id, rank",
-       "Step time of the fastest rank over this one's; below 0.75 is a straggler.",
+       "Step time of the fastest rank over this one's, each without its wait for the others; below "
+       "0.75 is a straggler.",
        rank_value<&RankSample::perf_score_ratio>},
       {"nsa_run_step_skew_ratio", kGauge, "run_id",
-       "Step time of the slowest rank over the median rank's; 1 is even.", step_skew},
+       "Step time of the slowest rank over the median rank's, each without its wait for the "
+       "others; "
+       "1 is even.",
+       step_skew},
+      {"nsa_rank_exposed_communication_seconds_total", kCounter, "run_id, rank",
+       "Time that the rank's device waited for the other ranks with nothing left to compute; the "
+       "slowest rank waits least.",
+       rank_value<&RankSample::exposed_communication_seconds>},
       {"nsa_rank_memory_resident_bytes", kGauge, "run_id, rank", "Resident memory of the process.",
        rank_value<&RankSample::resident_bytes>},
       {"nsa_rank_memory_allocated_bytes", kGauge, "run_id, rank",

@@ -60,8 +60,9 @@ struct RankSample {
   WallTime last_progress;                      // 0: none yet
   Histogram step_seconds = step_histogram();   // completed steps
   std::map<std::string, double> phase_seconds; // phase name -> seconds, total
-  double last_step_seconds = 0;                // of the newest record; 0: none yet
-  std::optional<double> perf_score_ratio;      // fastest rank's step time / this one's
+  double exposed_communication_seconds = 0;    // total
+  double own_step_seconds = 0;                 // without the wait for other ranks; 0: none yet
+  std::optional<double> perf_score_ratio;      // fastest rank's own step time / this one's
   uint64_t resident_bytes = 0;                 // of the process
   uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device
 };

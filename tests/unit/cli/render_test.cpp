@@ -171,6 +171,7 @@ wire::RunDetail detail() {
   rank.step_seconds = 0.31;
   rank.resident_bytes = 200 << 20;
   detail.ranks = {rank, rank};
+  detail.ranks[0].exposed_communication_ratio = 0.0137;
   detail.ranks[1].rank = 1;
   detail.attempts = {{1,
                       "failed",
@@ -211,9 +212,9 @@ TEST_F(Screens, RunPage) {
             " restarts 1, hangs 1\n"
             " folder   /state/runs/kabcd\n"
             "\n"
-            "RANK  STATE    PHASE    STEP   AGE  STEP-TIME        RSS\n"
-            "   0  running  forward   120  40ms      310ms  200.0 MiB\n"
-            "   1  running  forward   120  40ms      310ms  200.0 MiB\n"
+            "RANK  STATE    PHASE    STEP   AGE  STEP-TIME  PEER-WAIT        RSS\n"
+            "   0  running  forward   120  40ms      310ms      1.4 %  200.0 MiB\n"
+            "   1  running  forward   120  40ms      310ms      0.0 %  200.0 MiB\n"
             "\n"
             "ATTEMPT  STATE    STEPS   TIME   REASON\n"
             "      1  failed   0-61    1m40s  hang of rank 1\n"

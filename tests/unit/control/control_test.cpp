@@ -312,6 +312,41 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());
 }
 
+TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
+  RunRecord record;
+  record.spec.parallel.ranks = 2;
+  const auto report = [&](Rank rank, uint64_t step, double waited) {
+    wire::RankStep r;
+    r.rank = rank;
+    r.step = step;
+    r.step_seconds = 0.4; // the same for both: they wait for each other
+    r.exposed_communication_seconds = waited;
+    note_step(record, r);
+  };
+  report(0, 10, 90); // a first record holds the start
+  report(1, 10, 0);
+  EXPECT_EQ(record.ranks[0].own_step_seconds, 0);
+  for (uint64_t step = 20; step <= 50; step += 10) {
+    report(0, step, 2.0); // of ten steps
+    report(1, step, 0.4);
+  }
+  EXPECT_DOUBLE_EQ(record.ranks[0].own_step_seconds, 0.2);
+  EXPECT_DOUBLE_EQ(record.ranks[1].own_step_seconds, 0.36);
+  EXPECT_DOUBLE_EQ(record.ranks[0].exposed_communication_ratio, 0.5);
+  EXPECT_DOUBLE_EQ(record.ranks[0].exposed_communication_seconds, 98.0);
+
+  state::Run run;
+  run.attempt.ranks.resize(2);
+  const metrics::RunSample sample = metrics_of(run, record, nullptr);
+  EXPECT_DOUBLE_EQ(sample.ranks[0].perf_score_ratio.value_or(0), 1.0);
+  EXPECT_NEAR(sample.ranks[1].perf_score_ratio.value_or(0), 0.2 / 0.36, 1e-12);
+  EXPECT_NEAR(rank_view(run, record, 0, nullptr).exposed_communication_ratio, 0.5, 1e-12);
+
+  RunRecord again; // a rank's total outlives the daemon
+  recall(again, memory_of(record, nullptr));
+  EXPECT_DOUBLE_EQ(again.ranks[0].exposed_communication_seconds, 98.0);
+}
+
 TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
   RunRecord record;
   record.spec.train.steps = 100;

@@ -76,11 +76,11 @@ Snapshot full_snapshot() {
   rank.step_seconds.observe(100);
   rank.phase_seconds = {{"forward", 1.5}};
   rank.perf_score_ratio = 0.9;
-  rank.last_step_seconds = 3;
+  rank.own_step_seconds = 3;
   run.ranks.push_back(rank);
   for (const double seconds : {1.0, 2.0}) {
     ++rank.rank;
-    rank.last_step_seconds = seconds;
+    rank.own_step_seconds = seconds;
     run.ranks.push_back(rank);
   }
   snapshot.runs.push_back(run);
