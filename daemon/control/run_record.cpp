@@ -164,7 +164,8 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
     ranks[std::to_string(rank)] = {
         {"step_seconds", to_json(info.step_seconds)},
         {"phase_seconds", info.phase_seconds},
-        {"exposed_communication_seconds", info.exposed_communication_seconds}};
+        {"exposed_communication_seconds", info.exposed_communication_seconds},
+        {"exposed_communication_ratio", info.exposed_communication_ratio}};
   nlohmann::json memory = {
       {"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
       {"recovery_seconds", recovery},
@@ -200,12 +201,20 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
       restore(info.step_seconds, kept.value("step_seconds", none));
       restore(info.phase_seconds, kept, "phase_seconds");
       restore(info.exposed_communication_seconds, kept, "exposed_communication_seconds");
+      restore(info.exposed_communication_ratio, kept, "exposed_communication_ratio");
     }
   } catch (const std::exception& e) {
     // Counters are not worth a run: it is taken up with what could be read.
     log::warning("control", "a run's counters cannot be read",
                  {{"run", record.row.id}, {"why", e.what()}});
   }
+}
+
+void recall(wire::RankView& view, const nlohmann::json& memory) {
+  const nlohmann::json::json_pointer place("/ranks/" + std::to_string(view.rank) +
+                                           "/exposed_communication_ratio");
+  if (memory.is_object() && memory.contains(place) && memory[place].is_number())
+    view.exposed_communication_ratio = memory[place].get<double>();
 }
 
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {

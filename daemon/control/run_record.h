@@ -70,6 +70,8 @@ struct RunRecord {
 // again after a crash is counted once.
 nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* supervisor);
 void recall(RunRecord& record, const nlohmann::json& memory);
+// What is told of a rank of a run that has ended.
+void recall(wire::RankView& view, const nlohmann::json& memory);
 
 // The registry's toggles as an attempt requested them; in effect: not known yet.
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);

@@ -103,6 +103,8 @@ Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
     detail.summary = stored->progress.summary;
     detail.hangs = stored->progress.hangs;
     NSA_TRY_ASSIGN(detail.ranks, ledger_.ranks(id, detail.summary.attempt));
+    for (wire::RankView& rank : detail.ranks)
+      recall(rank, stored->progress.memory);
     if (const auto text = read_file(detail.run_folder + "/summary.json", 1 << 20)) {
       const auto json = nlohmann::json::parse(*text, nullptr, false);
       if (json.is_object()) detail.came = json.value("came", nlohmann::json());

@@ -345,6 +345,14 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   RunRecord again; // a rank's total outlives the daemon
   recall(again, memory_of(record, nullptr));
   EXPECT_DOUBLE_EQ(again.ranks[0].exposed_communication_seconds, 98.0);
+  wire::RankView ended; // and its share outlives the run
+  ended.rank = 1;
+  recall(ended, memory_of(record, nullptr));
+  EXPECT_DOUBLE_EQ(ended.exposed_communication_ratio, 0.1);
+  ended.rank = 2;
+  ended.exposed_communication_ratio = 0;
+  recall(ended, memory_of(record, nullptr));
+  EXPECT_DOUBLE_EQ(ended.exposed_communication_ratio, 0);
 }
 
 TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
