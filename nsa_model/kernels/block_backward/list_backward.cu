@@ -150,7 +150,7 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
 
 template <typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
-                        Shared<Heads>& shared, int blocks) {
+                        const CUtensorMap& d_q_map, Shared<Heads>& shared, int blocks) {
   const int chunk_tokens = heads.tokens(kRows);
   constexpr int kSteps = kRows / 16;
   const int warpgroup = uniform(threadIdx.x / 128);
@@ -163,6 +163,10 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   const Columns<Heads> columns(heads, quad);
   const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
   const uint32_t d_queries = shared_address(shared.d_queries[warpgroup]);
+  // Each warp stores dQ of a quarter of the tokens, a lane one.
+  const int warp_tokens = (chunk_tokens + 3) / 4;
+  const int stored = warp * warp_tokens + lane;
+  const bool stores = lane < warp_tokens && stored < chunk_tokens;
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
@@ -203,10 +207,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       wgmma_commit();
       multiply_registers<kRows, 4, Major::kK, false>(ds, values, d_out_tile);
       wgmma_commit();
-      int targets[kSteps]; // pairs of the rows that this thread stores
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        targets[step] = pairs[heads.token(16 * step + thread / 8)];
+      const int target = stores ? pairs[stored] : -1; // the pair whose dQ this lane stores
       const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
       wgmma_wait<1>();
       pin(p);
@@ -241,6 +242,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
                                 ds_operand[4 * step + 3]);
       }
       fence_async_proxy();
+      if (stores) wait_for_stores_to_read();
       named_barrier(1 + warpgroup, 128); // dS is whole, and the last chunk's dQ has been read
       float dq[kRows / 2];
       wgmma_fence();
@@ -259,18 +261,11 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
                                 pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3]),
                                 pack_bf16(value[4], value[5]), pack_bf16(value[6], value[7]));
       }
+      fence_async_proxy();
       named_barrier(1 + warpgroup, 128); // dQ is whole, and every warp's product has read dS
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int local = 16 * step + thread / 8;
-        const uint4 value = *reinterpret_cast<const uint4*>(shared.d_queries[warpgroup] +
-                                                            swizzled(local, thread % 8));
-        if (targets[step] >= 0) {
-          const int64_t target =
-              static_cast<int64_t>(targets[step]) * heads.count() + heads.head(local);
-          *reinterpret_cast<uint4*>(params.partial_dq + target * kHeadDim + thread % 8 * 8) = value;
-        }
-      }
+      if (target >= 0)
+        store_box(&d_q_map, 0, 0, target, 0, d_queries + stored * heads.count() * kRowBytes);
+      if (stores) commit_stores();
     }
     chunk += chunks;
     warp_arrive(shared_address(&shared.units.empty[block_ring.stage]));
@@ -302,6 +297,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     store_tile(params.partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kTileFloats,
                sum, warpgroup == 0 ? params.scale : 1.0f, row, quad);
   }
+  if (stores) wait_for_stores();
 }
 
 #endif // NSA_HOPPER_CODE
@@ -312,7 +308,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                          const __grid_constant__ CUtensorMap q_map,
                          const __grid_constant__ CUtensorMap d_out_map,
                          const __grid_constant__ CUtensorMap k_map,
-                         const __grid_constant__ CUtensorMap v_map, int blocks) {
+                         const __grid_constant__ CUtensorMap v_map,
+                         const __grid_constant__ CUtensorMap d_q_map, int blocks) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
@@ -354,7 +351,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
     registers_take<232>();
-    consume(params, heads, shared, blocks);
+    consume(params, heads, d_q_map, shared, blocks);
   }
 #endif
 }
@@ -367,6 +364,7 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
   CUtensorMap d_out_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
+  CUtensorMap d_q_map;
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
     error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence, all_heads,
@@ -380,6 +378,11 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
     error = make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, shape.sequence,
                           kBlock);
   }
+  if (error == cudaSuccess) { // pairs in the place of tokens
+    error = make_token_major_map(&d_q_map, params.partial_dq, 1,
+                                 params.round.lanes * shape.sequence * kSlots, heads.count(), 1,
+                                 heads.count());
+  }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
@@ -388,7 +391,7 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
   const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
   return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, kThreads,
                            kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
-                           block_count(shape.sequence));
+                           d_q_map, block_count(shape.sequence));
 }
 
 } // namespace

@@ -136,6 +136,25 @@ __device__ __forceinline__ void load_bulk(uint32_t destination, const void* sour
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
+// Stores a box, as load_box loads it. Its writes into shared memory are ordered before it by
+// fence_async_proxy() and a barrier. The calling thread's stores are a group once it commits them.
+__device__ __forceinline__ void store_box(const void* tensor_map, int c0, int c1, int c2, int c3,
+                                          uint32_t source) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], "
+               "[%1];" ::"l"(tensor_map),
+               "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until shared memory has been read for all of the thread's stores, and until all are done.
+__device__ __forceinline__ void wait_for_stores_to_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 
 template <int kRegisters> __device__ __forceinline__ void registers_give_back() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -26,6 +26,7 @@ inline constexpr int kPieceWords = 5;
 static_assert(kRowPieces == 4, "a quad of lanes has a row");
 
 inline constexpr float kBesideOneKey = 0x1p-10f;
+inline constexpr float kOneKeyShare = 1.0f / (1.0f + kBesideOneKey);
 
 // The steps of a row are equal: 2^(exponent - 127) (1 + fraction / 4), where the fraction lies in
 // the two lowest bits of lse; exponent and fraction 0: the key, 0 to 63, is in each last word.

@@ -17,9 +17,10 @@ enum class Major : int { kK = 0, kMN = 1 };
 #if NSA_HOPPER_CODE
 
 // Descriptor of a swizzled tile with rows of 128 bytes. Groups of eight rows lie 1024 bytes apart,
-// along M or N for a K-major operand and along K for an MN-major one (which is at most 64 wide
-// here, so that the other stride is never used). The upper word is the same for all; arithmetic on
-// the lower word alone stays in the uniform registers that wgmma takes its descriptors from.
+// along M or N for a K-major operand and along K for an MN-major one (which is at most 64 wide but
+// in multiply_and_sum, so that the other stride is not used). The upper word is the same for all;
+// arithmetic on the lower word alone stays in the uniform registers that wgmma takes its
+// descriptors from.
 #define NSA_DESCRIPTOR_HIGH "0x40000040"
 __device__ __forceinline__ uint32_t tile_descriptor(uint32_t address) {
   return ((address & 0x3FFFF) >> 4) | (1u << 16);
@@ -240,6 +241,46 @@ template <> struct Wgmma<64> {
   }
 };
 
+template <> struct Wgmma<72> {
+  // d = A B with A from registers, as above.
+  template <Major kB>
+  static __device__ __forceinline__ void registers_first(float (&d)[36], const uint32_t* a,
+                                                         uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
+        "mov.b64 db, {%40, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
+        "}, {%36, %37, %38, %39}, db, p, 1, 1, %41;\n}\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
+          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
+          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
+          "=f"(d[35])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+  // d += A B, likewise.
+  template <Major kB>
+  static __device__ __forceinline__ void registers(float (&d)[36], const uint32_t* a, uint32_t b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
+        "mov.b64 db, {%40, " NSA_DESCRIPTOR_HIGH "};\n"
+        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
+        "}, {%36, %37, %38, %39}, db, p, 1, 1, %41;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+          "+f"(d[35])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
+  }
+};
+
 template <> struct Wgmma<96> {
   // d = A B with both operands in shared memory.
   template <Major kA, Major kB>
@@ -406,6 +447,25 @@ __device__ __forceinline__ void multiply_registers(float (&d)[kN / 2],
       Wgmma<kN>::template registers_first<kB>(d, a + 4 * k, b_step);
     } else {
       Wgmma<kN>::template registers<kB>(d, a + 4 * k, b_step);
+    }
+  }
+}
+// d[0..31] = A B with A in registers and B an MN-major tile 64 wide; and every lane has the sums of
+// its two rows of A, d[32] of the first and d[34] of the second, as the product with eight columns
+// more, `ones` bytes behind B: 16 rows of 128 bytes of ones.
+template <int kSteps>
+__device__ __forceinline__ void multiply_and_sum(float (&d)[36], const uint32_t (&a)[4 * kSteps],
+                                                 uint32_t b, uint32_t ones) {
+  // The distance stands in bits 16 and up of the descriptor. It shrinks as the rows of B go on.
+  constexpr uint32_t kStep = step_k16<Major::kMN>();
+  const uint32_t descriptor = ((b & 0x3FFFF) >> 4) + (ones << 12);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    const uint32_t b_step = descriptor + k * (kStep - (kStep << 16));
+    if (k == 0) {
+      Wgmma<72>::registers_first<Major::kMN>(d, a, b_step);
+    } else {
+      Wgmma<72>::registers<Major::kMN>(d, a + 4 * k, b_step);
     }
   }
 }

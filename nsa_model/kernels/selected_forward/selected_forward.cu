@@ -11,8 +11,9 @@
 // tokens x 6 heads = 192 query rows a stage (one box of 768 bytes a token); three consumer
 // warpgroups take 64 rows each:
 //   S = Q K^T      m64n64k64, Q and K from shared memory
-//   P = softmax    over the block's 64 keys, a row lies in the four lanes of a quad
-//   O = P V        m64n64k64, P from registers, V from shared memory with keys along K
+//   P = 2^S        over the block's 64 keys, a row lies in the four lanes of a quad
+//   O, sum = P V   m64n72k64, P from registers, V from shared memory with keys along K, and eight
+//                  columns of ones behind it, which give each lane its rows' sums
 // The next chunk's S is issued behind this chunk's P V and runs under the stores of O. In BF16 O
 // leaves through a buffer of the warp's own, so that global stores are whole rows and no wider
 // barrier is needed. Packed (common/packed_slots.h) it leaves the registers that it lies in: the
@@ -46,7 +47,8 @@ template <typename Heads, bool kPacked> struct Shared {
   alignas(1024) uint8_t queries[kStages][kChunkBytes];
   ClaimedUnits<kBlockStages> units;
   alignas(1024) uint8_t results[kPacked ? 1 : kConsumers][kPacked ? 1 : 64 * kRowBytes];
-  int32_t pairs[kStages][kTokens]; // row of PairRows * 16 + slot; -1: padding
+  alignas(1024) uint32_t ones[16][kRowBytes / 4]; // two to a word
+  int32_t pairs[kStages][kTokens];                // row of PairRows * 16 + slot; -1: padding
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
   uint64_t queries_empty[kStages];
@@ -106,42 +108,143 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   }
 }
 
-// The key that has nearly all of the probability of row r of a lane's two, by all four lanes of the
-// row; -1 when none has half of it.
-__device__ __forceinline__ int only_key(const uint32_t (&probabilities)[16], int r, int quad) {
-  constexpr uint32_t kHalf = 0x3F00; // in BF16
+// Probabilities of a block before they are divided by their sum, 2^(score - offset): in BF16, as
+// the operand of the product with V, of a lane's rows r = 0 and 1.
+struct Probabilities {
+  uint32_t operand[16]; // words 2j + r
+  float offset[2];      // see needs_offset
+  // Bits of a float that is at least the largest of a lane's 16 and less than BF16's next above it.
+  uint32_t largest[2];
+};
+
+__device__ __forceinline__ uint32_t largest_of(const uint32_t (&operand)[16], int r) {
+  // No sign: larger numbers are larger.
+  const uint32_t first = __vimax3_u16x2(operand[r], operand[2 + r], operand[4 + r]);
+  const uint32_t second = __vimax3_u16x2(operand[6 + r], operand[8 + r], operand[10 + r]);
+  const uint32_t both = __vmaxu2(__vimax3_u16x2(operand[12 + r], operand[14 + r], first), second);
+  return max(both, both << 16);
+}
+
+// A row whose largest probability is so far from 1 without an offset takes its largest score as
+// one. The others are as exact without, and nothing waits for their maximum. Which a row is depends
+// on its own scores alone.
+constexpr uint32_t kLeast = (127 - 40) << 23;
+constexpr uint32_t kMost = (127 + 40) << 23;
+__device__ __forceinline__ bool needs_offset(uint32_t largest) {
+  return largest - kLeast > kMost - kLeast;
+}
+
+// Gives rows that need it an offset. Seldom. By all four lanes of a row.
+__device__ __forceinline__ void take_offsets(Probabilities& p, const float (&scores)[32],
+                                             float scale_log2) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    uint32_t largest = p.largest[r];
+    largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+    largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
+    float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
+#pragma unroll
+    for (int j = 1; j < 8; ++j)
+      peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+    peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+    peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+    if (!needs_offset(largest)) continue;
+    const float offset = peak * scale_log2;
+    p.offset[r] = offset;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      p.operand[2 * j + r] =
+          pack_bf16(exp2_approximate(fmaf(scores[4 * j + 2 * r], scale_log2, -offset)),
+                    exp2_approximate(fmaf(scores[4 * j + 2 * r + 1], scale_log2, -offset)));
+    }
+    p.largest[r] = largest_of(p.operand, r);
+  }
+}
+
+// From scores that are not scaled yet.
+__device__ __forceinline__ void make_probabilities(Probabilities& p, const float (&scores)[32],
+                                                   float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    p.operand[i] = pack_bf16(exp2_approximate(scores[2 * i] * scale_log2),
+                             exp2_approximate(scores[2 * i + 1] * scale_log2));
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    p.offset[r] = 0.0f;
+    p.largest[r] = largest_of(p.operand, r);
+  }
+  if (__any_sync(~0u, needs_offset(p.largest[0]) || needs_offset(p.largest[1])))
+    take_offsets(p, scores, scale_log2);
+}
+
+// The key of row r of a lane's two whose probability is above `bound`, at least half of all: by all
+// four lanes of the row; -1 when there is none.
+__device__ __forceinline__ int only_key(const uint32_t (&probabilities)[16], int r, int quad,
+                                        uint32_t bound) {
   int key = -1;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const uint32_t pair = probabilities[2 * j + r];
-    if ((pair & 0xFFFFu) > kHalf) key = 8 * j + 2 * quad;
-    if (pair >> 16 > kHalf) key = 8 * j + 2 * quad + 1;
+    if (pair << 16 > bound) key = 8 * j + 2 * quad;
+    if ((pair & 0xFFFF0000u) > bound) key = 8 * j + 2 * quad + 1;
   }
   key = max(key, __shfl_xor_sync(~0u, key, 1));
   return max(key, __shfl_xor_sync(~0u, key, 2));
 }
 
-// A lane's piece of a row, value(i) times inverse, by all four lanes of the row. `key`: of a row of
-// one key; else -1.
-template <typename Value>
-__device__ __forceinline__ void store_packed(PackedOut* slot, bool listed, int head, int quad,
-                                             Value value, float inverse, float lse, int key) {
-  float largest = larger_magnitude(value(0), value(1));
+// Where a lane's pieces of its two rows go: addresses in pair 0, and masks that make a pair's
+// number negative where the lane has nothing to store. Opaque to the compiler, which else computes
+// them again for every chunk: that was a tenth of the loop.
+class PackedTargets {
+public:
+  __device__ __forceinline__ PackedTargets(PackedOut* packed, const int (&head)[2], int quad)
+      : lse_mask_(keep(quad == 0 ? 0 : -1)) {
 #pragma unroll
-  for (int i = 2; i < kPieceValues; ++i)
-    largest = larger_magnitude(largest, value(i));
-  largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 1));
-  largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 2));
-  uint32_t step = row_step(largest * inverse);
-  PackedPiece piece = pack_piece(value, inverse * reciprocal_approximate(__uint_as_float(step)));
-  if (key >= 0 && largest <= FLT_MAX) keep_key(piece, step, key);
-  if (!listed) return;
-  __stcs(&slot->words[head][quad], piece.words);
-  __stcs(&slot->last_words[head][quad], piece.last_word);
-  if (quad == 0) slot->lse[head] = join_fraction(lse, step);
-  const int place = head + quad * kHeadsPerGroup; // 6 and 7 are of no head
-  if (place < kHeadsPerGroup + 2) slot->exponents[place] = static_cast<uint8_t>(step >> 23);
-}
+    for (int r = 0; r < 2; ++r) {
+      const int place = head[r] + quad * kHeadsPerGroup; // 6 and 7 are of no head
+      exponent_mask_[r] = keep(place < kHeadsPerGroup + 2 ? 0 : -1);
+      words_[r] = keep(&packed->words[head[r]][quad]);
+      last_words_[r] = keep(&packed->last_words[head[r]][quad]);
+      lse_[r] = keep(&packed->lse[head[r]]);
+      exponents_[r] = keep(&packed->exponents[place < kHeadsPerGroup + 2 ? place : 0]);
+    }
+  }
+  // pair < 0: none. One piece of asm, so that each store has its predicate and none a branch.
+  __device__ __forceinline__ void store(int r, int pair, const PackedPiece& piece, float lse,
+                                        uint32_t step) const {
+    const uint64_t offset = static_cast<uint64_t>(static_cast<uint32_t>(pair)) * sizeof(PackedOut);
+    asm volatile("{\n.reg .pred listed, first, counts;\n"
+                 "setp.ge.s32 listed, %0, 0;\nsetp.ge.s32 first, %1, 0;\n"
+                 "setp.ge.s32 counts, %2, 0;\n"
+                 "@listed st.global.cs.v4.b32 [%3], {%4, %5, %6, %7};\n"
+                 "@listed st.global.cs.b32 [%8], %9;\n"
+                 "@first st.global.f32 [%10], %11;\n"
+                 "@counts st.global.u8 [%12], %13;\n}\n" ::"r"(pair),
+                 "r"(pair | lse_mask_), "r"(pair | exponent_mask_[r]), "l"(words_[r] + offset),
+                 "r"(piece.words.x), "r"(piece.words.y), "r"(piece.words.z), "r"(piece.words.w),
+                 "l"(last_words_[r] + offset), "r"(piece.last_word), "l"(lse_[r] + offset),
+                 "f"(join_fraction(lse, step)), "l"(exponents_[r] + offset), "r"(step >> 23)
+                 : "memory");
+  }
+
+private:
+  static __device__ __forceinline__ uint64_t keep(const void* pointer) {
+    uint64_t address = reinterpret_cast<uint64_t>(pointer);
+    asm volatile("" : "+l"(address));
+    return address;
+  }
+  static __device__ __forceinline__ int keep(int mask) {
+    asm volatile("" : "+r"(mask));
+    return mask;
+  }
+  uint64_t words_[2];
+  uint64_t last_words_[2];
+  uint64_t lse_[2];
+  uint64_t exponents_[2];
+  int lse_mask_;
+  int exponent_mask_[2];
+};
 
 template <typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
@@ -156,6 +259,11 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const int stored_row =
       warpgroup * 64 + thread / 32 * 16 + lane / 8; // and + 4, 8, 12: rows this thread stores
   const float scale_log2 = params.scale * kLog2e;
+  constexpr int kKeyBytes = 2 * kBlock * kRowBytes;
+  const int ones_behind =
+      static_cast<int>(reinterpret_cast<uint8_t*>(shared.ones) - shared.units.keys[0][1]);
+  const int head[2] = {heads.head(tile_row), heads.head(tile_row + 8)};
+  [[maybe_unused]] const PackedTargets targets(params.packed, head, quad);
   uint8_t* results = shared.results[warpgroup];
   const uint32_t results_address = shared_address(results);
   Ring<Shared<Heads, kPacked>::kStages> ring;
@@ -168,6 +276,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
     if (item.segment == kNoSegment) break;
     const UnitPlace at(item.segment, blocks, params.shape.groups);
     const int key_base = at.block * kBlock;
+    const int own_end = item.begin + kBlock;
     const uint32_t k_tile = shared_address(shared.units.keys[block_stage][0]);
     const uint32_t v_tile = shared_address(shared.units.keys[block_stage][1]);
     float scores[32];
@@ -193,8 +302,8 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
           stored_pair[part] = pairs[heads.token(stored_row + 4 * part)];
         }
       }
-      if (tokens[0] <
-          key_base + kBlock) { // ascending: a block's own tokens stand first in its list
+      // Ascending: a block's own tokens stand first in its list.
+      if (begin < own_end && tokens[0] < key_base + kBlock) {
         const int last0 = tokens[heads.token(tile_row)] - key_base;
         const int last1 = tokens[heads.token(tile_row + 8)] - key_base;
 #pragma unroll
@@ -209,69 +318,63 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       warp_arrive(shared_address(&shared.queries_empty[ring.stage]));
       ring.advance();
 
-      float offset[2];
-      float sum[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
-#pragma unroll
-        for (int j = 1; j < 8; ++j) {
-          peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
-        }
-        peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
-        peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
-        offset[r] = peak * scale_log2;
-        sum[r] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            float& score = scores[4 * j + 2 * r + c];
-            score = exp2_approximate(fmaf(score, scale_log2, -offset[r]));
-            sum[r] += score;
-          }
-        }
-      }
-      uint32_t probabilities[16];
-      to_operand<64>(scores, probabilities);
-      float out[32];
+      Probabilities p;
+      make_probabilities(p, scores, scale_log2);
+      float out[36];
       wgmma_fence();
-      multiply_registers<64, 4, Major::kMN, false>(out, probabilities, v_tile);
+      multiply_and_sum<4>(out, p.operand, v_tile, ones_behind - block_stage * kKeyBytes);
       wgmma_commit();
       if (begin + chunk < item.end) issue_scores();
       wgmma_commit();
-      float inverse[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-        sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-        inverse[r] = reciprocal_approximate(sum[r]);
-        if (!kPacked && quad == 0 && pair[r] >= 0) {
-          params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() +
-                             heads.head(tile_row + 8 * r)] = offset[r] + log2_approximate(sum[r]);
-        }
-      }
       wgmma_wait<1>();
       pin(out);
+      const float sum[2] = {out[32], out[34]};
+      const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
+      const float lse[2] = {p.offset[0] + log2_approximate(sum[0]),
+                            p.offset[1] + log2_approximate(sum[1])};
       if constexpr (kPacked) {
-        // The largest probability is about 1 before it is divided by the sum.
-        const bool of_one_key[2] = {sum[0] < 1.0f + kBesideOneKey, sum[1] < 1.0f + kBesideOneKey};
-        int key[2] = {-1, -1};
-        if (__any_sync(~0u, of_one_key[0] || of_one_key[1])) { // seldom
+        float largest[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float most[4]; // four chains: one would be the longest of the loop
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            most[i] = larger_magnitude(out[4 * i + 2 * r], out[4 * i + 2 * r + 1]);
+            most[i] = larger_magnitude(most[i], out[16 + 4 * i + 2 * r]);
+            most[i] = larger_magnitude(most[i], out[16 + 4 * i + 2 * r + 1]);
+          }
+          largest[r] = larger_magnitude(larger_magnitude(most[0], most[1]),
+                                        larger_magnitude(most[2], most[3]));
+          largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
+          largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
+        }
+        uint32_t step[2];
+        PackedPiece piece[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          step[r] = row_step(largest[r] * inverse[r]);
+          piece[r] = pack_piece([&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; },
+                                inverse[r] * reciprocal_approximate(__uint_as_float(step[r])));
+        }
+        const uint32_t bound[2] = {__float_as_uint(sum[0] * kOneKeyShare),
+                                   __float_as_uint(sum[1] * kOneKeyShare)};
+        if (__any_sync(~0u, p.largest[0] > bound[0] || p.largest[1] > bound[1])) { // seldom
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            const int only = only_key(probabilities, r, quad);
-            if (of_one_key[r]) key[r] = only;
+            const int key = only_key(p.operand, r, quad, bound[r]);
+            if (key >= 0 && largest[r] <= FLT_MAX) keep_key(piece[r], step[r], key);
           }
         }
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          store_packed(
-              params.packed + pair[r], pair[r] >= 0, heads.head(tile_row + 8 * r), quad,
-              [&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; }, inverse[r],
-              offset[r] + log2_approximate(sum[r]), key[r]);
-        }
+        for (int r = 0; r < 2; ++r)
+          targets.store(r, pair[r], piece[r], lse[r], step[r]);
       } else {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          if (quad == 0 && pair[r] >= 0)
+            params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() + head[r]] =
+                lse[r];
+        }
         const int matrix_row = thread / 32 * 16 + lane % 16;
         __syncwarp(); // the last chunk's results have been read
 #pragma unroll
@@ -315,7 +418,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads, kPacked>*>(align_tiles(raw));
-  if constexpr (Heads::kPads) {
+  for (int i = threadIdx.x; i < 16 * kRowBytes / 4; i += kThreads)
+    shared.ones[i / (kRowBytes / 4)][i % (kRowBytes / 4)] = 0x3F803F80u;
+  if constexpr (Heads::kPads) { // rows behind the last whole token
+    const int used = chunk_tokens(heads) * heads.count() * kRowBytes / 16;
+    for (int stage = 0; stage < Shared<Heads, kPacked>::kStages; ++stage) {
+      for (int i = used + static_cast<int>(threadIdx.x); i < kChunkBytes / 16; i += kThreads)
+        reinterpret_cast<uint4*>(shared.queries[stage])[i] = {};
+    }
     const int behind = Shared<Heads, kPacked>::kTokens - chunk_tokens(heads);
     for (int i = threadIdx.x; i < Shared<Heads, kPacked>::kStages * behind; i += kThreads) {
       const int token = chunk_tokens(heads) + i % behind;
@@ -323,6 +433,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       shared.tokens[i / behind][token] = 0;
     }
   }
+  fence_async_proxy();
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<Heads, kPacked>::kStages; ++i) {
       barrier_init(shared_address(&shared.queries_full[i]), kProducerWarps * kWarpArrivals);
