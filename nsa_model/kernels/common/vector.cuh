@@ -21,15 +21,22 @@ struct Eight {
 __host__ __device__ __forceinline__ uint4 load_packed(const __nv_bfloat16* source) {
   return *reinterpret_cast<const uint4*>(source);
 }
-// sum += factor * the eight.
-__host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& packed, float factor) {
+__host__ __device__ __forceinline__ Eight unpack(const uint4& packed) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+  Eight eight;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    sum.values[2 * i] = fmaf(factor, __builtin_bit_cast(float, words[i] << 16), sum.values[2 * i]);
-    sum.values[2 * i + 1] =
-        fmaf(factor, __builtin_bit_cast(float, words[i] & 0xFFFF0000u), sum.values[2 * i + 1]);
+    eight.values[2 * i] = __builtin_bit_cast(float, words[i] << 16);
+    eight.values[2 * i + 1] = __builtin_bit_cast(float, words[i] & 0xFFFF0000u);
   }
+  return eight;
+}
+// sum += factor * the eight.
+__host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& packed, float factor) {
+  const Eight eight = unpack(packed);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    sum.values[i] = fmaf(factor, eight.values[i], sum.values[i]);
 }
 // sum += factor * source[0..7]; `source` is 16-byte aligned.
 __host__ __device__ __forceinline__ void accumulate(Eight& sum, const __nv_bfloat16* source,

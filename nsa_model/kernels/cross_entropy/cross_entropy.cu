@@ -12,9 +12,11 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kThreads = 512;
+// Two CTAs an SM (three have more rows in flight than the L2 cache holds), and a row of 50,304
+// columns in two rounds of loads that are full.
+constexpr int kThreads = 640;
 constexpr int kWarps = kThreads / 32;
-constexpr int kInFlight = 4; // loads of 16 bytes a thread has under way
+constexpr int kInFlight = 5; // loads of 16 bytes a thread has under way
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
@@ -64,16 +66,16 @@ __device__ __forceinline__ Running join_block(Running mine) {
 template <typename Use>
 __device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int vectors, Use use) {
   for (int first = static_cast<int>(threadIdx.x); first < vectors; first += kInFlight * kThreads) {
-    Eight loaded[kInFlight] = {};
+    uint4 loaded[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int vector = first + i * kThreads;
-      if (vector < vectors) accumulate(loaded[i], row + vector * kVector, 1.0f);
+      if (vector < vectors) loaded[i] = load_packed(row + vector * kVector);
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int vector = first + i * kThreads;
-      if (vector < vectors) use(vector, loaded[i]);
+      if (vector < vectors) use(vector, unpack(loaded[i]));
     }
   }
 }
@@ -95,20 +97,19 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyPar
   if (!params.gradient) return;
 
   const float scale = share / all.sum;
-  const int label_vector = known ? static_cast<int>(label / kVector) : -1;
-  const int label_place = static_cast<int>(label % kVector);
+  const auto probability = [&](float logit) {
+    return scale * fast_exp2(fmaf(logit, kLog2E, -all.peak));
+  };
   for_each_vector(logits, vectors, [&](int vector, const Eight& eight) {
     Eight gradient;
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
-      gradient.values[i] = scale * fast_exp2(fmaf(eight.values[i], kLog2E, -all.peak));
-    if (vector == label_vector) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        if (i == label_place) gradient.values[i] -= share;
-    }
+      gradient.values[i] = probability(eight.values[i]);
     store(logits + vector * kVector, gradient);
   });
+  // The label's own, again, by the thread that has just written its vector.
+  if (known && static_cast<int>(label / kVector) % kThreads == static_cast<int>(threadIdx.x))
+    logits[label] = __float2bfloat16_rn(probability(at_label) - share);
 }
 
 } // namespace
