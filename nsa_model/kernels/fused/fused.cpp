@@ -20,11 +20,11 @@ enum BranchIndex { kCompressed = 0, kSelected = 1, kSliding = 2 };
 // A window wider than any sequence: plain causal attention.
 constexpr int kCausal = 2 * kMaxSequence;
 
-// Lists cost their launches and partial results once there are any: a sequence that needs none is
-// taken whole. Of longer ones, 4,096 tokens were fastest with this many under masks and 8,192 with
-// none (docs/performance.md); the length between is where they are expected to be equal.
-constexpr int kMaskedBesideLists = 1536;
-constexpr int kMasksPayBelow = 6144;
+// Lists cost their launches and partial results once there are any: a sequence that would have few
+// of them is taken whole. Of longer ones so many tokens under masks were fastest, at 2,048 as at
+// 16,384 tokens a sequence (docs/performance.md).
+constexpr int kWholeUpTo = 1536;
+constexpr int kMaskedBesideLists = 1280;
 
 std::size_t pair_elements(const AttentionShape& shape) { // of a (token, slot)
   return static_cast<std::size_t>(shape.heads) * kHeadDim;
@@ -229,9 +229,7 @@ private:
 } // namespace
 
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
-  const int fastest = shape.sequence <= kMostMaskedTokens ? kMostMaskedTokens
-                      : shape.sequence < kMasksPayBelow   ? kMaskedBesideLists
-                                                          : kDensePrefix;
+  const int fastest = shape.sequence <= kWholeUpTo ? kWholeUpTo : kMaskedBesideLists;
   const int wanted = tuning.query_major_tokens > 0 ? tuning.query_major_tokens : fastest;
   const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;
   return std::min({shape.sequence, wanted, most});

@@ -224,11 +224,10 @@ TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
     return query_major_tokens({1, sequence, 2, heads}, {.query_major_tokens = wanted});
   };
   EXPECT_EQ(tokens(700), 700);
-  EXPECT_EQ(tokens(2048), 2048);
-  EXPECT_EQ(tokens(2049), 1536);
-  EXPECT_EQ(tokens(4096), 1536);
-  EXPECT_EQ(tokens(8192), kDensePrefix);
-  EXPECT_EQ(tokens(32768), kDensePrefix);
+  EXPECT_EQ(tokens(1536), 1536);
+  EXPECT_EQ(tokens(1537), 1280);
+  EXPECT_EQ(tokens(2048), 1280);
+  EXPECT_EQ(tokens(32768), 1280);
   EXPECT_EQ(tokens(2048, 5), kDensePrefix); // masks are built for six heads only
   EXPECT_EQ(tokens(2048, 6, 1024), 1024);
   EXPECT_EQ(tokens(4096, 6, 4096), kMostMaskedTokens);
