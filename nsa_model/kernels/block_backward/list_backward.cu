@@ -3,6 +3,7 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/columns.cuh"
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
+#include "nsa_model/kernels/block_lists/list_entries.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 
@@ -29,6 +30,7 @@ constexpr int kRows = 96; // 16 tokens x 6 heads
 constexpr int kStages = 2 * kConsumers;
 constexpr int kBlockStages = 2;
 [[maybe_unused]] constexpr int kProducerWarps = 4;
+[[maybe_unused]] constexpr int kWarpTokens = kRows / kHeadsPerGroup / kProducerWarps; // six heads
 constexpr int kRowsBytes = kRows * kRowBytes;
 [[maybe_unused]] constexpr int kTileFloats = kBlock * kHeadDim;
 static_assert(kStages % kConsumers == 0, "a stage always serves the same warpgroup");
@@ -89,21 +91,24 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     // Every warp brings its share of every chunk, so that each meets the phases of a stage's
     // barriers one after another.
-    const int local = warp * warp_tokens + lane % warp_tokens;
+    const int first = uniform(warp * warp_tokens);
+    const int local = first + lane % warp_tokens;
     const bool brings = lane < warp_tokens && local < chunk_tokens;
-    const int warp_bytes = max(0, min(warp_tokens, chunk_tokens - warp * warp_tokens)) *
-                           (2 * token_bytes + statistics * 4);
+    const int warp_bytes =
+        max(0, min(warp_tokens, chunk_tokens - first)) * (2 * token_bytes + statistics * 4);
+    ListEntries entries(params.entries, unit.begin, unit.end, first, chunk_tokens, warp_tokens);
     int position = unit.begin + local;
-    int next = params.entries[min(position, unit.end - 1)];
     for (int i = 0; i < chunks; ++i, position += chunk_tokens) {
-      const int entry = next; // past the end: the last token again, without weight
-      next = params.entries[min(position + chunk_tokens, unit.end - 1)];
+      const int entry = entries.next(); // past the end: the last token again, without weight
       const bool listed = position < unit.end;
       const int token = entry / kSlots;
       // The answer comes while the last chunk waits for its stage.
       if (i == chunks - 1) claims.claim();
-      const int row = (unit.batch * shape.sequence + token) * shape.groups + unit.group;
-      const int stage = (chunk + i) % kStages;
+      const int row =
+          listed ? (unit.batch * shape.sequence + token) * shape.groups + unit.group : null_row;
+      const EveryLane<Heads, kWarpTokens> its_token(token);
+      const EveryLane<Heads, kWarpTokens> its_row(row);
+      const int stage = uniform((chunk + i) % kStages);
       const uint32_t full = shared_address(&shared.full[stage]);
       barrier_wait(shared_address(&shared.empty[stage]),
                    (static_cast<uint32_t>((chunk + i) / kStages) & 1u) ^ 1u);
@@ -113,15 +118,21 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       }
       warp_expect(full, warp_bytes);
       __syncwarp();
-      if (brings) {
-        load_box(shared_address(shared.q[stage]) + local * token_bytes, &q_map, 0, head, token,
+      const auto load = [&](int place, int from_token, int from_row) {
+        load_box(shared_address(shared.q[stage]) + place * token_bytes, &q_map, 0, head, from_token,
                  unit.batch, full);
-        load_box(shared_address(shared.d_out[stage]) + local * token_bytes, &d_out_map, 0, head,
-                 token, unit.batch, full);
-        load_bulk(shared_address(shared.statistics[stage] + local * statistics),
-                  params.tensors.statistics +
-                      static_cast<int64_t>(listed ? row : null_row) * statistics,
+        load_box(shared_address(shared.d_out[stage]) + place * token_bytes, &d_out_map, 0, head,
+                 from_token, unit.batch, full);
+        load_bulk(shared_address(shared.statistics[stage] + place * statistics),
+                  params.tensors.statistics + static_cast<int64_t>(from_row) * statistics,
                   statistics * 4, full);
+      };
+      if constexpr (Heads::kPads) {
+        if (brings) load(local, token, row);
+      } else if (elected()) {
+#pragma unroll
+        for (int j = 0; j < kWarpTokens; ++j)
+          load(first + j, its_token.values[j], its_row.values[j]);
       }
     }
     chunk += chunks;
@@ -162,11 +173,11 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   const float scale_log2 = params.scale * kLog2e;
   const Columns<Heads> columns(heads, quad);
   const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
-  const uint32_t d_queries = shared_address(shared.d_queries[warpgroup]);
-  // Each warp stores dQ of a quarter of the tokens, a lane one.
+  const uint32_t d_queries = uniform(shared_address(shared.d_queries[warpgroup]));
+  // Each warp stores dQ of a quarter of the tokens.
   const int warp_tokens = (chunk_tokens + 3) / 4;
-  const int stored = warp * warp_tokens + lane;
-  const bool stores = lane < warp_tokens && stored < chunk_tokens;
+  const int first = uniform(warp * warp_tokens);
+  const bool stores = lane < warp_tokens && first + lane < chunk_tokens;
   int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<kBlockStages> block_ring;
@@ -207,7 +218,8 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       wgmma_commit();
       multiply_registers<kRows, 4, Major::kK, false>(ds, values, d_out_tile);
       wgmma_commit();
-      const int target = stores ? pairs[stored] : -1; // the pair whose dQ this lane stores
+      const int target = stores ? pairs[first + lane] : -1; // the pair whose dQ this lane stores
+      const EveryLane<Heads, kWarpTokens> its_target(target);
       const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
       wgmma_wait<1>();
       pin(p);
@@ -242,7 +254,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
                                 ds_operand[4 * step + 3]);
       }
       fence_async_proxy();
-      if (stores) wait_for_stores_to_read();
+      wait_for_stores_to_read();
       named_barrier(1 + warpgroup, 128); // dS is whole, and the last chunk's dQ has been read
       float dq[kRows / 2];
       wgmma_fence();
@@ -263,9 +275,18 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       }
       fence_async_proxy();
       named_barrier(1 + warpgroup, 128); // dQ is whole, and every warp's product has read dS
-      if (target >= 0)
-        store_box(&d_q_map, 0, 0, target, 0, d_queries + stored * heads.count() * kRowBytes);
-      if (stores) commit_stores();
+      const auto store = [&](int place, int pair) {
+        if (pair >= 0)
+          store_box(&d_q_map, 0, 0, pair, 0, d_queries + place * heads.count() * kRowBytes);
+      };
+      if constexpr (Heads::kPads) {
+        if (stores) store(first + lane, target);
+      } else if (elected()) {
+#pragma unroll
+        for (int j = 0; j < kWarpTokens; ++j)
+          store(first + j, its_target.values[j]);
+      }
+      commit_stores();
     }
     chunk += chunks;
     warp_arrive(shared_address(&shared.units.empty[block_ring.stage]));
@@ -297,7 +318,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     store_tile(params.partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kTileFloats,
                sum, warpgroup == 0 ? params.scale : 1.0f, row, quad);
   }
-  if (stores) wait_for_stores();
+  wait_for_stores();
 }
 
 #endif // NSA_HOPPER_CODE
@@ -347,10 +368,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
-    registers_give_back<40>();
+    registers_give_back<56>();
     produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
-    registers_take<232>();
+    registers_take<224>();
     consume(params, heads, d_q_map, shared, blocks);
   }
 #endif

@@ -118,6 +118,14 @@ template <int kStages> struct Ring {
   }
 };
 
+// True in one lane of the warp, always the same. By all lanes.
+__device__ __forceinline__ bool elected() {
+  int one;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n"
+               : "=r"(one));
+  return one != 0;
+}
+
 // ---- bulk copies -------------------------------------------------------------------------------
 // Loads a box of a 4-dimensional tensor; coordinates innermost first. Completes on `barrier`.
 __device__ __forceinline__ void load_box(uint32_t destination, const void* tensor_map, int c0,

@@ -1,6 +1,7 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
+#include "nsa_model/kernels/block_lists/list_entries.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/packed_pieces.cuh"
@@ -28,6 +29,8 @@ constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kChunkRows = 192; // 32 tokens x 6 heads
 constexpr int kBlockStages = 2;
 [[maybe_unused]] constexpr int kProducerWarps = 4;
+[[maybe_unused]] constexpr int kWarpTokens =
+    kChunkRows / kHeadsPerGroup / kProducerWarps; // six heads
 constexpr int kChunkBytes = kChunkRows * kRowBytes;
 static_assert(kChunkRows == 64 * kConsumers,
               "each consumer warpgroup owns one m64 tile of the chunk");
@@ -70,10 +73,10 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   const int warp = threadIdx.x % 128 / 32;
   const int tokens = chunk_tokens(heads);
   const int warp_tokens = (tokens + kProducerWarps - 1) / kProducerWarps;
-  const int local = warp * warp_tokens + lane % warp_tokens;
+  const int first = uniform(warp * warp_tokens);
+  const int local = first + lane % warp_tokens;
   const bool brings = lane < warp_tokens && local < tokens;
-  const int warp_bytes =
-      max(0, min(warp_tokens, tokens - warp * warp_tokens)) * heads.count() * kRowBytes;
+  const int warp_bytes = max(0, min(warp_tokens, tokens - first)) * heads.count() * kRowBytes;
   const AttentionShape& shape = params.shape;
   Ring<Shared<Heads, kPacked>::kStages> ring;
   UnitClaims<kBlockStages> claims(shared.units, units, params.items, params.claims,
@@ -82,26 +85,36 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
     const WorkItem item = claims.next(k_map, v_map, blocks, shape.groups);
     if (item.segment == kNoSegment) break;
     const UnitPlace at(item.segment, blocks, shape.groups);
+    const int group = uniform(at.group);
+    const int batch = uniform(at.batch);
     const PairRows pair_rows(shape, params.round, at.lane);
-    int next = params.entries[min(item.begin + local, item.end - 1)];
+    ListEntries entries(params.entries, item.begin, item.end, first, tokens, warp_tokens);
     for (int begin = item.begin; begin < item.end; begin += tokens) {
-      const int entry = next; // past the end: the last token again, computed and not stored
+      const int entry = entries.next(); // past the end: the last again, computed and not stored
       const int token = entry / kSlots;
-      next = params.entries[min(begin + tokens + local, item.end - 1)];
       // The answer comes while the last chunk waits for its stage.
       if (begin + tokens >= item.end) claims.claim();
-      const uint32_t full = shared_address(&shared.queries_full[ring.stage]);
-      barrier_wait(shared_address(&shared.queries_empty[ring.stage]), ring.phase ^ 1u);
+      const EveryLane<Heads, kWarpTokens> its_token(token);
+      const int stage = uniform(ring.stage);
+      const uint32_t full = shared_address(&shared.queries_full[stage]);
+      barrier_wait(shared_address(&shared.queries_empty[stage]), ring.phase ^ 1u);
       if (brings) {
-        shared.pairs[ring.stage][local] =
+        shared.pairs[stage][local] =
             begin + local < item.end ? pair_rows.row(token) * kSlots + entry % kSlots : -1;
-        shared.tokens[ring.stage][local] = token;
+        shared.tokens[stage][local] = token;
       }
       warp_expect(full, warp_bytes);
       __syncwarp();
-      if (brings) {
-        load_box(shared_address(shared.queries[ring.stage]) + local * heads.count() * kRowBytes,
-                 &q_map, 0, at.group * heads.count(), token, at.batch, full);
+      const auto load = [&](int place, int from_token) {
+        load_box(shared_address(shared.queries[stage]) + place * heads.count() * kRowBytes, &q_map,
+                 0, group * heads.count(), from_token, batch, full);
+      };
+      if constexpr (Heads::kPads) {
+        if (brings) load(local, token);
+      } else if (elected()) {
+#pragma unroll
+        for (int j = 0; j < kWarpTokens; ++j)
+          load(first + j, its_token.values[j]);
       }
       ring.advance();
     }
@@ -348,26 +361,19 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
           largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
           largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
         }
-        uint32_t step[2];
-        PackedPiece piece[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          step[r] = row_step(largest[r] * inverse[r]);
-          piece[r] = pack_piece([&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; },
-                                inverse[r] * reciprocal_approximate(__uint_as_float(step[r])));
-        }
-        const uint32_t bound[2] = {__float_as_uint(sum[0] * kOneKeyShare),
-                                   __float_as_uint(sum[1] * kOneKeyShare)};
-        if (__any_sync(~0u, p.largest[0] > bound[0] || p.largest[1] > bound[1])) { // seldom
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int key = only_key(p.operand, r, quad, bound[r]);
-            if (key >= 0 && largest[r] <= FLT_MAX) keep_key(piece[r], step[r], key);
+          uint32_t step = row_step(largest[r] * inverse[r]);
+          PackedPiece piece =
+              pack_piece([&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; },
+                         inverse[r] * reciprocal_approximate(__uint_as_float(step)));
+          const uint32_t bound = __float_as_uint(sum[r] * kOneKeyShare);
+          if (__any_sync(~0u, p.largest[r] > bound)) { // seldom
+            const int key = only_key(p.operand, r, quad, bound);
+            if (key >= 0 && largest[r] <= FLT_MAX) keep_key(piece, step, key);
           }
+          targets.store(r, pair[r], piece, lse[r], step);
         }
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          targets.store(r, pair[r], piece[r], lse[r], step[r]);
       } else {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
