@@ -1,6 +1,7 @@
 #include "daemon/shim/client.h"
 
 #include "common/base/file.h"
+#include "common/base/pass_descriptors.h"
 #include "daemon/proc/cgroup.h"
 #include "daemon/proc/sweep.h"
 #include "daemon/shim/attempt_files.h"
@@ -159,26 +160,12 @@ Status ShimClient::on_writable() {
 Result<bool> ShimClient::receive() {
   while (true) {
     char bytes[1 << 16];
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPages)];
-    iovec part{bytes, sizeof bytes};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && would_block(errno)) return true;
-    if (got <= 0) return false;
-    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-      const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < count; ++i)
-        received_fds_.emplace_back(reinterpret_cast<const int*>(CMSG_DATA(c))[i]);
-    }
-    if ((header.msg_flags & MSG_CTRUNC) != 0)
-      return fail(ErrorCode::kCorrupt, "the shim sent more descriptors than fit");
-    decoder_.feed({bytes, static_cast<size_t>(got)});
+    ReceivedBytes got = receive_with_descriptors(socket_.get(), bytes, kMaxPages);
+    if (got.count < 0 && would_block(errno)) return true;
+    if (got.count <= 0) return false;
+    std::move(got.descriptors.begin(), got.descriptors.end(), std::back_inserter(received_fds_));
+    if (got.dropped) return fail(ErrorCode::kCorrupt, "the shim sent more descriptors than fit");
+    decoder_.feed({bytes, static_cast<size_t>(got.count)});
   }
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/shim/daemon_link.h"
 
 #include "common/base/log.h"
+#include "common/base/pass_descriptors.h"
 #include "daemon/shim/attempt_files.h"
 
 #include <cstring>
@@ -176,24 +177,8 @@ void DaemonLink::write(const ConnectionPtr& connection) {
       outbox_.sent();
     }
     if (connection->outgoing.empty()) break;
-    iovec part{connection->outgoing.data(), connection->outgoing.size()};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    std::vector<char> control;
-    if (!connection->pages.empty()) {
-      const size_t bytes = connection->pages.size() * sizeof(int);
-      control.resize(CMSG_SPACE(bytes));
-      header.msg_control = control.data();
-      header.msg_controllen = control.size();
-      cmsghdr* rights = CMSG_FIRSTHDR(&header);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(bytes);
-      std::memcpy(CMSG_DATA(rights), connection->pages.data(), bytes);
-    }
-    const ssize_t put = ::sendmsg(connection->socket.get(), &header, MSG_NOSIGNAL);
-    if (put < 0 && errno == EINTR) continue;
+    const ssize_t put =
+        send_with_descriptors(connection->socket.get(), connection->outgoing, connection->pages);
     if (put < 0 && errno != EAGAIN) {
       // nsad has gone, but its last words (a goodbye) may lie unread: the reader closes.
       connection->deaf = true;

@@ -1,9 +1,13 @@
 #include "worker/comm/mesh_connect.h"
 
 #include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/pass_descriptors.h"
 
+#include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <optional>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -59,46 +63,22 @@ Result<std::pair<UniqueFd, std::string>> listen_anywhere(int backlog) {
 // Writes the hello, and with it the peer's end of the socket for notes: they come together or not
 // at all.
 Status send_hello(int fd, const Hello& hello, int notes) {
-  iovec text{const_cast<Hello*>(&hello), sizeof hello};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof notes)]{};
-  msghdr message{};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof notes);
-  std::memcpy(CMSG_DATA(rights), &notes, sizeof notes);
-  ssize_t sent;
-  while ((sent = ::sendmsg(fd, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR)
-    ;
-  if (sent != ssize_t(sizeof hello)) return fail_errno("cannot greet a peer");
+  const std::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
+  if (send_with_descriptors(fd, bytes, {&notes, 1}) != ssize_t(sizeof hello))
+    return fail_errno("cannot greet a peer");
   return {};
 }
 
-// The hello and the socket for notes; a hello of rank -1 and no socket for anything else.
-std::pair<Hello, UniqueFd> receive_hello(int fd) {
+// The hello and the socket for notes, from a socket that can be read; nothing of who says something
+// else.
+std::optional<std::pair<Hello, UniqueFd>> receive_hello(int fd) {
   Hello hello{};
-  iovec text{&hello, sizeof hello};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))]{};
-  msghdr message{};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = CMSG_LEN(sizeof(int)); // one descriptor: the kernel drops others
-  const ssize_t got = ::recvmsg(fd, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC);
-  UniqueFd notes;
-  const cmsghdr* rights = got < 0 ? nullptr : CMSG_FIRSTHDR(&message);
-  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
-    int received = -1;
-    std::memcpy(&received, CMSG_DATA(rights), sizeof received);
-    notes = UniqueFd(received);
-  }
-  if (got != ssize_t(sizeof hello) || hello.magic != kHelloMagic || !notes)
-    return {Hello{kHelloMagic, -1, 0}, UniqueFd()};
-  return {hello, std::move(notes)};
+  ReceivedBytes got = receive_with_descriptors(fd, {reinterpret_cast<char*>(&hello), sizeof hello},
+                                               1, MSG_DONTWAIT);
+  if (got.count != ssize_t(sizeof hello) || hello.magic != kHelloMagic ||
+      got.descriptors.size() != 1 || got.dropped)
+    return std::nullopt;
+  return std::pair{hello, std::move(got.descriptors.front())};
 }
 
 Result<PeerSockets> connect_to(const std::string& name, Rank self, int world) {
@@ -122,19 +102,43 @@ Result<PeerSockets> connect_to(const std::string& name, Rank self, int world) {
   return PeerSockets{std::move(fd), std::move(own)};
 }
 
-// Accepts one peer of a higher rank; nothing that says something else is let in.
-Result<std::pair<Rank, PeerSockets>> accept_one(int listener, Rank self, int world, int wait_ms) {
-  pollfd ready{listener, POLLIN, 0};
-  if (::poll(&ready, 1, wait_ms) == 0)
-    return fail(ErrorCode::kUnavailable, "a peer has not connected in time");
-  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  if (!fd) return fail_errno("cannot accept a peer");
-  NSA_TRY(same_user(fd.get()));
-  auto [hello, notes] = receive_hello(fd.get());
-  if (hello.world != world || hello.rank <= self || hello.rank >= world)
-    return fail(ErrorCode::kCorrupt, "something that is no rank of this run has connected");
-  return std::pair{Rank(hello.rank), PeerSockets{std::move(fd), std::move(notes)}};
-}
+// Whoever connects to a rank: peers of higher rank, and others that are turned away once they say
+// something else, and hold nobody up while they say nothing.
+class Visitors {
+public:
+  Visitors(int listener, Rank self, int world) : listener_(listener), self_(self), world_(world) {}
+
+  // What `wait_ms` has brought: a peer, or nothing.
+  Result<std::optional<std::pair<Rank, PeerSockets>>> next(int wait_ms) {
+    std::vector<pollfd> ready = {{listener_, POLLIN, 0}};
+    for (const UniqueFd& fd : silent_)
+      ready.push_back({fd.get(), POLLIN, 0});
+    if (::poll(ready.data(), ready.size(), wait_ms) < 0 && errno != EINTR)
+      return fail_errno("cannot wait for peers");
+    for (size_t i = silent_.size(); i-- > 0;) {
+      if (ready[i + 1].revents == 0) continue;
+      UniqueFd fd = std::move(silent_[i]);
+      silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i));
+      auto greeted = receive_hello(fd.get());
+      if (greeted && greeted->first.world == world_ && greeted->first.rank > self_ &&
+          greeted->first.rank < world_)
+        return std::pair{Rank(greeted->first.rank),
+                         PeerSockets{std::move(fd), std::move(greeted->second)}};
+      log::warning("comm", "turned away what is no rank of this run");
+    }
+    if (ready[0].revents != 0) {
+      UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
+      if (fd && same_user(fd.get())) silent_.push_back(std::move(fd));
+    }
+    return std::nullopt;
+  }
+
+private:
+  int listener_;
+  Rank self_;
+  int world_;
+  std::vector<UniqueFd> silent_; // connected, not greeted yet
+};
 
 } // namespace
 
@@ -155,16 +159,20 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
           std::move(connected).error().within("connecting to rank " + std::to_string(peer)));
     sockets[static_cast<size_t>(peer)] = std::move(*connected);
   }
-  for (int missing = world - 1 - rank; missing > 0; --missing) {
+  Visitors visitors(listener.first.get(), rank, world);
+  for (int missing = world - 1 - rank; missing > 0;) {
     const double left = to_seconds(end - MonotonicTime::now());
-    auto peer = accept_one(listener.first.get(), rank, world, left > 0 ? int(left * 1000) : 0);
-    if (!peer) {
+    if (left <= 0) {
       std::string absent;
       for (Rank r = rank + 1; r < world; ++r)
         if (!sockets[static_cast<size_t>(r)].data) absent += " " + std::to_string(r);
-      return fail(std::move(peer).error().within("waiting for rank" + absent));
+      return fail(ErrorCode::kUnavailable,
+                  "waiting for rank" + absent + ": a peer has not connected in time");
     }
+    NSA_TRY_ASSIGN(auto peer, visitors.next(static_cast<int>(left * 1000) + 1));
+    if (!peer || sockets[static_cast<size_t>(peer->first)].data) continue;
     sockets[static_cast<size_t>(peer->first)] = std::move(peer->second);
+    --missing;
   }
   for (const PeerSockets& peer : sockets)
     for (const int fd : {peer.data.get(), peer.notes.get()})

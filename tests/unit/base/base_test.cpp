@@ -2,11 +2,15 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/ids.h"
+#include "common/base/pass_descriptors.h"
 #include "common/base/text.h"
 
+#include <cerrno>
+#include <fcntl.h>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <random>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 namespace nsa {
@@ -77,4 +81,58 @@ TEST(Ids, MadeIdsAreValidAndStartWithALetter) {
 }
 
 } // namespace
+std::pair<UniqueFd, UniqueFd> socket_pair() {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+bool is_same_file(int a, int b) {
+  struct stat one{}, other{};
+  return ::fstat(a, &one) == 0 && ::fstat(b, &other) == 0 && one.st_ino == other.st_ino &&
+         one.st_dev == other.st_dev;
+}
+
+TEST(PassDescriptors, ComeInOrderWithTheirBytes) {
+  const auto [here, there] = socket_pair();
+  const auto [first, second] = socket_pair();
+  const int sent[] = {first.get(), second.get()};
+  ASSERT_EQ(send_with_descriptors(here.get(), "pages", sent), 5);
+  ASSERT_EQ(send_with_descriptors(here.get(), "more", {}), 4);
+  char bytes[16];
+  const ReceivedBytes got = receive_with_descriptors(there.get(), bytes, 8);
+  ASSERT_EQ(got.count, 5); // what comes behind is another message
+  EXPECT_EQ(std::string_view(bytes, 5), "pages");
+  ASSERT_EQ(got.descriptors.size(), 2U);
+  EXPECT_FALSE(got.dropped);
+  EXPECT_TRUE(is_same_file(got.descriptors[0].get(), first.get()));
+  EXPECT_TRUE(is_same_file(got.descriptors[1].get(), second.get()));
+  EXPECT_NE(::fcntl(got.descriptors[0].get(), F_GETFD) & FD_CLOEXEC, 0);
+  const ReceivedBytes plain = receive_with_descriptors(there.get(), bytes, 8);
+  EXPECT_EQ(plain.count, 4);
+  EXPECT_TRUE(plain.descriptors.empty());
+}
+
+TEST(PassDescriptors, MoreThanWantedAreDroppedAndSaid) {
+  const auto [here, there] = socket_pair();
+  const auto [first, second] = socket_pair();
+  const int sent[] = {first.get(), second.get()};
+  ASSERT_EQ(send_with_descriptors(here.get(), "x", sent), 1);
+  char byte;
+  const ReceivedBytes got = receive_with_descriptors(there.get(), {&byte, 1}, 1);
+  EXPECT_EQ(got.count, 1);
+  EXPECT_EQ(got.descriptors.size(), 1U);
+  EXPECT_TRUE(got.dropped);
+}
+
+TEST(PassDescriptors, AClosedOtherEndIsAnErrnoAndNoSignal) {
+  auto [here, there] = socket_pair();
+  there.reset();
+  EXPECT_EQ(send_with_descriptors(here.get(), "x", {}), -1);
+  EXPECT_EQ(errno, EPIPE);
+  char byte;
+  EXPECT_EQ(receive_with_descriptors(here.get(), {&byte, 1}, 1).count, 0);
+  EXPECT_EQ(receive_with_descriptors(here.get(), {&byte, 1}, 1, MSG_DONTWAIT).count, 0);
+}
+
 } // namespace nsa

@@ -3,11 +3,13 @@
 #include "worker/comm/mesh.h"
 
 #include "common/base/file.h"
+#include "common/base/unique_fd.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -18,6 +20,8 @@
 #include <random>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -391,6 +395,31 @@ TEST_F(MeshTest, MissingPeerAtStartIsNamed) {
   auto mesh = Mesh::connect(0, 2, rendezvous, {200ms, 1s});
   ASSERT_FALSE(mesh);
   EXPECT_THAT(mesh.error().what, HasSubstr("rank 1"));
+}
+
+TEST_F(MeshTest, WhoSaysNothingOrSomethingElseHoldsNobodyUp) {
+  std::unique_ptr<Mesh> first;
+  std::thread rank_0([&] { first = join(0, 2); });
+  FolderRendezvous rendezvous(folder_);
+  const auto name = rendezvous.wait_for("mesh/0", 30s);
+  ASSERT_TRUE(name);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 3; ++i) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name->data(), name->size());
+    const UniqueFd& fd = strangers.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
+                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name->size())),
+              0);
+  }
+  ASSERT_EQ(::send(strangers[1].get(), "GET / HTTP/1.1", 14, MSG_NOSIGNAL), 14);
+  strangers[2].reset();                // and one that leaves; the first one stays silent
+  const auto second = join(1, 2, 20s); // behind all of them
+  rank_0.join();
+  ASSERT_TRUE(first && second);
+  char byte;
+  EXPECT_LE(::recv(strangers[1].get(), &byte, 1, 0), 0) << "not thrown out";
 }
 
 } // namespace
