@@ -11,6 +11,7 @@
 //                                         and backward
 //   nsa-kernel-check intervals S [S ...]  median times of each kernel of the window, the compressed
 //                                         branch, the causal prefix and the dense twin's attention
+//   nsa-kernel-check selection S [S ...]  median time of the choice of blocks alone
 //   nsa-kernel-check documents [tokens]   median times over rows of packed documents, batched and
 //                                         one by one, and of each batch
 //   nsa-kernel-check once S [tokens]      one forward and backward, for profilers and
@@ -44,6 +45,7 @@
 #include "nsa_model/kernels/check/timing.h"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/oracle/oracle.h"
+#include "nsa_model/kernels/selection/selection.h"
 
 namespace nsa::kernels::check {
 namespace {
@@ -992,6 +994,30 @@ int repeat(CaseOptions options, int sequence, int times) {
   return 0;
 }
 
+// Times the choice of blocks alone.
+void time_selection(int sequence, CaseOptions options) {
+  options.shape.batch = std::max(32768, sequence) / sequence;
+  options.shape.sequence = sequence;
+  AttentionCase c(options);
+  c.forward(); // compressed keys and their log-sums
+  const SelectionParams params = {.shape = options.shape,
+                                  .q = c.q.get(),
+                                  .k_cmp = c.k_cmp.get(),
+                                  .lse_cmp = c.branch_lse[0].get(),
+                                  .scale = c.scale(),
+                                  .indices = c.indices.get()};
+  constexpr int kTogether = 8; // one by one, the time would be the host's
+  const Timing timing = time_of(
+      [&] {
+        for (int i = 0; i < kTogether; ++i)
+          cuda_check(launch_selection(params, nullptr), "selection");
+      },
+      9);
+  std::printf("%7d selection | %7.1f us (%.1f-%.1f)\n", sequence, 1e3 * timing.median / kTogether,
+              1e3 * timing.low / kTogether, 1e3 * timing.high / kTogether);
+  std::fflush(stdout);
+}
+
 int bench(const std::vector<int>& sequences, const CaseOptions& given,
           const std::vector<PartialFormat>& formats, const std::vector<Way>& ways, int parts) {
   std::printf("%7s %9s %8s | %22s | %22s | %7s | way\n", "S", "part", "partials",
@@ -1131,6 +1157,11 @@ int run(int argc, char** argv) {
       time_interval_kernels(sequence, given.shape.heads);
     return 0;
   }
+  if (mode == "selection" && !sequences.empty()) {
+    for (const int sequence : sequences)
+      time_selection(sequence, given);
+    return 0;
+  }
   if (mode == "once" && (sequences.size() == 1 || sequences.size() == 2)) {
     const int tokens = sequences.size() == 2 ? sequences[1] : 32768;
     given.shape.batch = std::max(given.shape.batch, tokens / sequences[0]);
@@ -1145,7 +1176,7 @@ int run(int argc, char** argv) {
       stderr,
       "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | layers | long "
       "S | repeat S N | bench S [S ...] "
-      "| intervals S [S ...] | documents [tokens] | once S [tokens]\n"
+      "| intervals S [S ...] | selection S [S ...] | documents [tokens] | once S [tokens]\n"
       "       bench, documents, long, once and repeat take --query-major TOKENS, --heads N, "
       "--groups N, "
       "--head-dim N; long and repeat --batch N; once --given; all "

@@ -84,6 +84,17 @@ cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, i
       {kHeadDim, static_cast<cuuint32_t>(box_tokens), static_cast<cuuint32_t>(box_heads), 1});
 }
 
+cudaError_t make_strided_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch, int tokens,
+                             int heads, int stride, int box_rows, int box_offsets) {
+  const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);
+  return encode(
+      map, tensor,
+      {static_cast<cuuint64_t>(kHeadDim * heads), static_cast<cuuint64_t>(tokens / stride),
+       static_cast<cuuint64_t>(stride), static_cast<cuuint64_t>(batch)},
+      {row * static_cast<cuuint64_t>(stride), row, row * static_cast<cuuint64_t>(tokens)},
+      {kHeadDim, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_offsets), 1});
+}
+
 int multiprocessor_count() {
   static std::atomic<int> cache[kMaxDevices];
   return cached_attribute(cache, cudaDevAttrMultiProcessorCount);

@@ -28,6 +28,13 @@ cudaError_t make_key_maps(CUtensorMap* k_map, CUtensorMap* v_map, const __nv_bfl
 cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
                                 int tokens, int heads, int box_tokens, int box_heads);
 
+// A tensor [batch, tokens, heads, 64] whose tokens are taken `stride` apart: boxes of one head's
+// rows, `box_rows` tokens that lie `stride` apart, and `box_offsets` such runs one behind the other
+// that begin at neighbouring tokens. Coordinates: (64 head, token / stride, token % stride, batch);
+// tokens behind the last whole `stride` of them read as zeros.
+cudaError_t make_strided_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch, int tokens,
+                             int heads, int stride, int box_rows, int box_offsets);
+
 // Number of multiprocessors of the current device (cached), or 0 when it cannot be read.
 int multiprocessor_count();
 

@@ -24,14 +24,16 @@ static_assert(kBlock % kTokens == 0, "all tokens of a CTA lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
               "the stencil below is 1,2,2,2,1");
 static_assert(kTokens * kTileBlocks == kThreads, "a thread scores one block of a tile");
+static_assert(kTileBlocks == kUnitBlocks);
 
 struct Shared {
   float probabilities[2][kTokens][kPaddedKeys]; // summed over heads, of this tile and the last
   float lse[kMostHeads][kTokens];               // base 2
 };
-// Before it: K~ [2][64][D], queries [heads][8][D]. Behind it: scores [8][score_stride].
+// Before it: K~ [2][64][D], queries [heads][8][D]. Behind it: scores [8][score_stride], 16 bytes
+// more a token than the tiles of keys take, which spreads the tokens over the banks.
 __host__ __device__ constexpr int score_stride(int blocks) {
-  return (blocks + kTileBlocks) / kTileBlocks * kTileBlocks + 1;
+  return kUnitBlocks * unit_count(blocks > kSlots ? blocks - 1 : kSlots) + 4;
 }
 __host__ __device__ constexpr int row_bytes(int heads, int head_dim) {
   return (2 * kTile + heads * kTokens) * head_dim * 2;
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
   };
 
   const float scale_log2 = params.scale * kLog2e;
-  const int key_tiles = ((own - 1) * kBlockKeys + kTile - 1) / kTile; // keys of blocks 0 .. own - 2
+  const int key_tiles = unit_count(own);
   load(0);
   for (int tile = 0; tile < key_tiles; ++tile) {
     wait_for_copies<0>();
@@ -134,14 +136,15 @@ __global__ void __launch_bounds__(kThreads)
                          : tile > 0 ? shared.probabilities[(tile + 1) % 2][token][kTile - 1]
                                     : 0.0f;
     scores[token * score_stride(blocks) + tile * kTileBlocks + block] =
-        before + 2.0f * (p[0] + p[1] + p[2]) + p[3];
+        tile * kTileBlocks + block <= own - 2 ? before + 2.0f * (p[0] + p[1] + p[2]) + p[3]
+                                              : __int_as_float(kNoKey);
   }
   __syncthreads();
-  for (int token = warp; token < tokens; token += kWarps) {
-    float* row = scores + token * score_stride(blocks);
-    select_blocks(
-        row, [row](int block) { return row[block]; }, own,
-        params.indices + (first_row + token * shape.groups) * kSlots);
+  if (warp < kTokens / kPickTokens) {
+    const int token = warp * kPickTokens + lane / kPickLanes;
+    int32_t* slots = params.indices + (first_row + token * shape.groups) * kSlots;
+    pick_blocks<kUnitBlocks>(scores + token * score_stride(blocks), own,
+                             token < tokens ? slots : nullptr);
   }
 }
 

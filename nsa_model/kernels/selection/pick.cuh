@@ -1,6 +1,11 @@
 #pragma once
-// The choice of a token's blocks by their scores, by one warp. Device code of any GPU from compute
-// capability 8.0.
+// The choice of tokens' blocks by their scores: one warp for four tokens, eight lanes each. Device
+// code of any GPU from compute capability 8.0.
+//
+// A lane looks at 16 neighbouring blocks at a time, a unit, and keeps the 16 best scores of all its
+// units in order, by sorting networks. Of the eight lanes' best together the 13th is the cut; the
+// blocks at or above it are taken in order. Only where more than 13 reach it (equal scores at the
+// cut) those at it are counted, and the lowest of them taken.
 
 #include <cstdint>
 
@@ -10,127 +15,230 @@ namespace nsa::kernels {
 
 inline constexpr int kForcedBlocks = 3; // 0, c - 1 and c
 inline constexpr int kPickedBlocks = kSlots - kForcedBlocks;
+inline constexpr int kUnitBlocks = 16;
+inline constexpr int kPickLanes = 8; // of a token
+inline constexpr int kPickTokens = 32 / kPickLanes;
+inline constexpr int kNoKey = -1; // what is no candidate; scores, as integers, are at least 0
 
-__device__ __forceinline__ uint32_t lanes_below() {
-  return (1u << (threadIdx.x % 32)) - 1u;
+// Units of the candidate blocks 1 .. own - 2, from block 0 on.
+__host__ __device__ constexpr int unit_count(int own) {
+  return (own - 1 + kUnitBlocks - 1) / kUnitBlocks;
 }
 
-// How many of the first `lanes` lanes hold a larger key than this one, or the same one further
-// down.
-__device__ __forceinline__ int rank_of(uint32_t key, int lanes) {
-  const int lane = threadIdx.x % 32;
-  int rank = 0;
-#pragma unroll 8
-  for (int i = 0; i < lanes; ++i) {
-    const uint32_t other = __shfl_sync(~0u, key, i);
-    rank += other > key || (other == key && i < lane) ? 1 : 0;
-  }
-  return rank;
+// The larger of both to the front.
+__device__ __forceinline__ void put_in_order(int& front, int& back) {
+  const int larger = max(front, back);
+  back = min(front, back);
+  front = larger;
 }
 
-// How many of the keys 0 .. last are at or above `cut`.
-__device__ __forceinline__ int count_keys(const uint32_t* keys, int last, uint32_t cut) {
-  uint32_t count = 0;
-  for (int block = threadIdx.x % 32; block <= last; block += 32)
-    count += keys[block] >= cut ? 1 : 0;
-  return static_cast<int>(__reduce_add_sync(~0u, count));
-}
-
-// A number that at least kPickedBlocks lanes' keys reach: the kPickedBlocks-th largest, less its
-// last bits, which make room for the lane's number, so that no two compare equal.
-__device__ __forceinline__ uint32_t reached_by_enough(uint32_t key) {
-  const uint32_t unique = (key & ~31u) | (threadIdx.x % 32);
-  int rank = 0;
+// Sorts 16 numbers, largest first (Batcher's odd-even merge sort: sorted rows of kRow become rows
+// of twice that, by comparisons over distances of kRow, kRow / 2, .., 1).
+template <int kRow = 1, int kDistance = kRow>
+__device__ __forceinline__ void sort_keys(int (&keys)[16]) {
+  constexpr int kFirst = kDistance % kRow;
 #pragma unroll
-  for (int i = 0; i < 32; ++i)
-    rank += __shfl_sync(~0u, unique, i) > unique ? 1 : 0;
-  const uint32_t at_cut = __ballot_sync(~0u, rank == kPickedBlocks - 1);
-  return __shfl_sync(~0u, unique, __ffs(static_cast<int>(at_cut)) - 1) & ~31u;
-}
-
-// Puts the blocks whose keys keep(key) accepts in front of `keys`, ascending, 32 of them at most;
-// returns how many there were. keep() is asked by the whole warp, for 32 neighbours at a time. The
-// first 32 keys are lost, the others stay.
-template <typename Keep> __device__ int collect(uint32_t* keys, int last, const Keep& keep) {
-  int count = 0;
-  for (int base = 0; base <= last; base += 32) {
-    const int block = base + static_cast<int>(threadIdx.x % 32);
-    const bool kept = keep(block <= last ? keys[block] : 0u);
-    const uint32_t keepers = __ballot_sync(~0u, kept);
-    const int position = count + __popc(keepers & lanes_below());
-    __syncwarp(); // all 32 keys have been read
-    if (kept && position < 32) keys[position] = static_cast<uint32_t>(block);
-    count += __popc(keepers);
+  for (int i = kFirst; i < 16 - kDistance; ++i) {
+    if ((i - kFirst) / kDistance % 2 == 0 && i / (2 * kRow) == (i + kDistance) / (2 * kRow))
+      put_in_order(keys[i], keys[i + kDistance]);
   }
-  __syncwarp();
-  return count;
+  if constexpr (kDistance > 1) {
+    sort_keys<kRow, kDistance / 2>(keys);
+  } else if constexpr (kRow < 8) {
+    sort_keys<2 * kRow>(keys);
+  }
+}
+// Sorts the first kCount numbers, which rise and fall at most once, largest first.
+template <int kCount, int kDistance = kCount / 2>
+__device__ __forceinline__ void sort_bitonic(int (&keys)[16]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    if (i / kDistance % 2 == 0) put_in_order(keys[i], keys[i + kDistance]);
+  if constexpr (kDistance > 1) sort_bitonic<kCount, kDistance / 2>(keys);
 }
 
-// Leaves the best kPickedBlocks of blocks 1 .. last, and no others, in front of `keys`: the cut is
-// found bit by bit, and of the blocks at the cut the lowest are taken.
-inline __device__ void collect_exactly(uint32_t* keys, int last) {
-  uint32_t cut = 0;
-  for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1)
-    if (count_keys(keys, last, cut | bit) >= kPickedBlocks) cut |= bit;
-  int room = kPickedBlocks - count_keys(keys, last, cut + 1u);
-  collect(keys, last, [&](uint32_t key) {
-    const uint32_t at_cut = __ballot_sync(~0u, key == cut);
-    const bool fits = __popc(at_cut & lanes_below()) < room;
-    room -= __popc(at_cut);
-    return key > cut || (key == cut && fits);
-  });
+// The kPickedBlocks-th largest of the eight lanes' keys, of which each has its 16 largest in order.
+//
+// The 16 best of two sorted rows x and y are max(x[i], y[15 - i]), which rise and fall once. Two
+// lanes make eight of them each and put them in order over both, then four lanes four each. Of the
+// last two rows it takes no more than the number itself: max of x[12], y[12] and
+// min(x[i], y[11 - i]).
+__device__ __forceinline__ int picked_cut(int (&keys)[16]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int other[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    other[i] = __shfl_xor_sync(~0u, keys[15 - i], 1);
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    keys[i] = max(keys[i], other[i]); // lane 0: places i, lane 1: 15 - i
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    other[i] = __shfl_xor_sync(~0u, keys[7 - i], 1);
+  const bool first_half = lane % 2 == 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    keys[i] = first_half ? max(keys[i], other[i]) : min(keys[i], other[i]);
+  sort_bitonic<8>(keys); // lane 0: places 0 .. 7, lane 1: 8 .. 15
+
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    other[i] = __shfl_xor_sync(~0u, keys[7 - i], 3);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    keys[i] = max(keys[i], other[i]); // lanes 0 and 1: places i and 8 + i; 3 and 2: 7 - i, 15 - i
+  const int of_four = lane % 4;
+  const bool upper_half = of_four == 0 || of_four == 3;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    other[i] = __shfl_xor_sync(~0u, keys[i], 1);
+    keys[i] = upper_half ? max(keys[i], other[i]) : min(keys[i], other[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    other[i] = __shfl_xor_sync(~0u, keys[3 - i], 3);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    keys[i] = of_four < 2 ? max(keys[i], other[i]) : min(keys[i], other[i]);
+  sort_bitonic<4>(keys); // lanes 0, 3, 1, 2: places 0 .., 4 .., 8 .., 12 ..
+
+  // Beside places 0 .. 3 stand the other row's 11 .. 8, and so on.
+  const int source = lane ^ (of_four < 2 ? 5 : 4);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    other[i] = min(keys[i], __shfl_sync(~0u, keys[3 - i], source));
+  int cut = of_four == 2 ? keys[0] : max(max(other[0], other[1]), max(other[2], other[3]));
+  cut = max(cut, __shfl_xor_sync(~0u, cut, 1));
+  cut = max(cut, __shfl_xor_sync(~0u, cut, 2));
+  return max(cut, __shfl_xor_sync(~0u, cut, 4));
+}
+
+// Sum of the values of a token's lanes before this one.
+__device__ __forceinline__ int sum_before(int value) {
+  const int lane = static_cast<int>(threadIdx.x % kPickLanes);
+  int sum = value;
+#pragma unroll
+  for (int distance = 1; distance < kPickLanes; distance *= 2) {
+    const int before = __shfl_up_sync(~0u, sum, distance, kPickLanes);
+    sum += lane >= distance ? before : 0;
+  }
+  return sum - value;
+}
+__device__ __forceinline__ int of_last_lane(int value) {
+  return __shfl_sync(~0u, value, kPickLanes - 1, kPickLanes);
+}
+
+// The keys of a unit of a token's scores. Where records have room for it, kRecord > 16, number 16
+// is still to be added to number 0.
+template <int kRecord>
+__device__ __forceinline__ void load_keys(const float* scores, int unit, int units,
+                                          int (&keys)[16]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i)
+    keys[i] = kNoKey;
+  if (unit < units) {
+    const float* record = scores + unit * kRecord;
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const int4 four = *reinterpret_cast<const int4*>(record + i);
+      keys[i] = four.x;
+      keys[i + 1] = four.y;
+      keys[i + 2] = four.z;
+      keys[i + 3] = four.w;
+    }
+    if (kRecord > kUnitBlocks) keys[0] = __float_as_int(__int_as_float(keys[0]) + record[16]);
+    if (unit == 0) keys[0] = kNoKey; // block 0 is taken anyway
+  }
+}
+
+// Writes the blocks of a unit whose bits are set, behind `count` of the token's others; returns
+// how many there are then.
+__device__ __forceinline__ int write_blocks(uint32_t blocks, int unit, int count, int32_t* slots) {
+  const int own = __popc(blocks);
+  const int before = sum_before(own);
+  int position = count + before;
+  const int all = of_last_lane(position + own);
+  for (; blocks != 0; blocks &= blocks - 1, ++position) {
+    if (slots != nullptr && position < kPickedBlocks)
+      slots[1 + position] = unit * kUnitBlocks + __ffs(static_cast<int>(blocks)) - 1;
+  }
+  return all;
+}
+
+// As pick_blocks, where more than kPickedBlocks keys reach the cut.
+template <int kRecord>
+__device__ __forceinline__ void pick_lowest(const float* scores, int units, int cut,
+                                            int32_t* slots) {
+  const int lane = static_cast<int>(threadIdx.x % kPickLanes);
+  int above = 0;
+  for (int first = 0; first < units; first += kPickLanes) {
+    int keys[16];
+    load_keys<kRecord>(scores, first + lane, units, keys);
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      above += keys[i] > cut ? 1 : 0;
+  }
+  int room = kPickedBlocks - of_last_lane(sum_before(above) + above); // for keys at the cut
+  int count = 0;
+  for (int first = 0; first < units; first += kPickLanes) {
+    int keys[16];
+    load_keys<kRecord>(scores, first + lane, units, keys);
+    uint32_t taken = 0;
+    uint32_t at_cut = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      taken |= keys[i] > cut ? 1u << i : 0u;
+      at_cut |= keys[i] == cut ? 1u << i : 0u;
+    }
+    const int own = __popc(at_cut);
+    const int before = sum_before(own);
+    int fit = room - before;
+    room -= of_last_lane(before + own);
+    for (; at_cut != 0 && fit > 0; --fit) {
+      taken |= at_cut & (0u - at_cut);
+      at_cut &= at_cut - 1;
+    }
+    count = write_blocks(taken, first + lane, count, slots);
+  }
 }
 
 // Writes the 16 indices, ascending, of a token in block `own` >= 16: blocks 0, own - 1, own and the
-// best of the others (Eq. 11 and 12). score(block) is at least 0 and may read the block's own place
-// of `places` [own - 1], which are overwritten.
-//
-// A lane looks at the blocks b = lane (mod 32). Blocks below the kPickedBlocks-th of the lanes'
-// largest keys cannot be among the best; of random scores about 17 are left (13 when every block
-// has a lane of its own), whose ranks are counted. Where more than 32 are left (many equal scores),
-// the cut is looked for.
-template <typename Score>
-__device__ void select_blocks(float* places, const Score& score, int own, int32_t* slots) {
-  const int lane = threadIdx.x % 32;
-  const int last = own - 2;
-  uint32_t* keys = reinterpret_cast<uint32_t*>(places); // bits of a non-negative float + 1; 0: none
-  uint32_t first = 0;                                   // the key of block `lane`
-  uint32_t largest = 0;
-#pragma unroll 4
-  for (int block = lane; block <= last; block += 32) {
-    const uint32_t key = block > 0 ? __float_as_uint(score(block)) + 1u : 0u;
-    keys[block] = key;
-    if (block == lane) first = key;
-    largest = max(largest, key);
+// best of the others (Eq. 11 and 12). `scores`, aligned to 16 bytes, is [unit_count(own)][kRecord]
+// of the lane's token, at least 0 as far as blocks 1 .. own - 2 go and kNoKey's bits behind them.
+// `slots`: nullptr for lanes that write nothing. The four tokens share `own`.
+template <int kRecord>
+__device__ __forceinline__ void pick_blocks(const float* scores, int own, int32_t* slots) {
+  const int lane = static_cast<int>(threadIdx.x % kPickLanes);
+  const int units = unit_count(own);
+  int best[16];
+  load_keys<kRecord>(scores, lane, units, best);
+  sort_keys(best);
+  for (int first = kPickLanes; first < units; first += kPickLanes) {
+    int keys[16];
+    load_keys<kRecord>(scores, first + lane, units, keys);
+    sort_keys(keys);
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      best[i] = max(best[i], keys[15 - i]);
+    sort_bitonic<16>(best);
   }
-  __syncwarp();
-  // At least 14 lanes have a key, so that a cut of 0 (of the smallest scores) still leaves out
-  // what is no candidate.
-  const uint32_t cut = max(reached_by_enough(largest), 1u);
-  int count = collect(keys, last, [&](uint32_t key) { return key >= cut; });
-  bool taken;
-  int block;
-  if (count > 32) {
-    if (lane <= last) keys[lane] = first;
-    __syncwarp();
-    collect_exactly(keys, last);
-    taken = lane < kPickedBlocks;
-    block = static_cast<int>(keys[lane]);
-  } else if (count == kPickedBlocks) {
-    taken = lane < count;
-    block = static_cast<int>(keys[lane]);
-  } else {
-    block = lane < count ? static_cast<int>(keys[lane]) : 0;
-    const uint32_t low = __shfl_sync(~0u, first, block % 32);
-    const uint32_t key = lane >= count ? 0u : block < 32 ? low : keys[block];
-    const int rank = rank_of(key, count);
-    taken = lane < count && rank < kPickedBlocks;
+  const int cut = picked_cut(best);
+  int count = 0;
+  for (int first = 0; first < units; first += kPickLanes) {
+    int keys[16];
+    load_keys<kRecord>(scores, first + lane, units, keys);
+    uint32_t below = 0; // bits of the blocks under the cut
+#pragma unroll
+    for (int i = 15; i >= 0; --i)
+      below = (below << 1) | ((static_cast<uint32_t>(keys[i]) - static_cast<uint32_t>(cut)) >> 31);
+    count = write_blocks(~below & 0xffffu, first + lane, count, slots);
   }
-  const uint32_t takers = __ballot_sync(~0u, taken);
-  if (taken) slots[1 + __popc(takers & lanes_below())] = block;
-  if (lane == 0) slots[0] = 0;
-  if (lane == 1) slots[kSlots - 2] = own - 1;
-  if (lane == 2) slots[kSlots - 1] = own;
+  if (__ballot_sync(~0u, count != kPickedBlocks) != 0) {
+    __syncwarp(); // another lane may write a slot now
+    pick_lowest<kRecord>(scores, units, cut, slots);
+  }
+  if (slots != nullptr && lane < kForcedBlocks)
+    slots[lane == 0 ? 0 : kSlots - kForcedBlocks + lane] = lane == 0 ? 0 : own - 2 + lane;
 }
 
 } // namespace nsa::kernels

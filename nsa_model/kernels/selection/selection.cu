@@ -7,16 +7,23 @@
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 #include "nsa_model/kernels/selection/pick.cuh"
+#include "nsa_model/kernels/selection/plan.h"
 
-// A CTA scores 16 tokens of one group. Keys are the M dimension and the columns are ordered
-// [head][token], 96 a product (six heads; other counts take several products), so that the sum over
-// heads (Eq. 10) adds registers of one thread:
+// A warpgroup scores a tile, 16 tokens of one group. Keys are the M dimension and the columns are
+// ordered [head][token], 96 a product (six heads; other counts take several products), so that the
+// sum over heads (Eq. 10) adds registers of one thread:
 //   S^T = K~ Q^T  m64n96k64;  p = 2^(S^T - lse);  sum over heads: 8 values a thread
-// The stencil of Eq. 9 (weights 1,2,2,2,1: the strides that a compressed token shares with a block)
-// runs over rows, four keys a block, by shuffles. Its first tap belongs to the key before the
-// block; where that lies in another warp it goes through `carry`. Two consumer
-// warpgroups take key tiles in turn, then every warp picks the blocks of two tokens. Two CTAs share
-// an SM, so that one scores while the other picks.
+// The rows of a product are 64 keys that lie four apart, one of each block, and four products are a
+// step of 64 blocks. So the stencil of Eq. 9 (weights 1,2,2,2,1: the strides that a compressed
+// token shares with a block) adds registers of one thread as well. Only its first tap, of the key
+// before the block, comes from another lane, or from another warp through the score's record. A
+// warp has 16 blocks of a step, a unit. One or two units behind the last step are a product each,
+// in which a warp has one of the four keys of all blocks; their shares are added in shared memory.
+//
+// Then every warp picks the blocks of four tokens (pick.cuh), while the queries and first keys of
+// the CTA's next tile are on their way. Several CTAs share an SM, so that some score while others
+// pick or wait. Long sequences, whose scores leave room for one CTA only, have two warpgroups a
+// tile, which take its steps in turns, and two tiles a CTA, which share keys.
 //
 // All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens, so no mask is
 // needed.
@@ -24,217 +31,357 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kConsumers = 2;
-constexpr int kThreads = 128 * kConsumers + 32;
+constexpr int kMostTiles = 2;   // of a CTA, which share keys
+constexpr int kMostSharers = 2; // warpgroups of a tile, which take its steps in turns
+constexpr int kMostThreads = 128 * kMostTiles * kMostSharers;
+constexpr int kSmThreads = 512; // that an SM holds, with 128 registers each
+constexpr int kStages = 2;
 constexpr int kTileTokens = 16;
 constexpr int kPassHeads = 6; // of a product
 constexpr int kRows = kTileTokens * kPassHeads;
-constexpr int kKeys = 64;
-constexpr int kMostStages = 4;
+constexpr int kStepBlocks = 64;
+constexpr int kStageBytes = kStepBlocks * kRowBytes;
 constexpr int kBlockKeys = kBlock / kCompressStride;
-constexpr int kTileBlocks = kKeys / kBlockKeys;
 static_assert(kBlock % kTileTokens == 0, "all tokens of a tile lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
               "the stencil below is 1,2,2,2,1");
+static_assert(4 * kUnitBlocks == kStepBlocks && 4 * kPickTokens == kTileTokens);
 
+// Queries, keys [sharers][stages][64 rows] and scores [tiles][16][score_stride] lie before it.
 template <typename Heads> struct Shared {
-  static constexpr int kPasses =
-      Heads::kPads ? (kMostHeads + kPassHeads - 1) / kPassHeads : 1; // products at most
-  alignas(1024) uint8_t queries[kPasses * kRows * kRowBytes];
+  // Negative, base 2. Tokens 2 i and 2 i + 1 lie together, as a thread wants them.
+  static constexpr int kLseHeads = Heads::kPads ? kMostHeads : kPassHeads;
+  alignas(16) float lse[kMostTiles][kTileTokens / 2][kLseHeads][2];
   alignas(8) uint64_t queries_full;
-  uint64_t keys_full[kMostStages];
-  uint64_t keys_empty[kMostStages];
+  uint64_t keys_full[kMostSharers * kStages];
+  uint64_t keys_empty[kMostSharers * kStages];
 };
-// Behind it: keys [stages][64 rows], scores [16][score_stride], carry [16][carry_stride].
-__host__ __device__ constexpr int score_stride(int blocks) {
-  return (blocks + kTileBlocks) / kTileBlocks * kTileBlocks + 1;
+template <typename Heads> __host__ __device__ constexpr int query_bytes() {
+  constexpr int kPasses = Heads::kPads ? (kMostHeads + kPassHeads - 1) / kPassHeads : 1;
+  return kPasses * kRows * kRowBytes;
 }
-__host__ __device__ constexpr int carry_stride(int blocks) {
-  return (blocks + kTileBlocks) / kTileBlocks * 4 + 1;
+template <typename Heads> constexpr int shared_bytes(int blocks, int tiles, int sharers) {
+  return tiles * (query_bytes<Heads>() + kTileTokens * 4 * score_stride(blocks)) +
+         sharers * kStages * kStageBytes + static_cast<int>(sizeof(Shared<Heads>));
 }
-template <typename Heads> constexpr int shared_bytes(int blocks, int stages) {
-  return static_cast<int>(sizeof(Shared<Heads>)) + 1024 + stages * kKeys * kRowBytes +
-         kTileTokens * 4 * (score_stride(blocks) + carry_stride(blocks));
-}
-static_assert(shared_bytes<AnyHeads>(kMaxSequence / kBlock, 2) <= kMostSharedBytes);
-// Two CTAs share an SM's 227 KiB (each pays 1 KiB more) as long as the scores leave room.
-template <typename Heads> constexpr int stages_for(int blocks) {
-  return shared_bytes<Heads>(blocks, kMostStages) <= 113 * 1024 ? kMostStages : 2;
-}
+static_assert(shared_bytes<AnyHeads>(kMaxSequence / kBlock, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<SixHeads>(kMaxSequence / kBlock, 1, 2) <= kMostSharedBytes);
+static_assert(shared_bytes<SixHeads>(1024, 2, 2) <= kMostSharedBytes, "of 64K tokens");
 
 #if NSA_HOPPER_CODE
 
-// Adds the probabilities of a product's heads: token 8 (t / 2) + 2 quad + t % 2, key row 8 r.
-__device__ __forceinline__ void add_heads(const float (&s)[kRows / 2],
-                                          const float (&lse)[kRows / 4], float scale_log2,
-                                          int heads, float (&p)[4][2]) {
+// Negative log-sums of a product's columns, those of two heads and tokens 8 i + 2 quad + {0, 1} in
+// number 3 i + head / 2. `from`: of the product's first head and the first such tokens; the others
+// are 4 kLseHeads pairs on.
+template <int kLseHeads>
+__device__ __forceinline__ void load_lse(const float (*from)[2], int heads, float4 (&lse)[6]) {
 #pragma unroll
-  for (int t = 0; t < 4; ++t) {
-#pragma unroll
-    for (int h = 0; h < kPassHeads; ++h) {
-      if (h >= heads) continue;
-      const int j = 2 * h + t / 2;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        p[t][r] +=
-            exp2_approximate(fmaf(s[4 * j + 2 * r + t % 2], scale_log2, -lse[2 * j + t % 2]));
-      }
-    }
+  for (int i = 0; i < 6; ++i) {
+    if (i % 3 * 2 < heads)
+      lse[i] = *reinterpret_cast<const float4*>(from + i / 3 * 4 * kLseHeads + i % 3 * 2);
   }
 }
 
-__device__ void score_tile(const float (&sums)[4][2], int tile, float* scores, float* carry,
-                           int blocks) {
-  const int warp = threadIdx.x % 128 / 32;
+// Adds the probabilities of a product's heads: token 8 (t / 2) + 2 quad + t % 2, row + 8 r.
+__device__ __forceinline__ void add_heads(const float (&s)[kRows / 2], const float4 (&lse)[6],
+                                          float scale_log2, int heads, float (&sums)[4][2]) {
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) { // in the order in which lse may be loaded
+    const int half = i / 24;
+    const int head = i % 24 / 4;
+    const int t = 2 * half + i / 2 % 2;
+    if (head >= heads) continue;
+    const float4& of = lse[3 * half + head / 2];
+    const float minus = head % 2 == 0 ? (t % 2 == 0 ? of.x : of.y) : (t % 2 == 0 ? of.z : of.w);
+    sums[t][i % 2] +=
+        exp2_approximate(fmaf(s[4 * (2 * head + half) + 2 * (i % 2) + t % 2], scale_log2, minus));
+  }
+}
+
+// Scores of a warp's unit from what its blocks' first three keys and their last one have summed up
+// to: blocks lane / 4 and lane / 4 + 8, tokens as in add_heads.
+__device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
+                                             const float (&last_key)[4][2], int unit, int units,
+                                             int last, float* scores, int stride) {
   const int lane = threadIdx.x % 32;
-  const int quad = lane % 4;
-  const int key = lane / 4; // row of the warp's 16, and key + 8
+  const int block = lane / 4;
+  const int before = (lane + 28) % 32; // has the block before; of the first, block 7
+  const bool candidate = unit * kUnitBlocks + block <= last;
+  const bool candidate8 = unit * kUnitBlocks + block + 8 <= last;
+  float* record = scores + 2 * (lane % 4) * stride + unit * kScoreRecord;
+  const float none = __int_as_float(kNoKey);
 #pragma unroll
-  for (int t = 0; t < 4; ++t) { // token 8 (t / 2) + 2 quad + t % 2
-    const float(&p)[2] = sums[t];
-    // Rows 4i .. 4i+3 of a warp are one block: weights 2, 2, 2, 1, then the last key of the block
-    // before.
-    float sum[2];
+  for (int t = 0; t < 4; ++t) {
+    const float tap = __shfl_sync(~0u, last_key[t][0], before);
+    const float tap8 = __shfl_sync(~0u, last_key[t][1], before);
+    const float score = fmaf(2.0f, first_keys[t][0], last_key[t][0]) + (block > 0 ? tap : 0.0f);
+    const float score8 = fmaf(2.0f, first_keys[t][1], last_key[t][1]) + (block > 0 ? tap8 : tap);
+    float* row = record + (t / 2 * 8 + t % 2) * stride;
+    row[block] = candidate ? score : none;
+    row[block + 8] = candidate8 ? score8 : none;
+    if (block == 0 && unit + 1 < units) row[kScoreRecord + kUnitBlocks] = tap8;
+  }
+}
+
+// Leaves one key's share of a unit of the rest in a record.
+__device__ __forceinline__ void store_share(const float (&sums)[4][2], float* scores, int stride) {
+  const int lane = threadIdx.x % 32;
+  float* record = scores + 2 * (lane % 4) * stride + lane / 4;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] = key % 4 == 3 ? p[r] : 2.0f * p[r];
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 4);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 8);
-    }
-    const float before1 = __shfl_sync(~0u, p[0], 12 + quad);
-    const float before2 = __shfl_sync(~0u, p[0], 28 + quad);
-    const float before3 = __shfl_sync(~0u, p[1], 12 + quad);
-    const int token = t / 2 * 8 + 2 * quad + t % 2;
-    float* row = scores + token * score_stride(blocks) + tile * kTileBlocks + warp * 4;
-    if (key == 0) {
-      row[0] = sum[0];
-      row[2] = sum[1] + before2;
-    } else if (key == 4) {
-      row[1] = sum[0] + before1;
-      row[3] = sum[1] + before3;
-    } else if (key == 7) {
-      carry[token * carry_stride(blocks) + tile * 4 + warp] = p[1];
-    }
+  for (int t = 0; t < 4; ++t) {
+    float* row = record + (t / 2 * 8 + t % 2) * stride;
+    row[0] = sums[t][0];
+    row[8] = sums[t][1];
+  }
+}
+
+// Makes scores of the shares, by the same additions as store_scores. A thread does two blocks of
+// every unit, so that what it overwrites has been read: places of the first unit's shares.
+__device__ __forceinline__ void join_shares(const ScorePlan& plan, int last, float* scores,
+                                            int stride) {
+  const int pair = static_cast<int>(threadIdx.x % 8);
+  float* row =
+      scores + static_cast<int>(threadIdx.x % 128 / 8) * stride + plan.whole * kScoreRecord;
+  const auto two_of = [&](int record) {
+    return *reinterpret_cast<const float2*>(row + record * kScoreRecord + 2 * pair);
+  };
+#pragma unroll 1
+  for (int i = 0; i < plan.rest; ++i) {
+    const float2 key0 = two_of(4 * i);
+    const float2 key1 = two_of(4 * i + 1);
+    const float2 key2 = two_of(4 * i + 2);
+    const float2 key3 = two_of(4 * i + 3);
+    const float tap = pair > 0 ? row[(4 * i + 3) * kScoreRecord + 2 * pair - 1] : 0.0f;
+    const int block = (plan.whole + i) * kUnitBlocks + 2 * pair;
+    const float none = __int_as_float(kNoKey);
+    float2 scored;
+    scored.x = fmaf(2.0f, key0.x + key1.x + key2.x, key3.x) + tap;
+    scored.y = fmaf(2.0f, key0.y + key1.y + key2.y, key3.y) + key3.x;
+    if (block > last) scored.x = none;
+    if (block + 1 > last) scored.y = none;
+    *reinterpret_cast<float2*>(row + i * kScoreRecord + 2 * pair) = scored;
+    if (i > 0 && pair == 0)
+      row[i * kScoreRecord + kUnitBlocks] = row[(4 * i - 1) * kScoreRecord + 15];
   }
 }
 
 #endif // NSA_HOPPER_CODE
 
-// lse of a product's columns 8j + 2 quad + {0, 1}: head j / 2, token 8 (j % 2) + 2 quad + {0, 1}.
 template <typename Heads>
-__device__ __forceinline__ void load_lse(const SelectionParams& params, const Heads& heads,
-                                         int batch, int group, int first_token, int first_head,
-                                         float (&lse)[kRows / 4]) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < kRows / 4; ++i) {
-    const int token =
-        min(first_token + i / 2 % 2 * 8 + 2 * (lane % 4) + i % 2, params.shape.sequence - 1);
-    const int64_t source =
-        (static_cast<int64_t>(batch) * params.shape.sequence + token) * params.shape.groups + group;
-    const int head = Heads::kPads ? min(first_head + i / 4, heads.count() - 1) : i / 4;
-    lse[i] = params.lse_cmp[source * heads.count() + head] * kLog2e;
-  }
-}
-
-template <typename Heads>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kMostThreads)
     selection_kernel(const __grid_constant__ SelectionParams params,
                      const __grid_constant__ CUtensorMap q_map,
-                     const __grid_constant__ CUtensorMap k_map, int tiles, int blocks, int stages) {
+                     const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap rest_map,
+                     const __grid_constant__ TileOrder order, int cta_tiles, int sharer_bits,
+                     int stride) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
-  extern __shared__ uint8_t raw[];
-  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
-  uint8_t* keys = reinterpret_cast<uint8_t*>(&shared + 1);
-  float* scores = reinterpret_cast<float*>(keys + stages * kKeys * kRowBytes);
-  float* carry = scores + kTileTokens * score_stride(blocks);
+  extern __shared__ __align__(1024) uint8_t raw[];
+  if (shared_address(raw) % 1024 != 0) __trap(); // wgmma would read other rows
+  const int sharers = 1 << sharer_bits;          // warpgroups of a tile
+  const uint8_t* all_queries = raw;
+  const uint8_t* all_keys = all_queries + cta_tiles * query_bytes<Heads>();
+  float* scores = reinterpret_cast<float*>(raw + cta_tiles * query_bytes<Heads>() +
+                                           sharers * kStages * kStageBytes);
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(scores + cta_tiles * kTileTokens * stride);
   const AttentionShape& shape = params.shape;
-  const int lane = threadIdx.x % 32;
-  const int warp = uniform(threadIdx.x / 32);
-  const int lanes = shape.batch * shape.groups;
-  const int group = static_cast<int>(blockIdx.x) % lanes % shape.groups;
-  const int batch = static_cast<int>(blockIdx.x) % lanes / shape.groups;
-  const int first_token =
-      (tiles - 1 - static_cast<int>(blockIdx.x) / lanes) * kTileTokens; // longest first
-  const int own = first_token / kBlock;
-  const int64_t first_row =
-      (static_cast<int64_t>(batch) * shape.sequence + first_token) * shape.groups + group;
-  const int tokens = min(kTileTokens, shape.sequence - first_token);
-  if (own < kSlots) { // every causal block
-    for (int i = threadIdx.x; i < tokens * kSlots; i += kThreads) {
-      const int slot = i % kSlots;
-      params.indices[(first_row + i / kSlots * shape.groups) * kSlots + slot] =
-          slot <= own ? slot : -1;
-    }
-    return;
-  }
-  if (threadIdx.x == 0) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = uniform(thread / 32);
+  const int tile = warp / 4 >> sharer_bits;    // of the CTA's, this warpgroup's
+  const int sharer = warp / 4 & (sharers - 1); // of its warpgroups
+  scores += tile * kTileTokens * stride;
+  const uint32_t queries = shared_address(all_queries) + tile * query_bytes<Heads>();
+  const uint32_t keys = shared_address(all_keys) + sharer * kStages * kStageBytes;
+  const uint32_t keys_full = shared_address(&shared.keys_full[sharer * kStages]);
+  const uint32_t keys_empty = shared_address(&shared.keys_empty[sharer * kStages]);
+  const int cta_lane = static_cast<int>(blockIdx.x) % (shape.batch * shape.groups);
+  const int cta = static_cast<int>(blockIdx.x) / (shape.batch * shape.groups);
+  const int group = cta_lane % shape.groups;
+  const int batch = cta_lane / shape.groups;
+  const int cta_tokens = cta_tiles * kTileTokens;
+  // First token of a tile, negative for none.
+  const auto token_of = [&](int number) {
+    return number < 0 ? -1 : (order.tiles - 1 - number) * cta_tokens;
+  };
+  const auto row_of = [&](int token) {
+    return (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
+  };
+  if (thread == 0) {
     barrier_init(shared_address(&shared.queries_full), 1);
-    for (int i = 0; i < stages; ++i) {
+    for (int i = 0; i < kMostSharers * kStages; ++i) {
       barrier_init(shared_address(&shared.keys_full[i]), 1);
-      barrier_init(shared_address(&shared.keys_empty[i]), 4 * kWarpArrivals);
+      barrier_init(shared_address(&shared.keys_empty[i]), cta_tiles * 4 * kWarpArrivals);
     }
     fence_barrier_init();
   }
   __syncthreads();
-  const int key_tiles = ((own - 1) * kBlockKeys + kKeys - 1) / kKeys; // keys of blocks 0 .. own - 2
-  if (warp == 4 * kConsumers) {
-    if (lane == 0) {
-      const uint32_t query_full = shared_address(&shared.queries_full);
-      barrier_expect(query_full, heads.count() * kTileTokens * kRowBytes);
-      load_box(shared_address(shared.queries), &q_map, 0, first_token, group * heads.count(), batch,
-               query_full);
-      for (int tile = 0; tile < key_tiles; ++tile) {
-        const int stage = tile % stages;
-        const uint32_t full = shared_address(&shared.keys_full[stage]);
-        barrier_wait(shared_address(&shared.keys_empty[stage]),
-                     (static_cast<uint32_t>(tile / stages) & 1u) ^ 1u);
-        barrier_expect(full, kKeys * kRowBytes);
-        load_box(shared_address(keys) + stage * kKeys * kRowBytes, &k_map, 0, group, tile * kKeys,
-                 batch, full);
+
+  uint32_t key_parities = 0; // of the stages' next phases, a bit each
+  uint32_t query_parity = 0;
+  constexpr int kLseHeads = Shared<Heads>::kLseHeads;
+  const float(*lse_from)[2] = shared.lse[tile][lane % 4];
+  float4 lse[6];
+  // Products of this warpgroup.
+  const auto products_of = [&](const ScorePlan& plan) {
+    return kBlockKeys * plan.steps_of(sharer, sharer_bits) + plan.rest_of(sharer, sharer_bits);
+  };
+  const auto load_keys = [&](const ScorePlan& plan, int product) {
+    const int stage = product % kStages;
+    const uint32_t full = keys_full + 8 * stage;
+    const uint32_t into = keys + stage * kStageBytes;
+    const int step = product / kBlockKeys;
+    barrier_expect(full, kStageBytes);
+    if (step < plan.steps_of(sharer, sharer_bits)) {
+      load_box(into, &k_map, group * kHeadDim, (sharer + step * sharers) * kStepBlocks,
+               product % kBlockKeys, batch, full);
+    } else {
+      load_box(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
+               0, batch, full);
+    }
+  };
+  // Asks for the queries of a tile and as many keys as there are stages, all of which are free. The
+  // first tile's warps share this work, as they do for later keys: others wait for who does it all.
+  const auto load_first = [&](int first_token) {
+    if (tile > 0 || lane > 0) return;
+    const int product = warp % 4;
+    if (warp == 3) {
+      const uint32_t full = shared_address(&shared.queries_full);
+      barrier_expect(full, cta_tiles * heads.count() * kTileTokens * kRowBytes);
+#pragma unroll 1
+      for (int i = 0; i < cta_tiles; ++i) {
+        load_box(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
+                 first_token + i * kTileTokens, group * heads.count(), batch, full);
       }
     }
-  } else {
-    float lse[kRows / 4];
-    load_lse(params, heads, batch, group, first_token, 0, lse);
-    const int warpgroup = warp / 4;
-    barrier_wait(shared_address(&shared.queries_full), 0);
-    for (int tile = warpgroup; tile < key_tiles; tile += kConsumers) {
-      const int stage = tile % stages;
-      barrier_wait(shared_address(&shared.keys_full[stage]),
-                   static_cast<uint32_t>(tile / stages) & 1u);
-      float sums[4][2] = {};
+    const ScorePlan plan(first_token / kBlock);
+    if (product < min(products_of(plan), kStages)) load_keys(plan, product);
+  };
+  constexpr int kLsePieces = Heads::kPads ? kMostHeads * kTileTokens / 128 : 1;
+  float lse_pieces[kLsePieces];
+  const auto read_lse = [&](int first_token) {
+#pragma unroll
+    for (int i = 0; i < kLsePieces; ++i) {
+      const int piece = i * 128 + thread % 128;
+      const int token = piece / heads.count();
+      if (sharer > 0 || token >= kTileTokens) continue;
+      lse_pieces[i] =
+          params.lse_cmp[row_of(min(first_token + tile * kTileTokens + token, shape.sequence - 1)) *
+                             heads.count() +
+                         piece % heads.count()];
+    }
+  };
+  const auto keep_lse = [&] {
+#pragma unroll
+    for (int i = 0; i < kLsePieces; ++i) {
+      const int piece = i * 128 + thread % 128;
+      const int token = piece / heads.count();
+      if (sharer > 0 || token >= kTileTokens) continue;
+      shared.lse[tile][token / 2][piece % heads.count()][token % 2] = -kLog2e * lse_pieces[i];
+    }
+  };
+
+  int round = 0;
+  int first_token = token_of(order.tile_of(cta, 0));
+  if (first_token >= 0) {
+    load_first(first_token);
+    read_lse(first_token);
+    keep_lse();
+  }
+  while (first_token >= 0) {
+    __syncthreads(); // log-sums are there, and all scores of the last tile have been read
+    const int own = first_token / kBlock;
+    const ScorePlan plan(own);
+    const int products = products_of(plan);
+    barrier_wait(shared_address(&shared.queries_full), query_parity);
+    query_parity ^= 1u;
+    if (!Heads::kPads) load_lse<kLseHeads>(lse_from, heads.count(), lse);
+    // Waits for the keys of a product and adds up its probabilities, where the warp has any to add.
+    const auto score_keys = [&](int product, int key, bool adds, float(&sums)[4][2]) {
+      const int stage = key % kStages;
+      // Into the stage of the product before, when all warps are done with it.
+      const int later = product - 1 + kStages;
+      if (tile == 0 && warp % 4 == key && product > 0 && later < products && lane == 0) {
+        const int before = (stage + kStages - 1) % kStages;
+        barrier_wait(keys_empty + 8 * before, (key_parities >> before & 1u) ^ 1u);
+        load_keys(plan, later);
+      }
+      barrier_wait(keys_full + 8 * stage, key_parities >> stage & 1u);
+      key_parities ^= 1u << stage;
+#pragma unroll 1
       for (int first_head = 0; first_head < heads.count(); first_head += kPassHeads) {
-        if (Heads::kPads) {
-          load_lse(params, heads, batch, group, first_token, first_head, lse);
-        }
         float s[kRows / 2];
         wgmma_fence();
         multiply_shared<kRows, 4, Major::kK, Major::kK, false>(
-            s, shared_address(keys) + stage * kKeys * kRowBytes,
-            shared_address(shared.queries) + first_head * kTileTokens * kRowBytes);
+            s, keys + stage * kStageBytes, queries + first_head * kTileTokens * kRowBytes);
         wgmma_commit();
         wgmma_wait<0>();
         pin(s);
-        if (first_head + kPassHeads >= heads.count()) {
-          warp_arrive(shared_address(&shared.keys_empty[stage]));
+        if (first_head + kPassHeads >= heads.count()) warp_arrive(keys_empty + 8 * stage);
+        if (adds) {
+          const int pass_heads = heads.count() - first_head;
+          if (Heads::kPads) load_lse<kLseHeads>(lse_from + first_head, pass_heads, lse);
+          add_heads(s, lse, params.scale * kLog2e, pass_heads, sums);
         }
-        add_heads(s, lse, params.scale * kLog2e, heads.count() - first_head, sums);
       }
-      score_tile(sums, tile, scores, carry, blocks);
-    }
-  }
-  __syncthreads();
-  if (warp == 4 * kConsumers) return;
-  for (int token = warp; token < tokens; token += 4 * kConsumers) {
-    float* row = scores + token * score_stride(blocks);
-    const float* before = carry + token * carry_stride(blocks);
-    const auto score = [&](int block) {
-      return block % 4 == 0 ? row[block] + before[block / 4 - 1] : row[block];
     };
-    select_blocks(row, score, own, params.indices + (first_row + token * shape.groups) * kSlots);
+    int product = 0;
+#pragma unroll 1
+    for (int step = sharer; step < plan.steps(); step += sharers) {
+      const int unit = 4 * step + warp % 4;
+      const bool has_candidates = unit < plan.units;
+      float first_keys[4][2] = {};
+      float last_key[4][2] = {};
+#pragma unroll
+      for (int key = 0; key < kBlockKeys; ++key, ++product) {
+        float sums[4][2] = {};
+        score_keys(product, key, has_candidates, sums);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          float& sum = key < kBlockKeys - 1 ? first_keys[i / 2][i % 2] : last_key[i / 2][i % 2];
+          sum = key % (kBlockKeys - 1) == 0 ? sums[i / 2][i % 2] : sum + sums[i / 2][i % 2];
+        }
+      }
+      if (has_candidates)
+        store_scores(first_keys, last_key, unit, plan.units, own - 2, scores, stride);
+    }
+    if (plan.rest_of(sharer, sharer_bits) > 0) {
+#pragma unroll 1
+      for (int i = 0; i < plan.rest; ++i, ++product) {
+        float sums[4][2] = {};
+        score_keys(product, i, true, sums);
+        store_share(sums, scores + (plan.whole + 4 * i + warp % 4) * kScoreRecord, stride);
+      }
+    }
+    __syncthreads(); // all scores are there, and queries and keys have been read
+    const int next = token_of(order.tile_of(cta, ++round));
+    if (next >= 0) {
+      load_first(next);
+      read_lse(next);
+    }
+    if (sharer == 0) {
+      if (plan.rest > 0) { // of the tokens that this warp picks for
+        join_shares(plan, own - 2, scores, stride);
+        __syncwarp();
+      }
+      const int place = warp % 4 * kPickTokens + lane / kPickLanes;
+      const int token = first_token + tile * kTileTokens + place;
+      pick_blocks<kScoreRecord>(scores + place * stride, own,
+                                token < shape.sequence ? params.indices + row_of(token) * kSlots
+                                                       : nullptr);
+    }
+    if (next >= 0) keep_lse();
+    first_token = next;
+  }
+  for (round = 0; (first_token = token_of(order.unscored_tile_of(cta, round))) >= 0; ++round) {
+    const int tokens = min(cta_tokens, shape.sequence - first_token);
+    for (int i = thread; i < tokens * kSlots; i += static_cast<int>(blockDim.x)) {
+      const int slot = i % kSlots;
+      params.indices[row_of(first_token + i / kSlots) * kSlots + slot] =
+          slot <= first_token / kBlock ? slot : -1;
+    }
   }
 #endif
 }
@@ -244,29 +391,51 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
   const AttentionShape& shape = params.shape;
   const int compressed = compressed_count(shape.sequence);
   const int blocks = block_count(shape.sequence);
-  const int stages = stages_for<Heads>(blocks);
-  const int bytes = shared_bytes<Heads>(blocks, stages);
-  // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
-  const __nv_bfloat16* k_cmp = compressed > 0 ? params.k_cmp : params.q;
+  // A sequence without whole blocks of compressed tokens loads none, but a descriptor cannot be
+  // empty: it names q.
+  const bool empty = compressed < kBlockKeys;
   CUtensorMap q_map;
   CUtensorMap k_map;
+  CUtensorMap rest_map;
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
     error = make_head_major_map(&q_map, params.q, shape.batch, shape.sequence,
                                 shape.groups * heads.count(), kTileTokens, heads.count());
   }
   if (error == cudaSuccess) {
-    error = make_token_major_map(&k_map, k_cmp, shape.batch, std::max(compressed, 1), shape.groups,
-                                 kKeys, 1);
+    const __nv_bfloat16* k = empty ? params.q : params.k_cmp;
+    const int keys = empty ? kBlockKeys : compressed;
+    error =
+        make_strided_map(&k_map, k, shape.batch, keys, shape.groups, kBlockKeys, kStepBlocks, 1);
+    if (error == cudaSuccess) {
+      error = make_strided_map(&rest_map, k, shape.batch, keys, shape.groups, kBlockKeys,
+                               kUnitBlocks, kBlockKeys);
+    }
   }
+  // Past 512 blocks scores leave room for two or three warpgroups an SM that have a tile each, too
+  // few; up to 1,024 two tiles fit in a CTA.
+  int cta_tiles = blocks > 512 && blocks <= 1024 ? 2 : 1;
+  int sharer_bits = blocks > 512 ? 1 : 0;
+  if (shared_bytes<Heads>(blocks, cta_tiles, 1 << sharer_bits) > kMostSharedBytes) cta_tiles = 1;
+  if (shared_bytes<Heads>(blocks, cta_tiles, 1 << sharer_bits) > kMostSharedBytes) sharer_bits = 0;
+  const int bytes = shared_bytes<Heads>(blocks, cta_tiles, 1 << sharer_bits);
+  const int threads = 128 * cta_tiles << sharer_bits;
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(selection_kernel<Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   }
   if (error != cudaSuccess) return error;
-  const int tiles = (shape.sequence + kTileTokens - 1) / kTileTokens;
-  return launch_kernel(selection_kernel<Heads>, tiles * shape.batch * shape.groups, kThreads, bytes,
-                       stream, params, q_map, k_map, tiles, blocks, stages);
+  const int cta_tokens = cta_tiles * kTileTokens;
+  const int lanes = shape.batch * shape.groups;
+  const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;
+  // Each CTA pays 1 KiB of an SM's 228 more.
+  const int places =
+      multiprocessor_count() * std::min(228 * 1024 / (bytes + 1024), kSmThreads / threads);
+  const TileOrder order =
+      tile_order(tiles, std::max(0, tiles - kSlots * kBlock / cta_tokens), lanes, places);
+  return launch_kernel(selection_kernel<Heads>, lanes * order.ctas_of_lane(), threads, bytes,
+                       stream, params, q_map, k_map, rest_map, order, cta_tiles, sharer_bits,
+                       score_stride(blocks));
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 // contexts that take turns from one of these functions to the next.
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <ucontext.h>
 #include <vector>
@@ -83,25 +84,29 @@ struct ThreadIndex {
 };
 constexpr ThreadIndex threadIdx;
 
-template <typename T> T __shfl_sync(unsigned, T value, int lane) {
-  return static_cast<T>(Warp::current->meet(1, value)[lane % kLanes]);
+int __shfl_sync(unsigned, int value, int source, int width = kLanes) {
+  const int first = Warp::current->lane() / width * width;
+  return static_cast<int>(
+      Warp::current->meet(1, static_cast<unsigned>(value))[first + source % width]);
+}
+int __shfl_xor_sync(unsigned, int value, int mask) {
+  const int source = Warp::current->lane() ^ mask;
+  return static_cast<int>(Warp::current->meet(2, static_cast<unsigned>(value))[source]);
+}
+int __shfl_up_sync(unsigned, int value, int distance, int width) {
+  const int lane = Warp::current->lane();
+  const int source = lane % width >= distance ? lane - distance : lane;
+  return static_cast<int>(Warp::current->meet(3, static_cast<unsigned>(value))[source]);
 }
 unsigned __ballot_sync(unsigned, bool predicate) {
-  const uint64_t* all = Warp::current->meet(2, predicate ? 1 : 0);
+  const uint64_t* all = Warp::current->meet(4, predicate ? 1 : 0);
   unsigned bits = 0;
   for (int lane = 0; lane < kLanes; ++lane)
     bits |= static_cast<unsigned>(all[lane]) << lane;
   return bits;
 }
-unsigned __reduce_add_sync(unsigned, unsigned value) {
-  const uint64_t* all = Warp::current->meet(3, value);
-  unsigned sum = 0;
-  for (int lane = 0; lane < kLanes; ++lane)
-    sum += static_cast<unsigned>(all[lane]);
-  return sum;
-}
 void __syncwarp() {
-  Warp::current->meet(4, 0);
+  Warp::current->meet(5, 0);
 }
 int __popc(unsigned bits) {
   return __builtin_popcount(bits);
@@ -109,16 +114,23 @@ int __popc(unsigned bits) {
 int __ffs(int bits) {
   return __builtin_ffs(bits);
 }
-unsigned __float_as_uint(float value) {
-  return __builtin_bit_cast(unsigned, value);
+int __float_as_int(float value) {
+  return __builtin_bit_cast(int, value);
 }
-unsigned max(unsigned a, unsigned b) {
+float __int_as_float(int value) {
+  return __builtin_bit_cast(float, value);
+}
+int max(int a, int b) {
   return a > b ? a : b;
+}
+int min(int a, int b) {
+  return a < b ? a : b;
 }
 
 } // namespace
 
 #include "nsa_model/kernels/selection/pick.cuh"
+#include "nsa_model/kernels/selection/plan.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>
@@ -141,30 +153,76 @@ std::vector<int32_t> sorted_choice(const std::vector<float>& scores, int own) {
   return others;
 }
 
-void expect_choice(const std::vector<float>& scores, int own, const std::string& what) {
-  std::vector<int32_t> slots(kSlots, -7);
-  std::vector<float> places = scores; // read and overwritten, as on the GPU
-  places.resize(static_cast<std::size_t>(std::max(own, 32)));
-  ASSERT_TRUE(Warp::run([&] {
-    select_blocks(
-        places.data(), [&](int block) { return places[static_cast<std::size_t>(block)]; }, own,
-        slots.data());
-  })) << what
-      << ": lanes part";
-  EXPECT_EQ(slots, sorted_choice(scores, own)) << what << ", own block " << own;
+// Scores in records of kRecord floats, as kernels leave them. Where there is room, part of every
+// unit's first score is still to be added to it.
+template <int kRecord> std::vector<float> records_of(const std::vector<float>& scores, int own) {
+  const auto units = static_cast<std::size_t>(unit_count(own));
+  std::vector<float> records(units * kRecord + 4, -1.0f); // aligned below
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    for (std::size_t i = 0; i < kUnitBlocks; ++i) {
+      const std::size_t block = unit * kUnitBlocks + i;
+      float& place = records[unit * kRecord + i];
+      place = block + 2 <= static_cast<std::size_t>(own) ? scores[block] : __int_as_float(kNoKey);
+      if (kRecord > kUnitBlocks && i == 0) {
+        records[unit * kRecord + kUnitBlocks] = place / 2;
+        place /= 2;
+      }
+    }
+  }
+  return records;
 }
 
-// The shortest and longest rows, and where the lanes' turns end.
-const std::vector<int> kOwnBlocks = {16, 17, 31, 32, 33, 34, 35, 63, 65, 66, 130, 500, 1023, 2047};
+// Four tokens of one warp, the last of which writes nothing.
+template <int kRecord>
+void expect_choice(const std::vector<std::vector<float>>& scores, int own,
+                   const std::string& what) {
+  std::vector<std::vector<int4>> places(kPickTokens); // aligned to 16 bytes
+  for (std::size_t token = 0; token < kPickTokens; ++token) {
+    const std::vector<float> records = records_of<kRecord>(scores[token % scores.size()], own);
+    places[token].resize(records.size() / 4);
+    std::memcpy(places[token].data(), records.data(), places[token].size() * sizeof(int4));
+  }
+  std::vector<int32_t> slots(kPickTokens * kSlots, -7);
+  ASSERT_TRUE(Warp::run([&] {
+    const auto token = static_cast<std::size_t>(threadIdx.x / kPickLanes);
+    pick_blocks<kRecord>(reinterpret_cast<const float*>(places[token].data()), own,
+                         token + 1 < kPickTokens ? &slots[token * kSlots] : nullptr);
+  })) << what
+      << ": lanes part";
+  for (std::size_t token = 0; token + 1 < kPickTokens; ++token) {
+    const std::vector<int32_t> chosen(slots.begin() + static_cast<std::ptrdiff_t>(token * kSlots),
+                                      slots.begin() +
+                                          static_cast<std::ptrdiff_t>((token + 1) * kSlots));
+    EXPECT_EQ(chosen, sorted_choice(scores[token % scores.size()], own))
+        << what << ", own block " << own << ", token " << token;
+  }
+  EXPECT_EQ(slots.back(), -7) << what << ": a token that does not exist";
+}
+void expect_choice(const std::vector<std::vector<float>>& scores, int own,
+                   const std::string& what) {
+  expect_choice<kUnitBlocks>(scores, own, what);
+  expect_choice<kUnitBlocks + 4>(scores, own, what);
+}
+void expect_choice(const std::vector<float>& scores, int own, const std::string& what) {
+  expect_choice(std::vector<std::vector<float>>{scores}, own, what);
+}
+
+// The shortest and longest rows, and where units and the lanes' turns end.
+const std::vector<int> kOwnBlocks = {16, 17, 18, 31, 33, 34, 35, 65, 66, 129, 130, 500, 1023, 2047};
 
 TEST(Pick, TakesTheBestOfRandomScores) {
   std::mt19937 random(3);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
   for (const int own : kOwnBlocks) {
     for (int round = 0; round < (own < 200 ? 20 : 4); ++round) {
-      std::vector<float> scores(static_cast<std::size_t>(own));
-      for (float& score : scores)
-        score = uniform(random);
+      std::vector<std::vector<float>> scores(kPickTokens);
+      for (std::vector<float>& of_token : scores) {
+        of_token.resize(static_cast<std::size_t>(own));
+        for (float& score : of_token)
+          score = uniform(random);
+      }
+      // One token with equal scores at the cut beside others without.
+      scores[1].assign(scores[1].size(), 0.5f);
       expect_choice(scores, own, "random");
     }
   }
@@ -197,12 +255,14 @@ TEST(Pick, TakesFewLargeOnesAndThenTheLowest) {
   }
 }
 
-// All of the best with one lane, and neighbours that differ in their last bit.
+// All of the best with one lane and in one unit, and neighbours that differ in their last bit.
 TEST(Pick, TakesTheBestOfOneLaneAndOfNearlyEqualOnes) {
   for (const int own : kOwnBlocks) {
     std::vector<float> one_lane(static_cast<std::size_t>(own), 0.1f);
-    for (std::size_t block = 5; block < one_lane.size(); block += 32)
-      one_lane[block] = 1.0f + static_cast<float>(block);
+    for (std::size_t block = 0; block < one_lane.size(); ++block) {
+      if (block / kUnitBlocks % kPickLanes == 1)
+        one_lane[block] = 1.0f + static_cast<float>(block * 7 % 32);
+    }
     expect_choice(one_lane, own, "one lane");
     std::vector<float> rising(static_cast<std::size_t>(own)), falling = rising;
     for (std::size_t block = 0; block < rising.size(); ++block) {
@@ -212,6 +272,58 @@ TEST(Pick, TakesTheBestOfOneLaneAndOfNearlyEqualOnes) {
     }
     expect_choice(rising, own, "rising by a bit");
     expect_choice(falling, own, "falling by a bit");
+  }
+}
+
+TEST(ScorePlan, ScoresEveryUnitOnceAndKeepsWithinItsRecords) {
+  for (int own = kSlots; own < kMaxSequence / kBlock; ++own) {
+    const ScorePlan plan(own);
+    EXPECT_GE(plan.units * kUnitBlocks, own - 1); // blocks 0 .. own - 2
+    EXPECT_LT((plan.units - 1) * kUnitBlocks, own - 1);
+    EXPECT_EQ(plan.whole % 4, 0);
+    EXPECT_GE(plan.whole + plan.rest, plan.units);
+    EXPECT_LE(plan.whole + plan.rest, plan.units + (plan.rest == 0 ? 3 : 0));
+    // The rest's scores replace shares that lie no further on than the first unit's.
+    EXPECT_LE(plan.rest, 4);
+    EXPECT_LE(kScoreRecord * plan.records(), score_stride(own + 1));
+    EXPECT_EQ(score_stride(own + 1) % 8, 4);
+    for (int bits = 0; bits < 2; ++bits) {
+      int steps = 0;
+      int rest = 0;
+      for (int sharer = 0; sharer < 1 << bits; ++sharer) {
+        int own_steps = 0;
+        for (int step = sharer; step < plan.steps(); step += 1 << bits)
+          ++own_steps;
+        EXPECT_EQ(plan.steps_of(sharer, bits), own_steps);
+        steps += own_steps;
+        rest += plan.rest_of(sharer, bits);
+      }
+      EXPECT_EQ(steps, plan.steps());
+      EXPECT_EQ(rest, plan.rest);
+    }
+  }
+}
+
+TEST(TileOrder, TakesEveryTileOnce) {
+  for (const int places : {132, 396, 528, 7}) {
+    for (const int lanes : {1, 2, 3, 8, 32, 100, 300, 700, 5000}) {
+      for (const int tiles : {1, 20, 64, 65, 70, 128, 512, 1000, 2048}) {
+        const int scored = std::max(0, tiles - 64);
+        const TileOrder order = tile_order(tiles, scored, lanes, places);
+        std::vector<int> taken(static_cast<std::size_t>(tiles));
+        ASSERT_GE(order.ctas_of_lane(), 1);
+        for (int cta = 0; cta < order.ctas_of_lane(); ++cta) {
+          for (int round = 0; order.tile_of(cta, round) >= 0; ++round) {
+            ASSERT_LT(order.tile_of(cta, round), scored);
+            ++taken[static_cast<std::size_t>(order.tile_of(cta, round))];
+          }
+          for (int round = 0; order.unscored_tile_of(cta, round) >= 0; ++round)
+            ++taken[static_cast<std::size_t>(order.unscored_tile_of(cta, round))];
+        }
+        EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), tiles)
+            << places << " places, " << lanes << " lanes, " << tiles << " tiles";
+      }
+    }
   }
 }
 
