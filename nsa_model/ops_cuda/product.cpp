@@ -230,23 +230,18 @@ Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Te
       !serves::silu_product(major_of(d_out), before.size(0), before.size(1), d_out.size(1)))
     return composed::silu_product_backward(d_out, weight, before);
   const c10::DeviceGuard guard(d_out.device());
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
-  // 5 MB, so that its rows run along the sum as the kernel takes them.
-  const Tensor transposed = at::empty({weight.size(1), weight.size(0)}, weight.options());
-  check_cuda(kernels::launch_transpose(bf16(weight), bf16(transposed),
-                                       static_cast<int>(weight.size(0)),
-                                       static_cast<int>(weight.size(1)), stream),
-             "silu_product_backward");
   const Tensor d_before = at::empty_like(before);
   kernels::SiluProductBackwardParams params{};
   params.rows = static_cast<int>(before.size(0));
   params.columns = static_cast<int>(before.size(1));
   params.inner = static_cast<int>(d_out.size(1));
   params.d_out = bf16(d_out);
-  params.weight = bf16(transposed);
+  params.weight = bf16(weight);
   params.before = bf16(before);
   params.d_before = bf16(d_before);
-  check_cuda(kernels::launch_silu_product_backward(params, stream), "silu_product_backward");
+  check_cuda(
+      kernels::launch_silu_product_backward(params, c10::cuda::getCurrentCUDAStream().stream()),
+      "silu_product_backward");
   return d_before;
 }
 

@@ -17,13 +17,15 @@ enum class Major : int { kK = 0, kMN = 1 };
 #if NSA_HOPPER_CODE
 
 // Descriptor of a swizzled tile with rows of 128 bytes. Groups of eight rows lie 1024 bytes apart,
-// along M or N for a K-major operand and along K for an MN-major one (which is at most 64 wide but
-// in multiply_and_sum, so that the other stride is not used). The upper word is the same for all;
-// arithmetic on the lower word alone stays in the uniform registers that wgmma takes its
-// descriptors from.
+// along M or N for a K-major operand and along K for an MN-major one. An MN-major operand wider
+// than 64 lies in panels `panel_bytes` apart; for all others that stride is not used. The upper
+// word is the same for all; arithmetic on the lower word alone stays in the uniform registers that
+// wgmma takes its descriptors from.
 #define NSA_DESCRIPTOR_HIGH "0x40000040"
-__device__ __forceinline__ uint32_t tile_descriptor(uint32_t address) {
-  return ((address & 0x3FFFF) >> 4) | (1u << 16);
+inline constexpr uint32_t kNoPanels = 16;
+__device__ __forceinline__ uint32_t tile_descriptor(uint32_t address,
+                                                    uint32_t panel_bytes = kNoPanels) {
+  return ((address & 0x3FFFF) >> 4) | (panel_bytes >> 4 << 16);
 }
 // What a descriptor advances by for the next 16 elements of K.
 template <Major kMajor> __device__ constexpr uint32_t step_k16() {
@@ -478,7 +480,8 @@ __device__ __forceinline__ void to_operand(const float (&d)[kN / 2], uint32_t (&
 }
 
 template <> struct Wgmma<256> {
-  // d = A B, or d += A B where `accumulate`, with both operands in shared memory and K-major.
+  // d = A B, or d += A B where `accumulate`, with both operands in shared memory, A K-major.
+  template <Major kB>
   static __device__ __forceinline__ void shared(float (&d)[128], uint32_t a, uint32_t b,
                                                 bool accumulate) {
     asm volatile(
@@ -496,7 +499,7 @@ template <> struct Wgmma<256> {
         "%111, "
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
         "%127"
-        "}, da, db, p, 1, 1, 0, 0;\n}\n"
+        "}, da, db, p, 1, 1, 0, %131;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
           "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
           "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -516,7 +519,7 @@ template <> struct Wgmma<256> {
           "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
           "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
           "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)));
+        : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kB)));
   }
 };
 

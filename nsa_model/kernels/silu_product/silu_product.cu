@@ -4,29 +4,45 @@
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
-// Persistent CTAs in clusters of kCluster that share the columns of a tile. One thread loads: its
-// own 64 rows of the left operand, and a part of the 256 rows of the right one, which the copy
-// engine writes to all CTAs of the cluster. Two warpgroups compute tiles of 64 x 256 in turn: while
-// one runs its epilogue the other has the tensor cores.
+// Persistent CTAs in clusters of two, which compute tiles of 256 x 256 together, 128 rows each. One
+// thread of a CTA loads: the CTA's rows of the left operand and half of the right one, which the
+// copy engine writes to both CTAs. Two warpgroups multiply 64 rows each by the same stages. A warp
+// leaves its sums, rounded to BF16, in a strip of shared memory of its own (16 rows x 256 columns),
+// and while its products of the next tile run it takes two rows a step from there, applies SiLU and
+// writes whole rows of 512 bytes.
+//
+// Nothing hangs. Each wait is for work on an earlier step, or, `order`, on the same step by a
+// warpgroup that waits for nothing of the waiting one but stages of steps before. And no barrier is
+// more than one phase ahead of who waits: a stage is filled again only when all computing warps of
+// both CTAs gave it back; for `order` see there.
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kTileRows = 64, kTileColumns = 256, kStepK = 64;
-constexpr int kStages = 5;
+constexpr int kTileRows = 128, kTileColumns = 256, kStepK = 64;
+constexpr int kCluster = 2, kStages = 3;
 constexpr int kLeftBytes = kTileRows * kRowBytes, kRightBytes = kTileColumns * kRowBytes;
 constexpr int kStageBytes = kLeftBytes + kRightBytes;
+constexpr int kComputingWarps = 8, kStripRows = 16;
+constexpr int kPanelBytes = kStripRows * kRowBytes; // 64 columns of a strip
+constexpr int kStripBytes = kTileColumns / 64 * kPanelBytes;
 constexpr int kThreads = 384;
-constexpr int kSharedBytes = kStages * kStageBytes + 1024;
+constexpr int kSharedBytes = kStages * kStageBytes + kComputingWarps * kStripBytes + 1024;
 
 struct ProductParams {
   int rows, columns, inner;
+  int rounds, last_round;         // pieces of every cluster, and how many clusters have one more:
+  bool narrow;                    // half a tile's columns where this is set
   const __nv_bfloat16* before_in; // backward
   __nv_bfloat16* before_out;      // forward
   __nv_bfloat16* out;             // after, or d_before
 };
 
 #if NSA_HOPPER_CODE
+
+constexpr int kNarrowColumns = kTileColumns / 2;
+constexpr int kHalfBytes = 64 * kRowBytes;     // of the left operand: one warpgroup's
+constexpr int kPartBytes = kStepK * kRowBytes; // of the right one, 64 columns: one copy's
 
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;
@@ -45,13 +61,13 @@ __device__ __forceinline__ void remote_arrive(uint32_t barrier, uint32_t rank) {
                "r"(rank)
                : "memory");
 }
-// load_box() into all CTAs of `mask`, at the same place and for the barrier at the same place.
+// load_box() into all CTAs of the cluster, at the same place and for the barrier at the same place.
 __device__ __forceinline__ void load_box_for_all(uint32_t destination, const void* tensor_map,
-                                                 int c0, int c1, int c2, int c3, uint32_t barrier,
-                                                 uint16_t mask) {
+                                                 int c0, int c1, int c2, int c3, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(destination),
-               "l"(tensor_map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(mask)
+               "l"(tensor_map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+               "h"(static_cast<uint16_t>((1u << kCluster) - 1))
                : "memory");
 }
 
@@ -65,83 +81,120 @@ __device__ __forceinline__ float silu_gradient(float x) {
   const float s = sigmoid(x);
   return s * fmaf(x, 1.0f - s, 1.0f);
 }
-
-// Word i of lane q of four neighbouring lanes becomes word q of lane i: the fragment's pairs of
-// columns become eight columns a lane, and back.
-__device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
-  const bool odd = (threadIdx.x & 1) != 0, high = (threadIdx.x & 2) != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t got = __shfl_xor_sync(~0u, odd ? word[i] : word[i + 1], 1);
-    word[i] = odd ? got : word[i];
-    word[i + 1] = odd ? word[i + 1] : got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t got = __shfl_xor_sync(~0u, high ? word[i] : word[i + 2], 2);
-    word[i] = high ? got : word[i];
-    word[i + 2] = high ? word[i + 2] : got;
-  }
-}
 __device__ __forceinline__ float low_bf16(uint32_t word) {
   return __uint_as_float(word << 16);
 }
 __device__ __forceinline__ float high_bf16(uint32_t word) {
   return __uint_as_float(word & 0xFFFF0000u);
 }
-__device__ __forceinline__ void store_four(__nv_bfloat16* to, uint32_t (&word)[4]) {
-  transpose_quad(word);
-  *reinterpret_cast<uint4*>(to) = {word[0], word[1], word[2], word[3]};
+__device__ __forceinline__ uint32_t silu_of_pair(uint32_t before) {
+  return pack_bf16(silu(low_bf16(before)), silu(high_bf16(before)));
+}
+__device__ __forceinline__ uint32_t gradient_of_pair(uint32_t d_after, uint32_t before) {
+  return pack_bf16(low_bf16(d_after) * silu_gradient(low_bf16(before)),
+                   high_bf16(d_after) * silu_gradient(high_bf16(before)));
+}
+// Sixteen bytes. Stated in full: the compiler takes vectors apart where their words come one by
+// one, and volatile loads stay where they are written, before the work that hides them.
+__device__ __forceinline__ uint4 load_once(const __nv_bfloat16* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store(__nv_bfloat16* to, const uint4& value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
 }
 
-constexpr int kGroups = kTileColumns / 32; // of 32 columns: eight for each lane of four
+// Sums of a warp, 16 rows, to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
+template <int kColumns>
+__device__ __forceinline__ void stage_sums(const float (&sum)[128], uint32_t strip, int lane) {
+  const int matrix = lane / 8, in_matrix = lane % 8; // rows 8 (matrix % 2), columns 8 (matrix / 2)
+  const uint32_t row = strip + ((matrix & 1) * 8 + in_matrix) * kRowBytes;
+#pragma unroll
+  for (int j = 0; j < kColumns / 16; ++j) {
+    const int chunk = 2 * (j % 4) + (matrix >> 1);
+    store_matrix(row + (j / 4) * kPanelBytes + ((chunk ^ in_matrix) << 4),
+                 pack_bf16(sum[8 * j], sum[8 * j + 1]), pack_bf16(sum[8 * j + 2], sum[8 * j + 3]),
+                 pack_bf16(sum[8 * j + 4], sum[8 * j + 5]),
+                 pack_bf16(sum[8 * j + 6], sum[8 * j + 7]));
+  }
+}
 
-// Row `half` (0: lane / 4, 1: eight below) of a warp's fragment. `at` points to this lane's first
-// eight columns of that row.
-template <int kHalf>
-__device__ __forceinline__ void store_row(const float (&sum)[128], __nv_bfloat16* before,
-                                          __nv_bfloat16* after) {
-#pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    uint32_t word[4], silu_word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float a = sum[16 * group + 4 * i + 2 * kHalf];
-      const float b = sum[16 * group + 4 * i + 2 * kHalf + 1];
-      word[i] = pack_bf16(a, b);
-      silu_word[i] = pack_bf16(silu(a), silu(b));
-    }
-    store_four(before + 32 * group, word);
-    store_four(after + 32 * group, silu_word);
-  }
+// What a cluster computes in turn `item`: a tile, or half of its columns.
+struct Piece {
+  int row, column; // first ones of the whole cluster's
+  bool narrow;
+};
+__device__ __forceinline__ Piece piece_of(const ProductParams& params, int item) {
+  const int cluster = static_cast<int>(blockIdx.x) / kCluster;
+  const int clusters = static_cast<int>(gridDim.x) / kCluster;
+  const int column_tiles = params.columns / kTileColumns;
+  const bool narrow = params.narrow && item == params.rounds;
+  const int tile = item * clusters + (narrow ? cluster / 2 : cluster);
+  return {tile / column_tiles * (kTileRows * kCluster),
+          tile % column_tiles * kTileColumns + (narrow ? cluster % 2 * kNarrowColumns : 0), narrow};
 }
-__device__ __forceinline__ void load_row(uint4 (&to)[kGroups], const __nv_bfloat16* before) {
+
+// The sums of one piece by one computing warpgroup, over `steps` stages from `ring` on. `release`
+// gives a stage back, `begun` and `beside` come when a step is under way and the one before done.
+template <int kColumns, Major kRight, typename Release, typename Begun, typename Beside>
+__device__ __forceinline__ void multiply(float (&sum)[128], int steps, int half, uint32_t tiles,
+                                         uint32_t full, Ring<kStages>& ring, Release release,
+                                         Begun begun, Beside beside) {
+  if constexpr (kColumns == kNarrowColumns) {
 #pragma unroll
-  for (int group = 0; group < kGroups; ++group)
-    to[group] = *reinterpret_cast<const uint4*>(before + 32 * group);
-}
-template <int kHalf>
-__device__ __forceinline__ void store_gradient_row(const float (&sum)[128],
-                                                   const uint4 (&before)[kGroups],
-                                                   __nv_bfloat16* d_before) {
-#pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    uint32_t word[4] = {before[group].x, before[group].y, before[group].z, before[group].w};
-    transpose_quad(word);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float a = sum[16 * group + 4 * i + 2 * kHalf];
-      const float b = sum[16 * group + 4 * i + 2 * kHalf + 1];
-      word[i] =
-          pack_bf16(a * silu_gradient(low_bf16(word[i])), b * silu_gradient(high_bf16(word[i])));
-    }
-    store_four(d_before + 32 * group, word);
+    for (int i = 0; i < kNarrowColumns / 2; ++i)
+      sum[i] = 0.0f;
   }
+  int last = 0;
+  for (int k = 0; k < steps; ++k) {
+    barrier_wait(full + ring.stage * 8, ring.phase);
+    const uint32_t stage = tiles + ring.stage * kStageBytes;
+    const uint32_t a = tile_descriptor(stage + half * kHalfBytes);
+    const uint32_t b =
+        tile_descriptor(stage + kLeftBytes, kRight == Major::kMN ? kPartBytes : kNoPanels);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kStepK / 16; ++i) {
+      const uint32_t a_step = a + i * step_k16<Major::kK>(), b_step = b + i * step_k16<kRight>();
+      if constexpr (kColumns == kTileColumns) {
+        Wgmma<256>::shared<kRight>(sum, a_step, b_step, k > 0 || i > 0);
+      } else {
+        Wgmma<128>::shared<Major::kK, kRight>(part<64>(sum), a_step, b_step);
+      }
+    }
+    wgmma_commit();
+    if (k > 0) {
+      wgmma_wait<1>();
+      __syncwarp();
+      release(last);
+    }
+    begun(k);
+    beside(k);
+    last = ring.stage;
+    ring.advance();
+  }
+  wgmma_wait<0>();
+  pin(sum);
+  __syncwarp();
+  release(last);
 }
 
 #endif // NSA_HOPPER_CODE
 
-template <int kCluster, bool kBackward>
+template <bool kBackward>
 __global__ void __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ ProductParams params,
                    const __grid_constant__ CUtensorMap left,
@@ -150,100 +203,147 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t raw[];
   __shared__ alignas(8) uint64_t barriers[2 * kStages + 1];
   const uint32_t tiles = shared_address(align_tiles(raw));
+  const uint32_t strips = tiles + kStages * kStageBytes;
   const uint32_t full = shared_address(barriers), empty = full + kStages * 8;
-  const uint32_t order = empty + kStages * 8; // phase t ends when turn t has its steps under way
+  const uint32_t order = empty + kStages * 8;
   const auto rank = static_cast<int>(cluster_rank());
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full + stage * 8, 1);
-      barrier_init(empty + stage * 8, 4 * kCluster); // a warp of each CTA's computing warpgroup
+      barrier_init(empty + stage * 8, kComputingWarps * kCluster); // a computing warp of each CTA
     }
     barrier_init(order, 4 * kWarpArrivals);
     fence_barrier_init();
   }
   cluster_sync();
 
-  const int column_tiles = params.columns / kTileColumns;
-  const int total = column_tiles * (params.rows / (kTileRows * kCluster));
   const int cluster = static_cast<int>(blockIdx.x) / kCluster;
-  const int clusters = static_cast<int>(gridDim.x) / kCluster;
+  const int items = params.rounds + (cluster < params.last_round ? 1 : 0);
   const int steps = params.inner / kStepK;
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32) % 4;
   if (warpgroup == 0) {
     registers_give_back<40>();
     if (threadIdx.x == 0) {
-      constexpr int kPart = kTileColumns / kCluster;
       Ring<kStages> ring;
-      for (int tile = cluster; tile < total; tile += clusters) {
-        const int row = (tile / column_tiles * kCluster + rank) * kTileRows;
-        const int column = tile % column_tiles * kTileColumns + rank * kPart;
+      for (int item = 0; item < items; ++item) {
+        const Piece piece = piece_of(params, item);
+        const int parts = (piece.narrow ? kNarrowColumns : kTileColumns) / 64 / kCluster;
         for (int k = 0; k < steps; ++k) {
           const uint32_t stage = tiles + ring.stage * kStageBytes, done = full + ring.stage * 8;
           barrier_wait(empty + ring.stage * 8, ring.phase ^ 1u);
-          barrier_expect(done, kStageBytes);
-          load_box(stage, &left, 0, k, row, 0, done);
-          load_box_for_all(stage + kLeftBytes + rank * kPart * kRowBytes, &right, 0, k, column, 0,
-                           done, static_cast<uint16_t>((1u << kCluster) - 1));
+          barrier_expect(done, kLeftBytes + kCluster * parts * kPartBytes);
+          load_box(stage, &left, 0, k, piece.row + rank * kTileRows, 0, done);
+          for (int i = rank * parts; i < (rank + 1) * parts; ++i) {
+            const uint32_t to = stage + kLeftBytes + i * kPartBytes;
+            const int column = piece.column + i * 64;
+            if constexpr (kBackward) { // the weight's rows run along the columns
+              load_box_for_all(to, &right, 0, column / 64, k * kStepK, 0, done);
+            } else {
+              load_box_for_all(to, &right, 0, k, column, 0, done);
+            }
+          }
           ring.advance();
         }
       }
     }
   } else {
     registers_take<232>();
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int warp = static_cast<int>(threadIdx.x / 32) % 4;
-    float sum[128];
-    int turn = warpgroup - 1; // tiles of this cluster, counted
-    for (int tile = cluster + turn * clusters; tile < total; tile += 2 * clusters, turn += 2) {
-      // A warpgroup begins when the other has passed the stages before its own: a barrier's parity
-      // says no more than whether the last phase is over. All warps have arrived for the turn
-      // before the last one when any of them waits here.
-      named_barrier(warpgroup, 128);
-      if (turn > 0) barrier_wait(order, static_cast<uint32_t>(turn - 1) & 1u);
-      Ring<kStages> ring;
-      ring.stage = turn * steps % kStages;
-      ring.phase = static_cast<uint32_t>(turn * steps / kStages) & 1u;
-      const auto release = [&](int stage) {
-        if (lane < kCluster) remote_arrive(empty + stage * 8, static_cast<uint32_t>(lane));
-      };
-      int last = 0;
-      for (int k = 0; k < steps; ++k) {
-        barrier_wait(full + ring.stage * 8, ring.phase);
-        const uint32_t stage = tiles + ring.stage * kStageBytes;
-        const uint32_t a = tile_descriptor(stage), b = tile_descriptor(stage + kLeftBytes);
-        wgmma_fence();
+    const int half = warpgroup - 1, mine = half * 4 + warp;
+    const uint32_t strip = strips + mine * kStripBytes;
+    // The second warpgroup begins a piece when the first has its first step under way, so that one
+    // multiplies while the other rounds its sums. The first one's arrival for the piece after needs
+    // stages that the second gives back behind this wait, if a piece has at least as many steps as
+    // there are stages. With fewer nothing is ordered.
+    const bool ordered = steps >= kStages;
+    constexpr Major kRight = kBackward ? Major::kMN : Major::kK;
+    constexpr int kAtOnce = 2;
+    const auto release = [&](int stage) {
+      if (lane < kCluster) remote_arrive(empty + stage * 8, static_cast<uint32_t>(lane));
+    };
+    const auto begun = [&](int step) {
+      if (ordered && half == 0 && step == 0) warp_arrive(order);
+    };
+    // The strip of the piece before: `row` is the next one that is still to be written, two at once
+    // (or twice two: of 128 columns, an access takes 1 << shift = 2 rows).
+    int row = kStripRows;
+    int64_t at = 0; // of this lane's first eight columns in the strip's first row
+    uint4 ahead[kAtOnce];
+    const auto write_rows = [&](int shift, uint32_t from) {
+      uint4 sums[kAtOnce];
 #pragma unroll
-        for (int i = 0; i < kStepK / 16; ++i)
-          Wgmma<256>::shared(sum, a + i * step_k16<Major::kK>(), b + i * step_k16<Major::kK>(),
-                             k > 0 || i > 0);
-        wgmma_commit();
-        if (k > 0) {
-          wgmma_wait<1>();
-          __syncwarp();
-          release(last);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int r = row + (i << shift);
+        sums[i] = load_shared((from ^ ((r & 7) << 4)) + r * kRowBytes);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t to = at + int64_t{row + (i << shift)} * params.columns;
+        if constexpr (kBackward) {
+          store(params.out + to,
+                {gradient_of_pair(sums[i].x, ahead[i].x), gradient_of_pair(sums[i].y, ahead[i].y),
+                 gradient_of_pair(sums[i].z, ahead[i].z), gradient_of_pair(sums[i].w, ahead[i].w)});
+        } else {
+          store(params.before_out + to, sums[i]);
+          store(params.out + to, {silu_of_pair(sums[i].x), silu_of_pair(sums[i].y),
+                                  silu_of_pair(sums[i].z), silu_of_pair(sums[i].w)});
         }
-        last = ring.stage;
-        ring.advance();
       }
-      warp_arrive(order);
-      const int64_t row =
-          int64_t{tile / column_tiles * kCluster + rank} * kTileRows + 16 * warp + lane / 4;
-      const int64_t at = row * params.columns + tile % column_tiles * kTileColumns + lane % 4 * 8;
-      const int64_t below = at + int64_t{8} * params.columns;
-      uint4 before[kGroups];
-      if constexpr (kBackward) load_row(before, params.before_in + at); // while the last step runs
-      wgmma_wait<0>();
-      pin(sum);
-      __syncwarp();
-      release(last);
-      if constexpr (kBackward) {
-        store_gradient_row<0>(sum, before, params.out + at);
-        load_row(before, params.before_in + below);
-        store_gradient_row<1>(sum, before, params.out + below);
+      row += kAtOnce << shift;
+      if (kBackward && row < kStripRows) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+          ahead[i] =
+              load_once(params.before_in + at + int64_t{row + (i << shift)} * params.columns);
+      }
+    };
+    const uint32_t wide_from = strip + lane / 8 * kPanelBytes + ((lane % 8) << 4);
+    const auto beside = [&](int step) {
+      if (step > 0 && row < kStripRows) write_rows(0, wide_from);
+    };
+    float sum[128];
+    Ring<kStages> ring;
+    uint32_t turn = 0;
+    for (int item = 0; item < items; ++item, turn ^= 1u) {
+      const Piece piece = piece_of(params, item);
+      if (ordered && half == 1) barrier_wait(order, turn);
+      if (piece.narrow) {
+        multiply<kNarrowColumns, kRight>(sum, steps, half, tiles, full, ring, release, begun,
+                                         beside);
       } else {
-        store_row<0>(sum, params.before_out + at, params.out + at);
-        store_row<1>(sum, params.before_out + below, params.out + below);
+        multiply<kTileColumns, kRight>(sum, steps, half, tiles, full, ring, release, begun, beside);
       }
+      while (row < kStripRows)
+        write_rows(0, wide_from);
+      at = (int64_t{piece.row + rank * kTileRows + mine * kStripRows} +
+            (piece.narrow ? lane / 16 : 0)) *
+               params.columns +
+           piece.column + (piece.narrow ? lane % 16 : lane) * 8;
+      row = 0;
+      if constexpr (kBackward) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+          ahead[i] = load_once(params.before_in + at +
+                               int64_t{i << (piece.narrow ? 1 : 0)} * params.columns);
+      }
+      __syncwarp();
+      if (piece.narrow) {
+        stage_sums<kNarrowColumns>(sum, strip, lane);
+      } else {
+        stage_sums<kTileColumns>(sum, strip, lane);
+      }
+      __syncwarp();
+    }
+    if (params.narrow && items > params.rounds) {
+      const int below = lane / 16;
+      const uint32_t from =
+          strip + lane / 8 % 2 * kPanelBytes + below * kRowBytes + ((lane % 8 ^ below) << 4);
+      while (row < kStripRows)
+        write_rows(1, from);
+    } else {
+      while (row < kStripRows)
+        write_rows(0, wide_from);
     }
   }
   __syncwarp();   // the loading thread's warp came in two parts
@@ -251,19 +351,21 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <int kCluster, bool kBackward>
-cudaError_t start(const ProductParams& params, const __nv_bfloat16* left,
-                  const __nv_bfloat16* right, cudaStream_t stream) {
+template <bool kBackward>
+cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bfloat16* right,
+                  cudaStream_t stream) {
   if (!silu_product_serves(params.rows, params.columns, params.inner)) return cudaErrorInvalidValue;
   if (const cudaError_t error = require_hopper(); error != cudaSuccess) return error;
   CUtensorMap left_map, right_map;
   const int k_tiles = params.inner / kStepK; // as heads of 64
   cudaError_t error = make_token_major_map(&left_map, left, 1, params.rows, k_tiles, kTileRows, 1);
   if (error != cudaSuccess) return error;
-  error = make_token_major_map(&right_map, right, 1, params.columns, k_tiles,
-                               kTileColumns / kCluster, 1);
+  // Backward, the weight's rows run along the columns of the product.
+  error = kBackward ? make_token_major_map(&right_map, right, 1, params.inner, params.columns / 64,
+                                           kStepK, 1)
+                    : make_token_major_map(&right_map, right, 1, params.columns, k_tiles, 64, 1);
   if (error != cudaSuccess) return error;
-  auto* const kernel = product_kernel<kCluster, kBackward>;
+  auto* const kernel = product_kernel<kBackward>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = {};
@@ -287,54 +389,37 @@ cudaError_t start(const ProductParams& params, const __nv_bfloat16* left,
     room = clusters;
   }
   const int total = params.columns / kTileColumns * (params.rows / (kTileRows * kCluster));
-  config.gridDim = dim3(static_cast<unsigned>((room < total ? room : total) * kCluster));
+  const int clusters = room < total ? room : total;
+  params.rounds = total / clusters;
+  params.last_round = total % clusters;
+  // Half tiles where a last round of whole ones would leave half of the clusters idle.
+  params.narrow = params.last_round > 0 && 2 * params.last_round <= clusters;
+  if (params.narrow) params.last_round *= 2;
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kCluster));
   return cudaLaunchKernelEx(&config, kernel, params, left_map, right_map);
 }
-
-constexpr int kTransposeTile = 32, kTransposeRows = 8; // rows of a tile at a time
-
-__global__ void __launch_bounds__(kTransposeTile* kTransposeRows)
-    transpose_kernel(const __nv_bfloat16* from, __nv_bfloat16* to, int rows, int columns) {
-  // The padding puts a column's elements into different banks.
-  __shared__ __nv_bfloat16 tile[kTransposeTile][kTransposeTile + 2];
-  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const int row = static_cast<int>(blockIdx.y) * kTransposeTile;
-  const int column = static_cast<int>(blockIdx.x) * kTransposeTile;
-  for (int i = y; i < kTransposeTile; i += kTransposeRows)
-    if (row + i < rows && column + x < columns)
-      tile[i][x] = from[static_cast<int64_t>(row + i) * columns + column + x];
-  __syncthreads();
-  for (int i = y; i < kTransposeTile; i += kTransposeRows)
-    if (column + i < columns && row + x < rows)
-      to[static_cast<int64_t>(column + i) * rows + row + x] = tile[x][i];
-}
-
-constexpr int kClusterForward = 2, kClusterBackward = 2;
 
 } // namespace
 
 cudaError_t launch_silu_product(const SiluProductParams& params, cudaStream_t stream) {
-  return start<kClusterForward, false>(
-      {params.rows, params.columns, params.inner, nullptr, params.before, params.after}, params.x,
-      params.weight, stream);
+  ProductParams product{};
+  product.rows = params.rows;
+  product.columns = params.columns;
+  product.inner = params.inner;
+  product.before_out = params.before;
+  product.out = params.after;
+  return start<false>(product, params.x, params.weight, stream);
 }
 
 cudaError_t launch_silu_product_backward(const SiluProductBackwardParams& params,
                                          cudaStream_t stream) {
-  return start<kClusterBackward, true>(
-      {params.rows, params.columns, params.inner, params.before, nullptr, params.d_before},
-      params.d_out, params.weight, stream);
-}
-
-cudaError_t launch_transpose(const __nv_bfloat16* from, __nv_bfloat16* to, int rows, int columns,
-                             cudaStream_t stream) {
-  if (rows == 0 || columns == 0) return cudaSuccess;
-  const auto tiles = [](int size) {
-    return static_cast<unsigned>((size + kTransposeTile - 1) / kTransposeTile);
-  };
-  transpose_kernel<<<dim3(tiles(columns), tiles(rows)), dim3(kTransposeTile, kTransposeRows), 0,
-                     stream>>>(from, to, rows, columns);
-  return cudaGetLastError();
+  ProductParams product{};
+  product.rows = params.rows;
+  product.columns = params.columns;
+  product.inner = params.inner;
+  product.before_in = params.before;
+  product.out = params.d_before;
+  return start<true>(product, params.d_out, params.weight, stream);
 }
 
 } // namespace nsa::kernels

@@ -13,7 +13,7 @@ constexpr bool silu_product_serves(long long rows, long long columns, long long 
          inner % 64 == 0 && rows < (1ll << 31) && columns < (1ll << 31);
 }
 
-// before = x weight^T; after = silu(before), taken before `before` is rounded.
+// before = x weight^T; after = silu(before), of `before` as it is rounded.
 struct SiluProductParams {
   int rows = 0, columns = 0, inner = 0;
   const __nv_bfloat16* x;      // [rows, inner]
@@ -23,19 +23,16 @@ struct SiluProductParams {
 };
 cudaError_t launch_silu_product(const SiluProductParams& params, cudaStream_t stream);
 
-// d_before = (d_out weight) * silu'(before): the gradient of `after` is not written.
+// d_before = (d_out weight) * silu'(before): the gradient of `after` is not written, but rounded as
+// it would be.
 struct SiluProductBackwardParams {
   int rows = 0, columns = 0, inner = 0;
   const __nv_bfloat16* d_out;  // [rows, inner]
-  const __nv_bfloat16* weight; // [columns, inner]: of the second product, by launch_transpose()
+  const __nv_bfloat16* weight; // [inner, columns]
   const __nv_bfloat16* before; // [rows, columns]
   __nv_bfloat16* d_before;     // as before
 };
 cudaError_t launch_silu_product_backward(const SiluProductBackwardParams& params,
                                          cudaStream_t stream);
-
-// to [columns, rows] = from [rows, columns], any sizes.
-cudaError_t launch_transpose(const __nv_bfloat16* from, __nv_bfloat16* to, int rows, int columns,
-                             cudaStream_t stream);
 
 } // namespace nsa::kernels
