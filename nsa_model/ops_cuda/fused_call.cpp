@@ -1,5 +1,6 @@
 #include "nsa_model/ops_cuda/fused_call.h"
 
+#include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/ops/segments.h"
@@ -25,6 +26,10 @@ __nv_bfloat16* bf16(const Tensor& tensor) {
 float* fp32(const Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr<float>() : nullptr;
 }
+
+// Of this few sequences that masks can take whole, lists hold too little to pay for their launches:
+// 2 % of a step of 8 x 2,048 tokens, where 16 x 2,048 gain as much (docs/performance.md).
+constexpr int64_t kFewSequences = 12;
 
 int compute_capability(const Tensor& tensor) {
   int major = 0;
@@ -77,6 +82,9 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
   out.shape = {static_cast<int>(batch), static_cast<int>(sequence), static_cast<int>(groups),
                static_cast<int>(heads / groups), static_cast<int>(dim)};
   out.tuning.family = kernels::kernel_family(compute_capability(q), out.shape.head_dim);
+  if (!in.document_start.has_value() && batch < kFewSequences)
+    out.tuning.query_major_tokens =
+        sequence <= kernels::kMostMaskedTokens ? kernels::kMostMaskedTokens : 0;
   out.scale = static_cast<float>(settings.scale > 0 ? settings.scale
                                                     : 1.0 / std::sqrt(static_cast<double>(dim)));
   out.q = bf16(q);
