@@ -155,6 +155,38 @@ TEST_F(FusedAttention, RepeatsBitByBit) {
   }
 }
 
+// As nsa-bench attention has them: a batch of 32,768 tokens, forwards whose graphs go unused, and
+// the same graph's backward again.
+TEST_F(FusedAttention, TakesAWholeBatchAndItsBackwardTwice) {
+  const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  for (const int64_t sequence : {2048, 8192}) {
+    const int64_t batch = 32768 / sequence;
+    std::vector<Tensor> leaves;
+    const auto leaf = [&](const Tensor& t) {
+      leaves.push_back(t.set_requires_grad(true));
+      return t;
+    };
+    AttentionInputs in;
+    in.q = leaf(at::randn({batch, sequence, 12, 64}, bf16));
+    in.gates = leaf(at::rand({batch, sequence, 12, 3}, bf16.dtype(at::kFloat)));
+    for (std::size_t branch = 0; branch < 3; ++branch) {
+      const int64_t keys = branch == 0 ? compressed_count(sequence, Sizes{}) : sequence;
+      in.k[branch] = leaf(at::randn({batch, keys, 2, 64}, bf16));
+      in.v[branch] = leaf(at::randn({batch, keys, 2, 64}, bf16));
+    }
+    const Tensor grad = at::randn_like(in.q);
+    for (int i = 0; i < 3; ++i)
+      attention(in, Settings{}, "fused");
+    const Tensor out = attention(in, Settings{}, "fused");
+    const auto first = torch::autograd::grad({out}, leaves, {grad}, /*retain_graph=*/true);
+    const auto again = torch::autograd::grad({out}, leaves, {grad});
+    for (std::size_t t = 0; t < first.size(); ++t) {
+      EXPECT_TRUE(first[t].isfinite().all().item<bool>()) << sequence << ", tensor " << t;
+      EXPECT_TRUE(at::equal(first[t], again[t])) << sequence << ", tensor " << t;
+    }
+  }
+}
+
 TEST_F(FusedAttention, RefusesWhatItDoesNotServe) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   AttentionInputs in;
