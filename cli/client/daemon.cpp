@@ -45,7 +45,7 @@ Result<Daemon> Daemon::connect(const Place& place) {
       place.socket.empty() ? paths.socket_candidates : std::vector<std::string>{place.socket};
   for (const std::string& candidate : candidates) {
     const auto client = net::HttpClient::connect_unix(candidate);
-    if (client) return Daemon(candidate, false);
+    if (client) return Daemon(place, candidate, false);
     if (client.error().code != ErrorCode::kUnavailable) return fail(client.error());
   }
   const std::string looked =
@@ -57,7 +57,7 @@ Result<Daemon> Daemon::connect(const Place& place) {
                 named ? "start nsad there, or leave out --socket and NSA_SOCKET"
                       : "nsactl daemon start");
   NSA_TRY(start_daemon(place.program_dir, paths));
-  return Daemon(paths.socket, true);
+  return Daemon(place, paths.socket, true);
 }
 
 tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
@@ -70,14 +70,26 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
   constexpr Duration kPatience = std::chrono::seconds(10), kPause = std::chrono::milliseconds(50);
   const MonotonicTime give_up = MonotonicTime::now() + kPatience;
   Result<net::ClientResponse> response;
-  do {
+  bool lost_before = false;
+  while (true) {
     auto client = net::HttpClient::connect_unix(socket_);
-    if (!client) return tl::unexpected(Refusal{client.error(), {}});
-    response = client->send(request, timeout);
-    if (!response) return tl::unexpected(Refusal{response.error(), {}});
-    if (response->status != 503) break;
+    response = client ? client->send(request, timeout) : fail(client.error());
+    if (!response) {
+      // An nsad that ends still takes connections: what was not sent, or only asks, goes to its
+      // successor, once.
+      const bool lost = response.error().code == ErrorCode::kUnavailable;
+      if (lost && !lost_before && (!client || method == "GET")) {
+        lost_before = true;
+        if (auto next = connect(place_)) {
+          socket_ = next->socket_;
+          continue;
+        }
+      }
+      return tl::unexpected(Refusal{response.error(), {}});
+    }
+    if (response->status != 503 || MonotonicTime::now() >= give_up) break;
     std::this_thread::sleep_for(kPause);
-  } while (MonotonicTime::now() < give_up);
+  }
   if (response->status != 200) return tl::unexpected(refusal_of(*response));
   return std::move(response->body);
 }

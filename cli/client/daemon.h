@@ -55,11 +55,13 @@ public:
   static constexpr Duration kTimeout = std::chrono::seconds(30);
 
 private:
-  Daemon(std::string socket, bool started) : socket_(std::move(socket)), started_(started) {}
+  Daemon(Place place, std::string socket, bool started)
+      : place_(std::move(place)), socket_(std::move(socket)), started_(started) {}
   tl::expected<std::string, Refusal> exchange(const std::string& method, const std::string& target,
                                               const nlohmann::json* body, Duration timeout);
   tl::expected<nlohmann::json, Refusal> call(const std::string& method, const std::string& target,
                                              const nlohmann::json* body, Duration timeout);
+  Place place_;
   std::string socket_;
   bool started_;
 };

@@ -77,9 +77,10 @@ public:
     char chunk[1 << 16];
     const ssize_t got = ::read(fd_, chunk, sizeof chunk);
     if (got < 0 && errno == EINTR) return Outcome::kQuiet;
-    if (got < 0) return fail_errno("cannot read from nsad");
+    const bool reset = got < 0 && errno == ECONNRESET; // it has gone, with our request unread
+    if (got < 0 && !reset) return fail_errno("cannot read from nsad");
     error_code error;
-    if (got == 0) {
+    if (got <= 0) {
       if (parser_.got_some()) parser_.put_eof(error);
       if (error || !parser_.is_done())
         return fail(ErrorCode::kUnavailable, "nsad closed the connection before the answer's end",

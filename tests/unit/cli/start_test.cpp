@@ -113,5 +113,41 @@ TEST_F(Start, TailOfAFile) {
   EXPECT_EQ(tail_of_file(folder_ + "/none", 5), "");
 }
 
+// An nsad that is killed takes a connection and is gone: asking goes to whoever listens next, what
+// changes something is not sent twice.
+TEST_F(Start, AskingGoesOnWithTheNextNsad) {
+  stand_in("#!/usr/bin/env python3\n"
+           "import os, socket\n"
+           "open('" +
+           folder_ +
+           "/pid', 'w').write(str(os.getpid()))\n"
+           "s = socket.socket(socket.AF_UNIX)\n"
+           "s.bind('" +
+           paths_.socket +
+           "')\n"
+           "s.listen()\n"
+           "asked = 0\n"
+           "while True:\n"
+           "    c, _ = s.accept()\n"
+           "    c.settimeout(0.5)\n"
+           "    try:\n"
+           "        text = c.recv(1)\n" // the rest stays unread: the other end sees a reset
+           "    except TimeoutError:\n"
+           "        text = b''\n"
+           "    asked += len(text)\n"
+           "    if text and asked % 2 == 0:\n"
+           "        c.recv(4096)\n"
+           "        c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}')\n"
+           "    c.close()\n");
+  auto daemon = Daemon::connect({"", folder_, true});
+  ASSERT_TRUE(daemon) << daemon.error().what;
+  const auto asked = daemon->get("/v1/runs"); // lost once
+  EXPECT_TRUE(asked) << asked.error().what;
+  const auto told = daemon->post("/v1/runs");
+  ASSERT_FALSE(told);
+  EXPECT_EQ(told.error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(daemon->post("/v1/runs")) << "the next one is answered: it was not sent twice";
+}
+
 } // namespace
 } // namespace nsa::client
