@@ -29,11 +29,24 @@ cudaError_t encode(CUtensorMap* map, const __nv_bfloat16* tensor, const cuuint64
   const EncodeTiled function = encode_function();
   if (function == nullptr) return cudaErrorNotSupported;
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result =
-      function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<__nv_bfloat16*>(tensor), sizes,
-               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  const auto make = [&] {
+    return function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<__nv_bfloat16*>(tensor),
+                    sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = make();
+  if (result != CUDA_SUCCESS) {
+    // The driver's call wants a context, which the runtime gives a thread with its first call that
+    // needs one: autograd's thread has made none yet where all memory comes from a cache. Which
+    // error that is no document says.
+    int device = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaSetDevice(device);
+    if (error != cudaSuccess) return error;
+    result = make();
+  }
+  return static_cast<cudaError_t>(result); // the same numbers
 }
 
 constexpr cuuint64_t kRow = kHeadDim * sizeof(__nv_bfloat16);

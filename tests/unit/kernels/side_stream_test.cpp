@@ -52,7 +52,8 @@ public:
     events_.clear();
   }
   std::vector<std::string> calls;
-  int failing = 0; // from 1; 0: none
+  int failing = 0;     // from 1; 0: none
+  bool context = true; // of the calling thread: the driver's calls want one
 
 private:
   int work_ = 0;
@@ -75,6 +76,10 @@ extern "C" {
 
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  runtime().context = true;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -128,7 +133,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** entry, unsigned
   const decltype(&cuTensorMapEncodeTiled) encode =
       [](CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
          const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-         CUtensorMapL2promotion, CUtensorMapFloatOOBfill) { return CUDA_SUCCESS; };
+         CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+        return runtime().context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+      };
   *entry = reinterpret_cast<void*>(encode);
   *found = cudaDriverEntryPointSuccess;
   return cudaSuccess;
@@ -225,6 +232,14 @@ TEST(FusedBackward, TheStreamsAreOneAgainWhicheverCallFails) {
       EXPECT_TRUE(runtime().has_all(kMain));
     }
   }
+}
+
+// Autograd's thread, whose first call is this one, with memory from a cache.
+TEST(FusedBackward, AThreadWithoutAContextGetsOne) {
+  runtime().begin(0);
+  runtime().context = false;
+  EXPECT_EQ(backward(8192), cudaSuccess);
+  EXPECT_TRUE(runtime().context);
 }
 
 } // namespace
