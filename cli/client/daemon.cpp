@@ -60,6 +60,25 @@ Result<Daemon> Daemon::connect(const Place& place) {
   return Daemon(place, paths.socket, true);
 }
 
+// Its shims start the next nsad where there are any, and the one that ends still holds its lock: a
+// new one is started only where nobody has come for a while.
+Status Daemon::find_successor() {
+  constexpr Duration kPatience = std::chrono::seconds(3), kPause = std::chrono::milliseconds(50);
+  Place quiet = place_;
+  quiet.may_start = false;
+  const MonotonicTime give_up = MonotonicTime::now() + kPatience;
+  Result<Daemon> next = connect(quiet);
+  while (!next && MonotonicTime::now() < give_up) {
+    std::this_thread::sleep_for(kPause);
+    next = connect(quiet);
+  }
+  if (!next) next = connect(place_);
+  if (!next) return fail(next.error());
+  socket_ = next->socket_;
+  started_ = started_ || next->started_;
+  return {};
+}
+
 tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
                                                     const std::string& target,
                                                     const nlohmann::json* body, Duration timeout) {
@@ -78,14 +97,11 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
       // An nsad that ends still takes connections: what was not sent, or only asks, goes to its
       // successor, once.
       const bool lost = response.error().code == ErrorCode::kUnavailable;
-      if (lost && !lost_before && (!client || method == "GET")) {
-        lost_before = true;
-        if (auto next = connect(place_)) {
-          socket_ = next->socket_;
-          continue;
-        }
-      }
-      return tl::unexpected(Refusal{response.error(), {}});
+      if (!lost || lost_before || (client && method != "GET"))
+        return tl::unexpected(Refusal{response.error(), {}});
+      lost_before = true;
+      if (auto found = find_successor(); !found) return tl::unexpected(Refusal{found.error(), {}});
+      continue;
     }
     if (response->status != 503 || MonotonicTime::now() >= give_up) break;
     std::this_thread::sleep_for(kPause);

@@ -57,6 +57,7 @@ public:
 private:
   Daemon(Place place, std::string socket, bool started)
       : place_(std::move(place)), socket_(std::move(socket)), started_(started) {}
+  Status find_successor(); // of an nsad that has gone
   tl::expected<std::string, Refusal> exchange(const std::string& method, const std::string& target,
                                               const nlohmann::json* body, Duration timeout);
   tl::expected<nlohmann::json, Refusal> call(const std::string& method, const std::string& target,

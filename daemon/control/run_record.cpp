@@ -67,9 +67,11 @@ void note_pace(RankInfo& info, const wire::RankStep& step) {
   if (info.step.step == 0 || step.step <= info.step.step || step.step_seconds <= 0) return;
   const auto updates = static_cast<double>(step.step - info.step.step);
   const double waited = std::min(step.exposed_communication_seconds / updates, step.step_seconds);
-  info.own_step_seconds = smoothed(info.own_step_seconds, step.step_seconds - waited);
-  info.exposed_communication_ratio =
-      smoothed(info.exposed_communication_ratio, waited / step.step_seconds);
+  // The mean of the first ten records, then a tenth of each new one.
+  const double weight = std::max(0.1, 1.0 / ++info.pace_records);
+  info.own_step_seconds += weight * (step.step_seconds - waited - info.own_step_seconds);
+  info.exposed_communication_ratio +=
+      weight * (waited / step.step_seconds - info.exposed_communication_ratio);
 }
 
 } // namespace
@@ -165,7 +167,9 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
         {"step_seconds", to_json(info.step_seconds)},
         {"phase_seconds", info.phase_seconds},
         {"exposed_communication_seconds", info.exposed_communication_seconds},
-        {"exposed_communication_ratio", info.exposed_communication_ratio}};
+        {"exposed_communication_ratio", info.exposed_communication_ratio},
+        {"own_step_seconds", info.own_step_seconds},
+        {"pace_records", info.pace_records}};
   nlohmann::json memory = {
       {"learned", supervisor != nullptr ? supervisor->learned() : record.learned},
       {"recovery_seconds", recovery},
@@ -202,6 +206,8 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
       restore(info.phase_seconds, kept, "phase_seconds");
       restore(info.exposed_communication_seconds, kept, "exposed_communication_seconds");
       restore(info.exposed_communication_ratio, kept, "exposed_communication_ratio");
+      restore(info.own_step_seconds, kept, "own_step_seconds");
+      restore(info.pace_records, kept, "pace_records");
     }
   } catch (const std::exception& e) {
     // Counters are not worth a run: it is taken up with what could be read.

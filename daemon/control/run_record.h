@@ -36,6 +36,7 @@ struct RankInfo {
   // An update without its wait for the other ranks, and the share of that wait: over some ten
   // records. Ranks that wait for each other all take the same time; the slow one waits least.
   double own_step_seconds = 0, exposed_communication_ratio = 0;
+  int pace_records = 0;                     // in them
   double exposed_communication_seconds = 0; // in total
   wire::RankMemory memory;
   metrics::Histogram step_seconds = metrics::step_histogram();

@@ -128,6 +128,8 @@ public:
     }
     if (ready[0].revents != 0) {
       UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
+      if (!fd && errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
+        return fail_errno("cannot accept a peer");
       if (fd && same_user(fd.get())) silent_.push_back(std::move(fd));
     }
     return std::nullopt;

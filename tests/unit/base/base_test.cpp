@@ -80,7 +80,6 @@ TEST(Ids, MadeIdsAreValidAndStartWithALetter) {
   EXPECT_FALSE(is_run_id("ab/cd"));
 }
 
-} // namespace
 std::pair<UniqueFd, UniqueFd> socket_pair() {
   int ends[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -135,4 +134,5 @@ TEST(PassDescriptors, AClosedOtherEndIsAnErrnoAndNoSignal) {
   EXPECT_EQ(receive_with_descriptors(here.get(), {&byte, 1}, 1, MSG_DONTWAIT).count, 0);
 }
 
+} // namespace
 } // namespace nsa

@@ -342,9 +342,20 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   EXPECT_NEAR(sample.ranks[1].perf_score_ratio.value_or(0), 0.2 / 0.36, 1e-12);
   EXPECT_NEAR(rank_view(run, record, 0, nullptr).exposed_communication_ratio, 0.5, 1e-12);
 
-  RunRecord again; // a rank's total outlives the daemon
+  RunRecord again; // a rank's total and its pace outlive the daemon
   recall(again, memory_of(record, nullptr));
+  EXPECT_DOUBLE_EQ(again.ranks[1].own_step_seconds, 0.36);
   EXPECT_DOUBLE_EQ(again.ranks[0].exposed_communication_seconds, 98.0);
+  // The mean of the first ten: a wait of nothing counts, and one slow record is one of them.
+  report(0, 60, 0);
+  EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.4, 1e-12);
+  EXPECT_NEAR(record.ranks[0].own_step_seconds, 0.24, 1e-12);
+  for (uint64_t step = 70; step <= 110; step += 10)
+    report(0, step, 0);
+  EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.2, 1e-12);
+  report(0, 120, 4.0); // the eleventh has a tenth
+  EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.9 * 0.2 + 0.1, 1e-12);
+
   wire::RankView ended; // and its share outlives the run
   ended.rank = 1;
   recall(ended, memory_of(record, nullptr));
