@@ -50,10 +50,6 @@ void note_peaks(Peaks& peaks, uint64_t resident, uint64_t allocated, uint64_t re
   peaks.reserved_bytes = std::max(peaks.reserved_bytes, reserved);
 }
 
-} // namespace
-
-namespace {
-
 // Smoothed over some ten records: one slow step must not make a figure jump.
 double smoothed(double before, double now) {
   constexpr double kNewWeight = 0.1;

@@ -82,9 +82,9 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
   out.shape = {static_cast<int>(batch), static_cast<int>(sequence), static_cast<int>(groups),
                static_cast<int>(heads / groups), static_cast<int>(dim)};
   out.tuning.family = kernels::kernel_family(compute_capability(q), out.shape.head_dim);
-  if (!in.document_start.has_value() && batch < kFewSequences)
-    out.tuning.query_major_tokens =
-        sequence <= kernels::kMostMaskedTokens ? kernels::kMostMaskedTokens : 0;
+  if (!in.document_start.has_value() && batch < kFewSequences &&
+      sequence <= kernels::kMostMaskedTokens)
+    out.tuning.query_major_tokens = kernels::kMostMaskedTokens;
   out.scale = static_cast<float>(settings.scale > 0 ? settings.scale
                                                     : 1.0 / std::sqrt(static_cast<double>(dim)));
   out.q = bf16(q);

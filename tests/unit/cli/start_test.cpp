@@ -32,8 +32,8 @@ protected:
     std::ofstream(folder_ + "/nsad") << script;
     ::chmod((folder_ + "/nsad").c_str(), 0755);
   }
-  // Listens where nsad would, and answers one kind of request.
-  void listening_stand_in() {
+  // Listens where nsad would; `answer` is what it does with each connection `c`.
+  void listening_stand_in(const std::string& answer) {
     stand_in("#!/usr/bin/env python3\n"
              "import os, socket\n"
              "open('" +
@@ -45,15 +45,19 @@ protected:
              "')\n"
              "s.listen()\n"
              "print('listening', flush=True)\n"
+             "asked = 0\n"
              "while True:\n"
-             "    c, _ = s.accept()\n"
-             "    if c.recv(4096):\n"
-             "        sid = str(os.getsid(0) == os.getpid()).lower()\n"
-             "        fds = len(os.listdir('/proc/self/fd'))\n"
-             "        body = '{\"leader\": %s, \"fds\": %d}' % (sid, fds)\n"
-             "        c.sendall(('HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%s' % "
-             "(len(body), body)).encode())\n"
-             "    c.close()\n");
+             "    c, _ = s.accept()\n" +
+             answer + "    c.close()\n");
+  }
+  // Says of the stand-in's process what the tests ask.
+  void telling_stand_in() {
+    listening_stand_in("    if c.recv(4096):\n"
+                       "        sid = str(os.getsid(0) == os.getpid()).lower()\n"
+                       "        fds = len(os.listdir('/proc/self/fd'))\n"
+                       "        body = '{\"leader\": %s, \"fds\": %d}' % (sid, fds)\n"
+                       "        c.sendall(('HTTP/1.1 200 OK\\r\\nContent-Length: "
+                       "%d\\r\\n\\r\\n%s' % (len(body), body)).encode())\n");
   }
 
   std::string folder_;
@@ -61,7 +65,7 @@ protected:
 };
 
 TEST_F(Start, WaitsUntilItListensAndDetachesIt) {
-  listening_stand_in();
+  telling_stand_in();
   auto daemon = Daemon::connect({"", folder_, true});
   ASSERT_TRUE(daemon) << daemon.error().what;
   EXPECT_TRUE(daemon->was_started());
@@ -89,7 +93,7 @@ TEST_F(Start, AFailureComesWithTheEndOfTheLog) {
 }
 
 TEST_F(Start, IsNotDoneWhereItWasNotWanted) {
-  listening_stand_in();
+  telling_stand_in();
   EXPECT_FALSE(Daemon::connect({"", folder_, false}));
   EXPECT_FALSE(Daemon::connect({folder_ + "/other.sock", folder_, true}));
   EXPECT_FALSE(std::filesystem::exists(paths_.state));
@@ -116,25 +120,12 @@ TEST_F(Start, TailOfAFile) {
 // An nsad that is killed takes a connection and is gone: asking goes to whoever listens next, what
 // changes something is not sent twice.
 TEST_F(Start, AskingGoesOnWithTheNextNsad) {
-  stand_in("#!/usr/bin/env python3\n"
-           "import os, socket\n"
-           "open('" +
-           folder_ +
-           "/pid', 'w').write(str(os.getpid()))\n"
-           "s = socket.socket(socket.AF_UNIX)\n"
-           "s.bind('" +
-           paths_.socket +
-           "')\n"
-           "s.listen()\n"
-           "asked = 0\n"
-           "while True:\n"
-           "    c, _ = s.accept()\n"
-           "    text = c.recv(1)\n" // the rest stays unread: the other end sees a reset
-           "    asked += len(text)\n"
-           "    if text and asked % 2 == 0:\n"
-           "        c.recv(4096)\n"
-           "        c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}')\n"
-           "    c.close()\n");
+  listening_stand_in(
+      "    text = c.recv(1)\n" // the rest stays unread: the other end sees a reset
+      "    asked += len(text)\n"
+      "    if text and asked % 2 == 0:\n"
+      "        c.recv(4096)\n"
+      "        c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}')\n");
   auto daemon = Daemon::connect({"", folder_, true});
   ASSERT_TRUE(daemon) << daemon.error().what;
   const auto asked = daemon->get("/v1/runs"); // lost once
