@@ -316,6 +316,11 @@ FieldTable run_fields(RunSpec& s) {
        .at = &s.parallel.compress,
        .choices = {{"off"}, {"bf16"}, {"fp16"}},
        .meaning = "type of gradients on the wire; off: FP32"},
+      {.key = "parallel.shard_update",
+       .at = &s.parallel.shard_update,
+       .meaning = "each rank updates its share of the parameters (ZeRO stage 1): gradients are "
+                  "reduce-scattered and updated weights gathered, which moves less and computes "
+                  "less than an all-reduce and an update of everything"},
       {.key = "parallel.static_graph",
        .at = &s.parallel.static_graph,
        .meaning = "promise that the same parameters get gradients in every step; held against the "

@@ -91,6 +91,7 @@ struct ParallelSection {
   std::string device = "auto";  // auto | cpu | cuda; a GPU asked for and not had is an error
   double bucket_mib = 1024;     // gradient all-reduce bucket
   std::string compress = "off"; // off | bf16 | fp16: gradients on the wire
+  bool shard_update = true;     // each rank updates a share of the parameters
   bool static_graph = false;    // the same parameters get gradients in every step
   bool find_unused = false;     // allow parameters without a gradient
   double collective_timeout_seconds = 600; // last resort, above hang limits and evidence

@@ -33,16 +33,18 @@ Place place_of(const RankSample& s) {
   const uint64_t step = s.device.phase_mark >> 8;
   const auto phase = static_cast<Phase>(s.device.phase_mark & 0xff);
   const bool busy = step > s.device.completed_step;
-  const bool lags = step < s.host->step || (step == s.host->step && phase < s.host->phase);
+  const bool lags = step < s.host->step ||
+                    (step == s.host->step &&
+                     progress::place_in_step(phase) < progress::place_in_step(s.host->phase));
   return busy && lags ? Place{step, phase} : Place{s.host->step, s.host->phase};
 }
 
 bool waits(const RankSample& s) {
-  return !s.exited && s.host && place_of(s).phase == Phase::kAllReduce;
+  return !s.exited && s.host && progress::waits_for_peers(place_of(s).phase);
 }
 
 bool is_step_phase(Phase phase) {
-  return phase >= Phase::kData && phase <= Phase::kOptimizer;
+  return (phase >= Phase::kData && phase <= Phase::kOptimizer) || phase == Phase::kGather;
 }
 
 bool is_stopped(const RankSample& s) {
@@ -150,10 +152,12 @@ std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& 
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
       const Place peer = place_of(samples[p]);
-      const bool past_it = mine.phase > Phase::kAllReduce;
+      const bool past_it =
+          progress::place_in_step(mine.phase) > progress::place_in_step(peer.phase);
       const bool behind = entered < samples[p].host->collective_sequence;
       const bool level = entered == samples[p].host->collective_sequence;
-      if (mine.step > peer.step && (behind || (level && mine.phase == Phase::kAllReduce))) return r;
+      const bool mine_waits = progress::waits_for_peers(mine.phase);
+      if (mine.step > peer.step && (behind || (level && mine_waits))) return r;
       if (mine.step == peer.step && past_it && behind) return r;
     }
   }
@@ -279,7 +283,7 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
     for (const RankSample& p : samples)
       if (waits(p) && place_of(p).step <= v.step && p.rank != v.rank) {
         v.step = place_of(p).step;
-        v.phase = Phase::kAllReduce;
+        v.phase = place_of(p).phase;
         break;
       }
   }

@@ -73,6 +73,7 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kBackward:
   case Phase::kAllReduce:
   case Phase::kOptimizer:
+  case Phase::kGather:
     break;
   }
   if (!first_step_done) return policy_.first_step;

@@ -64,17 +64,21 @@ std::tuple<Tensor, Tensor> causal_shape(const Tensor& q, const Tensor& k, const 
   return {results[0], results[1]};
 }
 
-Tensor adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                   const Tensor& gradients, const Tensor&, const Tensor&, const Tensor&, double,
-                   double, double, double, double, double, int64_t) {
-  return at::empty({}, gradients.options().dtype(at::kFloat));
+Tensor update_control_shape(const Tensor& square_sum, const Tensor&, const Tensor&, double, double,
+                            double, double) {
+  return at::empty({8}, square_sum.options().dtype(at::kFloat));
 }
+
+void adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
+                 const Tensor&, const Tensor&, const Tensor&, double, double, double, double,
+                 double, int64_t, int64_t) {}
 
 } // namespace
 
 TORCH_LIBRARY_IMPL(nsa, Meta, library) {
   library.impl("fused_attention", &attention_shape);
   library.impl("fused_causal_attention", &causal_shape);
+  library.impl("update_control_", &update_control_shape);
   library.impl("adamw_", &adamw_shape);
 }
 TORCH_LIBRARY_IMPL(nsa, AutogradMeta, library) {

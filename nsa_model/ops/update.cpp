@@ -1,6 +1,7 @@
 #include "nsa_model/ops/update.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <torch/library.h>
 
 namespace nsa::ops {
@@ -29,6 +30,12 @@ void add_gradients_composed(const Tensor& sums, at::TensorList gradients, at::In
   }
 }
 
+void square_sum_composed(const Tensor& sum, at::TensorList parts) {
+  sum.zero_();
+  for (const Tensor& part : parts)
+    sum.add_(at::linalg_vector_norm(part).square_());
+}
+
 } // namespace
 
 bool has_update_kernels(at::Device device) {
@@ -43,14 +50,27 @@ void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRe
   op.call(sums, gradients, offsets, first);
 }
 
-Tensor adamw_(const AdamW& s, const Tensor& loss, double learning_rate) {
-  using Signature = Tensor(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                           const Tensor&, const Tensor&, const Tensor&, const Tensor&, double,
-                           double, double, double, double, double, int64_t);
+void square_sum_(const Tensor& sum, at::TensorList parts) {
+  static const auto op = operation("nsa::square_sum_").typed<void(const Tensor&, at::TensorList)>();
+  op.call(sum, parts);
+}
+
+Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tensor& updates,
+                       const UpdateRule& rule) {
+  static const auto op = operation("nsa::update_control_")
+                             .typed<Tensor(const Tensor&, const Tensor&, const Tensor&, double,
+                                           double, double, double)>();
+  return op.call(square_sum, loss, updates, rule.learning_rate, rule.beta1, rule.beta2, rule.clip);
+}
+
+void adamw_(const AdamW& s, const UpdateRule& rule) {
+  using Signature = void(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                         const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double,
+                         double, double, double, int64_t, int64_t);
   static const auto op = operation("nsa::adamw_").typed<Signature>();
-  return op.call(s.values, s.first_moments, s.second_moments, s.weights, s.gradients, s.decayed,
-                 s.updates, loss, learning_rate, s.beta1, s.beta2, s.weight_decay, s.epsilon,
-                 s.clip, static_cast<int64_t>(s.seed));
+  op.call(s.values, s.first_moments, s.second_moments, s.weights, s.gradients, s.decayed, s.updates,
+          s.control, rule.learning_rate, rule.beta1, rule.beta2, rule.weight_decay, rule.epsilon,
+          static_cast<int64_t>(s.seed), s.offset);
 }
 
 TORCH_LIBRARY_FRAGMENT(nsa, library) {
@@ -58,10 +78,15 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
               "-> ()",
               torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
                               TORCH_FN(add_gradients_composed)));
+  library.def(
+      "square_sum_(Tensor(a!) sum, Tensor[] parts) -> ()",
+      torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(square_sum_composed)));
+  library.def("update_control_(Tensor square_sum, Tensor loss, Tensor(a!) updates, "
+              "float learning_rate, float beta1, float beta2, float clip) -> Tensor");
   library.def("adamw_(Tensor(a!) values, Tensor(b!) first_moments, Tensor(c!) second_moments, "
-              "Tensor(d!)? weights, Tensor gradients, Tensor decayed, Tensor(e!) updates, "
-              "Tensor loss, float learning_rate, float beta1, float beta2, float weight_decay, "
-              "float epsilon, float clip, int seed) -> Tensor");
+              "Tensor(d!)? weights, Tensor gradients, Tensor decayed, Tensor updates, "
+              "Tensor control, float learning_rate, float beta1, float beta2, float weight_decay, "
+              "float epsilon, int seed, int offset) -> ()");
 }
 
 } // namespace nsa::ops

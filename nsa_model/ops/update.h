@@ -19,9 +19,23 @@ bool has_update_kernels(at::Device device);
 void add_gradients_(const at::Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
                     bool first);
 
-// One AdamW update (Loshchilov, Hutter 2019) of flat buffers, all [elements]; where the norm of the
-// gradients or the loss is not finite nothing changes. Returns that L2 norm, before clipping, FP32
-// scalar. On CUDA only.
+// sum = the squares of all elements of `parts`, FP32; parts contiguous, FP32, flat, 16-byte
+// aligned, each a multiple of 16 elements. In a fixed order.
+void square_sum_(const at::Tensor& sum, at::TensorList parts);
+
+// What an update is scaled by, decided on the device. CUDA only.
+struct UpdateRule {
+  double learning_rate = 0, beta1 = 0, beta2 = 0, weight_decay = 0, epsilon = 0;
+  double clip = 0; // norm above which gradients are scaled down to it; 0: never
+};
+// From the gradients' sum of squares and the loss, FP32 scalars: FP32 [8] for adamw_(), whose first
+// is the L2 norm before clipping. `updates`, FP32 scalar, counts one more, unless norm or loss is
+// not finite: then updates with these words change nothing.
+at::Tensor update_control_(const at::Tensor& square_sum, const at::Tensor& loss,
+                           const at::Tensor& updates, const UpdateRule& rule);
+
+// One AdamW update (Loshchilov, Hutter 2019) of a stretch of the flat buffers, all [elements]. CUDA
+// only.
 struct AdamW {
   at::Tensor values;         // FP32 masters, or BF16 weights where there are none
   at::Tensor first_moments;  // FP32; BF16 for the predecessor's arithmetic (gradients too, then)
@@ -29,11 +43,12 @@ struct AdamW {
   std::optional<at::Tensor> weights; // BF16: masters rounded to the nearest
   at::Tensor gradients;              // FP32
   at::Tensor decayed;                // uint8 [elements / 16]: 1 where weight decay holds
-  at::Tensor updates;                // FP32 scalar: updates so far; one more afterwards
-  double beta1 = 0, beta2 = 0, weight_decay = 0, epsilon = 0;
-  double clip = 0;   // norm above which gradients are scaled down to it; 0: never
-  uint64_t seed = 0; // BF16 values with FP32 moments are rounded at random, with bits of this seed
+  at::Tensor updates, control;       // as update_control_() left them
+  // BF16 values with FP32 moments are rounded at random, with bits of this seed; `offset`: where
+  // the stretch begins.
+  uint64_t seed = 0;
+  int64_t offset = 0;
 };
-at::Tensor adamw_(const AdamW& state, const at::Tensor& loss, double learning_rate);
+void adamw_(const AdamW& state, const UpdateRule& rule);
 
 } // namespace nsa::ops

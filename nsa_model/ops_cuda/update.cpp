@@ -69,10 +69,61 @@ kernels::UpdateMode mode_of(const Tensor& values, const Tensor& moments,
                                              : kernels::UpdateMode::kPure;
 }
 
-Tensor adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& second_moments,
-              const OptionalTensor& weights, const Tensor& gradients, const Tensor& decayed,
-              const Tensor& updates, const Tensor& loss, double learning_rate, double beta1,
-              double beta2, double weight_decay, double epsilon, double clip, int64_t seed) {
+constexpr int64_t kControlWords = sizeof(kernels::UpdateControl) / sizeof(float);
+
+void check_scalars(std::initializer_list<const Tensor*> scalars, const char* where) {
+  for (const Tensor* scalar : scalars)
+    TORCH_CHECK(scalar->numel() == 1 && scalar->scalar_type() == at::kFloat &&
+                    scalar->device() == (*scalars.begin())->device(),
+                "nsa: ", where, ": sums, loss and the count of updates are FP32 scalars on ",
+                (*scalars.begin())->device());
+}
+
+void square_sum_(const Tensor& sum, at::TensorList parts) {
+  check_scalars({&sum}, "square_sum_");
+  const c10::DeviceGuard guard(sum.device());
+  const Tensor partial =
+      at::empty({static_cast<int64_t>(kernels::update_partials())}, sum.options());
+  kernels::SquareSumParams params{};
+  params.partial = partial.data_ptr<float>();
+  for (const Tensor& part : parts) {
+    TORCH_CHECK(part.scalar_type() == at::kFloat && part.is_contiguous() &&
+                    part.device() == sum.device() && is_aligned(part.data_ptr()) &&
+                    part.numel() % kernels::kSlotElements == 0,
+                "nsa: square_sum_: a part of ", part.sizes(), " ", part.scalar_type(),
+                ", expected contiguous FP32, a multiple of ", kernels::kSlotElements);
+    params.count = part.numel();
+    params.gradients = part.data_ptr<float>();
+    check_launch(kernels::launch_partial_squares(params, stream()), "square_sum_");
+    params.first = false;
+  }
+  if (params.first) {
+    sum.zero_();
+    return;
+  }
+  check_launch(kernels::launch_square_sum(params.partial, sum.data_ptr<float>(), stream()),
+               "square_sum_");
+}
+
+Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tensor& updates,
+                       double learning_rate, double beta1, double beta2, double clip) {
+  check_scalars({&square_sum, &loss, &updates}, "update_control_");
+  const c10::DeviceGuard guard(square_sum.device());
+  const Tensor control = at::empty({kControlWords}, square_sum.options());
+  kernels::UpdateControlParams params{};
+  params.square_sum = square_sum.data_ptr<float>();
+  params.loss = loss.data_ptr<float>();
+  params.updates = updates.data_ptr<float>();
+  params.control = static_cast<kernels::UpdateControl*>(control.data_ptr());
+  params.scalars = {learning_rate, beta1, beta2, 0.0, 0.0, clip};
+  check_launch(kernels::launch_update_control(params, stream()), "update_control_");
+  return control;
+}
+
+void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& second_moments,
+            const OptionalTensor& weights, const Tensor& gradients, const Tensor& decayed,
+            const Tensor& updates, const Tensor& control, double learning_rate, double beta1,
+            double beta2, double weight_decay, double epsilon, int64_t seed, int64_t offset) {
   const int64_t count = values.numel();
   const auto check = [&](const Tensor& tensor, const char* name, bool bf16_too) {
     const auto type = tensor.scalar_type();
@@ -99,26 +150,11 @@ Tensor adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& s
                   decayed.is_contiguous() && decayed.device() == values.device() &&
                   decayed.numel() == count / kernels::kSlotElements,
               "nsa: adamw_: ", count, " values need a mark for each ", kernels::kSlotElements);
-  for (const Tensor* scalar : {&updates, &loss})
-    TORCH_CHECK(scalar->numel() == 1 && scalar->scalar_type() == at::kFloat &&
-                    scalar->device() == values.device(),
-                "nsa: adamw_: the count of updates and the loss are FP32 scalars on ",
-                values.device());
+  check_scalars({&updates}, "adamw_");
+  TORCH_CHECK(control.numel() == kControlWords && control.scalar_type() == at::kFloat &&
+                  control.is_contiguous() && control.device() == values.device(),
+              "nsa: adamw_: control words are those of update_control_");
   const c10::DeviceGuard guard(values.device());
-  const auto fp32 = gradients.options();
-  constexpr int64_t kControlWords = sizeof(kernels::UpdateControl) / sizeof(float);
-  const Tensor control = at::empty({kControlWords}, fp32);
-  const Tensor partial = at::empty({static_cast<int64_t>(kernels::update_partials())}, fp32);
-  const kernels::UpdateScalars scalars{learning_rate, beta1, beta2, weight_decay, epsilon, clip};
-  kernels::UpdateControlParams first{};
-  first.count = count;
-  first.gradients = gradients.data_ptr<float>();
-  first.loss = loss.data_ptr<float>();
-  first.updates = updates.data_ptr<float>();
-  first.partial = partial.data_ptr<float>();
-  first.control = static_cast<kernels::UpdateControl*>(control.data_ptr());
-  first.scalars = scalars;
-  check_launch(kernels::launch_update_control(first, stream()), "adamw_, norm");
   kernels::AdamWParams params{};
   params.mode = mode_of(values, first_moments, weights);
   params.count = count;
@@ -126,20 +162,22 @@ Tensor adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& s
   params.first_moments = first_moments.data_ptr();
   params.second_moments = second_moments.data_ptr();
   if (weights) params.weights = static_cast<__nv_bfloat16*>(weights->data_ptr());
-  params.gradients = first.gradients;
+  params.gradients = gradients.data_ptr<float>();
   params.decayed = decayed.data_ptr<uint8_t>();
-  params.updates = first.updates;
-  params.control = first.control;
-  params.scalars = scalars;
+  params.updates = updates.data_ptr<float>();
+  params.control = static_cast<const kernels::UpdateControl*>(control.data_ptr());
+  params.scalars = {learning_rate, beta1, beta2, weight_decay, epsilon, 0.0};
   params.seed = static_cast<uint64_t>(seed);
+  params.offset = static_cast<uint64_t>(offset);
   check_launch(kernels::launch_adamw(params, stream()), "adamw_");
-  return control.select(0, 0);
 }
 
 } // namespace
 
 TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("add_gradients_", &add_gradients_);
+  library.impl("square_sum_", &square_sum_);
+  library.impl("update_control_", &update_control_);
   library.impl("adamw_", &adamw_);
 }
 

@@ -4,6 +4,7 @@
 //
 // The last is counted where waiting happens: this program has the CUDA run time's functions that
 // wait under their own names, and calls the real ones behind a count.
+#include "tests/support/first_of_two.h"
 #include "tests/support/small_training.h"
 
 #include <c10/core/Event.h>
@@ -107,12 +108,10 @@ SmallTraining training(const Way& way, int64_t accumulate) {
 }
 
 // A peer with the same gradients: doubles what it is given, on a stream of its own as NCCL does.
-class SideStreamPeer : public comm::Collectives {
+class SideStreamPeer : public FirstOfTwo {
 public:
   explicit SideStreamPeer(at::Device device)
       : guard_(device.type()), device_(device), side_(guard_.getStreamFromGlobalPool(device)) {}
-  Rank rank() const override { return 0; }
-  int world() const override { return 2; }
 
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag) override {
     ++started;
@@ -123,8 +122,6 @@ public:
     tensor.mul_(2.0);
     return std::make_unique<Answer>(*this);
   }
-  comm::Outcome broadcast(const at::Tensor&, Rank, comm::Tag) override { return {}; }
-  comm::Outcome barrier(comm::Tag) override { return {}; }
   int started = 0;
 
 private:

@@ -41,10 +41,11 @@ model::ModelConfig gpu_model(bool fused) {
   return c;
 }
 
-// FP32; BF16; BF16 with BF16 on the wire.
-enum Ways { kFp32, kBf16, kBf16Wire, kWays };
+// FP32; BF16; BF16 with BF16 on the wire; the same where each rank updates a share.
+enum Ways { kFp32, kBf16, kBf16Wire, kFp32Shares, kBf16Shares, kBf16WireShares, kWays };
 
-RanksWay way_of(int which, bool gpu) {
+RanksWay way_of(int way_and_shares, bool gpu) {
+  const int which = way_and_shares % kFp32Shares;
   RanksWay way{.model = gpu ? gpu_model(which != kFp32) : test::small_model(64)};
   if (gpu) {
     way.batch.length = 1088;
@@ -53,6 +54,7 @@ RanksWay way_of(int which, bool gpu) {
   // Updates that are all but linear in the gradients: those of Adam's own epsilon turn the rounding
   // of a gradient that is almost zero into a step of full length.
   way.epsilon = 1e-3;
+  way.shares = way_and_shares >= kFp32Shares;
   if (which != kFp32) way.type = at::kBFloat16;
   if (which == kBf16Wire) way.options.compress = at::kBFloat16;
   return way;
@@ -234,16 +236,19 @@ TEST_P(RanksOn, TwoAreOne) {
     return relative;
   };
   const RanksOutcome& exact = one->at(kFp32);
-  EXPECT_LE(error(two->at(kFp32).first_gradient, exact.first_gradient, "fp32 gradient"), 1e-6);
-  EXPECT_LE(error(two->at(kFp32).masters, exact.masters, "fp32 weights"), 1e-6);
-  for (size_t step = 0; step < exact.losses.size(); ++step)
-    EXPECT_NEAR(two->at(kFp32).losses[step], exact.losses[step], 1e-6 * exact.losses[step]);
+  for (const int which : {kFp32, kFp32Shares}) {
+    const RanksOutcome& found = two->at(which);
+    EXPECT_LE(error(found.first_gradient, exact.first_gradient, "fp32 gradient"), 1e-6);
+    EXPECT_LE(error(found.masters, exact.masters, "fp32 weights"), 1e-6);
+    for (size_t step = 0; step < exact.losses.size(); ++step)
+      EXPECT_NEAR(found.losses[step], exact.losses[step], 1e-6 * exact.losses[step]);
+  }
 
   const RanksOutcome& plain = one->at(kBf16);
   const double gradient = error(plain.first_gradient, exact.first_gradient, "bf16 gradient, one"),
                weights = error(plain.masters, exact.masters, "bf16 weights, one");
   EXPECT_GT(gradient, 1e-4) << "BF16 was computed in";
-  for (const int which : {kBf16, kBf16Wire}) {
+  for (const int which : {kBf16, kBf16Wire, kBf16Shares, kBf16WireShares}) {
     EXPECT_LE(error(two->at(which).first_gradient, exact.first_gradient, "bf16 gradient, two"),
               1.5 * gradient);
     EXPECT_LE(error(two->at(which).masters, exact.masters, "bf16 weights, two"), 1.5 * weights);

@@ -78,7 +78,8 @@ TEST_F(Updates, AreLibTorchsAdamW) {
       for (int step = 1; step <= 6; ++step) {
         at::manual_seed(uint64_t(step));
         draw_gradients(ours, step % 2 == 0 ? 1.0 : 1e-4); // above and below the limit
-        theirs.gradients.copy_(ours.gradients);
+        ours.sum_squares();
+        theirs.gradients.copy_(ours.gradients); // their sum of squares behind them
         // From the same state each time, so that roundings do not add up.
         for (auto member :
              {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
@@ -118,15 +119,18 @@ TEST_F(Updates, LeaveEverythingWhereNormOrLossIsNotFinite) {
     FlatState state = make_state(c.type, c.mode);
     Optimizer optimizer(state, section(1.0));
     draw_gradients(state, 1.0);
+    state.sum_squares();
     const Tensor masters = state.masters.clone();
     const Tensor nan = at::full({}, NAN, cuda(at::kFloat)), one = at::ones_like(nan);
     EXPECT_TRUE(std::isfinite(optimizer.step(1e-2, nan).item<double>()));
     state.gradients[7].fill_(INFINITY);
+    state.sum_squares();
     EXPECT_FALSE(std::isfinite(optimizer.step(1e-2, one).item<double>()));
     EXPECT_TRUE(at::equal(state.masters, masters));
     EXPECT_EQ(state.first_moments.abs().max().item<float>(), 0.0f);
     EXPECT_EQ(state.updates.item<float>(), 0.0f);
     draw_gradients(state, 1.0);
+    state.sum_squares();
     optimizer.step(1e-2, one);
     EXPECT_FALSE(at::equal(state.masters, masters));
   }

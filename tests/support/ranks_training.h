@@ -5,6 +5,7 @@
 #include "nsa_model/model/language_model.h"
 #include "worker/train/gradient_reducer.h"
 #include "worker/train/optimizer.h"
+#include "worker/train/state_gatherer.h"
 
 #include <gtest/gtest.h>
 
@@ -27,6 +28,7 @@ struct RanksWay {
   train::ReducerOptions options = {};
   train::PrecisionMode mode = train::PrecisionMode::kMaster;
   size_t bucket_bytes = 4096; // several buckets
+  bool shares = false;        // each rank updates a share of the parameters
   double epsilon = 1e-8;      // AdamW's
 };
 
@@ -50,19 +52,21 @@ inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text, at::
   std::vector<Parameter> parameters;
   for (const model::NamedParameter& p : model.named_parameters())
     parameters.push_back({p.name, p.tensor, model.initial_value(p.name), p.weight_decay});
-  FlatState state(std::move(parameters), way.bucket_bytes, 1, way.mode);
+  const int world = collectives.world();
+  const Share share = way.shares ? Share{size_t(collectives.rank()), size_t(world)} : Share{};
+  FlatState state(std::move(parameters), way.bucket_bytes, 1, way.mode, share);
   PhaseClock clock(std::move(*progress::Page::create(collectives.rank(), collectives.world())));
   GradientReducer reducer(state, collectives, clock, way.options);
   spec::TrainSection section;
   section.epsilon = way.epsilon;
   Optimizer optimizer(state, section);
+  StateGatherer gatherer(state, collectives, clock);
   const auto flat = [&](const at::Tensor& buffer) {
     std::vector<at::Tensor> parts;
     for (size_t i = 0; i < state.parameter_count(); ++i)
       parts.push_back(state.slice(buffer, i).detach().flatten().to(at::kCPU, at::kDouble));
     return at::cat(parts);
   };
-  const int world = collectives.world();
   RanksOutcome outcome;
   const int64_t accumulate = way.batch.global / way.batch.micro / world;
   for (int step = 1; step <= way.batch.steps; ++step) {
@@ -81,9 +85,24 @@ inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text, at::
     }
     state.tail()[0].copy_(total);
     EXPECT_TRUE(reducer.finish_step());
-    if (step == 1) outcome.first_gradient = flat(state.gradients);
+    if (step == 1) {
+      if (gatherer.needed())
+        for (size_t b = 0; b < state.plan().buckets.size(); ++b) {
+          const at::Tensor of = state.stretch(state.gradients, state.plan().parameters_of(b));
+          EXPECT_TRUE(
+              collectives.all_gather(of, {1, comm::Kind::kGradient, uint32_t(1000 + b)})->wait());
+        }
+      outcome.first_gradient = flat(state.gradients);
+    }
     outcome.losses.push_back(state.tail()[0].item<double>());
     optimizer.step(1e-3, state.tail()[0]);
+    runtime::Stopwatch waits = reducer.take_waits();
+    if (gatherer.needed()) {
+      EXPECT_TRUE(gatherer.weights(uint64_t(step), waits));
+    }
+  }
+  if (gatherer.needed()) {
+    EXPECT_TRUE(gatherer.masters_and_moments(uint64_t(way.batch.steps)));
   }
   outcome.masters = flat(state.masters);
   return outcome;

@@ -6,6 +6,7 @@
 #include "worker/train/micro_steps.h"
 #include "worker/train/model_loss.h"
 #include "worker/train/optimizer.h"
+#include "worker/train/state_gatherer.h"
 
 #include <gtest/gtest.h>
 
@@ -22,6 +23,7 @@ struct SmallTraining {
   train::PrecisionMode mode = train::PrecisionMode::kMaster;
   train::ReducerOptions options = {};
   size_t bucket_bytes = 4096;
+  bool shares = false; // each rank updates a share of the parameters
   int64_t accumulate = 1, rows = 2, sequence = 72;
   int steps = 6;
   int poisoned_step = 0; // its loss is NaN; 0: none
@@ -70,11 +72,16 @@ inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
     if (function) function(arguments...);
   };
   model::LanguageModel model(training.config, runtime.device(), training.type, 1);
-  train::FlatState state(train::parameters_of(model), training.bucket_bytes, 1, training.mode);
+  const train::Share share =
+      training.shares ? train::Share{size_t(collectives.rank()), size_t(collectives.world())}
+                      : train::Share{};
+  train::FlatState state(train::parameters_of(model), training.bucket_bytes, 1, training.mode,
+                         share);
   train::PhaseClock clock(
       std::move(*progress::Page::create(collectives.rank(), collectives.world())));
   train::GradientReducer reducer(state, collectives, clock, training.options);
   train::Optimizer optimizer(state, {});
+  train::StateGatherer gatherer(state, collectives, clock);
   std::optional<train::StagedLoss> staged;
   if (recorded) staged = train::make_staged_loss(model, runtime.device());
   train::MicroSteps micro_steps({runtime, reducer, state.tail()[0],
@@ -100,6 +107,10 @@ inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
     EXPECT_TRUE(reducer.finish_step());
     std::vector<at::Tensor> values{optimizer.step(1e-2 / step, state.tail()[0]).reshape({1}),
                                    state.tail()};
+    if (gatherer.needed()) {
+      runtime::Stopwatch waits = reducer.take_waits();
+      EXPECT_TRUE(gatherer.weights(uint64_t(step), waits));
+    }
     if (gates.take) values.push_back(gates.take());
     const auto reading = runtime.read_later(at::cat(values));
     call(notes.step_enqueued, step);
@@ -108,6 +119,9 @@ inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
     outcome.losses.push_back(read[1]);
     if (gates.take)
       outcome.gates.push_back(at::tensor(std::vector<double>(read.begin() + 2, read.end())));
+  }
+  if (gatherer.needed()) {
+    EXPECT_TRUE(gatherer.masters_and_moments(uint64_t(training.steps)));
   }
   runtime.synchronize();
   outcome.masters = state.masters.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);

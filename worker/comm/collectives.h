@@ -23,6 +23,11 @@ public:
   // In place; FP32, FP64, BF16 or FP16. On a CPU 16-bit types are added in FP32 and rounded once.
   // The tensor must stay untouched until wait().
   virtual std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) = 0;
+  // Halves of it, on flat tensors of `world` equal chunks, in place: chunk r becomes the sum on
+  // rank r (what is left in the others is undefined); chunk r becomes everywhere what it is on rank
+  // r.
+  virtual std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) = 0;
+  virtual std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) = 0;
   virtual Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) = 0;
   virtual Outcome barrier(Tag tag) = 0;
 

@@ -39,9 +39,10 @@ ElementType element_type(const at::Tensor& tensor) {
   }
 }
 
-void check(const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || !tensor.is_contiguous())
-    throw std::invalid_argument("collectives between CPU ranks take contiguous CPU tensors");
+void check(const at::Tensor& tensor, int64_t chunks = 1) {
+  if (!tensor.is_cpu() || !tensor.is_contiguous() || tensor.numel() % chunks != 0)
+    throw std::invalid_argument("collectives between CPU ranks take contiguous CPU tensors of "
+                                "equal chunks");
 }
 
 // Keeps the tensor alive while the mesh works on its memory.
@@ -69,6 +70,18 @@ public:
                                      element_type(tensor), tag);
     return std::make_unique<TensorPending>(tensor, std::move(pending));
   }
+  std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) override {
+    check(tensor, world_);
+    auto pending = mesh_->reduce_scatter(tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
+                                         element_type(tensor), tag);
+    return std::make_unique<TensorPending>(tensor, std::move(pending));
+  }
+  std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) override {
+    check(tensor, world_);
+    auto pending = mesh_->all_gather(tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
+                                     tensor.element_size(), tag);
+    return std::make_unique<TensorPending>(tensor, std::move(pending));
+  }
   Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {
     check(tensor);
     return mesh_->broadcast(tensor.data_ptr(), tensor.nbytes(), root, tag)->wait();
@@ -92,6 +105,12 @@ public:
   Rank rank() const override { return 0; }
   int world() const override { return 1; }
   std::unique_ptr<Pending> all_reduce_sum(const at::Tensor&, Tag) override {
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor&, Tag) override {
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Pending> all_gather(const at::Tensor&, Tag) override {
     return std::make_unique<Done>();
   }
   Outcome broadcast(const at::Tensor&, Rank, Tag) override { return {}; }

@@ -17,7 +17,7 @@ namespace nsa::comm {
 
 namespace {
 
-enum Operation : uint32_t { kAllReduce = 1, kBroadcast = 2, kBarrier = 3 };
+enum Operation : uint32_t { kReduceScatter = 1, kBroadcast = 2, kBarrier = 3, kAllGather = 4 };
 
 template <class T>
 void sum_in_order(void* into, const void* const* parts, size_t part_count, size_t elements) {
@@ -84,6 +84,10 @@ std::string to_string(Kind kind) {
     return "parameters";
   case Kind::kBarrier:
     return "barrier";
+  case Kind::kAgreement:
+    return "agreement";
+  case Kind::kWeights:
+    return "weights";
   }
   return "unknown collective";
 }
@@ -164,39 +168,54 @@ struct Mesh::Impl {
     return transfers;
   }
 
-  Outcome all_reduce(std::byte* data, size_t elements, ElementType type, const Tag& tag) {
-    const MonotonicTime end = deadline();
-    // Chunk r belongs to rank r: [elements * r / world, elements * (r + 1) / world).
-    auto begin_of = [&](Rank r) { return elements * static_cast<size_t>(r) / size_t(world); };
-    auto bytes_of = [&](Rank r) { return (begin_of(r + 1) - begin_of(r)) * type.bytes; };
-    auto chunk_of = [&](Rank r) { return data + begin_of(r) * type.bytes; };
+  struct Chunk {
+    std::byte* data;
+    size_t elements, bytes;
+  };
+  Chunk chunk_of(Rank r, std::byte* data, size_t elements, size_t element_bytes) const {
+    const auto begin_of = [&](Rank one) { return elements * size_t(one) / size_t(world); };
+    const size_t begin = begin_of(r), count = begin_of(r + 1) - begin;
+    return {data + begin * element_bytes, count, count * element_bytes};
+  }
+
+  Outcome reduce_scatter(std::byte* data, size_t elements, ElementType type, const Tag& tag,
+                         MonotonicTime end) {
+    const Chunk mine = chunk_of(rank, data, elements, type.bytes);
     inbox_.resize(static_cast<size_t>(world));
     std::vector<const void*> parts(static_cast<size_t>(world));
     auto scatter = with_every_peer([&](Rank peer) {
       auto& inbox = inbox_[static_cast<size_t>(peer)];
-      if (inbox.size() < bytes_of(rank)) inbox.resize(bytes_of(rank));
+      if (inbox.size() < mine.bytes) inbox.resize(mine.bytes);
       parts[static_cast<size_t>(peer)] = inbox.data();
+      const Chunk theirs = chunk_of(peer, data, elements, type.bytes);
       Transfer t;
       t.sends = t.receives = true;
-      t.out = chunk_of(peer);
-      t.out_bytes = bytes_of(peer);
+      t.out = theirs.data;
+      t.out_bytes = theirs.bytes;
       t.in = inbox.data();
-      t.in_bytes = bytes_of(rank);
+      t.in_bytes = mine.bytes;
       return t;
     });
-    if (auto o = exchange(rank, {tag, kAllReduce, 0}, scatter, end, wake.get()); !o) return o;
-    parts[static_cast<size_t>(rank)] = chunk_of(rank);
-    type.sum(chunk_of(rank), parts.data(), parts.size(), begin_of(rank + 1) - begin_of(rank));
+    if (auto o = exchange(rank, {tag, kReduceScatter, 0}, scatter, end, wake.get()); !o) return o;
+    parts[static_cast<size_t>(rank)] = mine.data;
+    type.sum(mine.data, parts.data(), parts.size(), mine.elements);
+    return {};
+  }
+
+  Outcome all_gather(std::byte* data, size_t elements, size_t element_bytes, const Tag& tag,
+                     MonotonicTime end) {
+    const Chunk mine = chunk_of(rank, data, elements, element_bytes);
     auto gather = with_every_peer([&](Rank peer) {
+      const Chunk theirs = chunk_of(peer, data, elements, element_bytes);
       Transfer t;
       t.sends = t.receives = true;
-      t.out = chunk_of(rank);
-      t.out_bytes = bytes_of(rank);
-      t.in = chunk_of(peer);
-      t.in_bytes = bytes_of(peer);
+      t.out = mine.data;
+      t.out_bytes = mine.bytes;
+      t.in = theirs.data;
+      t.in_bytes = theirs.bytes;
       return t;
     });
-    return exchange(rank, {tag, kAllReduce, 1}, gather, end, wake.get());
+    return exchange(rank, {tag, kAllGather, 0}, gather, end, wake.get());
   }
 
   Outcome broadcast(std::byte* data, size_t bytes, Rank root, const Tag& tag) {
@@ -252,7 +271,26 @@ Mesh::~Mesh() {
 
 std::unique_ptr<Pending> Mesh::all_reduce(void* data, size_t elements, ElementType type, Tag tag) {
   return impl_->start("mesh:all_reduce", tag, elements * type.bytes, [=, this] {
-    return impl_->all_reduce(static_cast<std::byte*>(data), elements, type, tag);
+    auto* const bytes = static_cast<std::byte*>(data);
+    const MonotonicTime end = impl_->deadline();
+    if (auto o = impl_->reduce_scatter(bytes, elements, type, tag, end); !o) return o;
+    return impl_->all_gather(bytes, elements, type.bytes, tag, end);
+  });
+}
+
+std::unique_ptr<Pending> Mesh::reduce_scatter(void* data, size_t elements, ElementType type,
+                                              Tag tag) {
+  return impl_->start("mesh:reduce_scatter", tag, elements * type.bytes, [=, this] {
+    return impl_->reduce_scatter(static_cast<std::byte*>(data), elements, type, tag,
+                                 impl_->deadline());
+  });
+}
+
+std::unique_ptr<Pending> Mesh::all_gather(void* data, size_t elements, size_t element_bytes,
+                                          Tag tag) {
+  return impl_->start("mesh:all_gather", tag, elements * element_bytes, [=, this] {
+    return impl_->all_gather(static_cast<std::byte*>(data), elements, element_bytes, tag,
+                             impl_->deadline());
   });
 }
 

@@ -1,11 +1,12 @@
 // Mesh: collectives between the CPU ranks of one host, over unix stream sockets between each two.
 //
-// Every all-reduce is a reduce-scatter and an all-gather: rank r receives chunk r of every peer,
-// adds them in rank order, and sends the sum back. So the result has the same bits on every rank
-// and in every run. Each transfer carries its tag; ranks that are not in the same collective wait
-// instead of mixing data, which is what the hang detector is there to find, with the time-out as
-// last resort. A peer that goes away is seen at once (end of file) and named; one that gives up
-// because of another says so first, over a socket of its own, so that all name the same rank.
+// Every all-reduce is a reduce-scatter and an all-gather, which there are by themselves too: rank r
+// receives chunk r of every peer, adds them in rank order, and sends the sum back. So the result
+// has the same bits on every rank and in every run. Each transfer carries its tag; ranks that are
+// not in the same collective wait instead of mixing data, which is what the hang detector is there
+// to find, with the time-out as last resort. A peer that goes away is seen at once (end of file)
+// and named; one that gives up because of another says so first, over a socket of its own, so that
+// all name the same rank.
 //
 // Operations run one after another, in the order they are started, on a thread of the mesh. Any one
 // thread may start them. The destructor stops the thread, even in the middle of an operation.
@@ -27,7 +28,14 @@
 namespace nsa::comm {
 
 // Which collective this is, the same on all ranks. `index` tells apart those of one step and kind.
-enum class Kind : uint32_t { kGradient = 1, kEvaluation = 2, kParameters = 3, kBarrier = 4 };
+enum class Kind : uint32_t {
+  kGradient = 1,
+  kEvaluation = 2,
+  kParameters = 3, // masters and moments
+  kBarrier = 4,
+  kAgreement = 5, // a few words that all ranks need the sum of
+  kWeights = 6
+};
 std::string to_string(Kind kind);
 
 struct Tag {
@@ -82,8 +90,13 @@ public:
                                                MeshOptions options);
   ~Mesh();
 
-  // `data` must stay untouched until wait() has returned.
+  // `data` must stay untouched until wait() has returned. Chunk r of `data` is its elements
+  // [elements * r / world, elements * (r + 1) / world).
   std::unique_ptr<Pending> all_reduce(void* data, size_t elements, ElementType type, Tag tag);
+  // Chunk r becomes the sum on rank r; the other chunks stay as they are.
+  std::unique_ptr<Pending> reduce_scatter(void* data, size_t elements, ElementType type, Tag tag);
+  // Chunk r becomes that of rank r.
+  std::unique_ptr<Pending> all_gather(void* data, size_t elements, size_t element_bytes, Tag tag);
   std::unique_ptr<Pending> broadcast(void* data, size_t bytes, Rank root, Tag tag);
   std::unique_ptr<Pending> barrier(Tag tag);
 

@@ -1,6 +1,9 @@
 #include "worker/train/flat_state.h"
 
+#include "nsa_model/ops/update.h"
+
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -9,13 +12,18 @@
 namespace nsa::train {
 
 FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count,
-                     PrecisionMode mode)
-    : parameters_(std::move(parameters)), mode_(mode) {
+                     PrecisionMode mode, Share share)
+    : parameters_(std::move(parameters)), mode_(mode), share_(share) {
   const at::NoGradGuard no_grad;
   std::vector<size_t> counts;
   for (const Parameter& p : parameters_)
     counts.push_back(static_cast<size_t>(p.tensor.numel()));
-  plan_ = plan_buckets(counts, bucket_bytes, tail_count);
+  plan_ = plan_buckets(counts, bucket_bytes, tail_count + 1, share.of);
+  if (share.of == 1)
+    own_ = {{0, plan_.parameter_elements}};
+  else
+    for (size_t b = 0; b < plan_.buckets.size(); ++b)
+      own_.push_back(share_of(plan_, b, share));
 
   const at::TensorOptions fp32 =
       parameters_.at(0).tensor.options().dtype(at::kFloat).requires_grad(std::nullopt);
@@ -48,9 +56,28 @@ at::Tensor FlatState::slice(const at::Tensor& flat, size_t i) const {
       .view(parameters_[i].tensor.sizes());
 }
 
+at::Tensor FlatState::stretch(const at::Tensor& flat, Stretch of) const {
+  return flat.narrow(0, static_cast<int64_t>(of.begin), static_cast<int64_t>(of.count()));
+}
+
 at::Tensor FlatState::tail() const {
-  return gradients.narrow(0, static_cast<int64_t>(plan_.tail_begin),
-                          static_cast<int64_t>(plan_.tail_count));
+  return stretch(gradients, {plan_.tail_begin, plan_.tail_begin + plan_.tail_count - 1});
+}
+
+at::Tensor FlatState::square_sum() const {
+  return gradients[static_cast<int64_t>(plan_.tail_begin + plan_.tail_count - 1)];
+}
+
+at::Tensor FlatState::tail_and_square_sum() const {
+  return stretch(gradients, {plan_.tail_begin, plan_.tail_begin + plan_.tail_count});
+}
+
+void FlatState::sum_squares() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  for (const Stretch& own : own_)
+    parts.push_back(stretch(gradients, own));
+  ops::square_sum_(square_sum(), parts);
 }
 
 std::optional<at::Tensor> FlatState::rounded_weights() const {

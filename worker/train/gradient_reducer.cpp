@@ -164,25 +164,51 @@ void GradientReducer::start_next_buckets(size_t count) {
     start_bucket(next_bucket_++);
 }
 
+// With shares the tail waits for what only the sums tell (agree()).
 void GradientReducer::start_bucket(size_t b) {
   if (skip_) return;
-  const BucketPlan::Bucket& bucket = state_.plan().buckets[b];
-  const bool last = b + 1 == state_.plan().buckets.size();
-  const size_t end = options_.compress && last ? state_.plan().tail_begin : bucket.end;
-  auto start = [&](size_t from, size_t to, bool compressed, uint32_t index) {
-    if (from == to) return;
+  const BucketPlan& plan = state_.plan();
+  const bool last = b + 1 == plan.buckets.size();
+  const bool shared = state_.share().of > 1;
+  auto start = [&](Stretch of, Stretch own, bool compressed, uint32_t index) {
+    if (of.count() == 0) return;
     InFlight item;
-    item.gradient =
-        state_.gradients.narrow(0, static_cast<int64_t>(from), static_cast<int64_t>(to - from));
-    item.wire = compressed ? item.gradient.to(*options_.compress) : item.gradient;
+    at::Tensor wire = state_.stretch(state_.gradients, of);
+    if (compressed) wire = wire.to(*options_.compress);
+    item.gradient = state_.stretch(state_.gradients, own);
+    item.wire = compressed ? state_.stretch(wire, {own.begin - of.begin, own.end - of.begin})
+                           : item.gradient;
     if (last) mark_wait(true); // before it is started: a peer that is quick answers meanwhile
     clock_.count_collective();
-    item.pending = collectives_.all_reduce_sum(item.wire, {step_, comm::Kind::kGradient, index});
+    const comm::Tag tag{step_, comm::Kind::kGradient, index};
+    item.pending = shared ? collectives_.reduce_scatter_sum(wire, tag)
+                          : collectives_.all_reduce_sum(wire, tag);
     in_flight_.push_back(std::move(item));
   };
   const auto index = static_cast<uint32_t>(b);
-  start(bucket.begin, end, options_.compress.has_value(), index);
-  start(end, bucket.end, false, index + 1);
+  const Stretch parameters = plan.parameters_of(b);
+  const Stretch all{parameters.begin, plan.buckets[b].end};
+  if (shared) {
+    start(parameters, share_of(plan, b, state_.share()), options_.compress.has_value(), index);
+  } else if (options_.compress) {
+    start(parameters, parameters, true, index);
+    start({parameters.end, all.end}, {parameters.end, all.end}, false, index + 1);
+  } else {
+    start(all, all, false, index);
+  }
+}
+
+// The sum of squares over all gradients, and with shares the tail: each rank knows its own only.
+comm::Outcome GradientReducer::agree() {
+  state_.sum_squares();
+  if (state_.share().of == 1 || skip_) return {};
+  mark_wait(true);
+  clock_.count_collective();
+  auto outcome =
+      collectives_.all_reduce_sum(state_.tail_and_square_sum(), {step_, comm::Kind::kAgreement, 0})
+          ->wait();
+  mark_wait(false);
+  return outcome;
 }
 
 void GradientReducer::check_coverage() {
@@ -227,7 +253,7 @@ comm::Outcome GradientReducer::finish_step() {
   }
   mark_wait(false);
   in_flight_.clear();
-  return outcome;
+  return outcome ? agree() : outcome;
 }
 
 } // namespace nsa::train

@@ -1,5 +1,6 @@
 // GradientReducer: FP32 accumulation of gradients over the micro-steps of a step, and their sum
-// over all ranks, bucket by bucket, begun while the last backward pass still runs.
+// over all ranks, bucket by bucket, begun while the last backward pass still runs. Where each rank
+// updates a share of the parameters it gets the sums of that share alone.
 //
 // Training thread only; hooks run inside backward() (on a GPU on autograd's thread for that device,
 // while the training thread waits in backward()).
@@ -40,8 +41,9 @@ public:
   void begin_micro_step(bool last);
   // After each backward pass: what gradients are still held go into their sums.
   void end_micro_step();
-  // After the last backward pass, once the tail is filled in: reduces what is left and waits.
-  // Throws std::runtime_error naming parameters whose gradients are missing against the options.
+  // After the last backward pass, once the tail is filled in: reduces what is left and waits. Then
+  // the tail and square_sum() are those of all ranks. Throws std::runtime_error naming parameters
+  // whose gradients are missing against the options.
   comm::Outcome finish_step();
   // Of the step that finish_step() ended: marks in pairs, around each stretch in which the device
   // (on a CPU the host) had nothing left but to wait for its peers. Their sum is the step's exposed
@@ -69,6 +71,7 @@ private:
   void add_gathered(size_t bucket);
   void start_ready_buckets();
   void start_bucket(size_t bucket);
+  comm::Outcome agree();
   void check_coverage();
   void mark_wait(bool begins);
   runtime::Stopwatch new_stopwatch() const { return runtime::Stopwatch(state_.gradients.device()); }
@@ -97,7 +100,7 @@ private:
 
   struct InFlight {
     std::unique_ptr<comm::Pending> pending;
-    at::Tensor gradient, wire; // copied back when they differ
+    at::Tensor gradient, wire; // copied back when they differ: what this rank gets the sum of
   };
   std::vector<InFlight> in_flight_;
   runtime::Stopwatch waits_;

@@ -7,7 +7,6 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
@@ -30,7 +29,7 @@ Optimizer::Optimizer(FlatState& state, const spec::TrainSection& train, bool ker
   plan_parts();
   int64_t longest = 0;
   for (const Part& part : parts_)
-    longest = std::max(longest, part.count);
+    longest = std::max(longest, static_cast<int64_t>(part.of.count()));
   const auto scratch = [&](at::ScalarType type) {
     return at::empty({longest}, state.masters.options().dtype(type));
   };
@@ -39,7 +38,7 @@ Optimizer::Optimizer(FlatState& state, const spec::TrainSection& train, bool ker
   for (Part& part : parts_) {
     part.decayed.weight_decay = train.weight_decay;
     for (size_t i = 0; i < state.parameter_count(); ++i)
-      add_parameter(part, i);
+      add_slot(part, i);
   }
 }
 
@@ -57,74 +56,83 @@ void Optimizer::mark_decayed() {
 }
 
 at::Tensor Optimizer::step_in_one(double learning_rate, const at::Tensor& loss) {
-  ops::AdamW update;
-  update.values = state_.masters;
-  update.first_moments = state_.first_moments;
-  update.second_moments = state_.second_moments;
-  update.weights = state_.rounded_weights();
-  update.gradients =
-      state_.gradients.narrow(0, 0, static_cast<int64_t>(state_.plan().parameter_elements));
-  update.decayed = decayed_;
-  update.updates = state_.updates;
-  update.beta1 = train_.beta1;
-  update.beta2 = train_.beta2;
-  update.weight_decay = train_.weight_decay;
-  update.epsilon = train_.epsilon;
-  update.clip = train_.gradient_clip;
-  update.seed = static_cast<uint64_t>(train_.seed);
-  return ops::adamw_(update, loss, learning_rate);
+  const ops::UpdateRule rule{learning_rate,       train_.beta1,   train_.beta2,
+                             train_.weight_decay, train_.epsilon, train_.gradient_clip};
+  const at::Tensor control = ops::update_control_(state_.square_sum(), loss, state_.updates, rule);
+  for (const Stretch& own : state_.own()) {
+    ops::AdamW update;
+    update.values = state_.stretch(state_.masters, own);
+    update.first_moments = state_.stretch(state_.first_moments, own);
+    update.second_moments = state_.stretch(state_.second_moments, own);
+    if (const auto weights = state_.rounded_weights())
+      update.weights = state_.stretch(*weights, own);
+    update.gradients = state_.stretch(state_.gradients, own);
+    update.decayed =
+        state_.stretch(decayed_, {own.begin / kSlotAlignment, own.end / kSlotAlignment});
+    update.updates = state_.updates;
+    update.control = control;
+    update.seed = static_cast<uint64_t>(train_.seed);
+    update.offset = static_cast<int64_t>(own.begin);
+    ops::adamw_(update, rule);
+  }
+  return control[0];
 }
 
-// The flat buffers cut at parameters; with masters there is nothing to copy, and one part.
+// This rank's stretches, with copies cut between slots; with masters there is nothing to copy.
 void Optimizer::plan_parts() {
   const BucketPlan& plan = state_.plan();
-  for (size_t i = plan.slots.size(); i-- > 0;) { // in the order of the buffers
-    const BucketPlan::Slot& slot = plan.slots[i];
-    const size_t end = i == 0 ? plan.parameter_elements : plan.slots[i - 1].offset;
-    const bool fits = !parts_.empty() && (state_.mode() == PrecisionMode::kMaster ||
-                                          end - size_t(parts_.back().begin) <= kPartElements);
-    if (!fits) parts_.push_back({.begin = static_cast<int64_t>(slot.offset)});
-    parts_.back().count = static_cast<int64_t>(end) - parts_.back().begin;
+  for (const Stretch& own : state_.own()) {
+    parts_.push_back({{own.begin, own.begin}, {}, {}});
+    for (size_t i = plan.slots.size(); i-- > 0;) { // in the order of the buffers
+      const size_t slot_end = i == 0 ? plan.parameter_elements : plan.slots[i - 1].offset;
+      const Stretch slot{std::max(own.begin, plan.slots[i].offset), std::min(own.end, slot_end)};
+      if (slot.begin >= slot.end) continue;
+      const bool fits = state_.mode() == PrecisionMode::kMaster || parts_.back().of.count() == 0 ||
+                        slot.end - parts_.back().of.begin <= kPartElements;
+      if (!fits) parts_.push_back({{slot.begin, slot.begin}, {}, {}});
+      parts_.back().of.end = slot.end;
+    }
   }
 }
 
-void Optimizer::add_parameter(Part& part, size_t i) {
+// What of parameter i lies in the part.
+void Optimizer::add_slot(Part& part, size_t i) {
   const BucketPlan::Slot& slot = state_.plan().slots[i];
-  const auto offset = static_cast<int64_t>(slot.offset), count = static_cast<int64_t>(slot.count);
-  if (offset < part.begin || offset >= part.begin + part.count) return;
+  const Stretch of{std::max(part.of.begin, slot.offset),
+                   std::min(part.of.end, slot.offset + slot.count)};
+  if (of.begin >= of.end) return;
   const auto copied = [&](const at::Tensor& copy) {
-    return copy.narrow(0, offset - part.begin, count).view(state_.tensor(i).sizes());
+    return state_.stretch(copy, {of.begin - part.of.begin, of.end - part.of.begin});
   };
   Group& group = state_.weight_decay(i) ? part.decayed : part.plain;
-  group.values.push_back(widened_.defined() ? copied(widened_) : state_.slice(state_.masters, i));
+  group.values.push_back(widened_.defined() ? copied(widened_)
+                                            : state_.stretch(state_.masters, of));
   group.gradients.push_back(narrowed_.defined() ? copied(narrowed_)
-                                                : state_.slice(state_.gradients, i));
-  group.first_moments.push_back(state_.slice(state_.first_moments, i));
-  group.second_moments.push_back(state_.slice(state_.second_moments, i));
+                                                : state_.stretch(state_.gradients, of));
+  group.first_moments.push_back(state_.stretch(state_.first_moments, of));
+  group.second_moments.push_back(state_.stretch(state_.second_moments, of));
   group.updates.push_back(state_.updates); // one count for all; the kernel only reads it
 }
 
 void Optimizer::load(const Part& part) {
-  const auto of_part = [&](const at::Tensor& flat) {
-    return flat.narrow(0, part.begin, part.count);
-  };
-  if (widened_.defined()) widened_.narrow(0, 0, part.count).copy_(of_part(state_.masters));
-  if (narrowed_.defined()) narrowed_.narrow(0, 0, part.count).copy_(of_part(state_.gradients));
+  const Stretch copy{0, part.of.count()};
+  if (widened_.defined())
+    state_.stretch(widened_, copy).copy_(state_.stretch(state_.masters, part.of));
+  if (narrowed_.defined())
+    state_.stretch(narrowed_, copy).copy_(state_.stretch(state_.gradients, part.of));
 }
 
 void Optimizer::store(const Part& part) {
   if (!widened_.defined()) return;
-  round_stochastically(widened_.narrow(0, 0, part.count),
-                       state_.masters.narrow(0, part.begin, part.count),
-                       static_cast<uint64_t>(train_.seed), state_.updates, part.begin);
+  round_stochastically(state_.stretch(widened_, {0, part.of.count()}),
+                       state_.stretch(state_.masters, part.of), static_cast<uint64_t>(train_.seed),
+                       state_.updates, static_cast<int64_t>(part.of.begin));
 }
 
 at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
   const at::NoGradGuard no_grad;
   if (in_one_) return step_in_one(learning_rate, loss);
-  // Padding between parameters is zero and does not add to the norm.
-  const at::Tensor norm = at::linalg_vector_norm(
-      state_.gradients.narrow(0, 0, static_cast<int64_t>(state_.plan().parameter_elements)));
+  const at::Tensor norm = state_.square_sum().sqrt();
   const at::Tensor good = at::isfinite(norm).logical_and_(at::isfinite(loss)).to(at::kFloat);
   const at::Tensor found_inf = good.neg().add_(1.0);
   // The kernel divides gradients by grad_scale: 1 below the limit, norm / limit above it. The
@@ -144,7 +152,9 @@ at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
     }
     store(part);
   }
-  state_.publish_masters();
+  if (const auto weights = state_.rounded_weights())
+    for (const Stretch& own : state_.own())
+      state_.stretch(*weights, own).copy_(state_.stretch(state_.masters, own));
   return norm;
 }
 

@@ -1,7 +1,7 @@
 // AdamW with decoupled weight decay (Loshchilov, Hutter, "Decoupled Weight Decay Regularization",
 // 2019) on the state's masters and moments, with global-norm clipping, all on the device: nothing
-// waits for the host, and a step whose gradient or loss is not finite changes nothing. Training
-// thread only.
+// waits for the host, and a step whose gradient or loss is not finite changes nothing. Where each
+// rank updates a share of the parameters, so does this. Training thread only.
 //
 // The arithmetic is FP32 in every mode. Without masters the weights are widened a part at a time,
 // updated, and rounded back (PrecisionMode says how).
@@ -18,9 +18,9 @@ public:
   // else LibTorch's operations, which are also what a CPU computes with.
   Optimizer(FlatState& state, const spec::TrainSection& train, bool kernels = true);
 
-  // One update from state.gradients (summed over ranks, already the mean over the global batch).
-  // `loss` is the reduced loss, FP32 scalar. Returns the gradient's L2 norm before clipping, FP32
-  // scalar on the device.
+  // One update from state.gradients (summed over ranks, already the mean over the global batch) and
+  // state.square_sum(). `loss` is the reduced loss, FP32 scalar. Returns the gradient's L2 norm
+  // before clipping, FP32 scalar on the device.
   at::Tensor step(double learning_rate, const at::Tensor& loss);
 
 private:
@@ -28,16 +28,17 @@ private:
     double weight_decay = 0;
     std::vector<at::Tensor> values, gradients, first_moments, second_moments, updates;
   };
-  // A stretch of the flat buffers, whole parameters. In modes without masters `values` and
-  // `gradients` of its groups look at the widened copy and at the narrowed one.
+  // A stretch of the flat buffers, of whole slots where the rank's share does not cut one. In modes
+  // without masters `values` and `gradients` of its groups look at the widened copy and at the
+  // narrowed one.
   struct Part {
-    int64_t begin = 0, count = 0;
+    Stretch of;
     Group decayed, plain;
   };
   at::Tensor step_in_one(double learning_rate, const at::Tensor& loss);
   void mark_decayed();
   void plan_parts();
-  void add_parameter(Part& part, size_t i);
+  void add_slot(Part& part, size_t i);
   void load(const Part& part);
   void store(const Part& part);
 

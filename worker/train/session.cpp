@@ -173,8 +173,11 @@ Attempt<void> Session::open_model() {
     if (parameter.initial.defined()) drawn += parameter.initial.numel();
   log::info("train", "model", {{"initial_values", std::to_string(drawn)}});
   const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
-  state_ =
-      std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kTailWords, precision_.mode);
+  Share share;
+  if (o_.spec.parallel.shard_update)
+    share = {static_cast<size_t>(o_.rank), static_cast<size_t>(o_.world)};
+  state_ = std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kTailWords,
+                                       precision_.mode, share);
   // Pinning gigabytes takes as long as a communicator, which is made meanwhile.
   if (o_.rank == 0)
     snapshot_memory_ =

@@ -39,7 +39,8 @@ Trainer::Trainer(TrainerParts parts, Start start)
       reducer_(p_.state, p_.collectives, p_.clock, reducer_options(p_.spec.parallel)),
       micro_steps_({p_.runtime, reducer_, p_.state.tail()[kLossWord], p_.loss, p_.staged},
                    1.0 / static_cast<double>(train_.accumulate * p_.collectives.world())),
-      optimizer_(p_.state, train_), rule_(train_, start.non_finite_streak), tokens_(start.tokens) {
+      optimizer_(p_.state, train_), gatherer_(p_.state, p_.collectives, p_.clock),
+      rule_(train_, start.non_finite_streak), tokens_(start.tokens) {
   last_.step = start.step;
 }
 
@@ -59,7 +60,7 @@ Attempt<Finished> Trainer::run() {
   const bool wanted =
       checkpoint_requested_ || (complete ? p_.spec.checkpoint.at_end : stop_with_checkpoint_);
   if (wanted && p_.checkpointer.last_step() != last_.step && last_.step >= first_step_)
-    checkpoint_now(last_.step);
+    if (auto ok = checkpoint_now(last_.step); !ok) return tl::unexpected(ok.error());
   for (auto& sink : p_.sinks)
     sink->flush();
   // A checkpoint that was the point of these last steps and is not there is a failure; one that
@@ -82,22 +83,32 @@ Attempt<void> Trainer::run_step(uint64_t step) {
 
   enter(Phase::kAllReduce, step);
   put_requests();
-  if (injects(Fault::kSkipCollective, step)) {
+  const bool skips = injects(Fault::kSkipCollective, step);
+  if (skips) {
     announce_fault();
     reducer_.skip_collectives_of_this_step();
   }
   if (auto reduced = reducer_.finish_step(); !reduced) return failed(reduced.error());
+  if (auto updated = update(step, skips, enqueued); !updated) return updated;
+  enqueued_.push_back(std::move(enqueued));
+  p_.runtime.mark_step(step, static_cast<uint32_t>(p_.clock.phase()));
+  return {};
+}
 
+Attempt<void> Trainer::update(uint64_t step, bool skips_collectives, Enqueued& enqueued) {
   enter(Phase::kOptimizer, step);
   enqueued.learning_rate = learning_rate(train_, step);
   const at::Tensor norm = optimizer_.step(enqueued.learning_rate, p_.state.tail()[kLossWord]);
+  enqueued.waits.emplace(reducer_.take_waits());
+  if (gatherer_.needed() && !skips_collectives) {
+    enter(Phase::kGather, step);
+    if (auto gathered = gatherer_.weights(step, *enqueued.waits); !gathered)
+      return failed(gathered.error());
+  }
   std::vector<at::Tensor> values{norm.reshape({1}), p_.state.tail()};
   if (p_.gates.take && recorded(step)) values.push_back(p_.gates.take());
   enqueued.end = p_.runtime.moment(); // before the values: passed when they are there
   enqueued.values = p_.runtime.read_later(at::cat(values));
-  enqueued.waits.emplace(reducer_.take_waits());
-  enqueued_.push_back(std::move(enqueued));
-  p_.runtime.mark_step(step, static_cast<uint32_t>(Phase::kOptimizer));
   return {};
 }
 
@@ -318,7 +329,7 @@ Attempt<void> Trainer::at_boundary(uint64_t step) {
     // newest step then, which is the state that lies in the buffers.
     if (auto ok = settle(0); !ok) return ok;
     checkpoint_requested_ = false;
-    checkpoint_now(last_.step);
+    return checkpoint_now(last_.step);
   }
   return {};
 }
@@ -341,8 +352,15 @@ Attempt<void> Trainer::evaluate_now(uint64_t step) {
   return finite ? Attempt<void>() : on_non_finite(step, "held-out loss", rule_.on_evaluation());
 }
 
-void Trainer::checkpoint_now(uint64_t step) {
+Attempt<void> Trainer::checkpoint_now(uint64_t step) {
   goes_on_ = false;
+  if (gatherer_.needed()) {
+    const Phase before = p_.clock.phase();
+    p_.clock.enter(Phase::kGather);
+    if (auto gathered = gatherer_.masters_and_moments(step); !gathered)
+      return failed(gathered.error());
+    p_.clock.enter(before);
+  }
   const data::DataState data = p_.loader.state();
   Checkpointer::Moment moment;
   moment.step = step;
@@ -353,6 +371,7 @@ void Trainer::checkpoint_now(uint64_t step) {
                  data.sequence_length, data.dataset_digest};
   moment.counters.non_finite_streak = rule_.streak();
   p_.checkpointer.start(moment, p_.clock);
+  return {};
 }
 
 void Trainer::record_memory(const char* stage) {

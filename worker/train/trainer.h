@@ -17,6 +17,7 @@
 #include "worker/train/non_finite.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/start_up.h"
+#include "worker/train/state_gatherer.h"
 
 #include <deque>
 
@@ -79,6 +80,7 @@ private:
   };
 
   Attempt<void> run_step(uint64_t step);
+  Attempt<void> update(uint64_t step, bool skips_collectives, Enqueued& enqueued);
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
   void run_micro_steps(uint64_t step);
   Attempt<void> on_failed_recording(const RecordingError& error) const;
@@ -90,7 +92,7 @@ private:
   void report_step(const StepResult& result);
   Attempt<void> evaluate_now(uint64_t step);
   Attempt<void> at_boundary(uint64_t step);
-  void checkpoint_now(uint64_t step);
+  Attempt<void> checkpoint_now(uint64_t step);
   void record_memory(const char* stage);
   void fault_before(uint64_t step);
   bool recorded(uint64_t step) const; // has a metric record
@@ -106,6 +108,7 @@ private:
   GradientReducer reducer_;
   MicroSteps micro_steps_;
   Optimizer optimizer_;
+  StateGatherer gatherer_;
   NonFiniteRule rule_;
   std::deque<Enqueued> enqueued_;
   uint64_t tokens_; // of completed steps

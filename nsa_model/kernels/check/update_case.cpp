@@ -39,7 +39,9 @@ struct Buffer {
       wide.from_host(floats);
     }
   }
-  void* get() const { return narrow ? static_cast<void*>(thin.get()) : wide.get(); }
+  void* at(int64_t element) const {
+    return narrow ? static_cast<void*>(thin.get() + element) : wide.get() + element;
+  }
   double error(const Doubles& expected) const {
     return narrow ? relative_error(thin.to_host(), expected)
                   : relative_error(wide.to_host(), expected);
@@ -65,29 +67,41 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   loss.from_host(std::vector<float>{2.5f});
   updates.from_host(std::vector<float>{6.0f});
   DeviceBuffer<UpdateControl> control(1);
+  // In two stretches, as a rank with a share of several buckets does it.
+  constexpr int64_t kStretches[][2] = {{0, 16 * 1201}, {16 * 1201, kCount - 16 * 1201}};
+  DeviceBuffer<float> square_sum(1);
+  for (const auto [begin, count] : kStretches) {
+    SquareSumParams squares{begin == 0, count, gradients.wide.get() + begin, partial.get()};
+    cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
+  }
+  cuda_check(launch_square_sum(partial.get(), square_sum.get(), nullptr), "square_sum");
   UpdateControlParams before{};
-  before.count = kCount;
-  before.gradients = gradients.wide.get();
+  before.square_sum = square_sum.get();
   before.loss = loss.get();
   before.updates = updates.get();
-  before.partial = partial.get();
   before.control = control.get();
   before.scalars = s;
   cuda_check(launch_update_control(before, nullptr), "update_control");
-  AdamWParams params{};
-  params.mode = mode;
-  params.count = kCount;
-  params.values = values.get();
-  params.first_moments = first.get();
-  params.second_moments = second.get();
-  params.weights = weights.get();
-  params.gradients = gradients.wide.get();
-  params.decayed = decayed.get();
-  params.updates = updates.get();
-  params.control = control.get();
-  params.scalars = s;
-  params.seed = 11;
-  cuda_check(launch_adamw(params, nullptr), "adamw");
+  const auto update = [&] {
+    for (const auto [begin, count] : kStretches) {
+      AdamWParams params{};
+      params.mode = mode;
+      params.count = count;
+      params.values = values.at(begin);
+      params.first_moments = first.at(begin);
+      params.second_moments = second.at(begin);
+      params.weights = weights.get() + begin;
+      params.gradients = gradients.wide.get() + begin;
+      params.decayed = decayed.get() + begin / kSlotElements;
+      params.updates = updates.get();
+      params.control = control.get();
+      params.scalars = s;
+      params.seed = 11;
+      params.offset = static_cast<uint64_t>(begin);
+      cuda_check(launch_adamw(params, nullptr), "adamw");
+    }
+  };
+  update();
 
   constexpr double kT = 7.0;
   double squares = 0.0;
@@ -135,7 +149,7 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   loss.from_host(std::vector<float>{NAN});
   const auto values_before = values.error(want_values);
   cuda_check(launch_update_control(before, nullptr), "update_control");
-  cuda_check(launch_adamw(params, nullptr), "adamw");
+  update();
   report(what + ": change at a loss that is NaN",
          std::abs(values.error(want_values) - values_before) +
              std::abs(static_cast<double>(updates.to_host().front()) - kT),
@@ -204,17 +218,19 @@ void time_update_kernels() {
   updates.from_host(std::vector<float>{1.0f});
   DeviceBuffer<UpdateControl> control(1);
   const UpdateScalars s{1e-3, 0.9, 0.95, 0.1, 1e-8, 1.0};
+  const SquareSumParams squares{true, kCount, gradients.get(), partial.get()};
   UpdateControlParams before{};
-  before.count = kCount;
-  before.gradients = gradients.get();
+  before.square_sum = partial.get();
   before.loss = loss.get();
   before.updates = updates.get();
-  before.partial = partial.get();
   before.control = control.get();
   before.scalars = s;
-  print_rate("norm and control",
-             time_of([&] { cuda_check(launch_update_control(before, nullptr), "norm"); }, kRepeats),
-             4.0 * kCount);
+  const auto norm_and_control = [&] {
+    cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
+    cuda_check(launch_square_sum(partial.get(), partial.get(), nullptr), "square_sum");
+    cuda_check(launch_update_control(before, nullptr), "update_control");
+  };
+  print_rate("norm and control", time_of(norm_and_control, kRepeats), 4.0 * kCount);
   AdamWParams params{};
   params.count = kCount;
   params.values = values.get();

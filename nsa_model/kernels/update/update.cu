@@ -81,7 +81,7 @@ __device__ __forceinline__ float block_sum(float value) {
   return all;
 }
 
-__global__ void __launch_bounds__(kThreads) square_sums_kernel(UpdateControlParams params) {
+__global__ void __launch_bounds__(kThreads) partial_squares_kernel(SquareSumParams params) {
   const float4* const four = reinterpret_cast<const float4*>(params.gradients);
   const int64_t vectors = params.count / kFour, stride = int64_t{kParts} * kThreads;
   float sum[kLoads] = {};
@@ -101,15 +101,21 @@ __global__ void __launch_bounds__(kThreads) square_sums_kernel(UpdateControlPara
     }
   }
   const float all = block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
-  if (threadIdx.x == 0) params.partial[blockIdx.x] = all;
+  if (threadIdx.x != 0) return;
+  float* const partial = params.partial + blockIdx.x;
+  *partial = params.first ? all : *partial + all;
 }
 
-__global__ void __launch_bounds__(kThreads) control_kernel(UpdateControlParams params) {
+__global__ void __launch_bounds__(kThreads) square_sum_kernel(const float* partial, float* sum) {
   float mine = 0.0f;
   for (int part = static_cast<int>(threadIdx.x); part < kParts; part += kThreads)
-    mine += params.partial[part];
-  const float norm = sqrtf(block_sum(mine));
-  if (threadIdx.x != 0) return;
+    mine += partial[part];
+  const float all = block_sum(mine);
+  if (threadIdx.x == 0) *sum = all;
+}
+
+__global__ void control_kernel(UpdateControlParams params) {
+  const float norm = sqrtf(*params.square_sum);
   const UpdateScalars& s = params.scalars;
   const bool good = isfinite(norm) && isfinite(*params.loss);
   const float t = *params.updates + (good ? 1.0f : 0.0f);
@@ -205,7 +211,8 @@ __global__ void __launch_bounds__(kThreads)
   put(second_at, second);
   if constexpr (kMode == UpdateMode::kStochastic) {
     const uint64_t base = (static_cast<uint64_t>(*params.updates) << 40) +
-                          params.seed * 0xd1342543de82ef95ull + static_cast<uint64_t>(at);
+                          params.seed * 0xd1342543de82ef95ull + params.offset +
+                          static_cast<uint64_t>(at);
 #pragma unroll
     for (int i = 0; i < kFour; ++i)
       value.values[i] = round_at_random(value.values[i], base + static_cast<uint64_t>(i));
@@ -240,11 +247,19 @@ std::size_t update_partials() {
   return kParts;
 }
 
-cudaError_t launch_update_control(const UpdateControlParams& params, cudaStream_t stream) {
+cudaError_t launch_partial_squares(const SquareSumParams& params, cudaStream_t stream) {
   if (params.count % kSlotElements != 0) return cudaErrorInvalidValue;
-  square_sums_kernel<<<kParts, kThreads, 0, stream>>>(params);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  control_kernel<<<1, kThreads, 0, stream>>>(params);
+  partial_squares_kernel<<<kParts, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_square_sum(const float* partial, float* sum, cudaStream_t stream) {
+  square_sum_kernel<<<1, kThreads, 0, stream>>>(partial, sum);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_update_control(const UpdateControlParams& params, cudaStream_t stream) {
+  control_kernel<<<1, 1, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -41,18 +41,27 @@ struct UpdateScalars {
   double clip; // largest norm that is let through; 0: any
 };
 
-// Norm of elements [0, count) of the gradients, and the control words that follow from it.
-// `updates` becomes t, the number of updates with this one, where it is good.
-struct UpdateControlParams {
+// Sum of the squares of several stretches of gradients: each into (`first`) or on to the partial
+// sums, then these into one.
+struct SquareSumParams {
+  bool first = true;
   int64_t count = 0; // a multiple of kSlotElements
   const float* gradients;
+  float* partial; // update_partials() floats
+};
+std::size_t update_partials();
+cudaError_t launch_partial_squares(const SquareSumParams& params, cudaStream_t stream);
+cudaError_t launch_square_sum(const float* partial, float* sum, cudaStream_t stream);
+
+// The control words that follow from the gradients' sum of squares. `updates` becomes t, the number
+// of updates with this one, where it is good.
+struct UpdateControlParams {
+  const float* square_sum;
   const float* loss;
   float* updates;
-  float* partial; // update_partials() floats
   UpdateControl* control;
   UpdateScalars scalars;
 };
-std::size_t update_partials();
 cudaError_t launch_update_control(const UpdateControlParams& params, cudaStream_t stream);
 
 enum class UpdateMode {
@@ -76,7 +85,9 @@ struct AdamWParams {
   const float* updates;   // as launch_update_control left it
   const UpdateControl* control;
   UpdateScalars scalars;
-  uint64_t seed = 0; // mode stochastic: round_stochastically() draws the same bits
+  // Mode stochastic: round_stochastically() draws the same bits for the same seed and element; the
+  // first one here is `offset`.
+  uint64_t seed = 0, offset = 0;
 };
 cudaError_t launch_adamw(const AdamWParams& params, cudaStream_t stream);
 

@@ -26,6 +26,11 @@ TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
         at::Tensor t = at::full({1000}, double(r + 1), type);
         ASSERT_TRUE((*collectives)->all_reduce_sum(t, {1, Kind::kGradient, 0})->wait());
         EXPECT_EQ(t[999].item<double>(), 6.0);
+        at::Tensor halves = at::full({999}, double(r + 1), type);
+        ASSERT_TRUE((*collectives)->reduce_scatter_sum(halves, {1, Kind::kGradient, 1})->wait());
+        EXPECT_EQ(halves[r * 333 + 332].item<double>(), 6.0);
+        ASSERT_TRUE((*collectives)->all_gather(halves, {1, Kind::kWeights, 0})->wait());
+        EXPECT_EQ(halves.to(at::kDouble).sum().item<double>(), 5994.0);
       }
       at::Tensor t = at::full({7}, double(r));
       ASSERT_TRUE((*collectives)->broadcast(t, 2, {2, Kind::kParameters, 0}));

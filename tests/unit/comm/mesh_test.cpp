@@ -131,6 +131,30 @@ TEST_F(MeshTest, SumsInRankOrderBitForBit) {
   }
 }
 
+// The halves of an all-reduce by themselves: each rank's own chunk is the sum, the others stay;
+// then every chunk comes from its rank.
+TEST_F(MeshTest, ReduceScatterAndGatherMakeAnAllReduce) {
+  constexpr int kWorld = 3;
+  constexpr size_t kChunk = 70001, kCount = kWorld * kChunk;
+  std::vector<float> sum(kCount);
+  for (int r = 0; r < kWorld; ++r) {
+    const auto part = random_floats(kCount, unsigned(r));
+    for (size_t i = 0; i < kCount; ++i)
+      sum[i] = r == 0 ? part[i] : sum[i] + part[i];
+  }
+  with_threads(kWorld, [&](Rank r, Mesh& mesh) {
+    const auto part = random_floats(kCount, unsigned(r));
+    auto values = part;
+    ASSERT_TRUE(
+        mesh.reduce_scatter(values.data(), kCount, kFloat32, {1, Kind::kGradient, 0})->wait());
+    for (size_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(values[i], i / kChunk == size_t(r) ? sum[i] : part[i]) << i;
+    ASSERT_TRUE(
+        mesh.all_gather(values.data(), kCount, sizeof(float), {1, Kind::kWeights, 0})->wait());
+    EXPECT_EQ(values, sum);
+  });
+}
+
 // Several under way at once, of more bytes than socket buffers hold: nothing deadlocks, all finish.
 TEST_F(MeshTest, ManyLargeOperationsInFlight) {
   constexpr size_t kCount = 1 << 20;

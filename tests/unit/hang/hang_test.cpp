@@ -41,12 +41,14 @@ struct Kind {
 
 class EveryKind : public ::testing::TestWithParam<Kind> {};
 
-// 59 faults of a class, drawn anew: number of ranks, which rank, when, in which phase.
+// 59 faults of a class, drawn anew: number of ranks, which rank, when, in which phase; every other
+// time among ranks that update shares.
 TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
   std::mt19937 random(101);
   for (int round = 0; round < 59; ++round) {
     const int count = 2 + static_cast<int>(random() % 7);
     SimulatedRanks ranks(count, random());
+    ranks.shares = round % 2 == 1;
     HangDetector detector(kPolicy, count, ranks.now());
     const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
     const uint64_t step = 25 + random() % 40;
@@ -85,13 +87,17 @@ INSTANTIATE_TEST_SUITE_P(Hang, EveryKind,
                          });
 
 TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
-  SimulatedRanks ranks(4, 5);
-  HangDetector detector(kPolicy, 4, ranks.now());
-  ranks.inject(Fault::kStopped, 2, 30, Phase::kAllReduce);
-  const auto verdict = watch(ranks, detector, 60);
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->rank, 2);
-  EXPECT_EQ(verdict->kind, kStoppedKind);
+  for (const Phase phase : {Phase::kAllReduce, Phase::kGather}) {
+    SimulatedRanks ranks(4, 5);
+    ranks.shares = phase == Phase::kGather;
+    HangDetector detector(kPolicy, 4, ranks.now());
+    ranks.inject(Fault::kStopped, 2, 30, phase);
+    const auto verdict = watch(ranks, detector, 60);
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->rank, 2);
+    EXPECT_EQ(verdict->kind, kStoppedKind);
+    EXPECT_EQ(verdict->phase, phase);
+  }
 }
 
 TEST(Hang, ARankThatStalledBeforeItsAttemptWasAdoptedIsFoundByTheCeiling) {

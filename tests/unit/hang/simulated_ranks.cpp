@@ -51,7 +51,7 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
     ++r.host.step;
     r.host.step_start_ns = now_.nanoseconds;
   }
-  if (phase == Phase::kAllReduce) ++r.host.collective_sequence;
+  if (progress::waits_for_peers(phase)) ++r.host.collective_sequence;
   std::uniform_real_distribution<double> factor(1 / slowness, slowness);
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
   r.left = rare ? rare_phase_seconds : usual_seconds(phase) * factor(random_);
@@ -76,7 +76,13 @@ void SimulatedRanks::leave_phase(size_t rank) {
     return enter(rank, Phase::kAllReduce);
   case Phase::kAllReduce:
     return enter(rank, Phase::kOptimizer);
-  case Phase::kOptimizer:
+  case Phase::kOptimizer: {
+    const bool skips =
+        fault_ == Fault::kSkipped && rank == fault_rank_ && r.host.step == fault_step_;
+    if (shares && !skips) return enter(rank, Phase::kGather);
+    [[fallthrough]];
+  }
+  case Phase::kGather:
     r.device.completed_step = r.host.step;
     if (due(checkpoint_every)) return enter(rank, Phase::kCheckpoint);
     [[fallthrough]];
@@ -92,10 +98,11 @@ bool SimulatedRanks::is_stuck(size_t rank) const {
   return stuck_ && rank == fault_rank_ && fault_ != Fault::kSkipped;
 }
 
-// A collective belongs to its step: it ends when every rank is in the same step's.
+// A collective belongs to its step: it ends when every rank is in the same one of the same step.
 void SimulatedRanks::finish_collectives() {
   const bool all = std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& r) {
-    return r.host.phase == Phase::kAllReduce && r.host.step == ranks_[0].host.step;
+    return progress::waits_for_peers(r.host.phase) && r.host.phase == ranks_[0].host.phase &&
+           r.host.step == ranks_[0].host.step;
   });
   for (size_t r = 0; all && r < ranks_.size(); ++r)
     if (is_stuck(r)) return;
@@ -111,7 +118,7 @@ void SimulatedRanks::tick(double seconds) {
       if (fault_ == Fault::kSpinning) rank.cpu += seconds;
       continue;
     }
-    if (rank.host.phase == Phase::kAllReduce) continue;
+    if (progress::waits_for_peers(rank.host.phase)) continue;
     rank.cpu += seconds;
     rank.left -= seconds;
     if (rank.left <= 0) leave_phase(r);
@@ -133,7 +140,7 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.host = ranks_[r].host;
     sample.device = ranks_[r].device;
     sample.cpu_seconds = ranks_[r].cpu;
-    const bool sleeps = ranks_[r].host.phase == Phase::kAllReduce || is_stuck(r);
+    const bool sleeps = progress::waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
     sample.process_state = sleeps ? 'S' : 'R';
     if (is_stuck(r) && fault_ == Fault::kStopped) sample.process_state = 'T';
     if (is_stuck(r) && fault_ == Fault::kSpinning) sample.process_state = 'R';

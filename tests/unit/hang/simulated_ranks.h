@@ -1,6 +1,7 @@
 // Ranks of one attempt in simulated time, as the hang detector sees them: pages, /proc states, CPU
 // seconds. Steps consist of data, forward, backward, an all-reduce that ends when all ranks are in
-// it, and the optimizer. One thread; nothing here sleeps.
+// it, the optimizer, and where ranks update shares a gather of the same kind. One thread; nothing
+// here sleeps.
 #pragma once
 
 #include "daemon/state/hang.h"
@@ -17,12 +18,13 @@ class SimulatedRanks {
 public:
   SimulatedRanks(int ranks, unsigned seed);
 
-  // The rank gets stuck in `phase` of `step` (kSkipped: goes past that step's all-reduce).
+  // The rank gets stuck in `phase` of `step` (kSkipped: goes past that step's collectives).
   void inject(Fault fault, Rank rank, uint64_t step, progress::Phase phase);
   void heal(); // the stuck rank goes on
 
   // A step takes up to this many times its usual duration, drawn anew for each rank and phase.
   double slowness = 1.2;
+  bool shares = false;                               // a gather behind every optimizer phase
   uint64_t checkpoint_every = 0, evaluate_every = 0; // steps; each lasts rare_phase_seconds
   double rare_phase_seconds = 4;
 

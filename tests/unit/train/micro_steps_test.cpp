@@ -2,6 +2,7 @@
 // records operators (tests/support/operator_recorder.h): what the host decided while recording is
 // not done again, so that whatever hangs on it would show.
 #include "tests/support/bound_socket.h"
+#include "tests/support/first_of_two.h"
 #include "tests/support/operator_recorder.h"
 #include "tests/support/small_model.h"
 #include "tests/support/small_training.h"
@@ -17,6 +18,7 @@ namespace nsa::train {
 namespace {
 
 using namespace std::chrono_literals;
+using test::FirstOfTwo;
 using test::run_small;
 using test::small_batch;
 using test::SmallNotes;
@@ -98,9 +100,10 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
 
 TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
   std::vector<SmallTraining> ways{training(1), training(3, at::kBFloat16),
-                                  training(2, at::kBFloat16)};
+                                  training(2, at::kBFloat16), training(1, at::kBFloat16)};
   ways[1].options.static_graph = true;
   ways[2].options.compress = at::kBFloat16;
+  ways[3].shares = true;
   for (const SmallTraining& way : ways) {
     SCOPED_TRACE(testing::Message() << "accumulate " << way.accumulate);
     std::array<std::array<SmallOutcome, 2>, 2> outcomes; // launched, replayed; by rank
@@ -128,11 +131,9 @@ TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
 }
 
 // A peer who answers at once, and when it was asked.
-class NotingPeer : public comm::Collectives {
+class NotingPeer : public FirstOfTwo {
 public:
   explicit NotingPeer(std::vector<std::string>& notes) : notes_(notes) {}
-  Rank rank() const override { return 0; }
-  int world() const override { return 2; }
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor&, comm::Tag tag) override {
     notes_.push_back("step " + std::to_string(tag.step) + " bucket " + std::to_string(tag.index));
     class Answer : public comm::Pending {
@@ -140,8 +141,6 @@ public:
     };
     return std::make_unique<Answer>();
   }
-  comm::Outcome broadcast(const at::Tensor&, Rank, comm::Tag) override { return {}; }
-  comm::Outcome barrier(comm::Tag) override { return {}; }
 
 private:
   std::vector<std::string>& notes_;

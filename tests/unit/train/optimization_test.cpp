@@ -1,7 +1,9 @@
 // Masters, gradients and updates on a few tensors, held against plain loops in double.
 #include "tests/support/bound_socket.h"
+#include "tests/support/first_of_two.h"
 #include "worker/train/gradient_reducer.h"
 #include "worker/train/optimizer.h"
+#include "worker/train/state_gatherer.h"
 #include "worker/train/state_io.h"
 #include "worker/train/stochastic_rounding.h"
 
@@ -18,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
+using test::FirstOfTwo;
 using ::testing::HasSubstr;
 
 // Three parameters, each of another shape; the last one is a gain without weight decay.
@@ -49,8 +52,8 @@ PhaseClock make_clock() {
 struct World {
   explicit World(at::ScalarType type, ReducerOptions options = {},
                  std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16,
-                 PrecisionMode mode = PrecisionMode::kMaster)
-      : state(make_parameters(type), bucket_bytes, 4, mode), clock(make_clock()),
+                 PrecisionMode mode = PrecisionMode::kMaster, Share share = {})
+      : state(make_parameters(type), bucket_bytes, 4, mode, share), clock(make_clock()),
         collectives(given ? std::move(given) : comm::make_single_rank_collectives()),
         reducer(state, *collectives, clock, options) {}
   FlatState state;
@@ -168,19 +171,13 @@ TEST(GradientReducer, StaticGraphHoldsTheFirstStepsSet) {
 }
 
 // A rank without its peer that keeps what each reduction was started with.
-class SeesStarts : public comm::Collectives {
+class SeesStarts : public FirstOfTwo {
 public:
   explicit SeesStarts(std::vector<at::Tensor>& starts) : starts_(starts) {}
-  Rank rank() const override { return 0; }
-  int world() const override { return 2; } // so that buckets leave early
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
     starts_.push_back(tensor.clone());
     return alone_->all_reduce_sum(tensor, tag);
   }
-  comm::Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
-    return alone_->broadcast(tensor, root, tag);
-  }
-  comm::Outcome barrier(comm::Tag tag) override { return alone_->barrier(tag); }
 
 private:
   std::vector<at::Tensor>& starts_;
@@ -443,10 +440,8 @@ TEST(PrecisionModes, AreAdamWUpToARounding) {
 }
 
 // A peer whose answers come when the test says so, and what this rank did in which order.
-class ScriptedPeer : public comm::Collectives {
+class ScriptedPeer : public FirstOfTwo {
 public:
-  Rank rank() const override { return 0; }
-  int world() const override { return 2; }
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
     notes.push_back("start " + std::to_string(tag.index));
     types.push_back(tensor.scalar_type());
@@ -465,8 +460,6 @@ public:
     };
     return std::make_unique<Answer>(*this, tag.index);
   }
-  comm::Outcome broadcast(const at::Tensor&, Rank, comm::Tag) override { return {}; }
-  comm::Outcome barrier(comm::Tag) override { return {}; }
 
   std::vector<std::string> notes;
   std::vector<at::ScalarType> types; // on the wire, by collective
@@ -545,10 +538,12 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
   EXPECT_EQ(alone.reducer.take_waits().marks(), 0u) << "nobody to wait for";
 }
 
-// Two ranks with half the batch each end where one rank with all of it ends.
+// Two ranks with half the batch each end where one rank with all of it ends, whether each of them
+// updates everything or a share.
 TEST(GradientReducer, RanksTogetherEqualOneRank) {
   World alone(at::kFloat);
   Optimizer alone_optimizer(alone.state, section());
+  std::vector<double> norms;
   for (int step = 1; step <= 5; ++step) {
     alone.reducer.begin_step(uint64_t(step));
     for (int part = 0; part < 2; ++part) {
@@ -556,50 +551,144 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
       linear_loss(alone.state, some_weights(unsigned(10 * step + part)), 0.5).backward();
     }
     ASSERT_TRUE(alone.reducer.finish_step());
-    alone_optimizer.step(1e-2, at::ones({}));
+    norms.push_back(alone_optimizer.step(1e-2, at::ones({})).item<double>());
   }
-  for (const std::string compress : {"off", "bf16", "fp16"}) {
-    const auto [fd, port] = test::bound_socket();
-    std::vector<at::Tensor> results(2);
-    std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
-    std::vector<std::thread> ranks;
-    for (Rank r = 0; r < 2; ++r)
-      ranks.emplace_back([&, r, fd = fd, port = port] {
-        auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 60s}, 60s);
-        ASSERT_TRUE(collectives);
-        ReducerOptions options;
-        if (compress == "bf16") options.compress = at::kBFloat16;
-        if (compress == "fp16") options.compress = at::kHalf;
-        std::unique_ptr<World> w;
-        {
-          const std::lock_guard lock(seed_mutex);
-          w = std::make_unique<World>(at::kFloat, options, std::move(*collectives));
-        }
-        EXPECT_EQ(w->state.plan().buckets.size(), 3u);
-        Optimizer optimizer(w->state, section());
-        for (int step = 1; step <= 5; ++step) {
-          std::vector<at::Tensor> weights;
+  const auto parameters = [](const FlatState& state, const at::Tensor& flat) {
+    std::vector<at::Tensor> each;
+    for (size_t i = 0; i < state.parameter_count(); ++i)
+      each.push_back(state.slice(flat, i).flatten());
+    return at::cat(each);
+  };
+  for (const bool shares : {false, true})
+    for (const std::string compress : {"off", "bf16", "fp16"}) {
+      SCOPED_TRACE(testing::Message() << "shares " << shares << ", on the wire " << compress);
+      const auto [fd, port] = test::bound_socket();
+      struct Result {
+        at::Tensor masters, first, second;
+      };
+      std::vector<Result> results(2);
+      std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
+      std::vector<std::thread> ranks;
+      for (Rank r = 0; r < 2; ++r)
+        ranks.emplace_back([&, r, fd = fd, port = port] {
+          auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 60s}, 60s);
+          ASSERT_TRUE(collectives);
+          ReducerOptions options;
+          if (compress == "bf16") options.compress = at::kBFloat16;
+          if (compress == "fp16") options.compress = at::kHalf;
+          std::unique_ptr<World> w;
           {
             const std::lock_guard lock(seed_mutex);
-            weights = some_weights(unsigned(10 * step + r));
+            const Share share = shares ? Share{size_t(r), 2} : Share{};
+            w = std::make_unique<World>(at::kFloat, options, std::move(*collectives), 16,
+                                        PrecisionMode::kMaster, share);
           }
-          w->reducer.begin_step(uint64_t(step));
-          w->reducer.begin_micro_step(true);
-          linear_loss(w->state, weights, 0.5).backward();
-          w->state.tail().fill_(r + 1.0);
-          ASSERT_TRUE(w->reducer.finish_step());
-          EXPECT_EQ(w->state.tail()[3].item<float>(), 3.0f) << "the tail is summed too";
-          optimizer.step(1e-2, at::ones({}));
-        }
-        results[size_t(r)] = w->state.masters.clone();
-      });
-    for (auto& t : ranks)
-      t.join();
-    EXPECT_TRUE(at::equal(results[0], results[1])) << "all ranks have the same bits";
-    EXPECT_TRUE(at::allclose(results[0], alone.state.masters, compress == "off" ? 1e-6 : 2e-2,
-                             compress == "off" ? 1e-7 : 1e-3))
-        << compress;
+          EXPECT_EQ(w->state.plan().buckets.size(), 3u);
+          Optimizer optimizer(w->state, section());
+          StateGatherer gatherer(w->state, *w->collectives, w->clock);
+          EXPECT_EQ(gatherer.needed(), shares);
+          for (int step = 1; step <= 5; ++step) {
+            std::vector<at::Tensor> weights;
+            {
+              const std::lock_guard lock(seed_mutex);
+              weights = some_weights(unsigned(10 * step + r));
+            }
+            w->reducer.begin_step(uint64_t(step));
+            w->reducer.begin_micro_step(true);
+            linear_loss(w->state, weights, 0.5).backward();
+            w->state.tail().fill_(r + 1.0);
+            ASSERT_TRUE(w->reducer.finish_step());
+            EXPECT_EQ(w->state.tail()[3].item<float>(), 3.0f) << "the tail is summed too";
+            const double norm = optimizer.step(1e-2, at::ones({})).item<double>();
+            EXPECT_NEAR(norm, norms[size_t(step - 1)], (compress == "off" ? 1e-6 : 1e-2) * norm);
+            if (!shares) continue;
+            runtime::Stopwatch waits = w->reducer.take_waits();
+            const size_t marks = waits.marks();
+            ASSERT_TRUE(gatherer.weights(uint64_t(step), waits));
+            EXPECT_EQ(waits.marks(), marks + 2);
+          }
+          if (shares) {
+            ASSERT_TRUE(gatherer.masters_and_moments(5));
+          }
+          const FlatState& state = w->state;
+          results[size_t(r)] = {parameters(state, state.masters),
+                                parameters(state, state.first_moments),
+                                parameters(state, state.second_moments)};
+        });
+      for (auto& t : ranks)
+        t.join();
+      for (const auto member : {&Result::masters, &Result::first, &Result::second})
+        EXPECT_TRUE(at::equal(results[0].*member, results[1].*member))
+            << "all ranks have the same bits";
+      const double relative = compress == "off" ? 1e-6 : 2e-2;
+      const double absolute = compress == "off" ? 1e-7 : 1e-3;
+      const auto expect_close = [&](const at::Tensor& found, const at::Tensor& flat) {
+        EXPECT_TRUE(at::allclose(found, parameters(alone.state, flat), relative, absolute));
+      };
+      expect_close(results[0].masters, alone.state.masters);
+      expect_close(results[0].first, alone.state.first_moments);
+      expect_close(results[0].second, alone.state.second_moments);
+    }
+}
+
+// A rank touches what is its own and nothing else, in every mode, and together they do what one
+// does: also where a share ends within a parameter, and where the weights are copies of masters.
+TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
+  const auto draw = [](FlatState& state) {
+    at::manual_seed(5);
+    for (size_t i = 0; i < state.parameter_count(); ++i)
+      state.slice(state.gradients, i).copy_(at::randn(state.shape(i)));
+  };
+  World one(at::kBFloat16, {}, nullptr, 150, GetParam());
+  Optimizer whole(one.state, section());
+  draw(one.state);
+  one.state.sum_squares();
+  const double norm = whole.step(1e-2, at::ones({})).item<double>();
+  constexpr size_t kShares = 3;
+  std::vector<std::unique_ptr<World>> worlds;
+  at::Tensor squares = at::zeros({});
+  for (size_t s = 0; s < kShares; ++s) {
+    worlds.push_back(std::make_unique<World>(at::kBFloat16, ReducerOptions{}, nullptr, 150,
+                                             GetParam(), Share{s, kShares}));
+    draw(worlds[s]->state);
+    worlds[s]->state.sum_squares();
+    squares = squares + worlds[s]->state.square_sum();
   }
+  ASSERT_NEAR(squares.sqrt().item<double>(), norm, 1e-6 * norm);
+  for (size_t s = 0; s < kShares; ++s) {
+    FlatState& state = worlds[s]->state;
+    const at::Tensor before = state.masters.clone();
+    state.square_sum().copy_(one.state.square_sum());
+    Optimizer optimizer(state, section());
+    optimizer.step(1e-2, at::ones({}));
+    at::Tensor own = at::zeros_like(state.masters, at::kBool);
+    for (const Stretch& stretch : state.own())
+      state.stretch(own, stretch).fill_(true);
+    EXPECT_TRUE(at::equal(state.masters.masked_select(own.logical_not()),
+                          before.masked_select(own.logical_not())));
+    // Into the first world, as the gatherer does it.
+    for (auto member : {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
+      for (const Stretch& stretch : state.own())
+        state.stretch(worlds[0]->state.*member, stretch)
+            .copy_(state.stretch(state.*member, stretch));
+    if (const auto weights = state.rounded_weights())
+      for (const Stretch& stretch : state.own()) {
+        EXPECT_TRUE(at::equal(state.stretch(*weights, stretch),
+                              state.stretch(state.masters, stretch).to(at::kBFloat16)));
+      }
+  }
+  for (size_t i = 0; i < 3; ++i)
+    for (auto member :
+         {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments}) {
+      const at::Tensor found = worlds[0]->state.slice(worlds[0]->state.*member, i);
+      const at::Tensor wanted = one.state.slice(one.state.*member, i);
+      // Random bits follow the place in the flat buffer, which padding moves.
+      const bool rounded =
+          GetParam() == PrecisionMode::kStochasticRounding && member == &FlatState::masters;
+      EXPECT_TRUE(
+          at::allclose(found.to(at::kFloat), wanted.to(at::kFloat), rounded ? 8e-3 : 1e-6, 1e-7))
+          << "parameter " << i;
+    }
 }
 
 void train_steps(World& w, Optimizer& optimizer, int from, int to) {

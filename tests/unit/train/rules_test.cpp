@@ -113,6 +113,32 @@ TEST(BucketPlan, CoversEveryParameterOnceInReverse) {
   EXPECT_EQ(plan.buckets.size(), 2u);
 }
 
+TEST(BucketPlan, SharesAreEqualAndTogetherEverything) {
+  const std::vector<size_t> counts = {1000, 3, 17, 4096, 1, 64};
+  for (const size_t shares : {1, 2, 3, 8}) {
+    const BucketPlan plan = plan_buckets(counts, 64 * sizeof(float), 5, shares);
+    EXPECT_GT(plan.buckets.size(), 2u);
+    size_t expected = 0;
+    for (size_t b = 0; b < plan.buckets.size(); ++b) {
+      for (size_t s = 0; s < shares; ++s) {
+        const Stretch one = share_of(plan, b, {s, shares});
+        EXPECT_EQ(one.begin, expected);
+        EXPECT_EQ(one.begin % kSlotAlignment, 0u);
+        EXPECT_EQ(one.count(), share_of(plan, b, {0, shares}).count());
+        expected = one.end;
+      }
+      EXPECT_EQ(expected, plan.parameters_of(b).end);
+    }
+    EXPECT_EQ(expected, plan.parameter_elements);
+    EXPECT_EQ(plan.tail_begin, plan.parameter_elements) << "the tail is nobody's share";
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const Stretch bucket = plan.parameters_of(plan.slots[i].bucket);
+      EXPECT_GE(plan.slots[i].offset, bucket.begin);
+      EXPECT_LE(plan.slots[i].offset + counts[i], bucket.end);
+    }
+  }
+}
+
 TEST(BucketPlan, OneBigBucketOrOneEach) {
   EXPECT_EQ(plan_buckets({10, 10, 10}, size_t{1} << 30, 2).buckets.size(), 1u);
   EXPECT_EQ(plan_buckets({10, 10, 10}, 1, 2).buckets.size(), 3u);

@@ -61,14 +61,24 @@ public:
   int world() const override { return world_; }
 
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
-    const std::string doing = describe(tag);
-    c10::intrusive_ptr<c10d::Work> work;
-    Outcome started = guarded(doing, [&] {
+    return start(tensor, tag, [&] {
       std::vector<at::Tensor> tensors = {tensor};
-      work = group_->allreduce(tensors);
+      return group_->allreduce(tensors);
     });
-    if (!started) return std::make_unique<FailedPending>(std::move(started));
-    return std::make_unique<NcclPending>(tensor, std::move(work), doing);
+  }
+  // NCCL's rule for "in place": the one chunk is where it lies among all.
+  std::unique_ptr<comm::Pending> reduce_scatter_sum(const at::Tensor& tensor,
+                                                    comm::Tag tag) override {
+    return start(tensor, tag, [&] {
+      at::Tensor whole = tensor, own = tensor.chunk(world_)[static_cast<size_t>(rank_)];
+      return group_->_reduce_scatter_base(own, whole);
+    });
+  }
+  std::unique_ptr<comm::Pending> all_gather(const at::Tensor& tensor, comm::Tag tag) override {
+    return start(tensor, tag, [&] {
+      at::Tensor whole = tensor, own = tensor.chunk(world_)[static_cast<size_t>(rank_)];
+      return group_->_allgather_base(whole, own);
+    });
   }
 
   Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
@@ -108,6 +118,15 @@ public:
   }
 
 private:
+  template <class Begin>
+  static std::unique_ptr<comm::Pending> start(const at::Tensor& tensor, const comm::Tag& tag,
+                                              Begin begin) {
+    const std::string doing = describe(tag);
+    c10::intrusive_ptr<c10d::Work> work;
+    Outcome started = guarded(doing, [&] { work = begin(); });
+    if (!started) return std::make_unique<FailedPending>(std::move(started));
+    return std::make_unique<NcclPending>(tensor, std::move(work), doing);
+  }
   static std::string describe(const comm::Tag& tag) {
     return comm::to_string(tag.kind) + " " + std::to_string(tag.index) + " of step " +
            std::to_string(tag.step);
