@@ -50,19 +50,20 @@ struct RangeBackwardParams {
   // gradients themselves, [batch, sequence, groups, 64]; token_end is the sequence.
   __nv_bfloat16* d_k = nullptr;
   __nv_bfloat16* d_v = nullptr;
-  // Then a launch may take some columns only, of all range_backward_columns(), and on some
-  // multiprocessors only.
+  // Then a launch may take some columns only, of all range_backward_columns().
   int first_column = 0;
-  int columns = 0;   // 0: all from the first
-  int most_ctas = 0; // 0: all multiprocessors
+  int columns = 0; // 0: all from the first
+  // On so many multiprocessors only; 0: all. Partial results of columns of several units are cut
+  // for that number, and what sums them has to know it.
+  int most_ctas = 0;
 };
 // (Lane, 128 keys) pairs of a sliding window, each one share of the work.
 int range_backward_columns(const AttentionShape& shape, int window);
 // 64-key tiles of partial results, on the current device.
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
                              int token_end);
-// How many CTAs the work is cut for: the multiprocessors of the current device.
-int range_workers();
+// How many CTAs the work is cut for: the multiprocessors of the current device, or most_ctas.
+int range_workers(int most_ctas = 0);
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
 
 // Sums the units of every block in order.
@@ -75,6 +76,7 @@ struct SumBlocksParams {
   KeyRange range = KeyRange::kWindow;
   int window = kWindow;
   int token_end = 0;
+  int most_ctas = 0;  // of RangeBackwardParams
   __nv_bfloat16* d_k; // [batch, keys, groups, 64]; nullptr when only FP32 is wanted
   __nv_bfloat16* d_v;
   float* d_k_fp32; // the same in FP32 (for the pooling that follows); nullptr when not wanted

@@ -426,10 +426,11 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int
 
 } // namespace
 
-int range_workers() {
+int range_workers(int most_ctas) {
   constexpr int kWithoutDevice = 132; // sizes may be asked for where no GPU is
   const int multiprocessors = multiprocessor_count();
-  return multiprocessors > 0 ? multiprocessors : kWithoutDevice;
+  const int all = multiprocessors > 0 ? multiprocessors : kWithoutDevice;
+  return most_ctas > 0 ? std::min(most_ctas, all) : all;
 }
 
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
@@ -449,17 +450,16 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   if (error != cudaSuccess) return error;
   if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
     return cudaSuccess; // a sequence without compressed tokens
+  // The cut into units follows the size of the grid: one CTA a worker.
+  const int ctas = range_workers(params.most_ctas);
   const RangeUnits units(params.range, params.window, params.token_end,
-                         params.shape.batch * params.shape.groups, range_workers());
-  const bool some = params.first_column > 0 || params.columns > 0 || params.most_ctas > 0;
+                         params.shape.batch * params.shape.groups, ctas);
+  const bool some = params.first_column > 0 || params.columns > 0;
   if ((params.d_k != nullptr && !units.whole) || (params.d_k == nullptr && some))
     return cudaErrorInvalidValue; // a column has several results
   const int past = params.columns > 0
                        ? std::min(params.first_column + params.columns, units.shares())
                        : units.shares();
-  // Elsewhere the cut into units follows the size of the grid: one CTA a worker.
-  const int ctas =
-      params.most_ctas > 0 ? std::min(params.most_ctas, range_workers()) : range_workers();
   if (params.first_column >= past && units.whole) return cudaSuccess;
   const KernelParams kernel = {.shape = params.shape,
                                .tensors = params.tensors,

@@ -102,7 +102,7 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
-  const int workers = range_workers();
+  const int workers = range_workers(params.most_ctas);
   const RangeUnits units(params.range, params.window, params.token_end,
                          params.shape.batch * params.shape.groups, workers);
   const int most = params.range_partial == nullptr ? 0 : units.most_units_of_a_column();

@@ -22,7 +22,8 @@
 // bf16|packed: FusedTuning::partial_out, in every mode; bench takes both after a comma and times
 // them in turn.
 // --ways NAMES: launches that overlap and other fields of FusedTuning, see Way; bench takes several
-// after commas. bench --whole leaves out the branches alone.
+// after commas. bench --whole leaves out the branches alone, bench and once --selected have that
+// branch alone.
 
 #include <algorithm>
 #include <chrono>
@@ -302,11 +303,32 @@ void expect_same(const std::vector<AttentionCase::Hash>& first,
     report.expect(what + " gives other bits: " + first[i].name, now.at(i) == first[i]);
 }
 
+// Of the whole (part 0) or of one branch alone: selected, compressed, window.
+CaseOptions part_of(CaseOptions options, int part) {
+  constexpr int kBranch[] = {-1, 1, 0, 2};
+  for (int branch = 0; part > 0 && branch < kBranches; ++branch)
+    options.branch_on[branch] = branch == kBranch[part];
+  if (part == 1) options.selection = Selection::kGiven;
+  return options;
+}
+// Blocks for the selected branch alone, as all branches together would choose them.
+void choose_blocks(AttentionCase& c) {
+  if (c.options.selection != Selection::kGiven) return;
+  CaseOptions all = c.options;
+  all.selection = Selection::kScored;
+  for (bool& on : all.branch_on)
+    on = true;
+  AttentionCase chooser(all);
+  chooser.forward();
+  c.indices.from_host(chooser.indices.to_host());
+}
+
 bool run_case(const std::string& name, const CaseOptions& options) {
   const double start = now_seconds();
   const auto dim = static_cast<std::size_t>(options.shape.head_dim);
   Report report(title_of(name, options));
   AttentionCase c(options);
+  choose_blocks(c);
   c.forward();
   cuda_check(cudaDeviceSynchronize(), "forward");
   c.workspace.poison(); // the backward may not lean on what the forward left there
@@ -653,12 +675,14 @@ struct Way {
   bool overlap = false;                        // overlap_launches
   int beside_ctas = FusedTuning().beside_ctas; // written beside62x4, the latter beside_turns
   int beside_turns = FusedTuning().beside_turns;
+  int list_ctas = FusedTuning().list_ctas; // written lists24
 
   // All that a way chooses, whatever it was: ways are set one after another.
   void set(FusedTuning& tuning) const {
     overlap_launches = overlap;
     tuning.beside_ctas = beside_ctas;
     tuning.beside_turns = beside_turns;
+    tuning.list_ctas = list_ctas;
   }
 };
 // The ways after commas; none where a name is unknown.
@@ -673,8 +697,9 @@ std::vector<Way> ways_of(const std::string& names) {
       const std::string word = way.name.substr(at, past - at);
       if (word == "overlap") {
         way.overlap = true;
-      } else if (word != "default" && std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas,
-                                                  &way.beside_turns) != 2) {
+      } else if (word != "default" && std::sscanf(word.c_str(), "lists%d", &way.list_ctas) != 1 &&
+                 std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) !=
+                     2) {
         return {};
       }
       at = past + 1;
@@ -762,6 +787,26 @@ int check_all(const CheckOptions& wanted) {
     change(options);
     cases.push_back({"claimed units", [=] { return run_claims_case(options); }});
   };
+  // First tokens beside lists and sums, and gradients that no other branch is added to.
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 4100, 2}, AttentionShape{5, 14000, 1}, AttentionShape{1, 3300, 2, 5},
+        AttentionShape{2, 2300, 2}, AttentionShape{1, 1000, 2}}) {
+    for (int part = 1; part <= kBranches; ++part) {
+      if (part > 1 && shape.sequence != 2300) continue;
+      add("branch alone", shape, [=](CaseOptions& options) { options = part_of(options, part); });
+    }
+  }
+  for (const int ctas : {0, 1, 1000}) {
+    add("first tokens beside lists", {2, 2300, 2}, [=](CaseOptions& options) {
+      options.tuning.list_ctas = ctas;
+      options.tuning.beside_ctas = ctas;
+    });
+    add("first tokens beside, window off", {1, 4100, 2}, [=](CaseOptions& options) {
+      options.tuning.list_ctas = ctas;
+      options.tuning.beside_ctas = ctas;
+      options.branch_on[2] = false;
+    });
+  }
   add_claimed({2, 2300, 2}, query_major(kDensePrefix));
   add_claimed({1, 1025, 1}, query_major(kDensePrefix));  // fewer units than CTAs
   add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));   // none
@@ -1019,32 +1064,19 @@ void time_selection(int sequence, CaseOptions options) {
 }
 
 int bench(const std::vector<int>& sequences, const CaseOptions& given,
-          const std::vector<PartialFormat>& formats, const std::vector<Way>& ways, int parts) {
+          const std::vector<PartialFormat>& formats, const std::vector<Way>& ways, int first_part,
+          int parts) {
   std::printf("%7s %9s %8s | %22s | %22s | %7s | way\n", "S", "part", "partials",
               "forward ms (p10-p90)", "backward ms (p10-p90)", "sum");
   for (const int sequence : sequences) {
     const int tokens = std::max(32768, sequence);
-    for (int part = 0; part < parts; ++part) { // whole, then one branch each
+    for (int part = first_part; part < parts; ++part) { // whole, then one branch each
       const char* names[] = {"whole", "selected", "compr.", "window"};
       CaseOptions options = given;
       options.shape.batch = tokens / sequence;
       options.shape.sequence = sequence;
-      if (part > 0) {
-        for (bool& on : options.branch_on)
-          on = false;
-        options.branch_on[part == 1 ? 1 : part == 2 ? 0 : 2] = true;
-      }
-      if (part == 1) options.selection = Selection::kGiven;
-      AttentionCase c(options);
-      if (part == 1) { // scored indices, then the branch alone
-        CaseOptions all = options;
-        all.selection = Selection::kScored;
-        for (bool& on : all.branch_on)
-          on = true;
-        AttentionCase chooser(all);
-        chooser.forward();
-        c.indices.from_host(chooser.indices.to_host());
-      }
+      AttentionCase c(part_of(options, part));
+      choose_blocks(c);
       struct Variant {
         PartialFormat format;
         const Way* way;
@@ -1089,11 +1121,15 @@ int run(int argc, char** argv) {
   given.shape = {1, 0, 2};
   std::vector<PartialFormat> formats = {given.tuning.partial_out};
   std::vector<Way> ways = ways_of("default");
-  bool whole = false;
+  int first_part = 0;
+  int past_part = 4;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--whole") {
-      whole = true;
+      past_part = 1;
+    } else if (argument == "--selected") { // alone
+      first_part = 1;
+      past_part = 2;
     } else if (argument == "--portable") {
       wanted.portable = true;
     } else if (argument == "--partials" && i + 1 < argc) {
@@ -1149,7 +1185,7 @@ int run(int argc, char** argv) {
   }
   if (mode == "repeat" && sequences.size() == 2) return repeat(given, sequences[0], sequences[1]);
   if (mode == "bench" && !sequences.empty())
-    return bench(sequences, given, formats, ways, whole ? 1 : 4);
+    return bench(sequences, given, formats, ways, first_part, past_part);
   if (mode == "documents" && sequences.size() <= 1)
     return time_documents(sequences.empty() ? 32768 : sequences[0], given);
   if (mode == "intervals" && !sequences.empty()) {
@@ -1166,7 +1202,8 @@ int run(int argc, char** argv) {
     const int tokens = sequences.size() == 2 ? sequences[1] : 32768;
     given.shape.batch = std::max(given.shape.batch, tokens / sequences[0]);
     given.shape.sequence = sequences[0];
-    AttentionCase c(given);
+    AttentionCase c(part_of(given, first_part));
+    choose_blocks(c);
     c.forward();
     c.backward();
     cuda_check(cudaDeviceSynchronize(), "once");
@@ -1181,7 +1218,7 @@ int run(int argc, char** argv) {
       "--groups N, "
       "--head-dim N; long and repeat --batch N; once --given; all "
       "--portable and --partials bf16|packed, bench also bf16,packed, and --ways; "
-      "bench --whole\n");
+      "bench --whole; bench and once --selected\n");
   return 2;
 }
 

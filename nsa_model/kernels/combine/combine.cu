@@ -141,16 +141,35 @@ __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams param
   if (params.out != nullptr) store(params.out + offset, sum);
 }
 
-// Neighbouring threads own a row of one head; its sums are joined among them.
-template <int kDim, typename Heads>
+// Of BackwardPrepareParams: all three branches, or the only one that is on.
+template <int kOn> struct PreparedBranches {
+  int branch[kOn] = {};
+  const __nv_bfloat16* out[kOn] = {};
+  const float* lse[kOn] = {};
+  float* statistics[kOn] = {};
+
+  explicit PreparedBranches(const BackwardPrepareParams& params, int first) {
+    for (int i = 0; i < kOn; ++i) {
+      branch[i] = first + i;
+      out[i] = params.branch_out[first + i];
+      lse[i] = params.branch_lse[first + i];
+      statistics[i] = params.statistics[first + i];
+    }
+  }
+};
+
+// Neighbouring threads own a row of one head; its sums are joined among them. The instance of one
+// branch takes so few registers that more loads are on their way.
+template <int kDim, typename Heads, int kOn>
 __global__ void __launch_bounds__(kThreads<kDim>)
-    backward_prepare_kernel(BackwardPrepareParams params, int64_t null_row) {
+    backward_prepare_kernel(BackwardPrepareParams params, PreparedBranches<kOn> branches,
+                            int64_t null_row) {
   wait_for_earlier_kernels();
   const Lane<kDim, Heads> lane(params.shape, all_lanes(params.shape));
   const int half = lane.heads.statistics();
   const int index = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && index < 2 * half) { // the row that padding points at
-    for (float* statistics : params.statistics) {
+    for (float* statistics : branches.statistics) {
       if (statistics != nullptr) {
         statistics[null_row * 2 * half + index] = index < half ? INFINITY : 0.0f;
       }
@@ -160,36 +179,39 @@ __global__ void __launch_bounds__(kThreads<kDim>)
   const int64_t offset = lane.valid ? lane.offset : lane.vector * kVector;
   const int64_t head_row = lane.valid ? lane.head_row : lane.head;
   // All loads before the first store, which the compiler may not move them over.
-  uint4 outs[3] = {};
-  float gates[3];
-  float lses[3];
+  uint4 outs[kOn] = {};
+  float gates[kOn];
+  float lses[kOn];
 #pragma unroll
-  for (int branch = 0; branch < 3; ++branch) {
-    if (params.branch_out[branch] != nullptr)
-      outs[branch] = load_packed(params.branch_out[branch] + offset);
-    gates[branch] = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
-    lses[branch] =
-        params.statistics[branch] == nullptr ? 0.0f : params.branch_lse[branch][head_row];
+  for (int i = 0; i < kOn; ++i) {
+    if (branches.out[i] != nullptr) outs[i] = load_packed(branches.out[i] + offset);
+    gates[i] = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branches.branch[i]];
+    lses[i] = branches.statistics[i] == nullptr ? 0.0f : branches.lse[i][head_row];
   }
   Eight d_out = {};
   accumulate(d_out, params.d_out + offset, 1.0f);
+  const bool writes = lane.valid && lane.vector % lane.kHeadVectors == 0;
+  if (kOn == 1 && writes && params.d_gates != nullptr) {
+    for (int branch = 0; branch < 3; ++branch)
+      if (branch != branches.branch[0]) params.d_gates[head_row * 3 + branch] = 0.0f;
+  }
 #pragma unroll
-  for (int branch = 0; branch < 3; ++branch) {
+  for (int i = 0; i < kOn; ++i) {
     float delta = 0.0f;
-    if (params.branch_out[branch] != nullptr) {
+    if (branches.out[i] != nullptr) {
       Eight out = {};
-      accumulate(out, outs[branch], 1.0f);
+      accumulate(out, outs[i], 1.0f);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        delta = fmaf(out.values[i], d_out.values[i], delta);
+      for (int j = 0; j < kVector; ++j)
+        delta = fmaf(out.values[j], d_out.values[j], delta);
     }
     for (int step = 1; step < lane.kHeadVectors; step *= 2)
       delta += __shfl_xor_sync(~0u, delta, step);
-    if (!lane.valid || lane.vector % lane.kHeadVectors != 0) continue;
-    if (params.d_gates != nullptr) params.d_gates[head_row * 3 + branch] = delta;
-    if (params.statistics[branch] == nullptr) continue;
-    float* target = params.statistics[branch] + lane.row * 2 * half + lane.head;
-    target[0] = gated_lse(lses[branch], gates[branch]);
+    if (!writes) continue;
+    if (params.d_gates != nullptr) params.d_gates[head_row * 3 + branches.branch[i]] = delta;
+    if (branches.statistics[i] == nullptr) continue;
+    float* target = branches.statistics[i] + lane.row * 2 * half + lane.head;
+    target[0] = gated_lse(lses[i], gates[i]);
     target[half] = delta;
   }
   if constexpr (!Heads::kPads) {
@@ -206,7 +228,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
   wait_for_earlier_kernels();
   const Lane<kDim, Heads> lane(params.shape, params.round, /*recent_first=*/true);
-  if (!lane.valid) return;
+  if (!lane.valid || (params.leaves_first && lane.token < params.first_token)) return;
   const int64_t offset = lane.offset;
   Eight sum = {};
 #pragma unroll
@@ -264,11 +286,22 @@ cudaError_t launch_merge(const MergeParams& given, cudaStream_t stream) {
 
 cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStream_t stream) {
   const int64_t rows = int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups;
-  return with_instance(params.shape, all_lanes(params.shape),
-                       [&](auto dim, auto heads, unsigned grid, unsigned threads) {
-                         return launch_kernel(backward_prepare_kernel<dim(), decltype(heads)>, grid,
-                                              threads, 0, stream, params, rows);
-                       });
+  int on = 0;
+  int only = 0;
+  for (int branch = 0; branch < 3; ++branch) {
+    if (params.branch_out[branch] == nullptr && params.statistics[branch] == nullptr) continue;
+    ++on;
+    only = branch;
+  }
+  return with_instance(
+      params.shape, all_lanes(params.shape),
+      [&](auto dim, auto heads, unsigned grid, unsigned threads) {
+        using Heads = decltype(heads);
+        return on == 1 ? launch_kernel(backward_prepare_kernel<dim(), Heads, 1>, grid, threads, 0,
+                                       stream, params, PreparedBranches<1>(params, only), rows)
+                       : launch_kernel(backward_prepare_kernel<dim(), Heads, 3>, grid, threads, 0,
+                                       stream, params, PreparedBranches<3>(params, 0), rows);
+      });
 }
 
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& given,

@@ -61,6 +61,7 @@ struct MergeQueryGradientParams {
   ListRound round;                 // whose tokens are merged; without lanes: all
   const int32_t* indices;          // as above; nullptr: no partials
   int first_token = 0;             // tokens before it have no partials
+  bool leaves_first = false;       // and their d_q stands there already
   const __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, D], to be multiplied by the
   float scale = 0.125f;            //   softmax scale
   const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, D]

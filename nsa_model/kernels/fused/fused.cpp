@@ -90,6 +90,12 @@ int dense_prefix(const FusedInputs& inputs) {
   // Given blocks need not be every causal one.
   return inputs.given_indices == nullptr ? query_major_tokens(inputs.shape, inputs.tuning) : 0;
 }
+// Whether no other branch is on: what its kernels give is all there is.
+bool is_alone(const FusedInputs& inputs, int branch) {
+  for (int other = 0; other < kBranches; ++other)
+    if (is_on(inputs, other) != (other == branch)) return false;
+  return true;
+}
 // How they see their keys: every causal block is selected, or the selected ones are masked.
 KeyRange range_of(const FusedInputs& inputs, int branch) {
   if (branch == kCompressed) return KeyRange::kCompressed;
@@ -145,15 +151,16 @@ cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& grad
                            const BackwardWorkspace& workspace, const int32_t* indices, int branch,
                            cudaStream_t stream) {
   const Interval interval = interval_of(inputs, branch);
-  return launch_tile_backward({.shape = inputs.shape,
-                               .range = interval.range,
-                               .window = interval.window,
-                               .token_end = interval.token_end,
-                               .tensors = tensors_of(inputs, gradients, workspace, branch),
-                               .scale = inputs.scale,
-                               .indices = indices,
-                               .d_q = workspace.branch_dq[branch]},
-                              stream);
+  return launch_tile_backward(
+      {.shape = inputs.shape,
+       .range = interval.range,
+       .window = interval.window,
+       .token_end = interval.token_end,
+       .tensors = tensors_of(inputs, gradients, workspace, branch),
+       .scale = inputs.scale,
+       .indices = indices,
+       .d_q = is_alone(inputs, branch) ? gradients.d_q : workspace.branch_dq[branch]},
+      stream);
 }
 
 RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& gradients,
@@ -172,44 +179,50 @@ RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& 
           .d_v = direct ? gradients.d_v[branch] : nullptr};
 }
 
-// Both gradients of such a branch; that of the queries unless the joint walk gives it.
-void interval_backward(Sequence& run, const FusedInputs& inputs, const FusedGradients& gradients,
-                       const BackwardWorkspace& workspace, const int32_t* indices, int branch,
-                       cudaStream_t stream) {
-  if (!joins_dq(inputs)) {
-    run.then([&] { return query_backward(inputs, gradients, workspace, indices, branch, stream); });
-  }
-  run.then([&] {
-    return launch_range_backward(key_params(inputs, gradients, workspace, branch), stream);
-  });
-}
-
-// The window's dK and dV in pieces: one a round on the side stream, beside what waits for memory,
-// and the rest behind.
-class WindowBeside {
+// dK and dV on the side stream, beside what waits for memory. Those of the window in pieces, one a
+// round, and the rest behind. Without the window, those of the selected branch's first tokens, all
+// of them beside the first round.
+class KeysBeside {
 public:
-  WindowBeside(const FusedInputs& inputs, bool listed, int rounds) {
-    if (!listed || !is_on(inputs, kSliding) || inputs.tuning.beside_ctas <= 0) return;
-    const int turns = std::max(1, inputs.tuning.beside_turns);
-    all_ = range_backward_columns(inputs.shape, kWindow);
-    piece_ = std::min(inputs.tuning.beside_ctas * turns, all_ / rounds);
-    ctas_ = (piece_ + turns - 1) / turns;
+  KeysBeside(const FusedInputs& inputs, int prefix, int rounds) {
+    const int sequence = inputs.shape.sequence;
+    if (!is_on(inputs, kSelected) || prefix >= sequence || inputs.tuning.beside_ctas <= 0) return;
+    if (is_on(inputs, kSliding)) {
+      const int turns = std::max(1, inputs.tuning.beside_turns);
+      all_ = range_backward_columns(inputs.shape, kWindow);
+      piece_ = std::min(inputs.tuning.beside_ctas * turns, all_ / rounds);
+      ctas_ = (piece_ + turns - 1) / turns;
+      branch_ = kSliding;
+    } else if (prefix > 0 && prefix <= sequence / kLeastBeside) {
+      all_ = piece_ = 1;
+      ctas_ = inputs.tuning.beside_ctas;
+      branch_ = kSelected;
+    }
   }
   bool runs() const { return piece_ > 0; }
+  // Whether it takes a branch's dK and dV, and on how many CTAs.
+  bool takes(int branch) const { return runs() && branch == branch_; }
+  int ctas() const { return ctas_; }
+  int branch() const { return branch_; }
+
+  cudaError_t join() { return fork_.join(); }
 
   // Before the kernel that a piece is to follow into its places, which then signals launched().
   cudaError_t fork(cudaStream_t stream) { return fork_.fork(stream); }
   cudaEvent_t launched() const { return runs() ? fork_.side().launched : nullptr; }
   cudaError_t piece(RangeBackwardParams params) {
-    params.first_column = done_;
-    params.columns = piece_;
+    if (done_ == all_) return cudaSuccess;
+    if (branch_ == kSliding) {
+      params.first_column = done_;
+      params.columns = piece_;
+    }
     params.most_ctas = ctas_;
     done_ += piece_;
     const SideStream& side = fork_.side();
     const cudaError_t error = cudaStreamWaitEvent(side.stream, side.launched);
     return error == cudaSuccess ? launch_range_backward(params, side.stream) : error;
   }
-  // The rest, and the streams are one again.
+  // The rest of the window, and the streams are one again.
   cudaError_t finish(RangeBackwardParams params, cudaStream_t stream) {
     params.first_column = done_;
     params.columns = all_ - done_;
@@ -219,7 +232,11 @@ public:
   }
 
 private:
-  int all_ = 0; // columns
+  // A sequence of fewer prefixes has more of their dK and dV than the sums can hide.
+  static constexpr int kLeastBeside = 3;
+
+  int branch_ = -1;
+  int all_ = 0; // columns of the window, or one
   int piece_ = 0;
   int ctas_ = 0;
   int done_ = 0;
@@ -278,6 +295,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
     run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kSliding), stream); });
   }
   const int prefix = dense_prefix(inputs);
+  SideFork beside_lists;
   if (is_on(inputs, kSelected)) {
     if (inputs.given_indices != nullptr) {
       run.then([&] { return put_given_in_order(inputs, saved, stream); });
@@ -293,7 +311,15 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
       });
     }
     if (prefix > 0) {
-      run.then([&] { return launch_tile_forward(tile_forward(inputs, saved, kSelected), stream); });
+      run.then([&] {
+        TileForwardParams first = tile_forward(inputs, saved, kSelected);
+        if (prefix == shape.sequence || inputs.tuning.list_ctas <= 0)
+          return launch_tile_forward(first, stream);
+        first.leave_ctas = inputs.tuning.list_ctas;
+        const cudaError_t error = beside_lists.fork(stream);
+        return error == cudaSuccess ? launch_tile_forward(first, beside_lists.side().stream)
+                                    : error;
+      });
     }
     if (prefix < shape.sequence) {
       run.then([&] {
@@ -333,6 +359,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                        stream);
       });
     }
+    if (beside_lists.is_forked()) run.then([&] { return beside_lists.join(); });
     run.then([&] {
       return launch_merge(
           {.shape = shape,
@@ -368,7 +395,10 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   const int prefix = is_on(inputs, kSelected) ? dense_prefix(inputs) : 0;
   const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
   const int rounds = listed ? list_rounds(shape) : 1;
-  WindowBeside window_beside(inputs, listed, rounds);
+  // Then the kernels of intervals write d_q themselves.
+  const bool alone =
+      is_alone(inputs, kCompressed) || is_alone(inputs, kSelected) || is_alone(inputs, kSliding);
+  KeysBeside beside(inputs, prefix, rounds);
   Sequence run;
   BackwardPrepareParams prepare = {.shape = shape, .d_out = gradients.d_out, .gates = inputs.gates};
   for (int branch = 0; branch < kBranches; ++branch) {
@@ -396,20 +426,24 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
           stream);
     });
   }
-  if (prefix > 0)
-    interval_backward(run, inputs, gradients, workspace, saved.indices, kSelected, stream);
-  if (is_on(inputs, kSliding)) {
-    if (!window_beside.runs()) {
-      interval_backward(run, inputs, gradients, workspace, saved.indices, kSliding, stream);
-    } else if (!joins_dq(inputs)) {
+  // Both gradients of such a branch, but for what the joint walk gives and what is done beside.
+  const auto interval_backward = [&](int branch) {
+    if (!joins_dq(inputs)) {
       run.then([&] {
-        return query_backward(inputs, gradients, workspace, saved.indices, kSliding, stream);
+        return query_backward(inputs, gradients, workspace, saved.indices, branch, stream);
       });
     }
-  }
+    if (!beside.takes(branch)) {
+      run.then([&] {
+        return launch_range_backward(key_params(inputs, gradients, workspace, branch), stream);
+      });
+    }
+  };
+  if (prefix > 0) interval_backward(kSelected);
+  if (is_on(inputs, kSliding)) interval_backward(kSliding);
   if (is_on(inputs, kCompressed)) {
     const bool pooled = inputs.pool_k != nullptr;
-    interval_backward(run, inputs, gradients, workspace, saved.indices, kCompressed, stream);
+    interval_backward(kCompressed);
     run.then([&] {
       return launch_sum_blocks({.shape = shape,
                                 .keys = compressed_count(shape.sequence),
@@ -430,7 +464,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   }
   for (int index = 0; index < rounds; ++index) {
     const ListRound round = listed ? list_round(shape, index) : all_lanes(shape);
-    if (window_beside.runs()) run.then([&] { return window_beside.fork(stream); });
+    if (beside.runs()) run.then([&] { return beside.fork(stream); });
     if (listed) {
       run.then([&] {
         return launch_selected_backward(
@@ -444,24 +478,26 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
              .scale = inputs.scale,
              .partial_dq = workspace.partial_dq,
              .partial_dkv = workspace.list_partial,
-             .launched = window_beside.launched()},
+             .launched = beside.launched()},
             stream);
       });
     }
-    if (window_beside.runs()) {
+    if (beside.runs()) {
       run.then(
-          [&] { return window_beside.piece(key_params(inputs, gradients, workspace, kSliding)); });
+          [&] { return beside.piece(key_params(inputs, gradients, workspace, beside.branch())); });
     }
+    if (alone && !listed) break;
     run.then([&] {
       MergeQueryGradientParams merge = {.shape = shape,
                                         .round = round,
                                         .indices = listed ? saved.indices : nullptr,
                                         .first_token = prefix,
+                                        .leaves_first = alone,
                                         .partial_dq = workspace.partial_dq,
                                         .scale = inputs.scale,
                                         .d_q = gradients.d_q};
       for (int branch = 0; branch < kBranches; ++branch) {
-        const bool dense = is_on(inputs, branch) &&
+        const bool dense = is_on(inputs, branch) && !alone &&
                            (branch != kSelected || (prefix > 0 && !joins_dq(inputs))) &&
                            (branch != kSliding || !joins_dq(inputs));
         merge.addends[branch] = dense ? workspace.branch_dq[branch] : nullptr;
@@ -470,6 +506,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
       return launch_merge_query_gradient(merge, stream);
     });
   }
+  if (beside.takes(kSelected)) run.then([&] { return beside.join(); });
   if (is_on(inputs, kSelected)) {
     run.then([&] {
       return launch_sum_blocks({.shape = shape,
@@ -480,15 +517,15 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                 .range = KeyRange::kWindow,
                                 .window = kCausal,
                                 .token_end = prefix,
+                                .most_ctas = beside.takes(kSelected) ? beside.ctas() : 0,
                                 .d_k = gradients.d_k[kSelected],
                                 .d_v = gradients.d_v[kSelected]},
                                stream);
     });
   }
-  if (window_beside.runs()) {
-    run.then([&] {
-      return window_beside.finish(key_params(inputs, gradients, workspace, kSliding), stream);
-    });
+  if (beside.takes(kSliding)) {
+    run.then(
+        [&] { return beside.finish(key_params(inputs, gradients, workspace, kSliding), stream); });
   }
   return run.error();
 }

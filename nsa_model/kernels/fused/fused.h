@@ -37,9 +37,13 @@ struct FusedTuning {
   PartialFormat partial_out = PartialFormat::kPacked;
   // Where there are lists: so many multiprocessors take a part of the window's dK and dV,
   // beside_turns columns of 128 keys each, as soon as list backward leaves them, and the sums that
-  // wait for memory run beside it. 0: none.
+  // wait for memory run beside it. Without the window they take those of the selected branch's
+  // first tokens. 0: none.
   int beside_ctas = 62;
   int beside_turns = 4;
+  // So many multiprocessors the forward leaves to the making of lists, while the others attend to
+  // the first tokens. 0: one after the other.
+  int list_ctas = 24;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

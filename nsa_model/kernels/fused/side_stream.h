@@ -35,6 +35,7 @@ public:
   cudaError_t fork(cudaStream_t stream);
   // The caller's stream goes on behind both.
   cudaError_t join();
+  bool is_forked() const { return forked_; }
   const SideStream& side() const { return side_; }
 
 private:

@@ -339,7 +339,8 @@ cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys
   }
   if (error != cudaSuccess) return error;
   const int tiles = (params.token_end + tile_tokens - 1) / tile_tokens;
-  const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
+  const int most = std::max(1, multiprocessor_count() - params.leave_ctas);
+  const int grid = std::min(most, tiles * shape.batch * shape.groups);
   return launch_kernel(tile_forward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes, stream,
                        params, q_map, k_map, v_map, tiles);
 }

@@ -25,6 +25,7 @@ struct TileForwardParams {
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
   __nv_bfloat16* out; // [batch, sequence, groups * heads, 64]; rows that see no key are zero
   float* lse;         // [batch, sequence, groups * heads], natural logarithm; -inf for such rows
+  int leave_ctas = 0; // multiprocessors that it leaves to others, one at least is its own
 };
 
 cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream);
