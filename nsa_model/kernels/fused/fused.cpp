@@ -90,11 +90,9 @@ int dense_prefix(const FusedInputs& inputs) {
   // Given blocks need not be every causal one.
   return inputs.given_indices == nullptr ? query_major_tokens(inputs.shape, inputs.tuning) : 0;
 }
-// Whether no other branch is on: what its kernels give is all there is.
-bool is_alone(const FusedInputs& inputs, int branch) {
-  for (int other = 0; other < kBranches; ++other)
-    if (is_on(inputs, other) != (other == branch)) return false;
-  return true;
+// Whether one branch only is on: what its kernels give is all there is.
+bool is_alone(const FusedInputs& inputs) {
+  return is_on(inputs, kCompressed) + is_on(inputs, kSelected) + is_on(inputs, kSliding) == 1;
 }
 // How they see their keys: every causal block is selected, or the selected ones are masked.
 KeyRange range_of(const FusedInputs& inputs, int branch) {
@@ -159,7 +157,7 @@ cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& grad
        .tensors = tensors_of(inputs, gradients, workspace, branch),
        .scale = inputs.scale,
        .indices = indices,
-       .d_q = is_alone(inputs, branch) ? gradients.d_q : workspace.branch_dq[branch]},
+       .d_q = is_alone(inputs) ? gradients.d_q : workspace.branch_dq[branch]},
       stream);
 }
 
@@ -208,7 +206,7 @@ public:
   cudaError_t join() { return fork_.join(); }
 
   // Before the kernel that a piece is to follow into its places, which then signals launched().
-  cudaError_t fork(cudaStream_t stream) { return fork_.fork(stream); }
+  cudaError_t fork(cudaStream_t stream) { return done_ == all_ ? cudaSuccess : fork_.fork(stream); }
   cudaEvent_t launched() const { return runs() ? fork_.side().launched : nullptr; }
   cudaError_t piece(RangeBackwardParams params) {
     if (done_ == all_) return cudaSuccess;
@@ -396,8 +394,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
   const int rounds = listed ? list_rounds(shape) : 1;
   // Then the kernels of intervals write d_q themselves.
-  const bool alone =
-      is_alone(inputs, kCompressed) || is_alone(inputs, kSelected) || is_alone(inputs, kSliding);
+  const bool alone = is_alone(inputs);
   KeysBeside beside(inputs, prefix, rounds);
   Sequence run;
   BackwardPrepareParams prepare = {.shape = shape, .d_out = gradients.d_out, .gates = inputs.gates};

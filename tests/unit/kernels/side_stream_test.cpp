@@ -1,4 +1,4 @@
-// The second stream's fork and join, and the whole backward around them, against a CUDA runtime
+// The second stream's fork and join, and the whole passes around them, against a CUDA runtime
 // that computes nothing: this program defines the runtime's calls, notes what is enqueued where and
 // lets any one of them fail.
 #include "nsa_model/kernels/fused/fused.h"
@@ -178,7 +178,9 @@ TEST(SideFork, JoinsOnEveryWayOut) {
   EXPECT_EQ(runtime().calls.size(), 2U) << "there is nothing to join";
 }
 
-cudaError_t backward(int sequence) {
+enum class Pass { kForward, kBackward };
+
+cudaError_t run(Pass pass, int sequence, bool window = true) {
   AttentionShape shape;
   shape.batch = 1;
   shape.sequence = sequence;
@@ -205,40 +207,52 @@ cudaError_t backward(int sequence) {
   inputs.pool_k = bf16();
   inputs.pool_v = bf16();
   inputs.gates = fp32();
+  if (!window) inputs.k[kBranches - 1] = nullptr;
   saved.indices = reinterpret_cast<int32_t*>(memory());
   saved.lists = reinterpret_cast<void*>(memory());
   gradients.d_out = bf16();
   gradients.d_q = bf16();
   gradients.d_gates = fp32();
-  return launch_fused_backward(inputs, saved, gradients, reinterpret_cast<void*>(memory()), kMain);
+  auto* workspace = reinterpret_cast<void*>(memory());
+  return pass == Pass::kForward ? launch_fused_forward(inputs, saved, bf16(), workspace, kMain)
+                                : launch_fused_backward(inputs, saved, gradients, workspace, kMain);
 }
 
 // Whichever call fails, the side's included: what the caller enqueues next comes behind all of it.
-TEST(FusedBackward, TheStreamsAreOneAgainWhicheverCallFails) {
-  for (const int sequence : {8192, kMaxSequence}) { // one round of lists, and several
-    SCOPED_TRACE(sequence);
-    runtime().begin(0);
-    ASSERT_EQ(backward(sequence), cudaSuccess);
+void expect_joined_whichever_fails(Pass pass, int sequence, bool window, int64_t least_records) {
+  SCOPED_TRACE(testing::Message() << sequence << (window ? "" : ", window off"));
+  runtime().begin(0);
+  ASSERT_EQ(run(pass, sequence, window), cudaSuccess);
+  EXPECT_TRUE(runtime().has_all(kMain));
+  const std::vector<std::string> whole = runtime().calls;
+  const int64_t records = runtime().count("record");
+  ASSERT_GE(records, least_records) << "forks, and one join";
+  const int64_t pieces = pass == Pass::kForward ? 0 : records - 1;
+  ASSERT_EQ(runtime().count("wait"), records + pieces);
+  for (int failing = 1; failing <= static_cast<int>(whole.size()); ++failing) {
+    SCOPED_TRACE(testing::Message() << "call " << failing << ", a " << whole[size_t(failing) - 1]);
+    runtime().begin(failing);
+    EXPECT_EQ(run(pass, sequence, window), cudaErrorInvalidValue);
     EXPECT_TRUE(runtime().has_all(kMain));
-    const std::vector<std::string> whole = runtime().calls;
-    const int64_t records = runtime().count("record");
-    ASSERT_GE(records, sequence == 8192 ? 2 : 3) << "a fork a round, and one join";
-    ASSERT_EQ(runtime().count("wait"), 2 * (records - 1) + 1) << "forks, pieces, one join";
-    for (int failing = 1; failing <= static_cast<int>(whole.size()); ++failing) {
-      SCOPED_TRACE(testing::Message()
-                   << "call " << failing << ", a " << whole[size_t(failing) - 1]);
-      runtime().begin(failing);
-      EXPECT_EQ(backward(sequence), cudaErrorInvalidValue);
-      EXPECT_TRUE(runtime().has_all(kMain));
-    }
   }
+}
+
+TEST(FusedBackward, TheStreamsAreOneAgainWhicheverCallFails) {
+  expect_joined_whichever_fails(Pass::kBackward, 8192, true, 2);
+  expect_joined_whichever_fails(Pass::kBackward, kMaxSequence, true, 3); // several rounds of lists
+  expect_joined_whichever_fails(Pass::kBackward, 8192, false, 2);
+  expect_joined_whichever_fails(Pass::kBackward, kMaxSequence, false, 2);
+}
+TEST(FusedForward, TheStreamsAreOneAgainWhicheverCallFails) {
+  expect_joined_whichever_fails(Pass::kForward, 8192, true, 2);
+  expect_joined_whichever_fails(Pass::kForward, kMaxSequence, true, 2);
 }
 
 // Autograd's thread, whose first call is this one, with memory from a cache.
 TEST(FusedBackward, AThreadWithoutAContextGetsOne) {
   runtime().begin(0);
   runtime().context = false;
-  EXPECT_EQ(backward(8192), cudaSuccess);
+  EXPECT_EQ(run(Pass::kBackward, 8192), cudaSuccess);
   EXPECT_TRUE(runtime().context);
 }
 
