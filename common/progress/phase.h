@@ -13,27 +13,36 @@ enum class Phase : uint32_t {
   kData = 1,       // waiting for the next micro-batch
   kForward = 2,    //
   kBackward = 3,   //
-  kAllReduce = 4,  // gradient reduction and every other collective between ranks
+  kAllReduce = 4,  // gradients, and what a step agrees on
   kOptimizer = 5,  //
   kCheckpoint = 6, // the part of a checkpoint that the step waits for
   kEvaluation = 7, //
   kShutDown = 8,   // after the last step: drain, last checkpoint, tear-down
-  kGather = 9,     // behind the optimizer: what other ranks have updated
+  kGather = 9,     // weights that other ranks have updated
+  kResults = 10,   // of a step: the host takes them and decides; the device works on
+  kCollect = 11,   // between steps: sums of an evaluation, other ranks' state for a checkpoint
 };
 
-inline constexpr std::array<std::string_view, 10> kPhaseNames = {
-    "start-up",  "data",       "forward",    "backward",  "all-reduce",
-    "optimizer", "checkpoint", "evaluation", "shut-down", "gather"};
+inline constexpr std::array<std::string_view, 12> kPhaseNames = {
+    "start-up",   "data",       "forward",   "backward", "all-reduce", "optimizer",
+    "checkpoint", "evaluation", "shut-down", "gather",   "results",    "collect"};
 
-// Phases in the order in which a step goes through them: the later has the greater place.
-constexpr uint32_t place_in_step(Phase phase) {
-  return 2 * static_cast<uint32_t>(phase == Phase::kGather ? Phase::kOptimizer : phase) +
-         (phase == Phase::kGather ? 1 : 0);
+// Phases in the order in which a rank goes through them with one step number: the later has the
+// greater place.
+constexpr int place_in_step(Phase phase) {
+  constexpr std::array kOrder = {Phase::kStartUp,  Phase::kData,       Phase::kForward,
+                                 Phase::kBackward, Phase::kAllReduce,  Phase::kOptimizer,
+                                 Phase::kGather,   Phase::kResults,    Phase::kEvaluation,
+                                 Phase::kCollect,  Phase::kCheckpoint, Phase::kShutDown};
+  static_assert(kOrder.size() == kPhaseNames.size());
+  for (size_t i = 0; i < kOrder.size(); ++i)
+    if (kOrder[i] == phase) return static_cast<int>(i);
+  return -1;
 }
 
 // A phase in which a rank has nothing to do but to wait for what its peers send.
 constexpr bool waits_for_peers(Phase phase) {
-  return phase == Phase::kAllReduce || phase == Phase::kGather;
+  return phase == Phase::kAllReduce || phase == Phase::kGather || phase == Phase::kCollect;
 }
 
 std::string_view phase_name(Phase phase);

@@ -319,8 +319,9 @@ FieldTable run_fields(RunSpec& s) {
       {.key = "parallel.shard_update",
        .at = &s.parallel.shard_update,
        .meaning = "each rank updates its share of the parameters (ZeRO stage 1): gradients are "
-                  "reduce-scattered and updated weights gathered, which moves less and computes "
-                  "less than an all-reduce and an update of everything"},
+                  "reduce-scattered and updated weights gathered; less to compute than an update "
+                  "of everything, and less to move than an all-reduce where weights are BF16 and "
+                  "gradients travel in FP32"},
       {.key = "parallel.static_graph",
        .at = &s.parallel.static_graph,
        .meaning = "promise that the same parameters get gradients in every step; held against the "

@@ -20,7 +20,7 @@ constexpr std::string_view kAlwaysTested =
 constexpr std::string_view kNoDebug =
     "its debug output synchronised with the device; events, metrics and evidence replace it";
 constexpr std::string_view kNoFsdp =
-    "125M parameters fit on every GPU; there is no sharded data parallelism";
+    "125M parameters fit on every GPU; parallel.shard_update shares the update alone";
 constexpr std::string_view kNoScaler = "it scaled FP16 losses; FP16 is refused, BF16 needs none";
 constexpr std::string_view kLoader =
     "text is tokenised once by `nsactl data prepare` and read from memory-mapped shards";

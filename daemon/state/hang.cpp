@@ -44,7 +44,8 @@ bool waits(const RankSample& s) {
 }
 
 bool is_step_phase(Phase phase) {
-  return (phase >= Phase::kData && phase <= Phase::kOptimizer) || phase == Phase::kGather;
+  return (phase >= Phase::kData && phase <= Phase::kOptimizer) || phase == Phase::kGather ||
+         phase == Phase::kResults;
 }
 
 bool is_stopped(const RankSample& s) {
@@ -143,22 +144,21 @@ double HangDetector::limit_of(const Track& track, const RankSample& sample,
 }
 
 // A rank that went past a collective which its peers are waiting in: it is at a later point of the
-// program, yet has entered no more collectives than they have.
+// program, yet had entered no more collectives when it got there than to leave theirs out.
 std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
+  const auto point = [](const Place& place) {
+    return std::pair(place.step, progress::place_in_step(place.phase));
+  };
   for (size_t r = 0; r < samples.size(); ++r) {
     if (!samples[r].host) continue;
     const Place mine = place_of(samples[r]);
-    const uint64_t entered = samples[r].host->collective_sequence;
+    const uint64_t here = progress::waits_for_peers(mine.phase) ? 1 : 0; // the one it is in
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
-      const Place peer = place_of(samples[p]);
-      const bool past_it =
-          progress::place_in_step(mine.phase) > progress::place_in_step(peer.phase);
-      const bool behind = entered < samples[p].host->collective_sequence;
-      const bool level = entered == samples[p].host->collective_sequence;
-      const bool mine_waits = progress::waits_for_peers(mine.phase);
-      if (mine.step > peer.step && (behind || (level && mine_waits))) return r;
-      if (mine.step == peer.step && past_it && behind) return r;
+      const bool later = point(mine) > point(place_of(samples[p]));
+      if (later &&
+          samples[r].host->collective_sequence < samples[p].host->collective_sequence + here)
+        return r;
     }
   }
   return std::nullopt;

@@ -61,6 +61,7 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kShutDown: // the last checkpoint is drained here
     return policy_.checkpoint;
   case Phase::kCheckpoint:
+  case Phase::kCollect: // as long as what it is for may take
     return checkpoints_.count() < kEnoughPhases
                ? policy_.checkpoint
                : learned(checkpoints_, std::max(policy_.ceiling, policy_.checkpoint));
@@ -74,6 +75,7 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kAllReduce:
   case Phase::kOptimizer:
   case Phase::kGather:
+  case Phase::kResults:
     break;
   }
   if (!first_step_done) return policy_.first_step;

@@ -17,15 +17,13 @@ constexpr uint32_t kMagic = 0x6d61736e; // "nsam" in memory
 struct Header {
   uint32_t magic = kMagic;
   uint32_t operation = 0;
-  uint32_t round = 0;
   uint32_t kind = 0;
-  uint64_t step = 0;
   uint32_t index = 0;
-  uint32_t reserved = 0; // where padding would be, whose bytes nobody sets
+  uint64_t step = 0;
   uint64_t bytes = 0;
   bool operator==(const Header&) const = default;
 };
-static_assert(sizeof(Header) == 40);
+static_assert(sizeof(Header) == 32); // no padding, whose bytes nobody sets
 
 // What a rank says that gives up.
 struct Note {
@@ -33,10 +31,24 @@ struct Note {
   int32_t blamed = -1; // -1: nobody
 };
 
+const char* operation_name(uint32_t operation) {
+  switch (static_cast<Operation>(operation)) {
+  case Operation::kReduceScatter:
+    return "reduce-scatter";
+  case Operation::kAllGather:
+    return "all-gather";
+  case Operation::kBroadcast:
+    return "broadcast";
+  case Operation::kBarrier:
+    return "barrier";
+  }
+  return "unknown operation";
+}
+
 std::string describe(const Header& h) {
   return to_string(static_cast<Kind>(h.kind)) + " " + std::to_string(h.index) + " of step " +
-         std::to_string(h.step) + " (" + std::to_string(h.bytes) + " bytes, round " +
-         std::to_string(h.round) + ")";
+         std::to_string(h.step) + " (" + operation_name(h.operation) + ", " +
+         std::to_string(h.bytes) + " bytes)";
 }
 
 enum class Progress { kBlocked, kDone, kGone };
@@ -155,8 +167,7 @@ PeerFailure timed_out(Rank self, const std::vector<Line>& lines, const std::stri
 Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transfers,
                  MonotonicTime deadline, int wake) {
   Header header;
-  header.operation = name.operation;
-  header.round = name.round;
+  header.operation = static_cast<uint32_t>(name.operation);
   header.kind = static_cast<uint32_t>(name.tag.kind);
   header.step = name.tag.step;
   header.index = name.tag.index;

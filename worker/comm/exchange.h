@@ -24,10 +24,15 @@ struct Transfer {
   size_t in_bytes = 0;
 };
 
+enum class Operation : uint32_t {
+  kReduceScatter = 1,
+  kAllGather = 2,
+  kBroadcast = 3,
+  kBarrier = 4
+};
 struct ExchangeName {
   Tag tag;
-  uint32_t operation = 0; // all-reduce, broadcast, barrier
-  uint32_t round = 0;     // within the operation
+  Operation operation;
 };
 
 // Runs all transfers to their end. `wake` is an eventfd that ends it early (the mesh is being

@@ -17,8 +17,6 @@ namespace nsa::comm {
 
 namespace {
 
-enum Operation : uint32_t { kReduceScatter = 1, kBroadcast = 2, kBarrier = 3, kAllGather = 4 };
-
 template <class T>
 void sum_in_order(void* into, const void* const* parts, size_t part_count, size_t elements) {
   T* result = static_cast<T*>(into);
@@ -196,7 +194,8 @@ struct Mesh::Impl {
       t.in_bytes = mine.bytes;
       return t;
     });
-    if (auto o = exchange(rank, {tag, kReduceScatter, 0}, scatter, end, wake.get()); !o) return o;
+    if (auto o = exchange(rank, {tag, Operation::kReduceScatter}, scatter, end, wake.get()); !o)
+      return o;
     parts[static_cast<size_t>(rank)] = mine.data;
     type.sum(mine.data, parts.data(), parts.size(), mine.elements);
     return {};
@@ -215,7 +214,7 @@ struct Mesh::Impl {
       t.in_bytes = theirs.bytes;
       return t;
     });
-    return exchange(rank, {tag, kAllGather, 0}, gather, end, wake.get());
+    return exchange(rank, {tag, Operation::kAllGather}, gather, end, wake.get());
   }
 
   Outcome broadcast(std::byte* data, size_t bytes, Rank root, const Tag& tag) {
@@ -229,7 +228,7 @@ struct Mesh::Impl {
       t.in_bytes = t.receives ? bytes : 0;
       return t;
     });
-    return exchange(rank, {tag, kBroadcast, 0}, transfers, deadline(), wake.get());
+    return exchange(rank, {tag, Operation::kBroadcast}, transfers, deadline(), wake.get());
   }
 
   Outcome barrier(const Tag& tag) {
@@ -238,7 +237,7 @@ struct Mesh::Impl {
       t.sends = t.receives = true;
       return t;
     });
-    return exchange(rank, {tag, kBarrier, 0}, transfers, deadline(), wake.get());
+    return exchange(rank, {tag, Operation::kBarrier}, transfers, deadline(), wake.get());
   }
 };
 

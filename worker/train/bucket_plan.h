@@ -5,7 +5,7 @@
 // The order is the reverse of first use in the forward pass, about the order in which gradients are
 // ready in the backward pass, so that a bucket can travel while earlier layers are still computed.
 // Behind the last parameter lies the tail: a few words (loss, requests) that ranks must agree on
-// and that ride along with the last bucket instead of costing a collective of their own.
+// and that ride along with the last bucket. With shares they follow by themselves.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ struct BucketPlan {
 inline constexpr size_t kSlotAlignment = 16;
 
 // `counts`: elements of each parameter in order of first use. A bucket is closed once it holds
-// bucket_bytes of FP32 gradients; at least one parameter each. Its parameters take a multiple of
-// `shares` slots, so that they can be cut into as many equal stretches.
+// bucket_bytes of FP32 gradients; at least one parameter each, and room for a multiple of
+// kSlotAlignment * shares elements, so that they can be cut into as many equal stretches.
 BucketPlan plan_buckets(const std::vector<size_t>& counts, size_t bucket_bytes, size_t tail_count,
                         size_t shares = 1);
 

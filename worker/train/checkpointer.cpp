@@ -27,7 +27,6 @@ void Checkpointer::start(const Moment& moment, PhaseClock& clock) {
   if (!writer_) return;
   const progress::Phase before = clock.phase();
   clock.enter(progress::Phase::kCheckpoint);
-  const MonotonicTime begin = MonotonicTime::now();
   writer_->wait_idle();
   checkpoint::Snapshot snapshot;
   snapshot.files = snapshots_.copy(moment.counters);
@@ -38,7 +37,7 @@ void Checkpointer::start(const Moment& moment, PhaseClock& clock) {
   snapshot.manifest.finite = moment.finite;
   snapshot.manifest.loss = moment.loss;
   snapshot.manifest.data = moment.data;
-  snapshot.stall = MonotonicTime::now() - begin;
+  snapshot.stall = MonotonicTime::now() - moment.begin;
   writer_->start(std::move(snapshot));
   clock.enter(before);
 }

@@ -24,6 +24,7 @@ public:
 
   // What changes from step to step.
   struct Moment {
+    MonotonicTime begin; // since when training stands still for it
     uint64_t step = 0, tokens = 0;
     bool finite = true;
     double loss = 0;

@@ -3,7 +3,6 @@
 #include "nsa_model/ops/update.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -88,6 +87,13 @@ std::optional<at::Tensor> FlatState::rounded_weights() const {
 void FlatState::publish_masters() {
   const at::NoGradGuard no_grad;
   if (!weights_.is_same(masters)) weights_.copy_(masters);
+}
+
+void FlatState::publish_own_masters() {
+  const at::NoGradGuard no_grad;
+  if (weights_.is_same(masters)) return;
+  for (const Stretch& own : own_)
+    stretch(weights_, own).copy_(stretch(masters, own));
 }
 
 } // namespace nsa::train

@@ -65,6 +65,7 @@ public:
 
   // After the masters have changed: rounds them into the weights, where these are others.
   void publish_masters();
+  void publish_own_masters();
   // Sum of squares of this rank's own stretches of the gradients, into square_sum().
   void sum_squares();
 

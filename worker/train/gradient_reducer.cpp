@@ -145,7 +145,7 @@ void GradientReducer::add_gathered(size_t bucket) {
   gathered = {};
 }
 
-// The last bucket waits for finish_step(), since it carries the tail.
+// The last bucket waits for finish_step(), which fills in the tail that it carries without shares.
 void GradientReducer::start_ready_buckets() {
   const size_t end = state_.plan().buckets.size() - 1;
   size_t count = 0;

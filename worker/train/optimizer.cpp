@@ -152,9 +152,7 @@ at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
     }
     store(part);
   }
-  if (const auto weights = state_.rounded_weights())
-    for (const Stretch& own : state_.own())
-      state_.stretch(*weights, own).copy_(state_.stretch(state_.masters, own));
+  state_.publish_own_masters();
   return norm;
 }
 

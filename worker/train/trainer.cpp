@@ -91,7 +91,7 @@ Attempt<void> Trainer::run_step(uint64_t step) {
   if (auto reduced = reducer_.finish_step(); !reduced) return failed(reduced.error());
   if (auto updated = update(step, skips, enqueued); !updated) return updated;
   enqueued_.push_back(std::move(enqueued));
-  p_.runtime.mark_step(step, static_cast<uint32_t>(p_.clock.phase()));
+  p_.runtime.mark_step(step, static_cast<uint32_t>(Phase::kOptimizer));
   return {};
 }
 
@@ -109,6 +109,7 @@ Attempt<void> Trainer::update(uint64_t step, bool skips_collectives, Enqueued& e
   if (p_.gates.take && recorded(step)) values.push_back(p_.gates.take());
   enqueued.end = p_.runtime.moment(); // before the values: passed when they are there
   enqueued.values = p_.runtime.read_later(at::cat(values));
+  p_.clock.enter(Phase::kResults); // no device's phase: it may still wait for its peers
   return {};
 }
 
@@ -354,15 +355,18 @@ Attempt<void> Trainer::evaluate_now(uint64_t step) {
 
 Attempt<void> Trainer::checkpoint_now(uint64_t step) {
   goes_on_ = false;
+  const MonotonicTime begin = MonotonicTime::now();
   if (gatherer_.needed()) {
     const Phase before = p_.clock.phase();
-    p_.clock.enter(Phase::kGather);
+    p_.clock.enter_collect(Phase::kCheckpoint);
     if (auto gathered = gatherer_.masters_and_moments(step); !gathered)
       return failed(gathered.error());
+    p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
     p_.clock.enter(before);
   }
   const data::DataState data = p_.loader.state();
   Checkpointer::Moment moment;
+  moment.begin = begin;
   moment.step = step;
   moment.tokens = tokens_;
   moment.finite = last_finite_;

@@ -86,6 +86,38 @@ INSTANTIATE_TEST_SUITE_P(Hang, EveryKind,
                            return name;
                          });
 
+// A rank that stands still between its step's collectives and the next ones: its peers wait for it,
+// and it left nothing out.
+TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
+  struct Place {
+    Phase phase;
+    uint64_t evaluate_every, checkpoint_every;
+  };
+  for (const bool shares : {false, true})
+    for (const Place& place : {Place{Phase::kResults, 0, 0}, Place{Phase::kResults, 30, 30},
+                               Place{Phase::kEvaluation, 30, 30}, Place{Phase::kCheckpoint, 0, 30}})
+      for (const auto& [fault, kind] : {std::pair(Fault::kDeadlocked, kDeadlockedKind),
+                                        std::pair(Fault::kSpinning, kSpinningKind)}) {
+        SCOPED_TRACE(testing::Message()
+                     << "shares " << shares << ", " << phase_name(place.phase) << ", " << kind);
+        SimulatedRanks ranks(3, 6);
+        ranks.shares = shares;
+        ranks.evaluate_every = place.evaluate_every;
+        ranks.checkpoint_every = place.checkpoint_every;
+        HangDetector detector(kPolicy, 3, ranks.now());
+        ranks.inject(fault, 1, 30, place.phase);
+        while (!ranks.stuck())
+          ASSERT_FALSE(watch(ranks, detector, kPoll));
+        const MonotonicTime since = ranks.now();
+        const auto verdict = watch(ranks, detector, detector.limits().limit(place.phase, true) + 5);
+        ASSERT_TRUE(verdict);
+        EXPECT_EQ(verdict->rank, 1);
+        EXPECT_EQ(verdict->kind, kind);
+        EXPECT_EQ(verdict->phase, place.phase);
+        EXPECT_GE(to_seconds(ranks.now() - since), detector.limits().limit(place.phase, true));
+      }
+}
+
 TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
   for (const Phase phase : {Phase::kAllReduce, Phase::kGather}) {
     SimulatedRanks ranks(4, 5);
@@ -130,6 +162,7 @@ TEST_P(OnDevices, TheRightRankIsNamed) {
     constexpr uint64_t kSteps = 60;
     SimulatedDevices ranks(count, kSteps, random());
     ranks.lengths_matter = GetParam().lengths_matter;
+    ranks.shares = round % 2 == 1;
     HangDetector detector(kPolicy, count, ranks.now());
     const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
     const uint64_t step = GetParam().at_the_end ? kSteps : 25 + random() % 25;
@@ -139,8 +172,13 @@ TEST_P(OnDevices, TheRightRankIsNamed) {
     EXPECT_EQ(verdict->rank, culprit) << "round " << round << " of " << count << " ranks";
     EXPECT_EQ(verdict->kind, GetParam().kind);
     EXPECT_EQ(verdict->step, step);
-    EXPECT_EQ(verdict->phase,
-              GetParam().fault == Fault::kSkipped ? Phase::kAllReduce : Phase::kBackward);
+    if (GetParam().fault != Fault::kSkipped) {
+      EXPECT_EQ(verdict->phase, Phase::kBackward);
+    } else if (GetParam().at_the_end && ranks.shares) {
+      EXPECT_EQ(verdict->phase, Phase::kGather) << "where its peers wait";
+    } else {
+      EXPECT_EQ(verdict->phase, Phase::kAllReduce);
+    }
     EXPECT_GE(verdict->witnesses.size(), 2u);
     if (GetParam().fault == Fault::kSkipped && !GetParam().at_the_end) {
       EXPECT_LT(verdict->stalled_seconds, 1.0) << "it needs no stall";
@@ -171,6 +209,7 @@ TEST(Hang, NoVerdictWhereHostsRunAhead) {
   for (const unsigned seed : {1u, 2u, 3u}) {
     const int count = 1 + static_cast<int>(seed);
     SimulatedDevices ranks(count, 1'000, seed);
+    ranks.shares = seed % 2 == 1;
     HangDetector detector(kPolicy, count, ranks.now());
     while (ranks.least_step() < 1'000) {
       const auto verdict = watch(ranks, detector, 5);
@@ -207,8 +246,9 @@ TEST(Hang, NoVerdictInTenThousandStepsOfWork) {
   for (const unsigned seed : {1u, 2u, 3u, 4u}) {
     SimulatedRanks ranks(2 + static_cast<int>(seed), seed);
     ranks.slowness = 3;
+    ranks.shares = seed % 2 == 1;
     ranks.checkpoint_every = 50;
-    ranks.evaluate_every = 70;
+    ranks.evaluate_every = 70; // step 350: both
     HangDetector detector(kPolicy, 2 + static_cast<int>(seed), ranks.now());
     while (ranks.least_step() < 2500) {
       const auto verdict = watch(ranks, detector, 10);

@@ -54,7 +54,7 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   if (progress::waits_for_peers(phase)) ++r.host.collective_sequence;
   std::uniform_real_distribution<double> factor(1 / slowness, slowness);
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
-  r.left = rare ? rare_phase_seconds : usual_seconds(phase) * factor(random_);
+  r.left = (rare ? rare_phase_seconds : usual_seconds(phase)) * factor(random_);
   const bool here = fault_ != Fault::kNone && fault_ != Fault::kSkipped && rank == fault_rank_ &&
                     r.host.step >= fault_step_ && phase == fault_phase_;
   if (here) stuck_ = true;
@@ -83,15 +83,27 @@ void SimulatedRanks::leave_phase(size_t rank) {
     [[fallthrough]];
   }
   case Phase::kGather:
+    return enter(rank, Phase::kResults);
+  case Phase::kResults:
     r.device.completed_step = r.host.step;
-    if (due(checkpoint_every)) return enter(rank, Phase::kCheckpoint);
-    [[fallthrough]];
-  case Phase::kCheckpoint:
     if (due(evaluate_every)) return enter(rank, Phase::kEvaluation);
-    [[fallthrough]];
+    return enter_checkpoint(rank);
+  case Phase::kEvaluation:
+    r.collects_for = Phase::kEvaluation;
+    return enter(rank, Phase::kCollect);
+  case Phase::kCollect:
+    if (r.collects_for == Phase::kEvaluation) return enter_checkpoint(rank);
+    return enter(rank, Phase::kCheckpoint);
   default:
     return enter(rank, Phase::kData);
   }
+}
+
+void SimulatedRanks::enter_checkpoint(size_t rank) {
+  if (checkpoint_every == 0 || ranks_[rank].host.step % checkpoint_every != 0)
+    return enter(rank, Phase::kData);
+  ranks_[rank].collects_for = Phase::kCheckpoint;
+  enter(rank, shares ? Phase::kCollect : Phase::kCheckpoint);
 }
 
 bool SimulatedRanks::is_stuck(size_t rank) const {
@@ -102,7 +114,7 @@ bool SimulatedRanks::is_stuck(size_t rank) const {
 void SimulatedRanks::finish_collectives() {
   const bool all = std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& r) {
     return progress::waits_for_peers(r.host.phase) && r.host.phase == ranks_[0].host.phase &&
-           r.host.step == ranks_[0].host.step;
+           r.collects_for == ranks_[0].collects_for && r.host.step == ranks_[0].host.step;
   });
   for (size_t r = 0; all && r < ranks_.size(); ++r)
     if (is_stuck(r)) return;
@@ -174,7 +186,7 @@ bool SimulatedDevices::faulty(size_t rank, Fault fault) const {
 void SimulatedDevices::enqueue_collective(SimulatedRank& rank, int of_step) {
   ++rank.host.collective_sequence;
   rank.queue.push_back(
-      {rank.host.step, Phase::kAllReduce, 0.01, rank.host.collective_sequence, of_step});
+      {rank.host.step, rank.host.phase, 0.01, rank.host.collective_sequence, of_step});
 }
 
 // One phase a call: a host is fast, until it has two steps in flight.
@@ -202,11 +214,21 @@ void SimulatedDevices::move_host(size_t r) {
   case Phase::kBackward:
     enter(Phase::kAllReduce);
     enqueue_collective(rank, 1);
-    if (!faulty(r, Fault::kSkipped)) enqueue_collective(rank, 2);
+    if (shares || !faulty(r, Fault::kSkipped)) enqueue_collective(rank, 2);
     return;
   case Phase::kAllReduce:
     enter(Phase::kOptimizer);
     return rank.queue.push_back({host.step, Phase::kOptimizer, seconds(0.02)});
+  case Phase::kOptimizer:
+    if (shares && !faulty(r, Fault::kSkipped)) {
+      enter(Phase::kGather);
+      return enqueue_collective(rank, 3);
+    }
+    [[fallthrough]];
+  case Phase::kGather:
+    rank.queue.push_back({host.step, Phase::kOptimizer, 0}); // the step's end
+    rank.queue.back().ends_step = true;
+    return enter(Phase::kResults);
   case Phase::kShutDown:
     return;
   default:
@@ -241,7 +263,7 @@ void SimulatedDevices::move_device(size_t r, double seconds) {
   rank.device.phase_mark = work.step << 8 | static_cast<uint64_t>(work.phase);
   work.left -= seconds;
   if (work.left > 0 || (work.collective != 0 && !collective_ends(work))) return;
-  if (work.phase == Phase::kOptimizer) rank.device.completed_step = work.step;
+  if (work.ends_step) rank.device.completed_step = work.step;
   rank.queue.pop_front();
 }
 

@@ -24,8 +24,10 @@ public:
 
   // A step takes up to this many times its usual duration, drawn anew for each rank and phase.
   double slowness = 1.2;
-  bool shares = false;                               // a gather behind every optimizer phase
-  uint64_t checkpoint_every = 0, evaluate_every = 0; // steps; each lasts rare_phase_seconds
+  bool shares = false; // a gather behind every optimizer phase
+  // Steps. Evaluations come first and last rare_phase_seconds, more or less, on each rank; their
+  // sums, and with shares the state for a checkpoint, are collected from all ranks.
+  uint64_t checkpoint_every = 0, evaluate_every = 0;
   double rare_phase_seconds = 4;
 
   void advance(double seconds);
@@ -40,10 +42,12 @@ private:
     progress::DeviceRecord device;
     double left = 0; // of the phase, seconds of work
     double cpu = 0;
+    progress::Phase collects_for = progress::Phase::kEvaluation;
   };
   void tick(double seconds);
   void enter(size_t rank, progress::Phase phase);
   void leave_phase(size_t rank);
+  void enter_checkpoint(size_t rank);
   bool is_stuck(size_t rank) const;
   void finish_collectives();
 
@@ -59,7 +63,7 @@ private:
 
 // Ranks whose hosts run ahead of their devices, as with GPUs: a host enqueues up to two steps; a
 // device works through them, and its collectives pair up with those of its peers in the order in
-// which it gets to them. Two collectives a step.
+// which it gets to them. Two collectives a step, and with shares a gather behind the optimizer.
 class SimulatedDevices {
 public:
   SimulatedDevices(int ranks, uint64_t steps, unsigned seed);
@@ -67,6 +71,7 @@ public:
   // kSkipped: the last collective of that step is not enqueued. kDeadlocked: the host stops in its
   // backward phase. kSpinning: the device's backward pass never ends.
   void inject(Fault fault, Rank rank, uint64_t step);
+  bool shares = false;
   // Whether a collective that meets another one of its step never ends; else their data are mixed.
   bool lengths_matter = false;
 
@@ -82,6 +87,7 @@ private:
     double left = 0;
     uint64_t collective = 0; // counted from 1; 0: none
     int of_step = 0;         // which of its step's
+    bool ends_step = false;
   };
   struct SimulatedRank {
     progress::HostRecord host;

@@ -443,22 +443,33 @@ TEST(PrecisionModes, AreAdamWUpToARounding) {
 class ScriptedPeer : public FirstOfTwo {
 public:
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
-    notes.push_back("start " + std::to_string(tag.index));
+    return start("", tensor, tag);
+  }
+  std::unique_ptr<comm::Pending> reduce_scatter_sum(const at::Tensor& tensor,
+                                                    comm::Tag tag) override {
+    return start("scatter ", tensor, tag);
+  }
+  std::unique_ptr<comm::Pending> all_gather(const at::Tensor& tensor, comm::Tag tag) override {
+    return start("gather ", tensor, tag);
+  }
+  std::unique_ptr<comm::Pending> start(const std::string& what, const at::Tensor& tensor,
+                                       comm::Tag tag) {
+    notes.push_back(what + "start " + std::to_string(tag.index));
     types.push_back(tensor.scalar_type());
     class Answer : public comm::Pending {
     public:
-      Answer(ScriptedPeer& peer, uint32_t index) : peer_(peer), index_(index) {}
+      Answer(ScriptedPeer& peer, std::string note) : peer_(peer), note_(std::move(note)) {}
       comm::Outcome wait() override {
-        peer_.notes.push_back("wait " + std::to_string(index_));
+        peer_.notes.push_back(note_);
         std::this_thread::sleep_for(peer_.answer_takes);
         return {};
       }
 
     private:
       ScriptedPeer& peer_;
-      uint32_t index_;
+      std::string note_;
     };
-    return std::make_unique<Answer>(*this, tag.index);
+    return std::make_unique<Answer>(*this, what + "wait " + std::to_string(tag.index));
   }
 
   std::vector<std::string> notes;
@@ -538,10 +549,41 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
   EXPECT_EQ(alone.reducer.take_waits().marks(), 0u) << "nobody to wait for";
 }
 
+// With shares: three buckets to share, what all agree on, then the weights; every wait for them
+// counts, and nothing else.
+TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
+  auto given = std::make_unique<ScriptedPeer>();
+  ScriptedPeer& peer = *given;
+  World w(at::kBFloat16, {}, std::move(given), 16, PrecisionMode::kMaster, {0, 2});
+  StateGatherer gatherer(w.state, *w.collectives, w.clock);
+  peer.answer_takes = 20ms;
+  w.reducer.begin_step(1);
+  w.reducer.begin_micro_step(true);
+  linear_loss(w.state, some_weights(1), 1.0).backward();
+  ASSERT_TRUE(w.reducer.finish_step());
+  EXPECT_THAT(peer.notes,
+              ::testing::ElementsAre("scatter start 0", "scatter start 1", "scatter start 2",
+                                     "scatter wait 0", "scatter wait 1", "scatter wait 2",
+                                     "start 0", "wait 0"));
+  peer.notes.clear();
+  runtime::Stopwatch waits = w.reducer.take_waits();
+  const double before = sum_of_pairs(waits);
+  EXPECT_GE(before, 4 * 0.020);
+  std::this_thread::sleep_for(50ms); // work
+  ASSERT_TRUE(gatherer.weights(1, waits));
+  EXPECT_THAT(peer.notes,
+              ::testing::ElementsAre("gather start 0", "gather start 1", "gather start 2",
+                                     "gather wait 0", "gather wait 1", "gather wait 2"));
+  EXPECT_GE(sum_of_pairs(waits) - before, 3 * 0.020);
+  EXPECT_EQ(waits.marks(), 6u) << "three pairs: what lies between them is work";
+  EXPECT_EQ(peer.types.back(), at::kBFloat16) << "weights travel as the model reads them";
+}
+
 // Two ranks with half the batch each end where one rank with all of it ends, whether each of them
 // updates everything or a share.
-TEST(GradientReducer, RanksTogetherEqualOneRank) {
-  World alone(at::kFloat);
+void expect_two_ranks_equal_one(at::ScalarType type) {
+  const double scale = type == at::kFloat ? 1 : 1e4; // of tolerances: BF16 gradients and weights
+  World alone(type);
   Optimizer alone_optimizer(alone.state, section());
   std::vector<double> norms;
   for (int step = 1; step <= 5; ++step) {
@@ -580,7 +622,7 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
           {
             const std::lock_guard lock(seed_mutex);
             const Share share = shares ? Share{size_t(r), 2} : Share{};
-            w = std::make_unique<World>(at::kFloat, options, std::move(*collectives), 16,
+            w = std::make_unique<World>(type, options, std::move(*collectives), 16,
                                         PrecisionMode::kMaster, share);
           }
           EXPECT_EQ(w->state.plan().buckets.size(), 3u);
@@ -600,7 +642,8 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
             ASSERT_TRUE(w->reducer.finish_step());
             EXPECT_EQ(w->state.tail()[3].item<float>(), 3.0f) << "the tail is summed too";
             const double norm = optimizer.step(1e-2, at::ones({})).item<double>();
-            EXPECT_NEAR(norm, norms[size_t(step - 1)], (compress == "off" ? 1e-6 : 1e-2) * norm);
+            EXPECT_NEAR(norm, norms[size_t(step - 1)],
+                        (compress == "off" ? 1e-6 * scale : 1e-2) * norm);
             if (!shares) continue;
             runtime::Stopwatch waits = w->reducer.take_waits();
             const size_t marks = waits.marks();
@@ -620,8 +663,8 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
       for (const auto member : {&Result::masters, &Result::first, &Result::second})
         EXPECT_TRUE(at::equal(results[0].*member, results[1].*member))
             << "all ranks have the same bits";
-      const double relative = compress == "off" ? 1e-6 : 2e-2;
-      const double absolute = compress == "off" ? 1e-7 : 1e-3;
+      const double relative = compress == "off" ? 1e-6 * scale : 2e-2;
+      const double absolute = compress == "off" ? 1e-7 * scale : 1e-3;
       const auto expect_close = [&](const at::Tensor& found, const at::Tensor& flat) {
         EXPECT_TRUE(at::allclose(found, parameters(alone.state, flat), relative, absolute));
       };
@@ -629,6 +672,11 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
       expect_close(results[0].first, alone.state.first_moments);
       expect_close(results[0].second, alone.state.second_moments);
     }
+}
+
+TEST(GradientReducer, RanksTogetherEqualOneRank) {
+  for (const auto type : {at::kFloat, at::kBFloat16})
+    expect_two_ranks_equal_one(type);
 }
 
 // A rank touches what is its own and nothing else, in every mode, and together they do what one

@@ -140,29 +140,34 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
 // Asked to stop at whatever step it has reached, the run ends with a checkpoint of exactly that
 // step; the resumed run's losses are those of the uninterrupted one, every bit.
 TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
-  const auto spec = tiny_run(dataset_);
-  const auto expected = reference(spec);
-  ASSERT_EQ(expected.size(), 12u);
-  for (const uint64_t after : {1u, 4u, 9u}) {
-    RunHarness run(folder_.path() / std::to_string(after));
-    {
-      auto ranks = run.launch(spec);
-      ASSERT_TRUE(ranks[1].wait_message(MessageType::kRankStep,
-                                        [&](const auto& m) { return at_step(m, after); }));
-      ranks[1].ask_to_stop(true); // one rank hears it, all of them stop
-      for (auto& rank : ranks)
-        ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
-      EXPECT_EQ(ranks[0].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step,
-                ranks[1].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step);
+  for (const bool shares : {true, false}) {
+    SCOPED_TRACE(testing::Message() << "parallel.shard_update = " << shares);
+    auto spec = tiny_run(dataset_);
+    spec.parallel.shard_update = shares;
+    const auto expected = reference(spec);
+    ASSERT_EQ(expected.size(), 12u);
+    for (const uint64_t after : {1u, 4u, 9u}) {
+      if (!shares && after != 4) continue; // one of them shows that the other way goes on, too
+      RunHarness run(folder_.path() / (std::to_string(after) + (shares ? "" : "-whole")));
+      {
+        auto ranks = run.launch(spec);
+        ASSERT_TRUE(ranks[1].wait_message(MessageType::kRankStep,
+                                          [&](const auto& m) { return at_step(m, after); }));
+        ranks[1].ask_to_stop(true); // one rank hears it, all of them stop
+        for (auto& rank : ranks)
+          ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
+        EXPECT_EQ(ranks[0].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step,
+                  ranks[1].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step);
+      }
+      const auto choice = manifest::choose_newest_verified(run.checkpoints());
+      ASSERT_TRUE(choice.chosen);
+      EXPECT_GE(choice.chosen->step, after);
+      complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
+      EXPECT_EQ(run.losses(), expected) << "stopped after step " << choice.chosen->step;
+      // What the checkpoint overwrites was not drawn.
+      EXPECT_THAT(run.log(1, 0), ::testing::Not(::testing::HasSubstr("initial_values=0")));
+      EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("initial_values=0"));
     }
-    const auto choice = manifest::choose_newest_verified(run.checkpoints());
-    ASSERT_TRUE(choice.chosen);
-    EXPECT_GE(choice.chosen->step, after);
-    complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
-    EXPECT_EQ(run.losses(), expected) << "stopped after step " << choice.chosen->step;
-    // What the checkpoint overwrites was not drawn.
-    EXPECT_THAT(run.log(1, 0), ::testing::Not(::testing::HasSubstr("initial_values=0")));
-    EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("initial_values=0"));
   }
 }
 

@@ -70,13 +70,13 @@ public:
   std::unique_ptr<comm::Pending> reduce_scatter_sum(const at::Tensor& tensor,
                                                     comm::Tag tag) override {
     return start(tensor, tag, [&] {
-      at::Tensor whole = tensor, own = tensor.chunk(world_)[static_cast<size_t>(rank_)];
+      at::Tensor whole = tensor, own = chunk_of(tensor);
       return group_->_reduce_scatter_base(own, whole);
     });
   }
   std::unique_ptr<comm::Pending> all_gather(const at::Tensor& tensor, comm::Tag tag) override {
     return start(tensor, tag, [&] {
-      at::Tensor whole = tensor, own = tensor.chunk(world_)[static_cast<size_t>(rank_)];
+      at::Tensor whole = tensor, own = chunk_of(tensor);
       return group_->_allgather_base(whole, own);
     });
   }
@@ -118,6 +118,12 @@ public:
   }
 
 private:
+  at::Tensor chunk_of(const at::Tensor& tensor) const {
+    TORCH_CHECK(tensor.dim() == 1 && tensor.numel() % world_ == 0, "a tensor of ", tensor.sizes(),
+                " cannot be cut into ", world_, " equal chunks");
+    const int64_t count = tensor.numel() / world_;
+    return tensor.narrow(0, rank_ * count, count);
+  }
   template <class Begin>
   static std::unique_ptr<comm::Pending> start(const at::Tensor& tensor, const comm::Tag& tag,
                                               Begin begin) {
