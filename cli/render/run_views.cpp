@@ -76,6 +76,20 @@ std::string against(double came, double estimated, std::string (*format)(double)
   return text;
 }
 
+// What moving gradients and weights costs is what the rank waits that waits least; the others wait
+// for slower ranks as well.
+std::string peer_waits_text(const wire::RunDetail& detail) {
+  if (detail.summary.ranks < 2) return "";
+  double least = 1, most = 0;
+  for (const wire::RankView& rank : detail.ranks) {
+    if (rank.step_seconds <= 0) continue;
+    least = std::min(least, rank.exposed_communication_ratio);
+    most = std::max(most, rank.exposed_communication_ratio);
+  }
+  if (least > most) return ", other ranks " + percent(detail.summary.exposed_communication_ratio);
+  return ", communication " + percent(least) + ", slower ranks up to " + percent(most - least);
+}
+
 std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& options) {
   const bool device = std::any_of(detail.ranks.begin(), detail.ranks.end(),
                                   [](const auto& rank) { return rank.reserved_bytes > 0; });
@@ -266,9 +280,7 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   }
   if (run.tokens_per_second > 0 && !is_ended(run.state)) {
     text += " waits    data " + percent(run.data_wait_ratio);
-    if (run.ranks > 1)
-      text += ", gradients of other ranks " + percent(run.exposed_communication_ratio);
-    text += " of the time\n";
+    text += peer_waits_text(detail) + " of the time\n";
   }
   if (run.restarts > 0 || run.hangs > 0 || run.resumes > 0) {
     text += " restarts " + std::to_string(run.restarts) + ", hangs " + std::to_string(run.hangs);

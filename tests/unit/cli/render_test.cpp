@@ -173,6 +173,7 @@ wire::RunDetail detail() {
   detail.ranks = {rank, rank};
   detail.ranks[0].exposed_communication_ratio = 0.0137;
   detail.ranks[1].rank = 1;
+  detail.ranks[1].exposed_communication_ratio = 0.0055;
   detail.attempts = {{1,
                       "failed",
                       "hang of rank 1",
@@ -208,13 +209,13 @@ TEST_F(Screens, RunPage) {
             " INJECT   a fault is made on purpose: spin\n"
             " step     120/300 [████████------------]  491.5k tokens  1.71M tok/s  ETA 18m00s\n"
             " loss     3.982 █▇▅▄▂▁\n"
-            " waits    data 0.0 %, gradients of other ranks 1.4 % of the time\n"
+            " waits    data 0.0 %, communication 0.5 %, slower ranks up to 0.8 % of the time\n"
             " restarts 1, hangs 1\n"
             " folder   /state/runs/kabcd\n"
             "\n"
             "RANK  STATE    PHASE    STEP   AGE  STEP-TIME  PEER-WAIT        RSS\n"
             "   0  running  forward   120  40ms      310ms      1.4 %  200.0 MiB\n"
-            "   1  running  forward   120  40ms      310ms      0.0 %  200.0 MiB\n"
+            "   1  running  forward   120  40ms      310ms      0.5 %  200.0 MiB\n"
             "\n"
             "ATTEMPT  STATE    STEPS   TIME   REASON\n"
             "      1  failed   0-61    1m40s  hang of rank 1\n"
