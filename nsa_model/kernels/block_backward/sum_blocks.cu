@@ -13,11 +13,11 @@ namespace {
 template <int kDim> constexpr int kThreads = kBlock * kDim / kVector;
 
 // sum += the eight values at first + place(i) * stride of every i below count, in order. Those of
-// four units are asked for together, whatever the count.
+// two units are asked for together, which most blocks have: more would cost warps their registers.
 template <typename Place>
 __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_t stride, int count,
                                           Place place) {
-  constexpr int kTogether = 4;
+  constexpr int kTogether = 2;
   for (int base = 0; base < count; base += kTogether) {
     float4 values[kTogether][2];
 #pragma unroll
@@ -43,20 +43,21 @@ __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads<kDim>)
-    sum_blocks_kernel(SumBlocksParams params, int tiles, int workers) {
+__global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
+    sum_blocks_kernel(SumBlocksParams params, int tiles, int ranged_tiles, int workers) {
   constexpr int kTileFloats = kBlock * kDim;
   wait_for_earlier_kernels();
   extern __shared__ int slots[]; // of the units of a range
   __shared__ int slot_count;
   const AttentionShape& shape = params.shape;
-  const int segment = static_cast<int>(blockIdx.x); // (batch * groups + group) * tiles + tile
+  const int lanes = shape.batch * shape.groups;
+  const int lane = static_cast<int>(blockIdx.x) % lanes; // batch * groups + group
+  const int tile = static_cast<int>(blockIdx.x) / lanes; // first the ones that most tokens see
+  const int segment = lane * tiles + tile;
   const int which = static_cast<int>(blockIdx.y);
-  const int tile = segment % tiles;
-  const int lane = segment / tiles;
-  if (params.range_partial != nullptr) {
+  const bool ranged = tile < ranged_tiles;
+  if (ranged) {
     if (threadIdx.x == 0) {
-      const int lanes = shape.batch * shape.groups;
       const int column = tile / kUnitTiles;
       int count = 0;
       const RangeUnits units(params.range, params.window, params.token_end, lanes, workers);
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     add_units(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats, end - begin,
               [&](int i) { return static_cast<int64_t>(begin) + i; });
   }
-  if (params.range_partial != nullptr) {
+  if (ranged) {
     add_units(sum, params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset,
               2 * kUnitTiles * kTileFloats, slot_count,
               [&](int i) { return static_cast<int64_t>(slots[i]); });
@@ -105,10 +106,12 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int workers = range_workers(params.most_ctas);
   const RangeUnits units(params.range, params.window, params.token_end,
                          params.shape.batch * params.shape.groups, workers);
-  const int most = params.range_partial == nullptr ? 0 : units.most_units_of_a_column();
+  const bool ranged = params.range_partial != nullptr;
+  const int most = ranged ? units.most_units_of_a_column() : 0;
+  const int ranged_tiles = ranged ? units.columns * kUnitTiles : 0;
   return with_head_dim(params.shape, [&](auto dim) {
     return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, most * sizeof(int),
-                         stream, params, tiles, workers);
+                         stream, params, tiles, ranged_tiles, workers);
   });
 }
 

@@ -165,31 +165,50 @@ __device__ int2 scan_pair(int2 value, int2* warp_sums, int2& carry) {
   return {before.x + inclusive.x - value.x, before.y + inclusive.y - value.y};
 }
 
-// One CTA: starts of segments and items, and the items. Lists are cut into equal parts.
+__host__ __device__ constexpr int parts_of(int count) {
+  return (count + kItemTokens - 1) / kItemTokens;
+}
+
+// One CTA: starts of segments and of their items.
 __global__ void __launch_bounds__(kScanThreads)
-    items_kernel(BlockListsParams params, int segments) {
+    starts_kernel(BlockListsParams params, int segments) {
   wait_for_earlier_kernels();
   __shared__ int2 warp_sums[kScanThreads / 32];
   int2 carry = {0, 0};
   for (int base = 0; base < segments; base += kScanThreads) {
     const int segment = base + static_cast<int>(threadIdx.x);
     const int count = segment < segments ? params.segment_start[segment] : 0;
-    const int parts = (count + kItemTokens - 1) / kItemTokens;
-    const int2 start = scan_pair({count, parts}, warp_sums, carry);
+    const int2 start = scan_pair({count, parts_of(count)}, warp_sums, carry);
     if (segment >= segments) continue;
     params.segment_start[segment] = start.x;
     params.segment_item_start[segment] = start.y;
-    const int part_tokens = parts == 0 ? 0 : ((count + parts - 1) / parts + 31) / 32 * 32;
-    for (int part = 0; part < parts; ++part) {
-      const int begin = min(count, part * part_tokens);
-      const int end = min(count, begin + part_tokens);
-      params.items[start.y + part] = {segment, start.x + begin, start.x + end, start.y + part};
-    }
   }
   if (threadIdx.x == 0) {
     params.segment_start[segments] = carry.x;
     params.segment_item_start[segments] = carry.y;
     *params.claims = 0;
+  }
+}
+
+// The items of as many of the lane's blocks as the chunk has, a warp a block: lists cut into equal
+// parts.
+__device__ __forceinline__ void write_items(const BlockListsParams& params, const Position& at,
+                                            int blocks) {
+  constexpr int kBlocks = kChunk / kBlock;
+  static_assert(kBlocks <= kThreads / 32);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int block = at.chunk * kBlocks + warp;
+  if (warp >= kBlocks || block >= blocks) return;
+  const int segment = static_cast<int>(blockIdx.y) * blocks + block;
+  const int start = params.segment_start[segment];
+  const int count = params.segment_start[segment + 1] - start;
+  const int first_item = params.segment_item_start[segment];
+  const int parts = parts_of(count);
+  const int part_tokens = parts == 0 ? 0 : ((count + parts - 1) / parts + 31) / 32 * 32;
+  for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
+    const int begin = min(count, part * part_tokens);
+    const int end = min(count, begin + part_tokens);
+    params.items[first_item + part] = {segment, start + begin, start + end, first_item + part};
   }
 }
 
@@ -201,6 +220,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams para
   auto* before = reinterpret_cast<uint16_t*>(bitmap + blocks * kWords);
   const Position at = position(params.shape);
   const OwnSlots own(params, at);
+  write_items(params, at, blocks);
   const int32_t* offsets =
       params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
   const int32_t* starts = params.segment_start + static_cast<int64_t>(blockIdx.y) * blocks;
@@ -306,7 +326,7 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
                           params, blocks, chunks, segments);
   }
   if (error == cudaSuccess) {
-    error = launch_kernel(items_kernel, dim3(1), kScanThreads, 0, stream, params, segments);
+    error = launch_kernel(starts_kernel, dim3(1), kScanThreads, 0, stream, params, segments);
   }
   if (error == cudaSuccess) {
     error = launch_kernel(scatter, grid, kThreads, static_cast<std::size_t>(scatter_bytes), stream,
