@@ -147,7 +147,7 @@ Interval interval_of(const FusedInputs& inputs, int branch) {
 // The gradient towards queries of a branch in which keys form an interval.
 cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& gradients,
                            const BackwardWorkspace& workspace, const int32_t* indices, int branch,
-                           cudaStream_t stream) {
+                           cudaStream_t stream, cudaEvent_t launched = nullptr) {
   const Interval interval = interval_of(inputs, branch);
   return launch_tile_backward(
       {.shape = inputs.shape,
@@ -157,7 +157,8 @@ cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& grad
        .tensors = tensors_of(inputs, gradients, workspace, branch),
        .scale = inputs.scale,
        .indices = indices,
-       .d_q = is_alone(inputs) ? gradients.d_q : workspace.branch_dq[branch]},
+       .d_q = is_alone(inputs) ? gradients.d_q : workspace.branch_dq[branch],
+       .launched = launched},
       stream);
 }
 
@@ -207,6 +208,7 @@ public:
 
   // Before the kernel that a piece is to follow into its places, which then signals launched().
   cudaError_t fork(cudaStream_t stream) { return done_ == all_ ? cudaSuccess : fork_.fork(stream); }
+  cudaStream_t stream() const { return fork_.side().stream; }
   cudaEvent_t launched() const { return runs() ? fork_.side().launched : nullptr; }
   cudaError_t piece(RangeBackwardParams params) {
     if (done_ == all_) return cudaSuccess;
@@ -425,7 +427,17 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   }
   // Both gradients of such a branch, but for what the joint walk gives and what is done beside.
   const auto interval_backward = [&](int branch) {
-    if (!joins_dq(inputs)) {
+    // Alone, d_q of the first tokens has its places before list backward, which takes what its
+    // longest tiles leave.
+    const bool ahead = alone && beside.takes(branch);
+    if (ahead) {
+      run.then([&] { return beside.fork(stream); });
+      run.then([&] {
+        return query_backward(inputs, gradients, workspace, saved.indices, branch, beside.stream(),
+                              beside.launched());
+      });
+      run.then([&] { return cudaStreamWaitEvent(stream, beside.launched()); });
+    } else if (!joins_dq(inputs)) {
       run.then([&] {
         return query_backward(inputs, gradients, workspace, saved.indices, branch, stream);
       });

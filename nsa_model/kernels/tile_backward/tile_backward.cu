@@ -495,7 +495,8 @@ struct PartKeys {
 
 template <typename Walk, typename Heads>
 cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queries,
-                   const PartKeys (&keys)[Walk::kParts], const Heads& heads, cudaStream_t stream) {
+                   const PartKeys (&keys)[Walk::kParts], const Heads& heads, cudaStream_t stream,
+                   cudaEvent_t launched = nullptr) {
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
   const int tile_tokens = heads.tokens(kTileRows);
@@ -521,8 +522,8 @@ cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queri
   if (error != cudaSuccess) return error;
   const int tiles = (params.parts[0].token_end + tile_tokens - 1) / tile_tokens;
   const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
-  return launch_kernel(tile_backward_kernel<Walk, Heads>, grid, kThreads, kSharedBytes, stream,
-                       params, maps, tiles);
+  return launch_signalling(launched, tile_backward_kernel<Walk, Heads>, grid, kThreads,
+                           kSharedBytes, stream, params, maps, tiles);
 }
 
 } // namespace
@@ -548,12 +549,14 @@ cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t 
   return with_heads(params.shape, [&](auto heads) {
     switch (params.range) {
     case KeyRange::kWindow:
-      return launch<Walk<KeyRange::kWindow>>(kernel, tensors, keys, heads, stream);
+      return launch<Walk<KeyRange::kWindow>>(kernel, tensors, keys, heads, stream, params.launched);
     case KeyRange::kCompressed:
-      return launch<Walk<KeyRange::kCompressed>>(kernel, tensors, keys, heads, stream);
+      return launch<Walk<KeyRange::kCompressed>>(kernel, tensors, keys, heads, stream,
+                                                 params.launched);
     case KeyRange::kBlocks:
       if constexpr (!decltype(heads)::kPads) {
-        return launch<Walk<KeyRange::kBlocks>>(kernel, tensors, keys, heads, stream);
+        return launch<Walk<KeyRange::kBlocks>>(kernel, tensors, keys, heads, stream,
+                                               params.launched);
       }
     }
     return cudaErrorInvalidValue;

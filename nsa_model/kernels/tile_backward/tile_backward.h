@@ -22,6 +22,7 @@ struct TileBackwardParams {
   float scale = 0.125f;
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
   __nv_bfloat16* d_q;               // [batch, sequence, groups * heads, 64]
+  cudaEvent_t launched = nullptr;   // recorded when all CTAs have their places
 };
 cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t stream);
 
