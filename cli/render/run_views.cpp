@@ -76,17 +76,20 @@ std::string against(double came, double estimated, std::string (*format)(double)
   return text;
 }
 
-// What moving gradients and weights costs is what the rank waits that waits least; the others wait
-// for slower ranks as well.
+// What moving gradients and weights costs is at most what the rank waits that waits least; the
+// others wait for slower ranks as well.
 std::string peer_waits_text(const wire::RunDetail& detail) {
   if (detail.summary.ranks < 2) return "";
   double least = 1, most = 0;
+  int64_t told = 0;
   for (const wire::RankView& rank : detail.ranks) {
     if (rank.step_seconds <= 0) continue;
+    ++told;
     least = std::min(least, rank.exposed_communication_ratio);
     most = std::max(most, rank.exposed_communication_ratio);
   }
-  if (least > most) return ", other ranks " + percent(detail.summary.exposed_communication_ratio);
+  if (told < detail.summary.ranks)
+    return ", other ranks " + percent(detail.summary.exposed_communication_ratio);
   return ", communication " + percent(least) + ", slower ranks up to " + percent(most - least);
 }
 

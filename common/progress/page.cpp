@@ -14,7 +14,8 @@ namespace {
 void store_fields(PageLayout::Copy& copy, const HostRecord& r, size_t count) {
   const uint64_t words[8] = {r.step,
                              r.micro_step,
-                             static_cast<uint64_t>(r.phase),
+                             static_cast<uint64_t>(r.collectives_in_phase) << 32 |
+                                 static_cast<uint64_t>(r.phase),
                              static_cast<uint64_t>(r.phase_start_ns),
                              static_cast<uint64_t>(r.step_start_ns),
                              r.tokens,
@@ -36,7 +37,8 @@ std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t seque
   HostRecord r;
   r.step = words[0];
   r.micro_step = words[1];
-  r.phase = static_cast<Phase>(words[2]);
+  r.phase = static_cast<Phase>(words[2] & UINT32_MAX);
+  r.collectives_in_phase = static_cast<uint32_t>(words[2] >> 32);
   r.phase_start_ns = static_cast<int64_t>(words[3]);
   r.step_start_ns = static_cast<int64_t>(words[4]);
   r.tokens = words[5];
@@ -161,12 +163,14 @@ void Writer::begin_step(uint64_t step, uint64_t tokens) {
 void Writer::enter(Phase phase, uint64_t micro_step) {
   record_.phase = phase;
   record_.micro_step = micro_step;
+  record_.collectives_in_phase = 0;
   record_.phase_start_ns = MonotonicTime::now().nanoseconds;
   page_.write_host(record_);
 }
 
 void Writer::count_collective() {
   ++record_.collective_sequence;
+  ++record_.collectives_in_phase;
   page_.write_host(record_);
 }
 

@@ -34,8 +34,9 @@ struct HostRecord {
   int64_t phase_start_ns = 0;    // when this phase began
   int64_t step_start_ns = 0;     // when this step began
   uint64_t tokens = 0;           // tokens of all ranks in completed steps of the whole run
-  uint64_t collective_sequence = 0; // collectives this rank has entered in this attempt
-  uint64_t batch_index = 0;         // global index of the first sample of the current micro-batch
+  uint64_t collective_sequence = 0;  // collectives this rank has entered in this attempt
+  uint64_t batch_index = 0;          // global index of the first sample of the current micro-batch
+  uint32_t collectives_in_phase = 0; // of the collectives, entered since this phase began
   bool operator==(const HostRecord&) const = default;
 };
 

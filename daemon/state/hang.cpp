@@ -43,6 +43,17 @@ bool waits(const RankSample& s) {
   return !s.exited && s.host && progress::waits_for_peers(place_of(s).phase);
 }
 
+// Collectives that a rank had entered before it came to its place. Of a device's place, which lags
+// behind what its host has entered, only the one that it waits in is known to be of that place; so
+// it is of a host whose build does not count them by phase.
+uint64_t entered_before(const RankSample& s) {
+  const Place place = place_of(s);
+  const uint64_t least = progress::waits_for_peers(place.phase) ? 1 : 0;
+  const bool of_host = place.step == s.host->step && place.phase == s.host->phase;
+  const uint64_t here = of_host ? s.host->collectives_in_phase : 0;
+  return s.host->collective_sequence - std::min(s.host->collective_sequence, std::max(here, least));
+}
+
 bool is_step_phase(Phase phase) {
   return (phase >= Phase::kData && phase <= Phase::kOptimizer) || phase == Phase::kGather ||
          phase == Phase::kResults;
@@ -144,20 +155,17 @@ double HangDetector::limit_of(const Track& track, const RankSample& sample,
 }
 
 // A rank that went past a collective which its peers are waiting in: it is at a later point of the
-// program, yet had entered no more collectives when it got there than to leave theirs out.
+// program, yet had entered fewer collectives before it got there.
 std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
   const auto point = [](const Place& place) {
     return std::pair(place.step, progress::place_in_step(place.phase));
   };
   for (size_t r = 0; r < samples.size(); ++r) {
     if (!samples[r].host) continue;
-    const Place mine = place_of(samples[r]);
-    const uint64_t here = progress::waits_for_peers(mine.phase) ? 1 : 0; // the one it is in
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
-      const bool later = point(mine) > point(place_of(samples[p]));
-      if (later &&
-          samples[r].host->collective_sequence < samples[p].host->collective_sequence + here)
+      if (point(place_of(samples[r])) > point(place_of(samples[p])) &&
+          entered_before(samples[r]) < samples[p].host->collective_sequence)
         return r;
     }
   }

@@ -60,8 +60,9 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
     return policy_.start_up;
   case Phase::kShutDown: // the last checkpoint is drained here
     return policy_.checkpoint;
+  case Phase::kCollect: // what it waits for may be another rank's evaluation, or much state
+    return std::max(policy_.checkpoint, policy_.evaluation);
   case Phase::kCheckpoint:
-  case Phase::kCollect: // as long as what it is for may take
     return checkpoints_.count() < kEnoughPhases
                ? policy_.checkpoint
                : learned(checkpoints_, std::max(policy_.ceiling, policy_.checkpoint));

@@ -232,6 +232,8 @@ Attempt<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
 Attempt<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   goes_on_ = false;
   const at::NoGradGuard no_grad;
+  const Phase before = p_.clock.phase();
+  p_.clock.enter_collect(Phase::kCheckpoint);
   FlatState& state = p_.state;
   std::string from = "rank 0";
   if (p_.rank == 0) {
@@ -257,6 +259,8 @@ Attempt<void> Trainer::roll_back(uint64_t step, const std::string& what) {
                      "set checkpoint.interval_steps, or train.non_finite = \"skip\""});
   }
   state.publish_masters();
+  p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
+  p_.clock.enter(before);
   log::info("train", "rolled back", {{"step", std::to_string(step)}, {"from", from}});
   return {};
 }

@@ -5,7 +5,7 @@
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/support.h"
 
-// Counting sort in three launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
+// Counting sort in four launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
 // memory: bits set by atomic OR give the same bitmap in any order, its population counts are the
 // histogram, and the population below a bit is the stable rank of an entry, so the lists do not
 // depend on timing.

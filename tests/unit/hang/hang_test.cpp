@@ -49,6 +49,7 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
     const int count = 2 + static_cast<int>(random() % 7);
     SimulatedRanks ranks(count, random());
     ranks.shares = round % 2 == 1;
+    ranks.collectives_a_phase = 1 + static_cast<uint32_t>(round) % 3;
     HangDetector detector(kPolicy, count, ranks.now());
     const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
     const uint64_t step = 25 + random() % 40;
@@ -115,6 +116,31 @@ TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
         EXPECT_EQ(verdict->kind, kind);
         EXPECT_EQ(verdict->phase, place.phase);
         EXPECT_GE(to_seconds(ranks.now() - since), detector.limits().limit(place.phase, true));
+      }
+}
+
+// Wherever it goes on to: the next step, its evaluation's sums, a checkpoint's state.
+TEST(Hang, ASkipperIsFoundInCollectivesBetweenStepsToo) {
+  for (const bool shares : {false, true})
+    for (const uint64_t evaluate_every : {0u, 30u})
+      for (const uint32_t collectives : {1u, 2u, 5u}) {
+        SCOPED_TRACE(testing::Message() << "shares " << shares << ", evaluation " << evaluate_every
+                                        << ", collectives " << collectives);
+        SimulatedRanks ranks(3, 4);
+        ranks.shares = shares;
+        ranks.evaluate_every = evaluate_every;
+        ranks.checkpoint_every = 30;
+        ranks.collectives_a_phase = collectives;
+        HangDetector detector(kPolicy, 3, ranks.now());
+        ranks.inject(Fault::kSkipped, 1, 30, Phase::kAllReduce);
+        while (!ranks.stuck())
+          ASSERT_FALSE(watch(ranks, detector, kPoll));
+        const auto verdict = watch(ranks, detector, 30);
+        ASSERT_TRUE(verdict);
+        EXPECT_EQ(verdict->rank, 1);
+        EXPECT_EQ(verdict->kind, kSkippedKind);
+        EXPECT_EQ(verdict->step, 30u);
+        EXPECT_EQ(verdict->phase, Phase::kAllReduce);
       }
 }
 

@@ -51,7 +51,8 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
     ++r.host.step;
     r.host.step_start_ns = now_.nanoseconds;
   }
-  if (progress::waits_for_peers(phase)) ++r.host.collective_sequence;
+  r.host.collectives_in_phase = progress::waits_for_peers(phase) ? collectives_a_phase : 0;
+  r.host.collective_sequence += r.host.collectives_in_phase;
   std::uniform_real_distribution<double> factor(1 / slowness, slowness);
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
   r.left = (rare ? rare_phase_seconds : usual_seconds(phase)) * factor(random_);
@@ -185,6 +186,7 @@ bool SimulatedDevices::faulty(size_t rank, Fault fault) const {
 
 void SimulatedDevices::enqueue_collective(SimulatedRank& rank, int of_step) {
   ++rank.host.collective_sequence;
+  ++rank.host.collectives_in_phase;
   rank.queue.push_back(
       {rank.host.step, rank.host.phase, 0.01, rank.host.collective_sequence, of_step});
 }
@@ -199,6 +201,7 @@ void SimulatedDevices::move_host(size_t r) {
   };
   const auto enter = [&](Phase phase) {
     host.phase = phase;
+    host.collectives_in_phase = 0;
     host.phase_start_ns = now_.nanoseconds;
   };
   switch (host.phase) {

@@ -24,7 +24,8 @@ public:
 
   // A step takes up to this many times its usual duration, drawn anew for each rank and phase.
   double slowness = 1.2;
-  bool shares = false; // a gather behind every optimizer phase
+  bool shares = false;              // a gather behind every optimizer phase
+  uint32_t collectives_a_phase = 1; // buckets, say
   // Steps. Evaluations come first and last rare_phase_seconds, more or less, on each rank; their
   // sums, and with shares the state for a checkpoint, are collected from all ranks.
   uint64_t checkpoint_every = 0, evaluate_every = 0;

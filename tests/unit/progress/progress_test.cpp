@@ -10,14 +10,8 @@ namespace nsa::progress {
 namespace {
 
 HostRecord record_of(uint64_t n) {
-  return {n,
-          n + 1,
-          Phase::kForward,
-          static_cast<int64_t>(n + 2),
-          static_cast<int64_t>(n + 3),
-          n + 4,
-          n + 5,
-          n + 6};
+  return {n,     n + 1, Phase::kForward, static_cast<int64_t>(n + 2), static_cast<int64_t>(n + 3),
+          n + 4, n + 5, n + 6,           static_cast<uint32_t>(n + 7)};
 }
 
 TEST(Page, ReaderInAnotherMappingSeesTheNewestRecord) {
