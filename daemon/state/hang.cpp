@@ -43,15 +43,17 @@ bool waits(const RankSample& s) {
   return !s.exited && s.host && progress::waits_for_peers(place_of(s).phase);
 }
 
-// Collectives that a rank had entered before it came to its place. Of a device's place, which lags
-// behind what its host has entered, only the one that it waits in is known to be of that place; so
-// it is of a host whose build does not count them by phase.
-uint64_t entered_before(const RankSample& s) {
+// Collectives that a rank had entered before it came to its place. A host of another build does not
+// count them by phase; it is in one at least where it waits. A device's place lags behind what its
+// host has entered: in a later step than its peers the one that it waits in counts as one too many,
+// in the same step a collective may have ended for one of them before the other.
+uint64_t entered_before(const RankSample& s, bool in_later_step) {
   const Place place = place_of(s);
-  const uint64_t least = progress::waits_for_peers(place.phase) ? 1 : 0;
+  const uint64_t waits_here = progress::waits_for_peers(place.phase) ? 1 : 0;
   const bool of_host = place.step == s.host->step && place.phase == s.host->phase;
-  const uint64_t here = of_host ? s.host->collectives_in_phase : 0;
-  return s.host->collective_sequence - std::min(s.host->collective_sequence, std::max(here, least));
+  const uint64_t here = of_host ? std::max<uint64_t>(s.host->collectives_in_phase, waits_here)
+                                : (in_later_step ? waits_here : 0);
+  return s.host->collective_sequence - std::min(s.host->collective_sequence, here);
 }
 
 bool is_step_phase(Phase phase) {
@@ -164,8 +166,9 @@ std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& 
     if (!samples[r].host) continue;
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
-      if (point(place_of(samples[r])) > point(place_of(samples[p])) &&
-          entered_before(samples[r]) < samples[p].host->collective_sequence)
+      const Place mine = place_of(samples[r]), peer = place_of(samples[p]);
+      if (point(mine) > point(peer) &&
+          entered_before(samples[r], mine.step > peer.step) < samples[p].host->collective_sequence)
         return r;
     }
   }
