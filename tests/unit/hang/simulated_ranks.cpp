@@ -52,6 +52,7 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
     r.host.step_start_ns = now_.nanoseconds;
   }
   r.host.collectives_in_phase = progress::waits_for_peers(phase) ? collectives_a_phase : 0;
+  if (phase == Phase::kCollect) r.host.collectives_in_phase += collectives_a_phase; // two moments
   r.host.collective_sequence += r.host.collectives_in_phase;
   std::uniform_real_distribution<double> factor(1 / slowness, slowness);
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
