@@ -569,13 +569,12 @@ TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
   runtime::Stopwatch waits = w.reducer.take_waits();
   const double before = sum_of_pairs(waits);
   EXPECT_GE(before, 4 * 0.020);
-  std::this_thread::sleep_for(50ms); // work
   ASSERT_TRUE(gatherer.weights(1, waits));
   EXPECT_THAT(peer.notes,
               ::testing::ElementsAre("gather start 0", "gather start 1", "gather start 2",
                                      "gather wait 0", "gather wait 1", "gather wait 2"));
   EXPECT_GE(sum_of_pairs(waits) - before, 3 * 0.020);
-  EXPECT_EQ(waits.marks(), 6u) << "three pairs: what lies between them is work";
+  EXPECT_EQ(waits.marks(), 6u) << "three pairs: the update between them is work";
   EXPECT_EQ(peer.types.back(), at::kBFloat16) << "weights travel as the model reads them";
 }
 
