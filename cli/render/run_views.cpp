@@ -76,21 +76,16 @@ std::string against(double came, double estimated, std::string (*format)(double)
   return text;
 }
 
-// What moving gradients and weights costs is at most what the rank waits that waits least; the
-// others wait for slower ranks as well.
+// What moving gradients and weights costs is what the rank waits that comes last; the others wait
+// for it as well.
 std::string peer_waits_text(const wire::RunDetail& detail) {
   if (detail.summary.ranks < 2) return "";
-  double least = 1, most = 0;
-  int64_t told = 0;
-  for (const wire::RankView& rank : detail.ranks) {
-    if (rank.step_seconds <= 0) continue;
-    ++told;
-    least = std::min(least, rank.exposed_communication_ratio);
+  const double communication = detail.summary.exposed_communication_ratio;
+  double most = communication;
+  for (const wire::RankView& rank : detail.ranks)
     most = std::max(most, rank.exposed_communication_ratio);
-  }
-  if (told < detail.summary.ranks)
-    return ", other ranks " + percent(detail.summary.exposed_communication_ratio);
-  return ", communication " + percent(least) + ", slower ranks up to " + percent(most - least);
+  return ", communication " + percent(communication) + ", slower ranks up to " +
+         percent(most - communication);
 }
 
 std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& options) {

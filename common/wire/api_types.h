@@ -60,8 +60,8 @@ struct RunSummary {
   double loss = 0, heldout_loss = 0; // NaN-free: has_* says whether there is one
   bool has_loss = false, has_heldout_loss = false;
   double tokens_per_second = 0, eta_seconds = 0;
-  // Of the time of the newest steps, on rank 0: waited for data; waited for the other ranks'
-  // gradients with nothing left to compute.
+  // Of the time of the newest steps: rank 0 waited for data; the rank that came last waited for
+  // gradients and weights with nothing left to compute (over some ten records).
   double data_wait_ratio = 0, exposed_communication_ratio = 0;
   std::vector<double> loss_trend; // up to 64 points, oldest first
   int64_t submitted_at = 0, started_at = 0, ended_at = 0;

@@ -222,6 +222,7 @@ void Controller::project(const state::Event& event) {
     record.last.step = chosen->step;
     record.of_attempt = run.attempt.number;
     record.ranks.clear();
+    record.exchange = {};
     project_provenance(record);
     record.learned = {};
     record.last.tokens_per_second = 0;

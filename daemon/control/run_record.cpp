@@ -56,6 +56,11 @@ double smoothed(double before, double now) {
   return before == 0 ? now : (1 - kNewWeight) * before + kNewWeight * now;
 }
 
+// The mean of the first ten records, then a tenth of each new one. records: with this one.
+void follow(double& mean, double now, int records) {
+  mean += std::max(0.1, 1.0 / records) * (now - mean);
+}
+
 // Before `step` takes the place of the rank's record. An attempt's first record, which holds the
 // start too, says nothing of the pace.
 void note_pace(RankInfo& info, const wire::RankStep& step) {
@@ -63,11 +68,25 @@ void note_pace(RankInfo& info, const wire::RankStep& step) {
   if (info.step.step == 0 || step.step <= info.step.step || step.step_seconds <= 0) return;
   const auto updates = static_cast<double>(step.step - info.step.step);
   const double waited = std::min(step.exposed_communication_seconds / updates, step.step_seconds);
-  // The mean of the first ten records, then a tenth of each new one.
-  const double weight = std::max(0.1, 1.0 / ++info.pace_records);
-  info.own_step_seconds += weight * (step.step_seconds - waited - info.own_step_seconds);
-  info.exposed_communication_ratio +=
-      weight * (waited / step.step_seconds - info.exposed_communication_ratio);
+  ++info.pace_records;
+  follow(info.own_step_seconds, step.step_seconds - waited, info.pace_records);
+  follow(info.exposed_communication_ratio, waited / step.step_seconds, info.pace_records);
+}
+
+// Before `step` takes the place of the rank's record, as above.
+void note_exchange(RunRecord& record, const wire::RankStep& step, uint64_t step_before) {
+  auto& open = record.exchange.open;
+  Exchange::Told& told = open[step.step];
+  const double waited = step.exposed_communication_seconds;
+  told.least_seconds = told.ranks == 0 ? waited : std::min(told.least_seconds, waited);
+  if (++told.ranks < record.spec.parallel.ranks) return;
+  const double least = told.least_seconds;
+  open.erase(open.begin(), open.upper_bound(step.step)); // older ones: a rank's record was lost
+  record.counters.exposed_communication_seconds += least;
+  if (step_before == 0 || step.step <= step_before || step.step_seconds <= 0) return;
+  const double time = static_cast<double>(step.step - step_before) * step.step_seconds;
+  follow(record.last.exposed_communication_ratio, std::min(1.0, least / time),
+         ++record.exchange.pace_records);
 }
 
 } // namespace
@@ -75,6 +94,7 @@ void note_pace(RankInfo& info, const wire::RankStep& step) {
 void note_step(RunRecord& record, const wire::RankStep& step) {
   RankInfo& info = record.ranks[step.rank];
   note_pace(info, step);
+  note_exchange(record, step, info.step.step);
   info.step = step;
   note_peaks(record.peaks, step.resident_bytes, step.peak_bytes, step.reserved_bytes);
   info.step_seconds.observe(step.step_seconds);
@@ -90,10 +110,8 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   s.loss = step.loss;
   s.has_loss = true;
   s.tokens_per_second = smoothed(s.tokens_per_second, step.tokens_per_second);
-  if (const double time = static_cast<double>(updates) * step.step_seconds; time > 0) {
+  if (const double time = static_cast<double>(updates) * step.step_seconds; time > 0)
     s.data_wait_ratio = std::min(1.0, step.data_wait_seconds / time);
-    s.exposed_communication_ratio = std::min(1.0, step.exposed_communication_seconds / time);
-  }
   record.trend.add(step.loss);
   metrics::RunSample& c = record.counters;
   c.steps += updates;
@@ -103,7 +121,6 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
   c.clipped_steps += step.clipped_steps;
   c.data_wait_seconds += step.data_wait_seconds;
-  c.exposed_communication_seconds += step.exposed_communication_seconds;
   for (const auto& [phase, seconds] : step.phase_seconds)
     c.phase_seconds[phase == "data"                                  ? "data-wait"
                     : phase == "checkpoint" || phase == "evaluation" ? phase
@@ -173,6 +190,7 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
        {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
       {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
       {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
+      {"exchange_pace_records", record.exchange.pace_records},
       {"ranks", ranks}};
   for_each_counter(c, [&](const char* key, const auto& value) { memory[key] = value; });
   return memory;
@@ -184,6 +202,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
   try {
     restore(record.learned, memory, "learned");
     for_each_counter(c, [&](const char* key, auto& value) { restore(value, memory, key); });
+    restore(record.exchange.pace_records, memory, "exchange_pace_records");
     std::array<uint64_t, 3> peaks{};
     restore(peaks, memory, "peaks");
     record.peaks = {peaks[0], peaks[1], peaks[2]};

@@ -44,6 +44,17 @@ struct RankInfo {
   std::map<std::string, double> start_up_seconds; // of this attempt, by stage
 };
 
+// What moving gradients and weights itself takes: of each record the wait of the rank that waited
+// least. It came last, so that it waited for data alone; the others waited for it as well.
+struct Exchange {
+  struct Told {
+    int ranks = 0;
+    double least_seconds = 0;
+  };
+  std::map<uint64_t, Told> open; // by step: records that some ranks have yet to tell of
+  int pace_records = 0;          // in RunSummary::exposed_communication_ratio
+};
+
 // The most that any rank of any attempt took.
 struct Peaks {
   uint64_t resident_bytes = 0;                      // of a process
@@ -57,6 +68,7 @@ struct RunRecord {
   std::string waiting;          // why it is queued
   AttemptNumber of_attempt = 0; // that `ranks` is about
   std::map<Rank, RankInfo> ranks;
+  Exchange exchange; // of this attempt
   wire::RunSummary last; // figures as of the newest report
   Trend trend;
   uint64_t reached_step = 0;                            // of all attempts, completed

@@ -127,7 +127,7 @@ wire::RunSummary running() {
   run.tokens_per_second = 1'710'000;
   run.eta_seconds = 1080;
   run.data_wait_ratio = 0.0004;
-  run.exposed_communication_ratio = 0.0137;
+  run.exposed_communication_ratio = 0.0041;
   run.submitted_at = before(720).nanoseconds;
   run.started_at = before(700).nanoseconds;
   return run;
@@ -209,7 +209,7 @@ TEST_F(Screens, RunPage) {
             " INJECT   a fault is made on purpose: spin\n"
             " step     120/300 [████████------------]  491.5k tokens  1.71M tok/s  ETA 18m00s\n"
             " loss     3.982 █▇▅▄▂▁\n"
-            " waits    data 0.0 %, communication 0.5 %, slower ranks up to 0.8 % of the time\n"
+            " waits    data 0.0 %, communication 0.4 %, slower ranks up to 1.0 % of the time\n"
             " restarts 1, hangs 1\n"
             " folder   /state/runs/kabcd\n"
             "\n"

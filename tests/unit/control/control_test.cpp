@@ -299,7 +299,6 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   step.step_seconds = 0.125; // a mean: ten steps took 1.25 s
   note_step(record, step);
   EXPECT_DOUBLE_EQ(record.last.data_wait_ratio, 0.4);
-  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0.2);
   step.step = 40;
   step.clipped_steps = 2;
   note_step(record, step);
@@ -309,6 +308,7 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   EXPECT_EQ(record.counters.clipped_steps, 6u);
   EXPECT_DOUBLE_EQ(record.counters.data_wait_seconds, 1.0);
   EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0.2);
   EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());
 }
 
@@ -364,6 +364,40 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   ended.exposed_communication_ratio = 0;
   recall(ended, memory_of(record, nullptr));
   EXPECT_DOUBLE_EQ(ended.exposed_communication_ratio, 0);
+}
+
+TEST(RunRecord, CommunicationIsWhatTheRankWaitsThatComesLast) {
+  RunRecord record;
+  record.spec.parallel.ranks = 2;
+  const auto report = [&](Rank rank, uint64_t step, double waited) {
+    wire::RankStep r;
+    r.rank = rank;
+    r.step = step;
+    r.step_seconds = 0.5;
+    r.exposed_communication_seconds = waited;
+    note_step(record, r);
+  };
+  report(0, 1, 3); // holds the start: in the total, not in the share
+  report(1, 1, 2);
+  EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 2);
+  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0);
+  // They take turns at coming last, so that both wait for more than data on average.
+  report(0, 2, 0.05);
+  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0); // rank 1 has not told yet
+  report(1, 2, 0.2);
+  report(1, 3, 0.05); // ahead of rank 0
+  report(1, 4, 0.2);
+  report(0, 3, 0.2);
+  report(0, 4, 0.05);
+  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0.1);
+  EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.2, 1e-12);
+  EXPECT_NEAR(record.ranks[1].exposed_communication_ratio, 0.3, 1e-12);
+  EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 2.15);
+  report(0, 5, 0.5); // rank 1's record of it is lost
+  report(0, 6, 0.1);
+  report(1, 6, 0.3);
+  EXPECT_TRUE(record.exchange.open.empty());
+  EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 2.25);
 }
 
 TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
