@@ -68,7 +68,7 @@ struct RunRecord {
   std::string waiting;          // why it is queued
   AttemptNumber of_attempt = 0; // that `ranks` is about
   std::map<Rank, RankInfo> ranks;
-  Exchange exchange; // of this attempt
+  Exchange exchange;     // of this attempt
   wire::RunSummary last; // figures as of the newest report
   Trend trend;
   uint64_t reached_step = 0;                            // of all attempts, completed

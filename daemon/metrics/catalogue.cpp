@@ -220,7 +220,8 @@ std::vector<Row> make_catalogue() {
        "Updates whose gradient norm was above train.gradient_clip.",
        run_value<&RunSample::clipped_steps>},
       {"nsa_train_exposed_communication_seconds_total", kCounter, "run_id",
-       "Time that moving gradients and weights took with nothing left to compute: of each record the "
+       "Time that moving gradients and weights took with nothing left to compute: of each record "
+       "the "
        "wait of the rank that waited least.",
        run_value<&RunSample::exposed_communication_seconds>},
       {"nsa_train_flops_total", kCounter, "run_id",

@@ -91,7 +91,7 @@ struct RunSample {
   std::optional<double> mfu_ratio;                 // only where the device's rate is known
   uint64_t batches = 0;                            // total: micro-batches of all ranks
   double data_wait_seconds = 0;                    // total: rank 0 without a batch
-  double exposed_communication_seconds = 0; // total: of the rank that came last
+  double exposed_communication_seconds = 0;        // total: of the rank that came last
 
   double checkpoint_interval_steps = 0;
   std::optional<WallTime> checkpoint_last_success;
