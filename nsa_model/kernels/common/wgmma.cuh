@@ -70,352 +70,105 @@ __device__ __forceinline__ T (&part(T (&values)[kAll]))[kCount] {
   return reinterpret_cast<T(&)[kCount]>(values);
 }
 
+// An asm statement numbers its operands: accumulators first, then what follows them. NAMES are the
+// accumulators' numbers, D(constraint, first) names them as operands.
+#define NSA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NSA_NAMES_24                                                                               \
+  NSA_NAMES_16 ", "                                                                                \
+               "%16, %17, %18, %19, %20, %21, %22, %23"
+#define NSA_NAMES_32                                                                               \
+  NSA_NAMES_24 ", "                                                                                \
+               "%24, %25, %26, %27, %28, %29, %30, %31"
+#define NSA_NAMES_36                                                                               \
+  NSA_NAMES_32 ", "                                                                                \
+               "%32, %33, %34, %35"
+#define NSA_NAMES_48                                                                               \
+  NSA_NAMES_36 ", "                                                                                \
+               "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NSA_NAMES_64                                                                               \
+  NSA_NAMES_48 ", "                                                                                \
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NSA_NAMES_128                                                                              \
+  NSA_NAMES_64                                                                                     \
+      ", "                                                                                         \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+      "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, " \
+      "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, " \
+      "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define NSA_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define NSA_D8(c, i) NSA_D4(c, i), NSA_D4(c, i + 4)
+#define NSA_D16(c, i) NSA_D8(c, i), NSA_D8(c, i + 8)
+#define NSA_D24(c, i) NSA_D16(c, i), NSA_D8(c, i + 16)
+#define NSA_D32(c, i) NSA_D16(c, i), NSA_D16(c, i + 16)
+#define NSA_D36(c, i) NSA_D32(c, i), NSA_D4(c, i + 32)
+#define NSA_D48(c, i) NSA_D32(c, i), NSA_D16(c, i + 32)
+#define NSA_D64(c, i) NSA_D32(c, i), NSA_D32(c, i + 32)
+#define NSA_D128(c, i) NSA_D64(c, i), NSA_D64(c, i + 64)
+#define NSA_WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
+
+// d = A B (`shared_first`) and d += A B (`shared`), both operands in shared memory. x0 to x3: the
+// four operands behind the accumulators.
+#define NSA_SHARED_PRODUCT(name, add, c, n, NAMES, D, x0, x1, x2, x3)                              \
+  template <Major kA, Major kB>                                                                    \
+  static __device__ __forceinline__ void name(float(&d)[n / 2], uint32_t a, uint32_t b) {          \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, " add ", 0;\n"               \
+                 "mov.b64 da, {" x0 ", " NSA_DESCRIPTOR_HIGH "};\n"                                \
+                 "mov.b64 db, {" x1 ", " NSA_DESCRIPTOR_HIGH                                       \
+                 "};\n" NSA_WGMMA(n) "{" NAMES "}, da, db, p, 1, 1, " x2 ", " x3 ";\n}\n"          \
+                 : D(c, 0)                                                                         \
+                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));          \
+  }
+#define NSA_SHARED_PRODUCTS(n, NAMES, D, x0, x1, x2, x3)                                           \
+  NSA_SHARED_PRODUCT(shared_first, "0", "=f", n, NAMES, D, x0, x1, x2, x3)                         \
+  NSA_SHARED_PRODUCT(shared, "1", "+f", n, NAMES, D, x0, x1, x2, x3)
+// The same with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k + 8).
+#define NSA_REGISTERS_PRODUCT(name, add, c, n, NAMES, D, x0, x1, x2, x3, x4, x5)                   \
+  template <Major kB>                                                                              \
+  static __device__ __forceinline__ void name(float(&d)[n / 2], const uint32_t* a, uint32_t b) {   \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, " add ", 0;\n"                   \
+                 "mov.b64 db, {" x4 ", " NSA_DESCRIPTOR_HIGH                                       \
+                 "};\n" NSA_WGMMA(n) "{" NAMES "}, {" x0 ", " x1 ", " x2 ", " x3                   \
+                                     "}, db, p, 1, 1, " x5 ";\n}\n"                                \
+                 : D(c, 0)                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB))); \
+  }
+#define NSA_REGISTERS_PRODUCTS(n, NAMES, D, x0, x1, x2, x3, x4, x5)                                \
+  NSA_REGISTERS_PRODUCT(registers_first, "0", "=f", n, NAMES, D, x0, x1, x2, x3, x4, x5)           \
+  NSA_REGISTERS_PRODUCT(registers, "1", "+f", n, NAMES, D, x0, x1, x2, x3, x4, x5)
+
 template <int kN> struct Wgmma;
-
 template <> struct Wgmma<32> {
-  // d = A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared_first(float (&d)[16], uint32_t a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
-                 "mov.b64 da, {%16, " NSA_DESCRIPTOR_HIGH
-                 "};\nmov.b64 db, {%17, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, da, db, p, 1, 1, %18, %19;\n}\n"
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
-                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
-                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15])
-                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d += A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared(float (&d)[16], uint32_t a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
-                 "mov.b64 da, {%16, " NSA_DESCRIPTOR_HIGH
-                 "};\nmov.b64 db, {%17, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, da, db, p, 1, 1, %18, %19;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
+  NSA_SHARED_PRODUCTS(32, NSA_NAMES_16, NSA_D16, "%16", "%17", "%18", "%19")
 };
-
 template <> struct Wgmma<48> {
-  // d = A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared_first(float (&d)[24], uint32_t a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
-                 "mov.b64 da, {%24, " NSA_DESCRIPTOR_HIGH
-                 "};\nmov.b64 db, {%25, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23"
-                 "}, da, db, p, 1, 1, %26, %27;\n}\n"
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
-                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
-                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
-                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23])
-                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d += A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared(float (&d)[24], uint32_t a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
-                 "mov.b64 da, {%24, " NSA_DESCRIPTOR_HIGH
-                 "};\nmov.b64 db, {%25, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23"
-                 "}, da, db, p, 1, 1, %26, %27;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
-                 : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d = A B with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k +
-  // 8).
-  template <Major kB>
-  static __device__ __forceinline__ void registers_first(float (&d)[24], const uint32_t* a,
-                                                         uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
-                 "mov.b64 db, {%28, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23"
-                 "}, {%24, %25, %26, %27}, db, p, 1, 1, %29;\n}\n"
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
-                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
-                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
-                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
-  // d += A B, likewise.
-  template <Major kB>
-  static __device__ __forceinline__ void registers(float (&d)[24], const uint32_t* a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
-                 "mov.b64 db, {%28, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23"
-                 "}, {%24, %25, %26, %27}, db, p, 1, 1, %29;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
+  NSA_SHARED_PRODUCTS(48, NSA_NAMES_24, NSA_D24, "%24", "%25", "%26", "%27")
+  NSA_REGISTERS_PRODUCTS(48, NSA_NAMES_24, NSA_D24, "%24", "%25", "%26", "%27", "%28", "%29")
 };
-
 template <> struct Wgmma<64> {
-  // d = A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared_first(float (&d)[32], uint32_t a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
-        "mov.b64 da, {%32, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%33, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, da, db, p, 1, 1, %34, %35;\n}\n"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
-          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
-          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
-        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d += A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared(float (&d)[32], uint32_t a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
-        "mov.b64 da, {%32, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%33, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, da, db, p, 1, 1, %34, %35;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d = A B with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k +
-  // 8).
-  template <Major kB>
-  static __device__ __forceinline__ void registers_first(float (&d)[32], const uint32_t* a,
-                                                         uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
-                 "mov.b64 db, {%36, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, db, p, 1, 1, %37;\n}\n"
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
-                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
-                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
-                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
-                   "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]),
-                   "=f"(d[30]), "=f"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
-  // d += A B, likewise.
-  template <Major kB>
-  static __device__ __forceinline__ void registers(float (&d)[32], const uint32_t* a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
-                 "mov.b64 db, {%36, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, db, p, 1, 1, %37;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
+  NSA_SHARED_PRODUCTS(64, NSA_NAMES_32, NSA_D32, "%32", "%33", "%34", "%35")
+  NSA_REGISTERS_PRODUCTS(64, NSA_NAMES_32, NSA_D32, "%32", "%33", "%34", "%35", "%36", "%37")
 };
-
 template <> struct Wgmma<72> {
-  // d = A B with A from registers, as above.
-  template <Major kB>
-  static __device__ __forceinline__ void registers_first(float (&d)[36], const uint32_t* a,
-                                                         uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
-        "mov.b64 db, {%40, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
-        "}, {%36, %37, %38, %39}, db, p, 1, 1, %41;\n}\n"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
-          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
-          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
-          "=f"(d[35])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
-  // d += A B, likewise.
-  template <Major kB>
-  static __device__ __forceinline__ void registers(float (&d)[36], const uint32_t* a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
-        "mov.b64 db, {%40, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"
-        "}, {%36, %37, %38, %39}, db, p, 1, 1, %41;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
+  NSA_REGISTERS_PRODUCTS(72, NSA_NAMES_36, NSA_D36, "%36", "%37", "%38", "%39", "%40", "%41")
 };
-
 template <> struct Wgmma<96> {
-  // d = A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared_first(float (&d)[48], uint32_t a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
-        "mov.b64 da, {%48, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%49, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-        "}, da, db, p, 1, 1, %50, %51;\n}\n"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
-          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
-          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
-          "=f"(d[35]), "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
-          "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47])
-        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d += A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared(float (&d)[48], uint32_t a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
-        "mov.b64 da, {%48, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%49, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-        "}, da, db, p, 1, 1, %50, %51;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d = A B with A from registers: a[0..3] = (row, k), (row + 8, k), (row, k + 8), (row + 8, k +
-  // 8).
-  template <Major kB>
-  static __device__ __forceinline__ void registers_first(float (&d)[48], const uint32_t* a,
-                                                         uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 0, 0;\n"
-                 "mov.b64 db, {%52, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-                 "}, {%48, %49, %50, %51}, db, p, 1, 1, %53;\n}\n"
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]),
-                   "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]),
-                   "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]),
-                   "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
-                   "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]),
-                   "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]), "=f"(d[35]),
-                   "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
-                   "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
-  // d += A B, likewise.
-  template <Major kB>
-  static __device__ __forceinline__ void registers(float (&d)[48], const uint32_t* a, uint32_t b) {
-    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nsetp.ne.b32 p, 1, 0;\n"
-                 "mov.b64 db, {%52, " NSA_DESCRIPTOR_HIGH "};\n"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-                 "}, {%48, %49, %50, %51}, db, p, 1, 1, %53;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(static_cast<int>(kB)));
-  }
+  NSA_SHARED_PRODUCTS(96, NSA_NAMES_48, NSA_D48, "%48", "%49", "%50", "%51")
+  NSA_REGISTERS_PRODUCTS(96, NSA_NAMES_48, NSA_D48, "%48", "%49", "%50", "%51", "%52", "%53")
 };
-
 template <> struct Wgmma<128> {
-  // d = A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared_first(float (&d)[64], uint32_t a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 0, 0;\n"
-        "mov.b64 da, {%64, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%65, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, da, db, p, 1, 1, %66, %67;\n}\n"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
-          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-          "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
-          "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
-          "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
-          "=f"(d[35]), "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
-          "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47]), "=f"(d[48]),
-          "=f"(d[49]), "=f"(d[50]), "=f"(d[51]), "=f"(d[52]), "=f"(d[53]), "=f"(d[54]), "=f"(d[55]),
-          "=f"(d[56]), "=f"(d[57]), "=f"(d[58]), "=f"(d[59]), "=f"(d[60]), "=f"(d[61]), "=f"(d[62]),
-          "=f"(d[63])
-        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  }
-  // d += A B with both operands in shared memory.
-  template <Major kA, Major kB>
-  static __device__ __forceinline__ void shared(float (&d)[64], uint32_t a, uint32_t b) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, 1, 0;\n"
-        "mov.b64 da, {%64, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%65, " NSA_DESCRIPTOR_HIGH "};\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, da, db, p, 1, 1, %66, %67;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63])
-        : "r"(a), "r"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  NSA_SHARED_PRODUCTS(128, NSA_NAMES_64, NSA_D64, "%64", "%65", "%66", "%67")
+};
+template <> struct Wgmma<256> {
+  // d = A B, or d += A B where `accumulate`, with both operands in shared memory, A K-major.
+  template <Major kB>
+  static __device__ __forceinline__ void shared(float (&d)[128], uint32_t a, uint32_t b,
+                                                bool accumulate) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %130, 0;\n"
+                 "mov.b64 da, {%128, " NSA_DESCRIPTOR_HIGH "};\n"
+                 "mov.b64 db, {%129, " NSA_DESCRIPTOR_HIGH
+                 "};\n" NSA_WGMMA(256) "{" NSA_NAMES_128 "}, da, db, p, 1, 1, 0, %131;\n}\n"
+                 : NSA_D128("+f", 0)
+                 : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kB)));
   }
 };
 
@@ -478,50 +231,6 @@ __device__ __forceinline__ void to_operand(const float (&d)[kN / 2], uint32_t (&
   for (int i = 0; i < kN / 4; ++i)
     a[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
 }
-
-template <> struct Wgmma<256> {
-  // d = A B, or d += A B where `accumulate`, with both operands in shared memory, A K-major.
-  template <Major kB>
-  static __device__ __forceinline__ void shared(float (&d)[128], uint32_t a, uint32_t b,
-                                                bool accumulate) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %130, 0;\n"
-        "mov.b64 da, {%128, " NSA_DESCRIPTOR_HIGH "};\nmov.b64 db, {%129, " NSA_DESCRIPTOR_HIGH
-        "};\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
-        "%111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
-        "%127"
-        "}, da, db, p, 1, 1, 0, %131;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-          "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-          "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-          "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-          "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-          "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
-          "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
-          "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-          "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
-          "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
-          "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
-          "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kB)));
-  }
-};
 
 #endif // NSA_HOPPER_CODE
 
