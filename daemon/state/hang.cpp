@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <tuple>
 
 namespace nsa::state {
 
@@ -44,15 +45,13 @@ bool waits(const RankSample& s) {
 }
 
 // Collectives that a rank had entered before it came to its place. A host of another build does not
-// count them by phase; it is in one at least where it waits. A device's place lags behind what its
-// host has entered: in a later step than its peers the one that it waits in counts as one too many,
-// in the same step a collective may have ended for one of them before the other.
-uint64_t entered_before(const RankSample& s, bool in_later_step) {
+// count them by phase; it is in one at least where it waits. Where its device lags behind, all that
+// the host has entered counts: a collective may have ended for one rank before another.
+uint64_t entered_before(const RankSample& s) {
   const Place place = place_of(s);
-  const uint64_t waits_here = progress::waits_for_peers(place.phase) ? 1 : 0;
   const bool of_host = place.step == s.host->step && place.phase == s.host->phase;
-  const uint64_t here = of_host ? std::max<uint64_t>(s.host->collectives_in_phase, waits_here)
-                                : (in_later_step ? waits_here : 0);
+  const uint64_t waits_here = progress::waits_for_peers(place.phase) ? 1 : 0;
+  const uint64_t here = of_host ? std::max<uint64_t>(s.host->collectives_in_phase, waits_here) : 0;
   return s.host->collective_sequence - std::min(s.host->collective_sequence, here);
 }
 
@@ -156,19 +155,17 @@ double HangDetector::limit_of(const Track& track, const RankSample& sample,
   return std::min(limit, ceiling);
 }
 
-// A rank that went past a collective which its peers are waiting in: it is at a later point of the
-// program, yet had entered fewer collectives before it got there.
+// A rank that went past a collective of its step which its peers are waiting in: it is at a later
+// point of the step, yet had entered fewer collectives before it got there.
 std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
-  const auto point = [](const Place& place) {
-    return std::pair(place.step, progress::place_in_step(place.phase));
-  };
   for (size_t r = 0; r < samples.size(); ++r) {
     if (!samples[r].host) continue;
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
       const Place mine = place_of(samples[r]), peer = place_of(samples[p]);
-      if (point(mine) > point(peer) &&
-          entered_before(samples[r], mine.step > peer.step) < samples[p].host->collective_sequence)
+      if (mine.step == peer.step &&
+          progress::place_in_step(mine.phase) > progress::place_in_step(peer.phase) &&
+          entered_before(samples[r]) < samples[p].host->collective_sequence)
         return r;
     }
   }
@@ -186,7 +183,13 @@ HangDetector::find_out_of_step(const std::vector<RankSample>& samples, Monotonic
     OutOfStep least{0, newest - 1, UINT32_MAX, 0, now};
     for (size_t r = 0; r < samples.size(); ++r) {
       const progress::StepMark& mark = samples[r].step_marks[i];
-      if (mark.step != newest) continue;
+      const auto& host = samples[r].host;
+      if (mark.step != newest) {
+        // Still in the step before, it will not have entered fewer than now.
+        if (host && host->step + 1 == newest)
+          least.others = std::max(least.others, static_cast<uint32_t>(host->collective_sequence));
+        continue;
+      }
       if (mark.collectives < least.entered) {
         least.rank = r;
         least.entered = mark.collectives;
@@ -208,7 +211,7 @@ Verdict HangDetector::accuse(const OutOfStep& out, MonotonicTime now) {
   v.witnesses = {"it had entered " + std::to_string(out.entered) + " collectives when step " +
                      std::to_string(out.step + 1) + " began",
                  "a peer had entered " + std::to_string(out.others) +
-                     " by then: sums are of different steps from there"};
+                     " by then: they are in different steps from there"};
   return v;
 }
 
@@ -231,7 +234,9 @@ std::optional<size_t> HangDetector::find_laggard(const std::vector<RankSample>& 
     if (samples[r].exited) continue;
     if (tracks_[r].stalled <= tracks_[r].limit) return std::nullopt;
     const auto place = [&](size_t i) {
-      return std::pair(place_of(samples[i]).step, samples[i].host->collective_sequence);
+      const Place at = place_of(samples[i]);
+      return std::tuple(at.step, progress::place_in_step(at.phase),
+                        samples[i].host->collective_sequence);
     };
     if (!found || place(r) < place(*found)) found = r;
   }
@@ -292,8 +297,7 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
   if (skipped) {
     // What is wrong was seen where the peers wait, not where the skipper is by now.
     for (const RankSample& p : samples)
-      if (waits(p) && place_of(p).step <= v.step && p.rank != v.rank) {
-        v.step = place_of(p).step;
+      if (waits(p) && place_of(p).step == v.step && p.rank != v.rank) {
         v.phase = place_of(p).phase;
         break;
       }

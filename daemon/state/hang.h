@@ -105,9 +105,10 @@ private:
   void follow(Track& track, const RankSample& sample, MonotonicTime now);
   void learn(Track& track, const RankSample& sample, MonotonicTime now);
   double limit_of(const Track& track, const RankSample& sample, MonotonicTime now) const;
-  // A rank that had entered fewer collectives than its peers when it began the same step: it left
-  // one out, and sums are of different steps from there. Ranks may go on for a long time like that
-  // where collectives carry no tags (NCCL), so this needs no stall.
+  // A rank that had entered fewer collectives when it began a step than a peer when it did, or than
+  // one has that has not begun it yet: it left one out, and sums are of different steps from there.
+  // Ranks may go on for a long time like that where collectives carry no tags (NCCL), so this needs
+  // no stall.
   struct OutOfStep {
     size_t rank = 0;
     uint64_t step = 0; // in which the collective was left out

@@ -59,9 +59,8 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kStartUp:
     return policy_.start_up;
   case Phase::kShutDown: // the last checkpoint is drained here
+  case Phase::kCollect:  // much state; whose evaluation it waits for has that phase's limit
     return policy_.checkpoint;
-  case Phase::kCollect: // what it waits for may be another rank's evaluation, or much state
-    return std::max(policy_.checkpoint, policy_.evaluation);
   case Phase::kCheckpoint:
     return checkpoints_.count() < kEnoughPhases
                ? policy_.checkpoint

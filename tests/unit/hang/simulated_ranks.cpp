@@ -50,8 +50,11 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   if (phase == Phase::kData) {
     ++r.host.step;
     r.host.step_start_ns = now_.nanoseconds;
+    r.marks[r.host.step % progress::kStepMarks] = {
+        r.host.step, static_cast<uint32_t>(r.host.collective_sequence)};
   }
   r.host.collectives_in_phase = progress::waits_for_peers(phase) ? collectives_a_phase : 0;
+  if (phase == Phase::kBackward) r.host.collectives_in_phase = early_collectives;
   if (phase == Phase::kCollect) r.host.collectives_in_phase += collectives_a_phase; // two moments
   r.host.collective_sequence += r.host.collectives_in_phase;
   std::uniform_real_distribution<double> factor(1 / slowness, slowness);
@@ -153,6 +156,7 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.rank = static_cast<Rank>(r);
     sample.host = ranks_[r].host;
     sample.device = ranks_[r].device;
+    sample.step_marks = ranks_[r].marks;
     sample.cpu_seconds = ranks_[r].cpu;
     const bool sleeps = progress::waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
     sample.process_state = sleeps ? 'S' : 'R';
@@ -219,6 +223,7 @@ void SimulatedDevices::move_host(size_t r) {
     enter(Phase::kAllReduce);
     enqueue_collective(rank, 1);
     if (shares || !faulty(r, Fault::kSkipped)) enqueue_collective(rank, 2);
+    if (faulty(r, Fault::kCollective)) rank.queue.back().left = 1e9;
     return;
   case Phase::kAllReduce:
     enter(Phase::kOptimizer);

@@ -12,7 +12,7 @@
 
 namespace nsa::state {
 
-enum class Fault { kNone, kStopped, kDeadlocked, kSpinning, kSkipped, kDataStall };
+enum class Fault { kNone, kStopped, kDeadlocked, kSpinning, kSkipped, kDataStall, kCollective };
 
 class SimulatedRanks {
 public:
@@ -26,6 +26,7 @@ public:
   double slowness = 1.2;
   bool shares = false;              // a gather behind every optimizer phase
   uint32_t collectives_a_phase = 1; // buckets, say
+  uint32_t early_collectives = 0;   // begun in the backward phase, which does not wait for them
   // Steps. Evaluations come first and last rare_phase_seconds, more or less, on each rank; their
   // sums, and with shares the state for a checkpoint, are collected from all ranks.
   uint64_t checkpoint_every = 0, evaluate_every = 0;
@@ -40,6 +41,7 @@ public:
 private:
   struct SimulatedRank {
     progress::HostRecord host;
+    progress::StepMarks marks{};
     progress::DeviceRecord device;
     double left = 0; // of the phase, seconds of work
     double cpu = 0;
@@ -70,7 +72,8 @@ public:
   SimulatedDevices(int ranks, uint64_t steps, unsigned seed);
 
   // kSkipped: the last collective of that step is not enqueued. kDeadlocked: the host stops in its
-  // backward phase. kSpinning: the device's backward pass never ends.
+  // backward phase. kSpinning: the device's backward pass never ends. kCollective: its last
+  // all-reduce of the step never does, which ends for its peers.
   void inject(Fault fault, Rank rank, uint64_t step);
   bool shares = false;
   // Whether a collective that meets another one of its step never ends; else their data are mixed.

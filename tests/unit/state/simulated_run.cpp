@@ -34,6 +34,8 @@ void SimulatedRun::begin_step(size_t r, uint64_t step) {
   progress::HostRecord& host = *samples_[r].host;
   host.step = step;
   host.step_start_ns = now_.nanoseconds;
+  samples_[r].step_marks[step % progress::kStepMarks] = {
+      step, static_cast<uint32_t>(host.collective_sequence)};
   enter(r, Phase::kData, jitter(o_.step_seconds * 0.02));
   if (std::uniform_real_distribution<double>(0, 1)(random_) < o_.disk_stall_chance) {
     enter(r, Phase::kData, o_.disk_stall_seconds);
