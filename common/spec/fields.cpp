@@ -462,8 +462,12 @@ FieldTable run_fields(RunSpec& s) {
                    {"kill"},
                    {"exit"},
                    {"segfault"},
-                   {"non_finite"}},
-       .meaning = "fault; random: a kind of stall drawn from the seed"},
+                   {"non_finite"},
+                   {"kill_in_collect"},
+                   {"stop_in_collect"}},
+       .meaning =
+           "fault; random: a kind of stall drawn from the seed; in_collect: while ranks gather "
+           "their state for the first checkpoint at that step or later"},
       {.key = "inject.rank",
        .at = &s.inject.rank,
        .minimum = -1,

@@ -231,6 +231,14 @@ private:
         {"inject.kind", "parallel.ranks"},
         [&] { return i.kind == "skip_collective" && s_.parallel.ranks < 2; },
         "\"skip_collective\" needs at least 2 ranks");
+    rule(
+        {"inject.kind", "parallel.ranks", "parallel.shard_update"},
+        [&] {
+          return i.kind.ends_with("_in_collect") &&
+                 (s_.parallel.ranks < 2 || !s_.parallel.shard_update);
+        },
+        "\"" + i.kind + "\" needs ranks that update shares",
+        "set parallel.shard_update = true and at least 2 ranks");
   }
 
   void environment() {

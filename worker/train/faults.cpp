@@ -75,12 +75,14 @@ void announce_injection(const Injection& injection, const std::filesystem::path&
 void inject_on_training_thread(Fault fault) {
   switch (fault) {
   case Fault::kStopSignal:
+  case Fault::kStopInCollect:
     return inject_stop_signal();
   case Fault::kMutexDeadlock:
     return inject_mutex_deadlock();
   case Fault::kSpin:
     return inject_spin();
   case Fault::kKill:
+  case Fault::kKillInCollect:
     return inject_kill();
   case Fault::kExit:
     return inject_exit();

@@ -20,7 +20,7 @@ void inject_segfault();       // a store through a null pointer
 void inject_data_stall(const std::function<bool()>& stopping);
 
 // Runs the fault when it is one that the training thread acts out on itself (not kSkipCollective,
-// kDataStall, kNonFinite).
+// kDataStall, kNonFinite). Where it acts is the caller's choice.
 void inject_on_training_thread(Fault fault);
 
 // Before any fault acts: writes it down (record_injection), tells the shim, and waits (bounded)

@@ -61,7 +61,8 @@ public:
   const std::vector<bool>& seen() const { return seen_; } // by parameter, of the last micro-step
   void replayed(const std::vector<bool>& seen);
 
-  // For fault injection: this rank starts no collective in this step and goes on with its own sums.
+  // For fault injection: this rank starts no further collective in this step and goes on with its
+  // own sums.
   void skip_collectives_of_this_step() { skip_ = true; }
 
 private:

@@ -13,7 +13,7 @@ namespace nsa::train {
 
 namespace {
 
-constexpr std::array<std::pair<Fault, std::string_view>, 9> kNames = {{
+constexpr std::array<std::pair<Fault, std::string_view>, 11> kNames = {{
     {Fault::kStopSignal, "stop_signal"},
     {Fault::kMutexDeadlock, "mutex_deadlock"},
     {Fault::kSpin, "spin"},
@@ -23,6 +23,8 @@ constexpr std::array<std::pair<Fault, std::string_view>, 9> kNames = {{
     {Fault::kExit, "exit"},
     {Fault::kSegfault, "segfault"},
     {Fault::kNonFinite, "non_finite"},
+    {Fault::kKillInCollect, "kill_in_collect"},
+    {Fault::kStopInCollect, "stop_in_collect"},
 }};
 constexpr uint64_t kStallKinds = 5; // the first five above
 
@@ -47,6 +49,10 @@ std::optional<Fault> fault_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool acts_in_collect(Fault fault) {
+  return fault == Fault::kKillInCollect || fault == Fault::kStopInCollect;
+}
+
 Result<std::optional<Injection>> plan_injection(const spec::InjectSection& inject, uint64_t steps,
                                                 int ranks, AttemptNumber attempt) {
   if (inject.kind == "none" || inject.attempt != attempt) return std::optional<Injection>();
@@ -64,9 +70,11 @@ Result<std::optional<Injection>> plan_injection(const spec::InjectSection& injec
   } else {
     return fail(ErrorCode::kInvalidArgument, "inject.kind = \"" + inject.kind + "\" is unknown");
   }
-  if (injection.fault == Fault::kSkipCollective && ranks == 1)
+  const bool needs_peer =
+      injection.fault == Fault::kSkipCollective || acts_in_collect(injection.fault);
+  if (needs_peer && ranks == 1)
     return fail(ErrorCode::kInvalidArgument,
-                "inject.kind = \"skip_collective\" needs a peer to notice it",
+                "inject.kind = \"" + inject.kind + "\" needs a peer to notice it",
                 "set parallel.ranks to 2 or more");
   if (inject.rank >= ranks)
     return fail(ErrorCode::kInvalidArgument, "inject.rank = " + std::to_string(inject.rank) +

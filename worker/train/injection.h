@@ -22,9 +22,13 @@ enum class Fault {
   kExit,
   kSegfault,
   kNonFinite,
+  kKillInCollect,
+  kStopInCollect,
 };
 std::string_view fault_name(Fault fault); // as in run.toml: "stop_signal"
 std::optional<Fault> fault_from_name(std::string_view name);
+// These act as the ranks gather their state for a checkpoint, the first one at that step or later.
+bool acts_in_collect(Fault fault);
 
 struct Injection {
   Fault fault;

@@ -54,13 +54,13 @@ Attempt<Finished> Trainer::run() {
     if (auto ok = at_boundary(step); !ok) return tl::unexpected(ok.error());
   }
   if (auto ok = settle(0); !ok) return tl::unexpected(ok.error());
-  p_.clock.enter(Phase::kShutDown);
   const bool complete = last_.step >= last_step_;
   // A request that came with the very last results is still owed its checkpoint.
   const bool wanted =
       checkpoint_requested_ || (complete ? p_.spec.checkpoint.at_end : stop_with_checkpoint_);
   if (wanted && p_.checkpointer.last_step() != last_.step && last_.step >= first_step_)
     if (auto ok = checkpoint_now(last_.step); !ok) return tl::unexpected(ok.error());
+  p_.clock.enter(Phase::kShutDown); // behind what ranks collect for it: progress::place_in_step
   for (auto& sink : p_.sinks)
     sink->flush();
   // A checkpoint that was the point of these last steps and is not there is a failure; one that
@@ -363,6 +363,7 @@ Attempt<void> Trainer::checkpoint_now(uint64_t step) {
   if (gatherer_.needed()) {
     const Phase before = p_.clock.phase();
     p_.clock.enter_collect(Phase::kCheckpoint);
+    fault_in_collect(step);
     if (auto gathered = gatherer_.masters_and_moments(step); !gathered)
       return failed(gathered.error());
     p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
@@ -401,10 +402,23 @@ void Trainer::announce_fault() {
 void Trainer::fault_before(uint64_t step) {
   if (!p_.injection || p_.injection->rank != p_.rank || p_.injection->step != step) return;
   const Fault fault = p_.injection->fault;
-  if (fault == Fault::kSkipCollective || fault == Fault::kDataStall || fault == Fault::kNonFinite)
+  if (fault == Fault::kSkipCollective || fault == Fault::kDataStall || fault == Fault::kNonFinite ||
+      acts_in_collect(fault))
     return;
   announce_fault();
   inject_on_training_thread(fault);
+}
+
+// Before this rank's part of the gather: what its peers hold then is partly of this step, partly of
+// older ones.
+void Trainer::fault_in_collect(uint64_t step) {
+  if (!p_.injection || p_.injection->rank != p_.rank || p_.injection->step > step ||
+      !acts_in_collect(p_.injection->fault))
+    return;
+  p_.injection->step = step;
+  announce_fault();
+  inject_on_training_thread(p_.injection->fault);
+  p_.injection.reset(); // somebody let it go on
 }
 
 } // namespace nsa::train

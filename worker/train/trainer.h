@@ -95,6 +95,7 @@ private:
   Attempt<void> checkpoint_now(uint64_t step);
   void record_memory(const char* stage);
   void fault_before(uint64_t step);
+  void fault_in_collect(uint64_t step);
   bool recorded(uint64_t step) const; // has a metric record
   bool injects(Fault fault, uint64_t step) const;
   void announce_fault();

@@ -102,6 +102,17 @@ private:
   double host_ = 0, device_ = 0;
 };
 
+// A CPU that says when a checkpoint copies the state.
+class NotesCopies : public test::WrappedRuntime {
+public:
+  using WrappedRuntime::WrappedRuntime;
+  void copy_to_host(const at::Tensor& from, std::byte* into) override {
+    at_copy();
+    WrappedRuntime::copy_to_host(from, into);
+  }
+  std::function<void()> at_copy;
+};
+
 class Notes : public MetricsSink {
 public:
   void step(const wire::RankStep& s) override { steps.push_back(s); }
@@ -150,6 +161,7 @@ protected:
     link::Link link{UniqueFd(pair[1])};
     link_ = &link;
     PhaseClock clock(*progress::Page::create(0, 1));
+    clock_ = &clock;
     auto collectives = comm::make_single_rank_collectives();
     const data::BatchShape shape{.sequence_length = 32, .micro_batch = 1, .accumulate = 1};
     data::LoaderOptions options;
@@ -173,6 +185,7 @@ protected:
                      gates_},
                     {});
     auto finished = trainer.run();
+    ended_in_ = clock.phase();
     seen_ = *notes_;
     checkpoints_ = manifest::list(folder_.path() / "checkpoints", true);
     return finished;
@@ -196,6 +209,8 @@ protected:
   bool graphs_ = false, graphs_or_nothing_ = false;
   UniqueFd shim_;
   link::Link* link_ = nullptr;
+  PhaseClock* clock_ = nullptr; // while it trains
+  progress::Phase ended_in_ = progress::Phase::kStartUp;
   Notes* notes_ = nullptr;
   Notes seen_;
   std::vector<manifest::Found> checkpoints_;
@@ -350,6 +365,24 @@ TEST_F(TrainerTest, ACheckpointAskedForInTheLastStepIsWritten) {
   EXPECT_EQ(finished->step, 3u);
   ASSERT_EQ(checkpoints_.size(), 1u);
   EXPECT_EQ(checkpoints_[0].step, 3u);
+}
+
+// A rank that is on its way to it would be at a later point than peers that collect state for it
+// already, and taken for one that went past that.
+TEST_F(TrainerTest, TheLastCheckpointComesBeforeTheShutDown) {
+  NotesCopies device(cpu());
+  runtime_ = &device;
+  spec_.checkpoint.at_end = true;
+  bool copied = false;
+  device.at_copy = [&] {
+    const auto seconds = clock_->take_seconds();
+    EXPECT_TRUE(copied || seconds.contains("results"));
+    EXPECT_FALSE(seconds.contains("shut-down"));
+    copied = true;
+  };
+  ASSERT_TRUE(run(square));
+  EXPECT_TRUE(copied);
+  EXPECT_EQ(ended_in_, progress::Phase::kShutDown);
 }
 
 TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
