@@ -29,9 +29,9 @@ Verb resume_verb() {
   Verb verb;
   verb.name = "resume";
   verb.summary = "Go on with an ended run from its newest verified checkpoint";
-  verb.detail = "Steps, toggles, note and tags may be changed by --set; what changed is recorded "
-                "with the new "
-                "attempt.";
+  verb.detail =
+      "Steps, toggles, note, tags and parallel.shard_update may be changed by --set; what "
+      "changed is recorded with the new attempt.";
   verb.positionals = {run_argument()};
   verb.options = {set_option(),
                   follow_option("watch until the run ends; the exit code is the run's"),

@@ -57,6 +57,7 @@ Manifest parse_fields(const json& j) {
   j.at("precision").get_to(m.precision);
   j.at("compute").get_to(m.compute);
   j.at("deterministic").get_to(m.deterministic);
+  m.shard_update = j.value("shard_update", false);
   j.at("finite").get_to(m.finite);
   const json& loss = j.at("loss");
   m.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
@@ -117,6 +118,7 @@ json to_json(const Manifest& m) {
             {"precision", m.precision},
             {"compute", m.compute},
             {"deterministic", m.deterministic},
+            {"shard_update", m.shard_update},
             {"finite", m.finite},
             {"loss", number_or_null(m.loss)},
             {"data", data_to_json(m.data)},

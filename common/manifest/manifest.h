@@ -44,8 +44,9 @@ struct Manifest {
   std::string precision; // "master", "fp32"
   std::string compute;   // "bf16", "fp32"
   bool deterministic = false;
-  bool finite = true; // the last loss and gradient norm before it were finite
-  double loss = 0;    // last training loss
+  bool shard_update = false; // each of several ranks updated a share; those of builds without: no
+  bool finite = true;        // the last loss and gradient norm before it were finite
+  double loss = 0;           // last training loss
   DataState data;
   std::map<std::string, std::string> toggles;
   std::string spec_digest;

@@ -42,7 +42,7 @@ tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
 bool may_change(const std::string& pair) {
   for (const char* prefix :
        {"run.note=", "run.tags=", "train.steps=", "toggles.", "checkpoint.", "hang.", "restart.",
-        "eval.", "metrics.", "inject.", "train.log_interval_steps="})
+        "eval.", "metrics.", "inject.", "train.log_interval_steps=", "parallel.shard_update="})
     if (pair.starts_with(prefix)) return true;
   return false;
 }
@@ -190,9 +190,9 @@ Controller::resume(const RunId& id, const std::vector<std::string>& overrides,
     if (!may_change(pair))
       return refuse({ErrorCode::kInvalidArgument,
                      "a resume may not change " + pair.substr(0, pair.find('=')),
-                     "it may change train.steps, toggles, note and tags, and how the run is "
-                     "supervised; submit a "
-                     "new run for the rest"});
+                     "it may change train.steps, toggles, note and tags, "
+                     "parallel.shard_update, and how the run is supervised; submit a new run for "
+                     "the rest"});
   const auto forget = [&](auto refusal) {
     state_.runs.erase(id);
     records_.erase(id);

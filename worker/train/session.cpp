@@ -52,6 +52,9 @@ void explain_resume(const manifest::Manifest& then, const manifest::Manifest& no
     if (a != b) changes.push_back(std::string(what) + " " + a + " -> " + b);
   };
   compare("world size", std::to_string(then.world_size), std::to_string(now.world_size));
+  if (then.world_size > 1 && now.world_size > 1)
+    compare("parallel.shard_update", then.shard_update ? "true" : "false",
+            now.shard_update ? "true" : "false");
   compare("threads", std::to_string(then.threads), std::to_string(now.threads));
   compare("device", then.device, now.device);
   compare("precision", then.precision, now.precision);
@@ -288,6 +291,7 @@ manifest::Manifest Session::manifest_base() const {
   m.precision = o_.spec.precision.mode;
   m.compute = precision_.name();
   m.deterministic = o_.spec.train.deterministic;
+  m.shard_update = state_->share().of > 1;
   m.toggles = toggles_;
   m.spec_digest = spec::digest(o_.spec);
   m.build = build_name();
