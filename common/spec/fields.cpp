@@ -376,7 +376,8 @@ FieldTable run_fields(RunSpec& s) {
        .minimum = 1,
        .maximum = 1e6,
        .unit = "seconds",
-       .meaning = "limit of a checkpoint phase until learned"},
+       .meaning = "limit of a checkpoint phase until learned, and of what ranks collect "
+                  "between steps"},
       {.key = "hang.evaluation_seconds",
        .at = &s.hang.evaluation_seconds,
        .minimum = 1,
