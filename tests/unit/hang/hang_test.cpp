@@ -281,19 +281,36 @@ TEST(Hang, WhatWasLearnedOutlivesNsad) {
   }
 }
 
-TEST(Hang, NoVerdictInTenThousandStepsOfWork) {
-  for (const unsigned seed : {1u, 2u, 3u, 4u}) {
-    SimulatedRanks ranks(2 + static_cast<int>(seed), seed);
-    ranks.slowness = 3;
+// Evaluations, checkpoints, slow steps, slow disks, starved CPUs, 1 to 7 ranks with and without
+// shares, steps from a tenth of a second to half a minute.
+TEST(Hang, NoVerdictIn100000StepsOfWork) {
+  constexpr double kStepSeconds[] = {0.1, 0.5, 2, 10, 30};
+  uint64_t total = 0;
+  for (unsigned seed = 1; total < 100'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const int count = 1 + static_cast<int>(seed % 4) * (seed % 3 == 0 ? 2 : 1);
+    SimulatedRanks ranks(count, seed);
+    ranks.usual_step = kStepSeconds[seed % 5];
+    ranks.slowness = seed % 8 < 4 ? 1.1 : 3;
+    ranks.slow_chance = 1.0 / 200;
+    ranks.starved_share = seed % 7 < 2 ? 0.6 : 0;
+    ranks.disk_stall_chance = seed % 3 == 0 ? 0.001 : 0;
+    ranks.disk_seconds = 15;
     ranks.shares = seed % 2 == 1;
+    ranks.early_collectives = seed % 3;
     ranks.checkpoint_every = 50;
     ranks.evaluate_every = 70; // step 350: both
-    HangDetector detector(kPolicy, 2 + static_cast<int>(seed), ranks.now());
-    while (ranks.least_step() < 2500) {
+    ranks.rare_phase_seconds = 10 * ranks.usual_step;
+    HangPolicy policy;
+    policy.evaluation = policy.checkpoint = 3000; // as long ones need it
+    HangDetector detector(policy, count, ranks.now());
+    const uint64_t steps = ranks.usual_step > 5 ? 160 : ranks.usual_step > 1 ? 1'000 : 8'000;
+    while (ranks.least_step() < steps) {
       const auto verdict = watch(ranks, detector, 10);
       ASSERT_FALSE(verdict) << verdict->kind << " of rank " << verdict->rank << " in step "
                             << verdict->step << " after " << verdict->stalled_seconds << " s";
     }
+    total += steps;
   }
 }
 

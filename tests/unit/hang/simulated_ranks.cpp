@@ -8,18 +8,18 @@ using progress::Phase;
 
 namespace {
 
-double usual_seconds(Phase phase) {
+constexpr double kStartUpSeconds = 3;
+
+double share_of_step(Phase phase) {
   switch (phase) {
-  case Phase::kStartUp:
-    return 3;
   case Phase::kData:
-    return 0.005;
-  case Phase::kForward:
-    return 0.06;
-  case Phase::kBackward:
-    return 0.12;
-  default:
     return 0.02;
+  case Phase::kForward:
+    return 0.27;
+  case Phase::kBackward:
+    return 0.53;
+  default:
+    return 0.09;
   }
 }
 
@@ -57,9 +57,16 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   if (phase == Phase::kBackward) r.host.collectives_in_phase = early_collectives;
   if (phase == Phase::kCollect) r.host.collectives_in_phase += collectives_a_phase; // two moments
   r.host.collective_sequence += r.host.collectives_in_phase;
-  std::uniform_real_distribution<double> factor(1 / slowness, slowness);
+  const auto chance = [&](double of) { return std::bernoulli_distribution(of)(random_); };
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
-  r.left = (rare ? rare_phase_seconds : usual_seconds(phase)) * factor(random_);
+  const double usual = phase == Phase::kStartUp ? kStartUpSeconds
+                       : rare                   ? rare_phase_seconds
+                                                : usual_step * share_of_step(phase);
+  std::uniform_real_distribution<double> factor(1 / slowness, slowness);
+  r.left = usual * factor(random_) / (1 - starved_share);
+  if (phase == Phase::kForward && chance(slow_chance)) r.left *= 4;
+  r.waits_for_disk = phase == Phase::kData && chance(disk_stall_chance);
+  if (r.waits_for_disk) r.left = disk_seconds;
   const bool here = fault_ != Fault::kNone && fault_ != Fault::kSkipped && rank == fault_rank_ &&
                     r.host.step >= fault_step_ && phase == fault_phase_;
   if (here) stuck_ = true;
@@ -136,7 +143,10 @@ void SimulatedRanks::tick(double seconds) {
       continue;
     }
     if (progress::waits_for_peers(rank.host.phase)) continue;
-    rank.cpu += seconds;
+    if (!rank.waits_for_disk) {
+      rank.cpu += seconds * (1 - starved_share);
+      rank.run_delay += seconds * starved_share;
+    }
     rank.left -= seconds;
     if (rank.left <= 0) leave_phase(r);
   }
@@ -144,9 +154,9 @@ void SimulatedRanks::tick(double seconds) {
 }
 
 void SimulatedRanks::advance(double seconds) {
-  constexpr double kTick = 0.01;
-  for (double passed = 0; passed < seconds - kTick / 2; passed += kTick)
-    tick(kTick);
+  const double one_tick = usual_step < 1 ? 0.01 : usual_step < 5 ? 0.05 : 0.1;
+  for (double passed = 0; passed < seconds - one_tick / 2; passed += one_tick)
+    tick(one_tick);
 }
 
 std::vector<RankSample> SimulatedRanks::samples() const {
@@ -158,8 +168,9 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.device = ranks_[r].device;
     sample.step_marks = ranks_[r].marks;
     sample.cpu_seconds = ranks_[r].cpu;
+    sample.run_delay_seconds = ranks_[r].run_delay;
     const bool sleeps = progress::waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
-    sample.process_state = sleeps ? 'S' : 'R';
+    sample.process_state = sleeps ? 'S' : ranks_[r].waits_for_disk ? 'D' : 'R';
     if (is_stuck(r) && fault_ == Fault::kStopped) sample.process_state = 'T';
     if (is_stuck(r) && fault_ == Fault::kSpinning) sample.process_state = 'R';
     samples.push_back(sample);

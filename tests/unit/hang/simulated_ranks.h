@@ -24,9 +24,13 @@ public:
 
   // A step takes up to this many times its usual duration, drawn anew for each rank and phase.
   double slowness = 1.2;
-  bool shares = false;              // a gather behind every optimizer phase
-  uint32_t collectives_a_phase = 1; // buckets, say
-  uint32_t early_collectives = 0;   // begun in the backward phase, which does not wait for them
+  double usual_step = 0.225;                      // seconds
+  double slow_chance = 0;                         // of a forward pass of four times its duration
+  double starved_share = 0;                       // of the time that a rank waits for a CPU
+  double disk_stall_chance = 0, disk_seconds = 0; // in the data phase, in state D
+  bool shares = false;                            // a gather behind every optimizer phase
+  uint32_t collectives_a_phase = 1;               // buckets, say
+  uint32_t early_collectives = 0; // begun in the backward phase, which does not wait for them
   // Steps. Evaluations come first and last rare_phase_seconds, more or less, on each rank; their
   // sums, and with shares the state for a checkpoint, are collected from all ranks.
   uint64_t checkpoint_every = 0, evaluate_every = 0;
@@ -44,7 +48,8 @@ private:
     progress::StepMarks marks{};
     progress::DeviceRecord device;
     double left = 0; // of the phase, seconds of work
-    double cpu = 0;
+    double cpu = 0, run_delay = 0;
+    bool waits_for_disk = false;
     progress::Phase collects_for = progress::Phase::kEvaluation;
   };
   void tick(double seconds);

@@ -1,103 +1,11 @@
-#include "tests/unit/state/simulated_run.h"
+// The hang detector on two ranks, one rule at a time. Whole programs: tests/unit/hang.
+#include "daemon/state/hang.h"
 
 #include <gtest/gtest.h>
 
 namespace nsa::state {
 
 namespace {
-
-// Watches until a verdict comes or `steps` are done; ten observations a second.
-struct Watched {
-  std::optional<Verdict> verdict;
-  double seconds = 0;
-  uint64_t steps = 0;
-  size_t slow = 0;
-};
-
-Watched watch(const SimulationOptions& options, const HangPolicy& policy, uint64_t steps,
-              double limit_seconds = 1e9) {
-  SimulatedRun run(options);
-  HangDetector detector(policy, options.ranks, run.now());
-  Watched w;
-  while (w.steps < steps && w.seconds < limit_seconds) {
-    const Observation seen = detector.observe(run.advance(0.1), run.now());
-    w.seconds += 0.1;
-    w.slow += seen.slow.size();
-    w.steps = run.completed_steps();
-    if (seen.verdict) {
-      w.verdict = seen.verdict;
-      return w;
-    }
-  }
-  return w;
-}
-
-// 10^5 steps in all: evaluations, checkpoints, slow steps, slow disks, starved CPUs, 1 to 8 ranks,
-// steps from a tenth of a second to half a minute.
-TEST(Hang, NoFalseVerdictIn100000Steps) {
-  const double step_seconds[] = {0.1, 0.5, 2, 10, 30};
-  uint64_t total = 0;
-  for (uint64_t seed = 1; total < 100'000; ++seed) {
-    SimulationOptions options;
-    options.seed = seed;
-    options.ranks = 1 + static_cast<int>(seed % 4) * (seed % 3 == 0 ? 2 : 1);
-    options.step_seconds = step_seconds[seed % 5];
-    options.evaluation_seconds = options.step_seconds * 20;
-    options.checkpoint_seconds = options.step_seconds * 5;
-    options.starved_share = seed % 4 == 0 ? 0.6 : 0;
-    options.disk_stall_chance = seed % 3 == 0 ? 0.001 : 0;
-    options.disk_stall_seconds = 15;
-    HangPolicy policy;
-    policy.evaluation = policy.checkpoint = 3000; // as long ones need it
-    policy.start_up = 600;
-    const uint64_t steps = options.step_seconds > 5   ? 300
-                           : options.step_seconds > 1 ? 1'500
-                                                      : 8'000;
-    const Watched w = watch(options, policy, steps);
-    ASSERT_FALSE(w.verdict) << "seed " << seed << ", step " << w.steps << ": rank "
-                            << w.verdict->rank << " " << w.verdict->kind << ", "
-                            << w.verdict->witnesses[0];
-    total += w.steps;
-  }
-}
-
-class Injected : public testing::TestWithParam<std::string> {};
-
-TEST_P(Injected, TheRightRankAndKindAreNamed) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    SimulationOptions options;
-    options.seed = seed;
-    options.ranks = 2 + static_cast<int>(seed % 7);
-    options.step_seconds = seed % 2 == 0 ? 0.2 : 1.5;
-    options.fault = GetParam();
-    options.fault_rank = static_cast<int>(seed) % options.ranks;
-    options.fault_step = 20 + seed;
-    const HangPolicy policy;
-    const Watched w = watch(options, policy, 100'000, 600);
-    ASSERT_TRUE(w.verdict) << "seed " << seed;
-    EXPECT_EQ(w.verdict->rank, options.fault_rank) << "seed " << seed;
-    EXPECT_EQ(w.verdict->kind, GetParam()) << "seed " << seed;
-    EXPECT_EQ(w.verdict->step, options.fault_step) << "seed " << seed;
-    EXPECT_GE(w.verdict->witnesses.size(), 2u);
-    // Floor 10 s; five times the slowest hundredth of the steps; one second to be sure.
-    const double slowest = options.step_seconds * (1 + 0.3 * options.slow_factor) * 1.1;
-    EXPECT_LE(w.verdict->stalled_seconds, std::max(10.0, 10 * slowest) + 1) << "seed " << seed;
-    EXPECT_EQ(w.steps, options.fault_step - 1);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Kinds, Injected,
-                         testing::Values(kStoppedKind, kDeadlockedKind, kSpinningKind, kSkippedKind,
-                                         kDataStallKind),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name)
-                             if (c == '-') c = '_';
-                           return name;
-                         });
-
-// ---- one rule at a time
-// ---------------------------------------------------------------------------
 
 class Rules : public testing::Test {
 protected:
