@@ -14,18 +14,14 @@ constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
 void DurationHistory::add(double seconds) {
   if (seconds_.size() < kKept) {
     seconds_.push_back(seconds);
-    return;
+  } else {
+    seconds_[next_] = seconds;
+    next_ = (next_ + 1) % kKept;
   }
-  seconds_[next_] = seconds;
-  next_ = (next_ + 1) % kKept;
-}
-
-double DurationHistory::p99() const {
-  if (seconds_.empty()) return 0;
   std::vector<double> sorted = seconds_;
   const size_t index = sorted.size() - 1 - sorted.size() / 100;
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(index), sorted.end());
-  return sorted[index];
+  p99_ = sorted[index];
 }
 
 void DurationHistory::recall(size_t count, double p99) {

@@ -20,7 +20,7 @@ class DurationHistory {
 public:
   void add(double seconds);
   size_t count() const { return seconds_.size(); }
-  double p99() const; // 0 without samples; the largest with fewer than 100
+  double p99() const { return p99_; } // 0 without samples; the largest with fewer than 100
   // As if that many had been added, none longer: what is known of it after a restart of nsad.
   void recall(size_t count, double p99);
 
@@ -28,6 +28,7 @@ private:
   static constexpr size_t kKept = 512;
   std::vector<double> seconds_;
   size_t next_ = 0;
+  double p99_ = 0; // asked for far more often than a duration comes
 };
 
 // What an attempt's history comes to, small enough to be kept in the ledger.
