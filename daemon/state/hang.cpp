@@ -115,6 +115,10 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
       track.first_cpu = sample.cpu_seconds;
       track.first_delay = sample.run_delay_seconds;
     }
+    if (sample.process_state != 'T' || is_traced(sample))
+      track.stopped_at.reset();
+    else if (!track.stopped_at)
+      track.stopped_at = now;
     // The debugger has gone, and the rank goes on from here: the time before is not its own.
     if (reported_ && suspicion_ && suspicion_->rank == sample.rank &&
         suspicion_->kind == kTracedKind && !is_traced(sample)) {
@@ -133,6 +137,7 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
   track.seen = true;
   track.moved_at = now;
   track.read_since_move = false;
+  track.stopped_at.reset();
   // Others may move as they give up waiting for it; that does not clear the culprit.
   // Nor does going on clear one that is out of step with its peers.
   if (reported_ && suspicion_ && suspicion_->rank == sample.rank && !out_of_step_)
@@ -152,6 +157,8 @@ double HangDetector::limit_of(const Track& track, const RankSample& sample,
     const double delayed = sample.run_delay_seconds - track.first_delay;
     limit /= 1 - std::clamp(delayed / watched, 0.0, 0.9);
   }
+  if (track.stopped_at)
+    limit = std::min(limit, to_seconds(*track.stopped_at - track.moved_at) + limits_.floor());
   return std::min(limit, ceiling);
 }
 
@@ -213,6 +220,14 @@ Verdict HangDetector::accuse(const OutOfStep& out, MonotonicTime now) {
                  "a peer had entered " + std::to_string(out.others) +
                      " by then: they are in different steps from there"};
   return v;
+}
+
+// A rank that a signal stopped, whatever it was at and whatever the others are at.
+std::optional<size_t> HangDetector::find_stopped(const std::vector<RankSample>& samples) const {
+  for (size_t r = 0; r < samples.size(); ++r)
+    if (!samples[r].exited && tracks_[r].stopped_at && tracks_[r].stalled > tracks_[r].limit)
+      return r;
+  return std::nullopt;
 }
 
 // Who holds the others up: a rank that is overdue outside of a collective; if all wait in one, the
@@ -314,7 +329,8 @@ std::optional<Verdict> HangDetector::judge(const std::vector<RankSample>& sample
                                            MonotonicTime now) const {
   if (out_of_step_) return accuse(*out_of_step_, now);
   const auto skipper = find_skipper(samples);
-  const auto culprit = skipper ? skipper : find_laggard(samples);
+  const auto stopped = skipper ? std::nullopt : find_stopped(samples);
+  const auto culprit = skipper ? skipper : stopped ? stopped : find_laggard(samples);
   if (!culprit) return std::nullopt;
   const Track& t = tracks_[*culprit];
   Verdict verdict = accuse(*culprit, skipper.has_value(), samples, now);
@@ -343,6 +359,7 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
     if (gap > kLateObserver) // we were late, not they
       for (Track& t : tracks_) {
         t.moved_at = t.moved_at + gap;
+        if (t.stopped_at) t.stopped_at = *t.stopped_at + gap;
         t.step_seen_at = t.step_seen_at + gap;
       }
   }

@@ -4,7 +4,8 @@
 // Progress is a change on the page; a busy CPU is not. A rank whose page has not moved for longer
 // than its phase's limit is a suspect. It becomes the culprit when a second, independent witness
 // agrees (peers wait for it in a collective, its process is stopped, its CPU time stands still), or
-// past the ceiling without one, and only after the finding has held for several observations. Time
+// past the ceiling without one, and only after the finding has held for several observations. One
+// that a signal stopped does no work that its phase could take long for: it has the floor. Time
 // in which the observer itself was late, or in which the rank waited for a CPU, does not count
 // against the rank. A rank that is slow but moves is an alert; one that a debugger holds is only
 // observed, until the debugger goes.
@@ -95,8 +96,9 @@ private:
     bool read_since_move = false;
     MonotonicTime first_read_at;
     double first_cpu = 0, first_delay = 0;
-    MonotonicTime step_seen_at; // when the current step was first seen
-    bool step_is_plain = true;  // no checkpoint or evaluation was seen in it
+    std::optional<MonotonicTime> stopped_at; // seen stopped by a signal since, and by no debugger
+    MonotonicTime step_seen_at;              // when the current step was first seen
+    bool step_is_plain = true;               // no checkpoint or evaluation was seen in it
     uint64_t slow_step_said = 0;
     double stalled = 0, limit = 0; // of the newest observation
   };
@@ -120,6 +122,7 @@ private:
   static Verdict accuse(const OutOfStep& out, MonotonicTime now);
   std::optional<Verdict> judge(const std::vector<RankSample>& samples, MonotonicTime now) const;
   std::optional<size_t> find_skipper(const std::vector<RankSample>& samples) const;
+  std::optional<size_t> find_stopped(const std::vector<RankSample>& samples) const;
   std::optional<size_t> find_laggard(const std::vector<RankSample>& samples) const;
   Verdict accuse(size_t culprit, bool skipped, const std::vector<RankSample>& samples,
                  MonotonicTime now) const;

@@ -56,6 +56,7 @@ public:
   double limit(progress::Phase phase, bool first_step_done) const;
   // Past this nobody asks for a second witness.
   double ceiling(progress::Phase phase, bool first_step_done) const;
+  double floor() const { return policy_.floor; }
   double typical_step() const { return steps_.p99(); }
   Learned learned() const;
 

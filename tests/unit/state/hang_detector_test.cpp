@@ -69,6 +69,36 @@ TEST_F(Rules, AShortPauseBySignalIsNoHang) {
   EXPECT_FALSE(pass(5));
 }
 
+TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
+  using progress::Phase;
+  train(30);
+  for (const Phase phase : {Phase::kStartUp, Phase::kEvaluation, Phase::kCollect,
+                            Phase::kCheckpoint, Phase::kShutDown}) {
+    SCOPED_TRACE(progress::phase_name(phase));
+    for (RankSample& s : samples_) { // both are at it; the other one has every right to be
+      s.host->phase = phase;
+      ++s.host->step;
+    }
+    EXPECT_FALSE(pass(25)); // longer than the floor, shorter than the phase's limit
+    samples_[1].process_state = 'T';
+    EXPECT_FALSE(pass(9.5)) << "a pause by a signal is no hang";
+    samples_[1].process_state = 'S';
+    EXPECT_FALSE(pass(5));
+    samples_[1].process_state = 'T';
+    EXPECT_FALSE(pass(9.5)) << "the pause before does not count";
+    const auto verdict = pass(2);
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->rank, 1);
+    EXPECT_EQ(verdict->kind, kStoppedKind);
+    samples_[1].process_state = 'S';
+    ++samples_[1].host->step; // it goes on
+    pass(1);
+    ASSERT_TRUE(detector_.verdict_is_over());
+    detector_.resume_watching();
+    ++samples_[0].host->step;
+  }
+}
+
 TEST_F(Rules, WithoutASecondWitnessOnlyTheCeilingCounts) {
   train(30);
   samples_[0].process_state = samples_[1].process_state = 'R'; // both compute; nobody waits
