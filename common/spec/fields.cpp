@@ -347,7 +347,8 @@ FieldTable run_fields(RunSpec& s) {
        .minimum = 1,
        .maximum = 1e6,
        .unit = "seconds",
-       .meaning = "no learned limit of a phase is below this, and a rank may be stopped by a signal that long"},
+       .meaning = "no learned limit of a phase is below this, and a rank may be stopped by a "
+                  "signal that long"},
       {.key = "hang.ceiling_seconds",
        .at = &s.hang.ceiling_seconds,
        .minimum = 1,
