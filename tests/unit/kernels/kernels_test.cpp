@@ -13,10 +13,12 @@
 #include "nsa_model/kernels/portable/key_units.cuh"
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <gtest/gtest.h>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace nsa::kernels {
@@ -252,6 +254,8 @@ TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
   EXPECT_EQ(fused_forward_workspace_bytes(six, bf16), pairs * 800);
   const AttentionShape four = {1, 32768, 2, 4};
   EXPECT_EQ(fused_forward_workspace_bytes(four), fused_forward_workspace_bytes(four, bf16));
+  const AttentionShape sixteen = {1, 32768, 2, 16}; // what docs/design/kernels.md says of a pair
+  EXPECT_EQ(fused_forward_workspace_bytes(sixteen), pairs * (16 * 64 * 2 + 16 * 4));
 }
 
 // What an operator's call has allocated over its inputs at most (fused_call.cpp): the forward's
@@ -283,6 +287,11 @@ TEST(Support, NamesWhatIsServed) {
   const auto reason = [](int heads, int groups, int dim, int capability = 90, int sequence = 1000) {
     return unsupported_reason(capability, heads, groups, dim, sequence, 32, 16, 64, 16, 512);
   };
+  // Whoever is refused reads which toggle serves it.
+  const auto refused = [](const char* why) {
+    return std::string(why == nullptr ? "" : why).find("attention.kernels = \"aten\"") !=
+           std::string::npos;
+  };
   for (int heads = 1; heads <= kMostHeads; ++heads) {
     for (const int dim : {64, 128}) {
       for (const int capability : {80, 86, 89, 90, 100})
@@ -290,31 +299,41 @@ TEST(Support, NamesWhatIsServed) {
       EXPECT_EQ(reason(2 * heads, 2, dim, 80, kMaxSequence), nullptr) << heads << ' ' << dim;
     }
   }
-  EXPECT_NE(reason(34, 2, 64), nullptr);
-  EXPECT_NE(reason(7, 2, 64), nullptr);
-  EXPECT_NE(reason(12, 2, 96), nullptr);
-  EXPECT_NE(reason(12, 2, 64, 75), nullptr);
-  EXPECT_NE(reason(12, 2, 64, 90, kMaxSequence + 1), nullptr);
+  EXPECT_TRUE(refused(reason(34, 2, 64)));
+  EXPECT_TRUE(refused(reason(7, 2, 64)));
+  for (const int dim : {16, 32, 96})
+    EXPECT_TRUE(refused(reason(12, 2, dim)));
+  EXPECT_TRUE(refused(reason(12, 2, 64, 75)));
+  EXPECT_TRUE(refused(reason(12, 2, 64, 90, kMaxSequence + 1)));
+  for (const auto& [length, stride, block, slots, window] :
+       std::vector<std::array<int, 5>>{{16, 16, 64, 16, 512},
+                                       {32, 8, 64, 16, 512},
+                                       {32, 16, 32, 16, 512},
+                                       {32, 16, 64, 8, 512},
+                                       {32, 16, 64, 16, 256}})
+    EXPECT_TRUE(
+        refused(unsupported_reason(90, 12, 2, 64, 1000, length, stride, block, slots, window)))
+        << length << ' ' << stride << ' ' << block << ' ' << slots << ' ' << window;
   // 99 KiB of shared memory hold the scores of 64K tokens in some cases only.
   EXPECT_EQ(reason(12, 2, 64, 86, 65536), nullptr);
-  EXPECT_NE(reason(32, 2, 128, 86, kMaxSequence), nullptr);
+  EXPECT_TRUE(refused(reason(32, 2, 128, 86, kMaxSequence)));
   // Bitmaps of 64 bytes a block fill them at 1,584 blocks, whatever the heads.
   for (const int capability : {86, 89, 120}) {
     EXPECT_EQ(reason(1, 1, 64, capability, 101376), nullptr);
-    EXPECT_NE(reason(1, 1, 64, capability, 101377), nullptr);
+    EXPECT_TRUE(refused(reason(1, 1, 64, capability, 101377)));
   }
   EXPECT_EQ(reason(1, 1, 64, 80, 101377), nullptr);
   // A grid's second dimension, and slots of tokens counted in 31 bits.
   const auto too_large = [](int64_t batch, int groups, int sequence) {
-    return too_large_reason(90, batch, sequence, 6 * groups, groups, 64) != nullptr;
+    return too_large_reason(90, batch, sequence, 6 * groups, groups, 64);
   };
-  EXPECT_FALSE(too_large(65535, 1, 100));
-  EXPECT_TRUE(too_large(65536, 1, 100));
-  EXPECT_TRUE(too_large(32768, 2, 100));
-  EXPECT_FALSE(too_large(1023, 1, kMaxSequence));
-  EXPECT_TRUE(too_large(1024, 1, kMaxSequence));
-  EXPECT_TRUE(too_large(0, 2, 1000));
-  EXPECT_TRUE(too_large(int64_t{1} << 60, 2, 1000));
+  EXPECT_EQ(too_large(65535, 1, 100), nullptr);
+  EXPECT_TRUE(refused(too_large(65536, 1, 100)));
+  EXPECT_TRUE(refused(too_large(32768, 2, 100)));
+  EXPECT_EQ(too_large(1023, 1, kMaxSequence), nullptr);
+  EXPECT_TRUE(refused(too_large(1024, 1, kMaxSequence)));
+  EXPECT_TRUE(refused(too_large(0, 2, 1000)));
+  EXPECT_TRUE(refused(too_large(int64_t{1} << 60, 2, 1000)));
 }
 
 TEST(Family, IsHopperWhereItsKernelsServe) {
