@@ -181,8 +181,8 @@ struct Problem {
 // Rows as they come. A row that would begin after the time limit is counted instead.
 class Table {
 public:
-  Table(const Options& options, const bench::Ceilings& ceilings)
-      : options_(options), ceilings_(ceilings), begin_(MonotonicTime::now()) {
+  Table(const Options& options, const bench::Timer& timer, const bench::Ceilings& ceilings)
+      : options_(options), timer_(timer), ceilings_(ceilings), begin_(MonotonicTime::now()) {
     const std::string device = bench::device_name();
     const std::string build = build_info().version + "+" + build_info().commit;
     if (options.json) {
@@ -270,10 +270,11 @@ private:
     std::fflush(stdout);
   }
   Times time(const std::function<void()>& run) const {
-    return bench::time_of(run, options_.repeats, options_.row_seconds);
+    return timer_.time(run, options_.repeats, options_.row_seconds);
   }
 
   const Options& options_;
+  const bench::Timer& timer_;
   const bench::Ceilings& ceilings_;
   const MonotonicTime begin_;
   int left_out_ = 0;
@@ -372,8 +373,9 @@ void run(const Options& options) {
       shapes.push_back({std::max<int64_t>(1, options.tokens / sequence), sequence, options.groups,
                         options.heads, options.head_dimension});
   }
-  const bench::Ceilings ceilings = bench::measure_ceilings();
-  Table table(options, ceilings);
+  const bench::Timer timer;
+  const bench::Ceilings ceilings = bench::measure_ceilings(timer);
+  Table table(options, timer, ceilings);
   for (const Row row :
        {Row::kWhole, Row::kDenseCudnn, Row::kDenseFused, Row::kBranches, Row::kDenseFlash})
     for (const Shape& shape : shapes) {

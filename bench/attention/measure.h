@@ -14,9 +14,19 @@ struct Times {                          // milliseconds
   int64_t repeats = 0;
 };
 
-// `run` timed by events, `repeats` times after three to warm up; fewer, but five at least, when
-// they would take longer than `seconds`.
-Times time_of(const std::function<void()>& run, int64_t repeats, double seconds = 1e9);
+// Times work by events behind a fill of 1 GiB, which the GPU is busy with (some 0.3 ms on an H200)
+// while the host enqueues the work: as in training, where the host is ahead, its time is none of
+// the work's. The fill also leaves nothing of the work's inputs in the L2 cache.
+class Timer {
+public:
+  Timer(); // on the current CUDA device
+  // `run`, `repeats` times after three to warm up; fewer, but five at least, when they would take
+  // longer than `seconds`.
+  Times time(const std::function<void()>& run, int64_t repeats, double seconds = 1e9) const;
+
+private:
+  at::Tensor filled_;
+};
 
 // The most memory that LibTorch's allocator has handed out on the current CUDA device since this
 // began, over what it had then.
@@ -36,6 +46,6 @@ struct Ceilings {
   double copy_gb_s = 0;       // read and written, of a 1 GiB copy
   double product_tflop_s = 0; // BF16, 8192 x 8192 x 8192, normal random data
 };
-Ceilings measure_ceilings();
+Ceilings measure_ceilings(const Timer& timer);
 
 } // namespace nsa::bench
