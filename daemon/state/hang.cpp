@@ -105,6 +105,10 @@ void HangDetector::learn(Track& track, const RankSample& sample, MonotonicTime n
 }
 
 void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime now) {
+  if (sample.process_state != 'T' || is_traced(sample))
+    track.stopped_at.reset();
+  else if (!track.stopped_at)
+    track.stopped_at = now;
   if (!sample.host) return;
   const bool moved =
       !track.seen || !same_place(track.host, *sample.host) || !(track.device == sample.device);
@@ -115,10 +119,6 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
       track.first_cpu = sample.cpu_seconds;
       track.first_delay = sample.run_delay_seconds;
     }
-    if (sample.process_state != 'T' || is_traced(sample))
-      track.stopped_at.reset();
-    else if (!track.stopped_at)
-      track.stopped_at = now;
     // The debugger has gone, and the rank goes on from here: the time before is not its own.
     if (reported_ && suspicion_ && suspicion_->rank == sample.rank &&
         suspicion_->kind == kTracedKind && !is_traced(sample)) {

@@ -312,16 +312,21 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());
 }
 
+// seconds: the same for all ranks, which wait for each other.
+wire::RankStep step_of(Rank rank, uint64_t step, double seconds, double waited) {
+  wire::RankStep r;
+  r.rank = rank;
+  r.step = step;
+  r.step_seconds = seconds;
+  r.exposed_communication_seconds = waited;
+  return r;
+}
+
 TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   RunRecord record;
   record.spec.parallel.ranks = 2;
   const auto report = [&](Rank rank, uint64_t step, double waited) {
-    wire::RankStep r;
-    r.rank = rank;
-    r.step = step;
-    r.step_seconds = 0.4; // the same for both: they wait for each other
-    r.exposed_communication_seconds = waited;
-    note_step(record, r);
+    note_step(record, step_of(rank, step, 0.4, waited));
   };
   report(0, 10, 90); // a first record holds the start
   report(1, 10, 0);
@@ -370,12 +375,7 @@ TEST(RunRecord, CommunicationIsWhatTheRankWaitsThatComesLast) {
   RunRecord record;
   record.spec.parallel.ranks = 2;
   const auto report = [&](Rank rank, uint64_t step, double waited) {
-    wire::RankStep r;
-    r.rank = rank;
-    r.step = step;
-    r.step_seconds = 0.5;
-    r.exposed_communication_seconds = waited;
-    note_step(record, r);
+    note_step(record, step_of(rank, step, 0.5, waited));
   };
   report(0, 1, 3); // holds the start: in the total, not in the share
   report(1, 1, 2);

@@ -99,6 +99,18 @@ TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
   }
 }
 
+TEST_F(Rules, ARankThatASignalStoppedBeforeItsFirstRecordHasTheFloorToo) {
+  samples_[1].host.reset();
+  EXPECT_FALSE(pass(25)); // it starts, and may for 300 s
+  samples_[1].process_state = 'T';
+  EXPECT_FALSE(pass(9.5));
+  const auto verdict = pass(2);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->rank, 1);
+  EXPECT_EQ(verdict->kind, kStoppedKind);
+  EXPECT_EQ(verdict->phase, progress::Phase::kStartUp);
+}
+
 TEST_F(Rules, WithoutASecondWitnessOnlyTheCeilingCounts) {
   train(30);
   samples_[0].process_state = samples_[1].process_state = 'R'; // both compute; nobody waits
