@@ -160,6 +160,9 @@ FieldTable run_fields(RunSpec& s) {
        .unit = "micro-batches",
        .meaning = "of held-out text in an evaluation, over all ranks"},
       {.key = "eval.at_end", .at = &s.eval.at_end, .meaning = "and once behind the last step"},
+      {.key = "eval.token_losses",
+       .at = &s.eval.token_losses,
+       .meaning = "each held-out token's loss into evaluations/ of the run's folder"},
 
       {.key = "train.steps",
        .at = &s.train.steps,

@@ -53,6 +53,7 @@ struct EvalSection {
   int64_t interval_steps = 0; // 0: never (but see at_end)
   int64_t batches = 8;        // micro-batches of held-out text, over all ranks
   bool at_end = true;
+  bool token_losses = false; // each token's loss into evaluations/
 };
 
 struct TrainSection {

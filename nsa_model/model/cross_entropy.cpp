@@ -28,12 +28,26 @@ int64_t tokens_a_chunk(const Tensor& hidden, const Tensor& weight, bool fused) {
   return std::clamp<int64_t>((hidden.is_cpu() ? kLogitsCpu : kLogitsGpu) / vocabulary, 64, 16384);
 }
 
+at::ScalarType loss_type(const Tensor& hidden) {
+  return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+void check_arguments(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
+  TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
+                  hidden.scalar_type() == weight.scalar_type(),
+              "linear_cross_entropy: hidden ", hidden.sizes(), " ", hidden.scalar_type(),
+              " does not fit weight ", weight.sizes(), " ", weight.scalar_type());
+  TORCH_CHECK(targets.dim() == 1 && targets.size(0) == hidden.size(0) &&
+                  targets.scalar_type() == at::kLong,
+              "linear_cross_entropy: targets must be int64 [", hidden.size(0), "]");
+}
+
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
                         const Tensor& targets, bool with_gradient, bool fused,
                         const c10::intrusive_ptr<ops::TiedGradient>& tied) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = loss_type(hidden);
     const int64_t tokens = hidden.size(0);
     const Tensor counted = targets.ge(0).to(type);
     const Tensor share = counted / counted.sum().clamp_min(1); // of each token in the mean
@@ -96,16 +110,29 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                             bool fused, const c10::intrusive_ptr<ops::TiedGradient>& tied) {
-  TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
-                  hidden.scalar_type() == weight.scalar_type(),
-              "linear_cross_entropy: hidden ", hidden.sizes(), " ", hidden.scalar_type(),
-              " does not fit weight ", weight.sizes(), " ", weight.scalar_type());
-  TORCH_CHECK(targets.dim() == 1 && targets.size(0) == hidden.size(0) &&
-                  targets.scalar_type() == at::kLong,
-              "linear_cross_entropy: targets must be int64 [", hidden.size(0), "]");
+  check_arguments(hidden, weight, targets);
   const bool with_gradient =
       c10::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
   return LinearCrossEntropy::apply(hidden, weight, targets, with_gradient, fused, tied);
+}
+
+Tensor linear_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                           bool fused) {
+  check_arguments(hidden, weight, targets);
+  const c10::NoGradGuard no_grad;
+  const Tensor counted = targets.ge(0).to(loss_type(hidden));
+  const Tensor labels = targets.clamp_min(0);
+  Tensor losses = at::empty_like(counted);
+  const int64_t step = tokens_a_chunk(hidden, weight, fused);
+  for (int64_t begin = 0; begin < hidden.size(0); begin += step) {
+    const auto chunk = [&, count = std::min(step, hidden.size(0) - begin)](const Tensor& x) {
+      return x.narrow(0, begin, count);
+    };
+    chunk(losses).copy_(ops::cross_entropy_(ops::linear(chunk(hidden), weight, fused),
+                                            chunk(labels), chunk(counted), /*gradient=*/false,
+                                            fused));
+  }
+  return losses;
 }
 
 } // namespace nsa::model

@@ -20,4 +20,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
                                 const at::Tensor& targets, bool fused = false,
                                 const c10::intrusive_ptr<ops::TiedGradient>& tied = {});
 
+// -log softmax(hidden . weight^T)[target] of each row, [N] in the dtype of that mean; 0 where
+// target < 0. The same products in the same chunks. No autograd.
+at::Tensor linear_token_losses(const at::Tensor& hidden, const at::Tensor& weight,
+                               const at::Tensor& targets, bool fused = false);
+
 } // namespace nsa::model

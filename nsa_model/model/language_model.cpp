@@ -239,6 +239,17 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
   return loss;
 }
 
+Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,
+                                   const std::optional<Tensor>& document_start) {
+  TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
+              " must be like tokens ", tokens.sizes());
+  const c10::NoGradGuard no_grad;
+  const Tensor hidden = impl_->hidden(tokens, document_start, 0);
+  return linear_token_losses(hidden.flatten(0, 1), impl_->embedding, targets.flatten(),
+                             impl_->config.fused_layers)
+      .view_as(targets);
+}
+
 Tensor LanguageModel::logits(const Tensor& tokens, const std::optional<Tensor>& document_start,
                              int64_t position_offset) {
   const Tensor hidden = impl_->hidden(tokens, document_start, position_offset);

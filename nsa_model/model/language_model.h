@@ -66,6 +66,11 @@ public:
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   const std::optional<at::Tensor>& document_start = std::nullopt);
 
+  // -log probability of each target in nats, [B, S] FP32 (FP64 for FP64) on the model's device, 0
+  // where a target is < 0: loss() is the mean of the others. No autograd.
+  at::Tensor token_losses(const at::Tensor& tokens, const at::Tensor& targets,
+                          const std::optional<at::Tensor>& document_start = std::nullopt);
+
   // Logits [B, S, vocabulary] in FP32: for tests and tools; training never holds them.
   // position_offset is added to every RoPE position.
   at::Tensor logits(const at::Tensor& tokens,

@@ -341,6 +341,17 @@ TEST_P(Branches, TheWindowOverEverythingIsTheDenseTwin) {
                                   with_weights_of_the_window(at::kDouble));
 }
 
+TEST_P(WholeModel, LossIsTheMeanOfTokenLosses) {
+  const Scale s = scale();
+  LanguageModel ours = model(s.config);
+  const Batch batch = random_batch(s.config, 2, s.selecting / 2 + 100);
+  const Tensor tokens = batch.tokens.to(device()), targets = batch.targets.to(device());
+  const c10::NoGradGuard no_grad;
+  const double loss = ours.loss(tokens, targets).item<double>();
+  EXPECT_NEAR(ours.token_losses(tokens, targets).mean(at::kDouble).item<double>(), loss,
+              1e-5 * loss);
+}
+
 TEST_P(WholeModel, FutureTokensChangeNoPastBit) {
   const Scale s = scale();
   LanguageModel ours = model(s.config);

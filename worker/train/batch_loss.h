@@ -17,8 +17,12 @@ namespace nsa::train {
 // gradients are enabled.
 using BatchLoss = std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>;
 
-// The same in two halves, for what is recorded once and replayed: `bring` copies a batch to where
-// `loss` finds it every time, without waiting. Memory stays in place while the shape does.
+// The cross-entropy of each target in nats, FP32 [rows, sequence_length] on the device, no
+// autograd.
+using TokenLosses = std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>;
+
+// A batch's loss in two halves, for what is recorded once and replayed: `bring` copies a batch to
+// where `loss` finds it every time, without waiting. Memory stays in place while the shape does.
 struct StagedLoss {
   std::function<void(const std::shared_ptr<const data::Batch>&)> bring;
   std::function<at::Tensor()> loss;

@@ -8,11 +8,24 @@
 #include "worker/train/failure.h"
 #include "worker/train/phase_clock.h"
 
+#include <filesystem>
+
 namespace nsa::train {
 
-// Mean loss over all sequences of the set, the same on every rank.
-Attempt<double> evaluate(const data::EvaluationSet& set, const BatchLoss& loss, uint64_t step,
-                         runtime::Runtime& runtime, comm::Collectives& collectives,
-                         PhaseClock& clock);
+struct Evaluator {
+  const data::EvaluationSet& set;
+  const TokenLosses& losses;
+  runtime::Runtime& runtime;
+  comm::Collectives& collectives;
+  PhaseClock& clock;
+  // Not empty: each rank writes rank-<r>.safetensors there, whole or not at all. Its rows are this
+  // rank's sequences of the set: "loss" F32 [rows, S] (nats), "target" I64 [rows, S] (the tokens),
+  // "position" I64 [rows] (of its first token in the held-out split). It takes 12 bytes a token of
+  // host memory. That it cannot be written is logged, and no failure.
+  std::filesystem::path keep_in;
+};
+
+// Mean loss over all tokens of the set, the same on every rank.
+Attempt<double> evaluate(const Evaluator& evaluator, uint64_t step);
 
 } // namespace nsa::train

@@ -67,20 +67,35 @@ private:
   std::deque<UnderWay> under_way_;
 };
 
-} // namespace
-
-BatchLoss make_loss(model::LanguageModel& model, at::Device device,
-                    std::optional<int64_t> separator) {
+// What the model says of a batch, which is on its device by then.
+using Method = at::Tensor (model::LanguageModel::*)(const at::Tensor&, const at::Tensor&,
+                                                    const std::optional<at::Tensor>&);
+std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>
+of_batches(model::LanguageModel& model, Method method, at::Device device,
+           std::optional<int64_t> separator) {
   const auto under_way = std::make_shared<BatchesUnderWay>(device);
-  return [&model, device, under_way, separator](const std::shared_ptr<const data::Batch>& batch) {
+  return [&model, method, device, under_way,
+          separator](const std::shared_ptr<const data::Batch>& batch) {
     const Texts host = texts_of(batch);
     const at::Tensor tokens = host.tokens.to(device, /*non_blocking=*/true);
     const at::Tensor targets = host.targets.to(device, /*non_blocking=*/true);
     under_way->keep(batch);
     std::optional<at::Tensor> starts;
     if (separator) starts = document_start_tensor(*batch, *separator);
-    return model.loss(tokens, targets, starts);
+    return (model.*method)(tokens, targets, starts);
   };
+}
+
+} // namespace
+
+BatchLoss make_loss(model::LanguageModel& model, at::Device device,
+                    std::optional<int64_t> separator) {
+  return of_batches(model, &model::LanguageModel::loss, device, separator);
+}
+
+TokenLosses make_token_losses(model::LanguageModel& model, at::Device device,
+                              std::optional<int64_t> separator) {
+  return of_batches(model, &model::LanguageModel::token_losses, device, separator);
 }
 
 StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device) {

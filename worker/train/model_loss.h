@@ -14,6 +14,10 @@ namespace nsa::train {
 BatchLoss make_loss(model::LanguageModel& model, at::Device device,
                     std::optional<int64_t> separator);
 
+// Of the same, token by token.
+TokenLosses make_token_losses(model::LanguageModel& model, at::Device device,
+                              std::optional<int64_t> separator);
+
 // Without documents: where those begin would change the launches.
 StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
 

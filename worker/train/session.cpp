@@ -365,7 +365,8 @@ Attempt<Finished> Session::run() {
   if (graphs_.on) staged = make_staged_loss(*model_, runtime_->device());
   trainer_.emplace(TrainerParts{o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_,
                                 clock_, *state_, make_loss(*model_, runtime_->device(), separator),
-                                staged, toggles_["cuda.graphs"] == "on", *loader_,
+                                make_token_losses(*model_, runtime_->device(), separator), staged,
+                                toggles_["cuda.graphs"] == "on", *loader_,
                                 evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_,
                                 injection_, gates_of(*model_), &start_up_},
                    start_);

@@ -342,7 +342,10 @@ Attempt<void> Trainer::at_boundary(uint64_t step) {
 Attempt<void> Trainer::evaluate_now(uint64_t step) {
   goes_on_ = false;
   const MonotonicTime begin = MonotonicTime::now();
-  auto loss = evaluate(*p_.evaluation, p_.loss, step, p_.runtime, p_.collectives, p_.clock);
+  Evaluator evaluator{*p_.evaluation, p_.token_losses, p_.runtime, p_.collectives, p_.clock, {}};
+  if (p_.spec.eval.token_losses)
+    evaluator.keep_in = p_.run_folder / "evaluations" / manifest::folder_name(step);
+  auto loss = evaluate(evaluator, step);
   if (!loss) return tl::unexpected(loss.error());
   const bool finite = std::isfinite(*loss);
   if (p_.rank == 0) {

@@ -42,6 +42,7 @@ struct TrainerParts {
   PhaseClock& clock;
   FlatState& state;
   BatchLoss loss;
+  TokenLosses token_losses;         // of held-out text
   std::optional<StagedLoss> staged; // set: steps are recorded as graphs (toggle cuda.graphs)
   bool graphs_or_nothing = false;   // cuda.graphs = "on": no run without them is wanted
   data::Loader& loader;

@@ -119,6 +119,10 @@ TEST(Forward, LossIsTheCrossEntropyOfTheLogits) {
   EXPECT_NEAR(model.loss(tokens, targets).item<double>(), expected.item<double>(), 1e-12);
   c10::NoGradGuard no_grad;
   EXPECT_NEAR(model.loss(tokens, targets).item<double>(), expected.item<double>(), 1e-12);
+
+  const Tensor each = at::cross_entropy_loss(model.logits(tokens).flatten(0, 1), targets.flatten(),
+                                             {}, at::Reduction::None, -1);
+  EXPECT_TRUE(at::allclose(model.token_losses(tokens, targets), each.view_as(targets), 0, 1e-12));
 }
 
 TEST(Forward, FutureTokensChangeNoPastBit) {

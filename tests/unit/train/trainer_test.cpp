@@ -2,6 +2,7 @@
 #include "tests/support/operator_recorder.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wrapped_runtime.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/train/trainer.h"
 
 #include "common/dataset/prepare.h"
@@ -180,9 +181,12 @@ protected:
     std::optional<StagedLoss> staged;
     if (graphs_) staged.emplace([](const auto&) {}, [&] { return loss(weights, ++calls); });
     Trainer trainer({spec_, 0, folder_.path(), *runtime_, *collectives, link, clock, state,
-                     [&](const auto&) { return loss(weights, ++calls); }, staged,
-                     graphs_or_nothing_, *loader, &evaluation, *checkpointer, sinks, std::nullopt,
-                     gates_},
+                     [&](const auto&) { return loss(weights, ++calls); },
+                     [&](const auto& batch) {
+                       return loss(weights, ++calls).expand({batch->rows, shape.sequence_length});
+                     },
+                     staged, graphs_or_nothing_, *loader, &evaluation, *checkpointer, sinks,
+                     std::nullopt, gates_},
                     {});
     auto finished = trainer.run();
     ended_in_ = clock.phase();
@@ -414,6 +418,46 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
   ASSERT_EQ(seen_.steps.size(), 6u);
   // Step 4 was undone, so step 5 begins where step 4 began.
   EXPECT_EQ(seen_.steps[4].loss, seen_.steps[3].loss);
+}
+
+// With eval.token_losses each rank keeps the losses that its part of the held-out loss is made of.
+TEST_F(TrainerTest, HeldOutTokensAreKeptOneByOne) {
+  spec_.eval.interval_steps = 3;
+  spec_.eval.token_losses = true;
+  ASSERT_TRUE(run(square));
+  ASSERT_EQ(seen_.evaluations.size(), 2u);
+  const auto heldout = dataset_->tokens(dataset::Split::kHeldout);
+  for (const wire::RankEvaluation& evaluation : seen_.evaluations) {
+    const auto path = folder_.path() / "evaluations" / manifest::folder_name(evaluation.step) /
+                      "rank-0.safetensors";
+    const auto file = checkpoint::SafetensorsReader::open(path);
+    ASSERT_TRUE(file) << file.error().what;
+    std::vector<float> losses(64);
+    std::vector<int64_t> targets(64), positions(2);
+    ASSERT_TRUE(file->read("loss", checkpoint::DataType::kF32, {2, 32},
+                           std::as_writable_bytes(std::span(losses))));
+    ASSERT_TRUE(file->read("target", checkpoint::DataType::kI64, {2, 32},
+                           std::as_writable_bytes(std::span(targets))));
+    ASSERT_TRUE(file->read("position", checkpoint::DataType::kI64, {2},
+                           std::as_writable_bytes(std::span(positions))));
+    for (const float loss : losses)
+      EXPECT_NEAR(loss, evaluation.loss, 1e-6);
+    EXPECT_LT(positions[0], positions[1]);
+    for (size_t row = 0; row < 2; ++row) {
+      std::vector<int64_t> text(33);
+      heldout.copy(positions[row], std::span(text));
+      EXPECT_TRUE(std::equal(text.begin() + 1, text.end(), targets.begin() + row * 32));
+    }
+  }
+}
+
+TEST_F(TrainerTest, WhereTokenLossesCannotBeKeptTrainingGoesOn) {
+  spec_.eval.at_end = true;
+  spec_.eval.token_losses = true;
+  folder_.write("evaluations", "a file where the folder would be");
+  ASSERT_TRUE(run(square));
+  EXPECT_EQ(seen_.steps.size(), 6u);
+  EXPECT_EQ(seen_.evaluations.size(), 1u);
 }
 
 } // namespace
