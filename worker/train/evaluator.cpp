@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <cstdio>
 
 namespace nsa::train {
 
@@ -54,6 +55,17 @@ private:
   std::vector<size_t> bytes_;
 };
 
+// What an attempt with more ranks left of the same step: its rows are in this attempt's files, too.
+void remove_ranks_from(const std::filesystem::path& folder, int world) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    int rank = -1;
+    if (std::sscanf(it->path().filename().c_str(), "rank-%d.", &rank) == 1 && rank >= world)
+      std::filesystem::remove(it->path(), error);
+  }
+}
+
 } // namespace
 
 Attempt<double> evaluate(const Evaluator& e, uint64_t step) {
@@ -79,6 +91,7 @@ Attempt<double> evaluate(const Evaluator& e, uint64_t step) {
     if (auto written = table.write(path, sequence_length); !written)
       log::warning("train", "the held-out tokens' losses cannot be written: " +
                                 written.error().what + "; training goes on without them");
+    if (e.collectives.rank() == 0) remove_ranks_from(e.keep_in, e.collectives.world());
   }
   e.clock.enter_collect(progress::Phase::kEvaluation);
   e.clock.count_collective();

@@ -20,8 +20,9 @@ struct Evaluator {
   PhaseClock& clock;
   // Not empty: each rank writes rank-<r>.safetensors there, whole or not at all. Its rows are this
   // rank's sequences of the set: "loss" F32 [rows, S] (nats), "target" I64 [rows, S] (the tokens),
-  // "position" I64 [rows] (of its first token in the held-out split). It takes 12 bytes a token of
-  // host memory. That it cannot be written is logged, and no failure.
+  // "position" I64 [rows] (of its first token in the held-out split). Files of ranks that there are
+  // no more go. It takes 16 bytes a token of host memory, and the disk's time within the
+  // evaluation. That it cannot be written is logged, and no failure.
   std::filesystem::path keep_in;
 };
 

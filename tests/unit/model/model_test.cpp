@@ -123,6 +123,13 @@ TEST(Forward, LossIsTheCrossEntropyOfTheLogits) {
   const Tensor each = at::cross_entropy_loss(model.logits(tokens).flatten(0, 1), targets.flatten(),
                                              {}, at::Reduction::None, -1);
   EXPECT_TRUE(at::allclose(model.token_losses(tokens, targets), each.view_as(targets), 0, 1e-12));
+
+  const Tensor starts = document_starts(tokens, 0);
+  const Tensor alone = at::cross_entropy_loss(model.logits(tokens, starts).flatten(0, 1),
+                                              targets.flatten(), {}, at::Reduction::None, -1);
+  EXPECT_FALSE(at::allclose(alone, each, 0, 1e-6)) << "documents begin within the rows";
+  EXPECT_TRUE(
+      at::allclose(model.token_losses(tokens, targets, starts), alone.view_as(targets), 0, 1e-12));
 }
 
 TEST(Forward, FutureTokensChangeNoPastBit) {
