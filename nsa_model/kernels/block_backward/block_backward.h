@@ -38,6 +38,14 @@ struct SelectedBackwardParams {
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
 
+// Columns of several units may be done in two launches: those of the first `lanes` (sequence and
+// group) on `ctas` multiprocessors only, the others on all. Partial results of the second stand
+// behind those of the first, and what sums them has to know of it.
+struct BesideLanes {
+  int lanes = 0;
+  int ctas = 0;
+};
+
 struct RangeBackwardParams {
   AttentionShape shape;
   KeyRange range = KeyRange::kWindow;
@@ -52,16 +60,17 @@ struct RangeBackwardParams {
   __nv_bfloat16* d_v = nullptr;
   // Then a launch may take some columns only, of all range_backward_columns().
   int first_column = 0;
-  int columns = 0; // 0: all from the first
-  // On so many multiprocessors only; 0: all. Partial results of columns of several units are cut
-  // for that number, and what sums them has to know it.
-  int most_ctas = 0;
+  int columns = 0;   // 0: all from the first
+  int most_ctas = 0; // then on so many multiprocessors only; 0: all
+  // Of columns of several units: where it has lanes, which of the two launches this is.
+  BesideLanes beside;
+  bool is_beside = false;
 };
 // (Lane, 128 keys) pairs of a sliding window, each one share of the work.
 int range_backward_columns(const AttentionShape& shape, int window);
 // 64-key tiles of partial results, on the current device.
-int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
-                             int token_end);
+int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
+                             const BesideLanes& beside = {});
 // How many CTAs the work is cut for: the multiprocessors of the current device, or most_ctas.
 int range_workers(int most_ctas = 0);
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
@@ -76,7 +85,7 @@ struct SumBlocksParams {
   KeyRange range = KeyRange::kWindow;
   int window = kWindow;
   int token_end = 0;
-  int most_ctas = 0;  // of RangeBackwardParams
+  BesideLanes beside; // of RangeBackwardParams
   __nv_bfloat16* d_k; // [batch, keys, groups, 64]; nullptr when only FP32 is wanted
   __nv_bfloat16* d_v;
   float* d_k_fp32; // the same in FP32 (for the pooling that follows); nullptr when not wanted

@@ -57,13 +57,14 @@ struct KernelParams {
   __nv_bfloat16* d_v;
   int first_share;
   int past_share;
+  int first_lane;
+  int lanes;
 };
 
 #if NSA_HOPPER_CODE
 
 template <KeyRange kRange> __device__ RangeUnits units_of(const KernelParams& params) {
-  return {kRange, params.window, params.token_end, params.shape.batch * params.shape.groups,
-          static_cast<int>(gridDim.x)};
+  return {kRange, params.window, params.token_end, params.lanes, static_cast<int>(gridDim.x)};
 }
 
 // The units of this CTA's shares, one after another.
@@ -114,6 +115,7 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
   UnitCursor cursor(units, params);
   RangeUnit unit;
   while (cursor.next(unit)) {
+    unit.lane += params.first_lane;
     const int batch = unit.lane / shape.groups;
     const int group = unit.lane % shape.groups;
     const int key = unit.column * kUnitKeys;
@@ -433,10 +435,17 @@ int range_workers(int most_ctas) {
   return most_ctas > 0 ? std::min(most_ctas, all) : all;
 }
 
-int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window,
-                             int token_end) {
-  return RangeUnits(range, window, token_end, shape.batch * shape.groups, range_workers()).slots() *
-         kUnitTiles;
+int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
+                             const BesideLanes& beside) {
+  const int lanes = shape.batch * shape.groups;
+  int64_t slots = 0;
+  if (beside.lanes > 0) {
+    slots += RangeUnits(range, window, token_end, beside.lanes, range_workers(beside.ctas)).slots();
+  }
+  if (beside.lanes < lanes) {
+    slots += RangeUnits(range, window, token_end, lanes - beside.lanes, range_workers()).slots();
+  }
+  return slots * kUnitTiles;
 }
 
 int range_backward_columns(const AttentionShape& shape, int window) {
@@ -451,9 +460,21 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
     return cudaSuccess; // a sequence without compressed tokens
   // The cut into units follows the size of the grid: one CTA a worker.
-  const int ctas = range_workers(params.most_ctas);
-  const RangeUnits units(params.range, params.window, params.token_end,
-                         params.shape.batch * params.shape.groups, ctas);
+  const BesideLanes& beside = params.beside;
+  const int all_lanes = params.shape.batch * params.shape.groups;
+  const int first_lane = params.is_beside ? 0 : beside.lanes;
+  const int lanes = params.is_beside ? beside.lanes : all_lanes - first_lane;
+  if (lanes == 0) return cudaSuccess;
+  const int ctas = range_workers(params.is_beside ? beside.ctas : params.most_ctas);
+  const RangeUnits units(params.range, params.window, params.token_end, lanes, ctas);
+  int64_t tiles_before = 0;
+  if (first_lane > 0) {
+    AttentionShape before = params.shape; // of as many lanes
+    before.batch = 1;
+    before.groups = beside.lanes;
+    tiles_before =
+        range_backward_tiles(before, params.range, params.window, params.token_end, beside);
+  }
   const bool some = params.first_column > 0 || params.columns > 0;
   if ((params.d_k != nullptr && !units.whole) || (params.d_k == nullptr && some))
     return cudaErrorInvalidValue; // a column has several results
@@ -466,11 +487,16 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                                .window = params.window,
                                .token_end = params.token_end,
                                .scale = params.scale,
-                               .partial_dkv = params.partial_dkv,
+                               .partial_dkv =
+                                   params.partial_dkv == nullptr
+                                       ? nullptr
+                                       : params.partial_dkv + tiles_before * 2 * kTileFloats,
                                .d_k = params.d_k,
                                .d_v = params.d_v,
                                .first_share = params.first_column,
-                               .past_share = past};
+                               .past_share = past,
+                               .first_lane = first_lane,
+                               .lanes = lanes};
   const int compressed = compressed_count(params.shape.sequence);
   return with_heads(params.shape, [&](auto heads) {
     switch (params.range) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
@@ -42,9 +44,18 @@ __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_
   }
 }
 
+// Lanes whose units were cut together.
+struct RangeCut {
+  int first_lane;
+  int lanes;
+  int workers;
+  int first_slot;
+};
+
 template <int kDim>
 __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
-    sum_blocks_kernel(SumBlocksParams params, int tiles, int ranged_tiles, int workers) {
+    sum_blocks_kernel(SumBlocksParams params, int tiles, int ranged_tiles, RangeCut first,
+                      RangeCut rest) {
   constexpr int kTileFloats = kBlock * kDim;
   wait_for_earlier_kernels();
   extern __shared__ int slots[]; // of the units of a range
@@ -60,9 +71,11 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
     if (threadIdx.x == 0) {
       const int column = tile / kUnitTiles;
       int count = 0;
-      const RangeUnits units(params.range, params.window, params.token_end, lanes, workers);
-      units.for_units_of(lane, column,
-                         [&](int64_t slot) { slots[count++] = static_cast<int>(slot); });
+      const RangeCut cut = lane < first.lanes ? first : rest;
+      const RangeUnits units(params.range, params.window, params.token_end, cut.lanes, cut.workers);
+      units.for_units_of(lane - cut.first_lane, column, [&](int64_t slot) {
+        slots[count++] = cut.first_slot + static_cast<int>(slot);
+      });
       slot_count = count;
     }
     __syncthreads();
@@ -103,15 +116,22 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
-  const int workers = range_workers(params.most_ctas);
-  const RangeUnits units(params.range, params.window, params.token_end,
-                         params.shape.batch * params.shape.groups, workers);
+  const int beside = params.beside.lanes;
+  const RangeCut first = {0, beside, range_workers(params.beside.ctas), 0};
+  RangeCut rest = {beside, params.shape.batch * params.shape.groups - beside, range_workers(), 0};
+  const auto units_of = [&](const RangeCut& cut) {
+    return RangeUnits(params.range, params.window, params.token_end, std::max(cut.lanes, 1),
+                      cut.workers);
+  };
+  if (beside > 0) rest.first_slot = static_cast<int>(units_of(first).slots());
   const bool ranged = params.range_partial != nullptr;
-  const int most = ranged ? units.most_units_of_a_column() : 0;
-  const int ranged_tiles = ranged ? units.columns * kUnitTiles : 0;
+  const int most = ranged ? std::max(units_of(first).most_units_of_a_column(),
+                                     units_of(rest).most_units_of_a_column())
+                          : 0;
+  const int ranged_tiles = ranged ? units_of(rest).columns * kUnitTiles : 0;
   return with_head_dim(params.shape, [&](auto dim) {
     return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, most * sizeof(int),
-                         stream, params, tiles, ranged_tiles, workers);
+                         stream, params, tiles, ranged_tiles, first, rest);
   });
 }
 

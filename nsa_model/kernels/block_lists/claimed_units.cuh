@@ -12,6 +12,9 @@
 namespace nsa::kernels {
 
 inline constexpr int32_t kNoSegment = -1; // of what comes behind the last unit
+// WorkItem::index of the first of a joined unit's parts, which come as a unit each: its segment is
+// of the part's keys, begin and end are tokens.
+inline constexpr int32_t kFirstPart = -kJoinedParts;
 
 template <int kStages> struct ClaimedUnits {
   alignas(1024) uint8_t keys[kStages][2][kBlock * kRowBytes]; // K, V
@@ -45,14 +48,43 @@ __device__ __forceinline__ void init_units(ClaimedUnits<kStages>& claimed, int p
   }
 }
 
+// Listed units only.
+struct NoJoinedUnits {
+  static constexpr bool kAny = false;
+};
+// With joined ones behind them.
+struct JoinedUnits {
+  static constexpr bool kAny = true;
+  JoinedBlocks blocks;
+  const int32_t* segment_start;
+  int first_lane;
+  int lane_blocks;
+
+  // What is left of a listed unit.
+  __device__ WorkItem listed(WorkItem item) const {
+    if (blocks.first_token == 0) return item;
+    item.begin =
+        max(item.begin, segment_start[item.segment] + blocks.left_out(item.segment % lane_blocks));
+    return item;
+  }
+  // Part of a joined unit.
+  __device__ WorkItem part(int unit, int part) const {
+    const int of_lane = blocks.units_of_a_lane();
+    const int begin = blocks.token_of(unit % of_lane);
+    return {(first_lane + unit / of_lane) * lane_blocks + JoinedBlocks::block_of(begin, part),
+            begin, min(begin + kJoinedTokens, blocks.sequence), kFirstPart + part};
+  }
+};
+
 // The producer warps' side. Each of their threads has one, and they call next() together.
-template <int kStages> class UnitClaims {
+template <int kStages, typename Joined = NoJoinedUnits> class UnitClaims {
 public:
   // `leads`: the thread that claims, one of the CTA. `counter`: see UnitRange.
   __device__ __forceinline__ UnitClaims(ClaimedUnits<kStages>& claimed, const UnitRange& units,
-                                        const WorkItem* items, uint32_t* counter, bool leads)
+                                        const WorkItem* items, uint32_t* counter, bool leads,
+                                        const Joined& joined = {})
       : claimed_(claimed), units_(units), items_(items), counter_(counter), leads_(leads),
-        claim_(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)) {}
+        claim_(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), joined_(joined) {}
 
   // The CTA's next unit, whose keys and values are asked for; segment kNoSegment behind the last.
   __device__ __forceinline__ WorkItem next(const CUtensorMap& k_map, const CUtensorMap& v_map,
@@ -62,9 +94,8 @@ public:
     const uint32_t full = shared_address(&claimed_.full[stage]);
     const uint32_t empty = shared_address(&claimed_.empty[stage]);
     if (leads_) {
-      const int index = units_.claimed(claim_, static_cast<int>(gridDim.x));
-      const bool none = index >= units_.end;
-      const WorkItem item = none ? WorkItem{kNoSegment, 0, 0, 0} : items_[index];
+      const WorkItem item = take();
+      const bool none = item.segment == kNoSegment;
       barrier_wait(empty, ring_.phase ^ 1u);
       claimed_.items[stage] = item;
       barrier_arrive(known);
@@ -93,12 +124,46 @@ public:
   }
 
 private:
+  __device__ __forceinline__ WorkItem take() {
+    if constexpr (Joined::kAny) {
+      if (part_ > 0) {
+        const int part = part_;
+        part_ = part + 1 == kJoinedParts ? 0 : part + 1;
+        return joined_.part(unit_, part);
+      }
+    }
+    for (;;) {
+      const int index = units_.claimed(claim_, static_cast<int>(gridDim.x));
+      if (index < units_.end) {
+        if constexpr (!Joined::kAny) {
+          return items_[index];
+        } else {
+          const WorkItem item = joined_.listed(items_[index]);
+          if (item.begin < item.end) return item;
+          claim(); // nothing is left of it
+          continue;
+        }
+      }
+      if constexpr (Joined::kAny) {
+        if (index < units_.end + units_.joined) {
+          unit_ = index - units_.end;
+          part_ = 1;
+          return joined_.part(unit_, 0);
+        }
+      }
+      return {kNoSegment, 0, 0, 0};
+    }
+  }
+
   ClaimedUnits<kStages>& claimed_;
   const UnitRange units_;
   const WorkItem* items_;
   uint32_t* counter_;
   const bool leads_;
   int claim_;
+  Joined joined_;
+  int unit_ = 0; // of joined ones, that is being taken
+  int part_ = 0; // of it, that comes next; 0: another unit
   Ring<kStages> ring_;
 };
 

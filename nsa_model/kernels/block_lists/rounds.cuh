@@ -13,10 +13,13 @@ namespace nsa::kernels {
 struct UnitRange {
   int begin;
   int end;
+  int joined = 0; // units behind the listed ones, see JoinedBlocks
 
-  // The unit of a claim; none if not below end. What CTA c begins with is claim c - ctas.
+  // The unit of a claim; none if not below end + joined. What CTA c begins with is claim c - ctas.
   __host__ __device__ int claimed(int claim, int ctas) const { return begin + ctas + claim; }
-  __host__ __device__ uint32_t last_claim() const { return static_cast<uint32_t>(end - begin - 1); }
+  __host__ __device__ uint32_t last_claim() const {
+    return static_cast<uint32_t>(end - begin + joined - 1);
+  }
 };
 
 #ifdef __CUDACC__
@@ -27,6 +30,36 @@ __device__ __forceinline__ UnitRange units_of(const int32_t* segment_item_start,
   return {__shfl_sync(~0u, start[0], 0), __shfl_sync(~0u, start[round.lanes * blocks], 0)};
 }
 #endif
+
+// Tokens behind the first 1,024 have all of their 16 slots, and of what the selection chose slots
+// 0, 14 and 15 are always block 0, the block before the token's own and the own one. Where these
+// are joined, the forward visits them in units of their own, kJoinedTokens neighbouring tokens
+// each, and leaves one partial result for the three, in slot 0. They are left out of the listed
+// units: a block's list begins with its own tokens and those of the next block.
+inline constexpr int kJoinedTokens = 32;
+inline constexpr int kJoinedParts = 3;
+inline constexpr int kJoinedSlots = kSlots - kJoinedParts + 1; // that are then written
+struct JoinedBlocks {
+  int first_token = 0; // that is listed, a whole block's; 0: nothing is joined
+  int sequence = 0;
+
+  __host__ __device__ int units_of_a_lane() const {
+    return first_token == 0 ? 0 : (sequence - first_token + kJoinedTokens - 1) / kJoinedTokens;
+  }
+  // The first token of a lane's unit, which is never of two blocks, and the block of its part.
+  __host__ __device__ int token_of(int unit) const { return first_token + unit * kJoinedTokens; }
+  static __host__ __device__ int block_of(int token, int part) {
+    return part == 0 ? 0 : token / kBlock + part - (kJoinedParts - 1);
+  }
+  // Listed tokens of a block and of the next, with which the block's list begins; all, of block 0.
+  __host__ __device__ int left_out(int block) const {
+    if (block == 0) return sequence;
+    const int begin = block * kBlock;
+    const int from = begin > first_token ? begin : first_token;
+    const int past = begin + 2 * kBlock < sequence ? begin + 2 * kBlock : sequence;
+    return past > from ? past - from : 0;
+  }
+};
 
 // Rows of partial results: (batch, token, group), as in the tensors, where one round takes
 // everything, and (lane of the round, token) otherwise.

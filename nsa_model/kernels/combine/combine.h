@@ -17,6 +17,7 @@ struct MergeParams {
   ListRound round;                  // whose tokens are merged; without lanes: all
   const int32_t* indices;           // [batch, sequence, groups, 16]
   int first_token = 0;              // tokens before it already have out_slc and lse_slc
+  bool joined = false;              // with `packed`: slots are those of JoinedBlocks
   const __nv_bfloat16* partial_out; // [rows of PairRows, 16, heads, D]
   const float* partial_lse;         // [rows of PairRows, 16, head_floats(heads)], base 2
   const PackedOut* packed;          // [rows, 16], of six heads of 64, instead of the two; nullptr:

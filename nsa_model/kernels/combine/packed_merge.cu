@@ -17,11 +17,13 @@ struct Warp {
   static __device__ __forceinline__ bool all(bool value) { return __all_sync(~0u, value) != 0; }
 };
 
+template <bool kJoined>
 __global__ void __launch_bounds__(packed::kMergeThreads) packed_merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
   // Rows that were written last are still in the L2 cache (50 MB) when the merge begins with them.
   const unsigned block = gridDim.x - 1 - blockIdx.x;
-  packed::merge_pieces<Warp>(params, static_cast<int>(block), static_cast<int>(threadIdx.x));
+  packed::merge_pieces<Warp, kJoined>(params, static_cast<int>(block),
+                                      static_cast<int>(threadIdx.x));
 }
 
 unsigned grid_for(const AttentionShape& shape, const ListRound& round) {
@@ -34,8 +36,9 @@ unsigned grid_for(const AttentionShape& shape, const ListRound& round) {
 cudaError_t launch_packed_merge(const MergeParams& params, cudaStream_t stream) {
   if (params.shape.heads != kHeadsPerGroup || params.shape.head_dim != kHeadDim)
     return cudaErrorInvalidValue;
-  return launch_kernel(packed_merge_kernel, grid_for(params.shape, params.round),
-                       packed::kMergeThreads, 0, stream, params);
+  const auto kernel = params.joined ? packed_merge_kernel<true> : packed_merge_kernel<false>;
+  return launch_kernel(kernel, grid_for(params.shape, params.round), packed::kMergeThreads, 0,
+                       stream, params);
 }
 
 } // namespace nsa::kernels

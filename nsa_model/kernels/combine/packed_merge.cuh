@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/packed_pieces.cuh"
@@ -22,9 +23,10 @@ namespace nsa::kernels::packed {
 inline constexpr int kMergeRows = 8;
 inline constexpr int kRowThreads = kHeadsPerGroup * kRowPieces;
 inline constexpr int kMergeThreads = kRowThreads * kMergeRows;
-inline constexpr int kBatch = 8; // slots whose loads are in flight together
-inline constexpr uint32_t kAllSlots = (1u << kSlots) - 1;
-static_assert(kMergeThreads % 32 == 0 && kSlots % kBatch == 0 && kSlots == 4 * kRowPieces);
+static_assert(kMergeThreads % 32 == 0 && kSlots == 4 * kRowPieces);
+// Slots of a token that have partial results, where all have.
+template <bool kJoined> inline constexpr int kWritten = kJoined ? kJoinedSlots : kSlots;
+template <bool kJoined> inline constexpr uint32_t kAllWritten = (1u << kWritten<kJoined>)-1;
 
 struct Piece {
   int64_t pair_row; // of PairRows
@@ -51,8 +53,9 @@ struct Piece {
   }
 };
 
-// Of a row's 16 slots, those that have a block, one bit each. Each thread of a row reads a quarter.
-template <typename Warp>
+// Of a row's slots, those that have a partial result, one bit each. Each thread of a row reads a
+// quarter.
+template <typename Warp, bool kJoined>
 __device__ __forceinline__ uint32_t listed_slots(const int32_t* indices, const Piece& piece,
                                                  bool any) {
   uint32_t bits = 0;
@@ -63,21 +66,24 @@ __device__ __forceinline__ uint32_t listed_slots(const int32_t* indices, const P
   }
   bits <<= 4 * piece.quad;
   bits |= Warp::exchange(bits, 1);
-  return bits | Warp::exchange(bits, 2);
+  bits |= Warp::exchange(bits, 2);
+  return kJoined ? bits & kAllWritten<kJoined> : bits;
 }
 
 // Adds the piece of every listed slot; weight(slot), asked by all lanes, is its weight times its
 // step.
-template <typename Warp, typename Weight>
+template <typename Warp, bool kJoined, typename Weight>
 __device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots, uint32_t listed,
                                           const Piece& piece, Weight weight) {
   const auto load = [&](int slot) {
     return PackedPiece{slots[slot].words[piece.head][piece.quad],
                        slots[slot].last_words[piece.head][piece.quad]};
   };
-  if (Warp::all(listed == kAllSlots)) {
+  constexpr int kBatch = kWritten<kJoined> / 2; // their loads are in flight together
+  static_assert(kWritten<kJoined> % kBatch == 0);
+  if (Warp::all(listed == kAllWritten<kJoined>)) {
 #pragma unroll
-    for (int first = 0; first < kSlots; first += kBatch) {
+    for (int first = 0; first < kWritten<kJoined>; first += kBatch) {
       PackedPiece pieces[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i)
@@ -88,7 +94,7 @@ __device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots,
     }
   } else {
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = 0; slot < kWritten<kJoined>; ++slot) {
       const float weighted_step = weight(slot);
       if ((listed >> slot & 1u) != 0) sum.add(load(slot), weighted_step);
     }
@@ -96,14 +102,14 @@ __device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots,
 }
 
 // Selected branch of a piece: partial results under 2^(lse - max). By whole warps.
-template <typename Warp> struct MergedPiece {
+template <typename Warp, bool kJoined> struct MergedPiece {
   PieceSum sum;
   float factor;
   float lse; // natural
 
   __device__ __forceinline__ MergedPiece(const MergeParams& params, const Piece& piece, bool any) {
     const PackedOut* slots = params.packed + piece.pair_row * kSlots;
-    const uint32_t listed = listed_slots<Warp>(params.indices, piece, any);
+    const uint32_t listed = listed_slots<Warp, kJoined>(params.indices, piece, any);
     // Each thread of a row computes the weights of four slots.
     float lses[4];
     uint8_t exponents[4];
@@ -130,8 +136,8 @@ template <typename Warp> struct MergedPiece {
     }
     total += Warp::exchange(total, 1);
     total += Warp::exchange(total, 2);
-    add_slots<Warp>(sum, slots, listed, piece,
-                    [&](int slot) { return Warp::of_four(weights[slot % 4], slot / 4); });
+    add_slots<Warp, kJoined>(sum, slots, listed, piece,
+                             [&](int slot) { return Warp::of_four(weights[slot % 4], slot / 4); });
     if (Warp::any(of_keys != 0)) {
       of_keys |= Warp::exchange(of_keys, 1);
       of_keys |= Warp::exchange(of_keys, 2);
@@ -157,7 +163,11 @@ private:
         const float weight = Warp::of_four(weights[i], quarter);
         if ((of_keys >> slot & 1u) == 0 || weight == 0.0f) continue;
         const int key = static_cast<int>(slots[slot].last_words[piece.head][piece.quad]);
-        const int token = params.indices[piece.row * kSlots + slot] * kBlock + key;
+        // The first slot of joined blocks has the keys of all of them.
+        const int block = kJoined && key >= kBlock
+                              ? JoinedBlocks::block_of(piece.token, key / kBlock)
+                              : params.indices[piece.row * kSlots + slot];
+        const int token = block * kBlock + key % kBlock;
         const int64_t row = piece.row + int64_t{token - piece.token} * params.shape.groups;
         const auto* pairs =
             reinterpret_cast<const uint32_t*>(params.v + row * kHeadDim + 2 * piece.quad);
@@ -213,15 +223,15 @@ __device__ __forceinline__ void store(__nv_bfloat16* target, const Eight (&value
   store(target + kVector, values[1]);
 }
 
-// What thread `thread` of block `block` does.
-template <typename Warp>
+// What thread `thread` of block `block` does. kJoined: slots are those of JoinedBlocks.
+template <typename Warp, bool kJoined>
 __device__ __forceinline__ void merge_pieces(const MergeParams& params, int block, int thread) {
   const Piece piece(params.shape, params.round, block, thread);
   const bool merges = piece.valid && piece.token >= params.first_token;
   Eight selected[2] = {};
   float lse = 0.0f;
   if (Warp::any(merges)) {
-    const MergedPiece<Warp> merged(params, piece, merges);
+    const MergedPiece<Warp, kJoined> merged(params, piece, merges);
     const float excess = merged.sum.excess();
     float values[kPieceValues];
 #pragma unroll

@@ -207,8 +207,8 @@ __device__ __forceinline__ void multiply_registers(float (&d)[kN / 2],
 }
 // d[0..31] = A B with A in registers and B an MN-major tile 64 wide; and every lane has the sums of
 // its two rows of A, d[32] of the first and d[34] of the second, as the product with eight columns
-// more, `ones` bytes behind B: 16 rows of 128 bytes of ones.
-template <int kSteps>
+// more, `ones` bytes behind B: 16 rows of 128 bytes of ones. Or added to d, all of it.
+template <int kSteps, bool kAccumulate = false>
 __device__ __forceinline__ void multiply_and_sum(float (&d)[36], const uint32_t (&a)[4 * kSteps],
                                                  uint32_t b, uint32_t ones) {
   // The distance stands in bits 16 and up of the descriptor. It shrinks as the rows of B go on.
@@ -217,7 +217,7 @@ __device__ __forceinline__ void multiply_and_sum(float (&d)[36], const uint32_t 
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const uint32_t b_step = descriptor + k * (kStep - (kStep << 16));
-    if (k == 0) {
+    if (!kAccumulate && k == 0) {
       Wgmma<72>::registers_first<Major::kMN>(d, a, b_step);
     } else {
       Wgmma<72>::registers<Major::kMN>(d, a + 4 * k, b_step);

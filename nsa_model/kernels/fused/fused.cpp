@@ -34,6 +34,20 @@ std::size_t round_pairs(const AttentionShape& shape) {
   return static_cast<std::size_t>(list_round(shape, 0).lanes) * shape.sequence * kSlots;
 }
 
+// Of the first tokens' dK and dV those that the sum of dQ is to hide: the more, the longer that sum
+// takes, with the listed tokens of a lane (sequence and group), and the less they take, with the
+// square of the first tokens. Measured (docs/performance.md): 11 of 32 lanes at 2,048 tokens, all
+// from 4,096 on.
+BesideLanes first_tokens_beside(const AttentionShape& shape, const FusedTuning& tuning,
+                                int prefix) {
+  if (prefix <= 0 || prefix >= shape.sequence || tuning.beside_ctas <= 0) return {};
+  constexpr double kOfMultiprocessor = 12;
+  const double share = kOfMultiprocessor * tuning.beside_ctas * (shape.sequence - prefix) /
+                       (static_cast<double>(prefix) * prefix);
+  return {.lanes = static_cast<int>(std::min(share, 1.0) * shape.batch * shape.groups),
+          .ctas = tuning.beside_ctas};
+}
+
 struct ForwardWorkspace {
   __nv_bfloat16* partial_out = nullptr; // the two, or packed
   float* partial_lse = nullptr;
@@ -68,8 +82,12 @@ struct BackwardWorkspace {
       branch_dq[branch] = carver.take<__nv_bfloat16>(query_elements(shape));
     branch_dq[kSliding] = branch_dq[kCompressed]; // of both, or of the one that is on
     list_partial = carver.take<float>(block_lists_item_capacity(shape) * kUnitFloats);
+    const auto prefix_tiles = [&](const BesideLanes& beside) {
+      return range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix, beside);
+    };
     prefix_partial = carver.take<float>(
-        static_cast<std::size_t>(range_backward_tiles(shape, KeyRange::kWindow, kCausal, prefix)) *
+        static_cast<std::size_t>(
+            std::max(prefix_tiles({}), prefix_tiles(first_tokens_beside(shape, tuning, prefix)))) *
         kUnitFloats);
     // The compressed branch's sum is done when the lists begin.
     const std::size_t compressed_bytes = static_cast<std::size_t>(range_backward_tiles(
@@ -163,7 +181,8 @@ cudaError_t query_backward(const FusedInputs& inputs, const FusedGradients& grad
 }
 
 RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& gradients,
-                               const BackwardWorkspace& workspace, int branch) {
+                               const BackwardWorkspace& workspace, int branch,
+                               const BesideLanes& beside = {}) {
   const Interval interval = interval_of(inputs, branch);
   const bool direct = branch == kSliding; // a column of the window is one unit
   return {.shape = inputs.shape,
@@ -175,12 +194,13 @@ RangeBackwardParams key_params(const FusedInputs& inputs, const FusedGradients& 
           .partial_dkv =
               branch == kSelected ? workspace.prefix_partial : workspace.compressed_partial,
           .d_k = direct ? gradients.d_k[branch] : nullptr,
-          .d_v = direct ? gradients.d_v[branch] : nullptr};
+          .d_v = direct ? gradients.d_v[branch] : nullptr,
+          .beside = beside};
 }
 
 // dK and dV on the side stream, beside what waits for memory. Those of the window in pieces, one a
-// round, and the rest behind. Without the window, those of the selected branch's first tokens, all
-// of them beside the first round.
+// round, and the rest behind. Without the window, those of the selected branch's first tokens, of
+// some lanes, beside the first round.
 class KeysBeside {
 public:
   KeysBeside(const FusedInputs& inputs, int prefix, int rounds) {
@@ -192,16 +212,17 @@ public:
       piece_ = std::min(inputs.tuning.beside_ctas * turns, all_ / rounds);
       ctas_ = (piece_ + turns - 1) / turns;
       branch_ = kSliding;
-    } else if (prefix > 0 && prefix <= sequence / kLeastBeside) {
+    } else {
+      lanes_ = first_tokens_beside(inputs.shape, inputs.tuning, prefix);
+      if (lanes_.lanes == 0) return;
       all_ = piece_ = 1;
-      ctas_ = inputs.tuning.beside_ctas;
       branch_ = kSelected;
     }
   }
   bool runs() const { return piece_ > 0; }
-  // Whether it takes a branch's dK and dV, and on how many CTAs.
+  // Whether it takes a branch's dK and dV, or some of them.
   bool takes(int branch) const { return runs() && branch == branch_; }
-  int ctas() const { return ctas_; }
+  const BesideLanes& lanes() const { return lanes_; } // of the first tokens' it takes those
   int branch() const { return branch_; }
 
   cudaError_t join() { return fork_.join(); }
@@ -215,8 +236,9 @@ public:
     if (branch_ == kSliding) {
       params.first_column = done_;
       params.columns = piece_;
+      params.most_ctas = ctas_;
     }
-    params.most_ctas = ctas_;
+    params.is_beside = branch_ == kSelected;
     done_ += piece_;
     const SideStream& side = fork_.side();
     const cudaError_t error = cudaStreamWaitEvent(side.stream, side.launched);
@@ -232,13 +254,11 @@ public:
   }
 
 private:
-  // A sequence of fewer prefixes has more of their dK and dV than the sums can hide.
-  static constexpr int kLeastBeside = 3;
-
   int branch_ = -1;
   int all_ = 0; // columns of the window, or one
   int piece_ = 0;
   int ctas_ = 0;
+  BesideLanes lanes_;
   int done_ = 0;
   SideFork fork_;
 };
@@ -339,6 +359,8 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   // Partial results of one round at a time.
   const bool listed = is_on(inputs, kSelected) && prefix < shape.sequence;
   const int rounds = listed ? list_rounds(shape) : 1;
+  // Then every listed token has 16 blocks, and lists begin with a whole block.
+  const bool joined = workspace.packed != nullptr && prefix >= kDensePrefix && prefix % kBlock == 0;
   for (int index = 0; index < rounds; ++index) {
     const ListRound round = listed ? list_round(shape, index) : all_lanes(shape);
     if (listed) {
@@ -349,9 +371,11 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                         .k = inputs.k[kSelected],
                                         .v = inputs.v[kSelected],
                                         .entries = lists.entries,
+                                        .segment_start = lists.segment_start,
                                         .segment_item_start = lists.segment_item_start,
                                         .items = lists.items,
                                         .claims = lists.claims,
+                                        .joined_first_token = joined ? prefix : 0,
                                         .scale = inputs.scale,
                                         .partial_out = workspace.partial_out,
                                         .partial_lse = workspace.partial_lse,
@@ -366,6 +390,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
            .round = round,
            .indices = is_on(inputs, kSelected) ? saved.indices : nullptr,
            .first_token = prefix,
+           .joined = joined,
            .partial_out = workspace.partial_out,
            .partial_lse = workspace.partial_lse,
            .packed = listed ? workspace.packed : nullptr,
@@ -429,6 +454,14 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   const auto interval_backward = [&](int branch) {
     // Alone, d_q of the first tokens has its places before list backward, which takes what its
     // longest tiles leave.
+    if (branch != kSliding || !beside.takes(branch)) {
+      run.then([&] {
+        return launch_range_backward(
+            key_params(inputs, gradients, workspace, branch,
+                       beside.takes(branch) ? beside.lanes() : BesideLanes{}),
+            stream);
+      });
+    }
     const bool ahead = alone && beside.takes(branch);
     if (ahead) {
       run.then([&] { return beside.fork(stream); });
@@ -440,11 +473,6 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
     } else if (!joins_dq(inputs)) {
       run.then([&] {
         return query_backward(inputs, gradients, workspace, saved.indices, branch, stream);
-      });
-    }
-    if (!beside.takes(branch)) {
-      run.then([&] {
-        return launch_range_backward(key_params(inputs, gradients, workspace, branch), stream);
       });
     }
   };
@@ -492,8 +520,10 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
       });
     }
     if (beside.runs()) {
-      run.then(
-          [&] { return beside.piece(key_params(inputs, gradients, workspace, beside.branch())); });
+      run.then([&] {
+        return beside.piece(
+            key_params(inputs, gradients, workspace, beside.branch(), beside.lanes()));
+      });
     }
     if (alone && !listed) break;
     run.then([&] {
@@ -526,7 +556,7 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                 .range = KeyRange::kWindow,
                                 .window = kCausal,
                                 .token_end = prefix,
-                                .most_ctas = beside.takes(kSelected) ? beside.ctas() : 0,
+                                .beside = beside.takes(kSelected) ? beside.lanes() : BesideLanes{},
                                 .d_k = gradients.d_k[kSelected],
                                 .d_v = gradients.d_v[kSelected]},
                                stream);

@@ -38,7 +38,7 @@ struct FusedTuning {
   // Where there are lists: so many multiprocessors take a part of the window's dK and dV,
   // beside_turns columns of 128 keys each, as soon as list backward leaves them, and the sums that
   // wait for memory run beside it. Without the window they take those of the selected branch's
-  // first tokens. 0: none.
+  // first tokens, of as many sequences and groups as the sum of dQ hides. 0: none.
   int beside_ctas = 62;
   int beside_turns = 4;
   // So many multiprocessors the forward leaves to the making of lists, while the others attend to

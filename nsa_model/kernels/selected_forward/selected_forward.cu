@@ -1,5 +1,7 @@
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
+#include <type_traits>
+
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
 #include "nsa_model/kernels/block_lists/list_entries.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
@@ -26,8 +28,8 @@ namespace {
 
 constexpr int kConsumers = 3;
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kChunkRows = 192; // 32 tokens x 6 heads
-constexpr int kBlockStages = 2;
+constexpr int kChunkRows = 192;                                       // 32 tokens x 6 heads
+template <bool kPacked> constexpr int kBlockStages = kPacked ? 4 : 2; // more for joined units
 [[maybe_unused]] constexpr int kProducerWarps = 4;
 [[maybe_unused]] constexpr int kWarpTokens =
     kChunkRows / kHeadsPerGroup / kProducerWarps; // six heads
@@ -48,7 +50,7 @@ template <typename Heads, bool kPacked> struct Shared {
   // stored.
   static constexpr int kTokens = Heads::kPads ? kChunkRows : kChunkRows / kHeadsPerGroup;
   alignas(1024) uint8_t queries[kStages][kChunkBytes];
-  ClaimedUnits<kBlockStages> units;
+  ClaimedUnits<kBlockStages<kPacked>> units;
   alignas(1024) uint8_t results[kPacked ? 1 : kConsumers][kPacked ? 1 : 64 * kRowBytes];
   alignas(1024) uint32_t ones[16][kRowBytes / 4]; // two to a word
   int32_t pairs[kStages][kTokens];                // row of PairRows * 16 + slot; -1: padding
@@ -63,6 +65,10 @@ static_assert(kSharedBytes<SixHeads, false> <= kMostSharedBytes &&
               kSharedBytes<AnyHeads, false> <= kMostSharedBytes);
 
 #if NSA_HOPPER_CODE
+
+__device__ __forceinline__ JoinedBlocks joined_blocks(const SelectedForwardParams& params) {
+  return {params.joined_first_token, params.shape.sequence};
+}
 
 template <typename Heads, bool kPacked>
 __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
@@ -79,8 +85,13 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   const int warp_bytes = max(0, min(warp_tokens, tokens - first)) * heads.count() * kRowBytes;
   const AttentionShape& shape = params.shape;
   Ring<Shared<Heads, kPacked>::kStages> ring;
-  UnitClaims<kBlockStages> claims(shared.units, units, params.items, params.claims,
-                                  warp == 0 && lane == 0);
+  using Joined = std::conditional_t<kPacked, JoinedUnits, NoJoinedUnits>;
+  Joined joined;
+  if constexpr (kPacked) {
+    joined = {joined_blocks(params), params.segment_start, params.round.first_lane, blocks};
+  }
+  UnitClaims<kBlockStages<kPacked>, Joined> claims(shared.units, units, params.items, params.claims,
+                                                   warp == 0 && lane == 0, joined);
   for (;;) {
     const WorkItem item = claims.next(k_map, v_map, blocks, shape.groups);
     if (item.segment == kNoSegment) break;
@@ -88,19 +99,14 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
     const int group = uniform(at.group);
     const int batch = uniform(at.batch);
     const PairRows pair_rows(shape, params.round, at.lane);
-    ListEntries entries(params.entries, item.begin, item.end, first, tokens, warp_tokens);
-    for (int begin = item.begin; begin < item.end; begin += tokens) {
-      const int entry = entries.next(); // past the end: the last again, computed and not stored
-      const int token = entry / kSlots;
-      // The answer comes while the last chunk waits for its stage.
-      if (begin + tokens >= item.end) claims.claim();
+    // A chunk's rows: of a token, whose partial result is that of a slot, if any.
+    const auto bring = [&](int token, int slot, bool listed) {
       const EveryLane<Heads, kWarpTokens> its_token(token);
       const int stage = uniform(ring.stage);
       const uint32_t full = shared_address(&shared.queries_full[stage]);
       barrier_wait(shared_address(&shared.queries_empty[stage]), ring.phase ^ 1u);
       if (brings) {
-        shared.pairs[stage][local] =
-            begin + local < item.end ? pair_rows.row(token) * kSlots + entry % kSlots : -1;
+        shared.pairs[stage][local] = listed ? pair_rows.row(token) * kSlots + slot : -1;
         shared.tokens[stage][local] = token;
       }
       warp_expect(full, warp_bytes);
@@ -117,6 +123,21 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
           load(first + j, its_token.values[j]);
       }
       ring.advance();
+    };
+    if constexpr (kPacked) {
+      if (item.index < 0) { // a part of a joined unit, whose rows come with the first
+        if (item.index != kFirstPart) continue;
+        claims.claim();
+        bring(min(item.begin + local, item.end - 1), 0, item.begin + local < item.end);
+        continue;
+      }
+    }
+    ListEntries entries(params.entries, item.begin, item.end, first, tokens, warp_tokens);
+    for (int begin = item.begin; begin < item.end; begin += tokens) {
+      const int entry = entries.next(); // past the end: the last again, computed and not stored
+      // The answer comes while the last chunk waits for its stage.
+      if (begin + tokens >= item.end) claims.claim();
+      bring(entry / kSlots, entry % kSlots, begin + local < item.end);
     }
   }
 }
@@ -147,22 +168,28 @@ __device__ __forceinline__ bool needs_offset(uint32_t largest) {
   return largest - kLeast > kMost - kLeast;
 }
 
+// Of a row's four lanes, by all of them.
+__device__ __forceinline__ uint32_t largest_of_row(uint32_t largest) {
+  largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+  return max(largest, __shfl_xor_sync(~0u, largest, 2));
+}
+__device__ __forceinline__ float peak_of_row(const float (&scores)[32], int r) {
+  float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
+#pragma unroll
+  for (int j = 1; j < 8; ++j)
+    peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
+  peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+  return fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+}
+
 // Gives rows that need it an offset. Seldom. By all four lanes of a row.
 __device__ __forceinline__ void take_offsets(Probabilities& p, const float (&scores)[32],
                                              float scale_log2) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    uint32_t largest = p.largest[r];
-    largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-    largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
-    float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
-#pragma unroll
-    for (int j = 1; j < 8; ++j)
-      peak = fmaxf(peak, fmaxf(scores[4 * j + 2 * r], scores[4 * j + 2 * r + 1]));
-    peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
-    peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+    const uint32_t largest = largest_of_row(p.largest[r]);
+    const float offset = peak_of_row(scores, r) * scale_log2;
     if (!needs_offset(largest)) continue;
-    const float offset = peak * scale_log2;
     p.offset[r] = offset;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -189,6 +216,41 @@ __device__ __forceinline__ void make_probabilities(Probabilities& p, const float
   }
   if (__any_sync(~0u, needs_offset(p.largest[0]) || needs_offset(p.largest[1])))
     take_offsets(p, scores, scale_log2);
+}
+
+// Of a later part of a joined unit, whose first ones `out` and `of_one` have come of. A row takes
+// another offset when its probabilities have grown by more than 2^40; what it has had until then is
+// multiplied.
+__device__ __forceinline__ void make_later_probabilities(Probabilities& p,
+                                                         const float (&scores)[32],
+                                                         float scale_log2, float (&out)[36],
+                                                         float (&of_one)[2]) {
+  const auto make = [&](int r) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      p.operand[2 * j + r] =
+          pack_bf16(exp2_approximate(fmaf(scores[4 * j + 2 * r], scale_log2, -p.offset[r])),
+                    exp2_approximate(fmaf(scores[4 * j + 2 * r + 1], scale_log2, -p.offset[r])));
+    }
+    p.largest[r] = largest_of(p.operand, r);
+  };
+  make(0);
+  make(1);
+  if (!__any_sync(~0u, max(p.largest[0], p.largest[1]) > kMost)) return; // mostly
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool grown = largest_of_row(p.largest[r]) > kMost;
+    const float offset = peak_of_row(scores, r) * scale_log2;
+    const float factor = grown ? exp2_approximate(p.offset[r] - offset) : 1.0f;
+#pragma unroll
+    for (int j = 0; j < 9; ++j) {
+      out[4 * j + 2 * r] *= factor;
+      out[4 * j + 2 * r + 1] *= factor;
+    }
+    of_one[r] *= factor;
+    p.offset[r] = grown ? offset : p.offset[r];
+    make(r);
+  }
 }
 
 // The key of row r of a lane's two whose probability is above `bound`, at least half of all: by all
@@ -259,6 +321,132 @@ private:
   int exponent_mask_[2];
 };
 
+// Outputs of a lane's two rows with their sums (multiply_and_sum), divided by these, to pairs.
+// mark(r, bound, finite, piece, step) makes a row's piece that of one key where a probability is
+// above bound and the row is finite.
+template <typename Mark>
+__device__ __forceinline__ void store_packed(const PackedTargets& targets, const float (&out)[36],
+                                             const float (&offset)[2], const int (&pair)[2],
+                                             Mark mark) {
+  const float sum[2] = {out[32], out[34]};
+  const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
+  const float lse[2] = {offset[0] + log2_approximate(sum[0]), offset[1] + log2_approximate(sum[1])};
+  float largest[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float most[4]; // four chains: one would be the longest of the loop
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      most[i] = larger_magnitude(out[4 * i + 2 * r], out[4 * i + 2 * r + 1]);
+      most[i] = larger_magnitude(most[i], out[16 + 4 * i + 2 * r]);
+      most[i] = larger_magnitude(most[i], out[16 + 4 * i + 2 * r + 1]);
+    }
+    largest[r] =
+        larger_magnitude(larger_magnitude(most[0], most[1]), larger_magnitude(most[2], most[3]));
+    largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
+    largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    uint32_t step = row_step(largest[r] * inverse[r]);
+    PackedPiece piece = pack_piece([&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; },
+                                   inverse[r] * reciprocal_approximate(__uint_as_float(step)));
+    mark(r, __float_as_uint(sum[r] * kOneKeyShare), largest[r] <= FLT_MAX, piece, step);
+    targets.store(r, pair[r], piece, lse[r], step);
+  }
+}
+
+// A joined unit: 32 tokens from `begin` on, and three blocks one after another, of which the last
+// is their own. One output for all.
+template <typename Heads>
+__device__ __forceinline__ void
+consume_joined(Shared<Heads, true>& shared, Ring<Shared<Heads, true>::kStages>& ring,
+               Ring<kBlockStages<true>>& block_ring, const PackedTargets& targets,
+               const Heads& heads, int begin, float scale_log2) {
+  const int warpgroup = uniform(threadIdx.x / 128);
+  const int lane = threadIdx.x % 32;
+  const int quad = lane % 4;
+  const int tile_row = warpgroup * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  const int own_key = uniform(begin / kBlock * kBlock);
+  const uint32_t ones = shared_address(shared.ones);
+  const uint32_t queries = shared_address(shared.queries[ring.stage]) + warpgroup * 64 * kRowBytes;
+  float scores[32];
+  const auto issue_scores = [&] {
+    wgmma_fence();
+    multiply_shared<64, 4, Major::kK, Major::kK, false>(
+        scores, queries, shared_address(shared.units.keys[block_ring.stage][0]));
+    wgmma_commit();
+  };
+  float out[36];
+  Probabilities p;
+  p.offset[0] = p.offset[1] = 0.0f;
+  // A key that has all of a row's probability so far but for kBesideOneKey, and how much it has.
+  float of_one[2] = {0.0f, 0.0f};
+  int one_key[2] = {0, 0};
+  barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
+  const int32_t* tokens = shared.tokens[ring.stage];
+  const int32_t* pairs = shared.pairs[ring.stage];
+  const int place[2] = {heads.token(tile_row), heads.token(tile_row + 8)};
+  const int pair[2] = {pairs[place[0]], pairs[place[1]]};
+  const int last[2] = {tokens[place[0]] - own_key, tokens[place[1]] - own_key};
+  issue_scores();
+  wgmma_wait<0>();
+  pin(scores);
+  const auto visit = [&](auto part) {
+    constexpr bool kLast = part.value == kJoinedParts - 1;
+    if constexpr (kLast) {
+      warp_arrive(shared_address(&shared.queries_empty[ring.stage]));
+      ring.advance();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int key = 8 * j + 2 * quad;
+        if (key > last[0]) scores[4 * j] = -INFINITY;
+        if (key + 1 > last[0]) scores[4 * j + 1] = -INFINITY;
+        if (key > last[1]) scores[4 * j + 2] = -INFINITY;
+        if (key + 1 > last[1]) scores[4 * j + 3] = -INFINITY;
+      }
+    }
+    if constexpr (part.value == 0) {
+      make_probabilities(p, scores, scale_log2);
+    } else {
+      make_later_probabilities(p, scores, scale_log2, out, of_one);
+    }
+    const int stage = block_ring.stage;
+    const uint32_t v_tile = shared_address(shared.units.keys[stage][1]);
+    wgmma_fence();
+    multiply_and_sum<4, (part.value > 0)>(out, p.operand, v_tile, ones - v_tile);
+    wgmma_commit();
+    block_ring.advance();
+    if constexpr (!kLast) {
+      barrier_wait(shared_address(&shared.units.full[block_ring.stage]), block_ring.phase);
+      issue_scores();
+    }
+    wgmma_wait<0>();
+    pin(out);
+    if constexpr (!kLast) pin(scores);
+    warp_arrive(shared_address(&shared.units.empty[stage]));
+    const uint32_t bound[2] = {__float_as_uint(out[32] * kOneKeyShare),
+                               __float_as_uint(out[34] * kOneKeyShare)};
+    if (__any_sync(~0u, p.largest[0] > bound[0] || p.largest[1] > bound[1])) { // seldom
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = only_key(p.operand, r, quad, bound[r]);
+        const uint32_t largest = largest_of_row(p.largest[r]);
+        one_key[r] = key < 0 ? one_key[r] : part.value * kBlock + key;
+        of_one[r] = key < 0 ? of_one[r] : __uint_as_float(largest & 0xFFFF0000u);
+      }
+    }
+  };
+  visit(std::integral_constant<int, 0>());
+  visit(std::integral_constant<int, 1>());
+  visit(std::integral_constant<int, 2>());
+  store_packed(targets, out, p.offset, pair,
+               [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
+                 if (of_one[r] > __uint_as_float(bound) && finite)
+                   keep_key(piece, step, one_key[r]);
+               });
+}
+
 template <typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
                         Shared<Heads, kPacked>& shared, int blocks) {
@@ -280,13 +468,19 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   uint8_t* results = shared.results[warpgroup];
   const uint32_t results_address = shared_address(results);
   Ring<Shared<Heads, kPacked>::kStages> ring;
-  Ring<kBlockStages> block_ring;
+  Ring<kBlockStages<kPacked>> block_ring;
   for (;;) {
     const int block_stage = block_ring.stage;
     barrier_wait(shared_address(&shared.units.full[block_stage]), block_ring.phase);
     const WorkItem loaded = shared.units.items[block_stage];
     const WorkItem item = {uniform(loaded.segment), uniform(loaded.begin), uniform(loaded.end), 0};
     if (item.segment == kNoSegment) break;
+    if constexpr (kPacked) {
+      if (uniform(loaded.index) < 0) {
+        consume_joined(shared, ring, block_ring, targets, heads, item.begin, scale_log2);
+        continue;
+      }
+    }
     const UnitPlace at(item.segment, blocks, params.shape.groups);
     const int key_base = at.block * kBlock;
     const int own_end = item.begin + kBlock;
@@ -341,40 +535,18 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       wgmma_commit();
       wgmma_wait<1>();
       pin(out);
-      const float sum[2] = {out[32], out[34]};
-      const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
-      const float lse[2] = {p.offset[0] + log2_approximate(sum[0]),
-                            p.offset[1] + log2_approximate(sum[1])};
       if constexpr (kPacked) {
-        float largest[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float most[4]; // four chains: one would be the longest of the loop
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            most[i] = larger_magnitude(out[4 * i + 2 * r], out[4 * i + 2 * r + 1]);
-            most[i] = larger_magnitude(most[i], out[16 + 4 * i + 2 * r]);
-            most[i] = larger_magnitude(most[i], out[16 + 4 * i + 2 * r + 1]);
-          }
-          largest[r] = larger_magnitude(larger_magnitude(most[0], most[1]),
-                                        larger_magnitude(most[2], most[3]));
-          largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
-          largest[r] = larger_magnitude(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          uint32_t step = row_step(largest[r] * inverse[r]);
-          PackedPiece piece =
-              pack_piece([&](int i) { return out[i / 2 * 4 + 2 * r + i % 2]; },
-                         inverse[r] * reciprocal_approximate(__uint_as_float(step)));
-          const uint32_t bound = __float_as_uint(sum[r] * kOneKeyShare);
-          if (__any_sync(~0u, p.largest[r] > bound)) { // seldom
-            const int key = only_key(p.operand, r, quad, bound);
-            if (key >= 0 && largest[r] <= FLT_MAX) keep_key(piece, step, key);
-          }
-          targets.store(r, pair[r], piece, lse[r], step);
-        }
+        store_packed(targets, out, p.offset, pair,
+                     [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
+                       if (!__any_sync(~0u, p.largest[r] > bound)) return; // mostly
+                       const int key = only_key(p.operand, r, quad, bound);
+                       if (key >= 0 && finite) keep_key(piece, step, key);
+                     });
       } else {
+        const float sum[2] = {out[32], out[34]};
+        const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
+        const float lse[2] = {p.offset[0] + log2_approximate(sum[0]),
+                              p.offset[1] + log2_approximate(sum[1])};
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           if (quad == 0 && pair[r] >= 0)
@@ -449,7 +621,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
+  UnitRange units = units_of(params.segment_item_start, params.round, blocks);
+  if constexpr (kPacked)
+    units.joined = params.round.lanes * joined_blocks(params).units_of_a_lane();
   if (threadIdx.x / 128 == kConsumers) {
     registers_give_back<40>();
     produce(params, heads, q_map, k_map, v_map, shared, units, blocks);

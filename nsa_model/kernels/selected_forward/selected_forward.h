@@ -20,9 +20,11 @@ struct SelectedForwardParams {
   const __nv_bfloat16* k; // [batch, sequence, groups, 64]
   const __nv_bfloat16* v; // [batch, sequence, groups, 64]
   const int32_t* entries; // from launch_block_lists
+  const int32_t* segment_start;
   const int32_t* segment_item_start;
   const WorkItem* items;
-  uint32_t* claims; // 0, and left so, see UnitRange
+  uint32_t* claims;           // 0, and left so, see UnitRange
+  int joined_first_token = 0; // of JoinedBlocks; with `packed`
   float scale = 0.125f;
   __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
   float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score

@@ -152,6 +152,50 @@ TEST(ListRounds, TakeEveryLaneOnceAndKeepRowsApart) {
   }
 }
 
+// Every (listed token, block) pair is visited once: by a joined unit, or by what is left of the
+// block's list.
+TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
+  for (const int first_token : {1024, 1280, 1536}) {
+    for (const int sequence : {1537, 1568, 1599, 1600, 1601, 2048, 4000}) {
+      const JoinedBlocks joined = {first_token, sequence};
+      const int blocks = (sequence + kBlock - 1) / kBlock;
+      std::vector<std::vector<int>> lists(static_cast<std::size_t>(blocks));
+      std::set<std::pair<int, int>> left; // (token, block) pairs of the three
+      std::mt19937 random(5);
+      for (int token = first_token; token < sequence; ++token) {
+        const int own = token / kBlock;
+        for (int block = 0; block <= own; ++block) {
+          const bool always = block == 0 || block >= own - 1;
+          if (!always && random() % 3 != 0) continue;
+          lists[static_cast<std::size_t>(block)].push_back(token);
+          if (always) left.insert({token, block});
+        }
+      }
+      for (int unit = 0; unit < joined.units_of_a_lane(); ++unit) {
+        const int begin = joined.token_of(unit);
+        const int end = std::min(begin + kJoinedTokens, sequence);
+        ASSERT_LT(begin, end);
+        ASSERT_EQ(begin / kBlock, (end - 1) / kBlock);
+        for (int token = begin; token < end; ++token) {
+          for (int part = 0; part < kJoinedParts; ++part)
+            ASSERT_EQ(left.erase({token, JoinedBlocks::block_of(begin, part)}), 1U);
+          EXPECT_EQ(JoinedBlocks::block_of(begin, kJoinedParts - 1), token / kBlock);
+        }
+      }
+      EXPECT_TRUE(left.empty()) << sequence;
+      for (int block = 0; block < blocks; ++block) {
+        const std::vector<int>& list = lists[static_cast<std::size_t>(block)];
+        const auto out = static_cast<std::size_t>(joined.left_out(block));
+        for (std::size_t i = 0; i < list.size(); ++i) {
+          const bool always = block == 0 || block >= list[i] / kBlock - 1;
+          ASSERT_EQ(i < out, always) << "block " << block << " of " << sequence;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(JoinedBlocks().units_of_a_lane(), 0);
+}
+
 // Whoever claims in whichever order: every unit is taken once, and the counter is at 0 for the next
 // launch, of other units by other CTAs.
 TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
@@ -159,7 +203,8 @@ TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
   uint32_t counter = 0;
   for (const int ctas : {1, 2, 7, 132}) {
     for (const int count : {0, 1, 2, ctas - 1, ctas, ctas + 1, 3 * ctas - 1, 1000}) {
-      const UnitRange units = {17, 17 + count};
+      const int joined = count / 3;
+      const UnitRange units = {17, 17 + count - joined, joined};
       const auto claim = [&] { // atomicInc(&counter, units.last_claim())
         const uint32_t old = counter;
         counter = old >= units.last_claim() ? 0 : old + 1;
@@ -173,7 +218,7 @@ TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
       std::multiset<int> taken;
       while (!running.empty()) {
         int& unit = running[random() % running.size()];
-        if (unit < units.end) {
+        if (unit < units.end + units.joined) {
           taken.insert(unit);
           unit = units.claimed(claim(), ctas);
         } else {
