@@ -39,6 +39,7 @@ __device__ __forceinline__ UnitRange units_of(const int32_t* segment_item_start,
 inline constexpr int kJoinedTokens = 32;
 inline constexpr int kJoinedParts = 3;
 inline constexpr int kJoinedSlots = kSlots - kJoinedParts + 1; // that are then written
+static_assert(kBlock % kJoinedTokens == 0, "a unit's tokens are of one block");
 struct JoinedBlocks {
   int first_token = 0; // that is listed, a whole block's; 0: nothing is joined
   int sequence = 0;

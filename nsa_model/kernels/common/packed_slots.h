@@ -29,7 +29,8 @@ inline constexpr float kBesideOneKey = 0x1p-10f;
 inline constexpr float kOneKeyShare = 1.0f / (1.0f + kBesideOneKey);
 
 // The steps of a row are equal: 2^(exponent - 127) (1 + fraction / 4), where the fraction lies in
-// the two lowest bits of lse; exponent and fraction 0: the key, 0 to 63, is in each last word.
+// the two lowest bits of lse; exponent and fraction 0: the key, 0 to 63, is in each last word (of
+// JoinedBlocks, slot 0: 64 * part + 0 to 63).
 // Piece q holds dimensions 8j + 2q and 8j + 2q + 1 of j = 0 .. 7, as the tensor cores leave them in
 // a lane.
 struct alignas(32) PackedOut {

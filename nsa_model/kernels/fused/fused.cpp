@@ -452,8 +452,6 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
   }
   // Both gradients of such a branch, but for what the joint walk gives and what is done beside.
   const auto interval_backward = [&](int branch) {
-    // Alone, d_q of the first tokens has its places before list backward, which takes what its
-    // longest tiles leave.
     if (branch != kSliding || !beside.takes(branch)) {
       run.then([&] {
         return launch_range_backward(
@@ -462,6 +460,8 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
             stream);
       });
     }
+    // Alone, d_q of the first tokens has its places before list backward, which takes what its
+    // longest tiles leave.
     const bool ahead = alone && beside.takes(branch);
     if (ahead) {
       run.then([&] { return beside.fork(stream); });

@@ -36,6 +36,7 @@ template <bool kPacked> constexpr int kBlockStages = kPacked ? 4 : 2; // more fo
 constexpr int kChunkBytes = kChunkRows * kRowBytes;
 static_assert(kChunkRows == 64 * kConsumers,
               "each consumer warpgroup owns one m64 tile of the chunk");
+static_assert(kJoinedTokens * kHeadsPerGroup == kChunkRows, "a joined unit is one chunk");
 
 // Tokens of a chunk: as many as fit, and at most one a producer thread.
 template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const Heads& heads) {

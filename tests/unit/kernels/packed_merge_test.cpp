@@ -346,7 +346,8 @@ TEST_P(PackedMerge, OneKeyGivesItsValueBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rounds, PackedMerge,
-                         testing::Values(Form{0, false}, Form{1, false}, Form{1, true}));
+                         testing::Values(Form{0, false}, Form{1, false}, Form{0, true},
+                                         Form{1, true}));
 
 } // namespace
 } // namespace nsa::kernels
