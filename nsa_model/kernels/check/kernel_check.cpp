@@ -796,6 +796,8 @@ int check_all(const CheckOptions& wanted) {
       add("branch alone", shape, [=](CaseOptions& options) { options = part_of(options, part); });
     }
   }
+  // The first tokens' dK and dV of some lanes only beside the sum of dQ.
+  add("window off", {4, 2048, 2}, [](CaseOptions& options) { options.branch_on[2] = false; });
   for (const int ctas : {0, 1, 1000}) {
     add("first tokens beside lists", {2, 2300, 2}, [=](CaseOptions& options) {
       options.tuning.list_ctas = ctas;
