@@ -1,10 +1,15 @@
-# Version and git commit of the programs, as one generated source that only changes when they do.
+# Writes build_info.cpp: version and git commit of the programs. A script of every build (`cmake -P`),
+# since a build follows more commits than a configuration; its source only changes when they do.
+#   SOURCE_FOLDER, TEMPLATE, OUTPUT, PROJECT_VERSION, COMPILER
 find_package(Git QUIET)
-set(NSA_GIT_COMMIT "unknown")
+set(NSA_GIT_COMMIT "")
 if(GIT_FOUND)
-  execute_process(COMMAND ${GIT_EXECUTABLE} -C "${CMAKE_SOURCE_DIR}" describe --always --dirty --abbrev=12
+  # Without optional locks: git may be at work on the index while a build runs.
+  execute_process(COMMAND ${GIT_EXECUTABLE} --no-optional-locks -C "${SOURCE_FOLDER}" describe
+                          --always --dirty --abbrev=12
                   OUTPUT_VARIABLE NSA_GIT_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(NOT NSA_GIT_COMMIT)
-    set(NSA_GIT_COMMIT "unknown")
-  endif()
 endif()
+if(NOT NSA_GIT_COMMIT)
+  set(NSA_GIT_COMMIT "unknown")
+endif()
+configure_file("${TEMPLATE}" "${OUTPUT}" @ONLY)
