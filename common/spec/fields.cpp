@@ -380,8 +380,7 @@ FieldTable run_fields(RunSpec& s) {
        .minimum = 1,
        .maximum = 1e6,
        .unit = "seconds",
-       .meaning = "limit of a checkpoint phase until learned, and of what ranks collect "
-                  "between steps"},
+       .meaning = "limit of a checkpoint phase until learned, and of reading one back"},
       {.key = "hang.evaluation_seconds",
        .at = &s.hang.evaluation_seconds,
        .minimum = 1,
@@ -469,7 +468,8 @@ FieldTable run_fields(RunSpec& s) {
                    {"segfault"},
                    {"non_finite"},
                    {"kill_in_collect"},
-                   {"stop_in_collect"}},
+                   {"stop_in_collect"},
+                   {"deadlock_in_collect"}},
        .meaning =
            "fault; random: a kind of stall drawn from the seed; in_collect: while ranks gather "
            "their state for the first checkpoint at that step or later"},

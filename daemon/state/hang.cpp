@@ -55,6 +55,19 @@ uint64_t entered_before(const RankSample& s) {
   return s.host->collective_sequence - std::min(s.host->collective_sequence, here);
 }
 
+// In a phase of collectives, and in none of them yet, where a peer at the same place is: what the
+// peer waits for is the rank itself.
+bool has_entered_none(const RankSample& s, const std::vector<RankSample>& samples) {
+  const Place place = place_of(s);
+  if (!waits(s) || s.host->collectives_in_phase > 0 || place.step != s.host->step ||
+      place.phase != s.host->phase)
+    return false;
+  return std::ranges::any_of(samples, [&](const RankSample& p) {
+    return !p.exited && p.host && p.host->step == place.step && p.host->phase == place.phase &&
+           p.host->collectives_in_phase > 0;
+  });
+}
+
 bool is_step_phase(Phase phase) {
   return (phase >= Phase::kData && phase <= Phase::kOptimizer) || phase == Phase::kGather ||
          phase == Phase::kResults;
@@ -268,6 +281,7 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
   v.step = place_of(s).step;
   v.stalled_seconds = t.stalled;
   const double cores = cores_of(t, s, now);
+  const bool in_collective = waits(s) && !has_entered_none(s, samples);
 
   const std::string page = "its page has not moved for " + seconds_text(t.stalled) + " in " +
                            std::string(progress::phase_name(v.phase)) + " (limit " +
@@ -284,7 +298,7 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
     if (p == culprit || !waits(samples[p]) || !ahead || tracks_[p].stalled < t.limit / 2) continue;
     peers += (peers.empty() ? "" : ", ") + std::to_string(p);
   }
-  if (!peers.empty() && !(waits(s) && !skipped)) {
+  if (!peers.empty() && !(in_collective && !skipped)) {
     v.witnesses.push_back("rank " + peers + " waits in a collective" +
                           (skipped ? " that it went past" : " for it"));
   }
@@ -298,7 +312,7 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
     v.kind = kStoppedKind;
   else if (skipped)
     v.kind = kSkippedKind;
-  else if (waits(s))
+  else if (in_collective)
     v.kind = kCollectiveKind;
   else if (cores >= kSpinningCores || s.process_state == 'R')
     v.kind = kSpinningKind;

@@ -55,7 +55,7 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kStartUp:
     return policy_.start_up;
   case Phase::kShutDown: // the last checkpoint is drained here
-  case Phase::kCollect:  // much state; whose evaluation it waits for has that phase's limit
+  case Phase::kRestore:  // one is read
     return policy_.checkpoint;
   case Phase::kCheckpoint:
     return checkpoints_.count() < kEnoughPhases
@@ -72,6 +72,10 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kOptimizer:
   case Phase::kGather:
   case Phase::kResults:
+  // At most three times the bytes that a step moves between ranks (masters and moments, where a
+  // step has gradients, two bytes each on the wire, and weights): less than the factor of a limit.
+  // A rank that waits here for one that still evaluates is no suspect, see HangDetector.
+  case Phase::kCollect:
     break;
   }
   if (!first_step_done) return policy_.first_step;

@@ -78,6 +78,7 @@ void inject_on_training_thread(Fault fault) {
   case Fault::kStopInCollect:
     return inject_stop_signal();
   case Fault::kMutexDeadlock:
+  case Fault::kDeadlockInCollect:
     return inject_mutex_deadlock();
   case Fault::kSpin:
     return inject_spin();

@@ -13,7 +13,7 @@ namespace nsa::train {
 
 namespace {
 
-constexpr std::array<std::pair<Fault, std::string_view>, 11> kNames = {{
+constexpr std::array<std::pair<Fault, std::string_view>, 12> kNames = {{
     {Fault::kStopSignal, "stop_signal"},
     {Fault::kMutexDeadlock, "mutex_deadlock"},
     {Fault::kSpin, "spin"},
@@ -25,6 +25,7 @@ constexpr std::array<std::pair<Fault, std::string_view>, 11> kNames = {{
     {Fault::kNonFinite, "non_finite"},
     {Fault::kKillInCollect, "kill_in_collect"},
     {Fault::kStopInCollect, "stop_in_collect"},
+    {Fault::kDeadlockInCollect, "deadlock_in_collect"},
 }};
 constexpr uint64_t kStallKinds = 5; // the first five above
 
@@ -50,7 +51,8 @@ std::optional<Fault> fault_from_name(std::string_view name) {
 }
 
 bool acts_in_collect(Fault fault) {
-  return fault == Fault::kKillInCollect || fault == Fault::kStopInCollect;
+  return fault == Fault::kKillInCollect || fault == Fault::kStopInCollect ||
+         fault == Fault::kDeadlockInCollect;
 }
 
 Result<std::optional<Injection>> plan_injection(const spec::InjectSection& inject, uint64_t steps,

@@ -24,6 +24,7 @@ enum class Fault {
   kNonFinite,
   kKillInCollect,
   kStopInCollect,
+  kDeadlockInCollect,
 };
 std::string_view fault_name(Fault fault); // as in run.toml: "stop_signal"
 std::optional<Fault> fault_from_name(std::string_view name);

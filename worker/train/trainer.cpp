@@ -233,7 +233,7 @@ Attempt<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   goes_on_ = false;
   const at::NoGradGuard no_grad;
   const Phase before = p_.clock.phase();
-  p_.clock.enter_collect(Phase::kCheckpoint);
+  p_.clock.enter(Phase::kRestore);
   FlatState& state = p_.state;
   std::string from = "rank 0";
   if (p_.rank == 0) {

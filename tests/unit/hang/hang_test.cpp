@@ -169,6 +169,23 @@ TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
   }
 }
 
+// What ranks collect is as much as some steps move: no checkpoint's limit, which nobody learns.
+TEST(Hang, ARankThatIsStuckAsStateIsCollectedIsFoundWithinAStepsLimit) {
+  SimulatedRanks ranks(4, 5);
+  ranks.shares = true;
+  ranks.checkpoint_every = 30;
+  HangPolicy policy = kPolicy;
+  policy.checkpoint = policy.evaluation = 1000;
+  HangDetector detector(policy, 4, ranks.now());
+  ranks.inject(Fault::kDeadlocked, 2, 30, Phase::kCollect);
+  const auto verdict = watch(ranks, detector, 60);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->rank, 2);
+  EXPECT_EQ(verdict->kind, kDeadlockedKind) << "its peers are in a collective, it is in none";
+  EXPECT_EQ(verdict->phase, Phase::kCollect);
+  EXPECT_THAT(verdict->witnesses, Contains(HasSubstr("rank 0, 1, 3 waits in a collective for it")));
+}
+
 TEST(Hang, ARankThatStalledBeforeItsAttemptWasAdoptedIsFoundByTheCeiling) {
   SimulatedRanks ranks(2, 5);
   ranks.inject(Fault::kSpinning, 1, 30, Phase::kForward);

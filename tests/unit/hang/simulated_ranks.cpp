@@ -69,7 +69,12 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   if (r.waits_for_disk) r.left = disk_seconds;
   const bool here = fault_ != Fault::kNone && fault_ != Fault::kSkipped && rank == fault_rank_ &&
                     r.host.step >= fault_step_ && phase == fault_phase_;
-  if (here) stuck_ = true;
+  if (!here) return;
+  stuck_ = true;
+  if (fault_ == Fault::kStopped)
+    return; // anywhere in it; what a rank does itself keeps it from entering
+  r.host.collective_sequence -= r.host.collectives_in_phase;
+  r.host.collectives_in_phase = 0;
 }
 
 void SimulatedRanks::leave_phase(size_t rank) {

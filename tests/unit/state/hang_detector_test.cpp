@@ -72,7 +72,7 @@ TEST_F(Rules, AShortPauseBySignalIsNoHang) {
 TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
   using progress::Phase;
   train(30);
-  for (const Phase phase : {Phase::kStartUp, Phase::kEvaluation, Phase::kCollect,
+  for (const Phase phase : {Phase::kStartUp, Phase::kEvaluation, Phase::kRestore,
                             Phase::kCheckpoint, Phase::kShutDown}) {
     SCOPED_TRACE(progress::phase_name(phase));
     for (RankSample& s : samples_) { // both are at it; the other one has every right to be
@@ -235,6 +235,8 @@ TEST(PhaseLimits, LearnedLimitsStayBetweenFloorAndCeiling) {
   for (int i = 0; i < 100; ++i)
     limits.add_step(4);
   EXPECT_EQ(limits.limit(progress::Phase::kBackward, true), 20);
+  EXPECT_EQ(limits.limit(progress::Phase::kCollect, true), 20);
+  EXPECT_EQ(limits.limit(progress::Phase::kRestore, true), policy.checkpoint);
   for (int i = 0; i < 600; ++i)
     limits.add_step(1000);
   EXPECT_EQ(limits.limit(progress::Phase::kBackward, true), policy.ceiling);

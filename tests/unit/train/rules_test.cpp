@@ -176,7 +176,8 @@ TEST(Injection, OnlyInItsAttemptAndOnlyWhatCanHappen) {
   inject.rank = 2;
   EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
   inject.rank = 0;
-  for (const char* kind : {"skip_collective", "kill_in_collect", "stop_in_collect"}) {
+  for (const char* kind :
+       {"skip_collective", "kill_in_collect", "stop_in_collect", "deadlock_in_collect"}) {
     inject.kind = kind;
     EXPECT_FALSE(plan_injection(inject, 100, 1, 1)) << kind;
     EXPECT_EQ(fault_name((*plan_injection(inject, 100, 2, 1))->fault), kind);
