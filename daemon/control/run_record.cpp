@@ -123,6 +123,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.data_wait_seconds += step.data_wait_seconds;
   for (const auto& [phase, seconds] : step.phase_seconds)
     c.phase_seconds[phase == "data"                                  ? "data-wait"
+                    : phase == "restore"                             ? "checkpoint"
                     : phase == "checkpoint" || phase == "evaluation" ? phase
                                                                      : "train"] += seconds;
   c.gradient_norm = step.gradient_norm;

@@ -29,14 +29,19 @@ struct Place {
   Phase phase = Phase::kStartUp;
 };
 
+// Behind a step's results a rank reads a checkpoint back before it collects anything, behind an
+// evaluation after it: the two are at one place, and the collectives entered tell ranks apart.
+int order_of(Phase phase) {
+  return progress::place_in_step(phase == Phase::kRestore ? Phase::kCollect : phase);
+}
+
 Place place_of(const RankSample& s) {
   if (!s.host) return {};
   const uint64_t step = s.device.phase_mark >> 8;
   const auto phase = static_cast<Phase>(s.device.phase_mark & 0xff);
   const bool busy = step > s.device.completed_step;
-  const bool lags = step < s.host->step ||
-                    (step == s.host->step &&
-                     progress::place_in_step(phase) < progress::place_in_step(s.host->phase));
+  const bool lags =
+      step < s.host->step || (step == s.host->step && order_of(phase) < order_of(s.host->phase));
   return busy && lags ? Place{step, phase} : Place{s.host->step, s.host->phase};
 }
 
@@ -64,7 +69,8 @@ bool has_entered_none(const RankSample& s, const std::vector<RankSample>& sample
     return false;
   return std::ranges::any_of(samples, [&](const RankSample& p) {
     return !p.exited && p.host && p.host->step == place.step && p.host->phase == place.phase &&
-           p.host->collectives_in_phase > 0;
+           p.host->collectives_in_phase > 0 &&
+           p.host->collective_sequence > s.host->collective_sequence;
   });
 }
 
@@ -183,8 +189,7 @@ std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& 
     for (size_t p = 0; p < samples.size(); ++p) {
       if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
       const Place mine = place_of(samples[r]), peer = place_of(samples[p]);
-      if (mine.step == peer.step &&
-          progress::place_in_step(mine.phase) > progress::place_in_step(peer.phase) &&
+      if (mine.step == peer.step && order_of(mine.phase) > order_of(peer.phase) &&
           entered_before(samples[r]) < samples[p].host->collective_sequence)
         return r;
     }
@@ -263,8 +268,7 @@ std::optional<size_t> HangDetector::find_laggard(const std::vector<RankSample>& 
     if (tracks_[r].stalled <= tracks_[r].limit) return std::nullopt;
     const auto place = [&](size_t i) {
       const Place at = place_of(samples[i]);
-      return std::tuple(at.step, progress::place_in_step(at.phase),
-                        samples[i].host->collective_sequence);
+      return std::tuple(at.step, order_of(at.phase), samples[i].host->collective_sequence);
     };
     if (!found || place(r) < place(*found)) found = r;
   }

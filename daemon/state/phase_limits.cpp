@@ -8,6 +8,10 @@ using progress::Phase;
 
 namespace {
 constexpr size_t kFewSteps = 20;
+// What ranks collect is at most as much as so many steps move between them: masters and moments, 12
+// bytes a parameter, where a step moves gradients and weights, two bytes each at least. A rank that
+// waits for one that still evaluates is no suspect, see HangDetector.
+constexpr double kStepsCollected = 3;
 constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
 } // namespace
 
@@ -45,9 +49,9 @@ void PhaseLimits::add_phase(Phase phase, double seconds) {
   if (phase == Phase::kEvaluation) evaluations_.add(seconds);
 }
 
-double PhaseLimits::learned(const DurationHistory& history, double cap) const {
+double PhaseLimits::learned(const DurationHistory& history, double cap, double times) const {
   const double factor = history.count() < kFewSteps ? 2 * policy_.factor : policy_.factor;
-  return std::clamp(factor * history.p99(), policy_.floor, std::max(policy_.floor, cap));
+  return std::clamp(times * factor * history.p99(), policy_.floor, std::max(policy_.floor, cap));
 }
 
 double PhaseLimits::limit(Phase phase, bool first_step_done) const {
@@ -72,16 +76,14 @@ double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   case Phase::kOptimizer:
   case Phase::kGather:
   case Phase::kResults:
-  // At most three times the bytes that a step moves between ranks (masters and moments, where a
-  // step has gradients, two bytes each on the wire, and weights): less than the factor of a limit.
-  // A rank that waits here for one that still evaluates is no suspect, see HangDetector.
   case Phase::kCollect:
     break;
   }
   if (!first_step_done) return policy_.first_step;
   // Of an attempt that was adopted right after its first step nothing is known.
-  return steps_.count() == 0 ? std::max(policy_.floor, policy_.ceiling)
-                             : learned(steps_, policy_.ceiling);
+  return steps_.count() == 0
+             ? std::max(policy_.floor, policy_.ceiling)
+             : learned(steps_, policy_.ceiling, phase == Phase::kCollect ? kStepsCollected : 1);
 }
 
 double PhaseLimits::ceiling(Phase phase, bool first_step_done) const {

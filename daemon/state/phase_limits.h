@@ -61,7 +61,7 @@ public:
   Learned learned() const;
 
 private:
-  double learned(const DurationHistory& history, double cap) const;
+  double learned(const DurationHistory& history, double cap, double times = 1) const;
 
   HangPolicy policy_;
   DurationHistory steps_, checkpoints_, evaluations_;

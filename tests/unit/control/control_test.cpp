@@ -203,7 +203,7 @@ TEST(RunRecord, AStepMovesTheSummary) {
   step.step = 40;
   step.loss = 2.5;
   step.tokens_per_second = 20;
-  step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}};
+  step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}, {"restore", 0.25}};
   note_step(record, step);
   const wire::RunSummary s = summary_of(run, record);
   EXPECT_EQ(s.step, 40u);
@@ -212,6 +212,7 @@ TEST(RunRecord, AStepMovesTheSummary) {
   EXPECT_DOUBLE_EQ(s.eta_seconds, 60 * 10 / 20.0);
   EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("data-wait"), 0.5);
   EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("train"), 1.5);
+  EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("checkpoint"), 0.25);
   run.phase = state::RunPhase::kCompleted;
   EXPECT_EQ(summary_of(run, record).eta_seconds, 0);
 }

@@ -169,7 +169,7 @@ TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
   }
 }
 
-// What ranks collect is as much as some steps move: no checkpoint's limit, which nobody learns.
+// What ranks collect is at most as much as three steps move: no checkpoint's limit.
 TEST(Hang, ARankThatIsStuckAsStateIsCollectedIsFoundWithinAStepsLimit) {
   SimulatedRanks ranks(4, 5);
   ranks.shares = true;

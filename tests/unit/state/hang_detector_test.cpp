@@ -227,6 +227,35 @@ TEST_F(Rules, ALongLearnedStepRaisesTheLimit) {
   EXPECT_TRUE(pass(10));
 }
 
+// Behind an evaluation a checkpoint is read back after what ranks collect, behind a step before it.
+TEST_F(Rules, ReadingACheckpointBackIsNoLaterThanWhatRanksCollect) {
+  for (const auto& [ahead, behind] :
+       {std::pair(progress::Phase::kRestore, progress::Phase::kCollect),
+        std::pair(progress::Phase::kCollect, progress::Phase::kRestore)}) {
+    SCOPED_TRACE(progress::phase_name(ahead));
+    train(30);
+    for (const Rank r : {0, 1}) {
+      progress::HostRecord& host = *samples_[static_cast<size_t>(r)].host;
+      host.phase = r == 0 ? ahead : behind;
+      host.collective_sequence += r == 0 ? 2 : 1;
+      host.collectives_in_phase = 1;
+      samples_[static_cast<size_t>(r)].process_state = 'S';
+    }
+    EXPECT_FALSE(pass(25)) << "a checkpoint may take long to read";
+    const auto verdict = pass(400);
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->rank, 1);
+    EXPECT_EQ(verdict->kind, kCollectiveKind);
+    for (RankSample& s : samples_) { // they go on
+      s.host->collective_sequence = 100;
+      s.process_state = 'R';
+      ++s.host->step;
+    }
+    pass(1);
+    detector_.resume_watching();
+  }
+}
+
 TEST(PhaseLimits, LearnedLimitsStayBetweenFloorAndCeiling) {
   HangPolicy policy;
   PhaseLimits limits(policy);
@@ -235,7 +264,7 @@ TEST(PhaseLimits, LearnedLimitsStayBetweenFloorAndCeiling) {
   for (int i = 0; i < 100; ++i)
     limits.add_step(4);
   EXPECT_EQ(limits.limit(progress::Phase::kBackward, true), 20);
-  EXPECT_EQ(limits.limit(progress::Phase::kCollect, true), 20);
+  EXPECT_EQ(limits.limit(progress::Phase::kCollect, true), 60) << "as much as three steps move";
   EXPECT_EQ(limits.limit(progress::Phase::kRestore, true), policy.checkpoint);
   for (int i = 0; i < 600; ++i)
     limits.add_step(1000);

@@ -418,6 +418,7 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
   ASSERT_EQ(seen_.steps.size(), 6u);
   // Step 4 was undone, so step 5 begins where step 4 began.
   EXPECT_EQ(seen_.steps[4].loss, seen_.steps[3].loss);
+  EXPECT_TRUE(seen_.steps[4].phase_seconds.contains("restore"));
 }
 
 // What lies in the files: evaluator_test.cpp.
