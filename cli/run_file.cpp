@@ -23,7 +23,7 @@ Result<RunFile> read_run_file(const std::string& path, Context& context) {
     file.folder = std::filesystem::current_path(error).string();
     return file;
   }
-  auto text = read_file(path, 1 << 20);
+  auto text = read_file_or_pipe(path, 1 << 20);
   if (!text) {
     if (text.error().next.empty())
       text.error().next = "give the path of a run file; configs/ holds some to begin with";

@@ -1,8 +1,7 @@
 #include "common/base/checksum.h"
 
-#include "common/base/unique_fd.h"
+#include "common/base/file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <vector>
 
@@ -57,8 +56,7 @@ uint32_t checksum32(std::initializer_list<std::string_view> parts) {
 }
 
 Result<std::string> checksum_file_hex(const std::filesystem::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail_errno("cannot open " + path.string());
+  NSA_TRY_ASSIGN(const UniqueFd fd, open_regular_file(path));
   ChecksumStream stream;
   std::vector<char> chunk(size_t{1} << 20);
   while (true) {

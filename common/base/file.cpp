@@ -6,26 +6,82 @@
 
 namespace nsa {
 
-Result<std::string> read_file(const std::filesystem::path& path, size_t max_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail_errno("cannot open " + path.string());
+namespace {
+
+const char* kind_of(mode_t mode) {
+  switch (mode & S_IFMT) {
+  case S_IFREG:
+    return "a regular file";
+  case S_IFDIR:
+    return "a folder";
+  case S_IFIFO:
+    return "a FIFO";
+  case S_IFSOCK:
+    return "a socket";
+  case S_IFCHR:
+  case S_IFBLK:
+    return "a device";
+  default:
+    return "no file";
+  }
+}
+
+Error too_large(const std::filesystem::path& path, size_t max_bytes) {
+  return {ErrorCode::kExhausted,
+          path.string() + " is larger than " + std::to_string(max_bytes) + " bytes", ""};
+}
+
+// At most `max_bytes`, whatever fstat() says: a file may grow, and of /proc it says 0.
+Result<std::string> read_all(int fd, const std::filesystem::path& path, size_t max_bytes) {
   struct stat info{};
-  if (::fstat(fd.get(), &info) != 0) return fail_errno("cannot stat " + path.string());
-  if (S_ISDIR(info.st_mode))
-    return fail(ErrorCode::kInvalidArgument, path.string() + " is a folder, a file was expected");
+  if (::fstat(fd, &info) != 0) return fail_errno("cannot stat " + path.string());
   std::string content;
-  if (info.st_size > 0) content.reserve(static_cast<size_t>(info.st_size));
+  if (S_ISREG(info.st_mode) && info.st_size > 0) {
+    if (static_cast<uint64_t>(info.st_size) > max_bytes) return fail(too_large(path, max_bytes));
+    content.reserve(static_cast<size_t>(info.st_size));
+  }
   char chunk[1 << 16];
   while (true) {
-    const ssize_t got = ::read(fd.get(), chunk, sizeof chunk);
+    const ssize_t got = ::read(fd, chunk, sizeof chunk);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_errno("cannot read " + path.string());
     if (got == 0) return content;
     if (content.size() + static_cast<size_t>(got) > max_bytes)
-      return fail(ErrorCode::kExhausted,
-                  path.string() + " is larger than " + std::to_string(max_bytes) + " bytes");
+      return fail(too_large(path, max_bytes));
     content.append(chunk, static_cast<size_t>(got));
   }
+}
+
+} // namespace
+
+Result<UniqueFd> open_regular_file(const std::filesystem::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  // Of a socket, and of a device without a driver, the open itself fails.
+  if (!fd && errno == ENXIO)
+    return fail(ErrorCode::kInvalidArgument,
+                path.string() + " is a socket or a device, not a regular file");
+  if (!fd) return fail_errno("cannot open " + path.string());
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return fail_errno("cannot stat " + path.string());
+  if (!S_ISREG(info.st_mode))
+    return fail(ErrorCode::kInvalidArgument,
+                path.string() + " is " + kind_of(info.st_mode) + ", not a regular file");
+  return fd;
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, size_t max_bytes,
+                              const FileOpener& open) {
+  NSA_TRY_ASSIGN(const UniqueFd fd, open(path));
+  return read_all(fd.get(), path, max_bytes);
+}
+
+Result<std::string> read_file_or_pipe(const std::filesystem::path& path, size_t max_bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC));
+  if (!fd) return fail_errno("cannot open " + path.string());
+  struct stat info{};
+  if (::fstat(fd.get(), &info) == 0 && S_ISDIR(info.st_mode))
+    return fail(ErrorCode::kInvalidArgument, path.string() + " is a folder, a file was expected");
+  return read_all(fd.get(), path, max_bytes);
 }
 
 Status write_all(int fd, const void* data, size_t size) {
@@ -44,7 +100,10 @@ Status write_file_atomic(const std::filesystem::path& path, std::string_view con
                          Survives survives) {
   const bool durable = survives == Survives::kMachineCrash;
   const std::string temporary = path.string() + ".tmp-" + std::to_string(::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  // What lies there is of a process that had our pid, or was put there to catch us: never opened.
+  ::unlink(temporary.c_str());
+  UniqueFd fd(
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!fd) return fail_errno("cannot create " + temporary);
   auto write = [&]() -> Status {
     NSA_TRY(write_all(fd.get(), content.data(), content.size()));

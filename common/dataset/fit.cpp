@@ -5,18 +5,16 @@
 
 namespace nsa::dataset {
 
-Fit check_fit(const spec::Parsed& parsed, const std::string& file) {
+Fit check_fit(const spec::Parsed& parsed, const std::string& file, const FileOpener& open) {
   Fit fit;
   if (!spec::is_sound(parsed, "data.path")) return fit;
   const spec::RunSpec& spec = parsed.spec;
-  std::error_code error;
-  fit.present =
-      std::filesystem::exists(std::filesystem::path(spec.data.path) / kManifestFile, error);
-  if (!fit.present) return fit;
   const auto add = [&](const std::string& key, std::string what, std::string next) {
     fit.problems.push_back(spec::problem_at(parsed, file, key, std::move(what), std::move(next)));
   };
-  const auto manifest = read_manifest(spec.data.path);
+  const auto manifest = read_manifest(spec.data.path, open);
+  fit.present = manifest || manifest.error().code != ErrorCode::kNotFound;
+  if (!fit.present) return fit;
   if (!manifest) {
     add("data.path", manifest.error().what, manifest.error().next);
     return fit;

@@ -2,6 +2,7 @@
 // alone. What is in the shards is the ranks' to check.
 #pragma once
 
+#include "common/base/file.h"
 #include "common/spec/parse.h"
 
 #include <string>
@@ -15,7 +16,9 @@ struct Fit {
   std::vector<spec::Problem> problems;
 };
 
-// `parsed` with resolved paths. Keys that have a mistake already are left out.
-Fit check_fit(const spec::Parsed& parsed, const std::string& file);
+// `parsed` with resolved paths. Keys that have a mistake already are left out. Reads one file, of
+// at most kMaxManifestBytes, by `open`.
+Fit check_fit(const spec::Parsed& parsed, const std::string& file,
+              const FileOpener& open = open_regular_file);
 
 } // namespace nsa::dataset

@@ -163,9 +163,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
   return manifest;
 }
 
-Result<Manifest> read_manifest(const std::filesystem::path& folder) {
+Result<Manifest> read_manifest(const std::filesystem::path& folder, const FileOpener& open) {
   const std::filesystem::path path = folder / kManifestFile;
-  auto content = read_file(path);
+  auto content = read_file(path, kMaxManifestBytes, open);
   if (!content) {
     Error error = std::move(content).error();
     if (error.code == ErrorCode::kNotFound) {
@@ -180,7 +180,13 @@ Result<Manifest> read_manifest(const std::filesystem::path& folder) {
 }
 
 Status write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  return write_file_atomic(folder / kManifestFile, to_json(manifest));
+  const std::string text = to_json(manifest);
+  if (text.size() > kMaxManifestBytes)
+    return fail(ErrorCode::kExhausted,
+                "the manifest of " + std::to_string(manifest.sources.size()) +
+                    " source files is larger than " + std::to_string(kMaxManifestBytes) + " bytes",
+                "join the sources into fewer files");
+  return write_file_atomic(folder / kManifestFile, text);
 }
 
 } // namespace nsa::dataset

@@ -2,6 +2,7 @@
 // at the end. A folder is a data set if and only if it holds a manifest that parses.
 #pragma once
 
+#include "common/base/file.h"
 #include "common/base/result.h"
 #include "common/dataset/shard.h"
 
@@ -15,6 +16,8 @@ namespace nsa::dataset {
 inline constexpr std::string_view kManifestFile = "dataset.json";
 inline constexpr std::string_view kRanksFile = "tokenizer.tiktoken"; // copy inside the data set
 inline constexpr int kManifestVersion = 1;
+// Room for some hundred thousand source files; more is not a manifest.
+inline constexpr size_t kMaxManifestBytes = size_t{64} << 20;
 
 enum class Split { kTrain, kHeldout };
 std::string_view to_string(Split split); // "train", "heldout"
@@ -92,7 +95,8 @@ std::string to_json(const Manifest& manifest); // ends with a newline
 // kCorrupt names the key that is missing or wrong, or says that the digest does not fit the rest.
 Result<Manifest> parse_manifest(std::string_view json);
 
-Result<Manifest> read_manifest(const std::filesystem::path& folder);
+Result<Manifest> read_manifest(const std::filesystem::path& folder,
+                               const FileOpener& open = open_regular_file);
 Status write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
 
 } // namespace nsa::dataset

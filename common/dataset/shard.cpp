@@ -51,8 +51,9 @@ Result<int64_t> parse_shard_header(std::string_view header, uint64_t file_bytes)
 }
 
 Result<ShardReader> ShardReader::open(const std::filesystem::path& path, ShardFormat format) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail_errno("cannot open shard " + path.string());
+  auto opened = open_regular_file(path);
+  if (!opened) return fail(std::move(opened).error().within("shard"));
+  const UniqueFd fd = std::move(*opened);
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return fail_errno("cannot stat shard " + path.string());
   if (info.st_size == 0) return fail(ErrorCode::kCorrupt, "shard " + path.string() + " is empty");

@@ -12,6 +12,8 @@
 #include <random>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 namespace nsa {
 namespace {
@@ -46,6 +48,59 @@ TEST(File, AtomicWriteReplacesWholeContentAndLeavesNothingBehind) {
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_EQ(read_file(folder).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(read_file(folder / "f", 2).error().code, ErrorCode::kExhausted);
+}
+
+// What others may put at a path that we read: none of it blocks, none of it fills memory.
+TEST(File, OnlyARegularFileOfBoundedSizeIsRead) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "nsa_base_foreign";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(make_folder(folder));
+  const auto refusal = [](const std::filesystem::path& path) {
+    const auto read = read_file(path, 1 << 20);
+    EXPECT_FALSE(read) << path;
+    return read ? Error{} : read.error();
+  };
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(refusal(folder / "fifo").what,
+            (folder / "fifo").string() + " is a FIFO, not a regular file");
+  EXPECT_EQ(refusal("/dev/zero").what, "/dev/zero is a device, not a regular file");
+  EXPECT_EQ(refusal(folder).what, folder.string() + " is a folder, not a regular file");
+  std::filesystem::create_symlink("/dev/zero", folder / "link");
+  EXPECT_EQ(refusal(folder / "link").code, ErrorCode::kInvalidArgument);
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  (folder / "sock").string().copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(refusal(folder / "sock").code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(write_file_atomic(folder / "sparse", ""));
+  std::filesystem::resize_file(folder / "sparse", uint64_t{1} << 40);
+  EXPECT_EQ(refusal(folder / "sparse").code, ErrorCode::kExhausted);
+}
+
+TEST(File, AtomicWriteNeverOpensWhatWasPutInItsPlace) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "nsa_base_planted";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(make_folder(folder));
+  const std::string temporary = (folder / "f").string() + ".tmp-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(temporary.c_str(), 0600), 0); // opening it would wait for a reader
+  ASSERT_TRUE(write_file_atomic(folder / "f", "one"));
+  ASSERT_TRUE(write_file_atomic(folder / "other", "untouched"));
+  std::filesystem::create_symlink(folder / "other", temporary);
+  ASSERT_TRUE(write_file_atomic(folder / "f", "two"));
+  EXPECT_EQ(read_file(folder / "f").value(), "two");
+  EXPECT_EQ(read_file(folder / "other").value(), "untouched");
+}
+
+TEST(File, APipeThatAPersonNamesIsReadToItsEnd) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]), writer(ends[1]);
+  ASSERT_TRUE(write_all(writer.get(), "schema = 1\n", 11));
+  writer.reset();
+  const std::string path = "/proc/self/fd/" + std::to_string(reader.get());
+  EXPECT_EQ(read_file_or_pipe(path, 1 << 10).value(), "schema = 1\n");
+  EXPECT_EQ(read_file_or_pipe("/dev/zero", 1 << 10).error().code, ErrorCode::kExhausted);
 }
 
 TEST(Text, NearestNameFindsTyposAndRefusesStrangers) {
