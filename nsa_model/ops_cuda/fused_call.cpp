@@ -28,7 +28,7 @@ float* fp32(const Tensor& tensor) {
 }
 
 // Of this few sequences that masks can take whole, lists hold too little to pay for their launches:
-// 2 % of a step of 8 x 2,048 tokens, where 16 x 2,048 gain as much (docs/performance.md).
+// 2 % of a step of 8 x 2,048 tokens, where 16 x 2,048 gain as much (lab "query-major-border").
 constexpr int64_t kFewSequences = 12;
 
 int compute_capability(const Tensor& tensor) {

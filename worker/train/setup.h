@@ -24,7 +24,7 @@ Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std:
 
 // "auto" of attention.dense takes our kernels for sequences up to this many tokens, cuDNN for
 // longer ones: a step with them is 1.3 to 3.8 % faster than with cuDNN at 1,024 to 8,192 tokens on
-// an H200, with six heads a group (docs/performance.md, "The dense twin's attention"). Other counts
+// an H200, with six heads a group (docs/lab: dense-attention). Other counts
 // of heads are served, and have not been timed.
 inline constexpr int64_t kFusedDenseTokens = 8192;
 inline constexpr int64_t kFusedDenseHeads = 6;
@@ -54,7 +54,7 @@ Result<bool> choose_joined_embedding(const std::map<std::string, std::string>& t
 
 // "auto" of cuda.graphs records micro-batches of fewer tokens than this: with more the device is
 // busy longer than the host takes to launch. On an H200 a step of 4,096 tokens gains 15 to 19 %, of
-// 16,384 tokens 0.5 to 1.7 %, of 32,768 nothing that is sure (docs/performance.md, "CUDA graphs").
+// 16,384 tokens 0.5 to 1.7 %, of 32,768 nothing that is sure (docs/lab: cuda-graphs).
 inline constexpr int64_t kGraphsBelowTokens = 32768;
 
 // Toggle cuda.graphs. `device_cannot`: why the device records none

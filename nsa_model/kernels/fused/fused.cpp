@@ -22,7 +22,7 @@ constexpr int kCausal = 2 * kMaxSequence;
 
 // Lists cost their launches and partial results once there are any: a sequence that would have few
 // of them is taken whole. Of longer ones so many tokens under masks were fastest, at 2,048 as at
-// 16,384 tokens a sequence (docs/performance.md).
+// 16,384 tokens a sequence (lab "query-major-border").
 constexpr int kWholeUpTo = 1536;
 constexpr int kMaskedBesideLists = 1280;
 
@@ -36,7 +36,7 @@ std::size_t round_pairs(const AttentionShape& shape) {
 
 // Of the first tokens' dK and dV those that the sum of dQ is to hide: the more, the longer that sum
 // takes, with the listed tokens of a lane (sequence and group), and the less they take, with the
-// square of the first tokens. Measured (docs/performance.md): 11 of 32 lanes at 2,048 tokens, all
+// square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 lanes at 2,048 tokens, all
 // from 4,096 on.
 BesideLanes first_tokens_beside(const AttentionShape& shape, const FusedTuning& tuning,
                                 int prefix) {

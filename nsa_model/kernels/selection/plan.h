@@ -71,7 +71,7 @@ struct TileOrder {
   }
 };
 // `places`: how many CTAs the GPU holds at a time. One or two rounds are left to CTAs of their own,
-// none of fewer than four (measured: docs/performance.md).
+// none of fewer than four (lab "selection-kernel").
 constexpr TileOrder tile_order(int tiles, int scored, int lanes, int places) {
   const int average = static_cast<int>(static_cast<int64_t>(lanes) * scored / places);
   return {tiles, scored, std::clamp(places / lanes, 1, scored > 0 ? scored : tiles),

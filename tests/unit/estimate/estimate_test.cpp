@@ -197,7 +197,7 @@ struct SeenOnGpu {
   double gibibytes; // allocated at the peak
 };
 
-// docs/performance.md: nsa-bench model and tests/gpu/packed_run on an H200, 32,768 tokens.
+// docs/lab, whole-steps: nsa-bench model and tests/gpu/packed_run on an H200, 32,768 tokens.
 TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
   for (const SeenOnGpu& seen : {SeenOnGpu{"nsa", "fused", "aten", 2048, 13.94},
                                 {"nsa", "fused", "aten", 8192, 13.94},
