@@ -56,6 +56,10 @@ struct Response {
   // Set: the answer is streamed (chunked, body above ignored). Called once, after the head is on
   // its way.
   std::function<void(std::shared_ptr<Stream>)> stream;
+  // Set: the answer comes later, whole; everything else here but `route` is ignored. Called once
+  // with what takes the answer, which is called once on the loop's thread; a client that has left
+  // by then is no error. Meanwhile the connection reads no other request.
+  std::function<void(std::function<void(Response)>)> later;
   std::string route; // "/v1/runs/{id}": the name under which metrics count it; bounded in number
 };
 

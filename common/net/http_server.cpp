@@ -205,7 +205,14 @@ private:
       log::error("net", "a request handler threw", {{"path", request.path}, {"error", e.what()}});
       response = error_response(500, "internal", e.what());
     }
-    answer(std::move(response));
+    if (!response.later) return answer(std::move(response));
+    deadline_.cancel(); // whoever answers bounds the time
+    response.later([weak = weak_from_this(), route = response.route](Response late) {
+      const auto self = weak.lock();
+      if (!self) return;
+      late.route = route;
+      self->answer(std::move(late));
+    });
   }
 
   // ---- answering --------------------------------------------------------------------------------

@@ -488,5 +488,70 @@ TEST(Http, ObserverSeesRoutesAndStatuses) {
   EXPECT_GE(record.seconds, 0);
 }
 
+TEST(HttpServer, AnAnswerMayComeLaterWithItsOwnStatusAndOthersGoOnMeanwhile) {
+  std::function<void(Response)> take;
+  std::atomic<bool> asked = false;
+  std::vector<std::string> routes;
+  Running running(
+      [&](const Request& request) {
+        Response response = text("at once");
+        response.route = request.path;
+        if (request.path == "/later")
+          response.later = [&](std::function<void(Response)> give) {
+            take = std::move(give);
+            asked = true;
+          };
+        return response;
+      },
+      {}, [&](const HttpRecord& record) { routes.push_back(record.route); });
+  auto later = std::async(std::launch::async, [&] {
+    auto client = running.client();
+    const auto first = client.send({"GET", "/later", {}, ""}, kWaitLimit);
+    const auto second = client.send({"GET", "/now", {}, ""}, kWaitLimit); // the connection goes on
+    return std::pair(first ? first->status : 0, second ? second->body : "");
+  });
+  while (!asked)
+    std::this_thread::sleep_for(1ms);
+  auto other = running.client();
+  EXPECT_EQ(other.send({"GET", "/now", {}, ""}, kWaitLimit)->body, "at once");
+  running.on_loop([&] {
+    Response response = text("gone");
+    response.status = 404;
+    take(std::move(response));
+    return 0;
+  });
+  EXPECT_EQ(later.get(), std::pair(404, std::string("at once")));
+  EXPECT_EQ(running.on_loop([&] { return routes; }),
+            (std::vector<std::string>{"/now", "/later", "/now"}));
+}
+
+TEST(HttpServer, AnAnswerForAClientThatHasLeftIsDropped) {
+  std::function<void(Response)> take;
+  std::atomic<bool> asked = false;
+  Running running([&](const Request&) {
+    Response response;
+    response.later = [&](std::function<void(Response)> give) {
+      take = std::move(give);
+      asked = true;
+    };
+    return response;
+  });
+  {
+    auto fd = connect_unix_socket(running.path);
+    ASSERT_TRUE(fd);
+    ASSERT_TRUE(write_all(fd->get(), "GET /x HTTP/1.1\r\n\r\n", 19));
+    while (!asked)
+      std::this_thread::sleep_for(1ms);
+  }
+  running.on_loop([&] {
+    take(text("for nobody"));
+    take = nullptr;
+    return 0;
+  });
+  for (int i = 0; i < 12'000 && running.on_loop([&] { return running.server->connections(); }); ++i)
+    std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(running.on_loop([&] { return running.server->connections(); }), 0U);
+}
+
 } // namespace
 } // namespace nsa::net
