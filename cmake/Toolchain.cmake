@@ -1,8 +1,12 @@
 # Compiler cache, fast linker, warnings. Everything here is optional to have and said when missing.
 find_program(NSA_CCACHE ccache)
 if(NSA_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${NSA_CCACHE}")
-  set(CMAKE_CUDA_COMPILER_LAUNCHER "${NSA_CCACHE}")
+  # Paths below the checkout count as relative, so that every checkout of the same text shares the cache.
+  # The sloppiness is what ccache asks for before it caches files that use a precompiled header.
+  set(nsa_launcher env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${NSA_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${nsa_launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${nsa_launcher})
 else()
   message(STATUS "ccache not found: rebuilds will be slower")
 endif()

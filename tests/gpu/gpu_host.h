@@ -3,6 +3,8 @@
 // test program asks these before it touches a tensor.
 #pragma once
 
+#include "tests/support/test_paths.h"
+
 #include <ATen/Context.h>
 #include <dlfcn.h>
 
@@ -29,10 +31,11 @@ inline const std::string& gpu_missing() {
 inline const std::string& fused_missing() {
   static const std::string reason = [] {
     if (!gpu_missing().empty()) return gpu_missing();
-#ifdef NSA_OPS_CUDA
-    const char* library = std::getenv("NSA_OPS_CUDA_LIBRARY");
-    if (library == nullptr) library = NSA_OPS_CUDA;
-    if (::dlopen(library, RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(::dlerror());
+#ifdef NSA_OPS_CUDA_IS_BUILT
+    const char* named = std::getenv("NSA_OPS_CUDA_LIBRARY");
+    const std::string library = named ? named : test::library_folder() + "/libnsa_ops_cuda.so";
+    if (::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      throw std::runtime_error(::dlerror());
     return std::string();
 #else
     return std::string("built without nvcc: no fused kernels");

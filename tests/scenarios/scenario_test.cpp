@@ -3,6 +3,7 @@
 #include "common/base/text.h"
 #include "daemon/state/apply.h"
 #include "tests/scenarios/script.h"
+#include "tests/support/test_paths.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -153,7 +154,7 @@ protected:
 };
 
 TEST_P(Scenario, Holds) {
-  const auto path = std::filesystem::path(NSA_SOURCE_DIR) / "tests/scenarios" / GetParam();
+  const auto path = std::filesystem::path(test::source_folder()) / "tests/scenarios" / GetParam();
   const auto text = read_file(path);
   ASSERT_TRUE(text) << text.error().what;
   const auto steps = read_script(*text);
@@ -165,7 +166,7 @@ TEST_P(Scenario, Holds) {
 std::vector<std::string> scenario_files() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(
-           std::filesystem::path(NSA_SOURCE_DIR) / "tests/scenarios"))
+           std::filesystem::path(test::source_folder()) / "tests/scenarios"))
     if (entry.path().extension() == ".scenario") names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;

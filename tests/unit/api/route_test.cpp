@@ -1,5 +1,6 @@
 #include "common/base/file.h"
 #include "daemon/api/route.h"
+#include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>
 #include <map>
@@ -84,7 +85,7 @@ TEST(Route, RefusesUnknownAndBadParameters) {
 }
 
 TEST(Route, TheDocumentedRoutesAreTheseRoutes) {
-  const auto page = read_file(std::string(NSA_SOURCE_DIR) + "/docs/api.md");
+  const auto page = read_file(test::source_folder() + "/docs/api.md");
   ASSERT_TRUE(page) << page.error().what;
   for (const RouteRow& row : route_table()) {
     const std::string title = "`" + std::string(row.method) + " " + std::string(row.route);

@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/spec/parse.h"
 #include "tests/support/fake_service.h"
+#include "tests/support/test_paths.h"
 
 #include <fstream>
 #include <sstream>
@@ -131,7 +132,7 @@ TEST_F(Commands, OnlyNamedVariablesLeaveTheShell) {
 TEST_F(Commands, AnUnknownVariableIsRefusedBeforeAnythingStarts) {
   ::setenv("NSA_SOKCET", "/x", 1);
   for (const char* verb : {"submit", "plan"}) {
-    const Outcome done = run({verb, NSA_SOURCE_DIR "/configs/quickstart.toml"});
+    const Outcome done = run({verb, test::source_folder() + "/configs/quickstart.toml"});
     EXPECT_EQ(done.exit, 2) << verb;
     EXPECT_NE(done.err.find("did you mean NSA_SOCKET?"), std::string::npos) << done.err;
     EXPECT_NE(done.err.find("the environment sets NSA_SOKCET, which nothing reads"),

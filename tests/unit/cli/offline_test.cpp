@@ -6,6 +6,7 @@
 #include "cli/verbs.h"
 #include "common/base/file.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 #include <arpa/inet.h>
 #include <cstdlib>
@@ -22,7 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kConfigs = std::string(NSA_SOURCE_DIR) + "/configs/";
+const std::string kConfigs = test::source_folder() + "/configs/";
 
 struct Ran {
   int code;
@@ -32,8 +33,8 @@ struct Ran {
 Ran run(const std::vector<std::string>& words, const std::string& input = {}) {
   std::ostringstream out, err;
   std::istringstream in(input);
-  const int code =
-      run_command(all_verbs(), words, {out, err, in, false, false, false, 0, NSA_BIN_DIR});
+  const int code = run_command(all_verbs(), words,
+                               {out, err, in, false, false, false, 0, test::program_folder()});
   return {code, out.str(), err.str()};
 }
 

@@ -3,6 +3,7 @@
 #include "cli/parser.h"
 #include "cli/verbs.h"
 #include "common/base/file.h"
+#include "tests/support/test_paths.h"
 
 #include <cstdlib>
 #include <gtest/gtest.h>
@@ -170,7 +171,7 @@ TEST(Colour, TheOptionBeatsTheEnvironment) {
 
 // NSA_UPDATE_DOCS=1 writes the page anew.
 TEST(Help, TheDocumentedCommandsAreTheseCommands) {
-  const std::string path = std::string(NSA_SOURCE_DIR) + "/docs/cli.md";
+  const std::string path = test::source_folder() + "/docs/cli.md";
   const std::string begin = "<!-- generated: commands -->\n";
   auto page = read_file(path);
   ASSERT_TRUE(page) << page.error().what;

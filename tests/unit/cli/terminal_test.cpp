@@ -1,6 +1,7 @@
 // The program itself on a pseudo-terminal.
 #include "tests/support/fake_service.h"
 #include "tests/support/pty_process.h"
+#include "tests/support/test_paths.h"
 
 namespace nsa::cli {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 using testing_support::FakeDaemon;
 using testing_support::PtyProcess;
 
-const std::string kProgram = std::string(NSA_BIN_DIR) + "/nsactl";
+const std::string kProgram = test::program_folder() + "/nsactl";
 
 class Terminal : public ::testing::Test {
 protected:

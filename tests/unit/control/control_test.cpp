@@ -11,6 +11,7 @@
 #include "daemon/control/slots.h"
 
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -53,7 +54,7 @@ TEST_F(ControlTest, EveryMistakeOfANodeFileIsTold) {
 }
 
 TEST(NodeFile, TheShippedOneIsRight) {
-  EXPECT_TRUE(read_node_file(NSA_SOURCE_DIR "/configs/nsad.toml", true));
+  EXPECT_TRUE(read_node_file(test::source_folder() + "/configs/nsad.toml", true));
 }
 
 // ---- slots

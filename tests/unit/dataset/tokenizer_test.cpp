@@ -1,5 +1,6 @@
 #include "common/dataset/tokenizer.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>
 #include <random>
@@ -9,7 +10,7 @@ namespace nsa::dataset {
 namespace {
 
 const std::filesystem::path kRanks =
-    std::filesystem::path(NSA_SOURCE_DIR) / ".deps/tokenizer/gpt2.tiktoken";
+    std::filesystem::path(test::source_folder()) / ".deps/tokenizer/gpt2.tiktoken";
 
 std::vector<Token> encode(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<Token> ids;
@@ -62,8 +63,8 @@ protected:
 
 // gpt2_golden.txt: text in hexadecimal, then the ids that tiktoken gives.
 TEST_F(Gpt2, GivesTiktokensIds) {
-  std::istringstream golden(
-      test::slurp(std::filesystem::path(NSA_SOURCE_DIR) / "tests/unit/dataset/gpt2_golden.txt"));
+  std::istringstream golden(test::slurp(std::filesystem::path(test::source_folder()) /
+                                        "tests/unit/dataset/gpt2_golden.txt"));
   std::string line;
   int cases = 0;
   while (std::getline(golden, line)) {

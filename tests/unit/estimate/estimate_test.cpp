@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/spec/parse.h"
 #include "nsa_model/model/config.h"
+#include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>
 
@@ -156,7 +157,7 @@ struct Seen {
 };
 
 TEST(Memory, OfRunsOnACpuAgreesWithWhatTheyCameTo) {
-  const auto text = read_file(std::string(NSA_SOURCE_DIR) + "/configs/quickstart.toml");
+  const auto text = read_file(test::source_folder() + "/configs/quickstart.toml");
   ASSERT_TRUE(text);
   const std::vector<std::string> one = {"parallel.ranks=1", "train.global_batch=0"},
                                  wide = {"parallel.ranks=1", "train.global_batch=0",

@@ -3,6 +3,7 @@
 #include "daemon/metrics/catalogue.h"
 #include "daemon/metrics/process.h"
 #include "daemon/metrics/render.h"
+#include "tests/support/test_paths.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -197,7 +198,7 @@ TEST(Metrics, PromtoolFindsNothingToSay) {
 
 // NSA_UPDATE_DOCS=1 writes the page anew.
 TEST(Metrics, TheDocumentedTableIsThisTable) {
-  const std::string path = std::string(NSA_SOURCE_DIR) + "/docs/metrics.md";
+  const std::string path = test::source_folder() + "/docs/metrics.md";
   const std::string begin = "<!-- generated: catalogue -->\n", end = "<!-- end -->\n";
   auto page = read_file(path);
   ASSERT_TRUE(page) << page.error().what;

@@ -1,6 +1,7 @@
 // Every file of configs/ is parsed: it is right, or refused for the reason that is written here.
 #include "common/base/file.h"
 #include "common/spec/node_spec.h"
+#include "tests/support/test_paths.h"
 #include "tests/unit/spec/spec_testing.h"
 
 #include <filesystem>
@@ -15,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const std::filesystem::path kConfigs = std::filesystem::path(NSA_SOURCE_DIR) / "configs";
+const std::filesystem::path kConfigs = std::filesystem::path(test::source_folder()) / "configs";
 
 // What is refused, and why.
 const std::map<std::string, std::string> kRefused = {{"m7c_3090_smoke.toml", "FP16 gradients"}};

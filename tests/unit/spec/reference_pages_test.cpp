@@ -1,6 +1,7 @@
 #include "common/spec/reference_pages.h"
 
 #include "common/base/file.h"
+#include "tests/support/test_paths.h"
 
 #include <cstdlib>
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@ namespace {
 // NSA_UPDATE_DOCS=1 writes the pages anew.
 TEST(ReferencePages, TheCommittedOnesAreThese) {
   for (const ReferencePage& page : reference_pages()) {
-    const std::string path = std::string(NSA_SOURCE_DIR) + "/docs/" + page.file;
+    const std::string path = test::source_folder() + "/docs/" + page.file;
     if (std::getenv("NSA_UPDATE_DOCS") != nullptr) {
       ASSERT_TRUE(write_file_atomic(path, page.text));
       continue;

@@ -1,4 +1,5 @@
 #include "tests/unit/worker/rank_harness.h"
+#include "tests/support/test_paths.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -177,7 +178,7 @@ std::vector<RankProcess> RunHarness::launch(const spec::RunSpec& spec,
     if (!options.by_hand) {
       EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     }
-    std::vector<std::string> arguments = {std::string(NSA_BIN_DIR) + "/nsa-worker",
+    std::vector<std::string> arguments = {test::program_folder() + "/nsa-worker",
                                           "--spec",
                                           (attempt_folder / "spec.json").string(),
                                           "--run-folder",
