@@ -102,7 +102,7 @@ struct HangSection {
   std::string action = "restart"; // restart | observe
   double floor_seconds = 10;      // no phase limit is ever below it
   double ceiling_seconds = 300;   // a phase past it needs no second witness
-  double factor = 5;              // limit = factor * p99 of that phase in this run
+  double factor = 5; // limit of a step's phases = factor * p99 of the step time of this attempt
   double start_up_seconds =
       300; // limit of start-up (libraries, rendezvous, model, checkpoint load)
   double first_step_seconds = 300; // limit of every phase before the first step has completed

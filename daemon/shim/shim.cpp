@@ -275,7 +275,7 @@ void Shim::on_request(const wire::Message& message) {
     return finish_if_done();
   case MessageType::kDaemonGoodbye:
     return restart_.goodbye();
-  default: // a newer nsad's; it learns from our protocol version that we cannot
+  default: // of a newer nsad, which gets no answer: it judges by what the ranks do
     log::warning("shim", "skipped an unknown request",
                  {{"type", std::to_string(static_cast<int>(message.type))}});
   }
