@@ -1,5 +1,5 @@
 #pragma once
-// The gate of a group (docs/design/model.md, Attention 6): softmax(W_d silu(W_c m) / temperature)
+// The gate of a group (docs/design/model.md, Attention 7): softmax(W_d silu(W_c m) / temperature)
 // over the three branches, m the mean of the group's queries. One kernel forward, two backward;
 // FP32 inside, the weights' gradients are summed in two stages of fixed order, so that they are
 // deterministic.

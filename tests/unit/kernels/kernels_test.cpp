@@ -299,7 +299,7 @@ TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
   EXPECT_EQ(fused_forward_workspace_bytes(six, bf16), pairs * 800);
   const AttentionShape four = {1, 32768, 2, 4};
   EXPECT_EQ(fused_forward_workspace_bytes(four), fused_forward_workspace_bytes(four, bf16));
-  const AttentionShape sixteen = {1, 32768, 2, 16}; // what docs/design/kernels.md says of a pair
+  const AttentionShape sixteen = {1, 32768, 2, 16}; // what docs/design/kernels-buffers.md says
   EXPECT_EQ(fused_forward_workspace_bytes(sixteen), pairs * (16 * 64 * 2 + 16 * 4));
 }
 
