@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/progress/phase.h"
+#include "common/spec/run_spec.h"
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -10,9 +11,14 @@
 
 namespace nsa::state {
 
-struct HangPolicy { // [hang] of the run file, seconds
-  double floor = 10, ceiling = 300, factor = 5;
-  double start_up = 300, first_step = 300, checkpoint = 300, evaluation = 300;
+struct HangPolicy { // [hang] of the run file, seconds, with the file's defaults
+  double floor = spec::HangSection{}.floor_seconds;
+  double ceiling = spec::HangSection{}.ceiling_seconds;
+  double factor = spec::HangSection{}.factor;
+  double start_up = spec::HangSection{}.start_up_seconds;
+  double first_step = spec::HangSection{}.first_step_seconds;
+  double checkpoint = spec::HangSection{}.checkpoint_seconds;
+  double evaluation = spec::HangSection{}.evaluation_seconds;
 };
 
 // The newest durations of one thing, and their 99th percentile.
