@@ -1,6 +1,7 @@
 #include "cli/help.h"
 
 #include "cli/parser.h"
+#include "common/base/markdown.h"
 #include "common/base/text.h"
 
 #include <algorithm>
@@ -180,7 +181,7 @@ std::string commands_markdown(const std::vector<Verb>& verbs) {
     text += "| `" + std::string(trim(option_left(option))) + "` | " + option.meaning + " |\n";
   for (const auto& [name, page] : topics())
     text += "\n## help " + name + "\n\n```\n" + page + "```\n";
-  return text;
+  return wrap_markdown(text);
 }
 
 } // namespace nsa::cli

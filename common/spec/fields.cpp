@@ -362,7 +362,9 @@ FieldTable run_fields(RunSpec& s) {
        .at = &s.hang.factor,
        .minimum = 1,
        .maximum = 1000,
-       .meaning = "limit of a phase = factor * its 99th percentile in this run"},
+       .meaning = "limit of a phase of a step = factor * the 99th percentile of the step time in "
+                  "this attempt; "
+                  "of a checkpoint or an evaluation: of their own time"},
       {.key = "hang.start_up_seconds",
        .at = &s.hang.start_up_seconds,
        .minimum = 1,

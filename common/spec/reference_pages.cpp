@@ -1,5 +1,6 @@
 #include "common/spec/reference_pages.h"
 
+#include "common/base/markdown.h"
 #include "common/base/text.h"
 #include "common/spec/fields.h"
 #include "common/spec/node_spec.h"
@@ -80,14 +81,14 @@ std::string run_page() {
   RunSpec defaults;
   std::string out =
       "# The run file\n\n"
-      "A run is described by one TOML file, `run.toml`. It begins with `schema = 1`; every key "
-      "below "
-      "has a default unless it says required. Units stand in the names. A key that nobody knows, a "
-      "value out of bounds, or something that is not built is an error, and all errors are shown "
-      "at "
-      "once with their places: `nsactl config validate run.toml`. `nsactl config show --defaults` "
-      "prints a file to begin with; `--set train.steps=100` sets a key from the command line. "
-      "Relative paths are relative to the file.\n";
+      "For people who write a run file. After this page you know every key: its type, default, "
+      "limits and meaning.\n\n"
+      "One TOML file, `run.toml`, describes a run. It begins with `schema = 1`. Every key has a "
+      "default unless it says required, and units stand in the names. An unknown key, a value out "
+      "of bounds, or something that is not built is an error. `nsactl config validate run.toml` "
+      "shows all errors at once with their places. `nsactl config show --defaults` prints a file "
+      "to begin with, and `--set train.steps=100` sets a key from the command line. Relative paths "
+      "are relative to the file.\n";
   out += tables(run_fields(defaults), run_tables());
   out += "\n## Rules between keys\n\n"
          "- `model.heads` is a multiple of `model.kv_groups`; `model.head_dimension` is even.\n"
@@ -112,9 +113,11 @@ std::string run_page() {
 std::string node_page() {
   NodeSpec defaults;
   return "# The node file\n\n"
-         "`nsad.toml` holds the settings of a node: `$XDG_CONFIG_HOME/nsa/nsad.toml` in user mode, "
-         "`/etc/nsa/nsad.toml` in system mode. It may be missing; every key has a default. Unknown "
-         "keys and wrong values are errors, shown all at once with their places. "
+         "For people who set up a node. After this page you know every key of `nsad.toml`: its "
+         "type, default, limits and meaning.\n\n"
+         "The file is `$XDG_CONFIG_HOME/nsa/nsad.toml` in user mode and `/etc/nsa/nsad.toml` in "
+         "system mode. It may be missing, and every key has a default. Unknown keys and wrong "
+         "values are errors; nsad shows all of them at once with their places. "
          "`configs/nsad.toml` holds the defaults.\n" +
          tables(node_fields(defaults), node_tables());
 }
@@ -122,12 +125,12 @@ std::string node_page() {
 std::string toggles_page() {
   std::string out =
       "# Toggles\n\n"
-      "`[toggles]` of a run file takes these names and no others. What was requested, what was in "
-      "effect and where it came from is stored for every attempt; an attempt in which they differ "
-      "fails. An empty default means unset: the variable does not exist for the ranks. Toggles "
-      "marked * are taken from nsad's own environment where the run file says nothing, since a "
-      "host "
-      "may depend on them.\n\n"
+      "For people who choose kernels or set variables of libraries for a run. After this page you "
+      "know every name that `[toggles]` of a run file takes. There are no others.\n\n"
+      "nsad stores for every attempt what was requested, what was in effect and where the request "
+      "came from. An attempt in which request and effect differ fails. An empty default means "
+      "unset: the variable does not exist for the ranks. A toggle marked * is taken from nsad's "
+      "own environment where the run file says nothing, since a host may depend on it.\n\n"
       "| toggle | type | default | becomes | meaning |\n|---|---|---|---|---|\n";
   for (const Toggle& toggle : toggle_registry())
     out += "| `" + std::string(toggle.name) + "`" + (toggle.from_host ? " *" : "") + " | " +
@@ -147,9 +150,10 @@ std::string toggles_page() {
 std::string predecessor_page() {
   std::string out =
       "# What became of the predecessor's flags\n\n"
-      "Every environment variable, command-line flag and configuration key of the Python system, "
-      "and those that its operators set beside them. Whoever still uses one is told the same by "
-      "`nsactl submit`.\n\n"
+      "For people who come from the Python system. After this page you know what became of each "
+      "of its environment variables, command-line flags and configuration keys, and of those that "
+      "its operators set beside them. `nsactl submit` names each one that is still "
+      "used.\n\n"
       "| there | here | why, or what it means here |\n|---|---|---|\n";
   for (const PredecessorFlag& flag : predecessor_flags())
     out += "| `" + std::string(flag.name) + "` | " +
@@ -161,10 +165,10 @@ std::string predecessor_page() {
 
 std::vector<ReferencePage> reference_pages() {
   const std::string note = "<!-- generated from common/spec: NSA_UPDATE_DOCS=1 spec_test -->\n";
-  return {{"run-file.md", note + run_page()},
-          {"node-file.md", note + node_page()},
-          {"toggles.md", note + toggles_page()},
-          {"predecessor.md", note + predecessor_page()}};
+  return {{"run-file.md", note + wrap_markdown(run_page())},
+          {"node-file.md", note + wrap_markdown(node_page())},
+          {"toggles.md", note + wrap_markdown(toggles_page())},
+          {"predecessor.md", note + wrap_markdown(predecessor_page())}};
 }
 
 } // namespace nsa::spec

@@ -2,6 +2,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/ids.h"
+#include "common/base/markdown.h"
 #include "common/base/pass_descriptors.h"
 #include "common/base/text.h"
 
@@ -120,6 +121,14 @@ TEST(Text, UnitsForPeople) {
   EXPECT_EQ(format_duration(90000), "1d01h");
   EXPECT_EQ(format_count(116.5e6), "116.5M");
   EXPECT_EQ(format_count(999), "999");
+}
+
+TEST(Markdown, BreaksParagraphsAndListsAndNothingElse) {
+  EXPECT_EQ(wrap_markdown("one two three\n\n- four five six\n", 8),
+            "one two\nthree\n\n- four\n  five\n  six\n");
+  const std::string fixed = "# a long heading\n| a | wide | table |\n```\nlong code line\n```\n";
+  EXPECT_EQ(wrap_markdown(fixed, 8), fixed);
+  EXPECT_EQ(wrap_markdown("×××× ×××\nunbreakable", 8), "×××× ×××\nunbreakable");
 }
 
 TEST(Clock, Rfc3339IsUtcWithMilliseconds) {
