@@ -321,10 +321,11 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "type of gradients on the wire; off: FP32"},
       {.key = "parallel.shard_update",
        .at = &s.parallel.shard_update,
-       .meaning = "each rank updates its share of the parameters (ZeRO stage 1): gradients are "
-                  "reduce-scattered and updated weights gathered; less to compute than an update "
-                  "of everything, and less to move than an all-reduce where weights are BF16 and "
-                  "gradients travel in FP32"},
+       .meaning = "each rank updates its own shard of the parameters (ZeRO stage 1): gradients are "
+                  "reduce-scattered, "
+                  "and updated weights are all-gathered. A rank computes less, and moves less "
+                  "where weights are "
+                  "BF16 and gradients travel in FP32"},
       {.key = "parallel.static_graph",
        .at = &s.parallel.static_graph,
        .meaning = "promise that the same parameters get gradients in every step; held against the "
@@ -350,8 +351,8 @@ FieldTable run_fields(RunSpec& s) {
        .minimum = 1,
        .maximum = 1e6,
        .unit = "seconds",
-       .meaning = "no learned limit of a phase is below this, and a rank may be stopped by a "
-                  "signal that long"},
+       .meaning =
+           "least learned limit of a phase; also how long a rank may be stopped by a signal"},
       {.key = "hang.ceiling_seconds",
        .at = &s.hang.ceiling_seconds,
        .minimum = 1,

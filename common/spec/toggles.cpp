@@ -11,17 +11,20 @@ namespace nsa::spec {
 const std::vector<Toggle>& toggle_registry() {
   static const std::vector<Toggle> kToggles = {
     {"attention.kernels", "enum", "auto|aten|reference|fused", "auto", "worker", "",
-     "what computes attention: LibTorch operators, the slow oracle, or this system's GPU kernels; auto takes "
-     "those where GPU, dtype and sizes are served, else LibTorch's, and says why; what is asked for and cannot be had fails the attempt"},
+     "what computes attention: LibTorch operators, the slow oracle, or our GPU kernels. auto uses our kernels for "
+     "the GPUs, types and sizes that they serve and LibTorch otherwise; the rank logs its choice and the reason. "
+     "Another value that cannot be had fails the attempt"},
     {"attention.dense", "enum", "auto|cudnn|flash|efficient|math|fused", "auto", "worker", "",
-     "what computes the dense twin's attention: one of LibTorch's kernels, or this system's (fused: BF16 on Hopper, heads of 64 dimensions, 1 to 16 a KV group); "
-     "auto takes those without data.document_mask with six heads a KV group up to 8,192 tokens a sequence, and where train.deterministic is set, else what LibTorch prefers, said with the reason where that is not cuDNN on a GPU; "
-     "with attention.kernels = \"aten\" auto is LibTorch's"},
+     "what computes the dense twin's attention: one of LibTorch's kernels, or ours (fused: BF16 on Hopper, head "
+     "dimension 64, 1 to 16 heads a KV group). auto uses ours without data.document_mask, with six heads a KV group, "
+     "up to 8,192 tokens a sequence, and where train.deterministic is set. Otherwise, and with "
+     "attention.kernels = \"aten\", LibTorch chooses; the rank logs the reason where that is not cuDNN on a GPU"},
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
-     "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or "
-     "this system's GPU kernels; auto takes those where device, dtype and widths are served, and says so"},
+     "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or our GPU "
+     "kernels. auto uses our kernels for the devices, types and widths that they serve; the rank logs its choice"},
     {"layers.embedding_gradient", "enum", "auto|separate|joined", "auto", "worker", "",
-     "the tied embedding's gradient as two that are added, or in one pass; auto joins them where layers.kernels are fused and its kernel serves"},
+     "the tied embedding's gradient: two that are added, or one pass. auto joins them where layers.kernels are "
+     "fused and the kernel serves the sizes"},
 
     {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},
@@ -29,8 +32,9 @@ const std::vector<Toggle>& toggle_registry() {
      "arenas of the C library's allocator; few keep resident memory small with many threads"},
 
     {"cuda.graphs", "enum", "off|on|auto", "auto", "worker", "",
-     "forward and backward passes are recorded as CUDA graphs after two steps and replayed, collectives between "
-     "them; auto: where the run's launches are the same in every step and a micro-batch has fewer than 32,768 tokens; evaluation and update are launched one by one"},
+     "forward and backward passes are recorded as CUDA graphs after two steps and replayed, with collectives "
+     "between them. auto does so where the launches are the same in every step and a micro-batch has fewer than "
+     "32,768 tokens. Evaluation and update are launched one by one"},
     {"cuda.launch_blocking", "bool", "", "", "environment", "CUDA_LAUNCH_BLOCKING",
      "debug: every kernel launch waits for its end"},
     {"cuda.module_loading", "enum", "LAZY|EAGER", "", "environment", "CUDA_MODULE_LOADING",
