@@ -37,7 +37,7 @@ struct OffloadLimits {
 class Offload {
 public:
   struct Job {
-    std::string owner; // whose files it touches ("uid 1000"): one owner's never keep off another's
+    std::string owner; // whose files it touches ("ann"): one owner's never keep off another's
                        // empty: nsad's own, as many as there are threads
     std::string what;  // for errors and the log: "the data set in /data/x"
   };

@@ -1,6 +1,7 @@
 #include "daemon/api/log_reader.h"
 
 #include "common/base/checksum.h"
+#include "daemon/api/reply.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,37 +15,54 @@ namespace nsa::api {
 
 namespace {
 constexpr size_t kPiece = 64 << 10;
-constexpr size_t kMaxText = 1 << 20; // of one line put together from parts
-constexpr int kMaxRotated = 100;     // far above what a shim keeps
+constexpr size_t kMaxRaw = kPiece;      // of a line in a file; a shim writes a quarter of that
+constexpr size_t kMaxText = 128 << 10;  // of one line put together from parts
+constexpr int kMaxRotated = 100;        // far above what a shim keeps
+constexpr size_t kPieceGoal = 64 << 10; // of LogPieces, in bytes
+constexpr size_t kPieceCost = 4 << 20;  // and of text looked at for it
+constexpr size_t kLineCost = 64;        // of a line beside its text
 
 std::string rotated_path(const std::string& path, int index) {
   return index == 0 ? path : path + "." + std::to_string(index);
 }
 
-// Where the last `lines` lines of the file start.
+// Where the last `lines` lines of the file start. A block without a newline counts as a line, as it
+// does when it is read: an endless line is not searched for its beginning.
 off_t tail_offset(int fd, off_t size, int64_t& lines) {
-  std::vector<char> block(kPiece);
+  std::vector<char> block(kMaxRaw);
   off_t end = size;
   bool at_end = true;
   while (end > 0) {
-    const off_t from = std::max<off_t>(0, end - static_cast<off_t>(kPiece));
+    const off_t from = std::max<off_t>(0, end - static_cast<off_t>(kMaxRaw));
     const ssize_t got = ::pread(fd, block.data(), static_cast<size_t>(end - from), from);
     if (got <= 0) return end;
+    bool newline = false;
     for (ssize_t i = got; i-- > 0;) {
       if (block[static_cast<size_t>(i)] != '\n') {
         at_end = false;
         continue;
       }
+      newline = true;
       if (at_end) { // the newline that ends the last line
         at_end = false;
         continue;
       }
       if (--lines == 0) return from + i + 1;
     }
+    if (!newline && from > 0 && --lines == 0) return from;
     end = from;
   }
   if (size > 0) --lines; // the first line has no newline before it
   return 0;
+}
+
+Result<UniqueFd> open_log(const std::string& path) {
+  // A rank may write into this folder: follow no link of its making, wait on no pipe.
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  struct stat info{};
+  if (!file || ::fstat(file.get(), &info) != 0) return fail_errno("cannot open " + path);
+  if (!S_ISREG(info.st_mode)) return fail(ErrorCode::kInvalidArgument, path + " is no file");
+  return file;
 }
 } // namespace
 
@@ -115,24 +133,28 @@ RankLogReader::RankLogReader(LogSource source, const LogStart& start) : source_(
 }
 
 void RankLogReader::start_at_oldest() {
-  int oldest = 0;
-  while (oldest < kMaxRotated &&
-         ::access(rotated_path(source_.path, oldest + 1).c_str(), F_OK) == 0)
-    ++oldest;
-  // Between the look and the open files may have moved up by one: the oldest that opens is it.
-  while (oldest >= 0 && !open_at(oldest))
-    --oldest;
+  for (int index = 0; index <= kMaxRotated && open_at(index); ++index) {
+  }
+}
+
+UniqueFd RankLogReader::open(int index, uint64_t& inode) const {
+  const std::string path = rotated_path(source_.path, index);
+  auto file = source_.open ? source_.open(path) : open_log(path);
+  struct stat info{};
+  if (!file || ::fstat(file->get(), &info) != 0) return {};
+  inode = info.st_ino;
+  return std::move(*file);
 }
 
 bool RankLogReader::open_at(int index) {
-  // A rank may write into this folder: follow no link of its making, wait on no pipe.
-  UniqueFd file(::open(rotated_path(source_.path, index).c_str(),
-                       O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat info{};
-  if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  uint64_t inode = 0;
+  UniqueFd file = open(index, inode);
+  if (!file) return false;
   file_ = std::move(file);
-  inode_ = info.st_ino;
+  inode_ = inode;
   mark_ = 0;
+  bytes_.erase(0, at_);
+  at_ = 0;
   bytes_at_ = -static_cast<int64_t>(bytes_.size()); // what an earlier file ended with
   return true;
 }
@@ -183,13 +205,13 @@ void RankLogReader::start_at_tail(int64_t lines) {
 
 // From a file that was rotated away to the one after it; false when this is the live one.
 bool RankLogReader::next_file() {
-  struct stat info{};
   for (int index = 0; index <= kMaxRotated; ++index) {
-    if (::stat(rotated_path(source_.path, index).c_str(), &info) != 0) {
+    uint64_t inode = 0;
+    if (!open(index, inode)) {
       if (index == 0) return false; // rotating right now: the new file is not there yet
       break;
     }
-    if (info.st_ino == inode_) return index > 0 && open_at(index - 1);
+    if (inode == inode_) return index > 0 && open_at(index - 1);
   }
   // Gone altogether: what lay between was deleted by the rotation; go on with the oldest kept.
   for (int index = kMaxRotated; index >= 0; --index)
@@ -203,49 +225,61 @@ bool RankLogReader::fill() {
   while (true) {
     const ssize_t got = ::read(file_.get(), piece, sizeof piece);
     if (got > 0) {
+      bytes_.erase(0, at_);
+      bytes_at_ += static_cast<int64_t>(at_);
+      at_ = 0;
       bytes_.append(piece, static_cast<size_t>(got));
-      split();
       return true;
     }
     if (got < 0 && errno == EINTR) continue;
-    if (!next_file()) return false;
+    if (got < 0 || !next_file()) return false;
   }
 }
 
-void RankLogReader::split() {
-  size_t from = 0;
-  for (size_t end; (end = bytes_.find('\n', from)) != std::string::npos; from = end + 1) {
-    const std::string_view raw(bytes_.data() + from, end - from);
-    auto parsed = parse_cri(raw);
-    if (!unended_) {
-      unended_.emplace();
-      unended_->attempt = source_.attempt;
-      unended_->rank = source_.rank;
-      if (parsed) {
-        unended_->time = std::string(parsed->time);
-        unended_->stream = std::string(parsed->stream);
-      }
+// The next line of the file, or as much of an endless one as may be.
+bool RankLogReader::take_raw(std::string_view& raw) {
+  const size_t end = bytes_.find('\n', at_);
+  const size_t length = std::min(end, bytes_.size()) - at_;
+  if (end == std::string::npos && length < kMaxRaw) return false;
+  const size_t taken = std::min(length, kMaxRaw);
+  raw = std::string_view(bytes_).substr(at_, taken);
+  at_ += taken + (taken == length && end != std::string::npos ? 1 : 0);
+  return true;
+}
+
+bool RankLogReader::join(std::string_view raw) {
+  const auto parsed = parse_cri(raw);
+  if (!unended_) {
+    unended_.emplace();
+    unended_->attempt = source_.attempt;
+    unended_->rank = source_.rank;
+    if (parsed) {
+      unended_->time = std::string(parsed->time);
+      unended_->stream = std::string(parsed->stream);
     }
-    // A line in no known format is shown as it is rather than lost.
-    unended_->text += parsed ? parsed->text : raw;
-    if (parsed && parsed->partial && unended_->text.size() < kMaxText) continue;
-    unended_->position = place(bytes_at_ + static_cast<int64_t>(end) + 1).text();
-    lines_.push_back(std::move(*unended_));
-    unended_.reset();
   }
-  bytes_.erase(0, from);
-  bytes_at_ += static_cast<int64_t>(from);
+  // A line in no known format is shown as it is rather than lost.
+  unended_->text += parsed ? parsed->text : raw;
+  if (parsed && parsed->partial && unended_->text.size() < kMaxText) return false;
+  unended_->position = place(bytes_at_ + static_cast<int64_t>(at_)).text();
+  head_ = std::exchange(unended_, std::nullopt);
+  return true;
 }
 
 const wire::LogLine* RankLogReader::peek() {
-  while (lines_.empty())
-    if (!fill()) return nullptr;
-  return &lines_.front();
+  while (!head_) {
+    std::string_view raw;
+    if (take_raw(raw))
+      join(raw);
+    else if (!fill())
+      return nullptr;
+  }
+  return &*head_;
 }
 
 wire::LogLine RankLogReader::take() {
-  wire::LogLine line = std::move(lines_.front());
-  lines_.pop_front();
+  wire::LogLine line = std::move(*head_);
+  head_.reset();
   taken_ = line.position;
   return line;
 }
@@ -281,6 +315,92 @@ std::optional<wire::LogLine> LogMerge::next() {
   }
   if (!first) return std::nullopt;
   return first->take();
+}
+
+// ---- pieces
+// -------------------------------------------------------------------------------------
+
+LogPieces::LogPieces(std::vector<LogSource> sources, Options options)
+    : sources_(std::move(sources)), options_(std::move(options)) {}
+
+void LogPieces::add(std::vector<LogSource> sources) {
+  if (phase_ == Phase::kSkip || phase_ == Phase::kSend)
+    merge_.add(sources, {});
+  else
+    sources_.insert(sources_.end(), sources.begin(), sources.end());
+}
+
+bool LogPieces::wanted(const wire::LogLine& line) const {
+  if (options_.since.empty() || line.time.empty()) return true;
+  // Both UTC in one format: without the final Z, texts order as times.
+  const auto digits = [](std::string_view time) { return time.substr(0, time.size() - 1); };
+  return digits(line.time) >= digits(options_.since);
+}
+
+void LogPieces::open() {
+  merge_.add(sources_, options_.start);
+  for (wire::LogLine& position : merge_.positions())
+    begins_[{position.attempt, position.rank}] = std::move(position);
+  // The last N lines of one rank are the last N of all; of several they are among each one's last
+  // N.
+  phase_ = options_.start.tail && merge_.size() > 1 ? Phase::kCount : Phase::kSkip;
+}
+
+bool LogPieces::count() {
+  for (size_t cost = 0; cost < kPieceCost;) {
+    const auto line = merge_.next();
+    if (!line) {
+      counted_ = std::max<int64_t>(counted_ - *options_.start.tail, 0);
+      LogStart again;
+      for (const auto& [rank, begin] : begins_)
+        if (const auto position = LogPosition::parse(begin.position))
+          again.from.push_back(*position);
+      merge_ = {};
+      merge_.add(sources_, again);
+      phase_ = Phase::kSkip;
+      return true;
+    }
+    counted_ += wanted(*line);
+    cost += line->text.size() + kLineCost;
+  }
+  return false;
+}
+
+bool LogPieces::skip() {
+  for (size_t cost = 0; counted_ > 0 && cost < kPieceCost;) {
+    const auto line = merge_.next();
+    if (!line) break; // rotated away meanwhile
+    counted_ -= wanted(*line);
+    cost += line->text.size() + kLineCost;
+    begins_[{line->attempt, line->rank}].position = line->position;
+    if (counted_ > 0 && cost >= kPieceCost) return false;
+  }
+  phase_ = Phase::kSend;
+  return true;
+}
+
+void LogPieces::send(Piece& piece) {
+  for (size_t cost = 0; cost < kPieceCost && piece.lines.size() < kPieceGoal;) {
+    const auto line = merge_.next();
+    piece.at_end = !line;
+    if (!line) return;
+    cost += line->text.size() + kLineCost;
+    if (wanted(*line)) piece.lines += json_line(*line);
+  }
+}
+
+LogPieces::Piece LogPieces::next() {
+  Piece piece;
+  if (phase_ == Phase::kOpen) open();
+  if (phase_ == Phase::kCount && !count()) return piece;
+  if (phase_ == Phase::kSkip) {
+    if (!skip()) return piece;
+    if (options_.positions)
+      for (const auto& [rank, position] : begins_)
+        piece.lines += json_line(position);
+  }
+  send(piece);
+  return piece;
 }
 
 } // namespace nsa::api

@@ -1,13 +1,13 @@
 // Lines of ranks' log files in the order of their times: CRI format, rotated files included, going
-// on where a live file grows or is rotated away. Reads in pieces, never waits; no clock. One
-// thread.
+// on where a live file grows or is rotated away. A rank may have put anything there: only regular
+// files are read, in pieces, and a line has a longest length, so that memory stays small whatever
+// the files hold. No clock. One thread at a time, and not the loop's: files may lie on a slow disk.
 #pragma once
 
 #include "common/base/unique_fd.h"
 #include "common/wire/api_types.h"
 #include "daemon/api/service.h"
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,8 +57,9 @@ public:
   wire::LogLine position() const;
 
 private:
-  bool fill();             // reads on; false: nothing new
-  bool open_at(int index); // path, path.1, ...
+  bool fill();                                     // reads on; false: nothing new
+  UniqueFd open(int index, uint64_t& inode) const; // path, path.1, ...
+  bool open_at(int index);
   bool next_file();
   void start_at_oldest();
   void start_at_tail(int64_t lines);
@@ -66,17 +67,19 @@ private:
   void seek(int64_t offset);
   uint32_t mark();
   LogPosition place(int64_t offset);
-  void split();
+  bool take_raw(std::string_view& raw);
+  bool join(std::string_view raw); // whether head_ is whole now
 
   LogSource source_;
   UniqueFd file_;
   uint64_t inode_ = 0;
   uint32_t mark_ = 0;
-  int64_t bytes_at_ = 0;                 // offset of bytes_ in the file
   std::string taken_, missing_;          // position() and its text
-  std::string bytes_;                    // read, not yet a whole line
+  std::string bytes_;                    // read
+  size_t at_ = 0;                        // in bytes_: what lies before was taken
+  int64_t bytes_at_ = 0;                 // offset of bytes_ in the file
   std::optional<wire::LogLine> unended_; // "P" parts so far
-  std::deque<wire::LogLine> lines_;
+  std::optional<wire::LogLine> head_;
 };
 
 // Several ranks' lines, merged by time (equal times: lower rank first).
@@ -86,9 +89,44 @@ public:
   void add(const std::vector<LogSource>& sources, const LogStart& start);
   std::optional<wire::LogLine> next();
   std::vector<wire::LogLine> positions() const; // of every reader
+  size_t size() const { return readers_.size(); }
 
 private:
   std::map<std::string, std::unique_ptr<RankLogReader>> readers_; // by path
+};
+
+// What a request asks for, as JSON lines in pieces of bounded size and cost. The last N lines of
+// several ranks are found by counting first and reading again, not by keeping them.
+class LogPieces {
+public:
+  struct Options {
+    LogStart start;
+    std::string since;      // RFC 3339, UTC; empty: all
+    bool positions = false; // a line a rank before all others
+  };
+  struct Piece {
+    std::string lines;
+    bool at_end = false; // nothing more for now
+  };
+
+  LogPieces(std::vector<LogSource> sources, Options options);
+  void add(std::vector<LogSource> sources); // of a later attempt: whole
+  Piece next();
+
+private:
+  enum class Phase { kOpen, kCount, kSkip, kSend };
+  void open();
+  bool wanted(const wire::LogLine& line) const;
+  bool count(); // false: there is more to count
+  bool skip();  // false: there is more to skip
+  void send(Piece& piece);
+
+  std::vector<LogSource> sources_;
+  Options options_;
+  Phase phase_ = Phase::kOpen;
+  LogMerge merge_;
+  std::map<std::pair<AttemptNumber, Rank>, wire::LogLine> begins_; // where what is sent begins
+  int64_t counted_ = 0;
 };
 
 } // namespace nsa::api

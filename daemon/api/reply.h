@@ -35,9 +35,11 @@ template <class T> net::Response reply_items(const std::vector<T>& items) {
   return reply({{"items", std::move(array)}});
 }
 
-inline net::Response line_stream(std::function<void(std::shared_ptr<net::Stream>)> stream) {
+// lines: JSON lines; else one JSON text in pieces.
+inline net::Response line_stream(std::function<void(std::shared_ptr<net::Stream>)> stream,
+                                 bool lines = true) {
   net::Response response;
-  response.content_type = "application/x-ndjson";
+  if (lines) response.content_type = "application/x-ndjson";
   response.stream = std::move(stream);
   return response;
 }

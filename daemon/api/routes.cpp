@@ -2,13 +2,11 @@
 
 #include "common/base/build_info.h"
 #include "common/base/text.h"
-#include "common/manifest/manifest.h"
 #include "common/wire/run_row.h"
 #include "daemon/api/reply.h"
 #include "daemon/metrics/render.h"
 
 #include <charconv>
-#include <filesystem>
 #include <pwd.h>
 
 namespace nsa::api {
@@ -56,31 +54,36 @@ template <class T> Result<T> parse_body(const std::string& body) {
 }
 
 // Rows are texts already: a long list is put together, not parsed and written again.
-net::Response reply_rows(const std::vector<std::string>& rows) {
+net::Response reply_rows(const std::vector<std::string>& rows, int64_t total) {
   net::Response response;
-  response.body =
-      "{\"columns\":" + dump(wire::run_columns()) + ",\"items\":[" + join(rows, ",") + "]}\n";
+  response.body = "{\"columns\":" + dump(wire::run_columns()) +
+                  ",\"total\":" + std::to_string(total) + ",\"items\":[" + join(rows, ",") + "]}\n";
   return response;
 }
 
-// State and problem as the files themselves say. Reads every byte of the checkpoint.
-void verify_files(wire::CheckpointView& view) {
-  std::error_code error;
-  if (view.state == "deleted" || !std::filesystem::exists(view.folder, error)) {
-    view.state = "deleted"; // by retention, while others were read
-    return;
-  }
-  const auto manifest = manifest::read(view.folder);
-  const Status status =
-      manifest ? manifest::verify(view.folder, *manifest) : fail(manifest.error());
-  view.state = status ? "verified" : "corrupt";
-  view.problem = status ? "" : status.error().what;
+using Answer = std::function<void(net::Response)>;
+
+// An answer that a callback of the service gives.
+net::Response answer_later(std::function<void(Answer)> start) {
+  net::Response response;
+  response.later = std::move(start);
+  return response;
+}
+
+template <class T> net::Response reply_or_error(const Result<T>& result) {
+  return result ? reply(*result) : reply_error(result.error());
+}
+
+SubmitDone answer_submit(Answer answer) {
+  return [answer = std::move(answer)](const tl::expected<wire::SubmitReply, SubmitFailure>& made) {
+    answer(made ? reply(*made) : refused(made.error()));
+  };
 }
 
 } // namespace
 
 Routes::Routes(net::EventLoop& loop, Service& service, RoutesOptions options)
-    : loop_(loop), service_(service), options_(options) {}
+    : loop_(loop), service_(service), options_(options), readers_(loop) {}
 
 net::HttpObserver Routes::observer() {
   return [this](const net::HttpRecord& record) {
@@ -149,12 +152,13 @@ net::Response Routes::dispatch(const Call& call, const net::Request& request,
   case Endpoint::kSubmit:
     return submit(request, caller);
   case Endpoint::kRuns:
-    return call.rows ? reply_rows(service_.list_rows(call.all))
-                     : reply_items(service_.list_runs(call.all));
-  case Endpoint::kRun: {
-    const auto detail = service_.run_detail(run);
-    return detail ? reply(*detail) : reply_error(detail.error());
-  }
+    return call.rows
+               ? reply_rows(service_.list_rows(call.all), service_.run_count())
+               : reply({{"total", service_.run_count()}, {"items", service_.list_runs(call.all)}});
+  case Endpoint::kRun:
+    return answer_later([this, run](const Answer& answer) {
+      service_.run_detail(run, [answer](const auto& detail) { answer(reply_or_error(detail)); });
+    });
   case Endpoint::kRemove: {
     const Status removed = service_.remove(run, caller);
     return removed ? reply({{"id", run}, {"removed", true}}) : reply_error(removed.error());
@@ -179,51 +183,46 @@ net::Response Routes::dispatch(const Call& call, const net::Request& request,
   return reply_error({ErrorCode::kInternal, "an endpoint without a handler", ""});
 }
 
+// Megabytes of JSON take longer than a tick of the loop may.
+template <class T, class Use>
+net::Response Routes::with_body(const net::Request& request, const Caller& caller, Use use) {
+  auto body = std::make_shared<const std::string>(request.body);
+  return answer_later([this, body = std::move(body), caller, use](const Answer& answer) {
+    readers_.run(
+        {caller.user, "a request's body"}, [body] { return parse_body<T>(*body); },
+        [answer, use](Result<T> parsed) {
+          if (!parsed) return answer(reply_error(parsed.error()));
+          use(std::move(*parsed), answer_submit(answer));
+        });
+  });
+}
+
 net::Response Routes::submit(const net::Request& request, const Caller& caller) {
-  const auto body = parse_body<wire::SubmitRequest>(request.body);
-  if (!body) return reply_error(body.error());
-  const auto accepted = service_.submit(*body, caller);
-  return accepted ? reply(*accepted) : refused(accepted.error());
+  return with_body<wire::SubmitRequest>(request, caller,
+                                        [this, caller](wire::SubmitRequest body, SubmitDone done) {
+                                          service_.submit(std::move(body), caller, std::move(done));
+                                        });
 }
 
 net::Response Routes::resume(const RunId& run, const net::Request& request, const Caller& caller) {
-  wire::ResumeRequest body;
-  if (!request.body.empty()) {
-    auto parsed = parse_body<wire::ResumeRequest>(request.body);
-    if (!parsed) return reply_error(parsed.error());
-    body = std::move(*parsed);
-  }
-  const auto accepted = service_.resume(run, body.overrides, caller);
-  return accepted ? reply(*accepted) : refused(accepted.error());
+  const auto use = [this, run, caller](wire::ResumeRequest body, SubmitDone done) {
+    service_.resume(run, std::move(body), caller, std::move(done));
+  };
+  if (!request.body.empty()) return with_body<wire::ResumeRequest>(request, caller, use);
+  return answer_later([use](const Answer& answer) { use({}, answer_submit(answer)); });
 }
 
 net::Response Routes::mutate(const RunId& run, Status done) {
-  if (!done) return reply_error(done.error());
-  const auto detail = service_.run_detail(run);
-  return detail ? reply(detail->summary) : reply_error(detail.error());
+  return done ? reply_or_error(service_.run_summary(run)) : reply_error(done.error());
 }
 
 net::Response Routes::checkpoints(const Call& call, const RunId& run) {
-  // Never verified inside the service: a checkpoint is gigabytes, and this is the daemon's thread.
-  auto listed = service_.checkpoints(run, false);
-  if (!listed) return reply_error(listed.error());
-  if (!call.verify) return reply_items(*listed);
-  net::Response response;
-  response.stream = [this, run, views = std::move(*listed)](std::shared_ptr<net::Stream> stream) {
-    auto work = [loop = &loop_, service = &service_, run, stream, views]() mutable {
-      for (wire::CheckpointView& view : views)
-        verify_files(view);
-      // The stream belongs to the loop's thread, its last reference too.
-      loop->post([service, run, stream = std::move(stream), views = std::move(views)] {
-        const Status noted = service->note_verified(run, views);
-        stream->write(noted ? reply_items(views).body : reply_error(noted.error()).body);
-        stream->end();
-      });
-    };
-    if (background_.submit(std::move(work))) return;
-    stream->end();
-  };
-  return response;
+  return answer_later([this, run, verify = call.verify](const Answer& answer) {
+    service_.checkpoints(run, verify,
+                         [answer](const Result<std::vector<wire::CheckpointView>>& listed) {
+                           answer(listed ? reply_items(*listed) : reply_error(listed.error()));
+                         });
+  });
 }
 
 net::Handler metrics_handler(std::function<metrics::Snapshot()> snapshot) {

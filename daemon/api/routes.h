@@ -1,12 +1,13 @@
 // The HTTP API: requests -> Service -> responses (docs/api.md). Checks the caller and the API
 // version, turns errors into ErrorView, streams events, logs and follow lines.
 //
-// All on the event loop's thread; handle() returns at once. Must outlive the servers that call it.
+// All on the event loop's thread; handle() returns at once. Bodies are parsed and logs are read on
+// threads of its own. Must outlive the servers that call it.
 #pragma once
 
 #include "common/net/event_loop.h"
 #include "common/net/http_server.h"
-#include "daemon/api/background.h"
+#include "common/net/offload.h"
 #include "daemon/api/route.h"
 #include "daemon/api/service.h"
 #include "daemon/metrics/snapshot.h"
@@ -38,6 +39,9 @@ private:
   net::Response dispatch(const Call& call, const net::Request& request, const Caller& caller);
   net::Response submit(const net::Request& request, const Caller& caller);
   net::Response resume(const RunId& run, const net::Request& request, const Caller& caller);
+  // Parses the body on another thread, then calls `use` with it, or answers that it is no T.
+  template <class T, class Use>
+  net::Response with_body(const net::Request& request, const Caller& caller, Use use);
   net::Response mutate(const RunId& run, Status done);
   net::Response events(const Call& call, const RunId& run);
   net::Response follow(const RunId& run);
@@ -50,7 +54,7 @@ private:
   RoutesOptions options_;
   std::map<std::string, metrics::RouteSample> requests_;
   std::map<uint32_t, std::string> users_;
-  Background background_;
+  net::Offload readers_;
 };
 
 // GET /metrics (Prometheus text) from a snapshot taken at each scrape.

@@ -1,8 +1,10 @@
 // What the HTTP routes need from the daemon, as one interface: api (layer 40) is written against
 // it, control (layer 41) implements it, tests fake it. All calls happen on the daemon's one thread
-// and return at once; long answers come through subscriptions.
+// and return at once. What needs a file that a caller, a rank or a data set owns takes a `done`: it
+// is called once, later, on the same thread. Long answers come through subscriptions.
 #pragma once
 
+#include "common/base/file.h"
 #include "common/base/result.h"
 #include "common/wire/api_types.h"
 #include "common/wire/messages.h"
@@ -31,7 +33,11 @@ struct EventQuery {
   std::string run; // empty: all
   int64_t after = 0;
   int limit = 1000;
-  bool newest = false; // the last `limit`, still oldest first
+};
+struct EventPage { // oldest first
+  std::vector<wire::EventView> events;
+  int64_t next = 0; // `after` of the page behind it
+  bool more = false;
 };
 
 struct LogQuery {
@@ -43,7 +49,8 @@ struct LogSource { // a file to read; the routes do the reading and following
   AttemptNumber attempt = 0;
   Rank rank = 0;
   std::string path;
-  bool live = false; // still being written
+  bool live = false;    // still being written
+  FileOpener open = {}; // as whom; empty: as this process
 };
 
 // Keeps a callback registered while it lives.
@@ -52,31 +59,36 @@ public:
   virtual ~Subscription() = default;
 };
 
+template <class T> using Done = std::function<void(Result<T>)>;
+using SubmitDone = std::function<void(tl::expected<wire::SubmitReply, SubmitFailure>)>;
+
 class Service {
 public:
   virtual ~Service() = default;
 
-  virtual tl::expected<wire::SubmitReply, SubmitFailure> submit(const wire::SubmitRequest& request,
-                                                                const Caller& caller) = 0;
+  virtual void submit(wire::SubmitRequest request, const Caller& caller, SubmitDone done) = 0;
   virtual std::vector<wire::RunSummary> list_runs(bool all) = 0;
   // The same as JSON texts of wire::to_row(): what a long list needs, made when it was stored.
   virtual std::vector<std::string> list_rows(bool all) = 0;
+  virtual int64_t run_count() = 0; // stored, in all
   // `run`: an id, a unique prefix of one, a name, or "@last". kNotFound, or kConflict if ambiguous.
   virtual Result<RunId> find_run(const std::string& run) = 0;
-  virtual Result<wire::RunDetail> run_detail(const RunId& run) = 0;
-  virtual Result<std::vector<wire::EventView>> events(const EventQuery& query) = 0;
+  virtual Result<wire::RunSummary> run_summary(const RunId& run) = 0;
+  virtual void run_detail(const RunId& run, Done<wire::RunDetail> done) = 0;
+  // At most `limit`, and fewer where they are large: a page never takes long.
+  virtual Result<EventPage> events(const EventQuery& query) = 0;
+  // The sequence number after which the last `count` events come.
+  virtual Result<int64_t> events_before_last(const RunId& run, int64_t count) = 0;
   // Of one attempt; none while the run has not started.
   virtual Result<std::vector<LogSource>> logs(const LogQuery& query) = 0;
-  virtual Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) = 0;
-
-  // What reading the files of these checkpoints has shown: remembered, and a damaged one reported.
-  virtual Status note_verified(const RunId& run,
-                               const std::vector<wire::CheckpointView>& checkpoints) = 0;
+  // `verify` reads every byte, remembers what that shows, and reports a damaged one as an event.
+  virtual void checkpoints(const RunId& run, bool verify,
+                           Done<std::vector<wire::CheckpointView>> done) = 0;
 
   virtual Status stop(const RunId& run, const Caller& caller) = 0;   // checkpoint first
   virtual Status cancel(const RunId& run, const Caller& caller) = 0; // kill now
-  virtual tl::expected<wire::SubmitReply, SubmitFailure>
-  resume(const RunId& run, const std::vector<std::string>& overrides, const Caller& caller) = 0;
+  virtual void resume(const RunId& run, wire::ResumeRequest request, const Caller& caller,
+                      SubmitDone done) = 0;
   virtual Status remove(const RunId& run,
                         const Caller& caller) = 0; // ended runs only; deletes files
   virtual Status checkpoint_now(const RunId& run, const Caller& caller) = 0;

@@ -5,9 +5,6 @@
 #include "daemon/api/reply.h"
 #include "daemon/api/routes.h"
 
-#include <deque>
-#include <map>
-
 namespace nsa::api {
 
 namespace {
@@ -51,53 +48,77 @@ private:
 };
 
 constexpr size_t kQueueGoal = 128 << 10; // below it more is read
-constexpr int kLinesATurn = 2000;        // then others get their turn
+constexpr int kEventsAPage = 500;        // read in one turn of the loop
+constexpr size_t kMaxLogs = 1024;        // files that one request may hold open
 constexpr Duration kLogPoll = std::chrono::milliseconds(200);
 
-// What is stored page by page, as fast as the reader takes it; then what comes.
+// What is stored page by page, as fast as the reader takes it and with a turn of the loop between
+// two pages; then, if it follows, what comes. Lines, or the items of one array.
 class EventFollower : public Follower {
 public:
-  EventFollower(net::EventLoop& loop, StreamPtr stream, Service& service, EventQuery query)
-      : Follower(loop, std::move(stream)), service_(service), query_(std::move(query)) {}
+  EventFollower(net::EventLoop& loop, StreamPtr stream, Service& service, EventQuery query,
+                int64_t limit, bool follow)
+      : Follower(loop, std::move(stream)), service_(service), query_(std::move(query)),
+        left_(limit), follow_(follow) {}
 
-  void begin(const std::vector<wire::EventView>& first_page) {
+  void begin(const EventPage& first_page) {
     const auto self = std::static_pointer_cast<EventFollower>(shared_from_this());
     stream->when_drained([weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->pump();
     });
-    start(service_, query_.run);
-    for (const wire::EventView& event : first_page)
-      send(event);
-    pump();
+    if (follow_) {
+      start(service_, query_.run);
+    } else {
+      stream->when_closed([self] {});
+      stream->write("{\"items\":[");
+    }
+    take(first_page);
   }
 
 private:
   void on_line(const wire::FollowLine& line) override {
-    if (line.type == "event" && live_) send(line.event); // before that it is found by a page
+    if (line.type == "event" && live_) send({line.event}); // before that it is found by a page
     if (line.type != "end") return;
     ended_ = true;
     if (live_) stream->end();
   }
   void pump() {
-    query_.newest = false;
-    while (!live_ && stream->is_open() && stream->queued() < kQueueGoal) {
-      const auto page = service_.events(query_);
-      if (!page) return stream->end();
-      for (const wire::EventView& event : *page)
-        send(event);
-      live_ = page->size() < static_cast<size_t>(query_.limit);
-    }
-    if (live_ && ended_) stream->end();
+    if (live_ || waiting_ || !stream->is_open() || stream->queued() >= kQueueGoal) return;
+    const auto page = service_.events(query_);
+    if (!page) return stream->end(); // the run was removed meanwhile
+    take(*page);
   }
-  void send(const wire::EventView& event) {
-    if (event.sequence <= query_.after) return;
-    query_.after = event.sequence;
-    stream->write(json_line(event));
+  void take(const EventPage& page) {
+    send(page.events);
+    query_.after = std::max(query_.after, page.next);
+    live_ = !page.more || (!follow_ && left_ <= 0);
+    if (live_ && !follow_) stream->write("]}\n");
+    if (live_ && (!follow_ || ended_)) return stream->end();
+    if (live_) return;
+    waiting_ = true;
+    loop.post([weak = weak_from_this()] {
+      const auto self = std::static_pointer_cast<EventFollower>(weak.lock());
+      if (!self) return;
+      self->waiting_ = false;
+      self->pump();
+    });
+  }
+  void send(const std::vector<wire::EventView>& events) {
+    std::string text;
+    for (const wire::EventView& event : events) {
+      if (event.sequence <= query_.after || (!follow_ && left_-- <= 0)) continue;
+      query_.after = event.sequence;
+      if (!follow_ && std::exchange(comma_, true)) text += ',';
+      text += follow_ ? json_line(event) : dump(event);
+    }
+    if (!text.empty()) stream->write(text);
   }
 
   Service& service_;
   EventQuery query_;
-  bool live_ = false, ended_ = false;
+  int64_t left_; // of an array
+  bool follow_, comma_ = false, waiting_ = false;
+  bool live_ = false, ended_ = false; // live: all that was stored is told
 };
 
 // The logs of all attempts from `first` on: who looks late, or comes back, misses none.
@@ -112,46 +133,25 @@ Result<std::vector<LogSource>> sources_since(Service& service, LogQuery query,
   return sources;
 }
 
+// The files are read on another thread, a piece at a time: the next one when the reader has taken
+// most of the last.
 class LogFollower : public Follower {
 public:
-  LogFollower(net::EventLoop& loop, StreamPtr stream, Service& service, Call call, LogQuery query)
-      : Follower(loop, std::move(stream)), service_(service), call_(std::move(call)),
-        query_(std::move(query)) {}
+  LogFollower(net::EventLoop& loop, StreamPtr stream, Service& service, net::Offload& readers,
+              const Call& call, LogQuery query, std::vector<LogSource> sources)
+      : Follower(loop, std::move(stream)), service_(service), readers_(readers),
+        query_(std::move(query)), follow_(call.follow) {
+    note_newest(sources);
+    pieces_ = std::make_shared<LogPieces>(
+        std::move(sources), LogPieces::Options{{call.tail, call.from}, call.since, call.positions});
+  }
 
-  void begin(const std::vector<LogSource>& sources) {
-    add(sources, {call_.tail, call_.from});
-    std::map<std::pair<AttemptNumber, Rank>, wire::LogLine> begins;
-    for (wire::LogLine& position : merge_.positions())
-      begins[{position.attempt, position.rank}] = std::move(position);
-    std::deque<wire::LogLine> last;
-    if (call_.tail) {
-      const auto leave_out = [&](const wire::LogLine& line) {
-        begins[{line.attempt, line.rank}].position = line.position;
-      };
-      // The last N of all ranks together are among the last N of each.
-      while (auto line = merge_.next()) {
-        if (!wanted(*line)) {
-          leave_out(*line);
-          continue;
-        }
-        last.push_back(std::move(*line));
-        if (last.size() <= static_cast<size_t>(*call_.tail)) continue;
-        leave_out(last.front());
-        last.pop_front();
-      }
-    }
-    std::string lines;
-    if (call_.positions)
-      for (const auto& [rank, position] : begins)
-        lines += json_line(position);
-    for (const wire::LogLine& line : last)
-      lines += json_line(line);
-    if (!lines.empty()) stream->write(lines);
+  void begin() {
     const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
     stream->when_drained([weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->pump();
     });
-    if (call_.follow) {
+    if (follow_) {
       start(service_, query_.run);
       poll_ = loop.every(kLogPoll, [weak = std::weak_ptr(self)] {
         if (const auto self = weak.lock()) self->poll();
@@ -163,17 +163,9 @@ public:
   }
 
 private:
-  void add(const std::vector<LogSource>& sources, const LogStart& start = {}) {
-    merge_.add(sources, start);
+  void note_newest(const std::vector<LogSource>& sources) {
     for (const LogSource& source : sources)
       newest_ = std::max(newest_, source.attempt);
-  }
-
-  bool wanted(const wire::LogLine& line) const {
-    if (call_.since.empty() || line.time.empty()) return true;
-    // Both UTC in one format: without the final Z, texts order as times.
-    const auto digits = [](std::string_view time) { return time.substr(0, time.size() - 1); };
-    return digits(line.time) >= digits(call_.since);
   }
 
   void on_line(const wire::FollowLine& line) override {
@@ -185,40 +177,52 @@ private:
     // What the ranks wrote before the run's end is in the files by now.
     const bool last_look = run_ended_;
     if (std::exchange(look_again_, false))
-      if (const auto sources = sources_since(service_, query_, newest_)) add(*sources);
+      if (auto sources = sources_since(service_, query_, newest_)) {
+        note_newest(*sources);
+        added_.insert(added_.end(), sources->begin(), sources->end());
+      }
     if (last_look) finishing_ = true;
+    at_end_ = false;
     pump();
   }
 
   void pump() {
-    if (!stream->is_open()) return;
-    int turns = kLinesATurn;
-    while (stream->queued() < kQueueGoal) {
-      if (turns-- == 0) {
-        const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
-        loop.post([weak = std::weak_ptr(self)] {
-          if (const auto self = weak.lock()) self->pump();
+    if (reading_ || at_end_ || !stream->is_open() || stream->queued() >= kQueueGoal) return;
+    reading_ = true;
+    const bool last = !follow_ || finishing_; // all that is there now is all there will be
+    const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
+    readers_.run(
+        {"", "the logs of run " + query_.run},
+        [pieces = pieces_, added = std::exchange(added_, {})]() -> Result<LogPieces::Piece> {
+          if (!added.empty()) pieces->add(added);
+          return pieces->next();
+        },
+        [weak = std::weak_ptr(self), last](const Result<LogPieces::Piece>& piece) {
+          if (const auto self = weak.lock()) self->take(piece, last);
         });
-        return;
-      }
-      const auto line = merge_.next();
-      if (!line) {
-        if (!call_.follow || finishing_) {
-          loop.post([self = shared_from_this()] {});
-          stream->end();
-        }
-        return;
-      }
-      if (wanted(*line) && !stream->write(json_line(*line))) return;
+  }
+
+  void take(const Result<LogPieces::Piece>& piece, bool last) {
+    reading_ = false;
+    if (!piece) {
+      stream->write(json_line({{"type", "cut-off"}, {"what", piece.error().what}}));
+      return stream->end();
     }
+    if (!piece->lines.empty() && !stream->write(piece->lines)) return;
+    at_end_ = piece->at_end;
+    if (at_end_ && last) return stream->end();
+    pump();
   }
 
   Service& service_;
-  Call call_;
+  net::Offload& readers_;
   LogQuery query_;
-  LogMerge merge_;
+  bool follow_;
+  std::shared_ptr<LogPieces> pieces_; // with the thread while it reads
+  std::vector<LogSource> added_;      // of attempts that began since
   net::Timer poll_;
   AttemptNumber newest_ = 0;
+  bool reading_ = false, at_end_ = false;
   bool look_again_ = false, run_ended_ = false, finishing_ = false;
 };
 
@@ -231,22 +235,21 @@ net::Response Routes::follow(const RunId& run) {
 }
 
 net::Response Routes::events(const Call& call, const RunId& run) {
-  EventQuery query{run, call.after, static_cast<int>(call.limit), false};
+  EventQuery query{run, call.after, kEventsAPage};
   if (call.tail) {
-    query.newest = true;
-    query.limit = static_cast<int>(std::max<int64_t>(*call.tail, 1));
+    const auto start = service_.events_before_last(run, *call.tail);
+    if (!start) return reply_error(start.error());
+    query.after = std::max(query.after, *start);
   }
-  auto stored = service_.events(query);
-  if (!stored) return reply_error(stored.error());
-  if (call.tail == 0) {
-    if (!stored->empty()) query.after = stored->back().sequence;
-    stored->clear();
-  }
-  if (!call.follow) return reply_items(*stored);
-  query.limit = static_cast<int>(call.limit);
-  return line_stream([this, query, stored = std::move(*stored)](StreamPtr stream) {
-    std::make_shared<EventFollower>(loop_, std::move(stream), service_, query)->begin(stored);
-  });
+  const int64_t limit = call.tail ? *call.tail : call.limit;
+  auto first = service_.events(query);
+  if (!first) return reply_error(first.error());
+  return line_stream(
+      [this, query, limit, follow = call.follow, first = std::move(*first)](StreamPtr stream) {
+        std::make_shared<EventFollower>(loop_, std::move(stream), service_, query, limit, follow)
+            ->begin(first);
+      },
+      call.follow);
 }
 
 net::Response Routes::logs(const Call& call, const RunId& run) {
@@ -260,8 +263,14 @@ net::Response Routes::logs(const Call& call, const RunId& run) {
     return reply_error({ErrorCode::kNotFound, "run " + run + " has no log: it has not started yet",
                         "wait for it with nsactl logs -f " + run +
                             ", or see why it waits: " + "nsactl status " + run});
+  if (sources->size() > kMaxLogs)
+    return reply_error({ErrorCode::kExhausted,
+                        std::to_string(sources->size()) + " logs at once are too many",
+                        "ask for one attempt: nsactl logs " + run + " --attempt N"});
   return line_stream([this, call, query, sources = std::move(*sources)](StreamPtr stream) {
-    std::make_shared<LogFollower>(loop_, std::move(stream), service_, call, query)->begin(sources);
+    std::make_shared<LogFollower>(loop_, std::move(stream), service_, readers_, call, query,
+                                  sources)
+        ->begin();
   });
 }
 

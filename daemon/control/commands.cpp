@@ -64,21 +64,35 @@ void Controller::set_waiting(const RunId& run, const std::string& why) {
   touch(run);
 }
 
+// Why each queued run waits. The first one's reason is told by whoever looks for its slots.
+void Controller::note_queue() {
+  const std::vector<const state::Run*> queue = state::queued_runs(state_);
+  for (size_t i = 0; i < queue.size(); ++i) {
+    const auto record = records_.find(queue[i]->id);
+    if (record == records_.end()) continue;
+    const std::string& waiting = record->second.waiting;
+    if (i > 0)
+      set_waiting(queue[i]->id, "behind " + queue[i - 1]->id + ", position " +
+                                    std::to_string(i + 1) + " of " + std::to_string(queue.size()));
+    else if (waiting.empty() || waiting.starts_with("behind "))
+      set_waiting(queue[i]->id, "first in the queue: free slots are being looked for");
+  }
+}
+
 void Controller::acquire_slots(const Command& command) {
   if (command.text != "cuda") return grant_slots(command.run);
   // Who uses a GPU may have changed; the driver is asked on another thread, since it may block.
   if (!acquiring_.insert(command.run).second) return;
-  const bool accepted = background_.submit([this, run = command.run] {
-    auto gpus = gpu::list_gpus();
-    loop_.post([this, run, gpus = std::move(gpus)]() mutable {
-      acquiring_.erase(run);
-      if (!gpus) return set_waiting(run, gpus.error().what);
-      slots_.set_gpus(std::move(*gpus));
-      grant_slots(run);
-      flush();
-    });
-  });
-  if (!accepted) acquiring_.erase(command.run); // the slow tick asks again
+  workers_.run(
+      {"", "the list of GPUs"}, [] { return gpu::list_gpus(); },
+      [this, run = command.run](Result<gpu::Gpus> gpus) {
+        acquiring_.erase(run);
+        if (find_open(run) == nullptr) return;
+        if (!gpus) return set_waiting(run, gpus.error().what);
+        slots_.set_gpus(std::move(*gpus));
+        grant_slots(run);
+        flush();
+      });
 }
 
 void Controller::grant_slots(const RunId& id) {
@@ -112,28 +126,30 @@ std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
 
 void Controller::choose_checkpoint(const Command& command) {
   const std::string folder = run_folder(command.run) + "/checkpoints";
-  auto done = [this, run = command.run, attempt = command.attempt](manifest::Choice choice) {
-    state::CheckpointChosen chosen;
-    if (choice.chosen) {
-      chosen.step = choice.chosen->step;
-      chosen.folder = choice.chosen->folder.string();
-    }
-    for (const manifest::Found& f : choice.rejected)
-      chosen.rejected.push_back({f.step, f.folder.string(), f.problem});
-    submit_event({run, attempt, 0, std::move(chosen)});
-  };
-  std::error_code error;
-  if (!std::filesystem::exists(folder, error)) return done({});
   // Gigabytes may have to be read: not on the loop's thread.
   auto distrusted = distrusted_checkpoints(state_.runs.at(command.run));
-  const bool accepted = background_.submit([this, folder, done, distrusted] {
+  auto work = [folder, distrusted]() -> Result<manifest::Choice> {
     auto choice = manifest::choose_newest_verified(folder, distrusted);
     manifest::set_aside(choice, distrusted);
-    loop_.post([done, choice = std::move(choice)]() mutable { done(std::move(choice)); });
-  });
-  if (accepted) return;
-  timers_[command.run] =
-      loop_.after(std::chrono::seconds(1), [this, command] { choose_checkpoint(command); });
+    return choice;
+  };
+  workers_.run({"", "the checkpoints of run " + command.run}, work,
+               [this, command](const Result<manifest::Choice>& choice) {
+                 if (choice) return chosen(command, *choice);
+                 timers_[command.run] = loop_.after(
+                     std::chrono::seconds(1), [this, command] { choose_checkpoint(command); });
+               });
+}
+
+void Controller::chosen(const Command& command, const manifest::Choice& choice) {
+  state::CheckpointChosen event;
+  if (choice.chosen) {
+    event.step = choice.chosen->step;
+    event.folder = choice.chosen->folder.string();
+  }
+  for (const manifest::Found& f : choice.rejected)
+    event.rejected.push_back({f.step, f.folder.string(), f.problem});
+  submit_event({command.run, command.attempt, 0, std::move(event)});
 }
 
 void Controller::start_attempt(const Command& command) {

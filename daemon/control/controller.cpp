@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/dataset/manifest.h"
 #include "common/spec/spec_json.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/control/provenance.h"
@@ -18,6 +19,8 @@ constexpr Duration kTick = std::chrono::milliseconds(100);
 constexpr Duration kSlowTick = std::chrono::seconds(1);
 constexpr Duration kEndedSampleKept = std::chrono::minutes(15);
 constexpr Duration kGpuInterval = std::chrono::seconds(5); // between readings of their health
+// Verifying and deleting gigabytes, and the driver: as long as it takes, beside each other.
+constexpr net::OffloadLimits kWorkers{3, 3, 3, 256, Duration::zero()};
 } // namespace
 
 Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
@@ -26,8 +29,9 @@ Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Teleme
       options_(std::move(options)),
       launcher_({options_.config, options_.program_folder, options_.restart_daemon}),
       slots_(static_cast<int>(options_.config.resources.cpu_slots)),
-      random_(std::random_device{}()), last_tick_(MonotonicTime::now()),
-      daemon_started_(options_.started), started_at_(WallTime::now()) {
+      random_(std::random_device{}()), loop_delay_(kTick, MonotonicTime::now()),
+      daemon_started_(options_.started), started_at_(WallTime::now()), readers_(loop),
+      workers_(loop, kWorkers) {
   daemon_counters_.version = build_info().version;
   daemon_counters_.commit = build_info().commit;
   daemon_counters_.node = host_name();
@@ -42,7 +46,8 @@ std::string Controller::run_folder(const RunId& run) const {
 // ---- start
 // ----------------------------------------------------------------------------------------
 
-Status Controller::load_run(const RunId& id) {
+// A run as the ledger has it; nothing here changes by that.
+Result<Controller::StoredRun> Controller::read_run(const RunId& id) {
   NSA_TRY_ASSIGN(auto stored, ledger_.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id);
   RunRecord record;
@@ -54,18 +59,20 @@ Status Controller::load_run(const RunId& id) {
   // adopted.
   if (!spec) return fail(std::move(spec.error()).within("the stored spec of run " + id));
   record.spec = std::move(*spec);
+  state::State state;
+  state.next_order = state_.next_order; // places in the queue are given in the order of loading
   NSA_TRY_ASSIGN(const auto events, ledger_.replayable(id));
   for (const store::EventRow& row : events) {
     NSA_TRY_ASSIGN(state::EventBody body, state::body_from_json(row.view.kind, row.view.detail));
     // A closed run leaves the state; for a resume it is wanted as it was.
     if (std::holds_alternative<state::RunClosed>(body)) continue;
     state::Applied applied =
-        state::apply(std::move(state_), {id, row.view.attempt, row.shim_sequence, std::move(body)},
+        state::apply(std::move(state), {id, row.view.attempt, row.shim_sequence, std::move(body)},
                      WallTime{row.view.at});
-    state_ = std::move(applied.state);
+    state = std::move(applied.state);
   }
-  const auto run = state_.runs.find(id);
-  if (run == state_.runs.end())
+  const auto run = state.runs.find(id);
+  if (run == state.runs.end())
     return fail(ErrorCode::kInternal, "the events of run " + id + " do not give its state");
   NSA_TRY_ASSIGN(const auto attempts, ledger_.attempts(id));
   for (const wire::AttemptView& a : attempts)
@@ -82,7 +89,14 @@ Status Controller::load_run(const RunId& id) {
   recall(record, stored->progress.memory);
   for (const double loss : record.last.loss_trend)
     record.trend.add(loss);
-  records_[id] = std::move(record);
+  return StoredRun{std::move(run->second), std::move(record), state.next_order};
+}
+
+Status Controller::load_run(const RunId& id) {
+  NSA_TRY_ASSIGN(StoredRun stored, read_run(id));
+  state_.next_order = stored.next_order;
+  state_.runs[id] = std::move(stored.run);
+  records_[id] = std::move(stored.record);
   return {};
 }
 
@@ -99,23 +113,20 @@ Status Controller::start() {
     else
       log::warning("control", "GPUs are not used", {{"why", locks.error().what}});
     slots_.expect_gpus();
-    background_.submit([this] {
-      auto gpus = gpu::list_gpus();
-      loop_.post([this, gpus = std::move(gpus)]() mutable {
-        if (!gpus) log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
-        slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
-        if (!slots_.gpus().list.empty()) watch_gpus();
-      });
-    });
+    workers_.run(
+        {"", "the list of GPUs"}, [] { return gpu::list_gpus(); },
+        [this](Result<gpu::Gpus> gpus) {
+          if (!gpus)
+            log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
+          slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
+          if (!slots_.gpus().list.empty()) watch_gpus();
+        });
   }
   NSA_TRY_ASSIGN(const auto open, ledger_.open_runs());
   for (const RunId& id : open) {
     if (auto loaded = load_run(id); !loaded) {
       log::error("control", "a run cannot be taken up again",
                  {{"run", id}, {"why", loaded.error().what}});
-      // Half a run in the state would ask for commands that nothing can carry out.
-      state_.runs.erase(id);
-      records_.erase(id);
       continue;
     }
     const state::Run& run = state_.runs.at(id);
@@ -125,6 +136,7 @@ Status Controller::start() {
   }
   auto boot_id = proc::read_boot_id();
   (void)ledger_.note_node(host_name(), boot_id ? *boot_id : "", build_info().version, started_at_);
+  loop_delay_ = LoopDelay(kTick, MonotonicTime::now());
   tick_timer_ = loop_.every(kTick, [this] { tick(); });
   slow_timer_ = loop_.every(kSlowTick, [this] { tick_slowly(); });
   // Attempts that are alive come first: their ranks must not wait behind a checkpoint's check.
@@ -246,6 +258,7 @@ void Controller::project_provenance(RunRecord& record) {
                                             {"path", link.path}});
   const nlohmann::json changed = changed_programs(record.provenance, now);
   record.provenance = std::move(now);
+  note_dataset(record);
   if (changed.empty()) return;
   std::string names;
   for (const auto& [name, ids] : changed.items())
@@ -261,6 +274,21 @@ void Controller::project_provenance(RunRecord& record) {
               "rebuilt since the last attempt: " + names,
               changed};
   batch_.events.push_back(std::move(row));
+}
+
+// The digest of the data set as the attempt begins. The file is the submitter's.
+void Controller::note_dataset(const RunRecord& record) {
+  const std::string folder = record.spec.data.path;
+  readers_.run(
+      {record.row.user, "the data set in " + folder},
+      [folder] { return dataset::read_manifest(folder); },
+      [this, run = record.row.id,
+       attempt = record.of_attempt](const Result<dataset::Manifest>& manifest) {
+        const auto found = records_.find(run);
+        if (!manifest || found == records_.end() || found->second.of_attempt != attempt) return;
+        found->second.provenance["dataset_digest"] = manifest->digest;
+        touch(run);
+      });
 }
 
 void Controller::project_rank_event(const state::Event& event, RunRecord& record) {
@@ -315,6 +343,7 @@ void Controller::add_dirty_rows() {
 }
 
 bool Controller::write() {
+  note_queue();
   add_dirty_rows();
   for (const auto& [key, sequence] : unacknowledged_)
     batch_.shim_sequences.emplace_back(key.run, key.attempt, sequence);
@@ -441,9 +470,7 @@ std::vector<RankGpu> Controller::gpus_of(const AttemptKey& key) {
 
 void Controller::tick() {
   const MonotonicTime now = MonotonicTime::now();
-  daemon_counters_.loop_lag_seconds.observe(
-      std::max(0.0, to_seconds(now - last_tick_) - to_seconds(kTick)));
-  last_tick_ = now;
+  daemon_counters_.loop_lag_seconds.observe(to_seconds(loop_delay_.tick(now)));
   ++daemon_counters_.progress_reads;
   for (auto& [key, supervisor] : supervisors_)
     supervisor->observe(now);

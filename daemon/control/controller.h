@@ -2,15 +2,17 @@
 // that follows from it, and only then are the commands carried out. Implements what the HTTP routes
 // need.
 //
-// All on the loop's thread. It stops by being destroyed: shims and ranks go on (say_goodbye() first
-// tells the shims that this is on purpose).
+// All on the loop's thread, which opens nsad's own files only: what submitters and ranks own is
+// read by `readers_` and `workers_`. It stops by being destroyed: shims and ranks go on
+// (say_goodbye() first tells the shims that this is on purpose).
 #pragma once
 
-#include "common/net/event_loop.h"
-#include "common/spec/parse.h"
-#include "daemon/api/background.h"
+#include "common/manifest/manifest.h"
+#include "common/net/offload.h"
 #include "daemon/api/service.h"
+#include "daemon/control/admission.h"
 #include "daemon/control/launcher.h"
+#include "daemon/control/loop_delay.h"
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
 #include "daemon/control/supervisor.h"
@@ -56,22 +58,23 @@ public:
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
 
   // api::Service
-  tl::expected<wire::SubmitReply, api::SubmitFailure> submit(const wire::SubmitRequest& request,
-                                                             const api::Caller& caller) override;
+  void submit(wire::SubmitRequest request, const api::Caller& caller,
+              api::SubmitDone done) override;
   std::vector<wire::RunSummary> list_runs(bool all) override;
   std::vector<std::string> list_rows(bool all) override;
+  int64_t run_count() override { return ledger_.run_count().value_or(0); }
   Result<RunId> find_run(const std::string& run) override;
-  Result<wire::RunDetail> run_detail(const RunId& run) override;
-  Result<std::vector<wire::EventView>> events(const api::EventQuery& query) override;
+  Result<wire::RunSummary> run_summary(const RunId& run) override;
+  void run_detail(const RunId& run, api::Done<wire::RunDetail> done) override;
+  Result<api::EventPage> events(const api::EventQuery& query) override;
+  Result<int64_t> events_before_last(const RunId& run, int64_t count) override;
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override;
-  Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) override;
-  Status note_verified(const RunId& run,
-                       const std::vector<wire::CheckpointView>& checkpoints) override;
+  void checkpoints(const RunId& run, bool verify,
+                   api::Done<std::vector<wire::CheckpointView>> done) override;
   Status stop(const RunId& run, const api::Caller& caller) override;
   Status cancel(const RunId& run, const api::Caller& caller) override;
-  tl::expected<wire::SubmitReply, api::SubmitFailure>
-  resume(const RunId& run, const std::vector<std::string>& overrides,
-         const api::Caller& caller) override;
+  void resume(const RunId& run, wire::ResumeRequest request, const api::Caller& caller,
+              api::SubmitDone done) override;
   Status remove(const RunId& run, const api::Caller& caller) override;
   Status checkpoint_now(const RunId& run, const api::Caller& caller) override;
   std::unique_ptr<api::Subscription>
@@ -82,6 +85,11 @@ public:
 private:
   struct Follower;
   class FollowerHandle;
+  struct StoredRun {
+    state::Run run;
+    RunRecord record;
+    int64_t next_order = 1;
+  };
   struct EndedSample {
     metrics::RunSample sample;
     MonotonicTime at;
@@ -98,11 +106,13 @@ private:
   void project(const state::Event& event);
   void project_rank_event(const state::Event& event, RunRecord& record);
   void project_provenance(RunRecord& record);
+  void note_dataset(const RunRecord& record);
   static void note_counters(metrics::RunSample& counters, const state::Note& note);
   void touch(const RunId& run) { dirty_.insert(run); }
   void add_dirty_rows();
   bool write(); // the batch, and what may be told once it is on disk; false: not possible now
   void publish_batch(const store::Batch& done, const std::set<RunId>& changed);
+  Result<StoredRun> read_run(const RunId& id);
   Status load_run(const RunId& id);
   void tick(); // ten times a second
   void tick_slowly();
@@ -113,6 +123,7 @@ private:
   void acquire_slots(const state::Command& command);
   void grant_slots(const RunId& run);
   void choose_checkpoint(const state::Command& command);
+  void chosen(const state::Command& command, const manifest::Choice& choice);
   void start_attempt(const state::Command& command);
   void supervise(const state::Command& command, shim::StartedShim* started);
   void arm_timer(const state::Command& command);
@@ -120,6 +131,7 @@ private:
   void close_run(const RunId& run);
   void write_summary_file(const state::Run& run, const RunRecord& record);
   void set_waiting(const RunId& run, const std::string& why);
+  void note_queue();
 
   // ---- SupervisorListener -----------------------------------------------------------------------
   void on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) override;
@@ -140,16 +152,22 @@ private:
   // kConflict while the run goes on; kUnavailable in the moment between its end and its closing.
   Status require_ended(const RunId& run, const std::string& verb) const;
   const AttemptSupervisor* supervisor_of(const state::Run& run) const;
-  Result<spec::RunSpec> resolve_device(spec::RunSpec spec) const;
-  tl::expected<spec::RunSpec, api::SubmitFailure>
-  admit(spec::Parsed parsed, const std::string& file, const std::string& folder) const;
+  NodeCapacity capacity() const;
+  tl::expected<wire::SubmitReply, api::SubmitFailure> accept(const RunId& id,
+                                                             const wire::SubmitRequest& request,
+                                                             Admitted admitted,
+                                                             const api::Caller& caller);
+  Status may_resume(const RunId& id, const std::vector<std::string>& overrides) const;
+  tl::expected<wire::SubmitReply, api::SubmitFailure>
+  go_on(const RunId& id, const wire::ResumeRequest& request,
+        const std::vector<std::string>& overrides, Admitted admitted, const api::Caller& caller);
+  Result<wire::RunDetail> detail_of(const RunId& run);
+  Status note_verified(const RunId& run, const std::vector<wire::CheckpointView>& checkpoints);
   Status request(const RunId& run, state::EventBody body);
   void publish(const RunId& run, const wire::FollowLine& line);
   void publish_state(const RunId& run);
   wire::SubmitReply reply_of(const RunId& run);
   std::string run_folder(const RunId& run) const;
-  Status prepare_run_folder(const RunRecord& record);
-  static nlohmann::json estimate_of(const spec::RunSpec& spec);
 
   net::EventLoop& loop_;
   store::Ledger ledger_;
@@ -157,7 +175,6 @@ private:
   ControllerOptions options_;
   Launcher launcher_;
   SlotPool slots_;
-  api::Background background_;
   std::mt19937_64 random_;
   state::State state_;
   std::map<RunId, RunRecord> records_;
@@ -179,10 +196,12 @@ private:
   std::vector<std::weak_ptr<Follower>> followers_;
   std::vector<EndedSample> ended_samples_; // kept for a while, so that a scrape sees the end
   metrics::DaemonSample daemon_counters_;
-  MonotonicTime last_tick_, daemon_started_;
+  LoopDelay loop_delay_;
+  MonotonicTime daemon_started_;
   WallTime started_at_;
   std::string metrics_address_;
-  std::unique_ptr<gpu::Monitor> gpu_monitor_; // last: it calls us until it is gone
+  std::unique_ptr<gpu::Monitor> gpu_monitor_; // it calls us until it is gone
+  net::Offload readers_, workers_;            // short reads in bounded time; long work
 };
 
 } // namespace nsa::control

@@ -64,14 +64,6 @@ std::string build_id(const std::filesystem::path& program) {
   return {};
 }
 
-// What `nsactl data info` and the manifests of checkpoints call the data set's digest.
-std::string dataset_digest(const std::string& folder) {
-  const auto text = read_file(folder + "/dataset.json", 1 << 24);
-  const auto manifest = nlohmann::json::parse(text.value_or(""), nullptr, false);
-  const auto digest = manifest.is_object() ? manifest.find("digest") : manifest.end();
-  return digest != manifest.end() && digest->is_string() ? digest->get<std::string>() : "";
-}
-
 // Lists of numbers as the kernel writes them ("0-63", "0,1"). The caller adds the links between
 // GPUs.
 nlohmann::json topology() {
@@ -97,16 +89,13 @@ nlohmann::json begin_provenance(const RunRecord& record,
   nlohmann::json ids = nlohmann::json::object();
   for (const auto& [name, file] : programs)
     ids[name] = program_id(file);
-  nlohmann::json provenance = {
+  return {
       {"nsad", build_info().version + "+" + build_info().commit},
       {"build_ids", std::move(ids)},
       {"spec_digest", record.row.spec_digest},
       {"node", host_name()},
       {"topology", topology()},
       {"devices", std::vector<nlohmann::json>(static_cast<size_t>(record.spec.parallel.ranks))}};
-  if (const std::string digest = dataset_digest(record.spec.data.path); !digest.empty())
-    provenance["dataset_digest"] = digest;
-  return provenance;
 }
 
 void note_hello(nlohmann::json& provenance, const wire::RankHello& hello) {

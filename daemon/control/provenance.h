@@ -14,7 +14,8 @@ namespace nsa::control {
 // one (a script), its checksum. Empty: it cannot be read.
 std::string program_id(const std::filesystem::path& program);
 
-// As an attempt begins, before any rank has said hello. `programs`: name -> file.
+// As an attempt begins, before any rank has said hello. `programs`: name -> file. The digest of the
+// data set is the caller's to add: its file is not nsad's.
 nlohmann::json begin_provenance(const RunRecord& record,
                                 const std::map<std::string, std::string>& programs);
 

@@ -1,17 +1,13 @@
 // What users see: lists, details, events, logs, followers, metrics.
 #include "common/base/build_info.h"
-#include "common/base/file.h"
-#include "common/manifest/manifest.h"
-#include "common/spec/parse.h"
 #include "common/wire/run_row.h"
 #include "daemon/control/controller.h"
 #include "daemon/control/node_readings.h"
+#include "daemon/control/run_files.h"
 #include "daemon/plan/plan.h"
 #include "daemon/state/xid.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace nsa::control {
@@ -20,24 +16,6 @@ namespace {
 constexpr int64_t kRecentRuns = 10; // ended ones that a plain list shows
 constexpr int64_t kAllRuns = 100'000;
 constexpr int kEventsInDetail = 20;
-} // namespace
-
-namespace {
-
-// Of a checkpoint whose message never came: what its manifest and its folder say.
-void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
-  if (row.written_at != 0) return;
-  struct stat info{};
-  if (::stat(found.folder.c_str(), &info) == 0)
-    row.written_at = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  if (!found.manifest || row.bytes != 0) return;
-  row.tokens = found.manifest->tokens;
-  row.attempt = found.manifest->attempt;
-  row.finite = found.manifest->finite;
-  for (const manifest::File& file : found.manifest->files)
-    row.bytes += file.bytes;
-}
-
 } // namespace
 
 const state::Run* Controller::find_open(const RunId& run) const {
@@ -87,7 +65,15 @@ Result<RunId> Controller::find_run(const std::string& run) {
   return ledger_.find(run);
 }
 
-Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
+Result<wire::RunSummary> Controller::run_summary(const RunId& id) {
+  if (const state::Run* run = find_open(id)) return summary_of(*run, records_.at(id));
+  NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
+  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
+  return stored->progress.summary;
+}
+
+// All that needs no file of the run's folder.
+Result<wire::RunDetail> Controller::detail_of(const RunId& id) {
   NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
   wire::RunDetail detail;
@@ -96,7 +82,7 @@ Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
   detail.run_folder = run_folder(id);
   NSA_TRY_ASSIGN(detail.attempts, ledger_.attempts(id));
   NSA_TRY_ASSIGN(detail.toggles, ledger_.toggles(id));
-  NSA_TRY_ASSIGN(detail.checkpoints, checkpoints(id, false));
+  NSA_TRY_ASSIGN(detail.checkpoints, ledger_.checkpoints(id));
   NSA_TRY_ASSIGN(detail.last_events, ledger_.events(id, 0, -kEventsInDetail));
   const state::Run* run = find_open(id);
   if (run == nullptr) {
@@ -105,10 +91,6 @@ Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
     NSA_TRY_ASSIGN(detail.ranks, ledger_.ranks(id, detail.summary.attempt));
     for (wire::RankView& rank : detail.ranks)
       recall(rank, stored->progress.memory);
-    if (const auto text = read_file(detail.run_folder + "/summary.json", 1 << 20)) {
-      const auto json = nlohmann::json::parse(*text, nullptr, false);
-      if (json.is_object()) detail.came = json.value("came", nlohmann::json());
-    }
     return detail;
   }
   const RunRecord& record = records_.at(id);
@@ -121,8 +103,28 @@ Result<wire::RunDetail> Controller::run_detail(const RunId& id) {
   return detail;
 }
 
-Result<std::vector<wire::EventView>> Controller::events(const api::EventQuery& query) {
-  return ledger_.events(query.run, query.after, query.newest ? -query.limit : query.limit);
+void Controller::run_detail(const RunId& id, api::Done<wire::RunDetail> done) {
+  auto detail = detail_of(id);
+  if (!detail) return done(std::move(detail));
+  const bool ended = find_open(id) == nullptr;
+  readers_.run(
+      {"", "the folder of run " + id},
+      [detail = std::move(*detail), id, ended]() mutable -> Result<wire::RunDetail> {
+        detail.checkpoints =
+            checkpoints_on_disk(std::move(detail.checkpoints), id, detail.run_folder, false);
+        if (ended) detail.came = read_came(detail.run_folder);
+        return std::move(detail);
+      },
+      std::move(done));
+}
+
+Result<api::EventPage> Controller::events(const api::EventQuery& query) {
+  NSA_TRY_ASSIGN(auto page, ledger_.event_page(query.run, query.after, query.limit));
+  return api::EventPage{std::move(page.events), page.next, page.more};
+}
+
+Result<int64_t> Controller::events_before_last(const RunId& run, int64_t count) {
+  return ledger_.events_before_last(run, count);
 }
 
 Result<std::vector<api::LogSource>> Controller::logs(const api::LogQuery& query) {
@@ -153,43 +155,23 @@ Result<std::vector<api::LogSource>> Controller::logs(const api::LogQuery& query)
   return sources;
 }
 
-// The ledger's rows, held against what lies on the disk: manifests are the truth about checkpoints.
-Result<std::vector<wire::CheckpointView>> Controller::checkpoints(const RunId& run, bool verify) {
-  NSA_TRY_ASSIGN(auto rows, ledger_.checkpoints(run));
-  const auto on_disk = manifest::list(run_folder(run) + "/checkpoints", verify);
-  for (wire::CheckpointView& row : rows) {
-    const auto found = std::find_if(on_disk.begin(), on_disk.end(),
-                                    [&](const manifest::Found& f) { return f.step == row.step; });
-    if (found == on_disk.end()) {
-      row.state = "deleted";
-    } else if (!found->problem.empty()) {
-      row.state = "corrupt";
-      row.problem = found->problem;
-    } else if (verify) {
-      row.state = "verified";
-    }
-  }
-  for (const manifest::Found& f : on_disk) {
-    const auto known = std::find_if(rows.begin(), rows.end(), [&](const wire::CheckpointView& row) {
-      return row.step == f.step;
-    });
-    if (known != rows.end()) {
-      fill_in(*known, f);
-      continue;
-    }
-    wire::CheckpointView row; // written, but its message never came
-    row.run = run;
-    row.step = f.step;
-    row.folder = f.folder.string();
-    row.state = !f.problem.empty() ? "corrupt" : verify ? "verified" : "unverified";
-    row.problem = f.problem;
-    fill_in(row, f);
-    rows.push_back(std::move(row));
-  }
-  std::sort(
-      rows.begin(), rows.end(),
-      [](const wire::CheckpointView& a, const wire::CheckpointView& b) { return a.step > b.step; });
-  return rows;
+void Controller::checkpoints(const RunId& run, bool verify,
+                             api::Done<std::vector<wire::CheckpointView>> done) {
+  auto rows = ledger_.checkpoints(run);
+  if (!rows) return done(fail(std::move(rows.error())));
+  auto work = [rows = std::move(*rows), run, folder = run_folder(run),
+               verify]() -> Result<std::vector<wire::CheckpointView>> {
+    return checkpoints_on_disk(rows, run, folder, verify);
+  };
+  auto answer = [this, run, verify,
+                 done = std::move(done)](Result<std::vector<wire::CheckpointView>> listed) {
+    if (listed && verify)
+      if (auto noted = note_verified(run, *listed); !noted)
+        return done(fail(std::move(noted.error())));
+    done(std::move(listed));
+  };
+  // Reading gigabytes has no time limit, and keeps no short read waiting.
+  (verify ? workers_ : readers_).run({"", "the checkpoints of run " + run}, work, answer);
 }
 
 Status Controller::note_verified(const RunId& run,
@@ -220,12 +202,6 @@ Status Controller::note_verified(const RunId& run,
   }
   flush();
   return {};
-}
-
-// <run>/run.toml says what was asked for, whole, beside what came of it.
-Status Controller::prepare_run_folder(const RunRecord& record) {
-  NSA_TRY(make_folder(record.folder + "/checkpoints", 0750));
-  return write_file_atomic(record.folder + "/run.toml", spec::print_toml(record.spec, false), 0640);
 }
 
 // ---- followers
@@ -261,9 +237,9 @@ Controller::follow(const std::string& run, std::function<void(const wire::Follow
       }
       return;
     }
-    const auto detail = run_detail(f->run);
-    if (!detail) return;
-    first.summary = detail->summary;
+    const auto summary = run_summary(f->run);
+    if (!summary) return;
+    first.summary = *summary;
     f->line(first);
     if (find_open(f->run) != nullptr) return;
     first.type = "end";
@@ -319,6 +295,8 @@ nlohmann::json Controller::daemon_status() {
           {"state_folder", options_.state_folder},
           {"socket", options_.socket},
           {"metrics", metrics_address_},
+          {"loop_delay_seconds", loop_delay_.summary()},
+          {"stuck_reads", readers_.stuck()},
           {"node", host_name()},
           {"runs", state_.runs.size()},
           {"attempts", supervisors_.size()},

@@ -121,11 +121,18 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
 
 } // namespace
 
-std::vector<Command> pending_commands(const State& state) {
-  const Run* first = nullptr;
+std::vector<const Run*> queued_runs(const State& state) {
+  std::vector<const Run*> queue;
   for (const auto& [id, run] : state.runs)
-    if (run.phase == RunPhase::kQueued && (first == nullptr || run.order < first->order))
-      first = &run;
+    if (run.phase == RunPhase::kQueued) queue.push_back(&run);
+  std::sort(queue.begin(), queue.end(),
+            [](const Run* a, const Run* b) { return a->order < b->order; });
+  return queue;
+}
+
+std::vector<Command> pending_commands(const State& state) {
+  const std::vector<const Run*> queue = queued_runs(state);
+  const Run* first = queue.empty() ? nullptr : queue.front();
   std::vector<Command> out;
   for (const auto& [id, run] : state.runs)
     add_run(out, run, &run == first);

@@ -40,6 +40,9 @@ struct Command {
 // "kill_ranks run=a attempt=1 reason=..." as scenarios and the log write it.
 std::string to_text(const Command& command);
 
+// Those that wait for slots, first come, first served.
+std::vector<const Run*> queued_runs(const State& state);
+
 // Every command that the state wants carried out now, in the order of runs.
 std::vector<Command> pending_commands(const State& state);
 

@@ -48,6 +48,7 @@ public:
   // The state machine's events of a run, oldest first.
   Result<std::vector<EventRow>> replayable(const RunId& run);
   Result<std::vector<RunId>> open_runs();
+  Result<int64_t> run_count();
   Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt);
 
   Result<std::optional<StoredRun>> run(const RunId& id);
@@ -65,6 +66,16 @@ public:
   // `run` empty: of all. Oldest first, after `after`; a negative limit gives the newest -limit
   // ones.
   Result<std::vector<wire::EventView>> events(const RunId& run, int64_t after, int limit);
+  // Those after `after`, oldest first: at most `limit`, and no more than make some hundred KiB.
+  struct EventPage {
+    std::vector<wire::EventView> events;
+    int64_t next = 0; // `after` of the page behind it
+    bool more = false;
+  };
+  Result<EventPage> event_page(const RunId& run, int64_t after, int limit);
+  // The sequence number after which the last `count` come; of at most kMostEventsBack.
+  Result<int64_t> events_before_last(const RunId& run, int64_t count);
+  static constexpr int64_t kMostEventsBack = 100'000;
   Status remove(const RunId& run);
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);

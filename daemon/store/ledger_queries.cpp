@@ -64,6 +64,12 @@ Result<std::vector<RunId>> Ledger::open_runs() {
   return all_rows<RunId>(s, [](const Statement& row) { return row.text(0); });
 }
 
+Result<int64_t> Ledger::run_count() {
+  NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT count(*) FROM runs"));
+  NSA_TRY_ASSIGN(const bool row, s.step());
+  return row ? s.integer(0) : 0;
+}
+
 Result<uint64_t> Ledger::shim_sequence(const RunId& run, AttemptNumber attempt) {
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT shim_sequence FROM attempts WHERE run=? AND attempt=?"));
@@ -251,6 +257,35 @@ Result<std::vector<wire::EventView>> Ledger::events(const RunId& run, int64_t af
                                  s, [](const Statement& row) { return event_of(row).view; }));
   if (newest) std::reverse(views.begin(), views.end());
   return views;
+}
+
+Result<Ledger::EventPage> Ledger::event_page(const RunId& run, int64_t after, int limit) {
+  constexpr size_t kPageBytes = 64 << 10;
+  const std::string where =
+      run.empty() ? "WHERE ?1='' AND sequence>?2 " : "WHERE run=?1 AND sequence>?2 ";
+  NSA_TRY_ASSIGN(Statement s, database_.prepare(kEventColumns + where + "ORDER BY sequence"));
+  s.bind(run, after);
+  EventPage page;
+  page.next = after;
+  for (size_t bytes = 0; static_cast<int>(page.events.size()) < limit && bytes < kPageBytes;) {
+    NSA_TRY_ASSIGN(page.more, s.step());
+    if (!page.more) return page;
+    bytes += s.text(7).size() + s.text(8).size();
+    page.events.push_back(event_of(s).view);
+    page.next = page.events.back().sequence;
+  }
+  NSA_TRY_ASSIGN(page.more, s.step());
+  return page;
+}
+
+Result<int64_t> Ledger::events_before_last(const RunId& run, int64_t count) {
+  // Of an index alone.
+  NSA_TRY_ASSIGN(Statement s, database_.prepare(std::string("SELECT sequence FROM events WHERE ") +
+                                                (run.empty() ? "?1=''" : "run=?1") +
+                                                " ORDER BY sequence DESC LIMIT 1 OFFSET ?2"));
+  s.bind(run, std::min(count, kMostEventsBack));
+  NSA_TRY_ASSIGN(const bool row, s.step());
+  return row ? s.integer(0) : 0;
 }
 
 } // namespace nsa::store

@@ -24,8 +24,12 @@ public:
     ~Follower() override { service->followers.remove(this); }
   };
 
+  void submit(wire::SubmitRequest request, const api::Caller& caller,
+              api::SubmitDone done) override {
+    done(submit(request, caller));
+  }
   tl::expected<wire::SubmitReply, api::SubmitFailure> submit(const wire::SubmitRequest& request,
-                                                             const api::Caller& caller) override {
+                                                             const api::Caller& caller) {
     submitted.push_back(request);
     last_caller = caller;
     if (request.toml.find("broken") != std::string::npos)
@@ -56,28 +60,34 @@ public:
       rows.push_back(wire::to_row(run).dump());
     return rows;
   }
-  Status note_verified(const RunId& run, const std::vector<wire::CheckpointView>& seen) override {
-    verified[run] = seen;
-    return {};
-  }
+  int64_t run_count() override { return static_cast<int64_t>(runs.size()); }
   Result<RunId> find_run(const std::string& run) override {
     if (run == "@last" && !runs.empty()) return runs.rbegin()->first;
     for (const auto& [id, detail] : runs)
       if (id.rfind(run, 0) == 0 || detail.summary.name == run) return id;
     return fail(ErrorCode::kNotFound, "no run '" + run + "'", "nsactl ls -a");
   }
-  Result<wire::RunDetail> run_detail(const RunId& run) override { return runs.at(run); }
-  Result<std::vector<wire::EventView>> events(const api::EventQuery& query) override {
-    std::vector<wire::EventView> found;
-    for (const wire::EventView& event : stored_events)
-      if ((query.run.empty() || event.run == query.run) && event.sequence > query.after)
-        found.push_back(event);
-    const auto limit = std::min(found.size(), static_cast<size_t>(query.limit));
-    if (query.newest)
-      found.erase(found.begin(), found.end() - static_cast<ptrdiff_t>(limit));
-    else
-      found.resize(limit);
-    return found;
+  Result<wire::RunSummary> run_summary(const RunId& run) override { return runs.at(run).summary; }
+  void run_detail(const RunId& run, api::Done<wire::RunDetail> done) override {
+    done(runs.at(run));
+  }
+  Result<api::EventPage> events(const api::EventQuery& query) override {
+    api::EventPage page;
+    page.next = query.after;
+    for (const wire::EventView& event : stored_events) {
+      if ((!query.run.empty() && event.run != query.run) || event.sequence <= query.after) continue;
+      page.more = page.events.size() == static_cast<size_t>(query.limit);
+      if (page.more) break;
+      page.events.push_back(event);
+      page.next = event.sequence;
+    }
+    return page;
+  }
+  Result<int64_t> events_before_last(const RunId& run, int64_t count) override {
+    int64_t before = 0;
+    for (auto event = stored_events.rbegin(); event != stored_events.rend(); ++event)
+      if ((run.empty() || event->run == run) && count-- == 0) before = event->sequence;
+    return before;
   }
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override {
     std::vector<api::LogSource> found;
@@ -90,20 +100,24 @@ public:
         found.push_back(source);
     return found;
   }
-  Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run, bool verify) override {
-    EXPECT_FALSE(verify) << "the daemon's thread must not read checkpoints";
-    return runs.at(run).checkpoints;
+  void checkpoints(const RunId& run, bool verify,
+                   api::Done<std::vector<wire::CheckpointView>> done) override {
+    auto views = runs.at(run).checkpoints;
+    if (verify)
+      for (wire::CheckpointView& view : views)
+        view.state = "verified";
+    done(std::move(views));
   }
   Status stop(const RunId& run, const api::Caller&) override { return end(run, "stopping"); }
   Status cancel(const RunId& run, const api::Caller&) override { return end(run, "cancelled"); }
-  tl::expected<wire::SubmitReply, api::SubmitFailure>
-  resume(const RunId& run, const std::vector<std::string>& overrides, const api::Caller&) override {
-    resume_overrides = overrides;
+  void resume(const RunId& run, wire::ResumeRequest request, const api::Caller&,
+              api::SubmitDone done) override {
+    resume_overrides = request.overrides;
     wire::RunSummary& summary = runs.at(run).summary;
     summary.state = "starting";
     ++summary.attempt;
     summary.ended_at = 0;
-    return wire::SubmitReply{run, summary.name, summary.state, "", {}};
+    done(wire::SubmitReply{run, summary.name, summary.state, "", {}});
   }
   Status remove(const RunId& run, const api::Caller&) override {
     if (runs.at(run).summary.ended_at == 0)
@@ -176,7 +190,6 @@ public:
   }
 
   std::map<RunId, wire::RunDetail> runs;
-  std::map<RunId, std::vector<wire::CheckpointView>> verified;
   std::vector<wire::EventView> stored_events;
   std::vector<api::LogSource> log_sources;
   std::vector<wire::SubmitRequest> submitted;

@@ -1,9 +1,12 @@
 #include "daemon/api/log_reader.h"
 
+#include "common/base/text.h"
+
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -229,6 +232,93 @@ TEST_F(LogReader, FollowsNoLinkAndWaitsOnNoPipe) {
   LogMerge merge;
   merge.add({source(0), source(1)}, {});
   EXPECT_EQ(drain(merge), "");
+}
+
+// ---- pieces
+// -------------------------------------------------------------------------------------
+
+// All pieces until the end, and how large the largest was.
+std::pair<std::string, size_t> all_pieces(LogPieces& pieces) {
+  std::string text;
+  size_t largest = 0;
+  while (true) {
+    const LogPieces::Piece piece = pieces.next();
+    largest = std::max(largest, piece.lines.size());
+    for (const std::string& line : split(piece.lines, '\n'))
+      if (!line.empty()) {
+        const auto json = nlohmann::json::parse(line);
+        text += json["stream"] == "position" ? "@" : json["text"].get<std::string>();
+        text += ' ';
+      }
+    if (piece.at_end) return {text, largest};
+  }
+}
+
+TEST_F(LogReader, TheLastLinesOfSeveralRanksAreTheLastOfAllTogether) {
+  append(path(0), line(1, "0a") + line(3, "0b") + line(5, "0c"));
+  append(path(1), line(2, "1a") + line(4, "1b"));
+  const auto tail = [&](int64_t lines, const std::string& since = "") {
+    LogPieces pieces({source(0), source(1)}, {{lines, {}}, since, true});
+    return all_pieces(pieces).first;
+  };
+  EXPECT_EQ(tail(0), "@ @ ");
+  EXPECT_EQ(tail(2), "@ @ 1b 0c ");
+  EXPECT_EQ(tail(4), "@ @ 1a 0b 1b 0c ");
+  EXPECT_EQ(tail(9), "@ @ 0a 1a 0b 1b 0c ");
+  EXPECT_EQ(tail(9, "2026-01-31T09:00:03Z"), "@ @ 0b 1b 0c ");
+  EXPECT_EQ(tail(1, "2026-01-31T09:00:03Z"), "@ @ 0c ");
+}
+
+TEST_F(LogReader, PositionsBeforeTheTailGoOnWithIt) {
+  append(path(0), line(1, "0a") + line(3, "0b") + line(5, "0c"));
+  append(path(1), line(2, "1a") + line(4, "1b"));
+  LogPieces pieces({source(0), source(1)}, {{2, {}}, "", true});
+  LogStart again;
+  for (const std::string& line : split(pieces.next().lines, '\n'))
+    if (const auto json = nlohmann::json::parse(line, nullptr, false);
+        json.is_object() && json["stream"] == "position")
+      again.from.push_back(*LogPosition::parse(json["position"].get<std::string>()));
+  ASSERT_EQ(again.from.size(), 2u);
+  LogPieces second({source(0), source(1)}, {again, "", false});
+  EXPECT_EQ(all_pieces(second).first, "1b 0c ");
+}
+
+TEST_F(LogReader, AMillionLinesAndAnEndlessOneComeInBoundedPieces) {
+  std::string text;
+  for (int i = 0; i < 200'000; ++i)
+    text += line(i % 60, "x");
+  append(path(0), text);
+  append(path(1), text);
+  LogPieces many({source(0), source(1)}, {{1'000'000, {}}, "", false});
+  const auto [lines, largest] = all_pieces(many);
+  EXPECT_EQ(lines.size(), 2 * 200'000 * 2u);
+  EXPECT_LT(largest, size_t{1} << 20) << "more than a stream's queue holds";
+  append(path(2), "");
+  std::filesystem::resize_file(path(2), 8 << 20); // zeros, and no newline at all
+  LogPieces endless({source(2)}, {{2, {}}, "", false});
+  const auto [zeros, one] = all_pieces(endless);
+  EXPECT_EQ(std::count(zeros.begin(), zeros.end(), '\0'), 2 * (64 << 10)) << "two lines of 64 KiB";
+  EXPECT_LT(one, size_t{1} << 20);
+}
+
+TEST_F(LogReader, ALaterAttemptJoinsThePieces) {
+  append(path(0), line(1, "a"));
+  LogPieces pieces({source(0)}, {{}, "", false});
+  EXPECT_EQ(all_pieces(pieces).first, "a ");
+  append(folder_ + "/second.log", line(2, "b"));
+  pieces.add({{2, 0, folder_ + "/second.log", true, {}}});
+  append(path(0), line(3, "c"));
+  EXPECT_EQ(all_pieces(pieces).first, "c b ");
+}
+
+TEST_F(LogReader, FilesAreOpenedAsTheSourceSays) {
+  append(path(0), line(1, "a"));
+  LogSource refused = source(0);
+  refused.open = [](const std::filesystem::path& p) -> Result<UniqueFd> {
+    return fail(ErrorCode::kPermission, p.string());
+  };
+  LogPieces pieces({refused}, {{}, "", false});
+  EXPECT_EQ(all_pieces(pieces).first, "");
 }
 
 } // namespace

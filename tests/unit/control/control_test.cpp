@@ -1,12 +1,17 @@
 // The parts of the control plane that need no processes; the whole is tested by
 // tests/e2e/control_plane.
+#include "common/base/checksum.h"
 #include "common/base/file.h"
 #include "common/estimate/estimate.h"
+#include "common/manifest/manifest.h"
 #include "common/spec/toggles.h"
+#include "daemon/control/admission.h"
 #include "daemon/control/config.h"
 #include "daemon/control/evidence.h"
+#include "daemon/control/loop_delay.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/control/provenance.h"
+#include "daemon/control/run_files.h"
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
 
@@ -16,6 +21,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace nsa::control {
@@ -104,6 +110,27 @@ TEST_F(ControlTest, AGpuInForeignUseOrLockedElsewhereIsNotGivenOut) {
   EXPECT_EQ(bob.acquire("bbbbb", "cuda", 1)->front(), "GPU-c") << "the refusal gave its lock back";
 }
 
+// ---- the loop's delay
+// -------------------------------------------------------------------------------
+
+TEST(LoopDelay, TicksAreLateAgainstTheirGrid) {
+  const MonotonicTime start{0};
+  const auto at = [&](double seconds) { return start + from_seconds(seconds); };
+  LoopDelay delay(from_seconds(0.1), start);
+  EXPECT_EQ(delay.summary()["ticks"], 0);
+  EXPECT_NEAR(to_seconds(delay.tick(at(0.1))), 0, 1e-9);
+  EXPECT_NEAR(to_seconds(delay.tick(at(0.28))), 0.08, 1e-9);
+  EXPECT_NEAR(to_seconds(delay.tick(at(0.38))), 0.08, 1e-9) << "late again, though 0.1 s apart";
+  EXPECT_NEAR(to_seconds(delay.tick(at(2.0))), 1.6, 1e-9);
+  EXPECT_NEAR(to_seconds(delay.tick(at(2.1))), 0, 1e-9) << "the grid begins anew";
+  EXPECT_EQ(delay.summary()["ticks"], 5);
+  EXPECT_NEAR(delay.summary()["max"].get<double>(), 1.6, 1e-6);
+  EXPECT_NEAR(delay.summary()["p50"].get<double>(), 0.08, 1e-6);
+  for (int i = 1; i <= 600; ++i)
+    (void)delay.tick(at(2.1 + 0.1 * i));
+  EXPECT_LT(delay.summary()["max"].get<double>(), 1e-6) << "of the last minute";
+}
+
 // ---- evidence
 // -------------------------------------------------------------------------------------
 
@@ -173,6 +200,84 @@ TEST(Evidence, WithoutReadingsTheVerdictStays) {
   wire::EvidenceTaken nothing;
   nothing.id = "hang-1";
   EXPECT_TRUE(judge_evidence(nothing, verdict).kind.empty());
+}
+
+// ---- a run's folder
+// ---------------------------------------------------------------------------------
+
+TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
+  manifest::Manifest manifest;
+  manifest.run_id = "krun1";
+  std::vector<wire::CheckpointView> rows;
+  for (const uint64_t step : {10, 20, 30}) {
+    manifest.step = step;
+    const auto folder = folder_ / "checkpoints" / manifest::folder_name(step);
+    ASSERT_TRUE(make_folder(folder));
+    ASSERT_TRUE(write_file_atomic(folder / "weights", "weights"));
+    manifest.files = {{"weights", 7, checksum_hex("weights")}};
+    ASSERT_TRUE(write_file_atomic(folder / "manifest.json", manifest::to_json(manifest).dump()));
+    wire::CheckpointView& row = rows.emplace_back();
+    row.step = step;
+    row.folder = folder.string();
+    row.state = "unverified";
+  }
+  const auto folder_of = [&](size_t i) { return std::filesystem::path(rows[i].folder); };
+  ASSERT_TRUE(write_file_atomic(folder_of(1) / "weights", "weighTs")); // one bit
+  std::filesystem::remove_all(folder_of(2));
+  const auto states = [&](bool verify) {
+    std::string text;
+    for (const auto& view : checkpoints_on_disk(rows, "krun1", folder_.string(), verify))
+      text += std::to_string(view.step) + " " + view.state + "; ";
+    return text;
+  };
+  EXPECT_EQ(states(false), "30 deleted; 20 unverified; 10 unverified; ");
+  EXPECT_EQ(states(true), "30 deleted; 20 corrupt; 10 verified; ");
+  // A FIFO in the place of a manifest costs that checkpoint, and no time.
+  std::filesystem::remove(folder_of(0) / "manifest.json");
+  ASSERT_EQ(::mkfifo((folder_of(0) / "manifest.json").c_str(), 0600), 0);
+  EXPECT_EQ(states(false), "30 deleted; 20 unverified; 10 corrupt; ");
+}
+
+TEST_F(ControlTest, WhatARunTookIsReadFromItsSummaryWhateverLiesThere) {
+  EXPECT_TRUE(read_came(folder_.string()).is_null());
+  ASSERT_TRUE(write_file_atomic(folder_ / "summary.json", R"({"came": {"tokens": 7}})"));
+  EXPECT_EQ(read_came(folder_.string())["tokens"], 7);
+  ASSERT_TRUE(write_file_atomic(folder_ / "summary.json", "[1"));
+  EXPECT_TRUE(read_came(folder_.string()).is_null());
+  std::filesystem::remove(folder_ / "summary.json");
+  ASSERT_EQ(::mkfifo((folder_ / "summary.json").c_str(), 0600), 0);
+  EXPECT_TRUE(read_came(folder_.string()).is_null());
+}
+
+// ---- admission
+// ------------------------------------------------------------------------------------
+
+TEST_F(ControlTest, AFifoInThePlaceOfADataSetIsAMistakeAtItsPlace) {
+  ASSERT_EQ(::mkfifo((folder_ / "dataset.json").c_str(), 0600), 0);
+  const RunFile file{"schema = 1\n[data]\npath = \"" + folder_.string() +
+                         "\"\n[train]\nsteps = 10\n[parallel]\ndevice = \"cpu\"\n",
+                     "run.toml",
+                     "/",
+                     {}};
+  const auto refused = admit(file, {4, 0, false});
+  ASSERT_FALSE(refused);
+  ASSERT_FALSE(refused.error().problems.empty());
+  EXPECT_EQ(refused.error().problems[0].line, 3);
+  EXPECT_NE(refused.error().problems[0].what.find("is a FIFO"), std::string::npos);
+  std::filesystem::remove(folder_ / "dataset.json");
+  std::filesystem::create_symlink("/dev/zero", folder_ / "dataset.json");
+  EXPECT_NE(admit(file, {4, 0, false}).error().problems[0].what.find("is a device"),
+            std::string::npos);
+}
+
+TEST_F(ControlTest, AnAnswerTellsABoundedNumberOfMistakes) {
+  std::string toml = "schema = 1\n";
+  for (int i = 0; i < 1000; ++i)
+    toml += "unknown" + std::to_string(i) + " = 1\n";
+  const auto refused = admit({toml, "run.toml", "/", {}}, {4, 0, false});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().problems.size(), 200u);
+  EXPECT_NE(refused.error().error.what.find("the first 200 are told"), std::string::npos);
 }
 
 // ---- figures
@@ -490,10 +595,7 @@ TEST_F(ControlTest, AnAttemptsProvenanceDoesNotDependOnTheOrderOfHellos) {
   RunRecord record;
   record.row.spec_digest = "d1";
   record.spec.parallel.ranks = 2;
-  record.spec.data.path = folder_.string();
-  ASSERT_TRUE(write_file_atomic(folder_ / "dataset.json", R"({"digest": "abc", "schema": 1})"));
   record.provenance = begin_provenance(record, {{"nsad", "/proc/self/exe"}});
-  EXPECT_EQ(record.provenance["dataset_digest"], "abc") << "the one of the manifest";
   EXPECT_EQ(record.provenance["devices"], nlohmann::json::parse("[null, null]"));
   EXPECT_EQ(record.provenance["topology"]["cpus"].get<std::string>().front(), '0');
   wire::RankHello zero, one;

@@ -1,0 +1,45 @@
+// Whether a run may start on this node, and what it will take: the run file's own mistakes and
+// those that only this node can find (its data set, its capacity, what the chosen device forbids)
+// are told at once, each at its place.
+//
+// Reads a file that the submitter names, and takes as long as that takes: never on the loop's
+// thread. No state; any thread.
+#pragma once
+
+#include "common/base/file.h"
+#include "common/spec/run_spec.h"
+#include "daemon/api/service.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+struct RunFile {
+  std::string toml, name,
+      folder; // its text, its name in errors, what relative paths are relative to
+  std::vector<std::string> overrides;
+};
+
+struct NodeCapacity {
+  int cpu_slots = 0, gpus = 0;
+  bool gpus_pending = false; // they are still being listed
+};
+
+struct Admitted {
+  spec::RunSpec spec; // resolved: every path absolute, the device chosen
+  nlohmann::json spec_json, estimate;
+  std::string digest, toml; // of the spec
+  std::vector<std::string> warnings;
+};
+
+tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
+                                                 const FileOpener& open = open_regular_file);
+
+tl::unexpected<api::SubmitFailure> refuse(Error error);
+
+// <run>/ with run.toml, which says what was asked for, whole, beside what came of it.
+Status make_run_folder(const std::string& folder, const std::string& toml);
+
+} // namespace nsa::control

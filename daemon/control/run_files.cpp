@@ -1,0 +1,77 @@
+#include "daemon/control/run_files.h"
+
+#include "common/base/file.h"
+#include "common/manifest/manifest.h"
+
+#include <algorithm>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace nsa::control {
+
+namespace {
+
+// Of a checkpoint whose message never came: what its manifest and its folder say.
+void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
+  if (row.written_at != 0) return;
+  struct stat info{};
+  if (::stat(found.folder.c_str(), &info) == 0)
+    row.written_at = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (!found.manifest || row.bytes != 0) return;
+  row.tokens = found.manifest->tokens;
+  row.attempt = found.manifest->attempt;
+  row.finite = found.manifest->finite;
+  for (const manifest::File& file : found.manifest->files)
+    row.bytes += file.bytes;
+}
+
+} // namespace
+
+std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::CheckpointView> rows,
+                                                      const RunId& run, const std::string& folder,
+                                                      bool verify) {
+  const auto on_disk = manifest::list(folder + "/checkpoints", verify);
+  for (wire::CheckpointView& row : rows) {
+    const auto found = std::find_if(on_disk.begin(), on_disk.end(),
+                                    [&](const manifest::Found& f) { return f.step == row.step; });
+    // By retention, before or while others were read.
+    if (found == on_disk.end() || ::access(found->folder.c_str(), F_OK) != 0) {
+      row.state = "deleted";
+    } else if (!found->problem.empty()) {
+      row.state = "corrupt";
+      row.problem = found->problem;
+    } else if (verify) {
+      row.state = "verified";
+    }
+  }
+  for (const manifest::Found& f : on_disk) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const wire::CheckpointView& row) {
+      return row.step == f.step;
+    });
+    if (known != rows.end()) {
+      fill_in(*known, f);
+      continue;
+    }
+    wire::CheckpointView row; // written, but its message never came
+    row.run = run;
+    row.step = f.step;
+    row.folder = f.folder.string();
+    row.state = !f.problem.empty() ? "corrupt" : verify ? "verified" : "unverified";
+    row.problem = f.problem;
+    fill_in(row, f);
+    rows.push_back(std::move(row));
+  }
+  std::sort(
+      rows.begin(), rows.end(),
+      [](const wire::CheckpointView& a, const wire::CheckpointView& b) { return a.step > b.step; });
+  return rows;
+}
+
+nlohmann::json read_came(const std::string& folder) {
+  const auto text = read_file(folder + "/summary.json", 1 << 20);
+  if (!text) return {};
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  return json.is_object() ? json.value("came", nlohmann::json()) : nlohmann::json();
+}
+
+} // namespace nsa::control
