@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <string>
+#include <unistd.h>
 
 namespace {
 
@@ -22,9 +23,19 @@ usage: nsad [--system] [--state-folder DIR] [--socket PATH] [--config FILE] [--l
   --state-folder DIR  ledger and runs (default: $XDG_STATE_HOME/nsa)
   --socket PATH       where to listen (default: $XDG_RUNTIME_DIR/nsa/nsad.sock)
   --config FILE       nsad.toml (default: $XDG_CONFIG_HOME/nsa/nsad.toml; may be missing)
-  --log FILE          write log lines there (default: standard error)
+  --log FILE          write log lines there (default: standard error; nsad.log beside the ledger
+                      when a shim starts nsad again)
   --version, --help
 )";
+
+// All that this program writes goes there, a runtime's last words among it.
+nsa::Status write_to(const std::string& path) {
+  const nsa::UniqueFd fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd || ::dup2(fd.get(), STDOUT_FILENO) < 0 || ::dup2(fd.get(), STDERR_FILENO) < 0)
+    return nsa::fail_errno("cannot open the log " + path);
+  return {};
+}
 
 int report(const nsa::Error& error, int code) {
   std::fprintf(stderr, "nsad: %s\n", error.what.c_str());
@@ -61,6 +72,8 @@ int main(int argc, char** argv) {
       options.arguments.push_back(*value);
     }
   }
+  if (!log.empty())
+    if (const auto opened = write_to(log); !opened) return report(opened.error(), kBadConfig);
   auto paths = options.system_mode ? nsa::Result<nsa::net::NodePaths>(nsa::net::system_paths())
                                    : nsa::net::user_paths();
   if (!paths) return report(paths.error(), kBadConfig);

@@ -9,9 +9,11 @@
 #include "daemon/control/controller.h"
 #include "daemon/control/notify.h"
 
+#include <algorithm>
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
+#include <malloc.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -57,6 +59,7 @@ void say_what_was_opened(const store::Opened& opened) {
 Status run_daemon(const DaemonOptions& options) {
   const MonotonicTime started = MonotonicTime::now();
   raise_descriptor_limit();
+  ::mallopt(M_ARENA_MAX, 1); // readers run seldom; what one freed the next may use
   ::signal(SIGPIPE, SIG_IGN);
   const std::string& state = options.paths.state;
   NSA_TRY(make_folder(state, 0700));
@@ -78,8 +81,11 @@ Status run_daemon(const DaemonOptions& options) {
   control.program_folder = std::filesystem::path(options.program).parent_path().string();
   if (!options.system_mode && options.config.supervision.restart_daemon) {
     control.restart_daemon = {options.program};
-    control.restart_daemon.insert(control.restart_daemon.end(), options.arguments.begin(),
-                                  options.arguments.end());
+    const std::vector<std::string>& given = options.arguments;
+    control.restart_daemon.insert(control.restart_daemon.end(), given.begin(), given.end());
+    // Started by a shim its standard error is the shim's log, where nobody looks for nsad's.
+    if (std::find(given.begin(), given.end(), "--log") == given.end())
+      control.restart_daemon.insert(control.restart_daemon.end(), {"--log", options.paths.log});
   }
   control.shut_down = [&loop] { loop.stop(); };
   Controller controller(loop, std::move(ledger), std::move(telemetry), std::move(control));
