@@ -24,8 +24,9 @@ constexpr Subject kSubjects[] = {
      "nsa-bench model --json"},
     {"attention", "one layer's attention by branch, beside cuDNN and ATen flash",
      "nsa-bench attention --sequence 2048,8192"},
-    {"data", "tokenising, preparing, verifying and loading of a text",
-     "nsa-bench data TEXT RANKS"}};
+    {"data", "tokenising, preparing, verifying and loading of a text", "nsa-bench data TEXT RANKS"},
+    {"daemon", "how late nsad's loop is under requests that take long",
+     "nsa-bench daemon --seconds 10"}};
 
 constexpr int kUsageError = 2;
 
