@@ -5,6 +5,7 @@
 #include "common/base/text.h"
 #include "common/net/paths.h"
 #include "common/spec/node_spec.h"
+#include "common/spec/toml_reader.h"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -204,7 +205,7 @@ std::vector<Finding> examine(const std::string& program_dir) {
   if (const auto paths = net::user_paths()) {
     out.push_back(check_disk(paths->state));
     out.push_back(check_fsync(paths->state));
-    if (const auto text = read_file(paths->config, 1 << 20)) {
+    if (const auto text = read_file(paths->config, spec::kMaxTomlBytes)) {
       const spec::ParsedNode parsed = spec::parse_node_file(*text, paths->config);
       node = parsed.spec;
       if (parsed.problems.empty()) {

@@ -6,9 +6,9 @@
 #include "common/dataset/fit.h"
 #include "common/dataset/manifest.h"
 #include "common/spec/reader.h"
+#include "common/spec/toml_reader.h"
 
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <unistd.h>
 
@@ -18,12 +18,14 @@ Result<RunFile> read_run_file(const std::string& path, Context& context) {
   RunFile file;
   std::error_code error;
   if (path == "-") {
-    file.text.assign(std::istreambuf_iterator<char>(context.io.in), {});
+    file.text.resize(spec::kMaxTomlBytes + 1); // one more: the reader says that it is too large
+    context.io.in.read(file.text.data(), static_cast<std::streamsize>(file.text.size()));
+    file.text.resize(static_cast<size_t>(context.io.in.gcount()));
     file.name = "<stdin>";
     file.folder = std::filesystem::current_path(error).string();
     return file;
   }
-  auto text = read_file_or_pipe(path, 1 << 20);
+  auto text = read_file_or_pipe(path, spec::kMaxTomlBytes);
   if (!text) {
     if (text.error().next.empty())
       text.error().next = "give the path of a run file; configs/ holds some to begin with";

@@ -32,6 +32,9 @@ std::optional<std::string> nearest_name(std::string_view name,
   int best = limit + 1;
   std::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {
+    // The difference of the lengths is a lower bound, and spares the table of a name without end.
+    const size_t shorter = std::min(name.size(), candidate.size());
+    if (std::max(name.size(), candidate.size()) - shorter >= static_cast<size_t>(best)) continue;
     const int distance = edit_distance(name, candidate);
     // A distance of the whole word is no likeness, however short the word is.
     if (distance < best && distance < static_cast<int>(std::max(name.size(), candidate.size()))) {

@@ -130,6 +130,11 @@ std::optional<Fault> check(const Field& field) {
                         },
                         [&](std::string* value) { return check_text(field, *value); },
                         [&](TextList* list) -> std::optional<Fault> {
+                          constexpr size_t kLongest = 256;
+                          if (list->size() > kLongest)
+                            return Fault{"holds " + std::to_string(list->size()) +
+                                             " texts, more than " + std::to_string(kLongest),
+                                         ""};
                           for (size_t i = 0; i < list->size(); ++i) {
                             if (auto fault = check_text(field, (*list)[i])) return fault;
                             if (std::count(list->begin(), list->end(), (*list)[i]) > 1)

@@ -48,9 +48,9 @@ Fault wrong_type(const Field& field, const std::string& kind) {
 }
 
 void note_key(Reading& reading, const std::string& key, const std::string& file, Place place) {
-  if (std::find(reading.set_keys.begin(), reading.set_keys.end(), key) == reading.set_keys.end())
+  Problem at_key{file, place.line, place.column, key, "", ""};
+  if (reading.places.insert_or_assign(key, std::move(at_key)).second)
     reading.set_keys.push_back(key);
-  reading.places[key] = {file, place.line, place.column, key, "", ""};
 }
 
 } // namespace
@@ -78,6 +78,7 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
   if (!document.complete) reading.problems.back().next = "what follows was not read";
 
   std::string refused_table; // its keys need no problem of their own
+  size_t unknown = 0;
   for (const TomlEntry& entry : document.entries) {
     if (!refused_table.empty() && entry.key.starts_with(refused_table + ".")) continue;
     const Field* field = find_field(fields, entry.key);
@@ -88,10 +89,11 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
         if (!is_table) note_key(reading, entry.key, file, entry.key_place);
         continue;
       }
+      if (is_table) refused_table = entry.key;
+      if (++unknown > kMostTold) continue;
       auto fault = advice ? advice(entry.key) : std::nullopt;
       if (!fault) fault = unknown_key(fields, tables, entry.key, is_table);
       reading.problems.push_back(at(file, entry.key_place, entry.key, std::move(*fault)));
-      if (is_table) refused_table = entry.key;
       continue;
     }
     note_key(reading, entry.key, file, entry.value_place);
@@ -102,11 +104,24 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
       reading.bad_keys.insert(entry.key);
     }
   }
+  if (unknown > kMostTold)
+    reading.problems.push_back(at(
+        file, {}, "",
+        {"and " + std::to_string(unknown - kMostTold) + " more keys or tables that nothing reads",
+         ""}));
 }
 
 void read_overrides(const FieldTable& fields, const std::vector<std::string>& overrides,
                     const std::string& file, const KeyAdvice& advice, const FreeKey& free_key,
                     Reading& reading) {
+  if (overrides.size() > kMaxOverrides) {
+    reading.problems.push_back(
+        at(file, {}, "",
+           {"is given " + std::to_string(overrides.size()) + " times, at most " +
+                std::to_string(kMaxOverrides) + " are taken",
+            "write a run file"}));
+    return;
+  }
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos) {

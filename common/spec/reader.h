@@ -20,6 +20,11 @@ using KeyAdvice = std::function<std::optional<Fault>(const std::string& key)>;
 // Takes keys of a table that has no fixed fields ([toggles]); false when the key is not its own.
 using FreeKey = std::function<bool(const TomlEntry& entry)>;
 
+// How many unknown keys, or wrong entries of a table without fixed keys, are told one by one: a
+// file may hold any number of them, and looking for the nearest name takes its time.
+inline constexpr size_t kMostTold = 50;
+inline constexpr size_t kMaxOverrides = 256;
+
 struct Reading {
   std::vector<Problem> problems;
   std::vector<std::string> set_keys;

@@ -243,6 +243,7 @@ private:
 
   void environment() {
     for (const std::string& name : s_.run.pass_environment) {
+      if (reading_.bad_keys.count("run.pass_environment")) break; // too many, say
       const auto refuse = [&](const std::string& why, const std::string& next) {
         add_rule_problem(reading_, {"run.pass_environment"}, {"\"" + name + "\" " + why, next});
       };
@@ -261,9 +262,21 @@ private:
         refuse("is read by nothing", "leave it out");
       }
     }
-    for (const auto& [name, value] : s_.toggles)
-      if (auto fault = check_toggle(name, value))
+    size_t wrong = 0, checked = 0;
+    for (const auto& [name, value] : s_.toggles) {
+      if (wrong == kMostTold) {
+        add_rule_problem(reading_, {"toggles"},
+                         {"has " + std::to_string(s_.toggles.size() - checked) +
+                              " more entries, which were not looked at",
+                          ""});
+        break;
+      }
+      ++checked;
+      if (auto fault = check_toggle(name, value)) {
         add_rule_problem(reading_, {"toggles." + name}, std::move(*fault));
+        ++wrong;
+      }
+    }
     kernels();
     graphs();
   }

@@ -1,14 +1,20 @@
 #include "common/spec/toml_reader.h"
 
+#include "common/base/text.h"
+
 #include <algorithm>
-#include <toml++/toml.h>
+#include <optional>
 #include <tuple>
+// Arrays and inline tables within each other; toml++ says where there are more.
+#define TOML_MAX_NESTED_VALUES 64
+#include <toml++/toml.h>
 
 namespace nsa::spec {
 
 namespace {
 
-constexpr int kMaxMistakes = 20;
+constexpr size_t kMaxMistakes = 20;
+constexpr int kMaxDots = 16; // of one key; ours have three
 
 Place place_of(const toml::source_region& region) {
   return {static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)};
@@ -45,21 +51,80 @@ void read_value(const toml::node& node, TomlEntry& entry) {
   }
 }
 
-void flatten(const toml::table& table, const std::string& prefix, std::vector<TomlEntry>& out) {
+// As deep as kMaxKeyBytes lets names be long.
+void flatten(const toml::table& table, const std::string& prefix, TomlDocument& document) {
   for (auto&& [key, node] : table) {
     TomlEntry entry;
-    entry.key = prefix + std::string(key.str());
     entry.key_place = place_of(key.source());
     entry.value_place = place_of(node.source());
+    if (prefix.size() + key.str().size() > kMaxKeyBytes) {
+      // Not repeated: below a long name each of many keys would hold it again.
+      if (document.mistakes.size() < kMaxMistakes)
+        document.mistakes.push_back(
+            {entry.key_place, "a key, with the names of its tables, is longer than " +
+                                  std::to_string(kMaxKeyBytes) + " bytes"});
+      continue;
+    }
+    entry.key = prefix + std::string(key.str());
     if (const toml::table* inner = node.as_table()) {
       entry.kind = "table";
-      out.push_back(entry);
-      flatten(*inner, entry.key + ".", out);
+      document.entries.push_back(entry);
+      flatten(*inner, entry.key + ".", document);
     } else {
       read_value(node, entry);
-      out.push_back(std::move(entry));
+      document.entries.push_back(std::move(entry));
     }
   }
+}
+
+// Past the text in quotes that begins at `at`: one line of it, or several between three quotes.
+// What is not closed ends with its line or with the text: there toml++ finds a mistake itself.
+size_t skip_quoted(std::string_view text, size_t at) {
+  const char quote = text[at];
+  const bool escapes = quote == '"';
+  const bool several_lines = text.substr(at, 3) == std::string(3, quote);
+  at += several_lines ? 3 : 1;
+  for (; at < text.size(); ++at) {
+    if (escapes && text[at] == '\\') {
+      ++at;
+    } else if (!several_lines && (text[at] == quote || text[at] == '\n')) {
+      return at + 1;
+    } else if (several_lines && text.substr(at, 3) == std::string(3, quote)) {
+      at += 3;
+      while (at < text.size() && text[at] == quote) // up to two belong to the text
+        ++at;
+      return at;
+    }
+  }
+  return text.size();
+}
+
+// The first key of more parts than toml++ may make tables of.
+std::optional<TomlMistake> find_excess(std::string_view text) {
+  int dots = 0;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      at = skip_quoted(text, at);
+      continue;
+    }
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    dots = c == '.'                                                         ? dots + 1
+           : std::string_view("\n,={}[]").find(c) != std::string_view::npos ? 0
+                                                                            : dots;
+    if (dots > kMaxDots) {
+      const std::string_view before = text.substr(0, at);
+      const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+      const size_t column = before.size() - before.rfind('\n'); // npos is -1
+      return TomlMistake{{static_cast<int>(line), static_cast<int>(column)},
+                         "a key has more than " + std::to_string(kMaxDots) + " dots"};
+    }
+    ++at;
+  }
+  return std::nullopt;
 }
 
 // Empties one line, so that what stands behind it can still be read. False past the end.
@@ -80,11 +145,24 @@ bool blank_line(std::string& text, int line) {
 
 TomlDocument read_toml(std::string_view given) {
   TomlDocument document;
+  if (given.size() > kMaxTomlBytes) {
+    document.mistakes.push_back({{1, 1},
+                                 "has " + format_bytes(given.size()) + ", more than the " +
+                                     format_bytes(kMaxTomlBytes) + " that it may have"});
+    document.complete = false;
+    return document;
+  }
   std::string text(given);
   while (true) {
+    // Each time: what a mistake hid in quotes is a key once its line is blanked.
+    if (auto excess = find_excess(text)) {
+      document.mistakes.push_back(std::move(*excess));
+      document.complete = false;
+      return document;
+    }
     try {
       const toml::table table = toml::parse(std::string_view(text), std::string_view("run file"));
-      flatten(table, "", document.entries);
+      flatten(table, "", document);
       break;
     } catch (const toml::parse_error& error) {
       const Place place = place_of(error.source());

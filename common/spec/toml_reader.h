@@ -1,5 +1,6 @@
 // TOML text -> a flat list of keys with values and places. The only door to toml++: no other file
-// includes it. Pure; throws nothing.
+// includes it. Pure; throws nothing; time and memory are linear in the text, and the text is
+// limited: toml++ builds and destroys its tree recursively, a level for each part of a dotted key.
 #pragma once
 
 #include "common/spec/field.h"
@@ -32,6 +33,9 @@ struct TomlDocument {
   std::vector<TomlMistake> mistakes;
   bool complete = true; // false: reading ended at the last mistake
 };
+
+inline constexpr size_t kMaxTomlBytes = size_t{1} << 20;
+inline constexpr size_t kMaxKeyBytes = 128; // "train.sequence_length", with the names of its tables
 
 // Reads on after a mistake where that makes sense, so that one run shows all of them.
 TomlDocument read_toml(std::string_view text);

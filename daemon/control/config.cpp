@@ -9,7 +9,7 @@
 namespace nsa::control {
 
 Result<spec::NodeSpec> read_node_file(const std::string& path, bool must_exist) {
-  auto text = read_file(path, 1 << 20);
+  auto text = read_file(path, spec::kMaxTomlBytes);
   const bool missing = !text && text.error().code == ErrorCode::kNotFound && !must_exist;
   if (!text && !missing) return fail(std::move(text.error()));
   spec::ParsedNode parsed = spec::parse_node_file(missing ? "schema = 1\n" : *text, path);

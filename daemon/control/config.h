@@ -3,6 +3,7 @@
 
 #include "common/base/result.h"
 #include "common/spec/node_spec.h"
+#include "common/spec/toml_reader.h"
 
 #include <string>
 
