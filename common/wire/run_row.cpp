@@ -1,5 +1,7 @@
 #include "common/wire/run_row.h"
 
+#include "common/base/json.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,7 @@ namespace nsa::wire {
 namespace {
 
 constexpr size_t kTrend = 8;
+constexpr int kMaxDepth = JsonLimits{}.depth;
 
 template <class... Types> using MemberOf = std::variant<Types RunSummary::*...>;
 struct Column {
@@ -91,14 +94,17 @@ public:
   bool string(std::string& v) { return value(std::move(v)); }
   bool binary(nlohmann::json::binary_t&) { return wrong(); }
 
-  bool start_object(size_t) { return depth_++ == 0 || !in_items_ || unknown() || wrong(); }
+  bool start_object(size_t) {
+    if (depth_ >= kMaxDepth) return wrong();
+    return depth_++ == 0 || !in_items_ || unknown() || wrong();
+  }
   bool key(std::string& name) {
     if (depth_ == 1) in_items_ = name == "items";
     return true;
   }
   bool end_object() { return close(); }
   bool start_array(size_t) {
-    ++depth_;
+    if (++depth_ > kMaxDepth) return wrong();
     if (!in_items_) return true;
     if (depth_ == 2) has_items = true;
     if (depth_ == 3) {
@@ -111,7 +117,7 @@ public:
   }
   bool end_array() { return close(); }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) {
-    problem = std::string("not JSON: ") + e.what();
+    problem = "not JSON: " + reason_of(e);
     return false;
   }
 

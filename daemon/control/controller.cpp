@@ -50,6 +50,7 @@ std::string Controller::run_folder(const RunId& run) const {
 Result<Controller::StoredRun> Controller::read_run(const RunId& id) {
   NSA_TRY_ASSIGN(auto stored, ledger_.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id);
+  if (!stored->damage.empty()) return fail(ErrorCode::kCorrupt, stored->damage);
   RunRecord record;
   record.row = std::move(stored->row);
   record.folder = run_folder(id);
@@ -63,17 +64,20 @@ Result<Controller::StoredRun> Controller::read_run(const RunId& id) {
   state.next_order = state_.next_order; // places in the queue are given in the order of loading
   NSA_TRY_ASSIGN(const auto events, ledger_.replayable(id));
   for (const store::EventRow& row : events) {
-    NSA_TRY_ASSIGN(state::EventBody body, state::body_from_json(row.view.kind, row.view.detail));
+    auto body = state::body_from_json(row.view.kind, row.view.detail);
+    if (!body)
+      return fail(
+          std::move(body).error().within("ledger.db, event " + std::to_string(row.view.sequence)));
     // A closed run leaves the state; for a resume it is wanted as it was.
-    if (std::holds_alternative<state::RunClosed>(body)) continue;
+    if (std::holds_alternative<state::RunClosed>(*body)) continue;
     state::Applied applied =
-        state::apply(std::move(state), {id, row.view.attempt, row.shim_sequence, std::move(body)},
+        state::apply(std::move(state), {id, row.view.attempt, row.shim_sequence, std::move(*body)},
                      WallTime{row.view.at});
     state = std::move(applied.state);
   }
   const auto run = state.runs.find(id);
   if (run == state.runs.end())
-    return fail(ErrorCode::kInternal, "the events of run " + id + " do not give its state");
+    return fail(ErrorCode::kCorrupt, "the events of run " + id + " do not give its state");
   NSA_TRY_ASSIGN(const auto attempts, ledger_.attempts(id));
   for (const wire::AttemptView& a : attempts)
     record.reached_step = std::max(record.reached_step, a.last_step);
@@ -98,6 +102,20 @@ Status Controller::load_run(const RunId& id) {
   state_.runs[id] = std::move(stored.run);
   records_[id] = std::move(stored.record);
   return {};
+}
+
+// Closed, named in an event, and left as it is stored; everything else goes on.
+void Controller::set_aside(const store::DamagedRun& damaged) {
+  log::error("control", "a run is set aside", {{"run", damaged.run}, {"why", damaged.why}});
+  store::EventRow row;
+  row.view.at = WallTime::now().nanoseconds;
+  row.view.run = damaged.run;
+  row.view.rank = -1;
+  row.view.kind = "set_aside";
+  row.view.severity = "error";
+  row.view.text = "set aside, since the ledger's rows of it cannot be used: " + damaged.why;
+  batch_.events.push_back(std::move(row));
+  batch_.damaged_runs.push_back(damaged);
 }
 
 Status Controller::start() {
@@ -125,8 +143,7 @@ Status Controller::start() {
   NSA_TRY_ASSIGN(const auto open, ledger_.open_runs());
   for (const RunId& id : open) {
     if (auto loaded = load_run(id); !loaded) {
-      log::error("control", "a run cannot be taken up again",
-                 {{"run", id}, {"why", loaded.error().what}});
+      set_aside({id, loaded.error().what});
       continue;
     }
     const state::Run& run = state_.runs.at(id);
@@ -479,6 +496,8 @@ void Controller::tick() {
 
 void Controller::tick_slowly() {
   ++ticks_;
+  for (const store::DamagedRun& damaged : ledger_.take_damaged())
+    set_aside(damaged);
   if (!unacknowledged_.empty())
     for (const auto& [key, sequence] : unacknowledged_)
       touch(key.run);

@@ -113,6 +113,7 @@ private:
   bool write(); // the batch, and what may be told once it is on disk; false: not possible now
   void publish_batch(const store::Batch& done, const std::set<RunId>& changed);
   Result<StoredRun> read_run(const RunId& id);
+  void set_aside(const store::DamagedRun& damaged);
   Status load_run(const RunId& id);
   void tick(); // ten times a second
   void tick_slowly();

@@ -116,6 +116,8 @@ Status Ledger::write(Batch& batch) {
     else
       NSA_LEDGER_RUN("INSERT OR REPLACE INTO gpu_leases VALUES (?,?,?)", l.slot, l.run, l.since);
   }
+  for (const DamagedRun& d : batch.damaged_runs)
+    NSA_TRY(set_aside(d));
   for (EventRow& e : batch.events) {
     NSA_LEDGER_RUN("INSERT INTO events (at,run,attempt,rank,kind,severity,text,detail,replay,"
                    "shim_sequence) VALUES (?,?,?,?,?,?,?,?,?,?)",
@@ -124,6 +126,13 @@ Status Ledger::write(Batch& batch) {
     e.view.sequence = database_.last_row_id();
   }
   return database_.execute("COMMIT");
+}
+
+Status Ledger::set_aside(const DamagedRun& damaged) {
+  NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=0,list_row=?3 WHERE id=?1", damaged.run,
+                 kDamagedState, dump(wire::to_row(summary_of_damaged(damaged.run, damaged.why))));
+  NSA_LEDGER_RUN("DELETE FROM gpu_leases WHERE run=?", damaged.run);
+  return {};
 }
 
 Status Ledger::commit(Batch& batch) {

@@ -13,6 +13,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <unordered_set>
 
 namespace nsa::store {
 
@@ -31,6 +33,7 @@ struct Opened {
 struct StoredRun {
   RunRow row;
   RunProgressRow progress;
+  std::string damage; // why not all of it could be read; the summary then says so, too
 };
 
 class Ledger {
@@ -76,6 +79,8 @@ public:
   // The sequence number after which the last `count` come; of at most kMostEventsBack.
   Result<int64_t> events_before_last(const RunId& run, int64_t count);
   static constexpr int64_t kMostEventsBack = 100'000;
+  // Runs whose rows a query above could not read, each once: to be set aside, and told.
+  std::vector<DamagedRun> take_damaged();
   Status remove(const RunId& run);
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);
@@ -91,6 +96,11 @@ private:
       : database_(std::move(database)), reserve_(std::move(reserve)), path_(std::move(path)),
         opened_(std::move(opened)) {}
   Status write(Batch& batch);
+  Status set_aside(const DamagedRun& damaged);
+  wire::RunSummary summary_of_damaged(const RunId& run, const std::string& why);
+  void note_damage(const RunId& run, const std::string& why);
+  bool is_sound(const std::string& list_row);
+  Result<std::string> row_of_damaged(int64_t submitted_at, const std::string& list_row);
   Result<Statement*> cached(const char* sql);
 
   Database database_;
@@ -98,6 +108,9 @@ private:
   std::filesystem::path path_;
   Opened opened_;
   std::vector<std::pair<const char*, std::unique_ptr<Statement>>> statements_;
+  std::vector<DamagedRun> damaged_; // not taken yet
+  std::set<RunId> told_;
+  std::unordered_set<size_t> sound_rows_; // hashes of rows of lists that were read once
 };
 
 } // namespace nsa::store

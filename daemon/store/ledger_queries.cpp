@@ -1,23 +1,51 @@
 #include "daemon/store/ledger.h"
 
+#include "common/base/json.h"
+#include "common/wire/messages.h"
+#include "common/wire/run_row.h"
+
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 namespace nsa::store {
 
 namespace {
 
-nlohmann::json parse(const std::string& text) {
-  auto json = nlohmann::json::parse(text, nullptr, false);
-  return json.is_discarded() ? nlohmann::json() : json;
-}
+constexpr JsonLimits kLimits{.bytes = size_t{8} << 20};
 
-template <class T> T value_of(const nlohmann::json& json) {
-  try {
-    return json.is_null() ? T{} : json.get<T>();
-  } catch (const nlohmann::json::exception&) {
-    return {}; // written by us and checked by SQLite: an older shape reads as its defaults
+// Reads the JSON columns of one row, and keeps the first thing that is wrong with them. A column
+// that cannot be read gives null, or the defaults of its type; absent members are of older
+// programs.
+class Columns {
+public:
+  Columns(const Statement& row, std::string subject) : row_(row), subject_(std::move(subject)) {}
+
+  nlohmann::json json(int column, const char* name) {
+    auto tree = parse_json(row_.text(column), subject_ + ", column " + name, kLimits);
+    if (tree) return std::move(*tree);
+    note(tree.error().what);
+    return {};
   }
-}
+  template <class T> T value(const nlohmann::json& json, const char* name) {
+    if (json.is_null()) return {};
+    auto value = wire::body_as<T>(json, subject_ + ", column " + name);
+    if (value) return std::move(*value);
+    note(value.error().what);
+    return {};
+  }
+  template <class T> T value(int column, const char* name) {
+    return value<T>(json(column, name), name);
+  }
+  const std::string& damage() const { return damage_; }
+
+private:
+  void note(const std::string& what) {
+    if (damage_.empty()) damage_ = what;
+  }
+  const Statement& row_;
+  std::string subject_, damage_;
+};
 
 // Collects what `take` makes of each row.
 template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statement, Take take) {
@@ -29,7 +57,9 @@ template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statem
   }
 }
 
-EventRow event_of(const Statement& s) {
+// `damage` keeps the first thing that is wrong with any row; the row itself says what is wrong with
+// its own.
+EventRow event_of(const Statement& s, std::string& damage) {
   EventRow e;
   e.view.sequence = s.integer(0);
   e.view.at = s.integer(1);
@@ -39,7 +69,10 @@ EventRow event_of(const Statement& s) {
   e.view.kind = s.text(5);
   e.view.severity = s.text(6);
   e.view.text = s.text(7);
-  e.view.detail = parse(s.text(8));
+  Columns columns(s, "ledger.db, event " + std::to_string(e.view.sequence));
+  e.view.detail = columns.json(8, "detail");
+  if (!columns.damage().empty()) e.view.detail = {{kDamagedState, columns.damage()}};
+  if (damage.empty()) damage = columns.damage();
   e.replay = s.integer(9) != 0;
   e.shim_sequence = static_cast<uint64_t>(s.integer(10));
   return e;
@@ -55,7 +88,11 @@ Result<std::vector<EventRow>> Ledger::replayable(const RunId& run) {
   NSA_TRY_ASSIGN(Statement s, database_.prepare(std::string(kEventColumns) +
                                                 "WHERE run=? AND replay=1 ORDER BY sequence"));
   s.bind(run);
-  return all_rows<EventRow>(s, event_of);
+  std::string damage;
+  NSA_TRY_ASSIGN(auto rows, all_rows<EventRow>(
+                                s, [&](const Statement& row) { return event_of(row, damage); }));
+  if (!damage.empty()) return fail(ErrorCode::kCorrupt, damage);
+  return rows;
 }
 
 Result<std::vector<RunId>> Ledger::open_runs() {
@@ -82,7 +119,7 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
       Statement s,
       database_.prepare(
           "SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
-          "environment,spec,spec_digest,estimate,summary,open,memory FROM runs WHERE id=?"));
+          "environment,spec,spec_digest,estimate,summary,open,memory,state FROM runs WHERE id=?"));
   NSA_TRY_ASSIGN(const bool row, s.bind(id).step());
   if (!row) return std::nullopt;
   StoredRun stored;
@@ -94,31 +131,43 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   r.run_file = s.text(3);
   r.file_name = s.text(4);
   r.folder = s.text(5);
-  r.overrides = value_of<std::vector<std::string>>(parse(s.text(6)));
-  r.environment = value_of<std::map<std::string, std::string>>(parse(s.text(7)));
-  r.spec = parse(s.text(8));
+  Columns columns(s, "ledger.db, run " + id);
+  r.overrides = columns.value<std::vector<std::string>>(6, "overrides");
+  r.environment = columns.value<std::map<std::string, std::string>>(7, "environment");
+  r.spec = columns.json(8, "spec");
   r.spec_digest = s.text(9);
-  r.estimate = parse(s.text(10));
-  const nlohmann::json progress = parse(s.text(11));
+  r.estimate = columns.json(10, "estimate");
+  const nlohmann::json progress = columns.json(11, "summary");
   if (progress.is_object() && progress.contains("summary")) {
-    stored.progress.summary = value_of<wire::RunSummary>(progress["summary"]);
+    stored.progress.summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
     stored.progress.hangs = progress.value("hangs", nlohmann::json::array());
   }
   stored.progress.open = s.integer(12) != 0;
-  stored.progress.memory = parse(s.text(13));
+  stored.progress.memory = columns.json(13, "memory");
+  stored.damage = columns.damage();
+  const bool set_aside = s.text(14) == kDamagedState;
+  if (set_aside || !stored.damage.empty())
+    stored.progress.summary = summary_of_damaged(id, stored.damage);
+  if (!set_aside && !stored.progress.open) note_damage(id, stored.damage);
   return stored;
 }
 
 Result<std::vector<wire::RunSummary>> Ledger::summaries(int64_t limit) {
   NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT summary FROM runs WHERE open=0 ORDER BY submitted_at "
-                                   "DESC LIMIT ?"));
+                 database_.prepare("SELECT id,state,summary FROM runs WHERE open=0 ORDER BY "
+                                   "submitted_at DESC LIMIT ?"));
   s.bind(limit);
-  return all_rows<wire::RunSummary>(s, [](const Statement& row) {
-    const auto json = parse(row.text(0));
-    return json.is_object() && json.contains("summary")
-               ? value_of<wire::RunSummary>(json["summary"])
-               : wire::RunSummary{};
+  return all_rows<wire::RunSummary>(s, [this](const Statement& row) {
+    const RunId id = row.text(0);
+    if (row.text(1) == kDamagedState) return summary_of_damaged(id, "");
+    Columns columns(row, "ledger.db, run " + id);
+    const nlohmann::json progress = columns.json(2, "summary");
+    wire::RunSummary summary;
+    if (progress.is_object() && progress.contains("summary"))
+      summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
+    if (columns.damage().empty()) return summary;
+    note_damage(id, columns.damage());
+    return summary_of_damaged(id, columns.damage());
   });
 }
 
@@ -128,8 +177,61 @@ Result<std::vector<std::pair<int64_t, std::string>>> Ledger::rows(int64_t limit)
                  database_.prepare("SELECT submitted_at,list_row FROM runs INDEXED BY runs_listed "
                                    "WHERE open=0 ORDER BY submitted_at DESC LIMIT ?"));
   s.bind(limit);
-  return all_rows<std::pair<int64_t, std::string>>(
-      s, [](const Statement& row) { return std::pair{row.integer(0), row.text(1)}; });
+  NSA_TRY_ASSIGN(auto rows, (all_rows<std::pair<int64_t, std::string>>(s, [](const Statement& row) {
+                   return std::pair{row.integer(0), row.text(1)};
+                 })));
+  for (auto& [submitted_at, text] : rows)
+    if (!is_sound(text)) {
+      NSA_TRY_ASSIGN(text, row_of_damaged(submitted_at, text));
+    }
+  return rows;
+}
+
+// Rows go out as they are: one that is no row would spoil the whole list. Reading one takes a
+// while, and one that was read once does not change.
+bool Ledger::is_sound(const std::string& list_row) {
+  const size_t hash = std::hash<std::string>{}(list_row);
+  if (sound_rows_.count(hash) > 0) return true;
+  const auto read = wire::read_rows("{\"items\":[" + list_row + "]}");
+  if (!read || read->size() != 1) return false;
+  sound_rows_.insert(hash);
+  return true;
+}
+
+Result<std::string> Ledger::row_of_damaged(int64_t submitted_at, const std::string& list_row) {
+  NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT id FROM runs WHERE submitted_at=? AND "
+                                                "list_row=?"));
+  NSA_TRY_ASSIGN(const bool found, s.bind(submitted_at, list_row).step());
+  const RunId id = found ? s.text(0) : "";
+  const std::string why = "ledger.db, run " + id + ", column list_row is no row of a list";
+  if (found) note_damage(id, why);
+  return wire::to_row(summary_of_damaged(id, why))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+wire::RunSummary Ledger::summary_of_damaged(const RunId& run, const std::string& why) {
+  wire::RunSummary summary;
+  summary.id = run;
+  summary.state = kDamagedState;
+  summary.reason = why;
+  auto s = database_.prepare("SELECT name,user,submitted_at,state,list_row FROM runs WHERE id=?");
+  if (!s || !s->bind(run).step().value_or(false)) return summary;
+  summary.name = s->text(0);
+  summary.user = s->text(1);
+  summary.submitted_at = s->integer(2);
+  if (s->text(3) != kDamagedState) return summary;
+  // Set aside before, and why.
+  if (auto rows = wire::read_rows("{\"items\":[" + s->text(4) + "]}"); rows && rows->size() == 1)
+    return std::move(rows->front());
+  return summary;
+}
+
+void Ledger::note_damage(const RunId& run, const std::string& why) {
+  if (!why.empty() && told_.insert(run).second) damaged_.push_back({run, why});
+}
+
+std::vector<DamagedRun> Ledger::take_damaged() {
+  return std::exchange(damaged_, {});
 }
 
 Result<RunId> Ledger::find(const std::string& text) {
@@ -182,7 +284,9 @@ Result<std::vector<wire::AttemptView>> Ledger::attempts(const RunId& run) {
     a.last_step = static_cast<uint64_t>(row.integer(5));
     a.started_at = row.integer(6);
     a.ended_at = row.integer(7);
-    a.provenance = parse(row.text(8));
+    Columns columns(row, "ledger.db, attempt " + std::to_string(a.attempt));
+    a.provenance = columns.json(8, "provenance");
+    if (!columns.damage().empty()) a.provenance = {{kDamagedState, columns.damage()}};
     return a;
   });
 }
@@ -253,8 +357,10 @@ Result<std::vector<wire::EventView>> Ledger::events(const RunId& run, int64_t af
                                                 (newest ? "ORDER BY sequence DESC LIMIT ?3"
                                                         : "ORDER BY sequence LIMIT ?3")));
   s.bind(run, after, newest ? -limit : limit);
-  NSA_TRY_ASSIGN(auto views, all_rows<wire::EventView>(
-                                 s, [](const Statement& row) { return event_of(row).view; }));
+  std::string damage; // said in the rows themselves
+  NSA_TRY_ASSIGN(auto views, all_rows<wire::EventView>(s, [&](const Statement& row) {
+                   return event_of(row, damage).view;
+                 }));
   if (newest) std::reverse(views.begin(), views.end());
   return views;
 }
@@ -265,13 +371,14 @@ Result<Ledger::EventPage> Ledger::event_page(const RunId& run, int64_t after, in
       run.empty() ? "WHERE ?1='' AND sequence>?2 " : "WHERE run=?1 AND sequence>?2 ";
   NSA_TRY_ASSIGN(Statement s, database_.prepare(kEventColumns + where + "ORDER BY sequence"));
   s.bind(run, after);
+  std::string damage; // said in the rows themselves
   EventPage page;
   page.next = after;
   for (size_t bytes = 0; static_cast<int>(page.events.size()) < limit && bytes < kPageBytes;) {
     NSA_TRY_ASSIGN(page.more, s.step());
     if (!page.more) return page;
     bytes += s.text(7).size() + s.text(8).size();
-    page.events.push_back(event_of(s).view);
+    page.events.push_back(event_of(s, damage).view);
     page.next = page.events.back().sequence;
   }
   NSA_TRY_ASSIGN(page.more, s.step());

@@ -63,6 +63,13 @@ struct CheckpointStateRow {
   std::string folder, state, problem;
 };
 
+// A run that the ledger's rows do not give any more.
+struct DamagedRun {
+  RunId run;
+  std::string why; // "ledger.db, run k3fm2, column spec, line 1, column 65: nested deeper ..."
+};
+inline constexpr const char* kDamagedState = "damaged";
+
 struct Lease {
   std::string slot;
   RunId run; // empty: given back
@@ -79,11 +86,12 @@ struct Batch {
   std::vector<wire::CheckpointView> checkpoints;
   std::vector<CheckpointStateRow> checkpoint_states;
   std::vector<Lease> leases;
+  std::vector<DamagedRun> damaged_runs; // closed; what is stored of them stays as it is
   std::vector<EventRow> events;
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
-           leases.empty() && events.empty();
+           leases.empty() && damaged_runs.empty() && events.empty();
   }
 };
 

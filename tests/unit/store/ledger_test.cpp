@@ -1,3 +1,4 @@
+#include "common/base/text.h"
 #include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
 #include "daemon/store/schema.h"
@@ -333,6 +334,81 @@ TEST_F(StoreTest, TelemetryIsWrittenBehindAndReadBack) {
   ASSERT_EQ(points->size(), 10u);
   EXPECT_EQ(points->front().step, 91u);
   EXPECT_EQ(points->back().loss, 7) << "the newest attempt's value counts";
+}
+
+// A row that cannot be read costs its run, and no list, no other run and no start.
+TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger) << ledger.error().what;
+  Batch batch;
+  for (const char* id : {"aaaaa", "bbbbb", "ccccc", "ddddd"}) {
+    batch.runs.push_back(run_row(id, id[0]));
+    batch.progress.push_back(progress_row(id, "completed", id[0] == 'd'));
+    batch.events.push_back(event_row(id, "submitted"));
+  }
+  ASSERT_TRUE(ledger->commit(batch));
+  ledger = fail(ErrorCode::kUnavailable, "closed, since it lets nobody else write");
+  const auto damage = [&](const std::string& change) {
+    auto other = Database::open((folder_ / "ledger.db").string());
+    ASSERT_TRUE(other && other->execute(change)) << change;
+  };
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  damage("UPDATE runs SET spec='" + deep +
+         "',summary='{\"summary\":{\"step\":\"seven\"}}' WHERE id='aaaaa'");
+  damage("UPDATE runs SET list_row='" + deep + "' WHERE id='bbbbb'");
+  damage("UPDATE runs SET memory='{' WHERE id='ddddd'");
+  damage("UPDATE events SET detail='" + deep + "' WHERE run='ddddd'");
+  ledger = open();
+  ASSERT_TRUE(ledger) << ledger.error().what;
+
+  const auto rows = ledger->rows(10);
+  ASSERT_TRUE(rows) << rows.error().what;
+  std::vector<std::string> texts;
+  for (const auto& [at, text] : *rows)
+    texts.push_back(text);
+  const auto listed = wire::read_rows("{\"items\":[" + join(texts, ",") + "]}");
+  ASSERT_TRUE(listed) << listed.error().what;
+  ASSERT_EQ(listed->size(), 3u);
+  EXPECT_EQ(listed->at(0).state, "completed");
+  EXPECT_EQ(listed->at(1).id, "bbbbb");
+  EXPECT_EQ(listed->at(1).state, "damaged");
+  EXPECT_EQ(listed->at(1).name, "name-bbbbb");
+  const auto summaries = ledger->summaries(10);
+  ASSERT_TRUE(summaries && summaries->size() == 3u);
+  EXPECT_EQ(summaries->at(2).id, "aaaaa");
+  EXPECT_EQ(summaries->at(2).reason, "ledger.db, run aaaaa, column summary has the wrong shape: "
+                                     "type must be number, but is string");
+
+  const auto stored = ledger->run("aaaaa");
+  ASSERT_TRUE(stored && *stored);
+  EXPECT_EQ((*stored)->damage,
+            "ledger.db, run aaaaa, column spec, line 1, column 65: nested deeper than 64 levels");
+  EXPECT_EQ((*stored)->progress.summary.state, "damaged");
+  EXPECT_EQ((*stored)->progress.summary.reason, (*stored)->damage);
+  const auto open_run = ledger->run("ddddd");
+  ASSERT_TRUE(open_run && *open_run);
+  EXPECT_NE((*open_run)->damage.find("ledger.db, run ddddd, column memory, line 1"),
+            std::string::npos);
+  const auto replayed = ledger->replayable("ddddd");
+  ASSERT_FALSE(replayed);
+  EXPECT_NE(replayed.error().what.find("column detail, line 1, column 65"), std::string::npos);
+  const auto shown = ledger->events("ddddd", 0, 10);
+  ASSERT_TRUE(shown && shown->size() == 1u);
+  EXPECT_NE(shown->at(0).detail.dump().find("nested deeper"), std::string::npos);
+
+  auto damaged = ledger->take_damaged();
+  ASSERT_EQ(damaged.size(), 2u) << "each once; an open one is its owner's to set aside";
+  EXPECT_TRUE(ledger->take_damaged().empty());
+  Batch aside;
+  aside.damaged_runs = damaged;
+  aside.damaged_runs.push_back({"ddddd", "its events do not give its state"});
+  aside.events = {event_row("ddddd", "set_aside", false)};
+  ASSERT_TRUE(ledger->commit(aside));
+  EXPECT_TRUE(ledger->open_runs()->empty());
+  EXPECT_EQ((*ledger->run("ddddd"))->progress.summary.reason, "its events do not give its state");
+  EXPECT_EQ((*ledger->run("bbbbb"))->progress.summary.state, "damaged");
+  EXPECT_EQ((*ledger->run("ccccc"))->progress.summary.state, "completed");
+  EXPECT_TRUE(ledger->take_damaged().empty());
 }
 
 } // namespace
