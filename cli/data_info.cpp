@@ -59,7 +59,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
       take_samples(*data, split, count, length, *tokenizer, samples);
   }
   if (context.output == Output::kJson) {
-    auto json = nlohmann::ordered_json::parse(dataset::to_json(data->manifest()));
+    auto json = dataset::to_tree(data->manifest());
     json["folder"] = folder.string();
     json["samples"] = nlohmann::json::array();
     for (const Sample& sample : samples)

@@ -138,7 +138,7 @@ void print_result(const dataset::PrepareResult& result, const dataset::PrepareOp
                   Context& context) {
   Io& io = context.io;
   if (context.output == Output::kJson) {
-    auto json = nlohmann::ordered_json::parse(dataset::to_json(result.manifest));
+    auto json = dataset::to_tree(result.manifest);
     json["folder"] = options.output.string();
     json["reused"] = result.reused;
     json["text_bytes"] = result.text_bytes;

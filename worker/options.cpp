@@ -1,6 +1,7 @@
 #include "worker/options.h"
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/spec/spec_json.h"
 #include "common/wire/launch_plan.h"
@@ -97,12 +98,13 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   o.attempt_folder = std::filesystem::absolute(o.attempt_folder);
   if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd)) o.store_fd = wire::kRankStoreFd;
 
-  NSA_TRY_ASSIGN(const std::string json, read_file(spec_path));
-  const auto parsed = nlohmann::json::parse(json, nullptr, false);
-  if (parsed.is_discarded())
-    return fail(ErrorCode::kInvalidArgument, spec_path + " is not JSON",
+  constexpr JsonLimits kLimits{};
+  NSA_TRY_ASSIGN(const std::string json, read_file(spec_path, kLimits.bytes));
+  const auto parsed = parse_json(json, spec_path, kLimits);
+  if (!parsed)
+    return fail(ErrorCode::kInvalidArgument, parsed.error().what,
                 "nsad writes it; by hand: nsactl config validate --resolved");
-  auto spec = spec::from_json(parsed);
+  auto spec = spec::from_json(*parsed);
   if (!spec) return fail(std::move(spec).error().within(spec_path));
   o.spec = std::move(*spec);
   if (o.spec.parallel.ranks != o.world)

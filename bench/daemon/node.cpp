@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/dataset/prepare.h"
 #include "common/wire/api_types.h"
 
@@ -89,8 +90,8 @@ Status Node::begin(const fs::path& programs) {
   if (!wait_until([this] { return get("/v1/version").has_value(); }))
     return fail(ErrorCode::kUnavailable, "nsad does not answer: see " + words.back());
   NSA_TRY_ASSIGN(const auto answer, submit(run_file(folder_ / "data")));
-  const auto json = nlohmann::json::parse(answer.body, nullptr, false);
   if (answer.status != 200) return fail(ErrorCode::kInternal, "the run is refused: " + answer.body);
+  NSA_TRY_ASSIGN(const auto json, parse_json(answer.body, "nsad's answer"));
   run_ = json.value("id", "");
   NSA_TRY_ASSIGN(const auto detail, get("/v1/runs/" + run_));
   run_folder_ = detail.value("run_folder", "");
@@ -130,7 +131,7 @@ Result<net::ClientResponse> Node::ask(const std::string& method, const std::stri
 
 Result<nlohmann::json> Node::get(const std::string& target) const {
   NSA_TRY_ASSIGN(const auto answer, ask("GET", target));
-  auto json = nlohmann::json::parse(answer.body, nullptr, false);
+  NSA_TRY_ASSIGN(auto json, parse_json(answer.body, "nsad's answer"));
   if (answer.status != 200 || !json.is_object())
     return fail(ErrorCode::kInternal, target + " gave " + std::to_string(answer.status));
   return json;

@@ -1,6 +1,7 @@
 #include "cli/client/daemon.h"
 
 #include "cli/client/start.h"
+#include "common/base/json.h"
 #include "common/net/http.h"
 #include "common/net/paths.h"
 #include "common/wire/error_view.h"
@@ -11,6 +12,16 @@ namespace nsa::client {
 
 namespace {
 
+constexpr const char* kAnswer = "nsad's answer";
+constexpr JsonLimits kAnswerLimits{.bytes = size_t{256} << 20}; // the events of ten thousand runs
+
+// "" where there is none.
+std::string text_member(const nlohmann::json& json, const char* name) {
+  if (!json.is_object()) return {};
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
 const std::vector<std::pair<std::string, std::string>>& version_header() {
   static const std::vector<std::pair<std::string, std::string>> header = {
       {"Nsa-Api", std::to_string(wire::kApiVersion)}};
@@ -18,9 +29,9 @@ const std::vector<std::pair<std::string, std::string>>& version_header() {
 }
 
 Refusal refusal_of(const net::ClientResponse& response) {
-  const auto json = nlohmann::json::parse(response.body, nullptr, false);
-  if (json.is_object() && json.contains("what")) {
-    if (auto view = read_as<wire::ErrorView>(json)) {
+  const auto json = parse_json(response.body, kAnswer, kAnswerLimits);
+  if (json && json->is_object() && json->contains("what")) {
+    if (auto view = read_as<wire::ErrorView>(*json)) {
       Refusal refusal{wire::to_error(*view), view->problems};
       // A daemon of another version cannot be used, much as one that is not there.
       if (response.status == 426) refusal.error.code = ErrorCode::kUnavailable;
@@ -115,10 +126,9 @@ tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
                                                    const nlohmann::json* body, Duration timeout) {
   const auto text = exchange(method, target, body, timeout);
   if (!text) return tl::unexpected(text.error());
-  auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (json.is_discarded())
-    return tl::unexpected(Refusal{{ErrorCode::kCorrupt, "nsad's answer is not JSON", ""}, {}});
-  return json;
+  auto json = parse_json(*text, kAnswer, kAnswerLimits);
+  if (!json) return tl::unexpected(Refusal{std::move(json).error(), {}});
+  return std::move(*json);
 }
 
 Result<nlohmann::json> Daemon::get(const std::string& target, Duration timeout) {
@@ -157,18 +167,18 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
   reader.tick = options.tick;
   reader.interrupt_fd = options.interrupt_fd;
   reader.line = [&](std::string_view text) {
-    const auto json = nlohmann::json::parse(text, nullptr, false);
-    if (json.is_discarded()) {
-      failure = fail(ErrorCode::kCorrupt, "nsad sent a line that is not JSON");
+    const auto json = parse_json(text, "a line of nsad's answer", kAnswerLimits);
+    if (!json) {
+      failure = fail(json.error());
       return false;
     }
-    if (json.is_object() && json.value("type", "") == "cut-off") {
-      failure = fail(ErrorCode::kExhausted,
-                     "nsad cut this stream off: " + json.value("what", std::string()),
-                     "follow again; what was missed is in `nsactl events` and `nsactl logs`");
+    if (text_member(*json, "type") == "cut-off") {
+      failure =
+          fail(ErrorCode::kExhausted, "nsad cut this stream off: " + text_member(*json, "what"),
+               "follow again; what was missed is in `nsactl events` and `nsactl logs`");
       return false;
     }
-    return options.line(json);
+    return options.line(*json);
   };
   NSA_TRY_ASSIGN(const net::StreamedResponse answer,
                  client.send_streaming({"GET", target, version_header(), ""}, kTimeout, reader));

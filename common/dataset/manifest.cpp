@@ -2,8 +2,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/file.h"
-
-#include <nlohmann/json.hpp>
+#include "common/base/json.h"
 
 namespace nsa::dataset {
 namespace {
@@ -94,7 +93,7 @@ std::string dataset_digest(const Manifest& manifest) {
   return checksum_hex(identity.dump());
 }
 
-std::string to_json(const Manifest& manifest) {
+nlohmann::ordered_json to_tree(const Manifest& manifest) {
   // ordered_json: the file is read by people, from what it is down to the list of shards.
   nlohmann::ordered_json value = {
       {"version", kManifestVersion},
@@ -140,26 +139,31 @@ std::string to_json(const Manifest& manifest) {
                                {"tokens", shard.tokens},
                                {"bytes", shard.bytes},
                                {"checksum", shard.checksum}});
-  return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return value;
 }
 
-Result<Manifest> parse_manifest(std::string_view text) {
+std::string to_json(const Manifest& manifest) {
+  return to_tree(manifest).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+Result<Manifest> parse_manifest(std::string_view text, std::string_view subject) {
+  const char* const next = "prepare the data set again";
+  const auto tree = parse_json(text, subject, {.bytes = kMaxManifestBytes});
+  if (!tree) return fail(ErrorCode::kCorrupt, tree.error().what, next);
   Manifest manifest;
   try {
-    manifest = manifest_from(json::parse(text));
-  } catch (const json::exception& error) { // says the key, or line and column, behind its own name
-    const std::string what = error.what();
-    const size_t name = what.find("] ");
-    return fail(ErrorCode::kCorrupt, name == std::string::npos ? what : what.substr(name + 2),
-                "prepare the data set again");
+    manifest = manifest_from(*tree);
+  } catch (const json::exception& error) {
+    return fail(ErrorCode::kCorrupt, std::string(subject) + ": " + reason_of(error), next);
   } catch (const std::exception& error) {
-    return fail(ErrorCode::kCorrupt, error.what(), "prepare the data set again");
+    return fail(ErrorCode::kCorrupt, std::string(subject) + ": " + error.what(), next);
   }
   if (const std::string digest = dataset_digest(manifest); digest != manifest.digest)
     return fail(ErrorCode::kCorrupt,
-                "the digest " + manifest.digest + " does not fit the list of shards (" + digest +
+                std::string(subject) + ": the digest " + manifest.digest +
+                    " does not fit the list of shards (" + digest +
                     "): the file was changed by hand or is damaged",
-                "prepare the data set again");
+                next);
   return manifest;
 }
 
@@ -174,9 +178,7 @@ Result<Manifest> read_manifest(const std::filesystem::path& folder, const FileOp
     }
     return fail(std::move(error));
   }
-  auto manifest = parse_manifest(*content);
-  if (!manifest) return fail(std::move(manifest).error().within(path.string()));
-  return manifest;
+  return parse_manifest(*content, path.string());
 }
 
 Status write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -91,9 +92,11 @@ struct Manifest {
 // Names, times and sources do not enter, so that a copy elsewhere is the same data set.
 std::string dataset_digest(const Manifest& manifest);
 
+nlohmann::ordered_json to_tree(const Manifest& manifest);
 std::string to_json(const Manifest& manifest); // ends with a newline
 // kCorrupt names the key that is missing or wrong, or says that the digest does not fit the rest.
-Result<Manifest> parse_manifest(std::string_view json);
+// `subject` is what errors call the text.
+Result<Manifest> parse_manifest(std::string_view json, std::string_view subject = kManifestFile);
 
 Result<Manifest> read_manifest(const std::filesystem::path& folder,
                                const FileOpener& open = open_regular_file);

@@ -1,9 +1,9 @@
 #include "common/dataset/tokenise.h"
 
+#include "common/base/json.h"
 #include "common/dataset/unicode.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace nsa::dataset {
 namespace {
@@ -12,27 +12,24 @@ constexpr const char* kMendRow =
     "write one JSON object a line, such as {\"text\": \"...\"}, or rename the file if it is plain "
     "text";
 
+constexpr size_t kLargestRow = size_t{256} << 20;
+
 // The text of one row of JSON lines. Blank rows are empty documents.
 Result<std::string> text_of_row(std::string_view row, const std::string& key) {
   if (row.find_first_not_of(" \t\r\n") == row.npos) return std::string();
-  try {
-    nlohmann::json value = nlohmann::json::parse(row);
-    if (!value.is_object())
-      return fail(ErrorCode::kInvalidArgument, "the row is no JSON object", kMendRow);
-    const auto text = value.find(key);
-    if (text == value.end())
-      return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'",
-                  "name the key that holds the text: --jsonl-key KEY");
-    if (!text->is_string())
-      return fail(ErrorCode::kInvalidArgument,
-                  "'" + key + "' is " + text->type_name() + ", a string was expected",
-                  "name the key that holds the text: --jsonl-key KEY");
-    return std::move(text->get_ref<std::string&>());
-  } catch (const nlohmann::json::exception& error) {
-    std::string_view what = error.what(); // "[json.exception.parse_error.101] parse error at ..."
-    if (const size_t end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
-    return fail(ErrorCode::kInvalidArgument, "the row is not JSON: " + std::string(what), kMendRow);
-  }
+  auto value = parse_json(row, "the row", {.bytes = kLargestRow});
+  if (!value) return fail(ErrorCode::kInvalidArgument, value.error().what, kMendRow);
+  if (!value->is_object())
+    return fail(ErrorCode::kInvalidArgument, "the row is no JSON object", kMendRow);
+  const auto text = value->find(key);
+  if (text == value->end())
+    return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'",
+                "name the key that holds the text: --jsonl-key KEY");
+  if (!text->is_string())
+    return fail(ErrorCode::kInvalidArgument,
+                "'" + key + "' is " + text->type_name() + ", a string was expected",
+                "name the key that holds the text: --jsonl-key KEY");
+  return std::move(text->get_ref<std::string&>());
 }
 
 Error at_line(const RawBatch& batch, int64_t line, Error error) {

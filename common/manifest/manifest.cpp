@@ -2,6 +2,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 
 #include <algorithm>
 #include <cmath>
@@ -151,7 +152,7 @@ Result<Manifest> from_json(const json& j) {
     NSA_TRY(check_files(m.files));
     return m;
   } catch (const json::exception& e) {
-    return fail(ErrorCode::kCorrupt, std::string("the manifest has the wrong shape: ") + e.what());
+    return fail(ErrorCode::kCorrupt, "the manifest has the wrong shape: " + reason_of(e));
   }
 }
 
@@ -179,8 +180,7 @@ Result<Manifest> read(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   auto text = read_file(path, kMaxManifestBytes);
   if (!text) return fail(std::move(text).error());
-  const json j = json::parse(*text, nullptr, false);
-  if (j.is_discarded()) return fail(ErrorCode::kCorrupt, path.string() + " is not JSON");
+  NSA_TRY_ASSIGN(const json j, parse_json(*text, path.string(), {.bytes = kMaxManifestBytes}));
   auto m = from_json(j);
   if (!m) return fail(std::move(m).error().within(path.string()));
   const auto named = step_of_folder(folder.filename().string());

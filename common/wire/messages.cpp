@@ -23,11 +23,11 @@ Result<std::string> encode_message(const Message& message) {
                        body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
 }
 
-Result<Message> decode_message(const Frame& frame) {
-  nlohmann::json body = nlohmann::json::parse(frame.body, nullptr, false);
+Result<Message> decode_message(const Frame& frame, int max_depth) {
+  const std::string subject = "message of type " + std::to_string(frame.type);
+  NSA_TRY_ASSIGN(nlohmann::json body, parse_json(frame.body, subject, {kMaxBodyBytes, max_depth}));
   if (!body.is_object() || !body.contains("body"))
-    return fail(ErrorCode::kCorrupt,
-                "message of type " + std::to_string(frame.type) + " has no JSON body");
+    return fail(ErrorCode::kCorrupt, subject + " has no JSON body");
   const auto sequence = body.find("seq");
   if (sequence != body.end() && !sequence->is_number_unsigned())
     return fail(ErrorCode::kCorrupt, "message sequence is not a number");

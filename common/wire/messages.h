@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/base/ids.h"
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/wire/frame.h"
 
@@ -326,19 +327,28 @@ struct Message {
 };
 
 Result<std::string> encode_message(const Message& message);
-Result<Message> decode_message(const Frame& frame);
+// What a rank says is passed on inside other messages, so it is held to kMaxRankDepth.
+inline constexpr int kMaxRankDepth = 32;
+Result<Message> decode_message(const Frame& frame, int max_depth = JsonLimits{}.depth);
 
 // Typed ends: encode(MessageType::kRankStep, step); body_as<RankStep>(message).
 template <class T> Result<std::string> encode(MessageType type, const T& value, uint64_t seq = 0) {
   return encode_message({type, seq, nlohmann::json(value)});
 }
-template <class T> Result<T> body_as(const nlohmann::json& body) {
+template <class T>
+Result<T> body_as(const nlohmann::json& body, std::string_view subject = "a message body") {
   try {
     return body.get<T>();
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kCorrupt,
-                std::string("a message body has the wrong shape: ") + e.what());
+                std::string(subject) + " has the wrong shape: " + reason_of(e));
   }
+}
+// The same of a text: a file of an attempt's folder, say.
+template <class T>
+Result<T> parse_body(std::string_view text, std::string_view subject, JsonLimits limits = {}) {
+  NSA_TRY_ASSIGN(const nlohmann::json body, parse_json(text, subject, limits));
+  return body_as<T>(body, subject);
 }
 
 } // namespace nsa::wire

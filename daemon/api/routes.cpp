@@ -1,6 +1,7 @@
 #include "daemon/api/routes.h"
 
 #include "common/base/build_info.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/wire/run_row.h"
 #include "daemon/api/reply.h"
@@ -41,15 +42,16 @@ net::Response refused(const SubmitFailure& failure) {
 }
 
 template <class T> Result<T> parse_body(const std::string& body) {
-  const auto json = nlohmann::json::parse(body, nullptr, false);
-  if (json.is_discarded() || !json.is_object())
-    return fail(ErrorCode::kInvalidArgument, "the request's body is not a JSON object",
-                "send {...} with the members that docs/api.md lists");
+  const char* const next = "send {...} with the members that docs/api.md lists";
+  const auto json = parse_json(body, "the request's body", {.bytes = net::HttpLimits{}.body_bytes});
+  if (!json) return fail(ErrorCode::kInvalidArgument, json.error().what, next);
+  if (!json->is_object())
+    return fail(ErrorCode::kInvalidArgument, "the request's body is not a JSON object", next);
   try {
-    return json.get<T>();
+    return json->get<T>();
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInvalidArgument,
-                std::string("the request's body has the wrong shape: ") + e.what());
+                "the request's body has the wrong shape: " + reason_of(e), next);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/control/run_files.h"
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/manifest/manifest.h"
 
 #include <algorithm>
@@ -68,10 +69,13 @@ std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::Checkpoi
 }
 
 nlohmann::json read_came(const std::string& folder) {
-  const auto text = read_file(folder + "/summary.json", 1 << 20);
-  if (!text) return {};
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  return json.is_object() ? json.value("came", nlohmann::json()) : nlohmann::json();
+  const std::string path = folder + "/summary.json";
+  constexpr JsonLimits kLimits{};
+  const auto text = read_file(path, kLimits.bytes);
+  if (!text && text.error().code == ErrorCode::kNotFound) return {};
+  const auto json = text ? parse_json(*text, path, kLimits) : fail(text.error());
+  if (!json) return {{"damaged", json.error().what}}; // the rest of the run's detail goes on
+  return json->is_object() ? json->value("came", nlohmann::json()) : nlohmann::json();
 }
 
 } // namespace nsa::control

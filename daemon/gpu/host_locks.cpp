@@ -1,6 +1,7 @@
 #include "daemon/gpu/host_locks.h"
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
@@ -39,10 +40,10 @@ Holder read_holder(int fd) {
   char text[4096];
   const ssize_t got = ::pread(fd, text, sizeof text, 0);
   if (got <= 0) return {};
-  const auto json = nlohmann::json::parse(text, text + got, nullptr, false);
-  if (!json.is_object()) return {};
+  const auto json = parse_json({text, static_cast<size_t>(got)}, "a GPU's lock");
+  if (!json || !json->is_object()) return {};
   try {
-    return json.get<Holder>();
+    return json->get<Holder>();
   } catch (const nlohmann::json::exception&) {
     return {}; // anybody may write there; what cannot be read names nobody
   }

@@ -29,6 +29,13 @@ Result<std::string> beside_this_program(const std::string& name) {
   return (self.parent_path() / name).string();
 }
 
+// One of the files that a shim and nsad leave for each other.
+template <class T> Result<T> read_as(const std::filesystem::path& path) {
+  constexpr JsonLimits kLimits{.bytes = size_t{4} << 20}; // the plan of a thousand ranks
+  NSA_TRY_ASSIGN(const std::string text, read_file(path, kLimits.bytes));
+  return wire::parse_body<T>(text, path.string(), kLimits);
+}
+
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK;
 }
@@ -79,21 +86,19 @@ Result<StartedShim> start_shim(const wire::LaunchPlan& plan, UniqueFd store_sock
 }
 
 Result<StartedAttempt> read_started(const std::string& attempt_folder) {
-  NSA_TRY_ASSIGN(std::string text,
-                 read_file(std::filesystem::path(attempt_folder) / kStartedName, 1 << 22));
-  return wire::body_as<StartedAttempt>(nlohmann::json::parse(text, nullptr, false));
+  return read_as<StartedAttempt>(std::filesystem::path(attempt_folder) / kStartedName);
+}
+
+Result<wire::LaunchPlan> read_launch_plan(const std::string& attempt_folder) {
+  return read_as<wire::LaunchPlan>(std::filesystem::path(attempt_folder) / kLaunchName);
 }
 
 Result<wire::RankExited> read_exit(const std::string& attempt_folder, Rank rank) {
-  NSA_TRY_ASSIGN(std::string text,
-                 read_file(std::filesystem::path(attempt_folder) / exit_name(rank), 1 << 16));
-  return wire::body_as<wire::RankExited>(nlohmann::json::parse(text, nullptr, false));
+  return read_as<wire::RankExited>(std::filesystem::path(attempt_folder) / exit_name(rank));
 }
 
 Result<int> end_leftovers(const std::string& attempt_folder) {
-  NSA_TRY_ASSIGN(std::string text, read_file(std::filesystem::path(attempt_folder) / kLaunchName));
-  NSA_TRY_ASSIGN(const wire::LaunchPlan plan,
-                 wire::body_as<wire::LaunchPlan>(nlohmann::json::parse(text, nullptr, false)));
+  NSA_TRY_ASSIGN(const wire::LaunchPlan plan, read_launch_plan(attempt_folder));
   int signalled = 0;
   // Without started.json the shim died while it started ranks: the mark finds those.
   if (const auto started = read_started(attempt_folder)) {

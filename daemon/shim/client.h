@@ -62,6 +62,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StartedAttempt, boot_id, shim_pi
                                                 shim_start_time_ticks, cgroup, ranks)
 Result<StartedAttempt> read_started(const std::string& attempt_folder);
 
+// <attempt folder>/launch.json, as start_shim() wrote it.
+Result<wire::LaunchPlan> read_launch_plan(const std::string& attempt_folder);
+
 // <attempt folder>/exit-<rank>.json: how a rank ended, as the shim saw it. kNotFound: it has not.
 Result<wire::RankExited> read_exit(const std::string& attempt_folder, Rank rank);
 

@@ -1,6 +1,7 @@
 #include "daemon/shim/evidence_runner.h"
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "daemon/proc/process.h"
 
@@ -108,7 +109,7 @@ void EvidenceRunner::report(const std::string& error) {
   if (!error.empty() || !body)
     log::error("shim", "evidence could not be taken, or not all of it",
                {{"id", request.id}, {"why", error.empty() ? body.error().what : error}});
-  if (body && nlohmann::json::accept(*body)) {
+  if (body && check_json(*body, "evidence.json", {.bytes = wire::kMaxBodyBytes})) {
     on_done_(std::move(*body));
     return start_next();
   }

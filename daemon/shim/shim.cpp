@@ -51,9 +51,7 @@ Result<std::unique_ptr<Shim>> Shim::open(const std::string& attempt_folder,
   if (::faccessat(folder.get(), kStartedName, F_OK, 0) == 0)
     return fail(ErrorCode::kConflict, "the ranks of " + attempt_folder + " were started before",
                 "start a new attempt; an attempt runs once");
-  NSA_TRY_ASSIGN(std::string text, read_file(path / kLaunchName));
-  NSA_TRY_ASSIGN(wire::LaunchPlan plan,
-                 wire::body_as<wire::LaunchPlan>(nlohmann::json::parse(text, nullptr, false)));
+  NSA_TRY_ASSIGN(wire::LaunchPlan plan, read_launch_plan(attempt_folder));
   if (plan.ranks.empty() || plan.token.empty())
     return fail(ErrorCode::kInvalidArgument,
                 (path / kLaunchName).string() + " names no ranks, or no token");

@@ -1,6 +1,7 @@
 #include "tests/fake_worker/options.h"
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "tests/fake_worker/faults.h"
 
 #include <algorithm>
@@ -66,7 +67,7 @@ Status set_fake(Options& o, const std::string& pair) {
 
 Status read_spec(Options& o) {
   NSA_TRY_ASSIGN(const std::string text, read_file(o.spec));
-  const auto spec = nlohmann::json::parse(text, nullptr, false);
+  NSA_TRY_ASSIGN(const auto spec, parse_json(text, o.spec));
   if (!spec.is_object()) return fail(ErrorCode::kCorrupt, o.spec + " is not a JSON object");
   if (o.steps == 0) o.steps = spec.value(nlohmann::json::json_pointer("/train/steps"), uint64_t{0});
   const auto inject = spec.value("inject", nlohmann::json::object());

@@ -2,6 +2,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 
 #include <algorithm>
 #include <array>
@@ -76,7 +77,7 @@ Status read_exactly(int fd, void* into, size_t size, uint64_t offset) {
 }
 
 // The header's JSON; a name given twice is an error, which nlohmann's parser alone would not say.
-Result<json> parse_header(const std::string& text) {
+Result<json> parse_header(const std::string& text, const std::string& path) {
   std::set<std::string> names;
   std::string repeated;
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -85,11 +86,12 @@ Result<json> parse_header(const std::string& text) {
       repeated = parsed.get<std::string>();
     return true;
   };
-  json header = json::parse(text, watch, false);
-  if (header.is_discarded() || !header.is_object())
-    return fail(ErrorCode::kCorrupt, "its header is not a JSON object");
+  NSA_TRY_ASSIGN(json header, parse_json(text, path + ": its header",
+                                         {.bytes = kMaxHeaderBytes, .depth = 8}, watch));
+  if (!header.is_object())
+    return fail(ErrorCode::kCorrupt, path + ": its header is not a JSON object");
   if (!repeated.empty())
-    return fail(ErrorCode::kCorrupt, "its header names tensor " + repeated + " twice");
+    return fail(ErrorCode::kCorrupt, path + ": its header names tensor " + repeated + " twice");
   return header;
 }
 
@@ -196,11 +198,10 @@ Result<SafetensorsReader> SafetensorsReader::open(const std::filesystem::path& p
   std::string text(length, '\0');
   if (auto ok = read_exactly(reader.fd_.get(), text.data(), length, sizeof length); !ok)
     return fail(std::move(ok).error().within(reader.path_));
-  auto header = parse_header(text);
-  if (!header) return broken(header.error().what);
+  NSA_TRY_ASSIGN(const json header, parse_header(text, reader.path_));
   reader.data_begin_ = sizeof length + length;
   const uint64_t data_bytes = file_bytes - reader.data_begin_;
-  for (const auto& [name, j] : header->items()) {
+  for (const auto& [name, j] : header.items()) {
     if (name == kMetadataKey) {
       try {
         j.get_to(reader.metadata_);

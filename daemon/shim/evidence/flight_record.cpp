@@ -1,7 +1,8 @@
 #include "daemon/shim/evidence/flight_record.h"
 
+#include "common/base/json.h"
+
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace nsa::shim::evidence {
 
@@ -9,21 +10,26 @@ namespace {
 
 using nlohmann::json;
 
+// A rank wrote it, so it is cut.
+std::string text_of(const json& entry, const char* name, const std::string& otherwise) {
+  constexpr size_t kLongest = 200;
+  return entry.value(name, otherwise).substr(0, kLongest);
+}
+
 // "6553600 elements (Float)", "gradient bucket 3 of step 12": what tells one collective from
 // another.
 std::string describe(const json& entry) {
-  std::string text = entry.value("profiling_name", std::string("?"));
-  if (const std::string what = entry.value("what", std::string()); !what.empty())
-    return text + ", " + what;
+  std::string text = text_of(entry, "profiling_name", "?");
+  if (const std::string what = text_of(entry, "what", ""); !what.empty()) return text + ", " + what;
   const json sizes = entry.value("input_sizes", json::array());
   if (!sizes.is_array() || sizes.empty() || !sizes[0].is_array()) return text;
   int64_t elements = 1;
   for (const json& size : sizes[0])
-    elements *= size.get<int64_t>();
+    if (__builtin_mul_overflow(elements, size.get<int64_t>(), &elements)) return text;
   text += ", " + std::to_string(elements) + " elements";
   const json types = entry.value("input_dtypes", json::array());
   if (types.is_array() && !types.empty() && types[0].is_string())
-    text += " (" + types[0].get<std::string>() + ")";
+    text += " (" + types[0].get<std::string>().substr(0, 40) + ")";
   return text;
 }
 
@@ -33,13 +39,13 @@ std::filesystem::path flight_record_path(const std::filesystem::path& folder, Ra
   return folder / ("collectives-" + std::to_string(rank) + ".json");
 }
 
-std::string summarise_flight_record(std::string_view text) {
-  const json record = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!record.is_object()) return {};
+Result<std::string> summarise_flight_record(std::string_view text, std::string_view subject) {
+  NSA_TRY_ASSIGN(const json record, parse_json(text, subject, {.bytes = kMaxFlightRecordBytes}));
+  if (!record.is_object()) return "";
   // c10d leaves the list out where it recorded nothing, which a recorder that is off does.
   if (!record.contains("entries") && record.contains("version"))
     return "no collective in its record";
-  if (!record.contains("entries") || !record["entries"].is_array()) return {};
+  if (!record.contains("entries") || !record["entries"].is_array()) return "";
   try {
     int64_t enqueued = 0, completed = 0;
     const json* oldest = nullptr;
@@ -58,9 +64,9 @@ std::string summarise_flight_record(std::string_view text) {
     return "enqueued " + std::to_string(enqueued) + " collectives, completed up to " +
            std::to_string(completed) + "; the oldest that is not: " +
            std::to_string(oldest->at("collective_seq_id").get<int64_t>()) + ", " +
-           describe(*oldest) + ", " + oldest->value("state", std::string("?"));
+           describe(*oldest) + ", " + text_of(*oldest, "state", "?");
   } catch (const json::exception&) {
-    return {};
+    return "";
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/base/ids.h"
+#include "common/base/result.h"
 
 #include <filesystem>
 #include <string>
@@ -13,7 +14,9 @@ namespace nsa::shim::evidence {
 std::filesystem::path flight_record_path(const std::filesystem::path& folder, Rank rank);
 
 // "enqueued 812 collectives, completed up to 811; the oldest that is not: 812, nccl:all_reduce,
-// 6553600 elements (Float), scheduled". Empty for what is no such record.
-std::string summarise_flight_record(std::string_view json);
+// 6553600 elements (Float), scheduled". Empty for JSON that is no such record; `subject` is what an
+// error calls the text.
+inline constexpr size_t kMaxFlightRecordBytes = size_t{64} << 20;
+Result<std::string> summarise_flight_record(std::string_view json, std::string_view subject);
 
 } // namespace nsa::shim::evidence

@@ -85,14 +85,16 @@ void add_stacks(wire::RankEvidence& rank, const UnwindResult& result, const Symb
 // named, but for a rank that was slow to run again after them.
 void add_flight_records(const std::string& folder, wire::EvidenceTaken& taken,
                         MonotonicTime deadline) {
-  constexpr size_t kMostBytes = 64 << 20;
   for (auto& rank : taken.ranks) {
     const auto path = flight_record_path(folder, rank.rank);
     const bool can_answer = !rank.dead && !rank.traced && rank.process_state.rfind('T', 0) != 0;
     while (can_answer && !std::filesystem::exists(path) && MonotonicTime::now() < deadline)
       sleep_until(MonotonicTime::now() + std::chrono::milliseconds(20));
-    if (const auto text = read_file(path, kMostBytes))
-      rank.collectives = summarise_flight_record(*text);
+    const auto text = read_file(path, kMaxFlightRecordBytes);
+    if (!text) continue; // the rank did not answer
+    const auto summary = summarise_flight_record(*text, path.filename().string());
+    rank.collectives =
+        summary ? *summary : "wrote no flight record that can be read: " + summary.error().what;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <sys/stat.h>
 
 namespace nsa::manifest {
 namespace {
@@ -308,6 +309,32 @@ TEST(Retention, DamagedOnesDoNotPushGoodOnesOut) {
               ElementsAre(10));
   EXPECT_THAT(steps_to_delete({{10, false, true}, {20, true, true}, {30, true, true}}, 2, 0),
               ElementsAre(10));
+}
+
+// nsad looked for the newest checkpoint at every start, and ended at every start.
+TEST_F(ManifestTest, AManifestWrittenToHarmCostsItsCheckpointOnly) {
+  make_checkpoint(100);
+  const auto poison = [&](uint64_t step, const std::string& text) {
+    const fs::path at = folder_ / folder_name(step);
+    fs::create_directories(at);
+    ASSERT_TRUE(write_file_atomic(at / kManifestName, text));
+  };
+  poison(200, "{\"format\":1,\"manifest_checksum\":\"\",\"files\":" + std::string(200000, '[') +
+                  std::string(200000, ']') + "}");
+  poison(300, std::string(size_t{5} << 20, ' ') + "{}");
+  poison(400, "{\"format\":1,");
+  poison(500, "{\"format\":[]}");
+  fs::create_directories(folder_ / folder_name(600) / kManifestName);
+  ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  fs::create_directories(folder_ / folder_name(700));
+  fs::rename(folder_ / "fifo", folder_ / folder_name(700) / kManifestName);
+  const Choice choice = choose_newest_verified(folder_);
+  ASSERT_TRUE(choice.chosen);
+  EXPECT_EQ(choice.chosen->step, 100u);
+  ASSERT_EQ(choice.rejected.size(), 6u);
+  for (const Found& found : choice.rejected)
+    EXPECT_THAT(found.problem, HasSubstr(folder_name(found.step) + "/manifest.json")) << found.step;
+  EXPECT_THAT(choice.rejected[5].problem, HasSubstr("column 107: nested deeper than 64 levels"));
 }
 
 } // namespace

@@ -341,6 +341,11 @@ TEST(Report, FitsAFrameAndSaysWhatIsLeftOut) {
       100u);
 }
 
+std::string summary_of(const std::string& record) {
+  const auto summary = evidence::summarise_flight_record(record, "collectives-0.json");
+  return summary ? *summary : summary.error().what;
+}
+
 // Entries as c10d 2.11 writes them (FlightRecorderDetail.hpp, dump_json), and as the CPU mesh does.
 TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
   const auto entry = [](int number, const char* state) {
@@ -355,7 +360,7 @@ TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
   const nlohmann::json nccl = {
       {"version", "2.10"},
       {"entries", {entry(811, "completed"), entry(812, "scheduled"), entry(813, "scheduled")}}};
-  EXPECT_EQ(evidence::summarise_flight_record(nccl.dump()),
+  EXPECT_EQ(summary_of(nccl.dump()),
             "enqueued 813 collectives, completed up to 811; the oldest that is not: 812, "
             "nccl:all_reduce, 6553600 elements (Float), scheduled");
   const nlohmann::json mesh = {{"entries",
@@ -363,17 +368,27 @@ TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
                                   {"profiling_name", "mesh:all_reduce"},
                                   {"what", "gradient bucket 0 of step 2"},
                                   {"state", "started"}}}}};
-  EXPECT_EQ(evidence::summarise_flight_record(mesh.dump()),
+  EXPECT_EQ(summary_of(mesh.dump()),
             "enqueued 4 collectives, completed up to 0; the oldest that is not: 4, "
             "mesh:all_reduce, gradient bucket 0 of step 2, started");
   const nlohmann::json idle = {{"entries", {entry(1, "completed")}}};
-  EXPECT_EQ(evidence::summarise_flight_record(idle.dump()),
-            "enqueued 1 collectives, all completed");
+  EXPECT_EQ(summary_of(idle.dump()), "enqueued 1 collectives, all completed");
   for (const char* empty : {R"({"entries":[]})", R"({"version":"2.10","pg_config":{}})"})
-    EXPECT_EQ(evidence::summarise_flight_record(empty), "no collective in its record") << empty;
-  for (const char* other : {"", "[1]", "{}", R"({"entries":[{}]})", R"({"entries":[1]})",
+    EXPECT_EQ(summary_of(empty), "no collective in its record") << empty;
+  for (const char* other : {"[1]", "{}", R"({"entries":[{}]})", R"({"entries":[1]})",
                             R"({"entries":[{"collective_seq_id":"x"}]})"})
-    EXPECT_EQ(evidence::summarise_flight_record(other), "") << other;
+    EXPECT_EQ(summary_of(other), "") << other;
+  EXPECT_EQ(summary_of(std::string(200000, '[')),
+            "collectives-0.json, line 1, column 65: nested deeper than 64 levels");
+  EXPECT_EQ(summary_of("{\"entries\":"),
+            "collectives-0.json, line 1, column 12: not JSON: syntax error while parsing value - "
+            "unexpected end of input; expected '[', '{', or a literal");
+  const nlohmann::json large = {{"entries",
+                                 {{{"collective_seq_id", 1},
+                                   {"profiling_name", std::string(100000, 'n')},
+                                   {"input_sizes", {{INT64_MAX, INT64_MAX}}},
+                                   {"state", std::string(100000, 's')}}}}};
+  EXPECT_LT(summary_of(large.dump()).size(), 1000u) << "what a rank wrote goes into an event";
 }
 
 // What the ranks wrote themselves is read when the stacks are there.

@@ -37,12 +37,12 @@ Attempt::Attempt(int ranks, const std::string& below) {
   plan.token = std::to_string(random()) + "-" + std::to_string(random());
   plan.run_folder = (folder_ / "run").string();
   plan.attempt_folder = folder_.string();
-  options.program = test::program_folder() + "/nsa-shim";
+  options.program = nsa::test::program_folder() + "/nsa-shim";
   options.cgroup_root = "none";
   for (Rank r = 0; r < ranks; ++r) {
     wire::RankLaunch launch;
     launch.rank = r;
-    launch.arguments = {test::program_folder() + "/nsa-fake-worker",
+    launch.arguments = {nsa::test::program_folder() + "/nsa-fake-worker",
                         "--run-folder",
                         plan.run_folder,
                         "--attempt-folder",

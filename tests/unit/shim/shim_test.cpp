@@ -55,6 +55,48 @@ void release_and_wait(Attempt& attempt, Daemon& daemon) {
   EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
 }
 
+// What ended the shim, and with it every rank: it copied and printed what a rank had sent.
+TEST(Shim, OutlivesWhatARankSaysToHarmIt) {
+  Attempt attempt(2);
+  const auto levels = [](size_t count) {
+    return "{\"body\":" + std::string(count, '[') + std::string(count, ']') + "}";
+  };
+  std::string frames;
+  for (const std::string& body :
+       {levels(60000), levels(wire::kMaxRankDepth), std::string("{\"body\":"), std::string("[]"),
+        levels(wire::kMaxRankDepth - 1)}) {
+    const auto frame = wire::encode_frame({static_cast<uint8_t>(MessageType::kRankHello), 0, body});
+    ASSERT_TRUE(frame);
+    frames += *frame;
+  }
+  const auto finished =
+      wire::encode(MessageType::kRankFinished, wire::RankFinished{0, 7, 0, "completed"});
+  ASSERT_TRUE(finished);
+  const auto file = attempt.folder() / "frames";
+  ASSERT_TRUE(make_folder(attempt.folder()));
+  ASSERT_TRUE(write_file_atomic(file, frames + *finished));
+  use_shell(attempt, 0, "cat " + file.string() + " >&" + std::to_string(wire::kRankLinkFd));
+  const auto good = attempt.folder() / "good";
+  ASSERT_TRUE(write_file_atomic(good, *finished));
+  use_shell(attempt, 1, "cat " + good.string() + " >&" + std::to_string(wire::kRankLinkFd));
+  attempt.start();
+  Daemon nsad(attempt);
+  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
+  EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->exit_code, 0);
+  EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 1)->exit_code, 0);
+  // What can be passed on is, and what follows the poison is heard.
+  EXPECT_EQ(nsad.rank_messages(MessageType::kRankFinished).size(), 2u);
+  size_t hellos_of_0 = 0;
+  for (const auto& message : nsad.rank_messages(MessageType::kRankHello))
+    hellos_of_0 += message.rank == 0 ? 1 : 0;
+  EXPECT_EQ(hellos_of_0, 1u);
+  EXPECT_FALSE(attempt.shim_ended());
+  const auto log = read_file(attempt.folder() / "shim.log", 1 << 20);
+  ASSERT_TRUE(log);
+  EXPECT_NE(log->find("nested deeper than 32 levels"), std::string::npos) << *log;
+  release_and_wait(attempt, nsad);
+}
+
 TEST(Shim, RunsRanksToTheirEndAndThenItself) {
   Attempt attempt(2);
   attempt.fake_all({"steps=5", "step_ms=4"});

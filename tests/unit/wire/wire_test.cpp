@@ -85,6 +85,29 @@ TEST(Messages, WrongShapesAreErrorsNotExceptions) {
   EXPECT_EQ(body_as<RankStep>(nlohmann::json{{"step", 7}, {"from_the_future", 1}})->step, 7u);
 }
 
+// Bodies written to harm: nothing of them is a tree before it is known to be small.
+TEST(Messages, PoisonIsRefusedWithItsPlace) {
+  const auto mistake = [](const std::string& body) {
+    const auto message = decode_message({3, 0, body});
+    return message ? "" : message.error().what;
+  };
+  EXPECT_EQ(mistake("{\"body\":" + std::string(60000, '[')),
+            "message of type 3, line 1, column 72: nested deeper than 64 levels");
+  EXPECT_NE(mistake("{\"body\":{},\"seq\":1e999}").find("message of type 3, line 1"),
+            std::string::npos);
+  EXPECT_NE(mistake(std::string(kMaxBodyBytes + 1, ' ')).find("more than the 1.0 MiB"),
+            std::string::npos);
+  for (const char* text : {"", "[]", "{\"pid\":\"x\"}", "{\"ranks\":[[]]}", "{\"rank\":[1]}"}) {
+    const auto exited = parse_body<RankExited>(text, "exit-0.json");
+    const auto plan = parse_body<LaunchPlan>(text, "launch.json");
+    EXPECT_TRUE(!exited || !plan) << text;
+    EXPECT_TRUE(exited || exited.error().what.find("exit-0.json") != std::string::npos) << text;
+    EXPECT_TRUE(plan || plan.error().what.find("launch.json") != std::string::npos) << text;
+  }
+  EXPECT_EQ(parse_body<LaunchPlan>(std::string(200000, '['), "launch.json").error().what,
+            "launch.json, line 1, column 65: nested deeper than 64 levels");
+}
+
 TEST(LaunchPlan, RoundTrips) {
   LaunchPlan plan;
   plan.run_id = "abcde";

@@ -1,0 +1,81 @@
+// Poisoned JSON: too deep, too large, cut off, not JSON. Each is an error with its place, and costs
+// neither stack nor a tree.
+#include "common/base/json.h"
+
+#include <gtest/gtest.h>
+
+namespace nsa {
+namespace {
+
+std::string mistake_in(std::string_view text, JsonLimits limits = {}) {
+  const auto json = parse_json(text, "x.json", limits);
+  const auto checked = check_json(text, "x.json", limits);
+  EXPECT_EQ(json.has_value(), checked.has_value()) << "both keep the same door";
+  if (json) return "";
+  EXPECT_EQ(json.error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(json.error().what, checked.error().what);
+  return json.error().what;
+}
+
+std::string nested(size_t levels) {
+  return std::string(levels, '[') + std::string(levels, ']');
+}
+
+TEST(Json, DepthIsLimited) {
+  EXPECT_EQ(mistake_in(nested(64)), "");
+  EXPECT_EQ(mistake_in(nested(65)), "x.json, line 1, column 65: nested deeper than 64 levels");
+  EXPECT_EQ(mistake_in(nested(200000)), "x.json, line 1, column 65: nested deeper than 64 levels");
+  EXPECT_EQ(mistake_in(nested(4), {.depth = 3}),
+            "x.json, line 1, column 4: nested deeper than 3 levels");
+  std::string objects;
+  for (int i = 0; i < 60000; ++i)
+    objects += "{\"a\":\n";
+  EXPECT_EQ(mistake_in(objects), "x.json, line 65, column 1: nested deeper than 64 levels");
+}
+
+TEST(Json, BracketsInTextsAreNoDepth) {
+  EXPECT_EQ(mistake_in("[\"" + std::string(1000, '[') + "\", \"\\\"[[[\\\\\", 1]", {.depth = 1}),
+            "");
+  EXPECT_EQ(mistake_in("[\"\\\\\", [1]]", {.depth = 1}),
+            "x.json, line 1, column 8: nested deeper than 1 levels");
+}
+
+TEST(Json, ManyNeighboursAreNoDepth) {
+  std::string text = "[";
+  for (int i = 0; i < 1000; ++i)
+    text += "[{}],";
+  EXPECT_EQ(mistake_in(text + "0]", {.depth = 3}), "");
+}
+
+TEST(Json, SizeIsLimited) {
+  EXPECT_EQ(mistake_in("[1,2]", {.bytes = 5}), "");
+  EXPECT_EQ(mistake_in("[1,20]", {.bytes = 5}),
+            "x.json has 6 B, more than the 5 B that it may have");
+}
+
+TEST(Json, MistakesHaveTheirPlace) {
+  EXPECT_EQ(
+      mistake_in("{\"a\": 1,\n \"b\": nul}"),
+      "x.json, line 2, column 10: not JSON: syntax error while parsing value - invalid literal");
+  EXPECT_NE(mistake_in("").find("x.json, line 1, column 1: not JSON"), std::string::npos);
+  EXPECT_NE(mistake_in("[1,2").find("x.json, line 1, column 5: not JSON"), std::string::npos);
+  EXPECT_NE(mistake_in("[1] 2").find("not JSON"), std::string::npos);
+  EXPECT_NE(mistake_in("[1e999]").find("x.json, line 1, column"), std::string::npos);
+}
+
+TEST(Json, WhatWasReadIsNotRepeated) {
+  const std::string mistake = mistake_in("[\"" + std::string(100000, 'a') + "\x1b]52;c;\xff\"]");
+  EXPECT_LT(mistake.size(), 200u);
+  EXPECT_EQ(mistake.find('\x1b'), std::string::npos);
+  EXPECT_LT(mistake_in("[" + std::string(100000, '9') + "e9999]").size(), 200u);
+}
+
+TEST(Json, EveryCutOfATextIsRefused) {
+  const std::string text = R"({"a": [1, 2.5, "x\u00e9\"", null, true], "b": {"c": -3e2}})";
+  for (size_t size = 0; size < text.size(); ++size)
+    EXPECT_NE(mistake_in(text.substr(0, size)), "") << size;
+  EXPECT_EQ(mistake_in(text), "");
+}
+
+} // namespace
+} // namespace nsa
