@@ -27,9 +27,14 @@ constexpr int64_t kPairCopies = 6;
 // documents_test holds document_batches() against these kernels' own sizes.
 constexpr double kMostFilling = 1.5;
 constexpr int64_t kFreeFilling = 4096, kRoundingParts = 16;
-// Pairs of token and block behind a partial dK and dV, and tokens times groups of a round of
-// partial results (nsa_model/kernels/block_lists).
-constexpr int64_t kPairsOfAUnit = 512, kRowsOfARound = 65536;
+// The kernels' work in parts (nsa_model/kernels/block_lists, fused): pairs of token and block
+// behind a partial dK and dV of lists; tokens times groups whose lists are summed together, and
+// whose dQ is kept together; how many sections a sequence has at most. A sequence's first tokens
+// take no lists, all of a short one. Partial dK and dV of an interval: one in 128 keys, and four a
+// multiprocessor.
+constexpr int64_t kPairsOfAUnit = 512, kRowsOfLists = 65536, kRowsOfARound = 32768,
+                  kMostSections = 7, kFirstTokens = 1280, kWholeUpTo = 1536, kColumnKeys = 128,
+                  kMostShares = 4 * 132;
 // A host's allocator keeps what one step frees for the next, in holes that do not all fit.
 constexpr double kHeapWaste = 0.35;
 
@@ -115,7 +120,7 @@ std::string attention_kernels(const RunSpec& spec, Placement placement) {
       placement.gpu && placement.bf16 && (m.head_dimension == 64 || m.head_dimension == 128) &&
       m.heads / m.kv_groups <= 16 && n.compression_block == 32 && n.compression_stride == 16 &&
       n.selection_block == 64 && n.selected_blocks == 16 && n.window == 512 &&
-      spec.train.sequence_length <= 131072;
+      spec.train.sequence_length <= (m.head_dimension == 64 ? 1048576 : 131072);
   return served ? "fused" : "aten";
 }
 
@@ -193,22 +198,41 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
   return a;
 }
 
-// Bytes of a layer's backward workspace in the kernels of NSA for so many tokens: dQ of two
-// branches and of a round's selected blocks, statistics, partial dK and dV in FP32 of lists, of the
-// first tokens and of each block's end. The kernels for wide heads keep no dQ.
+// Bytes of a layer's backward workspace in the kernels of NSA for so many tokens: statistics of
+// rows, FP32 gradients of compressed keys, partial dK and dV of the first tokens; and either those
+// of the compressed branch, or dQ of a round's selected blocks with dK and dV of the lists. The
+// kernels for wide heads keep no dQ.
 int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;
   constexpr int64_t kTunedWidth = 64;
   const int64_t query = m.heads * m.head_dimension * kBf16;
   const int64_t unit = 2 * n.selection_block * m.head_dimension * kFp32;
-  const int64_t units = m.kv_groups * unit * n.selected_blocks / kPairsOfAUnit +
-                        2 * m.kv_groups * unit / n.selection_block;
   const int64_t statistics = branch_count(spec) * 2 * kFp32 * (m.heads + 3 * m.kv_groups);
-  const int64_t bytes = tokens * (units + statistics);
-  if (m.head_dimension != kTunedWidth) return bytes;
-  const int64_t round = std::max(kRowsOfARound, spec.train.sequence_length) / m.kv_groups;
-  return bytes + 2 * tokens * query + std::min(tokens, round) * n.selected_blocks * query;
+  if (m.head_dimension != kTunedWidth) {
+    const int64_t units = m.kv_groups * unit * n.selected_blocks / kPairsOfAUnit +
+                          2 * m.kv_groups * unit / n.selection_block;
+    return tokens * (units + statistics);
+  }
+  const int64_t length = spec.train.sequence_length;
+  const int64_t lanes = (tokens + length - 1) / length * m.kv_groups;
+  const auto columns = [&](int64_t keys) { // of a sequence
+    return (kMostShares + lanes * (keys / kColumnKeys + 2)) * 2 * unit;
+  };
+  const int64_t pooled = 2 * kFp32 * m.kv_groups * m.head_dimension / n.compression_stride;
+  const int64_t kept = tokens * (statistics + pooled) + columns(std::min(length, kWholeUpTo));
+  int64_t lists = 0;
+  if (length > kWholeUpTo) {
+    const int64_t listed = length - kFirstTokens;
+    const int64_t sections = std::min(kMostSections, (listed + kRowsOfARound - 1) / kRowsOfARound);
+    const int64_t together = std::min(lanes, std::max<int64_t>(1, kRowsOfLists / length));
+    lists = together * unit *
+            (listed * n.selected_blocks / kPairsOfAUnit +
+             (length / n.selection_block + 1) * (sections + 1) / 2);
+    const int64_t round = std::max(kRowsOfARound, listed / kMostSections + kPairsOfAUnit);
+    lists += std::min(lanes * listed, round) * n.selected_blocks * query / m.kv_groups;
+  }
+  return kept + std::max(lists, columns(length / n.compression_stride));
 }
 
 } // namespace

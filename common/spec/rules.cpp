@@ -327,6 +327,7 @@ private:
     const bool fused = kernels != s_.toggles.end() && kernels->second == "fused" &&
                        m.attention == "nsa" && s_.parallel.device != "cpu";
     const std::string aten = "use attention.kernels = \"auto\" or \"aten\", which serve every size";
+    const int64_t most_fused = m.head_dimension == 64 ? 1048576 : 131072;
     rule(
         {"model.head_dimension", "toggles.attention.kernels"},
         [&] { return fused && m.head_dimension != 64 && m.head_dimension != 128; },
@@ -348,8 +349,10 @@ private:
         aten);
     rule(
         {"train.sequence_length", "toggles.attention.kernels"},
-        [&] { return fused && s_.train.sequence_length > 131072; },
-        "must be at most 131072 for \"fused\" kernels, not " + number(s_.train.sequence_length),
+        [&] { return fused && s_.train.sequence_length > most_fused; },
+        "must be at most " + number(most_fused) +
+            " for \"fused\" kernels of this head dimension, not " +
+            number(s_.train.sequence_length),
         aten);
     rule(
         {"precision.mode", "precision.compute", "toggles.attention.kernels"},

@@ -3,6 +3,7 @@
 #include "nsa_model/ops_cuda/fused_call.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 namespace nsa::ops {
@@ -19,14 +20,16 @@ OptionalTensor if_defined(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
+// Of a node's saved_data: the outputs of the branches.
+constexpr const char* kBranchOut = "branch_out";
+
 // Order of the tensors that a node saves.
 enum Saved : std::size_t {
   kQuery,
   kGates,
   kKeys,
   kValues = kKeys + 3,
-  kOut = kValues + 3,
-  kLse = kOut + 3,
+  kLse = kValues + 3,
   kIndices = kLse + 3,
   kLists,
   kPooledKeys,
@@ -53,7 +56,6 @@ public:
     for (std::size_t branch = 0; branch < 3; ++branch) {
       saved[kKeys + branch] = or_undefined(keys[branch]);
       saved[kValues + branch] = or_undefined(values[branch]);
-      saved[kOut + branch] = result.branch_out[branch];
       saved[kLse + branch] = result.branch_lse[branch];
     }
     saved[kIndices] = result.indices;
@@ -62,6 +64,9 @@ public:
     saved[kPooledValues] = result.pooled_v;
     saved[kDocuments] = or_undefined(inputs.document_start);
     context->save_for_backward(saved);
+    // Apart from them, because the backward frees it before it asks for most of its scratch memory.
+    context->saved_data[kBranchOut] =
+        c10::List<Tensor>({result.branch_out[0], result.branch_out[1], result.branch_out[2]});
     context->saved_data["indices_given"] = inputs.indices.has_value();
     context->saved_data["scale"] = settings.scale;
     return result.out;
@@ -73,10 +78,11 @@ public:
     inputs.q = saved[kQuery];
     inputs.gates = saved[kGates];
     FusedForward forward;
+    const c10::List<Tensor> branch_out = context->saved_data[kBranchOut].toTensorList();
     for (std::size_t branch = 0; branch < 3; ++branch) {
       inputs.k[branch] = if_defined(saved[kKeys + branch]);
       inputs.v[branch] = if_defined(saved[kValues + branch]);
-      forward.branch_out[branch] = saved[kOut + branch];
+      forward.branch_out[branch] = branch_out.get(branch);
       forward.branch_lse[branch] = saved[kLse + branch];
     }
     inputs.document_start = if_defined(saved[kDocuments]);
@@ -87,7 +93,12 @@ public:
     if (context->saved_data["indices_given"].toBool()) inputs.indices = saved[kIndices];
     Settings settings; // the sizes were checked by the forward: only the default ones are served
     settings.scale = context->saved_data["scale"].toDouble();
-    const FusedBackward result = fused_backward(inputs, settings, forward, grads[0].contiguous());
+    if (!torch::autograd::get_current_graph_task_keep_graph()) {
+      branch_out.clear();
+      context->saved_data.erase(kBranchOut);
+    }
+    const FusedBackward result =
+        fused_backward(inputs, settings, std::move(forward), grads[0].contiguous());
     return {result.q,    result.gates, result.k[0], result.k[1], result.k[2],
             result.v[0], result.v[1],  result.v[2], Tensor(),    Tensor()};
   }

@@ -224,7 +224,7 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
 }
 
 FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& settings,
-                             const FusedForward& forward, const Tensor& grad_out) {
+                             FusedForward forward, const Tensor& grad_out) {
   const c10::DeviceGuard guard(inputs.q.device());
   kernels::FusedInputs kernel = kernel_inputs(inputs, settings);
   if (pools(inputs)) take_pooled(kernel, forward);
@@ -251,11 +251,27 @@ FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& sett
     gradients.d_v[branch] = bf16(result.v[branch]);
   }
   const kernels::DocumentPlan plan = plan_of(inputs, settings, kernel.shape, kernel.tuning);
-  const Tensor scratch =
-      workspace(inputs.q, kernels::documents_backward_workspace_bytes(kernel, plan));
-  check_launch(kernels::launch_documents_backward(kernel, plan, kernel_saved(forward), gradients,
-                                                  scratch.data_ptr(),
-                                                  c10::cuda::getCurrentCUDAStream().stream()),
+  const kernels::FusedSaved saved = kernel_saved(forward);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  if (!kernels::is_one_in_place(plan)) {
+    const Tensor scratch =
+        workspace(inputs.q, kernels::documents_backward_workspace_bytes(kernel, plan));
+    check_launch(kernels::launch_documents_backward(kernel, plan, saved, gradients,
+                                                    scratch.data_ptr(), stream),
+                 "backward");
+    return result;
+  }
+  Tensor kept, part;
+  const auto scratch = [&](kernels::ScratchPart which, std::size_t bytes) {
+    Tensor& held = which == kernels::ScratchPart::kKept ? kept : part;
+    held.reset();
+    if (which == kernels::ScratchPart::kLists)
+      for (Tensor& out : forward.branch_out)
+        out.reset();
+    held = workspace(inputs.q, bytes);
+    return held.data_ptr();
+  };
+  check_launch(kernels::launch_documents_backward(kernel, plan, saved, gradients, scratch, stream),
                "backward");
   return result;
 }

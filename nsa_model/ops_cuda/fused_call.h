@@ -44,7 +44,8 @@ struct FusedBackward {
   at::Tensor q, gates;
   std::array<at::Tensor, 3> k, v; // undefined where a branch is off
 };
+// Frees `forward.branch_out` as soon as nothing more is to read it, if nobody else holds it.
 FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& settings,
-                             const FusedForward& forward, const at::Tensor& grad_out);
+                             FusedForward forward, const at::Tensor& grad_out);
 
 } // namespace nsa::ops

@@ -8,7 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
-#include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/shape.h"
 
@@ -26,6 +26,7 @@ struct BlockBackwardTensors {
 struct SelectedBackwardParams {
   AttentionShape shape;
   ListRound round;
+  ListRound summed; // the forward's round that it is part of, whose units are summed together
   BlockBackwardTensors tensors;
   const int32_t* entries;
   const int32_t* segment_item_start;
@@ -33,7 +34,7 @@ struct SelectedBackwardParams {
   uint32_t* claims; // 0, and left so, see UnitRange
   float scale = 0.125f;
   __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
-  float* partial_dkv;             // [block_lists_item_capacity, 2 (dK, dV), 64, 64]
+  float* partial_dkv;             // [units of `summed`, 2 (dK, dV), 64, 64]
   cudaEvent_t launched = nullptr; // recorded when all CTAs have their places
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
@@ -78,8 +79,9 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
 // Sums the units of every block in order.
 struct SumBlocksParams {
   AttentionShape shape;
+  ListRound round = {};              // whose lanes are summed; without lanes: all
   int keys = 0;                      // sequence, or compressed_count(sequence)
-  const float* list_partial;         // of launch_selected_backward; nullptr: none
+  const float* list_partial;         // of launch_selected_backward, of the round; nullptr: none
   const int32_t* segment_item_start; // with list_partial
   const float* range_partial;        // of launch_range_backward; nullptr: none
   KeyRange range = KeyRange::kWindow;

@@ -62,8 +62,8 @@ struct Unit : UnitPlace {
   int begin; // of the list's entries
   int end;
   __device__ Unit(const SelectedBackwardParams& params, const WorkItem& item, int blocks)
-      : UnitPlace(uniform(item.segment), blocks, params.shape.groups), begin(uniform(item.begin)),
-        end(uniform(item.end)) {}
+      : UnitPlace(uniform(item.segment), blocks, params.round.cut.sections, params.shape.groups),
+        begin(uniform(item.begin)), end(uniform(item.end)) {}
 };
 
 template <typename Heads>
@@ -83,7 +83,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
   UnitClaims<kBlockStages> claims(shared.units, units, params.items, params.claims,
                                   warp == 0 && lane == 0);
   for (;;) {
-    const WorkItem item = claims.next(k_map, v_map, blocks, shape.groups);
+    const WorkItem item =
+        claims.next(k_map, v_map, blocks, params.round.cut.sections, shape.groups);
     if (item.segment == kNoSegment) break;
     const Unit unit(params, item, blocks);
     const PairRows pair_rows(shape, params.round, unit.lane);
@@ -171,6 +172,9 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   const int quad = lane % 4;
   const int row = warp * 16 + lane / 4; // key of the block, and row + 8
   const float scale_log2 = params.scale * kLog2e;
+  const int first_item =
+      params.segment_item_start[params.summed.first_list() * blocks]; // of partial_dkv
+  float* partial_dkv = params.partial_dkv - static_cast<int64_t>(first_item) * 2 * kTileFloats;
   const Columns<Heads> columns(heads, quad);
   const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
   const uint32_t d_queries = uniform(shared_address(shared.d_queries[warpgroup]));
@@ -315,8 +319,8 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     }
     warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
     exchange_phase ^= 1u;
-    store_tile(params.partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kTileFloats,
-               sum, warpgroup == 0 ? params.scale : 1.0f, row, quad);
+    store_tile(partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kTileFloats, sum,
+               warpgroup == 0 ? params.scale : 1.0f, row, quad);
   }
   wait_for_stores();
 }
@@ -400,16 +404,17 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                           kBlock);
   }
   if (error == cudaSuccess) { // pairs in the place of tokens
-    error = make_token_major_map(&d_q_map, params.partial_dq, 1,
-                                 params.round.lanes * shape.sequence * kSlots, heads.count(), 1,
-                                 heads.count());
+    error =
+        make_token_major_map(&d_q_map, params.partial_dq, 1, params.round.listed_rows() * kSlots,
+                             heads.count(), 1, heads.count());
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
-  const int grid = std::min(multiprocessor_count(), block_lists_item_capacity(shape));
+  const int grid = std::min(multiprocessor_count(),
+                            block_lists_item_capacity(shape, params.round.cut, params.round.lanes));
   return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, kThreads,
                            kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
                            d_q_map, block_count(shape.sequence));

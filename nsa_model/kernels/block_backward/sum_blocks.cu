@@ -61,10 +61,9 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
   extern __shared__ int slots[]; // of the units of a range
   __shared__ int slot_count;
   const AttentionShape& shape = params.shape;
-  const int lanes = shape.batch * shape.groups;
-  const int lane = static_cast<int>(blockIdx.x) % lanes; // batch * groups + group
+  const int lanes = params.round.lanes;
+  const int lane = params.round.first_lane + static_cast<int>(blockIdx.x) % lanes;
   const int tile = static_cast<int>(blockIdx.x) / lanes; // first the ones that most tokens see
-  const int segment = lane * tiles + tile;
   const int which = static_cast<int>(blockIdx.y);
   const bool ranged = tile < ranged_tiles;
   if (ranged) {
@@ -85,10 +84,14 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
   if (key >= params.keys) return;
   Eight sum = {};
   if (params.list_partial != nullptr) {
-    const int begin = params.segment_item_start[segment];
-    const int end = params.segment_item_start[segment + 1];
-    add_units(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats, end - begin,
-              [&](int i) { return static_cast<int64_t>(begin) + i; });
+    const int sections = params.round.cut.sections;
+    const int first = params.segment_item_start[params.round.first_list() * tiles];
+    for (int section = 0; section < sections; ++section) {
+      const int32_t* start = params.segment_item_start + (lane * sections + section) * tiles + tile;
+      const int begin = start[0] - first;
+      add_units(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats,
+                start[1] - first - begin, [&](int i) { return static_cast<int64_t>(begin) + i; });
+    }
   }
   if (ranged) {
     add_units(sum, params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset,
@@ -112,10 +115,12 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
 
 } // namespace
 
-cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream) {
+cudaError_t launch_sum_blocks(const SumBlocksParams& given, cudaStream_t stream) {
+  SumBlocksParams params = given;
+  if (params.round.lanes == 0) params.round = all_lanes(params.shape);
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(params.shape.batch * params.shape.groups * tiles), 2);
+  const dim3 grid(static_cast<unsigned>(params.round.lanes * tiles), 2);
   const int beside = params.beside.lanes;
   const RangeCut first = {0, beside, range_workers(params.beside.ctas), 0};
   RangeCut rest = {beside, params.shape.batch * params.shape.groups - beside, range_workers(), 0};

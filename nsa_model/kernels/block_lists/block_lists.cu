@@ -21,22 +21,23 @@ constexpr int kScanThreads = 1024;
 int lane_count(const AttentionShape& shape) {
   return shape.batch * shape.groups;
 }
-int lanes_per_round(const AttentionShape& shape) {
-  return std::clamp(kRoundRows / shape.sequence, 1, lane_count(shape));
-}
 
 int chunk_count(const AttentionShape& shape) {
   return (shape.sequence + kChunk - 1) / kChunk;
 }
 
+// A CTA has a lane's chunk and some of its blocks.
 struct Position {
   int batch;
   int group;
   int chunk;
+  int first_block;
+  int blocks;
 };
-__device__ __forceinline__ Position position(const AttentionShape& shape) {
+__device__ __forceinline__ Position position(const AttentionShape& shape, int blocks) {
+  const int first_block = static_cast<int>(blockIdx.z) * kListBlocks;
   return {static_cast<int>(blockIdx.y) / shape.groups, static_cast<int>(blockIdx.y) % shape.groups,
-          static_cast<int>(blockIdx.x)};
+          static_cast<int>(blockIdx.x), first_block, min(blocks - first_block, kListBlocks)};
 }
 
 __device__ const int32_t* token_slots(const BlockListsParams& params, const Position& at,
@@ -51,15 +52,15 @@ constexpr int kOwn = kChunk * kSlots / kThreads;
 static_assert(kSlots % kOwn == 0 && kOwn % 4 == 0);
 
 struct OwnSlots {
-  int local; // token of the chunk
-  int slot;  // the first of kOwn
-  int blocks[kOwn];
+  int local;        // token of the chunk
+  int slot;         // the first of kOwn
+  int blocks[kOwn]; // from the CTA's first on, negative for none or another's
 
   __device__ OwnSlots(const BlockListsParams& params, const Position& at)
       : local(static_cast<int>(threadIdx.x) / (kSlots / kOwn)),
         slot(static_cast<int>(threadIdx.x) % (kSlots / kOwn) * kOwn) {
     const int token = at.chunk * kChunk + local;
-    const bool listed = token < params.shape.sequence && token >= params.first_token;
+    const bool listed = token < params.shape.sequence && token >= params.cut.first_token;
     const int32_t* slots = listed ? token_slots(params, at, token) + slot : nullptr;
 #pragma unroll
     for (int i = 0; i < kOwn; i += 4) {
@@ -68,6 +69,11 @@ struct OwnSlots {
       blocks[i + 1] = four.y;
       blocks[i + 2] = four.z;
       blocks[i + 3] = four.w;
+    }
+#pragma unroll
+    for (int& block : blocks) {
+      const auto place = static_cast<unsigned>(block - at.first_block);
+      block = place < static_cast<unsigned>(at.blocks) ? static_cast<int>(place) : -1;
     }
   }
 };
@@ -93,12 +99,13 @@ __device__ __forceinline__ void fill_bitmap(const OwnSlots& own, int blocks, uin
 __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params, int blocks) {
   wait_for_earlier_kernels();
   extern __shared__ __align__(16) uint32_t bitmap[];
-  const Position at = position(params.shape);
+  const Position at = position(params.shape, blocks);
   const OwnSlots own(params, at);
-  fill_bitmap(own, blocks, bitmap);
-  int32_t* counts =
-      params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
-  for (int block = threadIdx.x; block < blocks; block += kThreads) {
+  fill_bitmap(own, at.blocks, bitmap);
+  int32_t* counts = params.chunk_counts +
+                    (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks +
+                    at.first_block;
+  for (int block = threadIdx.x; block < at.blocks; block += kThreads) {
     int count = 0;
 #pragma unroll
     for (int word = 0; word < kWords; ++word)
@@ -107,27 +114,32 @@ __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params
   }
 }
 
-// Per segment: turns the chunks' counts into offsets within the segment, leaves the total.
+// Per segment: turns the counts of its chunks into offsets within the segment, leaves the total.
 __global__ void __launch_bounds__(128)
     chunk_offsets_kernel(BlockListsParams params, int blocks, int chunks, int segments) {
   wait_for_earlier_kernels();
   const int segment = static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x);
   if (segment >= segments) return;
-  int32_t* counts = params.chunk_counts + static_cast<int64_t>(segment / blocks) * chunks * blocks +
+  const int list = segment / blocks;
+  const int section = list % params.cut.sections;
+  const int first = params.cut.first_chunk(section);
+  const int count = params.cut.end_chunk(section) - first;
+  int32_t* counts = params.chunk_counts +
+                    (static_cast<int64_t>(list / params.cut.sections) * chunks + first) * blocks +
                     segment % blocks;
   // Loads of a batch come before its stores: the compiler may not move a load over a store to the
   // same array.
   constexpr int kBatch = 16;
   int total = 0;
-  for (int base = 0; base < chunks; base += kBatch) {
+  for (int base = 0; base < count; base += kBatch) {
     int batch[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      batch[i] = base + i < chunks ? counts[static_cast<int64_t>(base + i) * blocks] : 0;
+      batch[i] = base + i < count ? counts[static_cast<int64_t>(base + i) * blocks] : 0;
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (base + i < chunks) counts[static_cast<int64_t>(base + i) * blocks] = total;
+      if (base + i < count) counts[static_cast<int64_t>(base + i) * blocks] = total;
       total += batch[i];
     }
   }
@@ -191,7 +203,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 // The items of as many of the lane's blocks as the chunk has, a warp a block: lists cut into equal
-// parts.
+// parts, those of one section after another.
 __device__ __forceinline__ void write_items(const BlockListsParams& params, const Position& at,
                                             int blocks) {
   constexpr int kBlocks = kChunk / kBlock;
@@ -199,16 +211,19 @@ __device__ __forceinline__ void write_items(const BlockListsParams& params, cons
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int block = at.chunk * kBlocks + warp;
   if (warp >= kBlocks || block >= blocks) return;
-  const int segment = static_cast<int>(blockIdx.y) * blocks + block;
-  const int start = params.segment_start[segment];
-  const int count = params.segment_start[segment + 1] - start;
-  const int first_item = params.segment_item_start[segment];
-  const int parts = parts_of(count);
-  const int part_tokens = parts == 0 ? 0 : ((count + parts - 1) / parts + 31) / 32 * 32;
-  for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
-    const int begin = min(count, part * part_tokens);
-    const int end = min(count, begin + part_tokens);
-    params.items[first_item + part] = {segment, start + begin, start + end, first_item + part};
+  for (int section = 0; section < params.cut.sections; ++section) {
+    const int list = static_cast<int>(blockIdx.y) * params.cut.sections + section;
+    const int segment = list * blocks + block;
+    const int start = params.segment_start[segment];
+    const int count = params.segment_start[segment + 1] - start;
+    const int first_item = params.segment_item_start[segment];
+    const int parts = parts_of(count);
+    const int part_tokens = parts == 0 ? 0 : ((count + parts - 1) / parts + 31) / 32 * 32;
+    for (int part = static_cast<int>(threadIdx.x) % 32; part < parts; part += 32) {
+      const int begin = min(count, part * part_tokens);
+      const int end = min(count, begin + part_tokens);
+      params.items[first_item + part] = {segment, start + begin, start + end, first_item + part};
+    }
   }
 }
 
@@ -217,31 +232,35 @@ template <bool kPrefixes>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams params, int blocks) {
   wait_for_earlier_kernels();
   extern __shared__ __align__(16) uint32_t bitmap[];
-  auto* before = reinterpret_cast<uint16_t*>(bitmap + blocks * kWords);
-  const Position at = position(params.shape);
+  const Position at = position(params.shape, blocks);
+  auto* before = reinterpret_cast<uint16_t*>(bitmap + at.blocks * kWords);
   const OwnSlots own(params, at);
-  write_items(params, at, blocks);
-  const int32_t* offsets =
-      params.chunk_counts + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks;
-  const int32_t* starts = params.segment_start + static_cast<int64_t>(blockIdx.y) * blocks;
+  if (blockIdx.z == 0) write_items(params, at, blocks);
+  const int32_t* offsets = params.chunk_counts +
+                           (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * blocks +
+                           at.first_block;
+  const int list = static_cast<int>(blockIdx.y) * params.cut.sections +
+                   params.cut.section_of_chunk(static_cast<int>(blockIdx.x));
+  const int32_t* starts =
+      params.segment_start + static_cast<int64_t>(list) * blocks + at.first_block;
   int first[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i)
     first[i] = own.blocks[i] < 0 ? 0 : starts[own.blocks[i]] + offsets[own.blocks[i]];
-  fill_bitmap(own, blocks, bitmap);
+  fill_bitmap(own, at.blocks, bitmap);
   if constexpr (kPrefixes) {
     static_assert(kThreads % kWords == 0 && 32 % kWords == 0);
     const int word = static_cast<int>(threadIdx.x) % kWords;
-    for (int base = 0; base < blocks; base += kThreads / kWords) { // whole warps
+    for (int base = 0; base < at.blocks; base += kThreads / kWords) { // whole warps
       const int block = base + static_cast<int>(threadIdx.x) / kWords;
-      const int bits = block < blocks ? __popc(bitmap[word_place(block, word)]) : 0;
+      const int bits = block < at.blocks ? __popc(bitmap[word_place(block, word)]) : 0;
       int sum = bits;
 #pragma unroll
       for (int step = 1; step < kWords; step *= 2) {
         const int lower = __shfl_up_sync(~0u, sum, step, kWords);
         if (word >= step) sum += lower;
       }
-      if (block < blocks) before[word_place(block, word)] = static_cast<uint16_t>(sum - bits);
+      if (block < at.blocks) before[word_place(block, word)] = static_cast<uint16_t>(sum - bits);
     }
     __syncthreads();
   }
@@ -275,37 +294,33 @@ int most_shared_bytes() {
 
 } // namespace
 
-int block_lists_segments(const AttentionShape& shape) {
-  return shape.batch * shape.groups * block_count(shape.sequence);
+int block_lists_segments(const AttentionShape& shape, const ListCut& cut) {
+  return lane_count(shape) * cut.sections * block_count(shape.sequence);
 }
 
-int list_rounds(const AttentionShape& shape) {
-  return (lane_count(shape) + lanes_per_round(shape) - 1) / lanes_per_round(shape);
-}
-
-ListRound list_round(const AttentionShape& shape, int index) {
-  const int first = index * lanes_per_round(shape);
-  return {first, std::min(lanes_per_round(shape), lane_count(shape) - first)};
-}
-
-int block_lists_item_capacity(const AttentionShape& shape) {
-  const int64_t pairs = int64_t{shape.batch} * shape.sequence * shape.groups * kSlots;
-  return static_cast<int>(pairs / kItemTokens) + block_lists_segments(shape);
+int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int lanes) {
+  // Each list may have one item that is not full, of the blocks that a section's tokens see.
+  const int64_t pairs = int64_t{shape.sequence - cut.first_token} * kSlots;
+  int64_t lists = 0;
+  for (int section = 0; section < cut.sections; ++section)
+    lists += block_count(cut.end(section));
+  return static_cast<int>(lanes * (pairs / kItemTokens + lists));
 }
 
 std::size_t block_lists_chunk_count_size(const AttentionShape& shape) {
-  return static_cast<std::size_t>(block_lists_segments(shape)) * chunk_count(shape);
+  return static_cast<std::size_t>(lane_count(shape)) * block_count(shape.sequence) *
+         chunk_count(shape);
 }
 
 cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int64_t pairs = int64_t{shape.batch} * shape.sequence * shape.groups * kSlots;
   if (pairs <= 0 || pairs > INT32_MAX || shape.sequence > kMaxSequence ||
-      lane_count(shape) > kMaxLanes)
+      lane_count(shape) > kMaxLanes || params.cut.sequence != shape.sequence)
     return cudaErrorInvalidValue;
   const int blocks = block_count(shape.sequence);
   const int chunks = chunk_count(shape);
-  const int segments = block_lists_segments(shape);
+  const int segments = block_lists_segments(shape, params.cut);
   const int bitmap_bytes = block_lists_shared_bytes(shape.sequence);
   const int prefix_bytes = bitmap_bytes / 2;
   const bool prefixes = bitmap_bytes + prefix_bytes <= most_shared_bytes();
@@ -318,7 +333,8 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
         cudaFuncSetAttribute(scatter, cudaFuncAttributeMaxDynamicSharedMemorySize, scatter_bytes);
   }
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(shape.batch * shape.groups));
+  const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(shape.batch * shape.groups),
+                  static_cast<unsigned>((blocks + kListBlocks - 1) / kListBlocks));
   error = launch_kernel(count_kernel, grid, kThreads, static_cast<std::size_t>(bitmap_bytes),
                         stream, params, blocks);
   if (error == cudaSuccess) {

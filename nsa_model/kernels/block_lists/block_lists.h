@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "nsa_model/kernels/common/shape.h"
+#include "nsa_model/kernels/common/support.h"
 
 namespace nsa::kernels {
 
@@ -17,23 +18,38 @@ namespace nsa::kernels {
 // which bounds the longest one; 512 keeps the K/V load of a unit under 5 % of its traffic.
 inline constexpr int kItemTokens = 512;
 
-// The (batch, group) pairs of a problem, its lanes, are taken in rounds of at most kRoundRows
-// (token, group) rows or one lane: partial results are kept for one round at a time.
-inline constexpr int kRoundRows = 65536;
-struct ListRound {
-  int first_lane = 0; // batch * groups + group
-  int lanes = 0;
+// How the lists of every lane, a (batch, group) pair, are cut. Where a lane's pairs of token and
+// slot are too many for one round of the backward (rounds.h), its tokens are cut into sections, and
+// each section has lists of its own: list number lane * sections + section, block.
+struct ListCut {
+  int sequence = 0;
+  int first_token = 0; // tokens before it are in no list
+  int sections = 1;    // of a lane
+  int chunks = 0;      // of kListChunk tokens, that a section has; with several sections
+
+  // The tokens of a section are [begin, end).
+  __host__ __device__ constexpr int begin(int section) const {
+    return section == 0 ? first_token : first_chunk(section) * kListChunk;
+  }
+  __host__ __device__ constexpr int end(int section) const {
+    return section + 1 == sections ? sequence : first_chunk(section + 1) * kListChunk;
+  }
+  // The chunks of the sequence that a section's tokens lie in are [first_chunk, end_chunk).
+  __host__ __device__ constexpr int first_chunk(int section) const {
+    return first_token / kListChunk + section * chunks;
+  }
+  __host__ __device__ constexpr int end_chunk(int section) const {
+    return (end(section) + kListChunk - 1) / kListChunk;
+  }
+  __host__ __device__ constexpr int section_of_chunk(int chunk) const {
+    const int listed = chunk - first_token / kListChunk;
+    return sections == 1 || listed < 0 ? 0 : listed / chunks;
+  }
 };
-__host__ __device__ constexpr ListRound all_lanes(const AttentionShape& shape) {
-  return {0, shape.batch * shape.groups};
-}
-int list_rounds(const AttentionShape& shape);
-// Round `index` of them. The last may have fewer lanes.
-ListRound list_round(const AttentionShape& shape, int index);
 
 // One unit of work: the entries [begin, end) of a segment's list.
 struct WorkItem {
-  int32_t segment; // (batch * groups + group) * block_count + block
+  int32_t segment; // list * block_count + block, see ListCut
   int32_t begin;
   int32_t end;
   int32_t index; // its own place among the units
@@ -41,8 +57,8 @@ struct WorkItem {
 
 struct BlockListsParams {
   AttentionShape shape;
+  ListCut cut;
   const int32_t* indices; // [batch, sequence, groups, 16], ascending, unique, -1 padding at the end
-  int first_token = 0;    // tokens before it are left out of the lists
   int32_t* entries; // [batch * sequence * groups * 16]: token * 16 + slot, by segment and token
   int32_t* segment_start;      // [segments + 1] into entries
   int32_t* segment_item_start; // [segments + 1] into items
@@ -51,9 +67,9 @@ struct BlockListsParams {
   int32_t* chunk_counts;       // workspace [block_lists_chunk_count_size]
 };
 
-int block_lists_segments(const AttentionShape& shape);
-// Most items that any selection of this shape can give.
-int block_lists_item_capacity(const AttentionShape& shape);
+int block_lists_segments(const AttentionShape& shape, const ListCut& cut);
+// Most items that any selection can give `lanes` lanes of this shape.
+int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int lanes);
 // Elements of `chunk_counts`.
 std::size_t block_lists_chunk_count_size(const AttentionShape& shape);
 

@@ -31,8 +31,8 @@ struct UnitPlace {
   int batch;
   int group;
   int block;
-  __device__ __forceinline__ UnitPlace(int segment, int blocks, int groups)
-      : lane(segment / blocks), batch(lane / groups), group(lane % groups),
+  __device__ __forceinline__ UnitPlace(int segment, int blocks, int sections, int groups)
+      : lane(segment / blocks / sections), batch(lane / groups), group(lane % groups),
         block(segment % blocks) {}
 };
 
@@ -57,22 +57,26 @@ struct JoinedUnits {
   static constexpr bool kAny = true;
   JoinedBlocks blocks;
   const int32_t* segment_start;
+  ListCut cut;
   int first_lane;
-  int lane_blocks;
+  int list_blocks;
 
   // What is left of a listed unit.
   __device__ WorkItem listed(WorkItem item) const {
     if (blocks.first_token == 0) return item;
-    item.begin =
-        max(item.begin, segment_start[item.segment] + blocks.left_out(item.segment % lane_blocks));
+    const int section = item.segment / list_blocks % cut.sections;
+    const int left_out =
+        blocks.left_out(item.segment % list_blocks, cut.begin(section), cut.end(section));
+    item.begin = max(item.begin, segment_start[item.segment] + left_out);
     return item;
   }
   // Part of a joined unit.
   __device__ WorkItem part(int unit, int part) const {
     const int of_lane = blocks.units_of_a_lane();
     const int begin = blocks.token_of(unit % of_lane);
-    return {(first_lane + unit / of_lane) * lane_blocks + JoinedBlocks::block_of(begin, part),
-            begin, min(begin + kJoinedTokens, blocks.sequence), kFirstPart + part};
+    const int list = (first_lane + unit / of_lane) * cut.sections; // of any section
+    return {list * list_blocks + JoinedBlocks::block_of(begin, part), begin,
+            min(begin + kJoinedTokens, blocks.sequence), kFirstPart + part};
   }
 };
 
@@ -88,7 +92,7 @@ public:
 
   // The CTA's next unit, whose keys and values are asked for; segment kNoSegment behind the last.
   __device__ __forceinline__ WorkItem next(const CUtensorMap& k_map, const CUtensorMap& v_map,
-                                           int blocks, int groups) {
+                                           int blocks, int sections, int groups) {
     const int stage = ring_.stage;
     const uint32_t known = shared_address(&claimed_.known[stage]);
     const uint32_t full = shared_address(&claimed_.full[stage]);
@@ -102,7 +106,7 @@ public:
       if (none) {
         barrier_arrive(full);
       } else {
-        const UnitPlace at(item.segment, blocks, groups);
+        const UnitPlace at(item.segment, blocks, sections, groups);
         barrier_expect(full, sizeof(claimed_.keys[stage]));
         load_box(shared_address(claimed_.keys[stage][0]), &k_map, 0, at.group, at.block * kBlock,
                  at.batch, full);

@@ -2,6 +2,7 @@
 // A round's units of work, and where its partial results lie.
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 
 namespace nsa::kernels {
 
@@ -26,8 +27,8 @@ struct UnitRange {
 // Whole warps.
 __device__ __forceinline__ UnitRange units_of(const int32_t* segment_item_start,
                                               const ListRound& round, int blocks) {
-  const int32_t* start = segment_item_start + round.first_lane * blocks;
-  return {__shfl_sync(~0u, start[0], 0), __shfl_sync(~0u, start[round.lanes * blocks], 0)};
+  const int32_t* start = segment_item_start + round.first_list() * blocks;
+  return {__shfl_sync(~0u, start[0], 0), __shfl_sync(~0u, start[round.lists() * blocks], 0)};
 }
 #endif
 
@@ -52,27 +53,29 @@ struct JoinedBlocks {
   static __host__ __device__ int block_of(int token, int part) {
     return part == 0 ? 0 : token / kBlock + part - (kJoinedParts - 1);
   }
-  // Listed tokens of a block and of the next, with which the block's list begins; all, of block 0.
-  __host__ __device__ int left_out(int block) const {
+  // Listed tokens of a block and of the next, with which the block's list of the tokens
+  // [begin, end) begins; all, of block 0.
+  __host__ __device__ int left_out(int block, int begin, int end) const {
     if (block == 0) return sequence;
-    const int begin = block * kBlock;
-    const int from = begin > first_token ? begin : first_token;
-    const int past = begin + 2 * kBlock < sequence ? begin + 2 * kBlock : sequence;
+    const int own = block * kBlock;
+    const int from = own > begin ? own : begin;
+    const int past = own + 2 * kBlock < end ? own + 2 * kBlock : end;
     return past > from ? past - from : 0;
   }
 };
 
-// Rows of partial results: (batch, token, group), as in the tensors, where one round takes
-// everything, and (lane of the round, token) otherwise.
+// Rows of partial results, of listed tokens only: (batch, token, group), as in the tensors, where
+// one round takes every lane, and (lane of the round, token) otherwise.
 struct PairRows {
-  int first; // of the lane's token 0
+  int first; // where the lane's token 0 would be
   int step;  // to its next token
 
   __host__ __device__ PairRows(const AttentionShape& shape, const ListRound& round, int lane) {
-    const bool whole = round.lanes == shape.batch * shape.groups;
-    first = whole ? lane / shape.groups * shape.sequence * shape.groups + lane % shape.groups
-                  : (lane - round.first_lane) * shape.sequence;
-    step = whole ? shape.groups : 1;
+    const int listed = round.past_token() - round.first_token();
+    step = round.lanes == shape.batch * shape.groups ? shape.groups : 1;
+    const int before = step == 1 ? lane - round.first_lane : lane / shape.groups;
+    first = (before * listed - round.first_token()) * step;
+    if (step > 1) first += lane % shape.groups;
   }
   __host__ __device__ int row(int token) const { return first + token * step; }
 };

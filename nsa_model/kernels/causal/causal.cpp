@@ -38,7 +38,7 @@ const char* causal_unsupported_reason(int compute_capability, int64_t batch, int
     return "the dense twin's kernels serve 1 to 16 query heads a KV group (6 is the tuned count); "
            "for other head counts set attention.dense = \"auto\" or \"cudnn\"";
   }
-  if (!serves_length(sequence) || !serves_lanes(batch, groups) ||
+  if (!serves_length(sequence, KernelFamily::kPortable) || !serves_lanes(batch, groups) ||
       !serves_rows(batch, sequence, groups)) {
     return "the dense twin's kernels serve sequences of 1 to 131,072 tokens, and up to 65,535 "
            "pairs of a sequence and a KV group and 134,217,727 of a token and a KV group; for more "

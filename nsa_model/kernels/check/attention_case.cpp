@@ -141,8 +141,8 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
 }
 
 void AttentionCase::fit_workspace() {
-  const std::size_t bytes = std::max(fused_forward_workspace_bytes(options.shape, options.tuning),
-                                     fused_backward_workspace_bytes(options.shape, options.tuning));
+  const std::size_t bytes =
+      std::max(fused_forward_workspace_bytes(inputs()), fused_backward_workspace_bytes(inputs()));
   if (workspace.size() < bytes) workspace = DeviceBuffer<char>(bytes);
 }
 

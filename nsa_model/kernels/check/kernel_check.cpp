@@ -675,7 +675,8 @@ struct Way {
   bool overlap = false;                        // overlap_launches
   int beside_ctas = FusedTuning().beside_ctas; // written beside62x4, the latter beside_turns
   int beside_turns = FusedTuning().beside_turns;
-  int list_ctas = FusedTuning().list_ctas; // written lists24
+  int list_ctas = FusedTuning().list_ctas;   // written lists24
+  int round_rows = FusedTuning().round_rows; // written rows65536
 
   // All that a way chooses, whatever it was: ways are set one after another.
   void set(FusedTuning& tuning) const {
@@ -683,6 +684,7 @@ struct Way {
     tuning.beside_ctas = beside_ctas;
     tuning.beside_turns = beside_turns;
     tuning.list_ctas = list_ctas;
+    tuning.round_rows = round_rows;
   }
 };
 // The ways after commas; none where a name is unknown.
@@ -698,6 +700,7 @@ std::vector<Way> ways_of(const std::string& names) {
       if (word == "overlap") {
         way.overlap = true;
       } else if (word != "default" && std::sscanf(word.c_str(), "lists%d", &way.list_ctas) != 1 &&
+                 std::sscanf(word.c_str(), "rows%d", &way.round_rows) != 1 &&
                  std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) !=
                      2) {
         return {};
@@ -1143,9 +1146,10 @@ int run(int argc, char** argv) {
     } else if (argument == "--ways" && i + 1 < argc) {
       ways = ways_of(argv[++i]);
       if (ways.empty() || (ways.size() > 1 && mode != "bench")) {
-        std::fprintf(stderr,
-                     "--ways takes default, overlap, beside62x4 or names joined by +; in bench "
-                     "several after commas\n");
+        std::fprintf(
+            stderr,
+            "--ways takes default, overlap, beside62x4, rows65536 or names joined by +; in bench "
+            "several after commas\n");
         return 2;
       }
     } else if (argument == "--seconds" && i + 1 < argc) {

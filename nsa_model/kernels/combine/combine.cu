@@ -36,21 +36,23 @@ template <int kDim, typename Heads> struct Lane {
   int head;   // of the group's
   bool valid;
 
-  __device__ __forceinline__ Lane(const AttentionShape& shape, const ListRound& round,
+  // Of the tokens from `from` on of the round's lanes.
+  __device__ __forceinline__ Lane(const AttentionShape& shape, const ListRound& round, int from = 0,
                                   bool recent_first = false)
       : heads(shape.heads) {
     const int vectors = heads.count() * kHeadVectors;
     const int local = static_cast<int>(threadIdx.x) / vectors;
-    const int64_t rows = static_cast<int64_t>(round.lanes) * shape.sequence;
+    const int64_t rows = visited_rows(round, from);
     // Rows that were written last are still in the L2 cache (50 MB) when the merge begins with
     // them.
     const unsigned block = recent_first ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    pair_row = static_cast<int64_t>(block) * rows_per_block<kDim>(heads) + local;
-    valid = pair_row < rows && local < rows_per_block<kDim>(heads);
+    const int64_t index = static_cast<int64_t>(block) * rows_per_block<kDim>(heads) + local;
+    valid = index < rows && local < rows_per_block<kDim>(heads);
     vector = static_cast<int>(threadIdx.x) % vectors;
     head = vector / kHeadVectors;
-    const RoundRow at(shape, round, pair_row);
+    const RoundRow at(shape, round, from, index);
     row = at.row;
+    pair_row = at.pair_row;
     token = at.token;
     offset = row * heads.count() * kDim + vector * kVector;
     head_row = row * heads.count() + head;
@@ -109,7 +111,7 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
 template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, params.round, /*recent_first=*/true);
+  const Lane<kDim, Heads> lane(params.shape, params.round, 0, /*recent_first=*/true);
   if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight selected = {};
@@ -227,8 +229,8 @@ template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, params.round, /*recent_first=*/true);
-  if (!lane.valid || (params.leaves_first && lane.token < params.first_token)) return;
+  const Lane<kDim, Heads> lane(params.shape, params.round, params.from, /*recent_first=*/true);
+  if (!lane.valid) return;
   const int64_t offset = lane.offset;
   Eight sum = {};
 #pragma unroll
@@ -250,19 +252,20 @@ __global__ void __launch_bounds__(kThreads<kDim>)
 }
 
 template <int kDim, typename Heads>
-unsigned grid_for(const AttentionShape& shape, const ListRound& round, const Heads& heads) {
-  const int64_t rows = int64_t{round.lanes} * shape.sequence;
+unsigned grid_for(const ListRound& round, int from, const Heads& heads) {
+  const int64_t rows = visited_rows(round, from);
   const int block_rows = rows_per_block<kDim>(heads);
   return static_cast<unsigned>((rows + block_rows - 1) / block_rows);
 }
 
 // Calls launch(dim, heads, grid, threads) for the instance that serves this shape.
 template <typename Launch>
-cudaError_t with_instance(const AttentionShape& shape, const ListRound& round, Launch launch) {
+cudaError_t with_instance(const AttentionShape& shape, const ListRound& round, int from,
+                          Launch launch) {
   return with_head_dim(shape, [&](auto dim) {
     return with_heads(shape, [&](auto heads) {
       constexpr int kDim = decltype(dim)::value;
-      return launch(dim, heads, grid_for<kDim>(shape, round, heads), kThreads<kDim>);
+      return launch(dim, heads, grid_for<kDim>(round, from, heads), kThreads<kDim>);
     });
   });
 }
@@ -277,7 +280,7 @@ template <typename Params> Params with_round(Params params) {
 cudaError_t launch_merge(const MergeParams& given, cudaStream_t stream) {
   const MergeParams params = with_round(given);
   if (params.packed != nullptr) return launch_packed_merge(params, stream);
-  return with_instance(params.shape, params.round,
+  return with_instance(params.shape, params.round, 0,
                        [&](auto dim, auto heads, unsigned grid, unsigned threads) {
                          return launch_kernel(merge_kernel<dim(), decltype(heads)>, grid, threads,
                                               0, stream, params);
@@ -294,7 +297,7 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
     only = branch;
   }
   return with_instance(
-      params.shape, all_lanes(params.shape),
+      params.shape, all_lanes(params.shape), 0,
       [&](auto dim, auto heads, unsigned grid, unsigned threads) {
         using Heads = decltype(heads);
         return on == 1 ? launch_kernel(backward_prepare_kernel<dim(), Heads, 1>, grid, threads, 0,
@@ -307,7 +310,7 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
 cudaError_t launch_merge_query_gradient(const MergeQueryGradientParams& given,
                                         cudaStream_t stream) {
   const MergeQueryGradientParams params = with_round(given);
-  return with_instance(params.shape, params.round,
+  return with_instance(params.shape, params.round, params.from,
                        [&](auto dim, auto heads, unsigned grid, unsigned threads) {
                          return launch_kernel(merge_query_gradient_kernel<dim(), decltype(heads)>,
                                               grid, threads, 0, stream, params);

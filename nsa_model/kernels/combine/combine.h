@@ -6,7 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
-#include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/common/packed_slots.h"
 #include "nsa_model/kernels/common/shape.h"
 
@@ -20,8 +20,8 @@ struct MergeParams {
   bool joined = false;              // with `packed`: slots are those of JoinedBlocks
   const __nv_bfloat16* partial_out; // [rows of PairRows, 16, heads, D]
   const float* partial_lse;         // [rows of PairRows, 16, head_floats(heads)], base 2
-  const PackedOut* packed;          // [rows, 16], of six heads of 64, instead of the two; nullptr:
-                                    // they are meant
+  const PackedOut* packed;          // [rows, 16; joined: kJoinedSlots], of six heads of 64,
+                                    // instead of the two; nullptr: they are meant
   const __nv_bfloat16* v;           // [batch, sequence, groups, 64], with `packed`
   __nv_bfloat16* out_slc; // [batch, sequence, groups * heads, D]; nullptr: branch off, zero
   float* lse_slc;         // [batch, sequence, groups * heads], natural
@@ -61,11 +61,12 @@ struct MergeQueryGradientParams {
   AttentionShape shape;
   ListRound round;                 // whose tokens are merged; without lanes: all
   const int32_t* indices;          // as above; nullptr: no partials
+  int from = 0;                    // tokens before it are not visited
   int first_token = 0;             // tokens before it have no partials
-  bool leaves_first = false;       // and their d_q stands there already
   const __nv_bfloat16* partial_dq; // [rows of PairRows, 16, heads, D], to be multiplied by the
   float scale = 0.125f;            //   softmax scale
-  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* addends[3]; // each nullptr or [batch, sequence, groups * heads, D]; may be
+                                   // d_q itself
   int addend_end[3];               // an addend counts for tokens before its end
   __nv_bfloat16* d_q;              // [batch, sequence, groups * heads, D]
 };

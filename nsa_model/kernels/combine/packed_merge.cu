@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(packed::kMergeThreads) packed_merge_kernel(Mer
                                       static_cast<int>(threadIdx.x));
 }
 
-unsigned grid_for(const AttentionShape& shape, const ListRound& round) {
-  const int64_t rows = int64_t{round.lanes} * shape.sequence;
+unsigned grid_for(const ListRound& round) {
+  const int64_t rows = visited_rows(round, 0);
   return static_cast<unsigned>((rows + packed::kMergeRows - 1) / packed::kMergeRows);
 }
 
@@ -37,8 +37,7 @@ cudaError_t launch_packed_merge(const MergeParams& params, cudaStream_t stream) 
   if (params.shape.heads != kHeadsPerGroup || params.shape.head_dim != kHeadDim)
     return cudaErrorInvalidValue;
   const auto kernel = params.joined ? packed_merge_kernel<true> : packed_merge_kernel<false>;
-  return launch_kernel(kernel, grid_for(params.shape, params.round), packed::kMergeThreads, 0,
-                       stream, params);
+  return launch_kernel(kernel, grid_for(params.round), packed::kMergeThreads, 0, stream, params);
 }
 
 } // namespace nsa::kernels

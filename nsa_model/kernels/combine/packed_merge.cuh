@@ -40,12 +40,12 @@ struct Piece {
   __device__ __forceinline__ Piece(const AttentionShape& shape, const ListRound& round, int block,
                                    int thread) {
     const int local = thread / kRowThreads;
-    const int64_t rows = static_cast<int64_t>(round.lanes) * shape.sequence;
+    const int64_t rows = visited_rows(round, 0);
     const int64_t wanted = static_cast<int64_t>(block) * kMergeRows + local;
     valid = wanted < rows;
-    pair_row = valid ? wanted : rows - 1;
-    const RoundRow at(shape, round, pair_row);
+    const RoundRow at(shape, round, 0, valid ? wanted : rows - 1);
     row = at.row;
+    pair_row = at.pair_row;
     token = at.token;
     head = thread % kRowThreads / kRowPieces;
     quad = thread % kRowPieces;
@@ -108,7 +108,7 @@ template <typename Warp, bool kJoined> struct MergedPiece {
   float lse; // natural
 
   __device__ __forceinline__ MergedPiece(const MergeParams& params, const Piece& piece, bool any) {
-    const PackedOut* slots = params.packed + piece.pair_row * kSlots;
+    const PackedOut* slots = params.packed + piece.pair_row * kWritten<kJoined>;
     const uint32_t listed = listed_slots<Warp, kJoined>(params.indices, piece, any);
     // Each thread of a row computes the weights of four slots.
     float lses[4];

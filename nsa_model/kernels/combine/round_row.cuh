@@ -1,33 +1,41 @@
 #pragma once
-// Which row of the tensors a row of a round's partial results is: the inverse of PairRows.
+// Which row of the tensors a row that a merge visits is, and where its partial results lie.
 
 #include <cstdint>
 
-#include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/common/shape.h"
 
 namespace nsa::kernels {
 
+// The tokens [from, past_token) of every lane of a round, in the order of PairRows: index 0 to
+// visited_rows().
 struct RoundRow {
-  int64_t row; // (batch * sequence + token) * groups + group
+  int64_t row;      // (batch * sequence + token) * groups + group
+  int64_t pair_row; // of PairRows, where the token is listed
   int token;
 
   // Rows fit 31 bits: as many of 768 bytes would be 1.6 TB.
   __host__ __device__ __forceinline__ RoundRow(const AttentionShape& shape, const ListRound& round,
-                                               int64_t pair_row) {
-    const auto local = static_cast<uint32_t>(pair_row);
-    const auto sequence = static_cast<uint32_t>(shape.sequence);
+                                               int from, int64_t index) {
+    const auto visited = static_cast<uint32_t>(round.past_token() - from);
     const auto groups = static_cast<uint32_t>(shape.groups);
-    if (round.lanes == shape.batch * shape.groups) {
-      row = pair_row;
-      token = static_cast<int>(local / groups % sequence);
-    } else {
-      const uint32_t lane = static_cast<uint32_t>(round.first_lane) + local / sequence;
-      token = static_cast<int>(local % sequence);
-      row = (static_cast<int64_t>(lane / groups) * shape.sequence + token) * shape.groups +
-            lane % groups;
-    }
+    const bool whole = round.lanes == shape.batch * shape.groups;
+    const uint32_t step = whole ? groups : 1;
+    const uint32_t token_index = static_cast<uint32_t>(index) / step;
+    const uint32_t before = token_index / visited; // batches, or lanes of the round
+    token = from + static_cast<int>(token_index % visited);
+    const uint32_t group_of_step = static_cast<uint32_t>(index) % step;
+    const uint32_t lane =
+        whole ? before * groups + group_of_step : static_cast<uint32_t>(round.first_lane) + before;
+    row = (static_cast<int64_t>(lane / groups) * shape.sequence + token) * shape.groups +
+          lane % groups;
+    const int64_t listed = round.past_token() - round.first_token();
+    pair_row = (before * listed + token - round.first_token()) * step + group_of_step;
   }
 };
+constexpr int64_t visited_rows(const ListRound& round, int from) {
+  return int64_t{round.lanes} * (round.past_token() - from);
+}
 
 } // namespace nsa::kernels

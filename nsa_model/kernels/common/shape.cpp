@@ -46,9 +46,13 @@ const char* unsupported_reason(int compute_capability, int query_heads, int grou
     return "the fused attention kernels serve l = 32, d = 16, block 64, 16 selected blocks and a "
            "window of 512; for other sizes set attention.kernels = \"aten\"";
   }
-  if (!serves_length(sequence)) {
-    return "the fused attention kernels serve sequences of 1 to 131,072 tokens; for longer ones "
-           "set attention.kernels = \"aten\"";
+  const KernelFamily family = kernel_family(compute_capability, head_dim);
+  if (!serves_length(sequence, family)) {
+    return family == KernelFamily::kHopper
+               ? "the fused attention kernels serve sequences of 1 to 1,048,576 tokens; for longer "
+                 "ones set attention.kernels = \"aten\""
+               : "the fused attention kernels of this GPU and head dimension serve sequences of 1 "
+                 "to 131,072 tokens; for longer ones set attention.kernels = \"aten\"";
   }
   return too_large_reason(compute_capability, 1, sequence, query_heads, groups, head_dim);
 }

@@ -11,14 +11,16 @@
 namespace nsa::kernels {
 
 inline constexpr int kHeadDim = 64; // of the Hopper kernels; the portable ones serve 128 as well
-inline constexpr int kHeadsPerGroup = 6;    // the count that tiles are tuned for
-inline constexpr int kMostHeads = 16;       // a group may have 1 to this many
-inline constexpr int kCompressLength = 32;  // l, tokens of one compressed token
-inline constexpr int kCompressStride = 16;  // d, its stride
-inline constexpr int kBlock = 64;           // l', tokens of one selection block
-inline constexpr int kSlots = 16;           // n, selected blocks a token, forced ones included
-inline constexpr int kWindow = 512;         // keys of the sliding window, the token itself included
-inline constexpr int kMaxSequence = 131072; // bounds the scores that a CTA keeps in shared memory
+inline constexpr int kHeadsPerGroup = 6;   // the count that tiles are tuned for
+inline constexpr int kMostHeads = 16;      // a group may have 1 to this many
+inline constexpr int kCompressLength = 32; // l, tokens of one compressed token
+inline constexpr int kCompressStride = 16; // d, its stride
+inline constexpr int kBlock = 64;          // l', tokens of one selection block
+inline constexpr int kSlots = 16;          // n, selected blocks a token, forced ones included
+inline constexpr int kWindow = 512;        // keys of the sliding window, the token itself included
+inline constexpr int kMaxSequence = 1 << 20; // that the Hopper kernels' tests have seen sizes of
+// The portable kernels keep a score and a bit for every block of a sequence in shared memory.
+inline constexpr int kMaxPortableSequence = 131072;
 
 inline constexpr int kMostSharedBytes = 227 * 1024; // that a CTA may have on Hopper
 

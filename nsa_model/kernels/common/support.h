@@ -9,18 +9,24 @@ namespace nsa::kernels {
 
 inline constexpr int kMaxLanes = 65535; // batch x groups: the second dimension of a grid
 
-// Tokens of which launch_block_lists keeps a bitmap a block in shared memory.
+// Tokens of which launch_block_lists keeps a bitmap a block in shared memory, of so many blocks at
+// a time.
 inline constexpr int kListChunk = 512;
+inline constexpr int kListBlocks = 2048;
 constexpr int block_lists_shared_bytes(int sequence) {
-  return block_count(sequence) * (kListChunk / 8);
+  const int blocks = block_count(sequence);
+  return (blocks < kListBlocks ? blocks : kListBlocks) * (kListChunk / 8);
 }
 
 constexpr bool serves_heads(int query_heads, int groups) {
   return groups >= 1 && query_heads >= groups && query_heads % groups == 0 &&
          query_heads / groups <= kMostHeads;
 }
-constexpr bool serves_length(int64_t sequence) {
-  return sequence >= 1 && sequence <= kMaxSequence;
+constexpr int most_tokens(KernelFamily family) {
+  return family == KernelFamily::kHopper ? kMaxSequence : kMaxPortableSequence;
+}
+constexpr bool serves_length(int64_t sequence, KernelFamily family) {
+  return sequence >= 1 && sequence <= most_tokens(family);
 }
 constexpr bool serves_lanes(int64_t batch, int groups) {
   return batch >= 1 && batch <= kMaxLanes / groups;

@@ -158,6 +158,19 @@ FusedGradients some_gradients(const FusedInputs& inputs) {
   return some;
 }
 
+// For sizes: the same call of a batch's shape.
+FusedInputs batch_of(const FusedInputs& all, const DocumentBatch& batch) {
+  FusedInputs one = all;
+  one.shape = batch.shape(all.shape);
+  return one;
+}
+std::size_t forward_bytes(const FusedInputs& inputs) {
+  return fused_forward_workspace_bytes(inputs);
+}
+std::size_t backward_bytes(const FusedInputs& inputs) {
+  return fused_backward_workspace_bytes(inputs);
+}
+
 // Of the batch that needs most; the kernels' own part comes first.
 template <typename KernelBytes, typename Copies>
 std::size_t most_bytes(const FusedInputs& inputs, const DocumentPlan& plan,
@@ -165,7 +178,7 @@ std::size_t most_bytes(const FusedInputs& inputs, const DocumentPlan& plan,
   std::size_t most = 0;
   for (const DocumentBatch& batch : plan.batches) {
     Carver carver(nullptr);
-    carver.take<char>(kernel_bytes(batch.shape(inputs.shape), inputs.tuning));
+    carver.take<char>(kernel_bytes(batch_of(inputs, batch)));
     if (!batch.in_place) {
       Filled filled(inputs, batch, carver);
       copies(filled);
@@ -188,7 +201,7 @@ cudaError_t launch_batches(const FusedInputs& all, const DocumentPlan& plan,
     const FusedSaved kept =
         saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
     Carver carver(workspace);
-    void* own = carver.take<char>(kernel_bytes(shape, all.tuning));
+    void* own = carver.take<char>(kernel_bytes(batch_of(all, batch)));
     if (batch.in_place) {
       FusedInputs one = inputs_in_place(all, batch);
       take_pooled(one, all, batch);
@@ -263,7 +276,7 @@ std::size_t documents_list_bytes(const AttentionShape& shape, const DocumentPlan
 
 std::size_t documents_forward_workspace_bytes(const FusedInputs& inputs, const DocumentPlan& plan) {
   const FusedInputs all = without_absent(inputs);
-  return most_bytes(all, plan, fused_forward_workspace_bytes, [&](Filled& filled) {
+  return most_bytes(all, plan, forward_bytes, [&](Filled& filled) {
     filled.forward(all, const_cast<__nv_bfloat16*>(all.q));
   });
 }
@@ -271,7 +284,7 @@ std::size_t documents_forward_workspace_bytes(const FusedInputs& inputs, const D
 std::size_t documents_backward_workspace_bytes(const FusedInputs& inputs,
                                                const DocumentPlan& plan) {
   const FusedInputs all = without_absent(inputs);
-  return most_bytes(all, plan, fused_backward_workspace_bytes,
+  return most_bytes(all, plan, backward_bytes,
                     [&](Filled& filled) { filled.backward(some_gradients(all)); });
 }
 
@@ -280,7 +293,7 @@ cudaError_t launch_documents_forward(const FusedInputs& inputs, const DocumentPl
                                      cudaStream_t stream) {
   const FusedInputs all = without_absent(inputs);
   return launch_batches(
-      all, plan, saved, workspace, stream, fused_forward_workspace_bytes,
+      all, plan, saved, workspace, stream, forward_bytes,
       [&](const DocumentBatch& batch) { return out_in_place(all.shape, out, batch); },
       [&](Filled& filled) {
         filled.forward(all, out);
@@ -296,7 +309,7 @@ cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentP
                                       void* workspace, cudaStream_t stream) {
   const FusedInputs all = without_absent(inputs);
   return launch_batches(
-      all, plan, saved, workspace, stream, fused_backward_workspace_bytes,
+      all, plan, saved, workspace, stream, backward_bytes,
       [&](const DocumentBatch& batch) { return gradients_in_place(all, gradients, batch); },
       [&](Filled& filled) {
         filled.backward(gradients);
@@ -304,6 +317,22 @@ cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentP
       },
       [&](const FusedInputs& one, const FusedSaved& kept, const FusedGradients& its_gradients,
           void* own) { return launch_fused_backward(one, kept, its_gradients, own, stream); });
+}
+
+bool is_one_in_place(const DocumentPlan& plan) {
+  return plan.batches.size() == 1 && plan.batches.front().in_place;
+}
+
+cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentPlan& plan,
+                                      const FusedSaved& saved, const FusedGradients& gradients,
+                                      const ScratchOf& scratch, cudaStream_t stream) {
+  if (!is_one_in_place(plan)) return cudaErrorInvalidValue;
+  const FusedInputs all = without_absent(inputs);
+  const DocumentBatch& batch = plan.batches.front();
+  FusedInputs one = inputs_in_place(all, batch);
+  take_pooled(one, all, batch);
+  return launch_fused_backward(one, saved_of(all.shape, saved, batch, saved.lists),
+                               gradients_in_place(all, gradients, batch), scratch, stream);
 }
 
 } // namespace nsa::kernels

@@ -25,6 +25,12 @@ std::size_t documents_backward_workspace_bytes(const FusedInputs& inputs, const 
 cudaError_t launch_documents_forward(const FusedInputs& inputs, const DocumentPlan& plan,
                                      const FusedSaved& saved, __nv_bfloat16* out, void* workspace,
                                      cudaStream_t stream);
+// The same where the plan is one batch that lies in place: scratch memory is asked for part by
+// part.
+bool is_one_in_place(const DocumentPlan& plan);
+cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentPlan& plan,
+                                      const FusedSaved& saved, const FusedGradients& gradients,
+                                      const ScratchOf& scratch, cudaStream_t stream);
 // Gradients of compressed tokens behind a row's last document are not written.
 cudaError_t launch_documents_backward(const FusedInputs& inputs, const DocumentPlan& plan,
                                       const FusedSaved& saved, const FusedGradients& gradients,

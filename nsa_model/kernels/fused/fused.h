@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "nsa_model/kernels/common/shape.h"
 
@@ -44,6 +45,9 @@ struct FusedTuning {
   // So many multiprocessors the forward leaves to the making of lists, while the others attend to
   // the first tokens. 0: one after the other.
   int list_ctas = 24;
+  // (Token, group) rows whose dQ of list backward is kept at a time, 12 KiB each with six heads:
+  // the more, the fewer rounds and the more scratch memory. Never less than kBackwardRoundRows.
+  int round_rows = 0;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);
@@ -79,8 +83,12 @@ struct FusedSaved {
   void* lists; // fused_list_bytes: tokens of each block; a counter that the list kernels leave at 0
 };
 
-// Bytes; every buffer starts on 256.
+// Bytes; every buffer starts on 256. Of inputs the shape, the tuning, which branches are on and
+// whether blocks are given.
 std::size_t fused_list_bytes(const AttentionShape& shape);
+std::size_t fused_forward_workspace_bytes(const FusedInputs& inputs);
+std::size_t fused_backward_workspace_bytes(const FusedInputs& inputs);
+// With every branch, whose blocks the selection chooses.
 std::size_t fused_forward_workspace_bytes(const AttentionShape& shape,
                                           const FusedTuning& tuning = {});
 std::size_t fused_backward_workspace_bytes(const AttentionShape& shape,
@@ -99,5 +107,15 @@ struct FusedGradients {
 cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& saved,
                                   const FusedGradients& gradients, void* workspace,
                                   cudaStream_t stream);
+
+// The backward's scratch memory, part by part: kKept serves the whole pass, kStart until kLists is
+// asked for. From then on, no kernel that is still to be launched reads FusedSaved::branch_out.
+// What is freed then must not be given to another stream before this one has come to it.
+enum class ScratchPart { kKept, kStart, kLists };
+using ScratchOf = std::function<void*(ScratchPart part, std::size_t bytes)>;
+cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& saved,
+                                  const FusedGradients& gradients, const ScratchOf& scratch,
+                                  cudaStream_t stream);
+std::size_t fused_backward_part_bytes(const FusedInputs& inputs, ScratchPart part);
 
 } // namespace nsa::kernels

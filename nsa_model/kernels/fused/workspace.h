@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/fused/fused.h"
 #include "nsa_model/kernels/given_indices/given_indices.h"
@@ -56,12 +57,15 @@ struct Lists {
   uint32_t* claims;
   int32_t* chunk_counts;
 
+  // With room for lists of every token, which are cut most.
   Lists(const AttentionShape& shape, Carver& carver) {
-    const auto segments = static_cast<std::size_t>(block_lists_segments(shape));
+    const ListCut cut = list_cut(shape, 0);
+    const auto segments = static_cast<std::size_t>(block_lists_segments(shape, cut));
     entries = carver.take<int32_t>(group_rows(shape) * kSlots);
     segment_start = carver.take<int32_t>(segments + 1);
     segment_item_start = carver.take<int32_t>(segments + 1);
-    items = carver.take<WorkItem>(static_cast<std::size_t>(block_lists_item_capacity(shape)));
+    items = carver.take<WorkItem>(static_cast<std::size_t>(
+        block_lists_item_capacity(shape, cut, shape.batch * shape.groups)));
     claims = carver.take<uint32_t>(1);
     chunk_counts = carver.take<int32_t>(block_lists_chunk_count_size(shape));
   }

@@ -68,6 +68,7 @@ struct KeyGradientParams {
   const WorkItem* items = nullptr;
   float* partial = nullptr; // [key_gradient_units, 2 (dK, dV), 64, D]
 };
+ListCut whole_lists(const AttentionShape& shape); // every token, one list a block
 int64_t key_gradient_units(const AttentionShape& shape, KeyRange range);
 cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream);
 

@@ -234,10 +234,18 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   }
 }
 
+int item_capacity(const AttentionShape& shape) {
+  return block_lists_item_capacity(shape, whole_lists(shape), shape.batch * shape.groups);
+}
+
 } // namespace
 
+ListCut whole_lists(const AttentionShape& shape) {
+  return {.sequence = shape.sequence};
+}
+
 int64_t key_gradient_units(const AttentionShape& shape, KeyRange range) {
-  if (range == KeyRange::kBlocks) return block_lists_item_capacity(shape);
+  if (range == KeyRange::kBlocks) return item_capacity(shape);
   const KeyUnits units(range, shape.sequence);
   return int64_t{shape.batch} * shape.groups * units.units_before(units.tiles);
 }
@@ -250,7 +258,7 @@ cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t st
   const bool listed = params.keys.range == KeyRange::kBlocks;
   const KeyUnits units(listed ? KeyRange::kWindow : params.keys.range, shape.sequence);
   if (units.tiles == 0) return cudaSuccess;
-  const int count = listed ? block_lists_item_capacity(shape) : units.parts * units.tiles * lanes;
+  const int count = listed ? item_capacity(shape) : units.parts * units.tiles * lanes;
   return with_head_dim(shape, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
     constexpr int kBytes = sizeof(Shared<kDim>);

@@ -30,7 +30,8 @@ struct Workspace {
       units = std::max(units, key_gradient_units(shape, range));
     partial = carver.take<float>(static_cast<std::size_t>(units) * 2 * kBlock *
                                  static_cast<std::size_t>(shape.head_dim));
-    unit_start = carver.take<int32_t>(static_cast<std::size_t>(block_lists_segments(shape)) + 1);
+    unit_start = carver.take<int32_t>(
+        static_cast<std::size_t>(block_lists_segments(shape, whole_lists(shape))) + 1);
     d_k_cmp = carver.take<float>(compressed_elements(shape));
     d_v_cmp = carver.take<float>(compressed_elements(shape));
   }
@@ -57,6 +58,7 @@ cudaError_t attend(const FusedInputs& inputs, const FusedSaved& saved, int begin
 cudaError_t build_lists(const AttentionShape& shape, const FusedSaved& saved, const Lists& lists,
                         cudaStream_t stream) {
   return launch_block_lists({.shape = shape,
+                             .cut = whole_lists(shape),
                              .indices = saved.indices,
                              .entries = lists.entries,
                              .segment_start = lists.segment_start,

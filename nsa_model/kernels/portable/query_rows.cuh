@@ -89,8 +89,8 @@ struct ThreadRows {
 class KeyTiles {
 public:
   struct Shared {
-    uint32_t selected[kMaxSequence / kBlock / 32]; // bitmap of blocks
-    int32_t slots[kTile][kSlots];                  // of the CTA's tokens
+    uint32_t selected[kMaxPortableSequence / kBlock / 32]; // bitmap of blocks
+    int32_t slots[kTile][kSlots];                          // of the CTA's tokens
     uint16_t blocks[kTile * kSlots];
   };
 
@@ -133,7 +133,7 @@ public:
 private:
   __device__ void gather(const AttentionShape& shape, const QueryTile& tile,
                          const int32_t* indices) {
-    constexpr int kWords = kMaxSequence / kBlock / 32;
+    constexpr int kWords = kMaxPortableSequence / kBlock / 32;
     const int thread = static_cast<int>(threadIdx.x);
     keys = shape.sequence;
     __syncthreads();

@@ -54,7 +54,7 @@ template <typename Heads, bool kPacked> struct Shared {
   ClaimedUnits<kBlockStages<kPacked>> units;
   alignas(1024) uint8_t results[kPacked ? 1 : kConsumers][kPacked ? 1 : 64 * kRowBytes];
   alignas(1024) uint32_t ones[16][kRowBytes / 4]; // two to a word
-  int32_t pairs[kStages][kTokens];                // row of PairRows * 16 + slot; -1: padding
+  int32_t pairs[kStages][kTokens]; // pair: row of PairRows * slots + slot; -1: padding
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
   uint64_t queries_empty[kStages];
@@ -89,14 +89,17 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   using Joined = std::conditional_t<kPacked, JoinedUnits, NoJoinedUnits>;
   Joined joined;
   if constexpr (kPacked) {
-    joined = {joined_blocks(params), params.segment_start, params.round.first_lane, blocks};
+    joined = {joined_blocks(params), params.segment_start, params.round.cut,
+              params.round.first_lane, blocks};
   }
+  const int sections = params.round.cut.sections;
+  const int slots = params.joined_first_token == 0 ? kSlots : kJoinedSlots;
   UnitClaims<kBlockStages<kPacked>, Joined> claims(shared.units, units, params.items, params.claims,
                                                    warp == 0 && lane == 0, joined);
   for (;;) {
-    const WorkItem item = claims.next(k_map, v_map, blocks, shape.groups);
+    const WorkItem item = claims.next(k_map, v_map, blocks, sections, shape.groups);
     if (item.segment == kNoSegment) break;
-    const UnitPlace at(item.segment, blocks, shape.groups);
+    const UnitPlace at(item.segment, blocks, sections, shape.groups);
     const int group = uniform(at.group);
     const int batch = uniform(at.batch);
     const PairRows pair_rows(shape, params.round, at.lane);
@@ -107,7 +110,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       const uint32_t full = shared_address(&shared.queries_full[stage]);
       barrier_wait(shared_address(&shared.queries_empty[stage]), ring.phase ^ 1u);
       if (brings) {
-        shared.pairs[stage][local] = listed ? pair_rows.row(token) * kSlots + slot : -1;
+        shared.pairs[stage][local] = listed ? pair_rows.row(token) * slots + slot : -1;
         shared.tokens[stage][local] = token;
       }
       warp_expect(full, warp_bytes);
@@ -482,8 +485,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
         continue;
       }
     }
-    const UnitPlace at(item.segment, blocks, params.shape.groups);
-    const int key_base = at.block * kBlock;
+    const int key_base = item.segment % blocks * kBlock;
     const int own_end = item.begin + kBlock;
     const uint32_t k_tile = shared_address(shared.units.keys[block_stage][0]);
     const uint32_t v_tile = shared_address(shared.units.keys[block_stage][1]);

@@ -7,7 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
-#include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/common/packed_slots.h"
 #include "nsa_model/kernels/common/shape.h"
 
@@ -26,9 +26,10 @@ struct SelectedForwardParams {
   uint32_t* claims;           // 0, and left so, see UnitRange
   int joined_first_token = 0; // of JoinedBlocks; with `packed`
   float scale = 0.125f;
-  __nv_bfloat16* partial_out; // [rows of PairRows, 16 slots, heads, 64], listed pairs are written
-  float* partial_lse;         // [rows, 16 slots, head_floats(heads)], log2 of the sum of 2^score
-  PackedOut* packed; // [rows, 16 slots], of six heads, instead of the two; nullptr: they are meant
+  __nv_bfloat16* partial_out; // [rows of PairRows, slots, heads, 64], listed pairs are written
+  float* partial_lse;         // [rows, slots, head_floats(heads)], log2 of the sum of 2^score
+  PackedOut* packed; // [rows, slots], of six heads, instead of the two; nullptr: they are meant
+                     // slots: 16, or kJoinedSlots where blocks are joined
 };
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream);

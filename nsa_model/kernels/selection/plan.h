@@ -57,12 +57,16 @@ struct TileOrder {
   int scored;
   int ctas;
   int rounds;
-  __host__ __device__ constexpr int ctas_of_lane() const { return ctas + scored - rounds * ctas; }
+  __host__ __device__ constexpr int ctas_of_lane() const {
+    const int own = scored - rounds * ctas;
+    return own > 0 ? ctas + own : ctas;
+  }
   // -1 where the CTA has no tile in this round.
   __host__ __device__ constexpr int tile_of(int cta, int round) const {
     if (cta >= ctas) return round == 0 ? cta + (rounds - 1) * ctas : -1;
     if (round >= rounds) return -1;
-    return round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
+    const int tile = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
+    return tile < scored ? tile : -1;
   }
   // The same of tiles that are not scored.
   __host__ __device__ constexpr int unscored_tile_of(int cta, int round) const {
@@ -76,6 +80,12 @@ constexpr TileOrder tile_order(int tiles, int scored, int lanes, int places) {
   const int average = static_cast<int>(static_cast<int64_t>(lanes) * scored / places);
   return {tiles, scored, std::clamp(places / lanes, 1, scored > 0 ? scored : tiles),
           std::min(std::max(1, average - std::min(2, 2 * average / 7)), scored)};
+}
+// The same without CTAs that start later: each may then have memory of its own.
+constexpr TileOrder resident_tile_order(int tiles, int scored, int lanes, int places) {
+  TileOrder order = tile_order(tiles, scored, lanes, places);
+  order.rounds = (scored + order.ctas - 1) / order.ctas;
+  return order;
 }
 
 } // namespace nsa::kernels

@@ -64,8 +64,8 @@ template <typename Heads> constexpr int shared_bytes(int blocks, int tiles, int 
   return tiles * (query_bytes<Heads>() + kTileTokens * 4 * score_stride(blocks)) +
          sharers * kStages * kStageBytes + static_cast<int>(sizeof(Shared<Heads>));
 }
-static_assert(shared_bytes<AnyHeads>(kMaxSequence / kBlock, 1, 1) <= kMostSharedBytes);
-static_assert(shared_bytes<SixHeads>(kMaxSequence / kBlock, 1, 2) <= kMostSharedBytes);
+static_assert(shared_bytes<AnyHeads>(kMostSharedScores / kBlock, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<SixHeads>(kMostSharedScores / kBlock, 1, 2) <= kMostSharedBytes);
 static_assert(shared_bytes<SixHeads>(1024, 2, 2) <= kMostSharedBytes, "of 64K tokens");
 
 #if NSA_HOPPER_CODE
@@ -167,7 +167,8 @@ __device__ __forceinline__ void join_shares(const ScorePlan& plan, int last, flo
 
 #endif // NSA_HOPPER_CODE
 
-template <typename Heads>
+// kSpills: scores lie in global memory.
+template <typename Heads, bool kSpills>
 __global__ void __launch_bounds__(kMostThreads)
     selection_kernel(const __grid_constant__ SelectionParams params,
                      const __grid_constant__ CUtensorMap q_map,
@@ -185,7 +186,10 @@ __global__ void __launch_bounds__(kMostThreads)
   const uint8_t* all_keys = all_queries + cta_tiles * query_bytes<Heads>();
   float* scores = reinterpret_cast<float*>(raw + cta_tiles * query_bytes<Heads>() +
                                            sharers * kStages * kStageBytes);
-  auto& shared = *reinterpret_cast<Shared<Heads>*>(scores + cta_tiles * kTileTokens * stride);
+  auto& shared =
+      *reinterpret_cast<Shared<Heads>*>(scores + (kSpills ? 0 : cta_tiles * kTileTokens * stride));
+  if constexpr (kSpills)
+    scores = params.scores + static_cast<int64_t>(blockIdx.x) * cta_tiles * kTileTokens * stride;
   const AttentionShape& shape = params.shape;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -386,11 +390,48 @@ __global__ void __launch_bounds__(kMostThreads)
 #endif
 }
 
+// Which CTAs take which tiles, with how many warpgroups.
+struct Cut {
+  int cta_tiles;
+  int sharer_bits;
+  int bytes; // of shared memory
+  int threads;
+  TileOrder order;
+  int stride;
+  bool spills;
+};
+template <typename Heads> Cut cut_of(const AttentionShape& shape) {
+  const int blocks = block_count(shape.sequence);
+  Cut cut = {};
+  cut.spills = shape.sequence > kMostSharedScores;
+  // Past 512 blocks scores leave room for two or three warpgroups an SM that have a tile each, too
+  // few; up to 1,024 two tiles fit in a CTA.
+  cut.cta_tiles = blocks > 512 && blocks <= 1024 ? 2 : 1;
+  cut.sharer_bits = blocks > 512 ? 1 : 0;
+  const auto bytes = [&] {
+    const int kept = cut.spills ? 0 : blocks;
+    return shared_bytes<Heads>(kept, cut.cta_tiles, 1 << cut.sharer_bits);
+  };
+  if (bytes() > kMostSharedBytes) cut.cta_tiles = 1;
+  if (bytes() > kMostSharedBytes) cut.sharer_bits = 0;
+  cut.bytes = bytes();
+  cut.threads = 128 * cut.cta_tiles << cut.sharer_bits;
+  cut.stride = score_stride(blocks);
+  const int cta_tokens = cut.cta_tiles * kTileTokens;
+  const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;
+  const int scored = std::max(0, tiles - kSlots * kBlock / cta_tokens);
+  // Each CTA pays 1 KiB of an SM's 228 more.
+  const int places =
+      multiprocessor_count() * std::min(228 * 1024 / (cut.bytes + 1024), kSmThreads / cut.threads);
+  const auto order = cut.spills ? resident_tile_order : tile_order;
+  cut.order = order(tiles, scored, shape.batch * shape.groups, std::max(1, places));
+  return cut;
+}
+
 template <typename Heads>
 cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int compressed = compressed_count(shape.sequence);
-  const int blocks = block_count(shape.sequence);
   // A sequence without whole blocks of compressed tokens loads none, but a descriptor cannot be
   // empty: it names q.
   const bool empty = compressed < kBlockKeys;
@@ -412,33 +453,28 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
                                kUnitBlocks, kBlockKeys);
     }
   }
-  // Past 512 blocks scores leave room for two or three warpgroups an SM that have a tile each, too
-  // few; up to 1,024 two tiles fit in a CTA.
-  int cta_tiles = blocks > 512 && blocks <= 1024 ? 2 : 1;
-  int sharer_bits = blocks > 512 ? 1 : 0;
-  if (shared_bytes<Heads>(blocks, cta_tiles, 1 << sharer_bits) > kMostSharedBytes) cta_tiles = 1;
-  if (shared_bytes<Heads>(blocks, cta_tiles, 1 << sharer_bits) > kMostSharedBytes) sharer_bits = 0;
-  const int bytes = shared_bytes<Heads>(blocks, cta_tiles, 1 << sharer_bits);
-  const int threads = 128 * cta_tiles << sharer_bits;
+  const Cut cut = cut_of<Heads>(shape);
+  if (cut.spills && params.scores == nullptr) return cudaErrorInvalidValue;
+  const auto kernel = cut.spills ? selection_kernel<Heads, true> : selection_kernel<Heads, false>;
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(selection_kernel<Heads>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
   }
   if (error != cudaSuccess) return error;
-  const int cta_tokens = cta_tiles * kTileTokens;
-  const int lanes = shape.batch * shape.groups;
-  const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;
-  // Each CTA pays 1 KiB of an SM's 228 more.
-  const int places =
-      multiprocessor_count() * std::min(228 * 1024 / (bytes + 1024), kSmThreads / threads);
-  const TileOrder order =
-      tile_order(tiles, std::max(0, tiles - kSlots * kBlock / cta_tokens), lanes, places);
-  return launch_kernel(selection_kernel<Heads>, lanes * order.ctas_of_lane(), threads, bytes,
-                       stream, params, q_map, k_map, rest_map, order, cta_tiles, sharer_bits,
-                       score_stride(blocks));
+  return launch_kernel(kernel, shape.batch * shape.groups * cut.order.ctas_of_lane(), cut.threads,
+                       cut.bytes, stream, params, q_map, k_map, rest_map, cut.order, cut.cta_tiles,
+                       cut.sharer_bits, cut.stride);
 }
 
 } // namespace
+
+std::size_t selection_score_bytes(const AttentionShape& shape) {
+  if (shape.sequence <= kMostSharedScores) return 0;
+  return with_heads(shape, [&](auto heads) {
+    const Cut cut = cut_of<decltype(heads)>(shape);
+    return static_cast<std::size_t>(shape.batch * shape.groups * cut.order.ctas_of_lane()) *
+           cut.cta_tiles * kTileTokens * cut.stride * sizeof(float);
+  });
+}
 
 cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream) {
   return with_heads(params.shape, [&](auto heads) { return launch(params, heads, stream); });

@@ -5,6 +5,7 @@
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/query_tiles.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/common/vector.cuh"
 
 // A tile is 32 tokens x 6 heads = 192 query rows, ordered [token][head], so that one K/V tile
 // serves all heads of the group without padding. One CTA an SM, persistent: a producer warp runs
@@ -127,7 +128,57 @@ struct Softmax {
   }
 };
 
-template <KeyRange kRange, typename Heads>
+// What is added to the 16 rows that a warp stores (store_rows): asked for before they are in shared
+// memory, added behind.
+struct OtherBranches {
+  uint4 compressed[4];
+  uint4 window[4];
+  float gates[4][3];
+  int64_t offset[4]; // of the thread's eight values; negative: nothing is stored
+
+  template <typename Heads>
+  __device__ __forceinline__ OtherBranches(const TileForwardParams& params, const QueryTile& tile,
+                                           const Heads& heads, int warpgroup) {
+    const int lane = threadIdx.x % 32;
+    const int64_t first = first_row(tile, params, heads.count());
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int tile_row = warpgroup * 64 + threadIdx.x % 128 / 32 * 16 + part * 4 + lane / 8;
+      const bool stored =
+          tile.token + heads.token(tile_row) < params.token_end && !is_padding(heads, tile_row);
+      const int64_t row = first + row_from_first(tile_row, params, heads);
+      offset[part] = stored ? row * kHeadDim + lane % 8 * kVector : -1;
+      compressed[part] = window[part] = {};
+      if (!stored) continue;
+      if (params.gated.compressed != nullptr)
+        compressed[part] = load_packed(params.gated.compressed + offset[part]);
+      if (params.gated.window != nullptr)
+        window[part] = load_packed(params.gated.window + offset[part]);
+#pragma unroll
+      for (int branch = 0; branch < 3; ++branch)
+        gates[part][branch] = params.gated.gates[row * 3 + branch];
+    }
+  }
+  // By the arithmetic of launch_merge.
+  __device__ __forceinline__ void add_and_store(const TileForwardParams& params,
+                                                const uint8_t* rows) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      if (offset[part] < 0) continue;
+      const int local = threadIdx.x % 128 / 32 * 16 + part * 4 + lane / 8;
+      Eight sum = unpack(*reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8)));
+#pragma unroll
+      for (float& value : sum.values)
+        value *= gates[part][1];
+      if (params.gated.compressed != nullptr) accumulate(sum, compressed[part], gates[part][0]);
+      if (params.gated.window != nullptr) accumulate(sum, window[part], gates[part][2]);
+      store(params.gated.sum + offset[part], sum);
+    }
+  }
+};
+
+template <KeyRange kRange, bool kGated, typename Heads>
 __device__ void consume(const TileForwardParams& params, const Heads& heads, Shared& shared,
                         int tiles) {
   const int warpgroup = uniform(threadIdx.x / 128);
@@ -275,6 +326,12 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
     }
     // Results leave through the query rows, which all four warps have finished reading here.
     named_barrier(1 + warpgroup, 128);
+    const auto others = [&] {
+      if constexpr (kGated)
+        return OtherBranches(params, tile, heads, warpgroup);
+      else
+        return 0;
+    }();
     const int matrix_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
@@ -286,6 +343,7 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
     }
     __syncwarp(); // a warp reads back only the rows that it stored
     store_rows(rows, tile, params, heads, warpgroup, params.out);
+    if constexpr (kGated) others.add_and_store(params, rows);
     fence_async_proxy();
     warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
     query_ring.advance();
@@ -294,7 +352,7 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
 
 #endif // NSA_HOPPER_CODE
 
-template <KeyRange kRange, typename Heads>
+template <KeyRange kRange, bool kGated, typename Heads>
 __global__ void __launch_bounds__(kThreads, 1)
     tile_forward_kernel(const __grid_constant__ TileForwardParams params,
                         const __grid_constant__ CUtensorMap q_map,
@@ -312,7 +370,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x % 128 == 0) produce<kRange>(params, heads, q_map, k_map, v_map, shared, tiles);
   } else {
     registers_take<160>();
-    consume<kRange>(params, heads, shared, tiles);
+    consume<kRange, kGated>(params, heads, shared, tiles);
   }
 #endif
 }
@@ -321,6 +379,10 @@ template <KeyRange kRange, typename Heads>
 cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys,
                    cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
+  auto* kernel = tile_forward_kernel<kRange, false, Heads>;
+  if constexpr (kRange != KeyRange::kCompressed) {
+    if (params.gated.sum != nullptr) kernel = tile_forward_kernel<kRange, true, Heads>;
+  }
   const int tile_tokens = heads.tokens(kTileRows);
   CUtensorMap q_map;
   CUtensorMap k_map;
@@ -334,15 +396,14 @@ cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys
                           keys > 0 ? params.v : params.q, shape, std::max(keys, 1), kTileKeys);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(tile_forward_kernel<kRange, Heads>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (error != cudaSuccess) return error;
   const int tiles = (params.token_end + tile_tokens - 1) / tile_tokens;
   const int most = std::max(1, multiprocessor_count() - params.leave_ctas);
   const int grid = std::min(most, tiles * shape.batch * shape.groups);
-  return launch_kernel(tile_forward_kernel<kRange, Heads>, grid, kThreads, kSharedBytes, stream,
-                       params, q_map, k_map, v_map, tiles);
+  return launch_kernel(kernel, grid, kThreads, kSharedBytes, stream, params, q_map, k_map, v_map,
+                       tiles);
 }
 
 } // namespace

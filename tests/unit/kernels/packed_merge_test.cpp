@@ -97,6 +97,7 @@ struct Problem {
   Problem(const ListRound& which, bool joins, float score_deviation)
       : shape{1, joins ? 2 * kBlock + 7 : 11, joins ? 2 : 3}, first_token(joins ? 2 * kBlock : 4),
         round(which), joined(joins), deviation(score_deviation) {
+    round.cut = {.sequence = shape.sequence, .first_token = first_token};
     const auto rows = static_cast<std::size_t>(shape.sequence * shape.groups);
     for (std::size_t row = 0; row < rows; ++row) { // some with fewer blocks, some with none
       const int count = !joined && row % 4 == 0 ? static_cast<int>(random() % 16) : kSlots;
@@ -117,7 +118,7 @@ struct Problem {
     exact_out.assign(out.size(), 0.0);
     plain_out.assign(out.size(), 0.0);
     exact_lse.assign(lse.size(), 0.0);
-    const std::size_t pairs = static_cast<std::size_t>(round.lanes * shape.sequence) * kSlots;
+    const std::size_t pairs = static_cast<std::size_t>(round.listed_rows() * slots());
     packed.resize(pairs); // unlisted pairs hold NaN
     std::memset(static_cast<void*>(packed.data()), 0xFF, pairs * sizeof(PackedOut));
     for (int lane = round.first_lane; lane < round.first_lane + round.lanes; ++lane) {
@@ -126,6 +127,7 @@ struct Problem {
     }
   }
 
+  int slots() const { return joined ? kJoinedSlots : kSlots; } // that are written
   int block_of(int slot) const { return !joined || slot == 0 ? slot : (slot + 2) % kSlots; }
   std::size_t row_of(int lane, int token) const {
     return static_cast<std::size_t>(token * shape.groups + lane);
@@ -135,11 +137,11 @@ private:
   void fill_row(int lane, int token) {
     const std::size_t row = row_of(lane, token);
     const auto first_pair =
-        static_cast<std::size_t>(PairRows(shape, round, lane).row(token)) * kSlots;
+        static_cast<std::size_t>(PairRows(shape, round, lane).row(token) * slots());
     for (std::size_t head = 0; head < kHeadsPerGroup; ++head) {
       const std::size_t head_row = row * kHeadsPerGroup + head;
       Sums sums;
-      for (int slot = 0; slot < (joined ? kJoinedSlots : kSlots); ++slot) {
+      for (int slot = 0; slot < slots(); ++slot) {
         const auto place = static_cast<std::size_t>(slot);
         if (indices[row * kSlots + place] < 0) continue;
         std::vector<int> blocks = {block_of(slot)};
@@ -234,7 +236,7 @@ protected:
   Problem make(float deviation) const {
     const Form form = GetParam();
     const int groups = form.joined ? 2 : 3;
-    return Problem({form.first_lane, groups - form.first_lane}, form.joined, deviation);
+    return Problem({form.first_lane, groups - form.first_lane, {}}, form.joined, deviation);
   }
   static void merge(Problem& p) {
     const MergeParams params = {.shape = p.shape,

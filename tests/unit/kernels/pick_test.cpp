@@ -131,6 +131,7 @@ int min(int a, int b) {
 
 #include "nsa_model/kernels/selection/pick.cuh"
 #include "nsa_model/kernels/selection/plan.h"
+#include "nsa_model/kernels/selection/selection.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>
@@ -276,7 +277,7 @@ TEST(Pick, TakesTheBestOfOneLaneAndOfNearlyEqualOnes) {
 }
 
 TEST(ScorePlan, ScoresEveryUnitOnceAndKeepsWithinItsRecords) {
-  for (int own = kSlots; own < kMaxSequence / kBlock; ++own) {
+  for (int own = kSlots; own < kMostSharedScores / kBlock; ++own) {
     const ScorePlan plan(own);
     EXPECT_GE(plan.units * kUnitBlocks, own - 1); // blocks 0 .. own - 2
     EXPECT_LT((plan.units - 1) * kUnitBlocks, own - 1);
@@ -309,19 +310,24 @@ TEST(TileOrder, TakesEveryTileOnce) {
     for (const int lanes : {1, 2, 3, 8, 32, 100, 300, 700, 5000}) {
       for (const int tiles : {1, 20, 64, 65, 70, 128, 512, 1000, 2048}) {
         const int scored = std::max(0, tiles - 64);
-        const TileOrder order = tile_order(tiles, scored, lanes, places);
-        std::vector<int> taken(static_cast<std::size_t>(tiles));
-        ASSERT_GE(order.ctas_of_lane(), 1);
-        for (int cta = 0; cta < order.ctas_of_lane(); ++cta) {
-          for (int round = 0; order.tile_of(cta, round) >= 0; ++round) {
-            ASSERT_LT(order.tile_of(cta, round), scored);
-            ++taken[static_cast<std::size_t>(order.tile_of(cta, round))];
+        for (const auto of : {tile_order, resident_tile_order}) {
+          const TileOrder order = of(tiles, scored, lanes, places);
+          if (of == resident_tile_order) {
+            EXPECT_EQ(order.ctas_of_lane(), order.ctas);
           }
-          for (int round = 0; order.unscored_tile_of(cta, round) >= 0; ++round)
-            ++taken[static_cast<std::size_t>(order.unscored_tile_of(cta, round))];
+          std::vector<int> taken(static_cast<std::size_t>(tiles));
+          ASSERT_GE(order.ctas_of_lane(), 1);
+          for (int cta = 0; cta < order.ctas_of_lane(); ++cta) {
+            for (int round = 0; order.tile_of(cta, round) >= 0; ++round) {
+              ASSERT_LT(order.tile_of(cta, round), scored);
+              ++taken[static_cast<std::size_t>(order.tile_of(cta, round))];
+            }
+            for (int round = 0; order.unscored_tile_of(cta, round) >= 0; ++round)
+              ++taken[static_cast<std::size_t>(order.unscored_tile_of(cta, round))];
+          }
+          EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), tiles)
+              << places << " places, " << lanes << " lanes, " << tiles << " tiles";
         }
-        EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), tiles)
-            << places << " places, " << lanes << " lanes, " << tiles << " tiles";
       }
     }
   }

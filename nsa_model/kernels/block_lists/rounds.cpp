@@ -1,0 +1,60 @@
+#include "nsa_model/kernels/block_lists/rounds.h"
+
+#include <algorithm>
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int divide_up(int value, int by) {
+  return (value + by - 1) / by;
+}
+
+int lane_count(const AttentionShape& shape) {
+  return shape.batch * shape.groups;
+}
+int lanes_per_round(const AttentionShape& shape) {
+  return std::clamp(kRoundRows / shape.sequence, 1, lane_count(shape));
+}
+
+// As many rounds as it takes, of as many lanes each as the others.
+int lanes_per_backward_round(const ListRound& round, int round_rows) {
+  const int listed = std::max(1, round.cut.sequence - round.cut.first_token);
+  const int most = std::clamp(round_rows / listed, 1, round.lanes);
+  return divide_up(round.lanes, divide_up(round.lanes, most));
+}
+
+} // namespace
+
+ListCut list_cut(const AttentionShape& shape, int first_token, int round_rows) {
+  ListCut cut = {.sequence = shape.sequence, .first_token = first_token};
+  const int listed = shape.sequence - first_token;
+  if (listed <= std::max(round_rows, kBackwardRoundRows)) return cut;
+  const int chunks = divide_up(shape.sequence, kListChunk) - first_token / kListChunk;
+  cut.chunks = divide_up(chunks, std::min(divide_up(listed, kBackwardRoundRows), kMostSections));
+  cut.sections = divide_up(chunks, cut.chunks); // none is empty
+  return cut;
+}
+
+int list_rounds(const AttentionShape& shape) {
+  return divide_up(lane_count(shape), lanes_per_round(shape));
+}
+
+ListRound list_round(const AttentionShape& shape, const ListCut& cut, int index) {
+  const int first = index * lanes_per_round(shape);
+  return {first, std::min(lanes_per_round(shape), lane_count(shape) - first), cut};
+}
+
+int backward_rounds(const ListRound& round, int round_rows) {
+  if (round.cut.sections > 1) return round.lanes * round.cut.sections;
+  return divide_up(round.lanes, lanes_per_backward_round(round, round_rows));
+}
+
+ListRound backward_round(const ListRound& round, int index, int round_rows) {
+  const int sections = round.cut.sections;
+  if (sections > 1) return {round.first_lane + index / sections, 1, round.cut, index % sections};
+  const int lanes = lanes_per_backward_round(round, round_rows);
+  const int first = index * lanes;
+  return {round.first_lane + first, std::min(lanes, round.lanes - first), round.cut};
+}
+
+} // namespace nsa::kernels
