@@ -82,6 +82,8 @@ std::string_view status_text(int status) {
     return "Accepted";
   case 400:
     return "Bad Request";
+  case 401:
+    return "Unauthorized";
   case 403:
     return "Forbidden";
   case 404:
@@ -94,10 +96,14 @@ std::string_view status_text(int status) {
     return "Conflict";
   case 413:
     return "Content Too Large";
+  case 421:
+    return "Misdirected Request";
   case 422:
     return "Unprocessable Content";
   case 426:
     return "Upgrade Required";
+  case 429:
+    return "Too Many Requests";
   case 431:
     return "Request Header Fields Too Large";
   case 500:

@@ -19,6 +19,7 @@ struct Peer {
   bool is_local_user = false; // false: TCP, the fields below say nothing
   uint32_t uid = 0, gid = 0;
   int32_t pid = 0;
+  std::vector<uint32_t> groups; // supplementary ones
 };
 
 struct Request {

@@ -43,16 +43,22 @@ Status send_all(int fd, std::string_view bytes) {
   return {};
 }
 
-ClientResponse take(Parser& parser) {
-  auto message = parser.release();
-  ClientResponse response;
-  response.status = static_cast<int>(message.result_int());
-  for (const auto& field : message) {
+std::map<std::string, std::string> header_of(const Parser& parser) {
+  std::map<std::string, std::string> header;
+  for (const auto& field : parser.get()) {
     std::string name(field.name_string());
     for (char& c : name)
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    response.header[name] = std::string(field.value());
+    header[name] = std::string(field.value());
   }
+  return header;
+}
+
+ClientResponse take(Parser& parser) {
+  ClientResponse response;
+  response.header = header_of(parser);
+  auto message = parser.release();
+  response.status = static_cast<int>(message.result_int());
   response.body = std::move(message.body());
   return response;
 }
@@ -129,7 +135,7 @@ Result<StreamedResponse> HttpClient::send_streaming(const ClientRequest& request
   else
     parser.body_limit(kMaxBody);
   std::string line;
-  bool stopped = false;
+  bool stopped = false, head_told = false;
   const auto deliver = [&](std::string_view bytes) {
     while (!stopped) {
       const size_t end = bytes.find('\n');
@@ -166,6 +172,10 @@ Result<StreamedResponse> HttpClient::send_streaming(const ClientRequest& request
     if (bounded) wait = std::min(wait, deadline - now);
     auto outcome = feed.step(wait, reader.interrupt_fd);
     if (!outcome) return fail(std::move(outcome).error());
+    if (reader.head && !head_told && parser.is_header_done()) {
+      head_told = true;
+      reader.head(header_of(parser));
+    }
     if (MonotonicTime::now() >= next_tick) {
       if (reader.tick && !reader.tick()) stopped = true;
       next_tick = MonotonicTime::now() + reader.tick_interval;

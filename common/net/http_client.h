@@ -29,7 +29,8 @@ struct ClientResponse {
 };
 
 struct LineReader {
-  std::function<bool(std::string_view line)> line; // false: stop reading
+  std::function<void(const std::map<std::string, std::string>& header)> head; // once
+  std::function<bool(std::string_view line)> line;                            // false: stop reading
   std::function<bool()> tick; // about every tick_interval, for redrawing; false: stop reading
   Duration tick_interval = std::chrono::milliseconds(500);
   int interrupt_fd = -1; // readable: stop (a signalfd); not read from here

@@ -1,396 +1,38 @@
-// The one file that knows Beast on the server's side: it parses requests. Answers are written by
-// hand, because plain and chunked ones then share a single bounded queue.
 #include "common/net/http_server.h"
 
 #include "common/base/log.h"
+#include "common/net/http_session.h"
 #include "common/net/unix_socket.h"
 
 #include <boost/asio/basic_socket_acceptor.hpp>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/error.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <netinet/in.h>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <unordered_set>
 
 namespace nsa::net {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using boost::system::error_code;
-using Protocol = asio::generic::stream_protocol;
-using Socket = Protocol::socket;
 
 namespace {
 
-class Session;
-
-// What the sessions share with their server; outlives it while a handler is still on its way.
-struct Shared {
-  Handler handler;
-  HttpLimits limits;
-  HttpObserver observer;
-  bool local = false; // unix socket: callers have credentials
-  std::unordered_set<std::shared_ptr<Session>> sessions;
-};
-
-std::string error_body(std::string_view code, std::string_view what) {
-  return nlohmann::json{{"code", code}, {"what", what}, {"next", ""}}.dump() + "\n";
-}
-
-Response error_response(int status, std::string_view code, std::string_view what) {
-  Response response;
-  response.status = status;
-  response.body = error_body(code, what);
-  response.route = "invalid";
-  return response;
-}
-
-// One connection. Owned by Shared::sessions until closed; callbacks in flight hold it too.
-class Session : public std::enable_shared_from_this<Session> {
-public:
-  Session(Socket socket, std::shared_ptr<Shared> shared, asio::io_context& context)
-      : socket_(std::move(socket)), shared_(std::move(shared)), deadline_(context) {}
-
-  void start() {
-    if (shared_->local) {
-      ucred credentials{};
-      socklen_t size = sizeof credentials;
-      if (::getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-        return close();
-      peer_ = {true, credentials.uid, credentials.gid, credentials.pid};
-    }
-    wait_for_request();
-  }
-
-  void refuse() { // one connection too many
-    keep_alive_ = false;
-    answer(error_response(503, "exhausted", "too many connections"));
-  }
-
-  void close() {
-    if (closed_) return;
-    closed_ = true;
-    error_code ignored;
-    deadline_.cancel();
-    socket_.shutdown(Socket::shutdown_both, ignored);
-    socket_.close(ignored);
-    const auto self = shared_from_this();
-    shared_->sessions.erase(self);
-    drained_ = nullptr;
-    if (auto callback = std::exchange(gone_, nullptr)) callback();
-  }
-
-  // ---- the streamed answer --------------------------------------------------------------------
-  bool stream_open() const { return !closed_ && streaming_ && !ended_; }
-  size_t queued() const { return writing_.size() - written_ + pending_.size(); }
-
-  bool stream_write(std::string_view bytes) {
-    if (!stream_open()) return false;
-    if (bytes.empty()) return true;
-    if (pending_.size() + bytes.size() > shared_->limits.stream_queue_bytes) {
-      cut_off();
-      return false;
-    }
-    append_chunk(bytes);
-    write_some();
-    return true;
-  }
-
-  void stream_end() {
-    if (!stream_open()) return;
-    if (chunked_) pending_ += "0\r\n\r\n";
-    ended_ = true;
-    gone_ = nullptr;
-    drained_ = nullptr;
-    write_some();
-  }
-
-  void when_drained(std::function<void()> callback) { drained_ = std::move(callback); }
-  void when_closed(std::function<void()> callback) { gone_ = std::move(callback); }
-
-private:
-  // ---- reading ----------------------------------------------------------------------------------
-  void wait_for_request() {
-    parser_.emplace();
-    parser_->header_limit(static_cast<uint32_t>(shared_->limits.header_bytes));
-    parser_->body_limit(shared_->limits.body_bytes);
-    if (buffer_.size() > 0) return read_head(); // pipelined
-    arm(shared_->limits.idle_timeout);
-    socket_.async_wait(Socket::wait_read, [self = shared_from_this()](error_code error) {
-      if (self->closed_) return;
-      if (error) return self->close();
-      self->read_head();
-    });
-  }
-
-  void read_head() {
-    arm(shared_->limits.request_timeout);
-    http::async_read_header(socket_, buffer_, *parser_,
-                            [self = shared_from_this()](error_code error, size_t) {
-                              if (self->closed_) return;
-                              if (error) return self->reject(error);
-                              self->read_body();
-                            });
-  }
-
-  void read_body() {
-    // curl waits a second for this line before it sends a large body.
-    if (!parser_->is_done() && parser_->get()[http::field::expect] == "100-continue") {
-      pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
-      continuing_ = true;
-      write_some();
-    }
-    http::async_read(socket_, buffer_, *parser_,
-                     [self = shared_from_this()](error_code error, size_t) {
-                       if (self->closed_) return;
-                       self->continuing_ = false;
-                       if (error) return self->reject(error);
-                       self->handle();
-                     });
-  }
-
-  void reject(error_code error) {
-    keep_alive_ = false;
-    if (error == http::error::body_limit)
-      return answer(error_response(413, "exhausted",
-                                   "the request's body is larger than " +
-                                       std::to_string(shared_->limits.body_bytes) + " bytes"));
-    if (error == http::error::header_limit)
-      return answer(error_response(431, "exhausted",
-                                   "the request's header is larger than " +
-                                       std::to_string(shared_->limits.header_bytes) + " bytes"));
-    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-        error != http::error::end_of_stream && error != http::error::partial_message)
-      return answer(error_response(400, "invalid-argument", "not HTTP/1.1: " + error.message()));
-    close(); // gone, as clients do
-  }
-
-  void handle() {
-    started_ = MonotonicTime::now();
-    auto message = parser_->release();
-    keep_alive_ = message.keep_alive();
-    chunked_ = message.version() >= 11;
-    Request request;
-    request.method = std::string(message.method_string());
-    request.peer = peer_;
-    for (const auto& field : message) {
-      std::string name(field.name_string());
-      for (char& c : name)
-        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-      request.header[name] = std::string(field.value());
-    }
-    request.body = std::move(message.body());
-    method_ = request.method;
-    auto target = parse_target({message.target().data(), message.target().size()});
-    if (!target)
-      return answer(error_response(400, "invalid-argument", "the request's target is malformed"));
-    request.path = std::move(target->path);
-    request.query = std::move(target->query);
-    Response response;
-    try {
-      response = shared_->handler(request);
-    } catch (const std::exception& e) {
-      // One request's bug must not end the daemon that supervises training.
-      log::error("net", "a request handler threw", {{"path", request.path}, {"error", e.what()}});
-      response = error_response(500, "internal", e.what());
-    }
-    if (!response.later) return answer(std::move(response));
-    deadline_.cancel(); // whoever answers bounds the time
-    response.later([weak = weak_from_this(), route = response.route](Response late) {
-      const auto self = weak.lock();
-      if (!self) return;
-      late.route = route;
-      self->answer(std::move(late));
-    });
-  }
-
-  // ---- answering --------------------------------------------------------------------------------
-  void answer(Response response) {
-    if (closed_) return;
-    const bool streams = static_cast<bool>(response.stream);
-    if (streams) keep_alive_ = false;
-    std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " +
-                       std::string(status_text(response.status)) + "\r\n" +
-                       "Content-Type: " + response.content_type + "\r\n";
-    for (const auto& [name, value] : response.header)
-      head += name + ": " + value + "\r\n";
-    if (!streams)
-      head += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
-    else if (chunked_)
-      head += "Transfer-Encoding: chunked\r\n";
-    if (!keep_alive_) head += "Connection: close\r\n";
-    head += "\r\n";
-    pending_ += head;
-    if (shared_->observer)
-      shared_->observer(
-          {response.route, method_, response.status, to_seconds(MonotonicTime::now() - started_)});
-    if (!streams) {
-      if (method_ != "HEAD") pending_ += response.body;
-      ended_ = true;
-      return write_some();
-    }
-    streaming_ = true;
-    is_lines_ = response.content_type == "application/x-ndjson";
-    watch_reader();
-    write_some();
-    response.stream(make_stream());
-  }
-
-  std::shared_ptr<Stream> make_stream();
-
-  // A reader that leaves is seen here; what it sends is read away, since the connection ends after
-  // this answer.
-  void watch_reader() {
-    socket_.async_read_some(asio::buffer(discard_),
-                            [self = shared_from_this()](error_code error, size_t) {
-                              if (self->closed_) return;
-                              if (error) return self->close();
-                              self->watch_reader();
-                            });
-  }
-
-  void append_chunk(std::string_view bytes) {
-    if (!chunked_) {
-      pending_ += bytes;
-      return;
-    }
-    char size[20];
-    std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-    pending_ += size;
-    pending_ += bytes;
-    pending_ += "\r\n";
-  }
-
-  void cut_off() {
-    const size_t dropped = pending_.size();
-    pending_.clear();
-    if (is_lines_)
-      append_chunk(nlohmann::json{{"type", "cut-off"},
-                                  {"what", "the reader was too slow: " + std::to_string(dropped) +
-                                               " queued bytes were dropped"}}
-                       .dump() +
-                   "\n");
-    if (chunked_) pending_ += "0\r\n\r\n";
-    ended_ = true;
-    drained_ = nullptr;
-    if (auto callback = std::exchange(gone_, nullptr)) callback();
-    write_some();
-  }
-
-  void write_some() {
-    if (closed_ || in_write_) return;
-    if (written_ == writing_.size()) {
-      writing_ = std::exchange(pending_, {});
-      written_ = 0;
-      if (writing_.empty()) return finished();
-    }
-    in_write_ = true;
-    if (!continuing_) arm(shared_->limits.write_timeout);
-    socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
-                             [self = shared_from_this()](error_code error, size_t size) {
-                               self->in_write_ = false;
-                               if (self->closed_) return;
-                               if (error) return self->close();
-                               self->written_ += size;
-                               self->write_some();
-                             });
-  }
-
-  // All that was queued is out.
-  void finished() {
-    if (continuing_) return;
-    if (streaming_ && !ended_) {
-      deadline_.cancel();
-      if (drained_) {
-        const auto callback = drained_; // it may replace itself
-        callback();
-      }
-      return;
-    }
-    if (!ended_) return;
-    if (!keep_alive_) {
-      // Half-close, then read to the end: closing with unread input would reset the connection and
-      // could cost the client this answer (RFC 9112, section 9.6).
-      error_code ignored;
-      socket_.shutdown(Socket::shutdown_send, ignored);
-      arm(std::chrono::seconds(1));
-      if (!streaming_) watch_reader(); // a streamed answer has it running
-      return;
-    }
-    ended_ = false;
-    wait_for_request();
-  }
-
-  void arm(Duration limit) {
-    deadline_.expires_after(limit);
-    deadline_.async_wait([self = shared_from_this()](error_code error) {
-      // Re-armed while this call was already queued: the new deadline counts.
-      if (!error && self->deadline_.expiry() <= std::chrono::steady_clock::now()) self->close();
-    });
-  }
-
-  Socket socket_;
-  std::shared_ptr<Shared> shared_;
-  asio::steady_timer deadline_;
-  boost::beast::flat_buffer buffer_;
-  std::optional<http::request_parser<http::string_body>> parser_;
-  Peer peer_;
-  std::string method_;
-  MonotonicTime started_ = MonotonicTime::now();
-
-  std::string pending_, writing_; // queued; on its way
-  size_t written_ = 0;            // of writing_
-  char discard_[512];
-  std::function<void()> drained_, gone_;
-  bool in_write_ = false, keep_alive_ = true, chunked_ = true, streaming_ = false;
-  bool is_lines_ = false, ended_ = false, continuing_ = false, closed_ = false;
-};
-
-class SessionStream : public Stream {
-public:
-  explicit SessionStream(std::weak_ptr<Session> session) : session_(std::move(session)) {}
-  // A producer that lets go without end() leaves the reader waiting for nothing.
-  ~SessionStream() override { SessionStream::end(); }
-
-  bool write(std::string_view bytes) override {
-    const auto session = session_.lock();
-    return session && session->stream_write(bytes);
-  }
-  void end() override {
-    if (const auto session = session_.lock()) session->stream_end();
-  }
-  bool is_open() const override {
-    const auto session = session_.lock();
-    return session && session->stream_open();
-  }
-  size_t queued() const override {
-    const auto session = session_.lock();
-    return session ? session->queued() : 0;
-  }
-  void when_drained(std::function<void()> callback) override {
-    if (const auto session = session_.lock()) session->when_drained(std::move(callback));
-  }
-  void when_closed(std::function<void()> callback) override {
-    if (const auto session = session_.lock()) session->when_closed(std::move(callback));
-  }
-
-private:
-  std::weak_ptr<Session> session_;
-};
-
-std::shared_ptr<Stream> Session::make_stream() {
-  return std::make_shared<SessionStream>(weak_from_this());
+// As the kernel knew the process when it connected, supplementary groups included.
+std::optional<Peer> peer_of(int fd) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
+  Peer peer{true, credentials.uid, credentials.gid, credentials.pid, {}};
+  size = 0;
+  (void)::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size); // ERANGE, and how many
+  peer.groups.resize(size / sizeof(gid_t));
+  if (size > 0 && ::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, peer.groups.data(), &size) != 0)
+    peer.groups.clear();
+  return peer;
 }
 
 class Server : public HttpServer {
@@ -399,11 +41,10 @@ public:
          Handler handler, HttpLimits limits, HttpObserver observer)
       : state_(std::make_shared<State>(context, Protocol(family, 0), listener.release())),
         path_(std::move(path)), port_(port) {
-    state_->shared = std::make_shared<Shared>();
+    state_->shared = std::make_shared<HttpShared>(limits);
     state_->shared->handler = std::move(handler);
-    state_->shared->limits = limits;
     state_->shared->observer = std::move(observer);
-    state_->shared->local = family == AF_UNIX;
+    state_->local = family == AF_UNIX;
     struct stat info{};
     if (!path_.empty() && ::stat(path_.c_str(), &info) == 0) inode_ = info.st_ino;
     accept(state_);
@@ -432,7 +73,8 @@ private:
     asio::io_context& context;
     asio::basic_socket_acceptor<Protocol> acceptor;
     asio::steady_timer pause;
-    std::shared_ptr<Shared> shared;
+    std::shared_ptr<HttpShared> shared;
+    bool local = false; // unix socket: callers have credentials
     bool closed = false;
   };
 
@@ -448,13 +90,46 @@ private:
         });
         return;
       }
-      const auto session =
-          std::make_shared<Session>(std::move(socket), state->shared, state->context);
-      const bool full = state->shared->sessions.size() >= state->shared->limits.connections;
-      state->shared->sessions.insert(session);
-      full ? session->refuse() : session->start();
+      admit(*state, std::move(socket));
       accept(state);
     });
+  }
+
+  static void admit(State& state, Socket socket) {
+    const auto peer = state.local ? peer_of(socket.native_handle()) : Peer{};
+    if (!peer) return; // gone already
+    if (const auto greedy = state.shared->shares.who_makes_room(peer->uid);
+        greedy && !make_room(*state.shared, *greedy, *greedy != peer->uid))
+      return turn_away(socket.native_handle());
+    auto session = make_http_session(std::move(socket), state.shared, state.context, *peer);
+    state.shared->shares.connect(peer->uid);
+    state.shared->sessions.insert(session);
+    session->start();
+  }
+
+  // Closes the connection of `caller` that is idle for longest; where another caller needs its
+  // place, one that is answered is better than none: its reader can ask again.
+  static bool make_room(HttpShared& shared, uint32_t caller, bool even_busy) {
+    std::shared_ptr<HttpSession> victim;
+    for (const auto& session : shared.sessions) {
+      if (session->caller() != caller || (session->busy() && !even_busy)) continue;
+      const auto rank = [](const HttpSession& s) { return std::pair(s.busy(), s.opened()); };
+      if (!victim || rank(*session) < rank(*victim)) victim = session;
+    }
+    if (victim) victim->close();
+    return victim != nullptr;
+  }
+
+  // Said where that is possible at once, and closed: who is refused must hold no descriptor here.
+  static void turn_away(int fd) {
+    static const std::string kBody =
+        "{\"code\":\"exhausted\",\"what\":\"this user has too many connections to nsad\","
+        "\"next\":\"end some of its nsactl follow, logs -f or events -f\"}\n";
+    static const std::string kAnswer =
+        "HTTP/1.1 429 " + std::string(status_text(429)) +
+        "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(kBody.size()) +
+        "\r\nConnection: close\r\n\r\n" + kBody;
+    (void)::send(fd, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
   std::shared_ptr<State> state_;

@@ -17,12 +17,15 @@ namespace nsa::net {
 
 struct HttpLimits {
   size_t header_bytes = 16 << 10;
-  size_t body_bytes = 4 << 20;                         // larger: 413
-  size_t stream_queue_bytes = 1 << 20;                 // of one follower
-  size_t connections = 256;                            // more: 503 and closed
-  Duration request_timeout = std::chrono::seconds(10); // from first byte to the whole request
-  Duration idle_timeout = std::chrono::seconds(60);    // between requests of one connection
-  Duration write_timeout = std::chrono::seconds(30);   // without one byte taken by the reader
+  size_t body_bytes = 4 << 20;         // larger: 413
+  size_t stream_queue_bytes = 1 << 20; // of one follower
+  // Of all callers, and of one uid (TCP: of all, since nothing is known of them). For one more the
+  // idlest of who has most is closed; where it is busy with all of them, 429 and closed at once.
+  size_t connections = 256, connections_of_one = 32;
+  double requests_per_second = 100, request_burst = 200; // of one uid; more of them wait
+  Duration request_timeout = std::chrono::seconds(10);   // from first byte to the whole request
+  Duration idle_timeout = std::chrono::seconds(60);      // between requests of one connection
+  Duration write_timeout = std::chrono::seconds(30);     // without one byte taken by the reader
 };
 
 // What a finished request was, for metrics and logs. Streams report when their head was sent.

@@ -200,19 +200,6 @@ TEST(Http, AHandlerThatThrowsIsAnError500) {
   EXPECT_NE(answer->body.find("boom"), std::string::npos);
 }
 
-TEST(Http, TooManyConnectionsAreTurnedAway) {
-  HttpLimits limits;
-  limits.connections = 1;
-  Running running([](const Request&) { return text("ok"); }, limits);
-  auto first = running.client();
-  ASSERT_TRUE(first.send({"GET", "/", {}, ""}, kWaitLimit));
-  auto second = running.client();
-  const auto answer = second.send({"GET", "/", {}, ""}, kWaitLimit);
-  ASSERT_TRUE(answer) << answer.error().what;
-  EXPECT_EQ(answer->status, 503);
-  ASSERT_TRUE(first.send({"GET", "/", {}, ""}, kWaitLimit));
-}
-
 TEST(Http, StreamsLinesUntilTheEnd) {
   Running running([](const Request&) {
     Response response;

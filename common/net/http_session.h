@@ -1,0 +1,46 @@
+// One connection of the HTTP server, and what all of them share. Internal to this library: it is
+// the header that knows Asio's sockets.
+//
+// All on the loop's thread. A session is owned by Shared::sessions until it is closed; callbacks in
+// flight hold it too.
+#pragma once
+
+#include "common/net/http_server.h"
+#include "common/net/shares.h"
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <memory>
+#include <unordered_set>
+
+namespace nsa::net {
+
+using Protocol = boost::asio::generic::stream_protocol;
+using Socket = Protocol::socket;
+
+class HttpSession {
+public:
+  virtual ~HttpSession() = default;
+  virtual void start() = 0;
+  virtual void close() = 0;
+  // Whether a whole request of it is being handled or answered.
+  virtual bool busy() const = 0;
+  virtual MonotonicTime opened() const = 0;
+  virtual uint32_t caller() const = 0; // whose share it is of
+};
+
+// Outlives the server while a handler is still on its way.
+struct HttpShared {
+  explicit HttpShared(const HttpLimits& limits_)
+      : limits(limits_), shares({limits_.connections, limits_.connections_of_one,
+                                 limits_.requests_per_second, limits_.request_burst}) {}
+  Handler handler;
+  HttpLimits limits;
+  HttpObserver observer;
+  Shares shares;
+  std::unordered_set<std::shared_ptr<HttpSession>> sessions;
+};
+
+std::shared_ptr<HttpSession> make_http_session(Socket socket, std::shared_ptr<HttpShared> shared,
+                                               boost::asio::io_context& context, Peer peer);
+
+} // namespace nsa::net

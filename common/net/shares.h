@@ -1,0 +1,45 @@
+// Fair shares of a server between its callers: how many connections each may have, and when its
+// next request is handled. A caller is a uid; of TCP nothing is known, so all its callers are one.
+//
+// Pure: times come in. One thread.
+#pragma once
+
+#include "common/base/clock.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace nsa::net {
+
+class Shares {
+public:
+  struct Limits {
+    size_t connections = 256, connections_of_one = 32;
+    double requests_per_second = 100, request_burst = 200;
+  };
+  explicit Shares(Limits limits) : limits_(limits) {}
+
+  void connect(uint32_t caller);
+  void disconnect(uint32_t caller);
+  // Whose connection has to go before `caller` can have one more: its own where it has its share,
+  // else that of who has most. Nothing: there is room.
+  std::optional<uint32_t> who_makes_room(uint32_t caller) const;
+
+  // How long this request of `caller` waits. Requests beyond the burst come in turn, at the rate.
+  Duration delay_request(uint32_t caller, MonotonicTime now);
+
+private:
+  struct Share {
+    size_t connections = 0;
+    double requests = 0; // handled or promised, less what the rate has paid back since
+    MonotonicTime at;
+  };
+  void forget_idle_callers(MonotonicTime now);
+
+  Limits limits_;
+  size_t connections_ = 0;
+  std::map<uint32_t, Share> shares_;
+};
+
+} // namespace nsa::net
