@@ -260,7 +260,11 @@ void Shim::on_request(const wire::Message& message) {
       send_to_ranks(MessageType::kStopRequest, wire::StopRequest{stop->checkpoint});
     return;
   case MessageType::kCheckpointRanks:
-    return send_to_ranks(MessageType::kCheckpointRequest, wire::CheckpointRequest{});
+    // Rank 0 asks the others for it, beside the gradients. Ranks that were told one by one would
+    // hear it in different steps, and each of these steps would get a checkpoint.
+    if (const auto frame = wire::encode(MessageType::kCheckpointRequest, wire::CheckpointRequest{}))
+      ranks_.front().send(*frame);
+    return;
   case MessageType::kKillRanks:
     if (auto kill = wire::body_as<wire::KillRanks>(message.body)) kill_ranks(kill->reason);
     return;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include <utility>
 
 namespace nsa::fake {
 
@@ -24,14 +25,17 @@ Result<Collective> Collective::open(const std::string& attempt_folder, int world
   std::atomic<uint64_t>& counter = counters_[number % kSteps];
   // A counter that is used again still holds its earlier rounds.
   const uint64_t due = (number / kSteps + 1) * world_size_;
-  counter.fetch_add(1 + (own.stop ? uint64_t{1} << 32 : 0) +
-                    (own.with_checkpoint ? uint64_t{1} << 48 : 0));
-  while ((counter.load() & 0xffffffff) < due) {
+  const auto wish = [](bool wanted, int bit) { return wanted ? uint64_t{1} << bit : 0; };
+  counter.fetch_add(1 + wish(own.stop, 16) + wish(own.with_checkpoint, 32) +
+                    wish(own.checkpoint, 48));
+  while ((counter.load() & 0xffff) < due) {
     const timespec pause{0, 200'000};
     ::nanosleep(&pause, nullptr);
   }
   const uint64_t all = counter.load();
-  return {(all >> 32 & 0xffff) != 0, all >> 48 != 0};
+  uint64_t& before = checkpoints_[number % kSteps];
+  const bool checkpoint = std::exchange(before, all >> 48) != all >> 48;
+  return {(all >> 16 & 0xffff) != 0, (all >> 32 & 0xffff) != 0, checkpoint};
 }
 
 } // namespace nsa::fake

@@ -204,6 +204,7 @@ private:
     if (o_.without_graphs.empty() && inject(step, "graphs"))
       leave(static_cast<int>(wire::RankExit::kGraphs), "a step cannot be recorded");
     Collective::Wish wish = link_.wish();
+    wish.checkpoint = link_.take_checkpoint_request();
     if (collective_ && !inject(step, "skip_collective")) {
       writer_.enter(Phase::kAllReduce);
       writer_.count_collective();
@@ -213,8 +214,8 @@ private:
     pause_ms(slice);
     writer_.complete_step(step);
     report(step, to_seconds(MonotonicTime::now() - began));
-    const bool asked = link_.take_checkpoint_request();
-    if (asked || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0)) checkpoint(step);
+    if (wish.checkpoint || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0))
+      checkpoint(step);
     return wish;
   }
 
@@ -273,6 +274,7 @@ private:
     s.step = step;
     s.tokens = step * kTokensPerStep;
     s.loss = 2.0 + 4.0 * std::exp(-static_cast<double>(step) / 20.0);
+    if (o_.diverge_at > 0 && step >= o_.diverge_at) s.loss = 158;
     s.gradient_norm = 1.0;
     s.learning_rate = 1e-3;
     s.step_seconds = seconds;

@@ -53,6 +53,7 @@ Status set_fake(Options& o, const std::string& pair) {
       {"peers", [&] { o.peers = value != 0; }},
       {"async", [&] { o.async = value != 0; }},
       {"deaf", [&] { o.deaf = value != 0; }},
+      {"diverge_at", [&] { o.diverge_at = static_cast<uint64_t>(value); }},
       {"orphans", [&] { o.orphans = static_cast<int>(value); }},
       {"rank", [&] { o.fault_rank = static_cast<Rank>(value); }},
       {"attempt", [&] { o.fault_attempt = static_cast<AttemptNumber>(value); }},

@@ -32,6 +32,7 @@ struct Options {
   bool peers = true;             // false: no collectives, ranks run free of each other
   bool async = false;            // a device of its own: the host runs up to two steps ahead of it
   bool deaf = false;             // never reads its link: no stop request is heard
+  uint64_t diverge_at = 0;       // step from which the loss is 158; 0: none
   int orphans = 0;               // processes in sessions of their own that outlive it
   std::string fault = "none";    // one of fault_kinds() in faults.h
   uint64_t fault_step = 0;
