@@ -1,5 +1,6 @@
 #include "daemon/store/reserve.h"
 
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/base/unique_fd.h"
@@ -9,6 +10,11 @@
 #include <unistd.h>
 
 namespace nsa::store {
+
+namespace {
+// An attempt of eight ranks makes some forty: folders, plan, logs, exit codes, and temporary ones.
+constexpr int kFiles = 128;
+} // namespace
 
 Status SpaceReserve::hold() {
   if (held_ || bytes_ == 0) return {};
@@ -21,7 +27,27 @@ Status SpaceReserve::hold() {
     return fail_errno("cannot set " + format_bytes(bytes_) + " aside in " + file_.string(),
                       "free disk space; until then a full disk may stop restarts");
   }
+  if (auto made = hold_files(); !made) {
+    ::unlink(file_.c_str());
+    std::error_code ignored;
+    std::filesystem::remove_all(files(), ignored);
+    return made;
+  }
   held_ = true;
+  return {};
+}
+
+Status SpaceReserve::hold_files() {
+  NSA_TRY(make_folder(files(), 0700));
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string path = (files() / std::to_string(i)).string();
+    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd)
+      return fail_errno("cannot set " + std::to_string(kFiles) + " files aside in " +
+                            files().string(),
+                        "remove files from that file system (df -i); until then running out of "
+                        "them may stop restarts");
+  }
   return {};
 }
 
@@ -29,6 +55,8 @@ bool SpaceReserve::release() {
   if (!held_) return false;
   held_ = false;
   ::unlink(file_.c_str());
+  std::error_code ignored;
+  std::filesystem::remove_all(files(), ignored);
   log::warning("store", "the disk is full: reserved space released",
                {{"bytes", std::to_string(bytes_)}, {"file", file_.string()}});
   return true;
