@@ -9,7 +9,8 @@ namespace nsa::cli {
 // `may_start` false: never start nsad, whatever the options say.
 inline Result<client::Daemon> connect(const Context& context, bool may_start = true) {
   return client::Daemon::connect(
-      {context.socket, context.program_dir, may_start && context.may_start});
+      {context.socket, context.program_dir, may_start && context.may_start,
+       [&io = context.io](const std::string& text) { io.err << "note: " << text << "\n"; }});
 }
 
 } // namespace nsa::cli

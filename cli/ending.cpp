@@ -63,8 +63,9 @@ void hint_after(Context& context, const wire::RunSummary& run, const render::Fai
 
 } // namespace
 
-Exit exit_of_state(const std::string& state) {
-  return state == "completed" || state == "stopped" ? Exit::kDone : Exit::kFailed;
+Exit exit_of_end(const wire::RunSummary& run) {
+  if (run.state == "stopped" && run.lost_steps > 0) return Exit::kLost;
+  return run.state == "completed" || run.state == "stopped" ? Exit::kDone : Exit::kFailed;
 }
 
 Result<render::FailureView> find_failure(client::Daemon& daemon, const wire::RunDetail& detail) {
@@ -121,14 +122,14 @@ Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::strin
   NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
   if (context.output == Output::kJson) {
     context.io.out << answer.dump() << std::endl;
-    return exit_of_state(detail.summary.state);
+    return exit_of_end(detail.summary);
   }
   NSA_TRY_ASSIGN(const render::FailureView failure, find_failure(daemon, detail));
   context.io.out << render::end_summary(
       detail, failure, {{context.io.colour, context.io.unicode}, context.io.width, false});
   context.io.out.flush();
   hint_after(context, detail.summary, failure);
-  return exit_of_state(detail.summary.state);
+  return exit_of_end(detail.summary);
 }
 
 Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arguments& arguments,

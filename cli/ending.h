@@ -27,7 +27,7 @@ Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::strin
 Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arguments& arguments,
                              const nlohmann::json& answer, const std::string& done, int64_t after);
 
-// What a run's end means for an exit code: completed and stopped are kDone.
-Exit exit_of_state(const std::string& state);
+// What a run's end means for an exit code: completed is kDone, and stopped with all it computed.
+Exit exit_of_end(const wire::RunSummary& run);
 
 } // namespace nsa::cli

@@ -98,6 +98,7 @@ const std::vector<std::pair<std::string, std::string>>& topics() {
        "    4  not permitted\n"
        "    5  refused in the present state\n"
        "    6  nsad cannot be reached, or speaks another version\n"
+       "    7  the run stopped, but its last steps are in no checkpoint and lost\n"
        "    8  `wait --timeout` ended before the run\n"
        "  130  Ctrl-C; a followed run goes on\n"},
       {"environment",

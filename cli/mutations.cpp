@@ -14,7 +14,15 @@ namespace {
 struct Action {
   std::string path, done;
   std::vector<std::string> ends;
+  bool keeps_all = false; // a checkpoint of the last step belongs to it
 };
+
+void tell_loss(Context& context, const wire::RunSummary& run) {
+  context.io.err << "error: " << run.lost_steps << (run.lost_steps == 1 ? " step" : " steps")
+                 << " of run " << run.id << " are in no checkpoint and lost\n"
+                 << "  hint: nsactl events " << run.id << ", then nsactl resume " << run.id
+                 << " computes them again\n";
+}
 
 Result<Exit> await_ends(Context& context, client::Daemon& daemon,
                         const std::vector<wire::RunSummary>& runs, const Action& action) {
@@ -28,7 +36,10 @@ Result<Exit> await_ends(Context& context, client::Daemon& daemon,
       context.io.out << ended->id << "  " << ended->state
                      << (ended->reason.empty() ? "" : ": " + ended->reason) << std::endl;
     if (std::find(action.ends.begin(), action.ends.end(), ended->state) == action.ends.end())
-      exit = Exit::kFailed;
+      exit = std::max(exit, Exit::kFailed);
+    else if (action.keeps_all && ended->lost_steps > 0)
+      exit = std::max(exit, Exit::kLost);
+    if (ended->lost_steps > 0 && action.keeps_all) tell_loss(context, *ended);
   }
   if (context.output == Output::kJson)
     context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
@@ -92,12 +103,13 @@ Verb stop_verb() {
                 "Ranks that do not answer are ended after hang.checkpoint_seconds + 30 s; `cancel` "
                 "does not wait.";
   verb.positionals = {runs_argument()};
-  verb.options = {wait_option("until it has ended; 1 when it did not end well")};
+  verb.options = {
+      wait_option("until it has ended; 1 when it did not end well, 7 when steps are lost")};
   verb.examples = {{"nsactl stop k3fm2 --wait", "and wait until it has ended"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     const std::string run = arguments.text("RUN");
     return post_each(arguments, context,
-                     {"stop", "stopping after a checkpoint", {"stopped", "completed"}},
+                     {"stop", "stopping after a checkpoint", {"stopped", "completed"}, true},
                      {"nsactl wait " + run, "nsactl cancel " + run, "nsactl resume " + run});
   };
   return verb;

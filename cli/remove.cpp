@@ -72,7 +72,7 @@ Result<Exit> run_rm(const Arguments& arguments, Context& context) {
   std::vector<wire::RunSummary> runs;
   Exit worst = Exit::kDone;
   for (const std::string& run : arguments.all("RUN")) {
-    const auto answer = daemon.get(client::run_target(run));
+    const auto answer = daemon.get(client::run_target(run, "?unique"));
     if (!answer) {
       tell_failure(context, answer.error(), worst);
       continue;

@@ -26,6 +26,7 @@ enum class Exit : int {
   kPermission = 4,   //
   kRefused = 5,      // valid, but not now: wrong state, no room
   kUnreachable = 6,  // no daemon, or one that speaks another version
+  kLost = 7,         // a run stopped, and steps that no checkpoint holds are lost
   kStillPending = 8, // --wait ended before the run did
   kTimeout = 124,    //
   kInterrupted = 130 // Ctrl-C

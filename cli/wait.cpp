@@ -74,7 +74,7 @@ Result<Exit> run_wait(const Arguments& arguments, Context& context) {
   NSA_TRY(explain_failure(context, daemon, last));
   // Ended, but not as it was waited for: that will not come any more.
   if (!goal.state.empty() || goal.step > 0) return Exit::kFailed;
-  return exit_of_state(last.state);
+  return exit_of_end(last);
 }
 
 } // namespace

@@ -102,7 +102,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
   render::FollowScreen screen(io.out, {style, io.out_is_terminal, io.width, inject_said},
                               WallTime::now);
   int64_t shown = after;
-  std::string state;
+  wire::RunSummary last;
   Watcher watcher;
   watcher.after = [&] { return std::max(shown, screen.last_sequence()); };
   watcher.tick = [&] {
@@ -129,7 +129,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
     }
   };
   watcher.line = [&](const wire::FollowLine& line) {
-    if (!line.summary.state.empty()) state = line.summary.state;
+    if (!line.summary.state.empty()) last = line.summary;
     if (!json) return screen.line(line), true;
     if (line.type == "event") {
       if (line.event.sequence <= shown) return true;
@@ -147,7 +147,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
     return Exit::kInterrupted;
   }
   // As JSON the line of type "end" has said it.
-  return json ? exit_of_state(state) : tell_end(context, daemon, run);
+  return json ? exit_of_end(last) : tell_end(context, daemon, run);
 }
 
 } // namespace nsa::cli

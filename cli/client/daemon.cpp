@@ -33,6 +33,9 @@ Refusal refusal_of(const net::ClientResponse& response) {
   if (json && json->is_object() && json->contains("what")) {
     if (auto view = read_as<wire::ErrorView>(*json)) {
       Refusal refusal{wire::to_error(*view), view->problems};
+      for (const wire::CandidateView& run : view->candidates)
+        refusal.error.what += "\n  " + run.id + "  " + run.name + "  " + run.state + "  " +
+                              run.user + "  submitted " + format_rfc3339({run.submitted_at});
       // A daemon of another version cannot be used, much as one that is not there.
       if (response.status == 426) refusal.error.code = ErrorCode::kUnavailable;
       return refusal;
@@ -42,6 +45,11 @@ Refusal refusal_of(const net::ClientResponse& response) {
            "nsad answered with status " + std::to_string(response.status) + ": " + response.body,
            ""},
           {}};
+}
+
+void pass_on_notice(const Place& place, const std::map<std::string, std::string>& header) {
+  const auto notice = header.find("nsa-notice");
+  if (place.notice && notice != header.end()) place.notice(notice->second);
 }
 
 } // namespace
@@ -118,6 +126,7 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
     std::this_thread::sleep_for(kPause);
   }
   if (response->status != 200) return tl::unexpected(refusal_of(*response));
+  pass_on_notice(place_, response->header);
   return std::move(response->body);
 }
 
@@ -164,6 +173,7 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
   NSA_TRY_ASSIGN(net::HttpClient client, net::HttpClient::connect_unix(socket_));
   Status failure;
   net::LineReader reader;
+  reader.head = [this](const auto& header) { pass_on_notice(place_, header); };
   reader.tick = options.tick;
   reader.interrupt_fd = options.interrupt_fd;
   reader.line = [&](std::string_view text) {

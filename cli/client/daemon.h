@@ -16,12 +16,14 @@
 namespace nsa::client {
 
 struct Place {
-  std::string socket;      // empty: by net::user_paths()
-  std::string program_dir; // where nsad lies
-  bool may_start = true;   // start nsad when nobody listens
+  std::string socket;                                  // empty: by net::user_paths()
+  std::string program_dir;                             // where nsad lies
+  bool may_start = true;                               // start nsad when nobody listens
+  std::function<void(const std::string& text)> notice; // what nsad says beside an answer
 };
 
-// A refusal with everything the daemon said: of a run file all its problems.
+// A refusal with everything the daemon said: of a run file all its problems. The candidates of a
+// name that fits several runs are lines of the error.
 struct Refusal {
   Error error;
   std::vector<wire::ProblemView> problems;

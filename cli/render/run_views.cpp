@@ -37,6 +37,8 @@ double run_seconds(const wire::RunSummary& run, WallTime now) {
 // What a reader must know besides the numbers: why it waits or failed, and that a fault is planned.
 std::string note_of(const wire::RunSummary& run, WallTime now, const Style& style) {
   std::string note = run.state == "running" ? "" : reason_of(run, now);
+  for (const std::string& alarm : run.alarms)
+    note = paint("ALARM " + alarm, Colour::kRed, style) + (note.empty() ? "" : "; " + note);
   if (!run.inject.empty())
     note =
         paint("INJECT " + run.inject, Colour::kYellow, style) + (note.empty() ? "" : "; " + note);
@@ -256,6 +258,8 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   if (!run.user.empty()) text += "  by " + run.user;
   text += "\n";
   if (!run.reason.empty()) text += " why      " + reason_of(run, now) + "\n";
+  for (const std::string& alarm : run.alarms)
+    text += " " + paint("ALARM    " + alarm, Colour::kRed, style) + "\n";
   if (!run.tags.empty()) text += " tags     " + join(run.tags, ", ") + "\n";
   if (!run.note.empty()) text += " note     " + run.note + "\n";
   if (!run.inject.empty())
@@ -353,6 +357,8 @@ std::string end_summary(const wire::RunDetail& detail, const FailureView& failur
                      format_duration(run_seconds(run, {run.ended_at}));
   if (!run.reason.empty()) text += ": " + run.reason;
   text += "\n" + failure_text(failure, options.style);
+  for (const std::string& alarm : run.alarms)
+    text += "  " + paint("ALARM     " + alarm, Colour::kRed, options.style) + "\n";
   if (run.has_loss) {
     text += "  loss      " + format_loss(run.loss);
     if (!run.loss_trend.empty())

@@ -17,10 +17,22 @@ FieldTable node_fields(NodeSpec& s) {
     {.key = "resources.gpu_locks", .at = &s.resources.gpu_locks, .maximum = 4096,
      .meaning = "folder of the lock files, one a GPU, that every nsad of the host honours; absolute"},
 
+    {.key = "access.administrators", .at = &s.access.administrators, .maximum = 32,
+     .meaning = "group whose members may stop, cancel, resume and remove every user's runs, read them, and stop nsad; "
+                "of `nsad --system`; empty: root alone"},
+
     {.key = "metrics.enabled", .at = &s.metrics.enabled, .meaning = "serve /metrics over HTTP"},
     {.key = "metrics.address", .at = &s.metrics.address, .maximum = 64, .meaning = "loopback address to listen on"},
     {.key = "metrics.port", .at = &s.metrics.port, .minimum = 0, .maximum = 65535,
      .meaning = "port to listen on; 0: any free one, which `nsactl daemon status` shows"},
+    {.key = "metrics.socket", .at = &s.metrics.socket, .maximum = 4096,
+     .meaning = "unix socket to listen on instead of address and port, with the mode of nsad's own; absolute"},
+    {.key = "metrics.token_file", .at = &s.metrics.token_file, .maximum = 4096,
+     .meaning = "file with a token that every scrape must carry (`Authorization: Bearer ...`), readable by nsad alone; "
+                "absolute"},
+    {.key = "metrics.names", .at = &s.metrics.names, .choices = {{"none"}, {"runs"}, {"all"}},
+     .meaning = "names in `nsa_run_info`: none, those of runs, or those of users too; every account of the host can "
+                "read them where neither a socket nor a token guards /metrics"},
 
     {.key = "storage.reserve_mib", .at = &s.storage.reserve_mib, .minimum = 0, .maximum = 1048576, .unit = "MiB",
      .meaning = "disk space set aside at start, so that a full disk still allows stopping and restarting"},
@@ -44,6 +56,7 @@ const std::vector<TableMeaning>& node_tables() {
   static const std::vector<TableMeaning> kTables = {
       {"", ""},
       {"resources", "What this node gives to runs."},
+      {"access", "Who may act for others."},
       {"metrics", "The Prometheus endpoint."},
       {"storage", "The disk under nsad's state folder."},
       {"programs", "Where nsad finds what it starts."},
@@ -62,6 +75,8 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
   read_file(fields, tables, toml, std::string(file_name), {}, {}, reading);
   check_fields(fields, reading);
   for (const auto& [key, path] : {std::pair("resources.gpu_locks", parsed.spec.resources.gpu_locks),
+                                  std::pair("metrics.socket", parsed.spec.metrics.socket),
+                                  std::pair("metrics.token_file", parsed.spec.metrics.token_file),
                                   std::pair("programs.worker", parsed.spec.programs.worker),
                                   std::pair("programs.shim", parsed.spec.programs.shim)})
     if (!path.empty() && path[0] != '/')

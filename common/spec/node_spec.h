@@ -20,10 +20,17 @@ struct NodeResourcesSection {
   std::string gpu_locks = "/run/lock/nsa-gpu"; // shared by every nsad of the host
 };
 
+struct NodeAccessSection {
+  std::string administrators; // group; empty: root alone
+};
+
 struct NodeMetricsSection {
   bool enabled = true;
   std::string address = "127.0.0.1"; // loopback only
   int64_t port = 9464;               // 0: any free one
+  std::string socket;                // unix socket instead of address and port
+  std::string token_file;            // of a bearer token that every scrape must carry
+  std::string names = "none";        // none | runs | all: what nsa_run_info says of runs and users
 };
 
 struct NodeStorageSection {
@@ -43,6 +50,7 @@ struct NodeSupervisionSection {
 struct NodeSpec {
   int64_t schema = 1;
   NodeResourcesSection resources;
+  NodeAccessSection access;
   NodeMetricsSection metrics;
   NodeStorageSection storage;
   NodeProgramsSection programs;

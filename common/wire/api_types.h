@@ -33,11 +33,19 @@ struct ProblemView {
   std::string key, what, next;
 };
 
+// A run that a name fits, where the name fits several.
+struct CandidateView {
+  RunId id;
+  std::string name, state, user;
+  int64_t submitted_at = 0;
+};
+
 // Body of every reply with a status of 400 and above.
 struct ErrorView {
   std::string code; // invalid-argument, not-found, conflict, ...
   std::string what, next;
-  std::vector<ProblemView> problems; // of a refused run file: all of them
+  std::vector<ProblemView> problems;     // of a refused run file: all of them
+  std::vector<CandidateView> candidates; // of a name that fits several runs: the newest of them
 };
 
 struct SubmitReply {
@@ -69,6 +77,10 @@ struct RunSummary {
   std::string inject;      // not empty: a fault is injected on purpose, and which
   std::string user, note;
   std::vector<std::string> tags;
+  // What a person has to look at, though the run goes on or has ended well: checkpoints that fail,
+  // a loss that diverges. One clause each.
+  std::vector<std::string> alarms;
+  uint64_t lost_steps = 0; // of an ended run: computed, and in no checkpoint
 };
 
 struct RankView {
@@ -120,6 +132,16 @@ struct EventView {
   nlohmann::json detail;      // what the sentence rests on
 };
 
+// Who asked to change what, and what came of it.
+struct AuditView {
+  int64_t sequence = 0, at = 0;
+  int64_t uid = 0, pid = 0; // of the process that asked
+  std::string user, verb;   // verb: submit stop cancel resume checkpoint remove daemon-stop
+  RunId run;                // empty for the daemon's own
+  int64_t owner = -1;       // uid that the run belongs to; -1: nobody
+  std::string result, why;  // result: done, refused, failed; why: empty when done
+};
+
 struct RunDetail {
   RunSummary summary;
   nlohmann::json spec;     // resolved
@@ -156,7 +178,8 @@ struct FollowLine {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitRequest, toml, file_name, folder, overrides,
                                                 name, environment, dry_run)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProblemView, file, line, column, key, what, next)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, problems)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CandidateView, id, name, state, user, submitted_at)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, problems, candidates)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitReply, id, name, state, reason, warnings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, reason, attempt, ranks,
@@ -165,7 +188,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, rea
                                                 tokens_per_second, eta_seconds, data_wait_ratio,
                                                 exposed_communication_ratio, loss_trend,
                                                 submitted_at, started_at, ended_at, waits_until,
-                                                inject, user, note, tags)
+                                                inject, user, note, tags, alarms, lost_steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankView, rank, pid, state, phase, step,
                                                 phase_age_seconds, step_seconds,
                                                 exposed_communication_ratio, start_up_seconds,
@@ -180,6 +203,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointView, run, step, token
                                                 folder, state, problem, finite, written_at)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EventView, sequence, at, run, attempt, rank, kind,
                                                 severity, text, detail)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AuditView, sequence, at, uid, pid, user, verb, run,
+                                                owner, result, why)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, came, attempts,
                                                 ranks, toggles, checkpoints, last_events,
                                                 run_folder, hangs)

@@ -45,7 +45,7 @@ int http_status(ErrorCode code) {
 }
 
 ErrorView to_view(const Error& error) {
-  return {std::string(error_code_name(error.code)), error.what, error.next, {}};
+  return {std::string(error_code_name(error.code)), error.what, error.next, {}, {}};
 }
 
 Error to_error(const ErrorView& view) {

@@ -54,6 +54,8 @@ constexpr Column kColumns[] = {
     // Behind what rows of older programs have.
     {"data_wait_ratio", &RunSummary::data_wait_ratio},
     {"exposed_communication_ratio", &RunSummary::exposed_communication_ratio},
+    {"alarms", &RunSummary::alarms},
+    {"lost_steps", &RunSummary::lost_steps},
 };
 
 double rounded(double value) {

@@ -72,6 +72,7 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
   if (name == "follow") return parse_flag(text, call.follow);
   if (name == "verify") return parse_flag(text, call.verify);
   if (name == "rows") return parse_flag(text, call.rows);
+  if (name == "unique") return parse_flag(text, call.unique);
   if (name == "positions") return parse_flag(text, call.positions);
   if (name == "from") return parse_positions(text, call.from);
   if (name == "after") return parse_integer(text, 0, INT64_MAX, call.after);
@@ -80,6 +81,10 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
     if (!parse_integer(text, 0, 1'000'000, value)) return false;
     call.tail = value;
     return true;
+  }
+  if (name == "run") {
+    call.about = text;
+    return text.size() <= kMaxRunText;
   }
   if (name == "since") {
     call.since = text;
@@ -102,27 +107,43 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
 } // namespace
 
 const std::vector<RouteRow>& route_table() {
+  // What is about all runs would show those of others: it is for administrators, which in user mode
+  // every caller is.
+  using enum Need;
   static const std::vector<RouteRow> table = {
-      {Endpoint::kVersion, "GET", "/v1/version", {}},
-      {Endpoint::kDaemon, "GET", "/v1/daemon", {}},
-      {Endpoint::kDaemonStop, "POST", "/v1/daemon/stop", {}},
-      {Endpoint::kSubmit, "POST", "/v1/runs", {}},
-      {Endpoint::kRuns, "GET", "/v1/runs", {"all", "rows"}},
-      {Endpoint::kRun, "GET", "/v1/runs/{run}", {}},
-      {Endpoint::kRemove, "DELETE", "/v1/runs/{run}", {}},
-      {Endpoint::kStop, "POST", "/v1/runs/{run}/stop", {}},
-      {Endpoint::kCancel, "POST", "/v1/runs/{run}/cancel", {}},
-      {Endpoint::kResume, "POST", "/v1/runs/{run}/resume", {}},
-      {Endpoint::kCheckpointNow, "POST", "/v1/runs/{run}/checkpoint", {}},
-      {Endpoint::kCheckpoints, "GET", "/v1/runs/{run}/checkpoints", {"verify"}},
-      {Endpoint::kEvents, "GET", "/v1/runs/{run}/events", {"after", "limit", "tail", "follow"}},
-      {Endpoint::kEvents, "GET", "/v1/events", {"after", "limit", "tail", "follow"}},
+      {Endpoint::kVersion, kNothing, "", "GET", "/v1/version", {}},
+      {Endpoint::kDaemon, kNothing, "", "GET", "/v1/daemon", {}},
+      {Endpoint::kDaemonStop, kAdministrator, "daemon-stop", "POST", "/v1/daemon/stop", {}},
+      {Endpoint::kAudit, kNothing, "", "GET", "/v1/audit", {"run", "tail"}},
+      {Endpoint::kSubmit, kNothing, "submit", "POST", "/v1/runs", {}},
+      {Endpoint::kRuns, kNothing, "", "GET", "/v1/runs", {"all", "rows"}},
+      {Endpoint::kRun, kOwner, "", "GET", "/v1/runs/{run}", {"unique"}},
+      {Endpoint::kRemove, kOwner, "remove", "DELETE", "/v1/runs/{run}", {}},
+      {Endpoint::kStop, kOwner, "stop", "POST", "/v1/runs/{run}/stop", {}},
+      {Endpoint::kCancel, kOwner, "cancel", "POST", "/v1/runs/{run}/cancel", {}},
+      {Endpoint::kResume, kOwner, "resume", "POST", "/v1/runs/{run}/resume", {}},
+      {Endpoint::kCheckpointNow, kOwner, "checkpoint", "POST", "/v1/runs/{run}/checkpoint", {}},
+      {Endpoint::kCheckpoints, kOwner, "", "GET", "/v1/runs/{run}/checkpoints", {"verify"}},
+      {Endpoint::kEvents,
+       kOwner,
+       "",
+       "GET",
+       "/v1/runs/{run}/events",
+       {"after", "limit", "tail", "follow"}},
+      {Endpoint::kEvents,
+       kAdministrator,
+       "",
+       "GET",
+       "/v1/events",
+       {"after", "limit", "tail", "follow"}},
       {Endpoint::kLogs,
+       kOwner,
+       "",
        "GET",
        "/v1/runs/{run}/logs",
        {"rank", "attempt", "tail", "since", "follow", "from", "positions"}},
-      {Endpoint::kFollow, "GET", "/v1/runs/{run}/follow", {}},
-      {Endpoint::kFollow, "GET", "/v1/follow", {}},
+      {Endpoint::kFollow, kOwner, "", "GET", "/v1/runs/{run}/follow", {}},
+      {Endpoint::kFollow, kAdministrator, "", "GET", "/v1/follow", {}},
   };
   return table;
 }
@@ -151,6 +172,8 @@ tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net
   Call call;
   call.endpoint = found->endpoint;
   call.route = found->route;
+  call.need = found->need;
+  call.verb = found->verb;
   call.run = std::move(run);
   const std::vector<std::string> known(found->parameters.begin(), found->parameters.end());
   for (const auto& [name, value] : target.query) {

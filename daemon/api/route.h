@@ -1,9 +1,11 @@
 // What a request asks for: method, path and query -> Call. Pure, so that it can be fuzzed; the
-// table in route.cpp is the only place that knows the paths, and docs/api.md is checked against it.
+// table in route.cpp is the only place that knows the paths and whom they are for, and docs/api.md
+// is checked against it.
 #pragma once
 
 #include "common/base/result.h"
 #include "common/net/http.h"
+#include "daemon/api/access.h"
 #include "daemon/api/log_reader.h"
 
 #include <optional>
@@ -29,6 +31,7 @@ enum class Endpoint {
   kLogs,
   kFollow,
   kCheckpoints,
+  kAudit,
 };
 
 struct Call {
@@ -36,11 +39,14 @@ struct Call {
   std::string_view route; // "/v1/runs/{run}/logs": static text, for metrics
   std::string run;        // as given: id, prefix, name, @last; empty: all runs
   // From the query; every parameter of every endpoint has its place here.
-  bool all = false, follow = false, verify = false, positions = false, rows = false;
+  bool all = false, follow = false, verify = false, positions = false, rows = false, unique = false;
   int64_t after = 0, limit = 1000;
   int rank = -1, attempt = 0;  // -1: all ranks; 0: the newest attempt
   std::optional<int64_t> tail; // lines
   std::string since;           // RFC 3339, UTC
+  std::string about;           // a run as above, or the id of one that was removed
+  Need need = Need::kNothing;
+  std::string_view verb; // of a change, as the audit has it; empty: only reads
   std::vector<LogPosition> from;
 };
 
@@ -56,7 +62,8 @@ tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net
 // Every route as "METHOD /path" in the order of the table, with its parameters; for the docs' test.
 struct RouteRow {
   Endpoint endpoint;
-  std::string_view method, route;
+  Need need;
+  std::string_view verb, method, route;
   std::vector<std::string_view> parameters;
 };
 const std::vector<RouteRow>& route_table();

@@ -5,8 +5,8 @@
 #include "common/base/text.h"
 #include "common/wire/run_row.h"
 #include "daemon/api/reply.h"
-#include "daemon/metrics/render.h"
 
+#include <algorithm>
 #include <charconv>
 #include <pwd.h>
 
@@ -84,8 +84,24 @@ SubmitDone answer_submit(Answer answer) {
 
 } // namespace
 
-Routes::Routes(net::EventLoop& loop, Service& service, RoutesOptions options)
-    : loop_(loop), service_(service), options_(options), readers_(loop) {}
+wire::RunSummary says_little(const wire::RunSummary& run) {
+  wire::RunSummary little;
+  little.id = run.id;
+  little.name = run.name;
+  little.user = run.user;
+  little.state = run.state;
+  little.attempt = run.attempt;
+  little.ranks = run.ranks;
+  little.step = run.step;
+  little.steps = run.steps;
+  little.submitted_at = run.submitted_at;
+  little.started_at = run.started_at;
+  little.ended_at = run.ended_at;
+  return little;
+}
+
+Routes::Routes(net::EventLoop& loop, Service& service, AccessRules rules)
+    : loop_(loop), service_(service), rules_(rules), readers_(loop) {}
 
 net::HttpObserver Routes::observer() {
   return [this](const net::HttpRecord& record) {
@@ -112,31 +128,91 @@ net::Response Routes::handle(const net::Request& request) {
     return response;
   }
   net::Response response;
-  const bool admitted =
-      request.peer.is_local_user &&
-      (options_.socket_decides || request.peer.uid == 0 || request.peer.uid == options_.owner_uid);
-  if (!admitted) {
+  if (!may_connect(request.peer, rules_)) {
     response = reply_error({ErrorCode::kPermission,
-                            "this nsad serves user " + user_name(options_.owner_uid) + " only",
+                            "this nsad serves user " + user_name(rules_.daemon_uid) + " only",
                             "run your own: nsactl starts one on demand"});
   } else if (auto mismatch = check_version(*call, request)) {
     response = std::move(*mismatch);
   } else {
-    response =
-        dispatch(*call, request, {request.peer.uid, request.peer.pid, user_name(request.peer.uid)});
+    const net::Peer& peer = request.peer;
+    response = dispatch(
+        *call, request,
+        {peer.uid, peer.gid, peer.pid, user_name(peer.uid), is_administrator(peer, rules_)});
   }
   response.route = std::string(call->route);
   return response;
 }
 
+// Audited where it was about a change.
+net::Response Routes::refuse(const Call& call, const Caller& caller, const std::string& run,
+                             int64_t owner, const Error& why) {
+  if (!call.verb.empty()) service_.refuse(caller, call.verb, run, owner, why);
+  return reply_error(why);
+}
+
+// One run is meant, and the caller may do that with it. Where a name fits several, reading takes
+// the newest and says so; nothing is changed on a guess.
+tl::expected<RunId, net::Response> Routes::find(const Call& call, const Caller& caller,
+                                                std::string& notice) {
+  const auto match = service_.find_run(call.run, caller);
+  if (!match) return tl::unexpected(refuse(call, caller, call.run, -1, match.error()));
+  const RunMatch::Owned& newest = match->runs.front();
+  const size_t count = match->runs.size();
+  if (count > 1 && (!call.verb.empty() || call.unique || match->by_prefix)) {
+    const Error why{ErrorCode::kConflict,
+                    "'" + call.run + "' " +
+                        (match->by_prefix ? "is the beginning of " : "is the name of ") +
+                        std::to_string(count) + " runs",
+                    "say which by its id"};
+    net::Response refusal = refuse(call, caller, call.run, -1, why);
+    wire::ErrorView view = wire::to_view(why);
+    view.candidates = service_.candidates(*match);
+    refusal.body = dump(nlohmann::json(view)) + "\n";
+    return tl::unexpected(std::move(refusal));
+  }
+  if (count > 1)
+    notice = std::to_string(count) + " runs have this name; this is the newest, " + newest.id;
+  if (call.need == Need::kOwner && !owns(caller, newest.uid)) {
+    const std::string whose =
+        newest.uid < 0 ? "somebody else" : user_name(static_cast<uint32_t>(newest.uid));
+    return tl::unexpected(
+        refuse(call, caller, newest.id, newest.uid,
+               {ErrorCode::kPermission, "run " + newest.id + " belongs to " + whose,
+                "ask them, or an administrator of this nsad"}));
+  }
+  return newest.id;
+}
+
 net::Response Routes::dispatch(const Call& call, const net::Request& request,
                                const Caller& caller) {
-  RunId run;
-  if (!call.run.empty()) {
-    auto found = service_.find_run(call.run);
-    if (!found) return reply_error(found.error());
-    run = std::move(*found);
+  if (call.need == Need::kAdministrator && !caller.administrator)
+    return refuse(call, caller, "", -1,
+                  {ErrorCode::kPermission,
+                   call.verb.empty() ? "only administrators may see what is about all runs"
+                                     : "only administrators may stop this nsad",
+                   call.verb.empty() ? "name one of your runs: nsactl ls" : "ask one of them"});
+  if (call.run.empty()) return serve(call, "", request, caller);
+  std::string notice;
+  auto run = find(call, caller, notice);
+  if (!run) return std::move(run.error());
+  net::Response response = serve(call, *run, request, caller);
+  if (notice.empty()) return response;
+  if (!response.later) {
+    response.header.emplace_back("Nsa-Notice", notice);
+    return response;
   }
+  response.later = [later = std::move(response.later), notice](auto answer) {
+    later([answer = std::move(answer), notice](net::Response late) {
+      late.header.emplace_back("Nsa-Notice", notice);
+      answer(std::move(late));
+    });
+  };
+  return response;
+}
+
+net::Response Routes::serve(const Call& call, const RunId& run, const net::Request& request,
+                            const Caller& caller) {
   switch (call.endpoint) {
   case Endpoint::kVersion: {
     const BuildInfo& build = build_info();
@@ -154,9 +230,9 @@ net::Response Routes::dispatch(const Call& call, const net::Request& request,
   case Endpoint::kSubmit:
     return submit(request, caller);
   case Endpoint::kRuns:
-    return call.rows
-               ? reply_rows(service_.list_rows(call.all), service_.run_count())
-               : reply({{"total", service_.run_count()}, {"items", service_.list_runs(call.all)}});
+    return call.rows ? reply_rows(service_.list_rows(call.all, caller), service_.run_count())
+                     : reply({{"total", service_.run_count()},
+                              {"items", service_.list_runs(call.all, caller)}});
   case Endpoint::kRun:
     return answer_later([this, run](const Answer& answer) {
       service_.run_detail(run, [answer](const auto& detail) { answer(reply_or_error(detail)); });
@@ -181,6 +257,8 @@ net::Response Routes::dispatch(const Call& call, const net::Request& request,
     return follow(run);
   case Endpoint::kCheckpoints:
     return checkpoints(call, run);
+  case Endpoint::kAudit:
+    return audit(call, caller);
   }
   return reply_error({ErrorCode::kInternal, "an endpoint without a handler", ""});
 }
@@ -197,6 +275,18 @@ net::Response Routes::with_body(const net::Request& request, const Caller& calle
           use(std::move(*parsed), answer_submit(answer));
         });
   });
+}
+
+net::Response Routes::audit(const Call& call, const Caller& caller) {
+  AuditQuery query;
+  query.run = call.about;
+  if (!call.about.empty())
+    if (const auto match = service_.find_run(call.about, caller))
+      query.run = match->runs.front().id;
+  query.limit = static_cast<int>(std::clamp<int64_t>(call.tail.value_or(1000), 1, 10'000));
+  if (!caller.administrator) query.uid = caller.uid;
+  const auto rows = service_.audit(query);
+  return rows ? reply_items(*rows) : reply_error(rows.error());
 }
 
 net::Response Routes::submit(const net::Request& request, const Caller& caller) {
@@ -225,25 +315,6 @@ net::Response Routes::checkpoints(const Call& call, const RunId& run) {
                            answer(listed ? reply_items(*listed) : reply_error(listed.error()));
                          });
   });
-}
-
-net::Handler metrics_handler(std::function<metrics::Snapshot()> snapshot) {
-  return [snapshot = std::move(snapshot)](const net::Request& request) {
-    net::Response response;
-    response.route = "/metrics";
-    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    if (request.path != "/metrics") {
-      response.status = 404;
-      response.route = "invalid";
-      response.body = "only /metrics is here\n";
-    } else if (request.method != "GET") {
-      response.status = 405;
-      response.header.emplace_back("Allow", "GET");
-    } else {
-      response.body = metrics::render(snapshot());
-    }
-    return response;
-  };
 }
 
 } // namespace nsa::api

@@ -17,15 +17,9 @@
 
 namespace nsa::api {
 
-struct RoutesOptions {
-  uint32_t owner_uid = 0; // who may call, besides root
-  // System mode: the socket's mode (0660, group nsa) has decided who may connect.
-  bool socket_decides = false;
-};
-
 class Routes {
 public:
-  Routes(net::EventLoop& loop, Service& service, RoutesOptions options);
+  Routes(net::EventLoop& loop, Service& service, AccessRules rules);
 
   net::Response handle(const net::Request& request);
   net::Handler handler() {
@@ -37,6 +31,13 @@ public:
 
 private:
   net::Response dispatch(const Call& call, const net::Request& request, const Caller& caller);
+  tl::expected<RunId, net::Response> find(const Call& call, const Caller& caller,
+                                          std::string& notice);
+  net::Response refuse(const Call& call, const Caller& caller, const std::string& run,
+                       int64_t owner, const Error& why);
+  net::Response serve(const Call& call, const RunId& run, const net::Request& request,
+                      const Caller& caller);
+  net::Response audit(const Call& call, const Caller& caller);
   net::Response submit(const net::Request& request, const Caller& caller);
   net::Response resume(const RunId& run, const net::Request& request, const Caller& caller);
   // Parses the body on another thread, then calls `use` with it, or answers that it is no T.
@@ -51,13 +52,10 @@ private:
 
   net::EventLoop& loop_;
   Service& service_;
-  RoutesOptions options_;
+  AccessRules rules_;
   std::map<std::string, metrics::RouteSample> requests_;
   std::map<uint32_t, std::string> users_;
   net::Offload readers_;
 };
-
-// GET /metrics (Prometheus text) from a snapshot taken at each scrape.
-net::Handler metrics_handler(std::function<metrics::Snapshot()> snapshot);
 
 } // namespace nsa::api

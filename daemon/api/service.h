@@ -8,6 +8,7 @@
 #include "common/base/result.h"
 #include "common/wire/api_types.h"
 #include "common/wire/messages.h"
+#include "daemon/api/access.h"
 
 #include <functional>
 #include <memory>
@@ -17,10 +18,21 @@
 
 namespace nsa::api {
 
-struct Caller { // from SO_PEERCRED
-  uint32_t uid = 0;
-  int32_t pid = 0;
-  std::string user; // name, or the uid as text
+// Runs that a text means, newest first: one at least, more where a name or the beginning of an id
+// fits several.
+struct RunMatch {
+  struct Owned {
+    RunId id;
+    int64_t uid = -1; // whose run it is; -1: not known
+  };
+  std::vector<Owned> runs;
+  bool by_prefix = false;
+};
+
+struct AuditQuery {
+  std::string run;            // empty: all
+  std::optional<int64_t> uid; // only what this user asked for, or others of its runs
+  int limit = 1000;           // the newest
 };
 
 // A refused run file carries all its problems; every other error has none.
@@ -53,6 +65,10 @@ struct LogSource { // a file to read; the routes do the reading and following
   FileOpener open = {}; // as whom; empty: as this process
 };
 
+// What everybody who may connect learns of another user's run: that it is there, whose it is and
+// how far. Not what it is about, how well it does, or why it ended.
+wire::RunSummary says_little(const wire::RunSummary& run);
+
 // Keeps a callback registered while it lives.
 class Subscription {
 public:
@@ -67,12 +83,16 @@ public:
   virtual ~Service() = default;
 
   virtual void submit(wire::SubmitRequest request, const Caller& caller, SubmitDone done) = 0;
-  virtual std::vector<wire::RunSummary> list_runs(bool all) = 0;
+  // Of runs that the caller does not own it gets what says_little() leaves.
+  virtual std::vector<wire::RunSummary> list_runs(bool all, const Caller& caller) = 0;
   // The same as JSON texts of wire::to_row(): what a long list needs, made when it was stored.
-  virtual std::vector<std::string> list_rows(bool all) = 0;
+  virtual std::vector<std::string> list_rows(bool all, const Caller& caller) = 0;
   virtual int64_t run_count() = 0; // stored, in all
-  // `run`: an id, a unique prefix of one, a name, or "@last". kNotFound, or kConflict if ambiguous.
-  virtual Result<RunId> find_run(const std::string& run) = 0;
+  // `run`: an id, a prefix of one, a name, or "@last"; the last two mean the caller's own runs
+  // first. kNotFound if it means none.
+  virtual Result<RunMatch> find_run(const std::string& run, const Caller& caller) = 0;
+  // What tells runs apart that one text means.
+  virtual std::vector<wire::CandidateView> candidates(const RunMatch& match) = 0;
   virtual Result<wire::RunSummary> run_summary(const RunId& run) = 0;
   virtual void run_detail(const RunId& run, Done<wire::RunDetail> done) = 0;
   // At most `limit`, and fewer where they are large: a page never takes long.
@@ -85,6 +105,11 @@ public:
   virtual void checkpoints(const RunId& run, bool verify,
                            Done<std::vector<wire::CheckpointView>> done) = 0;
 
+  // Each of these leaves a row in the audit, whatever comes of it. The routes have judged the
+  // caller already, and refuse() what it may not.
+  virtual void refuse(const Caller& caller, std::string_view verb, const std::string& run,
+                      int64_t owner, const Error& why) = 0;
+  virtual Result<std::vector<wire::AuditView>> audit(const AuditQuery& query) = 0;
   virtual Status stop(const RunId& run, const Caller& caller) = 0;   // checkpoint first
   virtual Status cancel(const RunId& run, const Caller& caller) = 0; // kill now
   virtual void resume(const RunId& run, wire::ResumeRequest request, const Caller& caller,

@@ -1,5 +1,6 @@
 #include "daemon/control/admission.h"
 
+#include "common/base/text.h"
 #include "common/dataset/fit.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/parse.h"
@@ -111,6 +112,20 @@ tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const Node
   admitted.estimate = estimate_of(admitted.spec);
   admitted.warnings = spec::warnings(admitted.spec);
   return admitted;
+}
+
+Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
+                     WorkerCheck& worker) {
+  NSA_TRY(worker.check());
+  const estimate::Disk wanted = estimate::disk(spec);
+  const auto free = static_cast<int64_t>(disk_space(folder).first);
+  if (wanted.total() - has <= free) return {};
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<uint64_t>(count)); };
+  return fail(ErrorCode::kExhausted,
+              "the run keeps " + std::to_string(wanted.checkpoints_kept) + " checkpoints of " +
+                  bytes(wanted.checkpoint) + ", " + bytes(wanted.total()) + " in all; " + folder +
+                  " has " + bytes(free) + " free",
+              "free disk space there, or keep fewer: --set checkpoint.keep_last=1");
 }
 
 Status make_run_folder(const std::string& folder, const std::string& toml) {

@@ -9,6 +9,7 @@
 #include "common/base/file.h"
 #include "common/spec/run_spec.h"
 #include "daemon/api/service.h"
+#include "daemon/control/worker_check.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -38,6 +39,11 @@ tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const Node
                                                  const FileOpener& open = open_regular_file);
 
 tl::unexpected<api::SubmitFailure> refuse(Error error);
+
+// What is no fault of the run file: the trainer can be started here, and the disk under `folder`
+// has room for the checkpoints that the run keeps, beyond the `has` bytes of those that it has.
+Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
+                     WorkerCheck& worker);
 
 // <run>/ with run.toml, which says what was asked for, whole, beside what came of it.
 Status make_run_folder(const std::string& folder, const std::string& toml);

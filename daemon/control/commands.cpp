@@ -291,6 +291,8 @@ void Controller::write_summary_file(const state::Run& run, const RunRecord& reco
       {"seconds", seconds},
       {"tokens_per_s", summary.tokens_per_second},
       {"lost_steps", record.counters.lost_steps},
+      {"steps_without_checkpoint", summary.lost_steps},
+      {"alarms", summary.alarms},
       {"restarts", record.counters.restarts},
       {"hangs", hangs_json(run)},
       {"estimate", record.row.estimate},
@@ -328,10 +330,12 @@ void Controller::close_run(const RunId& id) {
     return;
   }
   if (record != records_.end()) {
+    tell_divergence(*run, record->second);
     batch_.progress.push_back({summary_of(*run, record->second), hangs_json(*run), false,
                                memory_of(record->second, nullptr)});
     batch_.attempts.push_back({id, attempt_view(*run, record->second), run->attempt.token});
-    ended_samples_.push_back({metrics_of(*run, record->second, nullptr), MonotonicTime::now()});
+    ended_samples_.insert_or_assign(
+        id, EndedSample{metrics_of(*run, record->second, nullptr), MonotonicTime::now()});
     ++daemon_counters_.runs_finished[std::string(run_phase_name(run->phase))];
     wire::FollowLine line;
     line.type = "end";

@@ -4,6 +4,9 @@
 #include "common/base/text.h"
 
 #include <algorithm>
+#include <cctype>
+#include <grp.h>
+#include <sys/stat.h>
 #include <thread>
 
 namespace nsa::control {
@@ -23,6 +26,36 @@ Result<spec::NodeSpec> read_node_file(const std::string& path, bool must_exist) 
   if (parsed.spec.resources.cpu_slots == 0)
     parsed.spec.resources.cpu_slots = std::max<int64_t>(2, std::thread::hardware_concurrency());
   return std::move(parsed.spec);
+}
+
+Result<std::optional<uint32_t>> administrators_of(const spec::NodeSpec& node) {
+  const std::string& name = node.access.administrators;
+  if (name.empty()) return std::nullopt;
+  if (const group* entry = ::getgrnam(name.c_str())) return entry->gr_gid;
+  return fail(ErrorCode::kInvalidArgument, "access.administrators: there is no group " + name,
+              "addgroup --system " + name);
+}
+
+Result<std::string> metrics_token_of(const spec::NodeSpec& node) {
+  constexpr size_t kShortest = 16, kLongest = 4096;
+  const std::string& path = node.metrics.token_file;
+  if (path.empty()) return std::string();
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0)
+    return fail_errno("metrics.token_file: cannot read " + path,
+                      "(umask 077; openssl rand -hex 32 > " + path + ")");
+  if ((info.st_mode & 077) != 0)
+    return fail(ErrorCode::kPermission, "metrics.token_file: others may read " + path,
+                "chmod 600 " + path);
+  NSA_TRY_ASSIGN(std::string token, read_file(path, kLongest));
+  while (!token.empty() && std::isspace(static_cast<unsigned char>(token.back())))
+    token.pop_back();
+  if (token.size() < kShortest)
+    return fail(ErrorCode::kInvalidArgument,
+                "metrics.token_file: the token in " + path + " is shorter than " +
+                    std::to_string(kShortest) + " characters",
+                "(umask 077; openssl rand -hex 32 > " + path + ")");
+  return token;
 }
 
 } // namespace nsa::control

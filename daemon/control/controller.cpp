@@ -28,6 +28,7 @@ Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Teleme
     : loop_(loop), ledger_(std::move(ledger)), telemetry_(std::move(telemetry)),
       options_(std::move(options)),
       launcher_({options_.config, options_.program_folder, options_.restart_daemon}),
+      worker_check_(std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker"))),
       slots_(static_cast<int>(options_.config.resources.cpu_slots)),
       random_(std::random_device{}()), loop_delay_(kTick, MonotonicTime::now()),
       daemon_started_(options_.started), started_at_(WallTime::now()), readers_(loop),
@@ -254,6 +255,7 @@ void Controller::project(const state::Event& event) {
     record.exchange = {};
     project_provenance(record);
     record.learned = {};
+    record.divergence_told = false;
     record.last.tokens_per_second = 0;
   } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
     for (store::ToggleRow& row : requested_toggles(record, event.attempt))
@@ -414,6 +416,7 @@ void Controller::on_step(const AttemptKey& key, const wire::RankStep& step) {
   note_step(record->second, step);
   telemetry_.add(key.run, key.attempt, step);
   if (step.rank != 0) return;
+  tell_divergence(state_.runs.at(key.run), record->second);
   wire::FollowLine line;
   line.type = "step";
   line.data = step;
@@ -508,7 +511,7 @@ void Controller::tick_slowly() {
     if (c.kind == state::CommandKind::kAcquireSlots) carry_out(c);
   const MonotonicTime now = MonotonicTime::now();
   std::erase_if(ended_samples_,
-                [&](const EndedSample& s) { return now - s.at > kEndedSampleKept; });
+                [&](const auto& entry) { return now - entry.second.at > kEndedSampleKept; });
   constexpr int64_t kMinute = 60, kDay = 24 * 3600;
   // A list of ten thousand runs leaves megabytes behind that only the allocator still wants.
   if (ticks_ % kMinute == 0) ::malloc_trim(0);

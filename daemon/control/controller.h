@@ -16,6 +16,7 @@
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
 #include "daemon/control/supervisor.h"
+#include "daemon/control/worker_check.h"
 #include "daemon/gpu/monitor.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/state/apply.h"
@@ -60,10 +61,11 @@ public:
   // api::Service
   void submit(wire::SubmitRequest request, const api::Caller& caller,
               api::SubmitDone done) override;
-  std::vector<wire::RunSummary> list_runs(bool all) override;
-  std::vector<std::string> list_rows(bool all) override;
+  std::vector<wire::RunSummary> list_runs(bool all, const api::Caller& caller) override;
+  std::vector<std::string> list_rows(bool all, const api::Caller& caller) override;
   int64_t run_count() override { return ledger_.run_count().value_or(0); }
-  Result<RunId> find_run(const std::string& run) override;
+  Result<api::RunMatch> find_run(const std::string& run, const api::Caller& caller) override;
+  std::vector<wire::CandidateView> candidates(const api::RunMatch& match) override;
   Result<wire::RunSummary> run_summary(const RunId& run) override;
   void run_detail(const RunId& run, api::Done<wire::RunDetail> done) override;
   Result<api::EventPage> events(const api::EventQuery& query) override;
@@ -71,6 +73,9 @@ public:
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override;
   void checkpoints(const RunId& run, bool verify,
                    api::Done<std::vector<wire::CheckpointView>> done) override;
+  void refuse(const api::Caller& caller, std::string_view verb, const std::string& run,
+              int64_t owner, const Error& why) override;
+  Result<std::vector<wire::AuditView>> audit(const api::AuditQuery& query) override;
   Status stop(const RunId& run, const api::Caller& caller) override;
   Status cancel(const RunId& run, const api::Caller& caller) override;
   void resume(const RunId& run, wire::ResumeRequest request, const api::Caller& caller,
@@ -133,6 +138,7 @@ private:
   void write_summary_file(const state::Run& run, const RunRecord& record);
   void set_waiting(const RunId& run, const std::string& why);
   void note_queue();
+  void tell_divergence(const state::Run& run, RunRecord& record);
 
   // ---- SupervisorListener -----------------------------------------------------------------------
   void on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) override;
@@ -164,7 +170,18 @@ private:
         const std::vector<std::string>& overrides, Admitted admitted, const api::Caller& caller);
   Result<wire::RunDetail> detail_of(const RunId& run);
   Status note_verified(const RunId& run, const std::vector<wire::CheckpointView>& checkpoints);
-  Status request(const RunId& run, state::EventBody body);
+  // A row of the audit, written with what else is in the batch: call it before flush().
+  void note_request(const api::Caller& caller, std::string_view verb, const std::string& run,
+                    int64_t owner, const Error* why = nullptr);
+  int64_t owner_of(const RunId& run);
+  // Audits what was refused; what was done has its row already.
+  Status audited(const api::Caller& caller, std::string_view verb, const RunId& run, Status done);
+  api::SubmitDone audited(const api::Caller& caller, std::string_view verb, const RunId& run,
+                          api::SubmitDone done);
+  Status request_checkpoint(const RunId& run, const api::Caller& caller);
+  Status erase(const RunId& run, const api::Caller& caller);
+  Status request(const RunId& run, const api::Caller& caller, std::string_view verb,
+                 state::EventBody body);
   void publish(const RunId& run, const wire::FollowLine& line);
   void publish_state(const RunId& run);
   wire::SubmitReply reply_of(const RunId& run);
@@ -175,6 +192,7 @@ private:
   store::Telemetry telemetry_;
   ControllerOptions options_;
   Launcher launcher_;
+  std::shared_ptr<WorkerCheck> worker_check_;
   SlotPool slots_;
   std::mt19937_64 random_;
   state::State state_;
@@ -195,7 +213,7 @@ private:
   int64_t ticks_ = 0;
 
   std::vector<std::weak_ptr<Follower>> followers_;
-  std::vector<EndedSample> ended_samples_; // kept for a while, so that a scrape sees the end
+  std::map<RunId, EndedSample> ended_samples_; // kept for a while, so that a scrape sees the end
   metrics::DaemonSample daemon_counters_;
   LoopDelay loop_delay_;
   MonotonicTime daemon_started_;

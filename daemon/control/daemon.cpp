@@ -5,7 +5,9 @@
 #include "common/base/log.h"
 #include "common/net/http_server.h"
 #include "common/net/unix_socket.h"
+#include "daemon/api/metrics_route.h"
 #include "daemon/api/routes.h"
+#include "daemon/control/config.h"
 #include "daemon/control/controller.h"
 #include "daemon/control/notify.h"
 
@@ -54,6 +56,28 @@ void say_what_was_opened(const store::Opened& opened) {
         {{"from", std::to_string(opened.schema_from)}, {"to", std::to_string(opened.schema_to)}});
 }
 
+// On a unix socket or a port of loopback; the controller is told where.
+Result<std::unique_ptr<net::HttpServer>> serve_metrics(const DaemonOptions& options,
+                                                       net::EventLoop& loop, Controller& controller,
+                                                       api::Routes& routes) {
+  const spec::NodeMetricsSection& wanted = options.config.metrics;
+  NSA_TRY_ASSIGN(const std::string token, metrics_token_of(options.config));
+  const auto handler = api::metrics_handler([&] { return controller.snapshot(routes.requests()); },
+                                            {.check_host = wanted.socket.empty(), .token = token});
+  if (!wanted.socket.empty()) {
+    NSA_TRY_ASSIGN(auto server, net::HttpServer::listen_unix(
+                                    loop, wanted.socket, options.system_mode ? 0660 : 0600, handler,
+                                    api::metrics_limits(), routes.observer()));
+    controller.set_metrics_address("unix:" + wanted.socket);
+    return server;
+  }
+  NSA_TRY_ASSIGN(auto server, net::HttpServer::listen_tcp(
+                                  loop, wanted.address, static_cast<uint16_t>(wanted.port), handler,
+                                  api::metrics_limits(), routes.observer()));
+  controller.set_metrics_address(wanted.address + ":" + std::to_string(server->port()));
+  return server;
+}
+
 } // namespace
 
 Status run_daemon(const DaemonOptions& options) {
@@ -90,10 +114,8 @@ Status run_daemon(const DaemonOptions& options) {
   control.shut_down = [&loop] { loop.stop(); };
   Controller controller(loop, std::move(ledger), std::move(telemetry), std::move(control));
 
-  api::RoutesOptions routes_options;
-  routes_options.owner_uid = ::getuid();
-  routes_options.socket_decides = options.system_mode;
-  api::Routes routes(loop, controller, routes_options);
+  NSA_TRY_ASSIGN(const auto administrators, administrators_of(options.config));
+  api::Routes routes(loop, controller, {options.system_mode, ::getuid(), administrators});
   const std::filesystem::path socket(options.paths.socket);
   NSA_TRY(make_folder(socket.parent_path(), options.system_mode ? 0755 : 0700));
   NSA_TRY_ASSIGN(const auto api, net::HttpServer::listen_unix(
@@ -105,19 +127,13 @@ Status run_daemon(const DaemonOptions& options) {
 
   std::unique_ptr<net::HttpServer> metrics;
   if (options.config.metrics.enabled) {
-    auto listening = net::HttpServer::listen_tcp(
-        loop, options.config.metrics.address, static_cast<uint16_t>(options.config.metrics.port),
-        api::metrics_handler([&] { return controller.snapshot(routes.requests()); }), {},
-        routes.observer());
+    auto listening = serve_metrics(options, loop, controller, routes);
     // A taken port is no reason to leave ranks unsupervised; it is said, and daemon status shows
     // it.
-    if (listening) {
+    if (listening)
       metrics = std::move(*listening);
-      controller.set_metrics_address(options.config.metrics.address + ":" +
-                                     std::to_string(metrics->port()));
-    } else {
+    else
       log::warning("control", "no /metrics", {{"why", listening.error().what}});
-    }
   }
 
   const net::Watch signals = loop.when_signalled({SIGTERM, SIGINT, SIGHUP}, [&](int signal) {

@@ -45,8 +45,11 @@ std::string build_id_in(std::string_view notes) {
   return {};
 }
 
-std::string build_id(const std::filesystem::path& program) {
-  constexpr uint64_t kMostNotes = 1 << 16;
+// What `take` makes of the first segment of that type that it makes something of; empty: none, or
+// no program of 64 bits.
+template <class Take>
+std::string from_segment(const std::filesystem::path& program, uint32_t type, Take take) {
+  constexpr uint64_t kLargest = 1 << 16;
   std::ifstream file(program, std::ios::binary);
   Elf64_Ehdr header;
   if (!read_at(file, 0, &header, sizeof header) ||
@@ -56,10 +59,10 @@ std::string build_id(const std::filesystem::path& program) {
     Elf64_Phdr segment;
     if (!read_at(file, header.e_phoff + i * header.e_phentsize, &segment, sizeof segment))
       return {};
-    if (segment.p_type != PT_NOTE || segment.p_filesz > kMostNotes) continue;
-    std::string notes(segment.p_filesz, '\0');
-    if (!read_at(file, segment.p_offset, notes.data(), notes.size())) return {};
-    if (std::string id = build_id_in(notes); !id.empty()) return id;
+    if (segment.p_type != type || segment.p_filesz > kLargest) continue;
+    std::string bytes(segment.p_filesz, '\0');
+    if (!read_at(file, segment.p_offset, bytes.data(), bytes.size())) return {};
+    if (std::string made = take(bytes); !made.empty()) return made;
   }
   return {};
 }
@@ -80,8 +83,14 @@ nlohmann::json topology() {
 } // namespace
 
 std::string program_id(const std::filesystem::path& program) {
-  if (std::string id = build_id(program); !id.empty()) return id;
+  if (std::string id = from_segment(program, PT_NOTE, build_id_in); !id.empty()) return id;
   return checksum_file_hex(program).value_or("");
+}
+
+std::string program_interpreter(const std::filesystem::path& program) {
+  return from_segment(program, PT_INTERP, [](const std::string& path) {
+    return std::string(path.c_str()); // up to its NUL
+  });
 }
 
 nlohmann::json begin_provenance(const RunRecord& record,

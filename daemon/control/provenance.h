@@ -14,6 +14,9 @@ namespace nsa::control {
 // one (a script), its checksum. Empty: it cannot be read.
 std::string program_id(const std::filesystem::path& program);
 
+// The loader that the kernel starts a dynamic program with. Empty: it is none, or cannot be read.
+std::string program_interpreter(const std::filesystem::path& program);
+
 // As an attempt begins, before any rank has said hello. `programs`: name -> file. The digest of the
 // data set is the caller's to add: its file is not nsad's.
 nlohmann::json begin_provenance(const RunRecord& record,

@@ -113,6 +113,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   if (const double time = static_cast<double>(updates) * step.step_seconds; time > 0)
     s.data_wait_ratio = std::min(1.0, step.data_wait_seconds / time);
   record.trend.add(step.loss);
+  record.loss.add(step.loss);
   metrics::RunSample& c = record.counters;
   c.steps += updates;
   c.tokens += updates * static_cast<uint64_t>(record.spec.tokens_per_step());
@@ -192,6 +193,7 @@ nlohmann::json memory_of(const RunRecord& record, const AttemptSupervisor* super
       {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
       {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
       {"exchange_pace_records", record.exchange.pace_records},
+      {"loss", record.loss},
       {"ranks", ranks}};
   for_each_counter(c, [&](const char* key, const auto& value) { memory[key] = value; });
   return memory;
@@ -202,6 +204,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
   metrics::RunSample& c = record.counters;
   try {
     restore(record.learned, memory, "learned");
+    restore(record.loss, memory, "loss");
     for_each_counter(c, [&](const char* key, auto& value) { restore(value, memory, key); });
     restore(record.exchange.pace_records, memory, "exchange_pace_records");
     std::array<uint64_t, 3> peaks{};
@@ -295,6 +298,13 @@ static std::string unanswering(const state::Run& run) {
 
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   wire::RunSummary s = record.last;
+  s.alarms = alarms_of(run, record);
+  // A run that has completed wants no checkpoint where the run file says so.
+  if (has_ended(run.phase) &&
+      (run.phase != state::RunPhase::kCompleted || run.failed_checkpoints.count > 0)) {
+    const uint64_t reached = std::max(run.reached_step, record.last.step);
+    s.lost_steps = reached > run.best_step ? reached - run.best_step : 0;
+  }
   s.id = run.id;
   s.name = record.row.name;
   s.user = record.row.user;

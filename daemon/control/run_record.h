@@ -4,6 +4,7 @@
 
 #include "common/spec/run_spec.h"
 #include "common/wire/messages.h"
+#include "daemon/control/loss_watch.h"
 #include "daemon/control/supervisor.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/state/event.h"
@@ -71,6 +72,8 @@ struct RunRecord {
   Exchange exchange;     // of this attempt
   wire::RunSummary last; // figures as of the newest report
   Trend trend;
+  LossWatch loss;
+  bool divergence_told = false;                         // by an event, of this attempt
   uint64_t reached_step = 0;                            // of all attempts, completed
   nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
   metrics::RunSample counters;
@@ -93,6 +96,8 @@ void note_step(RunRecord& record, const wire::RankStep& step);
 // The figures in an event of the ledger, when it happens.
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
 
+// What a person has to look at (RunSummary::alarms).
+std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& record);
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
 wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record);
 wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,

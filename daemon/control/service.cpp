@@ -19,6 +19,60 @@ bool may_change(const std::string& pair) {
 
 } // namespace
 
+// ---- the audit: who asked for what --------------------------------------------------------------
+
+void Controller::note_request(const api::Caller& caller, std::string_view verb,
+                              const std::string& run, int64_t owner, const Error* why) {
+  constexpr size_t kMostWaiting = 10'000; // for a ledger that cannot be written
+  if (batch_.audit.size() >= kMostWaiting) return;
+  wire::AuditView row;
+  row.at = WallTime::now().nanoseconds;
+  row.uid = caller.uid;
+  row.user = caller.user;
+  row.pid = caller.pid;
+  row.verb = verb;
+  row.run = run;
+  row.owner = owner;
+  row.result = why == nullptr ? "done" : "refused";
+  if (why != nullptr) row.why = why->what;
+  batch_.audit.push_back(std::move(row));
+}
+
+void Controller::refuse(const api::Caller& caller, std::string_view verb, const std::string& run,
+                        int64_t owner, const Error& why) {
+  // What is not known yet is asked for again at once, and answered then.
+  if (why.code == ErrorCode::kUnavailable) return;
+  note_request(caller, verb, run, owner, &why);
+  flush();
+}
+
+Status Controller::audited(const api::Caller& caller, std::string_view verb, const RunId& run,
+                           Status done) {
+  if (!done) refuse(caller, verb, run, owner_of(run), done.error());
+  return done;
+}
+
+api::SubmitDone Controller::audited(const api::Caller& caller, std::string_view verb,
+                                    const RunId& run, api::SubmitDone done) {
+  return [this, caller, verb, run, done = std::move(done)](auto reply) {
+    if (!reply) refuse(caller, verb, run, owner_of(run), reply.error().error);
+    done(std::move(reply));
+  };
+}
+
+Result<std::vector<wire::AuditView>> Controller::audit(const api::AuditQuery& query) {
+  return ledger_.audit(query.run, query.uid, query.limit);
+}
+
+int64_t Controller::owner_of(const RunId& id) {
+  if (const auto record = records_.find(id); record != records_.end())
+    return record->second.row.uid;
+  const auto stored = ledger_.run(id);
+  return stored && *stored ? (*stored)->row.uid : -1;
+}
+
+// ---- what is asked for --------------------------------------------------------------------------
+
 NodeCapacity Controller::capacity() const {
   return {slots_.capacity("cpu"), slots_.capacity("cuda"), slots_.gpus_pending()};
 }
@@ -37,24 +91,29 @@ wire::SubmitReply Controller::reply_of(const RunId& id) {
 
 void Controller::submit(wire::SubmitRequest request, const api::Caller& caller,
                         api::SubmitDone done) {
+  if (!request.dry_run) done = audited(caller, "submit", "", std::move(done));
   if (!request.name.empty()) request.overrides.push_back("run.name=" + request.name);
   RunId id;
   do {
     id = make_run_id(random_);
   } while (records_.count(id) != 0 || ledger_.run(id).value_or(std::nullopt).has_value());
   const RunFile file{request.toml, request.file_name, request.folder, request.overrides};
-  auto work = [file, node = capacity(), folder = run_folder(id), dry_run = request.dry_run] {
+  auto work = [file, node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
+               state = options_.state_folder, worker = worker_check_] {
     auto admitted = admit(file, node);
+    if (admitted)
+      if (auto able = require_means(admitted->spec, state, 0, *worker); !able)
+        admitted = control::refuse(std::move(able.error()));
     if (admitted && !dry_run)
       if (auto made = make_run_folder(folder, admitted->toml); !made)
-        admitted = refuse(std::move(made.error()));
+        admitted = control::refuse(std::move(made.error()));
     return admitted;
   };
   using Work = tl::expected<Admitted, api::SubmitFailure>;
   readers_.run({caller.user, file.name + " with its data set"}, work,
                [this, id, request = std::move(request), caller,
                 done = std::move(done)](Result<Work> admitted) {
-                 if (!admitted) return done(refuse(std::move(admitted.error())));
+                 if (!admitted) return done(control::refuse(std::move(admitted.error())));
                  if (!*admitted) return done(tl::unexpected(std::move(admitted->error())));
                  done(accept(id, request, std::move(**admitted), caller));
                });
@@ -74,6 +133,7 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
   row.id = id;
   row.name = spec.run.name;
   row.user = caller.user;
+  row.uid = caller.uid;
   row.submitted_at = WallTime::now().nanoseconds;
   row.run_file = request.toml;
   row.file_name = request.file_name;
@@ -88,6 +148,7 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
   record.spec = spec;
   record.folder = run_folder(id);
   batch_.runs.push_back(row);
+  note_request(caller, "submit", id, row.uid);
   const std::string name = row.name;
   records_[id] = std::move(record);
   handle({id, 0, 0,
@@ -95,8 +156,8 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
                            name, policy_of(spec, random_())}});
   flush();
   if (ledger_full_)
-    return refuse({ErrorCode::kExhausted, "the ledger cannot be written: the disk is full",
-                   "free disk space in " + options_.state_folder});
+    return control::refuse({ErrorCode::kExhausted, "the ledger cannot be written: the disk is full",
+                            "free disk space in " + options_.state_folder});
   wire::SubmitReply reply = reply_of(id);
   reply.warnings = std::move(admitted.warnings);
   return reply;
@@ -126,30 +187,40 @@ Status Controller::may_resume(const RunId& id, const std::vector<std::string>& o
 
 void Controller::resume(const RunId& id, wire::ResumeRequest request, const api::Caller& caller,
                         api::SubmitDone done) {
-  if (Status may = may_resume(id, request.overrides); !may) return done(refuse(may.error()));
+  done = audited(caller, "resume", id, std::move(done));
+  if (Status may = may_resume(id, request.overrides); !may)
+    return done(control::refuse(may.error()));
   auto stored = read_run(id);
-  if (!stored) return done(refuse(std::move(stored.error())));
+  if (!stored) return done(control::refuse(std::move(stored.error())));
   const uint64_t reached = stored->run.best_step;
   const store::RunRow& row = stored->record.row;
   RunFile file{row.run_file, row.file_name, row.folder, row.overrides};
   file.overrides.insert(file.overrides.end(), request.overrides.begin(), request.overrides.end());
   using Work = tl::expected<Admitted, api::SubmitFailure>;
-  auto work = [file, node = capacity(), folder = run_folder(id), reached]() -> Work {
+  int64_t has = 0; // bytes of checkpoints
+  if (const auto checkpoints = ledger_.checkpoints(id))
+    for (const wire::CheckpointView& c : *checkpoints)
+      if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
+  auto work = [file, node = capacity(), folder = run_folder(id), reached, has,
+               state = options_.state_folder, worker = worker_check_]() -> Work {
     auto admitted = admit(file, node);
     if (!admitted) return admitted;
+    if (auto able = require_means(admitted->spec, state, has, *worker); !able)
+      return control::refuse(std::move(able.error()));
     if (static_cast<uint64_t>(admitted->spec.train.steps) < reached)
-      return refuse({ErrorCode::kInvalidArgument,
-                     "train.steps = " + std::to_string(admitted->spec.train.steps) +
-                         " lies before the newest checkpoint, of step " + std::to_string(reached),
-                     "give a later last step"});
+      return control::refuse({ErrorCode::kInvalidArgument,
+                              "train.steps = " + std::to_string(admitted->spec.train.steps) +
+                                  " lies before the newest checkpoint, of step " +
+                                  std::to_string(reached),
+                              "give a later last step"});
     if (auto made = make_run_folder(folder, admitted->toml); !made)
-      return refuse(std::move(made.error()));
+      return control::refuse(std::move(made.error()));
     return admitted;
   };
   readers_.run({caller.user, file.name + " with its data set"}, work,
                [this, id, request = std::move(request), all = file.overrides, caller,
                 done = std::move(done)](Result<Work> admitted) {
-                 if (!admitted) return done(refuse(std::move(admitted.error())));
+                 if (!admitted) return done(control::refuse(std::move(admitted.error())));
                  if (!*admitted) return done(tl::unexpected(std::move(admitted->error())));
                  done(go_on(id, request, all, std::move(**admitted), caller));
                });
@@ -159,8 +230,8 @@ tl::expected<wire::SubmitReply, api::SubmitFailure>
 Controller::go_on(const RunId& id, const wire::ResumeRequest& request,
                   const std::vector<std::string>& overrides, Admitted admitted,
                   const api::Caller& caller) {
-  if (Status may = may_resume(id, request.overrides); !may) return refuse(may.error());
-  if (auto loaded = load_run(id); !loaded) return refuse(std::move(loaded.error()));
+  if (Status may = may_resume(id, request.overrides); !may) return control::refuse(may.error());
+  if (auto loaded = load_run(id); !loaded) return control::refuse(std::move(loaded.error()));
   RunRecord& record = records_.at(id);
   record.spec = std::move(admitted.spec);
   record.row.overrides = overrides;
@@ -168,6 +239,7 @@ Controller::go_on(const RunId& id, const wire::ResumeRequest& request,
   record.row.spec_digest = admitted.digest;
   record.row.estimate = std::move(admitted.estimate);
   batch_.runs.push_back(record.row);
+  note_request(caller, "resume", id, record.row.uid);
   handle({id, 0, 0,
           state::ResumeRequested{caller.user, request.overrides,
                                  static_cast<int>(record.spec.parallel.ranks),
@@ -176,47 +248,61 @@ Controller::go_on(const RunId& id, const wire::ResumeRequest& request,
   return reply_of(id);
 }
 
-Status Controller::request(const RunId& id, state::EventBody body) {
+Status Controller::request(const RunId& id, const api::Caller& caller, std::string_view verb,
+                           state::EventBody body) {
   const state::Run* run = find_open(id);
+  std::string ended;
   if (run == nullptr) {
     NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
     if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
-    return fail(ErrorCode::kConflict,
-                "run " + id + " has ended already (" + stored->progress.summary.state + ")",
-                "go on with it: nsactl resume " + id);
+    ended = stored->progress.summary.state;
+  } else if (has_ended(run->phase)) {
+    ended = run_phase_name(run->phase);
   }
-  if (has_ended(run->phase))
-    return fail(ErrorCode::kConflict,
-                "run " + id + " has ended already (" + std::string(run_phase_name(run->phase)) +
-                    ")",
+  if (!ended.empty())
+    return fail(ErrorCode::kConflict, "run " + id + " has ended already (" + ended + ")",
                 "go on with it: nsactl resume " + id);
+  note_request(caller, verb, id, records_.at(id).row.uid);
   submit_event({id, 0, 0, std::move(body)});
   return {};
 }
 
 Status Controller::stop(const RunId& run, const api::Caller& caller) {
-  return request(run, state::StopRequested{caller.user, true});
+  return audited(caller, "stop", run,
+                 request(run, caller, "stop", state::StopRequested{caller.user, true}));
 }
 
 Status Controller::cancel(const RunId& run, const api::Caller& caller) {
-  return request(run, state::CancelRequested{caller.user});
+  return audited(caller, "cancel", run,
+                 request(run, caller, "cancel", state::CancelRequested{caller.user}));
 }
 
-Status Controller::checkpoint_now(const RunId& id, const api::Caller&) {
+Status Controller::checkpoint_now(const RunId& run, const api::Caller& caller) {
+  return audited(caller, "checkpoint", run, request_checkpoint(run, caller));
+}
+
+Status Controller::remove(const RunId& run, const api::Caller& caller) {
+  return audited(caller, "remove", run, erase(run, caller));
+}
+
+Status Controller::request_checkpoint(const RunId& id, const api::Caller& caller) {
   const state::Run* run = find_open(id);
   if (run == nullptr)
     return fail(ErrorCode::kConflict, "run " + id + " is not running: it has ended",
                 "its checkpoints: nsactl ckpt ls " + id);
-  const auto supervisor = supervisors_.find({id, run->attempt.number});
-  if (run->phase != state::RunPhase::kRunning || supervisor == supervisors_.end())
+  const AttemptKey key{id, run->attempt.number};
+  if (run->phase != state::RunPhase::kRunning || supervisors_.count(key) == 0)
     return fail(ErrorCode::kConflict,
                 "run " + id + " is " + std::string(run_phase_name(run->phase)) + ", not running",
                 "wait for it: nsactl wait " + id + " --for running");
-  supervisor->second->checkpoint_ranks();
+  note_request(caller, "checkpoint", id, records_.at(id).row.uid);
+  flush(); // it may end attempts
+  if (const auto live = supervisors_.find(key); live != supervisors_.end())
+    live->second->checkpoint_ranks();
   return {};
 }
 
-Status Controller::remove(const RunId& id, const api::Caller& caller) {
+Status Controller::erase(const RunId& id, const api::Caller& caller) {
   NSA_TRY(require_ended(id, "cancel"));
   NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
@@ -226,8 +312,11 @@ Status Controller::remove(const RunId& id, const api::Caller& caller) {
   std::filesystem::rename(folder, gone, error);
   if (error && std::filesystem::exists(folder))
     return fail(ErrorCode::kSystem, "cannot remove " + folder.string() + ": " + error.message());
-  NSA_TRY(ledger_.remove(id));
+  batch_.removed.push_back(id);
+  note_request(caller, "remove", id, stored->row.uid);
+  flush(); // on a full disk it is done as soon as there is room, which the files below make
   telemetry_.remove(id);
+  ended_samples_.erase(id);
   workers_.run(
       {"", "what is left of run " + id},
       [gone]() -> Status {
@@ -241,6 +330,8 @@ Status Controller::remove(const RunId& id, const api::Caller& caller) {
 }
 
 void Controller::shut_down(const api::Caller& caller) {
+  note_request(caller, "daemon-stop", "", -1);
+  flush();
   log::info("control", "asked to leave; ranks go on", {{"by", caller.user}});
   options_.shut_down();
 }

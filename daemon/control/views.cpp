@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kRecentRuns = 10; // ended ones that a plain list shows
 constexpr int64_t kAllRuns = 100'000;
 constexpr int kEventsInDetail = 20;
+constexpr size_t kMostCandidates = 20;
 } // namespace
 
 const state::Run* Controller::find_open(const RunId& run) const {
@@ -31,38 +32,73 @@ const AttemptSupervisor* Controller::supervisor_of(const state::Run& run) const 
 // ---- runs
 // -----------------------------------------------------------------------------------------
 
-std::vector<wire::RunSummary> Controller::list_runs(bool all) {
+std::vector<wire::RunSummary> Controller::list_runs(bool all, const api::Caller& caller) {
   std::vector<wire::RunSummary> list;
+  const auto add = [&](wire::RunSummary summary, int64_t owner) {
+    list.push_back(owns(caller, owner) ? std::move(summary) : api::says_little(summary));
+  };
   for (const auto& [id, run] : state_.runs)
     if (const auto record = records_.find(id); record != records_.end())
-      list.push_back(summary_of(run, record->second));
+      add(summary_of(run, record->second), record->second.row.uid);
   if (auto ended = ledger_.summaries(all ? kAllRuns : kRecentRuns))
-    list.insert(list.end(), ended->begin(), ended->end());
+    for (store::OwnedSummary& run : *ended)
+      add(std::move(run.summary), run.uid);
   std::sort(list.begin(), list.end(), [](const wire::RunSummary& a, const wire::RunSummary& b) {
     return a.submitted_at > b.submitted_at;
   });
   return list;
 }
 
-std::vector<std::string> Controller::list_rows(bool all) {
-  std::vector<std::pair<int64_t, std::string>> list;
+std::vector<std::string> Controller::list_rows(bool all, const api::Caller& caller) {
+  const auto text_of = [](const wire::RunSummary& run) {
+    return wire::to_row(run).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  std::vector<store::ListedRow> list;
   if (auto ended = ledger_.rows(all ? kAllRuns : kRecentRuns)) list = std::move(*ended);
+  for (store::ListedRow& row : list) {
+    if (owns(caller, row.uid)) continue;
+    const auto runs = wire::read_rows("{\"items\":[" + row.text + "]}");
+    row.text =
+        text_of(runs && !runs->empty() ? api::says_little(runs->front()) : wire::RunSummary{});
+  }
   for (const auto& [id, run] : state_.runs)
-    if (const auto record = records_.find(id); record != records_.end())
-      list.emplace_back(run.submitted_at.nanoseconds,
-                        wire::to_row(summary_of(run, record->second))
-                            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (const auto record = records_.find(id); record != records_.end()) {
+      const wire::RunSummary summary = summary_of(run, record->second);
+      const int64_t owner = record->second.row.uid;
+      list.push_back({run.submitted_at.nanoseconds,
+                      text_of(owns(caller, owner) ? summary : api::says_little(summary)), owner});
+    }
   std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+                   [](const auto& a, const auto& b) { return a.submitted_at > b.submitted_at; });
   std::vector<std::string> rows;
   rows.reserve(list.size());
-  for (auto& [submitted, row] : list)
-    rows.push_back(std::move(row));
+  for (store::ListedRow& row : list)
+    rows.push_back(std::move(row.text));
   return rows;
 }
 
-Result<RunId> Controller::find_run(const std::string& run) {
-  return ledger_.find(run);
+Result<api::RunMatch> Controller::find_run(const std::string& run, const api::Caller& caller) {
+  const auto own = caller.administrator ? std::nullopt : std::optional<int64_t>(caller.uid);
+  NSA_TRY_ASSIGN(const store::Found found, ledger_.find(run, own));
+  api::RunMatch match;
+  match.by_prefix = found.by_prefix;
+  for (const store::Found::Owned& one : found.runs)
+    match.runs.push_back({one.id, one.uid});
+  return match;
+}
+
+std::vector<wire::CandidateView> Controller::candidates(const api::RunMatch& match) {
+  std::vector<wire::CandidateView> list;
+  for (const api::RunMatch::Owned& one : match.runs) {
+    if (list.size() == kMostCandidates) break;
+    wire::RunSummary summary;
+    if (const state::Run* run = find_open(one.id))
+      summary = summary_of(*run, records_.at(one.id));
+    else if (const auto stored = ledger_.run(one.id); stored && *stored)
+      summary = (*stored)->progress.summary;
+    list.push_back({one.id, summary.name, summary.state, summary.user, summary.submitted_at});
+  }
+  return list;
 }
 
 Result<wire::RunSummary> Controller::run_summary(const RunId& id) {
@@ -231,7 +267,8 @@ Controller::follow(const std::string& run, std::function<void(const wire::Follow
     wire::FollowLine first;
     first.type = "state";
     if (f->run.empty()) {
-      for (const wire::RunSummary& summary : list_runs(false)) {
+      // Administrators alone may follow all runs.
+      for (const wire::RunSummary& summary : list_runs(false, {0, 0, 0, "", true})) {
         first.summary = summary;
         f->line(first);
       }
@@ -324,9 +361,15 @@ metrics::Snapshot Controller::snapshot(const std::map<std::string, metrics::Rout
     if (supervisor != nullptr && !supervisor->caught_up()) continue;
     snapshot.runs.push_back(metrics_of(run, record->second, supervisor));
   }
-  for (const EndedSample& ended : ended_samples_) {
+  for (const auto& [id, ended] : ended_samples_) {
+    if (state_.runs.count(id) != 0) continue; // resumed
     ++snapshot.daemon.runs[ended.sample.state];
-    if (state_.runs.count(ended.sample.id) == 0) snapshot.runs.push_back(ended.sample);
+    snapshot.runs.push_back(ended.sample);
+  }
+  // Whoever may scrape would read them.
+  for (metrics::RunSample& sample : snapshot.runs) {
+    if (options_.config.metrics.names != "all") sample.user.clear();
+    if (options_.config.metrics.names == "none") sample.name.clear();
   }
   snapshot.daemon.ledger_wal_bytes = ledger_.wal_bytes();
   const auto add_slots = [&](const char* device) {

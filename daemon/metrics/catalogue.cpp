@@ -134,7 +134,8 @@ std::vector<Row> make_catalogue() {
   return {
       // ---- runs ---------------------------------------------------------------------------------
       {"nsa_run_info", kGauge, "run_id, name, user, model, attention, spec_digest, commit",
-       "Always 1; joins a run's names to its other series by run_id.",
+       "Always 1; joins a run's names to its other series by run_id. `name` and `user` only where "
+       "`metrics.names` of nsad.toml asks for them.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            out.value({{"run_id", r.id},

@@ -44,6 +44,7 @@ private:
     attempt_.first_step = e.step;
     attempt_.checkpoint_folder = e.folder;
     run_.best_step = e.step; // what was newer did not verify, and does not count as progress
+    run_.reached_step = e.step;
     attempt_.phase = AttemptPhase::kLaunching;
     for (const RejectedCheckpoint& r : e.rejected)
       note("checkpoint_rejected", "warning",
@@ -172,6 +173,7 @@ private:
     if (rank == nullptr || rank->finished) return false;
     rank->finished = true;
     rank->finish_reason = e.reason;
+    run_.reached_step = std::max(run_.reached_step, e.step);
     return true;
   }
 
@@ -192,12 +194,20 @@ private:
 
   bool on(const wire::RankCheckpoint& e) {
     if (rank_of(e.rank) == nullptr) return false;
+    run_.reached_step = std::max(run_.reached_step, e.step);
     if (!e.error.empty()) {
+      run_.failed_checkpoints = {run_.failed_checkpoints.count + 1, e.step, e.error};
       note("checkpoint_failed", "error",
            "checkpoint of step " + std::to_string(e.step) + " failed: " + e.error,
            {{"step", e.step}});
       return true;
     }
+    if (run_.failed_checkpoints.count > 0)
+      note("checkpoints_recovered", "info",
+           "checkpoints are written again, after " + times(run_.failed_checkpoints.count) +
+               " without",
+           {{"step", e.step}});
+    run_.failed_checkpoints = {};
     attempt_.committed_step = std::max(attempt_.committed_step, e.step);
     if (e.step > run_.best_step) {
       run_.best_step = e.step;
@@ -426,6 +436,18 @@ private:
            " at step " + std::to_string(hang.step);
   }
 
+  static std::string times(int count) { return count == 1 ? "one" : std::to_string(count); }
+
+  // Computed, and in no checkpoint; as far as this is known here.
+  uint64_t lost_steps() const {
+    return run_.reached_step > run_.best_step ? run_.reached_step - run_.best_step : 0;
+  }
+  std::string lost_text() const {
+    return std::to_string(lost_steps()) + (lost_steps() == 1 ? " step after " : " steps after ") +
+           (run_.best_step == 0 ? "the start" : "step " + std::to_string(run_.best_step)) +
+           (lost_steps() == 1 ? " is lost" : " are lost");
+  }
+
   void set_phase(RunPhase phase, std::string reason) {
     run_.phase = phase;
     run_.reason = std::move(reason);
@@ -474,7 +496,8 @@ private:
     set_phase(phase, std::move(reason));
     run_.timer.reset();
     run_.ended_at = now_;
-    const bool bad = phase == RunPhase::kFailed;
+    const bool bad =
+        phase == RunPhase::kFailed || (phase == RunPhase::kStopped && lost_steps() > 0);
     std::string text = "run " + std::string(run_phase_name(phase));
     if (!run_.reason.empty()) text += ": " + run_.reason;
     note("run_" + std::string(run_phase_name(phase)), bad ? "error" : "info", text);
@@ -496,8 +519,13 @@ private:
                                                       });
     if (completed) return end_run(RunPhase::kCompleted, "");
     if (run_.cancel_requested) return end_run(RunPhase::kCancelled, run_.reason);
-    if (run_.stop_requested && left_well)
+    if (run_.stop_requested && left_well && lost_steps() == 0)
       return end_run(RunPhase::kStopped, "checkpoint of step " + std::to_string(run_.best_step));
+    if (run_.stop_requested && left_well) // its ranks have done what was asked, but the checkpoint
+      return end_run(RunPhase::kStopped, run_.failed_checkpoints.count > 0
+                                             ? "its checkpoint failed (" +
+                                                   run_.failed_checkpoints.why + "); " + lost_text()
+                                             : lost_text());
 
     Failure failure = attempt_failure();
     attempt_.failure = failure.failure;
@@ -507,9 +535,11 @@ private:
              std::string(failure_class_name(failure.failure)) + "): " + failure.text,
          {{"class", failure_class_name(failure.failure)}, {"next", failure.next}}, failure.culprit);
     if (run_.stop_requested)
-      return end_run(RunPhase::kStopped, "while stopping, " + failure.text +
-                                             "; newest checkpoint: step " +
-                                             std::to_string(run_.best_step));
+      return end_run(RunPhase::kStopped,
+                     "while stopping, " + failure.text + "; " +
+                         (lost_steps() > 0
+                              ? lost_text()
+                              : "newest checkpoint: step " + std::to_string(run_.best_step)));
     if (failure.failure == wire::FailureClass::kGraphs && run_.without_graphs.empty()) {
       // "auto" has chosen wrongly, which is nobody's mistake: no budget pays for it.
       run_.without_graphs = "attempt " + std::to_string(attempt_.number) + ": " + failure.text;

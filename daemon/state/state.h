@@ -129,6 +129,14 @@ struct Attempt {
   bool operator==(const Attempt&) const = default;
 };
 
+// Since the last one that was written.
+struct FailedCheckpoints {
+  int count = 0;
+  uint64_t last_step = 0;
+  std::string why; // of the last
+  bool operator==(const FailedCheckpoints&) const = default;
+};
+
 enum class TimerKind { kBackoff, kSettle, kEvidence, kStopGrace };
 std::string_view timer_name(TimerKind kind);
 
@@ -160,6 +168,8 @@ struct Run {
   int resumes = 0;                    // attempts that a person began: no restarts
   int without_progress = 0;           // failed attempts in a row without a new checkpoint
   uint64_t best_step = 0;             // newest checkpoint of all attempts
+  uint64_t reached_step = 0; // of the newest attempt, as checkpoints and ends have told; at least
+  FailedCheckpoints failed_checkpoints;
   std::vector<Hang> hangs;
   bool stop_requested = false, stop_with_checkpoint = true, cancel_requested = false;
   // Set: attempts are started without CUDA graphs, since this one could not record them, and why.

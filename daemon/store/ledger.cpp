@@ -13,6 +13,7 @@ namespace nsa::store {
 namespace {
 
 constexpr uint64_t kPreallocated = uint64_t{4} << 20;
+constexpr int64_t kAuditRowsOfUid = 10'000, kAuditPrunedEvery = 256;
 
 std::string dump(const nlohmann::json& json) {
   // Texts from ranks may hold invalid UTF-8; replace it rather than throw.
@@ -61,11 +62,12 @@ Status Ledger::write(Batch& batch) {
     NSA_LEDGER_RUN(
         "INSERT INTO runs "
         "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
-        "environment,spec,spec_digest,estimate,summary) VALUES (?1,?2,?3,'queued',1,?4,?5,?6,?7,?8,"
-        "?9,?10,?11,?12,'{}') ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?10,spec_digest=?11,"
-        "estimate=?12,open=1",
+        "environment,spec,spec_digest,estimate,summary,uid) VALUES "
+        "(?1,?2,?3,'queued',1,?4,?5,?6,?7,"
+        "?8,?9,?10,?11,?12,'{}',?13) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?10,"
+        "spec_digest=?11,estimate=?12,open=1",
         r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
-        dump(r.environment), dump(r.spec), r.spec_digest, dump(r.estimate));
+        dump(r.environment), dump(r.spec), r.spec_digest, dump(r.estimate), r.uid);
   for (const RunProgressRow& p : batch.progress)
     NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6,list_row=?7 "
                    "WHERE id=?1",
@@ -125,6 +127,21 @@ Status Ledger::write(Batch& batch) {
                    e.view.text, dump(e.view.detail), e.replay, e.shim_sequence);
     e.view.sequence = database_.last_row_id();
   }
+  for (wire::AuditView& a : batch.audit) {
+    NSA_LEDGER_RUN("INSERT INTO audit (at,uid,user,pid,verb,run,owner,result,why) VALUES "
+                   "(?,?,?,?,?,?,?,?,?)",
+                   a.at, a.uid, a.user, a.pid, a.verb, a.run, a.owner, a.result, a.why);
+    a.sequence = database_.last_row_id();
+    if (a.sequence % kAuditPrunedEvery == 0)
+      NSA_LEDGER_RUN("DELETE FROM audit WHERE sequence IN (SELECT sequence FROM (SELECT sequence,"
+                     "row_number() OVER (PARTITION BY uid ORDER BY sequence DESC) AS place FROM "
+                     "audit) WHERE place>?)",
+                     kAuditRowsOfUid);
+  }
+  for (const RunId& run : batch.removed) {
+    NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
+    NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
+  }
   return database_.execute("COMMIT");
 }
 
@@ -144,18 +161,6 @@ Status Ledger::commit(Batch& batch) {
   written = write(batch);
   if (!written && database_.in_transaction()) (void)database_.execute("ROLLBACK");
   return written;
-}
-
-Status Ledger::remove(const RunId& run) {
-  NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
-  const auto erase = [&]() -> Status {
-    NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
-    NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
-    return database_.execute("COMMIT");
-  };
-  auto erased = erase();
-  if (!erased && database_.in_transaction()) (void)database_.execute("ROLLBACK");
-  return erased;
 }
 
 Status Ledger::note_node(const std::string& name, const std::string& boot_id,

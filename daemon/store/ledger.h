@@ -36,6 +36,28 @@ struct StoredRun {
   std::string damage; // why not all of it could be read; the summary then says so, too
 };
 
+// Runs that a text means, newest first: one at least, more where a name or the beginning of an id
+// fits several.
+struct Found {
+  struct Owned {
+    RunId id;
+    int64_t uid = -1;
+  };
+  std::vector<Owned> runs;
+  bool by_prefix = false;
+};
+
+// Of a list of ended runs, with the uid that each belongs to.
+struct OwnedSummary {
+  wire::RunSummary summary;
+  int64_t uid = -1;
+};
+struct ListedRow {
+  int64_t submitted_at = 0;
+  std::string text;
+  int64_t uid = -1;
+};
+
 class Ledger {
 public:
   // Opens or makes <folder>/ledger.db: checks it (a corrupt one is moved aside and its newest
@@ -56,11 +78,12 @@ public:
 
   Result<std::optional<StoredRun>> run(const RunId& id);
   // Newest first; `limit` of those that have ended.
-  Result<std::vector<wire::RunSummary>> summaries(int64_t limit);
+  Result<std::vector<OwnedSummary>> summaries(int64_t limit);
   // The same as rows of text (common/wire/run_row.h), with the time of submission.
-  Result<std::vector<std::pair<int64_t, std::string>>> rows(int64_t limit);
-  // By id, unique prefix of one, name (the newest of that name), or "@last".
-  Result<RunId> find(const std::string& text);
+  Result<std::vector<ListedRow>> rows(int64_t limit);
+  // By id, name, prefix of an id, or "@last". A name and "@last" mean runs of `uid` first, and
+  // anybody's where it has none; without `uid`, anybody's.
+  Result<Found> find(const std::string& text, std::optional<int64_t> uid = {});
   Result<std::vector<wire::AttemptView>> attempts(const RunId& run);
   Result<std::string> token(const RunId& run, AttemptNumber attempt);
   Result<std::vector<wire::RankView>> ranks(const RunId& run, AttemptNumber attempt);
@@ -81,7 +104,9 @@ public:
   static constexpr int64_t kMostEventsBack = 100'000;
   // Runs whose rows a query above could not read, each once: to be set aside, and told.
   std::vector<DamagedRun> take_damaged();
-  Status remove(const RunId& run);
+  // Newest last. `run` empty: of all; `uid`: only what this user asked for, or others of its runs.
+  Result<std::vector<wire::AuditView>> audit(const RunId& run, std::optional<int64_t> uid,
+                                             int limit);
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);
 

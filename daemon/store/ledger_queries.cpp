@@ -117,9 +117,9 @@ Result<uint64_t> Ledger::shim_sequence(const RunId& run, AttemptNumber attempt) 
 Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   NSA_TRY_ASSIGN(
       Statement s,
-      database_.prepare(
-          "SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
-          "environment,spec,spec_digest,estimate,summary,open,memory,state FROM runs WHERE id=?"));
+      database_.prepare("SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
+                        "environment,spec,spec_digest,estimate,summary,open,memory,state,uid FROM "
+                        "runs WHERE id=?"));
   NSA_TRY_ASSIGN(const bool row, s.bind(id).step());
   if (!row) return std::nullopt;
   StoredRun stored;
@@ -149,40 +149,42 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   if (set_aside || !stored.damage.empty())
     stored.progress.summary = summary_of_damaged(id, stored.damage);
   if (!set_aside && !stored.progress.open) note_damage(id, stored.damage);
+  r.uid = s.integer(15);
   return stored;
 }
 
-Result<std::vector<wire::RunSummary>> Ledger::summaries(int64_t limit) {
+Result<std::vector<OwnedSummary>> Ledger::summaries(int64_t limit) {
   NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT id,state,summary FROM runs WHERE open=0 ORDER BY "
+                 database_.prepare("SELECT id,state,summary,uid FROM runs WHERE open=0 ORDER BY "
                                    "submitted_at DESC LIMIT ?"));
   s.bind(limit);
-  return all_rows<wire::RunSummary>(s, [this](const Statement& row) {
+  return all_rows<OwnedSummary>(s, [this](const Statement& row) {
     const RunId id = row.text(0);
-    if (row.text(1) == kDamagedState) return summary_of_damaged(id, "");
+    if (row.text(1) == kDamagedState)
+      return OwnedSummary{summary_of_damaged(id, ""), row.integer(3)};
     Columns columns(row, "ledger.db, run " + id);
     const nlohmann::json progress = columns.json(2, "summary");
     wire::RunSummary summary;
     if (progress.is_object() && progress.contains("summary"))
       summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
-    if (columns.damage().empty()) return summary;
+    if (columns.damage().empty()) return OwnedSummary{std::move(summary), row.integer(3)};
     note_damage(id, columns.damage());
-    return summary_of_damaged(id, columns.damage());
+    return OwnedSummary{summary_of_damaged(id, columns.damage()), row.integer(3)};
   });
 }
 
-Result<std::vector<std::pair<int64_t, std::string>>> Ledger::rows(int64_t limit) {
-  // Of the index alone (migrations/0003).
+Result<std::vector<ListedRow>> Ledger::rows(int64_t limit) {
+  // Of the index alone (migrations/0003, 0005).
   NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT submitted_at,list_row FROM runs INDEXED BY runs_listed "
-                                   "WHERE open=0 ORDER BY submitted_at DESC LIMIT ?"));
+                 database_.prepare("SELECT submitted_at,list_row,uid FROM runs INDEXED BY "
+                                   "runs_listed WHERE open=0 ORDER BY submitted_at DESC LIMIT ?"));
   s.bind(limit);
-  NSA_TRY_ASSIGN(auto rows, (all_rows<std::pair<int64_t, std::string>>(s, [](const Statement& row) {
-                   return std::pair{row.integer(0), row.text(1)};
-                 })));
-  for (auto& [submitted_at, text] : rows)
-    if (!is_sound(text)) {
-      NSA_TRY_ASSIGN(text, row_of_damaged(submitted_at, text));
+  NSA_TRY_ASSIGN(auto rows, all_rows<ListedRow>(s, [](const Statement& row) {
+                   return ListedRow{row.integer(0), row.text(1), row.integer(2)};
+                 }));
+  for (ListedRow& row : rows)
+    if (!is_sound(row.text)) {
+      NSA_TRY_ASSIGN(row.text, row_of_damaged(row.submitted_at, row.text));
     }
   return rows;
 }
@@ -234,36 +236,42 @@ std::vector<DamagedRun> Ledger::take_damaged() {
   return std::exchange(damaged_, {});
 }
 
-Result<RunId> Ledger::find(const std::string& text) {
-  const auto one = [&](const char* sql, const std::string& value,
-                       const char* ambiguous) -> Result<std::optional<RunId>> {
-    NSA_TRY_ASSIGN(Statement s, database_.prepare(sql));
-    s.bind(value);
-    NSA_TRY_ASSIGN(auto ids, all_rows<RunId>(s, [](const Statement& row) { return row.text(0); }));
-    if (ids.empty()) return std::nullopt;
-    if (ids.size() > 1 && ambiguous != nullptr)
-      return fail(ErrorCode::kConflict, "'" + text + "' " + ambiguous, "give more of the id");
-    return ids.front();
+Result<Found> Ledger::find(const std::string& text, std::optional<int64_t> uid) {
+  const auto matching = [&](const char* condition, std::optional<int64_t> of) -> Result<Found> {
+    NSA_TRY_ASSIGN(Statement s,
+                   database_.prepare("SELECT id,uid FROM runs WHERE " + std::string(condition)));
+    s.bind(text, !of.has_value(), of.value_or(0));
+    NSA_TRY_ASSIGN(auto runs, all_rows<Found::Owned>(s, [](const Statement& row) {
+                     return Found::Owned{row.text(0), row.integer(1)};
+                   }));
+    return Found{std::move(runs), false};
+  };
+  const auto own_first = [&](const char* condition) -> Result<Found> {
+    if (uid) {
+      NSA_TRY_ASSIGN(Found own, matching(condition, uid));
+      if (!own.runs.empty()) return own;
+    }
+    return matching(condition, std::nullopt);
   };
   if (text == "@last") {
-    NSA_TRY_ASSIGN(
-        auto newest,
-        one("SELECT id FROM runs WHERE ?1=?1 ORDER BY submitted_at DESC LIMIT 1", text, nullptr));
-    if (newest) return *newest;
+    NSA_TRY_ASSIGN(Found newest, own_first("?1=?1 AND (?2 OR uid=?3) ORDER BY submitted_at DESC "
+                                           "LIMIT 1"));
+    if (!newest.runs.empty()) return newest;
     return fail(ErrorCode::kNotFound, "there is no run yet", "submit one: nsactl submit run.toml");
   }
-  NSA_TRY_ASSIGN(auto exact, one("SELECT id FROM runs WHERE id=?", text, nullptr));
-  if (exact) return *exact;
-  NSA_TRY_ASSIGN(
-      auto named,
-      one("SELECT id FROM runs WHERE name=? ORDER BY submitted_at DESC LIMIT 1", text, nullptr));
-  if (named) return *named;
+  NSA_TRY_ASSIGN(Found exact, matching("id=?1 AND ?2=?2 AND ?3=?3", std::nullopt));
+  if (!exact.runs.empty()) return exact;
+  NSA_TRY_ASSIGN(Found named, own_first("name=?1 AND (?2 OR uid=?3) ORDER BY submitted_at DESC "
+                                        "LIMIT 1000"));
+  if (!named.runs.empty()) return named;
   const bool could_be_prefix =
       !text.empty() && text.find_first_not_of(kRunIdAlphabet) == std::string::npos;
   if (could_be_prefix) {
-    NSA_TRY_ASSIGN(auto prefix, one("SELECT id FROM runs WHERE id>=?1 AND id<?1||'~' LIMIT 2", text,
-                                    "is the beginning of several run ids"));
-    if (prefix) return *prefix;
+    NSA_TRY_ASSIGN(Found prefix, matching("id>=?1 AND id<?1||'~' AND ?2=?2 AND ?3=?3 ORDER BY "
+                                          "submitted_at DESC LIMIT 1000",
+                                          std::nullopt));
+    prefix.by_prefix = true;
+    if (!prefix.runs.empty()) return prefix;
   }
   return fail(ErrorCode::kNotFound, "no run '" + text + "'", "see nsactl ls --all");
 }
@@ -393,6 +401,22 @@ Result<int64_t> Ledger::events_before_last(const RunId& run, int64_t count) {
   s.bind(run, std::min(count, kMostEventsBack));
   NSA_TRY_ASSIGN(const bool row, s.step());
   return row ? s.integer(0) : 0;
+}
+
+Result<std::vector<wire::AuditView>> Ledger::audit(const RunId& run, std::optional<int64_t> uid,
+                                                   int limit) {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT sequence,at,uid,user,pid,verb,run,owner,result,why FROM "
+                                   "audit WHERE (?1='' OR run=?1) AND (?2=0 OR uid=?3 OR owner=?3) "
+                                   "ORDER BY sequence DESC LIMIT ?4"));
+  s.bind(run, uid.has_value(), uid.value_or(0), limit);
+  NSA_TRY_ASSIGN(auto rows, all_rows<wire::AuditView>(s, [](const Statement& row) {
+                   return wire::AuditView{
+                       row.integer(0), row.integer(1), row.integer(2), row.integer(4), row.text(3),
+                       row.text(5),    row.text(6),    row.integer(7), row.text(8),    row.text(9)};
+                 }));
+  std::reverse(rows.begin(), rows.end());
+  return rows;
 }
 
 } // namespace nsa::store

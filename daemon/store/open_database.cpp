@@ -2,8 +2,11 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/unique_fd.h"
 
 #include <algorithm>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <vector>
 
@@ -25,7 +28,28 @@ Status refuse_nfs(const fs::path& folder) {
   return {};
 }
 
+// Made before SQLite makes it: the log gets the mode of the database.
+Status make_private_file(const fs::path& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return fail_errno("cannot open " + path.string());
+  return {};
+}
+
+// Files of an older nsad, logs and backups among them.
+Status close_to_others(const fs::path& path) {
+  const std::string prefix = path.filename().string();
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path.parent_path(), error)) {
+    if (!entry.path().filename().string().starts_with(prefix) || !entry.is_regular_file(error))
+      continue;
+    if (::chmod(entry.path().c_str(), 0600) != 0)
+      return fail_errno("cannot set the mode of " + entry.path().string());
+  }
+  return {};
+}
+
 Result<Database> open_and_check(const fs::path& path, const char* synchronous) {
+  NSA_TRY(make_private_file(path));
   NSA_TRY_ASSIGN(Database database, Database::open(path.string()));
   // Nobody else opens it, and without shared memory it can be opened on a full disk.
   NSA_TRY(database.execute("PRAGMA locking_mode = EXCLUSIVE"));
@@ -75,6 +99,7 @@ std::vector<fs::path> backups_of(const fs::path& path) {
 
 Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   NSA_TRY(refuse_nfs(path.parent_path()));
+  NSA_TRY(close_to_others(path));
   auto first = open_and_check(path, synchronous);
   if (first) return Checked{std::move(*first), "", ""};
   if (first.error().code != ErrorCode::kCorrupt) return fail(std::move(first.error()));
@@ -104,17 +129,20 @@ Status preallocate(Database& database, uint64_t bytes) {
   return {};
 }
 
+Status copy_database(Database& database, const fs::path& target) {
+  std::error_code ignored;
+  fs::remove(target, ignored);
+  NSA_TRY(make_private_file(target));
+  NSA_TRY_ASSIGN(Statement copy, database.prepare("VACUUM INTO ?"));
+  return copy.bind(target.string()).run();
+}
+
 Status back_up(Database& database, const fs::path& path) {
   const std::string target = path.string() + ".backup", temporary = target + ".tmp";
   std::error_code error;
-  fs::remove(temporary, error);
-  {
-    NSA_TRY_ASSIGN(Statement copy, database.prepare("VACUUM INTO ?"));
-    auto copied = copy.bind(temporary).run();
-    if (!copied) {
-      fs::remove(temporary, error);
-      return copied;
-    }
+  if (auto copied = copy_database(database, temporary); !copied) {
+    fs::remove(temporary, error);
+    return copied;
   }
   fs::rename(temporary, target, error);
   if (error) return fail(ErrorCode::kSystem, "cannot rename " + temporary + ": " + error.message());

@@ -22,6 +22,7 @@ struct EventRow {
 struct RunRow {
   RunId id;
   std::string name, user;
+  int64_t uid = -1; // whose run it is; -1: not known
   int64_t submitted_at = 0;
   std::string run_file, file_name, folder;
   std::vector<std::string> overrides;
@@ -88,10 +89,13 @@ struct Batch {
   std::vector<Lease> leases;
   std::vector<DamagedRun> damaged_runs; // closed; what is stored of them stays as it is
   std::vector<EventRow> events;
+  std::vector<wire::AuditView> audit; // their sequence numbers are given by the ledger
+  std::vector<RunId> removed;         // with all that is stored of them, but the audit
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
-           leases.empty() && damaged_runs.empty() && events.empty();
+           leases.empty() && damaged_runs.empty() && events.empty() && audit.empty() &&
+           removed.empty();
   }
 };
 

@@ -2,9 +2,9 @@
 
 #include "common/base/checksum.h"
 #include "common/base/log.h"
+#include "daemon/store/open_database.h"
 
 #include <charconv>
-#include <filesystem>
 
 namespace nsa::store {
 
@@ -81,10 +81,7 @@ Result<SchemaChange> migrate(Database& database, const std::string& path, WallTi
   if (change.from == change.to) return change;
   if (change.from > 0) {
     change.backup = path + ".backup-" + std::to_string(change.from);
-    std::error_code ignored;
-    std::filesystem::remove(change.backup, ignored); // of an upgrade that was cut short
-    NSA_TRY_ASSIGN(Statement copy, database.prepare("VACUUM INTO ?"));
-    NSA_TRY(copy.bind(change.backup).run());
+    NSA_TRY(copy_database(database, change.backup)); // also in place of one that was cut short
     log::info("store", "ledger backed up before its upgrade", {{"file", change.backup}});
   }
   for (int number = change.from + 1; number <= change.to; ++number)

@@ -274,10 +274,11 @@ class Node:
 
 
 @contextlib.contextmanager
-def small_disk(folder, megabytes):
-    """A tmpfs of that size on `folder`; needs the right to mount."""
+def small_disk(folder, megabytes, files=0):
+    """A tmpfs of that size (and number of files) on `folder`; needs the right to mount."""
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)],
+    options = f"size={megabytes}m" + (f",nr_inodes={files}" if files else "")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
                           capture_output=True, text=True)
     if done.returncode != 0:
         raise Skipped(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
@@ -295,6 +296,16 @@ def fill_disk(folder):
         while True:
             f.write(b"\0" * 65536)
     return path
+
+
+def use_up_files(folder):
+    """Makes empty files until the file system has no more of them; returns their folder."""
+    ballast = folder / "files"
+    ballast.mkdir()
+    with contextlib.suppress(OSError):
+        for number in range(10**7):
+            (ballast / str(number)).touch()
+    return ballast
 
 
 def main(case, needs=("nsactl", "nsad", "nsa-shim", "nsa-worker"), seeds=3):

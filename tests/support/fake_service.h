@@ -48,24 +48,53 @@ public:
     return wire::SubmitReply{detail.summary.id, detail.summary.name, detail.summary.state,
                              detail.summary.reason, warnings_next};
   }
-  std::vector<wire::RunSummary> list_runs(bool all) override {
+  std::vector<wire::RunSummary> list_runs(bool all, const api::Caller& caller) override {
     std::vector<wire::RunSummary> list;
     for (const auto& [id, detail] : runs)
-      if (all || detail.summary.ended_at == 0) list.push_back(detail.summary);
+      if (all || detail.summary.ended_at == 0)
+        list.push_back(owns(caller, owner_of(id)) ? detail.summary
+                                                  : api::says_little(detail.summary));
     return list;
   }
-  std::vector<std::string> list_rows(bool all) override {
+  std::vector<std::string> list_rows(bool all, const api::Caller& caller) override {
     std::vector<std::string> rows;
-    for (const wire::RunSummary& run : list_runs(all))
+    for (const wire::RunSummary& run : list_runs(all, caller))
       rows.push_back(wire::to_row(run).dump());
     return rows;
   }
   int64_t run_count() override { return static_cast<int64_t>(runs.size()); }
-  Result<RunId> find_run(const std::string& run) override {
-    if (run == "@last" && !runs.empty()) return runs.rbegin()->first;
-    for (const auto& [id, detail] : runs)
-      if (id.rfind(run, 0) == 0 || detail.summary.name == run) return id;
+  Result<api::RunMatch> find_run(const std::string& run, const api::Caller&) override {
+    api::RunMatch named, begun;
+    begun.by_prefix = true;
+    for (auto it = runs.rbegin(); it != runs.rend(); ++it) { // the last id is the newest
+      const auto& [id, detail] = *it;
+      if (id == run || run == "@last") return api::RunMatch{{{id, owner_of(id)}}, false};
+      if (detail.summary.name == run) named.runs.push_back({id, owner_of(id)});
+      if (id.rfind(run, 0) == 0) begun.runs.push_back({id, owner_of(id)});
+    }
+    if (!named.runs.empty()) return named;
+    if (!begun.runs.empty()) return begun;
     return fail(ErrorCode::kNotFound, "no run '" + run + "'", "nsactl ls -a");
+  }
+  std::vector<wire::CandidateView> candidates(const api::RunMatch& match) override {
+    std::vector<wire::CandidateView> list;
+    for (const api::RunMatch::Owned& one : match.runs) {
+      const wire::RunSummary& run = runs.at(one.id).summary;
+      list.push_back({run.id, run.name, run.state, run.user, run.submitted_at});
+    }
+    return list;
+  }
+  void refuse(const api::Caller& caller, std::string_view verb, const std::string& run,
+              int64_t owner, const Error& why) override {
+    note(caller, verb, run, owner, "refused", why.what);
+  }
+  Result<std::vector<wire::AuditView>> audit(const api::AuditQuery& query) override {
+    std::vector<wire::AuditView> found;
+    for (const wire::AuditView& row : audited)
+      if ((query.run.empty() || row.run == query.run) &&
+          (!query.uid || row.uid == *query.uid || row.owner == *query.uid))
+        found.push_back(row);
+    return found;
   }
   Result<wire::RunSummary> run_summary(const RunId& run) override { return runs.at(run).summary; }
   void run_detail(const RunId& run, api::Done<wire::RunDetail> done) override {
@@ -108,8 +137,14 @@ public:
         view.state = "verified";
     done(std::move(views));
   }
-  Status stop(const RunId& run, const api::Caller&) override { return end(run, "stopping"); }
-  Status cancel(const RunId& run, const api::Caller&) override { return end(run, "cancelled"); }
+  Status stop(const RunId& run, const api::Caller& caller) override {
+    note(caller, "stop", run, owner_of(run), "done", "");
+    return end(run, "stopping");
+  }
+  Status cancel(const RunId& run, const api::Caller& caller) override {
+    note(caller, "cancel", run, owner_of(run), "done", "");
+    return end(run, "cancelled");
+  }
   void resume(const RunId& run, wire::ResumeRequest request, const api::Caller&,
               api::SubmitDone done) override {
     resume_overrides = request.overrides;
@@ -189,7 +224,25 @@ public:
     return detail;
   }
 
+  int64_t owner_of(const RunId& run) const {
+    const auto found = owners.find(run);
+    return found == owners.end() ? static_cast<int64_t>(::getuid()) : found->second;
+  }
+  void note(const api::Caller& caller, std::string_view verb, const std::string& run, int64_t owner,
+            const std::string& result, const std::string& why) {
+    wire::AuditView row;
+    row.uid = caller.uid;
+    row.verb = verb;
+    row.run = run;
+    row.owner = owner;
+    row.result = result;
+    row.why = why;
+    audited.push_back(row);
+  }
+
   std::map<RunId, wire::RunDetail> runs;
+  std::map<RunId, int64_t> owners; // of runs that are not this process's user's
+  std::vector<wire::AuditView> audited;
   std::vector<wire::EventView> stored_events;
   std::vector<api::LogSource> log_sources;
   std::vector<wire::SubmitRequest> submitted;
@@ -213,13 +266,15 @@ private:
 // The API over a FakeService, on a thread of its own.
 class FakeDaemon {
 public:
-  explicit FakeDaemon(net::HttpLimits limits = {}) {
+  explicit FakeDaemon(net::HttpLimits limits = {},
+                      api::AccessRules rules = {false, ::getuid(), std::nullopt}) {
     char name[] = "/tmp/nsa-fake-XXXXXX";
     folder = ::mkdtemp(name);
     socket = folder + "/d.sock";
-    routes = std::make_unique<api::Routes>(loop, service, api::RoutesOptions{::getuid(), false});
-    auto made = net::HttpServer::listen_unix(loop, socket, 0600, routes->handler(), limits,
-                                             routes->observer());
+    routes = std::make_unique<api::Routes>(loop, service, rules);
+    if (rules.system_mode) std::filesystem::permissions(folder, std::filesystem::perms(0711));
+    auto made = net::HttpServer::listen_unix(loop, socket, rules.system_mode ? 0666 : 0600,
+                                             routes->handler(), limits, routes->observer());
     EXPECT_TRUE(made) << made.error().what;
     server = std::move(*made);
     thread = std::thread([this] { loop.run(); });

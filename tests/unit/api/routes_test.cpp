@@ -122,7 +122,7 @@ TEST(Routes, OnlyTheOwnerAndRootMayCall) {
     net::Request request;
     request.method = "GET";
     request.path = "/v1/runs";
-    request.peer = {true, ::getuid() + 1, 0, 1};
+    request.peer = {true, ::getuid() + 1, 0, 1, {}};
     EXPECT_EQ(daemon.routes->handle(request).status, 403);
     request.peer.uid = 0;
     EXPECT_EQ(daemon.routes->handle(request).status, 200);
@@ -460,26 +460,6 @@ TEST(Routes, RequestsAreCountedByRoute) {
     EXPECT_EQ(requests.at("invalid").requests.at(404), 1u);
     return 0;
   });
-}
-
-TEST(MetricsHandler, ServesTextOnOnePathOnly) {
-  const auto handler = metrics_handler([] {
-    metrics::Snapshot snapshot;
-    snapshot.daemon.version = "9.9";
-    return snapshot;
-  });
-  net::Request request;
-  request.method = "GET";
-  request.path = "/metrics";
-  const auto answer = handler(request);
-  EXPECT_EQ(answer.status, 200);
-  EXPECT_EQ(answer.content_type, "text/plain; version=0.0.4; charset=utf-8");
-  EXPECT_NE(answer.body.find("nsad_build_info{version=\"9.9\""), std::string::npos);
-  request.path = "/v1/runs";
-  EXPECT_EQ(handler(request).status, 404);
-  request.path = "/metrics";
-  request.method = "POST";
-  EXPECT_EQ(handler(request).status, 405);
 }
 
 } // namespace

@@ -88,11 +88,20 @@ TEST_F(StoreTest, RunsAreFoundByIdPrefixNameAndLast) {
   Batch batch;
   batch.runs = {run_row("abcde", 1), run_row("abxyz", 2)};
   ASSERT_TRUE(ledger->commit(batch));
-  EXPECT_EQ(*ledger->find("abcde"), "abcde");
-  EXPECT_EQ(*ledger->find("abc"), "abcde");
-  EXPECT_EQ(*ledger->find("name-abcde"), "abcde");
-  EXPECT_EQ(*ledger->find("@last"), "abxyz");
-  EXPECT_EQ(ledger->find("ab").error().code, ErrorCode::kConflict);
+  const auto ids = [&](const std::string& text, std::optional<int64_t> uid = {}) {
+    std::vector<RunId> list;
+    const auto found = ledger->find(text, uid);
+    for (const Found::Owned& run : found->runs)
+      list.push_back(run.id);
+    return list;
+  };
+  using Ids = std::vector<RunId>;
+  EXPECT_EQ(ids("abcde"), Ids{"abcde"});
+  EXPECT_EQ(ids("abc"), Ids{"abcde"});
+  EXPECT_EQ(ids("name-abcde"), Ids{"abcde"});
+  EXPECT_EQ(ids("@last"), Ids{"abxyz"});
+  EXPECT_EQ(ids("ab"), (Ids{"abxyz", "abcde"}));
+  EXPECT_TRUE(ledger->find("ab")->by_prefix);
   EXPECT_EQ(ledger->find("zzz").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(ledger->find("%").error().code, ErrorCode::kNotFound) << "no pattern gets through";
 }
@@ -107,7 +116,9 @@ TEST_F(StoreTest, RemovingARunRemovesAllOfIt) {
   checkpoint.run = "abcde";
   batch.checkpoints = {checkpoint};
   ASSERT_TRUE(ledger->commit(batch));
-  ASSERT_TRUE(ledger->remove("abcde"));
+  Batch removal;
+  removal.removed = {"abcde"};
+  ASSERT_TRUE(ledger->commit(removal));
   EXPECT_FALSE(*ledger->run("abcde"));
   EXPECT_TRUE(ledger->checkpoints("abcde")->empty());
   EXPECT_EQ(ledger->events("", 0, 10)->size(), 1u);
@@ -157,8 +168,8 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
   const auto rows = ledger->rows(10);
   ASSERT_TRUE(rows) << rows.error().what;
   ASSERT_EQ(rows->size(), 2u) << "those that have ended";
-  EXPECT_GT(rows->at(0).first, rows->at(1).first);
-  const auto runs = wire::read_rows("{\"items\":[" + rows->at(0).second + "]}");
+  EXPECT_GT(rows->at(0).submitted_at, rows->at(1).submitted_at);
+  const auto runs = wire::read_rows("{\"items\":[" + rows->at(0).text + "]}");
   ASSERT_TRUE(runs) << runs.error().what;
   const wire::RunSummary* run = runs->data();
   EXPECT_EQ(run->id, "abcd2");
@@ -166,8 +177,9 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
   const std::string path = (folder_ / "x.db").string(); // the ledger's own is locked
   auto raw = Database::open(path);
   ASSERT_TRUE(raw && migrate(*raw, path, WallTime{1}));
-  auto plan = raw->prepare("EXPLAIN QUERY PLAN SELECT submitted_at,list_row FROM runs INDEXED BY "
-                           "runs_listed WHERE open=0 ORDER BY submitted_at DESC LIMIT 10");
+  auto plan =
+      raw->prepare("EXPLAIN QUERY PLAN SELECT submitted_at,list_row,uid FROM runs INDEXED BY "
+                   "runs_listed WHERE open=0 ORDER BY submitted_at DESC LIMIT 10");
   ASSERT_TRUE(plan && plan->step().value_or(false));
   EXPECT_NE(plan->text(3).find("USING COVERING INDEX runs_listed"), std::string::npos)
       << plan->text(3);
@@ -194,7 +206,7 @@ TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
   ASSERT_TRUE(rows);
   ASSERT_EQ(rows->size(), 2u);
   const auto runs =
-      wire::read_rows("{\"items\":[" + rows->at(0).second + "," + rows->at(1).second + "]}");
+      wire::read_rows("{\"items\":[" + rows->at(0).text + "," + rows->at(1).text + "]}");
   ASSERT_TRUE(runs) << runs.error().what;
   EXPECT_EQ(runs->at(0).name, "empty");
   const wire::RunSummary* run = &runs->at(1);
@@ -245,7 +257,7 @@ TEST_F(StoreTest, QueriesCostNoMoreInALargeLedger) {
     const RunId last = batch.runs.back().id;
     ASSERT_TRUE(ledger->commit(batch));
     InstructionCounter::count = 0;
-    EXPECT_EQ(*ledger->find("@last"), last);
+    EXPECT_EQ(ledger->find("@last")->runs.at(0).id, last);
     EXPECT_TRUE(*ledger->run(last));
     EXPECT_EQ(ledger->events(last, 0, 10)->size(), 1u);
     EXPECT_EQ(ledger->summaries(50)->size(), 50u);
@@ -364,8 +376,8 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   const auto rows = ledger->rows(10);
   ASSERT_TRUE(rows) << rows.error().what;
   std::vector<std::string> texts;
-  for (const auto& [at, text] : *rows)
-    texts.push_back(text);
+  for (const ListedRow& row : *rows)
+    texts.push_back(row.text);
   const auto listed = wire::read_rows("{\"items\":[" + join(texts, ",") + "]}");
   ASSERT_TRUE(listed) << listed.error().what;
   ASSERT_EQ(listed->size(), 3u);
@@ -375,9 +387,10 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   EXPECT_EQ(listed->at(1).name, "name-bbbbb");
   const auto summaries = ledger->summaries(10);
   ASSERT_TRUE(summaries && summaries->size() == 3u);
-  EXPECT_EQ(summaries->at(2).id, "aaaaa");
-  EXPECT_EQ(summaries->at(2).reason, "ledger.db, run aaaaa, column summary has the wrong shape: "
-                                     "type must be number, but is string");
+  EXPECT_EQ(summaries->at(2).summary.id, "aaaaa");
+  EXPECT_EQ(summaries->at(2).summary.reason,
+            "ledger.db, run aaaaa, column summary has the wrong shape: "
+            "type must be number, but is string");
 
   const auto stored = ledger->run("aaaaa");
   ASSERT_TRUE(stored && *stored);

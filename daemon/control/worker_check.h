@@ -1,0 +1,36 @@
+// Whether the trainer can be started on this node: that it is there, and that the loader finds
+// every library of it. LibTorch is the one that is missing where it was not installed. The trainer
+// itself is not run; its loader is asked, and a good answer holds until the program changes.
+//
+// Any thread; blocks for as long as the loader takes.
+#pragma once
+
+#include "common/base/result.h"
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace nsa::control {
+
+class WorkerCheck {
+public:
+  explicit WorkerCheck(std::string program) : program_(std::move(program)) {}
+
+  // kUnsupported: it cannot be started; `next` is what to type.
+  Status check();
+
+private:
+  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>; // inode, size, time of change
+
+  const std::string program_;
+  std::mutex mutex_;
+  std::optional<Stamp> good_; // the program whose libraries were all found
+};
+
+// What the check rests on.
+Status find_libraries(const std::string& program);
+
+} // namespace nsa::control
