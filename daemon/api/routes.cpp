@@ -55,14 +55,6 @@ template <class T> Result<T> parse_body(const std::string& body) {
   }
 }
 
-// Rows are texts already: a long list is put together, not parsed and written again.
-net::Response reply_rows(const std::vector<std::string>& rows, int64_t total) {
-  net::Response response;
-  response.body = "{\"columns\":" + dump(wire::run_columns()) +
-                  ",\"total\":" + std::to_string(total) + ",\"items\":[" + join(rows, ",") + "]}\n";
-  return response;
-}
-
 using Answer = std::function<void(net::Response)>;
 
 // An answer that a callback of the service gives.
@@ -230,9 +222,7 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
   case Endpoint::kSubmit:
     return submit(request, caller);
   case Endpoint::kRuns:
-    return call.rows ? reply_rows(service_.list_rows(call.all, caller), service_.run_count())
-                     : reply({{"total", service_.run_count()},
-                              {"items", service_.list_runs(call.all, caller)}});
+    return runs(call, caller);
   case Endpoint::kRun:
     return answer_later([this, run](const Answer& answer) {
       service_.run_detail(run, [answer](const auto& detail) { answer(reply_or_error(detail)); });

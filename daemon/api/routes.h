@@ -44,6 +44,10 @@ private:
   template <class T, class Use>
   net::Response with_body(const net::Request& request, const Caller& caller, Use use);
   net::Response mutate(const RunId& run, Status done);
+  // `start`, the items of all pages, `end`: one JSON text.
+  net::Response paged_list(const std::string& start, std::function<Result<ListPage>()> read,
+                           const std::string& end);
+  net::Response runs(const Call& call, const Caller& caller);
   net::Response events(const Call& call, const RunId& run);
   net::Response follow(const RunId& run);
   net::Response logs(const Call& call, const RunId& run);

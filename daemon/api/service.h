@@ -52,6 +52,23 @@ struct EventPage { // oldest first
   bool more = false;
 };
 
+// A part of a long answer: JSON texts, and whether there is more.
+struct ListPage {
+  std::vector<std::string> items;
+  bool more = false;
+};
+
+struct RunQuery {
+  bool all = false, rows = false; // with those that ended long ago; rows: wire::to_row()
+  // The page behind this one, as RunPage::next gave it.
+  int64_t submitted_before = INT64_MAX;
+  std::string row_before;
+};
+struct RunPage { // newest first
+  ListPage list;
+  RunQuery next;
+};
+
 struct LogQuery {
   std::string run;
   int attempt = 0; // 0: newest
@@ -83,10 +100,9 @@ public:
   virtual ~Service() = default;
 
   virtual void submit(wire::SubmitRequest request, const Caller& caller, SubmitDone done) = 0;
-  // Of runs that the caller does not own it gets what says_little() leaves.
-  virtual std::vector<wire::RunSummary> list_runs(bool all, const Caller& caller) = 0;
-  // The same as JSON texts of wire::to_row(): what a long list needs, made when it was stored.
-  virtual std::vector<std::string> list_rows(bool all, const Caller& caller) = 0;
+  // Summaries, or rows of values. Of runs that the caller does not own it gets what says_little()
+  // leaves. A page never takes long.
+  virtual Result<RunPage> list(const RunQuery& query, const Caller& caller) = 0;
   virtual int64_t run_count() = 0; // stored, in all
   // `run`: an id, a prefix of one, a name, or "@last"; the last two mean the caller's own runs
   // first. kNotFound if it means none.

@@ -61,8 +61,7 @@ public:
   // api::Service
   void submit(wire::SubmitRequest request, const api::Caller& caller,
               api::SubmitDone done) override;
-  std::vector<wire::RunSummary> list_runs(bool all, const api::Caller& caller) override;
-  std::vector<std::string> list_rows(bool all, const api::Caller& caller) override;
+  Result<api::RunPage> list(const api::RunQuery& query, const api::Caller& caller) override;
   int64_t run_count() override { return ledger_.run_count().value_or(0); }
   Result<api::RunMatch> find_run(const std::string& run, const api::Caller& caller) override;
   std::vector<wire::CandidateView> candidates(const api::RunMatch& match) override;

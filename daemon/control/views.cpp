@@ -13,8 +13,8 @@
 namespace nsa::control {
 
 namespace {
-constexpr int64_t kRecentRuns = 10; // ended ones that a plain list shows
-constexpr int64_t kAllRuns = 100'000;
+constexpr int64_t kRecentRuns = 10;                       // ended ones that a plain list shows
+constexpr int64_t kRowsAPage = 500, kSummariesAPage = 50; // of a long list, a turn of the loop
 constexpr int kEventsInDetail = 20;
 constexpr size_t kMostCandidates = 20;
 } // namespace
@@ -32,49 +32,47 @@ const AttemptSupervisor* Controller::supervisor_of(const state::Run& run) const 
 // ---- runs
 // -----------------------------------------------------------------------------------------
 
-std::vector<wire::RunSummary> Controller::list_runs(bool all, const api::Caller& caller) {
-  std::vector<wire::RunSummary> list;
-  const auto add = [&](wire::RunSummary summary, int64_t owner) {
-    list.push_back(owns(caller, owner) ? std::move(summary) : api::says_little(summary));
+Result<api::RunPage> Controller::list(const api::RunQuery& query, const api::Caller& caller) {
+  const auto text_of = [&](const wire::RunSummary& run, int64_t owner) {
+    const wire::RunSummary told = owns(caller, owner) ? run : api::says_little(run);
+    return (query.rows ? wire::to_row(told) : nlohmann::json(told))
+        .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
-  for (const auto& [id, run] : state_.runs)
-    if (const auto record = records_.find(id); record != records_.end())
-      add(summary_of(run, record->second), record->second.row.uid);
-  if (auto ended = ledger_.summaries(all ? kAllRuns : kRecentRuns))
-    for (store::OwnedSummary& run : *ended)
-      add(std::move(run.summary), run.uid);
-  std::sort(list.begin(), list.end(), [](const wire::RunSummary& a, const wire::RunSummary& b) {
-    return a.submitted_at > b.submitted_at;
-  });
-  return list;
-}
-
-std::vector<std::string> Controller::list_rows(bool all, const api::Caller& caller) {
-  const auto text_of = [](const wire::RunSummary& run) {
-    return wire::to_row(run).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
-  std::vector<store::ListedRow> list;
-  if (auto ended = ledger_.rows(all ? kAllRuns : kRecentRuns)) list = std::move(*ended);
-  for (store::ListedRow& row : list) {
-    if (owns(caller, row.uid)) continue;
-    const auto runs = wire::read_rows("{\"items\":[" + row.text + "]}");
-    row.text =
-        text_of(runs && !runs->empty() ? api::says_little(runs->front()) : wire::RunSummary{});
-  }
-  for (const auto& [id, run] : state_.runs)
-    if (const auto record = records_.find(id); record != records_.end()) {
-      const wire::RunSummary summary = summary_of(run, record->second);
-      const int64_t owner = record->second.row.uid;
-      list.push_back({run.submitted_at.nanoseconds,
-                      text_of(owns(caller, owner) ? summary : api::says_little(summary)), owner});
+  std::vector<std::pair<int64_t, std::string>> items; // by time of submission
+  store::ListedRow place{query.submitted_before, query.row_before, -1, {}};
+  const int64_t limit = !query.all ? kRecentRuns : query.rows ? kRowsAPage : kSummariesAPage;
+  if (query.rows) {
+    NSA_TRY_ASSIGN(auto ended, ledger_.rows(limit, place));
+    for (store::ListedRow& row : ended) {
+      const auto run = owns(caller, row.uid) ? std::vector<wire::RunSummary>{}
+                                             : wire::read_rows("{\"items\":[" + row.text + "]}")
+                                                   .value_or(std::vector<wire::RunSummary>(1));
+      items.emplace_back(row.submitted_at, run.empty() ? row.text : text_of(run[0], row.uid));
+      place = std::move(row);
     }
-  std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return a.submitted_at > b.submitted_at; });
-  std::vector<std::string> rows;
-  rows.reserve(list.size());
-  for (store::ListedRow& row : list)
-    rows.push_back(std::move(row.text));
-  return rows;
+  } else {
+    NSA_TRY_ASSIGN(auto ended, ledger_.summaries(limit, place));
+    for (store::OwnedSummary& run : ended) {
+      items.emplace_back(run.place.submitted_at, text_of(run.summary, run.place.uid));
+      place = std::move(run.place);
+    }
+  }
+  api::RunPage page;
+  page.list.more = query.all && static_cast<int64_t>(items.size()) == limit;
+  page.next = {query.all, query.rows, place.submitted_at, place.place()};
+  // Those that go on and were submitted in the page's stretch of time.
+  const int64_t oldest = page.list.more ? place.submitted_at : INT64_MIN;
+  for (const auto& [id, run] : state_.runs) {
+    const int64_t at = run.submitted_at.nanoseconds;
+    const auto record = records_.find(id);
+    if (record == records_.end() || at >= query.submitted_before || at < oldest) continue;
+    items.emplace_back(at, text_of(summary_of(run, record->second), record->second.row.uid));
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [at, text] : items)
+    page.list.items.push_back(std::move(text));
+  return page;
 }
 
 Result<api::RunMatch> Controller::find_run(const std::string& run, const api::Caller& caller) {
@@ -268,10 +266,16 @@ Controller::follow(const std::string& run, std::function<void(const wire::Follow
     first.type = "state";
     if (f->run.empty()) {
       // Administrators alone may follow all runs.
-      for (const wire::RunSummary& summary : list_runs(false, {0, 0, 0, "", true})) {
-        first.summary = summary;
-        f->line(first);
-      }
+      if (const auto ended = ledger_.summaries(kRecentRuns))
+        for (auto run = ended->rbegin(); run != ended->rend(); ++run) {
+          first.summary = run->summary;
+          f->line(first);
+        }
+      for (const auto& [id, run] : state_.runs)
+        if (const auto record = records_.find(id); record != records_.end()) {
+          first.summary = summary_of(run, record->second);
+          f->line(first);
+        }
       return;
     }
     const auto summary = run_summary(f->run);

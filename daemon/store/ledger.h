@@ -47,15 +47,18 @@ struct Found {
   bool by_prefix = false;
 };
 
-// Of a list of ended runs, with the uid that each belongs to.
-struct OwnedSummary {
-  wire::RunSummary summary;
-  int64_t uid = -1;
-};
+// An ended run of a list, newest first, with the uid that it belongs to. Its time and row are its
+// place in the list: the next page begins behind it.
 struct ListedRow {
-  int64_t submitted_at = 0;
-  std::string text;
+  int64_t submitted_at = INT64_MAX; // of no run: the list's beginning
+  std::string text;                 // common/wire/run_row.h
   int64_t uid = -1;
+  std::optional<std::string> stored; // what the ledger holds in the place of a damaged row
+  const std::string& place() const { return stored ? *stored : text; }
+};
+struct OwnedSummary {
+  ListedRow place;
+  wire::RunSummary summary;
 };
 
 class Ledger {
@@ -77,10 +80,10 @@ public:
   Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt);
 
   Result<std::optional<StoredRun>> run(const RunId& id);
-  // Newest first; `limit` of those that have ended.
-  Result<std::vector<OwnedSummary>> summaries(int64_t limit);
-  // The same as rows of text (common/wire/run_row.h), with the time of submission.
-  Result<std::vector<ListedRow>> rows(int64_t limit);
+  // Newest first; `limit` of those that have ended and lie behind a place.
+  Result<std::vector<OwnedSummary>> summaries(int64_t limit, const ListedRow& behind = {});
+  // The same as rows alone.
+  Result<std::vector<ListedRow>> rows(int64_t limit, const ListedRow& behind = {});
   // By id, name, prefix of an id, or "@last". A name and "@last" mean runs of `uid` first, and
   // anybody's where it has none; without `uid`, anybody's.
   Result<Found> find(const std::string& text, std::optional<int64_t> uid = {});

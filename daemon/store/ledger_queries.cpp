@@ -153,38 +153,44 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   return stored;
 }
 
-Result<std::vector<OwnedSummary>> Ledger::summaries(int64_t limit) {
+Result<std::vector<OwnedSummary>> Ledger::summaries(int64_t limit, const ListedRow& behind) {
   NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT id,state,summary,uid FROM runs WHERE open=0 ORDER BY "
-                                   "submitted_at DESC LIMIT ?"));
-  s.bind(limit);
+                 database_.prepare("SELECT submitted_at,list_row,uid,id,state,summary FROM runs "
+                                   "WHERE open=0 AND (submitted_at,list_row)<(?,?) ORDER BY "
+                                   "submitted_at DESC,list_row DESC LIMIT ?"));
+  s.bind(behind.submitted_at, behind.place(), limit);
   return all_rows<OwnedSummary>(s, [this](const Statement& row) {
-    const RunId id = row.text(0);
-    if (row.text(1) == kDamagedState)
-      return OwnedSummary{summary_of_damaged(id, ""), row.integer(3)};
+    OwnedSummary run{{row.integer(0), row.text(1), row.integer(2), {}}, {}};
+    const RunId id = row.text(3);
+    if (row.text(4) == kDamagedState) {
+      run.summary = summary_of_damaged(id, "");
+      return run;
+    }
     Columns columns(row, "ledger.db, run " + id);
-    const nlohmann::json progress = columns.json(2, "summary");
-    wire::RunSummary summary;
+    const nlohmann::json progress = columns.json(5, "summary");
     if (progress.is_object() && progress.contains("summary"))
-      summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
-    if (columns.damage().empty()) return OwnedSummary{std::move(summary), row.integer(3)};
+      run.summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
+    if (columns.damage().empty()) return run;
     note_damage(id, columns.damage());
-    return OwnedSummary{summary_of_damaged(id, columns.damage()), row.integer(3)};
+    run.summary = summary_of_damaged(id, columns.damage());
+    return run;
   });
 }
 
-Result<std::vector<ListedRow>> Ledger::rows(int64_t limit) {
+Result<std::vector<ListedRow>> Ledger::rows(int64_t limit, const ListedRow& behind) {
   // Of the index alone (migrations/0003, 0005).
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT submitted_at,list_row,uid FROM runs INDEXED BY "
-                                   "runs_listed WHERE open=0 ORDER BY submitted_at DESC LIMIT ?"));
-  s.bind(limit);
+                                   "runs_listed WHERE open=0 AND (submitted_at,list_row)<(?,?) "
+                                   "ORDER BY submitted_at DESC,list_row DESC LIMIT ?"));
+  s.bind(behind.submitted_at, behind.place(), limit);
   NSA_TRY_ASSIGN(auto rows, all_rows<ListedRow>(s, [](const Statement& row) {
-                   return ListedRow{row.integer(0), row.text(1), row.integer(2)};
+                   return ListedRow{row.integer(0), row.text(1), row.integer(2), {}};
                  }));
   for (ListedRow& row : rows)
     if (!is_sound(row.text)) {
-      NSA_TRY_ASSIGN(row.text, row_of_damaged(row.submitted_at, row.text));
+      row.stored = std::move(row.text);
+      NSA_TRY_ASSIGN(row.text, row_of_damaged(row.submitted_at, *row.stored));
     }
   return rows;
 }

@@ -48,19 +48,20 @@ public:
     return wire::SubmitReply{detail.summary.id, detail.summary.name, detail.summary.state,
                              detail.summary.reason, warnings_next};
   }
-  std::vector<wire::RunSummary> list_runs(bool all, const api::Caller& caller) override {
-    std::vector<wire::RunSummary> list;
-    for (const auto& [id, detail] : runs)
-      if (all || detail.summary.ended_at == 0)
-        list.push_back(owns(caller, owner_of(id)) ? detail.summary
-                                                  : api::says_little(detail.summary));
-    return list;
-  }
-  std::vector<std::string> list_rows(bool all, const api::Caller& caller) override {
-    std::vector<std::string> rows;
-    for (const wire::RunSummary& run : list_runs(all, caller))
-      rows.push_back(wire::to_row(run).dump());
-    return rows;
+  // One run a page.
+  Result<api::RunPage> list(const api::RunQuery& query, const api::Caller& caller) override {
+    api::RunPage page;
+    page.next = query;
+    for (const auto& [id, detail] : runs) {
+      if ((!query.all && detail.summary.ended_at != 0) || id <= query.row_before) continue;
+      page.list.more = !page.list.items.empty();
+      if (page.list.more) break;
+      const wire::RunSummary run =
+          owns(caller, owner_of(id)) ? detail.summary : api::says_little(detail.summary);
+      page.list.items.push_back(query.rows ? wire::to_row(run).dump() : nlohmann::json(run).dump());
+      page.next.row_before = id;
+    }
+    return page;
   }
   int64_t run_count() override { return static_cast<int64_t>(runs.size()); }
   Result<api::RunMatch> find_run(const std::string& run, const api::Caller&) override {

@@ -416,6 +416,21 @@ TEST(Routes, AskingForCheckpointsSaysWhetherToReadThem) {
   EXPECT_EQ(state("?verify"), "verified");
 }
 
+TEST(Routes, ALongListComesInPagesAndIsOneText) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] {
+    for (const char* id : {"ka", "kb", "kc"})
+      daemon.service.add_run(id, "running");
+    return 0;
+  });
+  for (const std::string query : {"?all", "?all&rows"}) {
+    const json list = ask(daemon, "GET", "/v1/runs" + query).body;
+    ASSERT_TRUE(list.is_object()) << query;
+    EXPECT_EQ(list["total"], 3) << query;
+    EXPECT_EQ(list["items"].size(), 3u) << query;
+  }
+}
+
 TEST(Routes, RowsAreTheListWithoutNames) {
   FakeDaemon daemon;
   daemon.on_loop([&] {

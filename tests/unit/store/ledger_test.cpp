@@ -179,7 +179,8 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
   ASSERT_TRUE(raw && migrate(*raw, path, WallTime{1}));
   auto plan =
       raw->prepare("EXPLAIN QUERY PLAN SELECT submitted_at,list_row,uid FROM runs INDEXED BY "
-                   "runs_listed WHERE open=0 ORDER BY submitted_at DESC LIMIT 10");
+                   "runs_listed WHERE open=0 AND (submitted_at,list_row)<(7,'x') ORDER BY "
+                   "submitted_at DESC,list_row DESC LIMIT 10");
   ASSERT_TRUE(plan && plan->step().value_or(false));
   EXPECT_NE(plan->text(3).find("USING COVERING INDEX runs_listed"), std::string::npos)
       << plan->text(3);
@@ -209,6 +210,15 @@ TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
       wire::read_rows("{\"items\":[" + rows->at(0).text + "," + rows->at(1).text + "]}");
   ASSERT_TRUE(runs) << runs.error().what;
   EXPECT_EQ(runs->at(0).name, "empty");
+  // A page at a time: behind the first row lies the second, and behind that nothing.
+  const auto first = ledger->rows(1);
+  ASSERT_TRUE(first && first->size() == 1);
+  EXPECT_EQ(ledger->rows(10, first->front())->size(), 1u);
+  EXPECT_EQ(ledger->rows(10, first->front())->front().text, rows->at(1).text);
+  EXPECT_TRUE(ledger->rows(10, rows->at(1))->empty());
+  const auto summary = ledger->summaries(1);
+  ASSERT_TRUE(summary && summary->size() == 1);
+  EXPECT_EQ(ledger->summaries(10, summary->front().place)->size(), 1u);
   const wire::RunSummary* run = &runs->at(1);
   EXPECT_EQ(run->reason, "why");
   EXPECT_EQ(run->step, 12u);
