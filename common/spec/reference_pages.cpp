@@ -1,4 +1,5 @@
 #include "common/spec/reference_pages.h"
+#include "common/spec/passed_variables.h"
 
 #include "common/base/markdown.h"
 #include "common/base/text.h"
@@ -103,8 +104,15 @@ std::string run_page() {
          "`hang.evidence_seconds` together, so that a collective never tears ranks down before "
          "their stacks are saved.\n"
          "- `checkpoint.keep_every_steps` is a multiple of `checkpoint.interval_steps`.\n"
-         "- `run.pass_environment` names no variable that nsad sets itself, and none that is a "
-         "toggle.\n\n## Not built yet\n\n";
+         "- `run.pass_environment` names variables of the list below only.\n\n"
+         "## Variables that may be passed\n\n"
+         "`run.pass_environment` takes these names and no others, so that no variable loads code "
+         "into ranks or names a place of programs. Their values go into a file of the run's folder "
+         "that only its submitter can read, and nowhere else.\n\n| variable | what it is |\n"
+         "|---|---|\n";
+  for (const PassedVariable& variable : passed_variables())
+    out += "| `" + std::string(variable.name) + "` | " + std::string(variable.meaning) + " |\n";
+  out += "\n## Not built yet\n\n";
   for (const NotBuilt& entry : keys_not_built())
     out += "- `" + std::string(entry.key) + "`: " + std::string(entry.reason) + "\n";
   return out;

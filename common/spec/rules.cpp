@@ -1,6 +1,7 @@
 #include "common/spec/rules.h"
 
 #include "common/base/text.h"
+#include "common/spec/passed_variables.h"
 #include "common/spec/toggles.h"
 
 #include <algorithm>
@@ -260,6 +261,8 @@ private:
                flag->ours.empty() ? "leave it out" : "use " + std::string(flag->ours));
       } else if (name.starts_with("NSA_")) {
         refuse("is read by nothing", "leave it out");
+      } else if (const auto fault = check_passed_variable(name)) {
+        refuse(fault->what, fault->next);
       }
     }
     size_t wrong = 0, checked = 0;

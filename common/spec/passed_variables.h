@@ -1,0 +1,23 @@
+// Which variables of the submitter's environment may reach the ranks (run.pass_environment): a list
+// of what is allowed, since what is dangerous has no end. Pure.
+#pragma once
+
+#include "common/spec/field.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::spec {
+
+struct PassedVariable {
+  std::string_view name; // ends in '*': every name that begins so
+  std::string_view meaning;
+};
+const std::vector<PassedVariable>& passed_variables();
+
+// Why this variable may not be passed; nothing when it may.
+std::optional<Fault> check_passed_variable(std::string_view name);
+
+} // namespace nsa::spec
