@@ -4,6 +4,8 @@
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "daemon/control/daemon.h"
+#include "daemon/privilege/direct_host.h"
+#include "daemon/privilege/system_mode.h"
 
 #include <cstdio>
 #include <fcntl.h>
@@ -19,7 +21,8 @@ constexpr const char* kHelp = R"(nsad: supervises training runs on this node
 
 usage: nsad [--system] [--state-folder DIR] [--socket PATH] [--config FILE] [--log FILE]
 
-  --system            state in /var/lib/nsa, socket in /run/nsa for the group nsa
+  --system            for all members of the group nsa: started by root, becomes the account nsad,
+                      starts ranks as their submitters; state in /var/lib/nsa, socket in /run/nsa
   --state-folder DIR  ledger and runs (default: $XDG_STATE_HOME/nsa)
   --socket PATH       where to listen (default: $XDG_RUNTIME_DIR/nsa/nsad.sock)
   --config FILE       nsad.toml (default: $XDG_CONFIG_HOME/nsa/nsad.toml; may be missing)
@@ -41,6 +44,38 @@ int report(const nsa::Error& error, int code) {
   std::fprintf(stderr, "nsad: %s\n", error.what.c_str());
   if (!error.next.empty()) std::fprintf(stderr, "  hint: %s\n", error.next.c_str());
   return code;
+}
+
+// Programs by their real path: what was checked is what is executed.
+std::string real_path(const std::string& path) {
+  std::error_code error;
+  const auto real = std::filesystem::canonical(path, error);
+  return error ? path : real.string();
+}
+
+// Whom the daemon works for. In system mode this process is another account's afterwards.
+nsa::Status choose_host(nsa::control::DaemonOptions& options, const std::string& config) {
+  if (!options.system_mode) {
+    options.host = std::make_shared<nsa::privilege::DirectHost>();
+    return {};
+  }
+  const std::string folder = std::filesystem::path(options.program).parent_path().string();
+  nsa::spec::NodeProgramsSection& programs = options.config.programs;
+  programs.worker = real_path(programs.worker.empty() ? folder + "/nsa-worker" : programs.worker);
+  programs.shim = real_path(programs.shim.empty() ? folder + "/nsa-shim" : programs.shim);
+  nsa::privilege::SystemOptions system;
+  system.user = options.config.system.user;
+  system.group = options.config.system.group;
+  system.minimum_uid = static_cast<uid_t>(options.config.system.minimum_uid);
+  system.state_folder = options.paths.state;
+  system.socket_folder = std::filesystem::path(options.paths.socket).parent_path().string();
+  system.starter = folder + "/nsa-starter";
+  system.programs = {options.program, programs.shim, programs.worker};
+  system.config = config;
+  NSA_TRY_ASSIGN(auto host, nsa::privilege::enter_system_mode(system));
+  options.starter_socket = host->socket();
+  options.host = std::move(host);
+  return {};
 }
 
 } // namespace
@@ -81,11 +116,13 @@ int main(int argc, char** argv) {
   if (!state.empty()) options.paths.state = state;
   if (!state.empty()) options.paths.log = state + "/nsad.log";
   if (!socket.empty()) options.paths.socket = socket;
-  auto node =
-      nsa::control::read_node_file(config.empty() ? options.paths.config : config, !config.empty());
+  const std::string node_file = config.empty() ? options.paths.config : config;
+  auto node = nsa::control::read_node_file(node_file, !config.empty());
   if (!node) return report(node.error(), kBadConfig);
   options.config = std::move(*node);
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  if (auto chosen = choose_host(options, node_file); !chosen)
+    return report(chosen.error(), kBadConfig);
   const auto done = nsa::control::run_daemon(options);
   return done ? 0 : report(done.error(), 1);
 }

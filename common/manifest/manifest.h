@@ -73,6 +73,7 @@ struct Found {
   std::filesystem::path folder;
   uint64_t step = 0;
   std::optional<Manifest> manifest; // absent when it cannot be read
+  int64_t written_at = 0;           // nanoseconds, of its folder
   std::string problem;              // why it is not usable; empty when it is
 };
 

@@ -77,6 +77,10 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
   if (info.st_size != static_cast<off_t>(kPageBytes))
     return fail(ErrorCode::kCorrupt, "a progress page has " + std::to_string(info.st_size) +
                                          " bytes, " + std::to_string(kPageBytes) + " expected");
+  // Of a file that can shrink, or that lies on somebody's file system, a read may end the reader.
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return fail(ErrorCode::kCorrupt, "a progress page is no memory file that keeps its size");
   NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), writable));
   Page page(std::move(fd), layout);
   if (layout->magic != kPageMagic || layout->version != kPageVersion)

@@ -48,6 +48,13 @@ FieldTable node_fields(NodeSpec& s) {
      .meaning = "writable cgroup v2 folder for attempts; empty: nsad's own; \"none\": process groups only"},
     {.key = "supervision.restart_daemon", .at = &s.supervision.restart_daemon,
      .meaning = "in user mode shims start nsad again when it has crashed"},
+
+    {.key = "system.user", .at = &s.system.user, .maximum = 32,
+     .meaning = "the account that `nsad --system` becomes"},
+    {.key = "system.group", .at = &s.system.group, .maximum = 32,
+     .meaning = "members may submit runs, and runs start as them"},
+    {.key = "system.minimum_uid", .at = &s.system.minimum_uid, .minimum = 1, .maximum = 4294967294,
+     .meaning = "no run starts as an account with a lower uid"},
   };
 }
 // clang-format on
@@ -61,6 +68,7 @@ const std::vector<TableMeaning>& node_tables() {
       {"storage", "The disk under nsad's state folder."},
       {"programs", "Where nsad finds what it starts."},
       {"supervision", "How ranks and nsad itself are held."},
+      {"system", "Accounts of `nsad --system`; without it nothing here counts."},
   };
   return kTables;
 }

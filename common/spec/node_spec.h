@@ -47,6 +47,12 @@ struct NodeSupervisionSection {
   bool restart_daemon = true; // user mode: shims start nsad again after a crash
 };
 
+struct NodeSystemSection {   // of `nsad --system`
+  std::string user = "nsad"; // whom nsad becomes
+  std::string group = "nsa"; // whose members may submit runs
+  int64_t minimum_uid = 1000;
+};
+
 struct NodeSpec {
   int64_t schema = 1;
   NodeResourcesSection resources;
@@ -55,6 +61,7 @@ struct NodeSpec {
   NodeStorageSection storage;
   NodeProgramsSection programs;
   NodeSupervisionSection supervision;
+  NodeSystemSection system;
 };
 
 FieldTable node_fields(NodeSpec& spec);

@@ -17,6 +17,10 @@ inline constexpr int kRankLinkFd = 3;  // stream socket to the shim, frames both
 inline constexpr int kRankPageFd = 4;  // progress page (memfd)
 inline constexpr int kRankStoreFd = 5; // rank 0 only: the listening socket of the rendezvous store
 
+// In the run's folder, the submitter's, mode 0600: a JSON object of the variables that
+// run.pass_environment names. Their values are written nowhere else.
+inline constexpr const char* kPassedEnvironmentName = "passed-environment.json";
+
 struct RankLaunch {
   Rank rank = 0;
   std::vector<std::string> arguments; // argv; [0] is the program's absolute path
@@ -33,6 +37,8 @@ struct LaunchPlan {
   std::string run_folder;
   std::string attempt_folder; // holds shim.sock, launch.json, started.json, exit-<rank>.json, logs/
   std::vector<RankLaunch> ranks;
+  // Names of variables whose values the shim takes from <run folder>/passed-environment.json.
+  std::vector<std::string> passed_environment;
   int store_port = 0; // 127.0.0.1:<port>; the shim inherits its listening socket as descriptor 3
   uint64_t log_max_bytes = 64ull << 20; // a file, before rotation
   int log_files = 4;                    // kept a rank, the live one included
@@ -44,7 +50,8 @@ struct LaunchPlan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankLaunch, rank, arguments, environment,
                                                 working_folder, log_path)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchPlan, run_id, attempt, token, run_folder,
-                                                attempt_folder, ranks, store_port, log_max_bytes,
-                                                log_files, restart_daemon)
+                                                attempt_folder, ranks, passed_environment,
+                                                store_port, log_max_bytes, log_files,
+                                                restart_daemon)
 
 } // namespace nsa::wire

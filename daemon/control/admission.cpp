@@ -8,6 +8,7 @@
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
 #include "daemon/control/node_readings.h"
+#include "daemon/privilege/direct_host.h"
 
 namespace nsa::control {
 
@@ -37,7 +38,7 @@ tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
 // What this host needs (NVLink multicast off, say) counts as requested where the run file is
 // silent: it is then recorded, and the worker finds in effect what was asked for.
 void add_host_toggles(spec::RunSpec& spec) {
-  for (auto& [name, value] : spec::host_toggles(environment_of_this_process()))
+  for (auto& [name, value] : spec::host_toggles(privilege::environment_of_this_process()))
     spec.toggles.emplace(name, value);
 }
 
@@ -128,9 +129,20 @@ Status require_means(const spec::RunSpec& spec, const std::string& folder, int64
               "free disk space there, or keep fewer: --set checkpoint.keep_last=1");
 }
 
-Status make_run_folder(const std::string& folder, const std::string& toml) {
-  NSA_TRY(make_folder(folder + "/checkpoints", 0750));
-  return write_file_atomic(folder + "/run.toml", toml, 0640);
+Status make_run_folder(privilege::Host& host, uid_t as, const std::string& folder,
+                       const Admitted& admitted,
+                       const std::map<std::string, std::string>* environment) {
+  std::vector<privilege::NewFile> files = {{"run.toml", admitted.toml, 0640}};
+  const std::vector<std::string>& names = admitted.spec.run.pass_environment;
+  if (environment != nullptr && !names.empty()) {
+    nlohmann::json passed = nlohmann::json::object();
+    for (const std::string& name : names)
+      if (const auto found = environment->find(name); found != environment->end())
+        passed[name] = found->second;
+    files.push_back({wire::kPassedEnvironmentName, passed.dump(), 0600});
+  }
+  NSA_TRY(host.make_run_folder(as, folder));
+  return host.write_files(as, folder, files);
 }
 
 } // namespace nsa::control

@@ -10,6 +10,7 @@
 #include "common/spec/run_spec.h"
 #include "daemon/api/service.h"
 #include "daemon/control/worker_check.h"
+#include "daemon/privilege/host.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -45,7 +46,11 @@ tl::unexpected<api::SubmitFailure> refuse(Error error);
 Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
                      WorkerCheck& worker);
 
-// <run>/ with run.toml, which says what was asked for, whole, beside what came of it.
-Status make_run_folder(const std::string& folder, const std::string& toml);
+// <run>/ with run.toml, which says what was asked for, whole, beside what came of it. The values of
+// the variables that run.pass_environment names lie beside it and nowhere else; a resume, without
+// `environment`, goes on with those of the submit.
+Status make_run_folder(privilege::Host& host, uid_t as, const std::string& folder,
+                       const Admitted& admitted,
+                       const std::map<std::string, std::string>* environment);
 
 } // namespace nsa::control

@@ -1,6 +1,5 @@
 // How the state's commands are carried out. Each is idempotent: after a crash the pending ones are
 // carried out again.
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/manifest/manifest.h"
 #include "daemon/control/controller.h"
@@ -125,20 +124,22 @@ std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
 } // namespace
 
 void Controller::choose_checkpoint(const Command& command) {
-  const std::string folder = run_folder(command.run) + "/checkpoints";
+  const RunRecord& record = records_.at(command.run);
   // Gigabytes may have to be read: not on the loop's thread.
-  auto distrusted = distrusted_checkpoints(state_.runs.at(command.run));
-  auto work = [folder, distrusted]() -> Result<manifest::Choice> {
-    auto choice = manifest::choose_newest_verified(folder, distrusted);
-    manifest::set_aside(choice, distrusted);
-    return choice;
-  };
-  workers_.run({"", "the checkpoints of run " + command.run}, work,
-               [this, command](const Result<manifest::Choice>& choice) {
-                 if (choice) return chosen(command, *choice);
-                 timers_[command.run] = loop_.after(
-                     std::chrono::seconds(1), [this, command] { choose_checkpoint(command); });
-               });
+  workers_.run(
+      job_of(record.row, "the checkpoints"),
+      [host = options_.host, as = uid_of(record.row), folder = record.folder,
+       distrusted = distrusted_checkpoints(state_.runs.at(command.run))] {
+        return host->choose_checkpoint(as, folder, distrusted);
+      },
+      [this, command](const Result<manifest::Choice>& choice) {
+        if (find_open(command.run) == nullptr) return;
+        if (choice) return chosen(command, *choice);
+        log::warning("control", "no checkpoint can be chosen yet",
+                     {{"run", command.run}, {"why", choice.error().what}});
+        timers_[command.run] =
+            loop_.after(std::chrono::seconds(1), [this, command] { choose_checkpoint(command); });
+      });
 }
 
 void Controller::chosen(const Command& command, const manifest::Choice& choice) {
@@ -153,26 +154,40 @@ void Controller::chosen(const Command& command, const manifest::Choice& choice) 
 }
 
 void Controller::start_attempt(const Command& command) {
+  const AttemptKey key{command.run, command.attempt};
+  if (starting_.count(key) != 0) return;
   const state::Run& run = state_.runs.at(command.run);
   const RunRecord& record = records_.at(command.run);
-  const auto failed = [&](const Error& error) {
-    handle({command.run, command.attempt, 0,
-            state::AttemptFailedToStart{error.what, error.code == ErrorCode::kNotFound}});
-  };
-  auto prepared = launcher_.prepare(run, record);
-  if (!prepared && prepared.error().code == ErrorCode::kExhausted && ledger_.reserve().release())
-    prepared = launcher_.prepare(run, record);
-  if (!prepared) return failed(prepared.error());
+  auto prepared = launcher_.prepare(run, record, options_.host->node_environment());
+  if (!prepared) return fail_to_start(key, prepared.error());
 
   // The intent is on disk before anything runs.
-  const bool fresh = run.attempt.token.empty();
-  if (fresh) {
+  if (run.attempt.token.empty()) {
     handle({command.run, command.attempt, 0,
             state::AttemptPrepared{prepared->plan.token, prepared->plan.store_port}});
-    if (!write()) return failed({ErrorCode::kExhausted, "the ledger cannot be written", ""});
+    if (!write())
+      return fail_to_start(key, {ErrorCode::kExhausted, "the ledger cannot be written", ""});
   }
-  auto started = launcher_.start(std::move(*prepared));
-  if (!started) return failed(started.error());
+  starting_.insert(key);
+  const auto start = std::make_shared<privilege::AttemptStart>(std::move(*prepared));
+  supervision_.run(
+      job_of(record.row, "the start"),
+      [host = options_.host, as = uid_of(record.row), start] {
+        return host->start_attempt(as, std::move(*start));
+      },
+      [this, command](Result<shim::StartedShim> started) {
+        on_started(command, std::move(started));
+        flush();
+      });
+}
+
+void Controller::on_started(const Command& command, Result<shim::StartedShim> started) {
+  const AttemptKey key{command.run, command.attempt};
+  starting_.erase(key);
+  if (find_open(command.run) == nullptr) return;
+  if (!started && started.error().code == ErrorCode::kExhausted && ledger_.reserve().release())
+    return start_attempt(command);
+  if (!started) return fail_to_start(key, started.error());
   const proc::ProcessIdentity& identity = started->identity;
   handle({command.run, command.attempt, 0,
           state::ShimStarted{identity.boot_id, identity.pid, identity.start_time_ticks}});
@@ -183,10 +198,16 @@ void Controller::start_attempt(const Command& command) {
   supervise(supervision, &*started);
 }
 
+void Controller::fail_to_start(const AttemptKey& key, const Error& error) {
+  handle({key.run, key.attempt, 0,
+          state::AttemptFailedToStart{error.what, error.code == ErrorCode::kNotFound}});
+}
+
 void Controller::supervise(const Command& command, shim::StartedShim* started) {
   const state::Run& run = state_.runs.at(command.run);
   AttemptSupervisor::Options options;
   options.key = {command.run, command.attempt};
+  options.submitter = uid_of(records_.at(command.run).row);
   options.folder = plan::attempt_folder(run_folder(command.run), command.attempt);
   options.token = run.attempt.token;
   options.shim = {run.attempt.shim_boot_id, static_cast<pid_t>(run.attempt.shim_pid),
@@ -196,6 +217,9 @@ void Controller::supervise(const Command& command, shim::StartedShim* started) {
   options.first_step_done = run.attempt.first_step_done;
   options.hang = hang_policy_of(records_.at(command.run).spec);
   options.learned = records_.at(command.run).learned;
+  options.hangs_before = static_cast<int>(
+      std::count_if(run.hangs.begin(), run.hangs.end(),
+                    [&](const state::Hang& hang) { return hang.attempt == command.attempt; }));
   options.adopted = started == nullptr;
   options.daemon_started = daemon_started_;
   if (started != nullptr) {
@@ -204,7 +228,8 @@ void Controller::supervise(const Command& command, shim::StartedShim* started) {
     auto sequence = ledger_.shim_sequence(command.run, command.attempt);
     if (sequence) options.acknowledged = *sequence;
   }
-  auto supervisor = std::make_unique<AttemptSupervisor>(loop_, *this, std::move(options));
+  auto supervisor = std::make_unique<AttemptSupervisor>(
+      loop_, *this, AttemptSupervisor::Reach{options_.host, supervision_}, std::move(options));
   AttemptSupervisor& here = *supervisor;
   supervisors_[{command.run, command.attempt}] = std::move(supervisor);
   here.start();
@@ -215,22 +240,42 @@ void Controller::release_shim(const Command& command) {
   const auto found = supervisors_.find(key);
   if (found != supervisors_.end()) return found->second->release();
   // Of an attempt that ended under an nsad before us.
-  auto token = ledger_.token(command.run, command.attempt);
+  const auto record = records_.find(command.run);
+  if (record == records_.end()) return;
   const std::string folder = plan::attempt_folder(run_folder(command.run), command.attempt);
-  const auto started = shim::read_started(folder);
+  supervision_.run(
+      job_of(record->second.row, "started.json"),
+      [host = options_.host, as = uid_of(record->second.row), folder] {
+        return host->read_started(as, folder);
+      },
+      [this, key, folder](const Result<shim::StartedAttempt>& started) {
+        release_older_shim(key, folder, started);
+        flush();
+      });
+}
+
+void Controller::release_older_shim(const AttemptKey& key, const std::string& folder,
+                                    const Result<shim::StartedAttempt>& started) {
+  const auto record = records_.find(key.run);
+  if (record == records_.end()) return;
+  if (const auto found = supervisors_.find(key); found != supervisors_.end())
+    return found->second->release(); // asked for twice
+  auto token = ledger_.token(key.run, key.attempt);
   if (!token || !started) {
     handle({key.run, key.attempt, 0, state::ShimReleased{}});
     return;
   }
   AttemptSupervisor::Options options;
   options.key = key;
+  options.submitter = uid_of(record->second.row);
   options.folder = folder;
   options.token = *token;
   options.shim = {started->boot_id, static_cast<pid_t>(started->shim_pid),
                   started->shim_start_time_ticks};
   if (auto sequence = ledger_.shim_sequence(key.run, key.attempt)) options.acknowledged = *sequence;
   options.ranks = static_cast<int>(started->ranks.size());
-  auto supervisor = std::make_unique<AttemptSupervisor>(loop_, *this, std::move(options));
+  auto supervisor = std::make_unique<AttemptSupervisor>(
+      loop_, *this, AttemptSupervisor::Reach{options_.host, supervision_}, std::move(options));
   AttemptSupervisor& here = *supervisor;
   supervisors_[key] = std::move(supervisor);
   here.release(); // before start(): a shim that is gone already is then no loss
@@ -261,7 +306,7 @@ nlohmann::json came_of(const wire::RunSummary& summary, const RunRecord& record,
   return {{"peak_rank_resident_bytes", record.peaks.resident_bytes},
           {"peak_rank_allocated_bytes", on_gpu(record.peaks.allocated_bytes)},
           {"peak_rank_reserved_bytes", on_gpu(record.peaks.reserved_bytes)},
-          {"disk_bytes", folder_bytes(record.folder)},
+          {"disk_bytes", nlohmann::json()}, // as it is written
           {"tokens", record.counters.tokens},
           {"tokens_per_second", summary.tokens_per_second},
           {"seconds", seconds}};
@@ -298,14 +343,30 @@ void Controller::write_summary_file(const state::Run& run, const RunRecord& reco
       {"estimate", record.row.estimate},
       {"came", came_of(summary, record, seconds)},
       {"provenance", record.provenance}};
-  const std::string path = record.folder + "/summary.json";
-  const auto text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
-  auto written = write_file_atomic(path, text);
-  if (!written && written.error().code == ErrorCode::kExhausted && ledger_.reserve().release())
-    written = write_file_atomic(path, text);
-  if (!written)
-    log::warning("control", "no summary was written",
-                 {{"run", run.id}, {"why", written.error().what}});
+  write_summary(record.row, json, true);
+}
+
+void Controller::write_summary(const store::RunRow& row, const nlohmann::json& json, bool again) {
+  supervision_.run(
+      job_of(row, "the summary"),
+      [host = options_.host, as = uid_of(row), folder = run_folder(row.id), json] {
+        return host->write_summary(as, folder, json);
+      },
+      [this, row, json, again](const Status& written) {
+        if (written) return;
+        if (again && written.error().code == ErrorCode::kExhausted && ledger_.reserve().release())
+          return write_summary(row, json, false);
+        log::warning("control", "no summary was written",
+                     {{"run", row.id}, {"why", written.error().what}});
+      });
+}
+
+uid_t Controller::uid_of(const store::RunRow& row) {
+  return static_cast<uid_t>(row.uid);
+}
+
+net::Offload::Job Controller::job_of(const store::RunRow& row, const std::string& what) {
+  return {"uid " + std::to_string(uid_of(row)), what + " of run " + row.id};
 }
 
 void Controller::close_run(const RunId& id) {

@@ -20,7 +20,10 @@ constexpr Duration kSlowTick = std::chrono::seconds(1);
 constexpr Duration kEndedSampleKept = std::chrono::minutes(15);
 constexpr Duration kGpuInterval = std::chrono::seconds(5); // between readings of their health
 // Verifying and deleting gigabytes, and the driver: as long as it takes, beside each other.
-constexpr net::OffloadLimits kWorkers{3, 3, 3, 256, Duration::zero()};
+constexpr net::OffloadLimits kWorkers{6, 3, 6, 4096, Duration::zero()};
+// Calls of the host limit their time themselves. One submitter's, however slow, leave threads for
+// others; and to adopt thousands of runs of one submitter is no abuse.
+constexpr net::OffloadLimits kSupervision{8, 4, 8, 100'000, Duration::zero()};
 } // namespace
 
 Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
@@ -32,7 +35,7 @@ Controller::Controller(net::EventLoop& loop, store::Ledger ledger, store::Teleme
       slots_(static_cast<int>(options_.config.resources.cpu_slots)),
       random_(std::random_device{}()), loop_delay_(kTick, MonotonicTime::now()),
       daemon_started_(options_.started), started_at_(WallTime::now()), readers_(loop),
-      workers_(loop, kWorkers) {
+      workers_(loop, kWorkers), supervision_(loop, kSupervision) {
   daemon_counters_.version = build_info().version;
   daemon_counters_.commit = build_info().commit;
   daemon_counters_.node = host_name();
@@ -300,7 +303,9 @@ void Controller::note_dataset(const RunRecord& record) {
   const std::string folder = record.spec.data.path;
   readers_.run(
       {record.row.user, "the data set in " + folder},
-      [folder] { return dataset::read_manifest(folder); },
+      [folder, open = privilege::opener(options_.host, uid_of(record.row))] {
+        return dataset::read_manifest(folder, open);
+      },
       [this, run = record.row.id,
        attempt = record.of_attempt](const Result<dataset::Manifest>& manifest) {
         const auto found = records_.find(run);

@@ -19,6 +19,7 @@
 #include "daemon/control/worker_check.h"
 #include "daemon/gpu/monitor.h"
 #include "daemon/metrics/snapshot.h"
+#include "daemon/privilege/host.h"
 #include "daemon/state/apply.h"
 #include "daemon/store/ledger.h"
 #include "daemon/store/telemetry.h"
@@ -34,6 +35,7 @@
 namespace nsa::control {
 
 struct ControllerOptions {
+  std::shared_ptr<privilege::Host> host;
   std::string state_folder, socket;
   spec::NodeSpec config;
   std::string program_folder;
@@ -130,11 +132,18 @@ private:
   void choose_checkpoint(const state::Command& command);
   void chosen(const state::Command& command, const manifest::Choice& choice);
   void start_attempt(const state::Command& command);
+  void on_started(const state::Command& command, Result<shim::StartedShim> started);
+  void fail_to_start(const AttemptKey& key, const Error& error);
   void supervise(const state::Command& command, shim::StartedShim* started);
   void arm_timer(const state::Command& command);
   void release_shim(const state::Command& command);
+  void release_older_shim(const AttemptKey& key, const std::string& folder,
+                          const Result<shim::StartedAttempt>& started);
   void close_run(const RunId& run);
   void write_summary_file(const state::Run& run, const RunRecord& record);
+  void write_summary(const store::RunRow& row, const nlohmann::json& json, bool again);
+  static uid_t uid_of(const store::RunRow& row); // the submitter's
+  static net::Offload::Job job_of(const store::RunRow& row, const std::string& what);
   void set_waiting(const RunId& run, const std::string& why);
   void note_queue();
   void tell_divergence(const state::Run& run, RunRecord& record);
@@ -196,6 +205,7 @@ private:
   std::mt19937_64 random_;
   state::State state_;
   std::map<RunId, RunRecord> records_;
+  std::set<AttemptKey> starting_; // their shims are being started
   std::map<AttemptKey, std::unique_ptr<AttemptSupervisor>> supervisors_;
   std::map<RunId, net::Timer> timers_;
   std::map<std::string, std::map<uint64_t, uint64_t>>
@@ -220,6 +230,7 @@ private:
   std::string metrics_address_;
   std::unique_ptr<gpu::Monitor> gpu_monitor_; // it calls us until it is gone
   net::Offload readers_, workers_;            // short reads in bounded time; long work
+  net::Offload supervision_;                  // calls of the host that attempts wait for
 };
 
 } // namespace nsa::control

@@ -98,6 +98,7 @@ Status run_daemon(const DaemonOptions& options) {
 
   net::EventLoop loop;
   ControllerOptions control;
+  control.host = options.host;
   control.started = started;
   control.state_folder = state;
   control.socket = options.paths.socket;
@@ -142,12 +143,24 @@ Status run_daemon(const DaemonOptions& options) {
               {{"signal", std::to_string(signal)}});
     loop.stop();
   });
+  bool starter_gone = false;
+  net::Watch starter;
+  if (options.starter_socket >= 0)
+    starter = loop.when_readable(options.starter_socket, [&] {
+      starter_gone = true;
+      loop.stop();
+    });
   NSA_TRY(controller.start());
   log::info("control", "ready",
             {{"version", build_info().version}, {"state", state}, {"socket", socket.string()}});
   notify_service_manager("READY=1");
   loop.run();
   notify_service_manager("STOPPING=1");
+  if (starter_gone) {
+    controller.say_goodbye();
+    return fail(ErrorCode::kUnavailable, "nsa-starter has ended, and nothing can be started",
+                "the log says why; start nsad again: systemctl restart nsad");
+  }
   controller.finish_ended_runs(kFinishLimit);
   controller.say_goodbye();
   return {};

@@ -5,13 +5,17 @@
 #include "common/base/result.h"
 #include "common/net/paths.h"
 #include "daemon/control/config.h"
+#include "daemon/privilege/host.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace nsa::control {
 
 struct DaemonOptions {
+  std::shared_ptr<privilege::Host> host;
+  int starter_socket = -1; // system mode: readable once the starter has gone
   net::NodePaths paths;
   spec::NodeSpec config;
   bool system_mode = false;

@@ -1,13 +1,11 @@
 #include "daemon/control/evidence.h"
 
-#include "common/base/file.h"
 #include "common/base/text.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/state/xid.h"
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 namespace nsa::control {
 
@@ -68,10 +66,9 @@ std::string describe_gpu(const RankGpu& g) {
   return "the GPU of rank " + std::to_string(g.rank) + ": " + join(parts, ", ");
 }
 
-Status write_verdict(const std::string& folder, const state::Verdict& verdict,
-                     const state::EvidenceSaved& saved, const std::vector<RankPage>& pages,
-                     const std::vector<RankGpu>& gpus) {
-  if (folder.empty()) return {};
+privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
+                                const std::vector<RankPage>& pages,
+                                const std::vector<RankGpu>& gpus) {
   std::vector<std::string> witnesses = verdict.witnesses;
   witnesses.insert(witnesses.end(), saved.findings.begin(), saved.findings.end());
   auto places = nlohmann::json::array();
@@ -113,8 +110,7 @@ Status write_verdict(const std::string& folder, const state::Verdict& verdict,
                                {"witnesses", witnesses},
                                {"pages", places},
                                {"gpus", devices}};
-  return write_file_atomic(std::filesystem::path(folder) / "verdict.json",
-                           json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return {"verdict.json", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
 
 } // namespace nsa::control

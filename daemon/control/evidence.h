@@ -4,6 +4,7 @@
 
 #include "common/base/result.h"
 #include "daemon/gpu/nvml.h"
+#include "daemon/privilege/host.h"
 #include "daemon/state/event.h"
 #include "daemon/state/hang.h"
 
@@ -32,8 +33,8 @@ struct RankPage {
 };
 
 // <evidence folder>/verdict.json: who, where, why, and every rank's page, beside the stacks.
-Status write_verdict(const std::string& folder, const state::Verdict& verdict,
-                     const state::EvidenceSaved& saved, const std::vector<RankPage>& pages,
-                     const std::vector<RankGpu>& gpus);
+privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
+                                const std::vector<RankPage>& pages,
+                                const std::vector<RankGpu>& gpus);
 
 } // namespace nsa::control

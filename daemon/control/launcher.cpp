@@ -1,6 +1,5 @@
 #include "daemon/control/launcher.h"
 
-#include "common/base/file.h"
 #include "common/spec/spec_json.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/plan/plan.h"
@@ -42,13 +41,12 @@ std::map<std::string, std::string> Launcher::programs() const {
           {"nsad", "/proc/self/exe"}}; // what runs, also when its file was replaced since
 }
 
-Result<PreparedAttempt> Launcher::prepare(const state::Run& run, const RunRecord& record) const {
+Result<privilege::AttemptStart>
+Launcher::prepare(const state::Run& run, const RunRecord& record,
+                  std::map<std::string, std::string> node_environment) const {
   if (::access(worker().c_str(), X_OK) != 0)
     return fail(ErrorCode::kNotFound, "the trainer " + worker() + " is not there",
                 "build nsa-worker, or name it in nsad.toml (programs.worker)");
-  const std::string folder = plan::attempt_folder(record.folder, run.attempt.number);
-  NSA_TRY(make_folder(folder + "/logs", 0750));
-  NSA_TRY(write_file_atomic(folder + "/spec.json", spec::to_json(record.spec).dump(1), 0640));
   NSA_TRY_ASSIGN(auto store, bind_store_socket());
 
   plan::AttemptInput input;
@@ -63,27 +61,17 @@ Result<PreparedAttempt> Launcher::prepare(const state::Run& run, const RunRecord
   input.checkpoint_folder = run.attempt.checkpoint_folder;
   input.without_graphs = run.without_graphs;
   input.slots = run.slots;
-  input.passed_environment = record.row.environment;
-  input.node_environment = environment_of_this_process();
+  input.node_environment = std::move(node_environment);
   input.store_port = store.second;
   input.restart_daemon = options_.restart_daemon;
-  NSA_TRY_ASSIGN(wire::LaunchPlan plan, plan::make_launch_plan(input));
-  return PreparedAttempt{std::move(plan), std::move(store.first)};
-}
 
-Result<shim::StartedShim> Launcher::start(PreparedAttempt prepared) const {
-  shim::StartOptions options;
-  options.program = options_.config.programs.shim;
-  options.cgroup_root = options_.config.supervision.cgroup_root;
-  const std::string folder = prepared.plan.attempt_folder;
-  auto started = shim::start_shim(prepared.plan, std::move(prepared.store_socket), options);
-  if (started || started.error().code != ErrorCode::kConflict) return started;
-  NSA_TRY_ASSIGN(const shim::StartedAttempt found, shim::read_started(folder));
-  const proc::ProcessIdentity identity{found.boot_id, static_cast<pid_t>(found.shim_pid),
-                                       found.shim_start_time_ticks};
-  auto pidfd = shim::find_shim(identity);
-  // Ended by now: the supervisor finds out, and reads what it left behind.
-  return shim::StartedShim{identity, pidfd ? std::move(*pidfd) : UniqueFd()};
+  privilege::AttemptStart start;
+  NSA_TRY_ASSIGN(start.plan, plan::make_launch_plan(input));
+  start.spec = spec::to_json(record.spec).dump(1);
+  start.store_socket = std::move(store.first);
+  start.options.program = options_.config.programs.shim;
+  start.options.cgroup_root = options_.config.supervision.cgroup_root;
+  return start;
 }
 
 } // namespace nsa::control

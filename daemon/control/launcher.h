@@ -1,22 +1,16 @@
-// Prepares an attempt's folder and starts its shim. Blocking for milliseconds; the loop's thread.
+// What an attempt is started with: the launch plan, its spec, the rendezvous socket. The start
+// itself is the host's (privilege::Host::start_attempt). Non-blocking; the loop's thread.
 #pragma once
 
 #include "common/base/result.h"
-#include "common/base/unique_fd.h"
-#include "common/wire/launch_plan.h"
 #include "daemon/control/config.h"
 #include "daemon/control/run_record.h"
-#include "daemon/shim/client.h"
+#include "daemon/privilege/host.h"
 
 #include <map>
 #include <string>
 
 namespace nsa::control {
-
-struct PreparedAttempt {
-  wire::LaunchPlan plan;
-  UniqueFd store_socket; // bound and listening: rank 0's store inherits it
-};
 
 struct LauncherOptions {
   spec::NodeSpec config;
@@ -28,12 +22,10 @@ class Launcher {
 public:
   explicit Launcher(LauncherOptions options) : options_(std::move(options)) {}
 
-  // Makes <run>/attempts/<n>/ with spec.json and binds the rendezvous port. kNotFound: no worker
-  // program (trying again cannot help). kExhausted: the disk is full.
-  Result<PreparedAttempt> prepare(const state::Run& run, const RunRecord& record) const;
-
-  // Starts the shim, or finds the one that an nsad before us had started for this very attempt.
-  Result<shim::StartedShim> start(PreparedAttempt prepared) const;
+  // Binds the rendezvous port. kNotFound: no worker program (trying again cannot help).
+  Result<privilege::AttemptStart>
+  prepare(const state::Run& run, const RunRecord& record,
+          std::map<std::string, std::string> node_environment) const;
 
   // The programs that an attempt consists of: name -> file.
   std::map<std::string, std::string> programs() const;

@@ -4,12 +4,9 @@
 #include "common/base/text.h"
 
 #include <cstdlib>
-#include <filesystem>
 #include <sys/random.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-extern char** environ;
 
 namespace nsa::control {
 
@@ -46,32 +43,9 @@ std::string random_token() {
   return token;
 }
 
-std::map<std::string, std::string> environment_of_this_process() {
-  std::map<std::string, std::string> variables;
-  for (char** e = environ; *e != nullptr; ++e) {
-    const std::string entry = *e;
-    const size_t equals = entry.find('=');
-    if (equals != std::string::npos) variables[entry.substr(0, equals)] = entry.substr(equals + 1);
-  }
-  return variables;
-}
-
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
-uint64_t folder_bytes(const std::string& folder) {
-  uint64_t bytes = 0;
-  std::error_code ec;
-  for (std::filesystem::recursive_directory_iterator it(folder, ec), end; !ec && it != end;
-       it.increment(ec)) {
-    std::error_code gone; // a file may go while we look
-    if (!it->is_regular_file(gone)) continue;
-    const auto size = it->file_size(gone);
-    if (!gone) bytes += size;
-  }
-  return bytes;
 }
 
 std::pair<uint64_t, uint64_t> disk_space(const std::string& folder) {

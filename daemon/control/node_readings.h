@@ -15,9 +15,7 @@ uint64_t read_oom_kills();                  // of the kernel since boot; 0 where
 double ticks_to_seconds(uint64_t ticks);    // clock ticks of /proc/<pid>/stat
 double read_run_delay_seconds(int64_t pid); // ready to run, without a CPU; 0 where not told
 std::string random_token();                 // 32 hexadecimal digits
-std::map<std::string, std::string> environment_of_this_process();
 std::string host_name();
-uint64_t folder_bytes(const std::string& folder);                    // of all files in it
 std::pair<uint64_t, uint64_t> disk_space(const std::string& folder); // free, size; bytes
 
 } // namespace nsa::control

@@ -1,12 +1,8 @@
 #include "daemon/control/run_files.h"
 
-#include "common/base/file.h"
 #include "common/base/json.h"
-#include "common/manifest/manifest.h"
 
 #include <algorithm>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace nsa::control {
 
@@ -15,9 +11,7 @@ namespace {
 // Of a checkpoint whose message never came: what its manifest and its folder say.
 void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
   if (row.written_at != 0) return;
-  struct stat info{};
-  if (::stat(found.folder.c_str(), &info) == 0)
-    row.written_at = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  row.written_at = found.written_at;
   if (!found.manifest || row.bytes != 0) return;
   row.tokens = found.manifest->tokens;
   row.attempt = found.manifest->attempt;
@@ -29,19 +23,18 @@ void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
 } // namespace
 
 std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::CheckpointView> rows,
-                                                      const RunId& run, const std::string& folder,
-                                                      bool verify) {
-  const auto on_disk = manifest::list(folder + "/checkpoints", verify);
+                                                      const RunId& run,
+                                                      const std::vector<manifest::Found>& on_disk,
+                                                      bool verified) {
   for (wire::CheckpointView& row : rows) {
     const auto found = std::find_if(on_disk.begin(), on_disk.end(),
                                     [&](const manifest::Found& f) { return f.step == row.step; });
-    // By retention, before or while others were read.
-    if (found == on_disk.end() || ::access(found->folder.c_str(), F_OK) != 0) {
+    if (found == on_disk.end()) {
       row.state = "deleted";
     } else if (!found->problem.empty()) {
       row.state = "corrupt";
       row.problem = found->problem;
-    } else if (verify) {
+    } else if (verified) {
       row.state = "verified";
     }
   }
@@ -57,7 +50,7 @@ std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::Checkpoi
     row.run = run;
     row.step = f.step;
     row.folder = f.folder.string();
-    row.state = !f.problem.empty() ? "corrupt" : verify ? "verified" : "unverified";
+    row.state = !f.problem.empty() ? "corrupt" : verified ? "verified" : "unverified";
     row.problem = f.problem;
     fill_in(row, f);
     rows.push_back(std::move(row));
@@ -68,10 +61,10 @@ std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::Checkpoi
   return rows;
 }
 
-nlohmann::json read_came(const std::string& folder) {
+nlohmann::json read_came(const std::string& folder, const FileOpener& open) {
   const std::string path = folder + "/summary.json";
   constexpr JsonLimits kLimits{};
-  const auto text = read_file(path, kLimits.bytes);
+  const auto text = read_file(path, kLimits.bytes, open);
   if (!text && text.error().code == ErrorCode::kNotFound) return {};
   const auto json = text ? parse_json(*text, path, kLimits) : fail(text.error());
   if (!json) return {{"damaged", json.error().what}}; // the rest of the run's detail goes on

@@ -1,8 +1,9 @@
 // What lies in a run's folder, which its ranks own: checkpoints and the summary of an ended run.
-// Blocking, and gigabytes where files are verified: never on the loop's thread. No state; any
-// thread.
+// No state; any thread. read_came() blocks: never on the loop's.
 #pragma once
 
+#include "common/base/file.h"
+#include "common/manifest/manifest.h"
 #include "common/wire/api_types.h"
 
 #include <nlohmann/json.hpp>
@@ -12,12 +13,13 @@
 namespace nsa::control {
 
 // The ledger's rows, held against what lies on the disk: manifests are the truth about checkpoints.
-// `verify`: every byte is read. Newest first.
+// `verified`: every byte of those on the disk was read. Newest first.
 std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::CheckpointView> rows,
-                                                      const RunId& run, const std::string& folder,
-                                                      bool verify);
+                                                      const RunId& run,
+                                                      const std::vector<manifest::Found>& on_disk,
+                                                      bool verified);
 
 // What an ended run took, of its summary.json; null where that cannot be read.
-nlohmann::json read_came(const std::string& folder);
+nlohmann::json read_came(const std::string& folder, const FileOpener& open = open_regular_file);
 
 } // namespace nsa::control

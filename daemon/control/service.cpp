@@ -99,13 +99,14 @@ void Controller::submit(wire::SubmitRequest request, const api::Caller& caller,
   } while (records_.count(id) != 0 || ledger_.run(id).value_or(std::nullopt).has_value());
   const RunFile file{request.toml, request.file_name, request.folder, request.overrides};
   auto work = [file, node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
-               state = options_.state_folder, worker = worker_check_] {
-    auto admitted = admit(file, node);
+               state = options_.state_folder, worker = worker_check_, host = options_.host,
+               as = caller.uid, environment = request.environment] {
+    auto admitted = admit(file, node, privilege::opener(host, as));
     if (admitted)
       if (auto able = require_means(admitted->spec, state, 0, *worker); !able)
         admitted = control::refuse(std::move(able.error()));
     if (admitted && !dry_run)
-      if (auto made = make_run_folder(folder, admitted->toml); !made)
+      if (auto made = make_run_folder(*host, as, folder, *admitted, &environment); !made)
         admitted = control::refuse(std::move(made.error()));
     return admitted;
   };
@@ -139,9 +140,6 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
   row.file_name = request.file_name;
   row.folder = request.folder;
   row.overrides = request.overrides;
-  for (const std::string& name : spec.run.pass_environment)
-    if (const auto found = request.environment.find(name); found != request.environment.end())
-      row.environment.insert(*found);
   row.spec = std::move(admitted.spec_json);
   row.spec_digest = admitted.digest;
   row.estimate = std::move(admitted.estimate);
@@ -202,8 +200,9 @@ void Controller::resume(const RunId& id, wire::ResumeRequest request, const api:
     for (const wire::CheckpointView& c : *checkpoints)
       if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
   auto work = [file, node = capacity(), folder = run_folder(id), reached, has,
-               state = options_.state_folder, worker = worker_check_]() -> Work {
-    auto admitted = admit(file, node);
+               state = options_.state_folder, worker = worker_check_, host = options_.host,
+               as = uid_of(row)]() -> Work {
+    auto admitted = admit(file, node, privilege::opener(host, as));
     if (!admitted) return admitted;
     if (auto able = require_means(admitted->spec, state, has, *worker); !able)
       return control::refuse(std::move(able.error()));
@@ -213,7 +212,7 @@ void Controller::resume(const RunId& id, wire::ResumeRequest request, const api:
                                   " lies before the newest checkpoint, of step " +
                                   std::to_string(reached),
                               "give a later last step"});
-    if (auto made = make_run_folder(folder, admitted->toml); !made)
+    if (auto made = make_run_folder(*host, as, folder, *admitted, nullptr); !made)
       return control::refuse(std::move(made.error()));
     return admitted;
   };
@@ -318,13 +317,15 @@ Status Controller::erase(const RunId& id, const api::Caller& caller) {
   telemetry_.remove(id);
   ended_samples_.erase(id);
   workers_.run(
-      {"", "what is left of run " + id},
-      [gone]() -> Status {
-        std::error_code ignored;
-        std::filesystem::remove_all(gone, ignored);
-        return {};
+      job_of(stored->row, "the folder"),
+      [host = options_.host, as = uid_of(stored->row), gone = gone.string()] {
+        return host->remove_run_folder(as, gone);
       },
-      [](const Status&) {});
+      [id](const Status& removed) {
+        if (!removed)
+          log::warning("control", "a folder is not removed whole",
+                       {{"run", id}, {"why", removed.error().what}});
+      });
   log::info("control", "run removed", {{"run", id}, {"by", caller.user}});
   return {};
 }

@@ -5,23 +5,29 @@
 #include "daemon/control/node_readings.h"
 #include "daemon/proc/procfs.h"
 
+#include <algorithm>
 #include <csignal>
-#include <filesystem>
+#include <fcntl.h>
 
 namespace nsa::control {
 
 namespace {
 constexpr Duration kConnectRetry = std::chrono::milliseconds(10);
+constexpr Duration kLongestRetry = std::chrono::seconds(1);
+// A shim that was asked to kill its ranks, or to leave, and is still there after this, is ended.
+constexpr Duration kPatience = std::chrono::seconds(30);
 constexpr Duration kReconnectPause = std::chrono::milliseconds(100);
 } // namespace
 
 AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, SupervisorListener& listener,
-                                     Options options)
-    : loop_(loop), listener_(listener), options_(std::move(options)),
+                                     Reach reach, Options options)
+    : loop_(loop), listener_(listener), reach_(std::move(reach)), options_(std::move(options)),
       places_(static_cast<size_t>(options_.ranks)), samples_(static_cast<size_t>(options_.ranks)),
       detector_(options_.hang, options_.ranks, MonotonicTime::now(), options_.first_step_done,
                 options_.learned),
-      oom_kills_(read_oom_kills()), first_step_done_(options_.first_step_done) {
+      retry_pause_(kConnectRetry), oom_kills_(read_oom_kills()),
+      first_step_done_(options_.first_step_done), verdicts_(options_.hangs_before),
+      alive_(std::make_shared<int>()) {
   for (size_t r = 0; r < samples_.size(); ++r)
     samples_[r].rank = static_cast<Rank>(r);
 }
@@ -33,10 +39,38 @@ void AttemptSupervisor::start() {
 
 // ---- connection ---------------------------------------------------------------------------------
 
+// `work` gets the host and the submitter, on another thread; `done` its result, if we are still
+// there.
+template <class Work, class Done>
+void AttemptSupervisor::call(const char* what, Work work, Done done) {
+  reach_.calls.run(
+      {"uid " + std::to_string(options_.submitter), what + (" of run " + options_.key.run)},
+      [host = reach_.host, as = options_.submitter, work = std::move(work)] {
+        return work(*host, as);
+      },
+      [alive = std::weak_ptr<void>(alive_), done = std::move(done)](auto result) {
+        if (!alive.expired()) done(std::move(result));
+      });
+}
+
 void AttemptSupervisor::connect() {
   retry_timer_.reset();
-  auto client = shim::ShimClient::connect(options_.folder, options_.token, options_.acknowledged);
-  if (!client) return retry(kConnectRetry); // its end, if it has ended, is told by the pidfd
+  call(
+      "the shim",
+      [folder = options_.folder](privilege::Host& host, uid_t as) {
+        return host.connect_shim(as, folder);
+      },
+      [this](Result<UniqueFd> socket) {
+        if (ended_) return;
+        // Its end, if it has ended, is told by the pidfd.
+        if (!socket) return retry(retry_pause_);
+        greet(std::move(*socket));
+      });
+}
+
+void AttemptSupervisor::greet(UniqueFd socket) {
+  auto client = shim::ShimClient::greet(std::move(socket), options_.token, options_.acknowledged);
+  if (!client) return retry(retry_pause_);
   client_.emplace(std::move(*client));
   readable_ = loop_.when_readable(client_->fd(), [this] { on_readable(); });
   flush_writes();
@@ -50,6 +84,7 @@ void AttemptSupervisor::disconnect() {
 }
 
 void AttemptSupervisor::retry(Duration delay) {
+  retry_pause_ = std::min(retry_pause_ * 5 / 4, kLongestRetry);
   if (!ended_) retry_timer_ = loop_.after(delay, [this] { connect(); });
 }
 
@@ -106,6 +141,7 @@ void AttemptSupervisor::handle(const wire::Message& message) {
   case MessageType::kShimHello: {
     pages_ = client_->take_pages();
     greeted_ = true;
+    retry_pause_ = kConnectRetry;
     if (auto hello = wire::body_as<wire::ShimHello>(message.body)) {
       if (options_.adopted) catch_up_to_ = hello->last_sequence;
       for (const wire::RankIdentity& r : hello->ranks)
@@ -183,6 +219,9 @@ void AttemptSupervisor::handle_rank_message(const wire::RankMessage& message, ui
 void AttemptSupervisor::handle_exit(const wire::RankExited& exited, uint64_t sequence) {
   if (static_cast<size_t>(exited.rank) < places_.size())
     places_[static_cast<size_t>(exited.rank)].exited = true;
+  if (!released_ && std::all_of(places_.begin(), places_.end(),
+                                [](const RankPlace& place) { return place.exited; }))
+    patience_timer_.reset();
   if (exited.signal == SIGKILL && !exited.killed_by_shim) {
     const uint64_t kills = read_oom_kills();
     if (kills > oom_kills_) emit(state::HostOutOfMemory{kills - oom_kills_});
@@ -209,6 +248,7 @@ void AttemptSupervisor::stop_ranks(bool checkpoint) {
 }
 
 void AttemptSupervisor::kill_ranks(const std::string& reason) {
+  expect_end("to kill its ranks");
   if (!client_) return;
   (void)client_->kill_ranks(reason);
   flush_writes();
@@ -229,6 +269,7 @@ void AttemptSupervisor::acknowledge(uint64_t sequence) {
 void AttemptSupervisor::release() {
   released_ = true;
   if (ended_) return listener_.on_shim_ended(options_.key);
+  expect_end("to leave");
   if (!client_) return; // told when it is connected again
   (void)client_->release();
   flush_writes();
@@ -294,12 +335,7 @@ void AttemptSupervisor::report(const state::Verdict& verdict) {
   verdict_ = verdict;
   if (verdict.kind == state::kTracedKind) return report_debugger(verdict.tracer);
   // An nsad before this one may have taken evidence of this attempt; an id is used once.
-  const std::filesystem::path evidence = options_.folder + "/evidence";
-  int number = 1;
-  std::error_code error;
-  while (std::filesystem::exists(evidence / ("hang-" + std::to_string(number)), error))
-    ++number;
-  verdict_id_ = "hang-" + std::to_string(number);
+  verdict_id_ = "hang-" + std::to_string(++verdicts_);
   emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind,
                         std::string(progress::phase_name(verdict.phase)), verdict.step,
                         verdict.stalled_seconds, verdict.witnesses});
@@ -331,8 +367,19 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
     for (const RankGpu& gpu : gpus)
       if (std::string text = describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
         saved.findings.push_back(std::move(text));
-    if (auto written = write_verdict(taken.folder, *verdict_, saved, pages, gpus); !written)
-      saved.error = written.error().what;
+    // Where the shim says that it has put the stacks is for people to read; nothing is opened by
+    // it.
+    call(
+        "the verdict",
+        [folder = options_.folder + "/evidence/" + verdict_id_,
+         file = verdict_file(*verdict_, saved, pages, gpus)](privilege::Host& host, uid_t as) {
+          return host.write_files(as, folder, {file});
+        },
+        [this](const Status& written) {
+          if (!written)
+            log::warning("control", "a verdict was not written",
+                         {{"run", options_.key.run}, {"why", written.error().what}});
+        });
   }
   if (const auto tracer = tracer_of_culprit(taken)) {
     // Somebody attached a debugger after the verdict: the rank is theirs.
@@ -370,50 +417,104 @@ void AttemptSupervisor::watch_shim() {
 
 // After a crash between the intent and its record, two shims may have been started for one attempt;
 // the folder's lock lets one live, and started.json names it.
-bool AttemptSupervisor::take_over_other_shim() {
-  const auto started = shim::read_started(options_.folder);
-  if (!started) return false;
-  const proc::ProcessIdentity other{started->boot_id, static_cast<pid_t>(started->shim_pid),
-                                    started->shim_start_time_ticks};
+bool AttemptSupervisor::take_over(const shim::StartedAttempt& started) {
+  const proc::ProcessIdentity other{started.boot_id, static_cast<pid_t>(started.shim_pid),
+                                    started.shim_start_time_ticks};
   if (other == options_.shim) return false;
   auto pidfd = shim::find_shim(other);
   if (!pidfd) return false;
   options_.shim = other;
   options_.pidfd = std::move(*pidfd);
-  watch_shim();
+  ended_ = false;
+  start();
   return true;
 }
 
 void AttemptSupervisor::on_shim_ended() {
   shim_watch_.reset();
+  patience_timer_.reset();
   if (options_.pidfd) (void)proc::wait_child(options_.pidfd.get()); // a child of ours is reaped
   options_.pidfd.reset();
   if (client_) on_readable(); // its last words
-  if (!released_ && take_over_other_shim()) return;
   ended_ = true;
   retry_timer_.reset();
   disconnect();
   if (released_) return listener_.on_shim_ended(options_.key);
-  sweep();
+  call(
+      "started.json",
+      [folder = options_.folder](privilege::Host& host, uid_t as) {
+        return host.read_started(as, folder);
+      },
+      [this](const Result<shim::StartedAttempt>& started) {
+        if (released_) return; // its listener was told
+        if (!started || !take_over(*started)) sweep();
+      });
 }
 
 // The ranks' parent is gone: whatever is left of them must not run on beside the next attempt.
 void AttemptSupervisor::sweep() {
-  constexpr int kRounds = 250; // of 20 ms: a rank in uninterruptible sleep is not waited for longer
-  const auto left = shim::end_leftovers(options_.folder);
-  if (left && *left > 0 && ++sweep_rounds_ < kRounds) {
-    sweep_timer_ = loop_.after(std::chrono::milliseconds(20), [this] { sweep(); });
-    return;
-  }
+  call(
+      "what its shim left behind",
+      [folder = options_.folder](privilege::Host& host, uid_t as) {
+        return host.end_leftovers(as, folder);
+      },
+      [this](const Result<int>& left) {
+        constexpr int kRounds = 250; // of 20 ms: a rank in uninterruptible sleep is not waited for
+        if (left && *left > 0 && ++sweep_rounds_ < kRounds)
+          sweep_timer_ = loop_.after(std::chrono::milliseconds(20), [this] { sweep(); });
+        else
+          conclude_sweep(left);
+      });
+}
+
+void AttemptSupervisor::conclude_sweep(const Result<int>& left) {
   if (!left)
     log::warning("control", "what a lost shim left behind could not be ended",
                  {{"run", options_.key.run}, {"why", left.error().what}});
   options_.adopted = false; // there is nothing to catch up with
   catch_up_to_ = 0;
-  for (Rank r = 0; r < options_.ranks; ++r)
-    if (auto exited = shim::read_exit(options_.folder, r)) handle_exit(*exited, 0);
-  emit(state::ShimLost{left && *left == 0 ? "its process has ended, and its ranks with it"
-                                          : "its process has ended, and a rank cannot be killed"});
+  const bool clean = left && *left == 0;
+  call(
+      "the ends of the ranks",
+      [folder = options_.folder, ranks = options_.ranks](privilege::Host& host, uid_t as) {
+        return host.read_exits(as, folder, ranks);
+      },
+      [this, clean](const Result<std::vector<wire::RankExited>>& exits) {
+        if (exits)
+          for (const wire::RankExited& exited : *exits)
+            if (exited.rank >= 0 && exited.rank < options_.ranks) handle_exit(exited, 0);
+        emit(state::ShimLost{clean ? "its process has ended, and its ranks with it"
+                                   : "its process has ended, and a rank cannot be killed"});
+      });
+}
+
+// The shim is its submitter's, and may do as it likes. Only a rank that the kernel does not let go
+// is waited for.
+void AttemptSupervisor::expect_end(const char* asked) {
+  if (patience_timer_ || ended_) return;
+  patience_timer_ = loop_.after(kPatience, [this, asked] {
+    patience_timer_.reset();
+    const bool stuck = std::any_of(places_.begin(), places_.end(), [](const RankPlace& place) {
+      const auto stat = proc::read_stat(static_cast<pid_t>(place.pid));
+      return !place.exited && place.pid != 0 && stat && stat->state == 'D';
+    });
+    if (stuck) return expect_end(asked);
+    if (!ended_ && options_.pidfd) kill_shim(asked);
+  });
+}
+
+void AttemptSupervisor::kill_shim(const char* asked) {
+  log::warning("control", "a shim does not do what it is asked; killing it",
+               {{"run", options_.key.run}, {"asked", asked}});
+  const auto pidfd = std::make_shared<UniqueFd>(::fcntl(options_.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  call(
+      "its shim",
+      [pidfd](privilege::Host& host, uid_t as) { return host.kill_shim(as, pidfd->get()); },
+      [this](const Status& killed) {
+        if (!killed)
+          log::error("control", "a shim cannot be killed",
+                     {{"run", options_.key.run}, {"why", killed.error().what}});
+      });
 }
 
 } // namespace nsa::control

@@ -6,8 +6,10 @@
 #pragma once
 
 #include "common/net/event_loop.h"
+#include "common/net/offload.h"
 #include "common/spec/run_spec.h"
 #include "daemon/control/evidence.h"
+#include "daemon/privilege/host.h"
 #include "daemon/proc/process.h"
 #include "daemon/shim/client.h"
 #include "daemon/state/event.h"
@@ -42,8 +44,14 @@ public:
 
 class AttemptSupervisor {
 public:
+  // What the attempt's folder is reached by: calls of `host` as the submitter, off the loop.
+  struct Reach {
+    std::shared_ptr<privilege::Host> host;
+    net::Offload& calls;
+  };
   struct Options {
     AttemptKey key;
+    uid_t submitter = 0;
     std::string folder, token;
     proc::ProcessIdentity shim; // as recorded
     UniqueFd pidfd;             // of the shim, where it was just started
@@ -53,6 +61,7 @@ public:
     state::HangPolicy hang;
     bool first_step_done = false;
     state::Learned learned;
+    int hangs_before = 0;         // of this attempt, found by an earlier nsad
     bool adopted = false;         // started by an earlier nsad
     MonotonicTime daemon_started; // from when an adoption's time counts
   };
@@ -65,7 +74,8 @@ public:
     WallTime last_progress;
   };
 
-  AttemptSupervisor(net::EventLoop& loop, SupervisorListener& listener, Options options);
+  AttemptSupervisor(net::EventLoop& loop, SupervisorListener& listener, Reach reach,
+                    Options options);
 
   void start();                    // connect, or find out that there is nobody
   void observe(MonotonicTime now); // about ten times a second
@@ -85,7 +95,9 @@ public:
   void say_goodbye();
 
 private:
+  template <class Work, class Done> void call(const char* what, Work work, Done done);
   void connect();
+  void greet(UniqueFd socket);
   void disconnect();
   void retry(Duration delay);
   void on_readable();
@@ -105,25 +117,31 @@ private:
 
   void watch_shim();
   void on_shim_ended();
-  bool take_over_other_shim();
+  bool take_over(const shim::StartedAttempt& started);
   void sweep();
+  void conclude_sweep(const Result<int>& left);
+  void expect_end(const char* asked);
+  void kill_shim(const char* asked);
 
   net::EventLoop& loop_;
   SupervisorListener& listener_;
+  Reach reach_;
   Options options_;
   std::optional<shim::ShimClient> client_;
   net::Watch readable_, writable_, shim_watch_;
-  net::Timer retry_timer_, sweep_timer_;
+  net::Timer retry_timer_, sweep_timer_, patience_timer_;
   std::vector<progress::Page> pages_;
   std::vector<RankPlace> places_;
   std::vector<state::RankSample> samples_;
   state::HangDetector detector_;
   std::optional<state::Verdict> verdict_;
   std::string verdict_id_;
+  Duration retry_pause_;
   uint64_t oom_kills_ = 0;
   uint64_t catch_up_to_ = 0; // newest message of the shim when we connected first
   bool greeted_ = false, released_ = false, ended_ = false, first_step_done_ = false;
-  int sweep_rounds_ = 0;
+  int sweep_rounds_ = 0, verdicts_ = 0;
+  std::shared_ptr<void> alive_; // callbacks of calls that end after us see that it is gone
 };
 
 } // namespace nsa::control

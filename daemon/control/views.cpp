@@ -141,12 +141,14 @@ void Controller::run_detail(const RunId& id, api::Done<wire::RunDetail> done) {
   auto detail = detail_of(id);
   if (!detail) return done(std::move(detail));
   const bool ended = find_open(id) == nullptr;
+  const auto as = static_cast<uid_t>(owner_of(id));
   readers_.run(
-      {"", "the folder of run " + id},
-      [detail = std::move(*detail), id, ended]() mutable -> Result<wire::RunDetail> {
-        detail.checkpoints =
-            checkpoints_on_disk(std::move(detail.checkpoints), id, detail.run_folder, false);
-        if (ended) detail.came = read_came(detail.run_folder);
+      {"uid " + std::to_string(as), "the folder of run " + id},
+      [detail = std::move(*detail), id, ended, as,
+       host = options_.host]() mutable -> Result<wire::RunDetail> {
+        NSA_TRY_ASSIGN(const auto found, host->list_checkpoints(as, detail.run_folder, false));
+        detail.checkpoints = checkpoints_on_disk(std::move(detail.checkpoints), id, found, false);
+        if (ended) detail.came = read_came(detail.run_folder, privilege::opener(host, as));
         return std::move(detail);
       },
       std::move(done));
@@ -177,10 +179,11 @@ Result<std::vector<api::LogSource>> Controller::logs(const api::LogQuery& query)
                     run->attempt.phase != state::AttemptPhase::kEnded;
   const std::string folder = plan::attempt_folder(run_folder(query.run), attempt);
   NSA_TRY_ASSIGN(const auto ranks, ledger_.ranks(query.run, attempt));
+  const FileOpener open = privilege::opener(options_.host, static_cast<uid_t>(owner_of(query.run)));
   std::vector<api::LogSource> sources;
   for (const wire::RankView& r : ranks)
     if (query.rank < 0 || r.rank == query.rank)
-      sources.push_back({attempt, r.rank, plan::rank_log_path(folder, r.rank), live});
+      sources.push_back({attempt, r.rank, plan::rank_log_path(folder, r.rank), live, open});
   if (sources.empty() && query.rank >= 0 && !ranks.empty())
     return fail(ErrorCode::kNotFound,
                 "attempt " + std::to_string(attempt) + " of run " + query.run + " has no rank " +
@@ -193,9 +196,11 @@ void Controller::checkpoints(const RunId& run, bool verify,
                              api::Done<std::vector<wire::CheckpointView>> done) {
   auto rows = ledger_.checkpoints(run);
   if (!rows) return done(fail(std::move(rows.error())));
-  auto work = [rows = std::move(*rows), run, folder = run_folder(run),
-               verify]() -> Result<std::vector<wire::CheckpointView>> {
-    return checkpoints_on_disk(rows, run, folder, verify);
+  const auto as = static_cast<uid_t>(owner_of(run));
+  auto work = [rows = std::move(*rows), run, folder = run_folder(run), verify, as,
+               host = options_.host]() -> Result<std::vector<wire::CheckpointView>> {
+    NSA_TRY_ASSIGN(const auto found, host->list_checkpoints(as, folder, verify));
+    return checkpoints_on_disk(rows, run, found, verify);
   };
   auto answer = [this, run, verify,
                  done = std::move(done)](Result<std::vector<wire::CheckpointView>> listed) {
@@ -205,7 +210,8 @@ void Controller::checkpoints(const RunId& run, bool verify,
     done(std::move(listed));
   };
   // Reading gigabytes has no time limit, and keeps no short read waiting.
-  (verify ? workers_ : readers_).run({"", "the checkpoints of run " + run}, work, answer);
+  (verify ? workers_ : readers_)
+      .run({"uid " + std::to_string(as), "the checkpoints of run " + run}, work, answer);
 }
 
 Status Controller::note_verified(const RunId& run,

@@ -76,8 +76,6 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
     if (const auto found = input.node_environment.find(std::string(name));
         found != input.node_environment.end())
       shared.insert(*found);
-  for (const auto& [name, value] : input.passed_environment)
-    shared[name] = value;
   for (const auto& [name, value] : spec::toggle_environment(toggles))
     shared[name] = value;
   shared["OMP_NUM_THREADS"] = std::to_string(input.spec.train.threads);
@@ -93,6 +91,7 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   plan.run_folder = input.run_folder;
   plan.attempt_folder = attempt_folder(input.run_folder, input.attempt);
   plan.store_port = input.store_port;
+  plan.passed_environment = input.spec.run.pass_environment;
   plan.restart_daemon = input.restart_daemon;
   for (Rank rank = 0; rank < static_cast<Rank>(ranks); ++rank) {
     wire::RankLaunch launch;

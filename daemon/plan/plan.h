@@ -2,8 +2,9 @@
 // Pure.
 //
 // A rank's environment is built here from nothing: the contract of torchrun, the variables that the
-// run's toggles become, what run.pass_environment let through from the submitter, and a short list
-// of the node's own (kNodeVariables). Nothing else reaches a rank.
+// run's toggles become, and a short list of the node's own (kNodeVariables). The values of the
+// variables that run.pass_environment names come from the submitter's file in the run's folder, and
+// the shim adds them. Nothing else reaches a rank.
 #pragma once
 
 #include "common/base/result.h"
@@ -28,8 +29,7 @@ struct AttemptInput {
   std::string checkpoint_folder;             // to resume from; empty: from scratch
   std::string without_graphs;                // why CUDA graphs are not to be tried; empty: they may
   std::vector<std::string> slots;            // one a rank: GPU UUIDs, or names of CPU slots
-  std::map<std::string, std::string> passed_environment; // by run.pass_environment
-  std::map<std::string, std::string> node_environment;   // of nsad; only kNodeVariables are taken
+  std::map<std::string, std::string> node_environment; // of nsad; only kNodeVariables are taken
   int store_port = 0;
   std::vector<std::string> restart_daemon;
 };

@@ -16,6 +16,7 @@
 #include "daemon/shim/client.h"
 
 #include <map>
+#include <memory>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -30,7 +31,8 @@ struct NewFile {
 
 struct AttemptStart {
   wire::LaunchPlan plan;
-  std::string spec; // <attempt>/spec.json
+  std::string spec;      // <attempt>/spec.json
+  UniqueFd store_socket; // listening; rank 0's store inherits it
   shim::StartOptions options;
 };
 
@@ -62,7 +64,7 @@ public:
   // ---- attempts
   // Makes the attempt's folder and starts its shim, or finds the one that was started for this very
   // attempt before.
-  virtual Result<shim::StartedShim> start_attempt(uid_t as, const AttemptStart& start) = 0;
+  virtual Result<shim::StartedShim> start_attempt(uid_t as, AttemptStart start) = 0;
   // A connected socket; kUnavailable while there is no shim.
   virtual Result<UniqueFd> connect_shim(uid_t as, const std::string& attempt_folder) = 0;
   virtual Result<shim::StartedAttempt> read_started(uid_t as,
@@ -74,13 +76,16 @@ public:
   // For a shim that does not do what it is asked.
   virtual Status kill_shim(uid_t as, int pidfd) = 0;
 
-  // Variables of the node that the ranks of a submitter get (plan::AttemptInput).
-  virtual std::map<std::string, std::string> node_environment(uid_t as) = 0;
-
-  // open_file as common/base/file.h wants it.
-  FileOpener opener(uid_t as) {
-    return [this, as](const std::filesystem::path& path) { return open_file(as, path.string()); };
-  }
+  // Variables of the node that every submitter's ranks get (plan::AttemptInput). HOME and USER are
+  // added as an attempt is started, where they are not the same for all.
+  virtual std::map<std::string, std::string> node_environment() = 0;
 };
+
+// open_file as common/base/file.h wants it.
+inline FileOpener opener(std::shared_ptr<Host> host, uid_t as) {
+  return [host = std::move(host), as](const std::filesystem::path& path) {
+    return host->open_file(as, path.string());
+  };
+}
 
 } // namespace nsa::privilege

@@ -21,6 +21,7 @@ namespace {
 
 // More than any node has GPUs; the kernel's limit for one message is 253.
 constexpr size_t kMaxPages = 128;
+constexpr int kReadsATurn = 32; // of 64 KiB
 
 Result<std::string> beside_this_program(const std::string& name) {
   std::error_code error;
@@ -121,18 +122,21 @@ Result<int> end_leftovers(const std::string& attempt_folder) {
   return signalled + proc::kill_marked(attempt_mark(plan.token));
 }
 
-Result<ShimClient> ShimClient::connect(const std::string& attempt_folder, const std::string& token,
-                                       uint64_t acknowledged_sequence) {
+Result<UniqueFd> connect_socket(const std::string& attempt_folder) {
   UniqueFd folder(::open(attempt_folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return fail_errno("cannot open " + attempt_folder);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return fail_errno("cannot make a socket");
   const sockaddr_un address = socket_address(folder.get());
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    if (errno == ENOENT || errno == ECONNREFUSED || would_block(errno))
-      return fail(ErrorCode::kUnavailable, "no shim listens in " + attempt_folder);
-    return fail_errno("cannot connect to the shim in " + attempt_folder);
-  }
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    return socket;
+  if (errno == ENOENT || errno == ECONNREFUSED || would_block(errno))
+    return fail(ErrorCode::kUnavailable, "no shim listens in " + attempt_folder);
+  return fail_errno("cannot connect to the shim in " + attempt_folder);
+}
+
+Result<ShimClient> ShimClient::greet(UniqueFd socket, const std::string& token,
+                                     uint64_t acknowledged_sequence) {
   ShimClient client(std::move(socket), token, acknowledged_sequence);
   wire::DaemonHello hello;
   hello.token = token;
@@ -162,16 +166,19 @@ Status ShimClient::on_writable() {
   return {};
 }
 
+// A shim that never stops talking must not keep its caller here: the rest is read next turn.
 Result<bool> ShimClient::receive() {
-  while (true) {
-    char bytes[1 << 16];
+  char bytes[1 << 16];
+  for (int reads = 0; reads < kReadsATurn; ++reads) {
     ReceivedBytes got = receive_with_descriptors(socket_.get(), bytes, kMaxPages);
     if (got.count < 0 && would_block(errno)) return true;
     if (got.count <= 0) return false;
     std::move(got.descriptors.begin(), got.descriptors.end(), std::back_inserter(received_fds_));
-    if (got.dropped) return fail(ErrorCode::kCorrupt, "the shim sent more descriptors than fit");
+    if (got.dropped || received_fds_.size() > kMaxPages)
+      return fail(ErrorCode::kCorrupt, "the shim sent more descriptors than fit");
     decoder_.feed({bytes, static_cast<size_t>(got.count)});
   }
+  return true;
 }
 
 Status ShimClient::check(const wire::Message& message) {

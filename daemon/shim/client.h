@@ -73,13 +73,16 @@ Result<wire::RankExited> read_exit(const std::string& attempt_folder, Rank rank)
 // were signalled. Call it only once the shim has ended.
 Result<int> end_leftovers(const std::string& attempt_folder);
 
+// A socket to <attempt folder>/shim.sock. kUnavailable while there is no shim (not listening yet,
+// or gone): the caller decides by the shim's pidfd which one it is.
+Result<UniqueFd> connect_socket(const std::string& attempt_folder);
+
 class ShimClient {
 public:
-  // Connects to <attempt folder>/shim.sock and says hello. kUnavailable while there is no shim
-  // (not listening yet, or gone): the caller decides by the shim's pidfd which one it is.
-  // `acknowledged_sequence`: the last message that the ledger holds; replay starts after it.
-  static Result<ShimClient> connect(const std::string& attempt_folder, const std::string& token,
-                                    uint64_t acknowledged_sequence);
+  // Says hello over a connected socket. `acknowledged_sequence`: the last message that the ledger
+  // holds; replay starts after it.
+  static Result<ShimClient> greet(UniqueFd socket, const std::string& token,
+                                  uint64_t acknowledged_sequence);
 
   int fd() const { return socket_.get(); }
 

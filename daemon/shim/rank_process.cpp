@@ -49,7 +49,8 @@ Status RankProcess::prepare() {
   return make_folder(std::filesystem::path(launch_.log_path).parent_path(), 0750);
 }
 
-Status RankProcess::start(int store_fd, int cgroup_fd) {
+Status RankProcess::start(int store_fd, int cgroup_fd,
+                          const std::map<std::string, std::string>& passed) {
   int out[2], err[2], link[2];
   if (::pipe2(out, O_CLOEXEC) != 0) return fail_errno("cannot make a log pipe");
   out_.fd.reset(out[0]);
@@ -76,6 +77,8 @@ Status RankProcess::start(int store_fd, int cgroup_fd) {
   spec.arguments = launch_.arguments;
   for (const auto& [name, value] : launch_.environment)
     spec.environment.push_back(name + "=" + value);
+  for (const auto& [name, value] : passed)
+    if (launch_.environment.count(name) == 0) spec.environment.push_back(name + "=" + value);
   spec.environment.push_back(attempt_mark(plan_.token));
   spec.working_folder = launch_.working_folder;
   spec.descriptors = {{null.get(), 0},

@@ -14,6 +14,7 @@
 #include "daemon/shim/rank_log.h"
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -35,7 +36,8 @@ public:
   // Makes the page; before start(), so that nsad gets the pages of ranks that never started too.
   Status prepare();
   // `store_fd` < 0: this rank gets no store socket. `cgroup_fd` < 0: none.
-  Status start(int store_fd, int cgroup_fd);
+  // `passed`: variables beside those of the plan.
+  Status start(int store_fd, int cgroup_fd, const std::map<std::string, std::string>& passed);
 
   Rank rank() const { return launch_.rank; }
   pid_t pid() const { return child_.pid; }

@@ -2,6 +2,7 @@
 
 #include "common/base/build_info.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "daemon/proc/process.h"
 #include "daemon/proc/sweep.h"
@@ -25,10 +26,29 @@ using wire::MessageType;
 
 constexpr Duration kFirstConnection = 10s; // nsad's time to connect after it has started us
 constexpr Duration kReconnection = 300ms;  // after a lost connection: a supervisor may be quicker
+constexpr size_t kMaxPassed = 1 << 20;     // of their file; a process takes no more variables
 constexpr Duration kFirstSweepPause = 20ms, kLongestSweepPause = 1s;
 
 std::string to_text(const nlohmann::json& body) {
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// The values of the variables that the submitter lets through. They lie in this file only, so an
+// attempt without it cannot be what was submitted.
+Result<std::map<std::string, std::string>> read_passed_environment(const wire::LaunchPlan& plan) {
+  std::map<std::string, std::string> passed;
+  if (plan.passed_environment.empty()) return passed;
+  const std::string path = plan.run_folder + "/" + wire::kPassedEnvironmentName;
+  const auto text = read_file(path, kMaxPassed);
+  const auto values = text ? parse_json(*text, path, {kMaxPassed, 2}) : fail(text.error());
+  if (!values || !values->is_object())
+    return fail(ErrorCode::kNotFound,
+                (values ? path + " is no object" : values.error().what) +
+                    ": the variables of run.pass_environment are lost; submit the run again");
+  for (const std::string& name : plan.passed_environment)
+    if (const auto value = values->find(name); value != values->end() && value->is_string())
+      passed[name] = value->get<std::string>();
+  return passed;
 }
 
 bool is_listening(int fd) {
@@ -159,9 +179,10 @@ Status Shim::start_ranks(UniqueFd store_socket) {
   if (needs_store && !is_listening(store_socket.get()))
     return fail(ErrorCode::kInvalidArgument,
                 "descriptor 3 is not the listening socket of the store");
+  NSA_TRY_ASSIGN(const auto passed, read_passed_environment(plan_));
   for (auto& rank : ranks_) {
     const int store = needs_store && rank.rank() == 0 ? store_socket.get() : -1;
-    NSA_TRY(rank.start(store, cgroup_ ? cgroup_->fd() : -1));
+    NSA_TRY(rank.start(store, cgroup_ ? cgroup_->fd() : -1, passed));
     const auto identity = rank.identity();
     tell(MessageType::kRankStarted,
          wire::RankStarted{rank.rank(), identity.pid, identity.start_time_ticks});

@@ -20,11 +20,21 @@ std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// Up to schema 5 the ledger held the values of passed variables. They go before the backup that an
+// upgrade makes, so that it has none either.
+Status forget_passed_values(Database& database) {
+  constexpr int64_t kWithout = 6;
+  NSA_TRY_ASSIGN(const int64_t version, database.integer("PRAGMA user_version"));
+  if (version == 0 || version >= kWithout) return {};
+  return database.execute("UPDATE runs SET environment = '{}' WHERE environment <> '{}'");
+}
+
 } // namespace
 
 Result<Ledger> Ledger::open(const LedgerOptions& options, WallTime now) {
   const auto path = options.folder / "ledger.db";
   NSA_TRY_ASSIGN(Checked checked, open_checked(path, "FULL"));
+  NSA_TRY(forget_passed_values(checked.database));
   NSA_TRY_ASSIGN(SchemaChange change, migrate(checked.database, path.string(), now));
   SpaceReserve reserve(options.folder / "reserve", options.reserve_bytes);
   // A disk that is full already must not keep nsad from its ranks.
@@ -59,15 +69,14 @@ Result<Statement*> Ledger::cached(const char* sql) {
 Status Ledger::write(Batch& batch) {
   NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
   for (const RunRow& r : batch.runs)
-    NSA_LEDGER_RUN(
-        "INSERT INTO runs "
-        "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
-        "environment,spec,spec_digest,estimate,summary,uid) VALUES "
-        "(?1,?2,?3,'queued',1,?4,?5,?6,?7,"
-        "?8,?9,?10,?11,?12,'{}',?13) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?10,"
-        "spec_digest=?11,estimate=?12,open=1",
-        r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
-        dump(r.environment), dump(r.spec), r.spec_digest, dump(r.estimate), r.uid);
+    NSA_LEDGER_RUN("INSERT INTO runs "
+                   "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
+                   "spec,spec_digest,estimate,summary,uid) VALUES "
+                   "(?1,?2,?3,'queued',1,?4,?5,?6,?7,"
+                   "?8,?9,?10,?11,'{}',?12) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?9,"
+                   "spec_digest=?10,estimate=?11,open=1",
+                   r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder,
+                   dump(r.overrides), dump(r.spec), r.spec_digest, dump(r.estimate), r.uid);
   for (const RunProgressRow& p : batch.progress)
     NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6,list_row=?7 "
                    "WHERE id=?1",

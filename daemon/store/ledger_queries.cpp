@@ -117,9 +117,9 @@ Result<uint64_t> Ledger::shim_sequence(const RunId& run, AttemptNumber attempt) 
 Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   NSA_TRY_ASSIGN(
       Statement s,
-      database_.prepare("SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
-                        "environment,spec,spec_digest,estimate,summary,open,memory,state,uid FROM "
-                        "runs WHERE id=?"));
+      database_.prepare(
+          "SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
+          "spec,spec_digest,estimate,summary,open,memory,state,uid FROM runs WHERE id=?"));
   NSA_TRY_ASSIGN(const bool row, s.bind(id).step());
   if (!row) return std::nullopt;
   StoredRun stored;
@@ -133,23 +133,22 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   r.folder = s.text(5);
   Columns columns(s, "ledger.db, run " + id);
   r.overrides = columns.value<std::vector<std::string>>(6, "overrides");
-  r.environment = columns.value<std::map<std::string, std::string>>(7, "environment");
-  r.spec = columns.json(8, "spec");
-  r.spec_digest = s.text(9);
-  r.estimate = columns.json(10, "estimate");
-  const nlohmann::json progress = columns.json(11, "summary");
+  r.spec = columns.json(7, "spec");
+  r.spec_digest = s.text(8);
+  r.estimate = columns.json(9, "estimate");
+  const nlohmann::json progress = columns.json(10, "summary");
   if (progress.is_object() && progress.contains("summary")) {
     stored.progress.summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
     stored.progress.hangs = progress.value("hangs", nlohmann::json::array());
   }
-  stored.progress.open = s.integer(12) != 0;
-  stored.progress.memory = columns.json(13, "memory");
+  stored.progress.open = s.integer(11) != 0;
+  stored.progress.memory = columns.json(12, "memory");
   stored.damage = columns.damage();
-  const bool set_aside = s.text(14) == kDamagedState;
+  const bool set_aside = s.text(13) == kDamagedState;
   if (set_aside || !stored.damage.empty())
     stored.progress.summary = summary_of_damaged(id, stored.damage);
   if (!set_aside && !stored.progress.open) note_damage(id, stored.damage);
-  r.uid = s.integer(15);
+  r.uid = s.integer(14);
   return stored;
 }
 

@@ -56,6 +56,8 @@ Result<Database> open_and_check(const fs::path& path, const char* synchronous) {
   NSA_TRY(database.execute("PRAGMA journal_mode = WAL"));
   NSA_TRY(database.execute(std::string("PRAGMA synchronous = ") + synchronous));
   NSA_TRY(database.execute("PRAGMA foreign_keys = ON"));
+  // A removed run leaves nothing behind that somebody could read in the file.
+  NSA_TRY(database.execute("PRAGMA secure_delete = ON"));
   NSA_TRY_ASSIGN(const std::string verdict, database.text("PRAGMA quick_check(1)"));
   if (verdict != "ok") return fail(ErrorCode::kCorrupt, path.string() + ": " + verdict);
   return database;

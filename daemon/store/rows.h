@@ -26,7 +26,6 @@ struct RunRow {
   int64_t submitted_at = 0;
   std::string run_file, file_name, folder;
   std::vector<std::string> overrides;
-  std::map<std::string, std::string> environment;
   nlohmann::json spec, estimate;
   std::string spec_digest;
 };

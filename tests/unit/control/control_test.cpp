@@ -14,6 +14,7 @@
 #include "daemon/control/run_files.h"
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
+#include "daemon/privilege/direct_host.h"
 
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
@@ -183,9 +184,10 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   EXPECT_EQ(describe_gpu(gpu),
             "the GPU of rank 0: 100 % busy, 61 C, Xid 79 (GPU has fallen off the bus)");
   EXPECT_EQ(describe_gpu({1, {}, {}}), "") << "nothing is known";
-  ASSERT_TRUE(
-      write_verdict(folder_.string(), verdict, saved, {{0, host, {8, 0}}, {1, {}, {}}}, {gpu}));
-  const auto json = nlohmann::json::parse(*read_file(folder_ / "verdict.json"));
+  const privilege::NewFile file =
+      verdict_file(verdict, saved, {{0, host, {8, 0}}, {1, {}, {}}}, {gpu});
+  EXPECT_EQ(file.name, "verdict.json");
+  const auto json = nlohmann::json::parse(file.content);
   EXPECT_EQ(json["kind"], state::kDeadlockedKind);
   EXPECT_EQ(json["witnesses"].size(), 2u);
   ASSERT_EQ(json["pages"].size(), 2u);
@@ -227,7 +229,8 @@ TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
   std::filesystem::remove_all(folder_of(2));
   const auto states = [&](bool verify) {
     std::string text;
-    for (const auto& view : checkpoints_on_disk(rows, "krun1", folder_.string(), verify))
+    const auto found = privilege::DirectHost().list_checkpoints(0, folder_.string(), verify);
+    for (const auto& view : checkpoints_on_disk(rows, "krun1", *found, verify))
       text += std::to_string(view.step) + " " + view.state + "; ";
     return text;
   };
@@ -645,8 +648,8 @@ TEST(NodeReadings, TokensDifferAndReadingsAreSane) {
   test::TemporaryFolder folder;
   folder.write("a", "12345");
   folder.write("b/c", "123");
-  EXPECT_EQ(folder_bytes(folder.path()), 8u);
-  EXPECT_EQ(folder_bytes((folder.path() / "none").string()), 0u);
+  EXPECT_EQ(privilege::folder_bytes(folder.path()), 8u);
+  EXPECT_EQ(privilege::folder_bytes((folder.path() / "none").string()), 0u);
   EXPECT_GE(read_run_delay_seconds(::getpid()), 0);
   EXPECT_EQ(read_run_delay_seconds(0), 0);
 }

@@ -43,13 +43,13 @@ TEST(Plan, RanksGetTheContractOfTorchrun) {
 TEST(Plan, OnlyListedVariablesReachARank) {
   AttemptInput in = input(1);
   in.node_environment = {{"PATH", "/usr/bin"}, {"SECRET", "x"}, {"NCCL_NVLS_ENABLE", "0"}};
-  in.passed_environment = {{"HF_HOME", "/hf"}};
+  in.spec.run.pass_environment = {"JOB_TOKEN"};
   const auto plan = make_launch_plan(in);
   ASSERT_TRUE(plan);
   const auto& env = plan->ranks[0].environment;
   EXPECT_EQ(env.at("PATH"), "/usr/bin");
   EXPECT_EQ(env.at("NCCL_NVLS_ENABLE"), "0");
-  EXPECT_EQ(env.at("HF_HOME"), "/hf");
+  EXPECT_EQ(plan->passed_environment, std::vector<std::string>{"JOB_TOKEN"}) << "by name only";
   EXPECT_EQ(env.count("SECRET"), 0u);
 }
 

@@ -118,8 +118,9 @@ std::string Attempt::log_text(Rank rank) const {
 
 Daemon::Daemon(const Attempt& attempt, uint64_t acknowledged) {
   const bool connected = eventually([&] {
-    auto client =
-        ShimClient::connect(attempt.plan.attempt_folder, attempt.plan.token, acknowledged);
+    auto socket = connect_socket(attempt.plan.attempt_folder);
+    if (!socket) return false;
+    auto client = ShimClient::greet(std::move(*socket), attempt.plan.token, acknowledged);
     if (client) client_ = std::move(*client);
     return client.has_value();
   });

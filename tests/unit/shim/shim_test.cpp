@@ -337,7 +337,9 @@ TEST(Shim, RefusesAWrongToken) {
   attempt.start();
   Daemon good(attempt);
   ASSERT_TRUE(good.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
-  auto bad = ShimClient::connect(attempt.plan.attempt_folder, attempt.plan.token + "x", 0);
+  auto socket = connect_socket(attempt.plan.attempt_folder);
+  ASSERT_TRUE(socket);
+  auto bad = ShimClient::greet(std::move(*socket), attempt.plan.token + "x", 0);
   ASSERT_TRUE(bad);
   bool closed = false, heard = false;
   ASSERT_TRUE(eventually([&] {

@@ -1,3 +1,4 @@
+#include "common/base/file.h"
 #include "common/base/text.h"
 #include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
@@ -39,7 +40,6 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
 
   const auto stored = ledger->run("abcde");
   ASSERT_TRUE(stored && *stored);
-  EXPECT_EQ((*stored)->row.environment.at("HF_HOME"), "/x");
   EXPECT_EQ((*stored)->row.spec.at("train").at("steps"), 10);
   EXPECT_EQ((*stored)->progress.summary.state, "running");
   EXPECT_EQ((*stored)->progress.memory, (nlohmann::json{{"steps", 12}}));
@@ -226,6 +226,30 @@ TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
   EXPECT_EQ(run->loss, 2.5);
   EXPECT_EQ(run->submitted_at, 7);
   EXPECT_EQ(run->user, "ann");
+}
+
+// Ledgers before schema 6 held the values of passed variables.
+TEST_F(StoreTest, TheValuesOfPassedVariablesLeaveAnOlderLedgerAndItsBackup) {
+  const std::string path = (folder_ / "ledger.db").string(), secret = "value-of-a-secret";
+  {
+    auto old = Database::open(path);
+    ASSERT_TRUE(old);
+    std::vector<EmbeddedFile> first(migration_files().begin(), migration_files().begin() + 5);
+    ASSERT_TRUE(migrate(*old, path, WallTime{1}, first));
+    ASSERT_TRUE(old->execute(
+        "INSERT INTO runs (id,name,user,state,open,submitted_at,run_file,file_name,folder,"
+        "overrides,environment,spec,spec_digest,estimate,summary) VALUES ('abcde','old','ann',"
+        "'failed',0,7,'','','','[]','{\"TOKEN\":\"" +
+        secret + "\"}','{}','','{}','{}')"));
+  }
+  {
+    auto ledger = open();
+    ASSERT_TRUE(ledger) << ledger.error().what;
+    EXPECT_TRUE(ledger->run("abcde").value());
+    EXPECT_TRUE(std::filesystem::exists(ledger->opened().backup));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_EQ(read_file(entry.path()).value_or("").find(secret), std::string::npos) << entry.path();
 }
 
 // Instructions of SQLite's virtual machine on connections opened while it lives: what queries cost

@@ -29,7 +29,6 @@ protected:
     r.user = "ann";
     r.submitted_at = at;
     r.spec = {{"train", {{"steps", 10}}}};
-    r.environment = {{"HF_HOME", "/x"}};
     r.overrides = {"train.steps=10"};
     return r;
   }

@@ -1,0 +1,51 @@
+// nsa-starter: the one process of nsad in system mode that stays root. It forks a child for each
+// request of nsad; the child checks the submitter, becomes him, and only then reads what it is to
+// do. docs/design/threat-model.md has the table of verbs. One thread; it ends when nsad does.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/unique_fd.h"
+#include "daemon/privilege/account.h"
+#include "daemon/privilege/protocol.h"
+
+#include <map>
+
+namespace nsa::privilege {
+
+struct StarterOptions {
+  SubmitterRules rules;
+  UniqueFd runs_folder; // the folder whose entries may be given away
+};
+
+// Whether `folder` is one that the starter gives to a submitter: an empty folder of the daemon's,
+// directly below the runs folder.
+Status check_gift(int folder, int runs_folder, uid_t daemon);
+
+// Whether the process of a pidfd is the submitter's (all four uids of it).
+Status check_victim(int pidfd, uid_t submitter);
+
+class Starter {
+public:
+  Starter(UniqueFd socket, StarterOptions options)
+      : socket_(std::move(socket)), options_(std::move(options)) {}
+  // Serves until the other end of the socket is closed.
+  Status run();
+
+private:
+  struct Child {
+    uid_t uid = 0;
+    MonotonicTime end;
+  };
+  Status take_request(); // kNotFound: nsad has gone
+  Status check_room(uid_t uid) const;
+  void start_child(const RequestHeader& header, std::vector<UniqueFd> descriptors);
+  Result<Answer> serve(const RequestHeader& header, std::vector<UniqueFd> descriptors) const;
+  void reap_children();
+  void kill_late_children();
+
+  UniqueFd socket_, signals_;
+  StarterOptions options_;
+  std::map<pid_t, Child> children_;
+};
+
+} // namespace nsa::privilege
