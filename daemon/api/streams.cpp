@@ -190,20 +190,18 @@ public:
     stream->when_drained([weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->pump();
     });
-    stream->when_closed([self] {});
+    if (follow_) {
+      start(service_, query_.run);
+      poll_ = loop.every(kLogPoll, [weak = std::weak_ptr(self)] {
+        if (const auto self = weak.lock()) self->poll();
+      });
+    } else {
+      stream->when_closed([self] {});
+    }
     pump();
   }
 
 private:
-  // Behind the first piece: who is told of the run's end has got what was there before.
-  void watch_run() {
-    const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
-    start(service_, query_.run);
-    poll_ = loop.every(kLogPoll, [weak = std::weak_ptr(self)] {
-      if (const auto self = weak.lock()) self->poll();
-    });
-  }
-
   void note_newest(const std::vector<LogSource>& sources) {
     for (const LogSource& source : sources)
       newest_ = std::max(newest_, source.attempt);
@@ -252,7 +250,6 @@ private:
     if (!piece->lines.empty() && !stream->write(piece->lines)) return;
     at_end_ = piece->at_end;
     if (at_end_ && last) return stream->end();
-    if (follow_ && !poll_) watch_run();
     pump();
   }
 
