@@ -1,6 +1,8 @@
 // The routes that answer line by line. A stream's state is owned by its connection (the when_closed
 // callback holds it); everything else holds it weakly. So it goes with the connection, whoever ends
 // first: reader, run or server.
+#include "common/base/text.h"
+#include "common/wire/run_row.h"
 #include "daemon/api/log_reader.h"
 #include "daemon/api/reply.h"
 #include "daemon/api/routes.h"
@@ -48,30 +50,71 @@ private:
 };
 
 constexpr size_t kQueueGoal = 128 << 10; // below it more is read
-constexpr int kEventsAPage = 500;        // read in one turn of the loop
+constexpr int kEventsAPage = 200;        // read in one turn of the loop
 constexpr size_t kMaxLogs = 1024;        // files that one request may hold open
 constexpr Duration kLogPoll = std::chrono::milliseconds(200);
 
-// What is stored page by page, as fast as the reader takes it and with a turn of the loop between
-// two pages; then, if it follows, what comes. Lines, or the items of one array.
+// A long list page by page, as fast as the client takes it and with a turn of the loop between two
+// pages. Ends by itself, or with its connection.
+class PagedList : public std::enable_shared_from_this<PagedList> {
+public:
+  using Read = std::function<Result<ListPage>()>; // the next page
+  PagedList(net::EventLoop& loop, StreamPtr stream, Read read, std::string end)
+      : loop_(loop), stream_(std::move(stream)), read_(std::move(read)), end_(std::move(end)) {}
+
+  void begin(const std::string& start, const ListPage& first) {
+    stream_->when_closed([self = shared_from_this()] {});
+    stream_->when_drained([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->pump();
+    });
+    stream_->write(start);
+    take(first);
+  }
+
+private:
+  void pump() {
+    if (waiting_ || !stream_->is_open() || stream_->queued() >= kQueueGoal) return;
+    const auto page = read_();
+    if (page) return take(*page);
+    // Without its end the text is no JSON: what is missing is seen.
+    stream_->end();
+  }
+  void take(const ListPage& page) {
+    std::string text;
+    for (const std::string& item : page.items)
+      text += (std::exchange(comma_, true) ? "," : "") + item;
+    if (!page.more) text += end_;
+    const bool open = stream_->write(text);
+    if (!page.more) return stream_->end();
+    if (!open) return;
+    waiting_ = true;
+    loop_.post([weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->waiting_ = false;
+      self->pump();
+    });
+  }
+
+  net::EventLoop& loop_;
+  StreamPtr stream_;
+  Read read_;
+  std::string end_;
+  bool comma_ = false, waiting_ = false;
+};
+
+// What is stored page by page, as above; then what comes. One event a line.
 class EventFollower : public Follower {
 public:
-  EventFollower(net::EventLoop& loop, StreamPtr stream, Service& service, EventQuery query,
-                int64_t limit, bool follow)
-      : Follower(loop, std::move(stream)), service_(service), query_(std::move(query)),
-        left_(limit), follow_(follow) {}
+  EventFollower(net::EventLoop& loop, StreamPtr stream, Service& service, EventQuery query)
+      : Follower(loop, std::move(stream)), service_(service), query_(std::move(query)) {}
 
   void begin(const EventPage& first_page) {
     const auto self = std::static_pointer_cast<EventFollower>(shared_from_this());
     stream->when_drained([weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->pump();
     });
-    if (follow_) {
-      start(service_, query_.run);
-    } else {
-      stream->when_closed([self] {});
-      stream->write("{\"items\":[");
-    }
+    start(service_, query_.run);
     take(first_page);
   }
 
@@ -91,9 +134,8 @@ private:
   void take(const EventPage& page) {
     send(page.events);
     query_.after = std::max(query_.after, page.next);
-    live_ = !page.more || (!follow_ && left_ <= 0);
-    if (live_ && !follow_) stream->write("]}\n");
-    if (live_ && (!follow_ || ended_)) return stream->end();
+    live_ = !page.more;
+    if (live_ && ended_) return stream->end();
     if (live_) return;
     waiting_ = true;
     loop.post([weak = weak_from_this()] {
@@ -106,19 +148,16 @@ private:
   void send(const std::vector<wire::EventView>& events) {
     std::string text;
     for (const wire::EventView& event : events) {
-      if (event.sequence <= query_.after || (!follow_ && left_-- <= 0)) continue;
+      if (event.sequence <= query_.after) continue;
       query_.after = event.sequence;
-      if (!follow_ && std::exchange(comma_, true)) text += ',';
-      text += follow_ ? json_line(event) : dump(event);
+      text += json_line(event);
     }
-    if (!text.empty()) stream->write(text);
+    stream->write(text);
   }
 
   Service& service_;
   EventQuery query_;
-  int64_t left_; // of an array
-  bool follow_, comma_ = false, waiting_ = false;
-  bool live_ = false, ended_ = false; // live: all that was stored is told
+  bool live_ = false, waiting_ = false, ended_ = false; // live: all that was stored is told
 };
 
 // The logs of all attempts from `first` on: who looks late, or comes back, misses none.
@@ -237,6 +276,38 @@ net::Response Routes::follow(const RunId& run) {
   });
 }
 
+net::Response Routes::paged_list(const std::string& start, std::function<Result<ListPage>()> read,
+                                 const std::string& end) {
+  auto first = read();
+  if (!first) return reply_error(first.error());
+  if (!first->more) { // whole, and the connection may go on
+    net::Response response;
+    response.body = start + join(first->items, ",") + end;
+    return response;
+  }
+  return line_stream(
+      [this, start, read = std::move(read), end, first = std::move(*first)](StreamPtr stream) {
+        std::make_shared<PagedList>(loop_, std::move(stream), read, end)->begin(start, first);
+      },
+      false);
+}
+
+net::Response Routes::runs(const Call& call, const Caller& caller) {
+  const std::string columns =
+      call.rows ? "\"columns\":" + dump(nlohmann::json(wire::run_columns())) + "," : "";
+  RunQuery query;
+  query.all = call.all;
+  query.rows = call.rows;
+  return paged_list(
+      "{" + columns + "\"total\":" + std::to_string(service_.run_count()) + ",\"items\":[",
+      [this, query, caller]() mutable -> Result<ListPage> {
+        NSA_TRY_ASSIGN(RunPage page, service_.list(query, caller));
+        query = std::move(page.next);
+        return std::move(page.list);
+      },
+      "]}\n");
+}
+
 net::Response Routes::events(const Call& call, const RunId& run) {
   EventQuery query{run, call.after, kEventsAPage};
   if (call.tail) {
@@ -244,15 +315,26 @@ net::Response Routes::events(const Call& call, const RunId& run) {
     if (!start) return reply_error(start.error());
     query.after = std::max(query.after, *start);
   }
-  const int64_t limit = call.tail ? *call.tail : call.limit;
+  if (!call.follow)
+    return paged_list(
+        "{\"items\":[",
+        [this, query, left = call.tail ? *call.tail : call.limit]() mutable -> Result<ListPage> {
+          query.limit = static_cast<int>(std::min<int64_t>(left, kEventsAPage));
+          NSA_TRY_ASSIGN(const EventPage page, service_.events(query));
+          ListPage list;
+          for (const wire::EventView& event : page.events)
+            list.items.push_back(dump(event));
+          query.after = page.next;
+          left -= static_cast<int64_t>(page.events.size());
+          list.more = page.more && left > 0;
+          return list;
+        },
+        "]}\n");
   auto first = service_.events(query);
   if (!first) return reply_error(first.error());
-  return line_stream(
-      [this, query, limit, follow = call.follow, first = std::move(*first)](StreamPtr stream) {
-        std::make_shared<EventFollower>(loop_, std::move(stream), service_, query, limit, follow)
-            ->begin(first);
-      },
-      call.follow);
+  return line_stream([this, query, first = std::move(*first)](StreamPtr stream) {
+    std::make_shared<EventFollower>(loop_, std::move(stream), service_, query)->begin(first);
+  });
 }
 
 net::Response Routes::logs(const Call& call, const RunId& run) {
