@@ -11,6 +11,7 @@
 #include "common/dataset/work_folder.h"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <thread>
@@ -178,7 +179,7 @@ class Preparation {
 public:
   Preparation(const PrepareOptions& options,
               const std::function<void(const PrepareProgress&)>& report, std::stop_token stop)
-      : options_(options), report_(report), stop_(std::move(stop)) {}
+      : options_(options), drawing_(options), report_(report), stop_(std::move(stop)) {}
 
   Result<PrepareResult> run() {
     NSA_TRY(check(options_));
@@ -189,6 +190,9 @@ public:
     if (reusable) return std::move(result_);
     NSA_TRY_ASSIGN(WorkFolder folder, WorkFolder::create(options_.output));
     NSA_TRY(tokenise_all(folder.path()));
+    if (options_.heldout_fraction > 0 && result_.manifest.heldout_documents == 0 &&
+        result_.manifest.documents > 1)
+      NSA_TRY(set_one_aside(folder.path()));
     NSA_TRY(measure(folder.path()));
     enter(PrepareProgress::Stage::kFinishing);
     NSA_TRY(complete(folder.path()));
@@ -232,11 +236,11 @@ private:
     if (options_.if_exists == IfExists::kReplace) return false;
     if (options_.if_exists == IfExists::kFail)
       return fail(ErrorCode::kConflict, output.string() + " exists",
-                  "choose another output folder, or ask for it to be replaced");
+                  "choose another output folder, or replace it: --replace");
     NSA_TRY_ASSIGN(const auto existing, Dataset::open(output, Check::kSizes));
     if (auto status = same_preparation(existing->manifest()); !status) {
       Error why = std::move(status).error().within(output.string() + " was prepared otherwise");
-      why.next = "choose another output folder, or ask for it to be replaced";
+      why.next = "choose another output folder, or replace it: --replace";
       return fail(std::move(why));
     }
     result_.manifest = existing->manifest();
@@ -269,7 +273,7 @@ private:
     const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     const int threads = options_.threads > 0 ? options_.threads : processors;
     Pipeline pipeline(threads, threads * 4,
-                      [&](RawBatch&& batch) { return tokenise(batch, *tokenizer_, options_); });
+                      [&](RawBatch&& batch) { return tokenise(batch, *tokenizer_, drawing_); });
     Status read;
     {
       // The reader holds a reference to the pipeline: it is joined before the pipeline goes away.
@@ -282,6 +286,20 @@ private:
       if (!status) return status;
     }
     return read;
+  }
+
+  // Of few documents a small fraction may be none: then the one with the least draw is set aside,
+  // in a second pass over what is little text.
+  Status set_one_aside(const fs::path& folder) {
+    drawing_.heldout_fraction = std::nextafter(least_draw_, 1.0);
+    std::error_code error;
+    for (const ShardRecord& shard : result_.manifest.shards)
+      fs::remove(folder / shard.file, error);
+    result_ = {};
+    source_documents_.clear();
+    progress_ = {};
+    progress_.bytes_total = sources_.bytes();
+    return tokenise_all(folder);
   }
 
   Status write_all_batches(const fs::path& folder, Pipeline& pipeline) {
@@ -314,6 +332,7 @@ private:
     result_.manifest.replaced_characters += batch.replaced_characters;
     result_.empty_documents += batch.empty_documents;
     result_.text_bytes += batch.text_bytes;
+    least_draw_ = std::min(least_draw_, batch.least_draw);
     progress_.bytes_done = batch.source_bytes;
     progress_.documents = result_.manifest.documents;
     progress_.tokens += static_cast<int64_t>(batch.tokens[0].size() + batch.tokens[1].size());
@@ -350,8 +369,8 @@ private:
                   "of " + std::to_string(manifest.documents) + " documents, " +
                       std::to_string(manifest.heldout_documents) +
                       " fell to the held-out split: too few documents to set a part aside",
-                  "cut the text at blank lines (--documents paragraph), choose another fraction or "
-                  "seed, or a fraction of 0 for no held-out split");
+                  "cut the text at blank lines: --documents paragraph; or set nothing aside: "
+                  "--heldout-fraction 0");
     for (size_t i = 0; i < source_documents_.size(); ++i)
       manifest.sources[i].documents = source_documents_[i];
     manifest.created_at = format_rfc3339(WallTime::now());
@@ -367,6 +386,8 @@ private:
   }
 
   const PrepareOptions& options_;
+  PrepareOptions drawing_; // the same, with the fraction by which documents are set aside
+  double least_draw_ = 1;  // of all documents
   const std::function<void(const PrepareProgress&)>& report_;
   const std::stop_token stop_;
   const MonotonicTime start_ = MonotonicTime::now();

@@ -47,7 +47,8 @@ struct PrepareOptions {
   int64_t min_document_bytes = 0;
   InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
   std::string jsonl_key = "text";
-  double heldout_fraction = 0.01; // of documents, drawn by a hash of seed and document number
+  // Of documents, drawn by a hash of seed and document number; at least one of two or more.
+  double heldout_fraction = 0.01;
   uint64_t seed = 1;
   int64_t shard_tokens = 100'000'000; // as llm.c: 200 MB a shard
   int threads = 0;                    // 0: one a processor

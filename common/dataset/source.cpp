@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <set>
+#include <string_view>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -13,6 +14,24 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 18;
+
+// What is no text, by its first bytes, and how text is made of it.
+struct Foreign {
+  std::string_view begin, what, next;
+};
+constexpr std::string_view kAsRows =
+    "write its text column as JSON lines, {\"text\": ...} a row, into a .jsonl file";
+constexpr Foreign kForeign[] = {
+    {"PAR1", "a Parquet file", kAsRows},
+    {"ARROW1", "an Arrow file", kAsRows},
+    {"SQLite format 3", "an SQLite database", kAsRows},
+    {"\x28\xB5\x2F\xFD", "compressed by Zstandard", "decompress it: zstd -d FILE"},
+    {"\xFD"
+     "7zXZ",
+     "compressed by xz", "decompress it: xz -d FILE"},
+    {"PK\x03\x04", "a zip archive", "unpack it: unzip FILE"},
+    {"%PDF-", "a PDF file", "make text of it: pdftotext FILE"},
+};
 
 // The name without a compression suffix.
 fs::path without_compression(const fs::path& path) {
@@ -123,6 +142,12 @@ Result<SourceReader> SourceReader::open(const fs::path& path) {
                     static_cast<unsigned char>(reader.input_[0]) == 0x1F &&
                     static_cast<unsigned char>(reader.input_[1]) == 0x8B;
   if (gzip) reader.inflater_ = std::make_unique<Inflater>();
+  const std::string_view begin(reader.input_.data(), reader.input_end_);
+  for (const Foreign& format : kForeign)
+    if (begin.starts_with(format.begin))
+      return fail(ErrorCode::kInvalidArgument,
+                  path.string() + " is no text: " + std::string(format.what),
+                  std::string(format.next));
   return reader;
 }
 

@@ -64,15 +64,18 @@ Result<std::string> text_of(const RawBatch& batch, const RawDocument& document,
 
 } // namespace
 
-Split split_of(int64_t document_number, uint64_t seed, double heldout_fraction) {
+double draw_of(int64_t document_number, uint64_t seed) {
   // SplitMix64 (Steele, Lea and Flood 2014), as a hash of the pair.
   uint64_t z = seed * 0xD1342543DE82EF95ull +
                static_cast<uint64_t>(document_number + 1) * 0x9E3779B97F4A7C15ull;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
   z = (z ^ z >> 27) * 0x94D049BB133111EBull;
   z ^= z >> 31;
-  const double uniform = static_cast<double>(z >> 11) * 0x1.0p-53;
-  return uniform < heldout_fraction ? Split::kHeldout : Split::kTrain;
+  return static_cast<double>(z >> 11) * 0x1.0p-53;
+}
+
+Split split_of(int64_t document_number, uint64_t seed, double heldout_fraction) {
+  return draw_of(document_number, seed) < heldout_fraction ? Split::kHeldout : Split::kTrain;
 }
 
 TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,
@@ -92,6 +95,7 @@ TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,
     }
     const auto split =
         static_cast<size_t>(split_of(document.number, options.seed, options.heldout_fraction));
+    result.least_draw = std::min(result.least_draw, draw_of(document.number, options.seed));
     result.tokens[split].push_back(tokenizer.separator());
     tokenizer.encode(*text, result.tokens[split]);
     ++result.documents[split];

@@ -35,11 +35,14 @@ struct TokenBatch {
   int64_t documents[2] = {};    // by Split
   int64_t empty_documents = 0;
   int64_t replaced_characters = 0;
+  double least_draw = 1;      // of its documents
   std::optional<Error> error; // of the first bad document; nothing after it was done
 };
 
-// Whether a document is set aside: a hash of seed and number, so that the choice depends on neither
-// threads nor batches, and the held-out text comes from everywhere.
+// A number in [0, 1) that a document draws: a hash of seed and number, so that the choice depends
+// on neither threads nor batches, and the held-out text comes from everywhere.
+double draw_of(int64_t document_number, uint64_t seed);
+// Whether it is set aside: those whose draw is below the fraction are.
 Split split_of(int64_t document_number, uint64_t seed, double heldout_fraction);
 
 TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,

@@ -78,10 +78,21 @@ TEST(PrepareFailure, NothingToDoAndNothingToSetAside) {
   auto options = byte_options(folder, {file});
   const Error error = failure(options);
   EXPECT_THAT(error.what, HasSubstr("too few documents"));
-  EXPECT_THAT(error.next, HasSubstr("paragraph"));
+  EXPECT_THAT(error.next, HasSubstr("--documents paragraph"));
   EXPECT_THAT(failure(byte_options(folder, {file, file})).what, HasSubstr("given twice"));
   EXPECT_THAT(failure(byte_options(folder, {folder.write("empty.txt", "")})).what,
               HasSubstr("no text"));
+}
+
+TEST(PrepareFailure, WhatIsNoTextIsNamed) {
+  const TemporaryFolder folder;
+  const auto of = [&](const std::string& name, const std::string& content) {
+    return failure(byte_options(folder, {folder.write(name, content)}));
+  };
+  const Error parquet = of("rows.parquet", std::string("PAR1\x15\x04\x15", 7) + some_text(3));
+  EXPECT_THAT(parquet.what, HasSubstr("rows.parquet is no text: a Parquet file"));
+  EXPECT_THAT(parquet.next, HasSubstr(".jsonl"));
+  EXPECT_THAT(of("text.zst", "\x28\xB5\x2F\xFD").next, HasSubstr("zstd -d"));
 }
 
 TEST(PrepareFailure, OptionsThatContradictAreRefused) {

@@ -51,6 +51,32 @@ TEST(Prepare, ParagraphsBecomeSeparatedDocumentsOfTwoSplits) {
   EXPECT_TRUE(verify(options.output)->empty());
 }
 
+// Six files: a hundredth of them is none, and a run could not be evaluated.
+TEST(Prepare, OfFewDocumentsOneIsSetAside) {
+  const TemporaryFolder folder;
+  std::vector<std::filesystem::path> files = {folder.write("empty.txt", "")};
+  for (int i = 0; i < 6; ++i)
+    files.push_back(folder.write("text" + std::to_string(i) + ".txt",
+                                 std::string(1000, static_cast<char>('a' + i))));
+  for (const uint64_t seed : {1, 2, 3, 4, 5}) {
+    PrepareOptions options = byte_options(folder, files);
+    options.documents = DocumentUnit::kFile;
+    options.heldout_fraction = 0.01;
+    options.seed = seed;
+    options.if_exists = IfExists::kReplace;
+    const auto result = prepare(options);
+    ASSERT_TRUE(result) << result.error().what;
+    EXPECT_EQ(result->manifest.documents, 6);
+    EXPECT_EQ(result->manifest.heldout_documents, 1);
+    EXPECT_EQ(result->manifest.tokens(Split::kTrain) + result->manifest.tokens(Split::kHeldout),
+              6 * 1001);
+    EXPECT_EQ(result->empty_documents, 1);
+    EXPECT_TRUE(verify(options.output)->empty());
+    options.if_exists = IfExists::kReuse;
+    EXPECT_TRUE(prepare(options)->reused) << "the fraction that was asked for is what is recorded";
+  }
+}
+
 TEST(Prepare, ThreadsAndShardSizesDoNotChangeTheTokens) {
   const TemporaryFolder folder;
   const std::string text = some_text(30000); // several batches
