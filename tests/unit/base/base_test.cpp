@@ -4,6 +4,7 @@
 #include "common/base/ids.h"
 #include "common/base/markdown.h"
 #include "common/base/pass_descriptors.h"
+#include "common/base/printable.h"
 #include "common/base/text.h"
 
 #include <cerrno>
@@ -174,6 +175,39 @@ TEST(PassDescriptors, ComeInOrderWithTheirBytes) {
   const ReceivedBytes plain = receive_with_descriptors(there.get(), bytes, 8);
   EXPECT_EQ(plain.count, 4);
   EXPECT_TRUE(plain.descriptors.empty());
+}
+
+TEST(Printable, EscapesWhatATerminalObeys) {
+  EXPECT_EQ(printable("plain, \xc3\xa4 and\ttabs \xe6\xbc\xa2 \xf0\x9f\x98\x80"),
+            "plain, \xc3\xa4 and\ttabs \xe6\xbc\xa2 \xf0\x9f\x98\x80");
+  EXPECT_EQ(printable("\x1b[2J\x07\r\x7f"), "\\x1b[2J\\x07\\x0d\\x7f");
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\u009b31m")
+      << "C1";
+  EXPECT_EQ(printable("\x9b"
+                      "31m"),
+            "\\x9b31m")
+      << "C1 as a byte, which is no UTF-8";
+  EXPECT_EQ(printable("\xe2\x80\xae\xe2\x81\xa6\xd8\x9c\xe2\x80\xa8"),
+            "\\u202e\\u2066\\u061c\\u2028");
+  EXPECT_EQ(printable("a\nb"), "a\\nb");
+  EXPECT_EQ(printable("a\nb", LineBreaks::kKeep), "a\nb");
+}
+
+TEST(Printable, IllFormedCharactersAreBytes) {
+  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf") << "overlong";
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "a surrogate";
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80") << "beyond Unicode";
+  EXPECT_EQ(printable("\xe2\x80"), "\\xe2\\x80") << "cut off";
+  EXPECT_EQ(printable("\xe2\x41"), "\\xe2"
+                                   "A");
+}
+
+TEST(Printable, JsonKeepsItsMeaning) {
+  EXPECT_EQ(printable_json("{\"a\":\"\\u001b\xc2\x9b\x7f\xe2\x80\xae\"}"),
+            "{\"a\":\"\\u001b\\u009b\\u007f\\u202e\"}");
 }
 
 TEST(PassDescriptors, MoreThanWantedAreDroppedAndSaid) {

@@ -1,0 +1,24 @@
+// Text from elsewhere (a rank, a run, a file) as a terminal may show it: what could move the
+// cursor, set a title, fill the clipboard or turn the reading direction becomes a visible escape.
+// Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace nsa {
+
+enum class LineBreaks { kEscape, kKeep };
+
+// Escapes as \x1b: control characters but the tab, and bytes that are no UTF-8. Escapes as \u202e:
+// C1 controls, and characters that break lines or turn the direction of text. `kKeep` leaves line
+// feeds.
+std::string printable(std::string_view text, LineBreaks line_breaks = LineBreaks::kEscape);
+
+bool is_utf8(std::string_view text);
+
+// The same for JSON text, which keeps its meaning: such characters stand only inside its strings,
+// where \u009b is the same character.
+std::string printable_json(std::string_view json);
+
+} // namespace nsa
