@@ -1,4 +1,5 @@
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/render/table.h"
 #include "cli/render/text.h"
@@ -34,7 +35,7 @@ Result<Exit> run_audit(const Arguments& arguments, Context& context) {
   if (arguments.has("RUN")) target += "&run=" + net::encode_component(arguments.text("RUN"));
   NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
   if (context.output == Output::kJson) {
-    context.io.out << answer.dump() << "\n";
+    context.io.out << json_text(answer) << "\n";
     return Exit::kDone;
   }
   NSA_TRY_ASSIGN(const auto rows, client::read_items<wire::AuditView>(answer));

@@ -1,5 +1,6 @@
 #include "cli/connect.h"
 #include "cli/hints.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
   if (!arguments.has("all"))
     std::erase_if(views, [](const auto& view) { return view.state == "deleted"; });
   if (context.output == Output::kJson)
-    context.io.out << nlohmann::json{{"items", views}}.dump() << "\n";
+    context.io.out << json_text(nlohmann::json{{"items", views}}) << "\n";
   else if (views.empty())
     context.io.err << (all == 0 ? "no checkpoints yet\n"
                                 : "no checkpoint is left; --all shows the deleted ones\n");

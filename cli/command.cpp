@@ -4,7 +4,9 @@
 #include "cli/parser.h"
 #include "cli/render/problems.h"
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 namespace nsa::cli {
 
@@ -31,6 +33,16 @@ int report(const Error& error, std::ostream& err) {
   return static_cast<int>(exit_of(error.code));
 }
 
+// What could not be written was not said: a full disk must not look like an empty answer.
+int finish(std::ostream& out, std::ostream& err, int code) {
+  errno = 0;
+  if (out.flush()) return code;
+  const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
+  return report({ErrorCode::kSystem, "cannot write the output" + why,
+                 "look at where standard output goes: a full disk, or a closed pipe"},
+                err);
+}
+
 } // namespace
 
 bool wants_colour(const std::string& option, bool is_terminal) {
@@ -49,7 +61,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
     const auto page = help_page(verbs, *parsed->help);
     if (!page) return report(page.error(), terminal.err);
     terminal.out << *page;
-    return 0;
+    return finish(terminal.out, terminal.err, 0);
   }
   Io io{terminal.out, terminal.err, terminal.in};
   io.out_is_terminal = terminal.out_is_terminal;
@@ -57,19 +69,26 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   io.in_is_terminal = terminal.in_is_terminal;
   io.colour = wants_colour(parsed->globals.text("color", "auto"), terminal.out_is_terminal);
   io.unicode = can_unicode();
-  io.width = terminal.out_is_terminal ? (terminal.width > 0 ? terminal.width : 80) : 0;
+  const auto columns = [&terminal] {
+    const int width = terminal.width ? terminal.width() : 0;
+    return width > 0 ? width : 80;
+  };
+  io.width = terminal.out_is_terminal ? columns() : 0;
+  if (terminal.out_is_terminal) io.current_width = columns;
   Context context{io};
   const std::string output = parsed->globals.text("output", "table");
   context.output = output == "json"   ? Output::kJson
                    : output == "wide" ? Output::kWide
                                       : Output::kTable;
   context.quiet = parsed->globals.has("quiet");
+  context.raw = parsed->globals.has("raw");
+  context.system = parsed->globals.has("system");
   context.socket = parsed->globals.text("socket");
   context.may_start = !parsed->globals.has("no-start");
   context.program_dir = terminal.program_dir;
   const auto done = parsed->verb->run(parsed->arguments, context);
-  io.out.flush();
-  return done ? static_cast<int>(*done) : report(done.error(), io.err);
+  if (!done) return report(done.error(), io.err);
+  return finish(io.out, io.err, static_cast<int>(*done));
 }
 
 } // namespace nsa::cli

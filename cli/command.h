@@ -3,6 +3,7 @@
 
 #include "cli/verb.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ struct Terminal {
   std::ostream& err;
   std::istream& in;
   bool out_is_terminal = false, err_is_terminal = false, in_is_terminal = false;
-  int width = 0;           // columns; 0: unknown
-  std::string program_dir; // folder of the running program
+  std::function<int()> width; // columns now; none, or 0: unknown
+  std::string program_dir;    // folder of the running program
 };
 
 int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& words,

@@ -1,9 +1,14 @@
 // nsactl completion bash|zsh|fish: a script for the shell, made from the verb table.
 #include "cli/completion.h"
 
+#include "cli/connect.h"
 #include "cli/parser.h"
 #include "cli/verbs.h"
 #include "common/base/text.h"
+#include "common/spec/fields.h"
+#include "common/spec/parse.h"
+#include "common/spec/toggles.h"
+#include "common/wire/run_row.h"
 
 #include <map>
 #include <set>
@@ -12,16 +17,23 @@ namespace nsa::cli {
 
 namespace {
 
+constexpr Duration kCompletionTimeout = std::chrono::seconds(1); // a person has pressed Tab
+
 struct Words {
   std::vector<std::string> first;                          // "submit", "ckpt"
   std::map<std::string, std::vector<std::string>> second;  // "ckpt" -> "ls", "verify"
   std::map<std::string, std::vector<std::string>> options; // "ckpt ls" -> "--set", ...
-  std::map<std::string, std::string> summary;              // of a verb
+  // "ls --state" -> "queued", ...; of options that every verb has: "--output" -> "table", ...
+  std::map<std::string, std::vector<std::string>> choices;
+  std::set<std::string> takes_runs;           // verbs with RUN
+  std::map<std::string, std::string> summary; // of a verb
 };
 
 Words words_of(const std::vector<Verb>& verbs) {
   Words words;
   std::set<std::string> seen;
+  for (const Option& option : global_options())
+    if (!option.choices.empty()) words.choices["--" + option.name] = option.choices;
   for (const Verb& verb : verbs) {
     if (verb.hidden) continue;
     const std::vector<std::string> parts = split(verb.name, ' ');
@@ -32,18 +44,32 @@ Words words_of(const std::vector<Verb>& verbs) {
     for (const auto* list : {&verb.options, &global_options()})
       for (const Option& option : *list)
         options.push_back("--" + option.name);
+    for (const Option& option : verb.options)
+      if (!option.choices.empty()) words.choices[verb.name + " --" + option.name] = option.choices;
+    for (const Positional& positional : verb.positionals)
+      if (positional.type == ValueType::kRun) words.takes_runs.insert(verb.name);
   }
   return words;
 }
 
+// "'status'|'ckpt ls'": a pattern of `case`.
+std::string pattern(const std::set<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names)
+    out += (out.empty() ? "'" : "|'") + name + "'";
+  return out;
+}
+
 std::string bash(const Words& words) {
-  std::string out = "# bash completion of nsactl: source <(nsactl completion bash)\n"
-                    "_nsactl() {\n"
-                    "  local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} choices=\n"
-                    "  COMPREPLY=()\n"
-                    "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-                    "    COMPREPLY=($(compgen -W \"" +
-                    join(words.first, " ") + "\" -- \"$word\"))\n    return\n  fi\n";
+  std::string out =
+      "# bash completion of nsactl: source <(nsactl completion bash)\n"
+      "_nsactl() {\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} choices= values=\n"
+      "  local before=${COMP_WORDS[COMP_CWORD-1]}\n"
+      "  COMPREPLY=()\n"
+      "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+      "    COMPREPLY=($(compgen -W \"" +
+      join(words.first, " ") + "\" -- \"$word\"))\n    return\n  fi\n";
   out += "  case $verb in\n";
   for (const auto& [noun, verbs] : words.second)
     out += "  " + noun +
@@ -55,8 +81,23 @@ std::string bash(const Words& words) {
   out += "  esac\n  case $verb in\n";
   for (const auto& [verb, options] : words.options)
     out += "  '" + verb + "') choices='" + join(options, " ") + "' ;;\n";
-  out += "  esac\n"
-         "  if [[ $word == -* ]]; then\n"
+  out += "  esac\n  case \"$verb $before\" in\n";
+  for (const auto& [option, choices] : words.choices)
+    out += std::string("  ") + (option.starts_with("--") ? "*' " : "'") + option + "') values='" +
+           join(choices, " ") + "' ;;\n";
+  out += "  *' --set') values=$(nsactl __complete keys 2>/dev/null)\n"
+         "    compopt -o nospace 2>/dev/null ;;\n"
+         "  esac\n"
+         "  if [ -z \"$values\" ] && [[ $word != -* ]]; then\n"
+         "    case $verb in\n"
+         "    " +
+         pattern(words.takes_runs) +
+         ") values=$(nsactl __complete runs 2>/dev/null) ;;\n"
+         "    esac\n"
+         "  fi\n"
+         "  if [ -n \"$values\" ]; then\n"
+         "    COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
+         "  elif [[ $word == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$choices\" -- \"$word\"))\n"
          "  else\n"
          "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
@@ -78,9 +119,28 @@ std::string zsh(const Words& words) {
   out += "  esac\n  case $verb in\n";
   for (const auto& [verb, options] : words.options)
     out += "  '" + verb + "') choices=(" + join(options, " ") + ") ;;\n";
-  out += "  esac\n  if [[ ${words[CURRENT]} == -* ]]; then compadd -- $choices; else _files; fi\n"
-         "}\ncompdef _nsactl nsactl\n";
+  out += "  esac\n  case \"$verb ${words[CURRENT-1]}\" in\n";
+  for (const auto& [option, choices] : words.choices)
+    out += std::string("  ") + (option.starts_with("--") ? "*' " : "'") + option +
+           "') compadd -- " + join(choices, " ") + "; return ;;\n";
+  out +=
+      "  *' --set') compadd -S '' -- ${(f)\"$(nsactl __complete keys 2>/dev/null)\"}; return ;;\n"
+      "  esac\n"
+      "  if [[ ${words[CURRENT]} == -* ]]; then compadd -- $choices; return; fi\n"
+      "  case $verb in\n  " +
+      pattern(words.takes_runs) +
+      ") compadd -- ${(f)\"$(nsactl __complete runs 2>/dev/null)\"} ;;\n"
+      "  *) _files ;;\n  esac\n"
+      "}\ncompdef _nsactl nsactl\n";
   return out;
+}
+
+// "__fish_seen_subcommand_from ckpt; and __fish_seen_subcommand_from ls"
+std::string fish_condition(const std::string& verb) {
+  std::string condition;
+  for (const std::string& part : split(verb, ' '))
+    condition += (condition.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + part);
+  return condition;
 }
 
 std::string fish(const Words& words) {
@@ -94,14 +154,57 @@ std::string fish(const Words& words) {
     for (const std::string& verb : verbs)
       out += "complete -c nsactl -n '__fish_seen_subcommand_from " + noun + "' -f -a " + verb +
              " -d '" + words.summary.at(noun + " " + verb) + "'\n";
+  for (const std::string& verb : words.takes_runs)
+    out += "complete -c nsactl -n '" + fish_condition(verb) +
+           "' -f -a '(nsactl __complete runs 2>/dev/null)'\n";
   for (const auto& [verb, options] : words.options)
     for (const std::string& option : options) {
-      std::string condition;
-      for (const std::string& part : split(verb, ' '))
-        condition += (condition.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + part);
-      out += "complete -c nsactl -n '" + condition + "' -l " + option.substr(2) + "\n";
+      out += "complete -c nsactl -n '" + fish_condition(verb) + "' -l " + option.substr(2);
+      const auto own = words.choices.find(verb + " " + option);
+      const auto general = words.choices.find(option);
+      if (own != words.choices.end())
+        out += " -x -a '" + join(own->second, " ") + "'";
+      else if (general != words.choices.end())
+        out += " -x -a '" + join(general->second, " ") + "'";
+      else if (option == "--set")
+        out += " -x -a '(nsactl __complete keys 2>/dev/null)'";
+      out += "\n";
     }
   return out;
+}
+
+// Ids and names of runs. Shells expand what they are given as words, and other users chose the
+// names: only what has a name's letters is given.
+Result<std::set<std::string>> run_words(const Context& context) {
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context, false));
+  NSA_TRY_ASSIGN(const std::string answer, daemon.get_text("/v1/runs?rows", kCompletionTimeout));
+  NSA_TRY_ASSIGN(const auto runs, wire::read_rows(answer));
+  std::set<std::string> words = {"@last"};
+  for (const wire::RunSummary& run : runs)
+    for (const std::string& word : {run.id, run.name})
+      if (spec::is_run_name(word)) words.insert(word);
+  return words;
+}
+
+std::set<std::string> key_words() {
+  std::set<std::string> words;
+  spec::RunSpec spec;
+  for (const spec::Field& field : spec::run_fields(spec))
+    words.insert(std::string(field.key) + "=");
+  for (const spec::Toggle& toggle : spec::toggle_registry())
+    words.insert("toggles." + std::string(toggle.name) + "=");
+  return words;
+}
+
+Result<Exit> run_complete(const Arguments& arguments, Context& context) {
+  std::set<std::string> words = key_words();
+  if (arguments.text("WHAT") == "runs") {
+    context.quiet = true;
+    NSA_TRY_ASSIGN(words, run_words(context));
+  }
+  for (const std::string& word : words)
+    context.io.out << word << "\n";
+  return Exit::kDone;
 }
 
 Result<Exit> run(const Arguments& arguments, Context& context) {
@@ -119,6 +222,16 @@ Result<std::string> completion_script(const std::vector<Verb>& verbs, const std:
   if (shell == "fish") return fish(words);
   return fail(ErrorCode::kInvalidArgument, "no completion for the shell \"" + shell + "\"",
               "bash, zsh and fish are known");
+}
+
+Verb complete_verb() {
+  Verb verb;
+  verb.name = "__complete";
+  verb.summary = "Print the words that a completion script asks for";
+  verb.positionals = {{"WHAT", ValueType::kText, "runs or keys"}};
+  verb.run = run_complete;
+  verb.hidden = true;
+  return verb;
 }
 
 Verb completion_verb() {

@@ -1,4 +1,5 @@
 // nsactl config validate|show: a run file, looked at without a daemon.
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/run_file.h"
 #include "common/spec/spec_json.h"
@@ -29,18 +30,18 @@ Result<Exit> validate(const Arguments& arguments, Context& context) {
       problems.push_back(problem_json(problem));
     std::vector<std::string> warnings;
     if (parsed.problems.empty()) warnings = warnings_of(parsed.spec);
-    context.io.out << nlohmann::json{{"schema_version", 1},
-                                     {"valid", parsed.problems.empty()},
-                                     {"problems", problems},
-                                     {"warnings", warnings}}
-                          .dump(2)
-                   << "\n";
+    const nlohmann::json judged = {{"schema_version", 1},
+                                   {"valid", parsed.problems.empty()},
+                                   {"problems", problems},
+                                   {"warnings", warnings}};
+    context.io.out << json_text(judged, 2) << "\n";
     return parsed.problems.empty() ? Exit::kDone : Exit::kUsage;
   }
   NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
   for (const std::string& warning : warnings_of(parsed.spec))
-    context.io.err << "warning: " << warning << "\n";
-  context.io.out << file.name << " is right (" << parsed.set_keys.size() << " keys set)\n";
+    context.io.err << "warning: " << printable(warning) << "\n";
+  context.io.out << printable(file.name) << " is right (" << parsed.set_keys.size()
+                 << " keys set)\n";
   return Exit::kDone;
 }
 
@@ -54,7 +55,7 @@ Result<Exit> show(const Arguments& arguments, Context& context) {
     spec = parsed.spec;
   }
   if (context.output == Output::kJson)
-    context.io.out << spec::to_json(spec).dump(2) << "\n";
+    context.io.out << json_text(spec::to_json(spec), 2) << "\n";
   else
     context.io.out << spec::print_toml(spec, !context.quiet);
   return Exit::kDone;

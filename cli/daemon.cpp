@@ -3,7 +3,9 @@
 #include "cli/client/start.h"
 #include "cli/connect.h"
 #include "cli/hints.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
+#include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/net/paths.h"
 
@@ -23,7 +25,7 @@ Result<Exit> run_start(const Arguments&, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto status, daemon.get("/v1/daemon"));
   if (context.output == Output::kJson)
-    context.io.out << status.dump() << "\n";
+    context.io.out << json_text(status) << "\n";
   else
     context.io.out << "nsad " << (daemon.was_started() ? "started" : "is already running")
                    << ", pid " << status.value("pid", 0) << ", " << daemon.socket() << "\n";
@@ -53,7 +55,7 @@ Result<Exit> run_stop(const Arguments&, Context& context) {
     ::poll(nullptr, 0, kPollMilliseconds / 5);
   }
   if (context.output == Output::kJson)
-    context.io.out << nlohmann::json{{"stopped", true}, {"pid", pid}}.dump() << "\n";
+    context.io.out << json_text(nlohmann::json{{"stopped", true}, {"pid", pid}}) << "\n";
   else
     context.io.out << "nsad stopped; live ranks go on, the next nsad adopts them\n";
   return Exit::kDone;
@@ -86,11 +88,20 @@ Result<Exit> run_status(const Arguments&, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context, false));
   NSA_TRY_ASSIGN(auto status, daemon.get("/v1/daemon"));
   status["socket"] = daemon.socket();
+  status["daemon"] = daemon.is_system() ? "system" : "user";
   if (context.output == Output::kJson)
-    context.io.out << status.dump() << "\n";
+    context.io.out << json_text(status) << "\n";
   else
     print_facts(status, "", context.io.out);
   return Exit::kDone;
+}
+
+// nsad's log holds what ranks and other users said: whole lines go out as a terminal may show them.
+void print_lines(std::string& text, Context& context) {
+  const size_t end = text.rfind('\n') + 1; // 0: no whole line yet
+  const std::string lines = text.substr(0, end);
+  context.io.out << (context.raw ? lines : printable(lines, LineBreaks::kKeep)) << std::flush;
+  text.erase(0, end);
 }
 
 // Prints what is added to the log until Ctrl-C; starts again when the file was truncated.
@@ -99,16 +110,17 @@ Result<Exit> follow_file(const std::string& path, Context& context) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_errno("cannot open " + path);
   off_t at = ::lseek(fd.get(), 0, SEEK_END);
+  std::string text;
   while (context.io.out.good()) {
     struct stat info{};
     if (::fstat(fd.get(), &info) == 0 && info.st_size < at) at = ::lseek(fd.get(), 0, SEEK_SET);
     char chunk[1 << 14];
     ssize_t got;
     while ((got = ::read(fd.get(), chunk, sizeof chunk)) > 0) {
-      context.io.out.write(chunk, got);
+      text.append(chunk, static_cast<size_t>(got));
       at += got;
+      print_lines(text, context);
     }
-    context.io.out.flush();
     pollfd wake{interrupt.fd(), POLLIN, 0};
     if (::poll(&wake, 1, kPollMilliseconds) > 0) return Exit::kInterrupted;
   }
@@ -117,12 +129,16 @@ Result<Exit> follow_file(const std::string& path, Context& context) {
 
 Result<Exit> run_logs(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const net::NodePaths paths, net::user_paths());
+  if (context.system)
+    return fail(ErrorCode::kUnsupported, "the system's nsad logs to the journal",
+                "journalctl -u nsad");
   if (::access(paths.log.c_str(), R_OK) != 0)
-    return fail(ErrorCode::kNotFound, "no log at " + paths.log,
-                "a system nsad logs to the journal: journalctl -u nsad");
-  const std::string tail =
+    return fail(ErrorCode::kNotFound, "your own nsad has no log at " + paths.log,
+                "the system's nsad logs to the journal: journalctl -u nsad");
+  std::string tail =
       client::tail_of_file(paths.log, static_cast<int>(arguments.integer("tail", 50)));
-  context.io.out << tail << (tail.empty() || tail.back() == '\n' ? "" : "\n");
+  if (!tail.empty() && tail.back() != '\n') tail += "\n";
+  print_lines(tail, context);
   if (!arguments.has("follow")) return Exit::kDone;
   return follow_file(paths.log, context);
 }

@@ -1,5 +1,6 @@
 #include "cli/data_common.h"
 
+#include "common/base/printable.h"
 #include "common/base/text.h"
 
 #include <cstdio>
@@ -37,7 +38,8 @@ void print_summary(const dataset::Manifest& manifest, const fs::path& folder, Io
     bytes += shard.bytes;
   const auto& tokenizer = manifest.tokenizer;
   auto line = [&](const char* name, const std::string& value) {
-    io.out << name << std::string(14 - std::string_view(name).size(), ' ') << value << '\n';
+    io.out << name << std::string(14 - std::string_view(name).size(), ' ') << printable(value)
+           << '\n';
   };
   auto count = [](int64_t n) { return std::to_string(n); };
   line("data set", folder.string());

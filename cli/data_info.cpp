@@ -1,5 +1,6 @@
 // nsactl data info: what a data set is, with samples of its text.
 #include "cli/data_common.h"
+#include "cli/json_text.h"
 #include "common/dataset/dataset.h"
 #include "common/dataset/unicode.h"
 
@@ -30,22 +31,6 @@ void take_samples(const dataset::Dataset& data, dataset::Split split, int64_t co
   }
 }
 
-// Control characters, which could play tricks with a terminal, as escapes.
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
-      out += "\\?";
-    else
-      out.push_back(c);
-  }
-  return out;
-}
-
 Result<Exit> run(const Arguments& arguments, Context& context) {
   const std::filesystem::path folder = arguments.text("FOLDER");
   NSA_TRY_ASSIGN(const auto data, dataset::Dataset::open(folder, dataset::Check::kSizes));
@@ -66,14 +51,14 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
       json["samples"].push_back({{"split", to_string(sample.split)},
                                  {"position", sample.position},
                                  {"text", sample.text}});
-    context.io.out << json.dump(2) << '\n';
+    context.io.out << json_text(json, 2) << '\n';
     return Exit::kDone;
   }
   print_summary(data->manifest(), folder, context.io);
   for (const Sample& sample : samples)
     context.io.out << '\n'
                    << to_string(sample.split) << " at token " << sample.position << ":\n  "
-                   << printable(sample.text) << '\n';
+                   << (context.raw ? sample.text : printable(sample.text)) << '\n';
   return Exit::kDone;
 }
 

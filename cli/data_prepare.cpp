@@ -1,5 +1,6 @@
 // nsactl data prepare: text -> data set.
 #include "cli/data_common.h"
+#include "cli/json_text.h"
 #include "common/base/text.h"
 #include "common/dataset/prepare.h"
 
@@ -145,7 +146,7 @@ void print_result(const dataset::PrepareResult& result, const dataset::PrepareOp
     json["empty_documents"] = result.empty_documents;
     json["passed_over"] = result.passed_over;
     json["seconds"] = result.seconds;
-    io.out << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    io.out << json_text(json, 2) << '\n';
     return;
   }
   print_summary(result.manifest, options.output, io);
@@ -155,7 +156,7 @@ void print_result(const dataset::PrepareResult& result, const dataset::PrepareOp
   }
   if (!result.passed_over.empty())
     io.err << "passed over " << result.passed_over.size() << " files without text, such as "
-           << result.passed_over.front() << '\n';
+           << printable(result.passed_over.front()) << '\n';
   if (result.empty_documents > 0)
     io.err << "left out " << result.empty_documents << " empty documents\n";
   io.err << "took " << format_duration(result.seconds) << ", "
@@ -163,8 +164,9 @@ void print_result(const dataset::PrepareResult& result, const dataset::PrepareOp
                                                std::max(result.seconds, 1e-9)))
          << " of text a second\n";
   if (!context.quiet)
-    io.err << "next: nsactl data info " << options.output.string()
-           << "   or, in a run file: [data] path = \"" << options.output.string() << "\"\n";
+    io.err << "next: nsactl data info " << printable(options.output.string())
+           << "   or, in a run file: [data] path = \"" << printable(options.output.string())
+           << "\"\n";
 }
 
 Result<Exit> run(const Arguments& arguments, Context& context) {

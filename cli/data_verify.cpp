@@ -1,5 +1,6 @@
 // nsactl data verify: every byte of a data set against its manifest.
 #include "cli/data_common.h"
+#include "cli/json_text.h"
 #include "common/dataset/dataset.h"
 
 #include <nlohmann/json.hpp>
@@ -16,11 +17,11 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
                                    {"findings", nlohmann::json::array()}};
     for (const auto& finding : findings)
       json["findings"].push_back({{"file", finding.file}, {"what", finding.what}});
-    context.io.out << json.dump(2) << '\n';
+    context.io.out << json_text(json, 2) << '\n';
   } else {
     for (const auto& finding : findings)
-      context.io.out << finding.file << ": " << finding.what << '\n';
-    if (findings.empty()) context.io.out << folder.string() << ": sound\n";
+      context.io.out << printable(finding.file + ": " + finding.what) << '\n';
+    if (findings.empty()) context.io.out << printable(folder.string()) << ": sound\n";
   }
   return findings.empty() ? Exit::kDone : Exit::kFailed;
 }

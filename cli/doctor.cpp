@@ -1,6 +1,7 @@
 // nsactl doctor: does this machine have what nsad and its ranks need? Looks only; the one thing it
 // writes is a small file for the disk's speed, which it removes.
 #include "cli/doctor_checks.h"
+#include "cli/json_text.h"
 #include "cli/render/text.h"
 #include "cli/verb.h"
 
@@ -39,9 +40,8 @@ Result<Exit> run(const Arguments&, Context& context) {
     for (const Finding& f : findings)
       items.push_back(
           {{"what", f.what}, {"grade", word(f.grade)}, {"found", f.found}, {"fix", f.fix}});
-    context.io.out
-        << nlohmann::json{{"schema_version", 1}, {"healthy", !bad}, {"items", items}}.dump(2)
-        << "\n";
+    const nlohmann::json all = {{"schema_version", 1}, {"healthy", !bad}, {"items", items}};
+    context.io.out << json_text(all, 2) << "\n";
     return bad ? Exit::kFailed : Exit::kDone;
   }
   const render::Style style{context.io.colour, context.io.unicode};
@@ -50,9 +50,9 @@ Result<Exit> run(const Arguments&, Context& context) {
     grade.resize(5, ' ');
     std::string what = finding.what;
     what.resize(18, ' ');
-    context.io.out << render::paint(grade, colour(finding.grade), style) << what << finding.found
-                   << "\n";
-    if (!finding.fix.empty()) context.io.out << "     fix: " << finding.fix << "\n";
+    context.io.out << render::paint(grade, colour(finding.grade), style) << what
+                   << printable(finding.found) << "\n";
+    if (!finding.fix.empty()) context.io.out << "     fix: " << printable(finding.fix) << "\n";
   }
   return bad ? Exit::kFailed : Exit::kDone;
 }

@@ -1,7 +1,9 @@
 #include "cli/ending.h"
 
 #include "cli/hints.h"
+#include "cli/json_text.h"
 #include "cli/watch.h"
+#include "common/base/printable.h"
 #include "common/base/text.h"
 
 #include <algorithm>
@@ -121,7 +123,7 @@ Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::strin
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
   NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
   if (context.output == Output::kJson) {
-    context.io.out << answer.dump() << std::endl;
+    context.io.out << json_text(answer) << std::endl;
     return exit_of_end(detail.summary);
   }
   NSA_TRY_ASSIGN(const render::FailureView failure, find_failure(daemon, detail));
@@ -137,11 +139,11 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
   NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(answer));
   bool inject_said = false;
   for (const std::string& warning : reply.warnings) {
-    context.io.err << "warning: " << warning << "\n";
+    context.io.err << "warning: " << printable(warning) << "\n";
     inject_said = inject_said || warning.starts_with("INJECT");
   }
   if (context.output == Output::kJson) {
-    context.io.out << answer.dump() << std::endl;
+    context.io.out << json_text(answer) << std::endl;
   } else {
     context.io.out << done << " " << reply.id << "  " << reply.name;
     if (reply.state == "queued") context.io.out << "  queued: " << reply.reason;

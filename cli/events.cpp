@@ -1,5 +1,6 @@
 #include "cli/client/interrupt.h"
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/render/follow_screen.h"
 #include "cli/watch.h"
@@ -45,7 +46,7 @@ Result<Exit> run_events(const Arguments& arguments, Context& context) {
   const std::string tail = arguments.text("tail");
   if (!arguments.has("follow")) {
     NSA_TRY_ASSIGN(const auto events, fetch_all(daemon, target, tail));
-    if (json) context.io.out << nlohmann::json{{"items", events}}.dump() << "\n";
+    if (json) context.io.out << json_text(nlohmann::json{{"items", events}}) << "\n";
     for (const wire::EventView& event : events)
       if (!json) print(event, all, context);
     return Exit::kDone;
@@ -64,7 +65,7 @@ Result<Exit> run_events(const Arguments& arguments, Context& context) {
     const auto event = client::read_as<wire::EventView>(line);
     if (!event) return failure = fail(event.error()), false;
     if (json)
-      context.io.out << line.dump() << "\n";
+      context.io.out << json_text(line) << "\n";
     else
       print(*event, all, context);
     context.io.out.flush();

@@ -106,7 +106,7 @@ const std::vector<std::pair<std::string, std::string>>& topics() {
        "  NSA_SOCKET        nsad's socket, as --socket\n"
        "  XDG_STATE_HOME    runs, ledger and nsad.log in its folder nsa (default ~/.local/state)\n"
        "  XDG_RUNTIME_DIR   the socket in its folder nsa, unless it vanishes at logout\n"
-       "  XDG_CONFIG_HOME   nsa/nsad.toml (default ~/.config)\n"
+       "  XDG_CONFIG_HOME   nsa/nsad.toml and nsa/nsactl.toml (default ~/.config)\n"
        "  NO_COLOR          not empty: no colour (--color beats it)\n"
        "  CLICOLOR_FORCE    not empty: colour without a terminal, too\n"
        "Ranks get nothing of it: only [toggles] and run.pass_environment of the run file reach "

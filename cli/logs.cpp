@@ -1,7 +1,9 @@
 #include "cli/client/interrupt.h"
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/watch.h"
+#include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/net/http.h"
 
@@ -46,14 +48,15 @@ std::string target_of(const Arguments& arguments, const std::string& since,
   return client::run_target(arguments.text("RUN"), "/logs" + query);
 }
 
-std::string print(const wire::LogLine& line, bool ranks, bool times, const render::Style& style) {
+std::string print(const wire::LogLine& line, bool ranks, bool times, bool raw,
+                  const render::Style& style) {
   std::string text;
   if (times) text += line.time + " ";
   if (ranks)
     text +=
         render::paint("[rank " + std::to_string(line.rank) + "]", render::Colour::kCyan, style) +
         " ";
-  return text + line.text;
+  return text + (raw ? line.bytes : line.text);
 }
 
 // Silence could mean anything: says what was looked for, and when the newest line was written.
@@ -68,7 +71,7 @@ Status explain_silence(client::Daemon& daemon, const Arguments& arguments, Conte
   client::FollowOptions options;
   options.line = [&](const nlohmann::json& json) {
     if (const auto line = client::read_as<wire::LogLine>(json))
-      newest = render::parse_rfc3339(line->time);
+      if (const auto time = wire::parse_rfc3339(line->time)) newest = WallTime{*time};
     return true;
   };
   NSA_TRY(daemon.follow(client::run_target(arguments.text("RUN"), "/logs" + query), options));
@@ -106,11 +109,12 @@ Result<Exit> run_logs(const Arguments& arguments, Context& context) {
     if (!line) return failure = fail(line.error()), false;
     if (line->stream == "position") {
       if (!line->text.empty())
-        context.io.err << "rank " << line->rank << ": " << line->text << "\n";
+        context.io.err << "rank " << line->rank << ": " << printable(line->text) << "\n";
     } else if (context.output == Output::kJson) {
-      context.io.out << json.dump() << "\n";
+      context.io.out << json_text(json) << "\n";
     } else {
-      context.io.out << print(*line, ranks, arguments.has("timestamps"), style) << "\n";
+      context.io.out << print(*line, ranks, arguments.has("timestamps"), context.raw, style)
+                     << "\n";
     }
     silent = false;
     if (!follow) return context.io.out.good();

@@ -1,4 +1,5 @@
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "common/wire/run_row.h"
 
@@ -8,43 +9,83 @@ namespace nsa::cli {
 
 namespace {
 
-// Programs get whole summaries, a screen the rows: they are a tenth of the bytes.
-Result<std::vector<wire::RunSummary>> fetch(const Arguments& arguments, client::Daemon& daemon,
-                                            bool whole) {
-  const std::string all = arguments.has("all") ? "all&" : "";
-  if (whole) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.get("/v1/runs?" + all + "rows=false"));
-    return client::read_items<wire::RunSummary>(answer);
+// Rows are read without a document, which client::Daemon would have cleaned.
+void make_printable(wire::RunSummary& run) {
+  for (std::string* text : {&run.name, &run.reason, &run.inject, &run.user, &run.note})
+    *text = printable(*text);
+  for (auto* list : {&run.tags, &run.alarms})
+    for (std::string& text : *list)
+      text = printable(text);
+}
+
+constexpr size_t kRecent = 10; // ended runs that a plain list shows
+
+struct Listed {
+  std::vector<wire::RunSummary> runs; // newest first
+  int64_t left_out = 0;               // by nsad, or by cut()
+};
+
+// Programs get whole summaries, a screen the rows: they are a tenth of the bytes. With a filter all
+// runs are asked for: what is cut before it would be missed.
+Result<Listed> fetch(const Context& context, client::Daemon& daemon, bool all) {
+  Listed listed;
+  int64_t total = 0;
+  const std::string target = std::string("/v1/runs?") + (all ? "all&" : "");
+  if (context.output == Output::kJson) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "rows=false"));
+    NSA_TRY_ASSIGN(listed.runs, client::read_items<wire::RunSummary>(answer));
+    total = answer.value("total", int64_t{0});
+  } else {
+    NSA_TRY_ASSIGN(const std::string answer, daemon.get_text(target + "rows"));
+    NSA_TRY_ASSIGN(listed.runs, wire::read_rows(answer, &total));
+    if (!context.raw)
+      for (wire::RunSummary& run : listed.runs)
+        make_printable(run);
   }
-  NSA_TRY_ASSIGN(const std::string answer, daemon.get_text("/v1/runs?" + all + "rows"));
-  return wire::read_rows(answer);
+  listed.left_out = std::max<int64_t>(0, total - static_cast<int64_t>(listed.runs.size()));
+  return listed;
+}
+
+// Leaves the runs that live, and the newest that have ended.
+void cut(Listed& listed) {
+  size_t ended = 0;
+  listed.left_out +=
+      static_cast<int64_t>(std::erase_if(listed.runs, [&](const wire::RunSummary& run) {
+        return render::is_ended(run.state) && ++ended > kRecent;
+      }));
+}
+
+bool matches(const wire::RunSummary& run, const std::vector<std::string>& states,
+             const std::vector<std::string>& tags) {
+  const auto holds = [](const std::vector<std::string>& list, const std::string& text) {
+    return std::find(list.begin(), list.end(), text) != list.end();
+  };
+  return (states.empty() || holds(states, run.state)) &&
+         std::all_of(tags.begin(), tags.end(),
+                     [&](const std::string& tag) { return holds(run.tags, tag); });
 }
 
 Result<Exit> run_ls(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
-  NSA_TRY_ASSIGN(auto runs, fetch(arguments, daemon, context.output == Output::kJson));
-  const auto states = arguments.all("state");
-  if (!states.empty())
-    std::erase_if(runs, [&](const wire::RunSummary& run) {
-      return std::find(states.begin(), states.end(), run.state) == states.end();
-    });
-  const auto tags = arguments.all("tag");
-  std::erase_if(runs, [&](const wire::RunSummary& run) {
-    return !std::all_of(tags.begin(), tags.end(), [&](const std::string& tag) {
-      return std::find(run.tags.begin(), run.tags.end(), tag) != run.tags.end();
-    });
-  });
+  const auto states = arguments.all("state"), tags = arguments.all("tag");
+  const bool all = arguments.has("all"), narrowed = !states.empty() || !tags.empty();
+  NSA_TRY_ASSIGN(Listed listed, fetch(context, daemon, all || narrowed));
+  std::erase_if(listed.runs,
+                [&](const wire::RunSummary& run) { return !matches(run, states, tags); });
+  if (!all) cut(listed);
   if (context.output == Output::kJson) {
-    context.io.out << nlohmann::json{{"items", runs}}.dump() << "\n";
-  } else if (runs.empty()) {
-    const bool narrowed = !states.empty() || !tags.empty();
-    context.io.err << (narrowed ? "no such runs" : "no runs; start one: nsactl submit run.toml")
-                   << (narrowed && !arguments.has("all") ? "; see also those of long ago: --all"
-                                                         : "")
+    context.io.out << json_text(
+                          nlohmann::json{{"items", listed.runs}, {"left_out", listed.left_out}})
                    << "\n";
-  } else {
-    context.io.out << render::runs_table(runs, WallTime::now(), view_options(context));
+    return Exit::kDone;
   }
+  if (listed.runs.empty())
+    context.io.err << (narrowed ? "no such runs\n"
+                                : "no runs; start one: nsactl submit run.toml\n");
+  else
+    context.io.out << render::runs_table(listed.runs, WallTime::now(), view_options(context));
+  if (listed.left_out > 0)
+    context.io.err << listed.left_out << " more that ended earlier: add --all\n";
   return Exit::kDone;
 }
 
@@ -62,7 +103,7 @@ Verb ls_verb() {
                    "only runs in this state",
                    true,
                    {"queued", "starting", "running", "restarting", "stopping", "completed",
-                    "stopped", "failed", "cancelled"}},
+                    "stopped", "failed", "cancelled", "damaged"}},
                   {"tag", 't', ValueType::kText, "TAG", "only runs with this tag", true}};
   verb.examples = {{"nsactl ls", "what runs, and what ended lately"},
                    {"nsactl ls -a -s failed -o wide", "every failure, with more columns"},

@@ -9,8 +9,10 @@
 
 int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
-  winsize size{};
-  const bool has_size = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+  const auto width = [] {
+    winsize size{};
+    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? int{size.ws_col} : 0;
+  };
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const nsa::cli::Terminal terminal{std::cout,
@@ -19,7 +21,7 @@ int main(int argc, char** argv) {
                                     ::isatty(STDOUT_FILENO) == 1,
                                     ::isatty(STDERR_FILENO) == 1,
                                     ::isatty(STDIN_FILENO) == 1,
-                                    has_size ? size.ws_col : 0,
+                                    width,
                                     self.parent_path().string()};
   return nsa::cli::run_command(nsa::cli::all_verbs(), {argv + 1, argv + argc}, terminal);
 }

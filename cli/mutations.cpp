@@ -2,6 +2,7 @@
 #include "cli/connect.h"
 #include "cli/ending.h"
 #include "cli/hints.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ Result<Exit> await_ends(Context& context, client::Daemon& daemon,
     if (ended->lost_steps > 0 && action.keeps_all) tell_loss(context, *ended);
   }
   if (context.output == Output::kJson)
-    context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
+    context.io.out << json_text(nlohmann::json{{"items", items}}) << "\n";
   return exit;
 }
 
@@ -82,7 +83,7 @@ Result<Exit> post_each(const Arguments& arguments, Context& context, const Actio
     NSA_TRY_ASSIGN(const Exit ended, await_ends(context, daemon, runs, action));
     return std::max(worst, ended);
   }
-  if (json) context.io.out << nlohmann::json{{"items", items}}.dump() << "\n";
+  if (json) context.io.out << json_text(nlohmann::json{{"items", items}}) << "\n";
   if (!json && worst == Exit::kDone) hint(context, next);
   return worst;
 }

@@ -135,6 +135,8 @@ public:
     parsed.verb = &verb_;
     for (const Option& option : global_options())
       NSA_TRY(take(option, globals_, parsed.globals));
+    if (parsed.globals.has("system") && parsed.globals.has("socket"))
+      return usage("--system and --socket exclude each other", "leave one of them out");
     for (const Option& option : verb_.options)
       NSA_TRY(take(option, options_, parsed.arguments));
     for (const Positional& positional : verb_.positionals) {
@@ -225,6 +227,9 @@ const std::vector<Option>& global_options() {
        false,
        {"auto", "always", "never"}},
       {"socket", 0, ValueType::kPath, "PATH", "nsad's socket, instead of this user's own"},
+      {"system", 0, ValueType::kFlag, "", "ask the system's nsad, not this user's own"},
+      {"raw", 0, ValueType::kFlag, "",
+       "print texts of ranks, runs and files as they are; a terminal may obey them"},
       {"quiet", 'q', ValueType::kFlag, "", "leave out hints of what to run next"},
       {"no-start", 0, ValueType::kFlag, "", "do not start nsad when it is not running"},
   };

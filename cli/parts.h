@@ -6,6 +6,8 @@
 #include "cli/verb.h"
 
 #include <algorithm>
+#include <istream>
+#include <string>
 
 namespace nsa::cli {
 
@@ -26,6 +28,13 @@ inline Option wait_option(std::string meaning) {
 inline void tell_failure(Context& context, const Error& error, Exit& worst) {
   context.io.err << render::error_text(error);
   worst = std::max(worst, exit_of(error.code));
+}
+// On a terminal: a question that only "y" or "yes" answers with yes.
+inline bool ask(Context& context, const std::string& question) {
+  context.io.err << question << " [y/N] " << std::flush;
+  std::string answer;
+  std::getline(context.io.in, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
 }
 inline render::ViewOptions view_options(const Context& context) {
   return {

@@ -1,4 +1,5 @@
 // nsactl plan: what a run would take and cost, from the run file alone.
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/render/table.h"
 #include "cli/run_file.h"
@@ -124,19 +125,19 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
     for (const Change& change : changed)
       document["changes"].push_back(
           {{"key", change.key}, {"value", change.value}, {"default", change.otherwise}});
-    context.io.out << document.dump(2) << "\n";
+    context.io.out << json_text(document, 2) << "\n";
     return Exit::kDone;
   }
-  context.io.out << file.name << " is right; " << changed.size()
+  context.io.out << printable(file.name) << " is right; " << changed.size()
                  << " values differ from the defaults\n\n";
   render::Table table({"KEY", "VALUE", "DEFAULT"});
   for (const Change& change : changed)
-    table.add({change.key, change.value, change.otherwise});
+    table.add({printable(change.key), printable(change.value), printable(change.otherwise)});
   context.io.out << table.print(context.io.width, context.io.unicode) << "\n";
   print(spec, estimate, context);
   for (const std::string& warning : spec::warnings(spec))
-    context.io.err << "warning: " << warning << "\n";
-  if (missing) context.io.err << "warning: " << *missing << "\n";
+    context.io.err << "warning: " << printable(warning) << "\n";
+  if (missing) context.io.err << "warning: " << printable(*missing) << "\n";
   return Exit::kDone;
 }
 

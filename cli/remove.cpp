@@ -1,5 +1,6 @@
 // rm and prune: ended runs, their files and checkpoints.
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/render/text.h"
 
@@ -21,10 +22,7 @@ Result<bool> confirmed(const Arguments& arguments, Context& context, size_t coun
   if (!io.in_is_terminal || !io.err_is_terminal || context.output == Output::kJson)
     return fail(ErrorCode::kInvalidArgument, "nothing was removed: this would remove " + what,
                 "it cannot be undone; say --yes to do it, --dry-run to only look");
-  io.err << "remove " << what << "? It cannot be undone. [y/N] " << std::flush;
-  std::string answer;
-  std::getline(io.in, answer);
-  return answer == "y" || answer == "Y" || answer == "yes";
+  return ask(context, "remove " + what + "? It cannot be undone.");
 }
 
 // One rule for rm and prune: what would go is shown, and goes when that is confirmed.
@@ -33,7 +31,7 @@ Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::D
   const bool json = context.output == Output::kJson, dry = arguments.has("dry-run");
   const auto tell = [&](bool removed, const std::vector<wire::RunSummary>& items) {
     if (json)
-      context.io.out << nlohmann::json{{"removed", removed}, {"items", items}}.dump() << "\n";
+      context.io.out << json_text(nlohmann::json{{"removed", removed}, {"items", items}}) << "\n";
   };
   if (runs.empty() || dry) {
     tell(false, runs);

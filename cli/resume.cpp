@@ -7,9 +7,33 @@ namespace nsa::cli {
 
 namespace {
 
+// On a terminal what nsad warns of is asked about before anything begins.
+Result<bool> confirmed(Context& context, client::Daemon& daemon, const std::string& target,
+                       wire::ResumeRequest request) {
+  Io& io = context.io;
+  if (!io.in_is_terminal || !io.err_is_terminal || context.output == Output::kJson) return true;
+  request.dry_run = true;
+  const auto answer = daemon.submit(target, request);
+  if (!answer) return refused(context, answer.error());
+  NSA_TRY_ASSIGN(const auto judged, client::read_as<wire::SubmitReply>(*answer));
+  if (judged.warnings.empty()) return true;
+  for (const std::string& warning : judged.warnings)
+    io.err << "warning: " << warning << "\n";
+  return ask(context, "resume it all the same?");
+}
+
 Result<Exit> run_resume(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const std::string run = arguments.text("RUN");
+  const std::string target = client::run_target(run, "/resume");
+  const wire::ResumeRequest request{arguments.all("set"), arguments.has("from-start"), false};
+  if (!arguments.has("yes")) {
+    NSA_TRY_ASSIGN(const bool really, confirmed(context, daemon, target, request));
+    if (!really) {
+      context.io.err << "nothing was resumed\n";
+      return Exit::kFailed;
+    }
+  }
   // What happened before is not shown again.
   int64_t after = 0;
   if (arguments.has("follow")) {
@@ -17,8 +41,7 @@ Result<Exit> run_resume(const Arguments& arguments, Context& context) {
     NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(before));
     if (!detail.last_events.empty()) after = detail.last_events.back().sequence;
   }
-  const auto answer =
-      daemon.submit(client::run_target(run, "/resume"), wire::ResumeRequest{arguments.all("set")});
+  const auto answer = daemon.submit(target, request);
   if (!answer) return refused(context, answer.error());
   return tell_submission(context, daemon, arguments, *answer, "resumed", after);
 }
@@ -30,14 +53,19 @@ Verb resume_verb() {
   verb.name = "resume";
   verb.summary = "Go on with an ended run from its newest verified checkpoint";
   verb.detail =
-      "Steps, toggles, note, tags and parallel.shard_update may be changed by --set; what "
-      "changed is recorded with the new attempt.";
+      "--set may change steps, learning rate and schedule, micro_batch and accumulate (the global "
+      "batch stays), toggles, note, tags and how the run is supervised. What changed is recorded "
+      "with the new attempt. A completed run needs more train.steps.";
   verb.positionals = {run_argument()};
-  verb.options = {set_option(),
-                  follow_option("watch until the run ends; the exit code is the run's"),
-                  wait_option("as --follow, silently; then say how it ended")};
+  verb.options = {
+      set_option(),
+      follow_option("watch until the run ends; the exit code is the run's"),
+      wait_option("as --follow, silently; then say how it ended"),
+      {"from-start", 0, ValueType::kFlag, "", "begin at step 0, where no checkpoint is left"},
+      {"yes", 'y', ValueType::kFlag, "", "do not ask when there is a warning"}};
   verb.examples = {{"nsactl resume k3fm2", "as it was"},
-                   {"nsactl resume k3fm2 --set train.steps=4000 --follow", "further"}};
+                   {"nsactl resume k3fm2 --set train.steps=4000 --follow", "further"},
+                   {"nsactl resume k3fm2 --set train.learning_rate=1e-4", "with a lower rate"}};
   verb.run = run_resume;
   return verb;
 }

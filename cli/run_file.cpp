@@ -2,6 +2,7 @@
 
 #include "cli/render/problems.h"
 #include "common/base/file.h"
+#include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/dataset/fit.h"
 #include "common/dataset/manifest.h"
@@ -60,7 +61,7 @@ Status check_environment(const spec::RunSpec& spec, Context& context) {
   }
   const spec::EnvironmentReport report = spec::check_environment(spec, environment);
   for (const std::string& warning : report.warnings)
-    context.io.err << "warning: " << warning << "\n";
+    context.io.err << "warning: " << printable(warning) << "\n";
   if (report.problems.empty()) return {};
   context.io.err << render::problems_text(views_of(report.problems));
   std::vector<std::string> names;

@@ -1,4 +1,5 @@
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 
 namespace nsa::cli {
@@ -10,7 +11,7 @@ Result<Exit> run_status(const Arguments& arguments, Context& context) {
   const std::string run = arguments.text("RUN", "@last");
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
   if (context.output == Output::kJson) {
-    context.io.out << answer.dump() << "\n";
+    context.io.out << json_text(answer) << "\n";
     return Exit::kDone;
   }
   NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));

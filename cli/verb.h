@@ -40,9 +40,10 @@ struct Io {
   std::ostream& err;
   std::istream& in;
   bool out_is_terminal = false, err_is_terminal = false, in_is_terminal = false;
-  bool colour = false; // of `out`
-  bool unicode = true; // false: sparklines and marks in ASCII
-  int width = 80;      // of the terminal; 0: do not cut lines
+  bool colour = false;                     // of `out`
+  bool unicode = true;                     // false: sparklines and marks in ASCII
+  int width = 80;                          // of the terminal; 0: do not cut lines
+  std::function<int()> current_width = {}; // it may be resized while a screen is redrawn
 };
 
 enum class Output { kTable, kWide, kJson };
@@ -51,6 +52,8 @@ struct Context {
   Io& io;
   Output output = Output::kTable;
   bool quiet = false;      // no next-command hints
+  bool raw = false;        // --raw: texts of ranks and files as they are
+  bool system = false;     // --system: the system's nsad, not this user's
   std::string socket;      // --socket; empty: by net::user_paths()
   bool may_start = true;   // start nsad on demand
   std::string program_dir; // folder of the running nsactl; nsad lies beside it

@@ -31,6 +31,7 @@ Verb daemon_logs_verb();
 Verb config_validate_verb();
 Verb config_show_verb();
 Verb doctor_verb();
+Verb complete_verb();
 Verb completion_verb();
 Verb version_verb();
 
@@ -42,7 +43,7 @@ const std::vector<Verb>& all_verbs() {
       ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
       data_prepare_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),
       daemon_start_verb(), daemon_stop_verb(), daemon_status_verb(), daemon_logs_verb(),
-      config_validate_verb(), config_show_verb(), doctor_verb(), completion_verb(), version_verb(),
+      config_validate_verb(), config_show_verb(), doctor_verb(), completion_verb(), version_verb(), complete_verb(),
       // clang-format on
   };
   return verbs;

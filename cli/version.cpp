@@ -1,4 +1,5 @@
 #include "cli/connect.h"
+#include "cli/json_text.h"
 #include "cli/verb.h"
 #include "common/base/build_info.h"
 
@@ -25,7 +26,7 @@ Result<Exit> run_version(const Arguments&, Context& context) {
   if (auto daemon = connect(context, false))
     if (auto version = daemon->get("/v1/version")) both["nsad"] = std::move(*version);
   if (context.output == Output::kJson) {
-    context.io.out << both.dump(2) << "\n";
+    context.io.out << json_text(both, 2) << "\n";
     return Exit::kDone;
   }
   context.io.out << "nsactl " << text_of(both["nsactl"]) << "\n"

@@ -1,5 +1,6 @@
 #include "cli/connect.h"
 #include "cli/ending.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/render/text.h"
 #include "cli/watch.h"
@@ -62,7 +63,7 @@ Result<Exit> run_wait(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const WatchEnd end, watch_run(context, daemon, run, watcher));
   if (end == WatchEnd::kInterrupted) return Exit::kInterrupted;
   if (context.output == Output::kJson)
-    context.io.out << nlohmann::json(last).dump() << "\n";
+    context.io.out << json_text(nlohmann::json(last)) << "\n";
   else
     context.io.out << last.id << "  " << last.state
                    << (last.reason.empty() ? "" : ": " + last.reason) << "\n";

@@ -4,6 +4,7 @@
 #include "cli/connect.h"
 #include "cli/ending.h"
 #include "cli/hints.h"
+#include "cli/json_text.h"
 #include "cli/render/follow_screen.h"
 
 #include <poll.h>
@@ -99,7 +100,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
   Io& io = context.io;
   const bool json = context.output == Output::kJson;
   const render::Style style{io.colour, io.unicode};
-  render::FollowScreen screen(io.out, {style, io.out_is_terminal, io.width, inject_said},
+  render::FollowScreen screen(io.out, {style, io.out_is_terminal, io.current_width, inject_said},
                               WallTime::now);
   int64_t shown = after;
   wire::RunSummary last;
@@ -124,7 +125,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
       wire::FollowLine line;
       line.type = "event";
       line.event = event;
-      io.out << nlohmann::json(line).dump() << std::endl;
+      io.out << json_text(nlohmann::json(line)) << std::endl;
       shown = event.sequence;
     }
   };
@@ -135,7 +136,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
       if (line.event.sequence <= shown) return true;
       shown = line.event.sequence;
     }
-    io.out << nlohmann::json(line).dump() << std::endl; // each line at once: it is a stream
+    io.out << json_text(nlohmann::json(line)) << std::endl; // each line at once: it is a stream
     return true;
   };
   const auto end = watch_run(context, daemon, run, watcher);

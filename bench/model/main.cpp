@@ -2,7 +2,7 @@
 // the table of NSA and its dense twin over the lengths of a text.
 //
 // Times are of the device's events. MFU counts the model's own products and attended pairs against
-// 989 TFLOP/s.
+// the device's dense BF16 rate, where that is known.
 #include "bench/attention/saved.h"
 #include "bench/model/initial_values.h"
 #include "bench/model/options.h"
@@ -11,6 +11,7 @@
 #include "bench/model/trace.h"
 #include "common/base/build_info.h"
 #include "common/base/text.h"
+#include "common/estimate/device_peak.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/toggles.h"
 #include "worker/data/batch_builder.h"
@@ -37,8 +38,7 @@ using bench::Options;
 using bench::Stopwatch;
 using nlohmann::ordered_json;
 
-constexpr double kPeakFlops = 989e12; // dense BF16 of an H100 or H200, by its datasheet
-constexpr int kWarmUpSteps = 4;       // with graphs the third is recorded
+constexpr int kWarmUpSteps = 4; // with graphs the third is recorded
 constexpr size_t kTailWords = 4;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
@@ -297,6 +297,7 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
     whole.push_back(watch.milliseconds(4 * (host.size() - 1), 4 * host.size() - 1));
   const bench::Spread step = bench::spread_of(whole);
   const estimate::Arithmetic arithmetic = estimate::arithmetic(spec);
+  const double peak = estimate::peak_bf16_flops(runtime.device_name());
   return {{"attention", spec.model.attention},
           {"sequence", spec.train.sequence_length},
           {"tokens", spec.tokens_per_step()},
@@ -312,7 +313,8 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
           {"backward_ms", bench::spread_of(backward).median},
           {"optimizer_ms", bench::spread_of(optimizer).median},
           {"tflop_a_step", arithmetic.total() / 1e12},
-          {"mfu", arithmetic.total() / (step.median / 1e3) / kPeakFlops},
+          {"mfu", peak > 0 ? ordered_json(arithmetic.total() / (step.median / 1e3) / peak)
+                           : ordered_json(nullptr)},
           {"peak_allocated_gib", static_cast<double>(memory.peak) / kGiB},
           {"reserved_gib", static_cast<double>(memory.reserved) / kGiB},
           {"loss", training.last_loss()}};
@@ -331,7 +333,8 @@ void print_line(const ordered_json& r) {
               r["step_ms"]["p10"].get<double>(), r["step_ms"]["p90"].get<double>(),
               r["forward_ms"].get<double>(), r["backward_ms"].get<double>(),
               r["optimizer_ms"].get<double>(), r["peak_allocated_gib"].get<double>(),
-              r["reserved_gib"].get<double>(), 100 * r["mfu"].get<double>(),
+              r["reserved_gib"].get<double>(),
+              r["mfu"].is_null() ? 0.0 : 100 * r["mfu"].get<double>(),
               r["kernels"].get<std::string>().c_str(), r["layers"].get<std::string>().c_str(),
               r["graphs"].get<std::string>().c_str());
   if (!r.contains("parts_ms")) return;

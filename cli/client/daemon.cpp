@@ -2,6 +2,7 @@
 
 #include "cli/client/start.h"
 #include "common/base/json.h"
+#include "common/base/printable.h"
 #include "common/net/http.h"
 #include "common/net/paths.h"
 #include "common/wire/error_view.h"
@@ -26,6 +27,17 @@ const std::vector<std::pair<std::string, std::string>>& version_header() {
   static const std::vector<std::pair<std::string, std::string>> header = {
       {"Nsa-Api", std::to_string(wire::kApiVersion)}};
   return header;
+}
+
+// Every text of an answer as a terminal may show it: ranks, files and other users wrote them.
+void make_printable(nlohmann::json& json) {
+  if (json.is_string()) {
+    auto& text = json.get_ref<std::string&>();
+    text = printable(text);
+  }
+  if (json.is_structured())
+    for (nlohmann::json& inner : json)
+      make_printable(inner);
 }
 
 Refusal refusal_of(const net::ClientResponse& response) {
@@ -67,14 +79,23 @@ Result<Daemon> Daemon::connect(const Place& place) {
     if (client) return Daemon(place, candidate, false);
     if (client.error().code != ErrorCode::kUnavailable) return fail(client.error());
   }
+  if (!place.socket.empty() && place.socket == place.system_socket)
+    return fail(ErrorCode::kUnavailable, "the system's nsad does not listen on " + place.socket,
+                "start it: systemctl start nsad; or use your own: leave out --system");
   const std::string looked =
       candidates.size() == 1 ? "" : " (looked at " + std::to_string(candidates.size()) + " places)";
   // A socket that was named is somebody's own arrangement: nsad on demand would listen elsewhere.
-  const bool named = !place.socket.empty() || candidates.size() == 1;
-  if (!place.may_start || named)
+  if (!place.socket.empty() || paths.named)
     return fail(ErrorCode::kUnavailable, "no nsad listens on " + candidates.front() + looked,
-                named ? "start nsad there, or leave out --socket and NSA_SOCKET"
-                      : "nsactl daemon start");
+                "start nsad there, or leave out --socket and NSA_SOCKET");
+  if (!place.may_start)
+    return fail(
+        ErrorCode::kUnavailable,
+        "your own nsad is not running: nobody listens on " + candidates.front() + looked,
+        std::string("nsactl daemon start") +
+            (!place.system_socket.empty() && net::HttpClient::connect_unix(place.system_socket)
+                 ? "; to use the system's nsad, add --system"
+                 : ""));
   NSA_TRY(start_daemon(place.program_dir, paths));
   return Daemon(place, paths.socket, true);
 }
@@ -102,7 +123,8 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
                                                     const std::string& target,
                                                     const nlohmann::json* body, Duration timeout) {
   net::ClientRequest request{method, target, version_header(), ""};
-  if (body && !body->is_null()) request.body = body->dump();
+  if (body && !body->is_null())
+    request.body = body->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   // 503: not yet, and soon (a run that is just ending, say). Asked again for as long as a person
   // waits.
   constexpr Duration kPatience = std::chrono::seconds(10), kPause = std::chrono::milliseconds(50);
@@ -137,6 +159,7 @@ tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
   if (!text) return tl::unexpected(text.error());
   auto json = parse_json(*text, kAnswer, kAnswerLimits);
   if (!json) return tl::unexpected(Refusal{std::move(json).error(), {}});
+  if (place_.escape) make_printable(*json);
   return std::move(*json);
 }
 
@@ -177,7 +200,7 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
   reader.tick = options.tick;
   reader.interrupt_fd = options.interrupt_fd;
   reader.line = [&](std::string_view text) {
-    const auto json = parse_json(text, "a line of nsad's answer", kAnswerLimits);
+    auto json = parse_json(text, "a line of nsad's answer", kAnswerLimits);
     if (!json) {
       failure = fail(json.error());
       return false;
@@ -188,6 +211,7 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
                "follow again; what was missed is in `nsactl events` and `nsactl logs`");
       return false;
     }
+    if (place_.escape) make_printable(*json);
     return options.line(*json);
   };
   NSA_TRY_ASSIGN(const net::StreamedResponse answer,

@@ -20,6 +20,8 @@ struct Place {
   std::string program_dir;                             // where nsad lies
   bool may_start = true;                               // start nsad when nobody listens
   std::function<void(const std::string& text)> notice; // what nsad says beside an answer
+  std::string system_socket; // the system daemon's: `socket` is it, or what to try by --system
+  bool escape = false;       // texts come as a terminal may show them: see printable()
 };
 
 // A refusal with everything the daemon said: of a run file all its problems. The candidates of a
@@ -53,6 +55,8 @@ public:
 
   const std::string& socket() const { return socket_; }
   bool was_started() const { return started_; } // by this connect()
+  // The host's own daemon, which is used only when it was asked for.
+  bool is_system() const { return !place_.socket.empty() && place_.socket == place_.system_socket; }
 
   static constexpr Duration kTimeout = std::chrono::seconds(30);
 

@@ -127,7 +127,7 @@ void FollowScreen::note(const std::string& text) {
 }
 
 void FollowScreen::print(const std::string& text) {
-  if (drawn_) out_ << "\r\033[K";
+  if (drawn_) out_ << (width() < drawn_width_ ? "\n" : "\r\033[K");
   drawn_ = false;
   out_ << text << "\n";
   if (!options_.is_terminal) out_.flush();
@@ -158,24 +158,32 @@ std::string FollowScreen::status() const {
   return text;
 }
 
+void FollowScreen::draw_status(WallTime now) {
+  // Steps may take a millisecond: no terminal needs to see each of them, tick() shows the last.
+  const bool early = to_seconds(now - last_status_) < kRedrawIntervalSeconds;
+  if (drawn_ && early && summary_.state == last_state_) return;
+  const int columns = width();
+  std::string text = elide(status(), columns > 0 ? columns - 1 : 0, options_.style.unicode);
+  last_state_ = summary_.state;
+  last_status_ = now;
+  // A terminal that was made narrower may have wrapped what is drawn: that stays, and the status
+  // goes on in a line of its own.
+  if (drawn_ && columns < drawn_width_) {
+    out_ << "\n";
+    drawn_ = false;
+  }
+  if (drawn_ && text == drawn_text_) return;
+  out_ << "\r\033[K" << text;
+  out_.flush();
+  drawn_ = true;
+  drawn_width_ = columns;
+  drawn_text_ = std::move(text);
+}
+
 void FollowScreen::draw() {
   if (summary_.state.empty()) return;
   const WallTime now = now_();
-  if (options_.is_terminal) {
-    // Steps may take a millisecond: no terminal needs to see each of them, tick() shows the last.
-    const bool early = to_seconds(now - last_status_) < kRedrawIntervalSeconds;
-    if (drawn_ && early && summary_.state == last_state_) return;
-    std::string text =
-        elide(status(), options_.width > 0 ? options_.width - 1 : 0, options_.style.unicode);
-    last_state_ = summary_.state;
-    last_status_ = now;
-    if (drawn_ && text == drawn_text_) return;
-    out_ << "\r\033[K" << text;
-    out_.flush();
-    drawn_ = true;
-    drawn_text_ = std::move(text);
-    return;
-  }
+  if (options_.is_terminal) return draw_status(now);
   const bool due = to_seconds(now - last_status_) >= kPlainIntervalSeconds;
   if (!due && summary_.state == last_state_) return;
   last_state_ = summary_.state;

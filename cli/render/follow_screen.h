@@ -16,8 +16,8 @@ namespace nsa::render {
 struct ScreenOptions {
   Style style;
   bool is_terminal = false;
-  int width = 0;            // 0: do not cut
-  bool inject_said = false; // that a fault is made on purpose has been said before
+  std::function<int()> width; // columns now; none, or 0: do not cut
+  bool inject_said = false;   // that a fault is made on purpose has been said before
 };
 
 class FollowScreen {
@@ -41,6 +41,8 @@ private:
   void print_recovery(const wire::EventView& event, std::string text);
   void print(const std::string& text); // above the status line
   void draw();
+  void draw_status(WallTime now);
+  int width() const { return options_.width ? options_.width() : 0; }
   std::string status() const;
   void take_step(const wire::FollowLine& line);
 
@@ -52,6 +54,7 @@ private:
   size_t losses_stride_ = 1, losses_seen_ = 0;
   int64_t last_sequence_ = 0;
   bool drawn_ = false, ended_ = false;
+  int drawn_width_ = 0; // of the terminal when the status was drawn
   WallTime last_status_;
   std::string last_state_, drawn_text_;
   // Of the newest failure, for the line that says how long recovery took.

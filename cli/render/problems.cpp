@@ -1,12 +1,13 @@
 #include "cli/render/problems.h"
 
+#include "common/base/printable.h"
 #include "common/base/text.h"
 
 namespace nsa::render {
 
 std::string error_text(const Error& error) {
-  std::string text = "error: " + error.what + "\n";
-  if (!error.next.empty()) text += "  hint: " + error.next + "\n";
+  std::string text = "error: " + printable(error.what, LineBreaks::kKeep) + "\n";
+  if (!error.next.empty()) text += "  hint: " + printable(error.next, LineBreaks::kKeep) + "\n";
   return text;
 }
 
@@ -18,7 +19,8 @@ std::string picture_of(const wire::ProblemView& problem, const std::string& line
   for (size_t i = 1; i < static_cast<size_t>(problem.column); ++i)
     below += i <= line.size() && line[i - 1] == '\t' ? '\t' : ' ';
   const std::string number = std::to_string(problem.line), margin(number.size(), ' ');
-  return "  " + margin + " |\n  " + number + " | " + line + "\n  " + margin + " | " + below + "^\n";
+  return "  " + margin + " |\n  " + number + " | " + printable(line) + "\n  " + margin + " | " +
+         below + "^\n";
 }
 
 } // namespace
@@ -28,15 +30,16 @@ std::string problems_text(const std::vector<wire::ProblemView>& problems,
   const std::vector<std::string> lines = split(text, '\n');
   std::string out;
   for (const wire::ProblemView& problem : problems) {
-    out += "error: " + problem.what + "\n  --> " + problem.file;
+    // The key first: "is required" says nothing by itself.
+    const std::string subject = problem.key.empty() ? "" : problem.key + ": ";
+    out += "error: " + printable(subject + problem.what) + "\n  --> " + printable(problem.file);
     if (problem.line > 0)
       out += ":" + std::to_string(problem.line) + ":" + std::to_string(problem.column);
-    if (!problem.key.empty()) out += "  " + problem.key;
     out += "\n";
     const auto line = static_cast<size_t>(problem.line);
     if (problem.line > 0 && line <= lines.size() && problem.file == file_name)
       out += picture_of(problem, lines[line - 1]);
-    if (!problem.next.empty()) out += "  hint: " + problem.next + "\n";
+    if (!problem.next.empty()) out += "  hint: " + printable(problem.next) + "\n";
   }
   return out;
 }

@@ -13,8 +13,8 @@ namespace nsa::render {
 std::string error_text(const Error& error);
 // Each problem with its place; with the text of the file that it is in, the line and a caret, too:
 //
-//   error: must be at least 1, not 0
-//     --> run.toml:14:15  train.micro_batch
+//   error: train.micro_batch: must be at least 1, not 0
+//     --> run.toml:14:15
 //      |
 //   14 | micro_batch = 0
 //      |               ^

@@ -12,6 +12,8 @@ namespace nsa::render {
 
 namespace {
 
+// What of a reason and a name stays on a narrow terminal.
+constexpr int kReasonColumns = 20, kNameColumns = 10;
 constexpr size_t kListTrend = 8, kPageTrend = 24, kPageEvents = 6, kPageCheckpoints = 3;
 
 std::string rate(double tokens_per_second) {
@@ -30,7 +32,7 @@ std::string bytes_or_none(uint64_t bytes) {
 }
 double run_seconds(const wire::RunSummary& run, WallTime now) {
   if (run.started_at == 0) return 0;
-  const int64_t end = run.ended_at != 0 ? run.ended_at : now.nanoseconds;
+  const int64_t end = run.ended_at != 0 ? run.ended_at.nanoseconds : now.nanoseconds;
   return to_seconds(Duration(end - run.started_at));
 }
 
@@ -100,6 +102,8 @@ std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& option
   Table table(header);
   for (const size_t column : {0, 3, 4, 5, 6, 7})
     table.right(column);
+  for (const size_t column : {6, 4, 5}) // waits, age, time of a step
+    table.give_way(column, 0);
   for (const wire::RankView& rank : detail.ranks) {
     std::vector<std::string> row = {
         std::to_string(rank.rank),
@@ -128,7 +132,7 @@ std::string attempts_table(const wire::RunDetail& detail, WallTime now,
   Table table({"ATTEMPT", "STATE", "STEPS", "TIME", "REASON"});
   table.right(0);
   for (const wire::AttemptView& attempt : detail.attempts) {
-    const int64_t end = attempt.ended_at != 0 ? attempt.ended_at : now.nanoseconds;
+    const int64_t end = attempt.ended_at != 0 ? attempt.ended_at.nanoseconds : now.nanoseconds;
     table.add({std::to_string(attempt.attempt), attempt.state,
                std::to_string(attempt.first_step) + "-" + std::to_string(attempt.last_step),
                attempt.started_at == 0
@@ -223,6 +227,11 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
   Table table(header);
   for (const size_t column : {3, 4, 6, 7, 8})
     table.right(column);
+  // Which run, its state and why it is in it stay to the last.
+  if (notes) table.give_way(header.size() - 1, kReasonColumns);
+  for (const size_t column : {5, 6, 7, 8, 4}) // trend, rate, restarts, age, loss
+    table.give_way(column, 0);
+  table.give_way(1, kNameColumns);
   for (const wire::RunSummary& run : runs) {
     std::vector<std::string> row = {run.id,
                                     run.name,
@@ -331,6 +340,8 @@ std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoin
   Table table(header);
   for (const size_t column : {2, 3, 4, 5})
     table.right(column);
+  for (const size_t column : {2, 4, 3}) // tokens, attempt, size
+    table.give_way(column, 0);
   for (const wire::CheckpointView& view : checkpoints) {
     std::string state = view.state;
     if (view.state == "corrupt") state = paint(state, Colour::kRed, options.style);

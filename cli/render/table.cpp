@@ -5,6 +5,8 @@
 namespace nsa::render {
 
 namespace {
+constexpr int kGap = 2; // between columns
+
 // Length of the colour sequence that starts here; 0: none does.
 size_t escape_length(std::string_view text, size_t at) {
   if (text[at] != '\033' || at + 1 >= text.size() || text[at + 1] != '[') return 0;
@@ -72,19 +74,43 @@ void Table::right(size_t column) {
   right_[column] = true;
 }
 
-std::string Table::print(int width, bool unicode) const {
+std::vector<int> Table::natural_widths() const {
   std::vector<int> widths(header_.size());
   for (size_t i = 0; i < header_.size(); ++i) {
     widths[i] = display_width(header_[i]);
     for (const auto& row : rows_)
       if (i < row.size()) widths[i] = std::max(widths[i], display_width(row[i]));
   }
+  return widths;
+}
+
+std::vector<int> Table::fitting_widths(int width) const {
+  std::vector<int> widths = natural_widths();
+  const auto total = [&] {
+    int sum = -kGap;
+    for (const int each : widths)
+      if (each >= 0) sum += each + kGap;
+    return sum;
+  };
+  for (const auto& [column, least] : ways_) {
+    const int excess = total() - width;
+    if (width <= 0 || excess <= 0) break;
+    int& own = widths[column];
+    own = least == 0 ? -1 : std::min(own, std::max(least, own - excess));
+  }
+  return widths;
+}
+
+std::string Table::print(int width, bool unicode) const {
+  const std::vector<int> widths = fitting_widths(width);
   std::string text;
   const auto print_row = [&](const std::vector<std::string>& row) {
     std::string line;
     for (size_t i = 0; i < row.size() && i < widths.size(); ++i) {
-      if (i > 0) line += "  ";
-      append_cell(line, row[i], widths[i], i < right_.size() && right_[i], i + 1 == row.size());
+      if (widths[i] < 0) continue;
+      if (!line.empty()) line += std::string(kGap, ' ');
+      append_cell(line, elide(row[i], widths[i], unicode), widths[i],
+                  i < right_.size() && right_[i], i + 1 == row.size());
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += elide(line, width, unicode) + "\n";

@@ -16,7 +16,7 @@ struct StateLook {
   Colour colour;
   bool ended;
 };
-constexpr std::array<StateLook, 9> kStates = {{
+constexpr std::array<StateLook, 10> kStates = {{
     {"queued", "◌", ".", Colour::kDim, false},
     {"starting", "◔", "o", Colour::kCyan, false},
     {"running", "●", "*", Colour::kGreen, false},
@@ -26,6 +26,7 @@ constexpr std::array<StateLook, 9> kStates = {{
     {"stopped", "■", "-", Colour::kDim, true},
     {"failed", "✖", "x", Colour::kRed, true},
     {"cancelled", "⊘", "-", Colour::kDim, true},
+    {"damaged", "✖", "x", Colour::kRed, true},
 }};
 
 const StateLook* look_of(std::string_view state) {
@@ -34,10 +35,10 @@ const StateLook* look_of(std::string_view state) {
   return nullptr;
 }
 
-std::string local_time(WallTime time, const char* format) {
+std::string utc_time(WallTime time, const char* format) {
   const time_t seconds = static_cast<time_t>(time.nanoseconds / 1'000'000'000);
   tm parts{};
-  localtime_r(&seconds, &parts);
+  gmtime_r(&seconds, &parts);
   char text[64];
   return {text, std::strftime(text, sizeof text, format, &parts)};
 }
@@ -124,28 +125,8 @@ std::string age(WallTime then, WallTime now) {
 }
 
 std::string clock_time(WallTime time, WallTime now) {
-  const bool today = local_time(time, "%F") == local_time(now, "%F");
-  return local_time(time, today ? "%T" : "%F %T");
-}
-
-std::optional<WallTime> parse_rfc3339(std::string_view text) {
-  tm parts{};
-  int used = 0;
-  const std::string copy(text);
-  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &parts.tm_year, &parts.tm_mon,
-                  &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &parts.tm_sec, &used) != 6)
-    return std::nullopt;
-  parts.tm_year -= 1900;
-  parts.tm_mon -= 1;
-  int64_t nanoseconds = static_cast<int64_t>(::timegm(&parts)) * 1'000'000'000;
-  size_t at = static_cast<size_t>(used);
-  if (at < copy.size() && copy[at] == '.') {
-    int64_t unit = 100'000'000;
-    for (++at; at < copy.size() && copy[at] >= '0' && copy[at] <= '9'; ++at, unit /= 10)
-      nanoseconds += (copy[at] - '0') * unit;
-  }
-  if (at + 1 != copy.size() || copy[at] != 'Z') return std::nullopt;
-  return WallTime{nanoseconds};
+  const bool today = utc_time(time, "%F") == utc_time(now, "%F");
+  return utc_time(time, today ? "%TZ" : "%F %TZ");
 }
 
 std::string format_loss(double loss) {

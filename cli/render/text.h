@@ -31,10 +31,9 @@ std::string bar(double share, int width, const Style& style);
 
 // "12s", "4m", "3h", "2d" before now; "now" for less than a second; "-" for never (0).
 std::string age(WallTime then, WallTime now);
-// "14:02:11", the local time of day; with the date when it is another day.
+// "14:02:11Z", the time of day in UTC, as logs and JSON have it; with the date when it is another
+// day.
 std::string clock_time(WallTime time, WallTime now);
-// Parses RFC 3339 as written by nsad and the shim, UTC, any number of fraction digits.
-std::optional<WallTime> parse_rfc3339(std::string_view text);
 
 std::string format_loss(double loss);                 // "3.982"
 std::string format_ratio(uint64_t part, uint64_t of); // "120/300"

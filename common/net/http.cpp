@@ -36,9 +36,8 @@ std::optional<Target> parse_target(std::string_view target) {
   if (target.empty() || target[0] != '/') return std::nullopt;
   const size_t question = target.find('?');
   Target parsed;
-  auto path = decode(target.substr(0, question), false);
-  if (!path) return std::nullopt;
-  parsed.path = std::move(*path);
+  parsed.path = target.substr(0, question);
+  if (!decode_component(parsed.path)) return std::nullopt;
   if (question == std::string_view::npos) return parsed;
   std::string_view rest = target.substr(question + 1);
   while (!rest.empty()) {
@@ -54,6 +53,10 @@ std::optional<Target> parse_target(std::string_view target) {
     parsed.query[*key] = std::move(*value);
   }
   return parsed;
+}
+
+std::optional<std::string> decode_component(std::string_view text) {
+  return decode(text, false);
 }
 
 std::string encode_component(std::string_view text) {

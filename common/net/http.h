@@ -24,7 +24,7 @@ struct Peer {
 
 struct Request {
   std::string method;                        // "GET", upper case
-  std::string path;                          // decoded, without the query: "/v1/runs/k3fm2"
+  std::string path;                          // as sent, without the query: "/v1/runs/k3fm2"
   std::map<std::string, std::string> query;  // decoded; of a repeated key the last
   std::map<std::string, std::string> header; // names in lower case
   std::string body;
@@ -66,13 +66,15 @@ struct Response {
 
 using Handler = std::function<Response(const Request&)>;
 
-// Splits and decodes "/v1/runs/k3fm2/logs?rank=1&follow". nullopt when the target is malformed
-// (bad percent escape, NUL, not starting with '/').
+// Splits "/v1/runs/k3fm2/logs?rank=1&follow" and decodes the query. The path stays encoded, since
+// an encoded slash does not part it: decode_component() reads its parts. nullopt when the target is
+// malformed (bad percent escape, NUL, not starting with '/').
 struct Target {
   std::string path;
   std::map<std::string, std::string> query;
 };
 std::optional<Target> parse_target(std::string_view target);
+std::optional<std::string> decode_component(std::string_view text); // nullopt: malformed, or a NUL
 std::string
 encode_component(std::string_view text); // percent-encodes all but unreserved (RFC 3986)
 

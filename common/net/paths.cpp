@@ -42,11 +42,8 @@ bool is_usable_runtime(const char* folder) {
 } // namespace
 
 NodePaths system_paths() {
-  return {"/var/lib/nsa",
-          "/run/nsa/nsad.sock",
-          "/etc/nsa/nsad.toml",
-          "/var/lib/nsa/nsad.log",
-          {"/run/nsa/nsad.sock"}};
+  return {"/var/lib/nsa",          "/run/nsa/nsad.sock",   "/etc/nsa/nsad.toml",
+          "/var/lib/nsa/nsad.log", {"/run/nsa/nsad.sock"}, false};
 }
 
 Result<NodePaths> user_paths() {
@@ -69,13 +66,13 @@ Result<NodePaths> user_paths() {
       paths.socket_candidates.insert(paths.socket_candidates.begin(), in_runtime);
     }
   }
-  paths.socket_candidates.push_back(system_paths().socket);
   if (const char* given = std::getenv("NSA_SOCKET"); given && *given) {
     if (*given != '/')
       return fail(ErrorCode::kInvalidArgument,
                   std::string("NSA_SOCKET is not an absolute path: ") + given);
     paths.socket = given;
     paths.socket_candidates = {given};
+    paths.named = true;
   }
   return paths;
 }

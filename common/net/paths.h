@@ -17,9 +17,10 @@ struct NodePaths {
   std::string socket; // where nsad listens
   std::string config; // nsad.toml; need not exist
   std::string log;    // nsad.log of a daemon that was started on demand
-  // Where nsactl looks, in order: NSA_SOCKET alone if set; else `socket`, the other place in user
-  // mode, and last the system daemon's.
+  // Where nsactl looks, in order: NSA_SOCKET alone if set; else `socket` and the other place in
+  // user mode. Never the system daemon's: that one is asked only by name.
   std::vector<std::string> socket_candidates;
+  bool named = false; // the socket is NSA_SOCKET's
 };
 
 // Reads the environment and, for the lingering rule, the file system. kInvalidArgument when there

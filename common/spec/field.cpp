@@ -66,14 +66,19 @@ std::optional<Fault> check_text(const Field& field, const std::string& text) {
     return std::nullopt;
   }
   std::vector<std::string> names;
+  std::optional<std::string> nearest;
   for (const Choice& choice : field.choices) {
     if (choice.name == text) {
-      if (choice.refused.empty()) return std::nullopt;
-      return Fault{"\"" + text + "\" is refused: " + std::string(choice.refused), ""};
+      if (!choice.instead.empty())
+        nearest = choice.instead;
+      else if (choice.refused.empty())
+        return std::nullopt;
+      else
+        return Fault{"\"" + text + "\" is refused: " + std::string(choice.refused), ""};
     }
-    if (choice.refused.empty()) names.emplace_back(choice.name);
+    if (choice.refused.empty() && choice.instead.empty()) names.emplace_back(choice.name);
   }
-  const auto nearest = nearest_name(text, names);
+  if (!nearest) nearest = nearest_name(text, names);
   return Fault{"\"" + text + "\" is not one of: " + join(names, ", "),
                nearest ? "did you mean \"" + *nearest + "\"?" : ""};
 }
@@ -169,6 +174,19 @@ std::string to_toml(const Value& value) {
                         },
                     },
                     value);
+}
+
+std::string number_hint(const Field& field, std::string_view given) {
+  const std::string_view text = trim(given);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data()) return {};
+  const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.data()));
+  const std::string_view unit = trim(text.substr(digits.size()));
+  if (unit.empty()) return "write it without quotes: " + std::string(digits);
+  if (unit == field.unit) return "write " + std::string(digits) + ", without the unit";
+  return field.unit.empty() ? "write a number without a unit"
+                            : "write a number of " + std::string(field.unit) + ", without the unit";
 }
 
 std::optional<Value> parse_override(const Field& field, std::string_view given) {

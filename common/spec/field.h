@@ -22,10 +22,12 @@ using Value = std::variant<int64_t, double, bool, std::string, TextList>;
 using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*>;
 
 // A value that a text may take. One with a reason in `refused` is understood, but not built, or
-// not wise: it is refused with that reason.
+// not wise: it is refused with that reason. One with `instead` is no value, but what people write
+// for that one.
 struct Choice {
   std::string_view name;
   std::string_view refused = {};
+  std::string_view instead = {};
 };
 
 struct Field {
@@ -64,6 +66,10 @@ std::optional<Fault> check(const Field& field);
 // The value as TOML writes it: 12, 0.5, true, "text", ["a", "b"].
 std::string to_toml(const Value& value);
 std::string to_toml(double value);
+
+// What to write where `text` stands and a number is wanted: "25MiB" -> "write 25, without the
+// unit". Empty: not known.
+std::string number_hint(const Field& field, std::string_view text);
 
 // The value that `text` of a --set means for this field: TOML, or, for texts and lists, bare words
 // ("a,b"). Nothing when it fits no way.

@@ -14,6 +14,8 @@ FieldTable node_fields(NodeSpec& s) {
      .meaning = "ranks that compute on this node's CPU at a time; 0: one a core, at least 2"},
     {.key = "resources.gpus", .at = &s.resources.gpus, .choices = {{"all"}, {"none"}},
      .meaning = "GPUs that runs may get; one that a foreign process uses is never given out"},
+    {.key = "resources.exclude_gpus", .at = &s.resources.exclude_gpus, .maximum = 64,
+     .meaning = "UUIDs of GPUs that no run gets, as `nvidia-smi -L` prints them: broken ones, or kept for others"},
     {.key = "resources.gpu_locks", .at = &s.resources.gpu_locks, .maximum = 4096,
      .meaning = "folder of the lock files, one a GPU, that every nsad of the host honours; absolute"},
 

@@ -17,6 +17,7 @@ namespace nsa::spec {
 struct NodeResourcesSection {
   int64_t cpu_slots = 0;                       // ranks on CPU at a time; 0: one a core, at least 2
   std::string gpus = "all";                    // all | none
+  std::vector<std::string> exclude_gpus;       // UUIDs that no run gets
   std::string gpu_locks = "/run/lock/nsa-gpu"; // shared by every nsad of the host
 };
 

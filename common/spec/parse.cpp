@@ -14,6 +14,12 @@ namespace nsa::spec {
 namespace {
 
 constexpr std::string_view kTogglePrefix = "toggles.";
+constexpr size_t kMaxRunName = 64;
+
+bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '-' || c == '_';
+}
 
 std::vector<std::string> table_names() {
   std::vector<std::string> names;
@@ -71,6 +77,23 @@ void finish(RunSpec& spec, const FieldTable& fields, Reading& reading) {
 
 } // namespace
 
+bool is_run_name(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxRunName &&
+         std::all_of(text.begin(), text.end(), is_name_character);
+}
+
+std::string run_name_of(std::string_view text) {
+  std::string name;
+  for (const char c : text.substr(0, kMaxRunName))
+    if (is_name_character(c))
+      name += c;
+    else if (!name.empty() && name.back() != '-')
+      name += '-';
+  while (name.ends_with('-'))
+    name.pop_back();
+  return name.empty() ? "run" : name;
+}
+
 Parsed parse_run_file(std::string_view toml, std::string_view file_name,
                       const std::vector<std::string>& overrides) {
   Parsed parsed;
@@ -82,7 +105,7 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
   if (!reading.places.count("schema"))
     add_rule_problem(reading, {"schema"}, {"is required", "begin the file with: schema = 1"});
   if (parsed.spec.run.name.empty() && !reading.bad_keys.count("run.name"))
-    parsed.spec.run.name = std::filesystem::path(file).stem().string().substr(0, 64);
+    parsed.spec.run.name = run_name_of(std::filesystem::path(file).stem().string());
   finish(parsed.spec, fields, reading);
   // A rule about a default has no place of its own, but it is still this file's.
   for (Problem& problem : reading.problems)

@@ -13,6 +13,11 @@
 
 namespace nsa::spec {
 
+// Letters, digits, dot, dash and underscore, 64 at most: safe in a shell, a path and a table.
+bool is_run_name(std::string_view text);
+// A name made of any text: what may not stand becomes a dash. "run" where nothing is left.
+std::string run_name_of(std::string_view text);
+
 struct Parsed {
   RunSpec spec; // usable only when problems is empty
   std::vector<Problem>
@@ -23,7 +28,7 @@ struct Parsed {
 
 // `overrides` are "key=value" as given to --set, applied after the file. Paths stay as written;
 // resolve_paths() makes them absolute against the run file's folder. An empty run.name becomes the
-// file's name.
+// file's name, as run_name_of() makes it one.
 Parsed parse_run_file(std::string_view toml, std::string_view file_name,
                       const std::vector<std::string>& overrides = {});
 

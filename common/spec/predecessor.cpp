@@ -220,6 +220,8 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"TORCH_NCCL_DUMP_ON_TIMEOUT", "", "nsad takes the evidence, before any time-out"},
     {"NCCL_DEBUG", "toggles.nccl.debug", "recorded with the attempt"},
     {"NCCL_DEBUG_SUBSYS", "toggles.nccl.debug_subsystems", "recorded with the attempt"},
+    {"NCCL_ALGO", "toggles.nccl.algorithm", "recorded with the attempt"},
+    {"NCCL_PROTO", "toggles.nccl.protocol", "recorded with the attempt"},
     {"NCCL_P2P_DISABLE", "toggles.nccl.p2p_disable", "recorded with the attempt"},
     {"NCCL_IB_DISABLE", "toggles.nccl.ib_disable", "recorded with the attempt"},
     {"CUDA_LAUNCH_BLOCKING", "toggles.cuda.launch_blocking", "recorded with the attempt"},

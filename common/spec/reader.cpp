@@ -39,12 +39,26 @@ Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tabl
   return {"no key has this name", nearest ? "did you mean " + *nearest + "?" : ""};
 }
 
-Fault wrong_type(const Field& field, const std::string& kind) {
-  Fault fault{"must be " + std::string(type_name(field)) + ", not " + kind, ""};
-  if (kind == "text" && field.at.index() < 3) fault.next = "write it without quotes";
+Fault wrong_type(const Field& field, const TomlEntry& entry) {
+  Fault fault{"must be " + std::string(type_name(field)) + ", not " + entry.kind, ""};
+  const Value* value = std::get_if<Value>(&entry.value);
+  const std::string* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
+  if (text != nullptr && field.at.index() < 2) fault.next = number_hint(field, *text);
+  if (text != nullptr && field.at.index() == 2) fault.next = "write true or false, without quotes";
   if (field.at.index() == 3) fault.next = "write it in quotes";
   if (field.at.index() == 4) fault.next = "write it as [\"...\", \"...\"]";
   return fault;
+}
+
+// A --set that is a key alone: the key may be wrong as well.
+Fault without_value(const FieldTable& fields, const std::string& key) {
+  std::string name = key;
+  if (find_field(fields, key) == nullptr && !key.starts_with("toggles."))
+    name = nearest_name(key, field_keys(fields)).value_or("");
+  if (name == key) return {"has no value", "write --set " + key + "=VALUE"};
+  return {"is no KEY=VALUE, and no key has this name",
+          name.empty() ? "docs/run-file.md lists the keys"
+                       : "did you mean --set " + name + "=VALUE?"};
 }
 
 void note_key(Reading& reading, const std::string& key, const std::string& file, Place place) {
@@ -99,8 +113,7 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
     note_key(reading, entry.key, file, entry.value_place);
     const Value* value = std::get_if<Value>(&entry.value);
     if (value == nullptr || !set(*field, *value)) {
-      reading.problems.push_back(
-          at(file, entry.value_place, entry.key, wrong_type(*field, entry.kind)));
+      reading.problems.push_back(at(file, entry.value_place, entry.key, wrong_type(*field, entry)));
       reading.bad_keys.insert(entry.key);
     }
   }
@@ -125,7 +138,7 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos) {
-      reading.problems.push_back(at(file, {}, text, {"has no value", "write " + text + "=VALUE"}));
+      reading.problems.push_back(at(file, {}, text, without_value(fields, text)));
       continue;
     }
     const std::string key(trim(std::string_view(text).substr(0, equals)));
@@ -153,7 +166,7 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
     reading.problems.push_back(at(
         file, {}, key,
         {"must be " + std::string(type_name(*field)) + ", not \"" + std::string(value_text) + "\"",
-         ""}));
+         field->at.index() < 2 ? number_hint(*field, value_text) : ""}));
     reading.bad_keys.insert(key);
   }
 }

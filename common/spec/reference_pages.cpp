@@ -3,6 +3,7 @@
 
 #include "common/base/markdown.h"
 #include "common/base/text.h"
+#include "common/spec/client_spec.h"
 #include "common/spec/fields.h"
 #include "common/spec/node_spec.h"
 #include "common/spec/toggles.h"
@@ -35,7 +36,8 @@ std::string plain(double value) {
 std::string range(const Field& field) {
   std::vector<std::string> names;
   for (const Choice& choice : field.choices)
-    names.push_back(choice.refused.empty() ? code(choice.name) : "~~" + code(choice.name) + "~~");
+    if (choice.instead.empty())
+      names.push_back(choice.refused.empty() ? code(choice.name) : "~~" + code(choice.name) + "~~");
   if (!names.empty()) return join(names, ", ");
   if (field.at.index() > 1) return "";
   const bool low = std::isfinite(field.minimum), high = field.maximum < 1e15;
@@ -130,6 +132,17 @@ std::string node_page() {
          tables(node_fields(defaults), node_tables());
 }
 
+std::string client_page() {
+  ClientSpec defaults;
+  return "# nsactl.toml\n\n"
+         "For people whose host has a system nsad beside their own. After this page you know how "
+         "`nsactl` chooses the nsad that it asks.\n\n"
+         "`nsactl` reads `/etc/nsa/nsactl.toml`, and `$XDG_CONFIG_HOME/nsa/nsactl.toml` over it. "
+         "Both "
+         "may be missing. `--system`, `--socket` and `NSA_SOCKET` beat both files.\n" +
+         tables(client_fields(defaults), {{"", ""}});
+}
+
 std::string toggles_page() {
   std::string out =
       "# Toggles\n\n"
@@ -151,7 +164,10 @@ std::string toggles_page() {
   for (const ProgramVariable& variable : program_variables())
     out += "| `" + std::string(variable.name) + "` | " + std::string(variable.program) + " | " +
            cell(variable.meaning) + " |\n";
-  out += "\nAny other `NSA_*` variable is named in a warning at submission: nothing reads it.\n";
+  out +=
+      "\nAny other `NSA_*` variable in the environment of `nsactl submit` or `nsactl plan` is an "
+      "error, since "
+      "nothing reads it. A variable of the predecessor is a warning that says what replaced it.\n";
   return out;
 }
 
@@ -175,6 +191,7 @@ std::vector<ReferencePage> reference_pages() {
   const std::string note = "<!-- generated from common/spec: NSA_UPDATE_DOCS=1 spec_test -->\n";
   return {{"run-file.md", note + wrap_markdown(run_page())},
           {"node-file.md", note + wrap_markdown(node_page())},
+          {"nsactl-file.md", note + wrap_markdown(client_page())},
           {"toggles.md", note + wrap_markdown(toggles_page())},
           {"predecessor.md", note + wrap_markdown(predecessor_page())}};
 }

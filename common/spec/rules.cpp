@@ -1,6 +1,8 @@
 #include "common/spec/rules.h"
 
+#include "common/base/printable.h"
 #include "common/base/text.h"
+#include "common/spec/parse.h"
 #include "common/spec/passed_variables.h"
 #include "common/spec/toggles.h"
 
@@ -60,18 +62,20 @@ private:
 
   // Names, notes and tags are printed on terminals and in tables, a line each.
   void shown_texts() {
-    const auto printable = [](const std::string& text) {
-      return std::none_of(text.begin(), text.end(),
-                          [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    rule(
+        {"run.name"}, [&] { return !s_.run.name.empty() && !is_run_name(s_.run.name); },
+        "\"" + printable(s_.run.name) + "\" is no name of a run",
+        "a name has letters, digits, '.', '-' and '_', 64 at most: \"" + run_name_of(s_.run.name) +
+            "\"");
+    const auto shows = [](const std::string& text) {
+      return printable(text) == text && text.find('\t') == std::string::npos;
     };
     const std::string what = "holds a line break or another control character";
     const std::string next = "write it as one line of printable characters";
-    rule({"run.name"}, [&] { return !printable(s_.run.name); }, what, next);
-    rule({"run.note"}, [&] { return !printable(s_.run.note); }, what, next);
+    rule({"run.note"}, [&] { return !shows(s_.run.note); }, what, next);
     rule(
-        {"run.tags"},
-        [&] { return !std::all_of(s_.run.tags.begin(), s_.run.tags.end(), printable); }, what,
-        next);
+        {"run.tags"}, [&] { return !std::all_of(s_.run.tags.begin(), s_.run.tags.end(), shows); },
+        what, next);
   }
 
   void model() {

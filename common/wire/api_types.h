@@ -1,9 +1,10 @@
 // What travels over nsad's HTTP API (/v1, docs/api.md) as JSON: requests, views, stream lines. nsad
-// fills these, nsactl reads them; additive changes only. Times are wall-clock nanoseconds (0 =
-// never), the CLI renders them as RFC 3339. Durations are seconds, sizes bytes, both named so.
+// fills these, nsactl reads them; additive changes only. Times are wire::Time: RFC 3339 or null.
+// Durations are seconds, sizes bytes, both named so.
 #pragma once
 
 #include "common/base/ids.h"
+#include "common/wire/time.h"
 
 #include <cstdint>
 #include <map>
@@ -13,8 +14,8 @@
 
 namespace nsa::wire {
 
-inline constexpr int kApiVersion =
-    1; // nsactl sends it as the header Nsa-Api; nsad refuses a newer one
+// nsactl sends it as the header Nsa-Api; nsad takes no other. 2: times are texts.
+inline constexpr int kApiVersion = 2;
 
 struct SubmitRequest {
   std::string toml;                   // text of the run file
@@ -37,7 +38,7 @@ struct ProblemView {
 struct CandidateView {
   RunId id;
   std::string name, state, user;
-  int64_t submitted_at = 0;
+  Time submitted_at;
 };
 
 // Body of every reply with a status of 400 and above.
@@ -56,6 +57,8 @@ struct SubmitReply {
 
 struct ResumeRequest {
   std::vector<std::string> overrides; // --set key=value, in order
+  bool from_start = false;            // step 0 is meant, where no checkpoint is left
+  bool dry_run = false;               // judge it, and start nothing
 };
 
 // States: queued starting running restarting stopping completed stopped failed cancelled.
@@ -72,9 +75,9 @@ struct RunSummary {
   // gradients and weights with nothing left to compute (over some ten records).
   double data_wait_ratio = 0, exposed_communication_ratio = 0;
   std::vector<double> loss_trend; // up to 64 points, oldest first
-  int64_t submitted_at = 0, started_at = 0, ended_at = 0;
-  int64_t waits_until = 0; // stopping: then it is killed; restarting: then the next attempt begins
-  std::string inject;      // not empty: a fault is injected on purpose, and which
+  Time submitted_at, started_at, ended_at;
+  Time waits_until;   // stopping: then it is killed; restarting: then the next attempt begins
+  std::string inject; // not empty: a fault is injected on purpose, and which
   std::string user, note;
   std::vector<std::string> tags;
   // What a person has to look at, though the run goes on or has ended well: checkpoints that fail,
@@ -101,7 +104,7 @@ struct AttemptView {
   AttemptNumber attempt = 0;
   std::string state, reason, failure_class;
   uint64_t first_step = 0, last_step = 0; // resumed after first_step
-  int64_t started_at = 0, ended_at = 0;
+  Time started_at, ended_at;
   nlohmann::json provenance; // builds, digests, versions, devices by rank
 };
 
@@ -118,12 +121,12 @@ struct CheckpointView {
   std::string folder, state; // state: verified, unverified, corrupt, deleted
   std::string problem;
   bool finite = true;
-  int64_t written_at = 0;
+  Time written_at;
 };
 
 struct EventView {
   int64_t sequence = 0; // grows by one an event, whole ledger
-  int64_t at = 0;
+  Time at;
   RunId run;
   AttemptNumber attempt = 0;
   Rank rank = -1;             // -1: not about one rank
@@ -134,7 +137,8 @@ struct EventView {
 
 // Who asked to change what, and what came of it.
 struct AuditView {
-  int64_t sequence = 0, at = 0;
+  int64_t sequence = 0;
+  Time at;
   int64_t uid = 0, pid = 0; // of the process that asked
   std::string user, verb;   // verb: submit stop cancel resume checkpoint remove daemon-stop
   RunId run;                // empty for the daemon's own
@@ -160,7 +164,9 @@ struct RunDetail {
 struct LogLine {
   AttemptNumber attempt = 0;
   Rank rank = 0;
-  std::string time, stream, text; // time: RFC 3339 with nanoseconds; stream: stdout, stderr
+  // time: RFC 3339 with nanoseconds; stream: stdout, stderr. A text that is no UTF-8 travels with
+  // replacement characters, and as text_hex with its bytes: from_json gives those back as `bytes`.
+  std::string time, stream, text, bytes;
   // Behind this line: what `from` takes, to go on after it. In a line of stream "position", which
   // is no line of the log: where the reading of this rank's log begins, and as its text why what
   // lay before is missing.
@@ -181,7 +187,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProblemView, file, line, column,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CandidateView, id, name, state, user, submitted_at)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, problems, candidates)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitReply, id, name, state, reason, warnings)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides, from_start, dry_run)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, reason, attempt, ranks,
                                                 restarts, resumes, hangs, step, steps, tokens, loss,
                                                 heldout_loss, has_loss, has_heldout_loss,
@@ -208,8 +214,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AuditView, sequence, at, uid, pi
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, came, attempts,
                                                 ranks, toggles, checkpoints, last_events,
                                                 run_folder, hangs)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogLine, attempt, rank, time, stream, text,
-                                                position)
+void to_json(nlohmann::json& json, const LogLine& line);
+void from_json(const nlohmann::json& json, LogLine& line);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FollowLine, type, summary, event, data)
 
 } // namespace nsa::wire

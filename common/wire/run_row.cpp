@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -19,7 +20,7 @@ constexpr int kMaxDepth = JsonLimits{}.depth;
 template <class... Types> using MemberOf = std::variant<Types RunSummary::*...>;
 struct Column {
   const char* name;
-  MemberOf<std::string, int, int64_t, uint64_t, double, bool, std::vector<double>,
+  MemberOf<std::string, int, Time, uint64_t, double, bool, std::vector<double>,
            std::vector<std::string>>
       member;
 };
@@ -64,12 +65,19 @@ double rounded(double value) {
   return std::strtod(text, nullptr);
 }
 
-// False where a value is of another type than its place. Whole numbers are numbers, too.
+// False where a value is of another type than its place. Whole numbers are numbers, too, and times
+// in rows of older ledgers.
 template <class To, class From> bool put(To& to, From&& from) {
   using Value = std::remove_cvref_t<From>;
   constexpr bool whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
   if constexpr (std::is_same_v<To, Value>) {
     to = std::forward<From>(from);
+    return true;
+  } else if constexpr (std::is_same_v<To, Time> && std::is_same_v<Value, std::string>) {
+    const auto time = parse_rfc3339(from);
+    return time ? (to = *time, true) : false;
+  } else if constexpr (std::is_same_v<To, Time> && whole) {
+    to = Time(static_cast<int64_t>(from));
     return true;
   } else if constexpr (whole && std::is_arithmetic_v<To> && !std::is_same_v<To, bool>) {
     to = static_cast<To>(from);
@@ -86,6 +94,7 @@ class RowReader {
 public:
   std::vector<RunSummary> rows;
   bool has_items = false;
+  std::optional<int64_t> total;
   std::string problem;
 
   bool null() { return value(nullptr); }
@@ -102,6 +111,7 @@ public:
   }
   bool key(std::string& name) {
     if (depth_ == 1) in_items_ = name == "items";
+    in_total_ = depth_ == 1 && name == "total";
     return true;
   }
   bool end_object() { return close(); }
@@ -134,6 +144,8 @@ private:
   bool unknown() const { return column_ >= std::size(kColumns); }
 
   template <class T> bool value(T&& v) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<T>, uint64_t>)
+      if (in_total_ && depth_ == 1) total = static_cast<int64_t>(v);
     if (!in_items_ || depth_ < 2) return true;
     if (depth_ == 2) return wrong();
     if (depth_ == 3) {
@@ -160,7 +172,7 @@ private:
   }
 
   int depth_ = 0;
-  bool in_items_ = false;
+  bool in_items_ = false, in_total_ = false;
   size_t column_ = 0; // of the newest row
 };
 
@@ -193,12 +205,13 @@ nlohmann::json to_row(const RunSummary& run) {
   return row;
 }
 
-Result<std::vector<RunSummary>> read_rows(std::string_view answer) {
+Result<std::vector<RunSummary>> read_rows(std::string_view answer, int64_t* total) {
   RowReader reader;
   const bool read =
       nlohmann::json::sax_parse(answer.data(), answer.data() + answer.size(), &reader);
   if (!read) return fail(ErrorCode::kCorrupt, "nsad's list of runs: " + reader.problem);
   if (!reader.has_items) return fail(ErrorCode::kCorrupt, "nsad's answer has no items");
+  if (total != nullptr && reader.total) *total = *reader.total;
   return std::move(reader.rows);
 }
 

@@ -17,7 +17,8 @@ const std::vector<std::string>& run_columns();
 nlohmann::json to_row(const RunSummary& run);
 // The runs of {"items":[row, row, ...]}, as text, without a document of it in between. What a
 // shorter row lacks, or has null for, has its default value; what a longer one has is left out.
-// kCorrupt: not JSON, no items, or a value of another type.
-Result<std::vector<RunSummary>> read_rows(std::string_view answer);
+// kCorrupt: not JSON, no items, or a value of another type. `total`: of the answer, all runs that
+// are stored; unchanged where it is not said.
+Result<std::vector<RunSummary>> read_rows(std::string_view answer, int64_t* total = nullptr);
 
 } // namespace nsa::wire

@@ -25,8 +25,9 @@ bool matches(std::string_view route, std::string_view path, std::string& run) {
   if (path.size() <= part || path.substr(0, part) != route.substr(0, part)) return false;
   const size_t end = std::min(path.find('/', part), path.size());
   if (end == part || path.substr(end) != route.substr(part + kRunPart.size())) return false;
-  run = std::string(path.substr(part, end - part));
-  return true;
+  const auto decoded = net::decode_component(path.substr(part, end - part));
+  if (decoded) run = *decoded;
+  return decoded.has_value();
 }
 
 bool parse_integer(const std::string& text, int64_t low, int64_t high, int64_t& value) {

@@ -14,8 +14,8 @@ namespace nsa::api {
 
 namespace {
 
-// nsactl and nsad of different versions meet during an upgrade: a newer client is told what to do,
-// and may still ask for the version and stop this daemon.
+// nsactl and nsad of different versions meet during an upgrade: the client is told what to do, and
+// may still ask for the version and stop this daemon.
 std::optional<net::Response> check_version(const Call& call, const net::Request& request) {
   const auto header = request.header.find("nsa-api");
   if (header == request.header.end()) return std::nullopt; // curl
@@ -25,13 +25,15 @@ std::optional<net::Response> check_version(const Call& call, const net::Request&
   if (error != std::errc{} || end != text.data() + text.size() || version < 1)
     return reply_error(
         {ErrorCode::kInvalidArgument, "the header Nsa-Api is no version: " + text, ""});
-  if (version <= wire::kApiVersion || call.endpoint == Endpoint::kVersion ||
+  if (version == wire::kApiVersion || call.endpoint == Endpoint::kVersion ||
       call.endpoint == Endpoint::kDaemonStop)
     return std::nullopt;
   const Error mismatch{ErrorCode::kUnsupported,
                        "this nsactl speaks API version " + text + ", the running nsad (" +
                            build_info().version + ") version " + std::to_string(wire::kApiVersion),
-                       "nsactl daemon stop && nsactl daemon start (ranks go on meanwhile)"};
+                       version < wire::kApiVersion
+                           ? "use the nsactl that was installed with this nsad"
+                           : "nsactl daemon stop && nsactl daemon start (ranks go on meanwhile)"};
   return reply_error(wire::to_view(mismatch), 426);
 }
 

@@ -134,6 +134,7 @@ Status Controller::start() {
       slots_.use_gpus(std::move(*locks));
     else
       log::warning("control", "GPUs are not used", {{"why", locks.error().what}});
+    slots_.exclude_gpus(options_.config.resources.exclude_gpus);
     slots_.expect_gpus();
     workers_.run(
         {"", "the list of GPUs"}, [] { return gpu::list_gpus(); },

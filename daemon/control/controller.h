@@ -194,6 +194,10 @@ private:
   void publish_state(const RunId& run);
   wire::SubmitReply reply_of(const RunId& run);
   std::string run_folder(const RunId& run) const;
+  // Behind, however large it is, as the user whose it is.
+  void delete_folder(net::Offload::Job job, uid_t as, const std::string& folder);
+  // Fits the numbers of every JSON reader.
+  uint64_t jitter_seed() { return random_() >> 11; }
 
   net::EventLoop& loop_;
   store::Ledger ledger_;

@@ -1,6 +1,7 @@
 #include "daemon/control/run_record.h"
 
 #include "common/base/log.h"
+#include "common/estimate/device_peak.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/parse.h"
 #include "common/spec/toggles.h"
@@ -24,20 +25,11 @@ void Trend::add(double value) {
 
 namespace {
 
-// Dense BF16 tensor-core rate of a device, from NVIDIA's data sheets; 0: not known, as of any CPU.
-double peak_flops_of(std::string_view device) {
-  constexpr std::pair<std::string_view, double> kRates[] = {
-      {"H200", 989.4e12}, {"H100", 989.4e12}, {"A100", 312e12}, {"RTX 3090", 71e12}};
-  for (const auto& [name, rate] : kRates)
-    if (device.find(name) != std::string_view::npos) return rate;
-  return 0;
-}
-
 // Over all ranks; 0 when that of one is not known.
 double peak_flops(const RunRecord& record) {
   double sum = 0;
   for (const auto& [rank, info] : record.ranks) {
-    const double rate = peak_flops_of(info.device);
+    const double rate = estimate::peak_bf16_flops(info.device);
     if (rate == 0) return 0;
     sum += rate;
   }
@@ -406,7 +398,7 @@ nlohmann::json hangs_json(const state::Run& run) {
                            {"kind", h.kind},
                            {"attempt", h.attempt},
                            {"detect_seconds", h.detect_seconds},
-                           {"found_at", h.found_at.nanoseconds},
+                           {"found_at", wire::Time(h.found_at.nanoseconds)},
                            {"evidence_path", h.evidence_folder},
                            {"witnesses", h.witnesses},
                            {"observed_only", h.observed_only},

@@ -1,20 +1,26 @@
 // What users ask for: runs submitted, stopped, resumed, removed.
 #include "common/base/log.h"
+#include "common/spec/parse.h"
 #include "daemon/control/controller.h"
+#include "daemon/control/resume_rules.h"
+#include "daemon/control/run_files.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 namespace nsa::control {
 
 namespace {
 
-// Keys that a resume may change: what is trained stays the same.
-bool may_change(const std::string& pair) {
-  for (const char* prefix :
-       {"run.note=", "run.tags=", "train.steps=", "toggles.", "checkpoint.", "hang.", "restart.",
-        "eval.", "metrics.", "inject.", "train.log_interval_steps=", "parallel.shard_update="})
-    if (pair.starts_with(prefix)) return true;
-  return false;
+// The newest checkpoint that a resume can begin with.
+std::optional<uint64_t> newest_usable(const std::vector<wire::CheckpointView>& rows,
+                                      const RunId& run, const std::vector<manifest::Found>& found) {
+  const auto listed = checkpoints_on_disk(rows, run, found, false); // newest first
+  const auto usable = std::find_if(listed.begin(), listed.end(), [](const auto& view) {
+    return view.state != "corrupt" && view.state != "deleted";
+  });
+  return usable == listed.end() ? std::nullopt : std::optional(usable->step);
 }
 
 } // namespace
@@ -95,8 +101,8 @@ void Controller::submit(wire::SubmitRequest request, const api::Caller& caller,
   if (!request.name.empty()) request.overrides.push_back("run.name=" + request.name);
   RunId id;
   do {
-    id = make_run_id(random_);
-  } while (records_.count(id) != 0 || ledger_.run(id).value_or(std::nullopt).has_value());
+    id = make_run_id(random_); // no run's id or name, so that it will always mean this one
+  } while (records_.count(id) != 0 || ledger_.find(id));
   const RunFile file{request.toml, request.file_name, request.folder, request.overrides};
   auto work = [file, node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
                state = options_.state_folder, worker = worker_check_, host = options_.host,
@@ -129,6 +135,12 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
                              std::to_string(spec.parallel.ranks) + " ranks on " +
                                  spec.parallel.device,
                              std::move(admitted.warnings)};
+  if (is_run_id(spec.run.name) && ledger_.run(spec.run.name).value_or(std::nullopt)) {
+    delete_folder({caller.user, "the folder of a refused run"}, caller.uid, run_folder(id));
+    return control::refuse({ErrorCode::kConflict,
+                            "run.name: \"" + spec.run.name + "\" is the id of a run",
+                            "give another name: --name " + spec.run.name + "-2"});
+  }
   RunRecord record;
   store::RunRow& row = record.row;
   row.id = id;
@@ -151,7 +163,7 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
   records_[id] = std::move(record);
   handle({id, 0, 0,
           state::Submitted{static_cast<int>(spec.parallel.ranks), spec.parallel.device, caller.user,
-                           name, policy_of(spec, random_())}});
+                           name, policy_of(spec, jitter_seed())}});
   flush();
   if (ledger_full_)
     return control::refuse({ErrorCode::kExhausted, "the ledger cannot be written: the disk is full",
@@ -174,13 +186,7 @@ Status Controller::require_ended(const RunId& id, const std::string& verb) const
 // What must hold before files are read, and again afterwards: others may have asked meanwhile.
 Status Controller::may_resume(const RunId& id, const std::vector<std::string>& overrides) const {
   NSA_TRY(require_ended(id, "stop"));
-  for (const std::string& pair : overrides)
-    if (!may_change(pair))
-      return fail(ErrorCode::kInvalidArgument,
-                  "a resume may not change " + pair.substr(0, pair.find('=')),
-                  "it may change train.steps, toggles, note and tags, parallel.shard_update, and "
-                  "how the run is supervised; submit a new run for the rest");
-  return {};
+  return check_changed_keys(overrides);
 }
 
 void Controller::resume(const RunId& id, wire::ResumeRequest request, const api::Caller& caller,
@@ -190,28 +196,40 @@ void Controller::resume(const RunId& id, wire::ResumeRequest request, const api:
     return done(control::refuse(may.error()));
   auto stored = read_run(id);
   if (!stored) return done(control::refuse(std::move(stored.error())));
-  const uint64_t reached = stored->run.best_step;
+  auto rows = ledger_.checkpoints(id);
+  if (!rows) return done(control::refuse(std::move(rows.error())));
   const store::RunRow& row = stored->record.row;
   RunFile file{row.run_file, row.file_name, row.folder, row.overrides};
+  // Of a run that an older nsad took under a name that would be refused now.
+  if (!spec::is_run_name(row.name))
+    file.overrides.push_back("run.name=" + spec::run_name_of(row.name));
   file.overrides.insert(file.overrides.end(), request.overrides.begin(), request.overrides.end());
   using Work = tl::expected<Admitted, api::SubmitFailure>;
   int64_t has = 0; // bytes of checkpoints
-  if (const auto checkpoints = ledger_.checkpoints(id))
-    for (const wire::CheckpointView& c : *checkpoints)
-      if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
-  auto work = [file, node = capacity(), folder = run_folder(id), reached, has,
+  for (const wire::CheckpointView& c : *rows)
+    if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
+  const ResumeFacts known{id,
+                          stored->run.phase == state::RunPhase::kCompleted,
+                          stored->record.reached_step,
+                          {},
+                          request.overrides,
+                          request.from_start};
+  auto work = [file, known, rows = std::move(*rows), before = stored->record.spec, has,
+               node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
                state = options_.state_folder, worker = worker_check_, host = options_.host,
                as = uid_of(row)]() -> Work {
     auto admitted = admit(file, node, privilege::opener(host, as));
     if (!admitted) return admitted;
     if (auto able = require_means(admitted->spec, state, has, *worker); !able)
       return control::refuse(std::move(able.error()));
-    if (static_cast<uint64_t>(admitted->spec.train.steps) < reached)
-      return control::refuse({ErrorCode::kInvalidArgument,
-                              "train.steps = " + std::to_string(admitted->spec.train.steps) +
-                                  " lies before the newest checkpoint, of step " +
-                                  std::to_string(reached),
-                              "give a later last step"});
+    const auto found = host->list_checkpoints(as, folder, false);
+    if (!found) return control::refuse(found.error());
+    ResumeFacts facts = known;
+    facts.checkpoint_step = newest_usable(rows, facts.run, *found);
+    if (auto sound = check_resume(facts, before, admitted->spec); !sound)
+      return control::refuse(std::move(sound.error()));
+    admitted->warnings = resume_warnings(facts, before, admitted->spec);
+    if (dry_run) return admitted;
     if (auto made = make_run_folder(*host, as, folder, *admitted, nullptr); !made)
       return control::refuse(std::move(made.error()));
     return admitted;
@@ -230,6 +248,9 @@ Controller::go_on(const RunId& id, const wire::ResumeRequest& request,
                   const std::vector<std::string>& overrides, Admitted admitted,
                   const api::Caller& caller) {
   if (Status may = may_resume(id, request.overrides); !may) return control::refuse(may.error());
+  if (request.dry_run)
+    return wire::SubmitReply{"", admitted.spec.run.name, "admissible", "",
+                             std::move(admitted.warnings)};
   if (auto loaded = load_run(id); !loaded) return control::refuse(std::move(loaded.error()));
   RunRecord& record = records_.at(id);
   record.spec = std::move(admitted.spec);
@@ -240,11 +261,13 @@ Controller::go_on(const RunId& id, const wire::ResumeRequest& request,
   batch_.runs.push_back(record.row);
   note_request(caller, "resume", id, record.row.uid);
   handle({id, 0, 0,
-          state::ResumeRequested{caller.user, request.overrides,
-                                 static_cast<int>(record.spec.parallel.ranks),
-                                 record.spec.parallel.device, policy_of(record.spec, random_())}});
+          state::ResumeRequested{
+              caller.user, request.overrides, static_cast<int>(record.spec.parallel.ranks),
+              record.spec.parallel.device, policy_of(record.spec, jitter_seed())}});
   flush();
-  return reply_of(id);
+  wire::SubmitReply reply = reply_of(id);
+  reply.warnings = std::move(admitted.warnings);
+  return reply;
 }
 
 Status Controller::request(const RunId& id, const api::Caller& caller, std::string_view verb,
@@ -301,6 +324,17 @@ Status Controller::request_checkpoint(const RunId& id, const api::Caller& caller
   return {};
 }
 
+void Controller::delete_folder(net::Offload::Job job, uid_t as, const std::string& folder) {
+  workers_.run(
+      std::move(job),
+      [host = options_.host, as, folder] { return host->remove_run_folder(as, folder); },
+      [folder](const Status& removed) {
+        if (!removed)
+          log::warning("control", "a folder is not removed whole",
+                       {{"folder", folder}, {"why", removed.error().what}});
+      });
+}
+
 Status Controller::erase(const RunId& id, const api::Caller& caller) {
   NSA_TRY(require_ended(id, "cancel"));
   NSA_TRY_ASSIGN(const auto stored, ledger_.run(id));
@@ -316,16 +350,7 @@ Status Controller::erase(const RunId& id, const api::Caller& caller) {
   flush(); // on a full disk it is done as soon as there is room, which the files below make
   telemetry_.remove(id);
   ended_samples_.erase(id);
-  workers_.run(
-      job_of(stored->row, "the folder"),
-      [host = options_.host, as = uid_of(stored->row), gone = gone.string()] {
-        return host->remove_run_folder(as, gone);
-      },
-      [id](const Status& removed) {
-        if (!removed)
-          log::warning("control", "a folder is not removed whole",
-                       {{"run", id}, {"why", removed.error().what}});
-      });
+  delete_folder(job_of(stored->row, "the folder"), uid_of(stored->row), gone.string());
   log::info("control", "run removed", {{"run", id}, {"by", caller.user}});
   return {};
 }

@@ -2,6 +2,8 @@
 
 #include "common/base/text.h"
 
+#include <algorithm>
+
 namespace nsa::control {
 
 namespace {
@@ -15,7 +17,9 @@ std::string counted(int n, const std::string& what) {
 
 int SlotPool::capacity(const std::string& device) const {
   if (device != "cuda") return cpu_slots_;
-  return locks_ ? static_cast<int>(gpus_.list.size()) : 0;
+  const auto given_out = [this](const gpu::Gpu& g) { return excluded_.count(g.uuid) == 0; };
+  return locks_ ? static_cast<int>(std::count_if(gpus_.list.begin(), gpus_.list.end(), given_out))
+                : 0;
 }
 
 int SlotPool::used(const std::string& device) const {
@@ -48,6 +52,10 @@ Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int co
   for (const gpu::Gpu& g : gpus_.list) {
     if (static_cast<int>(slots.size()) == count) break;
     if (is_taken(g.uuid)) continue;
+    if (excluded_.count(g.uuid) != 0) {
+      reasons.push_back("GPU " + std::to_string(g.index) + " is kept out (resources.exclude_gpus)");
+      continue;
+    }
     if (!g.processes.empty()) {
       reasons.push_back("GPU " + std::to_string(g.index) + " is used by process " +
                         std::to_string(g.processes.front()));

@@ -13,6 +13,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ namespace nsa::control {
 class SlotPool {
 public:
   explicit SlotPool(int cpu_slots) : cpu_slots_(cpu_slots) {}
+  // UUIDs that no run gets: a GPU that is broken, or kept for others.
+  void exclude_gpus(const std::vector<std::string>& uuids) {
+    excluded_.insert(uuids.begin(), uuids.end());
+  }
   void use_gpus(gpu::HostLocks locks) { locks_ = std::move(locks); }
   void set_gpus(gpu::Gpus seen) {
     gpus_ = std::move(seen);
@@ -51,6 +56,7 @@ private:
   bool gpus_pending_ = false;
   std::optional<gpu::HostLocks> locks_; // none: GPUs are not used here
   gpu::Gpus gpus_;
+  std::set<std::string> excluded_;
   std::map<std::string, RunId> owners_; // slot -> run
 };
 

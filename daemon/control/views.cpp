@@ -338,7 +338,7 @@ nlohmann::json Controller::daemon_status() {
   return {{"pid", ::getpid()},
           {"version", build_info().version},
           {"commit", build_info().commit},
-          {"started_at", started_at_.nanoseconds},
+          {"started_at", wire::Time(started_at_.nanoseconds)},
           {"state_folder", options_.state_folder},
           {"socket", options_.socket},
           {"metrics", metrics_address_},

@@ -5,6 +5,7 @@ A script defines `case(node, seed) -> dict` and calls `main(case, ...)`. Each se
 here", and the last line of output says why.
 """
 import argparse
+import calendar
 import contextlib
 import json
 import os
@@ -106,6 +107,12 @@ def alive(pid):
         return False
 
 
+def seconds_of(text):
+    """A time of the API, RFC 3339 in UTC, as seconds since the epoch."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float(f"0.{fraction or 0}")
+
+
 class Node:
     """One user's node: state and runtime folders, and nsactl with its daemon on demand."""
 
@@ -119,6 +126,8 @@ class Node:
         self.environment.update(XDG_STATE_HOME=str(self.state), XDG_RUNTIME_DIR=str(self.folder / "run"),
                                 XDG_CONFIG_HOME=str(self.folder / "config"), NO_COLOR="1")
         self.config("schema = 1\n[metrics]\nport = 0\n")  # other nodes may run beside it
+        # A host whose users share the system's nsad is tested by a daemon of the test's own all the same.
+        self.client_config('schema = 1\ndaemon = "user"\n')
 
     def run(self, *arguments, check=True, timeout=LIMIT, input=None):
         """nsactl; returns the finished process."""
@@ -142,6 +151,10 @@ class Node:
         path = self.folder / "config" / "nsa" / "nsad.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+    def client_config(self, text):
+        """Writes nsactl.toml, read by every nsactl."""
+        (self.folder / "config" / "nsa" / "nsactl.toml").write_text(text)
 
     # ---- runs ------------------------------------------------------------------------------------
     def data(self):
@@ -306,6 +319,25 @@ def use_up_files(folder):
         for number in range(10**7):
             (ballast / str(number)).touch()
     return ballast
+
+
+def configure(node, cpu_slots=2, **fake):
+    """The node file for the next nsad, with the worker that only pretends: two ranks at a time, unless runs are to
+    stall side by side (they sleep)."""
+    options = {"step_ms": 20, "checkpoint_every": 10, **{k.rstrip("_"): v for k, v in fake.items()}}
+    words = ", ".join(f'"{k}={v}"' for k, v in options.items())
+    node.config(f"""schema = 1
+[metrics]
+port = 0
+[resources]
+cpu_slots = {cpu_slots}
+gpus = "none"
+[storage]
+reserve_mib = 8
+[programs]
+worker = "{node.binaries / 'nsa-fake-worker'}"
+worker_arguments = ["--fake", {words}]
+""")
 
 
 def main(case, needs=("nsactl", "nsad", "nsa-shim", "nsa-worker"), seeds=3):

@@ -198,7 +198,12 @@ class Node:
 
 def seconds_of(record):
     """When a metrics record was written, seconds since the epoch."""
-    text = record["time"].replace("Z", "+00:00")
+    return seconds_of_text(record["time"])
+
+
+def seconds_of_text(text):
+    """A time in RFC 3339 as seconds since the epoch."""
+    text = text.replace("Z", "+00:00")
     whole, _, rest = text.partition(".")
     fraction, zone = (rest[:-6], rest[-6:]) if rest else ("0", text[-6:])
     return datetime.datetime.fromisoformat(whole.removesuffix(zone) + zone).timestamp() + float("0." + fraction)

@@ -148,12 +148,15 @@ public:
   }
   void resume(const RunId& run, wire::ResumeRequest request, const api::Caller&,
               api::SubmitDone done) override {
-    resume_overrides = request.overrides;
+    resumed.push_back(request);
+    if (request.dry_run)
+      return done(
+          wire::SubmitReply{"", runs.at(run).summary.name, "admissible", "", warnings_next});
     wire::RunSummary& summary = runs.at(run).summary;
     summary.state = "starting";
     ++summary.attempt;
     summary.ended_at = 0;
-    done(wire::SubmitReply{run, summary.name, summary.state, "", {}});
+    done(wire::SubmitReply{run, summary.name, summary.state, "", warnings_next});
   }
   Status remove(const RunId& run, const api::Caller&) override {
     if (runs.at(run).summary.ended_at == 0)
@@ -247,7 +250,8 @@ public:
   std::vector<wire::EventView> stored_events;
   std::vector<api::LogSource> log_sources;
   std::vector<wire::SubmitRequest> submitted;
-  std::vector<std::string> resume_overrides, warnings_next;
+  std::vector<wire::ResumeRequest> resumed;
+  std::vector<std::string> warnings_next;
   std::list<Follower*> followers;
   api::Caller last_caller;
   std::string inject_next;

@@ -55,6 +55,10 @@ public:
   void press(const std::string& keys) {
     if (::write(master_.get(), keys.data(), keys.size()) < 0) output_ += "<cannot write>";
   }
+  void resize(unsigned short columns) {
+    const winsize size{40, columns, 0, 0};
+    if (::ioctl(master_.get(), TIOCSWINSZ, &size) != 0) output_ += "<cannot resize>";
+  }
   // Exit code, 128 + signal when one ended it.
   int wait_exit() {
     const MonotonicTime deadline = MonotonicTime::now() + kWaitLimit;

@@ -1,10 +1,10 @@
 #include "worker/train/trainer.h"
 
 #include "common/base/log.h"
+#include "common/spec/schedule.h"
 #include "worker/runtime/process_info.h"
 #include "worker/train/evaluator.h"
 #include "worker/train/faults.h"
-#include "worker/train/schedule.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

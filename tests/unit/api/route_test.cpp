@@ -25,6 +25,8 @@ TEST(Route, FindsTheEndpointAndTheRun) {
   EXPECT_EQ(call->tail, 10);
   EXPECT_TRUE(call->follow);
   EXPECT_EQ(parse("GET", "/v1/runs/%40last")->run, "@last");
+  EXPECT_EQ(parse("GET", "/v1/runs/a%2Fb%3Fc/events")->run, "a/b?c")
+      << "an encoded slash parts nothing";
   EXPECT_EQ(parse("GET", "/v1/runs")->endpoint, Endpoint::kRuns);
   EXPECT_EQ(parse("POST", "/v1/runs")->endpoint, Endpoint::kSubmit);
   EXPECT_EQ(parse("DELETE", "/v1/runs/x")->endpoint, Endpoint::kRemove);

@@ -155,7 +155,7 @@ TEST(Routes, MutationsAnswerWithTheRun) {
   EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/resume", R"({"overrides":["train.steps=9"]})")
                 .body["state"],
             "starting");
-  EXPECT_EQ(daemon.service.resume_overrides, std::vector<std::string>{"train.steps=9"});
+  EXPECT_EQ(daemon.service.resumed.at(0).overrides, std::vector<std::string>{"train.steps=9"});
   EXPECT_EQ(ask(daemon, "POST", "/v1/runs/krun1/resume").status, 200) << "no body: no overrides";
 }
 

@@ -6,6 +6,7 @@
 #include "tests/support/fake_service.h"
 #include "tests/support/test_paths.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -145,11 +146,11 @@ TEST_F(Commands, ARefusedFileShowsEveryMistake) {
   const Outcome done = run({"submit", run_file("broken = true\n")});
   EXPECT_EQ(done.exit, 2);
   EXPECT_EQ(done.out, "");
-  EXPECT_EQ(done.err, "error: is no number\n"
-                      "  --> run.toml:14:9  train.steps\n"
+  EXPECT_EQ(done.err, "error: train.steps: is no number\n"
+                      "  --> run.toml:14:9\n"
                       "  hint: write steps = 60\n"
-                      "error: unknown key\n"
-                      "  --> --set  modle.layers\n"
+                      "error: modle.layers: unknown key\n"
+                      "  --> --set\n"
                       "  hint: did you mean model.layers?\n"
                       "error: run.toml has 2 mistakes\n");
 }
@@ -162,10 +163,10 @@ TEST_F(Commands, ARefusalIsDrawnUnderTheLineOfTheFile) {
         {path, 4, 8, "data.path", "there is no data set in /none", "nsactl data prepare"}};
     return 0;
   });
-  EXPECT_EQ(run({"submit", path}).err, "error: there is no data set in /none\n"
+  EXPECT_EQ(run({"submit", path}).err, "error: data.path: there is no data set in /none\n"
                                        "  --> " +
                                            path +
-                                           ":4:8  data.path\n"
+                                           ":4:8\n"
                                            "    |\n"
                                            "  4 | path = \"/none\"\n"
                                            "    |        ^\n"
@@ -232,7 +233,7 @@ TEST_F(Commands, TagsAndNoteGoWithTheRunAndFindIt) {
   };
   EXPECT_EQ(ids({"ls", "--tag", "wide"}), "kaaaa kbbbb ");
   EXPECT_EQ(ids({"ls", "--tag", "wide", "--tag", "short"}), "kaaaa ");
-  EXPECT_EQ(run({"ls", "--tag", "none"}).err, "no such runs; see also those of long ago: --all\n");
+  EXPECT_EQ(run({"ls", "--tag", "none"}).err, "no such runs\n");
   const std::string wide = run({"ls", "-o", "wide", "--tag", "short"}).out;
   EXPECT_NE(wide.find("short,wide"), std::string::npos) << wide;
   EXPECT_NE(wide.find("try again"), std::string::npos) << wide;
@@ -265,7 +266,7 @@ TEST_F(Commands, NoDaemonIsItsOwnExitCode) {
 
 TEST_F(Commands, ListsInEveryFormat) {
   EXPECT_EQ(run({"ls"}).err, "no runs; start one: nsactl submit run.toml\n");
-  EXPECT_EQ(run({"ls", "-o", "json"}).out, "{\"items\":[]}\n");
+  EXPECT_EQ(run({"ls", "-o", "json"}).out, "{\"items\":[],\"left_out\":0}\n");
   add_run("kaaaa", "running");
   add_run("kbbbb", "failed");
   EXPECT_EQ(run({"ls"}).out.find("kbbbb"), std::string::npos);
@@ -502,6 +503,28 @@ TEST_F(Commands, LogsAndEvents) {
   EXPECT_EQ(last["items"][1]["text"], "event 2499");
 }
 
+TEST_F(Commands, LsFiltersBeforeItCutsAndSaysWhatItCut) {
+  for (int i = 0; i < 30; ++i)
+    add_run("kaa" + std::to_string(10 + i), i % 2 == 0 ? "failed" : "completed");
+  add_run("kzzzz", "running");
+  const auto count = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n') - 1; // the heading
+  };
+  const Outcome plain = run({"ls"});
+  EXPECT_NE(plain.err.find("30 more that ended earlier: add --all"), std::string::npos)
+      << plain.err;
+  const Outcome failed = run({"ls", "--state", "failed"});
+  EXPECT_EQ(count(failed.out), 10);
+  EXPECT_NE(failed.err.find("5 more that ended earlier: add --all"), std::string::npos)
+      << failed.err;
+  const Outcome all = run({"ls", "--state", "failed", "--all"});
+  EXPECT_EQ(count(all.out), 15);
+  EXPECT_EQ(all.err, "");
+  const json document = json::parse(run({"ls", "--state", "failed", "-o", "json"}).out);
+  EXPECT_EQ(document["items"].size(), 10u);
+  EXPECT_EQ(document["left_out"], 5);
+}
+
 TEST_F(Commands, MutationsSayWhatComesNext) {
   add_run("kaaaa", "running");
   const Outcome stopped = run({"stop", "kaaaa"});
@@ -511,8 +534,30 @@ TEST_F(Commands, MutationsSayWhatComesNext) {
   EXPECT_EQ(run({"ckpt", "now", "kaaaa"}).exit, 0);
   EXPECT_EQ(daemon.service.checkpoints_asked, 1);
   EXPECT_EQ(run({"resume", "kaaaa", "--set", "train.steps=9"}).exit, 0);
-  EXPECT_EQ(daemon.service.resume_overrides, std::vector<std::string>{"train.steps=9"});
+  EXPECT_EQ(daemon.service.resumed.at(0).overrides, std::vector<std::string>{"train.steps=9"});
   EXPECT_EQ(run({"rm", "-y", "kaaaa"}).exit, 5) << "a live run is not removed";
+}
+
+TEST_F(Commands, AResumeWithAWarningIsAskedAboutOnATerminal) {
+  add_run("kaaaa", "stopped");
+  const std::string warning = "the learning rate jumps; to keep it: nsactl resume kaaaa --set ...";
+  daemon.on_loop([&] {
+    daemon.service.warnings_next = {warning};
+    return 0;
+  });
+  const Outcome no = run_on_terminal({"resume", "kaaaa"}, "n\n");
+  EXPECT_EQ(no.exit, 1);
+  EXPECT_NE(no.err.find("warning: " + warning), std::string::npos) << no.err;
+  EXPECT_NE(no.err.find("nothing was resumed"), std::string::npos) << no.err;
+  ASSERT_EQ(daemon.service.resumed.size(), 1u);
+  EXPECT_TRUE(daemon.service.resumed[0].dry_run);
+  EXPECT_EQ(run_on_terminal({"resume", "kaaaa"}, "y\n").exit, 0);
+  EXPECT_FALSE(daemon.service.resumed.back().dry_run);
+  EXPECT_EQ(run_on_terminal({"resume", "kaaaa", "--yes", "--from-start"}, "").exit, 0);
+  EXPECT_TRUE(daemon.service.resumed.back().from_start);
+  const Outcome script = run({"resume", "kaaaa"});
+  EXPECT_EQ(script.exit, 0) << "nobody can be asked: it is said";
+  EXPECT_NE(script.err.find("warning: " + warning), std::string::npos) << script.err;
 }
 
 TEST_F(Commands, OneOfSeveralRunsThatFailsLeavesTheOthersTheirTurn) {

@@ -44,8 +44,8 @@ TEST(Config, ValidateDrawsACaretUnderEachMistake) {
                       "[data]\npath = \"x\"\n");
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out, "");
-  EXPECT_THAT(ran.err, HasSubstr("error: must be at least 1, not 0\n"
-                                 "  --> <stdin>:4:15  train.micro_batch\n"
+  EXPECT_THAT(ran.err, HasSubstr("error: train.micro_batch: must be at least 1, not 0\n"
+                                 "  --> <stdin>:4:15\n"
                                  "    |\n"
                                  "  4 | micro_batch = 0\n"
                                  "    |               ^\n"));

@@ -110,6 +110,14 @@ TEST_F(ControlTest, AGpuInForeignUseOrLockedElsewhereIsNotGivenOut) {
   EXPECT_NE(two.error().what.find("4711"), std::string::npos);
   EXPECT_NE(two.error().what.find("aaaaa"), std::string::npos);
   EXPECT_EQ(bob.acquire("bbbbb", "cuda", 1)->front(), "GPU-c") << "the refusal gave its lock back";
+  SlotPool careful(2);
+  careful.use_gpus(std::move(*locks("/careful")));
+  careful.exclude_gpus({"GPU-b", "GPU-c"});
+  careful.set_gpus(gpus);
+  EXPECT_EQ(careful.capacity("cuda"), 1);
+  const auto none = careful.acquire("ccccc", "cuda", 1);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().what.find("GPU 1 is kept out"), std::string::npos) << none.error().what;
 }
 
 // ---- the loop's delay

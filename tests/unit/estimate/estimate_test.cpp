@@ -1,3 +1,4 @@
+#include "common/estimate/device_peak.h"
 #include "common/estimate/estimate.h"
 
 #include "common/base/file.h"
@@ -346,6 +347,15 @@ TEST(Estimate, SaysNoTimeWithoutARate) {
   EXPECT_TRUE(unknown["seconds"].is_null());
   const auto known = estimate(m7c(), {}, 2048);
   EXPECT_DOUBLE_EQ(known["seconds"].get<double>(), 1000);
+}
+
+TEST(DevicePeak, IsByTheGpusName) {
+  EXPECT_EQ(peak_bf16_flops("cuda:0 NVIDIA H200 GPU-1234"), 989.4e12);
+  EXPECT_EQ(peak_bf16_flops("cuda:0 NVIDIA H20 GPU-1234"), 148e12);
+  EXPECT_EQ(peak_bf16_flops("cuda:1 NVIDIA A100-SXM4-80GB GPU-1234"), 312e12);
+  EXPECT_EQ(peak_bf16_flops("NVIDIA H100 PCIe"), 756e12) << "a variant has a rate of its own";
+  EXPECT_EQ(peak_bf16_flops("cuda:0 NVIDIA of the future"), 0);
+  EXPECT_EQ(peak_bf16_flops("cpu AMD EPYC"), 0);
 }
 
 } // namespace

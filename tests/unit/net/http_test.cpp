@@ -95,7 +95,10 @@ std::string exchange_raw(const std::string& path, const std::string& bytes) {
 TEST(Target, DecodesPathAndQuery) {
   const auto target = parse_target("/v1/runs/a%20b?rank=1&follow&name=x%3Dy+z&rank=2");
   ASSERT_TRUE(target);
-  EXPECT_EQ(target->path, "/v1/runs/a b");
+  EXPECT_EQ(target->path, "/v1/runs/a%20b");
+  EXPECT_EQ(decode_component("a%2Fb%20+"), "a/b +");
+  EXPECT_FALSE(decode_component("a%2"));
+  EXPECT_FALSE(decode_component("a%00"));
   EXPECT_EQ(target->query.at("rank"), "2");
   EXPECT_EQ(target->query.at("follow"), "");
   EXPECT_EQ(target->query.at("name"), "x=y z");

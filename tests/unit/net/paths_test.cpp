@@ -29,9 +29,10 @@ TEST_F(Paths, FollowTheXdgVariables) {
   EXPECT_EQ(paths->log, folder_ + "/state/nsa/nsad.log");
   EXPECT_EQ(paths->config, folder_ + "/config/nsa/nsad.toml");
   EXPECT_EQ(paths->socket, folder_ + "/nsa/nsad.sock");
-  EXPECT_EQ(paths->socket_candidates,
-            (std::vector<std::string>{folder_ + "/nsa/nsad.sock", folder_ + "/state/nsa/nsad.sock",
-                                      "/run/nsa/nsad.sock"}));
+  EXPECT_EQ(paths->socket_candidates, (std::vector<std::string>{folder_ + "/nsa/nsad.sock",
+                                                                folder_ + "/state/nsa/nsad.sock"}))
+      << "the system daemon is another one";
+  EXPECT_FALSE(paths->named);
 }
 
 TEST_F(Paths, WithoutARuntimeFolderTheSocketIsBesideTheState) {
@@ -49,6 +50,7 @@ TEST_F(Paths, RelativeVariablesAreRefused) {
 TEST_F(Paths, AGivenSocketIsTheOnlyOne) {
   ::setenv("NSA_SOCKET", "/x/y.sock", 1);
   EXPECT_EQ(user_paths()->socket_candidates, std::vector<std::string>{"/x/y.sock"});
+  EXPECT_TRUE(user_paths()->named);
 }
 
 TEST_F(Paths, TheSocketIsPublishedBesideTheState) {

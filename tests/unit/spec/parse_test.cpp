@@ -96,11 +96,11 @@ TEST(Parse, AnIntegerIsAFineNumberButNotTheReverse) {
 TEST(Parse, OverridesAreTypedAndWin) {
   const Parsed parsed = parse_run_file(
       kGoodFile, "run.toml",
-      {"train.steps=50_000", "run.name=a \"b\"", "nsa.branches=compressed,sliding",
+      {"train.steps=50_000", "run.note=a \"b\"", "nsa.branches=compressed,sliding",
        "run.tags=[\"x\", \"y\"]", "train.deterministic=true", "train.learning_rate=2e-4"});
   EXPECT_THAT(formatted(parsed.problems), IsEmpty());
   EXPECT_EQ(parsed.spec.train.steps, 50000);
-  EXPECT_EQ(parsed.spec.run.name, "a \"b\"");
+  EXPECT_EQ(parsed.spec.run.note, "a \"b\"");
   EXPECT_THAT(parsed.spec.nsa.branches, ElementsAre("compressed", "sliding"));
   EXPECT_THAT(parsed.spec.run.tags, ElementsAre("x", "y"));
   EXPECT_TRUE(parsed.spec.train.deterministic);

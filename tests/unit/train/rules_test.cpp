@@ -1,4 +1,5 @@
 // What training decides apart from tensors: schedule, buckets, faults, the non-finite rule.
+#include "common/spec/schedule.h"
 #include "tests/support/temporary_folder.h"
 #include "worker/train/bucket_plan.h"
 #include "worker/train/flight_record_writer.h"
@@ -7,7 +8,6 @@
 #include "worker/train/non_finite.h"
 #include "worker/train/phase_clock.h"
 #include "worker/train/precision.h"
-#include "worker/train/schedule.h"
 #include "worker/train/tensorboard_sink.h"
 
 #include "common/base/file.h"

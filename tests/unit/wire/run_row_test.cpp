@@ -1,6 +1,7 @@
 // Rows of runs as text: what goes in comes out, and what cannot be a row is refused.
 #include "common/wire/run_row.h"
 
+#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,6 +41,44 @@ TEST(RunRows, AreReadAsTheyWereWritten) {
   EXPECT_EQ(nlohmann::json(runs->at(1)), nlohmann::json(RunSummary{}));
   EXPECT_EQ(nlohmann::json(runs->at(2)), nlohmann::json(run));
   EXPECT_TRUE(read_rows(answer_of(""))->empty());
+}
+
+TEST(RunRows, TimesOfOlderLedgersAreIntegers) {
+  nlohmann::json row = to_row(a_run());
+  const auto& names = run_columns();
+  const auto at =
+      static_cast<size_t>(std::find(names.begin(), names.end(), "submitted_at") - names.begin());
+  EXPECT_EQ(row[at], "2026-01-31T14:00:00.000000123Z");
+  row[at] = 1'769'868'000'000'000'123;
+  const auto runs = read_rows(answer_of(row.dump()));
+  ASSERT_TRUE(runs) << runs.error().what;
+  EXPECT_EQ(runs->at(0).submitted_at, a_run().submitted_at);
+}
+
+TEST(Times, AreTextsOrNull) {
+  EXPECT_EQ(nlohmann::json(Time(1'769'868'000'250'000'000)), "2026-01-31T14:00:00.250000000Z");
+  EXPECT_EQ(nlohmann::json(Time()), nullptr);
+  EXPECT_EQ(nlohmann::json("2026-01-31T14:00:00Z").get<Time>(), 1'769'868'000'000'000'000);
+  EXPECT_EQ(nlohmann::json(nullptr).get<Time>(), 0);
+  EXPECT_EQ(nlohmann::json(1'769'868'000'000'000'123).get<Time>(), 1'769'868'000'000'000'123)
+      << "of an older ledger";
+  EXPECT_EQ(parse_rfc3339("2026-01-31T14:00:00.25Z"), Time(1'769'868'000'250'000'000));
+  for (const char* wrong : {"2026-01-31T14:00:00", "2026-01-31T14:00:00+01:00", "soon", ""}) {
+    EXPECT_FALSE(parse_rfc3339(wrong)) << wrong;
+    EXPECT_THROW(nlohmann::json(wrong).get<Time>(), nlohmann::json::exception) << wrong;
+  }
+  EXPECT_THROW(nlohmann::json(true).get<Time>(), nlohmann::json::exception);
+}
+
+// jq and browsers read numbers as doubles.
+TEST(Times, NoNumberOfASummaryIsRounded) {
+  RunSummary run = a_run();
+  run.steps = 100;
+  run.started_at = run.ended_at = run.submitted_at;
+  for (const auto& [key, value] : nlohmann::json(run).items())
+    if (value.is_number_integer()) {
+      EXPECT_LT(std::abs(value.get<int64_t>()), int64_t{1} << 53) << key;
+    }
 }
 
 TEST(RunRows, OfOtherProgramsAreShorterOrLonger) {

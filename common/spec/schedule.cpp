@@ -1,12 +1,12 @@
-#include "worker/train/schedule.h"
+#include "common/spec/schedule.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-namespace nsa::train {
+namespace nsa::spec {
 
-double learning_rate(const spec::TrainSection& train, uint64_t step) {
+double learning_rate(const TrainSection& train, uint64_t step) {
   const auto at = static_cast<double>(step);
   const auto warmup = static_cast<double>(train.warmup_steps);
   if (at < warmup) return train.learning_rate * at / warmup;
@@ -20,4 +20,4 @@ double learning_rate(const spec::TrainSection& train, uint64_t step) {
   return train.learning_rate * (ratio + (1.0 - ratio) * left);
 }
 
-} // namespace nsa::train
+} // namespace nsa::spec

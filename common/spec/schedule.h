@@ -5,11 +5,11 @@
 
 #include <cstdint>
 
-namespace nsa::train {
+namespace nsa::spec {
 
 // Step counts optimizer updates from 1. Warm-up rises linearly to learning_rate at step
 // warmup_steps; from there the schedule falls to learning_rate * final_learning_rate_ratio, which
 // it has at the last step ("constant" stays).
-double learning_rate(const spec::TrainSection& train, uint64_t step);
+double learning_rate(const TrainSection& train, uint64_t step);
 
-} // namespace nsa::train
+} // namespace nsa::spec

@@ -1,0 +1,17 @@
+// JSON as nsactl prints it: nothing in it acts on a terminal, and every program reads the same
+// values.
+#pragma once
+
+#include "common/base/printable.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace nsa::cli {
+
+// `Json`: nlohmann::json or ordered_json. Indent -1: one line.
+template <class Json> std::string json_text(const Json& json, int indent = -1) {
+  return printable_json(json.dump(indent, ' ', false, Json::error_handler_t::replace));
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,28 @@
+// nsactl.toml: what nsactl does where the command line does not say. Plain values with defaults;
+// the file may be missing. Read by the same field-table machinery as run.toml. Pure.
+#pragma once
+
+#include "common/spec/field.h"
+#include "common/spec/fields.h"
+#include "common/spec/problem.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::spec {
+
+struct ClientSpec {
+  int64_t schema = 1;
+  std::string daemon = "user"; // user | system
+  std::string system_socket = "/run/nsa/nsad.sock";
+};
+
+FieldTable client_fields(ClientSpec& spec);
+
+// Puts what the file gives over `spec`, so that a user's file can follow the host's.
+std::vector<Problem> read_client_file(std::string_view toml, std::string_view file_name,
+                                      ClientSpec& spec);
+
+} // namespace nsa::spec

@@ -1,0 +1,107 @@
+// What a resume refuses and warns of, on plain values.
+#include "daemon/control/resume_rules.h"
+
+#include "common/spec/schedule.h"
+
+#include <gmock/gmock.h>
+
+namespace nsa::control {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+spec::RunSpec cosine(int64_t steps) {
+  spec::RunSpec spec;
+  spec.train.steps = steps;
+  spec.train.warmup_steps = 5;
+  spec.train.learning_rate = 1e-3;
+  spec.train.final_learning_rate_ratio = 0.1;
+  spec.train.schedule = "cosine";
+  return spec;
+}
+
+ResumeFacts stopped_at(uint64_t step) {
+  ResumeFacts facts;
+  facts.run = "kaaaa";
+  facts.reached_step = step;
+  facts.checkpoint_step = step;
+  return facts;
+}
+
+TEST(ResumeRules, ACompletedRunNeedsMoreSteps) {
+  ResumeFacts facts = stopped_at(60);
+  facts.completed = true;
+  const auto again = check_resume(facts, cosine(60), cosine(60));
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kConflict);
+  EXPECT_THAT(again.error().what, HasSubstr("completed all its 60 steps"));
+  EXPECT_THAT(again.error().next, HasSubstr("nsactl resume kaaaa --set train.steps=120"));
+  EXPECT_TRUE(check_resume(facts, cosine(60), cosine(61)));
+  facts.completed = false;
+  EXPECT_TRUE(check_resume(facts, cosine(60), cosine(60)));
+}
+
+TEST(ResumeRules, WithoutACheckpointTheBeginningMustBeMeant) {
+  ResumeFacts facts = stopped_at(36);
+  facts.checkpoint_step.reset();
+  const auto lost = check_resume(facts, cosine(60), cosine(60));
+  ASSERT_FALSE(lost);
+  EXPECT_THAT(lost.error().what, HasSubstr("its 36 steps would be computed again"));
+  EXPECT_THAT(lost.error().next, HasSubstr("nsactl resume kaaaa --from-start"));
+  facts.from_start = true;
+  EXPECT_TRUE(check_resume(facts, cosine(60), cosine(60)));
+  facts.checkpoint_step = 30;
+  EXPECT_FALSE(check_resume(facts, cosine(60), cosine(60))) << "there is one to go on from";
+  facts.checkpoint_step.reset();
+  facts.from_start = false;
+  facts.reached_step = 0;
+  EXPECT_TRUE(check_resume(facts, cosine(60), cosine(60))) << "nothing is lost";
+}
+
+TEST(ResumeRules, TheGlobalBatchStays) {
+  spec::RunSpec before = cosine(60), after = cosine(60);
+  before.train.micro_batch = 8;
+  after.train.micro_batch = 4;
+  EXPECT_FALSE(check_resume(stopped_at(10), before, after));
+  after.train.accumulate = 2 * before.train.accumulate;
+  EXPECT_TRUE(check_resume(stopped_at(10), before, after));
+  EXPECT_FALSE(check_resume(stopped_at(10), before, cosine(9))) << "ends before its checkpoint";
+}
+
+TEST(ResumeRules, OnlyWhatIsTrainedStays) {
+  EXPECT_TRUE(check_changed_keys({"train.learning_rate=1e-4", "toggles.nccl.debug=INFO",
+                                  "hang.floor_seconds=9", "train.micro_batch=1"}));
+  for (const char* key : {"model.layers", "train.seed", "data.path", "train.learning_rates",
+                          "parallel.ranks", "run.name"}) {
+    const auto refused = check_changed_keys({std::string(key) + "=1"});
+    ASSERT_FALSE(refused) << key;
+    EXPECT_THAT(refused.error().what, HasSubstr(key));
+  }
+}
+
+TEST(ResumeRules, AStretchedScheduleIsWarnedOfWithWhatToType) {
+  ResumeFacts facts = stopped_at(60);
+  facts.overrides = {"train.steps=400"};
+  const auto warnings = resume_warnings(facts, cosine(60), cosine(400));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("at step 61 the learning rate jumps from 0.0001 to 0.000956"));
+  EXPECT_THAT(warnings[0], HasSubstr("nsactl resume kaaaa --set train.steps=400 --set "
+                                     "train.schedule=constant --set train.learning_rate=0.0001"));
+  // What it says to type has no jump and no warning.
+  spec::RunSpec advised = cosine(400);
+  advised.train.schedule = "constant";
+  advised.train.learning_rate = 1e-4;
+  EXPECT_NEAR(spec::learning_rate(advised.train, 61), spec::learning_rate(cosine(60).train, 60),
+              1e-9);
+  facts.overrides = {"train.steps=400", "train.schedule=constant", "train.learning_rate=0.0001"};
+  EXPECT_THAT(resume_warnings(facts, cosine(60), advised), IsEmpty());
+  EXPECT_THAT(resume_warnings(stopped_at(30), cosine(60), cosine(60)), IsEmpty());
+  spec::RunSpec constant = cosine(60), longer = cosine(400);
+  constant.train.schedule = longer.train.schedule = "constant";
+  facts.overrides = {"train.steps=400"};
+  EXPECT_THAT(resume_warnings(facts, constant, longer), IsEmpty()) << "nothing jumps";
+}
+
+} // namespace
+} // namespace nsa::control
