@@ -17,10 +17,10 @@ namespace {
 
 const std::vector<std::string> kNames = {
     "--spec", "--run-folder", "--attempt-folder", "--run-id", "--attempt",
-    "--rank", "--world-size", "--store-port",     "--resume", "--without-graphs"};
+    "--rank", "--world-size", "--rendezvous",     "--resume", "--without-graphs"};
 constexpr const char* kUsage =
     "usage: nsa-worker --spec FILE --run-folder FOLDER --attempt-folder FOLDER --run-id ID "
-    "--attempt N --rank R --world-size W --store-port PORT [--resume CHECKPOINT] "
+    "--attempt N --rank R --world-size W --rendezvous unix:FOLDER [--resume CHECKPOINT] "
     "[--without-graphs WHY]";
 
 using Values = std::map<std::string, std::string>;
@@ -62,14 +62,14 @@ Result<std::string> text(const Values& values, const std::string& name) {
   return found->second;
 }
 
-// Descriptor 5 counts only when it is a listening TCP socket; run by hand it may be anything.
+// Descriptor 5 counts only when it is a listening unix socket; run by hand it may be anything.
 bool is_listening_socket(int fd) {
   int listening = 0, domain = 0;
   socklen_t size = sizeof(int);
   if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0) return false;
   size = sizeof(int);
   return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && listening != 0 &&
-         (domain == AF_INET || domain == AF_INET6);
+         domain == AF_UNIX;
 }
 
 } // namespace
@@ -84,11 +84,10 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   NSA_TRY_ASSIGN(o.attempt, number(values, "--attempt", 1, 1 << 30));
   NSA_TRY_ASSIGN(o.world, number(values, "--world-size", 1, 4096));
   NSA_TRY_ASSIGN(o.rank, number(values, "--rank", 0, o.world - 1));
-  if (o.world > 1 || values.count("--store-port") > 0) {
-    NSA_TRY_ASSIGN(o.store_port, number(values, "--store-port", 0, 65535));
+  if (o.world > 1) {
+    NSA_TRY_ASSIGN(const std::string where, text(values, "--rendezvous"));
+    NSA_TRY_ASSIGN(o.rendezvous, comm::parse_rendezvous(where));
   }
-  if (o.world > 1 && o.store_port == 0)
-    return fail(ErrorCode::kInvalidArgument, "--store-port must be set where ranks must meet");
   if (const auto resume = values.find("--resume"); resume != values.end())
     o.resume = resume->second;
   if (const auto why = values.find("--without-graphs"); why != values.end())
@@ -96,7 +95,8 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   // Messages carry these paths to processes with another working folder.
   o.run_folder = std::filesystem::absolute(o.run_folder);
   o.attempt_folder = std::filesystem::absolute(o.attempt_folder);
-  if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd)) o.store_fd = wire::kRankStoreFd;
+  if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd))
+    o.rendezvous.listen_fd = wire::kRankStoreFd;
 
   constexpr JsonLimits kLimits{};
   NSA_TRY_ASSIGN(const std::string json, read_file(spec_path, kLimits.bytes));

@@ -10,8 +10,8 @@
 namespace nsa::worker {
 
 // --spec A/spec.json --run-folder R --attempt-folder A --run-id x --attempt N --rank r
-// --world-size w --store-port p [--resume <checkpoint folder>] [--without-graphs <why>]
-// Reads and checks the spec. --store-port may be left out where there is one rank.
+// --world-size w --rendezvous unix:<folder> [--resume <checkpoint folder>] [--without-graphs <why>]
+// Reads and checks the spec. --rendezvous may be left out where there is one rank.
 Result<train::RankOptions> parse_options(const std::vector<std::string>& arguments);
 
 } // namespace nsa::worker

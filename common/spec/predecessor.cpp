@@ -30,6 +30,8 @@ constexpr std::string_view kToy = "of its toy trainer; every run here has a run 
 constexpr std::string_view kTestOnly =
     "switched its tests; ours all run, or say why one is skipped";
 constexpr std::string_view kNotSelfMade = "set by nsad for each rank";
+constexpr std::string_view kNoPort =
+    "ranks meet on a unix socket of their attempt; no port is opened";
 
 } // namespace
 
@@ -225,8 +227,8 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NCCL_P2P_DISABLE", "toggles.nccl.p2p_disable", "recorded with the attempt"},
     {"NCCL_IB_DISABLE", "toggles.nccl.ib_disable", "recorded with the attempt"},
     {"CUDA_LAUNCH_BLOCKING", "toggles.cuda.launch_blocking", "recorded with the attempt"},
-    {"MASTER_ADDR", "", kNotSelfMade},
-    {"MASTER_PORT", "", kNotSelfMade},
+    {"MASTER_ADDR", "", kNoPort},
+    {"MASTER_PORT", "", kNoPort},
     {"RANK", "", kNotSelfMade},
     {"LOCAL_RANK", "", kNotSelfMade},
     {"WORLD_SIZE", "parallel.ranks", kNotSelfMade},

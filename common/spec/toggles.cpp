@@ -64,7 +64,11 @@ const std::vector<Toggle>& toggle_registry() {
      "true: no shared memory between ranks of a host"},
     {"nccl.ib_disable", "bool", "", "", "environment", "NCCL_IB_DISABLE", "true: no InfiniBand"},
     {"nccl.socket_interface", "text", "", "", "environment", "NCCL_SOCKET_IFNAME",
-     "network interface for NCCL's sockets"},
+     "network interface that NCCL listens on; without it \"=lo\", loopback, since all ranks are on this host"},
+    {"nccl.cumem", "bool", "", "", "environment", "NCCL_CUMEM_ENABLE",
+     "false: ranks share GPU memory by CUDA IPC, not over an abstract socket that every user of the host can reach; without NVLS"},
+    {"nccl.ras", "bool", "", "", "environment", "NCCL_RAS_ENABLE",
+     "NCCL's status service; without it false, since it answers every user of the host and has no secret"},
     {"nccl.algorithm", "text", "", "", "environment", "NCCL_ALGO",
      "Ring, Tree, NVLS, ...; a list limits the choice"},
     {"nccl.protocol", "text", "", "", "environment", "NCCL_PROTO", "LL, LL128, Simple"},
@@ -116,6 +120,11 @@ std::map<std::string, std::string> requested_toggles(const RunSpec& spec) {
     // LibTorch sets this in a rank's environment itself, since NVLink multicast sums in any order;
     // asked for here, it is what was requested.
     requested.emplace("nccl.algorithm", "^NVLS");
+  }
+  if (spec.parallel.device == "cuda" && spec.parallel.ranks > 1) {
+    // All ranks are on this host: nothing of NCCL listens beyond it, unless the run file says so.
+    requested.emplace("nccl.socket_interface", std::string(kLoopbackInterface));
+    requested.emplace("nccl.ras", "false");
   }
   return requested;
 }

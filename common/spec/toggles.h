@@ -41,8 +41,12 @@ host_toggles(const std::map<std::string, std::string>& environment);
 Result<std::map<std::string, std::string>>
 resolve_toggles(const std::map<std::string, std::string>& requested);
 
+// nccl.socket_interface for ranks of one host; "=" is NCCL's sign for the whole name.
+inline constexpr std::string_view kLoopbackInterface = "=lo";
+
 // spec.toggles and what other keys of the run file ask for unless a toggle says otherwise:
-// train.deterministic needs cublas.workspace and nccl.algorithm.
+// train.deterministic needs cublas.workspace and nccl.algorithm; several ranks on GPUs keep NCCL on
+// loopback.
 std::map<std::string, std::string> requested_toggles(const RunSpec& spec);
 
 // The environment variables that resolved toggles become; an empty value becomes no variable.

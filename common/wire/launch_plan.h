@@ -12,7 +12,7 @@
 
 namespace nsa::wire {
 
-// File descriptors that a rank inherits. The shim makes 3 and 4; 5 is handed down from nsad.
+// File descriptors that a rank inherits, made by the shim.
 inline constexpr int kRankLinkFd = 3;  // stream socket to the shim, frames both ways
 inline constexpr int kRankPageFd = 4;  // progress page (memfd)
 inline constexpr int kRankStoreFd = 5; // rank 0 only: the listening socket of the rendezvous store
@@ -21,6 +21,9 @@ inline constexpr int kRankStoreFd = 5; // rank 0 only: the listening socket of t
 // run.pass_environment names. Their values are written nowhere else.
 inline constexpr const char* kPassedEnvironmentName = "passed-environment.json";
 
+// In the folder of the rendezvous. The shim makes it, so that it is there before any rank.
+inline constexpr const char* kStoreSocketName = "store.sock";
+
 struct RankLaunch {
   Rank rank = 0;
   std::vector<std::string> arguments; // argv; [0] is the program's absolute path
@@ -28,6 +31,18 @@ struct RankLaunch {
       environment; // the whole environment, nothing else is inherited
   std::string working_folder;
   std::string log_path; // CRI log format lines; rotated as <path>.1 (newest) ... <path>.N
+};
+
+// What one rank may say and log a second; a minute's worth may come at once. 0: no limit.
+struct RankQuotas {
+  double events_per_second = 10, steps_per_second = 100;
+  double log_bytes_per_second = 4 << 20;
+};
+
+// Of all processes of the attempt together, where a cgroup is at hand. 0: no limit.
+struct AttemptLimits {
+  uint64_t processes = 0; // threads included
+  uint64_t memory_bytes = 0;
 };
 
 struct LaunchPlan {
@@ -39,9 +54,17 @@ struct LaunchPlan {
   std::vector<RankLaunch> ranks;
   // Names of variables whose values the shim takes from <run folder>/passed-environment.json.
   std::vector<std::string> passed_environment;
-  int store_port = 0; // 127.0.0.1:<port>; the shim inherits its listening socket as descriptor 3
+  // How the ranks meet: "unix:<attempt folder>/rendezvous", whose store socket the shim of rank 0
+  // makes; empty where there is one rank.
+  std::string rendezvous;
   uint64_t log_max_bytes = 64ull << 20; // a file, before rotation
   int log_files = 4;                    // kept a rank, the live one included
+  RankQuotas quotas;
+  AttemptLimits limits;
+  // For an nsad that has lost its ledger and learns of the attempt from this file.
+  std::vector<std::string> slots; // one a rank: GPU UUIDs, or names of CPU slots
+  uint64_t first_step = 0;        // of the checkpoint that the ranks resume from; 0: from scratch
+  std::string checkpoint_folder;
   // User mode, where no service manager does it: how the shim starts nsad again when it goes away
   // without having said so. Empty: it does not.
   std::vector<std::string> restart_daemon;
@@ -49,9 +72,13 @@ struct LaunchPlan {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankLaunch, rank, arguments, environment,
                                                 working_folder, log_path)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankQuotas, events_per_second, steps_per_second,
+                                                log_bytes_per_second)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptLimits, processes, memory_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchPlan, run_id, attempt, token, run_folder,
                                                 attempt_folder, ranks, passed_environment,
-                                                store_port, log_max_bytes, log_files,
+                                                rendezvous, log_max_bytes, log_files, quotas,
+                                                limits, slots, first_step, checkpoint_folder,
                                                 restart_daemon)
 
 } // namespace nsa::wire

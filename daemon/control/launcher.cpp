@@ -4,27 +4,28 @@
 #include "daemon/control/node_readings.h"
 #include "daemon/plan/plan.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 namespace nsa::control {
 
 namespace {
 
-// The port is bound here and handed down as a descriptor, so that nobody can take it in between.
-Result<std::pair<UniqueFd, int>> bind_store_socket() {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) return fail_errno("cannot make the rendezvous socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::listen(fd.get(), 1024) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    return fail_errno("cannot bind the rendezvous socket");
-  return std::pair(std::move(fd), static_cast<int>(ntohs(address.sin_port)));
+constexpr double kMebi = 1 << 20;
+
+// Files that ranks read are counted by the kernel, too, and given back when it runs short: the
+// limit is for what has gone out of hand, not for what the estimate has missed.
+wire::AttemptLimits limits_of(const spec::NodeQuotaSection& quota, const RunRecord& record) {
+  constexpr double kLeastBytes = double{uint64_t{2} << 30};
+  const auto ranks = static_cast<uint64_t>(record.spec.parallel.ranks);
+  wire::AttemptLimits limits;
+  limits.processes = static_cast<uint64_t>(quota.processes_per_rank) * ranks;
+  if (quota.memory_factor <= 0) return limits;
+  const nlohmann::json::json_pointer total("/memory_bytes/total");
+  const double estimated =
+      record.row.estimate.is_object() ? record.row.estimate.value(total, 0.0) : 0.0;
+  limits.memory_bytes =
+      static_cast<uint64_t>(std::max(kLeastBytes, quota.memory_factor * estimated)) * ranks;
+  return limits;
 }
 
 } // namespace
@@ -47,7 +48,6 @@ Launcher::prepare(const state::Run& run, const RunRecord& record,
   if (::access(worker().c_str(), X_OK) != 0)
     return fail(ErrorCode::kNotFound, "the trainer " + worker() + " is not there",
                 "build nsa-worker, or name it in nsad.toml (programs.worker)");
-  NSA_TRY_ASSIGN(auto store, bind_store_socket());
 
   plan::AttemptInput input;
   input.run_id = run.id;
@@ -62,13 +62,16 @@ Launcher::prepare(const state::Run& run, const RunRecord& record,
   input.without_graphs = run.without_graphs;
   input.slots = run.slots;
   input.node_environment = std::move(node_environment);
-  input.store_port = store.second;
+  input.first_step = run.attempt.first_step;
+  const spec::NodeQuotaSection& quota = options_.config.quota;
+  input.quotas = {quota.events_per_second, quota.steps_per_second,
+                  quota.log_mib_per_second * kMebi};
+  input.limits = limits_of(quota, record);
   input.restart_daemon = options_.restart_daemon;
 
   privilege::AttemptStart start;
   NSA_TRY_ASSIGN(start.plan, plan::make_launch_plan(input));
   start.spec = spec::to_json(record.spec).dump(1);
-  start.store_socket = std::move(store.first);
   start.options.program = options_.config.programs.shim;
   start.options.cgroup_root = options_.config.supervision.cgroup_root;
   return start;

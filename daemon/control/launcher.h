@@ -1,4 +1,4 @@
-// What an attempt is started with: the launch plan, its spec, the rendezvous socket. The start
+// What an attempt is started with: the launch plan and its spec. The start
 // itself is the host's (privilege::Host::start_attempt). Non-blocking; the loop's thread.
 #pragma once
 
@@ -22,7 +22,7 @@ class Launcher {
 public:
   explicit Launcher(LauncherOptions options) : options_(std::move(options)) {}
 
-  // Binds the rendezvous port. kNotFound: no worker program (trying again cannot help).
+  // kNotFound: no worker program (trying again cannot help).
   Result<privilege::AttemptStart>
   prepare(const state::Run& run, const RunRecord& record,
           std::map<std::string, std::string> node_environment) const;

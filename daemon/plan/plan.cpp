@@ -7,7 +7,8 @@ namespace nsa::plan {
 
 namespace {
 
-// The contract of torchrun, so that scripts written for it run here too.
+// The contract of torchrun, but for MASTER_ADDR and MASTER_PORT: ranks meet on a unix socket, since
+// anybody on the host could speak to a port.
 std::map<std::string, std::string> rendezvous(const AttemptInput& input, Rank rank) {
   const std::string world = std::to_string(input.spec.parallel.ranks);
   return {{"RANK", std::to_string(rank)},
@@ -16,15 +17,14 @@ std::map<std::string, std::string> rendezvous(const AttemptInput& input, Rank ra
           {"LOCAL_WORLD_SIZE", world},
           {"GROUP_RANK", "0"},
           {"GROUP_WORLD_SIZE", "1"},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(input.store_port)},
           {"TORCHELASTIC_RUN_ID", input.run_id},
           {"TORCHELASTIC_RESTART_COUNT", std::to_string(input.attempt - 1)},
           {"TORCHELASTIC_MAX_RESTARTS", std::to_string(input.spec.restart.max_restarts)}};
 }
 
-std::vector<std::string> arguments(const AttemptInput& input, const std::string& folder,
+std::vector<std::string> arguments(const AttemptInput& input, const wire::LaunchPlan& plan,
                                    Rank rank) {
+  const std::string& folder = plan.attempt_folder;
   std::vector<std::string> list = {input.worker,
                                    "--spec",
                                    folder + "/spec.json",
@@ -39,9 +39,11 @@ std::vector<std::string> arguments(const AttemptInput& input, const std::string&
                                    "--rank",
                                    std::to_string(rank),
                                    "--world-size",
-                                   std::to_string(input.spec.parallel.ranks),
-                                   "--store-port",
-                                   std::to_string(input.store_port)};
+                                   std::to_string(input.spec.parallel.ranks)};
+  if (!plan.rendezvous.empty()) {
+    list.push_back("--rendezvous");
+    list.push_back(plan.rendezvous);
+  }
   if (!input.checkpoint_folder.empty()) {
     list.push_back("--resume");
     list.push_back(input.checkpoint_folder);
@@ -90,13 +92,18 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   plan.token = input.token;
   plan.run_folder = input.run_folder;
   plan.attempt_folder = attempt_folder(input.run_folder, input.attempt);
-  plan.store_port = input.store_port;
   plan.passed_environment = input.spec.run.pass_environment;
+  if (ranks > 1) plan.rendezvous = "unix:" + plan.attempt_folder + "/rendezvous";
+  plan.quotas = input.quotas;
+  plan.limits = input.limits;
+  plan.slots = input.slots;
+  plan.first_step = input.first_step;
+  plan.checkpoint_folder = input.checkpoint_folder;
   plan.restart_daemon = input.restart_daemon;
   for (Rank rank = 0; rank < static_cast<Rank>(ranks); ++rank) {
     wire::RankLaunch launch;
     launch.rank = rank;
-    launch.arguments = arguments(input, plan.attempt_folder, rank);
+    launch.arguments = arguments(input, plan, rank);
     launch.environment = shared;
     for (auto& [name, value] : rendezvous(input, rank))
       launch.environment[name] = value;

@@ -27,10 +27,12 @@ struct AttemptInput {
   std::string worker;                        // absolute path of nsa-worker
   std::vector<std::string> worker_arguments; // appended; tests
   std::string checkpoint_folder;             // to resume from; empty: from scratch
+  uint64_t first_step = 0;                   // of that checkpoint
   std::string without_graphs;                // why CUDA graphs are not to be tried; empty: they may
   std::vector<std::string> slots;            // one a rank: GPU UUIDs, or names of CPU slots
   std::map<std::string, std::string> node_environment; // of nsad; only kNodeVariables are taken
-  int store_port = 0;
+  wire::RankQuotas quotas;
+  wire::AttemptLimits limits;
   std::vector<std::string> restart_daemon;
 };
 

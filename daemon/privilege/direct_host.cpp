@@ -109,7 +109,7 @@ Result<shim::StartedShim> DirectHost::start_attempt(uid_t, AttemptStart start) {
   NSA_TRY(make_folder(folder + "/logs", 0750));
   NSA_TRY(write_file_atomic(folder + "/spec.json", start.spec, 0640));
   add_own_account(start.plan);
-  auto started = shim::start_shim(start.plan, std::move(start.store_socket), start.options);
+  auto started = shim::start_shim(start.plan, start.options);
   if (started || started.error().code != ErrorCode::kConflict) return started;
   NSA_TRY_ASSIGN(const shim::StartedAttempt found, shim::read_started(folder));
   const proc::ProcessIdentity identity{found.boot_id, static_cast<pid_t>(found.shim_pid),

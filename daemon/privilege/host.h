@@ -31,8 +31,7 @@ struct NewFile {
 
 struct AttemptStart {
   wire::LaunchPlan plan;
-  std::string spec;      // <attempt>/spec.json
-  UniqueFd store_socket; // listening; rank 0's store inherits it
+  std::string spec; // <attempt>/spec.json
   shim::StartOptions options;
 };
 

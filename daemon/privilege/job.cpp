@@ -99,7 +99,7 @@ Result<Answer> descriptor_of(Result<UniqueFd> result) {
   return answer;
 }
 
-Result<Answer> start_attempt(Host& host, const json& a, Descriptors descriptors) {
+Result<Answer> start_attempt(Host& host, const json& a, Descriptors) {
   AttemptStart start;
   start.plan = a.at("plan").get<wire::LaunchPlan>();
   start.spec = a.at("spec").get<std::string>();
@@ -107,7 +107,6 @@ Result<Answer> start_attempt(Host& host, const json& a, Descriptors descriptors)
   start.options.program = options.at("program").get<std::string>();
   start.options.cgroup_root = options.at("cgroup_root").get<std::string>();
   start.options.linger_seconds = options.at("linger_seconds").get<double>();
-  if (!descriptors.empty()) start.store_socket = std::move(descriptors.front());
   NSA_TRY_ASSIGN(shim::StartedShim started, host.start_attempt(kSelf, std::move(start)));
   Answer answer{identity_json(started.identity), {}};
   if (started.pidfd) answer.descriptors.push_back(std::move(started.pidfd));

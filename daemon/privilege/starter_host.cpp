@@ -153,7 +153,7 @@ Result<shim::StartedShim> StarterHost::start_attempt(uid_t as, AttemptStart star
                     {{"plan", start.plan},
                      {"spec", std::move(start.spec)},
                      {"options", options_json(start.options)}},
-                    60s, start.store_socket ? start.store_socket.get() : -1);
+                    60s);
   if (!answer) return fail(std::move(answer.error()));
   shim::StartedShim started;
   try {

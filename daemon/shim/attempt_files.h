@@ -3,10 +3,9 @@
 
 #include "common/base/checksum.h"
 #include "common/base/ids.h"
+#include "common/base/local_socket.h"
 
 #include <string>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 namespace nsa::shim {
 
@@ -27,14 +26,8 @@ inline std::string attempt_mark(const std::string& token) {
   return "NSAD_ATTEMPT=" + checksum_hex(token);
 }
 
-// Address of shim.sock inside an open folder. By descriptor, because the path of an attempt folder
-// may be longer than the 107 bytes that an address holds.
 inline sockaddr_un socket_address(int folder_fd) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = "/proc/self/fd/" + std::to_string(folder_fd) + "/" + kSocketName;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  return address;
+  return address_in_folder(folder_fd, kSocketName);
 }
 
 } // namespace nsa::shim

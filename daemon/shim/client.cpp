@@ -6,6 +6,7 @@
 #include "daemon/proc/sweep.h"
 #include "daemon/shim/attempt_files.h"
 
+#include <algorithm>
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
@@ -43,8 +44,7 @@ bool would_block(int error) {
 
 } // namespace
 
-Result<StartedShim> start_shim(const wire::LaunchPlan& plan, UniqueFd store_socket,
-                               const StartOptions& options) {
+Result<StartedShim> start_shim(const wire::LaunchPlan& plan, const StartOptions& options) {
   const std::filesystem::path folder = plan.attempt_folder;
   if (::access((folder / kStartedName).c_str(), F_OK) == 0)
     return fail(ErrorCode::kConflict, "attempt " + std::to_string(plan.attempt) + " of run " +
@@ -77,9 +77,8 @@ Result<StartedShim> start_shim(const wire::LaunchPlan& plan, UniqueFd store_sock
     spec.environment.emplace_back(*e);
   spec.working_folder = folder.string();
   spec.descriptors = {{null.get(), 0}, {log.get(), 1}, {log.get(), 2}};
-  if (store_socket) spec.descriptors.push_back({store_socket.get(), 3});
   NSA_TRY_ASSIGN(const UniqueFd self, proc::open_pidfd(::getpid()));
-  spec.descriptors.push_back({self.get(), 4});
+  spec.descriptors.push_back({self.get(), 3});
   spec.new_session = true;
   NSA_TRY_ASSIGN(proc::ChildProcess child, proc::launch(spec));
   NSA_TRY_ASSIGN(proc::ProcessIdentity identity, proc::identify(child.pid));
@@ -196,6 +195,8 @@ Status ShimClient::check(const wire::Message& message) {
     }
     received_fds_.clear();
     greeted_ = true;
+    // What the shim has forgotten was acknowledged: to a ledger that is lost, if it is not to ours.
+    last_sequence_ = std::max(last_sequence_, std::max<uint64_t>(hello.first_sequence, 1) - 1);
     return {};
   }
   if (!greeted_) return fail(ErrorCode::kCorrupt, "the shim spoke before its hello");

@@ -36,12 +36,9 @@ struct StartedShim {
 };
 
 // Writes <attempt folder>/launch.json (mode 0600: it holds the token) and starts the shim in a
-// session of its own with this process's environment. `store_socket`: the listening socket of the
-// rendezvous store, invalid where the plan has no rank 0; every copy of it on this side is closed
-// on return. The ranks start at once; what becomes of them comes over a connection. kConflict: the
-// attempt has been started before (call connect instead).
-Result<StartedShim> start_shim(const wire::LaunchPlan& plan, UniqueFd store_socket,
-                               const StartOptions& options = {});
+// session of its own with this process's environment. The ranks start at once; what becomes of them
+// comes over a connection. kConflict: the attempt has been started before (call connect instead).
+Result<StartedShim> start_shim(const wire::LaunchPlan& plan, const StartOptions& options = {});
 
 // The shim that was recorded at start, if it still lives; kNotFound otherwise. Of a shim that an
 // earlier nsad started, the pidfd can be polled but not waited for.
@@ -88,7 +85,7 @@ public:
 
   struct Received {
     // In order; kShimHello first (unnumbered, its token checked), then the numbered ones without
-    // gap or repetition.
+    // gap or repetition, from ShimHello::first_sequence on if that is later than was asked for.
     std::vector<wire::Message> messages;
     bool closed = false; // the shim has gone or refused us; after the messages above
   };

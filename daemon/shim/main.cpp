@@ -1,8 +1,7 @@
 // nsa-shim --attempt-folder DIR [--cgroup-root DIR|none] [--linger-seconds N]
 //
-// Started by nsad (client.h). Reads DIR/launch.json; descriptor 3, if open, is the listening socket
-// of the rendezvous store, descriptor 4 a pidfd of nsad. Exit codes: 0 done and released, 1 failed,
-// 2 bad arguments, 3 the attempt has a shim or had one.
+// Started by nsad (client.h). Reads DIR/launch.json; descriptor 3, if open, is a pidfd of nsad.
+// Exit codes: 0 done and released, 1 failed, 2 bad arguments, 3 the attempt has a shim or had one.
 #include "common/base/log.h"
 #include "daemon/shim/shim.h"
 
@@ -26,11 +25,9 @@ int usage(const char* why) {
 } // namespace
 
 int main(int argc, char** argv) {
-  // Before anything is opened: a free number 3 or 4 would be given to the next file.
-  nsa::UniqueFd store(::fcntl(3, F_DUPFD_CLOEXEC, 10));
-  nsa::UniqueFd nsad(::fcntl(4, F_DUPFD_CLOEXEC, 10));
-  if (store) nsa::UniqueFd(3).reset();
-  if (nsad) nsa::UniqueFd(4).reset();
+  // Before anything is opened: a free number 3 would be given to the next file.
+  nsa::UniqueFd nsad(::fcntl(3, F_DUPFD_CLOEXEC, 10));
+  if (nsad) nsa::UniqueFd(3).reset();
   // Memory goes back to the kernel as soon as a burst of messages is over.
   ::mallopt(M_MMAP_THRESHOLD, 64 * 1024);
   ::mallopt(M_TRIM_THRESHOLD, 64 * 1024);
@@ -56,7 +53,7 @@ int main(int argc, char** argv) {
     nsa::log::error("shim", shim.error().what);
     return shim.error().code == nsa::ErrorCode::kConflict ? 3 : 1;
   }
-  if (auto done = (*shim)->run(std::move(store), std::move(nsad)); !done) {
+  if (auto done = (*shim)->run(std::move(nsad)); !done) {
     nsa::log::error("shim", done.error().what);
     return 1;
   }

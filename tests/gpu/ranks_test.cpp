@@ -2,7 +2,6 @@
 // with the worker's device runtime and its communicator: NCCL between GPUs, the mesh between CPU
 // ranks (which shows that this program finds what it looks for). This process asks nothing about
 // CUDA; a rank is this program again, told which one it is.
-#include "tests/support/bound_socket.h"
 #include "tests/support/ranks_training.h"
 #include "tests/support/small_model.h"
 #include "worker/runtime/runtime.h"
@@ -19,6 +18,7 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,10 +66,9 @@ void write(std::ofstream& out, const double* values, size_t count) {
             static_cast<std::streamsize>(count * sizeof(double)));
 }
 
-// Arguments: --rank RANK WORLD DEVICE PORT FD FILE. Trains every way and writes what came.
+// Arguments: --rank RANK WORLD DEVICE FOLDER FILE. Trains every way and writes what came.
 int rank_main(char** words) {
-  const int rank = std::atoi(words[0]), world = std::atoi(words[1]), port = std::atoi(words[3]),
-            fd = std::atoi(words[4]);
+  const int rank = std::atoi(words[0]), world = std::atoi(words[1]);
   runtime::Request request;
   request.device = words[2];
   request.rank = rank;
@@ -83,12 +82,12 @@ int rank_main(char** words) {
     std::cout << "needs " << world << " GPUs" << std::endl;
     return kSkip;
   }
-  auto collectives = (*runtime)->make_collectives(rank, world, {port, fd, 60s}, 60s);
+  auto collectives = (*runtime)->make_collectives(rank, world, {words[3], -1, 60s}, 60s);
   if (!collectives) {
     std::cout << collectives.error().what << std::endl;
     return 1;
   }
-  std::ofstream out(words[5], std::ios::binary);
+  std::ofstream out(words[4], std::ios::binary);
   for (int which = 0; which < kWays; ++which) {
     const RanksWay way = way_of(which, device.is_cuda());
     const RanksOutcome outcome = train_rank(way, ranks_text(way), device, **collectives);
@@ -122,15 +121,10 @@ protected:
     return folder_ + "/" + what + std::to_string(rank);
   }
 
-  pid_t start(int rank, int world, int port, int fd) {
-    const std::vector<std::string> words = {"ranks",
-                                            "--rank",
-                                            std::to_string(rank),
-                                            std::to_string(world),
-                                            GetParam(),
-                                            std::to_string(port),
-                                            std::to_string(rank == 0 ? fd : -1),
-                                            file(rank, "values")};
+  pid_t start(int rank, int world, const std::string& place) {
+    const std::vector<std::string> words = {
+        "ranks",    "--rank", std::to_string(rank), std::to_string(world),
+        GetParam(), place,    file(rank, "values")};
     std::vector<char*> pointers;
     for (const std::string& word : words)
       pointers.push_back(const_cast<char*>(word.c_str()));
@@ -141,18 +135,17 @@ protected:
     const int to = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(to, STDOUT_FILENO);
     ::dup2(to, STDERR_FILENO);
-    if (rank == 0) ::fcntl(fd, F_SETFD, 0);
     ::execv("/proc/self/exe", pointers.data());
     ::_exit(127);
   }
 
   // What rank 0 saw of every way, once all ranks have agreed; nothing where it was skipped.
   std::optional<std::vector<RanksOutcome>> run(int world) {
-    const auto [fd, port] = bound_socket();
+    const std::string place = folder_ + "/meet-" + std::to_string(world);
+    EXPECT_EQ(::mkdir(place.c_str(), 0700), 0);
     std::vector<pid_t> pids;
     for (int rank = 0; rank < world; ++rank)
-      pids.push_back(start(rank, world, port, fd));
-    ::close(fd);
+      pids.push_back(start(rank, world, place));
     const std::vector<int> codes = wait(pids);
     for (int rank = 0; rank < world; ++rank)
       if (codes[size_t(rank)] == kSkip) {
@@ -260,7 +253,7 @@ TEST_P(RanksOn, TwoAreOne) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  constexpr int kWords = 8; // with those before the rank
+  constexpr int kWords = 7; // with those before the rank
   if (argc == kWords && std::string(argv[1]) == "--rank") return nsa::test::rank_main(argv + 2);
   return RUN_ALL_TESTS();
 }

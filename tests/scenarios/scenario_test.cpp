@@ -66,7 +66,7 @@ protected:
     send(*submitted);
     send(SlotsGranted{std::vector<std::string>(static_cast<size_t>(ranks), "cpu")});
     send(CheckpointChosen{}, n);
-    send(AttemptPrepared{"token", 0}, n);
+    send(AttemptPrepared{"token"}, n);
     send(ShimStarted{"boot", 100, 1}, n);
     for (Rank r = 0; r < ranks; ++r)
       send(wire::RankStarted{r, 200 + r, 1}, n);

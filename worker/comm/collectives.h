@@ -7,6 +7,7 @@
 #pragma once
 
 #include "worker/comm/mesh.h"
+#include "worker/comm/rendezvous_address.h"
 
 #include <ATen/core/TensorBody.h>
 
@@ -45,18 +46,6 @@ public:
 constexpr Duration heartbeat_limit(Duration collective_limit) {
   return collective_limit + std::chrono::seconds(120);
 }
-
-// Where ranks meet: a TCPStore on 127.0.0.1:port, served by rank 0, on `listen_fd` if that is a
-// socket that was handed down (the store takes it over).
-struct RendezvousAddress {
-  int port = 0;
-  int listen_fd = -1;
-  Duration limit = std::chrono::seconds(120);
-};
-
-// The TCPStore behind the Rendezvous interface. kUnavailable when peers do not come.
-Result<std::unique_ptr<Rendezvous>> open_store(Rank rank, int world,
-                                               const RendezvousAddress& address);
 
 // For one rank: nothing to exchange.
 std::unique_ptr<Collectives> make_single_rank_collectives();

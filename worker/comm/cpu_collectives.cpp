@@ -1,5 +1,7 @@
 #include "worker/comm/collectives.h"
 
+#include "worker/comm/store.h"
+
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -128,9 +130,11 @@ Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
                                                           Duration collective_limit) {
   // The store is only where ranks meet: it is closed before training, so that no thread of it and
   // no socket of a dead rank 0 can be in the way later.
-  NSA_TRY_ASSIGN(const std::unique_ptr<Rendezvous> store, open_store(rank, world, address));
-  NSA_TRY_ASSIGN(std::unique_ptr<Mesh> mesh,
-                 Mesh::connect(rank, world, *store, {address.limit, collective_limit}));
+  NSA_TRY_ASSIGN(std::shared_ptr<Store> store, Store::open(rank, address));
+  const auto rendezvous = rendezvous_over(std::move(store));
+  NSA_TRY_ASSIGN(
+      std::unique_ptr<Mesh> mesh,
+      Mesh::connect(rank, world, *rendezvous, {address.folder, address.limit, collective_limit}));
   // Rank 0 serves the store, so it may leave only when all have what they need from it.
   if (auto met = mesh->barrier({0, Kind::kBarrier, 0})->wait(); !met)
     return fail(ErrorCode::kUnavailable, "ranks met but did not stay: " + met.error().what);

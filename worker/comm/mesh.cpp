@@ -253,7 +253,8 @@ Result<std::unique_ptr<Mesh>> Mesh::connect(Rank rank, int world, Rendezvous& re
   impl->options = options;
   impl->wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!impl->wake) return fail_errno("cannot make an eventfd");
-  NSA_TRY_ASSIGN(impl->sockets, connect_peers(rank, world, rendezvous, options.connect_limit));
+  NSA_TRY_ASSIGN(impl->sockets,
+                 connect_peers(rank, world, rendezvous, options.folder, options.connect_limit));
   return std::unique_ptr<Mesh>(new Mesh(std::move(impl)));
 }
 

@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,7 +69,7 @@ struct ElementType {
 // FP32 and FP64, added in their own precision.
 extern const ElementType kFloat32, kFloat64;
 
-// How ranks find each other's sockets; TCPStore in production.
+// How ranks find each other; in production the store that rank 0 serves (store.h).
 class Rendezvous {
 public:
   virtual ~Rendezvous() = default;
@@ -79,6 +80,7 @@ public:
 };
 
 struct MeshOptions {
+  std::filesystem::path folder; // where ranks listen until they are connected; their user's alone
   Duration connect_limit = std::chrono::seconds(120);
   Duration collective_limit = std::chrono::seconds(300);
 };

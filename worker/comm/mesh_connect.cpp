@@ -1,6 +1,6 @@
 #include "worker/comm/mesh_connect.h"
 
-#include "common/base/file.h"
+#include "common/base/local_socket.h"
 #include "common/base/log.h"
 #include "common/base/pass_descriptors.h"
 
@@ -10,7 +10,6 @@
 #include <optional>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 namespace nsa::comm {
@@ -29,35 +28,8 @@ std::string key_of(Rank rank) {
   return "mesh/" + std::to_string(rank);
 }
 
-// Abstract sockets have no file mode, so the other end's user is asked for: data of one user's run
-// must not reach another's process that guessed the name.
-Status same_user(int fd) {
-  ucred who{};
-  socklen_t size = sizeof who;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
-    return fail_errno("cannot tell who is at the other end of a mesh socket");
-  if (who.uid != ::geteuid())
-    return fail(ErrorCode::kPermission, "a process of user id " + std::to_string(who.uid) +
-                                            " is at the other end of a mesh socket");
-  return {};
-}
-
-// A listening socket under a name that the kernel picks (abstract, so nothing is left behind), and
-// that name.
-Result<std::pair<UniqueFd, std::string>> listen_anywhere(int backlog) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) return fail_errno("cannot make a mesh socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0)
-    return fail_errno("cannot bind a mesh socket");
-  if (::listen(fd.get(), backlog) != 0) return fail_errno("cannot listen on a mesh socket");
-  socklen_t size = sizeof address;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    return fail_errno("cannot name a mesh socket");
-  const char* path = address.sun_path + 1; // behind the NUL that makes it abstract
-  const size_t length = size - offsetof(sockaddr_un, sun_path) - 1;
-  return std::pair{std::move(fd), std::string(path, length)};
+std::string socket_name(Rank rank) {
+  return "mesh-" + std::to_string(rank) + ".sock";
 }
 
 // Writes the hello, and with it the peer's end of the socket for notes: they come together or not
@@ -81,18 +53,9 @@ std::optional<std::pair<Hello, UniqueFd>> receive_hello(int fd) {
   return std::pair{hello, std::move(got.descriptors.front())};
 }
 
-Result<PeerSockets> connect_to(const std::string& name, Rank self, int world) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) return fail_errno("cannot make a mesh socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (name.empty() || name.size() + 1 > sizeof address.sun_path)
-    return fail(ErrorCode::kCorrupt, "the rendezvous holds no usable socket name");
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0)
-    return fail_errno("cannot connect");
-  NSA_TRY(same_user(fd.get()));
+Result<PeerSockets> connect_to(Rank peer, Rank self, int world,
+                               const std::filesystem::path& folder) {
+  NSA_TRY_ASSIGN(UniqueFd fd, connect_in_folder(folder, socket_name(peer), SOCK_STREAM));
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return fail_errno("cannot make a mesh socket");
@@ -130,7 +93,7 @@ public:
       UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
       if (!fd && errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
         return fail_errno("cannot accept a peer");
-      if (fd && same_user(fd.get())) silent_.push_back(std::move(fd));
+      if (fd && require_same_user(fd.get())) silent_.push_back(std::move(fd));
     }
     return std::nullopt;
   }
@@ -145,23 +108,25 @@ private:
 } // namespace
 
 Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
+                                               const std::filesystem::path& folder,
                                                Duration limit) {
   const MonotonicTime end = MonotonicTime::now() + limit;
-  NSA_TRY_ASSIGN(auto listener, listen_anywhere(world));
-  NSA_TRY(rendezvous.publish(key_of(rank), listener.second));
+  NSA_TRY_ASSIGN(const UniqueFd listener,
+                 listen_in_folder(folder, socket_name(rank), SOCK_STREAM, world));
+  NSA_TRY(rendezvous.publish(key_of(rank), "1"));
   std::vector<PeerSockets> sockets(static_cast<size_t>(world));
   for (Rank peer = 0; peer < rank; ++peer) {
-    auto name = rendezvous.wait_for(key_of(peer), end - MonotonicTime::now());
-    if (!name)
+    const auto listens = rendezvous.wait_for(key_of(peer), end - MonotonicTime::now());
+    if (!listens)
       return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(peer) + " has not appeared: " + name.error().what);
-    auto connected = connect_to(*name, rank, world);
+                  "rank " + std::to_string(peer) + " has not appeared: " + listens.error().what);
+    auto connected = connect_to(peer, rank, world, folder);
     if (!connected)
       return fail(
           std::move(connected).error().within("connecting to rank " + std::to_string(peer)));
     sockets[static_cast<size_t>(peer)] = std::move(*connected);
   }
-  Visitors visitors(listener.first.get(), rank, world);
+  Visitors visitors(listener.get(), rank, world);
   for (int missing = world - 1 - rank; missing > 0;) {
     const double left = to_seconds(end - MonotonicTime::now());
     if (left <= 0) {
@@ -176,6 +141,8 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
     sockets[static_cast<size_t>(peer->first)] = std::move(peer->second);
     --missing;
   }
+  std::error_code ignored; // the name has served; who comes later finds nobody
+  std::filesystem::remove(folder / socket_name(rank), ignored);
   for (const PeerSockets& peer : sockets)
     for (const int fd : {peer.data.get(), peer.notes.get()})
       if (fd >= 0 && ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)

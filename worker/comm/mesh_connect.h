@@ -4,6 +4,7 @@
 #include "common/base/unique_fd.h"
 #include "worker/comm/mesh.h"
 
+#include <filesystem>
 #include <vector>
 
 namespace nsa::comm {
@@ -14,8 +15,9 @@ struct PeerSockets {
   UniqueFd data, notes;
 };
 
-// result[p] is connected to rank p; result[rank] is invalid.
+// result[p] is connected to rank p; result[rank] is invalid. Ranks listen in `folder`, which their
+// user alone may enter, as long as peers are missing.
 Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
-                                               Duration limit);
+                                               const std::filesystem::path& folder, Duration limit);
 
 } // namespace nsa::comm

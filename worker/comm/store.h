@@ -1,16 +1,44 @@
-// The TCPStore itself, for code that hands it to c10d (the NCCL plug-in). Others use open_store().
+// A rank's end of the rendezvous: one connection to the key-value store, which rank 0 serves. The
+// transport is a unix socket in a folder of the attempt that this user alone may enter; no port is
+// opened. Any thread; requests of several threads wait for each other (another() gives a connection
+// of its own).
 #pragma once
 
-#include "worker/comm/collectives.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "worker/comm/key_value_store.h"
+#include "worker/comm/mesh.h"
+#include "worker/comm/rendezvous_address.h"
+#include "worker/comm/store_server.h"
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <memory>
+#include <mutex>
 
 namespace nsa::comm {
 
-// Connects to the store, and serves it on rank 0. kUnavailable when it cannot be reached.
-Result<c10::intrusive_ptr<c10d::TCPStore>> connect_store(Rank rank, int world,
-                                                         const RendezvousAddress& address);
+class Store {
+public:
+  // Serves the store on rank 0, then connects. kUnavailable: nobody serves it, or not within
+  // address.limit.
+  static Result<std::shared_ptr<Store>> open(Rank rank, const RendezvousAddress& address);
+  Result<std::shared_ptr<Store>> another() const;
 
-std::unique_ptr<Rendezvous> rendezvous_over(c10::intrusive_ptr<c10d::TCPStore> store);
+  // kExhausted: not answered in time. kUnavailable: who serves the store is gone; so is every later
+  // request.
+  Result<StoreMessage> ask(StoreMessage request, Duration limit);
+
+private:
+  Store(UniqueFd socket, std::filesystem::path folder, std::shared_ptr<StoreServer> server)
+      : socket_(std::move(socket)), folder_(std::move(folder)), server_(std::move(server)) {}
+  Result<StoreMessage> receive(uint32_t id, MonotonicTime end);
+
+  std::mutex mutex_;
+  UniqueFd socket_;
+  std::filesystem::path folder_;
+  std::shared_ptr<StoreServer> server_; // rank 0: as long as a connection of this process is there
+  uint32_t last_id_ = 0;
+};
+
+std::unique_ptr<Rendezvous> rendezvous_over(std::shared_ptr<Store> store);
 
 } // namespace nsa::comm

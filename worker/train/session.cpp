@@ -210,7 +210,8 @@ Attempt<void> Session::meet_peers() {
   // A rank that waits for a missing peer must still be there when nsad looks into it.
   const spec::HangSection& hang = o_.spec.hang;
   const double limit = hang.start_up_seconds + hang.evidence_seconds + kAfterVerdictSeconds;
-  const comm::RendezvousAddress address{o_.store_port, o_.store_fd, from_seconds(limit)};
+  comm::RendezvousAddress address = o_.rendezvous;
+  address.limit = from_seconds(limit);
   const Duration collective_limit = from_seconds(o_.spec.parallel.collective_timeout_seconds);
   NSA_ATTEMPT_ASSIGN(RankExit::kPeerLost, collectives_,
                      runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));

@@ -4,6 +4,7 @@
 
 #include "common/progress/page.h"
 #include "common/spec/run_spec.h"
+#include "worker/comm/rendezvous_address.h"
 #include "worker/link/link.h"
 #include "worker/train/failure.h"
 
@@ -19,8 +20,7 @@ struct RankOptions {
   AttemptNumber attempt = 1;
   Rank rank = 0;
   int world = 1;
-  int store_port = 0;
-  int store_fd = -1;                           // a listening socket that was handed down; rank 0
+  comm::RendezvousAddress rendezvous;
   std::optional<std::filesystem::path> resume; // a checkpoint folder
   std::string without_graphs; // why CUDA graphs are not tried, whatever "auto" would take; or empty
 };

@@ -1,11 +1,15 @@
-// CPU collectives over a real TCPStore whose socket was bound beforehand and handed over.
+// CPU collectives between threads that meet in a folder, and the rendezvous as c10d sees it.
 #include "worker/comm/collectives.h"
 
-#include "tests/support/bound_socket.h"
+#include "common/base/local_socket.h"
+#include "common/wire/launch_plan.h"
+#include "tests/support/temporary_folder.h"
+#include "worker/comm/c10d_store.h"
 
 #include <gtest/gtest.h>
 
 #include <ATen/ops/full.h>
+#include <sys/socket.h>
 #include <thread>
 
 namespace nsa::comm {
@@ -13,14 +17,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-using test::bound_socket;
-
 TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
-  const auto [fd, port] = bound_socket();
+  const test::TemporaryFolder place;
+  auto listener = listen_in_folder(place.path(), wire::kStoreSocketName, SOCK_SEQPACKET, 16);
+  ASSERT_TRUE(listener) << listener.error().what;
+  const int fd = listener->release();
   std::vector<std::thread> ranks;
   for (Rank r = 0; r < 3; ++r)
-    ranks.emplace_back([r, fd = fd, port = port] {
-      auto collectives = make_cpu_collectives(r, 3, {port, r == 0 ? fd : -1, 20s}, 20s);
+    ranks.emplace_back([&place, r, fd] {
+      auto collectives = make_cpu_collectives(r, 3, {place.path(), r == 0 ? fd : -1, 20s}, 20s);
       ASSERT_TRUE(collectives) << collectives.error().what;
       for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
         at::Tensor t = at::full({1000}, double(r + 1), type);
@@ -44,11 +49,11 @@ TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
 // 1 + 2^-8 + 2^-8 is 1.0078125 in BF16 when added exactly and rounded once; rounding after each
 // addition (ties to even) would lose both small terms.
 TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
-  const auto [fd, port] = bound_socket();
+  const test::TemporaryFolder place;
   std::vector<std::thread> ranks;
   for (Rank r = 0; r < 3; ++r)
-    ranks.emplace_back([r, fd = fd, port = port] {
-      auto collectives = make_cpu_collectives(r, 3, {port, r == 0 ? fd : -1, 20s}, 20s);
+    ranks.emplace_back([&place, r] {
+      auto collectives = make_cpu_collectives(r, 3, {place.path(), -1, 20s}, 20s);
       ASSERT_TRUE(collectives);
       at::Tensor t = at::full({3}, r == 0 ? 1.0 : 1.0 / 256, at::kBFloat16);
       ASSERT_TRUE((*collectives)->all_reduce_sum(t, {1, Kind::kGradient, 0})->wait());
@@ -59,12 +64,12 @@ TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
 }
 
 TEST(CpuCollectives, TheFlightRecordIsThatOfTheMesh) {
-  const auto [fd, port] = bound_socket();
+  const test::TemporaryFolder place;
   std::vector<std::string> records(2);
   std::vector<std::thread> ranks;
   for (Rank r = 0; r < 2; ++r)
-    ranks.emplace_back([&, r, fd = fd, port = port] {
-      auto group = make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 20s}, 20s);
+    ranks.emplace_back([&, r] {
+      auto group = make_cpu_collectives(r, 2, {place.path(), -1, 20s}, 20s);
       ASSERT_TRUE(group) << group.error().what;
       const at::Tensor t = at::full({3}, 1.0);
       ASSERT_TRUE((*group)->all_reduce_sum(t, {5, Kind::kGradient, 1})->wait());
@@ -83,10 +88,59 @@ TEST(CpuCollectives, TheHeartbeatLiesBehindTheTimeOutOfCollectives) {
 }
 
 TEST(CpuCollectives, NobodyThereIsAnErrorWithAName) {
-  const auto [fd, port] = bound_socket();
-  auto alone = make_cpu_collectives(0, 2, {port, fd, 500ms}, 1s);
+  const test::TemporaryFolder place;
+  auto alone = make_cpu_collectives(0, 2, {place.path(), -1, 500ms}, 1s);
   ASSERT_FALSE(alone);
   EXPECT_NE(alone.error().what.find("rank 1"), std::string::npos);
+}
+
+// What NCCL's process group asks of a store, by the rules that c10d's own stores follow.
+TEST(C10dStore, KeepsTheRulesOfC10dsStores) {
+  const test::TemporaryFolder place;
+  auto first = Store::open(0, {place.path(), -1, 20s});
+  ASSERT_TRUE(first) << first.error().what;
+  auto second = Store::open(1, {place.path(), -1, 20s});
+  ASSERT_TRUE(second) << second.error().what;
+  const auto a = c10d_store_over(*first, 20s), b = c10d_store_over(*second, 20s);
+  const std::string binary{'a', '\0', '\xff'};
+  a->set("id", std::vector<uint8_t>(binary.begin(), binary.end()));
+  EXPECT_EQ(b->get_to_str("id"), binary);
+  EXPECT_EQ(a->add("count", 2), 2);
+  EXPECT_EQ(b->add("count", 3), 5);
+  EXPECT_EQ(a->get_to_str("count"), "5");
+  EXPECT_TRUE(a->check({"id", "count"}));
+  EXPECT_FALSE(a->check({"id", "missing"}));
+  EXPECT_EQ(a->getNumKeys(), 2);
+  EXPECT_EQ(a->compareSet("new", "other", "wanted"), "other");
+  EXPECT_FALSE(a->check({"new"}));
+  EXPECT_EQ(a->compareSet("new", "", "wanted"), "wanted");
+  EXPECT_EQ(b->compareSet("new", "other", "again"), "wanted");
+  EXPECT_EQ(b->compareSet("new", "wanted", "again"), "again");
+  EXPECT_TRUE(a->deleteKey("new"));
+  EXPECT_FALSE(b->deleteKey("new"));
+  std::thread late([&] { b->set("late", "here"); });
+  a->wait({"late", "id"});
+  late.join();
+  EXPECT_THROW(a->wait({"never"}, std::chrono::milliseconds(50)), c10::DistStoreError);
+  // A copy has a connection of its own: it answers while the first one waits.
+  const auto copy = a->clone();
+  std::thread waiting([&] { EXPECT_EQ(a->get_to_str("answer"), "42"); });
+  copy->set("answer", "42");
+  waiting.join();
+}
+
+// Rank 0 has left: c10d tells that from a time-out by the type of the error.
+TEST(C10dStore, SaysThatNobodyServesItAnyMore) {
+  const test::TemporaryFolder place;
+  auto first = Store::open(0, {place.path(), -1, 20s});
+  auto second = Store::open(1, {place.path(), -1, 20s});
+  ASSERT_TRUE(first && second);
+  const auto store = c10d_store_over(*second, 60s);
+  store->set("key", "value");
+  std::thread leaves([&] { first->reset(); });
+  EXPECT_THROW(store->get("never"), c10::DistNetworkError);
+  leaves.join();
+  EXPECT_THROW(store->set("key", "value"), c10::DistNetworkError);
 }
 
 } // namespace

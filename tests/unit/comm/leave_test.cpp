@@ -1,9 +1,9 @@
-// How ranks part (take_leave()) as NCCL ranks do it: processes that meet in the TCPStore which rank
-// 0 serves, one of them killed or stopped behind its last step. What such ranks then do with their
+// How ranks part (take_leave()) as NCCL ranks do it: processes that meet in the store which rank 0
+// serves, one of them killed or stopped behind its last step. What such ranks then do with their
 // communicators needs GPUs.
-#include "tests/support/bound_socket.h"
-#include "worker/comm/collectives.h"
+#include "tests/support/temporary_folder.h"
 #include "worker/comm/leave.h"
+#include "worker/comm/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ std::string read_all(int fd) {
 // The ranks in processes of their own, all behind their last step when `fate` is asked; one that
 // returns from it takes its leave. A rank that is stopped is killed when the others have ended.
 std::vector<End> part(Duration limit, const std::function<void(Rank, Rendezvous&)>& fate) {
-  const auto [listening, port] = test::bound_socket();
+  const test::TemporaryFolder place;
   std::vector<pid_t> ranks;
   std::vector<int> said;
   for (Rank rank = 0; rank < kWorld; ++rank) {
@@ -54,22 +54,21 @@ std::vector<End> part(Duration limit, const std::function<void(Rank, Rendezvous&
       continue;
     }
     ::alarm(100); // nobody stays behind a test that has failed
-    if (rank != 0) ::close(listening);
-    auto store = open_store(rank, kWorld, {port, rank == 0 ? listening : -1, 60s});
-    if (!store) ::_exit(1);
-    if (!(*store)->publish("here/" + std::to_string(rank), "1")) ::_exit(1);
+    auto opened = Store::open(rank, {place.path(), -1, 60s});
+    if (!opened) ::_exit(1);
+    const auto store = rendezvous_over(std::move(*opened));
+    if (!store->publish("here/" + std::to_string(rank), "1")) ::_exit(1);
     for (Rank peer = 0; peer < kWorld; ++peer)
-      if (!(*store)->wait_for("here/" + std::to_string(peer), 60s)) ::_exit(1);
-    fate(rank, **store);
+      if (!store->wait_for("here/" + std::to_string(peer), 60s)) ::_exit(1);
+    fate(rank, *store);
     const MonotonicTime begin = MonotonicTime::now();
-    const Status left = take_leave(**store, rank, kWorld, limit);
+    const Status left = take_leave(*store, rank, kWorld, limit);
     const std::string text = nlohmann::json{{"problem", left ? "" : left.error().what},
                                             {"seconds", to_seconds(MonotonicTime::now() - begin)}}
                                  .dump();
     if (::write(ends[1], text.data(), text.size()) != ssize_t(text.size())) ::_exit(1);
     ::_exit(0);
   }
-  ::close(listening);
   std::vector<End> all(kWorld);
   // Rank 0 last, whose store the others need; a stopped rank's pipe would never end.
   for (Rank rank = kWorld; rank-- > 0;) {

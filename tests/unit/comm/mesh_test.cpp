@@ -3,13 +3,13 @@
 #include "worker/comm/mesh.h"
 
 #include "common/base/file.h"
+#include "common/base/local_socket.h"
 #include "common/base/unique_fd.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,7 +21,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -65,7 +64,7 @@ protected:
 
   std::unique_ptr<Mesh> join(Rank rank, int world, Duration limit = 20s) {
     FolderRendezvous rendezvous(folder_);
-    auto mesh = Mesh::connect(rank, world, rendezvous, {60s, limit});
+    auto mesh = Mesh::connect(rank, world, rendezvous, {folder_, 60s, limit});
     EXPECT_TRUE(mesh) << mesh.error().what;
     return mesh ? std::move(*mesh) : nullptr;
   }
@@ -120,6 +119,7 @@ TEST_F(MeshTest, SumsInRankOrderBitForBit) {
         expected[i] = r == 0 ? part[i] : expected[i] + part[i];
     }
     folder_ /= std::to_string(count);
+    fs::create_directories(folder_);
     std::vector<std::vector<float>> results(kWorld);
     with_threads(kWorld, [&](Rank r, Mesh& mesh) {
       auto values = random_floats(count, unsigned(r));
@@ -416,26 +416,31 @@ TEST_F(MeshTest, RanksLeaveTogetherOrWithoutTheOneThatIsGone) {
 
 TEST_F(MeshTest, MissingPeerAtStartIsNamed) {
   FolderRendezvous rendezvous(folder_);
-  auto mesh = Mesh::connect(0, 2, rendezvous, {200ms, 1s});
+  auto mesh = Mesh::connect(0, 2, rendezvous, {folder_, 200ms, 1s});
   ASSERT_FALSE(mesh);
   EXPECT_THAT(mesh.error().what, HasSubstr("rank 1"));
+}
+
+// Names serve only until all are connected.
+TEST_F(MeshTest, NobodyListensOnceRanksAreConnected) {
+  with_threads(3, [&](Rank, Mesh& mesh) {
+    ASSERT_TRUE(mesh.barrier({0, Kind::kBarrier, 0})->wait());
+    for (Rank r = 0; r < 3; ++r)
+      EXPECT_FALSE(connect_in_folder(folder_, "mesh-" + std::to_string(r) + ".sock", SOCK_STREAM));
+    ASSERT_TRUE(mesh.barrier({1, Kind::kBarrier, 0})->wait());
+  });
 }
 
 TEST_F(MeshTest, WhoSaysNothingOrSomethingElseHoldsNobodyUp) {
   std::unique_ptr<Mesh> first;
   std::jthread rank_0([&] { first = join(0, 2); });
   FolderRendezvous rendezvous(folder_);
-  const auto name = rendezvous.wait_for("mesh/0", 30s);
-  ASSERT_TRUE(name);
+  ASSERT_TRUE(rendezvous.wait_for("mesh/0", 30s));
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 3; ++i) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, name->data(), name->size());
-    const UniqueFd& fd = strangers.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
-                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name->size())),
-              0);
+    auto stranger = connect_in_folder(folder_, "mesh-0.sock", SOCK_STREAM);
+    ASSERT_TRUE(stranger) << stranger.error().what;
+    strangers.push_back(std::move(*stranger));
   }
   ASSERT_EQ(::send(strangers[1].get(), "GET / HTTP/1.1", 14, MSG_NOSIGNAL), 14);
   strangers[2].reset(); // and one that leaves

@@ -18,7 +18,6 @@ AttemptInput input(int ranks) {
   in.spec.train.threads = 2;
   in.run_folder = "/s/runs/abcde";
   in.worker = "/bin/nsa-worker";
-  in.store_port = 4711;
   for (int r = 0; r < ranks; ++r)
     in.slots.push_back("cpu" + std::to_string(r));
   return in;
@@ -33,8 +32,7 @@ TEST(Plan, RanksGetTheContractOfTorchrun) {
     EXPECT_EQ(env.at("RANK"), std::to_string(r));
     EXPECT_EQ(env.at("LOCAL_RANK"), std::to_string(r));
     EXPECT_EQ(env.at("WORLD_SIZE"), "3");
-    EXPECT_EQ(env.at("MASTER_ADDR"), "127.0.0.1");
-    EXPECT_EQ(env.at("MASTER_PORT"), "4711");
+    EXPECT_EQ(env.count("MASTER_ADDR") + env.count("MASTER_PORT"), 0u) << "no port is opened";
     EXPECT_EQ(env.at("TORCHELASTIC_RESTART_COUNT"), "2");
     EXPECT_EQ(env.at("OMP_NUM_THREADS"), "2");
   }

@@ -88,8 +88,8 @@ void Attempt::fake_all(const std::vector<std::string>& arguments) {
     fake(launch.rank, arguments);
 }
 
-void Attempt::start(UniqueFd store) {
-  auto started = start_shim(plan, std::move(store), options);
+void Attempt::start() {
+  auto started = start_shim(plan, options);
   ASSERT_TRUE(started) << started.error().what;
   shim_ = std::move(*started);
 }

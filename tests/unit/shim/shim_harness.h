@@ -32,7 +32,7 @@ public:
   // Adds "--fake" arguments to a rank.
   void fake(Rank rank, const std::vector<std::string>& arguments);
   void fake_all(const std::vector<std::string>& arguments);
-  void start(UniqueFd store = {});
+  void start();
 
   const std::filesystem::path& folder() const { return folder_; }
   const StartedShim& shim() const { return *shim_; }

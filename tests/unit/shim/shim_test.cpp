@@ -2,12 +2,12 @@
 #include "tests/unit/shim/shim_harness.h"
 
 #include "common/base/file.h"
+#include "common/base/local_socket.h"
 #include "common/base/text.h"
 #include "daemon/proc/procfs.h"
 #include "daemon/shim/attempt_files.h"
 
 #include <algorithm>
-#include <arpa/inet.h>
 #include <csignal>
 #include <fcntl.h>
 #include <random>
@@ -423,7 +423,7 @@ TEST(Shim, AnAttemptRunsOnce) {
   Daemon nsad(attempt);
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
   ASSERT_TRUE(eventually([&] { return read_started(attempt.plan.attempt_folder).has_value(); }));
-  const auto again = start_shim(attempt.plan, {}, attempt.options);
+  const auto again = start_shim(attempt.plan, attempt.options);
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, ErrorCode::kConflict);
 }
@@ -432,23 +432,18 @@ TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
   Attempt attempt(2);
   use_shell(attempt, 0, "readlink /proc/self/fd/5; ls /proc/$PPID/fd -l; exec sleep 1000");
   use_shell(attempt, 1, "ls /proc/self/fd | tr '\\n' ' '; exec sleep 1000");
-  UniqueFd store(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(::bind(store.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(store.get(), 8), 0);
-  socklen_t size = sizeof address;
-  ::getsockname(store.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  attempt.plan.store_port = ntohs(address.sin_port);
-  attempt.start(std::move(store));
+  const std::filesystem::path place = attempt.folder() / "rendezvous";
+  attempt.plan.rendezvous = "unix:" + place.string();
+  attempt.start();
   Daemon nsad(attempt);
   ASSERT_TRUE(eventually([&] { return attempt.log_text(0).find("socket:") == 0; }));
+  struct stat info{};
+  ASSERT_EQ(::stat(place.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u) << "nobody else may even look for the socket";
   const auto dial = [&] {
-    UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    return ::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    return connect_in_folder(place, wire::kStoreSocketName, SOCK_SEQPACKET);
   };
-  EXPECT_EQ(dial(), 0);
+  EXPECT_TRUE(dial());
   // 0 to 4 and the listing's own: no store in rank 1.
   ASSERT_TRUE(eventually([&] { return attempt.log_text(1).size() > 8; }));
   EXPECT_EQ(attempt.log_text(1), "0 1 2 3 4 5 ") << "5 is the folder that ls reads";
@@ -457,8 +452,9 @@ TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
   ASSERT_GT(pid, 0);
   ASSERT_EQ(::kill(pid, SIGKILL), 0);
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
-  EXPECT_EQ(dial(), -1);
-  EXPECT_EQ(errno, ECONNREFUSED);
+  const auto refused = dial();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
 }
 
 // In user mode: a "nsad" that only writes down that it was started, and with which process id.
@@ -503,7 +499,7 @@ TEST(Shim, StartsNsadAgainThatDiedBeforeItHadConnected) {
   restart_with(attempt, "exec sleep 1000");
   const pid_t nsad = ::fork();
   ASSERT_GE(nsad, 0);
-  if (nsad == 0) ::_exit(start_shim(attempt.plan, {}, attempt.options) ? 0 : 1);
+  if (nsad == 0) ::_exit(start_shim(attempt.plan, attempt.options) ? 0 : 1);
   int status = -1;
   ASSERT_EQ(::waitpid(nsad, &status, 0), nsad);
   ASSERT_EQ(status, 0);

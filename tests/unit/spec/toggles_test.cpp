@@ -38,6 +38,23 @@ TEST(Toggles, ResolveFillsDefaultsAndBecomesVariables) {
               ElementsAre(Pair("CUDA_LAUNCH_BLOCKING", "1"), Pair("NCCL_NVLS_ENABLE", "0")));
 }
 
+TEST(Toggles, NcclOfOneHostStaysOnLoopbackUnlessAToggleSaysOtherwise) {
+  RunSpec spec;
+  spec.parallel.ranks = 2;
+  spec.parallel.device = "cpu";
+  EXPECT_EQ(requested_toggles(spec).count("nccl.socket_interface"), 0u);
+  spec.parallel.device = "cuda";
+  const auto resolved = resolve_toggles(requested_toggles(spec));
+  ASSERT_TRUE(resolved);
+  const auto environment = toggle_environment(*resolved);
+  EXPECT_EQ(environment.at("NCCL_SOCKET_IFNAME"), "=lo");
+  EXPECT_EQ(environment.at("NCCL_RAS_ENABLE"), "0");
+  EXPECT_THAT(warnings(spec), ::testing::Not(::testing::Contains(HasSubstr("nccl"))));
+  spec.toggles["nccl.socket_interface"] = "eth0";
+  EXPECT_EQ(requested_toggles(spec).at("nccl.socket_interface"), "eth0");
+  EXPECT_THAT(warnings(spec), ::testing::Contains(HasSubstr("nccl.socket_interface is \"eth0\"")));
+}
+
 TEST(Toggles, DeterministicTrainingAsksForAFixedWorkspaceUnlessAToggleSaysOtherwise) {
   RunSpec spec;
   EXPECT_EQ(requested_toggles(spec).count("cublas.workspace"), 0u);

@@ -1,6 +1,5 @@
 // The held-out loss over one rank and over two, whose last round does not reach all of them, and
 // the losses that it is made of.
-#include "tests/support/bound_socket.h"
 #include "tests/support/temporary_folder.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/train/evaluator.h"
@@ -60,12 +59,12 @@ protected:
 
   double evaluate_ranks(int world, int64_t sequences) {
     if (world == 1) return evaluate_rank(*comm::make_single_rank_collectives(), sequences);
-    const auto [fd, port] = test::bound_socket();
+    const test::TemporaryFolder place;
     std::vector<double> found(static_cast<size_t>(world));
     std::vector<std::thread> ranks;
     for (Rank r = 0; r < world; ++r)
-      ranks.emplace_back([&, r, fd = fd, port = port] {
-        auto collectives = comm::make_cpu_collectives(r, world, {port, r == 0 ? fd : -1, 60s}, 60s);
+      ranks.emplace_back([&, r] {
+        auto collectives = comm::make_cpu_collectives(r, world, {place.path(), -1, 60s}, 60s);
         ASSERT_TRUE(collectives);
         found[size_t(r)] = evaluate_rank(**collectives, sequences);
       });

@@ -1,11 +1,11 @@
 // Steps that are recorded and replayed against the same steps launched one by one, on a device that
 // records operators (tests/support/operator_recorder.h): what the host decided while recording is
 // not done again, so that whatever hangs on it would show.
-#include "tests/support/bound_socket.h"
 #include "tests/support/first_of_two.h"
 #include "tests/support/operator_recorder.h"
 #include "tests/support/small_model.h"
 #include "tests/support/small_training.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/wrapped_runtime.h"
 
 #include <ATen/Parallel.h>
@@ -108,12 +108,12 @@ TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
     SCOPED_TRACE(testing::Message() << "accumulate " << way.accumulate);
     std::array<std::array<SmallOutcome, 2>, 2> outcomes; // launched, replayed; by rank
     for (const bool recorded : {false, true}) {
-      const auto [fd, port] = test::bound_socket();
+      const test::TemporaryFolder place;
       std::vector<std::thread> ranks;
       for (Rank r = 0; r < 2; ++r)
-        ranks.emplace_back([&, r, fd = fd, port = port] {
+        ranks.emplace_back([&, r] {
           at::set_num_threads(1);
-          auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 60s}, 60s);
+          auto collectives = comm::make_cpu_collectives(r, 2, {place.path(), -1, 60s}, 60s);
           ASSERT_TRUE(collectives);
           RecordingCpu runtime(cpu());
           outcomes[recorded][size_t(r)] = run_small(way, recorded, runtime, **collectives);

@@ -1,6 +1,6 @@
 // Masters, gradients and updates on a few tensors, held against plain loops in double.
-#include "tests/support/bound_socket.h"
 #include "tests/support/first_of_two.h"
+#include "tests/support/temporary_folder.h"
 #include "worker/train/gradient_reducer.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/state_gatherer.h"
@@ -603,7 +603,7 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
   for (const bool shares : {false, true})
     for (const std::string compress : {"off", "bf16", "fp16"}) {
       SCOPED_TRACE(testing::Message() << "shares " << shares << ", on the wire " << compress);
-      const auto [fd, port] = test::bound_socket();
+      const test::TemporaryFolder place;
       struct Result {
         at::Tensor masters, first, second;
       };
@@ -611,8 +611,8 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
       std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
       std::vector<std::thread> ranks;
       for (Rank r = 0; r < 2; ++r)
-        ranks.emplace_back([&, r, fd = fd, port = port] {
-          auto collectives = comm::make_cpu_collectives(r, 2, {port, r == 0 ? fd : -1, 60s}, 60s);
+        ranks.emplace_back([&, r] {
+          auto collectives = comm::make_cpu_collectives(r, 2, {place.path(), -1, 60s}, 60s);
           ASSERT_TRUE(collectives);
           ReducerOptions options;
           if (compress == "bf16") options.compress = at::kBFloat16;

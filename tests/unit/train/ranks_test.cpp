@@ -1,9 +1,9 @@
 // n ranks with parts of a global batch against one rank with all of it: the whole model, its
 // gradients, losses and weights, through the real reducer and the real collectives. On GPUs:
 // tests/gpu/ranks_test.cpp.
-#include "tests/support/bound_socket.h"
 #include "tests/support/ranks_training.h"
 #include "tests/support/small_model.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
@@ -30,12 +30,12 @@ Outcome run(int world, const test::RanksWay& way) {
     return test::train_rank(way, text, at::kCPU, collectives);
   };
   if (world == 1) return train(*comm::make_single_rank_collectives());
-  const auto [fd, port] = test::bound_socket();
+  const test::TemporaryFolder place;
   std::vector<Outcome> outcomes(static_cast<size_t>(world));
   std::vector<std::thread> ranks;
   for (Rank r = 0; r < world; ++r)
-    ranks.emplace_back([&, r, fd = fd, port = port] {
-      auto collectives = comm::make_cpu_collectives(r, world, {port, r == 0 ? fd : -1, 60s}, 60s);
+    ranks.emplace_back([&, r] {
+      auto collectives = comm::make_cpu_collectives(r, world, {place.path(), -1, 60s}, 60s);
       ASSERT_TRUE(collectives);
       outcomes[size_t(r)] = train(**collectives);
     });

@@ -3,17 +3,16 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/local_socket.h"
 #include "common/dataset/prepare.h"
 #include "common/spec/spec_json.h"
 #include "common/wire/launch_plan.h"
 
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
 #include <csignal>
 #include <fcntl.h>
 #include <fstream>
-#include <netinet/in.h>
 #include <poll.h>
 #include <random>
 #include <sys/socket.h>
@@ -116,19 +115,6 @@ int RankProcess::wait_exit(double limit_seconds) {
 
 namespace {
 
-// A listening socket on a free port of 127.0.0.1, as nsad makes it.
-std::pair<UniqueFd, int> store_socket() {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(::listen(fd.get(), 64), 0);
-  socklen_t size = sizeof address;
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  return {std::move(fd), ntohs(address.sin_port)};
-}
-
 // In the child: moves descriptors to their numbers and becomes the worker.
 [[noreturn]] void become_worker(const std::vector<std::string>& arguments,
                                 const std::map<std::string, std::string>& environment, int link,
@@ -170,7 +156,10 @@ std::vector<RankProcess> RunHarness::launch(const spec::RunSpec& spec,
   const fs::path attempt_folder = run_folder_ / ("attempt-" + std::to_string(options.attempt));
   fs::create_directories(attempt_folder);
   EXPECT_TRUE(write_file_atomic(attempt_folder / "spec.json", spec::to_json(spec).dump(2)));
-  auto [store, port] = store_socket();
+  const fs::path place = attempt_folder / "rendezvous";
+  EXPECT_TRUE(make_folder(place, 0700));
+  const auto listener = listen_in_folder(place, wire::kStoreSocketName, SOCK_SEQPACKET, 64);
+  EXPECT_TRUE(listener) << listener.error().what;
   std::vector<RankProcess> ranks;
   for (Rank r = 0; r < spec.parallel.ranks; ++r) {
     auto page = progress::Page::create(r, options.attempt);
@@ -193,8 +182,8 @@ std::vector<RankProcess> RunHarness::launch(const spec::RunSpec& spec,
                                           std::to_string(r),
                                           "--world-size",
                                           std::to_string(spec.parallel.ranks),
-                                          "--store-port",
-                                          std::to_string(port)};
+                                          "--rendezvous",
+                                          "unix:" + place.string()};
     if (options.resume) {
       arguments.push_back("--resume");
       arguments.push_back(options.resume->string());
@@ -207,7 +196,7 @@ std::vector<RankProcess> RunHarness::launch(const spec::RunSpec& spec,
     const pid_t pid = ::fork();
     if (pid == 0)
       become_worker(arguments, options.environment, pair[1], options.by_hand ? -1 : page->fd(),
-                    r == 0 ? store.get() : -1, log_path);
+                    r == 0 ? listener->get() : -1, log_path);
     if (pair[1] >= 0) ::close(pair[1]);
     ranks.emplace_back(r, std::move(*page), UniqueFd(pair[0]), pid);
   }

@@ -1,8 +1,8 @@
 #include "worker/runtime/cuda/nccl_collectives.h"
 
 #include "common/base/log.h"
+#include "worker/comm/c10d_store.h"
 #include "worker/comm/leave.h"
-#include "worker/comm/store.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
@@ -52,7 +52,7 @@ private:
 
 class NcclCollectives : public comm::Collectives {
 public:
-  NcclCollectives(Rank rank, int world, at::Device device, c10::intrusive_ptr<c10d::TCPStore> store,
+  NcclCollectives(Rank rank, int world, at::Device device, std::shared_ptr<comm::Store> store,
                   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
       : rank_(rank), world_(world), device_(device), store_(std::move(store)),
         group_(std::move(group)) {}
@@ -141,7 +141,7 @@ private:
   Rank rank_;
   int world_;
   at::Device device_;
-  c10::intrusive_ptr<c10d::TCPStore> store_; // rank 0 serves it as long as the group lives
+  std::shared_ptr<comm::Store> store_; // rank 0 serves it as long as the group lives
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
 };
 
@@ -169,11 +169,12 @@ make_nccl_collectives(Rank rank, int world, at::Device device,
     if (unset) ::unsetenv(kRecorder);
   };
   const std::unique_ptr<const void, decltype(take_back)> restored(kRecorder, take_back);
-  NSA_TRY_ASSIGN(auto store, comm::connect_store(rank, world, address));
+  NSA_TRY_ASSIGN(auto store, comm::Store::open(rank, address));
   try {
     auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
     options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(collective_limit);
-    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world, options);
+    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+        comm::c10d_store_over(store, address.limit), rank, world, options);
     auto collectives =
         std::make_unique<NcclCollectives>(rank, world, device, std::move(store), std::move(group));
     // Communicators are made by the first collective: here, in start-up, and not in the first step.

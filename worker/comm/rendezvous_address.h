@@ -1,0 +1,23 @@
+// Where the ranks of an attempt meet, as the launch plan says it: "unix:FOLDER". Several nodes will
+// need another scheme; what is above Store and Mesh does not see which one it is.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/result.h"
+
+#include <filesystem>
+#include <string_view>
+
+namespace nsa::comm {
+
+struct RendezvousAddress {
+  std::filesystem::path folder; // of the sockets; its user's alone
+  // The store's socket, listening already, that rank 0 was handed and takes over; -1: it makes one.
+  int listen_fd = -1;
+  Duration limit = std::chrono::seconds(120);
+};
+
+// kUnsupported: another scheme than unix.
+Result<RendezvousAddress> parse_rendezvous(std::string_view text);
+
+} // namespace nsa::comm
