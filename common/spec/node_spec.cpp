@@ -46,6 +46,17 @@ FieldTable node_fields(NodeSpec& s) {
     {.key = "programs.worker_arguments", .at = &s.programs.worker_arguments, .maximum = 4096,
      .meaning = "appended to every rank's command line; for tests"},
 
+    {.key = "quota.events_per_second", .at = &s.quota.events_per_second, .minimum = 0, .maximum = 1000000,
+     .meaning = "events that a rank may report a second, one for each KiB begun; what is more is counted and not stored; 0: any"},
+    {.key = "quota.steps_per_second", .at = &s.quota.steps_per_second, .minimum = 0, .maximum = 1000000,
+     .meaning = "step reports of a rank a second, counted in the same way; 0: any"},
+    {.key = "quota.log_mib_per_second", .at = &s.quota.log_mib_per_second, .minimum = 0, .maximum = 1000000, .unit = "MiB/s",
+     .meaning = "output of a rank that is written to its log; what is more is counted and dropped; 0: any"},
+    {.key = "quota.processes_per_rank", .at = &s.quota.processes_per_rank, .minimum = 0, .maximum = 1000000,
+     .meaning = "processes and threads of an attempt, for each of its ranks, where nsad has a writable cgroup; 0: any"},
+    {.key = "quota.memory_factor", .at = &s.quota.memory_factor, .minimum = 0, .maximum = 1000,
+     .meaning = "memory of an attempt, as a multiple of its estimate and at least 2 GiB a rank, where nsad has a writable cgroup; 0: any"},
+
     {.key = "supervision.cgroup_root", .at = &s.supervision.cgroup_root, .maximum = 4096,
      .meaning = "writable cgroup v2 folder for attempts; empty: nsad's own; \"none\": process groups only"},
     {.key = "supervision.restart_daemon", .at = &s.supervision.restart_daemon,
@@ -69,6 +80,8 @@ const std::vector<TableMeaning>& node_tables() {
       {"metrics", "The Prometheus endpoint."},
       {"storage", "The disk under nsad's state folder."},
       {"programs", "Where nsad finds what it starts."},
+      {"quota", "What a rank may take. A minute's worth of each rate may come at once; whatever is "
+                "refused is told in an event."},
       {"supervision", "How ranks and nsad itself are held."},
       {"system", "Accounts of `nsad --system`; without it nothing here counts."},
   };

@@ -43,6 +43,14 @@ struct NodeProgramsSection { // empty: beside nsad
   std::vector<std::string> worker_arguments; // appended to every rank's command line; for tests
 };
 
+// What one rank may take; a minute's worth of a rate may come at once. 0: no limit.
+struct NodeQuotaSection {
+  double events_per_second = 10, steps_per_second = 100;
+  double log_mib_per_second = 4;
+  int64_t processes_per_rank = 1024; // threads included; needs a writable cgroup, as memory does
+  double memory_factor = 4;          // times what `nsactl plan` says; never below 2 GiB a rank
+};
+
 struct NodeSupervisionSection {
   std::string cgroup_root;    // cgroup v2 folder for attempts; empty: nsad's own; "none"
   bool restart_daemon = true; // user mode: shims start nsad again after a crash
@@ -61,6 +69,7 @@ struct NodeSpec {
   NodeMetricsSection metrics;
   NodeStorageSection storage;
   NodeProgramsSection programs;
+  NodeQuotaSection quota;
   NodeSupervisionSection supervision;
   NodeSystemSection system;
 };

@@ -32,7 +32,8 @@ Result<Message> decode_message(const Frame& frame, int max_depth) {
   if (sequence != body.end() && !sequence->is_number_unsigned())
     return fail(ErrorCode::kCorrupt, "message sequence is not a number");
   return Message{static_cast<MessageType>(frame.type),
-                 sequence == body.end() ? 0 : sequence->get<uint64_t>(), std::move(body["body"])};
+                 sequence == body.end() ? 0 : sequence->get<uint64_t>(), std::move(body["body"]),
+                 frame.body.size()};
 }
 
 } // namespace nsa::wire

@@ -47,6 +47,7 @@ enum class MessageType : uint8_t {
   kEvidenceTaken = 68,
   kLogDropped = 69,
   kLaunchFailed = 70,
+  kRefused = 71,
   // nsad -> shim
   kDaemonHello = 96,
   kAcknowledge = 97,
@@ -223,6 +224,13 @@ struct LogDropped {
   uint64_t bytes = 0; // since the last such message
   std::string why;
 };
+// What was not taken from a rank: told when it begins, then a sum a minute. The ranks go on.
+struct Refused {
+  Rank rank = 0;
+  std::string what; // "events", "steps", "log bytes", "malformed frames", "foreign rank numbers"
+  uint64_t count = 0;
+  std::string why;
+};
 struct LaunchFailed {
   std::string what;
 };
@@ -292,6 +300,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvidence, rank, pid, process
                                                 threads, collectives, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceTaken, id, folder, seconds, ranks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogDropped, rank, bytes, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, rank, what, count, why)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchFailed, what)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonHello, protocol, token, acknowledged_sequence)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Acknowledge, sequence)
@@ -324,6 +333,7 @@ struct Message {
   MessageType type{};
   uint64_t sequence = 0;
   nlohmann::json body;
+  size_t bytes = 0; // of the frame's body, where it came in one
 };
 
 Result<std::string> encode_message(const Message& message);

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/estimate/device_peak.h"
 #include "common/estimate/estimate.h"
+#include "common/progress/phase.h"
 #include "common/spec/parse.h"
 #include "common/spec/toggles.h"
 #include "daemon/state/policy.h"
@@ -68,6 +69,9 @@ void note_pace(RankInfo& info, const wire::RankStep& step) {
 // Before `step` takes the place of the rank's record, as above.
 void note_exchange(RunRecord& record, const wire::RankStep& step, uint64_t step_before) {
   auto& open = record.exchange.open;
+  // A rank may name any step: what does not come together soon never will.
+  constexpr size_t kMostOpen = 64;
+  if (open.size() >= kMostOpen && open.count(step.step) == 0) open.erase(open.begin());
   Exchange::Told& told = open[step.step];
   const double waited = step.exposed_communication_seconds;
   told.least_seconds = told.ranks == 0 ? waited : std::min(told.least_seconds, waited);
@@ -91,7 +95,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   note_peaks(record.peaks, step.resident_bytes, step.peak_bytes, step.reserved_bytes);
   info.step_seconds.observe(step.step_seconds);
   for (const auto& [phase, seconds] : step.phase_seconds)
-    info.phase_seconds[phase] += seconds;
+    if (progress::phase_from_name(phase)) info.phase_seconds[phase] += seconds;
   if (!step.start_up_seconds.empty()) info.start_up_seconds = step.start_up_seconds;
   if (step.rank != 0) return;
   wire::RunSummary& s = record.last;

@@ -30,6 +30,14 @@ AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, SupervisorListener& l
       alive_(std::make_shared<int>()) {
   for (size_t r = 0; r < samples_.size(); ++r)
     samples_[r].rank = static_cast<Rank>(r);
+  const MonotonicTime now = MonotonicTime::now();
+  for (int i = 0; i < options_.ranks; ++i)
+    quotas_.emplace_back(options_.quotas, now);
+  wire::RankQuotas of_all = options_.quotas;
+  of_all.events_per_second *= options_.ranks;
+  quotas_.emplace_back(of_all, now);
+  for (shim::RankQuota& quota : quotas_)
+    quota.grant(options_.age);
 }
 
 void AttemptSupervisor::start() {
@@ -135,28 +143,87 @@ template <class T> void AttemptSupervisor::pass_on(const nlohmann::json& body, u
                  {{"run", options_.key.run}, {"why", value.error().what}});
 }
 
+void AttemptSupervisor::handle_hello(const wire::ShimHello& hello) {
+  for (const wire::RankIdentity& r : hello.ranks)
+    if (static_cast<size_t>(r.rank) < places_.size()) {
+      places_[static_cast<size_t>(r.rank)].pid = r.pid;
+      places_[static_cast<size_t>(r.rank)].exited = !r.running && r.pid != 0;
+    }
+  if (hello.first_sequence > options_.acknowledged + 1) {
+    const uint64_t first = std::exchange(options_.acknowledged, hello.first_sequence - 1) + 1;
+    emit(state::MessagesLost{first, hello.first_sequence - 1, hello.ranks});
+    for (const wire::RankIdentity& r : hello.ranks) {
+      if (r.running || r.pid == 0) continue;
+      wire::RankExited exited;
+      exited.rank = r.rank;
+      exited.pid = r.pid;
+      exited.exit_code = r.exit_code;
+      exited.signal = r.signal;
+      handle_exit(exited, 0);
+    }
+  }
+  if (!options_.adopted) return;
+  catch_up_to_ = hello.last_sequence;
+  options_.adopted = false;
+  emit(state::ShimAdopted{to_seconds(MonotonicTime::now() - options_.daemon_started)});
+}
+
+void AttemptSupervisor::refuse(Rank rank, const std::string& what, const std::string& why) {
+  refusals_.note(rank, what, 1, why);
+}
+
+// A shim runs as the submitter, and a rank says what it likes: neither may fill the ledger, nor
+// speak of ranks that are not there, nor in the name of another rank.
+bool AttemptSupervisor::may_say(const wire::Message& message) {
+  using wire::MessageType;
+  if (message.type == MessageType::kShimHello || message.type == MessageType::kLaunchFailed)
+    return true;
+  const auto claimed = [](const nlohmann::json& body) {
+    const auto found = body.is_object() ? body.find("rank") : body.end();
+    return body.is_object() && found != body.end() && found->is_number_integer()
+               ? found->get<int64_t>()
+               : int64_t{-1};
+  };
+  MessageType type = message.type;
+  size_t account = quotas_.size() - 1;
+  if (type != MessageType::kEvidenceTaken) {
+    const int64_t rank = claimed(message.body);
+    const bool is_rank_message = type == MessageType::kRankMessage;
+    const int64_t said =
+        is_rank_message && message.body.contains("body") ? claimed(message.body["body"]) : rank;
+    if (rank < 0 || rank >= options_.ranks || said != rank) {
+      const int64_t told = rank < 0 || rank >= options_.ranks ? 0 : rank;
+      refuse(static_cast<Rank>(told), "foreign rank numbers",
+             "this run has ranks 0 to " + std::to_string(options_.ranks - 1) +
+                 ", and each speaks for itself");
+      return false;
+    }
+    if (is_rank_message) {
+      account = static_cast<size_t>(rank);
+      const auto inner = message.body.find("type");
+      type = inner != message.body.end() && inner->is_number_unsigned()
+                 ? static_cast<MessageType>(inner->get<uint8_t>())
+                 : MessageType::kRankMessage; // nobody's: it is counted as a report
+    }
+  }
+  const MonotonicTime now = MonotonicTime::now();
+  if (quotas_[account].take_message(type, message.bytes, now)) return true;
+  refuse(account < places_.size() ? static_cast<Rank>(account) : 0, shim::RankQuota::class_of(type),
+         quotas_[account].why_not(type));
+  return false;
+}
+
 void AttemptSupervisor::handle(const wire::Message& message) {
   using wire::MessageType;
+  if (!may_say(message)) return;
   switch (message.type) {
-  case MessageType::kShimHello: {
+  case MessageType::kShimHello:
     pages_ = client_->take_pages();
     greeted_ = true;
     retry_pause_ = kConnectRetry;
-    if (auto hello = wire::body_as<wire::ShimHello>(message.body)) {
-      if (options_.adopted) catch_up_to_ = hello->last_sequence;
-      for (const wire::RankIdentity& r : hello->ranks)
-        if (static_cast<size_t>(r.rank) < places_.size()) {
-          places_[static_cast<size_t>(r.rank)].pid = r.pid;
-          places_[static_cast<size_t>(r.rank)].exited = !r.running && r.pid != 0;
-        }
-    }
-    if (options_.adopted) {
-      options_.adopted = false;
-      emit(state::ShimAdopted{to_seconds(MonotonicTime::now() - options_.daemon_started)});
-    }
+    if (auto hello = wire::body_as<wire::ShimHello>(message.body)) handle_hello(*hello);
     listener_.on_connected(options_.key);
     break;
-  }
   case MessageType::kRankStarted:
     if (auto started = wire::body_as<wire::RankStarted>(message.body))
       if (static_cast<size_t>(started->rank) < places_.size())
@@ -176,6 +243,9 @@ void AttemptSupervisor::handle(const wire::Message& message) {
     break;
   case MessageType::kLogDropped:
     pass_on<wire::LogDropped>(message.body, message.sequence);
+    break;
+  case MessageType::kRefused:
+    pass_on<wire::Refused>(message.body, message.sequence);
     break;
   case MessageType::kLaunchFailed:
     if (auto failed = wire::body_as<wire::LaunchFailed>(message.body))
@@ -313,6 +383,8 @@ std::vector<state::RankSample> AttemptSupervisor::sample_ranks(MonotonicTime) {
 }
 
 void AttemptSupervisor::observe(MonotonicTime now) {
+  for (wire::Refused& refused : refusals_.take_due(now))
+    emit(std::move(refused));
   if (pages_.empty() || ended_ || released_) return;
   const state::Observation seen = detector_.observe(sample_ranks(now), now);
   if (!first_step_done_)

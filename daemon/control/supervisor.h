@@ -12,6 +12,7 @@
 #include "daemon/privilege/host.h"
 #include "daemon/proc/process.h"
 #include "daemon/shim/client.h"
+#include "daemon/shim/rank_quota.h"
 #include "daemon/state/event.h"
 #include "daemon/state/hang.h"
 
@@ -64,6 +65,8 @@ public:
     int hangs_before = 0;         // of this attempt, found by an earlier nsad
     bool adopted = false;         // started by an earlier nsad
     MonotonicTime daemon_started; // from when an adoption's time counts
+    wire::RankQuotas quotas;      // that the shim holds its ranks to
+    Duration age{};               // of the attempt: what it may have saved up while nobody listened
   };
   // What is known of a rank's whereabouts, for people and metrics.
   struct RankPlace {
@@ -103,7 +106,10 @@ private:
   void on_readable();
   void flush_writes();
   void handle(const wire::Message& message);
+  void handle_hello(const wire::ShimHello& hello);
   void handle_rank_message(const wire::RankMessage& message, uint64_t sequence);
+  bool may_say(const wire::Message& message); // false: refused, and counted
+  void refuse(Rank rank, const std::string& what, const std::string& why);
   void handle_exit(const wire::RankExited& exited, uint64_t sequence);
   void handle_evidence(const wire::EvidenceTaken& taken);
   std::optional<int64_t> tracer_of_culprit(const wire::EvidenceTaken& taken) const;
@@ -134,6 +140,8 @@ private:
   std::vector<RankPlace> places_;
   std::vector<state::RankSample> samples_;
   state::HangDetector detector_;
+  std::vector<shim::RankQuota> quotas_; // of the ranks, and of the shim itself
+  shim::Refusals refusals_;
   std::optional<state::Verdict> verdict_;
   std::string verdict_id_;
   Duration retry_pause_;

@@ -14,6 +14,16 @@
 
 namespace nsa::proc {
 
+namespace {
+
+Status write_text(const std::filesystem::path& path, const std::string& text) {
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file) return fail_errno("cannot open " + path.string());
+  return write_all(file.get(), text.data(), text.size());
+}
+
+} // namespace
+
 std::optional<std::filesystem::path> Cgroup::find_writable_root() {
   const std::filesystem::path mount = "/sys/fs/cgroup";
   struct statfs info{};
@@ -23,7 +33,8 @@ std::optional<std::filesystem::path> Cgroup::find_writable_root() {
   if (!membership) return std::nullopt;
   for (const auto& line : split(*membership, '\n')) {
     if (line.rfind("0::/", 0) != 0) continue;
-    const auto folder = mount / line.substr(4);
+    auto folder = mount / line.substr(4);
+    if (folder.filename() == kDaemonLeaf) folder = folder.parent_path();
     const bool writable = ::access(folder.c_str(), W_OK) == 0 &&
                           ::access((folder / "cgroup.procs").c_str(), W_OK) == 0;
     return writable ? std::optional(folder) : std::nullopt;
@@ -38,6 +49,27 @@ Result<Cgroup> Cgroup::open(const std::filesystem::path& root, const std::string
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return fail_errno("cannot open cgroup " + path.string());
   return Cgroup(path, std::move(folder));
+}
+
+Status leave_cgroup_root() {
+  const auto root = Cgroup::find_writable_root();
+  if (!root) return {};
+  NSA_TRY_ASSIGN(const Cgroup leaf, Cgroup::open(*root, kDaemonLeaf));
+  return write_text(leaf.path() / "cgroup.procs", std::to_string(::getpid()));
+}
+
+Status Cgroup::limit(uint64_t processes, uint64_t memory_bytes) {
+  for (const auto& [controller, number] :
+       {std::pair("pids", processes), std::pair("memory", memory_bytes)}) {
+    if (number == 0) continue;
+    // The folder above hands the controller down; it may have done so already.
+    (void)write_text(path_.parent_path() / "cgroup.subtree_control", "+" + std::string(controller));
+    if (auto set = write_text(path_ / (std::string(controller) + ".max"), std::to_string(number));
+        !set)
+      return fail(ErrorCode::kUnsupported, "no limit by the controller " + std::string(controller) +
+                                               ": " + set.error().what);
+  }
+  return {};
 }
 
 Result<std::vector<pid_t>> Cgroup::processes() const {

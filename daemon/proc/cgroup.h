@@ -1,7 +1,7 @@
 // A cgroup v2 folder for the processes of one attempt: what is in it dies by one write to
 // cgroup.kill, however it forked. Used only where a writable cgroup v2 tree is at hand (under
 // systemd: a unit with Delegate=); without one, process groups and the subreaper sweep do.
-// No limits are set here. Not thread-safe.
+// Not thread-safe.
 #pragma once
 
 #include "common/base/result.h"
@@ -14,10 +14,19 @@
 
 namespace nsa::proc {
 
+// Where nsad itself goes in its root, so that the root holds no process: the kernel lets nobody
+// give controllers to the folders of one that does.
+inline constexpr const char* kDaemonLeaf = "nsad";
+
+// Moves this process there, if a writable root is its own cgroup. Shims start as its children, and
+// so below the leaf, too; ranks go into cgroups of their own beside it.
+Status leave_cgroup_root();
+
 class Cgroup {
 public:
-  // The folder of this process's own cgroup v2, if it is there and writable. Nothing otherwise:
-  // version 1, a read-only mount in a container, another user's slice.
+  // The folder of this process's own cgroup v2, or the one above where this process has moved to
+  // kDaemonLeaf, if it is there and writable. Nothing otherwise: version 1, a read-only mount in a
+  // container, another user's slice.
   static std::optional<std::filesystem::path> find_writable_root();
 
   // Makes <root>/<name>, or takes it over if it exists (an attempt that is looked after again).
@@ -25,6 +34,10 @@ public:
 
   const std::filesystem::path& path() const { return path_; }
   int fd() const { return folder_.get(); } // for LaunchSpec::cgroup_fd
+
+  // Limits what is in it and below: pids.max and memory.max; 0 sets none. kUnsupported names a
+  // controller that is not delegated to us.
+  Status limit(uint64_t processes, uint64_t memory_bytes);
 
   // Everything in it and below gets SIGKILL. Before Linux 5.14 there is no cgroup.kill: then each
   // member, by pidfd, until a pass finds none.

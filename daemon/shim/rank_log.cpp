@@ -20,6 +20,12 @@ void RankLog::feed(Stream stream, std::string_view bytes, WallTime now) {
   write(lines_, now);
 }
 
+void RankLog::skip(uint64_t bytes, const std::string& why, WallTime now) {
+  flush_partial(now); // what comes later is not the rest of a line that is open now
+  unsaid_ += bytes;
+  unsaid_why_ = why;
+}
+
 void RankLog::flush_partial(WallTime now) {
   lines_.clear();
   out_.flush(now, lines_);

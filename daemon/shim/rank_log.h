@@ -20,6 +20,8 @@ public:
   RankLog(std::string path, uint64_t max_bytes, int files);
 
   void feed(Stream stream, std::string_view bytes, WallTime now);
+  // What is not to be written, for a reason of the caller's: the log says so when it goes on.
+  void skip(uint64_t bytes, const std::string& why, WallTime now);
   // Lines without an end: written as parts, so that a follower sees a progress bar or a prompt.
   void flush_partial(WallTime now);
   bool has_partial() const { return out_.has_partial() || err_.has_partial(); }

@@ -34,7 +34,8 @@ char read_buffer[kReadBytes];
 RankProcess::RankProcess(EventLoop& loop, const wire::LaunchPlan& plan,
                          const wire::RankLaunch& launch, Events events)
     : loop_(loop), plan_(plan), launch_(launch), events_(std::move(events)),
-      log_(launch.log_path, plan.log_max_bytes, plan.log_files) {}
+      log_(launch.log_path, plan.log_max_bytes, plan.log_files),
+      quota_(plan.quotas, MonotonicTime::now()) {}
 
 RankProcess::~RankProcess() {
   if (flush_timer_) loop_.cancel(*flush_timer_);
@@ -168,7 +169,13 @@ void RankProcess::read_pipe(Pipe& pipe, int max_reads) {
       close_pipe(pipe);
       break;
     }
-    log_.feed(pipe.stream, {read_buffer, static_cast<size_t>(got)}, now);
+    const auto bytes = static_cast<size_t>(got);
+    if (quota_.take_log(bytes, MonotonicTime::now())) {
+      log_.feed(pipe.stream, {read_buffer, bytes}, now);
+    } else {
+      log_.skip(bytes, quota_.why_no_log(), now);
+      refuse("log bytes", bytes, quota_.why_no_log());
+    }
   }
   schedule_flush();
   if (!report_timer_)
@@ -179,6 +186,10 @@ void RankProcess::read_pipe(Pipe& pipe, int max_reads) {
         report_dropped();
       });
     }
+}
+
+void RankProcess::refuse(const std::string& what, uint64_t count, const std::string& why) {
+  events_.on_refused(launch_.rank, what, count, why);
 }
 
 void RankProcess::report_dropped() {
@@ -209,16 +220,22 @@ void RankProcess::read_link() {
     ended = got <= 0;
     if (!ended) decoder_.feed({read_buffer, static_cast<size_t>(got)});
   }
+  const MonotonicTime now = MonotonicTime::now();
   while (true) {
     auto frame = decoder_.next();
     if (!frame) return close_link(frame.error().what);
     if (!*frame) break;
+    // Held to its quota before it is parsed: a flood costs as little as can be.
+    const auto type = static_cast<wire::MessageType>((*frame)->type);
+    if (!quota_.take_message(type, (*frame)->body.size(), now)) {
+      refuse(RankQuota::class_of(type), 1, quota_.why_not(type));
+      continue;
+    }
     auto message = wire::decode_message(**frame, wire::kMaxRankDepth);
     if (message)
       events_.on_message(launch_.rank, std::move(*message));
     else // the frame itself is whole, so what follows it can be trusted to begin where it says
-      log::warning("shim", "a message of a rank is not taken",
-                   {{"rank", std::to_string(launch_.rank)}, {"why", message.error().what}});
+      refuse("malformed frames", 1, message.error().what);
   }
   if (ended) close_link({});
 }

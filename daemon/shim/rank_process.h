@@ -12,6 +12,7 @@
 #include "daemon/proc/process.h"
 #include "daemon/shim/event_loop.h"
 #include "daemon/shim/rank_log.h"
+#include "daemon/shim/rank_quota.h"
 
 #include <functional>
 #include <map>
@@ -25,6 +26,8 @@ public:
   struct Events {
     std::function<void(Rank, wire::Message)> on_message; // a frame of the rank
     std::function<void(Rank, RankLog::Dropped)> on_dropped;
+    // What was not taken: a kind ("events"), how many, and why.
+    std::function<void(Rank, const std::string&, uint64_t, const std::string&)> on_refused;
   };
   // `plan` must outlive the object.
   RankProcess(EventLoop& loop, const wire::LaunchPlan& plan, const wire::RankLaunch& launch,
@@ -70,6 +73,7 @@ private:
   void write_link();
   void schedule_flush();
   void report_dropped();
+  void refuse(const std::string& what, uint64_t count, const std::string& why);
 
   EventLoop& loop_;
   const wire::LaunchPlan& plan_;
@@ -83,6 +87,7 @@ private:
   wire::FrameDecoder decoder_;
   std::string outgoing_;
   RankLog log_;
+  RankQuota quota_;
   std::optional<EventLoop::Timer> flush_timer_, report_timer_;
   bool killed_ = false;
   std::optional<wire::RankExited> exit_;

@@ -3,6 +3,7 @@
 #include "common/base/build_info.h"
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/base/local_socket.h"
 #include "common/base/log.h"
 #include "daemon/proc/process.h"
 #include "daemon/proc/sweep.h"
@@ -15,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace nsa::shim {
@@ -49,12 +51,6 @@ Result<std::map<std::string, std::string>> read_passed_environment(const wire::L
     if (const auto value = values->find(name); value != values->end() && value->is_string())
       passed[name] = value->get<std::string>();
   return passed;
-}
-
-bool is_listening(int fd) {
-  int listening = 0;
-  socklen_t size = sizeof listening;
-  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening != 0;
 }
 
 } // namespace
@@ -105,7 +101,7 @@ Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop
           },
           [this](std::string body) { tell_text(MessageType::kEvidenceTaken, std::move(body)); }) {}
 
-Status Shim::run(UniqueFd store_socket, UniqueFd nsad) {
+Status Shim::run(UniqueFd nsad) {
   nsad_ = std::move(nsad);
   NSA_TRY(watch_signals());
   NSA_TRY(proc::become_subreaper());
@@ -115,11 +111,15 @@ Status Shim::run(UniqueFd store_socket, UniqueFd nsad) {
         loop_, plan_, launch,
         RankProcess::Events{
             [this](Rank rank, const wire::Message& message) { on_rank_message(rank, message); },
-            [this](Rank rank, const RankLog::Dropped& dropped) { on_log_dropped(rank, dropped); }});
+            [this](Rank rank, const RankLog::Dropped& dropped) { on_log_dropped(rank, dropped); },
+            [this](Rank rank, const std::string& what, uint64_t count, const std::string& why) {
+              refusals_.note(rank, what, count, why);
+              tell_refusals(false);
+            }});
     NSA_TRY(ranks_.back().prepare());
   }
   NSA_TRY(link_.listen(folder_.get()));
-  if (auto started = start_ranks(std::move(store_socket)); !started) {
+  if (auto started = start_ranks(); !started) {
     log::error("shim", "the ranks could not be started", {{"why", started.error().what}});
     tell(MessageType::kLaunchFailed, wire::LaunchFailed{started.error().what});
     kill_ranks("launch failed");
@@ -166,23 +166,31 @@ void Shim::open_cgroup() {
   if (!root) return; // process groups and the sweep do
   auto cgroup =
       proc::Cgroup::open(*root, "nsa-" + plan_.run_id + "-" + std::to_string(plan_.attempt));
-  if (cgroup)
-    cgroup_ = std::move(*cgroup);
-  else
-    log::warning("shim", "goes without a cgroup", {{"why", cgroup.error().what}});
+  if (!cgroup) return log::warning("shim", "goes without a cgroup", {{"why", cgroup.error().what}});
+  cgroup_ = std::move(*cgroup);
+  const wire::AttemptLimits& limits = plan_.limits;
+  if (auto limited = cgroup_->limit(limits.processes, limits.memory_bytes); !limited)
+    log::warning("shim", "goes without limits", {{"why", limited.error().what}});
 }
 
-Status Shim::start_ranks(UniqueFd store_socket) {
-  const bool needs_store =
-      plan_.store_port != 0 && std::any_of(plan_.ranks.begin(), plan_.ranks.end(),
-                                           [](const auto& rank) { return rank.rank == 0; });
-  if (needs_store && !is_listening(store_socket.get()))
-    return fail(ErrorCode::kInvalidArgument,
-                "descriptor 3 is not the listening socket of the store");
+// The store's socket, in a folder that only this user may enter. It goes to rank 0, and no copy
+// stays here: when rank 0 dies, whoever connects must learn at once that nobody listens.
+Result<UniqueFd> Shim::open_rendezvous() {
+  constexpr std::string_view kUnix = "unix:";
+  constexpr int kBacklog = 1024;
+  if (plan_.rendezvous.empty()) return UniqueFd();
+  if (!plan_.rendezvous.starts_with(kUnix))
+    return fail(ErrorCode::kUnsupported, "this shim knows no rendezvous " + plan_.rendezvous);
+  const std::string folder = plan_.rendezvous.substr(kUnix.size());
+  NSA_TRY(make_folder(folder, 0700));
+  return listen_in_folder(folder, wire::kStoreSocketName, SOCK_SEQPACKET, kBacklog);
+}
+
+Status Shim::start_ranks() {
+  NSA_TRY_ASSIGN(const UniqueFd store, open_rendezvous());
   NSA_TRY_ASSIGN(const auto passed, read_passed_environment(plan_));
   for (auto& rank : ranks_) {
-    const int store = needs_store && rank.rank() == 0 ? store_socket.get() : -1;
-    NSA_TRY(rank.start(store, cgroup_ ? cgroup_->fd() : -1, passed));
+    NSA_TRY(rank.start(rank.rank() == 0 ? store.get() : -1, cgroup_ ? cgroup_->fd() : -1, passed));
     const auto identity = rank.identity();
     tell(MessageType::kRankStarted,
          wire::RankStarted{rank.rank(), identity.pid, identity.start_time_ticks});
@@ -231,6 +239,7 @@ void Shim::on_children_ended() {
 
 void Shim::on_rank_ended(RankProcess& rank) {
   const wire::RankExited exited = rank.reap();
+  tell_refusals(true);
   tell(MessageType::kRankExited, exited);
   // For an nsad that finds no shim any more. It need not outlive the machine, whose restart ends
   // the attempt anyway; so it never waits for the disk, which other ranks' ends could not afford.
@@ -257,6 +266,18 @@ void Shim::on_log_dropped(Rank rank, const RankLog::Dropped& dropped) {
   sum.bytes += dropped.bytes;
   sum.why = dropped.why;
   if (link_.connected()) on_connected();
+}
+
+// What begins is told at once; what goes on, when a minute is over.
+void Shim::tell_refusals(bool all) {
+  const MonotonicTime now = MonotonicTime::now();
+  for (const wire::Refused& refused : all ? refusals_.take_all(now) : refusals_.take_due(now))
+    tell(MessageType::kRefused, refused);
+  if (!refusals_.waits() || refusals_timer_) return;
+  refusals_timer_ = loop_.after(Refusals::kPause, [this] {
+    refusals_timer_.reset();
+    tell_refusals(false);
+  });
 }
 
 void Shim::on_connected() {

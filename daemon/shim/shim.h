@@ -34,9 +34,8 @@ public:
   static Result<std::unique_ptr<Shim>> open(const std::string& attempt_folder,
                                             const ShimOptions& options);
 
-  // `store_socket` is handed to rank 0 and closed here, whatever happens. `nsad`: a pidfd of the
-  // one that started us, if it gave one.
-  Status run(UniqueFd store_socket, UniqueFd nsad);
+  // `nsad`: a pidfd of the one that started us, if it gave one.
+  Status run(UniqueFd nsad);
 
 private:
   Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop, ShimOptions options);
@@ -44,7 +43,8 @@ private:
   Status watch_signals();
   void watch_nsad();
   void open_cgroup();
-  Status start_ranks(UniqueFd store_socket);
+  Result<UniqueFd> open_rendezvous();
+  Status start_ranks();
   Status write_started();
   void on_signals();
   void on_children_ended();
@@ -52,6 +52,7 @@ private:
   void on_rank_message(Rank rank, const wire::Message& message);
   void on_request(const wire::Message& message);
   void on_log_dropped(Rank rank, const RankLog::Dropped& dropped);
+  void tell_refusals(bool all);
   void on_connected();
   void send_to_ranks(wire::MessageType type, const nlohmann::json& body);
   void kill_ranks(const std::string& reason);
@@ -75,6 +76,8 @@ private:
   DaemonRestart restart_;
   EvidenceRunner evidence_;
   std::map<Rank, RankLog::Dropped> unsaid_drops_; // one sum a rank while nsad is away
+  Refusals refusals_;
+  std::optional<EventLoop::Timer> refusals_timer_;
   bool released_ = false;
   bool lingering_ = false;
   std::optional<EventLoop::Timer> sweep_timer_;

@@ -54,6 +54,8 @@ Status set_fake(Options& o, const std::string& pair) {
       {"async", [&] { o.async = value != 0; }},
       {"deaf", [&] { o.deaf = value != 0; }},
       {"diverge_at", [&] { o.diverge_at = static_cast<uint64_t>(value); }},
+      {"evaluations", [&] { o.evaluations = value; }},
+      {"other_ranks", [&] { o.other_ranks = value; }},
       {"orphans", [&] { o.orphans = static_cast<int>(value); }},
       {"rank", [&] { o.fault_rank = static_cast<Rank>(value); }},
       {"attempt", [&] { o.fault_attempt = static_cast<AttemptNumber>(value); }},
@@ -92,12 +94,11 @@ Result<Options> parse_options(int argc, char** argv) {
                                                      {"--run-folder", &o.run_folder},
                                                      {"--attempt-folder", &o.attempt_folder},
                                                      {"--run-id", &o.run_id},
+                                                     {"--rendezvous", &o.rendezvous},
                                                      {"--resume", &o.resume},
                                                      {"--without-graphs", &o.without_graphs}};
-  const std::map<std::string, int*> numbers = {{"--attempt", &o.attempt},
-                                               {"--rank", &o.rank},
-                                               {"--world-size", &o.world_size},
-                                               {"--store-port", &o.store_port}};
+  const std::map<std::string, int*> numbers = {
+      {"--attempt", &o.attempt}, {"--rank", &o.rank}, {"--world-size", &o.world_size}};
   for (int i = 1; i < argc;) {
     const std::string name = argv[i++];
     if (name == "--fake") {

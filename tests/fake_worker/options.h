@@ -15,12 +15,11 @@ namespace nsa::fake {
 
 struct Options {
   // As nsa-worker takes them.
-  std::string spec, run_folder, attempt_folder, resume, without_graphs;
+  std::string spec, run_folder, attempt_folder, rendezvous, resume, without_graphs;
   RunId run_id;
   AttemptNumber attempt = 1;
   Rank rank = 0;
   int world_size = 1;
-  int store_port = 0;
 
   uint64_t steps = 0;            // 0: train.steps of the spec, or 20 without one
   int64_t step_ms = 10;          // of a step, shared out over its phases
@@ -33,6 +32,8 @@ struct Options {
   bool async = false;            // a device of its own: the host runs up to two steps ahead of it
   bool deaf = false;             // never reads its link: no stop request is heard
   uint64_t diverge_at = 0;       // step from which the loss is 158; 0: none
+  int64_t evaluations = 0;       // that rank 0 reports a step
+  int64_t other_ranks = 0;       // in whose names rank 0 reports a step: 1000 and so on
   int orphans = 0;               // processes in sessions of their own that outlive it
   std::string fault = "none";    // one of fault_kinds() in faults.h
   uint64_t fault_step = 0;

@@ -322,6 +322,55 @@ TEST(Cgroup, FallsBackToItsMembersOneByOne) {
   fs::remove_all(name);
 }
 
+TEST(Cgroup, SetsLimitsByTheControllersThatItIsGiven) {
+  std::string name = (fs::temp_directory_path() / "nsa-cgroup-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  auto cgroup = Cgroup::open(name, "nsa-test-1");
+  ASSERT_TRUE(cgroup);
+  EXPECT_TRUE(cgroup->limit(0, 0));
+  const Status missing = cgroup->limit(64, 0);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(missing.error().what.find("pids"), std::string::npos);
+  for (const char* file :
+       {"nsa-test-1/pids.max", "nsa-test-1/memory.max", "cgroup.subtree_control"})
+    std::ofstream(fs::path(name) / file) << "";
+  EXPECT_TRUE(cgroup->limit(64, uint64_t{8} << 30));
+  EXPECT_EQ(read_file(cgroup->path() / "pids.max").value_or(""), "64");
+  EXPECT_EQ(read_file(cgroup->path() / "memory.max").value_or(""), "8589934592");
+  fs::remove_all(name);
+}
+
+// The real thing, where the kernel gives the controller of processes to version 2; needs root.
+TEST(Cgroup, AForkBombEndsAtTheLimitOfProcesses) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const char* where = "/mnt";
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||
+        ::mount("none", where, "cgroup2", 0, nullptr) != 0)
+      ::_exit(77);
+    auto cgroup = Cgroup::open(where, "nsa-test-" + std::to_string(::getpid()));
+    if (!cgroup || !cgroup->limit(8, 0)) {
+      if (cgroup) (void)cgroup->remove();
+      ::_exit(77);
+    }
+    LaunchSpec spec;
+    spec.cgroup_fd = cgroup->fd();
+    Shell shell("for i in $(seq 100); do sleep 1000 & done 2>/dev/null; echo up; wait", spec);
+    const std::string said = shell.read_line();
+    const bool good = cgroup->processes()->size() <= 8 && cgroup->kill().has_value();
+    for (int i = 0; i < 5000 && !cgroup->remove(); ++i)
+      ::usleep(1000);
+    ::_exit(good ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "no cgroup v2 with the controller of processes here";
+  EXPECT_EQ(status, 0);
+}
+
 // The real thing, in a mount namespace of a child process; needs root.
 TEST(Cgroup, KillsWhateverForkedInIt) {
   const pid_t child = ::fork();
