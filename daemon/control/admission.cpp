@@ -59,13 +59,6 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
                    : "fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
 }
 
-// What the run will take, where it can be said before it starts.
-nlohmann::json estimate_of(const spec::RunSpec& spec) {
-  const auto cpuinfo = read_file("/proc/cpuinfo", 1 << 24);
-  return estimate::estimate(
-      spec, estimate::choose_placement(spec, spec.parallel.device == "cuda", cpuinfo.value_or("")));
-}
-
 tl::expected<spec::RunSpec, api::SubmitFailure>
 check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const FileOpener& open) {
   spec::resolve_paths(parsed.spec, file.folder);
@@ -98,6 +91,12 @@ check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const 
 
 tl::unexpected<api::SubmitFailure> refuse(Error error) {
   return tl::unexpected(api::SubmitFailure{std::move(error), {}});
+}
+
+nlohmann::json estimate_of(const spec::RunSpec& spec) {
+  const auto cpuinfo = read_file("/proc/cpuinfo", 1 << 24);
+  return estimate::estimate(
+      spec, estimate::choose_placement(spec, spec.parallel.device == "cuda", cpuinfo.value_or("")));
 }
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,

@@ -39,6 +39,9 @@ struct Admitted {
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
                                                  const FileOpener& open = open_regular_file);
 
+// What the run will take, where it can be said before it starts.
+nlohmann::json estimate_of(const spec::RunSpec& spec);
+
 tl::unexpected<api::SubmitFailure> refuse(Error error);
 
 // What is no fault of the run file: the trainer can be started here, and the disk under `folder`

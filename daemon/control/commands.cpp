@@ -163,8 +163,7 @@ void Controller::start_attempt(const Command& command) {
 
   // The intent is on disk before anything runs.
   if (run.attempt.token.empty()) {
-    handle({command.run, command.attempt, 0,
-            state::AttemptPrepared{prepared->plan.token, prepared->plan.store_port}});
+    handle({command.run, command.attempt, 0, state::AttemptPrepared{prepared->plan.token}});
     if (!write())
       return fail_to_start(key, {ErrorCode::kExhausted, "the ledger cannot be written", ""});
   }
@@ -220,6 +219,9 @@ void Controller::supervise(const Command& command, shim::StartedShim* started) {
   options.hangs_before = static_cast<int>(
       std::count_if(run.hangs.begin(), run.hangs.end(),
                     [&](const state::Hang& hang) { return hang.attempt == command.attempt; }));
+  const spec::NodeQuotaSection& quota = options_.config.quota;
+  options.quotas = {quota.events_per_second, quota.steps_per_second, 0};
+  options.age = std::max(Duration{}, WallTime::now() - run.attempt.started_at);
   options.adopted = started == nullptr;
   options.daemon_started = daemon_started_;
   if (started != nullptr) {

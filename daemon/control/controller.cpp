@@ -6,6 +6,7 @@
 #include "common/base/text.h"
 #include "common/dataset/manifest.h"
 #include "common/spec/spec_json.h"
+#include "common/spec/toggles.h"
 #include "daemon/control/node_readings.h"
 #include "daemon/control/provenance.h"
 
@@ -156,6 +157,8 @@ Status Controller::start() {
       log::warning("control", "a slot is somebody else's by now",
                    {{"run", id}, {"why", taken.error().what}});
   }
+  // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
+  recover_live_shims();
   auto boot_id = proc::read_boot_id();
   (void)ledger_.note_node(host_name(), boot_id ? *boot_id : "", build_info().version, started_at_);
   loop_delay_ = LoopDelay(kTick, MonotonicTime::now());
@@ -261,6 +264,12 @@ void Controller::project(const state::Event& event) {
     record.learned = {};
     record.divergence_told = false;
     record.last.tokens_per_second = 0;
+  } else if (const auto* recovered = std::get_if<state::RunRecovered>(&event.body)) {
+    for (const std::string& slot : recovered->slots)
+      batch_.leases.push_back({slot, event.run, WallTime::now().nanoseconds});
+    record.of_attempt = event.attempt;
+    record.reached_step = std::max(record.reached_step, recovered->best_step);
+    record.last.step = recovered->first_step;
   } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
     for (store::ToggleRow& row : requested_toggles(record, event.attempt))
       batch_.toggles.push_back(std::move(row));
@@ -325,8 +334,9 @@ void Controller::project_rank_event(const state::Event& event, RunRecord& record
   } else if (const auto* toggles = std::get_if<wire::RankToggles>(&event.body)) {
     if (toggles->rank == 0) {
       for (const wire::EffectiveToggle& t : toggles->toggles)
-        batch_.toggles.push_back(
-            {event.run, {event.attempt, t.name, t.requested, t.effective, "default"}});
+        if (spec::find_toggle(t.name) != nullptr)
+          batch_.toggles.push_back(
+              {event.run, {event.attempt, t.name, t.requested, t.effective, "default"}});
       if (record.provenance.is_object()) record.provenance["kernels"] = toggles->kernels;
     }
   } else if (const auto* e = std::get_if<wire::RankEvaluation>(&event.body)) {
@@ -379,6 +389,8 @@ bool Controller::write() {
       log::error("control", "the ledger cannot be written; waiting",
                  {{"why", written.error().what}});
     ledger_full_ = true;
+    if (written.error().code == ErrorCode::kCorrupt && !std::exchange(ledger_damaged_, true))
+      options_.shut_down();  // the next nsad restores its backup and takes up the live attempts
     batch_.progress.clear(); // made anew from dirty_
     batch_.attempts.clear();
     batch_.ranks.clear();

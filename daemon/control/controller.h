@@ -12,6 +12,7 @@
 #include "daemon/api/service.h"
 #include "daemon/control/admission.h"
 #include "daemon/control/launcher.h"
+#include "daemon/control/live_shims.h"
 #include "daemon/control/loop_delay.h"
 #include "daemon/control/run_record.h"
 #include "daemon/control/slots.h"
@@ -57,6 +58,9 @@ public:
   // again.
   void finish_ended_runs(Duration limit);
   void say_goodbye();
+  // The ledger turned out to be damaged: nsad leaves without a goodbye, so that it is started
+  // again.
+  bool ledger_damaged() const { return ledger_damaged_; }
   metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
 
@@ -121,6 +125,15 @@ private:
   Result<StoredRun> read_run(const RunId& id);
   void set_aside(const store::DamagedRun& damaged);
   Status load_run(const RunId& id);
+
+  // ---- recovery.cpp: shims that live and that the ledger does not know
+  // -------------------------------------------
+  void recover_live_shims();
+  bool knows(const LiveShim& shim) const;
+  Status recover(const LiveShim& shim);
+  Status recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec);
+  void end_unknown(const LiveShim& shim, const Error& why);
+
   void tick(); // ten times a second
   void tick_slowly();
 
@@ -222,7 +235,7 @@ private:
   std::set<RunId> dirty_;
   std::vector<state::Command> commands_;
   std::map<AttemptKey, uint64_t> unacknowledged_; // dealt with, not yet on disk
-  bool flushing_ = false, ledger_full_ = false;
+  bool flushing_ = false, ledger_full_ = false, ledger_damaged_ = false;
   int64_t ticks_ = 0;
 
   std::vector<std::weak_ptr<Follower>> followers_;

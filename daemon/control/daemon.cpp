@@ -10,6 +10,7 @@
 #include "daemon/control/config.h"
 #include "daemon/control/controller.h"
 #include "daemon/control/notify.h"
+#include "daemon/proc/cgroup.h"
 
 #include <algorithm>
 #include <csignal>
@@ -87,6 +88,10 @@ Status run_daemon(const DaemonOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   const std::string& state = options.paths.state;
   NSA_TRY(make_folder(state, 0700));
+  if (options.config.supervision.cgroup_root.empty())
+    if (auto moved = proc::leave_cgroup_root(); !moved)
+      log::warning("control", "attempts go without limits of processes and memory",
+                   {{"why", moved.error().what}});
   NSA_TRY_ASSIGN(const UniqueFd lock, lock_state_folder(state));
   NSA_TRY(make_folder(state + "/runs", 0750));
   NSA_TRY_ASSIGN(
@@ -161,6 +166,9 @@ Status run_daemon(const DaemonOptions& options) {
     return fail(ErrorCode::kUnavailable, "nsa-starter has ended, and nothing can be started",
                 "the log says why; start nsad again: systemctl restart nsad");
   }
+  if (controller.ledger_damaged())
+    return fail(ErrorCode::kCorrupt, "the ledger in " + state + " is damaged",
+                "start nsad again: it restores the newest backup and takes up what lives");
   controller.finish_ended_runs(kFinishLimit);
   controller.say_goodbye();
   return {};

@@ -92,6 +92,16 @@ Status SlotPool::take_back(const RunId& run, const std::string& device,
   return result;
 }
 
+std::vector<std::string> SlotPool::take_back_unknown(const RunId& run, const std::string& device,
+                                                     std::vector<std::string> slots) {
+  for (std::string& slot : slots) {
+    for (int i = 0; device != "cuda" && (!is_cpu(slot) || is_taken(slot)); ++i)
+      slot = "cpu" + std::to_string(i);
+    (void)take_back(run, device, {slot});
+  }
+  return slots;
+}
+
 void SlotPool::set_shim(const RunId& run, const gpu::Holder& holder) {
   for (const auto& [slot, owner] : owners_)
     if (owner == run && locks_ && locks_->holds(slot)) (void)locks_->set_holder(slot, holder);

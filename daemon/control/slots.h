@@ -42,6 +42,10 @@ public:
   // an error, and is used on: the ranks are there already.
   Status take_back(const RunId& run, const std::string& device,
                    const std::vector<std::string>& slots);
+  // The slots of a run that was not known: those it names, and for a CPU slot that is another
+  // run's by now a free one, beyond the capacity if there is none. So nobody else gets them.
+  std::vector<std::string> take_back_unknown(const RunId& run, const std::string& device,
+                                             std::vector<std::string> slots);
   void set_shim(const RunId& run, const gpu::Holder& holder);
   void release(const RunId& run);
 

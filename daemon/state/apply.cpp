@@ -107,6 +107,27 @@ private:
     return true;
   }
 
+  bool on(const RunRecovered&) { return false; } // handled by apply(): makes the run
+
+  // The shim remembers how its ranks are, not what they said. A rank that lives has said hello;
+  // ends are told one by one behind this.
+  bool on(const MessagesLost& e) {
+    if (!with_shim()) return false;
+    attempt_.shim_sequence = std::max(attempt_.shim_sequence, e.last);
+    for (const wire::RankIdentity& seen : e.ranks) {
+      RankState* rank = rank_of(seen.rank);
+      if (rank == nullptr || seen.pid == 0) continue;
+      rank->started = rank->greeted = true;
+      rank->pid = seen.pid;
+      rank->start_time_ticks = seen.start_time_ticks;
+    }
+    const bool all = std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
+                                 [](const RankState& r) { return r.greeted; });
+    if (all && attempt_.phase == AttemptPhase::kLive)
+      set_phase(RunPhase::kRunning, run_.phase == RunPhase::kStarting ? run_.reason : "");
+    return true;
+  }
+
   bool on(const ShimReleased&) { return run_.unreleased.erase(event_.attempt) > 0; }
 
   // ---- ranks
@@ -221,6 +242,7 @@ private:
   bool on(const wire::RankInjected& e) { return rank_of(e.rank) != nullptr; }
   bool on(const wire::RankNonFinite& e) { return rank_of(e.rank) != nullptr; }
   bool on(const wire::LogDropped& e) { return rank_of(e.rank) != nullptr; }
+  bool on(const wire::Refused& e) { return rank_of(e.rank) != nullptr; }
 
   bool on(const HostOutOfMemory&) {
     if (!with_shim()) return false;
@@ -591,12 +613,50 @@ Run make_run(State& state, const Event& event, const Submitted& body, WallTime n
   return run;
 }
 
+// The run goes on in the attempt whose shim was found, whatever the ledger thought of it.
+void recover_run(State& state, const Event& event, const RunRecovered& body, WallTime now) {
+  const auto [found, is_new] = state.runs.try_emplace(event.run);
+  Run& run = found->second;
+  if (is_new) {
+    run.id = event.run;
+    run.order = state.next_order++;
+    run.submitted_at = now;
+  }
+  run.ranks = body.ranks;
+  run.device = body.device;
+  run.policy = body.policy;
+  run.slots = body.slots;
+  run.phase = RunPhase::kStarting;
+  run.reason = "recovered: the ledger did not know this attempt";
+  run.best_step = std::max(run.best_step, body.best_step);
+  run.unreleased.erase(event.attempt);
+  run.stop_requested = run.cancel_requested = false;
+  run.timer.reset();
+  if (run.started_at.nanoseconds == 0) run.started_at = now;
+  run.ended_at = {};
+  run.attempt = Attempt{};
+  run.attempt.number = event.attempt;
+  run.attempt.phase = AttemptPhase::kLive;
+  run.attempt.token = body.token;
+  run.attempt.first_step = body.first_step;
+  run.attempt.checkpoint_folder = body.checkpoint_folder;
+  run.attempt.shim_boot_id = body.boot_id;
+  run.attempt.shim_pid = body.shim_pid;
+  run.attempt.shim_start_time_ticks = body.shim_start_time_ticks;
+  run.attempt.started_at = now;
+  run.attempt.ranks.resize(static_cast<size_t>(body.ranks));
+}
+
 // False: nothing changed.
 bool reduce(State& state, const Event& event, WallTime now, std::vector<Note>& notes) {
   const auto found = state.runs.find(event.run);
   if (const auto* body = std::get_if<Submitted>(&event.body)) {
     if (found != state.runs.end()) return false;
     state.runs.emplace(event.run, make_run(state, event, *body, now));
+    return true;
+  }
+  if (const auto* body = std::get_if<RunRecovered>(&event.body)) {
+    recover_run(state, event, *body, now);
     return true;
   }
   if (found == state.runs.end()) return false;

@@ -162,6 +162,18 @@ Description of(const wire::RankInjected& e, AttemptNumber) {
 Description of(const wire::RankNonFinite& e, AttemptNumber) {
   return warning(e.what + " not finite at step " + number(e.step) + ": " + e.action);
 }
+Description of(const wire::Refused& e, AttemptNumber) {
+  return warning(number(e.count) + " " + e.what + " of " + rank_name(e.rank) +
+                 " were not taken: " + e.why);
+}
+Description of(const MessagesLost& e, AttemptNumber) {
+  return warning("messages " + number(e.first) + " to " + number(e.last) +
+                 " of the shim were lost with the ledger; where its ranks are, it has said again");
+}
+Description of(const RunRecovered& e, AttemptNumber attempt) {
+  return warning("the ledger did not know attempt " + std::to_string(attempt) + "; its shim (pid " +
+                 std::to_string(e.shim_pid) + ") lives, so the run was taken up from its files");
+}
 Description of(const wire::LogDropped& e, AttemptNumber) {
   return warning(number(e.bytes) + " bytes of the log of " + rank_name(e.rank) +
                  " were dropped: " + e.why);

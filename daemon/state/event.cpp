@@ -8,7 +8,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Submitted, ranks, device, user, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SlotsGranted, slots)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RejectedCheckpoint, step, folder, problem)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointChosen, step, folder, rejected)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptPrepared, token, store_port)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptPrepared, token)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimStarted, boot_id, pid, start_time_ticks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimAdopted, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimLost, why)
@@ -30,6 +30,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequested, by, checkpoint)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CancelRequested, by)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequested, by, overrides, ranks, device,
                                                 policy)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunRecovered, ranks, device, user, name, policy,
+                                                slots, token, first_step, best_step,
+                                                checkpoint_folder, boot_id, shim_pid,
+                                                shim_start_time_ticks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MessagesLost, first, last, ranks)
 
 namespace {
 
@@ -43,7 +48,8 @@ constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = 
     "resume_requested", "run_closed",         "rank_started",      "rank_exited",
     "rank_hello",       "rank_toggles",       "evaluation",        "checkpoint",
     "rank_memory",      "rank_error",         "rank_finished",     "fault_injected",
-    "non_finite",       "log_dropped",        "gpu_fault",
+    "non_finite",       "log_dropped",        "gpu_fault",         "refused",
+    "run_recovered",    "messages_lost",
 };
 
 template <size_t I = 0>

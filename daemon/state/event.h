@@ -30,7 +30,6 @@ struct CheckpointChosen {
 };
 struct AttemptPrepared { // the intent: committed before anything is started
   std::string token;
-  int store_port = 0;
 };
 struct ShimStarted {
   std::string boot_id;
@@ -109,6 +108,22 @@ struct ResumeRequested {
   std::string device = "cpu";
   Policy policy;
 };
+struct RunRecovered { // a live shim was found whose attempt the ledger does not know
+  int ranks = 1;
+  std::string device = "cpu", user, name;
+  Policy policy;
+  std::vector<std::string> slots;
+  std::string token;
+  uint64_t first_step = 0, best_step = 0;
+  std::string checkpoint_folder;
+  std::string boot_id;
+  int64_t shim_pid = 0;
+  uint64_t shim_start_time_ticks = 0;
+};
+struct MessagesLost { // the shim forgot them when an nsad had stored them, in a ledger that is lost
+  uint64_t first = 0, last = 0;
+  std::vector<wire::RankIdentity> ranks; // as the shim sees them now
+};
 struct RunClosed {}; // summary written, slots free: the run leaves the state
 
 using EventBody =
@@ -119,7 +134,7 @@ using EventBody =
                  RunClosed, wire::RankStarted, wire::RankExited, wire::RankHello, wire::RankToggles,
                  wire::RankEvaluation, wire::RankCheckpoint, wire::RankMemory, wire::RankError,
                  wire::RankFinished, wire::RankInjected, wire::RankNonFinite, wire::LogDropped,
-                 GpuFault>;
+                 GpuFault, wire::Refused, RunRecovered, MessagesLost>;
 
 struct Event {
   RunId run;

@@ -1,0 +1,197 @@
+// Shims that live and that the ledger does not know: after it was damaged and an old backup, or
+// none, took its place. Their runs are taken up from the files of the attempt; what cannot be taken
+// up is ended. Both before any slot is granted, so that nobody gets what they hold, and before the
+// loop runs: what is read here blocks nobody.
+#include "common/base/file.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/spec/parse.h"
+#include "common/spec/spec_json.h"
+#include "daemon/control/controller.h"
+#include "daemon/shim/attempt_files.h"
+
+#include <poll.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <thread>
+
+namespace nsa::control {
+
+namespace {
+
+constexpr size_t kMaxFile = size_t{4} << 20;
+constexpr size_t kMaxRanks = 4096;
+
+template <class T, class From>
+Result<T> read_as(const std::filesystem::path& path, const FileOpener& open, From from_json) {
+  NSA_TRY_ASSIGN(const std::string text, read_file(path, kMaxFile, open));
+  NSA_TRY_ASSIGN(const nlohmann::json json, parse_json(text, path.string(), {kMaxFile}));
+  Result<T> value = from_json(json);
+  if (!value) return fail(std::move(value).error().within(path.string()));
+  return value;
+}
+
+// What nsad wrote when it started the attempt, held against the shim that was found.
+struct Evidence {
+  wire::LaunchPlan plan;
+  spec::RunSpec spec;
+};
+Result<Evidence> read_evidence(const LiveShim& shim, const FileOpener& open) {
+  const std::filesystem::path folder = shim.folder;
+  Evidence evidence;
+  NSA_TRY_ASSIGN(evidence.plan, read_as<wire::LaunchPlan>(
+                                    folder / shim::kLaunchName, open, [](const nlohmann::json& j) {
+                                      return wire::body_as<wire::LaunchPlan>(j);
+                                    }));
+  NSA_TRY_ASSIGN(evidence.spec,
+                 read_as<spec::RunSpec>(folder / "spec.json", open, spec::from_json));
+  const wire::LaunchPlan& plan = evidence.plan;
+  const size_t ranks = plan.ranks.size();
+  if (plan.run_id != shim.run || plan.attempt != shim.attempt || plan.token.empty() || ranks == 0 ||
+      ranks > kMaxRanks || ranks != static_cast<size_t>(evidence.spec.parallel.ranks))
+    return fail(ErrorCode::kCorrupt,
+                (folder / shim::kLaunchName).string() + " is not about this attempt");
+  return evidence;
+}
+
+std::string name_of(uid_t user) {
+  const passwd* entry = ::getpwuid(user);
+  return entry != nullptr ? entry->pw_name : std::to_string(user);
+}
+
+int64_t written_at(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) return WallTime::now().nanoseconds;
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+bool goes_on(state::AttemptPhase phase) {
+  return phase >= state::AttemptPhase::kLaunching && phase < state::AttemptPhase::kEnded;
+}
+
+} // namespace
+
+bool Controller::knows(const LiveShim& shim) const {
+  const auto found = state_.runs.find(shim.run);
+  if (found == state_.runs.end()) return false;
+  const state::Run& run = found->second;
+  return run.unreleased.count(shim.attempt) != 0 ||
+         (run.attempt.number == shim.attempt && goes_on(run.attempt.phase));
+}
+
+void Controller::recover_live_shims() {
+  for (const LiveShim& shim : find_live_shims(options_.state_folder)) {
+    if (knows(shim)) continue;
+    if (auto recovered = recover(shim); !recovered) end_unknown(shim, recovered.error());
+  }
+}
+
+// The run as the ledger has it, or as it can be told from its files.
+Status Controller::recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec) {
+  const RunId& id = shim.run;
+  if (records_.count(id) != 0) return {};
+  if (ledger_.run(id).value_or(std::nullopt).has_value()) {
+    if (auto loaded = load_run(id)) return {};
+    state_.runs.erase(id);
+    records_.erase(id);
+  }
+  // Set aside a moment ago, perhaps, for rows that cannot be read: its files take their place.
+  std::erase_if(batch_.damaged_runs, [&](const store::DamagedRun& run) { return run.run == id; });
+  RunRecord record;
+  store::RunRow& row = record.row;
+  row.id = id;
+  row.name = spec.run.name;
+  row.user = name_of(shim.user);
+  row.uid = shim.user;
+  record.folder = run_folder(id);
+  row.folder = record.folder;
+  row.file_name = "run.toml";
+  row.submitted_at = written_at(record.folder + "/run.toml");
+  row.run_file = spec::print_toml(spec, false);
+  row.spec = spec::to_json(spec);
+  row.spec_digest = spec::digest(spec);
+  row.estimate = estimate_of(spec);
+  record.spec = spec;
+  batch_.runs.push_back(row);
+  records_[id] = std::move(record);
+  return {};
+}
+
+Status Controller::recover(const LiveShim& shim) {
+  NSA_TRY_ASSIGN(const Evidence evidence,
+                 read_evidence(shim, privilege::opener(options_.host, shim.user)));
+  NSA_TRY(recall_or_make_record(shim, evidence.spec));
+  RunRecord& record = records_.at(shim.run);
+  if (const auto found = state_.runs.find(shim.run); found != state_.runs.end()) {
+    const state::Run& run = found->second;
+    const bool over = has_ended(run.phase) && run.attempt.number == shim.attempt;
+    if (over || run.attempt.number > shim.attempt) {
+      const std::string why = over ? "the run has ended" : "a later attempt of the run is known";
+      if (has_ended(run.phase)) {
+        state_.runs.erase(found);
+        records_.erase(shim.run);
+      }
+      return fail(ErrorCode::kConflict, why);
+    }
+  }
+  state::RunRecovered recovered;
+  recovered.ranks = static_cast<int>(evidence.plan.ranks.size());
+  recovered.device = evidence.spec.parallel.device;
+  recovered.user = record.row.user;
+  recovered.name = record.row.name;
+  recovered.policy = policy_of(evidence.spec, random_());
+  recovered.token = evidence.plan.token;
+  recovered.first_step = evidence.plan.first_step;
+  recovered.checkpoint_folder = evidence.plan.checkpoint_folder;
+  recovered.boot_id = shim.identity.boot_id;
+  recovered.shim_pid = shim.identity.pid;
+  recovered.shim_start_time_ticks = shim.identity.start_time_ticks;
+  std::vector<std::string> slots = evidence.plan.slots;
+  slots.resize(evidence.plan.ranks.size());
+  slots_.release(shim.run);
+  recovered.slots = slots_.take_back_unknown(shim.run, recovered.device, std::move(slots));
+  slots_.set_shim(shim.run, {options_.state_folder, shim.run, shim.identity.boot_id,
+                             shim.identity.pid, shim.identity.start_time_ticks});
+  const auto checkpoints = options_.host->list_checkpoints(shim.user, record.folder, false);
+  for (const manifest::Found& found : checkpoints.value_or(std::vector<manifest::Found>{}))
+    if (found.problem.empty()) recovered.best_step = std::max(recovered.best_step, found.step);
+  record.spec = evidence.spec;
+  log::warning("control", "a live attempt was not in the ledger; its run is taken up",
+               {{"run", shim.run},
+                {"attempt", std::to_string(shim.attempt)},
+                {"shim", std::to_string(shim.identity.pid)}});
+  handle({shim.run, shim.attempt, 0, std::move(recovered)});
+  return {};
+}
+
+// Nothing of it may run on beside those that are known. Its checkpoints stay.
+void Controller::end_unknown(const LiveShim& shim, const Error& why) {
+  log::error("control", "a live attempt is not in the ledger and cannot be taken up; ending it",
+             {{"run", shim.run}, {"attempt", std::to_string(shim.attempt)}, {"why", why.what}});
+  if (auto pidfd = proc::open_identified(shim.identity)) {
+    (void)options_.host->kill_shim(shim.user, pidfd->get());
+    pollfd ended{pidfd->get(), POLLIN, 0};
+    constexpr int kLimit = 5000; // ms
+    (void)::poll(&ended, 1, kLimit);
+  }
+  // Ranks die with their parent; this finds what they had started.
+  constexpr int kRounds = 100;
+  for (int i = 0; i < kRounds; ++i) {
+    const auto left = options_.host->end_leftovers(shim.user, shim.folder);
+    if (!left || *left == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  store::EventRow row;
+  row.view.at = WallTime::now().nanoseconds;
+  row.view.run = shim.run;
+  row.view.attempt = shim.attempt;
+  row.view.rank = -1;
+  row.view.kind = "unknown_attempt_ended";
+  row.view.severity = "error";
+  row.view.text = "attempt " + std::to_string(shim.attempt) +
+                  " lived and the ledger did not know it; it was ended, since " + why.what;
+  row.view.detail = nlohmann::json::object();
+  batch_.events.push_back(std::move(row));
+}
+
+} // namespace nsa::control

@@ -1,0 +1,147 @@
+// Which processes nsad takes for live shims of its runs, by stand-ins that have a shim's command
+// line.
+#include "daemon/control/live_shims.h"
+
+#include "daemon/plan/plan.h"
+#include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace nsa::control {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kShimOption = "--attempt-folder", *kRankOption = "--spec";
+
+// This very program, started as a stand-in: says that it is there, and sleeps.
+[[gnu::constructor]] void stand_in(int argc, char** argv) {
+  if (argc < 3 ||
+      (std::strcmp(argv[1], kShimOption) != 0 && std::strcmp(argv[1], kRankOption) != 0))
+    return;
+  if (::write(1, "1", 1) != 1) ::_exit(1);
+  while (true)
+    ::pause();
+}
+
+class LiveShims : public ::testing::Test {
+protected:
+  void TearDown() override {
+    for (const pid_t pid : started_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+
+  // A process that sleeps, with the command line "nsa-shim <option> <folder>" and more.
+  pid_t start(const std::string& folder, uid_t user = ::geteuid(),
+              const char* option = kShimOption) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int self = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+      if (user != ::geteuid() && (::setgid(user) != 0 || ::setuid(user) != 0)) ::_exit(1);
+      ::dup2(ready[1], 1);
+      const char* words[] = {"nsa-shim",  option,         folder.c_str(),
+                             kShimOption, folder.c_str(), nullptr};
+      ::fexecve(self, const_cast<char* const*>(words), environ);
+      ::_exit(1);
+    }
+    started_.push_back(pid);
+    ::close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1) << "it has become what it is to be";
+    ::close(ready[0]);
+    return pid;
+  }
+
+  std::string run_folder(const RunId& run) {
+    const std::string folder = (root_.path() / "runs" / run).string();
+    fs::create_directories(folder);
+    return folder;
+  }
+  std::string attempt(const RunId& run, AttemptNumber number) {
+    return plan::attempt_folder(run_folder(run), number);
+  }
+
+  test::TemporaryFolder root_;
+  std::vector<pid_t> started_;
+};
+
+TEST_F(LiveShims, AreFoundByTheirCommandLinesNewestAttemptFirst) {
+  const pid_t first = start(attempt("abcde", 1)), second = start(attempt("abcde", 12)),
+              other = start(attempt("bcdef", 3));
+  const auto found = find_live_shims(root_.path().string());
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].identity.pid, second);
+  EXPECT_EQ(found[0].attempt, 12);
+  EXPECT_EQ(found[0].folder, attempt("abcde", 12));
+  EXPECT_EQ(found[0].user, ::geteuid());
+  EXPECT_GT(found[0].identity.start_time_ticks, 0u);
+  EXPECT_EQ(found[1].identity.pid, first);
+  EXPECT_EQ(found[2].identity.pid, other);
+  EXPECT_EQ(found[2].run, "bcdef");
+}
+
+// As of a shim that is just starting nsad again: it has the shim's command line for a moment.
+TEST_F(LiveShims, OfSeveralOfOneAttemptTheOldestIsTheShim) {
+  const pid_t shim = start(attempt("abcde", 1));
+  ::usleep(50'000); // start times count in hundredths of a second
+  start(attempt("abcde", 1));
+  const auto found = find_live_shims(root_.path().string());
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].identity.pid, shim);
+}
+
+TEST_F(LiveShims, TheStateFolderMayHaveBeenNamedByAnotherPath) {
+  const test::TemporaryFolder elsewhere;
+  fs::create_directory_symlink(root_.path(), elsewhere.path() / "link");
+  run_folder("abcde");
+  const pid_t pid = start((elsewhere.path() / "link/runs/abcde/attempts/1").string());
+  const auto found = find_live_shims(root_.path().string());
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].identity.pid, pid);
+  EXPECT_EQ(found[0].folder, attempt("abcde", 1));
+}
+
+TEST_F(LiveShims, OthersAreNot) {
+  const test::TemporaryFolder other_state;
+  fs::create_directories(other_state.path() / "runs/abcde");
+  run_folder("abcde");
+  start((other_state.path() / "runs/abcde/attempts/1").string());
+  start((root_.path() / "runs/abcde/attempts/0").string());
+  start((root_.path() / "runs/abcde/attempts/1x").string());
+  start((root_.path() / "runs/abcde/1").string());
+  start((root_.path() / "runs/../runs/x/attempts/1").string());
+  start("attempts/1");
+  start(attempt("abcde", 7), ::geteuid(), kRankOption); // a rank has the option further behind
+  start("");
+  const pid_t dead = start(attempt("abcde", 5));
+  ::kill(dead, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(dead), &info, WEXITED | WNOWAIT), 0); // a zombie
+  EXPECT_TRUE(find_live_shims(root_.path().string()).empty());
+}
+
+// Another user of the host may give a process any command line.
+TEST_F(LiveShims, AProcessOfAnotherUserIsNoShimOfOurs) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kOther = 60'001;
+  start(attempt("abcde", 1), kOther);
+  EXPECT_TRUE(find_live_shims(root_.path().string()).empty());
+  // In system mode a run's folder is its submitter's.
+  ASSERT_EQ(::chown(run_folder("abcde").c_str(), kOther, kOther), 0);
+  const auto found = find_live_shims(root_.path().string());
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].user, kOther);
+}
+
+} // namespace
+} // namespace nsa::control
