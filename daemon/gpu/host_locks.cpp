@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,24 +17,29 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Holder, state_folder, run, boot_
 
 namespace {
 
-constexpr mode_t kEverybodysFile = 0666;
+constexpr mode_t kOwnersFile = 0600;
+constexpr const char* kSuffix = ".lock";
 
-// O_CREAT on another user's file in a sticky folder is refused by fs.protected_regular, so the file
-// is opened first and made only if it is not there.
-Result<UniqueFd> open_lock_file(int folder, const std::string& name) {
-  constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    UniqueFd fd(::openat(folder, name.c_str(), kFlags));
-    if (fd) return fd;
-    if (errno != ENOENT) return fail_errno("cannot open the lock of " + name);
-    fd.reset(::openat(folder, name.c_str(), kFlags | O_CREAT | O_EXCL, kEverybodysFile));
-    if (fd) {
-      ::fchmod(fd.get(), kEverybodysFile); // past the umask
-      return fd;
-    }
-    if (errno != EEXIST) return fail_errno("cannot make the lock of " + name);
-  }
-  return fail(ErrorCode::kConflict, "the lock of " + name + " comes and goes");
+std::string name_of(uid_t user) {
+  const passwd* entry = ::getpwuid(user);
+  return entry != nullptr ? entry->pw_name : "user id " + std::to_string(user);
+}
+
+// The file of a user that is not us. Only he, or root, can say whether it is still used.
+tl::unexpected<Error> somebody_elses(int folder, const std::string& name) {
+  struct stat info{};
+  const bool known = ::fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  return fail(ErrorCode::kConflict,
+              name + " belongs to the nsad of " +
+                  (known ? name_of(info.st_uid) : std::string("another user")));
+}
+
+// Whether the name still stands for the file: whoever releases a lock removes its name first, so a
+// file without one is nobody's lock.
+bool is_named(int folder, const std::string& name, const struct stat& file) {
+  struct stat named{};
+  return ::fstatat(folder, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         named.st_ino == file.st_ino && named.st_dev == file.st_dev;
 }
 
 Holder read_holder(int fd) {
@@ -45,7 +51,7 @@ Holder read_holder(int fd) {
   try {
     return json->get<Holder>();
   } catch (const nlohmann::json::exception&) {
-    return {}; // anybody may write there; what cannot be read names nobody
+    return {}; // what cannot be read names nobody
   }
 }
 
@@ -54,6 +60,61 @@ Status write_holder(int fd, const Holder& holder) {
   if (::ftruncate(fd, 0) != 0) return fail_errno("cannot write a GPU's lock");
   if (::lseek(fd, 0, SEEK_SET) != 0) return fail_errno("cannot write a GPU's lock");
   return write_all(fd, text.data(), text.size());
+}
+
+// The file under `name`, locked; made unless `only_existing`.
+Result<UniqueFd> open_locked(int folder, const std::string& name, bool only_existing = false) {
+  constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  constexpr int kRounds = 100;
+  for (int round = 0; round < kRounds; ++round) {
+    UniqueFd fd(::openat(folder, name.c_str(), kFlags));
+    if (!fd && (errno == EACCES || errno == EPERM)) return somebody_elses(folder, name);
+    if (!fd && errno == ELOOP)
+      return fail(ErrorCode::kPermission, "the lock " + name + " is a link", "remove it");
+    if (!fd && errno == ENOENT && !only_existing) {
+      fd.reset(::openat(folder, name.c_str(), kFlags | O_CREAT | O_EXCL, kOwnersFile));
+      if (!fd && errno == EEXIST) continue;
+    }
+    struct stat info{};
+    if (!fd || ::fstat(fd.get(), &info) != 0) return fail_errno("cannot open the lock " + name);
+    if (!S_ISREG(info.st_mode) || info.st_nlink > 1)
+      return fail(ErrorCode::kPermission, "the lock " + name + " is no file of one name",
+                  "remove it");
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return fail_errno("cannot lock " + name);
+      const Holder holder = read_holder(fd.get());
+      return fail(ErrorCode::kConflict, name + " is in use by run " + holder.run +
+                                            " of the nsad in " + holder.state_folder);
+    }
+    if (!is_named(folder, name, info)) continue;
+    if (info.st_uid == ::geteuid()) {
+      (void)::fchmod(fd.get(), kOwnersFile);
+      return fd;
+    }
+    // Only root comes here. What its owner left goes, since he could remove it any time: the lock
+    // that we take is our own.
+    const Holder holder = read_holder(fd.get());
+    if (holder.pid != 0) return fd;
+    if (::unlinkat(folder, name.c_str(), 0) != 0) return fail_errno("cannot remove " + name);
+  }
+  return fail(ErrorCode::kConflict, "the lock " + name + " comes and goes");
+}
+
+// Whoever could rename or remove the files of others would make locks worthless: that is the
+// folder's owner, and anybody who may write to it unless it is sticky.
+Status check_folder(int fd, const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(ErrorCode::kPermission, "the folder of GPU locks " + path + " " + why,
+                "let root make it: install -d -m 1777 -o root " + path);
+  };
+  struct stat info{};
+  if (::fstat(fd, &info) != 0) return fail_errno("cannot look at " + path);
+  if (info.st_uid != 0 && info.st_uid != ::geteuid())
+    return refuse("belongs to " + name_of(info.st_uid));
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  if ((info.st_mode & kOthersWrite) != 0 && (info.st_mode & S_ISVTX) == 0)
+    return refuse("may be written by others and has no sticky bit");
+  return {};
 }
 
 } // namespace
@@ -65,29 +126,56 @@ Result<HostLocks> HostLocks::open(const std::filesystem::path& folder, std::stri
   else if (errno != EEXIST)
     return fail_errno("cannot make the folder of GPU locks " + folder.string());
   UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd && (errno == ELOOP || errno == ENOTDIR))
+    return fail(ErrorCode::kPermission,
+                "the folder of GPU locks " + folder.string() + " is a link or no folder",
+                "remove it, and let root make it: install -d -m 1777 -o root " + folder.string());
   if (!fd) return fail_errno("cannot open the folder of GPU locks " + folder.string());
-  return HostLocks(std::move(fd), std::move(state_folder), std::move(is_alive));
+  NSA_TRY(check_folder(fd.get(), folder.string()));
+  HostLocks locks(std::move(fd), std::move(state_folder), std::move(is_alive));
+  locks.remove_stale(folder);
+  return locks;
+}
+
+// What an nsad of ours left that was killed with its ranks: other users could not tell, nor remove
+// it.
+void HostLocks::remove_stale(const std::filesystem::path& folder) const {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    struct stat info{};
+    if (::fstatat(folder_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+        info.st_uid != ::geteuid() || !name.ends_with(kSuffix))
+      continue;
+    const auto fd = open_locked(folder_.get(), name, /*only_existing=*/true);
+    if (!fd) continue;
+    const Holder holder = read_holder(fd->get());
+    if (holder.pid == 0 || !is_alive_(holder)) (void)::unlinkat(folder_.get(), name.c_str(), 0);
+  }
 }
 
 Status HostLocks::acquire(const std::string& slot, const std::string& run) {
   if (holds(slot)) return {};
   if (slot.empty() || slot.find('/') != std::string::npos || slot[0] == '.')
     return fail(ErrorCode::kInvalidArgument, "'" + slot + "' is no name of a GPU");
-  NSA_TRY_ASSIGN(UniqueFd fd, open_lock_file(folder_.get(), slot + ".lock"));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return fail_errno("cannot lock " + slot);
-    const Holder holder = read_holder(fd.get());
-    return fail(ErrorCode::kConflict, slot + " is in use by run " + holder.run +
-                                          " of the nsad in " + holder.state_folder);
+  const std::string name = slot + kSuffix;
+  constexpr int kRounds = 2;
+  for (int round = 0; round < kRounds; ++round) {
+    NSA_TRY_ASSIGN(UniqueFd fd, open_locked(folder_.get(), name));
+    const Holder before = read_holder(fd.get());
+    if (before.state_folder != state_folder_ && before.pid != 0 && is_alive_(before))
+      return fail(ErrorCode::kConflict, slot + " is in use by run " + before.run +
+                                            " of the nsad in " + before.state_folder +
+                                            ", which is away");
+    NSA_TRY(write_holder(fd.get(), {state_folder_, run, "", 0, 0}));
+    struct stat info{};
+    if (::fstat(fd.get(), &info) != 0) return fail_errno("cannot look at the lock " + name);
+    // Another user's, taken by root: with nobody named in it, it makes way in the next round.
+    if (info.st_uid != ::geteuid()) continue;
+    held_.emplace(slot, std::move(fd));
+    return {};
   }
-  const Holder before = read_holder(fd.get());
-  if (before.state_folder != state_folder_ && before.pid != 0 && is_alive_(before))
-    return fail(ErrorCode::kConflict, slot + " is in use by run " + before.run +
-                                          " of the nsad in " + before.state_folder +
-                                          ", which is away");
-  NSA_TRY(write_holder(fd.get(), {state_folder_, run, "", 0, 0}));
-  held_.emplace(slot, std::move(fd));
-  return {};
+  return fail(ErrorCode::kConflict, "the lock " + name + " comes and goes");
 }
 
 Status HostLocks::set_holder(const std::string& slot, const Holder& holder) {
@@ -96,10 +184,11 @@ Status HostLocks::set_holder(const std::string& slot, const Holder& holder) {
   return write_holder(found->second.get(), holder);
 }
 
+// The name goes before the lock: whoever waits for the file finds that it has none any more.
 void HostLocks::release(const std::string& slot) {
   const auto found = held_.find(slot);
   if (found == held_.end()) return;
-  (void)::ftruncate(found->second.get(), 0); // an old name there would be harmless: the pid is gone
+  (void)::unlinkat(folder_.get(), (slot + kSuffix).c_str(), 0);
   held_.erase(found);
 }
 

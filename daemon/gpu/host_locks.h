@@ -3,8 +3,9 @@
 // outlive their nsad, the file also names the attempt's shim: while that process lives, only the
 // daemon of the same state folder may take the lock over.
 //
-// The files are only ever locked and rewritten, never removed: removing one that somebody waits for
-// would let two hold "the same" lock. One thread.
+// A file has mode 0600, so that its owner alone can lock or change it: to the nsad of another user
+// its mere existence says that the GPU is taken. So a release removes the name, under the lock, and
+// whoever gets a lock looks whether its file still has its name. One thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -26,7 +27,8 @@ struct Holder {
 
 class HostLocks {
 public:
-  // The folder is made with the sticky bit, as /tmp is, if it is missing.
+  // The folder is made with the sticky bit, as /tmp is, if it is missing. kPermission: it is a
+  // link, belongs to another user than root and us, or others could remove our files in it.
   static Result<HostLocks> open(const std::filesystem::path& folder, std::string state_folder,
                                 std::function<bool(const Holder&)> is_alive);
 
@@ -41,6 +43,8 @@ private:
   HostLocks(UniqueFd folder, std::string state_folder, std::function<bool(const Holder&)> is_alive)
       : folder_(std::move(folder)), state_folder_(std::move(state_folder)),
         is_alive_(std::move(is_alive)) {}
+
+  void remove_stale(const std::filesystem::path& folder) const;
 
   UniqueFd folder_;
   std::string state_folder_;

@@ -5,11 +5,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <gtest/gtest.h>
 #include <mutex>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace nsa::gpu {
 
@@ -148,14 +152,95 @@ TEST_F(HostLocksTest, AGpuOfDeadRanksIsFree) {
   EXPECT_TRUE(bob->acquire("GPU-1", "bbbbb"));
 }
 
-TEST_F(HostLocksTest, EveryUserMayLockAndNobodyMayRemove) {
+TEST_F(HostLocksTest, ALockIsItsOwnersAloneAndGoesWithItsRelease) {
   auto ann = daemon("/ann");
   ASSERT_TRUE(ann && ann->acquire("GPU-1", "abcde"));
   struct stat folder{}, file{};
   ASSERT_EQ(::stat(folder_.c_str(), &folder), 0);
   EXPECT_EQ(folder.st_mode & 07777, 01777u);
   ASSERT_EQ(::stat((folder_ / "GPU-1.lock").c_str(), &file), 0);
-  EXPECT_EQ(file.st_mode & 0777, 0666u);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+  ann->release("GPU-1");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "GPU-1.lock")) << "other users could not lock it";
+}
+
+TEST_F(HostLocksTest, WhatAKilledDaemonLeftBehindGoesWithTheNextOne) {
+  {
+    auto ann = daemon("/ann");
+    ASSERT_TRUE(ann && ann->acquire("GPU-1", "abcde") && ann->acquire("GPU-2", "abcde"));
+    ASSERT_TRUE(ann->set_holder("GPU-2", {"/ann", "abcde", "boot", 4711, 99}));
+  }
+  ASSERT_TRUE(daemon("/ann", true));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "GPU-1.lock"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "GPU-2.lock")) << "its ranks live";
+  ASSERT_TRUE(daemon("/ann", false));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "GPU-2.lock"));
+}
+
+// Runs `body` as another user of the host; its result is the process's exit code.
+int as_another_user(const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(::setgid(60'001) != 0 || ::setuid(60'001) != 0 ? 99 : body());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(HostLocksTest, AnotherUserCannotTakeChangeOrRemoveALock) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::permissions(folder_.parent_path(), std::filesystem::perms(0755));
+  auto ann = daemon("/ann");
+  ASSERT_TRUE(ann && ann->acquire("GPU-1", "abcde"));
+  const std::string file = (folder_ / "GPU-1.lock").string();
+  EXPECT_EQ(as_another_user([&] {
+              if (::open(file.c_str(), O_RDWR) >= 0 || ::open(file.c_str(), O_RDONLY) >= 0)
+                return 1;
+              if (::unlink(file.c_str()) == 0) return 2;
+              if (::rename(file.c_str(), (file + ".gone").c_str()) == 0) return 3;
+              auto his = HostLocks::open(folder_, "/his", [](const Holder&) { return false; });
+              if (!his) return 4;
+              const auto taken = his->acquire("GPU-1", "bbbbb");
+              if (taken || taken.error().code != ErrorCode::kConflict) return 5;
+              return his->acquire("GPU-2", "bbbbb") ? 0 : 6;
+            }),
+            0);
+  // His daemon ended without a release: root takes what he left, with a file of its own.
+  ASSERT_TRUE(ann->acquire("GPU-2", "abcde"));
+  struct stat info{};
+  ASSERT_EQ(::stat((folder_ / "GPU-2.lock").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 0u);
+}
+
+TEST_F(HostLocksTest, AFolderThatOthersRuleIsRefused) {
+  const auto refused = [&](const char* why) {
+    const auto locks = daemon("/ann");
+    ASSERT_FALSE(locks) << why;
+    EXPECT_EQ(locks.error().code, ErrorCode::kPermission) << locks.error().what;
+    EXPECT_NE(locks.error().what.find(why), std::string::npos) << locks.error().what;
+  };
+  std::filesystem::create_directory(folder_);
+  std::filesystem::permissions(folder_, std::filesystem::perms(0777));
+  refused("sticky");
+  std::filesystem::permissions(folder_, std::filesystem::perms(0755));
+  EXPECT_TRUE(daemon("/ann")) << "others cannot write there";
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(folder_.c_str(), 60'001, 60'001), 0);
+    refused("belongs to");
+  }
+  std::filesystem::remove(folder_);
+  std::filesystem::create_directory(folder_.parent_path() / "elsewhere");
+  std::filesystem::create_directory_symlink(folder_.parent_path() / "elsewhere", folder_);
+  refused("link");
+}
+
+TEST_F(HostLocksTest, AFileOfTwoNamesIsNoLock) {
+  auto ann = daemon("/ann");
+  ASSERT_TRUE(ann);
+  const auto precious = folder_.parent_path() / "precious";
+  std::ofstream(precious) << "text";
+  std::filesystem::create_hard_link(precious, folder_ / "GPU-1.lock");
+  EXPECT_FALSE(ann->acquire("GPU-1", "abcde"));
+  EXPECT_EQ(std::filesystem::file_size(precious), 4u);
 }
 
 TEST_F(HostLocksTest, ALinkInTheFolderIsNotFollowed) {
