@@ -98,5 +98,7 @@ function(nsa_test)
   endif()
   # One ctest entry a program: start-up is paid once, and the summary script counts the cases inside.
   add_test(NAME ${A_NAME} COMMAND ${A_NAME} --gtest_brief=0)
-  set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT})
+  # A test that starts a daemon names it. One that forgets must not reach a daemon of this machine.
+  set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT}
+                       ENVIRONMENT "NSA_SOCKET=${CMAKE_BINARY_DIR}/tests/no-daemon.sock")
 endfunction()

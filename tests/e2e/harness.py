@@ -183,7 +183,10 @@ class Node:
             arguments += ["--set", pair]
         if name:
             arguments += ["--name", name]
-        return self.json(*arguments)["id"]
+        run = self.json(*arguments)["id"]
+        socket = self.json("daemon", "status")["socket"]
+        expect(socket.startswith(str(self.folder)), f"the run went to a daemon that is not this node's: {socket}")
+        return run
 
     def detail(self, run):
         return self.json("status", run)
