@@ -31,7 +31,7 @@ std::vector<std::string> problems_of_node(const std::string& text) {
   return formatted(parse_node_file(text, "nsad.toml").problems);
 }
 
-// The process would end in toml++'s destructor.
+// The process would end in the destructor of the parsed tree.
 TEST(PoisonedToml, AKeyOfManyPartsIsRefusedBeforeItIsATree) {
   const std::string key = dotted(40000);
   for (const std::string& line : {key + " = 1", "[" + key + "]", "[[" + key + "]]",
