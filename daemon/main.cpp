@@ -54,7 +54,7 @@ std::string real_path(const std::string& path) {
 }
 
 // Whom the daemon works for. In system mode this process is another account's afterwards.
-nsa::Status choose_host(nsa::control::DaemonOptions& options, const std::string& config) {
+nsa::Status choose_host(nsa::control::DaemonOptions& options) {
   if (!options.system_mode) {
     options.host = std::make_shared<nsa::privilege::DirectHost>();
     return {};
@@ -71,7 +71,6 @@ nsa::Status choose_host(nsa::control::DaemonOptions& options, const std::string&
   system.socket_folder = std::filesystem::path(options.paths.socket).parent_path().string();
   system.starter = folder + "/nsa-starter";
   system.programs = {options.program, programs.shim, programs.worker};
-  system.config = config;
   NSA_TRY_ASSIGN(auto host, nsa::privilege::enter_system_mode(system));
   options.starter_socket = host->socket();
   options.host = std::move(host);
@@ -117,12 +116,15 @@ int main(int argc, char** argv) {
   if (!state.empty()) options.paths.log = state + "/nsad.log";
   if (!socket.empty()) options.paths.socket = socket;
   const std::string node_file = config.empty() ? options.paths.config : config;
+  // Root reads what only root has written.
+  if (options.system_mode && ::access(node_file.c_str(), F_OK) == 0)
+    if (auto trusted = nsa::privilege::check_trusted(node_file); !trusted)
+      return report(trusted.error(), kBadConfig);
   auto node = nsa::control::read_node_file(node_file, !config.empty());
   if (!node) return report(node.error(), kBadConfig);
   options.config = std::move(*node);
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
-  if (auto chosen = choose_host(options, node_file); !chosen)
-    return report(chosen.error(), kBadConfig);
+  if (auto chosen = choose_host(options); !chosen) return report(chosen.error(), kBadConfig);
   const auto done = nsa::control::run_daemon(options);
   return done ? 0 : report(done.error(), 1);
 }

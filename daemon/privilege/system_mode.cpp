@@ -122,7 +122,6 @@ Result<std::unique_ptr<StarterHost>> enter_system_mode(const SystemOptions& opti
   NSA_TRY(check_trusted(options.starter));
   for (const std::string& program : options.programs)
     NSA_TRY(check_trusted(program));
-  if (::access(options.config.c_str(), F_OK) == 0) NSA_TRY(check_trusted(options.config));
   // Others of the group may pass through, to what is theirs, and list nothing.
   NSA_TRY(make_own_folder(options.state_folder, daemon, 0710));
   NSA_TRY(make_own_folder(options.state_folder + "/runs", daemon, 0710));

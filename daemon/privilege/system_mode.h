@@ -17,7 +17,6 @@ struct SystemOptions {
   std::string state_folder, socket_folder;
   std::string starter;               // program
   std::vector<std::string> programs; // that the submitters' processes execute
-  std::string config;                // nsad.toml; need not exist
 };
 
 // kPermission: not root, or the host forbids what is needed. kNotFound: an account is missing.
