@@ -198,8 +198,9 @@ void judge_page(const fs::path& page, Judge& judge) {
   for (std::string line : split(*text, '\n')) {
     ++number;
     if (line.starts_with("```")) {
-      if (fenced && language == "toml")
+      if (fenced && language == "toml") {
         EXPECT_EQ(judge_toml(block), "") << judge.page << ":" << number;
+      }
       fenced = !fenced;
       language = fenced ? std::string(trim(line.substr(3))) : "";
       block.clear();
