@@ -15,6 +15,9 @@
 
 namespace nsa::dataset {
 
+// Lines "base64 rank", ranks from 0 upwards: the bytes of each token. kCorrupt names the line.
+Result<std::vector<std::string>> parse_ranks(std::string_view content);
+
 class BpeVocabulary {
 public:
   // tokens[rank] = bytes. All 256 single bytes must be among them, none twice, none empty, and at

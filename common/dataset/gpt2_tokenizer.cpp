@@ -79,6 +79,8 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
+} // namespace
+
 Result<std::vector<std::string>> parse_ranks(std::string_view content) {
   std::vector<std::string> tokens;
   tokens.reserve(kSeparator);
@@ -99,8 +101,6 @@ Result<std::vector<std::string>> parse_ranks(std::string_view content) {
   }
   return tokens;
 }
-
-} // namespace
 
 Result<std::unique_ptr<Tokenizer>> load_gpt2_tokenizer(const std::filesystem::path& ranks_file) {
   const std::string next = "fetch it with tools/fetch-tokenizer";

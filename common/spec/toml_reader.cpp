@@ -4,17 +4,16 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
-// Arrays and inline tables within each other; toml++ says where there are more.
-#define TOML_MAX_NESTED_VALUES 64
 #include <toml++/toml.h>
+#include <tuple>
 
 namespace nsa::spec {
 
 namespace {
 
 constexpr size_t kMaxMistakes = 20;
-constexpr int kMaxDots = 16; // of one key; ours have three
+constexpr int kMaxDots = 16;   // of one key; ours have three
+constexpr int kMaxNested = 64; // arrays and inline tables within each other
 
 Place place_of(const toml::source_region& region) {
   return {static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)};
@@ -99,9 +98,9 @@ size_t skip_quoted(std::string_view text, size_t at) {
   return text.size();
 }
 
-// The first key of more parts than toml++ may make tables of.
+// The first key of more parts, or value of more levels, than toml++ may make a tree of.
 std::optional<TomlMistake> find_excess(std::string_view text) {
-  int dots = 0;
+  int dots = 0, nested = 0;
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (c == '"' || c == '\'') {
@@ -112,15 +111,21 @@ std::optional<TomlMistake> find_excess(std::string_view text) {
       at = std::min(text.find('\n', at), text.size());
       continue;
     }
-    dots = c == '.'                                                         ? dots + 1
-           : std::string_view("\n,={}[]").find(c) != std::string_view::npos ? 0
-                                                                            : dots;
-    if (dots > kMaxDots) {
+    if (c == '.')
+      ++dots;
+    else if (std::string_view("\n,={}[]").find(c) != std::string_view::npos)
+      dots = 0;
+    if (c == '[' || c == '{') ++nested;
+    if ((c == ']' || c == '}') && nested > 0) --nested;
+    if (dots > kMaxDots || nested > kMaxNested) {
       const std::string_view before = text.substr(0, at);
       const auto line = 1 + std::count(before.begin(), before.end(), '\n');
       const size_t column = before.size() - before.rfind('\n'); // npos is -1
       return TomlMistake{{static_cast<int>(line), static_cast<int>(column)},
-                         "a key has more than " + std::to_string(kMaxDots) + " dots"};
+                         dots > kMaxDots
+                             ? "a key has more than " + std::to_string(kMaxDots) + " dots"
+                             : "arrays and tables are nested deeper than " +
+                                   std::to_string(kMaxNested) + " levels"};
     }
     ++at;
   }

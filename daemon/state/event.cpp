@@ -1,5 +1,7 @@
 #include "daemon/state/event.h"
 
+#include "common/base/json.h"
+
 #include <array>
 
 namespace nsa::state {
@@ -38,6 +40,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MessagesLost, first, last, ranks
 
 namespace {
 
+constexpr int kMaxRanks = 4096; // of a run: a row that says more would take all memory
+
 // In the order of EventBody's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = {
     "submitted",        "slots_granted",      "checkpoint_chosen", "attempt_prepared",
@@ -62,10 +66,16 @@ Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
       using Body = std::variant_alternative_t<I, EventBody>;
       if constexpr (std::is_empty_v<Body>)
         return EventBody(Body{});
-      else
-        return EventBody(json.get<Body>());
+      else {
+        Body body = json.get<Body>();
+        if constexpr (requires { body.ranks; })
+          if (body.ranks < 0 || body.ranks > kMaxRanks)
+            return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) + " event: " +
+                                                 std::to_string(body.ranks) + " ranks");
+        return EventBody(std::move(body));
+      }
     } catch (const nlohmann::json::exception& e) {
-      return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) + " event: " + e.what());
+      return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) + " event: " + reason_of(e));
     }
   }
 }

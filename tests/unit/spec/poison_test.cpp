@@ -68,7 +68,7 @@ TEST(PoisonedToml, NestedValuesAreLimited) {
     std::string text = "schema = 1\nx = ";
     for (int i = 0; i < 100000; ++i)
       text += open;
-    EXPECT_THAT(problems_of(text), testing::Contains(HasSubstr("nested"))) << open;
+    EXPECT_THAT(problems_of(text).front(), HasSubstr("nested deeper than 64 levels")) << open;
   }
 }
 
