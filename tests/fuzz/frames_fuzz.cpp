@@ -1,0 +1,64 @@
+// Bytes from the other end of a socket, in pieces: nsad, the shim and the ranks read them so. The
+// first byte says whether they are a stream as it is, or the body of a frame (no fuzzer guesses a
+// checksum); the second, the frame's type and how the stream is cut.
+#include "common/wire/messages.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <algorithm>
+
+namespace {
+
+using namespace nsa;
+using namespace nsa::wire;
+
+template <class... T> void read_as(const nlohmann::json& body) {
+  ((void)body_as<T>(body), ...);
+}
+
+// What a receiver may take the body for, whoever sent it.
+void read_body(const Message& message) {
+  read_as<RankHello, RankToggles, RankStep, RankEvaluation, RankCheckpoint, RankMemory, RankError,
+          RankFinished, RankInjected, RankNonFinite, StopRequest, CollectivesRequest, ShimHello,
+          RankStarted, RankExited, EvidenceTaken, LogDropped, LaunchFailed, DaemonHello,
+          Acknowledge, StopRanks, KillRanks, TakeEvidence>(message.body);
+  if (const auto inner = body_as<RankMessage>(message.body))
+    read_as<RankStep, RankError>(inner->body);
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 2) return 0;
+  std::string stream(fuzz::text_of(data + 2, size - 2));
+  if (data[0] % 4 != 0) {
+    const auto frame = encode_frame({data[1], 0, stream});
+    if (!frame) return 0;
+    stream = *frame;
+  }
+  const size_t piece = data[0] % 4 == 1 ? stream.size() : size_t{1} << (data[1] % 17);
+  const int depth = data[0] % 4 == 2 ? kMaxRankDepth : JsonLimits{}.depth;
+  FrameDecoder decoder;
+  for (size_t at = 0; at < stream.size(); at += piece) {
+    decoder.feed(std::string_view(stream).substr(at, piece));
+    while (true) {
+      const auto frame = decoder.next();
+      if (!frame || !*frame) break;
+      const auto message = decode_message(**frame, depth);
+      if (!message) {
+        fuzz::expect_error(message, "message of type");
+        continue;
+      }
+      read_body(*message);
+      // What a rank sent is passed on within another message, and must fit there.
+      if (depth != kMaxRankDepth) continue;
+      const auto passed_on = encode(MessageType::kRankMessage, RankMessage{0, 1, message->body}, 7);
+      if (!passed_on) continue; // too long by now: the shim counts it as lost
+      FrameDecoder other;
+      other.feed(*passed_on);
+      const auto whole = other.next();
+      fuzz::expect(whole && *whole && decode_message(**whole),
+                   "nsad reads what the shim passes on");
+    }
+  }
+  return 0;
+}

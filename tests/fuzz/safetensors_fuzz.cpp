@@ -1,0 +1,27 @@
+// A file of tensors: refused with its path, or entries that tile its data. The header's length is
+// put right first, so that its text is what varies.
+#include "tests/fuzz/fuzz.h"
+#include "worker/checkpoint/safetensors.h"
+
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace nsa;
+  static const int fd = ::memfd_create("fuzz.safetensors", 0);
+  static const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  std::string file(fuzz::text_of(data, size));
+  // Up to the last brace it is header, behind it data. A file that begins with 8 bytes of another
+  // kind stays as it is.
+  if (file.starts_with('{')) {
+    const uint64_t header = file.rfind('}') + 1; // npos + 1 is 0
+    file.insert(0, reinterpret_cast<const char*>(&header), sizeof header);
+  }
+  if (::ftruncate(fd, 0) != 0 ||
+      ::pwrite(fd, file.data(), file.size(), 0) != static_cast<ssize_t>(file.size()))
+    std::abort();
+  const auto reader = checkpoint::SafetensorsReader::open(path);
+  if (!reader) fuzz::expect_error(reader, path);
+  return 0;
+}

@@ -1,1 +1,0 @@
-nsa_fuzz(NAME fuzz_run_file SOURCES run_file_fuzz.cpp DEPS spec)
