@@ -176,7 +176,8 @@ void AttemptSupervisor::refuse(Rank rank, const std::string& what, const std::st
 // speak of ranks that are not there, nor in the name of another rank.
 bool AttemptSupervisor::may_say(const wire::Message& message) {
   using wire::MessageType;
-  if (message.type == MessageType::kShimHello || message.type == MessageType::kLaunchFailed)
+  // Evidence is long, comes when it is asked for, and is an event only where it was.
+  if (message.type == MessageType::kShimHello || message.type == MessageType::kEvidenceTaken)
     return true;
   const auto claimed = [](const nlohmann::json& body) {
     const auto found = body.is_object() ? body.find("rank") : body.end();
@@ -186,7 +187,7 @@ bool AttemptSupervisor::may_say(const wire::Message& message) {
   };
   MessageType type = message.type;
   size_t account = quotas_.size() - 1;
-  if (type != MessageType::kEvidenceTaken) {
+  if (type != MessageType::kLaunchFailed) {
     const int64_t rank = claimed(message.body);
     const bool is_rank_message = type == MessageType::kRankMessage;
     const int64_t said =
