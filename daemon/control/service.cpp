@@ -191,7 +191,7 @@ Status Controller::may_resume(const RunId& id, const std::vector<std::string>& o
 
 void Controller::resume(const RunId& id, wire::ResumeRequest request, const api::Caller& caller,
                         api::SubmitDone done) {
-  done = audited(caller, "resume", id, std::move(done));
+  if (!request.dry_run) done = audited(caller, "resume", id, std::move(done));
   if (Status may = may_resume(id, request.overrides); !may)
     return done(control::refuse(may.error()));
   auto stored = read_run(id);
