@@ -176,14 +176,14 @@ std::string to_toml(const Value& value) {
                     value);
 }
 
-std::string number_hint(const Field& field, std::string_view given) {
+std::string unit_hint(const Field& field, std::string_view given) {
   const std::string_view text = trim(given);
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end == text.data()) return {};
   const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.data()));
   const std::string_view unit = trim(text.substr(digits.size()));
-  if (unit.empty()) return "write it without quotes: " + std::string(digits);
+  if (unit.empty()) return {};
   if (unit == field.unit) return "write " + std::string(digits) + ", without the unit";
   return field.unit.empty() ? "write a number without a unit"
                             : "write a number of " + std::string(field.unit) + ", without the unit";

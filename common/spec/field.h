@@ -67,9 +67,9 @@ std::optional<Fault> check(const Field& field);
 std::string to_toml(const Value& value);
 std::string to_toml(double value);
 
-// What to write where `text` stands and a number is wanted: "25MiB" -> "write 25, without the
-// unit". Empty: not known.
-std::string number_hint(const Field& field, std::string_view text);
+// What to write for a number with a unit: "25MiB" -> "write 25, without the unit". Empty: `text` is
+// none.
+std::string unit_hint(const Field& field, std::string_view text);
 
 // The value that `text` of a --set means for this field: TOML, or, for texts and lists, bare words
 // ("a,b"). Nothing when it fits no way.

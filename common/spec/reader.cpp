@@ -43,7 +43,11 @@ Fault wrong_type(const Field& field, const TomlEntry& entry) {
   Fault fault{"must be " + std::string(type_name(field)) + ", not " + entry.kind, ""};
   const Value* value = std::get_if<Value>(&entry.value);
   const std::string* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
-  if (text != nullptr && field.at.index() < 2) fault.next = number_hint(field, *text);
+  if (text != nullptr && field.at.index() < 2) {
+    fault.next = unit_hint(field, *text);
+    const bool number = text->find_first_not_of("0123456789+-.eE_ ") == std::string::npos;
+    if (fault.next.empty()) fault.next = number ? "write it without quotes" : "write a number";
+  }
   if (text != nullptr && field.at.index() == 2) fault.next = "write true or false, without quotes";
   if (field.at.index() == 3) fault.next = "write it in quotes";
   if (field.at.index() == 4) fault.next = "write it as [\"...\", \"...\"]";
@@ -166,7 +170,7 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
     reading.problems.push_back(at(
         file, {}, key,
         {"must be " + std::string(type_name(*field)) + ", not \"" + std::string(value_text) + "\"",
-         field->at.index() < 2 ? number_hint(*field, value_text) : ""}));
+         field->at.index() < 2 ? unit_hint(*field, value_text) : ""}));
     reading.bad_keys.insert(key);
   }
 }

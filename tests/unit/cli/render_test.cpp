@@ -279,7 +279,7 @@ TEST_F(Screens, AReasonSaysHowLongItMayLast) {
   run.reason = "stop requested by ann";
   EXPECT_EQ(reason_of(run, kNow), "stop requested by ann");
   run.waits_until = before(-330).nanoseconds;
-  EXPECT_EQ(reason_of(run, kNow), "stop requested by ann; at the latest at 14:05:30");
+  EXPECT_EQ(reason_of(run, kNow), "stop requested by ann; at the latest at 14:05:30Z");
   run.state = "restarting";
   run.reason = "rank 1 died";
   EXPECT_EQ(reason_of(run, kNow), "rank 1 died; the next attempt begins in 5m30s");
@@ -386,7 +386,7 @@ TEST_F(Screens, FollowOnATerminalRedrawsOneLine) {
   screen.tick();
   screen.finish();
   const std::string text = out.str();
-  EXPECT_NE(text.find("\r\033[K13:59:20 ! hang: rank 1 spinning in forward at step 120\n"),
+  EXPECT_NE(text.find("\r\033[K13:59:20Z ! hang: rank 1 spinning in forward at step 120\n"),
             std::string::npos)
       << text;
   EXPECT_EQ(text.find("a double"), std::string::npos);

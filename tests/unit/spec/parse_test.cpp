@@ -124,7 +124,24 @@ TEST(Parse, RefusesUnknownOverridesAndThoseWithoutValue) {
               ElementsAre("--set: train.step: no key has this name\n"
                           "  hint: did you mean train.steps?",
                           "--set: train.steps: has no value\n"
-                          "  hint: write train.steps=VALUE"));
+                          "  hint: write --set train.steps=VALUE"));
+  EXPECT_THAT(formatted(problems_with({"train.stesp"})),
+              ElementsAre("--set: train.stesp: is no KEY=VALUE, and no key has this name\n"
+                          "  hint: did you mean --set train.steps=VALUE?"));
+}
+
+TEST(Parse, HintsSayWhatToWrite) {
+  EXPECT_THAT(formatted(problems_with({"parallel.bucket_mib=25MiB"})),
+              ElementsAre("--set: parallel.bucket_mib: must be number, not \"25MiB\"\n"
+                          "  hint: write 25, without the unit"));
+  EXPECT_THAT(formatted(problems_with({"hang.floor_seconds=5s"})),
+              ElementsAre("--set: hang.floor_seconds: must be number, not \"5s\"\n"
+                          "  hint: write a number of seconds, without the unit"));
+  EXPECT_THAT(formatted(problems_with({"parallel.device=gpu"})),
+              ElementsAre("--set: parallel.device: \"gpu\" is not one of: auto, cpu, cuda\n"
+                          "  hint: did you mean \"cuda\"?"));
+  EXPECT_THAT(formatted(parse_run_file(kGoodFile + "micro_batch = \"2\"\n", "run.toml").problems),
+              ElementsAre(HasSubstr("hint: write it without quotes")));
 }
 
 TEST(Parse, SaysWhatBecameOfOldNamesAndWhatIsNotBuilt) {
