@@ -56,7 +56,8 @@ Status make_own_folder(const std::string& path, const Account& daemon, mode_t mo
                 path + " belongs to uid " + std::to_string(info.st_uid) + ", not to " + daemon.name,
                 "chown " + daemon.name + " " + path + ", or name another folder");
   if (::fchown(folder.get(), daemon.uid, daemon.gid) != 0 || ::fchmod(folder.get(), mode) != 0)
-    return fail_errno("cannot make " + path + " the daemon's");
+    return fail_errno("cannot make " + path + " the daemon's",
+                      "start nsad as the host's root, outside of user namespaces");
   return {};
 }
 

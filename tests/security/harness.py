@@ -11,6 +11,7 @@ it cannot run here, and the last line of output says why.
 import argparse
 import contextlib
 import grp
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,9 +24,16 @@ import tempfile
 import time
 import traceback
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from harness import FOREVER, LIMIT, ROOT, SKIP_EXIT_CODE, Failed, Skipped, TINY_RUN, expect, wait_for  # noqa: E402,F401
+# The harness of the end-to-end scripts has the name of this module, so it is loaded under another.
+_spec = importlib.util.spec_from_file_location("end_to_end", pathlib.Path(__file__).resolve().parents[1] / "e2e" / "harness.py")
+end_to_end = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(end_to_end)
+FOREVER, LIMIT, ROOT, SKIP_EXIT_CODE = end_to_end.FOREVER, end_to_end.LIMIT, end_to_end.ROOT, end_to_end.SKIP_EXIT_CODE
+Failed, Skipped, TINY_RUN = end_to_end.Failed, end_to_end.Skipped, end_to_end.TINY_RUN
+expect, wait_for = end_to_end.expect, end_to_end.wait_for
 
+# One that every account may start: this script's own may lie in somebody's home.
+PYTHON = next((p for p in ("/usr/bin/python3", "/bin/python3") if os.access(p, os.X_OK)), sys.executable)
 PROGRAMS = ("nsactl", "nsad", "nsa-starter", "nsa-shim", "nsa-fake-worker")
 # Prints what a rank is, and ends.
 REPORT = """#!/bin/sh
@@ -178,10 +186,10 @@ class Host:
 
     def python(self, account, text, *arguments, **options):
         """Runs a Python program as that account."""
-        return self.as_user(account, [sys.executable, "-c", text, *arguments], **options)
+        return self.as_user(account, [PYTHON, "-c", text, *arguments], **options)
 
     def start_python(self, account, text, *arguments):
-        return subprocess.Popen([sys.executable, "-c", text, *map(str, arguments)], user=account.uid,
+        return subprocess.Popen([PYTHON, "-c", text, *map(str, arguments)], user=account.uid,
                                 group=account.gid, extra_groups=account.groups, cwd=account.home,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
