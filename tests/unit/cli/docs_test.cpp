@@ -114,7 +114,10 @@ std::set<std::string> known_tables() {
 
 // Empty: understood.
 std::string judge_command(const std::vector<std::string>& words) {
-  const std::vector<std::string> arguments(words.begin() + 1, words.end());
+  std::vector<std::string> arguments(words.begin() + 1, words.end());
+  std::erase(arguments, "[options]"); // of a usage line, as "[RUN]" is
+  for (std::string& word : arguments)
+    if (word.starts_with('[') && word.ends_with(']')) word = word.substr(1, word.size() - 2);
   for (const std::string& word : arguments)
     if (word.find("...") != std::string::npos || word.find("…") != std::string::npos) return "";
   const auto parsed = parse_command(all_verbs(), arguments);
@@ -140,6 +143,8 @@ struct Judge {
   // `mention`: within a sentence a command may be named without its arguments.
   void line_of_shell(std::string line, int number, bool mention = false) {
     if (line.starts_with("$ ")) line.erase(0, 2);
+    // What is indented, or holds an arrow, is a picture or an output.
+    if (line.starts_with(' ') || line.find("─") != std::string::npos) return;
     for (const auto& words : commands_of(line)) {
       if (words.empty() || fs::path(words[0]).filename() != "nsactl") continue;
       ++commands;
