@@ -116,8 +116,10 @@ std::set<std::string> known_tables() {
 std::string judge_command(const std::vector<std::string>& words) {
   std::vector<std::string> arguments(words.begin() + 1, words.end());
   std::erase(arguments, "[options]"); // of a usage line, as "[RUN]" is
-  for (std::string& word : arguments)
+  for (std::string& word : arguments) {
     if (word.starts_with('[') && word.ends_with(']')) word = word.substr(1, word.size() - 2);
+    if (word == "N" || word == "R") word = "1"; // a number of the reader's own
+  }
   for (const std::string& word : arguments)
     if (word.find("...") != std::string::npos || word.find("…") != std::string::npos) return "";
   const auto parsed = parse_command(all_verbs(), arguments);
