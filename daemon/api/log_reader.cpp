@@ -285,7 +285,13 @@ wire::LogLine RankLogReader::take() {
 }
 
 wire::LogLine RankLogReader::position() const {
-  return {source_.attempt, source_.rank, "", "position", missing_, taken_};
+  wire::LogLine line;
+  line.attempt = source_.attempt;
+  line.rank = source_.rank;
+  line.stream = "position";
+  line.text = missing_;
+  line.position = taken_;
+  return line;
 }
 
 void LogMerge::add(const std::vector<LogSource>& sources, const LogStart& start) {
