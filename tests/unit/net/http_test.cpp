@@ -108,7 +108,10 @@ TEST(Target, DecodesPathAndQuery) {
   EXPECT_FALSE(parse_target("/a%zz"));
   EXPECT_FALSE(parse_target("/a%00b"));
   EXPECT_FALSE(parse_target("/a?x=%0"));
-  EXPECT_EQ(parse_target("/" + encode_component("a/b?c&d=é%"))->path, "/a/b?c&d=é%");
+  // The path stays encoded, so that a slash inside a component is told from one between components.
+  EXPECT_EQ(parse_target("/" + encode_component("a/b?c&d=é%"))->path,
+            "/" + encode_component("a/b?c&d=é%"));
+  EXPECT_EQ(decode_component(encode_component("a/b?c&d=é%")), "a/b?c&d=é%");
 }
 
 TEST(Http, AnswersAndKnowsTheCaller) {
