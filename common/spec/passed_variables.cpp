@@ -7,7 +7,6 @@ namespace nsa::spec {
 const std::vector<PassedVariable>& passed_variables() {
   static const std::vector<PassedVariable> kList = {
       {"JOB_*", "whatever the run's own code reads; no library does"},
-      {"HF_TOKEN", "a secret, for workers that fetch from the Hugging Face hub"},
       {"WANDB_API_KEY", "a secret, for workers that report to Weights & Biases"},
       {"CUDA_CACHE_DISABLE", "CUDA's cache of compiled PTX: off"},
       {"CUDA_CACHE_MAXSIZE", "its size in bytes"},

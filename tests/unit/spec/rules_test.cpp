@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
              "ranks that update shares"},
         Case{{"inject.kind=kill_in_collect", "parallel.ranks=2"}, "", ""},
         Case{{"run.pass_environment=JOB_NAME"}, "", ""},
-        Case{{"run.pass_environment=HF_TOKEN"}, "", ""},
+        Case{{"run.pass_environment=HF_TOKEN"}, "run.pass_environment", "read by nothing"},
         Case{{"run.pass_environment=NCCL_IB_HCA"}, "", ""},
         Case{{"run.pass_environment=JOB_"}, "run.pass_environment", "not on the list"},
         Case{{"run.pass_environment=LD_PRELOAD"}, "run.pass_environment", "load code"},
