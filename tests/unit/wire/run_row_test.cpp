@@ -75,7 +75,8 @@ TEST(Times, NoNumberOfASummaryIsRounded) {
   RunSummary run = a_run();
   run.steps = 100;
   run.started_at = run.ended_at = run.submitted_at;
-  for (const auto& [key, value] : nlohmann::json(run).items())
+  const nlohmann::json json = run; // items() refers to it
+  for (const auto& [key, value] : json.items())
     if (value.is_number_integer()) {
       EXPECT_LT(std::abs(value.get<int64_t>()), int64_t{1} << 53) << key;
     }
