@@ -145,8 +145,10 @@ struct Judge {
   // `mention`: within a sentence a command may be named without its arguments.
   void line_of_shell(std::string line, int number, bool mention = false) {
     if (line.starts_with("$ ")) line.erase(0, 2);
-    // What is indented, or holds an arrow, is a picture or an output.
-    if (line.starts_with(' ') || line.find("─") != std::string::npos) return;
+    // What is indented, set in columns or holds an arrow is a picture or an output.
+    if (line.starts_with(' ') || line.starts_with("nsactl  ") ||
+        line.find("─") != std::string::npos)
+      return;
     for (const auto& words : commands_of(line)) {
       if (words.empty() || fs::path(words[0]).filename() != "nsactl") continue;
       ++commands;
