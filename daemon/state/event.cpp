@@ -68,7 +68,7 @@ Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
         return EventBody(Body{});
       else {
         Body body = json.get<Body>();
-        if constexpr (requires { requires std::is_integral_v<decltype(body.ranks)>; })
+        if constexpr (requires { requires std::is_integral_v<decltype(Body::ranks)>; })
           if (body.ranks < 0 || body.ranks > kMaxRanks)
             return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) + " event: " +
                                                  std::to_string(body.ranks) + " ranks");

@@ -149,7 +149,7 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
     return found.problems[0].what;
   };
   EXPECT_THAT(unreadable("{\n  \"version\": 1,\n  \"digest\" \"ab\"\n}"),
-              StartsWith((data_ / "dataset.json").string() + ": parse error at line 3, column 1"));
+              StartsWith((data_ / "dataset.json").string() + ", line 3, column 15: not JSON"));
   EXPECT_THAT(unreadable("{}"), HasSubstr("dataset.json: key 'version' not found"));
   EXPECT_THAT(unreadable(""), HasSubstr("line 1, column 1"));
 }
