@@ -31,7 +31,7 @@ def tcp_listeners(pids):
     owners = {inode: pid for pid in pids for inode in inodes_of(pid)}
     found = set()
     for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as f:
+        with contextlib.suppress(OSError), open(f"/proc/net/{table}") as f:
             for line in f.readlines()[1:]:
                 fields = line.split()
                 if fields[3] != LISTENING or int(fields[9]) not in owners:
@@ -51,7 +51,7 @@ def abstract_names(pids):
     """Names of abstract unix sockets of the processes: those that no file mode guards."""
     inodes = {inode for pid in pids for inode in inodes_of(pid)}
     found = set()
-    with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
+    with open("/proc/net/unix", errors="replace") as f:
         for line in f.readlines()[1:]:
             fields = line.split()
             if len(fields) > 7 and fields[7].startswith("@") and int(fields[6]) in inodes:
@@ -62,7 +62,7 @@ def abstract_names(pids):
 def loopback_ports():
     """Ports on which anybody of this host listens on loopback, or on every address."""
     ports = set()
-    with open("/proc/net/tcp", encoding="ascii") as f:
+    with open("/proc/net/tcp") as f:
         for line in f.readlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENING and fields[1][:8] in ("0100007F", "00000000"):
