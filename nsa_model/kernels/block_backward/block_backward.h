@@ -67,13 +67,13 @@ struct RangeBackwardParams {
   BesideLanes beside;
   bool is_beside = false;
 };
-// (Lane, 128 keys) pairs of a sliding window, each one share of the work.
-int range_backward_columns(const AttentionShape& shape, int window);
-// 64-key tiles of partial results, on the current device.
-int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
-                             const BesideLanes& beside = {});
 // How many CTAs the work is cut for: the multiprocessors of the current device, or most_ctas.
 int range_workers(int most_ctas = 0);
+// (Lane, 128 keys) pairs of a sliding window, each one share of the work.
+int range_backward_columns(const AttentionShape& shape, int window, int workers = range_workers());
+// 64-key tiles of partial results.
+int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
+                             const BesideLanes& beside = {}, int workers = range_workers());
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
 
 // Sums the units of every block in order.

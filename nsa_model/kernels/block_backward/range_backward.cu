@@ -436,21 +436,21 @@ int range_workers(int most_ctas) {
 }
 
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
-                             const BesideLanes& beside) {
+                             const BesideLanes& beside, int workers) {
   const int lanes = shape.batch * shape.groups;
   int64_t slots = 0;
   if (beside.lanes > 0) {
-    slots += RangeUnits(range, window, token_end, beside.lanes, range_workers(beside.ctas)).slots();
+    const int ctas = beside.ctas > 0 ? std::min(beside.ctas, workers) : workers;
+    slots += RangeUnits(range, window, token_end, beside.lanes, ctas).slots();
   }
   if (beside.lanes < lanes) {
-    slots += RangeUnits(range, window, token_end, lanes - beside.lanes, range_workers()).slots();
+    slots += RangeUnits(range, window, token_end, lanes - beside.lanes, workers).slots();
   }
   return slots * kUnitTiles;
 }
 
-int range_backward_columns(const AttentionShape& shape, int window) {
-  return RangeUnits(KeyRange::kWindow, window, shape.sequence, shape.batch * shape.groups,
-                    range_workers())
+int range_backward_columns(const AttentionShape& shape, int window, int workers) {
+  return RangeUnits(KeyRange::kWindow, window, shape.sequence, shape.batch * shape.groups, workers)
       .shares();
 }
 
