@@ -38,18 +38,18 @@ Result<spec::ClientSpec> read_client_files() {
 
 Result<client::Daemon> connect(const Context& context, bool may_start) {
   NSA_TRY_ASSIGN(const spec::ClientSpec spec, read_client_files());
-  client::Place place;
-  place.socket = context.socket;
-  place.program_dir = context.program_dir;
-  place.may_start = may_start && context.may_start;
-  place.notice = [&io = context.io](const std::string& text) {
+  client::DaemonAddress address;
+  address.socket = context.socket;
+  address.program_dir = context.program_dir;
+  address.may_start = may_start && context.may_start;
+  address.notice = [&io = context.io](const std::string& text) {
     io.err << "note: " << printable(text) << "\n";
   };
-  place.system_socket = spec.system_socket;
-  place.escape = !context.raw && context.output != Output::kJson;
+  address.system_socket = spec.system_socket;
+  address.escape = !context.raw && context.output != Output::kJson;
   const bool named = !context.socket.empty() || has_named_socket();
-  if (context.system || (!named && spec.daemon == "system")) place.socket = spec.system_socket;
-  NSA_TRY_ASSIGN(client::Daemon daemon, client::Daemon::connect(place));
+  if (context.system || (!named && spec.daemon == "system")) address.socket = spec.system_socket;
+  NSA_TRY_ASSIGN(client::Daemon daemon, client::Daemon::connect(address));
   if (context.quiet || context.output == Output::kJson) return daemon;
   if (daemon.is_system())
     context.io.err << "the system's nsad answers, on " << daemon.socket() << "\n";

@@ -59,9 +59,10 @@ Refusal refusal_of(const net::ClientResponse& response) {
           {}};
 }
 
-void pass_on_notice(const Place& place, const std::map<std::string, std::string>& header) {
+void pass_on_notice(const DaemonAddress& address,
+                    const std::map<std::string, std::string>& header) {
   const auto notice = header.find("nsa-notice");
-  if (place.notice && notice != header.end()) place.notice(notice->second);
+  if (address.notice && notice != header.end()) address.notice(notice->second);
 }
 
 } // namespace
@@ -70,41 +71,41 @@ std::string run_target(std::string_view run, std::string_view rest) {
   return "/v1/runs/" + net::encode_component(run) + std::string(rest);
 }
 
-Result<Daemon> Daemon::connect(const Place& place) {
+Result<Daemon> Daemon::connect(const DaemonAddress& address) {
   NSA_TRY_ASSIGN(const net::NodePaths paths, net::user_paths());
   const std::vector<std::string> candidates =
-      place.socket.empty() ? paths.socket_candidates : std::vector<std::string>{place.socket};
+      address.socket.empty() ? paths.socket_candidates : std::vector<std::string>{address.socket};
   for (const std::string& candidate : candidates) {
     const auto client = net::HttpClient::connect_unix(candidate);
-    if (client) return Daemon(place, candidate, false);
+    if (client) return Daemon(address, candidate, false);
     if (client.error().code != ErrorCode::kUnavailable) return fail(client.error());
   }
-  if (!place.socket.empty() && place.socket == place.system_socket)
-    return fail(ErrorCode::kUnavailable, "the system's nsad does not listen on " + place.socket,
+  if (!address.socket.empty() && address.socket == address.system_socket)
+    return fail(ErrorCode::kUnavailable, "the system's nsad does not listen on " + address.socket,
                 "start it: systemctl start nsad; or use your own: leave out --system");
   const std::string looked =
       candidates.size() == 1 ? "" : " (looked at " + std::to_string(candidates.size()) + " places)";
   // A socket that was named is somebody's own arrangement: nsad on demand would listen elsewhere.
-  if (!place.socket.empty() || paths.named)
+  if (!address.socket.empty() || paths.named)
     return fail(ErrorCode::kUnavailable, "no nsad listens on " + candidates.front() + looked,
                 "start nsad there, or leave out --socket and NSA_SOCKET");
-  if (!place.may_start)
+  if (!address.may_start)
     return fail(
         ErrorCode::kUnavailable,
         "your own nsad is not running: nobody listens on " + candidates.front() + looked,
         std::string("nsactl daemon start") +
-            (!place.system_socket.empty() && net::HttpClient::connect_unix(place.system_socket)
+            (!address.system_socket.empty() && net::HttpClient::connect_unix(address.system_socket)
                  ? "; to use the system's nsad, add --system"
                  : ""));
-  NSA_TRY(start_daemon(place.program_dir, paths));
-  return Daemon(place, paths.socket, true);
+  NSA_TRY(start_daemon(address.program_dir, paths));
+  return Daemon(address, paths.socket, true);
 }
 
 // Its shims start the next nsad where there are any, and the one that ends still holds its lock: a
 // new one is started only where nobody has come for a while.
 Status Daemon::find_successor() {
   constexpr Duration kPatience = std::chrono::seconds(3), kPause = std::chrono::milliseconds(50);
-  Place quiet = place_;
+  DaemonAddress quiet = address_;
   quiet.may_start = false;
   const MonotonicTime give_up = MonotonicTime::now() + kPatience;
   Result<Daemon> next = connect(quiet);
@@ -112,7 +113,7 @@ Status Daemon::find_successor() {
     std::this_thread::sleep_for(kPause);
     next = connect(quiet);
   }
-  if (!next) next = connect(place_);
+  if (!next) next = connect(address_);
   if (!next) return fail(next.error());
   socket_ = next->socket_;
   started_ = started_ || next->started_;
@@ -148,7 +149,7 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
     std::this_thread::sleep_for(kPause);
   }
   if (response->status != 200) return tl::unexpected(refusal_of(*response));
-  pass_on_notice(place_, response->header);
+  pass_on_notice(address_, response->header);
   return std::move(response->body);
 }
 
@@ -159,7 +160,7 @@ tl::expected<nlohmann::json, Refusal> Daemon::call(const std::string& method,
   if (!text) return tl::unexpected(text.error());
   auto json = parse_json(*text, kAnswer, kAnswerLimits);
   if (!json) return tl::unexpected(Refusal{std::move(json).error(), {}});
-  if (place_.escape) make_printable(*json);
+  if (address_.escape) make_printable(*json);
   return std::move(*json);
 }
 
@@ -196,7 +197,7 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
   NSA_TRY_ASSIGN(net::HttpClient client, net::HttpClient::connect_unix(socket_));
   Status failure;
   net::LineReader reader;
-  reader.head = [this](const auto& header) { pass_on_notice(place_, header); };
+  reader.head = [this](const auto& header) { pass_on_notice(address_, header); };
   reader.tick = options.tick;
   reader.interrupt_fd = options.interrupt_fd;
   reader.line = [&](std::string_view text) {
@@ -211,7 +212,7 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
                "follow again; what was missed is in `nsactl events` and `nsactl logs`");
       return false;
     }
-    if (place_.escape) make_printable(*json);
+    if (address_.escape) make_printable(*json);
     return options.line(*json);
   };
   NSA_TRY_ASSIGN(const net::StreamedResponse answer,

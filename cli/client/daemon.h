@@ -15,7 +15,7 @@
 
 namespace nsa::client {
 
-struct Place {
+struct DaemonAddress {
   std::string socket;                                  // empty: by net::user_paths()
   std::string program_dir;                             // where nsad lies
   bool may_start = true;                               // start nsad when nobody listens
@@ -40,7 +40,7 @@ struct FollowOptions {
 class Daemon {
 public:
   // kUnavailable when there is none and none may, or can, be started.
-  static Result<Daemon> connect(const Place& place);
+  static Result<Daemon> connect(const DaemonAddress& address);
 
   Result<nlohmann::json> get(const std::string& target, Duration timeout = kTimeout);
   // The same as it came, for answers that are too long to be read into a document.
@@ -56,19 +56,21 @@ public:
   const std::string& socket() const { return socket_; }
   bool was_started() const { return started_; } // by this connect()
   // The host's own daemon, which is used only when it was asked for.
-  bool is_system() const { return !place_.socket.empty() && place_.socket == place_.system_socket; }
+  bool is_system() const {
+    return !address_.socket.empty() && address_.socket == address_.system_socket;
+  }
 
   static constexpr Duration kTimeout = std::chrono::seconds(30);
 
 private:
-  Daemon(Place place, std::string socket, bool started)
-      : place_(std::move(place)), socket_(std::move(socket)), started_(started) {}
+  Daemon(DaemonAddress address, std::string socket, bool started)
+      : address_(std::move(address)), socket_(std::move(socket)), started_(started) {}
   Status find_successor(); // of an nsad that has gone
   tl::expected<std::string, Refusal> exchange(const std::string& method, const std::string& target,
                                               const nlohmann::json* body, Duration timeout);
   tl::expected<nlohmann::json, Refusal> call(const std::string& method, const std::string& target,
                                              const nlohmann::json* body, Duration timeout);
-  Place place_;
+  DaemonAddress address_;
   std::string socket_;
   bool started_;
 };

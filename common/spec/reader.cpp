@@ -9,9 +9,9 @@ namespace nsa::spec {
 
 namespace {
 
-Problem at(const std::string& file, Place place, std::string key, Fault fault) {
-  return {
-      file, place.line, place.column, std::move(key), std::move(fault.what), std::move(fault.next)};
+Problem at(const std::string& file, SourcePosition position, std::string key, Fault fault) {
+  return {file,           position.line,         position.column,
+          std::move(key), std::move(fault.what), std::move(fault.next)};
 }
 
 Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tables,
@@ -65,8 +65,9 @@ Fault without_value(const FieldTable& fields, const std::string& key) {
                        : "did you mean --set " + name + "=VALUE?"};
 }
 
-void note_key(Reading& reading, const std::string& key, const std::string& file, Place place) {
-  Problem at_key{file, place.line, place.column, key, "", ""};
+void note_key(Reading& reading, const std::string& key, const std::string& file,
+              SourcePosition position) {
+  Problem at_key{file, position.line, position.column, key, "", ""};
   if (reading.places.insert_or_assign(key, std::move(at_key)).second)
     reading.set_keys.push_back(key);
 }
@@ -92,7 +93,7 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
                const FreeKey& free_key, Reading& reading) {
   const TomlDocument document = read_toml(toml);
   for (const TomlMistake& mistake : document.mistakes)
-    reading.problems.push_back(at(file, mistake.place, "", {mistake.what, ""}));
+    reading.problems.push_back(at(file, mistake.position, "", {mistake.what, ""}));
   if (!document.complete) reading.problems.back().next = "what follows was not read";
 
   std::string refused_table; // its keys need no problem of their own
@@ -104,20 +105,21 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
     if (is_table && std::find(tables.begin(), tables.end(), entry.key) != tables.end()) continue;
     if (field == nullptr) {
       if (free_key && free_key(entry)) {
-        if (!is_table) note_key(reading, entry.key, file, entry.key_place);
+        if (!is_table) note_key(reading, entry.key, file, entry.key_position);
         continue;
       }
       if (is_table) refused_table = entry.key;
       if (++unknown > kMostTold) continue;
       auto fault = advice ? advice(entry.key) : std::nullopt;
       if (!fault) fault = unknown_key(fields, tables, entry.key, is_table);
-      reading.problems.push_back(at(file, entry.key_place, entry.key, std::move(*fault)));
+      reading.problems.push_back(at(file, entry.key_position, entry.key, std::move(*fault)));
       continue;
     }
-    note_key(reading, entry.key, file, entry.value_place);
+    note_key(reading, entry.key, file, entry.value_position);
     const Value* value = std::get_if<Value>(&entry.value);
     if (value == nullptr || !set(*field, *value)) {
-      reading.problems.push_back(at(file, entry.value_place, entry.key, wrong_type(*field, entry)));
+      reading.problems.push_back(
+          at(file, entry.value_position, entry.key, wrong_type(*field, entry)));
       reading.bad_keys.insert(entry.key);
     }
   }
@@ -201,14 +203,14 @@ void add_rule_problem(Reading& reading, const std::vector<std::string>& keys, Fa
 }
 
 void sort_problems(std::vector<Problem>& problems) {
-  // The index keeps those without a place in the order in which they were found.
+  // The index keeps those without a position in the order in which they were found.
   std::map<std::tuple<bool, int, int, size_t>, Problem> ordered;
   for (Problem& p : problems) {
-    const std::tuple place(p.line == 0, p.line, p.column, ordered.size());
-    ordered.emplace(place, std::move(p));
+    const std::tuple position(p.line == 0, p.line, p.column, ordered.size());
+    ordered.emplace(position, std::move(p));
   }
   problems.clear();
-  for (auto& [place, problem] : ordered)
+  for (auto& [position, problem] : ordered)
     problems.push_back(std::move(problem));
 }
 

@@ -15,7 +15,7 @@ constexpr size_t kMaxMistakes = 20;
 constexpr int kMaxDots = 16;   // of one key; ours have three
 constexpr int kMaxNested = 64; // arrays and inline tables within each other
 
-Place place_of(const toml::source_region& region) {
+SourcePosition position_of(const toml::source_region& region) {
   return {static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)};
 }
 
@@ -54,14 +54,14 @@ void read_value(const toml::node& node, TomlEntry& entry) {
 void flatten(const toml::table& table, const std::string& prefix, TomlDocument& document) {
   for (auto&& [key, node] : table) {
     TomlEntry entry;
-    entry.key_place = place_of(key.source());
-    entry.value_place = place_of(node.source());
+    entry.key_position = position_of(key.source());
+    entry.value_position = position_of(node.source());
     if (prefix.size() + key.str().size() > kMaxKeyBytes) {
       // Not repeated: below a long name each of many keys would hold it again.
       if (document.mistakes.size() < kMaxMistakes)
         document.mistakes.push_back(
-            {entry.key_place, "a key, with the names of its tables, is longer than " +
-                                  std::to_string(kMaxKeyBytes) + " bytes"});
+            {entry.key_position, "a key, with the names of its tables, is longer than " +
+                                     std::to_string(kMaxKeyBytes) + " bytes"});
       continue;
     }
     entry.key = prefix + std::string(key.str());
@@ -170,14 +170,14 @@ TomlDocument read_toml(std::string_view given) {
       flatten(table, "", document);
       break;
     } catch (const toml::parse_error& error) {
-      const Place place = place_of(error.source());
-      document.mistakes.push_back({place, std::string(error.description())});
+      const SourcePosition position = position_of(error.source());
+      document.mistakes.push_back({position, std::string(error.description())});
       // An open bracket or quote makes every later line look wrong: two mistakes in neighbouring
       // lines are taken for one, and reading ends.
       const bool cascade = document.mistakes.size() > 1 &&
-                           place.line - (document.mistakes.end() - 2)->place.line <= 1;
+                           position.line - (document.mistakes.end() - 2)->position.line <= 1;
       if (cascade) document.mistakes.pop_back();
-      if (cascade || document.mistakes.size() >= kMaxMistakes || !blank_line(text, place.line)) {
+      if (cascade || document.mistakes.size() >= kMaxMistakes || !blank_line(text, position.line)) {
         document.complete = false;
         return document;
       }
@@ -185,8 +185,8 @@ TomlDocument read_toml(std::string_view given) {
   }
   std::sort(document.entries.begin(), document.entries.end(),
             [](const TomlEntry& a, const TomlEntry& b) {
-              return std::tie(a.key_place.line, a.key_place.column, a.key) <
-                     std::tie(b.key_place.line, b.key_place.column, b.key);
+              return std::tie(a.key_position.line, a.key_position.column, a.key) <
+                     std::tie(b.key_position.line, b.key_position.column, b.key);
             });
   return document;
 }

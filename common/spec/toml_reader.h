@@ -11,20 +11,20 @@
 
 namespace nsa::spec {
 
-struct Place {
+struct SourcePosition {
   int line = 0, column = 0; // 1-based; 0: none
 };
 
 struct TomlEntry {
-  std::string key;                           // full path joined by dots: "train.steps"
-  Place key_place, value_place;              //
-  std::variant<std::monostate, Value> value; // nothing: a kind that no field has
+  std::string key;                             // full path joined by dots: "train.steps"
+  SourcePosition key_position, value_position; //
+  std::variant<std::monostate, Value> value;   // nothing: a kind that no field has
   std::string
       kind; // "integer", "number", "true or false", "text", "list of texts", "table", "date"
 };
 
 struct TomlMistake { // of syntax
-  Place place;
+  SourcePosition position;
   std::string what;
 };
 
