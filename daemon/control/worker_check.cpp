@@ -4,6 +4,7 @@
 #include "common/base/unique_fd.h"
 #include "daemon/control/provenance.h"
 
+#include <algorithm>
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -65,10 +66,12 @@ Status find_libraries(const std::string& program) {
   const std::string loader = program_interpreter(program);
   if (loader.empty()) return {}; // a script, or a static program: nothing to find
   NSA_TRY_ASSIGN(const std::string listed, list_libraries(loader, program));
-  std::vector<std::string> missing;
+  std::vector<std::string> missing; // listed once for each library that needs it
   for (const std::string& line : split(listed, '\n'))
     if (line.find("=> not found") != std::string::npos)
-      missing.push_back(std::string(trim(line.substr(0, line.find("=>")))));
+      if (std::string name(trim(line.substr(0, line.find("=>"))));
+          std::find(missing.begin(), missing.end(), name) == missing.end())
+        missing.push_back(std::move(name));
   if (missing.empty()) return {};
   const std::string names = join(missing, ", ");
   const bool torch =
@@ -76,8 +79,8 @@ Status find_libraries(const std::string& program) {
   return fail(ErrorCode::kUnsupported,
               (torch ? "LibTorch is missing: " : "libraries are missing: ") + program + " needs " +
                   names,
-              torch ? "in the checkout: make setup; or give nsad the folder of libtorch_cpu.so: "
-                      "nsactl daemon stop; LD_LIBRARY_PATH=<folder> nsactl daemon start"
+              torch ? "in the checkout: make setup; of a package: ln -s <folder>/torch "
+                      "<package>/torch, where <folder> holds LibTorch"
                     : "install them, then look again with: nsactl doctor");
 }
 
