@@ -2,8 +2,8 @@
 #include "worker/options.h"
 
 #include "common/base/log.h"
+#include "worker/bootstrap/session.h"
 #include "worker/link/inherited.h"
-#include "worker/train/session.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>

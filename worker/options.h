@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/base/result.h"
-#include "worker/train/session.h"
+#include "worker/bootstrap/session.h"
 
 #include <string>
 #include <vector>

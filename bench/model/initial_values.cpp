@@ -2,7 +2,7 @@
 
 #include "common/base/clock.h"
 #include "nsa_model/model/parameters.h"
-#include "worker/train/setup.h"
+#include "worker/rules/model_setup.h"
 
 #include <cstdio>
 #include <sys/resource.h>

@@ -16,12 +16,12 @@
 #include "common/spec/toggles.h"
 #include "worker/data/batch_builder.h"
 #include "worker/data/evaluation.h"
-#include "worker/train/kernel_setup.h"
-#include "worker/train/micro_steps.h"
-#include "worker/train/model_loss.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/precision.h"
-#include "worker/train/state_io.h"
+#include "worker/model/kernel_setup.h"
+#include "worker/model/model_loss.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/state_io.h"
+#include "worker/rules/precision.h"
+#include "worker/step/micro_steps.h"
 
 #include <ATen/ops/cat.h>
 #include <cmath>

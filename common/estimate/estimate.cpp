@@ -110,7 +110,7 @@ double selected_pairs(double length, double block, double blocks) {
   return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
 }
 
-// As the worker chooses (worker/train/kernel_setup.cpp), for any GPU from compute capability 8.0.
+// As the worker chooses (worker/model/kernel_setup.cpp), for any GPU from compute capability 8.0.
 std::string attention_kernels(const RunSpec& spec, Placement placement) {
   const std::string asked = toggle(spec, "attention.kernels", "auto");
   if (asked != "auto") return asked;

@@ -288,7 +288,7 @@ private:
     graphs();
   }
 
-  // As the worker decides (worker/train/setup.cpp), which knows the device and "auto" too.
+  // As the worker decides (worker/rules/model_setup.cpp), which knows the device and "auto" too.
   void graphs() {
     const auto graphs = s_.toggles.find("cuda.graphs");
     const bool on = graphs != s_.toggles.end() && graphs->second == "on";

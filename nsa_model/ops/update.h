@@ -1,5 +1,5 @@
-// What a training step does to flat buffers of gradients, masters and moments (worker/train), as
-// operators that are one or two kernels in libnsa_ops_cuda.so.
+// What a training step does to flat buffers of gradients, masters and moments (worker/optimizer),
+// as operators that are one or two kernels in libnsa_ops_cuda.so.
 //
 // Thread-safe. Wrong shapes or dtypes throw c10::Error. No autograd.
 #pragma once

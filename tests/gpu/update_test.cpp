@@ -1,8 +1,8 @@
 // The optimizer's kernels on a GPU beside LibTorch's operations on the same buffers.
 #include "nsa_model/ops/update.h"
 #include "tests/gpu/gpu_host.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/stochastic_rounding.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/stochastic_rounding.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 // compiled with NDEBUG, as LibTorch's wheel is: RecordFunction has one member more without it.
 #pragma once
 
-#include "worker/runtime/graph.h"
+#include "worker/graphs/graph.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "nsa_model/model/language_model.h"
-#include "worker/train/gradient_reducer.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/state_gatherer.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/step/gradient_reducer.h"
+#include "worker/step/state_gatherer.h"
 
 #include <gtest/gtest.h>
 

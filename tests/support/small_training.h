@@ -3,10 +3,10 @@
 #pragma once
 
 #include "worker/data/batch_builder.h"
-#include "worker/train/micro_steps.h"
-#include "worker/train/model_loss.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/state_gatherer.h"
+#include "worker/model/model_loss.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/step/micro_steps.h"
+#include "worker/step/state_gatherer.h"
 
 #include <gtest/gtest.h>
 

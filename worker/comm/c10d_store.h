@@ -1,7 +1,7 @@
 // The rendezvous as a store of c10d, for NCCL's process group. Others use store.h.
 #pragma once
 
-#include "worker/comm/store.h"
+#include "worker/mesh/store.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

@@ -6,8 +6,8 @@
 // is ordered behind them, and a failure shows in a later call at the latest.
 #pragma once
 
-#include "worker/comm/mesh.h"
-#include "worker/comm/rendezvous_address.h"
+#include "worker/mesh/mesh.h"
+#include "worker/mesh/rendezvous_address.h"
 
 #include <ATen/core/TensorBody.h>
 

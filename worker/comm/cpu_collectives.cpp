@@ -1,6 +1,6 @@
 #include "worker/comm/collectives.h"
 
-#include "worker/comm/store.h"
+#include "worker/mesh/store.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

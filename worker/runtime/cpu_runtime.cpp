@@ -1,4 +1,4 @@
-#include "worker/runtime/process_info.h"
+#include "worker/process_info/process_info.h"
 #include "worker/runtime/runtime.h"
 
 #include <ATen/Context.h>

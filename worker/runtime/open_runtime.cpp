@@ -1,6 +1,6 @@
 #include "common/base/build_info.h"
 #include "common/base/log.h"
-#include "worker/runtime/process_info.h"
+#include "worker/process_info/process_info.h"
 #include "worker/runtime/runtime.h"
 
 #include <dlfcn.h>

@@ -7,7 +7,7 @@
 
 #include "common/base/result.h"
 #include "worker/comm/collectives.h"
-#include "worker/runtime/graph.h"
+#include "worker/graphs/graph.h"
 
 #include <ATen/core/TensorBody.h>
 

@@ -159,7 +159,7 @@ __device__ __forceinline__ void put(__nv_bfloat16* to, const Four& four) {
   *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
 }
 
-// 16 random bits of an element: the counter of worker/train/stochastic_rounding.cpp.
+// 16 random bits of an element: the counter of worker/optimizer/stochastic_rounding.cpp.
 __device__ __forceinline__ uint32_t random_bits(uint64_t counter) {
   uint64_t x = counter * 0x9e3779b97f4a7c15ull;
   x ^= x >> 30;

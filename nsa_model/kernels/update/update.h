@@ -1,7 +1,7 @@
 #pragma once
-// What an optimizer update does to the flat buffers of worker/train/flat_state.h, each in one pass
-// over memory: gradients of parameters into their FP32 sums, the norm of these, AdamW with what it
-// leaves as weights. Deterministic: sums are taken in a fixed order.
+// What an optimizer update does to the flat buffers of worker/optimizer/flat_state.h, each in one
+// pass over memory: gradients of parameters into their FP32 sums, the norm of these, AdamW with
+// what it leaves as weights. Deterministic: sums are taken in a fixed order.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>

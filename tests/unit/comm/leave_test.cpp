@@ -2,8 +2,8 @@
 // serves, one of them killed or stopped behind its last step. What such ranks then do with their
 // communicators needs GPUs.
 #include "tests/support/temporary_folder.h"
-#include "worker/comm/leave.h"
-#include "worker/comm/store.h"
+#include "worker/mesh/leave.h"
+#include "worker/mesh/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The mesh with real processes where a rank dies or stands still, with threads where it does not.
-#include "worker/comm/leave.h"
-#include "worker/comm/mesh.h"
+#include "worker/mesh/leave.h"
+#include "worker/mesh/mesh.h"
 
 #include "common/base/file.h"
 #include "common/base/local_socket.h"

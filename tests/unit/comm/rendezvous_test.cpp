@@ -3,7 +3,7 @@
 #include "common/base/local_socket.h"
 #include "common/wire/launch_plan.h"
 #include "tests/support/temporary_folder.h"
-#include "worker/comm/store.h"
+#include "worker/mesh/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

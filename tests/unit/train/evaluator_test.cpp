@@ -2,7 +2,7 @@
 // the losses that it is made of.
 #include "tests/support/temporary_folder.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/train/evaluator.h"
+#include "worker/trainer/evaluator.h"
 
 #include "common/dataset/prepare.h"
 #include "worker/comm/collectives.h"

@@ -1,11 +1,11 @@
 // Masters, gradients and updates on a few tensors, held against plain loops in double.
 #include "tests/support/first_of_two.h"
 #include "tests/support/temporary_folder.h"
-#include "worker/train/gradient_reducer.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/state_gatherer.h"
-#include "worker/train/state_io.h"
-#include "worker/train/stochastic_rounding.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/state_io.h"
+#include "worker/optimizer/stochastic_rounding.h"
+#include "worker/step/gradient_reducer.h"
+#include "worker/step/state_gatherer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,14 +1,14 @@
 // What training decides apart from tensors: schedule, buckets, faults, the non-finite rule.
 #include "common/spec/schedule.h"
 #include "tests/support/temporary_folder.h"
-#include "worker/train/bucket_plan.h"
-#include "worker/train/flight_record_writer.h"
-#include "worker/train/injection.h"
-#include "worker/train/metrics_log.h"
-#include "worker/train/non_finite.h"
-#include "worker/train/phase_clock.h"
-#include "worker/train/precision.h"
-#include "worker/train/tensorboard_sink.h"
+#include "worker/faults/injection.h"
+#include "worker/link/flight_record_writer.h"
+#include "worker/link/phase_clock.h"
+#include "worker/rules/bucket_plan.h"
+#include "worker/rules/non_finite.h"
+#include "worker/rules/precision.h"
+#include "worker/telemetry/metrics_log.h"
+#include "worker/telemetry/tensorboard_sink.h"
 
 #include "common/base/file.h"
 

@@ -1,7 +1,7 @@
 // What a rank makes of toggles: which kernels, and what it reports as in effect.
 #include "nsa_model/model/kernel_choice.h"
-#include "worker/train/setup.h"
-#include "worker/train/toggle_report.h"
+#include "worker/rules/model_setup.h"
+#include "worker/rules/toggle_report.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wrapped_runtime.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/train/trainer.h"
+#include "worker/trainer/trainer.h"
 
 #include "common/dataset/prepare.h"
 

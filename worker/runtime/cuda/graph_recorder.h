@@ -2,7 +2,7 @@
 // pool of its own.
 #pragma once
 
-#include "worker/runtime/graph.h"
+#include "worker/graphs/graph.h"
 
 #include <c10/cuda/CUDAStream.h>
 

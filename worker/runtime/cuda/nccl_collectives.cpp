@@ -2,7 +2,7 @@
 
 #include "common/base/log.h"
 #include "worker/comm/c10d_store.h"
-#include "worker/comm/leave.h"
+#include "worker/mesh/leave.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>

@@ -1,0 +1,412 @@
+#include "worker/bootstrap/session.h"
+
+#include "common/base/build_info.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "common/spec/spec_json.h"
+#include "common/spec/toggles.h"
+#include "worker/faults/faults.h"
+#include "worker/link/flight_record_writer.h"
+#include "worker/model/kernel_setup.h"
+#include "worker/model/model_loss.h"
+#include "worker/process_info/process_info.h"
+#include "worker/rules/model_setup.h"
+#include "worker/rules/precision.h"
+#include "worker/rules/toggle_report.h"
+#include "worker/telemetry/metrics_log.h"
+#include "worker/telemetry/tensorboard_sink.h"
+#include "worker/trainer/trainer.h"
+
+#include <future>
+#include <malloc.h>
+#include <thread>
+#include <unistd.h>
+
+namespace nsa::train {
+
+using progress::Phase;
+using wire::MessageType;
+using wire::RankExit;
+
+namespace {
+
+// Between nsad's limits, evidence included, and this rank giving up by itself.
+constexpr double kAfterVerdictSeconds = 30;
+
+std::string build_name() {
+  return build_info().version + "+" + build_info().commit;
+}
+
+// "cuda 13.0, libtorch 2.11.0"
+std::string listed(const std::map<std::string, std::string>& values) {
+  std::vector<std::string> each;
+  for (const auto& [name, value] : values)
+    each.push_back(name + " " + value);
+  return join(each, ", ");
+}
+
+// What makes resume other than bit-exact, said once at the start.
+void explain_resume(const manifest::Manifest& then, const manifest::Manifest& now) {
+  std::vector<std::string> changes;
+  auto compare = [&](const char* what, const std::string& a, const std::string& b) {
+    if (a != b) changes.push_back(std::string(what) + " " + a + " -> " + b);
+  };
+  compare("world size", std::to_string(then.world_size), std::to_string(now.world_size));
+  if (then.world_size > 1 && now.world_size > 1)
+    compare("parallel.shard_update", then.shard_update ? "true" : "false",
+            now.shard_update ? "true" : "false");
+  compare("threads", std::to_string(then.threads), std::to_string(now.threads));
+  compare("device", then.device, now.device);
+  compare("precision", then.precision, now.precision);
+  compare("compute", then.compute, now.compute);
+  compare("build", then.build, now.build);
+  if (!changes.empty())
+    log::warning("train",
+                 "resume is exact in data and state but not bit for bit: " + join(changes, ", "));
+}
+
+class Session {
+public:
+  Session(const RankOptions& options, link::Link& link, progress::Page page)
+      : o_(options), link_(link), clock_(std::move(page)),
+        start_up_(runtime::process_age_seconds()) {}
+  Attempt<Finished> run();
+  // Waits for the checkpoint under way and hands over what is logged.
+  void finish_writing();
+
+private:
+  void begin_opening_data();
+  Attempt<void> open_device();
+  Attempt<void> open_data();
+  Attempt<void> open_model();
+  Attempt<void> resume();
+  Attempt<void> meet_peers();
+  Attempt<void> open_loader();
+  Attempt<void> open_outputs();
+  void say_hello();
+  void record_memory(const char* stage);
+  manifest::Manifest manifest_base() const;
+
+  const RankOptions& o_;
+  link::Link& link_;
+  PhaseClock clock_;
+  StartUpTimes start_up_;
+  std::map<std::string, std::string> toggles_;
+  std::optional<Injection> injection_;
+  std::unique_ptr<runtime::Runtime> runtime_;
+  Precision precision_;
+  GraphChoice graphs_;
+  std::future<Result<std::shared_ptr<const dataset::Dataset>>> opening_data_;
+  std::shared_ptr<const dataset::Dataset> dataset_;
+  std::unique_ptr<model::LanguageModel> model_;
+  std::unique_ptr<FlatState> state_;
+  std::future<std::shared_ptr<std::byte>> snapshot_memory_; // rank 0
+  std::unique_ptr<comm::Collectives> collectives_;
+  std::optional<FlightRecordWriter> flight_record_writer_;
+  std::unique_ptr<data::Loader> loader_;
+  std::optional<data::EvaluationSet> evaluation_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::optional<manifest::Manifest> resumed_;
+  Trainer::Start start_;
+  std::optional<Trainer> trainer_;
+};
+
+Attempt<void> Session::open_device() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, toggles_,
+                     spec::resolve_toggles(spec::requested_toggles(o_.spec)));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, injection_,
+                     plan_injection(o_.spec.inject, static_cast<uint64_t>(o_.spec.train.steps),
+                                    o_.world, o_.attempt));
+  runtime::Request request;
+  request.device = o_.spec.parallel.device;
+  request.rank = o_.rank;
+  request.threads = static_cast<int>(o_.spec.train.threads);
+  request.deterministic = o_.spec.train.deterministic;
+  request.graphs = toggles_["cuda.graphs"] != "off" && o_.without_graphs.empty();
+  request.libraries_loaded = [this] { start_up_.passed("libraries"); };
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
+  NSA_ATTEMPT(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, precision_,
+                     choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
+  NSA_ATTEMPT_ASSIGN(
+      RankExit::kUsage, graphs_,
+      choose_graphs(toggles_, o_.spec,
+                    o_.without_graphs.empty() ? runtime_->why_no_graphs() : o_.without_graphs));
+  if (!graphs_.why_not.empty()) log::info("train", "no CUDA graphs: " + graphs_.why_not);
+  if (!precision_.note.empty()) log::warning("train", precision_.note);
+  record_memory("boot");
+  return {};
+}
+
+// Beside the device's opening, which takes as long and asks for nothing of it.
+void Session::begin_opening_data() {
+  // One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
+  // bit in the text would be trained on in silence.
+  const auto check = o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
+  std::packaged_task<Result<std::shared_ptr<const dataset::Dataset>>()> open(
+      [path = o_.spec.data.path, check] { return dataset::Dataset::open(path, check); });
+  opening_data_ = open.get_future();
+  std::thread(std::move(open)).detach(); // an error elsewhere does not wait for it
+}
+
+Attempt<void> Session::open_data() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kData, dataset_, opening_data_.get());
+  const int64_t vocabulary = dataset_->manifest().tokenizer.vocabulary_size;
+  if (vocabulary > o_.spec.model.vocabulary)
+    return failed(RankExit::kUsage,
+                  {ErrorCode::kInvalidArgument,
+                   "the data set has token ids up to " + std::to_string(vocabulary - 1) +
+                       ", model.vocabulary is " + std::to_string(o_.spec.model.vocabulary),
+                   "set model.vocabulary to at least " + std::to_string(vocabulary)});
+  return {};
+}
+
+Attempt<void> Session::open_model() {
+  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
+                     model_config_on(o_.spec, toggles_, runtime_->device(), precision_.bf16));
+  // The model's weights move into the flat state, which begins with the initial values or with what
+  // resume() loads.
+  model_ = std::make_unique<model::LanguageModel>(
+      config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
+      static_cast<uint64_t>(o_.spec.train.seed), model::Weights::kUnset);
+  std::vector<Parameter> parameters = parameters_of(*model_, /*initial_values=*/!o_.resume);
+  int64_t drawn = 0;
+  for (const Parameter& parameter : parameters)
+    if (parameter.initial.defined()) drawn += parameter.initial.numel();
+  log::info("train", "model", {{"initial_values", std::to_string(drawn)}});
+  const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
+  Share share;
+  if (o_.spec.parallel.shard_update)
+    share = {static_cast<size_t>(o_.rank), static_cast<size_t>(o_.world)};
+  state_ = std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kTailWords,
+                                       precision_.mode, share);
+  // Pinning gigabytes takes as long as a communicator, which is made meanwhile.
+  if (o_.rank == 0)
+    snapshot_memory_ =
+        std::async(std::launch::async, [this, bytes = SnapshotMaker::bytes_of(*state_)] {
+          return runtime_->allocate_host(bytes);
+        });
+  ::malloc_trim(0); // nothing asks for pieces as large as the initial values again
+  record_memory("model");
+  return {};
+}
+
+Attempt<void> Session::resume() {
+  if (!o_.resume) return {};
+  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, resumed_, manifest::read(*o_.resume));
+  NSA_ATTEMPT(RankExit::kCheckpoint, manifest::verify(*o_.resume, *resumed_));
+  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, const Counters counters,
+                     load_state(*o_.resume, *state_));
+  start_ = {resumed_->step, resumed_->tokens, counters.non_finite_streak};
+  explain_resume(*resumed_, manifest_base());
+  if (start_.step >= static_cast<uint64_t>(o_.spec.train.steps))
+    log::info("train", "the checkpoint is at the last step already",
+              {{"step", std::to_string(start_.step)}});
+  return {};
+}
+
+Attempt<void> Session::meet_peers() {
+  // A rank that waits for a missing peer must still be there when nsad looks into it.
+  const spec::HangSection& hang = o_.spec.hang;
+  const double limit = hang.start_up_seconds + hang.evidence_seconds + kAfterVerdictSeconds;
+  comm::RendezvousAddress address = o_.rendezvous;
+  address.limit = from_seconds(limit);
+  const Duration collective_limit = from_seconds(o_.spec.parallel.collective_timeout_seconds);
+  NSA_ATTEMPT_ASSIGN(RankExit::kPeerLost, collectives_,
+                     runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
+  flight_record_writer_.emplace(link_, o_.rank, [this] { return collectives_->flight_record(); });
+  return {};
+}
+
+Attempt<void> Session::open_loader() {
+  data::BatchShape shape;
+  shape.sequence_length = o_.spec.train.sequence_length;
+  shape.micro_batch = o_.spec.train.micro_batch;
+  shape.accumulate = o_.spec.train.accumulate;
+  shape.rank = o_.rank;
+  shape.world = o_.world;
+
+  data::LoaderOptions options;
+  options.dataset = dataset_;
+  options.shape = shape;
+  options.seed = static_cast<uint64_t>(o_.spec.train.seed);
+  options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
+  if (injection_ && injection_->fault == Fault::kDataStall && injection_->rank == o_.rank) {
+    const int64_t stalls_at = static_cast<int64_t>(injection_->step - start_.step) - 1;
+    options.before_batch = [this, stalls_at](int64_t step, int64_t micro_step,
+                                             const std::function<bool()>& stopping) {
+      if (step != stalls_at || micro_step != 0) return;
+      announce_injection(*injection_, o_.run_folder, link_);
+      inject_data_stall(stopping);
+    };
+  }
+  std::optional<data::DataState> from;
+  if (resumed_) {
+    from.emplace();
+    from->seed = resumed_->data.seed;
+    from->epoch = static_cast<int64_t>(resumed_->data.epoch);
+    from->index = static_cast<int64_t>(resumed_->data.index);
+    from->sequence_length = resumed_->data.sequence_length;
+    from->dataset_digest = resumed_->data.dataset_digest;
+  }
+  NSA_ATTEMPT_ASSIGN(RankExit::kData, loader_, data::Loader::open(std::move(options), from));
+  if (o_.spec.eval.interval_steps > 0 || o_.spec.eval.at_end) {
+    auto set = data::EvaluationSet::open(dataset_, shape,
+                                         o_.spec.eval.batches * o_.spec.train.micro_batch);
+    if (!set) return failed(RankExit::kData, std::move(set).error());
+    evaluation_.emplace(std::move(*set));
+  }
+  record_memory("loader");
+  return {};
+}
+
+Attempt<void> Session::open_outputs() {
+  std::shared_ptr<std::byte> memory;
+  if (o_.rank == 0) memory = snapshot_memory_.get();
+  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, checkpointer_,
+                     Checkpointer::open(o_.run_folder, o_.spec.checkpoint, manifest_base(), o_.rank,
+                                        *state_, *runtime_, link_, std::move(memory)));
+  if (o_.rank != 0) return {};
+  if (o_.spec.metrics.jsonl) {
+    NSA_ATTEMPT_ASSIGN(RankExit::kFailed, std::unique_ptr<MetricsSink> sink,
+                       MetricsLog::open(o_.run_folder / "metrics.jsonl", o_.attempt));
+    sinks_.push_back(std::move(sink));
+  }
+  if (o_.spec.metrics.tensorboard) {
+    NSA_ATTEMPT_ASSIGN(RankExit::kFailed, auto writer,
+                       telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard", o_.attempt,
+                                                          static_cast<int64_t>(start_.step) + 1));
+    sinks_.push_back(std::make_unique<TensorBoardSink>(std::move(writer)));
+  }
+  return {};
+}
+
+manifest::Manifest Session::manifest_base() const {
+  manifest::Manifest m;
+  m.run_id = o_.run_id;
+  m.attempt = o_.attempt;
+  m.world_size = o_.world;
+  m.threads = static_cast<int>(o_.spec.train.threads);
+  m.device = runtime_->device_name();
+  m.precision = o_.spec.precision.mode;
+  m.compute = precision_.name();
+  m.deterministic = o_.spec.train.deterministic;
+  m.shard_update = state_->share().of > 1;
+  m.toggles = toggles_;
+  m.spec_digest = spec::digest(o_.spec);
+  m.build = build_name();
+  m.versions = runtime_->versions();
+  return m;
+}
+
+void Session::say_hello() {
+  wire::RankHello hello;
+  hello.rank = o_.rank;
+  hello.pid = ::getpid();
+  hello.build = build_name();
+  hello.versions = runtime_->versions();
+  hello.device = runtime_->device_name();
+  hello.compute_precision = precision_.name();
+  hello.precision_note = precision_.note;
+  hello.resumed_from_step = start_.step;
+  link_.must_arrive(MessageType::kRankHello, hello);
+  log::info("train", "device opened",
+            {{"device", hello.device},
+             {"computes_in", hello.compute_precision},
+             {"build", hello.build},
+             {"versions", listed(hello.versions)}});
+}
+
+void Session::record_memory(const char* stage) {
+  const runtime::DeviceMemory memory = runtime_->memory();
+  link_.must_arrive(MessageType::kRankMemory,
+                    wire::RankMemory{o_.rank, stage, runtime::resident_bytes(), memory.allocated,
+                                     memory.reserved, memory.peak});
+}
+
+Attempt<Finished> Session::run() {
+  clock_.enter(Phase::kStartUp);
+  begin_opening_data();
+  struct Stage {
+    const char* name; // in start_up_seconds
+    Attempt<void> (Session::*pass)();
+  };
+  const auto pass = [this](std::initializer_list<Stage> stages) -> Attempt<void> {
+    for (const Stage& stage : stages) {
+      if (auto ok = (this->*stage.pass)(); !ok) return ok;
+      start_up_.passed(stage.name);
+    }
+    return {};
+  };
+  if (auto ok = pass({{"device", &Session::open_device},
+                      {"data", &Session::open_data},
+                      {"model", &Session::open_model},
+                      {"checkpoint", &Session::resume},
+                      {"peers", &Session::meet_peers}});
+      !ok)
+    return tl::unexpected(ok.error());
+  say_hello();
+
+  auto kernels = kernels_in_effect(o_.spec, model_->config(), runtime_->device(), precision_.bf16);
+  kernels[kGraphsPart] = graphs_.on                ? "on"
+                         : graphs_.why_not.empty() ? "off"
+                                                   : "off (" + graphs_.why_not + ")";
+  const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
+  log::info("train", "kernels in effect", {{"parts", listed(kernels)}});
+  link_.must_arrive(MessageType::kRankToggles, report);
+  NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));
+
+  if (auto ok = pass({{"loader", &Session::open_loader}, {"outputs", &Session::open_outputs}}); !ok)
+    return tl::unexpected(ok.error());
+
+  std::optional<int64_t> separator;
+  if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
+  std::optional<StagedLoss> staged;
+  if (graphs_.on) staged = make_staged_loss(*model_, runtime_->device());
+  trainer_.emplace(TrainerParts{o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_,
+                                clock_, *state_, make_loss(*model_, runtime_->device(), separator),
+                                make_token_losses(*model_, runtime_->device(), separator), staged,
+                                toggles_["cuda.graphs"] == "on", *loader_,
+                                evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_,
+                                injection_, gates_of(*model_), &start_up_},
+                   start_);
+  auto finished = trainer_->run();
+  if (finished) {
+    flight_record_writer_.reset();
+    collectives_->shut_down();
+    link_.must_arrive(
+        MessageType::kRankFinished,
+        wire::RankFinished{o_.rank, finished->step, finished->tokens, finished->reason});
+  }
+  return finished;
+}
+
+void Session::finish_writing() {
+  for (auto& sink : sinks_)
+    sink->flush();
+  if (checkpointer_) (void)checkpointer_->finish();
+}
+
+} // namespace
+
+Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page) {
+  // What failed is not taken down. Peers that saw its connections close would leave first, and be
+  // all that nsad sees die while gigabytes are still given back; and what a failure leaves behind,
+  // a recording or a collective under way, may hold its own end up or end it with another code.
+  auto owned = std::make_unique<Session>(options, link, std::move(page));
+  Session& session = *owned.release();
+  try {
+    auto finished = session.run();
+    if (finished)
+      owned.reset(&session);
+    else
+      session.finish_writing();
+    return finished;
+  } catch (...) {
+    session.finish_writing();
+    throw;
+  }
+}
+
+} // namespace nsa::train

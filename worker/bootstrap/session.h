@@ -1,0 +1,32 @@
+// A rank from its command line to its end: opens device, data, model, peers and checkpoint, says
+// hello, trains. The one place that knows all the parts.
+#pragma once
+
+#include "common/progress/page.h"
+#include "common/spec/run_spec.h"
+#include "worker/link/link.h"
+#include "worker/mesh/rendezvous_address.h"
+#include "worker/trainer/failure.h"
+
+#include <filesystem>
+#include <optional>
+
+namespace nsa::train {
+
+struct RankOptions {
+  spec::RunSpec spec;
+  std::filesystem::path run_folder, attempt_folder;
+  RunId run_id;
+  AttemptNumber attempt = 1;
+  Rank rank = 0;
+  int world = 1;
+  comm::RendezvousAddress rendezvous;
+  std::optional<std::filesystem::path> resume; // a checkpoint folder
+  std::string without_graphs; // why CUDA graphs are not tried, whatever "auto" would take; or empty
+};
+
+// Call it before anything else touches LibTorch (see runtime::open_runtime). Where it fails or
+// throws, say why and leave the process at once: its threads and connections are still there.
+Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page);
+
+} // namespace nsa::train

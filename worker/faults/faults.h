@@ -1,0 +1,31 @@
+// The injected faults themselves. Each is a function of its own with a name that says what it does,
+// so that a stack taken from outside shows the cause in plain words. None of the stalls returns.
+#pragma once
+
+#include "worker/faults/injection.h"
+#include "worker/link/link.h"
+
+#include <functional>
+
+namespace nsa::train {
+
+void inject_stop_signal();    // SIGSTOP to this process; returns if somebody continues it
+void inject_mutex_deadlock(); // two threads, two mutexes, opposite order
+void inject_spin();           // a loop in user space
+void inject_kill();           // SIGKILL to this process
+void inject_exit();           // exit code 1 with nothing said
+void inject_segfault();       // a store through a null pointer
+// On the loader's thread: gives no batch any more, until `stopping` says that the loader is torn
+// down.
+void inject_data_stall(const std::function<bool()>& stopping);
+
+// Runs the fault when it is one that the training thread acts out on itself (not kSkipCollective,
+// kDataStall, kNonFinite). Where it acts is the caller's choice.
+void inject_on_training_thread(Fault fault);
+
+// Before any fault acts: writes it down (record_injection), tells the shim, and waits (bounded)
+// until the message has left, since a stopped or dead process says nothing more. Any thread.
+void announce_injection(const Injection& injection, const std::filesystem::path& run_folder,
+                        link::Link& link);
+
+} // namespace nsa::train

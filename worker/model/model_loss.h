@@ -1,0 +1,30 @@
+// Where the training loop meets the model: its loss on a batch, its parameters, its gates.
+#pragma once
+
+#include "nsa_model/model/language_model.h"
+#include "worker/optimizer/flat_state.h"
+#include "worker/step/batch_loss.h"
+
+#include <optional>
+
+namespace nsa::train {
+
+// `model` must outlive the function. With a separator, attention, blocks and positions restart at
+// each document.
+BatchLoss make_loss(model::LanguageModel& model, at::Device device,
+                    std::optional<int64_t> separator);
+
+// Of the same, token by token.
+TokenLosses make_token_losses(model::LanguageModel& model, at::Device device,
+                              std::optional<int64_t> separator);
+
+// Without documents: where those begin would change the launches.
+StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
+
+// `initial_values`: draws them; else a checkpoint will bring them.
+std::vector<Parameter> parameters_of(const model::LanguageModel& model, bool initial_values = true);
+
+// The model's mean gates, for metrics. `model` must outlive them.
+GateMeans gates_of(model::LanguageModel& model);
+
+} // namespace nsa::train

@@ -1,0 +1,81 @@
+// FlatState: all that the optimizer knows about the model, in a few flat buffers on the device,
+// laid out by a BucketPlan: what updates are applied to, first and second moments, FP32 gradients
+// with the tail, and the weights that the model computes with. The model's parameters become views
+// into the weights.
+//
+// Training thread only.
+#pragma once
+
+#include "worker/rules/bucket_plan.h"
+#include "worker/rules/precision.h"
+
+#include <ATen/core/TensorBody.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::train {
+
+// A parameter of the model: the autograd leaf, and its FP32 value before any training.
+struct Parameter {
+  std::string name;
+  at::Tensor tensor;
+  // FP32, same shape, any device. Undefined: zero until a checkpoint is loaded.
+  at::Tensor initial;
+  bool weight_decay = true;
+};
+
+class FlatState {
+public:
+  // Moves the parameters' storage into the weights buffer. `tail_count`: words behind the gradients
+  // that ranks agree on each step. Modes without masters take BF16 parameters only. `share`: what
+  // this rank updates; the buffers are whole all the same.
+  FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count,
+            PrecisionMode mode = PrecisionMode::kMaster, Share share = {});
+
+  const BucketPlan& plan() const { return plan_; }
+  Share share() const { return share_; }
+  // What this rank updates: of each bucket a stretch, or everything as one.
+  const std::vector<Stretch>& own() const { return own_; }
+  PrecisionMode mode() const { return mode_; }
+  size_t parameter_count() const { return parameters_.size(); }
+  const std::string& name(size_t i) const { return parameters_[i].name; }
+  const at::Tensor& tensor(size_t i) const { return parameters_[i].tensor; }
+  bool weight_decay(size_t i) const { return parameters_[i].weight_decay; }
+  std::vector<int64_t> shape(size_t i) const { return parameters_[i].tensor.sizes().vec(); }
+
+  // Flat buffers [parameter_elements]. Masters are what updates are applied to and checkpoints
+  // keep: FP32, and in modes without masters the BF16 weights themselves. Moments are FP32 (BF16 in
+  // mode pure). With shares, masters and moments of other ranks' are stale (StateGatherer).
+  at::Tensor masters, first_moments, second_moments;
+  at::Tensor gradients; // FP32 [gradient_elements]
+  // Updates applied so far, FP32 scalar on the device: the t of AdamW's bias correction.
+  at::Tensor updates;
+
+  at::Tensor slice(const at::Tensor& flat, size_t i) const;     // view of parameter i, its shape
+  at::Tensor stretch(const at::Tensor& flat, Stretch of) const; // view
+  at::Tensor tail() const;                                      // view, FP32 [tail_count]
+  // Sum of squares of the reduced gradients, FP32 scalar behind the tail; FP32 [tail_count + 1]
+  // both.
+  at::Tensor square_sum() const;
+  at::Tensor tail_and_square_sum() const;
+  // BF16 weights that masters are rounded into; nothing where the masters are the weights.
+  std::optional<at::Tensor> rounded_weights() const;
+
+  // After the masters have changed: rounds them into the weights, where these are others.
+  void publish_masters();
+  void publish_own_masters();
+  // Sum of squares of this rank's own stretches of the gradients, into square_sum().
+  void sum_squares();
+
+private:
+  std::vector<Parameter> parameters_;
+  const PrecisionMode mode_;
+  const Share share_;
+  BucketPlan plan_;
+  std::vector<Stretch> own_;
+  at::Tensor weights_;
+};
+
+} // namespace nsa::train

@@ -1,0 +1,54 @@
+// AdamW with decoupled weight decay (Loshchilov, Hutter, "Decoupled Weight Decay Regularization",
+// 2019) on the state's masters and moments, with global-norm clipping, all on the device: nothing
+// waits for the host, and a step whose gradient or loss is not finite changes nothing. Where each
+// rank updates a share of the parameters, so does this. Training thread only.
+//
+// The arithmetic is FP32 in every mode. Without masters the weights are widened a part at a time,
+// updated, and rounded back (PrecisionMode says how).
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "worker/optimizer/flat_state.h"
+
+namespace nsa::train {
+
+class Optimizer {
+public:
+  // `kernels`: one kernel over the flat buffers where the device has it (nsa_model/ops/update.h);
+  // else LibTorch's operations, which are also what a CPU computes with.
+  Optimizer(FlatState& state, const spec::TrainSection& train, bool kernels = true);
+
+  // One update from state.gradients (summed over ranks, already the mean over the global batch) and
+  // state.square_sum(). `loss` is the reduced loss, FP32 scalar. Returns the gradient's L2 norm
+  // before clipping, FP32 scalar on the device.
+  at::Tensor step(double learning_rate, const at::Tensor& loss);
+
+private:
+  struct Group { // parameters that share a weight decay
+    double weight_decay = 0;
+    std::vector<at::Tensor> values, gradients, first_moments, second_moments, updates;
+  };
+  // A stretch of the flat buffers, of whole slots where the rank's share does not cut one. In modes
+  // without masters `values` and `gradients` of its groups look at the widened copy and at the
+  // narrowed one.
+  struct Part {
+    Stretch of;
+    Group decayed, plain;
+  };
+  at::Tensor step_in_one(double learning_rate, const at::Tensor& loss);
+  void mark_decayed();
+  void plan_parts();
+  void add_slot(Part& part, size_t i);
+  void load(const Part& part);
+  void store(const Part& part);
+
+  FlatState& state_;
+  const spec::TrainSection train_;
+  const bool in_one_;
+  at::Tensor decayed_; // uint8 [elements / kSlotAlignment], where in_one_
+  std::vector<Part> parts_;
+  at::Tensor widened_;  // FP32 weights of a part, mode sr
+  at::Tensor narrowed_; // BF16 gradients of a part, mode pure
+};
+
+} // namespace nsa::train

@@ -1,0 +1,103 @@
+#include "worker/optimizer/state_io.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+namespace nsa::train {
+
+namespace {
+
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kUpdates = "updates";
+constexpr const char* kStreak = "non_finite_streak";
+
+Result<int64_t> read_counter(const checkpoint::Metadata& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end())
+    return fail(ErrorCode::kCorrupt, std::string(kOptimizerFile) + " has no " + key);
+  return std::strtoll(found->second.c_str(), nullptr, 10);
+}
+
+checkpoint::DataType data_type(const at::Tensor& flat) {
+  return flat.scalar_type() == at::kBFloat16 ? checkpoint::DataType::kBF16
+                                             : checkpoint::DataType::kF32;
+}
+
+} // namespace
+
+SnapshotMaker::SnapshotMaker(const FlatState& state, runtime::Runtime& runtime,
+                             std::shared_ptr<std::byte> memory)
+    : state_(state), runtime_(runtime), memory_(std::move(memory)) {}
+
+size_t SnapshotMaker::bytes_of(const FlatState& state) {
+  return state.masters.nbytes() + state.first_moments.nbytes() + state.second_moments.nbytes();
+}
+
+std::vector<checkpoint::FileContent> SnapshotMaker::copy(const Counters& counters) {
+  std::byte* masters = memory_.get();
+  std::byte* first = masters + state_.masters.nbytes();
+  std::byte* second = first + state_.first_moments.nbytes();
+  runtime_.copy_to_host(state_.masters, masters);
+  runtime_.copy_to_host(state_.first_moments, first);
+  runtime_.copy_to_host(state_.second_moments, second);
+  const double updates = runtime_.read_later(state_.updates)->take().at(0);
+  runtime_.synchronize();
+
+  checkpoint::FileContent model{kModelFile, {}, {{"format", "nsa"}}};
+  checkpoint::FileContent optimizer{kOptimizerFile,
+                                    {},
+                                    {{kUpdates, std::to_string(static_cast<int64_t>(updates))},
+                                     {kStreak, std::to_string(counters.non_finite_streak)}}};
+  for (size_t i = 0; i < state_.parameter_count(); ++i) {
+    const BucketPlan::Slot& slot = state_.plan().slots[i];
+    auto view = [&](const std::string& prefix, const at::Tensor& flat, const std::byte* from) {
+      const size_t bytes = flat.element_size();
+      return checkpoint::TensorView{prefix + state_.name(i),
+                                    data_type(flat),
+                                    state_.shape(i),
+                                    {from + slot.offset * bytes, slot.count * bytes}};
+    };
+    model.tensors.push_back(view("", state_.masters, masters));
+    optimizer.tensors.push_back(view("first_moment.", state_.first_moments, first));
+    optimizer.tensors.push_back(view("second_moment.", state_.second_moments, second));
+  }
+  return {std::move(model), std::move(optimizer)};
+}
+
+Result<Counters> load_state(const std::filesystem::path& folder, FlatState& state) {
+  const at::NoGradGuard no_grad;
+  NSA_TRY_ASSIGN(const auto model, checkpoint::SafetensorsReader::open(folder / kModelFile));
+  NSA_TRY_ASSIGN(const auto optimizer,
+                 checkpoint::SafetensorsReader::open(folder / kOptimizerFile));
+  if (model.entries().size() != state.parameter_count())
+    return fail(ErrorCode::kInvalidArgument,
+                folder.string() + " holds " + std::to_string(model.entries().size()) +
+                    " parameters, the model has " + std::to_string(state.parameter_count()),
+                "resume with the model settings that the checkpoint was written with");
+  auto read = [&](const checkpoint::SafetensorsReader& file, const std::string& prefix,
+                  const at::Tensor& flat, size_t i) -> Status {
+    // Written in another precision mode, it may be of the other type.
+    const auto entry = file.entries().find(prefix + state.name(i));
+    const bool narrow =
+        entry != file.entries().end() && entry->second.type == checkpoint::DataType::kBF16;
+    const at::Tensor host = at::empty(state.shape(i), narrow ? at::kBFloat16 : at::kFloat);
+    NSA_TRY(file.read(prefix + state.name(i), data_type(host), state.shape(i),
+                      {static_cast<std::byte*>(host.data_ptr()), host.nbytes()}));
+    state.slice(flat, i).copy_(host);
+    return {};
+  };
+  for (size_t i = 0; i < state.parameter_count(); ++i) {
+    NSA_TRY(read(model, "", state.masters, i));
+    NSA_TRY(read(optimizer, "first_moment.", state.first_moments, i));
+    NSA_TRY(read(optimizer, "second_moment.", state.second_moments, i));
+  }
+  NSA_TRY_ASSIGN(const int64_t updates, read_counter(optimizer.metadata(), kUpdates));
+  Counters counters;
+  NSA_TRY_ASSIGN(counters.non_finite_streak, read_counter(optimizer.metadata(), kStreak));
+  state.updates.fill_(static_cast<double>(updates));
+  state.publish_masters();
+  return counters;
+}
+
+} // namespace nsa::train

@@ -1,0 +1,45 @@
+#include "worker/rules/non_finite.h"
+
+#include <cmath>
+
+namespace nsa::train {
+
+std::string_view action_name(NonFiniteAction action) {
+  switch (action) {
+  case NonFiniteAction::kNone:
+    return "none";
+  case NonFiniteAction::kSkip:
+    return "skip";
+  case NonFiniteAction::kRollBack:
+    return "roll-back";
+  case NonFiniteAction::kStop:
+    return "stop";
+  case NonFiniteAction::kReport:
+    return "report";
+  }
+  return "none";
+}
+
+NonFiniteRule::NonFiniteRule(const spec::TrainSection& train, int64_t streak)
+    : action_(train.non_finite == "stop"        ? NonFiniteAction::kStop
+              : train.non_finite == "roll_back" ? NonFiniteAction::kRollBack
+                                                : NonFiniteAction::kSkip),
+      limit_(train.non_finite_limit), streak_(streak) {}
+
+NonFiniteAction NonFiniteRule::observe(double loss, double gradient_norm) {
+  if (std::isfinite(loss) && std::isfinite(gradient_norm)) {
+    streak_ = 0;
+    return NonFiniteAction::kNone;
+  }
+  what_ = std::isfinite(loss) ? "gradient" : "loss";
+  ++streak_;
+  ++total_;
+  // A run that only skips does not train: past the limit it ends by rule.
+  return streak_ > limit_ ? NonFiniteAction::kStop : action_;
+}
+
+NonFiniteAction NonFiniteRule::on_evaluation() const {
+  return action_ == NonFiniteAction::kSkip ? NonFiniteAction::kReport : action_;
+}
+
+} // namespace nsa::train

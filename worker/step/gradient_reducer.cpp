@@ -1,0 +1,259 @@
+#include "worker/step/gradient_reducer.h"
+
+#include "nsa_model/ops/update.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <stdexcept>
+
+namespace nsa::train {
+
+// Called by autograd when a parameter's gradient of this backward pass is complete.
+struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
+  Hook(GradientReducer* reducer, size_t parameter) : reducer_(reducer), parameter_(parameter) {}
+  void operator()(const at::Tensor&) override { reducer_->on_gradient(parameter_); }
+  GradientReducer* reducer_;
+  size_t parameter_;
+};
+
+GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collectives,
+                                 PhaseClock& clock, ReducerOptions options)
+    : state_(state), collectives_(collectives), clock_(clock), options_(options),
+      gathers_(state.tensor(0).scalar_type() != at::kFloat &&
+               options.gather.value_or(ops::has_update_kernels(state.gradients.device()))),
+      gathered_(state.plan().buckets.size()), waits_(new_stopwatch()) {
+  for (size_t i = 0; i < state_.parameter_count(); ++i) {
+    at::Tensor parameter = state_.tensor(i);
+    gradient_views_.push_back(state_.slice(state_.gradients, i));
+    // An FP32 parameter accumulates straight into the buffer; one of another type gets a fresh
+    // gradient each time, which the hook adds in FP32.
+    if (parameter.scalar_type() == at::kFloat) parameter.mutable_grad() = gradient_views_[i];
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, i));
+  }
+  seen_.assign(state_.parameter_count(), false);
+}
+
+GradientReducer::~GradientReducer() {
+  for (size_t i = 0; i < state_.parameter_count(); ++i) {
+    at::Tensor parameter = state_.tensor(i);
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+    parameter.mutable_grad().reset();
+  }
+}
+
+void GradientReducer::begin_step(uint64_t step) {
+  const at::NoGradGuard no_grad;
+  step_ = step;
+  skip_ = false;
+  if (!gathers_) {
+    state_.gradients.zero_();
+    return;
+  }
+  state_.tail().zero_(); // sums are written before they are added to
+  written_.assign(state_.parameter_count(), false);
+  for (Gathered& gathered : gathered_)
+    gathered = {};
+}
+
+void GradientReducer::begin_micro_step(bool last) {
+  last_micro_step_ = last;
+  seen_.assign(seen_.size(), false);
+  if (!last) return;
+  // A static graph does not wait for these, so that their bucket may leave before finish_step().
+  if (gathers_) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < used_.size(); ++i)
+      if (!used_[i] && !written_[i]) {
+        gradient_views_[i].zero_();
+        written_[i] = true;
+      }
+  }
+  next_bucket_ = 0;
+  missing_.clear();
+  for (const BucketPlan::Bucket& bucket : state_.plan().buckets)
+    missing_.push_back(bucket.parameters);
+  for (size_t i = 0; i < used_.size(); ++i)
+    if (!used_[i]) --missing_[state_.plan().slots[i].bucket];
+}
+
+void GradientReducer::on_gradient(size_t i) {
+  const at::NoGradGuard no_grad;
+  // Twice in one pass would mean that a bucket may have left with half a sum in it.
+  if (seen_[i])
+    throw std::runtime_error("the gradient of " + state_.name(i) +
+                             " came twice in one backward pass");
+  seen_[i] = true;
+  at::Tensor parameter = state_.tensor(i);
+  if (gathers_) {
+    gather(i);
+  } else if (parameter.scalar_type() != at::kFloat) {
+    gradient_views_[i].add_(parameter.grad());
+    parameter.mutable_grad().reset();
+  }
+  if (!last_micro_step_) return;
+  if (!used_.empty() && !used_[i])
+    throw std::runtime_error("parallel.static_graph is set, but " + state_.name(i) +
+                             " has a gradient now and had none in the first step");
+  --missing_[state_.plan().slots[i].bucket];
+  if (collectives_.world() > 1) start_ready_buckets(); // alone, nothing is gained by being early
+}
+
+void GradientReducer::end_micro_step() {
+  const at::NoGradGuard no_grad;
+  for (size_t b = 0; b < gathered_.size(); ++b)
+    add_gathered(b); // where parameters went without a gradient
+}
+
+void GradientReducer::replayed(const std::vector<bool>& seen) {
+  seen_ = seen;
+  for (size_t i = 0; i < written_.size(); ++i)
+    if (seen[i]) written_[i] = true;
+}
+
+void GradientReducer::gather(size_t i) {
+  const BucketPlan::Slot& slot = state_.plan().slots[i];
+  Gathered& of_bucket = gathered_[slot.bucket];
+  at::Tensor parameter = state_.tensor(i);
+  of_bucket.gradients.push_back(parameter.grad());
+  of_bucket.parameters.push_back(i);
+  parameter.mutable_grad().reset();
+  // Those that a static graph leaves without a gradient are not waited for.
+  size_t unused = 0;
+  if (!used_.empty())
+    for (size_t k = 0; k < used_.size(); ++k)
+      unused += !used_[k] && state_.plan().slots[k].bucket == slot.bucket;
+  if (of_bucket.gradients.size() + unused == state_.plan().buckets[slot.bucket].parameters)
+    add_gathered(slot.bucket);
+}
+
+void GradientReducer::add_gathered(size_t bucket) {
+  Gathered& gathered = gathered_[bucket];
+  for (const bool first : {true, false}) {
+    std::vector<at::Tensor> gradients;
+    std::vector<int64_t> offsets;
+    for (size_t k = 0; k < gathered.parameters.size(); ++k) {
+      const size_t i = gathered.parameters[k];
+      if (written_[i] == first) continue;
+      gradients.push_back(gathered.gradients[k]);
+      offsets.push_back(static_cast<int64_t>(state_.plan().slots[i].offset));
+    }
+    if (!gradients.empty()) ops::add_gradients_(state_.gradients, gradients, offsets, first);
+  }
+  for (const size_t i : gathered.parameters)
+    written_[i] = true;
+  gathered = {};
+}
+
+// The last bucket waits for finish_step(), which fills in the tail that it carries without shares.
+void GradientReducer::start_ready_buckets() {
+  const size_t end = state_.plan().buckets.size() - 1;
+  size_t count = 0;
+  while (next_bucket_ + count < end && missing_[next_bucket_ + count] == 0)
+    ++count;
+  if (count == 0) return;
+  if (ready_taker_)
+    ready_taker_(count);
+  else
+    start_next_buckets(count);
+}
+
+void GradientReducer::start_next_buckets(size_t count) {
+  const at::NoGradGuard no_grad;
+  for (; count > 0; --count)
+    start_bucket(next_bucket_++);
+}
+
+// With shares the tail waits for what only the sums tell (agree()).
+void GradientReducer::start_bucket(size_t b) {
+  if (skip_) return;
+  const BucketPlan& plan = state_.plan();
+  const bool last = b + 1 == plan.buckets.size();
+  const bool shared = state_.share().of > 1;
+  auto start = [&](Stretch of, Stretch own, bool compressed, uint32_t index) {
+    if (of.count() == 0) return;
+    InFlight item;
+    at::Tensor wire = state_.stretch(state_.gradients, of);
+    if (compressed) wire = wire.to(*options_.compress);
+    item.gradient = state_.stretch(state_.gradients, own);
+    item.wire = compressed ? state_.stretch(wire, {own.begin - of.begin, own.end - of.begin})
+                           : item.gradient;
+    if (last) mark_wait(true); // before it is started: a peer that is quick answers meanwhile
+    clock_.count_collective();
+    const comm::Tag tag{step_, comm::Kind::kGradient, index};
+    item.pending = shared ? collectives_.reduce_scatter_sum(wire, tag)
+                          : collectives_.all_reduce_sum(wire, tag);
+    in_flight_.push_back(std::move(item));
+  };
+  const auto index = static_cast<uint32_t>(b);
+  const Stretch parameters = plan.parameters_of(b);
+  const Stretch all{parameters.begin, plan.buckets[b].end};
+  if (shared) {
+    start(parameters, share_of(plan, b, state_.share()), options_.compress.has_value(), index);
+  } else if (options_.compress) {
+    start(parameters, parameters, true, index);
+    start({parameters.end, all.end}, {parameters.end, all.end}, false, index + 1);
+  } else {
+    start(all, all, false, index);
+  }
+}
+
+// The sum of squares over all gradients, and with shares the tail: each rank knows its own only.
+comm::Outcome GradientReducer::agree() {
+  state_.sum_squares();
+  if (state_.share().of == 1 || skip_) return {};
+  mark_wait(true);
+  clock_.count_collective();
+  auto outcome =
+      collectives_.all_reduce_sum(state_.tail_and_square_sum(), {step_, comm::Kind::kAgreement, 0})
+          ->wait();
+  mark_wait(false);
+  return outcome;
+}
+
+void GradientReducer::check_coverage() {
+  if (options_.static_graph && used_.empty()) {
+    used_ = seen_;
+    return;
+  }
+  std::string absent;
+  for (size_t i = 0; i < seen_.size(); ++i)
+    if (!seen_[i] && (used_.empty() || used_[i]))
+      absent += (absent.empty() ? "" : ", ") + state_.name(i);
+  if (absent.empty()) return;
+  if (options_.static_graph)
+    throw std::runtime_error(
+        "parallel.static_graph is set, but in this step no gradient came for " + absent);
+  if (!options_.find_unused)
+    throw std::runtime_error("no gradient came for " + absent +
+                             "; set parallel.find_unused = true if that is meant");
+}
+
+void GradientReducer::mark_wait(bool begins) {
+  const bool under_way = waits_.marks() % 2 == 1;
+  if (collectives_.world() > 1 && begins != under_way) waits_.mark();
+}
+
+comm::Outcome GradientReducer::finish_step() {
+  const at::NoGradGuard no_grad;
+  check_coverage();
+  waits_ = new_stopwatch();
+  // What no gradient came for in this step counts as zero, not as the step before left it.
+  for (size_t i = 0; i < written_.size(); ++i)
+    if (!written_[i]) gradient_views_[i].zero_();
+  start_next_buckets(state_.plan().buckets.size() - next_bucket_);
+  comm::Outcome outcome;
+  for (InFlight& item : in_flight_) {
+    mark_wait(true);
+    comm::Outcome one = item.pending->wait();
+    if (!one && outcome) outcome = one; // the first failure is the cause; wait for all all the same
+    if (!one || item.wire.is_same(item.gradient)) continue;
+    mark_wait(false); // widening is work, and hides what still travels
+    item.gradient.copy_(item.wire);
+  }
+  mark_wait(false);
+  in_flight_.clear();
+  return outcome ? agree() : outcome;
+}
+
+} // namespace nsa::train

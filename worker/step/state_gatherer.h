@@ -1,0 +1,32 @@
+// StateGatherer: where each rank updates a share of the parameters, what ranks owe each other
+// afterwards. Without shares there is nothing to do. Training thread only.
+#pragma once
+
+#include "worker/comm/collectives.h"
+#include "worker/link/phase_clock.h"
+#include "worker/optimizer/flat_state.h"
+#include "worker/runtime/stopwatch.h"
+
+namespace nsa::train {
+
+class StateGatherer {
+public:
+  StateGatherer(FlatState& state, comm::Collectives& collectives, PhaseClock& clock)
+      : state_(state), collectives_(collectives), clock_(clock) {}
+
+  bool needed() const { return state_.share().of > 1; }
+  // After an update: the weights that the model computes with, of all ranks' shares. `waits` gets a
+  // pair of marks around it.
+  comm::Outcome weights(uint64_t step, runtime::Stopwatch& waits);
+  // Before a checkpoint: masters and moments of all ranks' shares.
+  comm::Outcome masters_and_moments(uint64_t step);
+
+private:
+  comm::Outcome gather(const std::vector<at::Tensor>& flat, uint64_t step, comm::Kind kind);
+
+  FlatState& state_;
+  comm::Collectives& collectives_;
+  PhaseClock& clock_;
+};
+
+} // namespace nsa::train

@@ -1,0 +1,105 @@
+#include "worker/trainer/evaluator.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "worker/checkpoint/safetensors.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <cstdio>
+
+namespace nsa::train {
+
+namespace {
+
+// A rank's positions, targets and losses, in the order of its batches.
+class TokenTable {
+public:
+  // The losses are there when the device has done what was enqueued.
+  void add(const data::Batch& batch, const at::Tensor& losses, runtime::Runtime& runtime) {
+    targets_.insert(targets_.end(), batch.targets.begin(), batch.targets.end());
+    for (const data::SequenceAddress& row : batch.rows_from)
+      positions_.push_back(row.position);
+    losses_.push_back(runtime.allocate_host(losses.nbytes()));
+    bytes_.push_back(losses.nbytes());
+    runtime.copy_to_host(losses.contiguous(), losses_.back().get());
+  }
+
+  Status write(const std::filesystem::path& path, int64_t sequence_length) const {
+    std::vector<std::byte> losses;
+    for (size_t b = 0; b < losses_.size(); ++b)
+      losses.insert(losses.end(), losses_[b].get(), losses_[b].get() + bytes_[b]);
+    const auto rows = static_cast<int64_t>(positions_.size());
+    const std::vector<checkpoint::TensorView> tensors = {
+        {"loss", checkpoint::DataType::kF32, {rows, sequence_length}, losses},
+        {"target",
+         checkpoint::DataType::kI64,
+         {rows, sequence_length},
+         std::as_bytes(std::span(targets_))},
+        {"position", checkpoint::DataType::kI64, {rows}, std::as_bytes(std::span(positions_))}};
+    NSA_TRY(make_folder(path.parent_path()));
+    std::error_code error;
+    const std::filesystem::path temporary = path.string() + ".tmp";
+    if (auto written = checkpoint::write_safetensors(temporary, tensors, {}); !written) {
+      std::filesystem::remove(temporary, error);
+      return tl::unexpected(written.error());
+    }
+    std::filesystem::rename(temporary, path, error);
+    if (error) return fail(ErrorCode::kInternal, "cannot rename " + temporary.string());
+    return {};
+  }
+
+private:
+  std::vector<int64_t> targets_, positions_;
+  std::vector<std::shared_ptr<std::byte>> losses_; // a batch each
+  std::vector<size_t> bytes_;
+};
+
+// What an attempt with more ranks left of the same step: its rows are in this attempt's files, too.
+void remove_ranks_from(const std::filesystem::path& folder, int world) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    int rank = -1;
+    if (std::sscanf(it->path().filename().c_str(), "rank-%d.", &rank) == 1 && rank >= world)
+      std::filesystem::remove(it->path(), error);
+  }
+}
+
+} // namespace
+
+Attempt<double> evaluate(const Evaluator& e, uint64_t step) {
+  const at::NoGradGuard no_grad;
+  // {sum of losses, tokens}, FP64: millions of tokens add up exactly enough.
+  const at::Tensor sums =
+      at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(e.runtime.device()));
+  TokenTable table;
+  int64_t sequence_length = 0;
+  for (int64_t b = 0; b < e.set.batches(); ++b) {
+    e.clock.enter(progress::Phase::kEvaluation, static_cast<uint64_t>(b));
+    const auto batch = std::make_shared<const data::Batch>(e.set.batch(b));
+    sequence_length = batch->sequence_length;
+    if (batch->rows == 0) continue; // the last round may not reach every rank
+    const at::Tensor losses = e.losses(batch);
+    sums[0].add_(losses.sum(at::kDouble));
+    sums[1].add_(static_cast<double>(losses.numel()));
+    if (!e.keep_in.empty()) table.add(*batch, losses, e.runtime);
+  }
+  e.runtime.synchronize(); // what is waited for from here on is the peers
+  if (!e.keep_in.empty()) {
+    const auto path = e.keep_in / ("rank-" + std::to_string(e.collectives.rank()) + ".safetensors");
+    if (auto written = table.write(path, sequence_length); !written)
+      log::warning("train", "the held-out tokens' losses cannot be written: " +
+                                written.error().what + "; training goes on without them");
+    if (e.collectives.rank() == 0) remove_ranks_from(e.keep_in, e.collectives.world());
+  }
+  e.clock.enter_collect(progress::Phase::kEvaluation);
+  e.clock.count_collective();
+  if (auto o = e.collectives.all_reduce_sum(sums, {step, comm::Kind::kEvaluation, 0})->wait(); !o)
+    return failed(o.error());
+  const std::vector<double> total = e.runtime.read_later(sums)->take();
+  e.clock.enter(progress::Phase::kEvaluation);
+  return total[0] / total[1];
+}
+
+} // namespace nsa::train
