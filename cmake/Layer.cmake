@@ -1,30 +1,45 @@
-# The layer rule (docs/design/architecture.md): a library links only libraries of a strictly lower
-# layer. Breaking it is a configure error, not a review comment.
+# Every library names what it uses, and uses nothing else (docs/design/architecture.md). A library that is
+# declared later cannot be named, so there are no circles. cmake/Rooms.cmake says which folders may use which.
+# Breaking either is a configure error, not a review comment.
 #
-#   nsa_library(NAME spec LAYER 10 SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH])
-#   nsa_program(NAME nsad LAYER 60 SOURCES main.cpp DEPS control ... [TORCH] [STATIC])
+#   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH])
+#   nsa_program(NAME nsad SOURCES main.cpp DEPS control ... [TORCH] [STATIC])
 #   nsa_test(NAME spec_test SOURCES spec_test.cpp DEPS spec [LABELS unit] [TORCH] [TIMEOUT 60])
 #
-# DEPS are our own libraries by folder name (public); EXTERNAL are foreign targets made public,
-# INTERNAL are foreign targets that stay private to this library.
+# DEPS are our own libraries by name (public): all whose headers its files include. EXTERNAL are foreign
+# targets made public, INTERNAL are foreign targets that stay private to this library.
+include(Rooms)
 
-function(nsa_check_layers name layer)
+function(nsa_check_uses name)
+  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  nsa_room_of("${folder}" room)
+  if(NOT room)
+    message(FATAL_ERROR "${name} lies in ${folder}, which belongs to no room. Add one to cmake/Rooms.cmake.")
+  endif()
+  get_property(allowed GLOBAL PROPERTY NSA_ROOM_${room})
   foreach(dep ${ARGN})
     if(NOT TARGET nsa_${dep})
       message(FATAL_ERROR "${name} links '${dep}', which is not one of our libraries (or is declared later). "
                           "Foreign libraries go under EXTERNAL or INTERNAL.")
     endif()
-    get_target_property(dep_layer nsa_${dep} NSA_LAYER)
-    if(NOT dep_layer LESS layer)
-      message(FATAL_ERROR "layer rule: ${name} (layer ${layer}) may not link ${dep} (layer ${dep_layer}); "
-                          "a library links only what stands below it. Move the code down, or the user up.")
+    get_target_property(dep_folder nsa_${dep} NSA_FOLDER)
+    set(is_allowed FALSE)
+    foreach(other ${allowed})
+      string(FIND "${dep_folder}/" "${other}/" at)
+      if(at EQUAL 0)
+        set(is_allowed TRUE)
+      endif()
+    endforeach()
+    if(NOT is_allowed)
+      message(FATAL_ERROR "${name} may not link ${dep}: room ${room} does not name ${dep_folder}. "
+                          "Move the code, or change cmake/Rooms.cmake and say why.")
     endif()
   endforeach()
 endfunction()
 
 function(nsa_library)
-  cmake_parse_arguments(A "TORCH;SHARED" "NAME;LAYER" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
-  nsa_check_layers(${A_NAME} ${A_LAYER} ${A_DEPS})
+  cmake_parse_arguments(A "TORCH;SHARED" "NAME" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
+  nsa_check_uses(${A_NAME} ${A_DEPS})
   set(scope PUBLIC)
   if(NOT A_SOURCES)
     add_library(nsa_${A_NAME} INTERFACE)
@@ -35,7 +50,8 @@ function(nsa_library)
   else()
     add_library(nsa_${A_NAME} STATIC ${A_SOURCES})
   endif()
-  set_target_properties(nsa_${A_NAME} PROPERTIES NSA_LAYER ${A_LAYER})
+  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  set_target_properties(nsa_${A_NAME} PROPERTIES NSA_FOLDER "${folder}")
   target_include_directories(nsa_${A_NAME} ${scope} "${CMAKE_SOURCE_DIR}")
   foreach(dep ${A_DEPS})
     target_link_libraries(nsa_${A_NAME} ${scope} nsa_${dep})
@@ -53,8 +69,8 @@ function(nsa_library)
 endfunction()
 
 function(nsa_program)
-  cmake_parse_arguments(A "TORCH;STATIC" "NAME;LAYER" "SOURCES;DEPS;INTERNAL" ${ARGN})
-  nsa_check_layers(${A_NAME} ${A_LAYER} ${A_DEPS})
+  cmake_parse_arguments(A "TORCH;STATIC" "NAME" "SOURCES;DEPS;INTERNAL" ${ARGN})
+  nsa_check_uses(${A_NAME} ${A_DEPS})
   add_executable(${A_NAME} ${A_SOURCES})
   target_include_directories(${A_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
   foreach(dep ${A_DEPS})

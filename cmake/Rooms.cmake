@@ -1,0 +1,67 @@
+# Which room may use which, in one place. A room is a folder with the folders below it; the most specific
+# room holds. Its libraries and programs may link those of its own room and of the rooms it names.
+# Breaking this is a configure error (cmake/Layer.cmake). tools/layers holds #includes to the same lists.
+#
+#   nsa_room(FOLDER [MAY_USE FOLDER...])
+
+function(nsa_room folder)
+  cmake_parse_arguments(A "" "" "MAY_USE" ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY NSA_ROOMS ${folder})
+  set_property(GLOBAL PROPERTY NSA_ROOM_${folder} ${folder} ${A_MAY_USE})
+endfunction()
+
+# The room of a folder: the longest that the folder lies in.
+function(nsa_room_of folder result)
+  get_property(rooms GLOBAL PROPERTY NSA_ROOMS)
+  set(found "")
+  foreach(room ${rooms})
+    string(FIND "${folder}/" "${room}/" at)
+    string(LENGTH "${room}" length)
+    string(LENGTH "${found}" best)
+    if(at EQUAL 0 AND length GREATER best)
+      set(found ${room})
+    endif()
+  endforeach()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+# What all programs share.
+nsa_room(common MAY_USE common)
+nsa_room(common/base)
+
+# The model knows no runs: it can be used without nsad.
+nsa_room(nsa_model MAY_USE common/base)
+nsa_room(nsa_model/choice)
+nsa_room(nsa_model/reference)                              # the oracle shares no code with what it checks
+nsa_room(nsa_model/kernels MAY_USE nsa_model/choice nsa_model/reference)
+
+# nsad, nsa-shim and their helpers know no model.
+nsa_room(daemon MAY_USE common)
+nsa_room(daemon/state MAY_USE common/base common/progress common/spec common/wire) # pure: no clock, no file
+nsa_room(daemon/plan MAY_USE common/base common/spec common/wire)
+nsa_room(daemon/store MAY_USE common/base common/wire)
+nsa_room(daemon/api MAY_USE common daemon/metrics)
+nsa_room(daemon/metrics MAY_USE common/base common/wire)
+nsa_room(daemon/proc MAY_USE common/base)
+nsa_room(daemon/gpu MAY_USE common/base)
+nsa_room(daemon/shim MAY_USE common daemon/proc)           # outlives nsad, so it shares nothing of its state
+nsa_room(daemon/privilege MAY_USE common daemon/proc daemon/shim)
+
+# A rank. Above the step stands what decides when; below it, what a step is made of.
+nsa_room(worker MAY_USE common)
+nsa_room(worker/comm MAY_USE common/base worker/mesh)
+nsa_room(worker/faults MAY_USE common worker/link)
+nsa_room(worker/rules MAY_USE common nsa_model/model)      # decisions without tensors
+nsa_room(worker/runtime MAY_USE common/base worker/comm worker/graphs worker/mesh worker/process_info)
+nsa_room(worker/optimizer MAY_USE common nsa_model/ops worker/checkpoint worker/rules worker/runtime)
+nsa_room(worker/step MAY_USE common nsa_model/ops worker/comm worker/data worker/graphs worker/link worker/mesh
+                             worker/optimizer worker/rules worker/runtime)
+nsa_room(worker/model MAY_USE common nsa_model worker/optimizer worker/rules worker/step)
+nsa_room(worker/trainer MAY_USE common worker/checkpoint worker/comm worker/data worker/faults worker/link
+                                worker/mesh worker/optimizer worker/process_info worker/rules worker/runtime
+                                worker/step worker/telemetry)
+nsa_room(worker/bootstrap MAY_USE common nsa_model worker)
+
+# Nobody uses these.
+nsa_room(cli MAY_USE common)
+nsa_room(bench MAY_USE common nsa_model worker)
