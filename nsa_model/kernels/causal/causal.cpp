@@ -19,7 +19,7 @@ struct Workspace {
   float* partial_dkv; // of launch_range_backward
 
   Workspace(const AttentionShape& shape, Carver& carver) {
-    statistics = take_statistics(shape, carver);
+    statistics = carver.take<float>(statistics_floats(shape));
     const int64_t tiles =
         range_backward_tiles(shape, KeyRange::kWindow, kEverything, shape.sequence);
     partial_dkv = carver.take<float>(static_cast<std::size_t>(tiles) * 2 * kBlock * kHeadDim);

@@ -200,14 +200,14 @@ cudaError_t launch_batches(const FusedInputs& all, const DocumentPlan& plan,
     const AttentionShape shape = batch.shape(all.shape);
     const FusedSaved kept =
         saved_of(all.shape, saved, batch, lists.take<char>(fused_list_bytes(shape)));
-    Carver carver(workspace);
-    void* own = carver.take<char>(kernel_bytes(batch_of(all, batch)));
     if (batch.in_place) {
       FusedInputs one = inputs_in_place(all, batch);
       take_pooled(one, all, batch);
-      run.then([&] { return launch(one, kept, in_place(batch), own); });
+      run.then([&] { return launch(one, kept, in_place(batch), workspace); });
       continue;
     }
+    Carver carver(workspace);
+    void* own = carver.take<char>(kernel_bytes(batch_of(all, batch)));
     Filled filled(all, batch, carver);
     const auto results = fill(filled);
     take_pooled(filled.inputs, all, batch);

@@ -116,6 +116,5 @@ using ScratchOf = std::function<void*(ScratchPart part, std::size_t bytes)>;
 cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& saved,
                                   const FusedGradients& gradients, const ScratchOf& scratch,
                                   cudaStream_t stream);
-std::size_t fused_backward_part_bytes(const FusedInputs& inputs, ScratchPart part);
 
 } // namespace nsa::kernels

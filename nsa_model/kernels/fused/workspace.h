@@ -1,6 +1,5 @@
 #pragma once
-// What the orders of launches (fused.cpp, portable.cpp) share: sizes and pieces of the buffers that
-// they work in, and where the blocks come from.
+// Sizes of buffers that several orders of launches work in, and how one buffer is cut into pieces.
 // Host code, any thread.
 
 #include <cstddef>
@@ -9,10 +8,13 @@
 #include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/fused/fused.h"
-#include "nsa_model/kernels/given_indices/given_indices.h"
-#include "nsa_model/kernels/pooling/pooling.h"
 
 namespace nsa::kernels {
+
+// Every buffer starts on 256 bytes.
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
 
 // Hands out pieces of one buffer. With a null base it only counts.
 class Carver {
@@ -20,7 +22,7 @@ public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
   template <typename T> T* take(std::size_t count) {
     T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    used_ += aligned(count * sizeof(T));
     return piece;
   }
   std::size_t used() const { return used_; }
@@ -45,8 +47,8 @@ inline std::size_t compressed_elements(const AttentionShape& shape) {
 }
 
 // Of the rows of one branch (BackwardPrepareParams), and of one row behind the last.
-inline float* take_statistics(const AttentionShape& shape, Carver& carver) {
-  return carver.take<float>((group_rows(shape) + 1) * 2 * head_count_floats(shape));
+inline std::size_t statistics_floats(const AttentionShape& shape) {
+  return (group_rows(shape) + 1) * 2 * head_count_floats(shape);
 }
 
 struct Lists {
@@ -73,35 +75,6 @@ struct Lists {
 
 inline bool is_on(const FusedInputs& inputs, int branch) {
   return inputs.k[branch] != nullptr;
-}
-
-// Compressed keys and values, where they are pooled and not given.
-inline cudaError_t pool(const FusedInputs& inputs, cudaStream_t stream) {
-  return launch_pooling({.shape = inputs.shape,
-                         .k = inputs.pool_k,
-                         .v = inputs.pool_v,
-                         .k_cmp = const_cast<__nv_bfloat16*>(inputs.k[0]),
-                         .v_cmp = const_cast<__nv_bfloat16*>(inputs.v[0])},
-                        stream);
-}
-inline cudaError_t pool_backward(const FusedInputs& inputs, const FusedGradients& gradients,
-                                 const float* d_k_cmp, const float* d_v_cmp, cudaStream_t stream) {
-  return launch_pooling_backward({.shape = inputs.shape,
-                                  .d_k_cmp = d_k_cmp,
-                                  .d_v_cmp = d_v_cmp,
-                                  .d_k = gradients.d_k[0],
-                                  .d_v = gradients.d_v[0]},
-                                 stream);
-}
-
-// Whether the forward selects blocks by their scores.
-inline bool chooses_blocks(const FusedInputs& inputs) {
-  return inputs.given_indices == nullptr && !inputs.selection_made;
-}
-inline cudaError_t put_given_in_order(const FusedInputs& inputs, const FusedSaved& saved,
-                                      cudaStream_t stream) {
-  return launch_given_indices(
-      {.shape = inputs.shape, .given = inputs.given_indices, .indices = saved.indices}, stream);
 }
 
 // Runs launches one after another until one fails.

@@ -1,0 +1,80 @@
+#include "nsa_model/kernels/fused/attention_call.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/selection/selection.h"
+
+namespace nsa::kernels {
+namespace {
+
+// Lists cost their launches and partial results once there are any: a sequence that would have few
+// of them is taken whole. Of longer ones so many tokens under masks were fastest, at 2,048 as at
+// 16,384 tokens a sequence (lab "query-major-border").
+constexpr int kWholeUpTo = 1536;
+constexpr int kMaskedBesideLists = 1280;
+
+// The more, the longer the sum of dQ takes, with the listed tokens of a kv head, and the less they
+// take, with the square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 kv heads at
+// 2,048 tokens, all from 4,096 on.
+BesideLanes first_tokens_beside(const AttentionCall& call, const SelectedPlan& plan) {
+  const int ctas = call.tuning.beside_ctas;
+  if (call.on[kSliding] || !plan.listed || plan.prefix == 0 || ctas <= 0) return {};
+  constexpr double kOfMultiprocessor = 12;
+  const double prefix = plan.prefix;
+  const double part = kOfMultiprocessor * ctas * (call.shape.sequence - prefix) / (prefix * prefix);
+  const int lanes = static_cast<int>(std::min(part, 1.0) * call.shape.batch * call.shape.groups);
+  return lanes > 0 ? BesideLanes{.lanes = lanes, .ctas = ctas} : BesideLanes{};
+}
+
+} // namespace
+
+AttentionCall call_of(const FusedInputs& inputs) {
+  AttentionCall call = {.shape = inputs.shape, .tuning = inputs.tuning};
+  for (int branch = 0; branch < kBranches; ++branch)
+    call.on[branch] = inputs.k[branch] != nullptr;
+  call.pooled = inputs.pool_k != nullptr;
+  call.blocks = inputs.given_indices != nullptr ? BlockSource::kGiven
+                : inputs.selection_made         ? BlockSource::kMade
+                                                : BlockSource::kSelection;
+  if (call.is_portable()) return call;
+  call.multiprocessors = range_workers();
+  if (call.on[kSelected] && call.blocks == BlockSource::kSelection)
+    call.score_bytes = selection_score_bytes(call.shape);
+  return call;
+}
+
+int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
+  const int fastest = shape.sequence <= kWholeUpTo ? kWholeUpTo : kMaskedBesideLists;
+  const int wanted = tuning.query_major_tokens > 0 ? tuning.query_major_tokens : fastest;
+  const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;
+  return std::min({shape.sequence, wanted, most});
+}
+
+SelectedPlan::SelectedPlan(const AttentionCall& call) {
+  const AttentionShape& shape = call.shape;
+  if (!call.on[kSelected]) return;
+  // Given blocks need not be every causal one.
+  if (call.blocks != BlockSource::kGiven) prefix = query_major_tokens(shape, call.tuning);
+  listed = prefix < shape.sequence;
+  packed = call.tuning.partial_out == PartialFormat::kPacked && shape.heads == kHeadsPerGroup;
+  // Then every listed token has 16 blocks, and lists begin with a whole block.
+  joined = packed && prefix >= kDensePrefix && prefix % kBlock == 0;
+  // A branch alone leaves room for the fewest rounds.
+  round_rows = std::max(call.tuning.round_rows, call.is_alone() ? kRoundRows : kBackwardRoundRows);
+  cut = list_cut(shape, prefix, round_rows);
+  beside = first_tokens_beside(call, *this);
+}
+
+int SelectedPlan::all_backward_rounds(const AttentionShape& shape) const {
+  int count = 0;
+  for (int i = 0; listed && i < rounds(shape); ++i)
+    count += backward_rounds(round(shape, i), round_rows);
+  return std::max(count, 1);
+}
+
+KeyRange SelectedPlan::range_of(int branch) const {
+  if (branch == kCompressed) return KeyRange::kCompressed;
+  return branch == kSelected && prefix > kDensePrefix ? KeyRange::kBlocks : KeyRange::kWindow;
+}
+
+} // namespace nsa::kernels

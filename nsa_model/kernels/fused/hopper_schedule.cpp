@@ -1,0 +1,362 @@
+#include "nsa_model/kernels/fused/hopper_schedule.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/fused/schedule_builder.h"
+
+namespace nsa::kernels {
+namespace {
+
+Use statistics_of(int branch) {
+  return reads(of_branch(Buffer::kCompressedStatistics, branch));
+}
+
+// The tokens that take lists, and those before them.
+Range listed_tokens(const AttentionCall& call, const SelectedPlan& plan) {
+  return {plan.prefix, call.shape.sequence};
+}
+Range first_tokens(const SelectedPlan& plan) {
+  return {0, plan.prefix};
+}
+
+std::vector<Use> partial_outputs(const SelectedPlan& plan, Access access) {
+  if (plan.packed) return {{Buffer::kPackedOut, access, {}}};
+  return {{Buffer::kPartialOut, access, {}}, {Buffer::kPartialLse, access, {}}};
+}
+
+class Forward {
+public:
+  explicit Forward(const AttentionCall& call)
+      : call_(call), builder_(call, Pass::kForward), plan_(builder_.plan()) {}
+
+  Schedule build() && {
+    if (call_.on[kCompressed]) {
+      if (call_.pooled)
+        builder_.add({.kernel = Kernel::kPooling, .uses = {writes(Buffer::kPooledKeys)}});
+      builder_.add({.kernel = Kernel::kTileForward,
+                    .branch = kCompressed,
+                    .uses = {reads(Buffer::kPooledKeys), writes(Buffer::kCompressedOut)}});
+    }
+    if (call_.on[kSliding]) {
+      builder_.add({.kernel = Kernel::kTileForward,
+                    .branch = kSliding,
+                    .uses = {writes(Buffer::kSlidingOut)}});
+    }
+    if (call_.on[kSelected]) select();
+    merge_rounds();
+    return std::move(builder_).finish();
+  }
+
+private:
+  // Which blocks each token selects, the first tokens' attention and the lists of the others.
+  void select() {
+    if (call_.blocks == BlockSource::kGiven) {
+      builder_.add({.kernel = Kernel::kGivenIndices, .uses = {writes(Buffer::kIndices)}});
+    } else if (call_.blocks == BlockSource::kSelection) {
+      builder_.add({.kernel = Kernel::kSelection,
+                    .uses = {reads(Buffer::kPooledKeys), reads(Buffer::kCompressedOut),
+                             writes(Buffer::kScores), writes(Buffer::kIndices)}});
+    }
+    if (plan_.prefix > 0) attend_first_tokens();
+    if (plan_.listed) {
+      builder_.add({.kernel = Kernel::kBlockLists,
+                    .uses = {reads(Buffer::kIndices), writes(Buffer::kLists)}});
+    }
+  }
+
+  // Beside the making of lists, which leaves most of the GPU free.
+  void attend_first_tokens() {
+    Node node = {
+        .kernel = Kernel::kTileForward,
+        .branch = kSelected,
+        .uses = {reads(Buffer::kIndices), writes(Buffer::kSelectedOut, first_tokens(plan_))}};
+    if (!plan_.listed) { // nothing is merged behind it: it joins the branches
+      read_outputs_of_others(node);
+      node.uses.push_back(writes(Buffer::kOut));
+    } else if (call_.tuning.list_ctas > 0) {
+      builder_.fork();
+      node.stream = Stream::kSide;
+      node.leave_ctas = call_.tuning.list_ctas;
+    }
+    builder_.add(std::move(node));
+  }
+
+  // Partial results of one round at a time.
+  void merge_rounds() {
+    if (plan_.listed) builder_.begin_lists();
+    for (int index = 0; index < plan_.rounds(call_.shape); ++index) {
+      const ListRound round = plan_.round(call_.shape, index);
+      if (plan_.listed) {
+        Node attend = {.kernel = Kernel::kSelectedForward,
+                       .uses = partial_outputs(plan_, Access::kWrite),
+                       .round = round};
+        attend.uses.push_back(reads(Buffer::kLists));
+        builder_.add(std::move(attend));
+      }
+      if (call_.on[kSelected] && !plan_.listed) return; // the first tokens' kernel has joined them
+      Node merge = {.kernel = Kernel::kMerge, .round = round};
+      if (index == 0) merge.waits = builder_.join();
+      if (plan_.listed) {
+        merge.uses = partial_outputs(plan_, Access::kRead);
+        merge.uses.push_back(reads(Buffer::kIndices));
+        merge.uses.push_back(writes(Buffer::kSelectedOut, listed_tokens(call_, plan_)));
+        if (plan_.prefix > 0)
+          merge.uses.push_back(reads(Buffer::kSelectedOut, first_tokens(plan_)));
+      }
+      read_outputs_of_others(merge);
+      merge.uses.push_back(writes(Buffer::kOut));
+      builder_.add(std::move(merge));
+    }
+  }
+
+  void read_outputs_of_others(Node& node) const {
+    for (const int branch : {kCompressed, kSliding})
+      if (call_.on[branch]) node.uses.push_back(reads(of_branch(Buffer::kCompressedOut, branch)));
+  }
+
+  const AttentionCall& call_;
+  ScheduleBuilder builder_;
+  const SelectedPlan& plan_;
+};
+
+// Columns of the window's dK and dV, or the first tokens' of some kv heads, which run on the side
+// stream beside what waits for memory: a piece a round of list backward, what is left behind.
+class KeysBeside {
+public:
+  KeysBeside(const AttentionCall& call, const SelectedPlan& plan)
+      : ctas_(call.tuning.beside_ctas), turns_(std::max(1, call.tuning.beside_turns)) {
+    if (!plan.listed || ctas_ <= 0) return;
+    if (call.on[kSliding]) {
+      branch_ = kSliding;
+      all_ = range_backward_columns(call.shape, kWindow, call.multiprocessors);
+      // What leaves the last launch, which has the GPU for itself, one column a multiprocessor.
+      rounds_ = plan.all_backward_rounds(call.shape);
+      left_ = rounds_ == 1 ? 0 : std::min(call.multiprocessors, all_ / 2);
+    } else if (plan.beside.lanes > 0) {
+      branch_ = kSelected;
+      all_ = 1;
+    }
+  }
+  bool takes(int branch) const { return all_ > 0 && branch == branch_; }
+  bool has_more() const { return done_ < all_; }
+
+  Node piece() {
+    if (branch_ == kSelected) {
+      done_ = all_;
+      return {.branch = kSelected, .is_beside = true};
+    }
+    // Beside one round so many as was fastest.
+    const int wanted = std::max(1, (all_ - left_) / rounds_);
+    const int columns = std::min({ctas_ * turns_, wanted, all_ - done_});
+    const int turns = std::max(1, rounds_ == 1 ? turns_ : (columns + ctas_ / 2) / ctas_);
+    const Node node = {.branch = kSliding,
+                       .first_column = done_,
+                       .columns = columns,
+                       .most_ctas = (columns + turns - 1) / turns};
+    done_ += columns;
+    return node;
+  }
+  Node rest() const { return {.branch = kSliding, .first_column = done_, .columns = all_ - done_}; }
+
+private:
+  int ctas_;
+  int turns_;
+  int branch_ = -1;
+  int all_ = 0; // columns of the window, or one
+  int rounds_ = 1;
+  int left_ = 0;
+  int done_ = 0;
+};
+
+class Backward {
+public:
+  explicit Backward(const AttentionCall& call)
+      : call_(call), builder_(call, Pass::kBackward), plan_(builder_.plan()), beside_(call, plan_) {
+  }
+
+  Schedule build() && {
+    start();
+    if (plan_.prefix > 0) {
+      key_gradient({.branch = kSelected});
+      query_gradient(kSelected);
+    }
+    if (call_.on[kSliding]) {
+      if (!beside_.takes(kSliding)) key_gradient({.branch = kSliding});
+      query_gradient(kSliding);
+    }
+    if (call_.on[kCompressed]) {
+      key_gradient({.branch = kCompressed});
+      query_gradient(kCompressed);
+      sum_compressed_keys();
+    }
+    if (plan_.listed) builder_.begin_lists();
+    for (int index = 0; index < plan_.rounds(call_.shape); ++index) {
+      const ListRound round = plan_.round(call_.shape, index);
+      if (plan_.listed) {
+        list_rounds_of(round);
+      } else {
+        add_queries(round);
+      }
+      if (call_.on[kSelected]) sum_selected_keys(round);
+    }
+    if (beside_.takes(kSliding)) {
+      if (beside_.has_more()) key_gradient(beside_.rest());
+      builder_.add({.waits = builder_.join()});
+    }
+    return std::move(builder_).finish();
+  }
+
+private:
+  // Statistics of every row, and with them dQ of the branches that one kernel takes together.
+  void start() {
+    Node node = {.kernel = call_.joins_dq() ? Kernel::kJointBackward : Kernel::kBackwardPrepare,
+                 .uses = {writes(Buffer::kGateGradient)}};
+    for (int branch = 0; branch < kBranches; ++branch) {
+      if (!call_.on[branch]) continue;
+      node.uses.push_back(reads(of_branch(Buffer::kCompressedOut, branch)));
+      node.uses.push_back(writes(of_branch(Buffer::kCompressedStatistics, branch)));
+    }
+    if (plan_.prefix > 0) node.uses.push_back(reads(Buffer::kIndices));
+    if (call_.joins_dq()) node.uses.push_back(writes(Buffer::kQueryGradient));
+    builder_.add(std::move(node));
+  }
+
+  // dQ of a branch in which keys form an interval, but for what the joint kernel gives.
+  void query_gradient(int branch) {
+    if (call_.joins_dq()) return;
+    Node node = {
+        .kernel = Kernel::kTileBackward, .branch = branch, .uses = {statistics_of(branch)}};
+    if (branch == kSelected) {
+      node.uses.push_back(reads(Buffer::kIndices));
+      node.uses.push_back(
+          writes(has_first_token_dq() ? Buffer::kFirstTokenDq : Buffer::kQueryGradient,
+                 first_tokens(plan_)));
+    } else {
+      node.uses.push_back(writes(Buffer::kQueryGradient));
+    }
+    // Alone, dQ of the first tokens has its places before list backward, which takes what its
+    // longest tiles leave.
+    if (call_.is_alone() && beside_.takes(branch)) {
+      builder_.fork();
+      node.stream = Stream::kSide;
+      ahead_ = builder_.add(std::move(node));
+    } else {
+      builder_.add(std::move(node));
+    }
+  }
+  bool has_first_token_dq() const { return !call_.joins_dq() && !call_.is_alone(); }
+
+  // dK and dV of a branch in which keys form an interval, or a part of them.
+  int key_gradient(Node node) {
+    node.kernel = Kernel::kRangeBackward;
+    node.uses.push_back(statistics_of(node.branch));
+    const int beside = plan_.beside.lanes;
+    switch (node.branch) {
+    case kCompressed:
+      node.uses.push_back(writes(Buffer::kCompressedPartial));
+      break;
+    case kSelected:
+      node.uses.push_back(writes(Buffer::kPrefixPartial,
+                                 node.is_beside ? Range{.end = beside} : Range{.begin = beside}));
+      break;
+    default: // a column of the window is one unit: these are its gradients
+      node.uses.push_back(writes(
+          Buffer::kSlidingGradient,
+          node.columns > 0 ? Range{node.first_column, node.first_column + node.columns} : Range{}));
+    }
+    return builder_.add(std::move(node));
+  }
+
+  void sum_compressed_keys() {
+    Node sum = {.kernel = Kernel::kSumBlocks,
+                .branch = kCompressed,
+                .uses = {reads(Buffer::kCompressedPartial)}};
+    if (!call_.pooled) {
+      sum.uses.push_back(writes(Buffer::kCompressedGradient));
+      builder_.add(std::move(sum));
+      return;
+    }
+    sum.uses.push_back(writes(Buffer::kPooledKeyDk));
+    sum.uses.push_back(writes(Buffer::kPooledKeyDv));
+    builder_.add(std::move(sum));
+    Node pooling = {.kernel = Kernel::kPoolingBackward,
+                    .uses = {reads(Buffer::kPooledKeyDk), reads(Buffer::kPooledKeyDv),
+                             writes(Buffer::kCompressedGradient)}};
+    // Nothing waits for it: where there is a side stream, in the time of the lists.
+    if (beside_.takes(kSliding)) {
+      builder_.fork();
+      pooling.stream = Stream::kSide;
+    }
+    builder_.add(std::move(pooling));
+  }
+
+  // The rounds of list backward of one of the forward's, each with the sum of its dQ.
+  void list_rounds_of(const ListRound& whole) {
+    const int rounds = backward_rounds(whole, plan_.round_rows);
+    for (int index = 0; index < rounds; ++index) {
+      const ListRound round = backward_round(whole, index, plan_.round_rows);
+      const bool forks = beside_.has_more();
+      if (forks) builder_.fork();
+      Node lists = {.kernel = Kernel::kSelectedBackward,
+                    .uses = {statistics_of(kSelected), reads(Buffer::kLists),
+                             writes(Buffer::kListPartial), writes(Buffer::kPartialDq)},
+                    .round = round,
+                    .whole = whole};
+      if (ahead_ >= 0) lists.waits = {{ahead_, Until::kLaunched}};
+      ahead_ = -1;
+      const int launched = builder_.add(std::move(lists));
+      if (forks) {
+        Node piece = beside_.piece();
+        piece.stream = Stream::kSide;
+        piece.waits = {{launched, Until::kLaunched}};
+        key_gradient(std::move(piece));
+      }
+      add_queries(round);
+    }
+  }
+
+  // Adds dQ of a round's pairs, and of the selected branch's first tokens where it lies apart, to
+  // what the query-major kernels have left.
+  void add_queries(const ListRound& round) {
+    const bool apart = plan_.prefix > 0 && has_first_token_dq();
+    if (!plan_.listed && !apart) return;
+    Node merge = {.kernel = Kernel::kMergeQueryGradient, .round = round};
+    if (plan_.listed) merge.uses = {reads(Buffer::kIndices), reads(Buffer::kPartialDq)};
+    if (apart) merge.uses.push_back(reads(Buffer::kFirstTokenDq, first_tokens(plan_)));
+    const Range rows = apart ? Range{0, call_.shape.sequence} : listed_tokens(call_, plan_);
+    merge.uses.push_back(call_.is_alone() ? writes(Buffer::kQueryGradient, rows)
+                                          : adds(Buffer::kQueryGradient, rows));
+    builder_.add(std::move(merge));
+  }
+
+  // Of the lists' units and of the first tokens'.
+  void sum_selected_keys(const ListRound& round) {
+    Node sum = {.kernel = Kernel::kSumBlocks,
+                .branch = kSelected,
+                .uses = {writes(Buffer::kSelectedGradient)},
+                .round = round};
+    if (plan_.listed) {
+      sum.uses.push_back(reads(Buffer::kLists));
+      sum.uses.push_back(reads(Buffer::kListPartial));
+    }
+    if (plan_.prefix > 0) sum.uses.push_back(reads(Buffer::kPrefixPartial));
+    if (beside_.takes(kSelected) && !joined_) sum.waits = builder_.join();
+    joined_ = true;
+    builder_.add(std::move(sum));
+  }
+
+  const AttentionCall& call_;
+  ScheduleBuilder builder_;
+  const SelectedPlan& plan_;
+  KeysBeside beside_;
+  int ahead_ = -1;      // the node whose launch list backward waits for
+  bool joined_ = false; // the streams, before the sum of the selected branch's dK and dV
+};
+
+} // namespace
+
+Schedule hopper_schedule(const AttentionCall& call, Pass pass) {
+  return pass == Pass::kForward ? Forward(call).build() : Backward(call).build();
+}
+
+} // namespace nsa::kernels

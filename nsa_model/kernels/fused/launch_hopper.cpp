@@ -1,0 +1,281 @@
+#include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/fused/bindings.h"
+#include "nsa_model/kernels/selected_forward/selected_forward.h"
+#include "nsa_model/kernels/selection/selection.h"
+#include "nsa_model/kernels/tile_backward/tile_backward.h"
+#include "nsa_model/kernels/tile_forward/tile_forward.h"
+
+// The parameters of each node's kernel, of the Hopper family.
+
+namespace nsa::kernels {
+namespace {
+
+// Which keys a branch's query-major kernels see, or those of the selected one's first tokens.
+struct Interval {
+  KeyRange range;
+  int window;
+  int token_end;
+};
+Interval interval_of(const Bindings& bound, int branch) {
+  const bool selected = branch == kSelected;
+  return {bound.plan.range_of(branch), selected ? kCausal : kWindow,
+          selected ? bound.plan.prefix : bound.inputs.shape.sequence};
+}
+
+BlockBackwardTensors tensors_of(const Bindings& bound, int branch) {
+  return {.q = bound.inputs.q,
+          .k = bound.inputs.k[branch],
+          .v = bound.inputs.v[branch],
+          .d_out = bound.gradients->d_out,
+          .statistics = bound.statistics(branch)};
+}
+
+// Of the first tokens, where they are taken under a mask of blocks.
+const int32_t* mask_indices(const Bindings& bound) {
+  return bound.plan.prefix > kDensePrefix ? bound.saved.indices : nullptr;
+}
+
+cudaError_t tile_forward(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  const Interval interval = interval_of(bound, node.branch);
+  TileForwardParams params = {.shape = bound.inputs.shape,
+                              .range = interval.range,
+                              .window = interval.window,
+                              .token_end = interval.token_end,
+                              .q = bound.inputs.q,
+                              .k = bound.inputs.k[node.branch],
+                              .v = bound.inputs.v[node.branch],
+                              .scale = bound.inputs.scale,
+                              .indices = bound.saved.indices,
+                              .out = bound.saved.branch_out[node.branch],
+                              .lse = bound.saved.branch_lse[node.branch],
+                              .leave_ctas = node.leave_ctas};
+  if (node.branch == kSelected && !bound.plan.listed) { // nothing is merged behind it
+    params.gated = {.compressed = bound.branch_out(kCompressed),
+                    .window = bound.branch_out(kSliding),
+                    .gates = bound.inputs.gates,
+                    .sum = bound.out};
+  }
+  return launch_tile_forward(params, stream);
+}
+
+cudaError_t selection(const Bindings& bound, cudaStream_t stream) {
+  return launch_selection({.shape = bound.inputs.shape,
+                           .q = bound.inputs.q,
+                           .k_cmp = bound.inputs.k[kCompressed],
+                           .lse_cmp = bound.saved.branch_lse[kCompressed],
+                           .scale = bound.inputs.scale,
+                           .indices = bound.saved.indices,
+                           .scores = bound.scratch<float>(Buffer::kScores)},
+                          stream);
+}
+
+cudaError_t selected_forward(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  return launch_selected_forward({.shape = bound.inputs.shape,
+                                  .round = node.round,
+                                  .q = bound.inputs.q,
+                                  .k = bound.inputs.k[kSelected],
+                                  .v = bound.inputs.v[kSelected],
+                                  .entries = bound.lists.entries,
+                                  .segment_start = bound.lists.segment_start,
+                                  .segment_item_start = bound.lists.segment_item_start,
+                                  .items = bound.lists.items,
+                                  .claims = bound.lists.claims,
+                                  .joined_first_token = bound.plan.joined ? bound.plan.prefix : 0,
+                                  .scale = bound.inputs.scale,
+                                  .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
+                                  .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
+                                  .packed = bound.scratch<PackedOut>(Buffer::kPackedOut)},
+                                 stream);
+}
+
+cudaError_t merge(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  const FusedInputs& inputs = bound.inputs;
+  return launch_merge({.shape = inputs.shape,
+                       .round = node.round,
+                       .indices = bound.is_on(kSelected) ? bound.saved.indices : nullptr,
+                       .first_token = bound.plan.prefix,
+                       .joined = bound.plan.joined,
+                       .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
+                       .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
+                       .packed = bound.scratch<PackedOut>(Buffer::kPackedOut),
+                       .v = inputs.v[kSelected],
+                       .out_slc = bound.branch_out(kSelected),
+                       .lse_slc = bound.saved.branch_lse[kSelected],
+                       .out_cmp = bound.branch_out(kCompressed),
+                       .out_win = bound.branch_out(kSliding),
+                       .gates = inputs.gates,
+                       .out = bound.out},
+                      stream);
+}
+
+cudaError_t joint_backward(const Bindings& bound, cudaStream_t stream) {
+  return launch_joint_backward({.shape = bound.inputs.shape,
+                                .window = tensors_of(bound, kSliding),
+                                .compressed = tensors_of(bound, kCompressed),
+                                .scale = bound.inputs.scale,
+                                .prepare = prepare_params(bound, mask_indices(bound)),
+                                .selected = tensors_of(bound, kSelected),
+                                .selected_tokens = bound.plan.prefix,
+                                .indices = mask_indices(bound),
+                                .d_q = bound.gradients->d_q},
+                               stream);
+}
+
+cudaError_t tile_backward(const Bindings& bound, const Node& node, cudaStream_t stream,
+                          cudaEvent_t launched) {
+  const Interval interval = interval_of(bound, node.branch);
+  __nv_bfloat16* apart =
+      node.branch == kSelected ? bound.scratch<__nv_bfloat16>(Buffer::kFirstTokenDq) : nullptr;
+  return launch_tile_backward({.shape = bound.inputs.shape,
+                               .range = interval.range,
+                               .window = interval.window,
+                               .token_end = interval.token_end,
+                               .tensors = tensors_of(bound, node.branch),
+                               .scale = bound.inputs.scale,
+                               .indices = bound.saved.indices,
+                               .d_q = apart != nullptr ? apart : bound.gradients->d_q,
+                               .launched = launched},
+                              stream);
+}
+
+cudaError_t range_backward(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  const int branch = node.branch;
+  const Interval interval = interval_of(bound, branch);
+  const bool direct = branch == kSliding; // a column of the window is one unit
+  return launch_range_backward(
+      {.shape = bound.inputs.shape,
+       .range = interval.range,
+       .window = interval.window,
+       .token_end = interval.token_end,
+       .tensors = tensors_of(bound, branch),
+       .scale = bound.inputs.scale,
+       .partial_dkv = bound.scratch<float>(branch == kSelected ? Buffer::kPrefixPartial
+                                                               : Buffer::kCompressedPartial),
+       .d_k = direct ? bound.gradients->d_k[branch] : nullptr,
+       .d_v = direct ? bound.gradients->d_v[branch] : nullptr,
+       .first_column = node.first_column,
+       .columns = node.columns,
+       .most_ctas = node.most_ctas,
+       .beside = branch == kSelected ? bound.plan.beside : BesideLanes{},
+       .is_beside = node.is_beside},
+      stream);
+}
+
+cudaError_t sum_compressed(const Bindings& bound, cudaStream_t stream) {
+  const AttentionShape& shape = bound.inputs.shape;
+  const bool pooled = bound.inputs.pool_k != nullptr;
+  return launch_sum_blocks({.shape = shape,
+                            .keys = compressed_count(shape.sequence),
+                            .range_partial = bound.scratch<float>(Buffer::kCompressedPartial),
+                            .range = KeyRange::kCompressed,
+                            .token_end = shape.sequence,
+                            .d_k = pooled ? nullptr : bound.gradients->d_k[kCompressed],
+                            .d_v = pooled ? nullptr : bound.gradients->d_v[kCompressed],
+                            .d_k_fp32 = bound.scratch<float>(Buffer::kPooledKeyDk),
+                            .d_v_fp32 = bound.scratch<float>(Buffer::kPooledKeyDv)},
+                           stream);
+}
+
+cudaError_t sum_selected(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  return launch_sum_blocks({.shape = bound.inputs.shape,
+                            .round = node.round,
+                            .keys = bound.inputs.shape.sequence,
+                            .list_partial = bound.scratch<float>(Buffer::kListPartial),
+                            .segment_item_start = bound.lists.segment_item_start,
+                            .range_partial = bound.scratch<float>(Buffer::kPrefixPartial),
+                            .range = KeyRange::kWindow,
+                            .window = kCausal,
+                            .token_end = bound.plan.prefix,
+                            .beside = bound.plan.beside,
+                            .d_k = bound.gradients->d_k[kSelected],
+                            .d_v = bound.gradients->d_v[kSelected]},
+                           stream);
+}
+
+cudaError_t selected_backward(const Bindings& bound, const Node& node, cudaStream_t stream,
+                              cudaEvent_t launched) {
+  return launch_selected_backward({.shape = bound.inputs.shape,
+                                   .round = node.round,
+                                   .summed = node.whole,
+                                   .tensors = tensors_of(bound, kSelected),
+                                   .entries = bound.lists.entries,
+                                   .segment_item_start = bound.lists.segment_item_start,
+                                   .items = bound.lists.items,
+                                   .claims = bound.lists.claims,
+                                   .scale = bound.inputs.scale,
+                                   .partial_dq = bound.scratch<__nv_bfloat16>(Buffer::kPartialDq),
+                                   .partial_dkv = bound.scratch<float>(Buffer::kListPartial),
+                                   .launched = launched},
+                                  stream);
+}
+
+// The first of a kv head's rounds visits its first tokens too, where their dQ lies apart.
+cudaError_t merge_query_gradient(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  const SelectedPlan& plan = bound.plan;
+  const int listed_from = node.round.first_token();
+  const __nv_bfloat16* apart = bound.scratch<__nv_bfloat16>(Buffer::kFirstTokenDq);
+  const bool first = listed_from == plan.prefix || !plan.listed;
+  MergeQueryGradientParams params = {.shape = bound.inputs.shape,
+                                     .round = node.round,
+                                     .indices = plan.listed ? bound.saved.indices : nullptr,
+                                     .from = apart != nullptr && first ? 0 : listed_from,
+                                     .first_token = listed_from,
+                                     .partial_dq = bound.scratch<__nv_bfloat16>(Buffer::kPartialDq),
+                                     .scale = bound.inputs.scale,
+                                     .addends = {},
+                                     .addend_end = {},
+                                     .d_q = bound.gradients->d_q};
+  if (bound.is_on(kCompressed) || bound.is_on(kSliding)) { // what the one that is on has left
+    params.addends[kCompressed] = bound.gradients->d_q;
+    params.addend_end[kCompressed] = bound.inputs.shape.sequence;
+  }
+  if (apart != nullptr) {
+    params.addends[kSelected] = apart;
+    params.addend_end[kSelected] = plan.prefix;
+  }
+  return launch_merge_query_gradient(params, stream);
+}
+
+} // namespace
+
+cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStream_t stream,
+                               cudaEvent_t launched) {
+  switch (node.kernel) {
+  case Kernel::kPooling:
+    return launch_pooling(bound, stream);
+  case Kernel::kTileForward:
+    return tile_forward(bound, node, stream);
+  case Kernel::kGivenIndices:
+    return launch_given_indices(bound, stream);
+  case Kernel::kSelection:
+    return selection(bound, stream);
+  case Kernel::kBlockLists:
+    return launch_block_lists(bound, bound.plan.cut, stream);
+  case Kernel::kSelectedForward:
+    return selected_forward(bound, node, stream);
+  case Kernel::kMerge:
+    return merge(bound, node, stream);
+  case Kernel::kBackwardPrepare:
+    return launch_backward_prepare(prepare_params(bound, mask_indices(bound)), stream);
+  case Kernel::kJointBackward:
+    return joint_backward(bound, stream);
+  case Kernel::kTileBackward:
+    return tile_backward(bound, node, stream, launched);
+  case Kernel::kRangeBackward:
+    return range_backward(bound, node, stream);
+  case Kernel::kSumBlocks:
+    return node.branch == kSelected ? sum_selected(bound, node, stream)
+                                    : sum_compressed(bound, stream);
+  case Kernel::kPoolingBackward:
+    return launch_pooling_backward(bound, stream);
+  case Kernel::kSelectedBackward:
+    return selected_backward(bound, node, stream, launched);
+  case Kernel::kMergeQueryGradient:
+    return merge_query_gradient(bound, node, stream);
+  default:
+    return cudaErrorInvalidValue; // of the other family
+  }
+}
+
+} // namespace nsa::kernels

@@ -1,0 +1,61 @@
+#pragma once
+// What both families' builders share: nodes behind one another, and the fork of the side stream.
+// One builder a schedule, one thread.
+
+#include <utility>
+
+#include "nsa_model/kernels/fused/schedule.h"
+
+namespace nsa::kernels {
+
+inline Use reads(Buffer buffer, Range range = {}) {
+  return {buffer, Access::kRead, range};
+}
+inline Use writes(Buffer buffer, Range range = {}) {
+  return {buffer, Access::kWrite, range};
+}
+inline Use adds(Buffer buffer, Range range = {}) {
+  return {buffer, Access::kAdd, range};
+}
+
+class ScheduleBuilder {
+public:
+  ScheduleBuilder(const AttentionCall& call, Pass pass) : schedule_(call, pass) {
+    schedule_.nodes.reserve(32);
+  }
+  const SelectedPlan& plan() const { return schedule_.plan; }
+
+  int add(Node node) {
+    for (const Wait& wait : node.waits)
+      if (wait.until == Until::kLaunched) at(wait.on).tells_launch = true;
+    int& last = last_[static_cast<int>(node.stream)];
+    last = static_cast<int>(schedule_.nodes.size());
+    schedule_.nodes.push_back(std::move(node));
+    return last;
+  }
+  // The side stream goes on behind what the main one holds. Once: what the side's later kernels
+  // read was written before.
+  void fork() {
+    if (last(Stream::kSide) != kCallersWork) return;
+    add({.stream = Stream::kSide, .waits = {{last(Stream::kMain)}}});
+  }
+  // For the node of the main stream that joins both.
+  std::vector<Wait> join() const {
+    const int side = last(Stream::kSide);
+    return side == kCallersWork ? std::vector<Wait>{} : std::vector<Wait>{{side}};
+  }
+  void begin_lists() { schedule_.lists_begin = static_cast<int>(schedule_.nodes.size()); }
+  Schedule finish() && {
+    if (schedule_.lists_begin == 0) begin_lists();
+    return std::move(schedule_);
+  }
+
+private:
+  Node& at(int node) { return schedule_.nodes[static_cast<std::size_t>(node)]; }
+  int last(Stream stream) const { return last_[static_cast<int>(stream)]; }
+
+  Schedule schedule_;
+  int last_[2] = {kCallersWork, kCallersWork};
+};
+
+} // namespace nsa::kernels

@@ -1,0 +1,380 @@
+// The order of launches as data: no node reads what is not yet written or no longer there, none
+// misses a wait, none waits for nothing. For every size and combination of branches, without a GPU.
+#include "nsa_model/kernels/fused/schedule.h"
+
+#include "common/base/file.h"
+#include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace nsa::kernels {
+namespace {
+
+bool overlap(Range a, Range b) {
+  return a.begin < b.end && b.begin < a.end;
+}
+bool is_scratch(Buffer buffer) {
+  return buffer >= kFirstScratch;
+}
+bool is_kept(Buffer buffer) { // from the forward
+  return buffer < Buffer::kOut;
+}
+
+// Which nodes are done when a node begins: those before it on its stream, and before what it waits
+// for. A wait for a launch promises nothing about memory.
+class Order {
+public:
+  explicit Order(const Schedule& schedule) : before_(schedule.nodes.size()) {
+    int last[2] = {-1, -1};
+    for (std::size_t i = 0; i < schedule.nodes.size(); ++i) {
+      const Node& node = schedule.nodes[i];
+      before_[i].resize(schedule.nodes.size());
+      int& previous = last[static_cast<int>(node.stream)];
+      take(i, previous);
+      for (const Wait& wait : node.waits)
+        if (wait.until == Until::kDone) take(i, wait.on);
+      previous = static_cast<int>(i);
+    }
+  }
+  bool is_done(std::size_t node, std::size_t when) const { return before_[when][node]; }
+
+private:
+  void take(std::size_t node, int other) {
+    if (other < 0) return;
+    const auto from = static_cast<std::size_t>(other);
+    for (std::size_t i = 0; i < before_.size(); ++i)
+      if (before_[from][i]) before_[node][i] = true;
+    before_[node][from] = true;
+  }
+  std::vector<std::vector<bool>> before_;
+};
+
+// What is wrong with a schedule, a line each; nothing where all is well.
+class Faults {
+public:
+  explicit Faults(const Schedule& schedule)
+      : schedule_(schedule), order_(schedule), layout_(lay_out(schedule)) {
+    waits();
+    for (std::size_t i = 0; i < nodes().size(); ++i) {
+      for (const Use& use : nodes()[i].uses) {
+        orders(i, use);
+        written_before(i, use);
+        in_its_part(i, use);
+      }
+    }
+    ends_as_one();
+  }
+  std::vector<std::string> found;
+
+private:
+  const std::vector<Node>& nodes() const { return schedule_.nodes; }
+  void fault(std::size_t node, const std::string& what) {
+    found.push_back("node " + std::to_string(node) + " " +
+                    std::string(name_of(nodes()[node].kernel)) + ": " + what);
+  }
+
+  // A wait names the newest node of the other stream: the event is recorded behind that one. The
+  // side stream begins with a wait, so that it comes behind what the caller has enqueued.
+  void waits() {
+    bool side_began = false;
+    for (std::size_t i = 0; i < nodes().size(); ++i) {
+      const bool side = nodes()[i].stream == Stream::kSide;
+      if (side && !side_began && nodes()[i].waits.empty()) fault(i, "begins without a wait");
+      side_began = side_began || side;
+      for (const Wait& wait : nodes()[i].waits)
+        check(i, wait);
+    }
+  }
+  void check(std::size_t i, const Wait& wait) {
+    const auto first = static_cast<std::size_t>(wait.on + 1);
+    if (first > i || (wait.on != kCallersWork && nodes()[first - 1].stream == nodes()[i].stream)) {
+      fault(i, "waits for a node that is not before it on the other stream");
+      return;
+    }
+    for (std::size_t j = first; j < i; ++j) {
+      const bool newer = wait.until == Until::kDone ? nodes()[j].stream != nodes()[i].stream
+                                                    : nodes()[j].tells_launch;
+      if (newer) fault(i, "waits for a later node than it says");
+    }
+    if (wait.until == Until::kLaunched && (first == 0 || !nodes()[first - 1].tells_launch))
+      fault(i, "waits for a launch that nobody tells");
+  }
+
+  // Two nodes of which one writes what the other uses come one behind the other.
+  void orders(std::size_t i, const Use& use) {
+    for (std::size_t j = 0; j < i; ++j) {
+      for (const Use& other : nodes()[j].uses) {
+        const bool writes = use.access != Access::kRead || other.access != Access::kRead;
+        if (use.buffer == other.buffer && writes && overlap(use.range, other.range) &&
+            !order_.is_done(j, i))
+          fault(i, "does not wait for node " + std::to_string(j) + " on " +
+                       std::string(name_of(use.buffer)));
+      }
+    }
+  }
+
+  void written_before(std::size_t i, const Use& use) {
+    if (use.access == Access::kWrite) return;
+    const bool comes_in = is_kept(use.buffer) && schedule_.pass == Pass::kBackward;
+    const bool given = use.buffer == Buffer::kPooledKeys && !schedule_.call.pooled;
+    const bool made = use.buffer == Buffer::kIndices && schedule_.call.blocks == BlockSource::kMade;
+    if (comes_in || given || made) return;
+    for (std::size_t j = 0; j < i; ++j)
+      for (const Use& other : nodes()[j].uses)
+        if (other.buffer == use.buffer && other.access != Access::kRead &&
+            overlap(other.range, use.range) && order_.is_done(j, i))
+          return;
+    fault(i, "reads " + std::string(name_of(use.buffer)) + ", which nobody has written");
+  }
+
+  // The third part takes the place of the second and, in an operator, of the branches' outputs: who
+  // uses those is done when the caller's stream comes to it, and who uses the third comes behind.
+  void in_its_part(std::size_t i, const Use& use) {
+    auto border = static_cast<std::size_t>(schedule_.lists_begin);
+    while (border < nodes().size() && nodes()[border].stream == Stream::kSide)
+      ++border;
+    if (border == nodes().size()) return;
+    const bool output = use.buffer >= Buffer::kCompressedOut && use.buffer <= Buffer::kSlidingOut;
+    const ScratchLayout::Place& place = layout_.places[static_cast<std::size_t>(use.buffer)];
+    const bool start = is_scratch(use.buffer) && place.part == ScratchPart::kStart;
+    if ((start || (output && schedule_.pass == Pass::kBackward)) &&
+        (i >= border || !order_.is_done(i, border)))
+      fault(i, "uses " + std::string(name_of(use.buffer)) + " after its release");
+    if (is_scratch(use.buffer) && place.part == ScratchPart::kLists && i != border &&
+        !order_.is_done(border, i))
+      fault(i, "uses " + std::string(name_of(use.buffer)) + " before it is there");
+  }
+
+  void ends_as_one() {
+    std::size_t last = nodes().size();
+    for (std::size_t i = 0; i < nodes().size(); ++i)
+      if (nodes()[i].stream == Stream::kMain) last = i;
+    for (std::size_t i = 0; i < nodes().size(); ++i)
+      if (i != last && !order_.is_done(i, last)) fault(i, "nobody waits for it");
+  }
+
+  const Schedule& schedule_;
+  Order order_;
+  ScratchLayout layout_;
+};
+
+std::string told(const Schedule& schedule) {
+  std::string text;
+  for (const std::string& fault : Faults(schedule).found)
+    text += fault + "\n";
+  return text.empty() ? text : text + timeline(schedule);
+}
+
+// Every size that a rule turns at, every combination of branches, of blocks and of tuning.
+template <typename Visit> void for_each_schedule(Visit visit) {
+  const AttentionShape shapes[] = {
+      {1, 1, 1},         {2, 31, 2},      {1, 700, 2},    {32, 1024, 2},
+      {2, 1536, 2},      {16, 2048, 2},   {8, 4096, 2},   {4, 8192, 2},
+      {2, 16384, 2},     {1, 32768, 2},   {1, 65536, 2},  {5, 14000, 1},
+      {3, 70000, 1, 16}, {2, 2300, 2, 5}, {1, 262144, 1}, {2, 4100, 2, 6, 128}};
+  std::vector<FusedTuning> tunings(6);
+  tunings[1].query_major_tokens = kMostMaskedTokens;
+  tunings[2].query_major_tokens = kDensePrefix;
+  tunings[3].partial_out = PartialFormat::kBf16;
+  tunings[4].list_ctas = tunings[4].beside_ctas = 0;
+  tunings[5].beside_ctas = tunings[5].beside_turns = 1;
+  for (const AttentionShape& shape : shapes) {
+    for (FusedTuning tuning : tunings) {
+      for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
+        if (shape.head_dim != kHeadDim && family == KernelFamily::kHopper) continue;
+        tuning.family = family;
+        for (int mask = 1; mask < 8; ++mask) {
+          for (const BlockSource blocks :
+               {BlockSource::kSelection, BlockSource::kGiven, BlockSource::kMade}) {
+            AttentionCall call = {.shape = shape, .tuning = tuning, .blocks = blocks};
+            for (int branch = 0; branch < kBranches; ++branch)
+              call.on[branch] = (mask >> branch & 1) != 0;
+            call.pooled = call.on[kCompressed] && shape.batch % 2 == 0;
+            if (call.on[kSelected] && !call.on[kCompressed] && blocks == BlockSource::kSelection)
+              continue; // refused
+            visit(call);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, HasNoFault) {
+  int count = 0;
+  for_each_schedule([&](const AttentionCall& call) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      ASSERT_EQ(told(schedule_of(call, pass)), "");
+      ++count;
+    }
+  });
+  EXPECT_GT(count, 3000);
+}
+
+// The check sees what a forgotten line would do.
+TEST(Schedule, MissesAWaitThatIsTakenOut) {
+  int taken = 0;
+  for_each_schedule([&](const AttentionCall& call) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const Schedule whole = schedule_of(call, pass);
+      for (std::size_t i = 0; i < whole.nodes.size(); ++i) {
+        for (std::size_t w = 0; w < whole.nodes[i].waits.size(); ++w) {
+          if (whole.nodes[i].waits[w].until == Until::kLaunched) continue; // a hint
+          Schedule less = whole;
+          less.nodes[i].waits.erase(less.nodes[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
+          ASSERT_FALSE(Faults(less).found.empty()) << "wait of node " << i << "\n"
+                                                   << timeline(whole);
+          ++taken;
+        }
+      }
+    }
+  });
+  EXPECT_GT(taken, 500);
+}
+
+// With one round every scratch buffer is written once.
+TEST(Schedule, MissesAWriterThatIsTakenOut) {
+  const Schedule whole = schedule_of({.shape = {1, 2048, 2}}, Pass::kBackward);
+  int taken = 0;
+  for (std::size_t i = 0; i < whole.nodes.size(); ++i) {
+    for (std::size_t u = 0; u < whole.nodes[i].uses.size(); ++u) {
+      const Use& use = whole.nodes[i].uses[u];
+      if (use.access != Access::kWrite || !is_scratch(use.buffer)) continue;
+      Schedule less = whole;
+      less.nodes[i].uses.erase(less.nodes[i].uses.begin() + static_cast<std::ptrdiff_t>(u));
+      EXPECT_NE(told(less).find("nobody has written"), std::string::npos) << name_of(use.buffer);
+      ++taken;
+    }
+  }
+  EXPECT_GE(taken, 9);
+}
+
+TEST(Schedule, SeesAUseAfterTheRelease) {
+  Schedule late = schedule_of({.shape = {4, 8192, 2}}, Pass::kBackward);
+  late.nodes.back().uses.push_back({Buffer::kCompressedOut, Access::kRead, {}});
+  EXPECT_NE(told(late).find("out.cmp after its release"), std::string::npos);
+}
+
+// Scratch buffers that are in use at the same time share no byte.
+TEST(Scratch, BuffersInUseTogetherLieApart) {
+  for_each_schedule([&](const AttentionCall& call) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const Schedule schedule = schedule_of(call, pass);
+      const ScratchLayout layout = lay_out(schedule);
+      const auto lives = lifetimes_of(schedule);
+      const std::size_t kept = layout.bytes[0];
+      const auto begin = [&](std::size_t buffer) {
+        const ScratchLayout::Place& place = layout.places[buffer];
+        return place.offset + (place.part == ScratchPart::kKept ? 0 : kept);
+      };
+      for (auto i = static_cast<std::size_t>(kFirstScratch); i < kBuffers; ++i) {
+        if (lives[i].first < 0) continue;
+        ASSERT_EQ(begin(i) % 256, 0U);
+        ASSERT_LE(begin(i) + layout.places[i].bytes, layout.all());
+        for (auto j = static_cast<std::size_t>(kFirstScratch); j < i; ++j) {
+          if (lives[j].first < 0 || lives[j].last < lives[i].first ||
+              lives[i].last < lives[j].first)
+            continue;
+          ASSERT_TRUE(begin(j) + layout.places[j].bytes <= begin(i) ||
+                      begin(i) + layout.places[i].bytes <= begin(j))
+              << name_of(static_cast<Buffer>(i)) << ", " << name_of(static_cast<Buffer>(j)) << "\n"
+              << timeline(schedule);
+        }
+      }
+    }
+  });
+}
+
+// What an operator's call has allocated over its inputs at most (fused_call.cpp): the forward's
+// results with its workspace; then the gradients with the backward's scratch memory, for the last
+// part of which the outputs of the branches are freed.
+double peak_over_inputs(const AttentionShape& shape, const FusedTuning& tuning) {
+  const double rows = double(shape.batch) * shape.sequence * shape.groups;
+  const double query = rows * shape.heads * shape.head_dim * 2, key = rows * shape.head_dim * 2;
+  const double kept = 4 * query + 3 * rows * shape.heads * 4 + rows * kSlots * 4 +
+                      2 * key / kCompressStride + double(fused_list_bytes(shape));
+  const double gradients = query + 6 * key + rows * shape.heads * 3 * 4;
+  const AttentionCall call = {.shape = shape, .tuning = tuning};
+  const double forward = double(lay_out(schedule_of(call, Pass::kForward)).all());
+  const ScratchLayout backward = lay_out(schedule_of(call, Pass::kBackward));
+  const double start = double(backward.bytes[0] + backward.bytes[1]);
+  const double lists = double(backward.bytes[0] + backward.bytes[2]);
+  return kept +
+         std::max({forward, gradients + start, lists > 0 ? gradients + lists - 3 * query : 0});
+}
+
+// Of a layer's call over 32,768 tokens, and over 65,536. The sizes are those that were measured
+// (lab "attention-scratch"), of which LibTorch's allocator rounds every tensor up.
+TEST(PeakMemory, IsWhatWasMeasured) {
+  struct Measured {
+    int sequence;
+    std::size_t forward, backward; // scratch memory, bytes
+    double mebibytes;              // at most over the inputs
+  };
+  for (const Measured& measured :
+       {Measured{1024, 0, 78349056, 382}, Measured{2048, 176160768, 409453056, 554},
+        Measured{4096, 322961408, 386130432, 531}, Measured{8192, 396361728, 454291968, 596},
+        Measured{16384, 433061888, 488372736, 630}, Measured{32768, 451411968, 505413120, 645},
+        Measured{65536, 460587008, 543686144, 852}}) {
+    SCOPED_TRACE(measured.sequence);
+    const int tokens = std::max(32768, measured.sequence);
+    const AttentionShape shape = {tokens / measured.sequence, measured.sequence, 2};
+    EXPECT_EQ(lay_out(schedule_of({.shape = shape}, Pass::kForward)).all(), measured.forward);
+    EXPECT_EQ(lay_out(schedule_of({.shape = shape}, Pass::kBackward)).all(), measured.backward);
+    const double peak = peak_over_inputs(shape, {}) / (1 << 20);
+    EXPECT_LE(peak, measured.mebibytes);
+    EXPECT_GE(peak, measured.mebibytes - 2.5);
+  }
+}
+
+TEST(PeakMemory, DoublesWithTheSequence) {
+  for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
+    for (const int dim : {64, 128}) {
+      if (family == KernelFamily::kHopper && dim != kHeadDim) continue;
+      const auto peak = [&](int sequence) {
+        return peak_over_inputs({1, sequence, 2, 6, dim}, {.family = family});
+      };
+      EXPECT_LE(peak(65536) / peak(32768), 2.05);
+      EXPECT_LE(peak(131072) / peak(65536), 2.05);
+    }
+  }
+}
+
+// NSA_UPDATE_DOCS=1 writes the timelines of the page anew.
+TEST(Timeline, TheDocumentedOnesAreThese) {
+  struct Shown {
+    const char* name;
+    Pass pass;
+    AttentionShape shape;
+  };
+  const std::string path = test::source_folder() + "/docs/design/kernels-schedule.md";
+  auto page = read_file(path);
+  ASSERT_TRUE(page) << page.error().what;
+  for (const Shown& shown : {Shown{"forward 4 8192", Pass::kForward, {4, 8192, 2}},
+                             Shown{"backward 4 8192", Pass::kBackward, {4, 8192, 2}},
+                             Shown{"backward 32 1024", Pass::kBackward, {32, 1024, 2}}}) {
+    const std::string begin = std::string("<!-- generated: ") + shown.name + " -->\n";
+    const std::string text =
+        "```text\n" + timeline(schedule_of({.shape = shown.shape}, shown.pass)) + "```\n";
+    ASSERT_NE(page->find(begin), std::string::npos) << begin;
+    const std::size_t from = page->find(begin) + begin.size();
+    const std::size_t to = page->find("<!-- end -->\n", from);
+    ASSERT_NE(to, std::string::npos);
+    if (std::getenv("NSA_UPDATE_DOCS") != nullptr) {
+      page->replace(from, to - from, text);
+    } else {
+      EXPECT_EQ(page->substr(from, to - from), text) << "run NSA_UPDATE_DOCS=1 schedule_test";
+    }
+  }
+  if (std::getenv("NSA_UPDATE_DOCS") != nullptr) {
+    ASSERT_TRUE(write_file_atomic(path, *page));
+  }
+}
+
+} // namespace
+} // namespace nsa::kernels
