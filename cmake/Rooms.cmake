@@ -33,7 +33,7 @@ nsa_room(common/base)
 nsa_room(nsa_model MAY_USE common/base)
 nsa_room(nsa_model/choice)
 nsa_room(nsa_model/reference)                              # the oracle shares no code with what it checks
-nsa_room(nsa_model/kernels MAY_USE nsa_model/choice nsa_model/reference)
+nsa_room(nsa_model/kernels MAY_USE nsa_model/choice)
 
 # nsad, nsa-shim and their helpers know no model.
 nsa_room(daemon MAY_USE common)

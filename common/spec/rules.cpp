@@ -328,7 +328,7 @@ private:
                  s_.parallel.device == "cpu";
         },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
-    // What they are compiled for: nsa_model/kernels/common/shape.cpp.
+    // What they are compiled for: nsa_model/kernels/support/support.cpp.
     const auto& m = s_.model;
     const auto& n = s_.nsa;
     const bool fused = kernels != s_.toggles.end() && kernels->second == "fused" &&

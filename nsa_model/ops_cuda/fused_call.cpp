@@ -1,8 +1,8 @@
 #include "nsa_model/ops_cuda/fused_call.h"
 
 #include "nsa_model/kernels/common/key_range.cuh"
-#include "nsa_model/kernels/common/support.h"
 #include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/kernels/support/support.h"
 #include "nsa_model/ops/segments.h"
 
 #include <c10/core/DeviceGuard.h>

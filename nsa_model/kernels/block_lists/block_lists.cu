@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/common/support.h"
+#include "nsa_model/kernels/common/limits.h"
 
 // Counting sort in four launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
 // memory: bits set by atomic OR give the same bitmap in any order, its population counts are the

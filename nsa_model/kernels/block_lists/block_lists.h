@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/common/shape.h"
-#include "nsa_model/kernels/common/support.h"
 
 namespace nsa::kernels {
 

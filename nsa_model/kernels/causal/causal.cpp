@@ -3,7 +3,7 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/common/key_range.cuh"
-#include "nsa_model/kernels/common/support.h"
+#include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/tile_backward/tile_backward.h"
 #include "nsa_model/kernels/tile_forward/tile_forward.h"

@@ -1,7 +1,8 @@
 #pragma once
 // Which attention shapes the hand-written kernels serve, and the constants of Native Sparse
 // Attention that they are compiled for (Yuan et al. 2025, section 4.1). A shape outside of them is
-// refused by `unsupported_reason`, never approximated. Pure functions, any thread.
+// refused by `unsupported_reason` (support/support.h), never approximated. Pure functions, any
+// thread.
 
 #include <cuda_runtime_api.h>
 
@@ -62,11 +63,5 @@ constexpr KernelFamily kernel_family(int compute_capability, int head_dim) {
 // How the selected branch keeps the partial results of its (token, block) pairs between kernels:
 // BF16, or 10 bits a value under common scales (common/packed_slots.h), of six heads a group.
 enum class PartialFormat { kBf16, kPacked };
-
-// nullptr when served (by the family that kernel_family names); otherwise a sentence that says what
-// is supported. `compute_capability` is 10 * major + minor of the device.
-const char* unsupported_reason(int compute_capability, int query_heads, int groups, int head_dim,
-                               int sequence, int compress_length, int compress_stride, int block,
-                               int slots, int window);
 
 } // namespace nsa::kernels

@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "nsa_model/kernels/common/support.h"
+#include "nsa_model/kernels/common/limits.h"
 
 namespace nsa::kernels {
 namespace {

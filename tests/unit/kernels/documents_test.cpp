@@ -2,9 +2,10 @@
 // what needs no GPU. That the kernels give what each document gives alone is nsa-kernel-check's.
 #include "common/estimate/estimate.h"
 #include "nsa_model/kernels/common/key_range.cuh"
-#include "nsa_model/kernels/common/support.h"
+#include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/document_copy/document_place.cuh"
 #include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/kernels/support/support.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,12 +6,13 @@
 #include "nsa_model/kernels/causal/causal.h"
 #include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
-#include "nsa_model/kernels/common/support.h"
+#include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/fused/fused.h"
 #include "nsa_model/kernels/fused/schedule.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/attend.h"
 #include "nsa_model/kernels/portable/key_units.cuh"
+#include "nsa_model/kernels/support/support.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,153 @@
+#include "bench/kernel_cases/case_options.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "nsa_model/kernels/common/launch.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+// "bf16", "packed" or both after a comma; none where it is something else.
+std::vector<PartialFormat> partial_formats(const std::string& names) {
+  if (names == "bf16") return {PartialFormat::kBf16};
+  if (names == "packed") return {PartialFormat::kPacked};
+  if (names == "bf16,packed") return {PartialFormat::kBf16, PartialFormat::kPacked};
+  return {};
+}
+
+// The ways after commas; none where a name is unknown.
+std::vector<Way> ways_of(const std::string& names) {
+  std::vector<Way> ways;
+  for (std::size_t begin = 0; begin <= names.size();) {
+    const std::size_t end = std::min(names.find(',', begin), names.size());
+    Way way;
+    way.name = names.substr(begin, end - begin);
+    for (std::size_t at = 0; at <= way.name.size();) {
+      const std::size_t past = std::min(way.name.find('+', at), way.name.size());
+      const std::string word = way.name.substr(at, past - at);
+      if (word == "overlap") {
+        way.overlap = true;
+      } else if (word != "default" && std::sscanf(word.c_str(), "lists%d", &way.list_ctas) != 1 &&
+                 std::sscanf(word.c_str(), "rows%d", &way.round_rows) != 1 &&
+                 std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) !=
+                     2) {
+        return {};
+      }
+      at = past + 1;
+    }
+    ways.push_back(way);
+    begin = end + 1;
+  }
+  return ways;
+}
+
+// Takes the word at `i` and its value, if it is a size of the problem.
+bool take_size(CaseOptions& given, int argc, char** argv, int& i) {
+  const std::string word = argv[i];
+  AttentionShape& shape = given.shape;
+  int* target = word == "--heads"         ? &shape.heads
+                : word == "--batch"       ? &shape.batch
+                : word == "--groups"      ? &shape.groups
+                : word == "--head-dim"    ? &shape.head_dim
+                : word == "--query-major" ? &given.tuning.query_major_tokens
+                                          : nullptr;
+  if (target == nullptr || i + 1 >= argc) return false;
+  *target = std::atoi(argv[++i]);
+  shape.heads = std::clamp(shape.heads, 1, kMostHeads);
+  shape.batch = std::max(1, shape.batch);
+  shape.groups = std::max(1, shape.groups);
+  return true;
+}
+
+} // namespace
+
+KernelFamily family_of(const AttentionShape& shape, bool portable) {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  cuda_check(cudaGetDevice(&device), "device");
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
+  cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
+  return portable ? KernelFamily::kPortable : kernel_family(10 * major + minor, shape.head_dim);
+}
+
+void Way::set(FusedTuning& tuning) const {
+  overlap_launches = overlap;
+  tuning.beside_ctas = beside_ctas;
+  tuning.beside_turns = beside_turns;
+  tuning.list_ctas = list_ctas;
+  tuning.round_rows = round_rows;
+}
+
+CaseOptions part_of(CaseOptions options, int part) {
+  constexpr int kBranch[] = {-1, 1, 0, 2};
+  for (int branch = 0; part > 0 && branch < kBranches; ++branch)
+    options.branch_on[branch] = branch == kBranch[part];
+  if (part == 1) options.selection = Selection::kGiven;
+  return options;
+}
+void choose_blocks(AttentionCase& c) {
+  if (c.options.selection != Selection::kGiven) return;
+  CaseOptions all = c.options;
+  all.selection = Selection::kScored;
+  for (bool& on : all.branch_on)
+    on = true;
+  AttentionCase chooser(all);
+  chooser.forward();
+  c.indices.from_host(chooser.indices.to_host());
+}
+
+std::string title_of(const std::string& name, const CaseOptions& options) {
+  const AttentionShape& shape = options.shape;
+  return name + " B" + std::to_string(shape.batch) + " S" + std::to_string(shape.sequence) + " G" +
+         std::to_string(shape.groups) + " heads " + std::to_string(shape.heads) +
+         (shape.head_dim == kHeadDim ? "" : " d " + std::to_string(shape.head_dim)) +
+         (options.tuning.family == KernelFamily::kPortable ? " portable" : "") +
+         (options.tuning.partial_out == PartialFormat::kBf16 ? " bf16" : "");
+}
+
+CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
+  CaseArguments read;
+  read.given.shape = {1, 0, 2};
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (take_size(read.given, argc, argv, i)) continue;
+    if (word == "--whole") {
+      read.past_part = 1;
+    } else if (word == "--selected") {
+      read.first_part = 1;
+      read.past_part = 2;
+    } else if (word == "--portable") {
+      read.portable = true;
+    } else if (word == "--given") {
+      read.given.selection = Selection::kDoubled;
+    } else if (word == "--partials" && value != nullptr) {
+      read.formats = partial_formats(argv[++i]);
+      if (read.formats.empty())
+        throw std::invalid_argument("--partials takes bf16, packed or bf16,packed");
+    } else if (word == "--ways" && value != nullptr) {
+      read.ways = ways_of(argv[++i]);
+      if (read.ways.empty()) {
+        throw std::invalid_argument(
+            "--ways takes default, overlap, beside62x4, lists24, rows65536 or names joined by +; "
+            "several after commas");
+      }
+    } else if (const int taken = own ? own(word, value) : 0; taken > 0) {
+      i += taken - 1;
+    } else if (const int size = std::atoi(word.c_str()); size > 0) {
+      read.sizes.push_back(size);
+    } else {
+      throw std::invalid_argument("no such word: " + word);
+    }
+  }
+  read.given.tuning.family = family_of(read.given.shape, read.portable);
+  read.given.tuning.partial_out = read.formats.front();
+  read.ways.front().set(read.given.tuning);
+  return read;
+}
+
+} // namespace nsa::kernels::check

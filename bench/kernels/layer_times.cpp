@@ -1,0 +1,290 @@
+#include "bench/kernels/layer_times.h"
+
+#include <cstdio>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "bench/kernel_cases/measure.h"
+#include "bench/kernel_cases/text_ids.h"
+#include "bench/kernels/timing.h"
+#include "nsa_model/kernels/cross_entropy/cross_entropy.h"
+#include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
+#include "nsa_model/kernels/group_gate/group_gate.h"
+#include "nsa_model/kernels/head_split/head_split.h"
+#include "nsa_model/kernels/rms_norm/rms_norm.h"
+#include "nsa_model/kernels/silu_product/silu_product.h"
+#include "nsa_model/kernels/update/update.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+
+constexpr int kWidth = 768; // of the M7C 125M
+constexpr int kRepeats = 20;
+using Tensors = std::vector<DeviceBuffer<Bf16>>;
+
+DeviceBuffer<Bf16> normal(std::size_t count, float deviation, uint64_t seed) {
+  DeviceBuffer<Bf16> tensor(count);
+  fill_normal(tensor.get(), count, deviation, seed);
+  return tensor;
+}
+template <typename T> DeviceBuffer<T> filled(std::size_t count, T value) {
+  DeviceBuffer<T> tensor(count);
+  tensor.from_host(std::vector<T>(count, value));
+  return tensor;
+}
+
+// Prints a time and the rate at which `bytes` went.
+void print_rate(const char* what, const Timing& time, double bytes) {
+  std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.2f TB/s\n", what, 1e3 * time.median, 1e3 * time.low,
+              1e3 * time.high, bytes / (time.median * 1e9));
+}
+
+// `rows` are nine tensors of 2 x tokens x kWidth. `pass` is half of one in bytes.
+void time_norm(int tokens, const Tensors& rows) {
+  const double pass = 2.0 * static_cast<double>(tokens) * kWidth;
+  const DeviceBuffer<Bf16> gain = normal(kWidth, 0.2f, 300);
+  DeviceBuffer<float> inverse(tokens), partial(rms_norm_partials(kWidth));
+  DeviceBuffer<Bf16> d_gain(kWidth);
+  AddRmsNormParams norm{};
+  norm.rows = tokens;
+  norm.columns = kWidth;
+  norm.epsilon = 1e-6f;
+  norm.x = rows[0].get();
+  norm.addend = rows[1].get();
+  norm.gain = gain.get();
+  norm.sum = rows[2].get();
+  norm.normed = rows[3].get();
+  norm.inverse = inverse.get();
+  print_rate("norm",
+             time_of([&] { cuda_check(launch_add_rms_norm(norm, nullptr), "norm"); }, kRepeats),
+             4 * pass);
+  AddRmsNormBackwardParams back{};
+  back.rows = tokens;
+  back.columns = kWidth;
+  back.d_normed = rows[4].get();
+  back.d_sum = rows[5].get();
+  back.sum = rows[2].get();
+  back.inverse = inverse.get();
+  back.gain = gain.get();
+  back.d_x = rows[6].get();
+  back.partial = partial.get();
+  back.d_gain = d_gain.get();
+  print_rate(
+      "norm backward",
+      time_of([&] { cuda_check(launch_add_rms_norm_backward(back, nullptr), "norm"); }, kRepeats),
+      4 * pass);
+}
+
+void time_head_split(int tokens, const Tensors& rows) {
+  const double pass = 2.0 * static_cast<double>(tokens) * kWidth;
+  const DeviceBuffer<float> table = filled(2048 * 32, 0.5f);
+  HeadSplitParams split{};
+  split.layout = {tokens, 2048, 12, 2, 64, 6, 3, false, table.get(), table.get()};
+  split.joined = rows[0].get();
+  split.q = rows[1].get();
+  split.mean = rows[2].get();
+  HeadSplitBackwardParams join{};
+  join.layout = split.layout;
+  join.d_joined = rows[0].get();
+  join.d_q = rows[1].get();
+  join.d_mean = rows[2].get();
+  for (int set = 0; set < 6; ++set)
+    join.d_set[set] = split.set[set] = rows[3 + set].get();
+  print_rate("head split",
+             time_of([&] { cuda_check(launch_head_split(split, nullptr), "split"); }, kRepeats),
+             4.17 * pass);
+  print_rate(
+      "head split backward",
+      time_of([&] { cuda_check(launch_head_split_backward(join, nullptr), "join"); }, kRepeats),
+      4.17 * pass);
+}
+
+void time_silu_product(int tokens, const Tensors& rows) {
+  constexpr int kMlpWidth = 4 * kWidth;
+  const std::size_t mlp_count = static_cast<std::size_t>(tokens) * kMlpWidth;
+  Tensors wide;
+  for (uint64_t i = 0; i < 3; ++i)
+    wide.push_back(normal(mlp_count, 1.0f, 200 + i));
+  const DeviceBuffer<Bf16> weight =
+      normal(static_cast<std::size_t>(kMlpWidth) * kWidth, 0.03f, 210);
+  const SiluProductParams product{tokens,       kMlpWidth,     kWidth,       rows[0].get(),
+                                  weight.get(), wide[0].get(), wide[1].get()};
+  const SiluProductBackwardParams product_back{
+      tokens, kMlpWidth, kWidth, rows[1].get(), weight.get(), wide[0].get(), wide[2].get()};
+  const double flop = 2.0 * static_cast<double>(mlp_count) * kWidth;
+  const auto product_line = [&](const char* what, const Timing& t) {
+    std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.0f TFLOP/s\n", what, 1e3 * t.median, 1e3 * t.low,
+                1e3 * t.high, flop / (t.median * 1e9));
+  };
+  product_line(
+      "product with SiLU",
+      time_of([&] { cuda_check(launch_silu_product(product, nullptr), "product"); }, kRepeats));
+  product_line(
+      "product with SiLU, back",
+      time_of([&] { cuda_check(launch_silu_product_backward(product_back, nullptr), "product"); },
+              kRepeats));
+}
+
+void time_gates(int tokens, const Tensors& rows) {
+  const DeviceBuffer<Bf16> fc1 = normal(kGateHidden * kGateWidth, 0.125f, 301);
+  const DeviceBuffer<Bf16> fc2 = normal(kGateBranches * kGateHidden, 0.5f, 302);
+  const std::size_t gate_count = static_cast<std::size_t>(tokens) * 12 * kGateBranches;
+  const DeviceBuffer<float> gates = filled(gate_count, 0.3f);
+  DeviceBuffer<float> gate_partial(group_gate_partials());
+  DeviceBuffer<Bf16> d_fc1(fc1.size()), d_fc2(fc2.size());
+  GroupGateParams gate{};
+  gate.rows = int64_t{tokens} * 2;
+  gate.heads = 6;
+  gate.mean = rows[0].get();
+  gate.fc1 = fc1.get();
+  gate.fc2 = fc2.get();
+  gate.gates = gates.get();
+  GroupGateBackwardParams gate_back{};
+  gate_back.rows = gate.rows;
+  gate_back.heads = gate.heads;
+  gate_back.d_gates = gates.get();
+  gate_back.gates = gates.get();
+  gate_back.mean = gate.mean;
+  gate_back.fc1 = gate.fc1;
+  gate_back.fc2 = gate.fc2;
+  gate_back.partial = gate_partial.get();
+  gate_back.d_mean = rows[1].get();
+  gate_back.d_fc1 = d_fc1.get();
+  gate_back.d_fc2 = d_fc2.get();
+  const double gate_bytes = 4.0 * static_cast<double>(gate_count);
+  const double mean_bytes = 2.0 * static_cast<double>(gate.rows) * kGateWidth;
+  print_rate("gates",
+             time_of([&] { cuda_check(launch_group_gate(gate, nullptr), "gate"); }, kRepeats),
+             mean_bytes + gate_bytes);
+  print_rate("gates backward",
+             time_of([&] { cuda_check(launch_group_gate_backward(gate_back, nullptr), "gate"); },
+                     kRepeats),
+             2 * mean_bytes + 1.2 * gate_bytes);
+}
+
+void time_cross_entropy() {
+  constexpr int kVocabulary = 50304, kChunk = 8192;
+  DeviceBuffer<Bf16> logits(static_cast<std::size_t>(kChunk) * kVocabulary);
+  fill_normal(logits.get(), logits.size(), 2.0f, 99); // each run leaves gradients to the next
+  const auto labels = filled<int64_t>(kChunk, 17);
+  const auto share = filled(kChunk, 1.0f / kChunk);
+  DeviceBuffer<float> loss(kChunk);
+  CrossEntropyParams entropy{};
+  entropy.rows = kChunk;
+  entropy.columns = kVocabulary;
+  entropy.logits = logits.get();
+  entropy.labels = labels.get();
+  entropy.share = share.get();
+  entropy.loss = loss.get();
+  entropy.gradient = true;
+  print_rate("cross-entropy of 8,192",
+             time_of([&] { cuda_check(launch_cross_entropy(entropy, nullptr), "loss"); }, kRepeats),
+             4.0 * static_cast<double>(logits.size()));
+}
+
+void time_update_kernels() {
+  constexpr std::size_t kCount = 116'535'168;
+  DeviceBuffer<float> values(kCount), first(kCount), second(kCount), gradients(kCount);
+  DeviceBuffer<Bf16> weights(kCount);
+  DeviceBuffer<uint8_t> decayed(kCount / kSlotElements);
+  for (const auto* buffer : {&values, &first, &second, &gradients})
+    cuda_check(cudaMemset(buffer->get(), 0, kCount * sizeof(float)), "cudaMemset");
+  DeviceBuffer<float> loss(1), updates(1), partial(update_partials());
+  loss.from_host(std::vector<float>{1.0f});
+  updates.from_host(std::vector<float>{1.0f});
+  DeviceBuffer<UpdateControl> control(1);
+  const UpdateScalars s{1e-3, 0.9, 0.95, 0.1, 1e-8, 1.0};
+  const SquareSumParams squares{true, kCount, gradients.get(), partial.get()};
+  UpdateControlParams before{};
+  before.square_sum = partial.get();
+  before.loss = loss.get();
+  before.updates = updates.get();
+  before.control = control.get();
+  before.scalars = s;
+  const auto norm_and_control = [&] {
+    cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
+    cuda_check(launch_square_sum(partial.get(), partial.get(), nullptr), "square_sum");
+    cuda_check(launch_update_control(before, nullptr), "update_control");
+  };
+  print_rate("norm and control", time_of(norm_and_control, kRepeats), 4.0 * kCount);
+  AdamWParams params{};
+  params.count = kCount;
+  params.values = values.get();
+  params.first_moments = first.get();
+  params.second_moments = second.get();
+  params.weights = weights.get();
+  params.gradients = gradients.get();
+  params.decayed = decayed.get();
+  params.updates = updates.get();
+  params.control = control.get();
+  params.scalars = s;
+  print_rate("AdamW",
+             time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
+             30.0 * kCount);
+  AddGradientsParams sums{};
+  sums.sums = gradients.get();
+  sums.gradients = 1;
+  sums.gradient[0] = weights.get();
+  sums.count[0] = kCount;
+  for (const bool is_first : {true, false}) {
+    sums.first = is_first;
+    print_rate(
+        is_first ? "gradients written" : "gradients added",
+        time_of([&] { cuda_check(launch_add_gradients(sums, nullptr), "gradients"); }, kRepeats),
+        (is_first ? 6.0 : 10.0) * kCount);
+  }
+}
+
+void time_embedding_gradient(int tokens) {
+  constexpr int kRows = 50304, kColumns = 768;
+  const std::size_t table = static_cast<std::size_t>(kRows) * kColumns;
+  const std::size_t looked_up = static_cast<std::size_t>(tokens) * kColumns;
+  DeviceBuffer<Bf16> up(looked_up), d_table(table);
+  fill_normal(up.get(), looked_up, 1.0f, 5);
+  DeviceBuffer<float> base(table), scale(1);
+  cuda_check(cudaMemset(base.get(), 0, table * sizeof(float)), "cudaMemset");
+  scale.from_host({1.0f});
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(tokens, kRows));
+  std::mt19937_64 generator(7);
+  Ids evenly(static_cast<std::size_t>(tokens));
+  for (int64_t& id : evenly)
+    id = static_cast<int64_t>(generator() % kRows);
+  const std::vector<std::pair<const char*, Ids>> kinds = {
+      {"embedding, random ids", evenly},
+      {"embedding, like text", like_text(tokens, kRows, 3)},
+      {"embedding, one id", Ids(static_cast<std::size_t>(tokens), 17)}};
+  for (const auto& [name, values] : kinds) {
+    DeviceBuffer<int64_t> ids(values.size());
+    ids.from_host(values);
+    EmbeddingGradientParams params{tokens,     kRows,       kColumns,        ids.get(),    up.get(),
+                                   base.get(), scale.get(), workspace.get(), d_table.get()};
+    const Timing t = time_of(
+        [&] { cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient"); },
+        kRepeats);
+    const double bytes = 6.0 * static_cast<double>(table) + 2.0 * static_cast<double>(looked_up);
+    print_rate(name, t, bytes);
+  }
+}
+
+} // namespace
+
+void time_layer_kernels(int tokens) {
+  {
+    const std::size_t count = static_cast<std::size_t>(tokens) * kWidth;
+    Tensors rows;
+    for (uint64_t i = 0; i < 9; ++i)
+      rows.push_back(normal(2 * count, 1.0f, 100 + i));
+    time_norm(tokens, rows);
+    time_head_split(tokens, rows);
+    time_silu_product(tokens, rows);
+    time_gates(tokens, rows);
+  }
+  time_cross_entropy();
+  time_update_kernels();
+  time_embedding_gradient(tokens);
+}
+
+} // namespace nsa::kernels::check

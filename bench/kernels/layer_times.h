@@ -1,0 +1,11 @@
+#pragma once
+// Times of the kernels around attention: norms, head split, gates, the MLP's product,
+// cross-entropy, the optimizer's update, the embedding's gradient. One thread.
+
+namespace nsa::kernels::check {
+
+// Prints median times over `tokens` tokens of the M7C 125M, with the share of a copy's bytes a
+// second.
+void time_layer_kernels(int tokens);
+
+} // namespace nsa::kernels::check

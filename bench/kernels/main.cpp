@@ -1,0 +1,152 @@
+// Times of the attention kernels on a GPU. Whether they are right, nsa-kernel-check asks.
+//
+//   nsa-bench-kernels attention S [S ...]  median times over 32,768 tokens (65,536 at 64K), forward
+//                                          and backward
+//   nsa-bench-kernels intervals S [S ...]  of each kernel of the window, the compressed branch, the
+//                                          causal prefix and the dense twin's attention
+//   nsa-bench-kernels selection S [S ...]  of the choice of blocks alone
+//   nsa-bench-kernels documents [tokens]   over rows of packed documents, batched and one by one,
+//                                          and of each batch
+//   nsa-bench-kernels layers [tokens]      of the kernels around attention
+// Other words: CaseArguments (bench/kernel_cases/case_options.h). Exit code 77 where there is no
+// GPU.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "bench/kernel_cases/case_options.h"
+#include "bench/kernels/document_times.h"
+#include "bench/kernels/interval_times.h"
+#include "bench/kernels/layer_times.h"
+#include "bench/kernels/timing.h"
+#include "nsa_model/kernels/selection/selection.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+constexpr int kTokens = 32768;
+constexpr int kUsage = 2;
+constexpr int kSkipped = 77;
+
+// Times the choice of blocks alone.
+void time_selection(int sequence, CaseOptions options) {
+  options.shape.batch = std::max(kTokens, sequence) / sequence;
+  options.shape.sequence = sequence;
+  AttentionCase c(options);
+  c.forward(); // compressed keys and their log-sums
+  const SelectionParams params = {.shape = options.shape,
+                                  .q = c.q.get(),
+                                  .k_cmp = c.k_cmp.get(),
+                                  .lse_cmp = c.branch_lse[0].get(),
+                                  .scale = c.scale(),
+                                  .indices = c.indices.get()};
+  constexpr int kTogether = 8; // one by one, the time would be the host's
+  const Timing timing = time_of(
+      [&] {
+        for (int i = 0; i < kTogether; ++i)
+          cuda_check(launch_selection(params, nullptr), "selection");
+      },
+      9);
+  std::printf("%7d selection | %7.1f us (%.1f-%.1f)\n", sequence, 1e3 * timing.median / kTogether,
+              1e3 * timing.low / kTogether, 1e3 * timing.high / kTogether);
+  std::fflush(stdout);
+}
+
+void time_attention(const CaseArguments& arguments) {
+  std::printf("%7s %9s %8s | %22s | %22s | %7s | way\n", "S", "part", "partials",
+              "forward ms (p10-p90)", "backward ms (p10-p90)", "sum");
+  for (const int sequence : arguments.sizes) {
+    const int tokens = std::max(kTokens, sequence);
+    for (int part = arguments.first_part; part < arguments.past_part;
+         ++part) { // whole, then one branch each
+      const char* names[] = {"whole", "selected", "compr.", "window"};
+      CaseOptions options = arguments.given;
+      options.shape.batch = tokens / sequence;
+      options.shape.sequence = sequence;
+      AttentionCase c(part_of(options, part));
+      choose_blocks(c);
+      struct Variant {
+        PartialFormat format;
+        const Way* way;
+        std::vector<double> forward, backward;
+      };
+      std::vector<Variant> variants;
+      for (const PartialFormat format : arguments.formats) {
+        if (part > 1 && format != arguments.formats.front()) continue; // these branches have none
+        for (const Way& way : arguments.ways)
+          variants.push_back({format, &way, {}, {}});
+      }
+      // In turns: the device's clock falls while it works.
+      const int turns = variants.size() > 1 ? 4 : 1;
+      for (int turn = 0; turn < turns; ++turn) {
+        for (Variant& variant : variants) {
+          c.options.tuning.partial_out = variant.format;
+          variant.way->set(c.options.tuning);
+          c.fit_workspace();
+          add_times([&] { c.forward(); }, 20 / turns, variant.forward);
+          add_times([&] { c.backward(); }, 20 / turns, variant.backward);
+        }
+      }
+      for (const Variant& variant : variants) {
+        const Timing forward = timing_of(variant.forward);
+        const Timing backward = timing_of(variant.backward);
+        std::printf("%7d %9s %8s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f | %s\n", sequence,
+                    names[part], variant.format == PartialFormat::kPacked ? "packed" : "bf16",
+                    forward.median, forward.low, forward.high, backward.median, backward.low,
+                    backward.high, forward.median + backward.median, variant.way->name.c_str());
+        std::fflush(stdout);
+      }
+    }
+  }
+}
+
+int run(int argc, char** argv) {
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices);
+      error != cudaSuccess || devices == 0) {
+    std::printf("skipped: no GPU (%s)\n", cudaGetErrorString(error));
+    return kSkipped;
+  }
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const CaseArguments arguments = CaseArguments::parse(argc, argv);
+  const std::vector<int>& sizes = arguments.sizes;
+  const int tokens = sizes.empty() ? kTokens : sizes[0];
+  if (mode == "attention" && !sizes.empty()) {
+    time_attention(arguments);
+  } else if (mode == "documents" && sizes.size() <= 1) {
+    time_documents(tokens, arguments.given);
+  } else if (mode == "layers" && sizes.size() <= 1) {
+    time_layer_kernels(tokens);
+  } else if (mode == "intervals" && !sizes.empty()) {
+    for (const int sequence : sizes)
+      time_interval_kernels(sequence, arguments.given.shape.heads);
+  } else if (mode == "selection" && !sizes.empty()) {
+    for (const int sequence : sizes)
+      time_selection(sequence, arguments.given);
+  } else {
+    std::fprintf(
+        stderr,
+        "usage: nsa-bench-kernels attention S [S ...] | intervals S [S ...] | selection S "
+        "[S ...] | documents [tokens] | layers [tokens]\n"
+        "       [--query-major TOKENS] [--heads N] [--groups N] [--head-dim N] [--portable] "
+        "[--partials bf16,packed] [--ways NAMES] [--whole] [--selected]\n");
+    return kUsage;
+  }
+  return 0;
+}
+
+} // namespace
+} // namespace nsa::kernels::check
+
+int main(int argc, char** argv) {
+  try {
+    return nsa::kernels::check::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,8 @@
+#pragma once
+// The tied embedding's gradient against FP64 on the host. One thread.
+
+namespace nsa::kernels::check {
+
+void check_embedding_gradient();
+
+} // namespace nsa::kernels::check

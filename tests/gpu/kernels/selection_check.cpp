@@ -1,0 +1,105 @@
+#include "tests/gpu/kernels/selection_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "nsa_model/kernels/selection/selection.h"
+#include "tests/gpu/kernels/oracle.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+// Of a choice of blocks against float64 scores of the same inputs, relative to a row's best score:
+// FP32 may confuse what is nearly equal; it may be off by more in few rows; and never clearly.
+constexpr double kNearlyEqual = 1e-5;
+constexpr double kClearlyWorse = 2e-3;
+constexpr double kMostSwapped = 0.01; // of the scored rows
+
+} // namespace
+
+void check_selection(const AttentionCase& c, const BranchOracle& compressed, Report& report) {
+  const AttentionShape& shape = c.options.shape;
+  const int blocks = block_count(shape.sequence);
+  const std::size_t group_rows = c.rows / static_cast<std::size_t>(shape.heads);
+  // Some rows' scores at a time: all of a long sequence would take gigabytes.
+  constexpr std::size_t kScores = std::size_t{1} << 25;
+  const std::size_t most_rows =
+      std::min(group_rows, std::max<std::size_t>(1, kScores / static_cast<std::size_t>(blocks)));
+  DeviceBuffer<double> device_scores(most_rows * static_cast<std::size_t>(blocks));
+  std::vector<double> scores;
+  OracleScoresParams params;
+  params.shape = shape;
+  params.q = c.q.get();
+  params.k_cmp = c.k_cmp.get();
+  params.scale = static_cast<double>(c.scale());
+  params.lse = compressed.lse.get();
+  params.scores = device_scores.get();
+  const std::vector<int32_t> indices = c.indices.to_host();
+  std::size_t broken = 0;
+  std::size_t wrong = 0;
+  std::size_t scored = 0;
+  std::size_t swapped = 0; // near the cut, but further than FP32 should be off
+  for (std::size_t row = 0; row < group_rows; ++row) {
+    if (row % most_rows == 0) {
+      params.first_row = static_cast<int64_t>(row);
+      params.rows = static_cast<int64_t>(std::min(most_rows, group_rows - row));
+      cuda_check(launch_oracle_scores(params, nullptr), "oracle scores");
+      scores = device_scores.to_host();
+    }
+    const int token =
+        static_cast<int>(row / static_cast<std::size_t>(shape.groups)) % shape.sequence;
+    const int own = token / kBlock;
+    const int32_t* slots = &indices[row * kSlots];
+    const int expected = std::min(kSlots, own + 1);
+    std::vector<bool> taken(static_cast<std::size_t>(blocks), false);
+    bool good = true;
+    for (int i = 0; i < kSlots; ++i) {
+      good = good &&
+             (i < expected ? slots[i] >= 0 && slots[i] <= own && (i == 0 || slots[i] > slots[i - 1])
+                           : slots[i] == -1);
+      if (good && i < expected) taken[static_cast<std::size_t>(slots[i])] = true;
+    }
+    good = good && taken[0] && taken[static_cast<std::size_t>(own)] &&
+           taken[static_cast<std::size_t>(std::max(0, own - 1))];
+    if (!good) {
+      ++broken;
+      continue;
+    }
+    if (own >= kSlots) ++scored;
+    const double* score = &scores[row % most_rows * static_cast<std::size_t>(blocks)];
+    double least_taken = INFINITY;
+    double most_left = -INFINITY;
+    double most = 0.0;
+    bool tie_upwards = false; // a left-out block equals a taken one of higher number
+    for (int b = 1; b <= own - 2; ++b) {
+      most = std::max(most, score[b]);
+      if (taken[static_cast<std::size_t>(b)]) {
+        least_taken = std::min(least_taken, score[b]);
+      } else {
+        most_left = std::max(most_left, score[b]);
+      }
+    }
+    if (c.options.key_deviation == 0.0f && own >= kSlots) { // all equal: exactly the lowest blocks
+      for (int b = 1; b <= kSlots - 3; ++b)
+        tie_upwards = tie_upwards || !taken[static_cast<std::size_t>(b)];
+    }
+    const double gap = most_left - least_taken;
+    if (gap > kClearlyWorse * most) {
+      ++wrong;
+    } else if (gap > kNearlyEqual * most) {
+      ++swapped;
+    }
+    if (tie_upwards) ++wrong;
+  }
+  const std::string counts = "selection: " + std::to_string(broken) + " rows broken, " +
+                             std::to_string(wrong) + " wrong, " + std::to_string(swapped) +
+                             " swapped near the cut, of " + std::to_string(scored) + " scored ones";
+  if (swapped > 0) std::printf("  %s\n", counts.c_str());
+  report.expect(counts, broken + wrong == 0 && static_cast<double>(swapped) <=
+                                                   kMostSwapped * static_cast<double>(scored));
+}
+
+} // namespace nsa::kernels::check

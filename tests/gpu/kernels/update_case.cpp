@@ -1,0 +1,208 @@
+#include "tests/gpu/kernels/update_case.h"
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nsa_model/kernels/update/update.h"
+#include "tests/gpu/kernels/judge.h"
+
+namespace nsa::kernels::check {
+namespace {
+
+std::mt19937_64 generator(1125);
+
+// Values of one buffer, exactly on the host and in its type on the device.
+struct Buffer {
+  bool narrow;
+  DeviceBuffer<float> wide;
+  DeviceBuffer<Bf16> thin;
+  Doubles host;
+
+  Buffer(std::size_t count, bool bf16, double deviation, bool positive = false)
+      : narrow(bf16), host(count) {
+    std::normal_distribution<double> normal(0.0, deviation);
+    std::vector<float> floats(count);
+    std::vector<Bf16> bf16s(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const double value = positive ? std::abs(normal(generator)) : normal(generator);
+      bf16s[i] = __double2bfloat16(value);
+      floats[i] = static_cast<float>(value);
+      host[i] = narrow ? to_double(bf16s[i]) : to_double(floats[i]);
+    }
+    if (narrow) {
+      thin = DeviceBuffer<Bf16>(count);
+      thin.from_host(bf16s);
+    } else {
+      wide = DeviceBuffer<float>(count);
+      wide.from_host(floats);
+    }
+  }
+  void* at(int64_t element) const {
+    return narrow ? static_cast<void*>(thin.get() + element) : wide.get() + element;
+  }
+  double error(const Doubles& expected) const {
+    return narrow ? relative_error(thin.to_host(), expected)
+                  : relative_error(wide.to_host(), expected);
+  }
+};
+
+// The values after an update in FP64, and how far the device may be from them.
+void check_adamw(UpdateMode mode, const char* name, double clip, double gradient_scale) {
+  constexpr int64_t kCount = 16 * 5003;
+  const bool masters = mode == UpdateMode::kMaster || mode == UpdateMode::kFp32;
+  const bool pure = mode == UpdateMode::kPure;
+  const UpdateScalars s{3e-3, 0.9, 0.95, 0.1, 1e-8, clip};
+  const Buffer values(kCount, !masters, 0.05), gradients(kCount, false, gradient_scale);
+  const Buffer first(kCount, pure, gradient_scale * 0.3);
+  const Buffer second(kCount, pure, gradient_scale * gradient_scale, true);
+  DeviceBuffer<Bf16> weights(kCount);
+  std::vector<uint8_t> marks(kCount / kSlotElements);
+  for (std::size_t i = 0; i < marks.size(); ++i)
+    marks[i] = i % 3 != 0;
+  DeviceBuffer<uint8_t> decayed(marks.size());
+  decayed.from_host(marks);
+  DeviceBuffer<float> loss(1), updates(1), partial(update_partials());
+  loss.from_host(std::vector<float>{2.5f});
+  updates.from_host(std::vector<float>{6.0f});
+  DeviceBuffer<UpdateControl> control(1);
+  // In two stretches, as a rank with a share of several buckets does it.
+  constexpr int64_t kStretches[][2] = {{0, 16 * 1201}, {16 * 1201, kCount - 16 * 1201}};
+  DeviceBuffer<float> square_sum(1);
+  for (const auto [begin, count] : kStretches) {
+    SquareSumParams squares{begin == 0, count, gradients.wide.get() + begin, partial.get()};
+    cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
+  }
+  cuda_check(launch_square_sum(partial.get(), square_sum.get(), nullptr), "square_sum");
+  UpdateControlParams before{};
+  before.square_sum = square_sum.get();
+  before.loss = loss.get();
+  before.updates = updates.get();
+  before.control = control.get();
+  before.scalars = s;
+  cuda_check(launch_update_control(before, nullptr), "update_control");
+  const auto update = [&] {
+    for (const auto [begin, count] : kStretches) {
+      AdamWParams params{};
+      params.mode = mode;
+      params.count = count;
+      params.values = values.at(begin);
+      params.first_moments = first.at(begin);
+      params.second_moments = second.at(begin);
+      params.weights = weights.get() + begin;
+      params.gradients = gradients.wide.get() + begin;
+      params.decayed = decayed.get() + begin / kSlotElements;
+      params.updates = updates.get();
+      params.control = control.get();
+      params.scalars = s;
+      params.seed = 11;
+      params.offset = static_cast<uint64_t>(begin);
+      cuda_check(launch_adamw(params, nullptr), "adamw");
+    }
+  };
+  update();
+
+  constexpr double kT = 7.0;
+  double squares = 0.0;
+  for (const double g : gradients.host)
+    squares += g * g;
+  const double norm = std::sqrt(squares);
+  const double share = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+  Doubles want_values(kCount), want_first(kCount), want_second(kCount), change(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const double g = (pure ? rounded(gradients.host[i]) : gradients.host[i]) * share;
+    const double decay = marks[i / kSlotElements] != 0 ? s.weight_decay : 0.0;
+    want_first[i] = s.beta1 * first.host[i] + (1 - s.beta1) * g;
+    want_second[i] = s.beta2 * second.host[i] + (1 - s.beta2) * g * g;
+    const double m = want_first[i] / (1 - std::pow(s.beta1, kT));
+    const double v = want_second[i] / (1 - std::pow(s.beta2, kT));
+    want_values[i] = values.host[i] * (1 - s.learning_rate * decay) -
+                     s.learning_rate * m / (std::sqrt(v) + s.epsilon);
+  }
+  const std::string what = std::string("update, ") + name + (clip > 0 ? ", clipped" : "");
+  const auto got = control.to_host().front();
+  report(what + ": norm", std::abs(static_cast<double>(got.norm) - norm) / norm, 1e-5);
+  // One rounding to BF16 is wrong by 0.0017 on average, one at random by 0.0024.
+  report(what + ": values", values.error(want_values), masters ? 1e-6 : pure ? 2e-3 : 3e-3);
+  report(what + ": first moments", first.error(want_first), pure ? 2.5e-3 : 1e-6);
+  report(what + ": second moments", second.error(want_second), pure ? 2.5e-3 : 1e-6);
+  if (mode == UpdateMode::kMaster) {
+    const std::vector<float> left = values.wide.to_host();
+    const std::vector<Bf16> rounded_weights = weights.to_host();
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < kCount; ++i)
+      wrong += to_double(rounded_weights[i]) != to_double(__float2bfloat16_rn(left[i]));
+    report(what + ": weights that are not their masters", static_cast<double>(wrong), 0.0);
+  }
+  // The mean of what rounding at random leaves is the value itself.
+  if (mode == UpdateMode::kStochastic) {
+    const std::vector<Bf16> left = values.thin.to_host();
+    double off = 0.0, steps = 0.0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      off += (to_double(left[i]) - want_values[i]) * (want_values[i] < 0 ? -1 : 1);
+      steps += std::abs(want_values[i]) * 0x1p-8;
+    }
+    report(what + ": drift in steps of BF16", std::abs(off) / steps, 0.01);
+  }
+  // Nothing is changed where the loss is not finite.
+  loss.from_host(std::vector<float>{NAN});
+  const auto values_before = values.error(want_values);
+  cuda_check(launch_update_control(before, nullptr), "update_control");
+  update();
+  report(what + ": change at a loss that is NaN",
+         std::abs(values.error(want_values) - values_before) +
+             std::abs(static_cast<double>(updates.to_host().front()) - kT),
+         0.0);
+}
+
+void check_add_gradients() {
+  std::vector<DeviceBuffer<Bf16>> gradients;
+  std::vector<Doubles> hosts;
+  AddGradientsParams params{};
+  int64_t end = 0;
+  for (const int64_t count :
+       {int64_t{1}, int64_t{16}, int64_t{100003}, int64_t{8192}, int64_t{7}}) {
+    const Buffer values(static_cast<std::size_t>(count), true, 1.0);
+    std::vector<Bf16> bf16s;
+    for (const double value : values.host)
+      bf16s.push_back(__double2bfloat16(value));
+    gradients.emplace_back(static_cast<std::size_t>(count));
+    gradients.back().from_host(bf16s);
+    hosts.push_back(values.host);
+    params.gradient[params.gradients] = gradients.back().get();
+    params.offset[params.gradients] = end;
+    params.count[params.gradients++] = count;
+    end = (end + count + kSlotElements - 1) / kSlotElements * kSlotElements;
+  }
+  DeviceBuffer<float> sums(static_cast<std::size_t>(end));
+  params.sums = sums.get();
+  for (const bool first : {true, false, false}) {
+    params.first = first;
+    cuda_check(launch_add_gradients(params, nullptr), "add_gradients");
+  }
+  const std::vector<float> got = sums.to_host();
+  int64_t wrong = 0;
+  for (int i = 0; i < params.gradients; ++i) {
+    const int64_t count = params.count[i], next = (count + 15) / 16 * 16;
+    for (int64_t j = 0; j < next; ++j) {
+      const float value = got[params.offset[i] + j];
+      const float want = j < count ? 3.0f * static_cast<float>(hosts[i][j]) : NAN;
+      wrong += j < count ? value != want : !std::isnan(value); // padding stays as it was
+    }
+  }
+  report("gradients into sums: wrong elements", static_cast<double>(wrong), 0.0);
+}
+
+} // namespace
+
+void check_update_kernels() {
+  check_adamw(UpdateMode::kMaster, "master", 0.0, 1e-3);
+  check_adamw(UpdateMode::kMaster, "master", 1.0, 1e-1);
+  check_adamw(UpdateMode::kFp32, "fp32", 1.0, 1e-1);
+  check_adamw(UpdateMode::kStochastic, "sr", 1.0, 1e-1);
+  check_adamw(UpdateMode::kPure, "pure", 1.0, 1e-1);
+  check_add_gradients();
+}
+
+} // namespace nsa::kernels::check
