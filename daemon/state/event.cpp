@@ -2,6 +2,7 @@
 
 #include "common/base/json.h"
 
+#include <algorithm>
 #include <array>
 
 namespace nsa::state {
@@ -41,6 +42,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MessagesLost, first, last, ranks
 namespace {
 
 constexpr int kMaxRanks = 4096; // of a run: a row that says more would take all memory
+// The longest time that a run file can ask for (restart.window_seconds). Added to a date, more than
+// this would leave the range of the clock.
+constexpr double kMaxPolicySeconds = 1e8;
 
 // In the order of EventBody's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = {
@@ -55,6 +59,13 @@ constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = 
     "non_finite",       "log_dropped",        "gpu_fault",         "refused",
     "run_recovered",    "messages_lost",
 };
+
+bool is_plausible(const Policy& p) {
+  const auto times = {p.window_seconds, p.delay_seconds, p.max_delay_seconds, p.evidence_seconds,
+                      p.stop_grace_seconds};
+  return std::all_of(times.begin(), times.end(),
+                     [](double t) { return t >= 0 && t <= kMaxPolicySeconds; });
+}
 
 template <size_t I = 0>
 Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
@@ -72,6 +83,11 @@ Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
           if (body.ranks < 0 || body.ranks > kMaxRanks)
             return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) + " event: " +
                                                  std::to_string(body.ranks) + " ranks");
+        if constexpr (requires { body.policy; })
+          if (!is_plausible(body.policy))
+            return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) +
+                                                 " event: a time of its restart policy is "
+                                                 "negative or longer than three years");
         return EventBody(std::move(body));
       }
     } catch (const nlohmann::json::exception& e) {

@@ -13,6 +13,9 @@ namespace nsa::store {
 namespace {
 
 constexpr JsonLimits kLimits{.bytes = size_t{8} << 20};
+// Numbers that are added to: no more than leaves room for that.
+constexpr int64_t kLatest = int64_t{1} << 62; // in the year 2116
+constexpr int64_t kMostAttempts = 1'000'000'000;
 
 // Reads the JSON columns of one row, and keeps the first thing that is wrong with them. A column
 // that cannot be read gives null, or the defaults of its type; absent members are of older
@@ -26,6 +29,13 @@ public:
     if (tree) return std::move(*tree);
     note(tree.error().what);
     return {};
+  }
+  // 0 where the column says less than `least` or more than `most`.
+  int64_t integer(int column, const char* name, int64_t least, int64_t most) {
+    const int64_t value = row_.integer(column);
+    if (value >= least && value <= most) return value;
+    note(subject_ + ", column " + name + " is " + std::to_string(value));
+    return 0;
   }
   template <class T> T value(const nlohmann::json& json, const char* name) {
     if (json.is_null()) return {};
@@ -62,14 +72,14 @@ template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statem
 EventRow event_of(const Statement& s, std::string& damage) {
   EventRow e;
   e.view.sequence = s.integer(0);
-  e.view.at = s.integer(1);
+  Columns columns(s, "ledger.db, event " + std::to_string(e.view.sequence));
+  e.view.at = columns.integer(1, "at", 0, kLatest);
   e.view.run = s.text(2);
-  e.view.attempt = static_cast<AttemptNumber>(s.integer(3));
+  e.view.attempt = static_cast<AttemptNumber>(columns.integer(3, "attempt", 0, kMostAttempts));
   e.view.rank = static_cast<Rank>(s.integer(4));
   e.view.kind = s.text(5);
   e.view.severity = s.text(6);
   e.view.text = s.text(7);
-  Columns columns(s, "ledger.db, event " + std::to_string(e.view.sequence));
   e.view.detail = columns.json(8, "detail");
   if (!columns.damage().empty()) e.view.detail = {{kDamagedState, columns.damage()}};
   if (damage.empty()) damage = columns.damage();

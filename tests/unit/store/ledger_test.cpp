@@ -404,6 +404,8 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   damage("UPDATE runs SET list_row='" + deep + "' WHERE id='bbbbb'");
   damage("UPDATE runs SET memory='{' WHERE id='ddddd'");
   damage("UPDATE events SET detail='" + deep + "' WHERE run='ddddd'");
+  damage("UPDATE events SET attempt=2147483647 WHERE run='bbbbb'");
+  damage("UPDATE events SET at=9223372036854775807 WHERE run='ccccc'");
   ledger = open();
   ASSERT_TRUE(ledger) << ledger.error().what;
 
@@ -439,6 +441,10 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   const auto replayed = ledger->replayable("ddddd");
   ASSERT_FALSE(replayed);
   EXPECT_NE(replayed.error().what.find("column detail, line 1, column 65"), std::string::npos);
+  EXPECT_NE(ledger->replayable("bbbbb").error().what.find("column attempt is 2147483647"),
+            std::string::npos);
+  EXPECT_NE(ledger->replayable("ccccc").error().what.find("column at is 9223372036854775807"),
+            std::string::npos);
   const auto shown = ledger->events("ddddd", 0, 10);
   ASSERT_TRUE(shown && shown->size() == 1u);
   EXPECT_NE(shown->at(0).detail.dump().find("nested deeper"), std::string::npos);

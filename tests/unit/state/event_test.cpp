@@ -1,0 +1,40 @@
+// Events as the ledger's rows give them back: what would lead the state machine beyond the range of
+// its numbers is refused.
+#include "common/base/json.h"
+#include "daemon/state/event.h"
+
+#include <gtest/gtest.h>
+
+namespace nsa::state {
+namespace {
+
+std::string refusal_of(std::string_view kind, const nlohmann::json& body) {
+  const auto event = body_from_json(kind, body);
+  return event ? "" : event.error().what;
+}
+
+TEST(EventFromRow, TakesWhatARunFileCanAskFor) {
+  const nlohmann::json policy = {{"window_seconds", 1e8}, {"delay_seconds", 86400.0}};
+  EXPECT_EQ(refusal_of("submitted", {{"ranks", 4096}, {"policy", policy}}), "");
+}
+
+TEST(EventFromRow, RefusesNumbersOfRanksThatNoRunHas) {
+  for (const char* kind : {"submitted", "resume_requested", "run_recovered"})
+    for (const int ranks : {-1, 4097, 2147483647})
+      EXPECT_EQ(refusal_of(kind, {{"ranks", ranks}}),
+                std::string(kind) + " event: " + std::to_string(ranks) + " ranks");
+}
+
+// A wait that is added to a date, which would overflow.
+TEST(EventFromRow, RefusesTimesThatLeaveTheRangeOfTheClock) {
+  for (const char* name : {"window_seconds", "delay_seconds", "max_delay_seconds",
+                           "evidence_seconds", "stop_grace_seconds"})
+    for (const double seconds : {-1.0, 1.1e8, 1e300})
+      EXPECT_EQ(refusal_of("submitted", {{"policy", {{name, seconds}}}}),
+                "submitted event: a time of its restart policy is negative or longer than three "
+                "years")
+          << name;
+}
+
+} // namespace
+} // namespace nsa::state
