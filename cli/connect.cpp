@@ -48,7 +48,8 @@ Result<client::Daemon> connect(const Context& context, bool may_start) {
   address.system_socket = spec.system_socket;
   address.escape = !context.raw && context.output != Output::kJson;
   const bool named = !context.socket.empty() || has_named_socket();
-  if (context.system || (!named && spec.daemon == "system")) address.socket = spec.system_socket;
+  if (context.system || (!named && spec.daemon == spec::Answering::kSystem))
+    address.socket = spec.system_socket;
   NSA_TRY_ASSIGN(client::Daemon daemon, client::Daemon::connect(address));
   if (context.quiet || context.output == Output::kJson) return daemon;
   if (daemon.is_system())

@@ -22,8 +22,9 @@ estimate::Placement placement_of(const spec::RunSpec& spec) {
   std::error_code error;
   while (std::filesystem::exists("/dev/nvidia" + std::to_string(gpus), error))
     ++gpus;
-  const std::string& device = spec.parallel.device;
-  const bool gpu = device == "cuda" || (device == "auto" && gpus >= spec.parallel.ranks);
+  const spec::Device device = spec.parallel.device;
+  const bool gpu = device == spec::Device::kCuda ||
+                   (device == spec::Device::kAuto && gpus >= spec.parallel.ranks);
   return estimate::choose_placement(spec, gpu, read_file("/proc/cpuinfo", 1 << 24).value_or(""));
 }
 
@@ -60,15 +61,16 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
   std::ostream& out = context.io.out;
   const auto& m = spec.model;
   const auto& p = estimate["parameters"];
-  out << "model      " << m.attention << "  " << format_count(p["total"].get<double>())
-      << " parameters (embedding " << format_count(p["embedding"].get<double>()) << ", attention "
+  out << "model      " << spec::name_of(m.attention) << "  "
+      << format_count(p["total"].get<double>()) << " parameters (embedding "
+      << format_count(p["embedding"].get<double>()) << ", attention "
       << format_count(p["attention"].get<double>()) << ", MLP "
       << format_count(p["mlp"].get<double>()) << ")  " << m.layers << " layers  width "
       << m.dimension << "\n";
-  if (m.attention == "nsa")
+  if (m.attention == spec::Attention::kNsa)
     out << "nsa        l " << spec.nsa.compression_block << "  d " << spec.nsa.compression_stride
         << "  block " << spec.nsa.selection_block << "  selected " << spec.nsa.selected_blocks
-        << "  window " << spec.nsa.window << "  gate " << spec.nsa.gate << "\n";
+        << "  window " << spec.nsa.window << "  gate " << spec::name_of(spec.nsa.gate) << "\n";
   out << "batch      " << spec.sequences_per_step() << " sequences x " << spec.train.sequence_length
       << " = " << format_count(double(spec.tokens_per_step())) << " tokens a step   micro "
       << spec.train.micro_batch << " x accumulate " << spec.train.accumulate << " x ranks "

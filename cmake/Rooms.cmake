@@ -52,7 +52,7 @@ nsa_room(worker MAY_USE common)
 nsa_room(worker/comm MAY_USE common/base worker/mesh)
 nsa_room(worker/faults MAY_USE common worker/link)
 nsa_room(worker/rules MAY_USE common nsa_model/model)      # decisions without tensors
-nsa_room(worker/runtime MAY_USE common/base worker/comm worker/graphs worker/mesh worker/process_info)
+nsa_room(worker/runtime MAY_USE common/base common/spec worker/comm worker/graphs worker/mesh worker/process_info)
 nsa_room(worker/optimizer MAY_USE common nsa_model/ops worker/checkpoint worker/rules worker/runtime)
 nsa_room(worker/step MAY_USE common nsa_model/ops worker/comm worker/data worker/graphs worker/link worker/mesh
                              worker/optimizer worker/rules worker/runtime)

@@ -298,7 +298,7 @@ ordered_json measure(const Options& options, runtime::Runtime& runtime, const sp
   const bench::Spread step = bench::spread_of(whole);
   const estimate::Arithmetic arithmetic = estimate::arithmetic(spec);
   const double peak = estimate::peak_bf16_flops(runtime.device_name());
-  return {{"attention", spec.model.attention},
+  return {{"attention", spec::name_of(spec.model.attention)},
           {"sequence", spec.train.sequence_length},
           {"tokens", spec.tokens_per_step()},
           {"layers", training.model().config().fused_layers ? "fused" : "composed"},

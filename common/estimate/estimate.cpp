@@ -40,10 +40,11 @@ constexpr double kHeapWaste = 0.35;
 
 // Precision modes sr and pure have BF16 weights only; pure has BF16 moments as well.
 bool has_masters(const RunSpec& spec) {
-  return spec.precision.mode != "sr" && spec.precision.mode != "pure";
+  return spec.precision.mode != spec::PrecisionMode::kStochasticRounding &&
+         spec.precision.mode != spec::PrecisionMode::kPure;
 }
 int64_t moment_bytes(const RunSpec& spec) {
-  return spec.precision.mode == "pure" ? 2 : kFp32;
+  return spec.precision.mode == spec::PrecisionMode::kPure ? 2 : kFp32;
 }
 // What a checkpoint keeps: masters, or weights without them, and two moments.
 int64_t state_bytes(const RunSpec& spec, int64_t count) {
@@ -60,7 +61,7 @@ int64_t branch_count(const RunSpec& spec) {
 }
 
 bool dense(const RunSpec& spec) {
-  return spec.model.attention == "dense";
+  return spec.model.attention == spec::Attention::kDense;
 }
 
 std::string toggle(const RunSpec& spec, const std::string& name, const std::string& otherwise) {
@@ -72,14 +73,14 @@ std::string toggle(const RunSpec& spec, const std::string& name, const std::stri
 int64_t gate_parameters(const RunSpec& spec) {
   const auto& m = spec.model;
   const int64_t branches = branch_count(spec);
-  if (spec.nsa.gate == "head_sigmoid")
+  if (spec.nsa.gate == spec::Gate::kHeadSigmoid)
     return m.dimension * m.head_dimension + m.head_dimension * m.heads * branches;
   const int64_t hidden = m.head_dimension / 2;
   return branches > 1 ? m.head_dimension * hidden + hidden * branches : 0;
 }
 
 int64_t compression_parameters(const RunSpec& spec) {
-  if (spec.nsa.compression != "mlp" || !has(spec, "compressed")) return 0;
+  if (spec.nsa.compression != spec::Compression::kMlp || !has(spec, "compressed")) return 0;
   const int64_t block = spec.nsa.compression_block * spec.model.head_dimension;
   const int64_t hidden = 2 * spec.model.head_dimension;
   return 2 * (block + block * hidden + hidden * spec.model.head_dimension); // keys and values
@@ -142,7 +143,8 @@ int64_t kept_heads(const RunSpec& spec, Placement placement) {
   if (fused_layers(spec, placement)) return projected;
   if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
   // ...but the kernels of NSA on a GPU take contiguous ones; un-pooled keys and values are let go.
-  const bool averaged = has(spec, "compressed") && spec.nsa.compression == "average";
+  const bool averaged =
+      has(spec, "compressed") && spec.nsa.compression == spec::Compression::kAverage;
   return projected - (averaged ? 2 * kv : 0);
 }
 
@@ -170,11 +172,12 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement) {
     if (regrouped) scalars += sets * query; // and as FlashAttention gave them, in its order
     if (has(spec, "compressed")) {
       const int64_t overlap = n.compression_block / n.compression_stride;
-      scalars += n.compression == "mlp" ? 2 * overlap * kv : 2 * kv / n.compression_stride;
+      scalars += n.compression == spec::Compression::kMlp ? 2 * overlap * kv
+                                                          : 2 * kv / n.compression_stride;
     }
     if (has(spec, "selected")) a.per_token += m.kv_groups * n.selected_blocks * kFp32;
     if (placement.gpu) a.per_token += sets * m.heads * kFp32; // log-sum-exp
-    if (n.gate == "head_sigmoid") {
+    if (n.gate == spec::Gate::kHeadSigmoid) {
       scalars += 2 * m.head_dimension;
       a.per_token += 2 * sets * m.heads * kFp32;
     } else if (sets > 1) {
@@ -284,9 +287,10 @@ Parameters parameters(const RunSpec& spec) {
 Placement choose_placement(const RunSpec& spec, bool gpu, std::string_view cpuinfo) {
   const bool fast_bf16 = gpu || cpuinfo.find("amx_bf16") != std::string_view::npos ||
                          cpuinfo.find("avx512_bf16") != std::string_view::npos;
-  const std::string& compute = spec.precision.compute;
-  const bool asked = compute == "bf16" || (compute == "auto" && fast_bf16);
-  return {gpu, !has_masters(spec) || (spec.precision.mode != "fp32" && asked)};
+  const spec::Compute compute = spec.precision.compute;
+  const bool asked =
+      compute == spec::Compute::kBf16 || (compute == spec::Compute::kAuto && fast_bf16);
+  return {gpu, !has_masters(spec) || (spec.precision.mode != spec::PrecisionMode::kFp32 && asked)};
 }
 
 bool fused_layers(const RunSpec& spec, Placement placement) {
@@ -307,8 +311,10 @@ Memory memory(const RunSpec& spec, Placement placement) {
   out.weights = placement.bf16 ? count * compute : 0; // in FP32 they are the masters
   // Without masters a part of the weights at a time is widened (or its gradients narrowed).
   const int64_t part = std::max(int64_t{1} << 24, m.vocabulary * m.dimension);
-  out.masters = has_masters(spec) ? count * kFp32
-                                  : std::min(part, count) * (spec.precision.mode == "sr" ? 4 : 2);
+  out.masters = has_masters(spec)
+                    ? count * kFp32
+                    : std::min(part, count) *
+                          (spec.precision.mode == spec::PrecisionMode::kStochasticRounding ? 4 : 2);
   out.moments = 2 * count * moment_bytes(spec);
   out.gradients = count * kFp32;
 
@@ -348,9 +354,10 @@ Memory memory(const RunSpec& spec, Placement placement) {
     const int64_t largest = std::min(bucket, count * kFp32);
     // NCCL sums in place and keeps buffers of its own; a CPU has a bucket on the wire and one that
     // is being gathered.
-    out.collectives = placement.gpu
-                          ? 256 * kMiB + (spec.parallel.compress == "off" ? 0 : largest / 2)
-                          : 2 * largest;
+    out.collectives =
+        placement.gpu
+            ? 256 * kMiB + (spec.parallel.compress == spec::Compress::kOff ? 0 : largest / 2)
+            : 2 * largest;
   }
   if (placement.gpu) {
     out.program = kProgramGpu;

@@ -9,7 +9,7 @@ FieldTable client_fields(ClientSpec& s) {
   return {
     {.key = "schema", .at = &s.schema, .minimum = 1, .maximum = 1,
      .meaning = "version of this file's format"},
-    {.key = "daemon", .at = &s.daemon, .choices = {{"user"}, {"system"}},
+    {.key = "daemon", .at = choice(s.daemon),
      .meaning = "whose nsad answers: your own, or the system's, as --system"},
     {.key = "system_socket", .at = &s.system_socket, .maximum = 4096,
      .meaning = "where the system's nsad listens; absolute"},

@@ -13,9 +13,14 @@
 
 namespace nsa::spec {
 
+enum class Answering : uint8_t { kUser, kSystem };
+constexpr auto choice_names(Answering) {
+  return names_of("user", "system");
+}
+
 struct ClientSpec {
   int64_t schema = 1;
-  std::string daemon = "user"; // user | system
+  Answering daemon = Answering::kUser; // whose nsad is asked
   std::string system_socket = "/run/nsa/nsad.sock";
 };
 

@@ -59,28 +59,11 @@ std::optional<Fault> check_number(const Field& field, double value) {
 }
 
 std::optional<Fault> check_text(const Field& field, const std::string& text) {
-  if (field.choices.empty()) {
-    if (field.required && text.empty()) return Fault{"is required", std::string(field.meaning)};
-    if (static_cast<double>(text.size()) > field.maximum)
-      return Fault{"is longer than " + bound(field.maximum) + " bytes", ""};
-    return std::nullopt;
-  }
-  std::vector<std::string> names;
-  std::optional<std::string> nearest;
-  for (const Choice& choice : field.choices) {
-    if (choice.name == text) {
-      if (!choice.instead.empty())
-        nearest = choice.instead;
-      else if (choice.refused.empty())
-        return std::nullopt;
-      else
-        return Fault{"\"" + text + "\" is refused: " + std::string(choice.refused), ""};
-    }
-    if (choice.refused.empty() && choice.instead.empty()) names.emplace_back(choice.name);
-  }
-  if (!nearest) nearest = nearest_name(text, names);
-  return Fault{"\"" + text + "\" is not one of: " + join(names, ", "),
-               nearest ? "did you mean \"" + *nearest + "\"?" : ""};
+  if (!all_choices(field).empty()) return check_choice(field, text);
+  if (field.required && text.empty()) return Fault{"is required", std::string(field.meaning)};
+  if (static_cast<double>(text.size()) > field.maximum)
+    return Fault{"is longer than " + bound(field.maximum) + " bytes", ""};
+  return std::nullopt;
 }
 
 } // namespace
@@ -99,13 +82,45 @@ std::vector<std::string> field_keys(const FieldTable& table) {
 }
 
 std::string_view type_name(const Field& field) {
-  static constexpr std::string_view kNames[] = {"integer", "number", "true or false", "text",
-                                                "list of texts"};
+  static constexpr std::string_view kNames[] = {"integer", "number",        "true or false",
+                                                "text",    "list of texts", "text"};
   return kNames[field.at.index()];
 }
 
+std::vector<Choice> all_choices(const Field& field) {
+  std::vector<Choice> all;
+  if (const auto* of = std::get_if<ChoiceReference>(&field.at))
+    for (const std::string_view name : of->names)
+      all.push_back({name});
+  all.insert(all.end(), field.choices.begin(), field.choices.end());
+  return all;
+}
+
+std::optional<Fault> check_choice(const Field& field, const std::string& text) {
+  std::vector<std::string> names;
+  std::optional<std::string> nearest;
+  for (const Choice& choice : all_choices(field)) {
+    if (choice.name == text) {
+      if (!choice.instead.empty())
+        nearest = choice.instead;
+      else if (choice.refused.empty())
+        return std::nullopt;
+      else
+        return Fault{"\"" + text + "\" is refused: " + std::string(choice.refused), ""};
+    }
+    if (choice.refused.empty() && choice.instead.empty()) names.emplace_back(choice.name);
+  }
+  if (names.empty()) return std::nullopt;
+  if (!nearest) nearest = nearest_name(text, names);
+  return Fault{"\"" + text + "\" is not one of: " + join(names, ", "),
+               nearest ? "did you mean \"" + *nearest + "\"?" : ""};
+}
+
 Value get(const Field& field) {
-  return std::visit([](const auto* value) { return Value(*value); }, field.at);
+  return std::visit(
+      Overload{[](const ChoiceReference& of) { return Value(std::string(of.names[*of.at])); },
+               [](const auto* value) { return Value(*value); }},
+      field.at);
 }
 
 bool set(const Field& field, const Value& value) {
@@ -118,7 +133,13 @@ bool set(const Field& field, const Value& value) {
                           *at = given;
                           return true;
                         },
-                        [](auto*, const auto&) { return false; },
+                        [](const ChoiceReference& of, const std::string& given) {
+                          const auto name = std::find(of.names.begin(), of.names.end(), given);
+                          if (name == of.names.end()) return false;
+                          *of.at = static_cast<uint8_t>(name - of.names.begin());
+                          return true;
+                        },
+                        [](const auto&, const auto&) { return false; },
                     },
                     field.at, value);
 }
@@ -134,6 +155,7 @@ std::optional<Fault> check(const Field& field) {
                           return Fault{"true is refused: " + std::string(field.refused_true), ""};
                         },
                         [&](std::string* value) { return check_text(field, *value); },
+                        [](const ChoiceReference&) -> std::optional<Fault> { return {}; },
                         [&](TextList* list) -> std::optional<Fault> {
                           constexpr size_t kLongest = 256;
                           if (list->size() > kLongest)
@@ -217,6 +239,7 @@ std::optional<Value> parse_override(const Field& field, std::string_view given) 
     if (text == "false") return Value(false);
     return std::nullopt;
   case 3:
+  case 5:
     return Value(unquoted(text));
   default:
     break;

@@ -6,9 +6,12 @@
 // default of a key is what a default-constructed spec holds. Pure; no I/O.
 #pragma once
 
+#include "common/spec/choice.h"
+
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -19,11 +22,19 @@ namespace nsa::spec {
 using TextList = std::vector<std::string>;
 // In this order everywhere: integer, number, boolean, text, list of texts.
 using Value = std::variant<int64_t, double, bool, std::string, TextList>;
-using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*>;
+// An enum of choice.h, which files write as a text: its number, and the texts of its values.
+struct ChoiceReference {
+  uint8_t* at = nullptr;
+  std::span<const std::string_view> names;
+};
+template <class E> ChoiceReference choice(E& at) {
+  return {reinterpret_cast<uint8_t*>(&at), kChoiceNames<E>}; // unsigned char may alias
+}
+using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*, ChoiceReference>;
 
-// A value that a text may take. One with a reason in `refused` is understood, but not built, or
-// not wise: it is refused with that reason. One with `instead` is no value, but what people write
-// for that one.
+// A text that stands where one is chosen, beside the texts of an enum. One with a reason in
+// `refused` is understood, but not built, or not wise: it is refused with that reason. One with
+// `instead` is no value, but what people write for that one.
 struct Choice {
   std::string_view name;
   std::string_view refused = {};
@@ -36,7 +47,7 @@ struct Field {
   double minimum = -std::numeric_limits<double>::infinity(); // of numbers; of a text: its length
   double maximum = std::numeric_limits<double>::infinity();
   bool above_minimum = false;         // the minimum itself is excluded
-  std::vector<Choice> choices = {};   // of texts and of the texts of a list; empty: any
+  std::vector<Choice> choices = {};   // of the texts of a list, empty: any; of an enum: the others
   std::string_view refused_true = {}; // why a boolean may not be true (yet)
   bool required = false;              // the default is no value
   std::string_view unit = {};
@@ -51,16 +62,24 @@ std::vector<std::string> field_keys(const FieldTable& table);
 // "integer", "number", "true or false", "text", "list of texts".
 std::string_view type_name(const Field& field);
 
+// Every text that may stand there or is refused with a reason of its own; empty: any.
+std::vector<Choice> all_choices(const Field& field);
+
 Value get(const Field& field);
 
-// Stores `value` when its type fits (an integer is a fine number). Otherwise false, and nothing is
-// changed.
-bool set(const Field& field, const Value& value);
-
-// What is wrong with the present value: bounds, choices, refusals. `next` may be empty.
+// What is wrong with a value. `next` may be empty.
 struct Fault {
   std::string what, next;
 };
+
+// Stores `value` when its type fits (an integer is a fine number) and, for an enum, its text is one
+// of the choices. Otherwise false, and nothing is changed.
+bool set(const Field& field, const Value& value);
+
+// Why `text` is none of the field's choices; nothing where any text may stand or it is one.
+std::optional<Fault> check_choice(const Field& field, const std::string& text);
+
+// What is wrong with the present value: bounds, choices, refusals.
 std::optional<Fault> check(const Field& field);
 
 // The value as TOML writes it: 12, 0.5, true, "text", ["a", "b"].

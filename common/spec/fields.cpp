@@ -32,8 +32,7 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "variables of the submitter's environment that reach the ranks; no other does"},
 
       {.key = "model.attention",
-       .at = &s.model.attention,
-       .choices = {{"nsa"}, {"dense"}},
+       .at = choice(s.model.attention),
        .meaning =
            "nsa, or its dense twin (causal attention, all else equal; [nsa] has no effect then)"},
       {.key = "model.vocabulary",
@@ -117,13 +116,11 @@ FieldTable run_fields(RunSpec& s) {
        .unit = "keys",
        .meaning = "w: keys of the sliding window, the token itself included"},
       {.key = "nsa.compression",
-       .at = &s.nsa.compression,
-       .choices = {{"average"}, {"mlp"}},
+       .at = choice(s.nsa.compression),
        .meaning = "phi of Eq. 7: average of the block's rotated keys, or a learned MLP over "
                   "un-rotated ones"},
       {.key = "nsa.gate",
-       .at = &s.nsa.gate,
-       .choices = {{"group_softmax"}, {"head_sigmoid"}},
+       .at = choice(s.nsa.gate),
        .meaning = "one softmax weight a branch, token and group (as the predecessor), or a sigmoid "
                   "a head (as the paper)"},
       {.key = "nsa.gate_temperature",
@@ -213,10 +210,7 @@ FieldTable run_fields(RunSpec& s) {
        .maximum = kMany,
        .unit = "steps",
        .meaning = "linear warm-up; counted in steps as all else"},
-      {.key = "train.schedule",
-       .at = &s.train.schedule,
-       .choices = {{"cosine"}, {"linear"}, {"constant"}},
-       .meaning = "behind the warm-up"},
+      {.key = "train.schedule", .at = choice(s.train.schedule), .meaning = "behind the warm-up"},
       {.key = "train.weight_decay",
        .at = &s.train.weight_decay,
        .minimum = 0,
@@ -267,8 +261,7 @@ FieldTable run_fields(RunSpec& s) {
        .unit = "steps",
        .meaning = "steps between metric records"},
       {.key = "train.non_finite",
-       .at = &s.train.non_finite,
-       .choices = {{"skip"}, {"roll_back"}, {"stop"}},
+       .at = choice(s.train.non_finite),
        .meaning =
            "what a loss or gradient norm that is not finite leads to: the update is skipped, "
            "the run goes back to its last checkpoint, or it ends"},
@@ -280,16 +273,16 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "skips in a row before the run stops"},
 
       {.key = "precision.mode",
-       .at = &s.precision.mode,
-       .choices = {{"master"}, {"fp32"}, {"sr"}, {"pure"}, {"fp16", kFp16}},
+       .at = choice(s.precision.mode),
+       .choices = {{"fp16", kFp16}},
        .meaning = "master: weights in the compute type with exact FP32 masters, FP32 moments and "
                   "gradient reduction; fp32: everything FP32; sr: BF16 weights without masters, "
                   "rounded at random so that small updates count on average, FP32 moments; pure: "
                   "BF16 weights and moments, rounded to the nearest, for comparison with the "
                   "predecessor: small updates are lost"},
       {.key = "precision.compute",
-       .at = &s.precision.compute,
-       .choices = {{"auto"}, {"bf16"}, {"fp32"}, {"fp16", kFp16}},
+       .at = choice(s.precision.compute),
+       .choices = {{"fp16", kFp16}},
        .meaning = "type of matrix products; auto: bf16, and fp32 on a CPU without fast bf16, which "
                   "the run then says"},
       {.key = "precision.check_dtypes",
@@ -303,8 +296,8 @@ FieldTable run_fields(RunSpec& s) {
        .unit = "ranks",
        .meaning = "worker processes; each gets a GPU or CPU slots of its own"},
       {.key = "parallel.device",
-       .at = &s.parallel.device,
-       .choices = {{"auto"}, {"cpu"}, {"cuda"}, {"gpu", {}, "cuda"}},
+       .at = choice(s.parallel.device),
+       .choices = {{"gpu", {}, "cuda"}},
        .meaning = "auto: GPUs where the node has them; a GPU asked for and not had is an error"},
       {.key = "parallel.bucket_mib",
        .at = &s.parallel.bucket_mib,
@@ -316,8 +309,7 @@ FieldTable run_fields(RunSpec& s) {
            "gradients are reduced between ranks in buckets of this size; few large ones disturb "
            "the backward pass least over NVLink, 25 MiB hide more without peer-to-peer"},
       {.key = "parallel.compress",
-       .at = &s.parallel.compress,
-       .choices = {{"off"}, {"bf16"}, {"fp16"}},
+       .at = choice(s.parallel.compress),
        .meaning = "type of gradients on the wire; off: FP32"},
       {.key = "parallel.shard_update",
        .at = &s.parallel.shard_update,
@@ -343,8 +335,7 @@ FieldTable run_fields(RunSpec& s) {
                   "that evidence is taken before ranks come down"},
 
       {.key = "hang.action",
-       .at = &s.hang.action,
-       .choices = {{"restart"}, {"observe"}},
+       .at = choice(s.hang.action),
        .meaning = "what a hang leads to; observe: it is reported and nothing is killed"},
       {.key = "hang.floor_seconds",
        .at = &s.hang.floor_seconds,

@@ -12,7 +12,7 @@ FieldTable node_fields(NodeSpec& s) {
 
     {.key = "resources.cpu_slots", .at = &s.resources.cpu_slots, .minimum = 0, .maximum = 4096, .unit = "ranks",
      .meaning = "ranks that compute on this node's CPU at a time; 0: one a core, at least 2"},
-    {.key = "resources.gpus", .at = &s.resources.gpus, .choices = {{"all"}, {"none"}},
+    {.key = "resources.gpus", .at = choice(s.resources.gpus),
      .meaning = "GPUs that runs may get; one that a foreign process uses is never given out"},
     {.key = "resources.exclude_gpus", .at = &s.resources.exclude_gpus, .maximum = 64,
      .meaning = "UUIDs of GPUs that no run gets, as `nvidia-smi -L` prints them: broken ones, or kept for others"},
@@ -32,7 +32,7 @@ FieldTable node_fields(NodeSpec& s) {
     {.key = "metrics.token_file", .at = &s.metrics.token_file, .maximum = 4096,
      .meaning = "file with a token that every scrape must carry (`Authorization: Bearer ...`), readable by nsad alone; "
                 "absolute"},
-    {.key = "metrics.names", .at = &s.metrics.names, .choices = {{"none"}, {"runs"}, {"all"}},
+    {.key = "metrics.names", .at = choice(s.metrics.names),
      .meaning = "names in `nsa_run_info`: none, those of runs, or those of users too; every account of the host can "
                 "read them where neither a socket nor a token guards /metrics"},
 

@@ -14,9 +14,18 @@
 
 namespace nsa::spec {
 
+enum class NodeGpus : uint8_t { kAll, kNone };
+constexpr auto choice_names(NodeGpus) {
+  return names_of("all", "none");
+}
+enum class MetricNames : uint8_t { kNone, kRuns, kAll };
+constexpr auto choice_names(MetricNames) {
+  return names_of("none", "runs", "all");
+}
+
 struct NodeResourcesSection {
-  int64_t cpu_slots = 0;                       // ranks on CPU at a time; 0: one a core, at least 2
-  std::string gpus = "all";                    // all | none
+  int64_t cpu_slots = 0; // ranks on CPU at a time; 0: one a core, at least 2
+  NodeGpus gpus = NodeGpus::kAll;
   std::vector<std::string> exclude_gpus;       // UUIDs that no run gets
   std::string gpu_locks = "/run/lock/nsa-gpu"; // shared by every nsad of the host
 };
@@ -27,11 +36,11 @@ struct NodeAccessSection {
 
 struct NodeMetricsSection {
   bool enabled = true;
-  std::string address = "127.0.0.1"; // loopback only
-  int64_t port = 9464;               // 0: any free one
-  std::string socket;                // unix socket instead of address and port
-  std::string token_file;            // of a bearer token that every scrape must carry
-  std::string names = "none";        // none | runs | all: what nsa_run_info says of runs and users
+  std::string address = "127.0.0.1";      // loopback only
+  int64_t port = 9464;                    // 0: any free one
+  std::string socket;                     // unix socket instead of address and port
+  std::string token_file;                 // of a bearer token that every scrape must carry
+  MetricNames names = MetricNames::kNone; // what nsa_run_info says of runs and users
 };
 
 struct NodeStorageSection {

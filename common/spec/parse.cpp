@@ -162,10 +162,10 @@ std::vector<std::string> warnings(const RunSpec& spec) {
     out.push_back("checkpoint.interval_steps exceeds train.steps: no checkpoint before the end");
   if (spec.eval.interval_steps == 0 && !spec.eval.at_end)
     out.push_back("held-out text is never evaluated: overfitting will not show");
-  if (spec.precision.mode == "pure")
+  if (spec.precision.mode == PrecisionMode::kPure)
     out.push_back("precision.mode is \"pure\": updates below half of BF16's resolution are lost, "
                   "weight decay and norm gains among them; \"master\" keeps them");
-  if (spec.hang.action == "observe")
+  if (spec.hang.action == HangAction::kObserve)
     out.push_back("hang.action is \"observe\": a hang is reported and left standing");
   if (spec.restart.max_restarts == 0)
     out.push_back("restart.max_restarts is 0: the first failure ends the run");

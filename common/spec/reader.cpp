@@ -39,17 +39,22 @@ Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tabl
   return {"no key has this name", nearest ? "did you mean " + *nearest + "?" : ""};
 }
 
-Fault wrong_type(const Field& field, const TomlEntry& entry) {
+bool is_choice(const Field& field) {
+  return std::holds_alternative<ChoiceReference>(field.at);
+}
+
+Fault wrong_value(const Field& field, const TomlEntry& entry) {
   Fault fault{"must be " + std::string(type_name(field)) + ", not " + entry.kind, ""};
   const Value* value = std::get_if<Value>(&entry.value);
   const std::string* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
+  if (text != nullptr && is_choice(field)) return *check_choice(field, *text);
   if (text != nullptr && field.at.index() < 2) {
     fault.next = unit_hint(field, *text);
     const bool number = text->find_first_not_of("0123456789+-.eE_ ") == std::string::npos;
     if (fault.next.empty()) fault.next = number ? "write it without quotes" : "write a number";
   }
   if (text != nullptr && field.at.index() == 2) fault.next = "write true or false, without quotes";
-  if (field.at.index() == 3) fault.next = "write it in quotes";
+  if (field.at.index() == 3 || is_choice(field)) fault.next = "write it in quotes";
   if (field.at.index() == 4) fault.next = "write it as [\"...\", \"...\"]";
   return fault;
 }
@@ -119,7 +124,7 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
     const Value* value = std::get_if<Value>(&entry.value);
     if (value == nullptr || !set(*field, *value)) {
       reading.problems.push_back(
-          at(file, entry.value_position, entry.key, wrong_type(*field, entry)));
+          at(file, entry.value_position, entry.key, wrong_value(*field, entry)));
       reading.bad_keys.insert(entry.key);
     }
   }
@@ -169,10 +174,11 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
       std::erase_if(reading.problems, [&](const Problem& p) { return p.key == key; });
       continue;
     }
-    reading.problems.push_back(at(
-        file, {}, key,
-        {"must be " + std::string(type_name(*field)) + ", not \"" + std::string(value_text) + "\"",
-         field->at.index() < 2 ? unit_hint(*field, value_text) : ""}));
+    Fault fault{"must be " + std::string(type_name(*field)) + ", not \"" + std::string(value_text) +
+                    "\"",
+                field->at.index() < 2 ? unit_hint(*field, value_text) : ""};
+    if (is_choice(*field)) fault = *check_choice(*field, std::get<std::string>(*value));
+    reading.problems.push_back(at(file, {}, key, std::move(fault)));
     reading.bad_keys.insert(key);
   }
 }

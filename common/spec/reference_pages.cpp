@@ -35,7 +35,7 @@ std::string plain(double value) {
 // "1 to 1024", "above 0, at most 10", "at least 0", the choices, or nothing.
 std::string range(const Field& field) {
   std::vector<std::string> names;
-  for (const Choice& choice : field.choices)
+  for (const Choice& choice : all_choices(field))
     if (choice.instead.empty())
       names.push_back(choice.refused.empty() ? code(choice.name) : "~~" + code(choice.name) + "~~");
   if (!names.empty()) return join(names, ", ");
@@ -51,7 +51,7 @@ std::string range(const Field& field) {
 
 std::string meaning(const Field& field) {
   std::string text = cell(field.meaning);
-  for (const Choice& choice : field.choices)
+  for (const Choice& choice : all_choices(field))
     if (!choice.refused.empty())
       text += ". " + code(choice.name) + " is refused: " + cell(choice.refused);
   return text;

@@ -91,7 +91,7 @@ private:
   }
 
   void nsa() {
-    if (s_.model.attention != "nsa") return;
+    if (s_.model.attention != Attention::kNsa) return;
     const auto& n = s_.nsa;
     const auto has = [&](std::string_view name) {
       return std::find(n.branches.begin(), n.branches.end(), name) != n.branches.end();
@@ -131,7 +131,7 @@ private:
         "the compressed keys score the blocks, and only the compressed output trains them");
     rule(
         {"nsa.gate_temperature", "nsa.gate"},
-        [&] { return n.gate == "head_sigmoid" && n.gate_temperature != 1.0; },
+        [&] { return n.gate == Gate::kHeadSigmoid && n.gate_temperature != 1.0; },
         "has no effect on nsa.gate = \"head_sigmoid\"", "leave it out, or use group_softmax");
     rule(
         {"train.sequence_length", "nsa.compression_block", "nsa.branches"},
@@ -167,16 +167,20 @@ private:
         "must not exceed train.steps (" + number(t.steps) + "), but is " + number(t.warmup_steps));
     rule(
         {"precision.compute", "precision.mode"},
-        [&] { return s_.precision.mode == "fp32" && s_.precision.compute == "bf16"; },
+        [&] {
+          return s_.precision.mode == PrecisionMode::kFp32 &&
+                 s_.precision.compute == Compute::kBf16;
+        },
         "\"bf16\" contradicts precision.mode = \"fp32\"",
         "use mode \"master\", or compute \"fp32\"");
     rule(
         {"precision.compute", "precision.mode"},
         [&] {
-          return (s_.precision.mode == "sr" || s_.precision.mode == "pure") &&
-                 s_.precision.compute == "fp32";
+          return (s_.precision.mode == PrecisionMode::kStochasticRounding ||
+                  s_.precision.mode == PrecisionMode::kPure) &&
+                 s_.precision.compute == Compute::kFp32;
         },
-        "\"fp32\" contradicts precision.mode = \"" + s_.precision.mode +
+        "\"fp32\" contradicts precision.mode = \"" + text_of(s_.precision.mode) +
             "\", which has BF16 weights only",
         "leave compute out, or use mode \"master\"");
     rule(
@@ -194,7 +198,7 @@ private:
   void placement() {
     rule(
         {"parallel.ranks", "parallel.device"},
-        [&] { return s_.parallel.device == "cuda" && s_.parallel.ranks > 8; },
+        [&] { return s_.parallel.device == Device::kCuda && s_.parallel.ranks > 8; },
         "must be at most 8 on \"cuda\", the GPUs of a node, not " + number(s_.parallel.ranks),
         "runs over several nodes are not built yet");
   }
@@ -297,7 +301,7 @@ private:
       rule(std::move(keys), [&] { return on && hit; }, why, "use \"auto\" or \"off\"");
     };
     const auto kernels = s_.toggles.find("attention.kernels");
-    refuse({"parallel.device"}, s_.parallel.device == "cpu",
+    refuse({"parallel.device"}, s_.parallel.device == Device::kCpu,
            "\"on\" needs a GPU, but parallel.device is \"cpu\"");
     refuse({"data.document_mask"}, s_.data.document_mask,
            "\"on\" needs the same launches in every step, but with data.document_mask they follow "
@@ -306,7 +310,7 @@ private:
            "\"on\" needs the same launches in every step, but with parallel.find_unused the "
            "parameters that get gradients may change");
     refuse({"toggles.attention.kernels"},
-           s_.model.attention == "nsa" && kernels != s_.toggles.end() &&
+           s_.model.attention == Attention::kNsa && kernels != s_.toggles.end() &&
                kernels->second == "reference",
            "\"on\" needs kernels that a GPU runs, but attention.kernels is \"reference\"");
   }
@@ -317,7 +321,7 @@ private:
         {"toggles.attention.kernels", "parallel.device"},
         [&] {
           return kernels != s_.toggles.end() && kernels->second == "fused" &&
-                 s_.parallel.device == "cpu";
+                 s_.parallel.device == Device::kCpu;
         },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
     const auto layers = s_.toggles.find("layers.kernels");
@@ -325,14 +329,14 @@ private:
         {"toggles.layers.kernels", "parallel.device"},
         [&] {
           return layers != s_.toggles.end() && layers->second == "fused" &&
-                 s_.parallel.device == "cpu";
+                 s_.parallel.device == Device::kCpu;
         },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
     // What they are compiled for: nsa_model/kernels/support/support.cpp.
     const auto& m = s_.model;
     const auto& n = s_.nsa;
     const bool fused = kernels != s_.toggles.end() && kernels->second == "fused" &&
-                       m.attention == "nsa" && s_.parallel.device != "cpu";
+                       m.attention == Attention::kNsa && s_.parallel.device != Device::kCpu;
     const std::string aten = "use attention.kernels = \"auto\" or \"aten\", which serve every size";
     const int64_t most_fused = m.head_dimension == 64 ? 1048576 : 131072;
     rule(
@@ -363,16 +367,19 @@ private:
         aten);
     rule(
         {"precision.mode", "precision.compute", "toggles.attention.kernels"},
-        [&] { return fused && (s_.precision.mode == "fp32" || s_.precision.compute == "fp32"); },
+        [&] {
+          return fused && (s_.precision.mode == PrecisionMode::kFp32 ||
+                           s_.precision.compute == Compute::kFp32);
+        },
         "computes in FP32, and \"fused\" kernels take BF16 only",
         "use attention.kernels = \"aten\", which serves every dtype");
     const auto backend = s_.toggles.find("attention.dense");
-    const bool asked =
-        backend != s_.toggles.end() && backend->second == "fused" && m.attention == "dense";
+    const bool asked = backend != s_.toggles.end() && backend->second == "fused" &&
+                       m.attention == Attention::kDense;
     const std::string other = "use attention.dense = \"auto\", which serves everything";
     rule(
         {"toggles.attention.dense", "parallel.device"},
-        [&] { return asked && s_.parallel.device == "cpu"; },
+        [&] { return asked && s_.parallel.device == Device::kCpu; },
         "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", other);
     rule(
         {"model.head_dimension", "toggles.attention.dense"},
@@ -390,13 +397,16 @@ private:
         other);
     rule(
         {"precision.mode", "precision.compute", "toggles.attention.dense"},
-        [&] { return asked && (s_.precision.mode == "fp32" || s_.precision.compute == "fp32"); },
+        [&] {
+          return asked && (s_.precision.mode == PrecisionMode::kFp32 ||
+                           s_.precision.compute == Compute::kFp32);
+        },
         "computes in FP32, and \"fused\" dense attention takes BF16 only", other);
     rule(
         {"toggles.attention.kernels", "model.attention"},
         [&] {
           return kernels != s_.toggles.end() && kernels->second == "reference" &&
-                 s_.model.attention == "dense";
+                 s_.model.attention == Attention::kDense;
         },
         "\"reference\" is the oracle of NSA, but model.attention is \"dense\"", "use \"aten\"");
   }

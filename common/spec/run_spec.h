@@ -5,12 +5,55 @@
 // Keys carry their unit. A key that nothing acts on yet is refused by validate(), never ignored.
 #pragma once
 
+#include "common/spec/choice.h"
+
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 namespace nsa::spec {
+
+enum class Attention : uint8_t { kNsa, kDense };
+constexpr auto choice_names(Attention) {
+  return names_of("nsa", "dense");
+}
+enum class Compression : uint8_t { kAverage, kMlp };
+constexpr auto choice_names(Compression) {
+  return names_of("average", "mlp");
+}
+enum class Gate : uint8_t { kGroupSoftmax, kHeadSigmoid };
+constexpr auto choice_names(Gate) {
+  return names_of("group_softmax", "head_sigmoid");
+}
+enum class Schedule : uint8_t { kCosine, kLinear, kConstant };
+constexpr auto choice_names(Schedule) {
+  return names_of("cosine", "linear", "constant");
+}
+enum class NonFinite : uint8_t { kSkip, kRollBack, kStop };
+constexpr auto choice_names(NonFinite) {
+  return names_of("skip", "roll_back", "stop");
+}
+enum class PrecisionMode : uint8_t { kMaster, kFp32, kStochasticRounding, kPure };
+constexpr auto choice_names(PrecisionMode) {
+  return names_of("master", "fp32", "sr", "pure");
+}
+enum class Compute : uint8_t { kAuto, kBf16, kFp32 };
+constexpr auto choice_names(Compute) {
+  return names_of("auto", "bf16", "fp32");
+}
+enum class Device : uint8_t { kAuto, kCpu, kCuda };
+constexpr auto choice_names(Device) {
+  return names_of("auto", "cpu", "cuda");
+}
+enum class Compress : uint8_t { kOff, kBf16, kFp16 };
+constexpr auto choice_names(Compress) {
+  return names_of("off", "bf16", "fp16");
+}
+enum class HangAction : uint8_t { kRestart, kObserve };
+constexpr auto choice_names(HangAction) {
+  return names_of("restart", "observe");
+}
 
 struct RunSection {
   std::string name;                          // shown beside the id; default: the file's name
@@ -20,9 +63,9 @@ struct RunSection {
 };
 
 struct ModelSection {
-  std::string attention = "nsa"; // nsa | dense
-  int64_t vocabulary = 50304;    // padded; must hold every token id of the data set
-  int64_t dimension = 768;       // model width
+  Attention attention = Attention::kNsa;
+  int64_t vocabulary = 50304; // padded; must hold every token id of the data set
+  int64_t dimension = 768;    // model width
   int64_t layers = 12;
   int64_t heads = 12;          // query heads
   int64_t kv_groups = 2;       // key/value heads; heads is a multiple of it
@@ -33,14 +76,14 @@ struct ModelSection {
 };
 
 struct NsaSection {
-  int64_t compression_block = 32;      // l, tokens; a multiple of the stride
-  int64_t compression_stride = 16;     // d, tokens
-  int64_t selection_block = 64;        // l_sel, tokens; a multiple of the stride
-  int64_t selected_blocks = 16;        // n_sel, forced ones included; at least 3
-  int64_t window = 512;                // keys, the token itself included
-  std::string compression = "average"; // phi: average | mlp
-  std::string gate = "group_softmax";  // group_softmax | head_sigmoid
-  double gate_temperature = 1.0;       // group_softmax only
+  int64_t compression_block = 32;                  // l, tokens; a multiple of the stride
+  int64_t compression_stride = 16;                 // d, tokens
+  int64_t selection_block = 64;                    // l_sel, tokens; a multiple of the stride
+  int64_t selected_blocks = 16;                    // n_sel, forced ones included; at least 3
+  int64_t window = 512;                            // keys, the token itself included
+  Compression compression = Compression::kAverage; // phi
+  Gate gate = Gate::kGroupSoftmax;
+  double gate_temperature = 1.0; // group_softmax only
   std::vector<std::string> branches = {"compressed", "selected", "sliding"};
 };
 
@@ -66,8 +109,8 @@ struct TrainSection {
   double learning_rate = 3e-4;
   double final_learning_rate_ratio = 0.0; // of learning_rate, at the last step
   int64_t warmup_steps = 0;
-  std::string schedule = "cosine"; // cosine | linear | constant (after the warm-up)
-  double weight_decay = 0.1;       // on matrices, not on norm gains
+  Schedule schedule = Schedule::kCosine; // after the warm-up
+  double weight_decay = 0.1;             // on matrices, not on norm gains
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -75,33 +118,33 @@ struct TrainSection {
   int64_t seed = 1337;        // weights and data order
   bool deterministic = false;
   bool activation_recompute = false;
-  int64_t threads = 1;             // CPU threads a rank computes with
-  int64_t log_interval_steps = 1;  // steps between metric records
-  std::string non_finite = "skip"; // skip | roll_back | stop
-  int64_t non_finite_limit = 10;   // skips in a row before the run stops
+  int64_t threads = 1;            // CPU threads a rank computes with
+  int64_t log_interval_steps = 1; // steps between metric records
+  NonFinite non_finite = NonFinite::kSkip;
+  int64_t non_finite_limit = 10; // skips in a row before the run stops
 };
 
 struct PrecisionSection {
-  std::string mode = "master";  // master | fp32 | sr | pure
-  std::string compute = "auto"; // auto | bf16 | fp32; auto: bf16, on a CPU without fast bf16 fp32
-  bool check_dtypes = false;    // debug: every module boundary checks its dtypes
+  PrecisionMode mode = PrecisionMode::kMaster;
+  Compute compute = Compute::kAuto; // auto: bf16, on a CPU without fast bf16 fp32
+  bool check_dtypes = false;        // debug: every module boundary checks its dtypes
 };
 
 struct ParallelSection {
   int64_t ranks = 1;
-  std::string device = "auto";  // auto | cpu | cuda; a GPU asked for and not had is an error
-  double bucket_mib = 1024;     // gradient all-reduce bucket
-  std::string compress = "off"; // off | bf16 | fp16: gradients on the wire
-  bool shard_update = true;     // each rank updates a share of the parameters
-  bool static_graph = false;    // the same parameters get gradients in every step
-  bool find_unused = false;     // allow parameters without a gradient
+  Device device = Device::kAuto;           // a GPU asked for and not had is an error
+  double bucket_mib = 1024;                // gradient all-reduce bucket
+  Compress compress = Compress::kOff;      // gradients on the wire
+  bool shard_update = true;                // each rank updates a share of the parameters
+  bool static_graph = false;               // the same parameters get gradients in every step
+  bool find_unused = false;                // allow parameters without a gradient
   double collective_timeout_seconds = 600; // last resort, above hang limits and evidence
 };
 
 struct HangSection {
-  std::string action = "restart"; // restart | observe
-  double floor_seconds = 10;      // no phase limit is ever below it
-  double ceiling_seconds = 300;   // a phase past it needs no second witness
+  HangAction action = HangAction::kRestart;
+  double floor_seconds = 10;    // no phase limit is ever below it
+  double ceiling_seconds = 300; // a phase past it needs no second witness
   double factor = 5; // limit of a step's phases = factor * p99 of the step time of this attempt
   double start_up_seconds =
       300; // limit of start-up (libraries, rendezvous, model, checkpoint load)

@@ -33,6 +33,13 @@ std::pair<std::string, std::string> split_key(std::string_view key) {
   return {std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
 }
 
+// "integer", or "one of: auto, cpu, cuda".
+std::string expected(const Field& field) {
+  const auto* of = std::get_if<ChoiceReference>(&field.at);
+  if (of == nullptr) return std::string(type_name(field));
+  return "one of: " + join({of->names.begin(), of->names.end()}, ", ");
+}
+
 } // namespace
 
 json to_json(const RunSpec& spec) {
@@ -59,7 +66,7 @@ Result<RunSpec> from_json(const json& document) {
     if (field == nullptr)
       wrong.push_back("unknown key " + key);
     else if (!given || !set(*field, *given))
-      wrong.push_back(key + " must be " + std::string(type_name(*field)));
+      wrong.push_back(key + " must be " + expected(*field));
   };
   for (const auto& [name, value] : document.items()) {
     if (name == "toggles" && value.is_object()) {

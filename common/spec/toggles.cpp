@@ -121,7 +121,7 @@ std::map<std::string, std::string> requested_toggles(const RunSpec& spec) {
     // asked for here, it is what was requested.
     requested.emplace("nccl.algorithm", "^NVLS");
   }
-  if (spec.parallel.device == "cuda" && spec.parallel.ranks > 1) {
+  if (spec.parallel.device == Device::kCuda && spec.parallel.ranks > 1) {
     // All ranks are on this host: nothing of NCCL listens beyond it, unless the run file says so.
     requested.emplace("nccl.socket_interface", std::string(kLoopbackInterface));
     requested.emplace("nccl.ras", "false");

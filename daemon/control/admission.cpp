@@ -44,12 +44,13 @@ void add_host_toggles(spec::RunSpec& spec) {
 
 Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node) {
   const auto ranks = static_cast<int>(spec.parallel.ranks);
-  if (spec.parallel.device != "cpu" && node.gpus_pending)
+  if (spec.parallel.device != spec::Device::kCpu && node.gpus_pending)
     return fail(ErrorCode::kUnavailable, "the GPUs of this node are still being listed",
                 "try again");
-  if (spec.parallel.device == "auto") // said in the run's events and in `nsactl status`
-    spec.parallel.device = node.gpus >= ranks ? "cuda" : "cpu";
-  const bool cuda = spec.parallel.device == "cuda";
+  if (spec.parallel.device ==
+      spec::Device::kAuto) // said in the run's events and in `nsactl status`
+    spec.parallel.device = node.gpus >= ranks ? spec::Device::kCuda : spec::Device::kCpu;
+  const bool cuda = spec.parallel.device == spec::Device::kCuda;
   const int capacity = cuda ? node.gpus : node.cpu_slots;
   if (ranks <= capacity) return spec;
   return fail(ErrorCode::kInvalidArgument,
@@ -96,7 +97,8 @@ tl::unexpected<api::SubmitFailure> refuse(Error error) {
 nlohmann::json estimate_of(const spec::RunSpec& spec) {
   const auto cpuinfo = read_file("/proc/cpuinfo", 1 << 24);
   return estimate::estimate(
-      spec, estimate::choose_placement(spec, spec.parallel.device == "cuda", cpuinfo.value_or("")));
+      spec, estimate::choose_placement(spec, spec.parallel.device == spec::Device::kCuda,
+                                       cpuinfo.value_or("")));
 }
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,

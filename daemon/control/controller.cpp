@@ -124,7 +124,7 @@ void Controller::set_aside(const store::DamagedRun& damaged) {
 }
 
 Status Controller::start() {
-  if (options_.config.resources.gpus == "all") {
+  if (options_.config.resources.gpus == spec::NodeGpus::kAll) {
     auto locks = gpu::HostLocks::open(
         options_.config.resources.gpu_locks, options_.state_folder, [](const gpu::Holder& h) {
           return proc::open_identified({h.boot_id, static_cast<pid_t>(h.pid), h.start_time_ticks})

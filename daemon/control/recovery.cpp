@@ -136,7 +136,7 @@ Status Controller::recover(const LiveShim& shim) {
   }
   state::RunRecovered recovered;
   recovered.ranks = static_cast<int>(evidence.plan.ranks.size());
-  recovered.device = evidence.spec.parallel.device;
+  recovered.device = spec::text_of(evidence.spec.parallel.device);
   recovered.user = record.row.user;
   recovered.name = record.row.name;
   recovered.policy = policy_of(evidence.spec, random_());

@@ -122,7 +122,7 @@ std::vector<std::string> resume_warnings(const ResumeFacts& facts, const spec::R
     pairs += " --set " + pair;
   warnings.push_back(
       "train.steps = " + std::to_string(after.train.steps) + " stretches train.schedule = \"" +
-      after.train.schedule + "\": at step " + std::to_string(next) +
+      spec::text_of(after.train.schedule) + "\": at step " + std::to_string(next) +
       " the learning rate jumps from " + short_number(was) + " to " + short_number(is) +
       "; to keep it: nsactl resume " + facts.run + pairs +
       " --set train.schedule=constant --set train.learning_rate=" + short_number(was));

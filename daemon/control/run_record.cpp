@@ -421,7 +421,7 @@ state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed) {
   p.delay_seconds = spec.restart.delay_seconds;
   p.max_delay_seconds = spec.restart.max_delay_seconds;
   p.max_without_progress = static_cast<int>(spec.restart.max_without_progress);
-  p.restart_on_hang = spec.hang.action == "restart";
+  p.restart_on_hang = spec.hang.action == spec::HangAction::kRestart;
   p.evidence_seconds = spec.hang.evidence_seconds;
   // A stop waits for the step in flight and for a checkpoint.
   p.stop_grace_seconds = spec.hang.checkpoint_seconds + 30;
@@ -444,7 +444,7 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   sample.name = record.row.name;
   sample.user = record.row.user;
   sample.model = "nsa";
-  sample.attention = record.spec.model.attention;
+  sample.attention = spec::text_of(record.spec.model.attention);
   sample.spec_digest = record.row.spec_digest;
   sample.state = summary.state;
   sample.submitted = run.submitted_at;

@@ -133,7 +133,7 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
   if (request.dry_run)
     return wire::SubmitReply{"", spec.run.name, "admissible",
                              std::to_string(spec.parallel.ranks) + " ranks on " +
-                                 spec.parallel.device,
+                                 spec::text_of(spec.parallel.device),
                              std::move(admitted.warnings)};
   if (is_run_id(spec.run.name) && ledger_.run(spec.run.name).value_or(std::nullopt)) {
     delete_folder({caller.user, "the folder of a refused run"}, caller.uid, run_folder(id));
@@ -161,9 +161,10 @@ Controller::accept(const RunId& id, const wire::SubmitRequest& request, Admitted
   note_request(caller, "submit", id, row.uid);
   const std::string name = row.name;
   records_[id] = std::move(record);
-  handle({id, 0, 0,
-          state::Submitted{static_cast<int>(spec.parallel.ranks), spec.parallel.device, caller.user,
-                           name, policy_of(spec, jitter_seed())}});
+  handle(
+      {id, 0, 0,
+       state::Submitted{static_cast<int>(spec.parallel.ranks), spec::text_of(spec.parallel.device),
+                        caller.user, name, policy_of(spec, jitter_seed())}});
   flush();
   if (ledger_full_)
     return control::refuse({ErrorCode::kExhausted, "the ledger cannot be written: the disk is full",
@@ -263,7 +264,7 @@ Controller::go_on(const RunId& id, const wire::ResumeRequest& request,
   handle({id, 0, 0,
           state::ResumeRequested{
               caller.user, request.overrides, static_cast<int>(record.spec.parallel.ranks),
-              record.spec.parallel.device, policy_of(record.spec, jitter_seed())}});
+              spec::text_of(record.spec.parallel.device), policy_of(record.spec, jitter_seed())}});
   flush();
   wire::SubmitReply reply = reply_of(id);
   reply.warnings = std::move(admitted.warnings);

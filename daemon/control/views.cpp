@@ -378,8 +378,8 @@ metrics::Snapshot Controller::snapshot(const std::map<std::string, metrics::Rout
   }
   // Whoever may scrape would read them.
   for (metrics::RunSample& sample : snapshot.runs) {
-    if (options_.config.metrics.names != "all") sample.user.clear();
-    if (options_.config.metrics.names == "none") sample.name.clear();
+    if (options_.config.metrics.names != spec::MetricNames::kAll) sample.user.clear();
+    if (options_.config.metrics.names == spec::MetricNames::kNone) sample.name.clear();
   }
   snapshot.daemon.ledger_wal_bytes = ledger_.wal_bytes();
   const auto add_slots = [&](const char* device) {

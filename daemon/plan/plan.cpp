@@ -84,7 +84,7 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   // All GPUs of the attempt are visible to each rank, so that they can reach each other's memory;
   // LOCAL_RANK says which one is its own. A CPU run must not touch a GPU that is somebody else's.
   shared["CUDA_VISIBLE_DEVICES"] =
-      input.spec.parallel.device == "cuda" ? join(input.slots, ",") : "";
+      input.spec.parallel.device == spec::Device::kCuda ? join(input.slots, ",") : "";
 
   wire::LaunchPlan plan;
   plan.run_id = input.run_id;

@@ -289,7 +289,7 @@ manifest::Manifest Session::manifest_base() const {
   m.world_size = o_.world;
   m.threads = static_cast<int>(o_.spec.train.threads);
   m.device = runtime_->device_name();
-  m.precision = o_.spec.precision.mode;
+  m.precision = spec::text_of(o_.spec.precision.mode);
   m.compute = precision_.name();
   m.deterministic = o_.spec.train.deterministic;
   m.shard_update = state_->share().of > 1;

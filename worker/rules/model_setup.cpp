@@ -8,7 +8,7 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
                                         const std::map<std::string, std::string>& toggles) {
   const spec::ModelSection& m = spec.model;
   model::ModelConfig c;
-  NSA_TRY_ASSIGN(c.attention, model::parse_attention(m.attention));
+  NSA_TRY_ASSIGN(c.attention, model::parse_attention(spec::text_of(m.attention)));
   c.vocabulary = m.vocabulary;
   c.dimension = m.dimension;
   c.layers = m.layers;
@@ -23,8 +23,8 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.nsa.selection_block = spec.nsa.selection_block;
   c.nsa.selected_blocks = spec.nsa.selected_blocks;
   c.nsa.window = spec.nsa.window;
-  NSA_TRY_ASSIGN(c.nsa.compression, model::parse_compression(spec.nsa.compression));
-  NSA_TRY_ASSIGN(c.nsa.gate, model::parse_gate(spec.nsa.gate));
+  NSA_TRY_ASSIGN(c.nsa.compression, model::parse_compression(spec::text_of(spec.nsa.compression)));
+  NSA_TRY_ASSIGN(c.nsa.gate, model::parse_gate(spec::text_of(spec.nsa.gate)));
   c.nsa.gate_temperature = spec.nsa.gate_temperature;
   c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
   for (const std::string& branch : spec.nsa.branches)
@@ -114,7 +114,8 @@ Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& togg
     why_not = "with data.document_mask launches follow where documents begin";
   else if (spec.parallel.find_unused)
     why_not = "with parallel.find_unused the parameters that get gradients may change";
-  else if (spec.model.attention == "nsa" && value("attention.kernels") == "reference")
+  else if (spec.model.attention == spec::Attention::kNsa &&
+           value("attention.kernels") == "reference")
     why_not = "attention.kernels = \"reference\" computes on the host";
   else if (requested == "auto" && value("cuda.launch_blocking") == "true")
     why_not = "cuda.launch_blocking waits for launches, and a graph is one";

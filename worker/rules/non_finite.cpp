@@ -21,9 +21,9 @@ std::string_view action_name(NonFiniteAction action) {
 }
 
 NonFiniteRule::NonFiniteRule(const spec::TrainSection& train, int64_t streak)
-    : action_(train.non_finite == "stop"        ? NonFiniteAction::kStop
-              : train.non_finite == "roll_back" ? NonFiniteAction::kRollBack
-                                                : NonFiniteAction::kSkip),
+    : action_(train.non_finite == spec::NonFinite::kStop       ? NonFiniteAction::kStop
+              : train.non_finite == spec::NonFinite::kRollBack ? NonFiniteAction::kRollBack
+                                                               : NonFiniteAction::kSkip),
       limit_(train.non_finite_limit), streak_(streak) {}
 
 NonFiniteAction NonFiniteRule::observe(double loss, double gradient_norm) {

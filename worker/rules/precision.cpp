@@ -6,19 +6,19 @@ Result<Precision> choose_precision(const spec::PrecisionSection& precision,
                                    const std::string& why_bf16_is_slow) {
   Precision p;
   const bool slow = !why_bf16_is_slow.empty();
-  if (precision.mode == "fp32") {
-    if (precision.compute == "bf16")
+  if (precision.mode == spec::PrecisionMode::kFp32) {
+    if (precision.compute == spec::Compute::kBf16)
       return fail(ErrorCode::kInvalidArgument,
                   "precision.mode = \"fp32\" and precision.compute = \"bf16\" exclude each other",
                   "use precision.mode = \"master\" for BF16 weights with FP32 masters");
     return p;
   }
-  const bool pure = precision.mode == "pure";
-  if (pure || precision.mode == "sr") {
+  const bool pure = precision.mode == spec::PrecisionMode::kPure;
+  if (pure || precision.mode == spec::PrecisionMode::kStochasticRounding) {
     // There are only BF16 weights, so that nothing else could be computed with.
-    if (precision.compute == "fp32")
+    if (precision.compute == spec::Compute::kFp32)
       return fail(ErrorCode::kInvalidArgument,
-                  "precision.mode = \"" + precision.mode +
+                  "precision.mode = \"" + spec::text_of(precision.mode) +
                       "\" has BF16 weights only, and precision.compute = \"fp32\" asks for others",
                   "leave precision.compute out, or use precision.mode = \"master\"");
     p.mode = pure ? PrecisionMode::kPure : PrecisionMode::kStochasticRounding;
@@ -31,11 +31,8 @@ Result<Precision> choose_precision(const spec::PrecisionSection& precision,
                 why_bf16_is_slow + ", which makes it slow";
     return p;
   }
-  if (precision.mode != "master")
-    return fail(ErrorCode::kUnsupported, "precision.mode = \"" + precision.mode + "\" is not known",
-                "use \"master\", \"sr\", \"pure\" or \"fp32\"");
-  if (precision.compute == "fp32") return p;
-  if (precision.compute == "auto" && slow) {
+  if (precision.compute == spec::Compute::kFp32) return p;
+  if (precision.compute == spec::Compute::kAuto && slow) {
     p.note = "computing in FP32: " + why_bf16_is_slow +
              ", and BF16 matrix products would be slower than FP32 ones";
     return p;

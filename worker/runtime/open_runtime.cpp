@@ -78,8 +78,8 @@ Result<std::unique_ptr<Runtime>> open_runtime(const Request& request) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     ::setenv("NCCL_ALGO", "^NVLS", /*overwrite=*/0);
   }
-  if (request.device == "cpu") return make_cpu_runtime(request);
-  if (request.device == "auto") {
+  if (request.device == spec::Device::kCpu) return make_cpu_runtime(request);
+  if (request.device == spec::Device::kAuto) {
     // A machine without a GPU, or a build without GPU parts, computes on the CPU. A GPU that is
     // there but cannot be used is an error also here: nobody wants to find out days later.
     Status gpu = find_gpu();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/base/result.h"
+#include "common/spec/run_spec.h"
 #include "worker/comm/collectives.h"
 #include "worker/graphs/graph.h"
 
@@ -89,7 +90,7 @@ public:
 };
 
 struct Request {
-  std::string device = "auto"; // auto | cpu | cuda
+  spec::Device device = spec::Device::kAuto;
   Rank rank = 0;
   int threads = 1; // CPU threads that tensor operations use
   bool deterministic = false;

@@ -23,8 +23,8 @@ constexpr uint64_t kSteadyAfterSteps = 10; // allocators have settled by then
 
 ReducerOptions reducer_options(const spec::ParallelSection& parallel) {
   ReducerOptions options;
-  if (parallel.compress == "bf16") options.compress = at::kBFloat16;
-  if (parallel.compress == "fp16") options.compress = at::kHalf;
+  if (parallel.compress == spec::Compress::kBf16) options.compress = at::kBFloat16;
+  if (parallel.compress == spec::Compress::kFp16) options.compress = at::kHalf;
   options.find_unused = parallel.find_unused;
   options.static_graph = parallel.static_graph;
   return options;

@@ -56,7 +56,7 @@ namespace {
 // Deterministic, on a stream that can be recorded; one for the process. The message is why not.
 Result<std::unique_ptr<runtime::Runtime>>& opened() {
   static Result<std::unique_ptr<runtime::Runtime>> runtime = runtime::open_runtime(
-      {.device = "cuda", .threads = 1, .deterministic = true, .graphs = true});
+      {.device = spec::Device::kCuda, .threads = 1, .deterministic = true, .graphs = true});
   return runtime;
 }
 

@@ -70,7 +70,7 @@ void write(std::ofstream& out, const double* values, size_t count) {
 int rank_main(char** words) {
   const int rank = std::atoi(words[0]), world = std::atoi(words[1]);
   runtime::Request request;
-  request.device = words[2];
+  request.device = *spec::choice_from<spec::Device>(words[2]);
   request.rank = rank;
   const auto runtime = runtime::open_runtime(request);
   if (!runtime) {

@@ -17,7 +17,7 @@ spec::RunSpec cosine(int64_t steps) {
   spec.train.warmup_steps = 5;
   spec.train.learning_rate = 1e-3;
   spec.train.final_learning_rate_ratio = 0.1;
-  spec.train.schedule = "cosine";
+  spec.train.schedule = spec::Schedule::kCosine;
   return spec;
 }
 
@@ -90,7 +90,7 @@ TEST(ResumeRules, AStretchedScheduleIsWarnedOfWithWhatToType) {
                                      "train.schedule=constant --set train.learning_rate=0.0001"));
   // What it says to type has no jump and no warning.
   spec::RunSpec advised = cosine(400);
-  advised.train.schedule = "constant";
+  advised.train.schedule = spec::Schedule::kConstant;
   advised.train.learning_rate = 1e-4;
   EXPECT_NEAR(spec::learning_rate(advised.train, 61), spec::learning_rate(cosine(60).train, 60),
               1e-9);
@@ -98,7 +98,7 @@ TEST(ResumeRules, AStretchedScheduleIsWarnedOfWithWhatToType) {
   EXPECT_THAT(resume_warnings(facts, cosine(60), advised), IsEmpty());
   EXPECT_THAT(resume_warnings(stopped_at(30), cosine(60), cosine(60)), IsEmpty());
   spec::RunSpec constant = cosine(60), longer = cosine(400);
-  constant.train.schedule = longer.train.schedule = "constant";
+  constant.train.schedule = longer.train.schedule = spec::Schedule::kConstant;
   facts.overrides = {"train.steps=400"};
   EXPECT_THAT(resume_warnings(facts, constant, longer), IsEmpty()) << "nothing jumps";
 }

@@ -21,7 +21,7 @@ spec::RunSpec m7c() {
 // The model's own count, from the same sizes.
 int64_t counted_by_the_model(const spec::RunSpec& spec) {
   model::ModelConfig c;
-  c.attention = model::parse_attention(spec.model.attention).value();
+  c.attention = model::parse_attention(text_of(spec.model.attention)).value();
   c.vocabulary = spec.model.vocabulary;
   c.dimension = spec.model.dimension;
   c.layers = spec.model.layers;
@@ -30,8 +30,8 @@ int64_t counted_by_the_model(const spec::RunSpec& spec) {
   c.head_dimension = spec.model.head_dimension;
   c.mlp_ratio = spec.model.mlp_ratio;
   c.nsa.compression_block = spec.nsa.compression_block;
-  c.nsa.compression = model::parse_compression(spec.nsa.compression).value();
-  c.nsa.gate = model::parse_gate(spec.nsa.gate).value();
+  c.nsa.compression = model::parse_compression(text_of(spec.nsa.compression)).value();
+  c.nsa.gate = model::parse_gate(text_of(spec.nsa.gate)).value();
   c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
   for (const std::string& branch : spec.nsa.branches)
     EXPECT_TRUE(model::set_branch(c.nsa, branch, true));
@@ -39,9 +39,10 @@ int64_t counted_by_the_model(const spec::RunSpec& spec) {
 }
 
 TEST(Parameters, AgreeWithTheModelForEveryVariant) {
-  for (const char* attention : {"nsa", "dense"})
-    for (const char* compression : {"average", "mlp"})
-      for (const char* gate : {"group_softmax", "head_sigmoid"})
+  for (const spec::Attention attention : {spec::Attention::kNsa, spec::Attention::kDense})
+    for (const spec::Compression compression :
+         {spec::Compression::kAverage, spec::Compression::kMlp})
+      for (const spec::Gate gate : {spec::Gate::kGroupSoftmax, spec::Gate::kHeadSigmoid})
         for (const std::vector<std::string>& branches :
              {std::vector<std::string>{"compressed", "selected", "sliding"},
               {"compressed", "sliding"},
@@ -52,7 +53,8 @@ TEST(Parameters, AgreeWithTheModelForEveryVariant) {
           spec.nsa.gate = gate;
           spec.nsa.branches = branches;
           EXPECT_EQ(parameters(spec).total(), counted_by_the_model(spec))
-              << attention << " " << compression << " " << gate << " " << branches.size();
+              << name_of(attention) << " " << name_of(compression) << " " << name_of(gate) << " "
+              << branches.size();
         }
 }
 
@@ -89,7 +91,7 @@ TEST(Arithmetic, CountsPairsAsTheyAre) {
 
 TEST(Arithmetic, GrowsLinearlyWithNsaAndQuadraticallyWithout) {
   spec::RunSpec sparse = m7c(), full = m7c();
-  full.model.attention = "dense";
+  full.model.attention = spec::Attention::kDense;
   const auto growth = [](spec::RunSpec spec) {
     spec.train.sequence_length = 32768;
     const double at_32k = arithmetic(spec).attention;
@@ -105,12 +107,12 @@ TEST(Placement, ComputesAsTheWorkerWill) {
   EXPECT_TRUE(choose_placement(spec, true, "").bf16);
   EXPECT_FALSE(choose_placement(spec, false, "flags : avx2").bf16);
   EXPECT_TRUE(choose_placement(spec, false, "flags : avx512_bf16").bf16);
-  spec.precision.compute = "bf16";
+  spec.precision.compute = spec::Compute::kBf16;
   EXPECT_TRUE(choose_placement(spec, false, "").bf16);
-  spec.precision.mode = "fp32";
-  spec.precision.compute = "auto";
+  spec.precision.mode = spec::PrecisionMode::kFp32;
+  spec.precision.compute = spec::Compute::kAuto;
   EXPECT_FALSE(choose_placement(spec, true, "").bf16);
-  spec.precision.mode = "sr"; // there are BF16 weights only
+  spec.precision.mode = spec::PrecisionMode::kStochasticRounding; // there are BF16 weights only
   EXPECT_TRUE(choose_placement(spec, false, "").bf16);
 }
 
@@ -123,15 +125,16 @@ TEST(Memory, HoldsStateByTheRule) {
   EXPECT_EQ(bf16.collectives, 0);
   const Memory fp32 = memory(spec, {});
   EXPECT_EQ(fp32.weights, 0); // the masters are computed with
-  for (const auto& [mode, moment] : {std::pair{"sr", 4}, std::pair{"pure", 2}}) {
+  for (const auto& [mode, moment] : {std::pair{spec::PrecisionMode::kStochasticRounding, 4},
+                                     std::pair{spec::PrecisionMode::kPure, 2}}) {
     spec.precision.mode = mode;
     const Memory without = memory(spec, choose_placement(spec, true, ""));
-    EXPECT_EQ(without.weights, 2 * count) << mode;
-    EXPECT_EQ(without.moments, 2 * moment * count) << mode;
-    EXPECT_LT(without.masters, 2 * count) << mode << ": a part at a time";
-    EXPECT_EQ(disk(spec).checkpoint, (2 + 2 * moment) * count) << mode;
+    EXPECT_EQ(without.weights, 2 * count) << name_of(mode);
+    EXPECT_EQ(without.moments, 2 * moment * count) << name_of(mode);
+    EXPECT_LT(without.masters, 2 * count) << name_of(mode) << ": a part at a time";
+    EXPECT_EQ(disk(spec).checkpoint, (2 + 2 * moment) * count) << name_of(mode);
   }
-  spec.precision.mode = "master";
+  spec.precision.mode = spec::PrecisionMode::kMaster;
   spec.train.activation_recompute = true;
   EXPECT_LT(memory(spec, {}).activations, fp32.activations / 3);
   spec.parallel.ranks = 2;
@@ -212,7 +215,7 @@ TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
                                 {"dense", "aten", "aten", 2048, 12.23},
                                 {"dense", "aten", "auto", 2048, 11.17}}) {
     spec::RunSpec spec = m7c();
-    spec.model.attention = seen.attention;
+    spec.model.attention = *spec::choice_from<spec::Attention>(seen.attention);
     spec.toggles = {{"attention.kernels", seen.kernels}, {"layers.kernels", seen.layers}};
     spec.train.sequence_length = seen.length;
     spec.train.micro_batch = 32768 / seen.length;
@@ -251,7 +254,8 @@ TEST(Memory, CountsBatchesOfPackedDocuments) {
   EXPECT_EQ(memory(spec, gpu).documents, 0);
   spec.toggles.clear();
   EXPECT_EQ(memory(spec, {}).documents, 0);
-  spec.model.attention = "dense"; // FlashAttention over all of them, or document by document
+  spec.model.attention =
+      spec::Attention::kDense; // FlashAttention over all of them, or document by document
   EXPECT_EQ(memory(spec, gpu).documents, 0);
 }
 
@@ -261,7 +265,7 @@ TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
   const auto of = [&](const char* attention, const char* kernels, const char* layers,
                       int64_t length) {
     spec::RunSpec spec = m7c();
-    spec.model.attention = attention;
+    spec.model.attention = *spec::choice_from<spec::Attention>(attention);
     spec.toggles = {{"attention.kernels", kernels}, {"layers.kernels", layers}};
     spec.train.sequence_length = length;
     spec.train.micro_batch = kTokens / length;

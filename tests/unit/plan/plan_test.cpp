@@ -14,7 +14,7 @@ AttemptInput input(int ranks) {
   in.run_id = "abcde";
   in.attempt = 3;
   in.spec.parallel.ranks = ranks;
-  in.spec.parallel.device = "cpu";
+  in.spec.parallel.device = spec::Device::kCpu;
   in.spec.train.threads = 2;
   in.run_folder = "/s/runs/abcde";
   in.worker = "/bin/nsa-worker";
@@ -68,7 +68,7 @@ TEST(Plan, TogglesBecomeTheirVariables) {
 TEST(Plan, GpusAreNamedByUuidAndHiddenFromCpuRuns) {
   EXPECT_EQ(make_launch_plan(input(1))->ranks[0].environment.at("CUDA_VISIBLE_DEVICES"), "");
   AttemptInput in = input(2);
-  in.spec.parallel.device = "cuda";
+  in.spec.parallel.device = spec::Device::kCuda;
   in.slots = {"GPU-a", "GPU-b"};
   const auto plan = make_launch_plan(in);
   EXPECT_EQ(plan->ranks[1].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-a,GPU-b");

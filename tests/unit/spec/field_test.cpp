@@ -21,12 +21,22 @@ TEST(Field, EveryKeyIsUniqueDocumentedAndInAKnownTable) {
   }
 }
 
+// Where a field's value lives.
+const void* address_of(const Field& field) {
+  if (const auto* choice = std::get_if<ChoiceReference>(&field.at)) return choice->at;
+  return std::visit(
+      [](const auto& at) -> const void* {
+        if constexpr (std::is_pointer_v<std::decay_t<decltype(at)>>) return at;
+        return nullptr;
+      },
+      field.at);
+}
+
 TEST(Field, EveryKeyHasAPlaceOfItsOwn) {
   RunSpec spec;
   std::set<const void*> places;
   for (const Field& field : run_fields(spec))
-    EXPECT_TRUE(
-        places.insert(std::visit([](auto* at) -> const void* { return at; }, field.at)).second)
+    EXPECT_TRUE(places.insert(address_of(field)).second)
         << field.key << " shares its place with another key";
 }
 
@@ -57,6 +67,25 @@ TEST(Field, ChoicesNameTheNearest) {
   std::string text = "cosin";
   Field field{.key = "a", .at = &text, .choices = {{"cosine"}, {"linear"}}, .meaning = ""};
   EXPECT_EQ(check(field)->next, "did you mean \"cosine\"?");
+}
+
+TEST(Field, AnEnumTakesItsTextsOnly) {
+  Device device = Device::kAuto;
+  Field field{.key = "a", .at = choice(device), .choices = {{"gpu", {}, "cuda"}}, .meaning = ""};
+  EXPECT_TRUE(set(field, Value("cuda")));
+  EXPECT_EQ(device, Device::kCuda);
+  EXPECT_EQ(get(field), Value("cuda"));
+  for (const char* text : {"gpu", "cudo", ""}) {
+    EXPECT_FALSE(set(field, Value(text))) << text;
+    EXPECT_EQ(device, Device::kCuda) << text;
+    EXPECT_EQ(check_choice(field, text)->what,
+              "\"" + std::string(text) + "\" is not one of: auto, cpu, cuda");
+  }
+  EXPECT_EQ(check_choice(field, "gpu")->next, "did you mean \"cuda\"?");
+  EXPECT_FALSE(set(field, Value(int64_t{1})));
+  EXPECT_EQ(parse_override(field, "'cpu'"), Value("cpu"));
+  EXPECT_EQ(choice_from<Device>("cpu"), Device::kCpu);
+  EXPECT_EQ(choice_from<Device>("gpu"), std::nullopt);
 }
 
 TEST(Field, NumbersKeepTheirTypeInToml) {

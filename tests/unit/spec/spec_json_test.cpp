@@ -12,17 +12,23 @@ using testing::HasSubstr;
 
 // Changes one field to something else than its default.
 void disturb(const Field& field) {
+  if (const auto* choice = std::get_if<ChoiceReference>(&field.at)) {
+    *choice->at = static_cast<uint8_t>(choice->names.size() - 1);
+    return;
+  }
   std::visit(
-      [](auto* at) {
-        using T = std::decay_t<decltype(*at)>;
-        if constexpr (std::is_same_v<T, bool>)
-          *at = !*at;
-        else if constexpr (std::is_same_v<T, std::string>)
-          *at += "x";
-        else if constexpr (std::is_same_v<T, TextList>)
-          at->push_back("x");
-        else
-          *at += 1;
+      [](const auto& at) {
+        if constexpr (std::is_pointer_v<std::decay_t<decltype(at)>>) {
+          using T = std::decay_t<decltype(*at)>;
+          if constexpr (std::is_same_v<T, bool>)
+            *at = !*at;
+          else if constexpr (std::is_same_v<T, std::string>)
+            *at += "x";
+          else if constexpr (std::is_same_v<T, TextList>)
+            at->push_back("x");
+          else
+            *at += 1;
+        }
       },
       field.at);
 }
@@ -43,11 +49,13 @@ TEST(SpecJson, NamesEverythingThatIsWrong) {
   auto json = to_json(RunSpec{});
   json["train"]["step"] = 3;
   json["train"]["steps"] = "many";
+  json["parallel"]["device"] = "gpu";
   json["toggles"]["nccl.debug"] = 3;
   const auto back = from_json(json);
   ASSERT_FALSE(back);
   EXPECT_THAT(back.error().what, HasSubstr("unknown key train.step"));
   EXPECT_THAT(back.error().what, HasSubstr("train.steps must be integer"));
+  EXPECT_THAT(back.error().what, HasSubstr("parallel.device must be one of: auto, cpu, cuda"));
   EXPECT_THAT(back.error().what, HasSubstr("toggles.nccl.debug must be text"));
   EXPECT_FALSE(from_json(nlohmann::json::array()));
 }

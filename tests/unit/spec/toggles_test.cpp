@@ -41,9 +41,9 @@ TEST(Toggles, ResolveFillsDefaultsAndBecomesVariables) {
 TEST(Toggles, NcclOfOneHostStaysOnLoopbackUnlessAToggleSaysOtherwise) {
   RunSpec spec;
   spec.parallel.ranks = 2;
-  spec.parallel.device = "cpu";
+  spec.parallel.device = Device::kCpu;
   EXPECT_EQ(requested_toggles(spec).count("nccl.socket_interface"), 0u);
-  spec.parallel.device = "cuda";
+  spec.parallel.device = Device::kCuda;
   const auto resolved = resolve_toggles(requested_toggles(spec));
   ASSERT_TRUE(resolved);
   const auto environment = toggle_environment(*resolved);

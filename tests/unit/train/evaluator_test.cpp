@@ -105,7 +105,7 @@ protected:
 
   static runtime::Runtime& runtime() { // thread counts can be set once a process
     static const std::unique_ptr<runtime::Runtime> runtime =
-        *runtime::make_cpu_runtime({.device = "cpu"});
+        *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
     return *runtime;
   }
 

@@ -33,34 +33,41 @@ spec::TrainSection section(const std::string& schedule) {
   t.warmup_steps = 10;
   t.learning_rate = 1e-3;
   t.final_learning_rate_ratio = 0.1;
-  t.schedule = schedule;
+  t.schedule = *spec::choice_from<spec::Schedule>(schedule);
   return t;
 }
 
 TEST(Precision, IsWhatModeAndDeviceAllow) {
+  using Mode = spec::PrecisionMode;
+  using Compute = spec::Compute;
   const std::string slow = "this CPU has no fast BF16";
   struct Case {
-    std::string mode, compute, why_slow;
+    Mode mode;
+    Compute compute;
+    std::string why_slow;
     bool bf16, note;
   };
-  for (const Case& c : {Case{"master", "auto", "", true, false},
-                        {"master", "auto", slow, false, true},
-                        {"master", "bf16", slow, true, true},
-                        {"master", "fp32", "", false, false},
-                        {"fp32", "auto", "", false, false},
-                        {"sr", "auto", "", true, false},
-                        {"sr", "auto", slow, true, true},
-                        {"pure", "bf16", "", true, true}}) {
+  for (const Case& c : {Case{Mode::kMaster, Compute::kAuto, "", true, false},
+                        {Mode::kMaster, Compute::kAuto, slow, false, true},
+                        {Mode::kMaster, Compute::kBf16, slow, true, true},
+                        {Mode::kMaster, Compute::kFp32, "", false, false},
+                        {Mode::kFp32, Compute::kAuto, "", false, false},
+                        {Mode::kStochasticRounding, Compute::kAuto, "", true, false},
+                        {Mode::kStochasticRounding, Compute::kAuto, slow, true, true},
+                        {Mode::kPure, Compute::kBf16, "", true, true}}) {
     const auto p = choose_precision({c.mode, c.compute}, c.why_slow);
-    ASSERT_TRUE(p) << c.mode << ' ' << c.compute;
-    EXPECT_EQ(p->bf16, c.bf16) << c.mode << ' ' << c.compute;
-    EXPECT_EQ(!p->note.empty(), c.note) << c.mode << ' ' << c.compute << ": " << p->note;
+    ASSERT_TRUE(p) << name_of(c.mode) << ' ' << name_of(c.compute);
+    EXPECT_EQ(p->bf16, c.bf16) << name_of(c.mode) << ' ' << name_of(c.compute);
+    EXPECT_EQ(!p->note.empty(), c.note)
+        << name_of(c.mode) << ' ' << name_of(c.compute) << ": " << p->note;
   }
-  EXPECT_EQ(choose_precision({"sr", "auto"}, "")->mode, PrecisionMode::kStochasticRounding);
-  EXPECT_EQ(choose_precision({"pure", "auto"}, "")->mode, PrecisionMode::kPure);
-  for (const auto& [mode, compute] :
-       {std::pair{"sr", "fp32"}, {"pure", "fp32"}, {"fp32", "bf16"}, {"fp16", "auto"}})
-    EXPECT_FALSE(choose_precision({mode, compute}, "")) << mode << ' ' << compute;
+  EXPECT_EQ(choose_precision({Mode::kStochasticRounding, Compute::kAuto}, "")->mode,
+            PrecisionMode::kStochasticRounding);
+  EXPECT_EQ(choose_precision({Mode::kPure, Compute::kAuto}, "")->mode, PrecisionMode::kPure);
+  for (const auto& [mode, compute] : {std::pair{Mode::kStochasticRounding, Compute::kFp32},
+                                      {Mode::kPure, Compute::kFp32},
+                                      {Mode::kFp32, Compute::kBf16}})
+    EXPECT_FALSE(choose_precision({mode, compute}, "")) << name_of(mode) << ' ' << name_of(compute);
 }
 
 TEST(Schedule, WarmUpThenDown) {
@@ -204,7 +211,7 @@ TEST(Injection, IsWrittenDown) {
 TEST(NonFinite, ActsByRuleAndStopsPastTheLimit) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   auto t = section("cosine");
-  t.non_finite = "skip";
+  t.non_finite = spec::NonFinite::kSkip;
   t.non_finite_limit = 2;
   NonFiniteRule rule(t);
   EXPECT_EQ(rule.observe(2.0, 1.0), NonFiniteAction::kNone);
@@ -217,11 +224,11 @@ TEST(NonFinite, ActsByRuleAndStopsPastTheLimit) {
   EXPECT_EQ(rule.observe(kNan, kNan), NonFiniteAction::kSkip);
   EXPECT_EQ(rule.observe(kNan, kNan), NonFiniteAction::kStop);
   EXPECT_EQ(rule.total(), 5);
-  t.non_finite = "roll_back";
+  t.non_finite = spec::NonFinite::kRollBack;
   EXPECT_EQ(NonFiniteRule(t).observe(kNan, 1), NonFiniteAction::kRollBack);
   EXPECT_EQ(NonFiniteRule(t, 2).observe(kNan, 1), NonFiniteAction::kStop)
       << "the streak survives a restart";
-  t.non_finite = "stop";
+  t.non_finite = spec::NonFinite::kStop;
   EXPECT_EQ(NonFiniteRule(t).observe(kNan, 1), NonFiniteAction::kStop);
 }
 

@@ -162,7 +162,7 @@ TEST(Graphs, AreTakenWhereLaunchesStayTheSame) {
   EXPECT_NE(chosen("auto", large)->why_not.find("32768 tokens"), std::string::npos);
   EXPECT_TRUE(chosen("on", large)->on);
   spec::RunSpec spec;
-  spec.model.attention = "dense";
+  spec.model.attention = spec::Attention::kDense;
   EXPECT_TRUE(chosen("on", spec, "", "reference")->on) << "nothing of NSA is computed";
   spec = {};
   spec.train.deterministic = true;

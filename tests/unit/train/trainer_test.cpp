@@ -148,7 +148,7 @@ protected:
   // Thread counts can be set once a process.
   static runtime::Runtime& cpu() {
     static const std::unique_ptr<runtime::Runtime> runtime =
-        *runtime::make_cpu_runtime({.device = "cpu"});
+        *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
     return *runtime;
   }
 
@@ -402,14 +402,14 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
 
 TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
   spec_.eval.interval_steps = 2;
-  spec_.train.non_finite = "stop";
+  spec_.train.non_finite = spec::NonFinite::kStop;
   const auto stopped = run(heldout_is_nan);
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().exit, RankExit::kNonFinite);
   EXPECT_THAT(stopped.error().error.what, ::testing::HasSubstr("held-out loss of step 2"));
   EXPECT_EQ(seen_.steps.size(), 2u);
 
-  spec_.train.non_finite = "roll_back";
+  spec_.train.non_finite = spec::NonFinite::kRollBack;
   spec_.checkpoint.interval_steps = 3; // the evaluation of step 4 finds the checkpoint of step 3
   spec_.eval.interval_steps = 4;
   ASSERT_TRUE(run(heldout_is_nan));

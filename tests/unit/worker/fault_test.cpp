@@ -143,7 +143,7 @@ TEST_F(FaultTest, PeersOfADeadRankLeaveAndNameIt) {
 
 TEST_F(FaultTest, NonFiniteStepIsSkippedByAll) {
   auto spec = run_with("non_finite", 1, 3);
-  spec.train.non_finite = "skip";
+  spec.train.non_finite = spec::NonFinite::kSkip;
   RunHarness run(folder_.path());
   auto ranks = run.launch(spec);
   for (auto& rank : ranks)
@@ -160,7 +160,7 @@ TEST_F(FaultTest, NonFiniteStepIsSkippedByAll) {
 
 TEST_F(FaultTest, NonFiniteStepStopsTheRunByRule) {
   auto spec = run_with("non_finite", 0, 3);
-  spec.train.non_finite = "stop";
+  spec.train.non_finite = spec::NonFinite::kStop;
   RunHarness run(folder_.path());
   auto ranks = run.launch(spec);
   for (auto& rank : ranks)
@@ -169,7 +169,7 @@ TEST_F(FaultTest, NonFiniteStepStopsTheRunByRule) {
 
 TEST_F(FaultTest, NonFiniteStepRollsAllRanksBack) {
   auto spec = run_with("non_finite", 1, 8);
-  spec.train.non_finite = "roll_back";
+  spec.train.non_finite = spec::NonFinite::kRollBack;
   spec.checkpoint.interval_steps = 5;
   RunHarness run(folder_.path());
   auto ranks = run.launch(spec);
@@ -236,12 +236,12 @@ TEST_F(FaultTest, WhatCannotBeIsRefusedWithItsExitCode) {
   EXPECT_EQ(exit_of(toggled, {.environment = {{"NCCL_DEBUG", "INFO"}}}, "finished"), 0);
   EXPECT_EQ(exit_of(spec, {.without_graphs = "attempt 1: no"}, "graphs off (attempt 1: no)"), 0);
   auto dense = spec;
-  dense.model.attention = "dense";
+  dense.model.attention = spec::Attention::kDense;
   dense.toggles["attention.dense"] = "cudnn"; // which a CPU has not
   EXPECT_EQ(exit_of(dense, {}, "attention.dense (requested cudnn, in effect none)"),
             int(RankExit::kToggleMismatch));
   auto gpu = spec;
-  gpu.parallel.device = "cuda";
+  gpu.parallel.device = spec::Device::kCuda;
   if (!fs::exists("/dev/nvidia0")) {
     EXPECT_EQ(exit_of(gpu, {}, "NVIDIA driver"), int(RankExit::kUsage));
   }

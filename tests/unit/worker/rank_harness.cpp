@@ -281,7 +281,7 @@ spec::RunSpec tiny_run(const fs::path& dataset) {
   s.train.learning_rate = 3e-3;
   s.train.warmup_steps = 3;
   s.parallel.ranks = 2;
-  s.parallel.device = "cpu";
+  s.parallel.device = spec::Device::kCpu;
   s.parallel.collective_timeout_seconds = 60;
   return s;
 }

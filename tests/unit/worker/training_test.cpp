@@ -176,7 +176,7 @@ TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
 TEST_F(TrainingTest, ModesWithoutMastersLearnAndResumeBitForBit) {
   for (const std::string mode : {"sr", "pure"}) {
     auto spec = tiny_run(dataset_);
-    spec.precision.mode = mode;
+    spec.precision.mode = *spec::choice_from<spec::PrecisionMode>(mode);
     const auto expected = reference(spec);
     ASSERT_EQ(expected.size(), 12u);
     EXPECT_LT(expected.at(12), expected.at(1) - 0.3) << mode;
@@ -249,7 +249,7 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
 // of additions. And a checkpoint of two ranks goes on on one.
 TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
   auto two = tiny_run(dataset_);
-  two.precision.mode = "fp32";
+  two.precision.mode = spec::PrecisionMode::kFp32;
   two.checkpoint.interval_steps = 6;
   auto one = two;
   one.parallel.ranks = 1;
@@ -271,7 +271,7 @@ TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
 // Nor does it matter to a checkpoint whether ranks update shares; sums are added in another order.
 TEST_F(TrainingTest, SharesMayComeAndGoWithAResume) {
   auto shares = tiny_run(dataset_);
-  shares.precision.mode = "fp32";
+  shares.precision.mode = spec::PrecisionMode::kFp32;
   shares.checkpoint.interval_steps = 6;
   auto whole = shares;
   whole.parallel.shard_update = false;
@@ -292,9 +292,9 @@ TEST_F(TrainingTest, SharesMayComeAndGoWithAResume) {
 
 TEST_F(TrainingTest, DenseTwinRecomputeAndCompressionTrainToo) {
   auto spec = tiny_run(dataset_);
-  spec.model.attention = "dense";
+  spec.model.attention = spec::Attention::kDense;
   spec.train.activation_recompute = true;
-  spec.parallel.compress = "bf16";
+  spec.parallel.compress = spec::Compress::kBf16;
   spec.parallel.bucket_mib = 0.01; // many buckets
   spec.data.document_mask = true;
   spec.train.steps = 20;
