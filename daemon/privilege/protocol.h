@@ -22,6 +22,7 @@ inline constexpr size_t kMaxDescriptors = 8;
 inline constexpr size_t kMaxBody = size_t{16} << 20;
 inline constexpr size_t kMaxAnswer = size_t{64} << 20;
 inline constexpr size_t kMaxJobs = 64, kMaxJobsOfOne = 16;
+inline constexpr uint64_t kMaxProcesses = 16'384;  // and threads, of a submitter
 inline constexpr uint32_t kLongestJob = 24 * 3600; // seconds
 
 enum class Verb : uint32_t {

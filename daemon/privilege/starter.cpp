@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <sstream>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -57,6 +58,14 @@ void reset_process(const Account& account) {
   ::setenv("HOME", account.home.c_str(), 1);
   ::setenv("USER", account.name.c_str(), 1);
   ::setenv("LOGNAME", account.name.c_str(), 1);
+}
+
+// Of the submitter, as the kernel counts him: all his processes and threads, but only those that
+// come from here are refused. No cgroup bounds an attempt in system mode.
+Status limit_processes() {
+  const rlimit limit{kMaxProcesses, kMaxProcesses};
+  if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return fail_errno("cannot limit processes");
+  return {};
 }
 
 Result<bool> is_empty(int folder) {
@@ -219,6 +228,7 @@ Result<Answer> Starter::serve(const RequestHeader& header,
   default:
     return fail(ErrorCode::kUnsupported, "nsa-starter does not know what is asked for");
   }
+  NSA_TRY(limit_processes());
   NSA_TRY(become(account));
   reset_process(account);
   NSA_TRY_ASSIGN(const JobBody body, read_body(descriptors.front().get()));

@@ -41,6 +41,7 @@ echo "id: $(id -u) $(id -g) $(id -G)"
 echo "folder: $(pwd)"
 echo "secret: $JOB_SECRET"
 echo "home: $HOME"
+grep "Max processes" /proc/self/limits
 grep -E '^(NoNewPrivs|CapEff|CapPrm|Groups)' /proc/self/status
 exit 0
 """
