@@ -2,9 +2,8 @@
 #include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/run_file.h"
+#include "common/base/json.h"
 #include "common/spec/spec_json.h"
-
-#include <nlohmann/json.hpp>
 
 namespace nsa::cli {
 

@@ -66,8 +66,8 @@ std::string fact_text(const std::string& key, const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_unsigned() && key.ends_with("_bytes"))
     return format_bytes(value.get<uint64_t>());
-  if (value.is_number_integer() && key.ends_with("_at"))
-    return format_rfc3339({value.get<int64_t>()});
+  if (const auto time = integer_of<int64_t>(value); time && key.ends_with("_at"))
+    return format_rfc3339({*time});
   return value.dump();
 }
 

@@ -1,10 +1,9 @@
 // nsactl data info: what a data set is, with samples of its text.
 #include "cli/data_common.h"
 #include "cli/json_text.h"
+#include "common/base/json.h"
 #include "common/dataset/dataset.h"
 #include "common/dataset/unicode.h"
-
-#include <nlohmann/json.hpp>
 
 namespace nsa::cli {
 namespace {

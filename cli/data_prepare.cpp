@@ -1,13 +1,13 @@
 // nsactl data prepare: text -> data set.
 #include "cli/data_common.h"
 #include "cli/json_text.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/dataset/prepare.h"
 
 #include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <stop_token>
 #include <thread>
 

@@ -1,9 +1,8 @@
 // nsactl data verify: every byte of a data set against its manifest.
 #include "cli/data_common.h"
 #include "cli/json_text.h"
+#include "common/base/json.h"
 #include "common/dataset/dataset.h"
-
-#include <nlohmann/json.hpp>
 
 namespace nsa::cli {
 namespace {

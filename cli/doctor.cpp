@@ -4,9 +4,9 @@
 #include "cli/json_text.h"
 #include "cli/render/text.h"
 #include "cli/verb.h"
+#include "common/base/json.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace nsa::cli {
 

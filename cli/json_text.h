@@ -2,9 +2,9 @@
 // values.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/base/printable.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 namespace nsa::cli {

@@ -4,13 +4,13 @@
 #include "cli/render/table.h"
 #include "cli/run_file.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/fields.h"
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 namespace nsa::cli {
 

@@ -12,6 +12,7 @@
 #include "bench/attention/saved.h"
 #include "common/base/build_info.h"
 #include "common/base/clock.h"
+#include "common/base/json.h"
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/fused.h"
 
@@ -22,7 +23,6 @@
 #include <dlfcn.h>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 

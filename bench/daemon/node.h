@@ -2,11 +2,11 @@
 // pretend to compute. Destruction ends the run and the daemon, and removes the folder. One thread.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/net/http_client.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <sys/types.h>
 

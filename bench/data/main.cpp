@@ -6,13 +6,13 @@
 #include "bench/arguments/arguments.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/dataset/prepare.h"
 #include "worker/data/loader.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 namespace {

@@ -10,6 +10,7 @@
 #include "bench/model/stopwatch.h"
 #include "bench/model/trace.h"
 #include "common/base/build_info.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/estimate/device_peak.h"
 #include "common/estimate/estimate.h"
@@ -27,7 +28,6 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 

@@ -4,12 +4,12 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/net/http_client.h"
 #include "common/wire/api_types.h"
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 

@@ -49,7 +49,8 @@ std::string note_of(const wire::RunSummary& run, WallTime now, const Style& styl
 
 std::string number_or(const nlohmann::json& json, const char* key, const char* otherwise) {
   const auto it = json.find(key);
-  return it != json.end() && it->is_number() ? std::to_string(it->get<int64_t>()) : otherwise;
+  const auto number = it == json.end() ? std::nullopt : integer_of<int64_t>(*it);
+  return number ? std::to_string(*number) : otherwise;
 }
 
 std::string times(int count) {

@@ -1,12 +1,21 @@
 // The only door from JSON text to a tree (tools/lint holds it shut elsewhere). A tree is copied,
 // printed and compared recursively, and grows to many times its text: so size and depth are checked
 // before there is one. Pure; throws nothing.
+//
+// Include this instead of <nlohmann/json.hpp>, whose own conversion of a number to an integer type
+// cuts it off: 4294967297 would be rank 1, and for 1e300 C++ defines no result at all. Here such a
+// number is a json::out_of_range.
 #pragma once
 
 #include "common/base/result.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace nsa {
 
@@ -27,4 +36,37 @@ Status check_json(std::string_view text, std::string_view subject, JsonLimits li
 // What a json::exception says, without the library's name of it.
 std::string reason_of(const nlohmann::json::exception& exception);
 
+template <class T>
+concept JsonInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+
+// The number, without its fraction, where T has it; nullopt for other numbers and other values.
+template <JsonInteger T> std::optional<T> integer_of(const auto& json) {
+  using Json = std::decay_t<decltype(json)>;
+  if (const auto* real = json.template get_ptr<const typename Json::number_float_t*>()) {
+    const auto least = static_cast<double>(std::numeric_limits<T>::min());
+    const double beyond = std::ldexp(1.0, std::numeric_limits<T>::digits);
+    if (!(*real >= least && *real < beyond)) return std::nullopt;
+    return static_cast<T>(*real);
+  }
+  if (json.is_number_unsigned()) {
+    const auto number = *json.template get_ptr<const typename Json::number_unsigned_t*>();
+    return std::in_range<T>(number) ? std::optional(static_cast<T>(number)) : std::nullopt;
+  }
+  if (!json.is_number_integer()) return std::nullopt;
+  const auto number = *json.template get_ptr<const typename Json::number_integer_t*>();
+  return std::in_range<T>(number) ? std::optional(static_cast<T>(number)) : std::nullopt;
+}
+
 } // namespace nsa
+
+template <nsa::JsonInteger T> struct nlohmann::adl_serializer<T, void> {
+  static void to_json(auto& json, T number) { ::nlohmann::to_json(json, number); }
+  static void from_json(const auto& json, T& number) {
+    if (const auto value = nsa::integer_of<T>(json))
+      number = *value;
+    else if (json.is_number())
+      throw detail::out_of_range::create(406, "number out of range: " + json.dump(), &json);
+    else
+      ::nlohmann::from_json(json, number); // says what is there instead
+  }
+};

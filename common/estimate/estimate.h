@@ -3,10 +3,10 @@
 // formulas and how far they were off.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/spec/run_spec.h"
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace nsa::estimate {

@@ -7,12 +7,12 @@
 // changes.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/base/result.h"
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>

@@ -2,6 +2,7 @@
 // hand, because plain and chunked ones then share a single bounded queue.
 #include "common/net/http_session.h"
 
+#include "common/base/json.h"
 #include "common/base/log.h"
 
 #include <boost/asio/buffer.hpp>
@@ -12,7 +13,6 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 namespace nsa::net {

@@ -2,10 +2,9 @@
 // worker (spec.json), which so needs no TOML parser.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/spec/run_spec.h"
-
-#include <nlohmann/json.hpp>
 
 namespace nsa::spec {
 

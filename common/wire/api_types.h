@@ -4,11 +4,11 @@
 #pragma once
 
 #include "common/base/ids.h"
+#include "common/base/json.h"
 #include "common/wire/time.h"
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "common/base/ids.h"
+#include "common/base/json.h"
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -16,7 +16,6 @@
 #include "common/wire/frame.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>

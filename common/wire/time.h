@@ -3,9 +3,9 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "common/base/json.h"
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -1,10 +1,9 @@
 // Values -> responses: JSON bodies and errors, one way for all routes. Pure.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/net/http.h"
 #include "common/wire/error_view.h"
-
-#include <nlohmann/json.hpp>
 
 namespace nsa::api {
 

@@ -7,12 +7,12 @@
 #pragma once
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/spec/run_spec.h"
 #include "daemon/api/service.h"
 #include "daemon/control/worker_check.h"
 #include "daemon/privilege/host.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

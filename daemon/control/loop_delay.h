@@ -3,10 +3,10 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "common/base/json.h"
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
 namespace nsa::control {
 

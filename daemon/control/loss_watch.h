@@ -3,8 +3,9 @@
 // (train.non_finite), and never come here. Pure values.
 #pragma once
 
+#include "common/base/json.h"
+
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
 namespace nsa::control {

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/manifest/manifest.h"
 #include "common/wire/api_types.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

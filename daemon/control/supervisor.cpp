@@ -181,9 +181,8 @@ bool AttemptSupervisor::may_say(const wire::Message& message) {
     return true;
   const auto claimed = [](const nlohmann::json& body) {
     const auto found = body.is_object() ? body.find("rank") : body.end();
-    return body.is_object() && found != body.end() && found->is_number_integer()
-               ? found->get<int64_t>()
-               : int64_t{-1};
+    if (!body.is_object() || found == body.end()) return int64_t{-1};
+    return integer_of<int64_t>(*found).value_or(-1);
   };
   MessageType type = message.type;
   size_t account = quotas_.size() - 1;
@@ -202,9 +201,9 @@ bool AttemptSupervisor::may_say(const wire::Message& message) {
     if (is_rank_message) {
       account = static_cast<size_t>(rank);
       const auto inner = message.body.find("type");
-      type = inner != message.body.end() && inner->is_number_unsigned()
-                 ? static_cast<MessageType>(inner->get<uint8_t>())
-                 : MessageType::kRankMessage; // nobody's: it is counted as a report
+      const auto number = inner == message.body.end() ? std::nullopt : integer_of<uint8_t>(*inner);
+      type = number ? static_cast<MessageType>(*number)
+                    : MessageType::kRankMessage; // nobody's: it is counted as a report
     }
   }
   const MonotonicTime now = MonotonicTime::now();

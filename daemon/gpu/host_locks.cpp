@@ -4,7 +4,6 @@
 #include "common/base/json.h"
 
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 #include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>

@@ -6,11 +6,11 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <sys/types.h>
 #include <vector>

@@ -2,11 +2,11 @@
 // replaying them through apply() rebuilds the state. What a rank says travels as its wire message.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/wire/messages.h"
 #include "daemon/state/state.h"
 
-#include <nlohmann/json.hpp>
 #include <variant>
 
 namespace nsa::state {

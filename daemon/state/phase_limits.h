@@ -2,11 +2,11 @@
 // history, between a floor and a ceiling from the run file. Pure; one object an attempt.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/progress/phase.h"
 #include "common/spec/run_spec.h"
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 namespace nsa::state {

@@ -8,7 +8,6 @@
 #include <charconv>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 namespace nsa::fake {

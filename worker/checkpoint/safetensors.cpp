@@ -9,7 +9,6 @@
 #include <bit>
 #include <cstring>
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sys/stat.h>

@@ -1,8 +1,7 @@
 #include "worker/data/sample_order.h"
 
+#include "common/base/json.h"
 #include "worker/data/permutation.h"
-
-#include <nlohmann/json.hpp>
 
 namespace nsa::data {
 

@@ -1,12 +1,12 @@
 #include "worker/faults/injection.h"
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/unique_fd.h"
 
 #include <algorithm>
 #include <array>
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 namespace nsa::train {

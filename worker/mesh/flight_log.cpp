@@ -1,6 +1,6 @@
 #include "worker/mesh/flight_log.h"
 
-#include <nlohmann/json.hpp>
+#include "common/base/json.h"
 
 namespace nsa::comm {
 

@@ -4,13 +4,13 @@
 // later attempt counts.
 #pragma once
 
+#include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "worker/telemetry/metrics_sink.h"
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 namespace nsa::train {
 

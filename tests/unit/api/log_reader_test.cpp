@@ -1,3 +1,4 @@
+#include "common/base/json.h"
 #include "daemon/api/log_reader.h"
 
 #include "common/base/text.h"
@@ -6,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -77,5 +77,43 @@ TEST(Json, EveryCutOfATextIsRefused) {
   EXPECT_EQ(mistake_in(text), "");
 }
 
+struct Numbers {
+  int32_t rank = 0;
+  uint64_t step = 0;
+  std::vector<int64_t> shape;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Numbers, rank, step, shape)
+
+// A rank of 4294967297 is not rank 1, and no integer at all is defined for 1e300.
+TEST(Json, ANumberThatItsTypeDoesNotHaveIsRefused) {
+  for (const char* text :
+       {R"({"rank":4294967297})", R"({"rank":1e300})", R"({"rank":-2147483649})", R"({"step":-1})",
+        R"({"step":18446744073709551616})", R"({"shape":[1,92233720378554775807]})"}) {
+    const auto json = parse_json(text, "x.json");
+    ASSERT_TRUE(json);
+    try {
+      (void)json->get<Numbers>();
+      ADD_FAILURE() << text;
+    } catch (const nlohmann::json::exception& e) {
+      EXPECT_TRUE(reason_of(e).starts_with("number out of range: ")) << reason_of(e);
+    }
+  }
+}
+
+TEST(Json, ANumberWithinItsTypeIsTaken) {
+  const auto json = parse_json(
+      R"({"rank":-2147483648,"step":18446744073709551615,"shape":[1e3,-9223372036854775808]})",
+      "x.json");
+  ASSERT_TRUE(json);
+  const auto numbers = json->get<Numbers>();
+  EXPECT_EQ(numbers.rank, INT32_MIN);
+  EXPECT_EQ(numbers.step, UINT64_MAX);
+  EXPECT_EQ(numbers.shape, (std::vector<int64_t>{1000, INT64_MIN}));
+  EXPECT_EQ(json->value("rank", int64_t{0}), INT32_MIN);
+  EXPECT_EQ(integer_of<uint8_t>(nlohmann::json(256)), std::nullopt);
+  EXPECT_EQ(integer_of<uint8_t>(nlohmann::json(255)), 255);
+  EXPECT_EQ(integer_of<int>(nlohmann::json("7")), std::nullopt);
+}
+
 } // namespace
 } // namespace nsa

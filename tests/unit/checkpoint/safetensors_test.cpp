@@ -100,6 +100,7 @@ TEST_F(SafetensorsTest, FilesMadeToDeceiveAreRefused) {
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,40]}})", 4}, // beyond the end
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4},  // backwards
       {R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4},
+      {R"({"a":{"dtype":"F32","shape":[92233720378554775807,1],"data_offsets":[0,4]}})", 4},
       {R"({"a":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}})", 16},
       {R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", 4},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4},

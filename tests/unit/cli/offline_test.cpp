@@ -5,6 +5,7 @@
 #include "cli/run_file.h"
 #include "cli/verbs.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
 
@@ -14,7 +15,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <sys/socket.h>
 

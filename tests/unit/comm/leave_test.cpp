@@ -1,6 +1,7 @@
 // How ranks part (take_leave()) as NCCL ranks do it: processes that meet in the store which rank 0
 // serves, one of them killed or stopped behind its last step. What such ranks then do with their
 // communicators needs GPUs.
+#include "common/base/json.h"
 #include "tests/support/temporary_folder.h"
 #include "worker/mesh/leave.h"
 #include "worker/mesh/store.h"
@@ -9,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

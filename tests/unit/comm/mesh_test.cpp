@@ -1,4 +1,5 @@
 // The mesh with real processes where a rank dies or stands still, with threads where it does not.
+#include "common/base/json.h"
 #include "worker/mesh/leave.h"
 #include "worker/mesh/mesh.h"
 
@@ -15,7 +16,6 @@
 #include <functional>
 #include <future>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <poll.h>
 #include <random>
 #include <signal.h>

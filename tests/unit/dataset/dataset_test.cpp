@@ -1,8 +1,8 @@
+#include "common/base/json.h"
 #include "common/dataset/fit.h"
 #include "tests/unit/dataset/prepare_support.h"
 
 #include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 namespace nsa::dataset {
 namespace {

@@ -1,9 +1,9 @@
+#include "common/base/json.h"
 #include "worker/data/sample_order.h"
 
 #include "worker/data/batch.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <set>
 
 namespace nsa::data {
