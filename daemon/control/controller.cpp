@@ -159,6 +159,7 @@ Status Controller::start() {
   }
   // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
   recover_live_shims();
+  flush(); // a supervisor reads in the ledger which messages of its shim are known
   auto boot_id = proc::read_boot_id();
   (void)ledger_.note_node(host_name(), boot_id ? *boot_id : "", build_info().version, started_at_);
   loop_delay_ = LoopDelay(kTick, MonotonicTime::now());
@@ -389,8 +390,7 @@ bool Controller::write() {
       log::error("control", "the ledger cannot be written; waiting",
                  {{"why", written.error().what}});
     ledger_full_ = true;
-    if (written.error().code == ErrorCode::kCorrupt && !std::exchange(ledger_damaged_, true))
-      options_.shut_down();  // the next nsad restores its backup and takes up the live attempts
+    if (ledger_.damaged()) options_.shut_down();
     batch_.progress.clear(); // made anew from dirty_
     batch_.attempts.clear();
     batch_.ranks.clear();
@@ -516,6 +516,7 @@ void Controller::tick() {
 }
 
 void Controller::tick_slowly() {
+  if (ledger_.damaged()) return options_.shut_down(); // as a query has found
   ++ticks_;
   for (const store::DamagedRun& damaged : ledger_.take_damaged())
     set_aside(damaged);

@@ -60,7 +60,7 @@ public:
   void say_goodbye();
   // The ledger turned out to be damaged: nsad leaves without a goodbye, so that it is started
   // again.
-  bool ledger_damaged() const { return ledger_damaged_; }
+  bool ledger_damaged() const { return ledger_.damaged(); }
   metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
 
@@ -235,7 +235,7 @@ private:
   std::set<RunId> dirty_;
   std::vector<state::Command> commands_;
   std::map<AttemptKey, uint64_t> unacknowledged_; // dealt with, not yet on disk
-  bool flushing_ = false, ledger_full_ = false, ledger_damaged_ = false;
+  bool flushing_ = false, ledger_full_ = false;
   int64_t ticks_ = 0;
 
   std::vector<std::weak_ptr<Follower>> followers_;

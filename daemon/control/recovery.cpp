@@ -113,6 +113,7 @@ Status Controller::recall_or_make_record(const LiveShim& shim, const spec::RunSp
   row.estimate = estimate_of(spec);
   record.spec = spec;
   batch_.runs.push_back(row);
+  batch_.made_anew.push_back(id);
   records_[id] = std::move(record);
   return {};
 }

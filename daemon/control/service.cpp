@@ -196,7 +196,13 @@ void Controller::resume(const RunId& id, wire::ResumeRequest request, const api:
   if (Status may = may_resume(id, request.overrides); !may)
     return done(control::refuse(may.error()));
   auto stored = read_run(id);
-  if (!stored) return done(control::refuse(std::move(stored.error())));
+  if (!stored) {
+    Error why = std::move(stored.error());
+    if (why.code == ErrorCode::kCorrupt)
+      why.next = "its files are kept: submit run.toml in " + run_folder(id) +
+                 " again, then nsactl rm " + id;
+    return done(control::refuse(std::move(why)));
+  }
   auto rows = ledger_.checkpoints(id);
   if (!rows) return done(control::refuse(std::move(rows.error())));
   const store::RunRow& row = stored->record.row;

@@ -68,6 +68,10 @@ Result<Statement*> Ledger::cached(const char* sql) {
 
 Status Ledger::write(Batch& batch) {
   NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
+  for (const RunId& run : batch.made_anew) {
+    NSA_LEDGER_RUN("UPDATE events SET replay=0 WHERE run=?", run);
+    NSA_LEDGER_RUN("UPDATE attempts SET shim_sequence=0 WHERE run=?", run);
+  }
   for (const RunRow& r : batch.runs)
     NSA_LEDGER_RUN("INSERT INTO runs "
                    "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
@@ -150,6 +154,7 @@ Status Ledger::write(Batch& batch) {
   for (const RunId& run : batch.removed) {
     NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
     NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
+    std::erase_if(damaged_, [&](const DamagedRun& damaged) { return damaged.run == run; });
   }
   return database_.execute("COMMIT");
 }

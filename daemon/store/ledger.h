@@ -107,6 +107,9 @@ public:
   static constexpr int64_t kMostEventsBack = 100'000;
   // Runs whose rows a query above could not read, each once: to be set aside, and told.
   std::vector<DamagedRun> take_damaged();
+  // Whether the file itself is damaged, as a query or a commit has found: no answer can be relied
+  // on, and open() restores the backup.
+  bool damaged() const { return database_.damaged(); }
   // Newest last. `run` empty: of all; `uid`: only what this user asked for, or others of its runs.
   Result<std::vector<wire::AuditView>> audit(const RunId& run, std::optional<int64_t> uid,
                                              int limit);

@@ -77,6 +77,9 @@ struct Lease {
 };
 
 struct Batch {
+  // From their files: events of before this batch are not replayed, and the shims' messages are
+  // asked for again.
+  std::vector<RunId> made_anew;
   std::vector<RunRow> runs;
   std::vector<RunProgressRow> progress;
   std::vector<AttemptRow> attempts;
@@ -93,8 +96,8 @@ struct Batch {
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
-           leases.empty() && damaged_runs.empty() && events.empty() && audit.empty() &&
-           removed.empty();
+           leases.empty() && damaged_runs.empty() && made_anew.empty() && events.empty() &&
+           audit.empty() && removed.empty();
   }
 };
 

@@ -28,22 +28,27 @@ ErrorCode code_of(int result) {
   }
 }
 
-tl::unexpected<Error> fail_sqlite(sqlite3* db, int result) {
+tl::unexpected<Error> fail_sqlite(sqlite3* db, int result, bool* damaged) {
   const int extended = db != nullptr ? sqlite3_extended_errcode(db) : result;
   // A full tmpfs or quota shows as a write error while the WAL grows.
   const bool full = extended == SQLITE_IOERR_WRITE && sqlite3_system_errno(db) == ENOSPC;
-  return fail(full ? ErrorCode::kExhausted : code_of(result),
-              std::string("SQLite: ") +
-                  (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(result)) + " (" +
-                  std::to_string(extended) + ")");
+  const ErrorCode code = full ? ErrorCode::kExhausted : code_of(result);
+  *damaged |= code == ErrorCode::kCorrupt;
+  return fail(
+      code,
+      std::string("SQLite: ") + (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(result)) +
+          " (" + std::to_string(extended) + ")",
+      code == ErrorCode::kCorrupt ? "nsad starts again with its newest backup; try then" : "");
 }
 
 } // namespace
 
-Statement::Statement(Statement&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+Statement::Statement(Statement&& other) noexcept
+    : raw_(std::exchange(other.raw_, nullptr)), damaged_(other.damaged_) {}
 
 Statement& Statement::operator=(Statement&& other) noexcept {
   std::swap(raw_, other.raw_);
+  std::swap(damaged_, other.damaged_);
   return *this;
 }
 
@@ -74,7 +79,7 @@ Result<bool> Statement::step() {
     sqlite3_reset(raw_);
     return false;
   }
-  auto error = fail_sqlite(sqlite3_db_handle(raw_), result);
+  auto error = fail_sqlite(sqlite3_db_handle(raw_), result, damaged_);
   sqlite3_reset(raw_);
   return error;
 }
@@ -106,7 +111,8 @@ Result<Database> Database::open(const std::string& path) {
       sqlite3_open_v2(path.c_str(), &raw,
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   Database database(raw);
-  if (result != SQLITE_OK) return fail(std::move(fail_sqlite(raw, result).value()).within(path));
+  if (result != SQLITE_OK)
+    return fail(std::move(fail_sqlite(raw, result, database.damaged_.get()).value()).within(path));
   sqlite3_extended_result_codes(raw, 1);
   sqlite3_busy_timeout(raw, 5000);
   // The log stays when the database is closed: it is space that a full disk does not give again.
@@ -115,10 +121,12 @@ Result<Database> Database::open(const std::string& path) {
   return database;
 }
 
-Database::Database(Database&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+Database::Database(Database&& other) noexcept
+    : raw_(std::exchange(other.raw_, nullptr)), damaged_(std::move(other.damaged_)) {}
 
 Database& Database::operator=(Database&& other) noexcept {
   std::swap(raw_, other.raw_);
+  std::swap(damaged_, other.damaged_);
   return *this;
 }
 
@@ -128,7 +136,7 @@ Database::~Database() {
 
 Status Database::execute(const std::string& sql) {
   const int result = sqlite3_exec(raw_, sql.c_str(), nullptr, nullptr, nullptr);
-  if (result != SQLITE_OK) return fail_sqlite(raw_, result);
+  if (result != SQLITE_OK) return fail_sqlite(raw_, result, damaged_.get());
   return {};
 }
 
@@ -136,8 +144,8 @@ Result<Statement> Database::prepare(std::string_view sql) {
   sqlite3_stmt* raw = nullptr;
   const int result =
       sqlite3_prepare_v2(raw_, sql.data(), static_cast<int>(sql.size()), &raw, nullptr);
-  if (result != SQLITE_OK) return fail_sqlite(raw_, result);
-  return Statement(raw);
+  if (result != SQLITE_OK) return fail_sqlite(raw_, result, damaged_.get());
+  return Statement(raw, damaged_.get());
 }
 
 Result<int64_t> Database::integer(std::string_view sql) {

@@ -18,7 +18,7 @@ namespace nsa::store {
 class Statement {
 public:
   Statement() = default;
-  explicit Statement(sqlite3_stmt* raw) : raw_(raw) {}
+  Statement(sqlite3_stmt* raw, bool* damaged) : raw_(raw), damaged_(damaged) {}
   Statement(Statement&& other) noexcept;
   Statement& operator=(Statement&& other) noexcept;
   ~Statement();
@@ -49,6 +49,7 @@ private:
   void bind_one(int index, const char* value) { bind_one(index, std::string_view(value)); }
 
   sqlite3_stmt* raw_ = nullptr;
+  bool* damaged_ = nullptr; // its database's
 };
 
 class Database {
@@ -65,10 +66,13 @@ public:
   Result<std::string> text(std::string_view sql);
   int64_t last_row_id() const;
   bool in_transaction() const;
+  // Whether SQLite has met a page, since it was opened, that is not as it wrote it.
+  bool damaged() const { return *damaged_; }
 
 private:
   explicit Database(sqlite3* raw) : raw_(raw) {}
   sqlite3* raw_ = nullptr;
+  std::unique_ptr<bool> damaged_ = std::make_unique<bool>(false); // statements point to it
 };
 
 } // namespace nsa::store
