@@ -33,18 +33,15 @@ std::optional<uint32_t> Shares::who_makes_room(uint32_t caller) const {
 
 Duration Shares::delay_request(uint32_t caller, MonotonicTime now) {
   if (shares_.size() > kRememberedCallers) forget_idle_callers(now);
-  Share& share = shares_[caller];
-  const double paid = to_seconds(now - share.at) * limits_.requests_per_second;
-  share.requests = std::max(0.0, share.requests - paid) + 1;
-  share.at = now;
-  const double beyond = share.requests - limits_.request_burst;
-  return beyond <= 0 ? Duration{} : from_seconds(beyond / limits_.requests_per_second);
+  std::optional<TokenBucket>& requests = shares_[caller].requests;
+  if (!requests) requests.emplace(limits_.requests_per_second, limits_.request_burst, now);
+  return requests->take_ahead(1, now);
 }
 
 void Shares::forget_idle_callers(MonotonicTime now) {
   std::erase_if(shares_, [&](const auto& entry) {
-    const Share& s = entry.second;
-    return s.connections == 0 && s.requests <= to_seconds(now - s.at) * limits_.requests_per_second;
+    const Share& share = entry.second;
+    return share.connections == 0 && (!share.requests || share.requests->is_full(now));
   });
 }
 

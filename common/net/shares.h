@@ -4,7 +4,7 @@
 // Pure: times come in. One thread.
 #pragma once
 
-#include "common/base/clock.h"
+#include "common/base/token_bucket.h"
 
 #include <cstdint>
 #include <map>
@@ -32,8 +32,7 @@ public:
 private:
   struct Share {
     size_t connections = 0;
-    double requests = 0; // handled or promised, less what the rate has paid back since
-    MonotonicTime at;
+    std::optional<TokenBucket> requests; // from its first one on
   };
   void forget_idle_callers(MonotonicTime now);
 

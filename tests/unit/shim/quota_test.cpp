@@ -44,6 +44,15 @@ TEST(TokenBucket, AClockThatGoesBackGivesNothing) {
   EXPECT_TRUE(bucket.take(1, kStart + 1s));
 }
 
+TEST(TokenBucket, WhatIsTakenAheadIsWaitedForInTurn) {
+  TokenBucket bucket(10, 2, kStart);
+  EXPECT_EQ(bucket.take_ahead(2, kStart), Duration{});
+  EXPECT_NEAR(to_seconds(bucket.take_ahead(1, kStart)), 0.1, 1e-9);
+  EXPECT_NEAR(to_seconds(bucket.take_ahead(1, kStart)), 0.2, 1e-9);
+  EXPECT_FALSE(bucket.is_full(kStart + 300ms)) << "two are owed, two are missing";
+  EXPECT_TRUE(bucket.is_full(kStart + 401ms));
+}
+
 TEST(TokenBucket, NoRateIsNoLimit) {
   TokenBucket bucket(0, kStart);
   EXPECT_TRUE(bucket.take(1e12, kStart));
