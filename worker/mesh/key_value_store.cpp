@@ -111,7 +111,9 @@ std::optional<StoreMessage> KeyValueStore::answer(const StoreMessage& request) {
     std::string& value = values_[texts[0]];
     int64_t before = 0;
     std::from_chars(value.data(), value.data() + value.size(), before);
-    reply.number = before + request.number;
+    // Past the largest number it goes on with the smallest, as c10d's stores do.
+    reply.number =
+        static_cast<int64_t>(static_cast<uint64_t>(before) + static_cast<uint64_t>(request.number));
     value = std::to_string(reply.number);
     break;
   }

@@ -61,6 +61,13 @@ TEST(KeyValueStore, AddsDeletesAndCounts) {
   EXPECT_EQ(store.handle(1, request(StoreOperation::kSet, {"key alone"})).at(0).message.number, -1);
 }
 
+TEST(KeyValueStore, ASumPastTheLargestNumberGoesOnWithTheSmallest) {
+  KeyValueStore store;
+  store.handle(1, request(StoreOperation::kAdd, {"n"}, INT64_MAX));
+  EXPECT_EQ(store.handle(1, request(StoreOperation::kAdd, {"n"}, 1)).at(0).message.number,
+            INT64_MIN);
+}
+
 TEST(StoreMessage, TravelsWhole) {
   const StoreMessage message{
       9, StoreOperation::kCompareSet, -3, {"key", std::string("\0x", 2), ""}};
