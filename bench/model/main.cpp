@@ -19,15 +19,12 @@
 #include "worker/data/evaluation.h"
 #include "worker/model/kernel_setup.h"
 #include "worker/model/model_loss.h"
-#include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/state_io.h"
 #include "worker/rules/precision.h"
-#include "worker/step/micro_steps.h"
+#include "worker/step/train_step.h"
 
-#include <ATen/ops/cat.h>
 #include <cmath>
 #include <cstdio>
-#include <deque>
 #include <random>
 #include <set>
 
@@ -39,7 +36,6 @@ using bench::Stopwatch;
 using nlohmann::ordered_json;
 
 constexpr int kWarmUpSteps = 4; // with graphs the third is recorded
-constexpr size_t kTailWords = 4;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 [[noreturn]] void die(const Error& error) {
@@ -51,6 +47,19 @@ template <class T> T or_die(Result<T> result) {
   if (!result) die(result.error());
   return std::move(*result);
 }
+
+// Four marks a step: its begin, forward's end, the optimizer's begin, its end.
+class StepMarks : public train::StepHook {
+public:
+  Stopwatch* watch = nullptr; // nothing: not measured
+  void enter(progress::Phase phase, uint64_t, uint64_t micro_step) override {
+    using progress::Phase;
+    if (watch == nullptr || micro_step > 0) return;
+    if (phase == Phase::kData || phase == Phase::kBackward || phase == Phase::kAllReduce ||
+        phase == Phase::kResults)
+      watch->mark();
+  }
+};
 
 // Training as the worker does it, a step at a time.
 class Training {
@@ -78,17 +87,18 @@ public:
   void use(const spec::RunSpec& spec, bool graphs) {
     spec_ = spec;
     finish();
-    micro_steps_.reset(); // graphs keep memory
+    step_.reset(); // graphs keep memory
     std::optional<train::StagedLoss> staged;
     if (graphs && spec.data.document_mask)
       die({ErrorCode::kInvalidArgument, "--graphs on: launches follow where documents begin"});
     if (graphs) staged = train::make_staged_loss(model_, runtime_.device());
-    micro_steps_.emplace(
-        train::MicroSteps::Parts{runtime_, *reducer_, state_->tail()[0], loss_, staged},
-        1.0 / static_cast<double>(spec_.train.accumulate));
+    step_.emplace(
+        train::TrainStep::Parts{
+            runtime_, *collectives_, clock_, *state_, loss_, staged, gates_, {&marks_}},
+        spec_.train, train::reducer_options(spec_.parallel));
     make_batches();
   }
-  size_t graphs() const { return micro_steps_->graphs(); }
+  size_t graphs() const { return step_->graphs(); }
 
   model::LanguageModel& model() { return model_; }
   std::string computes_in() const { return precision_.name(); }
@@ -106,37 +116,22 @@ public:
   // Afterwards parameters have hooks and live in flat buffers.
   void prepare() {
     const auto bucket = static_cast<size_t>(spec_.parallel.bucket_mib * 1024.0 * 1024.0);
-    state_.emplace(train::parameters_of(model_), bucket, kTailWords, precision_.mode);
-    reducer_.emplace(*state_, *collectives_, clock_, train::ReducerOptions{});
-    optimizer_.emplace(*state_, spec_.train);
+    state_.emplace(train::parameters_of(model_), bucket, train::kSyncScalars, precision_.mode,
+                   train::shard_of_rank(spec_.parallel, 0, 1));
   }
   void load(const std::string& checkpoint) { or_die(train::load_state(checkpoint, *state_)); }
 
-  // Marks: forward begins, backward begins, optimizer begins, end. Waits for the step before last.
+  // Waits for the step before last.
   void step(Stopwatch& watch) {
-    ++step_;
-    watch.mark();
-    reducer_->begin_step(step_);
-    const at::Tensor loss = state_->tail()[0];
-    for (int64_t m = 0; m < spec_.train.accumulate; ++m)
-      micro_steps_->run(next_batch(), {.first = m == 0, .last = m + 1 == spec_.train.accumulate},
-                        [&] {
-                          if (m == 0) watch.mark();
-                        });
-    watch.mark();
-    if (auto reduced = reducer_->finish_step(); !reduced)
-      die({ErrorCode::kSystem, reduced.error().what});
-    const at::Tensor norm = optimizer_->step(spec_.train.learning_rate, loss);
-    watch.mark();
-    std::vector<at::Tensor> values{norm.reshape({1}), loss.reshape({1})};
-    if (gates_.take) values.push_back(gates_.take()); // as the worker does for each record
-    readings_.push_back(runtime_.read_later(at::cat(values)));
-    while (readings_.size() >= static_cast<size_t>(runtime_.steps_in_flight()))
-      take();
+    marks_.watch = &watch;
+    const train::TrainStep::Request request{++count_, 0, spec_.train.learning_rate,
+                                            /*with_gates=*/true};
+    if (auto done = step_->enqueue(request, [this] { return next_batch(); }); !done)
+      die({ErrorCode::kSystem, done.error().what});
+    take(static_cast<size_t>(runtime_.steps_in_flight()) - 1);
   }
   void finish() {
-    while (!readings_.empty())
-      take();
+    if (step_) take(0);
     runtime_.synchronize();
   }
   double last_loss() const { return last_loss_; }
@@ -220,9 +215,9 @@ private:
     ++next_;
     return batch;
   }
-  void take() {
-    last_loss_ = readings_.front()->take()[1];
-    readings_.pop_front();
+  void take(size_t leave) {
+    while (step_->in_flight() > leave)
+      last_loss_ = step_->take().loss();
   }
 
   spec::RunSpec spec_;
@@ -235,16 +230,14 @@ private:
   train::GateMeans gates_;
   std::unique_ptr<comm::Collectives> collectives_ = comm::make_single_rank_collectives();
   std::optional<train::FlatState> state_;
-  std::optional<train::GradientReducer> reducer_;
-  std::optional<train::Optimizer> optimizer_;
-  std::optional<train::MicroSteps> micro_steps_;
+  StepMarks marks_;
+  std::optional<train::TrainStep> step_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   std::mt19937_64 generator_{1};
   int64_t sample_ = 0;
   std::vector<std::shared_ptr<data::Batch>> batches_;
-  std::deque<std::unique_ptr<runtime::Reading>> readings_;
   size_t next_ = 0;
-  uint64_t step_ = 0;
+  uint64_t count_ = 0; // steps made
   double last_loss_ = 0;
 };
 
@@ -367,7 +360,7 @@ public:
       : options_(options), runtime_(runtime), dataset_(std::move(dataset)) {}
 
   void run(const std::string& attention, const std::string& layers) {
-    std::optional<Training> training;
+    std::unique_ptr<Training> training;
     for (const int64_t sequence : options_.sequences) {
       const spec::RunSpec spec =
           bench::spec_of(options_, attention, sequence, runtime_.device().is_cuda());
@@ -379,7 +372,7 @@ public:
         }
         if (!training || !training->serves(spec) || (options_.parts && parts.empty())) {
           training.reset(); // before the next one needs its memory
-          training.emplace(spec, runtime_, layers, dataset_);
+          training = std::make_unique<Training>(spec, runtime_, layers, dataset_);
           if (options_.parts) parts = time_parts(options_, runtime_, spec, *training);
           training->prepare();
           if (!options_.checkpoint.empty()) training->load(options_.checkpoint);

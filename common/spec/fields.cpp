@@ -1,5 +1,7 @@
 #include "common/spec/fields.h"
 
+#include "common/spec/fault_table.h"
+
 namespace nsa::spec {
 
 namespace {
@@ -7,6 +9,13 @@ namespace {
 constexpr std::string_view kFp16 = "FP16 gradients of this model overflow without loss scaling, "
                                    "which is not built, and BF16 costs "
                                    "the same; use \"bf16\"";
+
+std::vector<Choice> fault_choices() {
+  std::vector<Choice> choices{{"none"}, {"random"}};
+  for (const FaultRow& row : fault_table())
+    choices.push_back({row.name});
+  return choices;
+}
 
 } // namespace
 
@@ -450,23 +459,8 @@ FieldTable run_fields(RunSpec& s) {
 
       {.key = "inject.kind",
        .at = &s.inject.kind,
-       .choices = {{"none"},
-                   {"random"},
-                   {"stop_signal"},
-                   {"mutex_deadlock"},
-                   {"spin"},
-                   {"skip_collective"},
-                   {"data_stall"},
-                   {"kill"},
-                   {"exit"},
-                   {"segfault"},
-                   {"non_finite"},
-                   {"kill_in_collect"},
-                   {"stop_in_collect"},
-                   {"deadlock_in_collect"}},
-       .meaning =
-           "fault; random: a kind of stall drawn from the seed; in_collect: while ranks gather "
-           "their state for the first checkpoint at that step or later"},
+       .choices = fault_choices(),
+       .meaning = "a fault of the table below, or one drawn from the seed"},
       {.key = "inject.rank",
        .at = &s.inject.rank,
        .minimum = -1,

@@ -4,6 +4,7 @@
 #include "common/base/markdown.h"
 #include "common/base/text.h"
 #include "common/spec/client_spec.h"
+#include "common/spec/fault_table.h"
 #include "common/spec/fields.h"
 #include "common/spec/node_spec.h"
 #include "common/spec/toggles.h"
@@ -80,6 +81,15 @@ std::string tables(const FieldTable& fields, const std::vector<TableMeaning>& se
   return out;
 }
 
+std::string faults_section() {
+  std::string out = "\nThe faults. `random` draws one of those marked *.\n\n"
+                    "| kind | where it strikes | what the rank does |\n|---|---|---|\n";
+  for (const FaultRow& row : fault_table())
+    out += "| " + code(row.name) + (row.random ? " *" : "") + " | " +
+           std::string(fault_point_text(row.point)) + " | " + std::string(row.meaning) + " |\n";
+  return out;
+}
+
 std::string run_page() {
   RunSpec defaults;
   std::string out =
@@ -93,6 +103,7 @@ std::string run_page() {
       "to begin with, and `--set train.steps=100` sets a key from the command line. Relative paths "
       "are relative to the file.\n";
   out += tables(run_fields(defaults), run_tables());
+  out += faults_section(); // [inject] is the last table
   out += "\n## Rules between keys\n\n"
          "- `model.heads` is a multiple of `model.kv_groups`; `model.head_dimension` is even.\n"
          "- `nsa.compression_block` and `nsa.selection_block` are multiples of "

@@ -2,6 +2,7 @@
 
 #include "common/base/printable.h"
 #include "common/base/text.h"
+#include "common/spec/fault_table.h"
 #include "common/spec/parse.h"
 #include "common/spec/passed_variables.h"
 #include "common/spec/toggles.h"
@@ -227,6 +228,10 @@ private:
 
   void inject() {
     const auto& i = s_.inject;
+    const FaultRow* fault = find_fault(i.kind);
+    const auto strikes = [&](FaultPoint point) {
+      return fault != nullptr && fault->point == point;
+    };
     rule(
         {"inject.rank", "parallel.ranks"}, [&] { return i.rank >= s_.parallel.ranks; },
         "must be below parallel.ranks (" + number(s_.parallel.ranks) + "), not " + number(i.rank));
@@ -238,15 +243,15 @@ private:
         "-1 lets the seed choose");
     rule(
         {"inject.kind", "parallel.ranks"},
-        [&] { return i.kind == "skip_collective" && s_.parallel.ranks < 2; },
-        "\"skip_collective\" needs at least 2 ranks");
+        [&] { return strikes(FaultPoint::kReduction) && s_.parallel.ranks < 2; },
+        "\"" + i.kind + "\" needs at least 2 ranks");
     rule(
         {"inject.kind", "parallel.ranks", "parallel.shard_update"},
         [&] {
-          return i.kind.ends_with("_in_collect") &&
+          return strikes(FaultPoint::kStateGather) &&
                  (s_.parallel.ranks < 2 || !s_.parallel.shard_update);
         },
-        "\"" + i.kind + "\" needs ranks that update shares",
+        "\"" + i.kind + "\" needs ranks that update shards",
         "set parallel.shard_update = true and at least 2 ranks");
   }
 

@@ -1,16 +1,15 @@
-// One rank's training of a whole model on its part of a global batch, through the real reducer and
-// the collectives it is given: what n ranks are compared with one by.
+// One rank's training of a whole model on its part of a global batch, by TrainStep and the
+// collectives it is given: what n ranks are compared with one by.
 #pragma once
 
 #include "nsa_model/model/language_model.h"
-#include "worker/optimizer/optimizer.h"
-#include "worker/step/gradient_reducer.h"
-#include "worker/step/state_gatherer.h"
+#include "worker/step/train_step.h"
 
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -28,7 +27,7 @@ struct RanksWay {
   train::ReducerOptions options = {};
   train::PrecisionMode mode = train::PrecisionMode::kMaster;
   size_t bucket_bytes = 4096; // several buckets
-  bool shares = false;        // each rank updates a share of the parameters
+  bool shards = false;        // each rank updates a shard of the parameters
   double epsilon = 1e-8;      // AdamW's
 };
 
@@ -44,23 +43,28 @@ inline at::Tensor ranks_text(const RanksWay& way) {
                      {way.batch.steps, way.batch.global, way.batch.length + 1}, at::kLong);
 }
 
+// Calls `reduced` once, when the first step's gradients are those of all ranks.
+struct AtFirstReduction : train::StepHook {
+  std::function<void()> reduced;
+  void enter(progress::Phase phase, uint64_t step, uint64_t) override {
+    if (phase == progress::Phase::kOptimizer && step == 1) reduced();
+  }
+};
+
 // Rows of the text are dealt to micro-steps, then to ranks.
-inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text, at::Device device,
-                               comm::Collectives& collectives) {
+inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text,
+                               runtime::Runtime& runtime, comm::Collectives& collectives) {
   using namespace train;
+  const at::Device device = runtime.device();
   model::LanguageModel model(way.model, device, way.type, 1);
   std::vector<Parameter> parameters;
   for (const model::NamedParameter& p : model.named_parameters())
     parameters.push_back({p.name, p.tensor, model.initial_value(p.name), p.weight_decay});
-  const int world = collectives.world();
-  const Share share = way.shares ? Share{size_t(collectives.rank()), size_t(world)} : Share{};
-  FlatState state(std::move(parameters), way.bucket_bytes, 1, way.mode, share);
+  spec::ParallelSection parallel;
+  parallel.shard_update = way.shards;
+  FlatState state(std::move(parameters), way.bucket_bytes, kSyncScalars, way.mode,
+                  shard_of_rank(parallel, collectives.rank(), collectives.world()));
   PhaseClock clock(std::move(*progress::Page::create(collectives.rank(), collectives.world())));
-  GradientReducer reducer(state, collectives, clock, way.options);
-  spec::TrainSection section;
-  section.epsilon = way.epsilon;
-  Optimizer optimizer(state, section);
-  StateGatherer gatherer(state, collectives, clock);
   const auto flat = [&](const at::Tensor& buffer) {
     std::vector<at::Tensor> parts;
     for (size_t i = 0; i < state.parameter_count(); ++i)
@@ -68,42 +72,36 @@ inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text, at::
     return at::cat(parts);
   };
   RanksOutcome outcome;
-  const int64_t accumulate = way.batch.global / way.batch.micro / world;
-  for (int step = 1; step <= way.batch.steps; ++step) {
-    reducer.begin_step(uint64_t(step));
-    at::Tensor total = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
-    for (int64_t m = 0; m < accumulate; ++m) {
-      const int64_t row = (m * world + collectives.rank()) * way.batch.micro;
-      const at::Tensor rows = text[step - 1].narrow(0, row, way.batch.micro).to(device);
-      const at::Tensor loss =
-          model.loss(rows.narrow(1, 0, way.batch.length), rows.narrow(1, 1, way.batch.length)) /
-          double(accumulate * world);
-      reducer.begin_micro_step(m + 1 == accumulate);
-      loss.backward();
-      reducer.end_micro_step();
-      total.add_(loss.detach());
-    }
-    state.tail()[0].copy_(total);
-    EXPECT_TRUE(reducer.finish_step());
-    if (step == 1) {
-      if (gatherer.needed())
-        for (size_t b = 0; b < state.plan().buckets.size(); ++b) {
-          const at::Tensor of = state.stretch(state.gradients, state.plan().parameters_of(b));
-          EXPECT_TRUE(
-              collectives.all_gather(of, {1, comm::Kind::kGradient, uint32_t(1000 + b)})->wait());
-        }
-      outcome.first_gradient = flat(state.gradients);
-    }
-    outcome.losses.push_back(state.tail()[0].item<double>());
-    optimizer.step(1e-3, state.tail()[0]);
-    runtime::Stopwatch waits = reducer.take_waits();
-    if (gatherer.needed()) {
-      EXPECT_TRUE(gatherer.weights(uint64_t(step), waits));
-    }
+  AtFirstReduction first;
+  first.reduced = [&] {
+    if (state.shard().of > 1)
+      for (size_t b = 0; b < state.plan().buckets.size(); ++b) {
+        const at::Tensor of = state.range(state.gradients, state.plan().parameters_of(b));
+        EXPECT_TRUE(
+            collectives.all_gather(of, {1, comm::Kind::kGradient, uint32_t(1000 + b)})->wait());
+      }
+    outcome.first_gradient = flat(state.gradients);
+  };
+  spec::TrainSection section;
+  section.epsilon = way.epsilon;
+  section.accumulate = way.batch.global / way.batch.micro / collectives.world();
+  // The loss takes its rows from the text; batches carry nothing.
+  int64_t step = 0, micro = 0;
+  const auto loss = [&](const auto&) {
+    const int64_t row = (micro++ * collectives.world() + collectives.rank()) * way.batch.micro;
+    const at::Tensor rows = text[step - 1].narrow(0, row, way.batch.micro).to(device);
+    return model.loss(rows.narrow(1, 0, way.batch.length), rows.narrow(1, 1, way.batch.length));
+  };
+  TrainStep::Parts parts{runtime, collectives, clock, state, loss};
+  parts.hooks = {&first};
+  TrainStep train_step(parts, section, way.options);
+  const auto nothing = std::make_shared<const data::Batch>();
+  for (step = 1; step <= way.batch.steps; ++step) {
+    micro = 0;
+    EXPECT_TRUE(train_step.enqueue({uint64_t(step), 0, 1e-3, false}, [&] { return nothing; }));
+    outcome.losses.push_back(train_step.take().loss());
   }
-  if (gatherer.needed()) {
-    EXPECT_TRUE(gatherer.masters_and_moments(uint64_t(way.batch.steps)));
-  }
+  EXPECT_TRUE(train_step.gather_state(uint64_t(way.batch.steps)));
   outcome.masters = flat(state.masters);
   return outcome;
 }

@@ -4,15 +4,14 @@
 
 #include "worker/data/batch_builder.h"
 #include "worker/model/model_loss.h"
-#include "worker/optimizer/optimizer.h"
-#include "worker/step/micro_steps.h"
-#include "worker/step/state_gatherer.h"
+#include "worker/step/train_step.h"
 
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <deque>
 #include <optional>
 
 namespace nsa::test {
@@ -23,7 +22,7 @@ struct SmallTraining {
   train::PrecisionMode mode = train::PrecisionMode::kMaster;
   train::ReducerOptions options = {};
   size_t bucket_bytes = 4096;
-  bool shares = false; // each rank updates a share of the parameters
+  bool shards = false; // each rank updates a shard of the parameters
   int64_t accumulate = 1, rows = 2, sequence = 72;
   int steps = 6;
   int poisoned_step = 0; // its loss is NaN; 0: none
@@ -59,73 +58,60 @@ inline std::shared_ptr<const data::Batch> small_batch(const SmallTraining& train
 }
 
 // What a test does or notes on the way; any may be empty.
-struct SmallNotes {
-  std::function<void(int step, int64_t micro)> at_forward, at_backward;
+struct SmallNotes : train::StepHook {
+  std::function<void(int step, int64_t micro)> at_backward;
   std::function<void(int step)> step_begins, step_enqueued; // not yet read
+  int poisoned_step = 0;
+
+  void enter(progress::Phase phase, uint64_t step, uint64_t micro) override {
+    if (phase == progress::Phase::kBackward && at_backward) at_backward(int(step), int64_t(micro));
+  }
+  bool poisons(uint64_t step) override { return int(step) == poisoned_step; }
 };
 
 // One rank's training. `recorded`: as graphs, where the runtime can.
 inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
                               runtime::Runtime& runtime, comm::Collectives& collectives,
-                              const SmallNotes& notes = {}) {
-  const auto call = [](const auto& function, auto... arguments) {
-    if (function) function(arguments...);
-  };
+                              SmallNotes notes = {}) {
   model::LanguageModel model(training.config, runtime.device(), training.type, 1);
-  const train::Share share =
-      training.shares ? train::Share{size_t(collectives.rank()), size_t(collectives.world())}
-                      : train::Share{};
-  train::FlatState state(train::parameters_of(model), training.bucket_bytes, 1, training.mode,
-                         share);
+  spec::ParallelSection parallel;
+  parallel.shard_update = training.shards;
+  train::FlatState state(train::parameters_of(model), training.bucket_bytes, train::kSyncScalars,
+                         training.mode,
+                         train::shard_of_rank(parallel, collectives.rank(), collectives.world()));
   train::PhaseClock clock(
       std::move(*progress::Page::create(collectives.rank(), collectives.world())));
-  train::GradientReducer reducer(state, collectives, clock, training.options);
-  train::Optimizer optimizer(state, {});
-  train::StateGatherer gatherer(state, collectives, clock);
-  std::optional<train::StagedLoss> staged;
-  if (recorded) staged = train::make_staged_loss(model, runtime.device());
-  train::MicroSteps micro_steps({runtime, reducer, state.tail()[0],
-                                 train::make_loss(model, runtime.device(), training.separator),
-                                 staged},
-                                1.0 / double(training.accumulate * collectives.world()));
-  const train::GateMeans gates = train::gates_of(model);
+  spec::TrainSection section;
+  section.accumulate = training.accumulate;
+  notes.poisoned_step = training.poisoned_step;
+  train::TrainStep::Parts parts{runtime, collectives, clock, state,
+                                train::make_loss(model, runtime.device(), training.separator)};
+  if (recorded) parts.staged = train::make_staged_loss(model, runtime.device());
+  parts.gates = train::gates_of(model);
+  parts.hooks = {&notes};
+  train::TrainStep train_step(parts, section, training.options);
   SmallOutcome outcome;
   for (int step = 1; step <= training.steps; ++step) {
-    std::vector<std::shared_ptr<const data::Batch>> batches;
+    std::deque<std::shared_ptr<const data::Batch>> batches;
     for (int64_t m = 0; m < training.accumulate; ++m)
       batches.push_back(small_batch(training, runtime, step, m, collectives.rank()));
-    call(notes.step_begins, step);
-    reducer.begin_step(uint64_t(step));
-    for (int64_t m = 0; m < training.accumulate; ++m) {
-      call(notes.at_forward, step, m);
-      micro_steps.run(batches[size_t(m)],
-                      {.first = m == 0,
-                       .last = m + 1 == training.accumulate,
-                       .poisoned = step == training.poisoned_step && m == 0},
-                      [&] { call(notes.at_backward, step, m); });
-    }
-    EXPECT_TRUE(reducer.finish_step());
-    std::vector<at::Tensor> values{optimizer.step(1e-2 / step, state.tail()[0]).reshape({1}),
-                                   state.tail()};
-    if (gatherer.needed()) {
-      runtime::Stopwatch waits = reducer.take_waits();
-      EXPECT_TRUE(gatherer.weights(uint64_t(step), waits));
-    }
-    if (gates.take) values.push_back(gates.take());
-    const auto reading = runtime.read_later(at::cat(values));
-    call(notes.step_enqueued, step);
-    const std::vector<double> read = reading->take();
-    outcome.norms.push_back(read[0]);
-    outcome.losses.push_back(read[1]);
-    if (gates.take)
-      outcome.gates.push_back(at::tensor(std::vector<double>(read.begin() + 2, read.end())));
+    if (notes.step_begins) notes.step_begins(step);
+    const train::TrainStep::Request request{uint64_t(step), 0, 1e-2 / step, true};
+    EXPECT_TRUE(train_step.enqueue(request, [&] {
+      const auto batch = batches.front();
+      batches.pop_front();
+      return batch;
+    }));
+    if (notes.step_enqueued) notes.step_enqueued(step);
+    const train::StepResult result = train_step.take();
+    outcome.norms.push_back(result.gradient_norm);
+    outcome.losses.push_back(result.loss());
+    if (!result.gates.empty()) outcome.gates.push_back(at::tensor(result.gates));
   }
-  if (gatherer.needed()) {
-    EXPECT_TRUE(gatherer.masters_and_moments(uint64_t(training.steps)));
-  }
+  EXPECT_TRUE(train_step.gather_state(uint64_t(training.steps)));
   runtime.synchronize();
   outcome.masters = state.masters.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-  outcome.graphs = micro_steps.graphs();
+  outcome.graphs = train_step.graphs();
   return outcome;
 }
 

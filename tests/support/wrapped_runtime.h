@@ -18,7 +18,9 @@ public:
   std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
     return inner_.read_later(values);
   }
-  std::shared_ptr<const runtime::Moment> moment() override { return inner_.moment(); }
+  std::shared_ptr<const runtime::DeviceEvent> record_event() override {
+    return inner_.record_event();
+  }
   Status attach_progress(void* words) override { return inner_.attach_progress(words); }
   void mark_phase(uint64_t step, uint32_t phase) override { inner_.mark_phase(step, phase); }
   void mark_step(uint64_t step, uint32_t phase) override { inner_.mark_step(step, phase); }

@@ -5,7 +5,7 @@
 #include "common/base/text.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
-#include "worker/faults/faults.h"
+#include "worker/faults/fault_hook.h"
 #include "worker/link/flight_record_writer.h"
 #include "worker/model/kernel_setup.h"
 #include "worker/model/model_loss.h"
@@ -70,21 +70,20 @@ public:
   Session(const RankOptions& options, link::Link& link, progress::Page page)
       : o_(options), link_(link), clock_(std::move(page)),
         start_up_(runtime::process_age_seconds()) {}
-  Attempt<Finished> run();
+  RankResult<Finished> run();
   // Waits for the checkpoint under way and hands over what is logged.
   void finish_writing();
 
 private:
   void begin_opening_data();
-  Attempt<void> open_device();
-  Attempt<void> open_data();
-  Attempt<void> open_model();
-  Attempt<void> resume();
-  Attempt<void> meet_peers();
-  Attempt<void> open_loader();
-  Attempt<void> open_outputs();
+  RankResult<void> open_device();
+  RankResult<void> open_data();
+  RankResult<void> open_model();
+  RankResult<void> resume();
+  RankResult<void> meet_peers();
+  RankResult<void> open_loader();
+  RankResult<void> open_outputs();
   void say_hello();
-  void record_memory(const char* stage);
   manifest::Manifest manifest_base() const;
 
   const RankOptions& o_;
@@ -92,7 +91,7 @@ private:
   PhaseClock clock_;
   StartUpTimes start_up_;
   std::map<std::string, std::string> toggles_;
-  std::optional<Injection> injection_;
+  std::optional<FaultHook> faults_; // where this rank is meant
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
   GraphChoice graphs_;
@@ -112,12 +111,13 @@ private:
   std::optional<Trainer> trainer_;
 };
 
-Attempt<void> Session::open_device() {
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, toggles_,
-                     spec::resolve_toggles(spec::requested_toggles(o_.spec)));
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, injection_,
-                     plan_injection(o_.spec.inject, static_cast<uint64_t>(o_.spec.train.steps),
-                                    o_.world, o_.attempt));
+RankResult<void> Session::open_device() {
+  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, toggles_,
+                      spec::resolve_toggles(spec::requested_toggles(o_.spec)));
+  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, const std::optional<Injection> injection,
+                      plan_injection(o_.spec.inject, static_cast<uint64_t>(o_.spec.train.steps),
+                                     o_.world, o_.attempt));
+  if (injection && injection->rank == o_.rank) faults_.emplace(*injection, o_.run_folder, link_);
   runtime::Request request;
   request.device = o_.spec.parallel.device;
   request.rank = o_.rank;
@@ -125,17 +125,17 @@ Attempt<void> Session::open_device() {
   request.deterministic = o_.spec.train.deterministic;
   request.graphs = toggles_["cuda.graphs"] != "off" && o_.without_graphs.empty();
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
-  NSA_ATTEMPT(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, precision_,
-                     choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
-  NSA_ATTEMPT_ASSIGN(
+  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
+  NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
+  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, precision_,
+                      choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
+  NSA_RANK_TRY_ASSIGN(
       RankExit::kUsage, graphs_,
       choose_graphs(toggles_, o_.spec,
                     o_.without_graphs.empty() ? runtime_->why_no_graphs() : o_.without_graphs));
   if (!graphs_.why_not.empty()) log::info("train", "no CUDA graphs: " + graphs_.why_not);
   if (!precision_.note.empty()) log::warning("train", precision_.note);
-  record_memory("boot");
+  report_memory(o_.rank, "boot", *runtime_, link_);
   return {};
 }
 
@@ -150,8 +150,8 @@ void Session::begin_opening_data() {
   std::thread(std::move(open)).detach(); // an error elsewhere does not wait for it
 }
 
-Attempt<void> Session::open_data() {
-  NSA_ATTEMPT_ASSIGN(RankExit::kData, dataset_, opening_data_.get());
+RankResult<void> Session::open_data() {
+  NSA_RANK_TRY_ASSIGN(RankExit::kData, dataset_, opening_data_.get());
   const int64_t vocabulary = dataset_->manifest().tokenizer.vocabulary_size;
   if (vocabulary > o_.spec.model.vocabulary)
     return failed(RankExit::kUsage,
@@ -162,9 +162,9 @@ Attempt<void> Session::open_data() {
   return {};
 }
 
-Attempt<void> Session::open_model() {
-  NSA_ATTEMPT_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
-                     model_config_on(o_.spec, toggles_, runtime_->device(), precision_.bf16));
+RankResult<void> Session::open_model() {
+  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
+                      model_config_on(o_.spec, toggles_, runtime_->device(), precision_.bf16));
   // The model's weights move into the flat state, which begins with the initial values or with what
   // resume() loads.
   model_ = std::make_unique<model::LanguageModel>(
@@ -176,11 +176,9 @@ Attempt<void> Session::open_model() {
     if (parameter.initial.defined()) drawn += parameter.initial.numel();
   log::info("train", "model", {{"initial_values", std::to_string(drawn)}});
   const auto bucket_bytes = static_cast<size_t>(o_.spec.parallel.bucket_mib * 1024.0 * 1024.0);
-  Share share;
-  if (o_.spec.parallel.shard_update)
-    share = {static_cast<size_t>(o_.rank), static_cast<size_t>(o_.world)};
-  state_ = std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kTailWords,
-                                       precision_.mode, share);
+  state_ = std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kSyncScalars,
+                                       precision_.mode,
+                                       shard_of_rank(o_.spec.parallel, o_.rank, o_.world));
   // Pinning gigabytes takes as long as a communicator, which is made meanwhile.
   if (o_.rank == 0)
     snapshot_memory_ =
@@ -188,16 +186,16 @@ Attempt<void> Session::open_model() {
           return runtime_->allocate_host(bytes);
         });
   ::malloc_trim(0); // nothing asks for pieces as large as the initial values again
-  record_memory("model");
+  report_memory(o_.rank, "model", *runtime_, link_);
   return {};
 }
 
-Attempt<void> Session::resume() {
+RankResult<void> Session::resume() {
   if (!o_.resume) return {};
-  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, resumed_, manifest::read(*o_.resume));
-  NSA_ATTEMPT(RankExit::kCheckpoint, manifest::verify(*o_.resume, *resumed_));
-  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, const Counters counters,
-                     load_state(*o_.resume, *state_));
+  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, resumed_, manifest::read(*o_.resume));
+  NSA_RANK_TRY(RankExit::kCheckpoint, manifest::verify(*o_.resume, *resumed_));
+  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, const Counters counters,
+                      load_state(*o_.resume, *state_));
   start_ = {resumed_->step, resumed_->tokens, counters.non_finite_streak};
   explain_resume(*resumed_, manifest_base());
   if (start_.step >= static_cast<uint64_t>(o_.spec.train.steps))
@@ -206,20 +204,20 @@ Attempt<void> Session::resume() {
   return {};
 }
 
-Attempt<void> Session::meet_peers() {
+RankResult<void> Session::meet_peers() {
   // A rank that waits for a missing peer must still be there when nsad looks into it.
   const spec::HangSection& hang = o_.spec.hang;
   const double limit = hang.start_up_seconds + hang.evidence_seconds + kAfterVerdictSeconds;
   comm::RendezvousAddress address = o_.rendezvous;
   address.limit = from_seconds(limit);
   const Duration collective_limit = from_seconds(o_.spec.parallel.collective_timeout_seconds);
-  NSA_ATTEMPT_ASSIGN(RankExit::kPeerLost, collectives_,
-                     runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
+  NSA_RANK_TRY_ASSIGN(RankExit::kPeerLost, collectives_,
+                      runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
   flight_record_writer_.emplace(link_, o_.rank, [this] { return collectives_->flight_record(); });
   return {};
 }
 
-Attempt<void> Session::open_loader() {
+RankResult<void> Session::open_loader() {
   data::BatchShape shape;
   shape.sequence_length = o_.spec.train.sequence_length;
   shape.micro_batch = o_.spec.train.micro_batch;
@@ -232,15 +230,12 @@ Attempt<void> Session::open_loader() {
   options.shape = shape;
   options.seed = static_cast<uint64_t>(o_.spec.train.seed);
   options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
-  if (injection_ && injection_->fault == Fault::kDataStall && injection_->rank == o_.rank) {
-    const int64_t stalls_at = static_cast<int64_t>(injection_->step - start_.step) - 1;
-    options.before_batch = [this, stalls_at](int64_t step, int64_t micro_step,
-                                             const std::function<bool()>& stopping) {
-      if (step != stalls_at || micro_step != 0) return;
-      announce_injection(*injection_, o_.run_folder, link_);
-      inject_data_stall(stopping);
+  if (faults_)
+    options.before_batch = [this](int64_t step, int64_t micro_step,
+                                  const std::function<bool()>& stopping) {
+      if (micro_step == 0) // steps of this attempt, from 0
+        faults_->stall_loader(start_.step + static_cast<uint64_t>(step) + 1, stopping);
     };
-  }
   std::optional<data::DataState> from;
   if (resumed_) {
     from.emplace();
@@ -250,33 +245,34 @@ Attempt<void> Session::open_loader() {
     from->sequence_length = resumed_->data.sequence_length;
     from->dataset_digest = resumed_->data.dataset_digest;
   }
-  NSA_ATTEMPT_ASSIGN(RankExit::kData, loader_, data::Loader::open(std::move(options), from));
+  NSA_RANK_TRY_ASSIGN(RankExit::kData, loader_, data::Loader::open(std::move(options), from));
   if (o_.spec.eval.interval_steps > 0 || o_.spec.eval.at_end) {
     auto set = data::EvaluationSet::open(dataset_, shape,
                                          o_.spec.eval.batches * o_.spec.train.micro_batch);
     if (!set) return failed(RankExit::kData, std::move(set).error());
     evaluation_.emplace(std::move(*set));
   }
-  record_memory("loader");
+  report_memory(o_.rank, "loader", *runtime_, link_);
   return {};
 }
 
-Attempt<void> Session::open_outputs() {
+RankResult<void> Session::open_outputs() {
   std::shared_ptr<std::byte> memory;
   if (o_.rank == 0) memory = snapshot_memory_.get();
-  NSA_ATTEMPT_ASSIGN(RankExit::kCheckpoint, checkpointer_,
-                     Checkpointer::open(o_.run_folder, o_.spec.checkpoint, manifest_base(), o_.rank,
-                                        *state_, *runtime_, link_, std::move(memory)));
+  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, checkpointer_,
+                      Checkpointer::open(o_.run_folder, o_.spec.checkpoint, manifest_base(),
+                                         o_.rank, *state_, *runtime_, link_, std::move(memory)));
   if (o_.rank != 0) return {};
   if (o_.spec.metrics.jsonl) {
-    NSA_ATTEMPT_ASSIGN(RankExit::kFailed, std::unique_ptr<MetricsSink> sink,
-                       MetricsLog::open(o_.run_folder / "metrics.jsonl", o_.attempt));
+    NSA_RANK_TRY_ASSIGN(RankExit::kFailed, std::unique_ptr<MetricsSink> sink,
+                        MetricsLog::open(o_.run_folder / "metrics.jsonl", o_.attempt));
     sinks_.push_back(std::move(sink));
   }
   if (o_.spec.metrics.tensorboard) {
-    NSA_ATTEMPT_ASSIGN(RankExit::kFailed, auto writer,
-                       telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard", o_.attempt,
-                                                          static_cast<int64_t>(start_.step) + 1));
+    NSA_RANK_TRY_ASSIGN(RankExit::kFailed, auto writer,
+                        telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard",
+                                                           o_.attempt,
+                                                           static_cast<int64_t>(start_.step) + 1));
     sinks_.push_back(std::make_unique<TensorBoardSink>(std::move(writer)));
   }
   return {};
@@ -292,7 +288,7 @@ manifest::Manifest Session::manifest_base() const {
   m.precision = spec::text_of(o_.spec.precision.mode);
   m.compute = precision_.name();
   m.deterministic = o_.spec.train.deterministic;
-  m.shard_update = state_->share().of > 1;
+  m.shard_update = state_->shard().of > 1;
   m.toggles = toggles_;
   m.spec_digest = spec::digest(o_.spec);
   m.build = build_name();
@@ -318,21 +314,14 @@ void Session::say_hello() {
              {"versions", listed(hello.versions)}});
 }
 
-void Session::record_memory(const char* stage) {
-  const runtime::DeviceMemory memory = runtime_->memory();
-  link_.must_arrive(MessageType::kRankMemory,
-                    wire::RankMemory{o_.rank, stage, runtime::resident_bytes(), memory.allocated,
-                                     memory.reserved, memory.peak});
-}
-
-Attempt<Finished> Session::run() {
+RankResult<Finished> Session::run() {
   clock_.enter(Phase::kStartUp);
   begin_opening_data();
   struct Stage {
     const char* name; // in start_up_seconds
-    Attempt<void> (Session::*pass)();
+    RankResult<void> (Session::*pass)();
   };
-  const auto pass = [this](std::initializer_list<Stage> stages) -> Attempt<void> {
+  const auto pass = [this](std::initializer_list<Stage> stages) -> RankResult<void> {
     for (const Stage& stage : stages) {
       if (auto ok = (this->*stage.pass)(); !ok) return ok;
       start_up_.passed(stage.name);
@@ -355,7 +344,7 @@ Attempt<Finished> Session::run() {
   const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
   log::info("train", "kernels in effect", {{"parts", listed(kernels)}});
   link_.must_arrive(MessageType::kRankToggles, report);
-  NSA_ATTEMPT(RankExit::kToggleMismatch, check_toggles(report));
+  NSA_RANK_TRY(RankExit::kToggleMismatch, check_toggles(report));
 
   if (auto ok = pass({{"loader", &Session::open_loader}, {"outputs", &Session::open_outputs}}); !ok)
     return tl::unexpected(ok.error());
@@ -369,7 +358,7 @@ Attempt<Finished> Session::run() {
                                 make_token_losses(*model_, runtime_->device(), separator), staged,
                                 toggles_["cuda.graphs"] == "on", *loader_,
                                 evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_,
-                                injection_, gates_of(*model_), &start_up_},
+                                faults_ ? &*faults_ : nullptr, gates_of(*model_), &start_up_},
                    start_);
   auto finished = trainer_->run();
   if (finished) {
@@ -390,7 +379,7 @@ void Session::finish_writing() {
 
 } // namespace
 
-Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page) {
+RankResult<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page) {
   // What failed is not taken down. Peers that saw its connections close would leave first, and be
   // all that nsad sees die while gigabytes are still given back; and what a failure leaves behind,
   // a recording or a collective under way, may hold its own end up or end it with another code.

@@ -27,6 +27,6 @@ struct RankOptions {
 
 // Call it before anything else touches LibTorch (see runtime::open_runtime). Where it fails or
 // throws, say why and leave the process at once: its threads and connections are still there.
-Attempt<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page);
+RankResult<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page);
 
 } // namespace nsa::train

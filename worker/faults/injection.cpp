@@ -5,29 +5,15 @@
 #include "common/base/unique_fd.h"
 
 #include <algorithm>
-#include <array>
 #include <fcntl.h>
 #include <unistd.h>
+#include <vector>
 
 namespace nsa::train {
 
-namespace {
+using spec::FaultKind;
 
-constexpr std::array<std::pair<Fault, std::string_view>, 12> kNames = {{
-    {Fault::kStopSignal, "stop_signal"},
-    {Fault::kMutexDeadlock, "mutex_deadlock"},
-    {Fault::kSpin, "spin"},
-    {Fault::kSkipCollective, "skip_collective"},
-    {Fault::kDataStall, "data_stall"},
-    {Fault::kKill, "kill"},
-    {Fault::kExit, "exit"},
-    {Fault::kSegfault, "segfault"},
-    {Fault::kNonFinite, "non_finite"},
-    {Fault::kKillInCollect, "kill_in_collect"},
-    {Fault::kStopInCollect, "stop_in_collect"},
-    {Fault::kDeadlockInCollect, "deadlock_in_collect"},
-}};
-constexpr uint64_t kStallKinds = 5; // the first five above
+namespace {
 
 // SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): the same
 // draw on every platform, which std::uniform_int_distribution does not promise.
@@ -38,22 +24,14 @@ uint64_t next_random(uint64_t& state) {
   return z ^ (z >> 31);
 }
 
+std::vector<FaultKind> random_kinds() {
+  std::vector<FaultKind> kinds;
+  for (const spec::FaultRow& row : spec::fault_table())
+    if (row.random) kinds.push_back(row.kind);
+  return kinds;
+}
+
 } // namespace
-
-std::string_view fault_name(Fault fault) {
-  return kNames[static_cast<size_t>(fault)].second;
-}
-
-std::optional<Fault> fault_from_name(std::string_view name) {
-  for (const auto& [fault, text] : kNames)
-    if (text == name) return fault;
-  return std::nullopt;
-}
-
-bool acts_in_collect(Fault fault) {
-  return fault == Fault::kKillInCollect || fault == Fault::kStopInCollect ||
-         fault == Fault::kDeadlockInCollect;
-}
 
 Result<std::optional<Injection>> plan_injection(const spec::InjectSection& inject, uint64_t steps,
                                                 int ranks, AttemptNumber attempt) {
@@ -65,15 +43,18 @@ Result<std::optional<Injection>> plan_injection(const spec::InjectSection& injec
 
   Injection injection{};
   if (inject.kind == "random") {
-    injection.fault = kNames[kind_draw % kStallKinds].first;
-    if (injection.fault == Fault::kSkipCollective && ranks == 1) injection.fault = Fault::kSpin;
-  } else if (const auto fault = fault_from_name(inject.kind)) {
-    injection.fault = *fault;
+    const std::vector<FaultKind> kinds = random_kinds();
+    injection.fault = kinds[kind_draw % kinds.size()];
+    if (injection.fault == FaultKind::kSkipCollective && ranks == 1)
+      injection.fault = FaultKind::kSpin;
+  } else if (const spec::FaultRow* row = spec::find_fault(inject.kind)) {
+    injection.fault = row->kind;
   } else {
     return fail(ErrorCode::kInvalidArgument, "inject.kind = \"" + inject.kind + "\" is unknown");
   }
+  const spec::FaultPoint point = spec::fault_row(injection.fault).point;
   const bool needs_peer =
-      injection.fault == Fault::kSkipCollective || acts_in_collect(injection.fault);
+      point == spec::FaultPoint::kReduction || point == spec::FaultPoint::kStateGather;
   if (needs_peer && ranks == 1)
     return fail(ErrorCode::kInvalidArgument,
                 "inject.kind = \"" + inject.kind + "\" needs a peer to notice it",
@@ -94,8 +75,9 @@ Status record_injection(const std::filesystem::path& run_folder, const Injection
   const std::filesystem::path path = run_folder / "injected.json";
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!fd) return fail_errno("cannot open " + path.string());
-  const nlohmann::ordered_json record = {
-      {"rank", injection.rank}, {"step", injection.step}, {"kind", fault_name(injection.fault)}};
+  const nlohmann::ordered_json record = {{"rank", injection.rank},
+                                         {"step", injection.step},
+                                         {"kind", spec::fault_row(injection.fault).name}};
   const std::string line = record.dump() + "\n";
   NSA_TRY(write_all(fd.get(), line.data(), line.size()));
   if (::fsync(fd.get()) != 0) return fail_errno("cannot fsync " + path.string());

@@ -1,45 +1,27 @@
 // Faults on purpose: which one, on which rank, at which step. All ranks come to the same answer
-// from the spec alone; only the one that is named acts. The acts themselves are in faults.h.
+// from the spec alone; only the one that is named acts. What the faults are, and where each
+// strikes, is in common/spec/fault_table.h; how they act, in acts.h; when, in fault_hook.h.
 #pragma once
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/spec/fault_table.h"
 #include "common/spec/run_spec.h"
 
 #include <filesystem>
 #include <optional>
-#include <string>
 
 namespace nsa::train {
 
-enum class Fault {
-  kStopSignal,
-  kMutexDeadlock,
-  kSpin,
-  kSkipCollective,
-  kDataStall,
-  kKill,
-  kExit,
-  kSegfault,
-  kNonFinite,
-  kKillInCollect,
-  kStopInCollect,
-  kDeadlockInCollect,
-};
-std::string_view fault_name(Fault fault); // as in run.toml: "stop_signal"
-std::optional<Fault> fault_from_name(std::string_view name);
-// These act as the ranks gather their state for a checkpoint, the first one at that step or later.
-bool acts_in_collect(Fault fault);
-
 struct Injection {
-  Fault fault;
+  spec::FaultKind fault;
   Rank rank = 0;
   uint64_t step = 0;
 };
 
-// Nothing when the spec injects nothing in this attempt. "random" draws among the five stalls (a
-// skipped collective only where there is a peer to notice), rank and step (the second quarter of
-// the run) where they are -1. kInvalidArgument for what cannot happen.
+// Nothing when the spec injects nothing in this attempt. "random" draws among the rows of the table
+// that say so (a skipped collective only where there is a peer to notice), rank and step (the
+// second quarter of the run) where they are -1. kInvalidArgument for what cannot happen.
 Result<std::optional<Injection>> plan_injection(const spec::InjectSection& inject, uint64_t steps,
                                                 int ranks, AttemptNumber attempt);
 

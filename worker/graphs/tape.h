@@ -1,4 +1,4 @@
-// Tape: a stretch of a step that was recorded once: graphs, and what the host does between them (a
+// Tape: a part of a step that was recorded once: graphs, and what the host does between them (a
 // mark, a collective), in order.
 #pragma once
 

@@ -10,19 +10,19 @@
 
 namespace nsa::train {
 
-FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count,
-                     PrecisionMode mode, Share share)
-    : parameters_(std::move(parameters)), mode_(mode), share_(share) {
+FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t sync_count,
+                     PrecisionMode mode, Shard shard)
+    : parameters_(std::move(parameters)), mode_(mode), shard_(shard) {
   const at::NoGradGuard no_grad;
   std::vector<size_t> counts;
   for (const Parameter& p : parameters_)
     counts.push_back(static_cast<size_t>(p.tensor.numel()));
-  plan_ = plan_buckets(counts, bucket_bytes, tail_count + 1, share.of);
-  if (share.of == 1)
+  plan_ = plan_buckets(counts, bucket_bytes, sync_count + 1, shard.of);
+  if (shard.of == 1)
     own_ = {{0, plan_.parameter_elements}};
   else
     for (size_t b = 0; b < plan_.buckets.size(); ++b)
-      own_.push_back(share_of(plan_, b, share));
+      own_.push_back(shard_of(plan_, b, shard));
 
   const at::TensorOptions fp32 =
       parameters_.at(0).tensor.options().dtype(at::kFloat).requires_grad(std::nullopt);
@@ -55,27 +55,27 @@ at::Tensor FlatState::slice(const at::Tensor& flat, size_t i) const {
       .view(parameters_[i].tensor.sizes());
 }
 
-at::Tensor FlatState::stretch(const at::Tensor& flat, Stretch of) const {
+at::Tensor FlatState::range(const at::Tensor& flat, Range of) const {
   return flat.narrow(0, static_cast<int64_t>(of.begin), static_cast<int64_t>(of.count()));
 }
 
-at::Tensor FlatState::tail() const {
-  return stretch(gradients, {plan_.tail_begin, plan_.tail_begin + plan_.tail_count - 1});
+at::Tensor FlatState::sync_scalars() const {
+  return range(gradients, {plan_.sync_begin, plan_.sync_begin + plan_.sync_count - 1});
 }
 
 at::Tensor FlatState::square_sum() const {
-  return gradients[static_cast<int64_t>(plan_.tail_begin + plan_.tail_count - 1)];
+  return gradients[static_cast<int64_t>(plan_.sync_begin + plan_.sync_count - 1)];
 }
 
-at::Tensor FlatState::tail_and_square_sum() const {
-  return stretch(gradients, {plan_.tail_begin, plan_.tail_begin + plan_.tail_count});
+at::Tensor FlatState::sync_scalars_and_square_sum() const {
+  return range(gradients, {plan_.sync_begin, plan_.sync_begin + plan_.sync_count});
 }
 
 void FlatState::sum_squares() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> parts;
-  for (const Stretch& own : own_)
-    parts.push_back(stretch(gradients, own));
+  for (const Range& own : own_)
+    parts.push_back(range(gradients, own));
   ops::square_sum_(square_sum(), parts);
 }
 
@@ -92,8 +92,8 @@ void FlatState::publish_masters() {
 void FlatState::publish_own_masters() {
   const at::NoGradGuard no_grad;
   if (weights_.is_same(masters)) return;
-  for (const Stretch& own : own_)
-    stretch(weights_, own).copy_(stretch(masters, own));
+  for (const Range& own : own_)
+    range(weights_, own).copy_(range(masters, own));
 }
 
 } // namespace nsa::train

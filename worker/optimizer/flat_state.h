@@ -1,7 +1,7 @@
 // FlatState: all that the optimizer knows about the model, in a few flat buffers on the device,
 // laid out by a BucketPlan: what updates are applied to, first and second moments, FP32 gradients
-// with the tail, and the weights that the model computes with. The model's parameters become views
-// into the weights.
+// with the sync scalars, and the weights that the model computes with. The model's parameters
+// become views into the weights.
 //
 // Training thread only.
 #pragma once
@@ -28,16 +28,16 @@ struct Parameter {
 
 class FlatState {
 public:
-  // Moves the parameters' storage into the weights buffer. `tail_count`: words behind the gradients
-  // that ranks agree on each step. Modes without masters take BF16 parameters only. `share`: what
+  // Moves the parameters' storage into the weights buffer. `sync_count`: words behind the gradients
+  // that ranks agree on each step. Modes without masters take BF16 parameters only. `shard`: what
   // this rank updates; the buffers are whole all the same.
-  FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t tail_count,
-            PrecisionMode mode = PrecisionMode::kMaster, Share share = {});
+  FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t sync_count,
+            PrecisionMode mode = PrecisionMode::kMaster, Shard shard = {});
 
   const BucketPlan& plan() const { return plan_; }
-  Share share() const { return share_; }
-  // What this rank updates: of each bucket a stretch, or everything as one.
-  const std::vector<Stretch>& own() const { return own_; }
+  Shard shard() const { return shard_; }
+  // What this rank updates: of each bucket a range, or everything as one.
+  const std::vector<Range>& own() const { return own_; }
   PrecisionMode mode() const { return mode_; }
   size_t parameter_count() const { return parameters_.size(); }
   const std::string& name(size_t i) const { return parameters_[i].name; }
@@ -47,34 +47,34 @@ public:
 
   // Flat buffers [parameter_elements]. Masters are what updates are applied to and checkpoints
   // keep: FP32, and in modes without masters the BF16 weights themselves. Moments are FP32 (BF16 in
-  // mode pure). With shares, masters and moments of other ranks' are stale (StateGatherer).
+  // mode pure). With shards, masters and moments of other ranks' are stale (StateGatherer).
   at::Tensor masters, first_moments, second_moments;
   at::Tensor gradients; // FP32 [gradient_elements]
   // Updates applied so far, FP32 scalar on the device: the t of AdamW's bias correction.
   at::Tensor updates;
 
-  at::Tensor slice(const at::Tensor& flat, size_t i) const;     // view of parameter i, its shape
-  at::Tensor stretch(const at::Tensor& flat, Stretch of) const; // view
-  at::Tensor tail() const;                                      // view, FP32 [tail_count]
-  // Sum of squares of the reduced gradients, FP32 scalar behind the tail; FP32 [tail_count + 1]
-  // both.
+  at::Tensor slice(const at::Tensor& flat, size_t i) const; // view of parameter i, its shape
+  at::Tensor range(const at::Tensor& flat, Range of) const; // view
+  at::Tensor sync_scalars() const;                          // view, FP32 [sync_count]
+  // Sum of squares of the reduced gradients, FP32 scalar behind the sync scalars; FP32 [sync_count
+  // + 1] both.
   at::Tensor square_sum() const;
-  at::Tensor tail_and_square_sum() const;
+  at::Tensor sync_scalars_and_square_sum() const;
   // BF16 weights that masters are rounded into; nothing where the masters are the weights.
   std::optional<at::Tensor> rounded_weights() const;
 
   // After the masters have changed: rounds them into the weights, where these are others.
   void publish_masters();
   void publish_own_masters();
-  // Sum of squares of this rank's own stretches of the gradients, into square_sum().
+  // Sum of squares of this rank's own ranges of the gradients, into square_sum().
   void sum_squares();
 
 private:
   std::vector<Parameter> parameters_;
   const PrecisionMode mode_;
-  const Share share_;
+  const Shard shard_;
   BucketPlan plan_;
-  std::vector<Stretch> own_;
+  std::vector<Range> own_;
   at::Tensor weights_;
 };
 

@@ -59,16 +59,14 @@ at::Tensor Optimizer::step_in_one(double learning_rate, const at::Tensor& loss) 
   const ops::UpdateRule rule{learning_rate,       train_.beta1,   train_.beta2,
                              train_.weight_decay, train_.epsilon, train_.gradient_clip};
   const at::Tensor control = ops::update_control_(state_.square_sum(), loss, state_.updates, rule);
-  for (const Stretch& own : state_.own()) {
+  for (const Range& own : state_.own()) {
     ops::AdamW update;
-    update.values = state_.stretch(state_.masters, own);
-    update.first_moments = state_.stretch(state_.first_moments, own);
-    update.second_moments = state_.stretch(state_.second_moments, own);
-    if (const auto weights = state_.rounded_weights())
-      update.weights = state_.stretch(*weights, own);
-    update.gradients = state_.stretch(state_.gradients, own);
-    update.decayed =
-        state_.stretch(decayed_, {own.begin / kSlotAlignment, own.end / kSlotAlignment});
+    update.values = state_.range(state_.masters, own);
+    update.first_moments = state_.range(state_.first_moments, own);
+    update.second_moments = state_.range(state_.second_moments, own);
+    if (const auto weights = state_.rounded_weights()) update.weights = state_.range(*weights, own);
+    update.gradients = state_.range(state_.gradients, own);
+    update.decayed = state_.range(decayed_, {own.begin / kSlotAlignment, own.end / kSlotAlignment});
     update.updates = state_.updates;
     update.control = control;
     update.seed = static_cast<uint64_t>(train_.seed);
@@ -78,14 +76,14 @@ at::Tensor Optimizer::step_in_one(double learning_rate, const at::Tensor& loss) 
   return control[0];
 }
 
-// This rank's stretches, with copies cut between slots; with masters there is nothing to copy.
+// This rank's ranges, with copies cut between slots; with masters there is nothing to copy.
 void Optimizer::plan_parts() {
   const BucketPlan& plan = state_.plan();
-  for (const Stretch& own : state_.own()) {
+  for (const Range& own : state_.own()) {
     parts_.push_back({{own.begin, own.begin}, {}, {}});
     for (size_t i = plan.slots.size(); i-- > 0;) { // in the order of the buffers
       const size_t slot_end = i == 0 ? plan.parameter_elements : plan.slots[i - 1].offset;
-      const Stretch slot{std::max(own.begin, plan.slots[i].offset), std::min(own.end, slot_end)};
+      const Range slot{std::max(own.begin, plan.slots[i].offset), std::min(own.end, slot_end)};
       if (slot.begin >= slot.end) continue;
       const bool fits = state_.mode() == PrecisionMode::kMaster || parts_.back().of.count() == 0 ||
                         slot.end - parts_.back().of.begin <= kPartElements;
@@ -98,34 +96,32 @@ void Optimizer::plan_parts() {
 // What of parameter i lies in the part.
 void Optimizer::add_slot(Part& part, size_t i) {
   const BucketPlan::Slot& slot = state_.plan().slots[i];
-  const Stretch of{std::max(part.of.begin, slot.offset),
-                   std::min(part.of.end, slot.offset + slot.count)};
+  const Range of{std::max(part.of.begin, slot.offset),
+                 std::min(part.of.end, slot.offset + slot.count)};
   if (of.begin >= of.end) return;
   const auto copied = [&](const at::Tensor& copy) {
-    return state_.stretch(copy, {of.begin - part.of.begin, of.end - part.of.begin});
+    return state_.range(copy, {of.begin - part.of.begin, of.end - part.of.begin});
   };
   Group& group = state_.weight_decay(i) ? part.decayed : part.plain;
-  group.values.push_back(widened_.defined() ? copied(widened_)
-                                            : state_.stretch(state_.masters, of));
+  group.values.push_back(widened_.defined() ? copied(widened_) : state_.range(state_.masters, of));
   group.gradients.push_back(narrowed_.defined() ? copied(narrowed_)
-                                                : state_.stretch(state_.gradients, of));
-  group.first_moments.push_back(state_.stretch(state_.first_moments, of));
-  group.second_moments.push_back(state_.stretch(state_.second_moments, of));
+                                                : state_.range(state_.gradients, of));
+  group.first_moments.push_back(state_.range(state_.first_moments, of));
+  group.second_moments.push_back(state_.range(state_.second_moments, of));
   group.updates.push_back(state_.updates); // one count for all; the kernel only reads it
 }
 
 void Optimizer::load(const Part& part) {
-  const Stretch copy{0, part.of.count()};
-  if (widened_.defined())
-    state_.stretch(widened_, copy).copy_(state_.stretch(state_.masters, part.of));
+  const Range copy{0, part.of.count()};
+  if (widened_.defined()) state_.range(widened_, copy).copy_(state_.range(state_.masters, part.of));
   if (narrowed_.defined())
-    state_.stretch(narrowed_, copy).copy_(state_.stretch(state_.gradients, part.of));
+    state_.range(narrowed_, copy).copy_(state_.range(state_.gradients, part.of));
 }
 
 void Optimizer::store(const Part& part) {
   if (!widened_.defined()) return;
-  round_stochastically(state_.stretch(widened_, {0, part.of.count()}),
-                       state_.stretch(state_.masters, part.of), static_cast<uint64_t>(train_.seed),
+  round_stochastically(state_.range(widened_, {0, part.of.count()}),
+                       state_.range(state_.masters, part.of), static_cast<uint64_t>(train_.seed),
                        state_.updates, static_cast<int64_t>(part.of.begin));
 }
 

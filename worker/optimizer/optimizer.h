@@ -1,7 +1,7 @@
 // AdamW with decoupled weight decay (Loshchilov, Hutter, "Decoupled Weight Decay Regularization",
 // 2019) on the state's masters and moments, with global-norm clipping, all on the device: nothing
 // waits for the host, and a step whose gradient or loss is not finite changes nothing. Where each
-// rank updates a share of the parameters, so does this. Training thread only.
+// rank updates a shard of the parameters, so does this. Training thread only.
 //
 // The arithmetic is FP32 in every mode. Without masters the weights are widened a part at a time,
 // updated, and rounded back (PrecisionMode says how).
@@ -28,11 +28,11 @@ private:
     double weight_decay = 0;
     std::vector<at::Tensor> values, gradients, first_moments, second_moments, updates;
   };
-  // A stretch of the flat buffers, of whole slots where the rank's share does not cut one. In modes
+  // A range of the flat buffers, of whole slots where the rank's shard does not cut one. In modes
   // without masters `values` and `gradients` of its groups look at the widened copy and at the
   // narrowed one.
   struct Part {
-    Stretch of;
+    Range of;
     Group decayed, plain;
   };
   at::Tensor step_in_one(double learning_rate, const at::Tensor& loss);

@@ -1,11 +1,11 @@
 // Where each parameter lies in the flat buffers (weights, masters, moments, gradients), which
-// stretches of the gradient buffer are reduced together, and which of them a rank updates where
-// each updates a share (ZeRO stage 1: Rajbhandari et al., "ZeRO", 2020, section 5.1). Pure.
+// ranges of the gradient buffer are reduced together, and which of them a rank updates where
+// each updates a shard (ZeRO stage 1: Rajbhandari et al., "ZeRO", 2020, section 5.1). Pure.
 //
 // The order is the reverse of first use in the forward pass, about the order in which gradients are
 // ready in the backward pass, so that a bucket can travel while earlier layers are still computed.
-// Behind the last parameter lies the tail: a few words (loss, requests) that ranks must agree on
-// and that ride along with the last bucket. With shares they follow by themselves.
+// Behind the last parameter lie the sync scalars (loss, requests), which ranks must agree on
+// and which ride along with the last bucket. With shards they follow by themselves.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 namespace nsa::train {
 
 // Elements [begin, end) of the flat buffers.
-struct Stretch {
+struct Range {
   size_t begin = 0, end = 0;
   size_t count() const { return end - begin; }
 };
 
-// One of `of` equal shares of every bucket. The only share is the whole.
-struct Share {
+// One of `of` equal shards of every bucket. The only shard is the whole.
+struct Shard {
   size_t index = 0, of = 1;
 };
 
@@ -37,10 +37,10 @@ struct BucketPlan {
   std::vector<Slot> slots; // by parameter, in the order given
   std::vector<Bucket> buckets;
   size_t parameter_elements = 0; // padding included: size of weights, masters and moments
-  size_t tail_begin = 0, tail_count = 0;
-  size_t gradient_elements = 0; // parameter_elements and the tail
+  size_t sync_begin = 0, sync_count = 0;
+  size_t gradient_elements = 0; // parameter_elements and the sync scalars
 
-  Stretch parameters_of(size_t bucket) const; // without the tail
+  Range parameters_of(size_t bucket) const; // without the sync scalars
 };
 
 // Every offset is a multiple of this many elements: 64 bytes of FP32, 32 of BF16.
@@ -48,11 +48,11 @@ inline constexpr size_t kSlotAlignment = 16;
 
 // `counts`: elements of each parameter in order of first use. A bucket is closed once it holds
 // bucket_bytes of FP32 gradients; at least one parameter each, and room for a multiple of
-// kSlotAlignment * shares elements, so that they can be cut into as many equal stretches.
-BucketPlan plan_buckets(const std::vector<size_t>& counts, size_t bucket_bytes, size_t tail_count,
-                        size_t shares = 1);
+// kSlotAlignment * shards elements, so that they can be cut into as many equal ranges.
+BucketPlan plan_buckets(const std::vector<size_t>& counts, size_t bucket_bytes, size_t sync_count,
+                        size_t shards = 1);
 
-// A share of one bucket's parameters; the plan was made for that many.
-Stretch share_of(const BucketPlan& plan, size_t bucket, Share share);
+// A shard of one bucket's parameters; the plan was made for that many.
+Range shard_of(const BucketPlan& plan, size_t bucket, Shard shard);
 
 } // namespace nsa::train

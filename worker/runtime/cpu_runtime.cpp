@@ -25,10 +25,10 @@ private:
   std::vector<double> values_;
 };
 
-class MomentNow : public Moment {
+class EventNow : public DeviceEvent {
 public:
-  double seconds_since(const Moment& earlier) const override {
-    return to_seconds(at_ - dynamic_cast<const MomentNow&>(earlier).at_);
+  double seconds_since(const DeviceEvent& earlier) const override {
+    return to_seconds(at_ - dynamic_cast<const EventNow&>(earlier).at_);
   }
 
 private:
@@ -52,7 +52,9 @@ public:
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<ReadNow>(values);
   }
-  std::shared_ptr<const Moment> moment() override { return std::make_shared<MomentNow>(); }
+  std::shared_ptr<const DeviceEvent> record_event() override {
+    return std::make_shared<EventNow>();
+  }
   Status attach_progress(void* device_words) override {
     words_ = static_cast<uint64_t*>(device_words);
     return {};

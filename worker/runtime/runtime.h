@@ -31,12 +31,12 @@ public:
   virtual std::vector<double> take() = 0; // waits until they are there
 };
 
-// A moment in the device's work: it passes when what was enqueued before it is done.
-class Moment {
+// A point in the device's work: it passes when what was enqueued before it is done.
+class DeviceEvent {
 public:
-  virtual ~Moment() = default;
+  virtual ~DeviceEvent() = default;
   // Both are of one runtime, and the device has passed both, else it throws.
-  virtual double seconds_since(const Moment& earlier) const = 0;
+  virtual double seconds_since(const DeviceEvent& earlier) const = 0;
 };
 
 class Runtime {
@@ -62,7 +62,7 @@ public:
   // A small floating-point tensor of the device, as it is when the work enqueued so far is done.
   virtual std::unique_ptr<Reading> read_later(const at::Tensor& values) = 0;
   // Behind the work enqueued so far. Nothing waits.
-  virtual std::shared_ptr<const Moment> moment() = 0;
+  virtual std::shared_ptr<const DeviceEvent> record_event() = 0;
 
   // Empty where work can be recorded as graphs, which on a GPU takes Request::graphs; else why not.
   virtual std::string why_no_graphs() const { return "this device records no graphs"; }

@@ -50,7 +50,7 @@ void GradientReducer::begin_step(uint64_t step) {
     state_.gradients.zero_();
     return;
   }
-  state_.tail().zero_(); // sums are written before they are added to
+  state_.sync_scalars().zero_(); // sums are written before they are added to
   written_.assign(state_.parameter_count(), false);
   for (Gathered& gathered : gathered_)
     gathered = {};
@@ -145,7 +145,8 @@ void GradientReducer::add_gathered(size_t bucket) {
   gathered = {};
 }
 
-// The last bucket waits for finish_step(), which fills in the tail that it carries without shares.
+// The last bucket waits for finish_step(), which fills in the sync scalars that it carries without
+// shards.
 void GradientReducer::start_ready_buckets() {
   const size_t end = state_.plan().buckets.size() - 1;
   size_t count = 0;
@@ -164,20 +165,20 @@ void GradientReducer::start_next_buckets(size_t count) {
     start_bucket(next_bucket_++);
 }
 
-// With shares the tail waits for what only the sums tell (agree()).
+// With shards the sync scalars wait for what only the sums tell (agree()).
 void GradientReducer::start_bucket(size_t b) {
   if (skip_) return;
   const BucketPlan& plan = state_.plan();
   const bool last = b + 1 == plan.buckets.size();
-  const bool shared = state_.share().of > 1;
-  auto start = [&](Stretch of, Stretch own, bool compressed, uint32_t index) {
+  const bool shared = state_.shard().of > 1;
+  auto start = [&](Range of, Range own, bool compressed, uint32_t index) {
     if (of.count() == 0) return;
     InFlight item;
-    at::Tensor wire = state_.stretch(state_.gradients, of);
+    at::Tensor wire = state_.range(state_.gradients, of);
     if (compressed) wire = wire.to(*options_.compress);
-    item.gradient = state_.stretch(state_.gradients, own);
-    item.wire = compressed ? state_.stretch(wire, {own.begin - of.begin, own.end - of.begin})
-                           : item.gradient;
+    item.gradient = state_.range(state_.gradients, own);
+    item.wire =
+        compressed ? state_.range(wire, {own.begin - of.begin, own.end - of.begin}) : item.gradient;
     if (last) mark_wait(true); // before it is started: a peer that is quick answers meanwhile
     clock_.count_collective();
     const comm::Tag tag{step_, comm::Kind::kGradient, index};
@@ -186,10 +187,10 @@ void GradientReducer::start_bucket(size_t b) {
     in_flight_.push_back(std::move(item));
   };
   const auto index = static_cast<uint32_t>(b);
-  const Stretch parameters = plan.parameters_of(b);
-  const Stretch all{parameters.begin, plan.buckets[b].end};
+  const Range parameters = plan.parameters_of(b);
+  const Range all{parameters.begin, plan.buckets[b].end};
   if (shared) {
-    start(parameters, share_of(plan, b, state_.share()), options_.compress.has_value(), index);
+    start(parameters, shard_of(plan, b, state_.shard()), options_.compress.has_value(), index);
   } else if (options_.compress) {
     start(parameters, parameters, true, index);
     start({parameters.end, all.end}, {parameters.end, all.end}, false, index + 1);
@@ -198,14 +199,16 @@ void GradientReducer::start_bucket(size_t b) {
   }
 }
 
-// The sum of squares over all gradients, and with shares the tail: each rank knows its own only.
+// The sum of squares over all gradients, and with shards the sync scalars: each rank knows its own
+// only.
 comm::Outcome GradientReducer::agree() {
   state_.sum_squares();
-  if (state_.share().of == 1 || skip_) return {};
+  if (state_.shard().of == 1 || skip_) return {};
   mark_wait(true);
   clock_.count_collective();
   auto outcome =
-      collectives_.all_reduce_sum(state_.tail_and_square_sum(), {step_, comm::Kind::kAgreement, 0})
+      collectives_
+          .all_reduce_sum(state_.sync_scalars_and_square_sum(), {step_, comm::Kind::kAgreement, 0})
           ->wait();
   mark_wait(false);
   return outcome;

@@ -1,6 +1,6 @@
 // GradientReducer: FP32 accumulation of gradients over the micro-steps of a step, and their sum
 // over all ranks, bucket by bucket, begun while the last backward pass still runs. Where each rank
-// updates a share of the parameters it gets the sums of that share alone.
+// updates a shard of the parameters it gets the sums of that shard alone.
 //
 // Training thread only; hooks run inside backward() (on a GPU on autograd's thread for that device,
 // while the training thread waits in backward()).
@@ -19,7 +19,7 @@
 namespace nsa::train {
 
 struct ReducerOptions {
-  // Element type of gradients on the wire; undefined: FP32. The tail always travels in FP32.
+  // Element type of gradients on the wire; undefined: FP32. The sync scalars always travel in FP32.
   std::optional<at::ScalarType> compress;
   bool find_unused = false;  // parameters without a gradient are allowed, and count as zero
   bool static_graph = false; // the same parameters get gradients in every step
@@ -41,11 +41,11 @@ public:
   void begin_micro_step(bool last);
   // After each backward pass: what gradients are still held go into their sums.
   void end_micro_step();
-  // After the last backward pass, once the tail is filled in: reduces what is left and waits. Then
-  // the tail and square_sum() are those of all ranks. Throws std::runtime_error naming parameters
-  // whose gradients are missing against the options.
+  // After the last backward pass, once the sync scalars are filled in: reduces what is left and
+  // waits. Then the sync scalars and square_sum() are those of all ranks. Throws std::runtime_error
+  // naming parameters whose gradients are missing against the options.
   comm::Outcome finish_step();
-  // Of the step that finish_step() ended: marks in pairs, around each stretch in which the device
+  // Of the step that finish_step() ended: marks in pairs, around each time in which the device
   // (on a CPU the host) had nothing left but to wait for its peers. Their sum is the step's exposed
   // communication: what overlapping with the backward pass did not hide. Empty for one rank.
   runtime::Stopwatch take_waits() { return std::exchange(waits_, new_stopwatch()); }

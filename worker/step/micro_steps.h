@@ -1,7 +1,7 @@
 // MicroSteps: forward and backward passes of a step's micro-batches into gradient sums and the loss
 // word. Launched one by one, or recorded as graphs (toggle cuda.graphs) and replayed: a graph is a
-// stretch in which only the device has something to do. Between graphs the host marks where it is
-// and starts the buckets of gradients that are ready.
+// part of a step in which only the device has something to do. Between graphs the host marks where
+// it is and starts the buckets of gradients that are ready.
 //
 // Training thread only.
 #pragma once

@@ -1,5 +1,5 @@
-// StateGatherer: where each rank updates a share of the parameters, what ranks owe each other
-// afterwards. Without shares there is nothing to do. Training thread only.
+// StateGatherer: where each rank updates a shard of the parameters, what ranks owe each other
+// afterwards. Without shards there is nothing to do. Training thread only.
 #pragma once
 
 #include "worker/comm/collectives.h"
@@ -14,11 +14,11 @@ public:
   StateGatherer(FlatState& state, comm::Collectives& collectives, PhaseClock& clock)
       : state_(state), collectives_(collectives), clock_(clock) {}
 
-  bool needed() const { return state_.share().of > 1; }
-  // After an update: the weights that the model computes with, of all ranks' shares. `waits` gets a
+  bool needed() const { return state_.shard().of > 1; }
+  // After an update: the weights that the model computes with, of all ranks' shards. `waits` gets a
   // pair of marks around it.
   comm::Outcome weights(uint64_t step, runtime::Stopwatch& waits);
-  // Before a checkpoint: masters and moments of all ranks' shares.
+  // Before a checkpoint: masters and moments of all ranks' shards.
   comm::Outcome masters_and_moments(uint64_t step);
 
 private:

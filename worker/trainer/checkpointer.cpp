@@ -22,22 +22,23 @@ Checkpointer::open(const std::filesystem::path& run_folder, const spec::Checkpoi
   return self;
 }
 
-void Checkpointer::start(const Moment& moment, PhaseClock& clock) {
-  last_step_ = moment.step;
+void Checkpointer::start(const TrainingPosition& position, const manifest::DataState& data,
+                         MonotonicTime begin, PhaseClock& clock) {
+  last_step_ = position.step;
   if (!writer_) return;
   const progress::Phase before = clock.phase();
   clock.enter(progress::Phase::kCheckpoint);
   writer_->wait_idle();
   checkpoint::Snapshot snapshot;
-  snapshot.files = snapshots_.copy(moment.counters);
+  snapshot.files = snapshots_.copy({position.non_finite_streak});
   snapshot.memory = snapshots_.memory();
   snapshot.manifest = base_;
-  snapshot.manifest.step = moment.step;
-  snapshot.manifest.tokens = moment.tokens;
-  snapshot.manifest.finite = moment.finite;
-  snapshot.manifest.loss = moment.loss;
-  snapshot.manifest.data = moment.data;
-  snapshot.stall = MonotonicTime::now() - moment.begin;
+  snapshot.manifest.step = position.step;
+  snapshot.manifest.tokens = position.tokens;
+  snapshot.manifest.finite = position.finite;
+  snapshot.manifest.loss = position.loss;
+  snapshot.manifest.data = data;
+  snapshot.stall = MonotonicTime::now() - begin;
   writer_->start(std::move(snapshot));
   clock.enter(before);
 }

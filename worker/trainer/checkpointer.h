@@ -9,6 +9,7 @@
 #include "worker/link/phase_clock.h"
 #include "worker/optimizer/state_io.h"
 #include "worker/trainer/failure.h"
+#include "worker/trainer/position.h"
 
 namespace nsa::train {
 
@@ -22,17 +23,10 @@ public:
        manifest::Manifest base, Rank rank, const FlatState& state, runtime::Runtime& runtime,
        link::Link& link, std::shared_ptr<std::byte> memory);
 
-  // What changes from step to step.
-  struct Moment {
-    MonotonicTime begin; // since when training stands still for it
-    uint64_t step = 0, tokens = 0;
-    bool finite = true;
-    double loss = 0;
-    manifest::DataState data;
-    Counters counters;
-  };
-  // Waits for the checkpoint before it, copies, and returns; the rest goes on behind.
-  void start(const Moment& moment, PhaseClock& clock);
+  // Waits for the checkpoint before it, copies, and returns; the rest goes on behind. Training has
+  // stood still for it since `begin`.
+  void start(const TrainingPosition& position, const manifest::DataState& data, MonotonicTime begin,
+             PhaseClock& clock);
   // Waits for what was started; the error of the newest checkpoint, if it failed.
   std::optional<Error> finish();
   std::optional<uint64_t> last_step() const { return last_step_; } // newest that was started

@@ -68,7 +68,7 @@ void remove_ranks_from(const std::filesystem::path& folder, int world) {
 
 } // namespace
 
-Attempt<double> evaluate(const Evaluator& e, uint64_t step) {
+RankResult<double> evaluate(const Evaluator& e, uint64_t step) {
   const at::NoGradGuard no_grad;
   // {sum of losses, tokens}, FP64: millions of tokens add up exactly enough.
   const at::Tensor sums =

@@ -27,6 +27,6 @@ struct Evaluator {
 };
 
 // Mean loss over all tokens of the set, the same on every rank.
-Attempt<double> evaluate(const Evaluator& evaluator, uint64_t step);
+RankResult<double> evaluate(const Evaluator& evaluator, uint64_t step);
 
 } // namespace nsa::train

@@ -23,7 +23,7 @@ struct Finished {
   std::string reason; // "completed" or "stopped"
 };
 
-template <class T> using Attempt = tl::expected<T, Failure>;
+template <class T> using RankResult = tl::expected<T, Failure>;
 
 inline tl::unexpected<Failure> failed(wire::RankExit exit, Error error) {
   return tl::unexpected<Failure>(Failure{exit, std::move(error), std::nullopt});
@@ -39,15 +39,15 @@ inline tl::unexpected<Failure> failed(comm::PeerFailure lost) {
 } // namespace nsa::train
 
 // Like NSA_TRY_ASSIGN and NSA_TRY, for a Result that becomes a Failure with this exit code.
-#define NSA_ATTEMPT(exit_code, expression)                                                         \
+#define NSA_RANK_TRY(exit_code, expression)                                                        \
   do {                                                                                             \
-    auto nsa_attempt_status = (expression);                                                        \
-    if (!nsa_attempt_status)                                                                       \
-      return ::nsa::train::failed(exit_code, std::move(nsa_attempt_status).error());               \
+    auto nsa_rank_try_status = (expression);                                                       \
+    if (!nsa_rank_try_status)                                                                      \
+      return ::nsa::train::failed(exit_code, std::move(nsa_rank_try_status).error());              \
   } while (false)
-#define NSA_ATTEMPT_ASSIGN_INNER(result, exit_code, declaration, expression)                       \
+#define NSA_RANK_TRY_ASSIGN_INNER(result, exit_code, declaration, expression)                      \
   auto result = (expression);                                                                      \
   if (!result) return ::nsa::train::failed(exit_code, std::move(result).error());                  \
   declaration = std::move(*result)
-#define NSA_ATTEMPT_ASSIGN(exit_code, declaration, expression)                                     \
-  NSA_ATTEMPT_ASSIGN_INNER(NSA_CONCAT(nsa_attempt_, __LINE__), exit_code, declaration, expression)
+#define NSA_RANK_TRY_ASSIGN(exit_code, declaration, expression)                                    \
+  NSA_RANK_TRY_ASSIGN_INNER(NSA_CONCAT(nsa_rank_try_, __LINE__), exit_code, declaration, expression)

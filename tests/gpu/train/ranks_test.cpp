@@ -41,11 +41,11 @@ model::ModelConfig gpu_model(bool fused) {
   return c;
 }
 
-// FP32; BF16; BF16 with BF16 on the wire; the same where each rank updates a share.
-enum Ways { kFp32, kBf16, kBf16Wire, kFp32Shares, kBf16Shares, kBf16WireShares, kWays };
+// FP32; BF16; BF16 with BF16 on the wire; the same where each rank updates a shard.
+enum Ways { kFp32, kBf16, kBf16Wire, kFp32Shards, kBf16Shares, kBf16WireShares, kWays };
 
-RanksWay way_of(int way_and_shares, bool gpu) {
-  const int which = way_and_shares % kFp32Shares;
+RanksWay way_of(int way_and_shards, bool gpu) {
+  const int which = way_and_shards % kFp32Shards;
   RanksWay way{.model = gpu ? gpu_model(which != kFp32) : test::small_model(64)};
   if (gpu) {
     way.batch.length = 1088;
@@ -54,7 +54,7 @@ RanksWay way_of(int way_and_shares, bool gpu) {
   // Updates that are all but linear in the gradients: those of Adam's own epsilon turn the rounding
   // of a gradient that is almost zero into a step of full length.
   way.epsilon = 1e-3;
-  way.shares = way_and_shares >= kFp32Shares;
+  way.shards = way_and_shards >= kFp32Shards;
   if (which != kFp32) way.type = at::kBFloat16;
   if (which == kBf16Wire) way.options.compress = at::kBFloat16;
   return way;
@@ -90,7 +90,7 @@ int rank_main(char** words) {
   std::ofstream out(words[4], std::ios::binary);
   for (int which = 0; which < kWays; ++which) {
     const RanksWay way = way_of(which, device.is_cuda());
-    const RanksOutcome outcome = train_rank(way, ranks_text(way), device, **collectives);
+    const RanksOutcome outcome = train_rank(way, ranks_text(way), **runtime, **collectives);
     for (const at::Tensor& tensor : {outcome.first_gradient, outcome.masters})
       write(out, tensor.const_data_ptr<double>(), static_cast<size_t>(tensor.numel()));
     write(out, outcome.losses.data(), outcome.losses.size());
@@ -229,7 +229,7 @@ TEST_P(RanksOn, TwoAreOne) {
     return relative;
   };
   const RanksOutcome& exact = one->at(kFp32);
-  for (const int which : {kFp32, kFp32Shares}) {
+  for (const int which : {kFp32, kFp32Shards}) {
     const RanksOutcome& found = two->at(which);
     EXPECT_LE(error(found.first_gradient, exact.first_gradient, "fp32 gradient"), 1e-6);
     EXPECT_LE(error(found.masters, exact.masters, "fp32 weights"), 1e-6);

@@ -103,7 +103,7 @@ TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
                                   training(2, at::kBFloat16), training(1, at::kBFloat16)};
   ways[1].options.static_graph = true;
   ways[2].options.compress = at::kBFloat16;
-  ways[3].shares = true;
+  ways[3].shards = true;
   for (const SmallTraining& way : ways) {
     SCOPED_TRACE(testing::Message() << "accumulate " << way.accumulate);
     std::array<std::array<SmallOutcome, 2>, 2> outcomes; // launched, replayed; by rank
@@ -194,7 +194,8 @@ TEST(MicroSteps, AFailedRecordingSaysWhatCouldNotBeRecorded) {
     const at::Tensor value = weights.square().mean();
     return value.mul(value.item<double>() > 0 ? 1.0 : 2.0); // asks the device
   };
-  MicroSteps micro_steps({runtime, reducer, state.tail()[0], [&](const auto&) { return loss(); },
+  MicroSteps micro_steps({runtime, reducer, state.sync_scalars()[0],
+                          [&](const auto&) { return loss(); },
                           StagedLoss{[](const auto&) {}, loss}},
                          1.0);
   const auto step = [&](int number) {

@@ -52,8 +52,8 @@ PhaseClock make_clock() {
 struct World {
   explicit World(at::ScalarType type, ReducerOptions options = {},
                  std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16,
-                 PrecisionMode mode = PrecisionMode::kMaster, Share share = {})
-      : state(make_parameters(type), bucket_bytes, 4, mode, share), clock(make_clock()),
+                 PrecisionMode mode = PrecisionMode::kMaster, Shard shard = {})
+      : state(make_parameters(type), bucket_bytes, 4, mode, shard), clock(make_clock()),
         collectives(given ? std::move(given) : comm::make_single_rank_collectives()),
         reducer(state, *collectives, clock, options) {}
   FlatState state;
@@ -120,14 +120,14 @@ TEST(GradientReducer, GatheringChangesNoSum) {
     for (size_t step = 0; step < steps.size(); ++step) {
       for (World* w : {&plain, &gathering}) {
         w->reducer.begin_step(step + 1);
-        EXPECT_EQ(w->state.tail().abs().max().item<float>(), 0.0f);
+        EXPECT_EQ(w->state.sync_scalars().abs().max().item<float>(), 0.0f);
         for (size_t m = 0; m < 3; ++m) {
           w->reducer.begin_micro_step(m == 2);
           linear_loss(w->state, some_weights(unsigned(3 * step + m)), 0.25, steps[step][m])
               .backward();
           w->reducer.end_micro_step();
         }
-        w->state.tail().fill_(1.0f);
+        w->state.sync_scalars().fill_(1.0f);
         ASSERT_TRUE(w->reducer.finish_step());
       }
       EXPECT_TRUE(at::equal(plain.state.gradients, gathering.state.gradients)) << "step " << step;
@@ -191,12 +191,12 @@ TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
     std::vector<at::Tensor> starts;
     World w(at::kBFloat16, {.static_graph = true, .gather = gather},
             std::make_unique<SeesStarts>(starts), 150); // the last two share the first bucket
-    w.state.tail().zero_();
+    w.state.sync_scalars().zero_();
     for (uint64_t step = 1; step <= 3; ++step) {
       starts.clear();
       w.reducer.begin_step(step);
       if (gather) w.state.gradients.fill_(NAN); // sums are written before they are read
-      w.state.tail().zero_();
+      w.state.sync_scalars().zero_();
       for (const bool last : {false, true}) {
         w.reducer.begin_micro_step(last);
         linear_loss(w.state, some_weights(unsigned(step)), 1.0, 2).backward();
@@ -486,7 +486,7 @@ double sum_of_pairs(const runtime::Stopwatch& waits) {
 }
 
 // Buckets leave while the backward pass still runs, each once, in one order, and none between
-// micro-steps; the last one takes the tail along and leaves when that is filled in.
+// micro-steps; the last one takes the sync scalars along and leaves when they are filled in.
 TEST(GradientReducer, BucketsLeaveDuringTheLastBackwardPassOnly) {
   auto given = std::make_unique<ScriptedPeer>();
   ScriptedPeer& peer = *given;
@@ -535,7 +535,7 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
       ASSERT_TRUE(w.reducer.finish_step());
       const double whole = to_seconds(MonotonicTime::now() - begin);
       const double waited = sum_of_pairs(w.reducer.take_waits());
-      const int collectives = compressed ? 4 : 3; // the tail travels on its own
+      const int collectives = compressed ? 4 : 3; // the sync scalars travel on their own
       EXPECT_GE(waited, collectives * to_seconds(answer));
       EXPECT_LE(waited, whole);
     }
@@ -549,7 +549,7 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
   EXPECT_EQ(alone.reducer.take_waits().marks(), 0u) << "nobody to wait for";
 }
 
-// With shares: three buckets to share, what all agree on, then the weights; every wait for them
+// With shards: three buckets to shard, what all agree on, then the weights; every wait for them
 // counts, and nothing else.
 TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
   auto given = std::make_unique<ScriptedPeer>();
@@ -579,7 +579,7 @@ TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
 }
 
 // Two ranks with half the batch each end where one rank with all of it ends, whether each of them
-// updates everything or a share.
+// updates everything or a shard.
 void expect_two_ranks_equal_one(at::ScalarType type) {
   const double scale = type == at::kFloat ? 1 : 1e4; // of tolerances: BF16 gradients and weights
   World alone(type);
@@ -600,9 +600,9 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
       each.push_back(state.slice(flat, i).flatten());
     return at::cat(each);
   };
-  for (const bool shares : {false, true})
+  for (const bool shards : {false, true})
     for (const std::string compress : {"off", "bf16", "fp16"}) {
-      SCOPED_TRACE(testing::Message() << "shares " << shares << ", on the wire " << compress);
+      SCOPED_TRACE(testing::Message() << "shards " << shards << ", on the wire " << compress);
       const test::TemporaryFolder place;
       struct Result {
         at::Tensor masters, first, second;
@@ -620,14 +620,14 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
           std::unique_ptr<World> w;
           {
             const std::lock_guard lock(seed_mutex);
-            const Share share = shares ? Share{size_t(r), 2} : Share{};
+            const Shard shard = shards ? Shard{size_t(r), 2} : Shard{};
             w = std::make_unique<World>(type, options, std::move(*collectives), 16,
-                                        PrecisionMode::kMaster, share);
+                                        PrecisionMode::kMaster, shard);
           }
           EXPECT_EQ(w->state.plan().buckets.size(), 3u);
           Optimizer optimizer(w->state, section());
           StateGatherer gatherer(w->state, *w->collectives, w->clock);
-          EXPECT_EQ(gatherer.needed(), shares);
+          EXPECT_EQ(gatherer.needed(), shards);
           for (int step = 1; step <= 5; ++step) {
             std::vector<at::Tensor> weights;
             {
@@ -637,19 +637,20 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
             w->reducer.begin_step(uint64_t(step));
             w->reducer.begin_micro_step(true);
             linear_loss(w->state, weights, 0.5).backward();
-            w->state.tail().fill_(r + 1.0);
+            w->state.sync_scalars().fill_(r + 1.0);
             ASSERT_TRUE(w->reducer.finish_step());
-            EXPECT_EQ(w->state.tail()[3].item<float>(), 3.0f) << "the tail is summed too";
+            EXPECT_EQ(w->state.sync_scalars()[3].item<float>(), 3.0f)
+                << "the sync scalars are summed too";
             const double norm = optimizer.step(1e-2, at::ones({})).item<double>();
             EXPECT_NEAR(norm, norms[size_t(step - 1)],
                         (compress == "off" ? 1e-6 * scale : 1e-2) * norm);
-            if (!shares) continue;
+            if (!shards) continue;
             runtime::Stopwatch waits = w->reducer.take_waits();
             const size_t marks = waits.marks();
             ASSERT_TRUE(gatherer.weights(uint64_t(step), waits));
             EXPECT_EQ(waits.marks(), marks + 2);
           }
-          if (shares) {
+          if (shards) {
             ASSERT_TRUE(gatherer.masters_and_moments(5));
           }
           const FlatState& state = w->state;
@@ -679,7 +680,7 @@ TEST(GradientReducer, RanksTogetherEqualOneRank) {
 }
 
 // A rank touches what is its own and nothing else, in every mode, and together they do what one
-// does: also where a share ends within a parameter, and where the weights are copies of masters.
+// does: also where a shard ends within a parameter, and where the weights are copies of masters.
 TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
   const auto draw = [](FlatState& state) {
     at::manual_seed(5);
@@ -691,37 +692,36 @@ TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
   draw(one.state);
   one.state.sum_squares();
   const double norm = whole.step(1e-2, at::ones({})).item<double>();
-  constexpr size_t kShares = 3;
+  constexpr size_t kShards = 3;
   std::vector<std::unique_ptr<World>> worlds;
   at::Tensor squares = at::zeros({});
-  for (size_t s = 0; s < kShares; ++s) {
+  for (size_t s = 0; s < kShards; ++s) {
     worlds.push_back(std::make_unique<World>(at::kBFloat16, ReducerOptions{}, nullptr, 150,
-                                             GetParam(), Share{s, kShares}));
+                                             GetParam(), Shard{s, kShards}));
     draw(worlds[s]->state);
     worlds[s]->state.sum_squares();
     squares = squares + worlds[s]->state.square_sum();
   }
   ASSERT_NEAR(squares.sqrt().item<double>(), norm, 1e-6 * norm);
-  for (size_t s = 0; s < kShares; ++s) {
+  for (size_t s = 0; s < kShards; ++s) {
     FlatState& state = worlds[s]->state;
     const at::Tensor before = state.masters.clone();
     state.square_sum().copy_(one.state.square_sum());
     Optimizer optimizer(state, section());
     optimizer.step(1e-2, at::ones({}));
     at::Tensor own = at::zeros_like(state.masters, at::kBool);
-    for (const Stretch& stretch : state.own())
-      state.stretch(own, stretch).fill_(true);
+    for (const Range& range : state.own())
+      state.range(own, range).fill_(true);
     EXPECT_TRUE(at::equal(state.masters.masked_select(own.logical_not()),
                           before.masked_select(own.logical_not())));
     // Into the first world, as the gatherer does it.
     for (auto member : {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
-      for (const Stretch& stretch : state.own())
-        state.stretch(worlds[0]->state.*member, stretch)
-            .copy_(state.stretch(state.*member, stretch));
+      for (const Range& range : state.own())
+        state.range(worlds[0]->state.*member, range).copy_(state.range(state.*member, range));
     if (const auto weights = state.rounded_weights())
-      for (const Stretch& stretch : state.own()) {
-        EXPECT_TRUE(at::equal(state.stretch(*weights, stretch),
-                              state.stretch(state.masters, stretch).to(at::kBFloat16)));
+      for (const Range& range : state.own()) {
+        EXPECT_TRUE(at::equal(state.range(*weights, range),
+                              state.range(state.masters, range).to(at::kBFloat16)));
       }
   }
   for (size_t i = 0; i < 3; ++i)

@@ -23,11 +23,17 @@ model::ModelConfig small_model() {
   return c;
 }
 
+runtime::Runtime& cpu() { // thread counts can be set once a process
+  static const std::unique_ptr<runtime::Runtime> runtime =
+      *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
+  return *runtime;
+}
+
 Outcome run(int world, const test::RanksWay& way) {
   const at::Tensor text = test::ranks_text(way);
   const auto train = [&](comm::Collectives& collectives) {
     at::set_num_threads(1);
-    return test::train_rank(way, text, at::kCPU, collectives);
+    return test::train_rank(way, text, cpu(), collectives);
   };
   if (world == 1) return train(*comm::make_single_rank_collectives());
   const test::TemporaryFolder place;

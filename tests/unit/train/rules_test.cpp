@@ -1,7 +1,6 @@
-// What training decides apart from tensors: schedule, buckets, faults, the non-finite rule.
+// What training decides apart from tensors: schedule, buckets, the non-finite rule.
 #include "common/spec/schedule.h"
 #include "tests/support/temporary_folder.h"
-#include "worker/faults/injection.h"
 #include "worker/link/flight_record_writer.h"
 #include "worker/link/phase_clock.h"
 #include "worker/rules/bucket_plan.h"
@@ -106,8 +105,8 @@ TEST(BucketPlan, CoversEveryParameterOnceInReverse) {
     EXPECT_LE(plan.slots[i].offset + counts[i], bucket.end);
   }
   EXPECT_EQ(plan.parameter_elements, expected);
-  EXPECT_EQ(plan.tail_begin, expected);
-  // Buckets tile the gradient buffer, and the tail rides with the last.
+  EXPECT_EQ(plan.sync_begin, expected);
+  // Buckets tile the gradient buffer, and the sync scalars ride with the last.
   size_t at = 0, parameters = 0;
   for (const auto& bucket : plan.buckets) {
     EXPECT_EQ(bucket.begin, at);
@@ -122,24 +121,24 @@ TEST(BucketPlan, CoversEveryParameterOnceInReverse) {
 
 TEST(BucketPlan, SharesAreEqualAndTogetherEverything) {
   const std::vector<size_t> counts = {1000, 3, 17, 4096, 1, 64};
-  for (const size_t shares : {1, 2, 3, 8}) {
-    const BucketPlan plan = plan_buckets(counts, 64 * sizeof(float), 5, shares);
+  for (const size_t shards : {1, 2, 3, 8}) {
+    const BucketPlan plan = plan_buckets(counts, 64 * sizeof(float), 5, shards);
     EXPECT_GT(plan.buckets.size(), 2u);
     size_t expected = 0;
     for (size_t b = 0; b < plan.buckets.size(); ++b) {
-      for (size_t s = 0; s < shares; ++s) {
-        const Stretch one = share_of(plan, b, {s, shares});
+      for (size_t s = 0; s < shards; ++s) {
+        const Range one = shard_of(plan, b, {s, shards});
         EXPECT_EQ(one.begin, expected);
         EXPECT_EQ(one.begin % kSlotAlignment, 0u);
-        EXPECT_EQ(one.count(), share_of(plan, b, {0, shares}).count());
+        EXPECT_EQ(one.count(), shard_of(plan, b, {0, shards}).count());
         expected = one.end;
       }
       EXPECT_EQ(expected, plan.parameters_of(b).end);
     }
     EXPECT_EQ(expected, plan.parameter_elements);
-    EXPECT_EQ(plan.tail_begin, plan.parameter_elements) << "the tail is nobody's share";
+    EXPECT_EQ(plan.sync_begin, plan.parameter_elements) << "the sync scalars are nobody's shard";
     for (size_t i = 0; i < counts.size(); ++i) {
-      const Stretch bucket = plan.parameters_of(plan.slots[i].bucket);
+      const Range bucket = plan.parameters_of(plan.slots[i].bucket);
       EXPECT_GE(plan.slots[i].offset, bucket.begin);
       EXPECT_LE(plan.slots[i].offset + counts[i], bucket.end);
     }
@@ -149,63 +148,6 @@ TEST(BucketPlan, SharesAreEqualAndTogetherEverything) {
 TEST(BucketPlan, OneBigBucketOrOneEach) {
   EXPECT_EQ(plan_buckets({10, 10, 10}, size_t{1} << 30, 2).buckets.size(), 1u);
   EXPECT_EQ(plan_buckets({10, 10, 10}, 1, 2).buckets.size(), 3u);
-}
-
-TEST(Injection, SameDrawEverywhereAndInRange) {
-  spec::InjectSection inject;
-  inject.kind = "random";
-  std::set<std::string_view> kinds;
-  std::set<Rank> ranks;
-  for (inject.seed = 0; inject.seed < 200; ++inject.seed) {
-    const auto a = **plan_injection(inject, 400, 3, 1);
-    const auto b = **plan_injection(inject, 400, 3, 1);
-    EXPECT_EQ(a.step, b.step);
-    EXPECT_EQ(a.rank, b.rank);
-    EXPECT_EQ(a.fault, b.fault);
-    EXPECT_GE(a.step, 101u);
-    EXPECT_LE(a.step, 200u);
-    kinds.insert(fault_name(a.fault));
-    ranks.insert(a.rank);
-  }
-  EXPECT_THAT(kinds, ::testing::UnorderedElementsAre("stop_signal", "mutex_deadlock", "spin",
-                                                     "skip_collective", "data_stall"));
-  EXPECT_EQ(ranks.size(), 3u);
-}
-
-TEST(Injection, OnlyInItsAttemptAndOnlyWhatCanHappen) {
-  spec::InjectSection inject;
-  EXPECT_FALSE(*plan_injection(inject, 100, 2, 1)) << "none";
-  inject.kind = "spin";
-  inject.rank = 1;
-  inject.step = 7;
-  EXPECT_EQ((*plan_injection(inject, 100, 2, 1))->step, 7u);
-  EXPECT_FALSE(*plan_injection(inject, 100, 2, 2)) << "the restarted attempt runs clean";
-  inject.rank = 2;
-  EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
-  inject.rank = 0;
-  for (const char* kind :
-       {"skip_collective", "kill_in_collect", "stop_in_collect", "deadlock_in_collect"}) {
-    inject.kind = kind;
-    EXPECT_FALSE(plan_injection(inject, 100, 1, 1)) << kind;
-    EXPECT_EQ(fault_name((*plan_injection(inject, 100, 2, 1))->fault), kind);
-  }
-  inject.kind = "unknown";
-  EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
-  inject.kind = "random";
-  inject.step = -1;
-  for (inject.seed = 0; inject.seed < 50; ++inject.seed) {
-    EXPECT_NE((*plan_injection(inject, 100, 1, 1))->fault, Fault::kSkipCollective);
-    EXPECT_GE((*plan_injection(inject, 2, 1, 1))->step, 1u);
-  }
-}
-
-TEST(Injection, IsWrittenDown) {
-  std::string folder = (fs::temp_directory_path() / "nsa-inject-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  ASSERT_TRUE(record_injection(folder, {Fault::kSpin, 1, 42}));
-  EXPECT_EQ(*read_file(fs::path(folder) / "injected.json"),
-            "{\"rank\":1,\"step\":42,\"kind\":\"spin\"}\n");
-  fs::remove_all(folder);
 }
 
 TEST(NonFinite, ActsByRuleAndStopsPastTheLimit) {

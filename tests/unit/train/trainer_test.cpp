@@ -68,7 +68,7 @@ public:
   std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<Late>(WrappedRuntime::read_later(values), done(), host_);
   }
-  std::shared_ptr<const runtime::Moment> moment() override {
+  std::shared_ptr<const runtime::DeviceEvent> record_event() override {
     return std::make_shared<At>(done(), host_);
   }
 
@@ -88,10 +88,10 @@ private:
     const double ready_;
     double& host_;
   };
-  class At : public runtime::Moment {
+  class At : public runtime::DeviceEvent {
   public:
     At(double seconds, const double& host) : seconds_(seconds), host_(host) {}
-    double seconds_since(const runtime::Moment& earlier) const override {
+    double seconds_since(const runtime::DeviceEvent& earlier) const override {
       EXPECT_LE(seconds_, host_) << "asked for before the device has passed it";
       return seconds_ - dynamic_cast<const At&>(earlier).seconds_;
     }
@@ -153,9 +153,9 @@ protected:
   }
 
   // Trains; `loss` gets the weights and the number of its call.
-  Attempt<Finished> run(std::function<at::Tensor(const at::Tensor&, int)> loss) {
+  RankResult<Finished> run(std::function<at::Tensor(const at::Tensor&, int)> loss) {
     at::Tensor weights = at::ones({4}).set_requires_grad(true);
-    FlatState state({{"weights", weights, at::full({4}, 2.0), true}}, 1 << 20, kTailWords);
+    FlatState state({{"weights", weights, at::full({4}, 2.0), true}}, 1 << 20, kSyncScalars);
     int pair[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     shim_.reset(pair[0]);
@@ -186,7 +186,7 @@ protected:
                        return loss(weights, ++calls).expand({batch->rows, shape.sequence_length});
                      },
                      staged, graphs_or_nothing_, *loader, &evaluation, *checkpointer, sinks,
-                     std::nullopt, gates_},
+                     nullptr, gates_},
                     {});
     auto finished = trainer.run();
     ended_in_ = clock.phase();

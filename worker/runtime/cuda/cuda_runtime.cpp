@@ -39,11 +39,11 @@ private:
   at::cuda::CUDAEvent done_;
 };
 
-class EventMoment : public Moment {
+class CudaEvent : public DeviceEvent {
 public:
-  EventMoment() { passed_.record(c10::cuda::getCurrentCUDAStream()); }
-  double seconds_since(const Moment& earlier) const override {
-    return dynamic_cast<const EventMoment&>(earlier).passed_.elapsed_time(passed_) / 1e3;
+  CudaEvent() { passed_.record(c10::cuda::getCurrentCUDAStream()); }
+  double seconds_since(const DeviceEvent& earlier) const override {
+    return dynamic_cast<const CudaEvent&>(earlier).passed_.elapsed_time(passed_) / 1e3;
   }
 
 private:
@@ -137,7 +137,9 @@ public:
   std::unique_ptr<Reading> read_later(const at::Tensor& values) override {
     return std::make_unique<EventReading>(values);
   }
-  std::shared_ptr<const Moment> moment() override { return std::make_shared<EventMoment>(); }
+  std::shared_ptr<const DeviceEvent> record_event() override {
+    return std::make_shared<CudaEvent>();
+  }
 
   std::string why_no_graphs() const override {
     return graphs_ ? "" : "the runtime was opened without them";

@@ -1,6 +1,4 @@
-#include "worker/faults/faults.h"
-
-#include "common/base/log.h"
+#include "worker/faults/acts.h"
 
 #include <atomic>
 #include <chrono>
@@ -58,40 +56,27 @@ NSA_VISIBLE_ON_STACK void inject_data_stall(const std::function<bool()>& stoppin
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-void announce_injection(const Injection& injection, const std::filesystem::path& run_folder,
-                        link::Link& link) {
-  const std::string kind(fault_name(injection.fault));
-  log::warning("inject", "a fault is injected on purpose",
-               {{"kind", kind},
-                {"rank", std::to_string(injection.rank)},
-                {"step", std::to_string(injection.step)}});
-  if (auto status = record_injection(run_folder, injection); !status)
-    log::error("inject", "the injected fault is not written down: " + status.error().what);
-  link.must_arrive(wire::MessageType::kRankInjected,
-                   wire::RankInjected{injection.rank, injection.step, kind});
-  link.flush(std::chrono::seconds(2));
-}
-
-void inject_on_training_thread(Fault fault) {
+void act_on_training_thread(spec::FaultKind fault) {
+  using enum spec::FaultKind;
   switch (fault) {
-  case Fault::kStopSignal:
-  case Fault::kStopInCollect:
+  case kStopSignal:
+  case kStopInCollect:
     return inject_stop_signal();
-  case Fault::kMutexDeadlock:
-  case Fault::kDeadlockInCollect:
+  case kMutexDeadlock:
+  case kDeadlockInCollect:
     return inject_mutex_deadlock();
-  case Fault::kSpin:
+  case kSpin:
     return inject_spin();
-  case Fault::kKill:
-  case Fault::kKillInCollect:
+  case kKill:
+  case kKillInCollect:
     return inject_kill();
-  case Fault::kExit:
+  case kExit:
     return inject_exit();
-  case Fault::kSegfault:
+  case kSegfault:
     return inject_segfault();
-  case Fault::kSkipCollective:
-  case Fault::kDataStall:
-  case Fault::kNonFinite:
+  case kSkipCollective:
+  case kDataStall:
+  case kNonFinite:
     return; // acted out where collectives are started, batches made, losses computed
   }
 }

@@ -2,8 +2,7 @@
 // so that a stack taken from outside shows the cause in plain words. None of the stalls returns.
 #pragma once
 
-#include "worker/faults/injection.h"
-#include "worker/link/link.h"
+#include "common/spec/fault_table.h"
 
 #include <functional>
 
@@ -19,13 +18,7 @@ void inject_segfault();       // a store through a null pointer
 // down.
 void inject_data_stall(const std::function<bool()>& stopping);
 
-// Runs the fault when it is one that the training thread acts out on itself (not kSkipCollective,
-// kDataStall, kNonFinite). Where it acts is the caller's choice.
-void inject_on_training_thread(Fault fault);
-
-// Before any fault acts: writes it down (record_injection), tells the shim, and waits (bounded)
-// until the message has left, since a stopped or dead process says nothing more. Any thread.
-void announce_injection(const Injection& injection, const std::filesystem::path& run_folder,
-                        link::Link& link);
+// Acts out a fault that strikes the training thread itself: FaultPoint kForward and kStateGather.
+void act_on_training_thread(spec::FaultKind fault);
 
 } // namespace nsa::train

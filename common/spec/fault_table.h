@@ -1,0 +1,49 @@
+// The faults that a run can make on purpose (inject.kind), in one table: validation of run files,
+// their page and the worker's acts (worker/faults) read it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace nsa::spec {
+
+enum class FaultKind : uint8_t {
+  kStopSignal,
+  kMutexDeadlock,
+  kSpin,
+  kSkipCollective,
+  kDataStall,
+  kKill,
+  kExit,
+  kSegfault,
+  kNonFinite,
+  kKillInCollect,
+  kStopInCollect,
+  kDeadlockInCollect,
+};
+
+// Where it strikes, and with that what a run must have for it.
+enum class FaultPoint : uint8_t {
+  kForward,     // the training thread, before the forward pass of that step
+  kLoss,        // the loss of that step's first micro-batch
+  kReduction,   // before gradients are reduced; with a peer that notices
+  kLoader,      // the loader's thread, before that step's first batch
+  kStateGather, // before this rank's part of a checkpoint's all-gather; with shards
+};
+
+struct FaultRow {
+  FaultKind kind;
+  std::string_view name; // as in run.toml
+  FaultPoint point;
+  bool random;              // inject.kind = "random" may draw it
+  std::string_view meaning; // what the rank does
+};
+std::span<const FaultRow> fault_table();
+
+const FaultRow& fault_row(FaultKind kind);
+const FaultRow* find_fault(std::string_view name);   // nothing: no such fault
+std::string_view fault_point_text(FaultPoint point); // for the page
+
+} // namespace nsa::spec

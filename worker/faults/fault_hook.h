@@ -1,0 +1,40 @@
+// FaultHook: the fault of a run on the rank that it is meant for. It strikes at the point that the
+// table of faults names (common/spec/fault_table.h). Before it acts, it writes the fault down,
+// tells the shim and waits (bounded) until the message has left: a stopped or dead process says
+// nothing.
+//
+// Training thread, but for stall_loader().
+#pragma once
+
+#include "worker/faults/injection.h"
+#include "worker/link/link.h"
+#include "worker/rules/step_hook.h"
+
+#include <functional>
+
+namespace nsa::train {
+
+class FaultHook : public StepHook {
+public:
+  FaultHook(const Injection& injection, std::filesystem::path run_folder, link::Link& link);
+
+  void enter(progress::Phase phase, uint64_t step, uint64_t micro_step) override;
+  bool poisons(uint64_t step) override;
+  bool skips_collectives(uint64_t step) override;
+
+  // For the loader's thread, before the first batch of a step. In a step that a data stall strikes
+  // it returns when `stopping` says that the loader is torn down.
+  void stall_loader(uint64_t step, const std::function<bool()>& stopping);
+
+private:
+  bool strikes(spec::FaultPoint point, uint64_t step);
+  void announce(uint64_t step);
+
+  const Injection injection_;
+  const spec::FaultPoint point_;
+  const std::filesystem::path run_folder_;
+  link::Link& link_;
+  bool struck_ = false;
+};
+
+} // namespace nsa::train

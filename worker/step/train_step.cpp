@@ -1,0 +1,144 @@
+#include "worker/step/train_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include <utility>
+
+namespace nsa::train {
+
+using progress::Phase;
+
+ReducerOptions reducer_options(const spec::ParallelSection& parallel) {
+  ReducerOptions options;
+  if (parallel.compress == spec::Compress::kBf16) options.compress = at::kBFloat16;
+  if (parallel.compress == spec::Compress::kFp16) options.compress = at::kHalf;
+  options.find_unused = parallel.find_unused;
+  options.static_graph = parallel.static_graph;
+  return options;
+}
+
+Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world) {
+  if (!parallel.shard_update) return {};
+  return {static_cast<size_t>(rank), static_cast<size_t>(world)};
+}
+
+TrainStep::TrainStep(Parts parts, const spec::TrainSection& train, ReducerOptions options)
+    : p_(std::move(parts)), accumulate_(train.accumulate),
+      reducer_(p_.state, p_.collectives, p_.clock, options),
+      micro_steps_({p_.runtime, reducer_, p_.state.sync_scalars()[kLoss], p_.loss, p_.staged},
+                   1.0 / static_cast<double>(train.accumulate * p_.collectives.world())),
+      optimizer_(p_.state, train), gatherer_(p_.state, p_.collectives, p_.clock) {}
+
+comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_batch) {
+  InFlight step;
+  step.step = request.step;
+  step.learning_rate = request.learning_rate;
+  if (!std::exchange(goes_on_, true)) step.begin = p_.runtime.record_event();
+  p_.clock.begin_step(request.step, request.tokens);
+  reducer_.begin_step(request.step);
+  run_micro_steps(request.step, next_batch);
+  enter(Phase::kAllReduce, request.step);
+  bool skip = false;
+  StepRequests requests;
+  for (StepHook* hook : p_.hooks) {
+    hook->add_requests(requests);
+    skip = hook->skips_collectives(request.step) || skip;
+  }
+  put(requests);
+  if (skip) reducer_.skip_collectives_of_this_step();
+  if (auto reduced = reducer_.finish_step(); !reduced) return reduced;
+  if (auto updated = update(request, skip, step); !updated) return updated;
+  in_flight_.push_back(std::move(step));
+  p_.runtime.mark_step(request.step, static_cast<uint32_t>(Phase::kOptimizer));
+  return {};
+}
+
+// On both tracks: the host is here now, the device gets here behind what is enqueued.
+void TrainStep::enter(Phase phase, uint64_t step, uint64_t micro_step) {
+  p_.clock.enter(phase, micro_step);
+  p_.runtime.mark_phase(step, static_cast<uint32_t>(phase));
+  for (StepHook* hook : p_.hooks)
+    hook->enter(phase, step, micro_step);
+}
+
+// Phases that no device is in: it may still wait for its peers.
+void TrainStep::enter_on_host(Phase phase, uint64_t step, uint64_t micro_step) {
+  p_.clock.enter(phase, micro_step);
+  for (StepHook* hook : p_.hooks)
+    hook->enter(phase, step, micro_step);
+}
+
+// Forward and backward of all micro-steps; the loss becomes this rank's part of the mean loss.
+void TrainStep::run_micro_steps(uint64_t step, const NextBatch& next_batch) {
+  for (int64_t m = 0; m < accumulate_; ++m) {
+    const auto micro = static_cast<uint64_t>(m);
+    enter_on_host(Phase::kData, step, micro);
+    const std::shared_ptr<const data::Batch> batch = next_batch();
+    if (!batch->rows_from.empty())
+      p_.clock.set_batch_index(static_cast<uint64_t>(batch->rows_from[0].sequence));
+    enter(Phase::kForward, step, micro);
+    bool poisoned = false;
+    if (m == 0)
+      for (StepHook* hook : p_.hooks)
+        poisoned = hook->poisons(step) || poisoned;
+    micro_steps_.run(batch, {.first = m == 0, .last = m + 1 == accumulate_, .poisoned = poisoned},
+                     [&] { enter(Phase::kBackward, step, micro); });
+  }
+}
+
+void TrainStep::put(const StepRequests& requests) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor scalars = p_.state.sync_scalars();
+  if (requests.stop) scalars[kStop].fill_(1.0);
+  if (requests.stop_with_checkpoint) scalars[kStopWithCheckpoint].fill_(1.0);
+  if (requests.checkpoint) scalars[kCheckpoint].fill_(1.0);
+}
+
+comm::Outcome TrainStep::update(const Request& request, bool skip, InFlight& step) {
+  enter(Phase::kOptimizer, request.step);
+  const at::Tensor norm = optimizer_.step(request.learning_rate, p_.state.sync_scalars()[kLoss]);
+  step.waits.emplace(reducer_.take_waits());
+  if (gatherer_.needed() && !skip) {
+    enter(Phase::kGather, request.step);
+    if (auto gathered = gatherer_.weights(request.step, *step.waits); !gathered) return gathered;
+  }
+  std::vector<at::Tensor> values{norm.reshape({1}), p_.state.sync_scalars()};
+  if (p_.gates.take && request.with_gates) values.push_back(p_.gates.take());
+  step.end = p_.runtime.record_event(); // before the values: passed when they are there
+  step.values = p_.runtime.read_later(at::cat(values));
+  enter_on_host(Phase::kResults, request.step);
+  return {};
+}
+
+StepResult TrainStep::take() {
+  InFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const std::vector<double> values = step.values->take();
+  StepResult result;
+  result.step = step.step;
+  result.learning_rate = step.learning_rate;
+  result.seconds = step.end->seconds_since(step.begin ? *step.begin : *last_end_);
+  last_end_ = std::move(step.end);
+  for (size_t i = 0; i + 1 < step.waits->marks(); i += 2)
+    result.exposed_communication_seconds += step.waits->milliseconds(i, i + 1) / 1e3;
+  result.gradient_norm = values[0];
+  const auto scalars = values.begin() + 1;
+  std::copy(scalars, scalars + kSyncScalars, result.scalars.begin());
+  result.gates.assign(scalars + kSyncScalars, values.end());
+  return result;
+}
+
+comm::Outcome TrainStep::gather_state(uint64_t step) {
+  if (!gatherer_.needed()) return {};
+  const Phase before = p_.clock.phase();
+  p_.clock.enter_collect(Phase::kCheckpoint);
+  for (StepHook* hook : p_.hooks)
+    hook->enter(Phase::kCollect, step, 0);
+  if (auto gathered = gatherer_.masters_and_moments(step); !gathered) return gathered;
+  p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
+  p_.clock.enter(before);
+  return {};
+}
+
+} // namespace nsa::train

@@ -1,0 +1,104 @@
+// TrainStep: one optimizer update of one rank. It computes `accumulate` micro-batches forward and
+// backward (launched one by one or replayed as graphs), sums their gradients over micro-steps and
+// ranks, updates this rank's shard of the parameters, and all-gathers the weights. The trainer,
+// nsa-bench model and the tests all make their steps by it. What else happens around a step is a
+// StepHook, or is done between steps.
+//
+// enqueue() waits only where the host has to: for a batch, on a CPU for everything, and with
+// several ranks for peers. take() waits for the device. Training thread only.
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "worker/link/phase_clock.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/rules/step_hook.h"
+#include "worker/step/gradient_reducer.h"
+#include "worker/step/micro_steps.h"
+#include "worker/step/state_gatherer.h"
+
+#include <array>
+#include <deque>
+
+namespace nsa::train {
+
+// Scalars behind the gradients that are summed over ranks with them.
+enum SyncScalar : size_t { kLoss, kStop, kStopWithCheckpoint, kCheckpoint, kSyncScalars };
+
+ReducerOptions reducer_options(const spec::ParallelSection& parallel);
+// What a rank updates of the parameters.
+Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world);
+
+struct StepResult { // the same on every rank, but for seconds and gates
+  uint64_t step = 0;
+  double learning_rate = 0, gradient_norm = 0;
+  std::array<double, kSyncScalars> scalars{}; // sums over ranks; the loss is the mean already
+  double seconds = 0, exposed_communication_seconds = 0;
+  std::vector<double> gates; // GateMeans::names; empty where they were not asked for
+
+  double loss() const { return scalars[kLoss]; }
+  bool asks(SyncScalar request) const { return scalars[request] > 0; }
+};
+
+class TrainStep {
+public:
+  struct Parts {
+    runtime::Runtime& runtime;
+    comm::Collectives& collectives;
+    PhaseClock& clock;
+    FlatState& state; // with kSyncScalars
+    BatchLoss loss;
+    std::optional<StagedLoss> staged = std::nullopt; // set: steps are recorded as graphs
+    GateMeans gates = {};                            // may be empty
+    std::vector<StepHook*> hooks = {};
+  };
+  TrainStep(Parts parts, const spec::TrainSection& train, ReducerOptions options);
+
+  struct Request {
+    uint64_t step = 0;
+    uint64_t tokens = 0; // completed before it, for the progress page
+    double learning_rate = 0;
+    bool with_gates = false;
+  };
+  using NextBatch = std::function<std::shared_ptr<const data::Batch>()>;
+  // Throws what the passes throw, and RecordingError where recording fails.
+  comm::Outcome enqueue(const Request& request, const NextBatch& next_batch);
+
+  size_t in_flight() const { return in_flight_.size(); }
+  StepResult take(); // of the oldest in flight
+  // The next step begins where the one before ends. Not behind an evaluation, a checkpoint or a
+  // rollback, whose time is no step's: call it there.
+  void pause() { goes_on_ = false; }
+
+  // Where each rank updates a shard: masters and moments of all shards, for a checkpoint. The
+  // device has done so when it returns. Nothing where every rank updates all.
+  comm::Outcome gather_state(uint64_t step);
+
+  size_t graphs() const { return micro_steps_.graphs(); } // recorded so far
+
+private:
+  struct InFlight {
+    uint64_t step = 0;
+    double learning_rate = 0;
+    std::shared_ptr<const runtime::DeviceEvent> begin, end; // begin: see pause()
+    // Gradient norm, the sync scalars, and where they were asked for the mean gates.
+    std::unique_ptr<runtime::Reading> values;
+    std::optional<runtime::Stopwatch> waits; // pairs of marks, passed as well
+  };
+  void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
+  void enter_on_host(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
+  void run_micro_steps(uint64_t step, const NextBatch& next_batch);
+  void put(const StepRequests& requests);
+  comm::Outcome update(const Request& request, bool skip, InFlight& step);
+
+  Parts p_;
+  const int64_t accumulate_;
+  GradientReducer reducer_;
+  MicroSteps micro_steps_;
+  Optimizer optimizer_;
+  StateGatherer gatherer_;
+  std::deque<InFlight> in_flight_;
+  std::shared_ptr<const runtime::DeviceEvent> last_end_; // of the newest step that was taken
+  bool goes_on_ = false;
+};
+
+} // namespace nsa::train

@@ -1,0 +1,35 @@
+#include "worker/trainer/evaluation_hook.h"
+
+#include "common/base/log.h"
+#include "common/manifest/manifest.h"
+
+#include <cmath>
+
+namespace nsa::train {
+
+bool EvaluationHook::due(uint64_t step) const {
+  const auto interval = static_cast<uint64_t>(p_.spec.eval.interval_steps);
+  return (interval > 0 && step % interval == 0) ||
+         (p_.spec.eval.at_end && step == static_cast<uint64_t>(p_.spec.train.steps));
+}
+
+RankResult<std::string> EvaluationHook::run(const TrainingPosition& position) {
+  const MonotonicTime begin = MonotonicTime::now();
+  if (p_.spec.eval.token_losses)
+    p_.evaluator.keep_in = p_.run_folder / "evaluations" / manifest::folder_name(position.step);
+  auto loss = evaluate(p_.evaluator, position.step);
+  if (!loss) return tl::unexpected(loss.error());
+  const bool finite = std::isfinite(*loss);
+  if (p_.evaluator.collectives.rank() == 0) {
+    const wire::RankEvaluation evaluation{0, position.step, position.tokens, *loss,
+                                          to_seconds(MonotonicTime::now() - begin)};
+    for (auto& sink : p_.sinks)
+      sink->evaluation(evaluation);
+    log::info("train", "held-out loss",
+              {{"step", std::to_string(position.step)}, {"loss", std::to_string(*loss)}});
+    if (finite) p_.link.must_arrive(wire::MessageType::kRankEvaluation, evaluation);
+  }
+  return std::string(finite ? "" : "held-out loss");
+}
+
+} // namespace nsa::train

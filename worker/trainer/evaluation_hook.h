@@ -1,0 +1,28 @@
+// EvaluationHook: the held-out loss, when it is due. Training thread only.
+#pragma once
+
+#include "worker/link/link.h"
+#include "worker/telemetry/metrics_sink.h"
+#include "worker/trainer/evaluator.h"
+#include "worker/trainer/hooks.h"
+
+namespace nsa::train {
+
+class EvaluationHook : public TrainingHook {
+public:
+  struct Parts {
+    const spec::RunSpec& spec;
+    Evaluator evaluator; // keep_in is set for each evaluation
+    std::filesystem::path run_folder;
+    link::Link& link;
+    std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
+  };
+  explicit EvaluationHook(Parts parts) : p_(std::move(parts)) {}
+  bool due(uint64_t step) const override;
+  RankResult<std::string> run(const TrainingPosition& position) override;
+
+private:
+  Parts p_;
+};
+
+} // namespace nsa::train

@@ -1,0 +1,83 @@
+#include "worker/trainer/metrics_hook.h"
+
+#include "common/base/log.h"
+#include "worker/process_info/process_info.h"
+
+#include <cmath>
+
+namespace nsa::train {
+
+using wire::MessageType;
+
+namespace {
+constexpr uint64_t kSteadyAfterSteps = 10; // allocators have settled by then
+} // namespace
+
+void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime,
+                   link::Link& link) {
+  const runtime::DeviceMemory memory = runtime.memory();
+  link.must_arrive(MessageType::kRankMemory,
+                   wire::RankMemory{rank, stage, runtime::resident_bytes(), memory.allocated,
+                                    memory.reserved, memory.peak});
+}
+
+void MetricsHook::on_result(const StepResult& result, const TrainingPosition& position) {
+  seconds_ += result.seconds;
+  exposed_ += result.exposed_communication_seconds;
+  ++steps_;
+  const double clip = p_.spec.train.gradient_clip;
+  if (clip > 0 && result.gradient_norm > clip) ++clipped_;
+  if (p_.recorded.has(result.step)) record(result, position);
+  ++results_seen_;
+  if (results_seen_ == 1) report_memory(p_.rank, "first-step", p_.runtime, p_.link);
+  if (results_seen_ == kSteadyAfterSteps) report_memory(p_.rank, "steady", p_.runtime, p_.link);
+}
+
+void MetricsHook::record(const StepResult& result, const TrainingPosition& position) {
+  const wire::RankStep step = record_of(result, position);
+  for (auto& sink : p_.sinks)
+    sink->step(step);
+  if (p_.rank == 0)
+    log::info("train", "step",
+              {{"step", std::to_string(step.step)},
+               {"loss", std::to_string(step.loss)},
+               {"gradient_norm", std::to_string(step.gradient_norm)},
+               {"seconds", std::to_string(step.step_seconds)}});
+  // JSON has no word for NaN, so a step that is not finite is told as such and not as a number.
+  if (position.finite) p_.link.may_drop(MessageType::kRankStep, step);
+}
+
+wire::RankStep MetricsHook::record_of(const StepResult& result, const TrainingPosition& position) {
+  const runtime::DeviceMemory memory = p_.runtime.memory();
+  wire::RankStep step;
+  step.rank = p_.rank;
+  step.step = result.step;
+  step.tokens = position.tokens;
+  step.loss = result.loss();
+  step.gradient_norm = result.gradient_norm;
+  step.learning_rate = result.learning_rate;
+  step.step_seconds = seconds_ / static_cast<double>(steps_);
+  const auto tokens = static_cast<double>(p_.spec.tokens_per_step());
+  step.tokens_per_second = step.step_seconds > 0 ? tokens / step.step_seconds : 0;
+  seconds_ = 0;
+  steps_ = 0;
+  auto phases = p_.clock.take_seconds();
+  step.clipped_steps = std::exchange(clipped_, 0);
+  step.exposed_communication_seconds = std::exchange(exposed_, 0);
+  step.data_wait_seconds = phases.count("data") ? phases["data"] : 0;
+  step.phase_seconds = std::move(phases);
+  for (size_t i = 0; i < result.gates.size(); ++i)
+    if (const std::string& name = p_.gates.at(i); !name.empty() && std::isfinite(result.gates[i]))
+      step.gates[name] = result.gates[i]; // JSON has no word for NaN
+  if (p_.start_up != nullptr && results_seen_ == 0) {
+    p_.start_up->passed("first-step");
+    step.start_up_seconds = p_.start_up->seconds();
+  }
+  step.resident_bytes = runtime::resident_bytes();
+  step.allocated_bytes = memory.allocated;
+  step.reserved_bytes = memory.reserved;
+  step.peak_bytes = memory.peak;
+  return step;
+}
+
+} // namespace nsa::train

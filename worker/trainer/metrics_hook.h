@@ -1,0 +1,48 @@
+// MetricsHook: adds up what steps took and tells it, to the shim and to rank 0's sinks, once in
+// train.log_interval_steps. Training thread only.
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "worker/link/link.h"
+#include "worker/telemetry/metrics_sink.h"
+#include "worker/trainer/hooks.h"
+#include "worker/trainer/start_up.h"
+
+namespace nsa::train {
+
+// Sends RankMemory; `stage`: "boot", "model", "loader", "first-step", "steady".
+void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime, link::Link& link);
+
+// Which steps have a metric record: each interval's, the attempt's first and the run's last.
+struct RecordedSteps {
+  uint64_t interval = 1, first = 1, last = 1;
+  bool has(uint64_t step) const { return step % interval == 0 || step == last || step == first; }
+};
+
+class MetricsHook : public TrainingHook {
+public:
+  struct Parts {
+    const spec::RunSpec& spec;
+    Rank rank = 0;
+    runtime::Runtime& runtime;
+    link::Link& link;
+    PhaseClock& clock;
+    std::vector<std::unique_ptr<MetricsSink>>& sinks;
+    std::vector<std::string> gates;   // GateMeans::names
+    StartUpTimes* start_up = nullptr; // nothing: not told
+    RecordedSteps recorded;
+  };
+  explicit MetricsHook(Parts parts) : p_(std::move(parts)) {}
+  void on_result(const StepResult& result, const TrainingPosition& position) override;
+
+private:
+  wire::RankStep record_of(const StepResult& result, const TrainingPosition& position);
+  void record(const StepResult& result, const TrainingPosition& position);
+
+  Parts p_;
+  double seconds_ = 0, exposed_ = 0; // of steps since the last record
+  uint64_t steps_ = 0, clipped_ = 0;
+  uint64_t results_seen_ = 0;
+};
+
+} // namespace nsa::train

@@ -1,0 +1,15 @@
+// Where training stands: behind the newest step that has completed.
+#pragma once
+
+#include <cstdint>
+
+namespace nsa::train {
+
+struct TrainingPosition {
+  uint64_t step = 0, tokens = 0; // completed
+  double loss = 0;               // of that step
+  bool finite = true;            // loss and gradient of that step
+  int64_t non_finite_streak = 0; // steps in a row that were not, up to here
+};
+
+} // namespace nsa::train
