@@ -3,6 +3,8 @@
 #include "common/base/printable.h"
 #include "common/base/text.h"
 
+#include <algorithm>
+
 namespace nsa::render {
 
 std::string error_text(const Error& error) {
@@ -13,11 +15,19 @@ std::string error_text(const Error& error) {
 
 namespace {
 
-std::string picture_of(const wire::ProblemView& problem, const std::string& line) {
+constexpr size_t kMostShown = 120; // of a line, around the place
+
+std::string picture_of(const wire::ProblemView& problem, std::string line) {
+  size_t place = static_cast<size_t>(std::max(problem.column, 1)) - 1;
+  if (line.size() > kMostShown) {
+    const size_t left_out = place > kMostShown / 2 ? place - kMostShown / 2 : 0;
+    line = left_out < line.size() ? line.substr(left_out, kMostShown) : "";
+    place -= left_out;
+  }
   // Tabs keep their width under the caret when they are repeated.
   std::string below;
-  for (size_t i = 1; i < static_cast<size_t>(problem.column); ++i)
-    below += i <= line.size() && line[i - 1] == '\t' ? '\t' : ' ';
+  for (size_t i = 0; i < place; ++i)
+    below += i < line.size() && line[i] == '\t' ? '\t' : ' ';
   const std::string number = std::to_string(problem.line), margin(number.size(), ' ');
   return "  " + margin + " |\n  " + number + " | " + printable(line) + "\n  " + margin + " | " +
          below + "^\n";

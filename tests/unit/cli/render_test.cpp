@@ -117,6 +117,16 @@ TEST(Problems, EveryPlaceAndHint) {
             "  --> other.toml:2:1\n"
             "error: unknown key modle\n"
             "  --> --set\n");
+  const std::string poison = std::string(500, 'a') + "!" + std::string(80'000, 'b');
+  EXPECT_EQ(problems_text({{"run.toml", 1, 501, "", "no key", ""}}, "run.toml", poison),
+            "error: no key\n"
+            "  --> run.toml:1:501\n"
+            "    |\n"
+            "  1 | " +
+                std::string(60, 'a') + "!" + std::string(59, 'b') +
+                "\n"
+                "    | " +
+                std::string(60, ' ') + "^\n");
   EXPECT_EQ(error_text({ErrorCode::kNotFound, "no run x", "nsactl ls"}),
             "error: no run x\n  hint: nsactl ls\n");
 }
