@@ -5,6 +5,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/json.h"
+#include "common/wire/json_members.h"
 #include "common/wire/time.h"
 
 #include <cstdint>
@@ -181,41 +182,21 @@ struct FollowLine {
   nlohmann::json data; // of step: RankStep of rank 0
 };
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitRequest, toml, file_name, folder, overrides,
-                                                name, environment, dry_run)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProblemView, file, line, column, key, what, next)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CandidateView, id, name, state, user, submitted_at)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ErrorView, code, what, next, problems, candidates)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitReply, id, name, state, reason, warnings)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequest, overrides, from_start, dry_run)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunSummary, id, name, state, reason, attempt, ranks,
-                                                restarts, resumes, hangs, step, steps, tokens, loss,
-                                                heldout_loss, has_loss, has_heldout_loss,
-                                                tokens_per_second, eta_seconds, data_wait_ratio,
-                                                exposed_communication_ratio, loss_trend,
-                                                submitted_at, started_at, ended_at, waits_until,
-                                                inject, user, note, tags, alarms, lost_steps)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankView, rank, pid, state, phase, step,
-                                                phase_age_seconds, step_seconds,
-                                                exposed_communication_ratio, start_up_seconds,
-                                                resident_bytes, allocated_bytes, reserved_bytes,
-                                                peak_bytes, device, compute_precision, exit)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptView, attempt, state, reason, failure_class,
-                                                first_step, last_step, started_at, ended_at,
-                                                provenance)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ToggleView, attempt, name, requested, effective,
-                                                origin)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointView, run, step, tokens, bytes, attempt,
-                                                folder, state, problem, finite, written_at)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EventView, sequence, at, run, attempt, rank, kind,
-                                                severity, text, detail)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AuditView, sequence, at, uid, pid, user, verb, run,
-                                                owner, result, why)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunDetail, summary, spec, estimate, came, attempts,
-                                                ranks, toggles, checkpoints, last_events,
-                                                run_folder, hangs)
-void to_json(nlohmann::json& json, const LogLine& line);
-void from_json(const nlohmann::json& json, LogLine& line);
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FollowLine, type, summary, event, data)
+NSA_DECLARE_JSON(SubmitRequest);
+NSA_DECLARE_JSON(ProblemView);
+NSA_DECLARE_JSON(CandidateView);
+NSA_DECLARE_JSON(ErrorView);
+NSA_DECLARE_JSON(SubmitReply);
+NSA_DECLARE_JSON(ResumeRequest);
+NSA_DECLARE_JSON(RunSummary);
+NSA_DECLARE_JSON(RankView);
+NSA_DECLARE_JSON(AttemptView);
+NSA_DECLARE_JSON(ToggleView);
+NSA_DECLARE_JSON(CheckpointView);
+NSA_DECLARE_JSON(EventView);
+NSA_DECLARE_JSON(AuditView);
+NSA_DECLARE_JSON(RunDetail);
+NSA_DECLARE_JSON(LogLine);
+NSA_DECLARE_JSON(FollowLine);
 
 } // namespace nsa::wire

@@ -4,6 +4,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/json.h"
+#include "common/wire/json_members.h"
 
 #include <cstdint>
 #include <map>
@@ -70,15 +71,9 @@ struct LaunchPlan {
   std::vector<std::string> restart_daemon;
 };
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankLaunch, rank, arguments, environment,
-                                                working_folder, log_path)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankQuotas, events_per_second, steps_per_second,
-                                                log_bytes_per_second)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AttemptLimits, processes, memory_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchPlan, run_id, attempt, token, run_folder,
-                                                attempt_folder, ranks, passed_environment,
-                                                rendezvous, log_max_bytes, log_files, quotas,
-                                                limits, slots, first_step, checkpoint_folder,
-                                                restart_daemon)
+NSA_DECLARE_JSON(RankLaunch);
+NSA_DECLARE_JSON(RankQuotas);
+NSA_DECLARE_JSON(AttemptLimits);
+NSA_DECLARE_JSON(LaunchPlan);
 
 } // namespace nsa::wire

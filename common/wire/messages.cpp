@@ -2,6 +2,64 @@
 
 namespace nsa::wire {
 
+NSA_DEFINE_JSON(RankHello, rank, pid, build, versions, device, compute_precision, precision_note,
+                resumed_from_step)
+NSA_DEFINE_JSON(EffectiveToggle, name, requested, effective)
+NSA_DEFINE_JSON(RankToggles, rank, toggles, kernels)
+NSA_DEFINE_JSON(RankStep, rank, step, tokens, loss, gradient_norm, learning_rate, step_seconds,
+                tokens_per_second, data_wait_seconds, exposed_communication_seconds, phase_seconds,
+                clipped_steps, start_up_seconds, gates, resident_bytes, allocated_bytes,
+                reserved_bytes, peak_bytes)
+NSA_DEFINE_JSON(RankEvaluation, rank, step, tokens, loss, seconds)
+NSA_DEFINE_JSON(RankCheckpoint, rank, step, tokens, bytes, folder, manifest_checksum, finite,
+                stall_seconds, write_seconds, error)
+NSA_DEFINE_JSON(RankMemory, rank, stage, resident_bytes, allocated_bytes, reserved_bytes,
+                peak_bytes)
+NSA_DEFINE_JSON(RankFinished, rank, step, tokens, reason)
+NSA_DEFINE_JSON(RankInjected, rank, step, kind)
+NSA_DEFINE_JSON(RankNonFinite, rank, step, action, what)
+NSA_DEFINE_JSON(StopRequest, checkpoint)
+NSA_DEFINE_JSON(CollectivesRequest, folder)
+NSA_DEFINE_JSON(RankIdentity, rank, pid, start_time_ticks, running, exit_code, signal)
+NSA_DEFINE_JSON(ShimHello, protocol, run_id, attempt, token, boot_id, build, pid, start_time_ticks,
+                ranks, first_sequence, last_sequence, lost_messages)
+NSA_DEFINE_JSON(RankStarted, rank, pid, start_time_ticks)
+NSA_DEFINE_JSON(RankExited, rank, pid, exit_code, signal, core_dumped, monotonic_ns, killed_by_shim,
+                user_seconds, system_seconds, max_resident_bytes)
+NSA_DEFINE_JSON(RankMessage, rank, type, body)
+NSA_DEFINE_JSON(ThreadStack, tid, name, state, wait_channel, system_call, cpu_ticks_first,
+                cpu_ticks_second, frames)
+NSA_DEFINE_JSON(RankEvidence, rank, pid, process_state, traced, dead, cpu_ticks_first,
+                cpu_ticks_second, main_cpu_ticks_first, main_cpu_ticks_second, threads, collectives,
+                error)
+NSA_DEFINE_JSON(EvidenceTaken, id, folder, seconds, ranks)
+NSA_DEFINE_JSON(LogDropped, rank, bytes, why)
+NSA_DEFINE_JSON(Refused, rank, what, count, why)
+NSA_DEFINE_JSON(LaunchFailed, what)
+NSA_DEFINE_JSON(DaemonHello, protocol, token, acknowledged_sequence)
+NSA_DEFINE_JSON(Acknowledge, sequence)
+NSA_DEFINE_JSON(StopRanks, checkpoint)
+NSA_DEFINE_JSON(KillRanks, reason)
+NSA_DEFINE_JSON(TakeEvidence, id, interval_seconds, stack_limit_seconds)
+
+// Messages without members.
+void to_json(nlohmann::json& j, const CheckpointRequest&) {
+  j = nlohmann::json::object();
+}
+void from_json(const nlohmann::json&, CheckpointRequest&) {}
+void to_json(nlohmann::json& j, const CheckpointRanks&) {
+  j = nlohmann::json::object();
+}
+void from_json(const nlohmann::json&, CheckpointRanks&) {}
+void to_json(nlohmann::json& j, const Release&) {
+  j = nlohmann::json::object();
+}
+void from_json(const nlohmann::json&, Release&) {}
+void to_json(nlohmann::json& j, const DaemonGoodbye&) {
+  j = nlohmann::json::object();
+}
+void from_json(const nlohmann::json&, DaemonGoodbye&) {}
+
 void to_json(nlohmann::json& j, const RankError& m) {
   j = {{"rank", m.rank}, {"exit_code", m.exit_code}, {"what", m.what}, {"next", m.next}};
   if (m.blamed_peer) j["blamed_peer"] = *m.blamed_peer;

@@ -14,6 +14,7 @@
 #include "common/base/json.h"
 #include "common/base/result.h"
 #include "common/wire/frame.h"
+#include "common/wire/json_members.h"
 
 #include <map>
 #include <optional>
@@ -258,73 +259,39 @@ struct CheckpointRanks {};
 struct Release {};
 struct DaemonGoodbye {};
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankHello, rank, pid, build, versions, device,
-                                                compute_precision, precision_note,
-                                                resumed_from_step)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EffectiveToggle, name, requested, effective)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankToggles, rank, toggles, kernels)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStep, rank, step, tokens, loss, gradient_norm,
-                                                learning_rate, step_seconds, tokens_per_second,
-                                                data_wait_seconds, exposed_communication_seconds,
-                                                phase_seconds, clipped_steps, start_up_seconds,
-                                                gates, resident_bytes, allocated_bytes,
-                                                reserved_bytes, peak_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvaluation, rank, step, tokens, loss, seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankCheckpoint, rank, step, tokens, bytes, folder,
-                                                manifest_checksum, finite, stall_seconds,
-                                                write_seconds, error)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankMemory, rank, stage, resident_bytes,
-                                                allocated_bytes, reserved_bytes, peak_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankFinished, rank, step, tokens, reason)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankInjected, rank, step, kind)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankNonFinite, rank, step, action, what)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequest, checkpoint)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CollectivesRequest, folder)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankIdentity, rank, pid, start_time_ticks, running,
-                                                exit_code, signal)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShimHello, protocol, run_id, attempt, token,
-                                                boot_id, build, pid, start_time_ticks, ranks,
-                                                first_sequence, last_sequence, lost_messages)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankStarted, rank, pid, start_time_ticks)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankExited, rank, pid, exit_code, signal,
-                                                core_dumped, monotonic_ns, killed_by_shim,
-                                                user_seconds, system_seconds, max_resident_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankMessage, rank, type, body)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ThreadStack, tid, name, state, wait_channel,
-                                                system_call, cpu_ticks_first, cpu_ticks_second,
-                                                frames)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankEvidence, rank, pid, process_state, traced,
-                                                dead, cpu_ticks_first, cpu_ticks_second,
-                                                main_cpu_ticks_first, main_cpu_ticks_second,
-                                                threads, collectives, error)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceTaken, id, folder, seconds, ranks)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LogDropped, rank, bytes, why)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, rank, what, count, why)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(LaunchFailed, what)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonHello, protocol, token, acknowledged_sequence)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Acknowledge, sequence)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRanks, checkpoint)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(KillRanks, reason)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TakeEvidence, id, interval_seconds,
-                                                stack_limit_seconds)
-void to_json(nlohmann::json& j, const RankError& m);
-void from_json(const nlohmann::json& j, RankError& m);
-inline void to_json(nlohmann::json& j, const CheckpointRequest&) {
-  j = nlohmann::json::object();
-}
-inline void from_json(const nlohmann::json&, CheckpointRequest&) {}
-inline void to_json(nlohmann::json& j, const CheckpointRanks&) {
-  j = nlohmann::json::object();
-}
-inline void from_json(const nlohmann::json&, CheckpointRanks&) {}
-inline void to_json(nlohmann::json& j, const Release&) {
-  j = nlohmann::json::object();
-}
-inline void from_json(const nlohmann::json&, Release&) {}
-inline void to_json(nlohmann::json& j, const DaemonGoodbye&) {
-  j = nlohmann::json::object();
-}
-inline void from_json(const nlohmann::json&, DaemonGoodbye&) {}
+NSA_DECLARE_JSON(RankHello);
+NSA_DECLARE_JSON(EffectiveToggle);
+NSA_DECLARE_JSON(RankToggles);
+NSA_DECLARE_JSON(RankStep);
+NSA_DECLARE_JSON(RankEvaluation);
+NSA_DECLARE_JSON(RankCheckpoint);
+NSA_DECLARE_JSON(RankMemory);
+NSA_DECLARE_JSON(RankFinished);
+NSA_DECLARE_JSON(RankInjected);
+NSA_DECLARE_JSON(RankNonFinite);
+NSA_DECLARE_JSON(StopRequest);
+NSA_DECLARE_JSON(CollectivesRequest);
+NSA_DECLARE_JSON(RankIdentity);
+NSA_DECLARE_JSON(ShimHello);
+NSA_DECLARE_JSON(RankStarted);
+NSA_DECLARE_JSON(RankExited);
+NSA_DECLARE_JSON(RankMessage);
+NSA_DECLARE_JSON(ThreadStack);
+NSA_DECLARE_JSON(RankEvidence);
+NSA_DECLARE_JSON(EvidenceTaken);
+NSA_DECLARE_JSON(LogDropped);
+NSA_DECLARE_JSON(Refused);
+NSA_DECLARE_JSON(LaunchFailed);
+NSA_DECLARE_JSON(DaemonHello);
+NSA_DECLARE_JSON(Acknowledge);
+NSA_DECLARE_JSON(StopRanks);
+NSA_DECLARE_JSON(KillRanks);
+NSA_DECLARE_JSON(TakeEvidence);
+NSA_DECLARE_JSON(RankError);
+NSA_DECLARE_JSON(CheckpointRequest);
+NSA_DECLARE_JSON(CheckpointRanks);
+NSA_DECLARE_JSON(Release);
+NSA_DECLARE_JSON(DaemonGoodbye);
 
 // A message as it travels. `sequence` numbers shim -> nsad messages from 1 within an attempt; 0 on
 // the other links, where nothing is replayed.

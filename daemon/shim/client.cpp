@@ -18,6 +18,8 @@ extern char** environ;
 
 namespace nsa::shim {
 
+NSA_DEFINE_JSON(StartedAttempt, boot_id, shim_pid, shim_start_time_ticks, cgroup, ranks)
+
 namespace {
 
 // More than any node has GPUs; the kernel's limit for one message is 253.

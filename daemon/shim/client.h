@@ -55,8 +55,7 @@ struct StartedAttempt {
   std::string cgroup; // absolute path; empty: none
   std::vector<wire::RankIdentity> ranks;
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StartedAttempt, boot_id, shim_pid,
-                                                shim_start_time_ticks, cgroup, ranks)
+NSA_DECLARE_JSON(StartedAttempt);
 Result<StartedAttempt> read_started(const std::string& attempt_folder);
 
 // <attempt folder>/launch.json, as start_shim() wrote it.

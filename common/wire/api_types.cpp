@@ -1,0 +1,29 @@
+#include "common/wire/api_types.h"
+
+namespace nsa::wire {
+
+NSA_DEFINE_JSON(SubmitRequest, toml, file_name, folder, overrides, name, environment, dry_run)
+NSA_DEFINE_JSON(ProblemView, file, line, column, key, what, next)
+NSA_DEFINE_JSON(CandidateView, id, name, state, user, submitted_at)
+NSA_DEFINE_JSON(ErrorView, code, what, next, problems, candidates)
+NSA_DEFINE_JSON(SubmitReply, id, name, state, reason, warnings)
+NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run)
+NSA_DEFINE_JSON(RunSummary, id, name, state, reason, attempt, ranks, restarts, resumes, hangs, step,
+                steps, tokens, loss, heldout_loss, has_loss, has_heldout_loss, tokens_per_second,
+                eta_seconds, data_wait_ratio, exposed_communication_ratio, loss_trend, submitted_at,
+                started_at, ended_at, waits_until, inject, user, note, tags, alarms, lost_steps)
+NSA_DEFINE_JSON(RankView, rank, pid, state, phase, step, phase_age_seconds, step_seconds,
+                exposed_communication_ratio, start_up_seconds, resident_bytes, allocated_bytes,
+                reserved_bytes, peak_bytes, device, compute_precision, exit)
+NSA_DEFINE_JSON(AttemptView, attempt, state, reason, failure_class, first_step, last_step,
+                started_at, ended_at, provenance)
+NSA_DEFINE_JSON(ToggleView, attempt, name, requested, effective, origin)
+NSA_DEFINE_JSON(CheckpointView, run, step, tokens, bytes, attempt, folder, state, problem, finite,
+                written_at)
+NSA_DEFINE_JSON(EventView, sequence, at, run, attempt, rank, kind, severity, text, detail)
+NSA_DEFINE_JSON(AuditView, sequence, at, uid, pid, user, verb, run, owner, result, why)
+NSA_DEFINE_JSON(RunDetail, summary, spec, estimate, came, attempts, ranks, toggles, checkpoints,
+                last_events, run_folder, hangs)
+NSA_DEFINE_JSON(FollowLine, type, summary, event, data)
+
+} // namespace nsa::wire
