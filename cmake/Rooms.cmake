@@ -47,6 +47,17 @@ nsa_room(daemon/gpu MAY_USE common/base)
 nsa_room(daemon/shim MAY_USE common daemon/proc)           # outlives nsad, so it shares nothing of its state
 nsa_room(daemon/privilege MAY_USE common daemon/proc daemon/shim)
 
+# The control plane: requests and commands stand above the run loop, which knows neither.
+nsa_room(daemon/run_loop MAY_USE common daemon/state daemon/store)
+nsa_room(daemon/run_metrics MAY_USE common daemon/metrics daemon/proc daemon/run_loop daemon/state daemon/store)
+nsa_room(daemon/supervision MAY_USE common daemon/gpu daemon/plan daemon/privilege daemon/proc daemon/run_loop
+                                    daemon/shim daemon/state)
+nsa_room(daemon/commands MAY_USE common daemon/gpu daemon/metrics daemon/plan daemon/privilege daemon/proc
+                                 daemon/run_loop daemon/run_metrics daemon/shim daemon/state daemon/store
+                                 daemon/supervision)
+nsa_room(daemon/queries MAY_USE common daemon/api daemon/plan daemon/privilege daemon/run_loop daemon/run_metrics
+                                daemon/state daemon/store)
+
 # A rank. Above the step stands what decides when; below it, what a step is made of.
 nsa_room(worker MAY_USE common)
 nsa_room(worker/comm MAY_USE common/base worker/mesh)

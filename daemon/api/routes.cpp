@@ -59,7 +59,7 @@ template <class T> Result<T> parse_body(const std::string& body) {
 
 using Answer = std::function<void(net::Response)>;
 
-// An answer that a callback of the service gives.
+// An answer that a callback of the daemon gives.
 net::Response answer_later(std::function<void(Answer)> start) {
   net::Response response;
   response.later = std::move(start);
@@ -94,12 +94,12 @@ wire::RunSummary says_little(const wire::RunSummary& run) {
   return little;
 }
 
-Routes::Routes(net::EventLoop& loop, Service& service, AccessRules rules)
-    : loop_(loop), service_(service), rules_(rules), readers_(loop) {}
+Routes::Routes(net::EventLoop& loop, Queries& queries, Requests& requests, AccessRules rules)
+    : loop_(loop), queries_(queries), requests_(requests), rules_(rules), readers_(loop) {}
 
 net::HttpObserver Routes::observer() {
   return [this](const net::HttpRecord& record) {
-    metrics::RouteSample& sample = requests_[record.route];
+    metrics::RouteSample& sample = counts_[record.route];
     ++sample.requests[record.status];
     sample.seconds.observe(record.seconds);
   };
@@ -141,7 +141,7 @@ net::Response Routes::handle(const net::Request& request) {
 // Audited where it was about a change.
 net::Response Routes::refuse(const Call& call, const Caller& caller, const std::string& run,
                              int64_t owner, const Error& why) {
-  if (!call.verb.empty()) service_.refuse(caller, call.verb, run, owner, why);
+  if (!call.verb.empty()) requests_.refuse(caller, call.verb, run, owner, why);
   return reply_error(why);
 }
 
@@ -149,7 +149,7 @@ net::Response Routes::refuse(const Call& call, const Caller& caller, const std::
 // the newest and says so; nothing is changed on a guess.
 tl::expected<RunId, net::Response> Routes::find(const Call& call, const Caller& caller,
                                                 std::string& notice) {
-  const auto match = service_.find_run(call.run, caller);
+  const auto match = queries_.find_run(call.run, caller);
   if (!match) return tl::unexpected(refuse(call, caller, call.run, -1, match.error()));
   const RunMatch::Owned& newest = match->runs.front();
   const size_t count = match->runs.size();
@@ -161,7 +161,7 @@ tl::expected<RunId, net::Response> Routes::find(const Call& call, const Caller& 
                     "say which by its id"};
     net::Response refusal = refuse(call, caller, call.run, -1, why);
     wire::ErrorView view = wire::to_view(why);
-    view.candidates = service_.candidates(*match);
+    view.candidates = queries_.candidates(*match);
     refusal.body = dump(nlohmann::json(view)) + "\n";
     return tl::unexpected(std::move(refusal));
   }
@@ -216,10 +216,10 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
                   {"compiler", build.compiler}});
   }
   case Endpoint::kDaemon:
-    return reply(service_.daemon_status());
+    return reply(queries_.daemon_status());
   case Endpoint::kDaemonStop:
     // After the answer is out.
-    loop_.post([this, caller] { service_.shut_down(caller); });
+    loop_.post([this, caller] { requests_.shut_down(caller); });
     return reply({{"stopping", true}});
   case Endpoint::kSubmit:
     return submit(request, caller);
@@ -227,18 +227,18 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
     return runs(call, caller);
   case Endpoint::kRun:
     return answer_later([this, run](const Answer& answer) {
-      service_.run_detail(run, [answer](const auto& detail) { answer(reply_or_error(detail)); });
+      queries_.run_detail(run, [answer](const auto& detail) { answer(reply_or_error(detail)); });
     });
   case Endpoint::kRemove: {
-    const Status removed = service_.remove(run, caller);
+    const Status removed = requests_.remove(run, caller);
     return removed ? reply({{"id", run}, {"removed", true}}) : reply_error(removed.error());
   }
   case Endpoint::kStop:
-    return mutate(run, service_.stop(run, caller));
+    return mutate(run, requests_.stop(run, caller));
   case Endpoint::kCancel:
-    return mutate(run, service_.cancel(run, caller));
+    return mutate(run, requests_.cancel(run, caller));
   case Endpoint::kCheckpointNow:
-    return mutate(run, service_.checkpoint_now(run, caller));
+    return mutate(run, requests_.checkpoint_now(run, caller));
   case Endpoint::kResume:
     return resume(run, request, caller);
   case Endpoint::kEvents:
@@ -273,36 +273,36 @@ net::Response Routes::audit(const Call& call, const Caller& caller) {
   AuditQuery query;
   query.run = call.about;
   if (!call.about.empty())
-    if (const auto match = service_.find_run(call.about, caller))
+    if (const auto match = queries_.find_run(call.about, caller))
       query.run = match->runs.front().id;
   query.limit = static_cast<int>(std::clamp<int64_t>(call.tail.value_or(1000), 1, 10'000));
   if (!caller.administrator) query.uid = caller.uid;
-  const auto rows = service_.audit(query);
+  const auto rows = queries_.audit(query);
   return rows ? reply_items(*rows) : reply_error(rows.error());
 }
 
 net::Response Routes::submit(const net::Request& request, const Caller& caller) {
-  return with_body<wire::SubmitRequest>(request, caller,
-                                        [this, caller](wire::SubmitRequest body, SubmitDone done) {
-                                          service_.submit(std::move(body), caller, std::move(done));
-                                        });
+  return with_body<wire::SubmitRequest>(
+      request, caller, [this, caller](wire::SubmitRequest body, SubmitDone done) {
+        requests_.submit(std::move(body), caller, std::move(done));
+      });
 }
 
 net::Response Routes::resume(const RunId& run, const net::Request& request, const Caller& caller) {
   const auto use = [this, run, caller](wire::ResumeRequest body, SubmitDone done) {
-    service_.resume(run, std::move(body), caller, std::move(done));
+    requests_.resume(run, std::move(body), caller, std::move(done));
   };
   if (!request.body.empty()) return with_body<wire::ResumeRequest>(request, caller, use);
   return answer_later([use](const Answer& answer) { use({}, answer_submit(answer)); });
 }
 
 net::Response Routes::mutate(const RunId& run, Status done) {
-  return done ? reply_or_error(service_.run_summary(run)) : reply_error(done.error());
+  return done ? reply_or_error(queries_.run_summary(run)) : reply_error(done.error());
 }
 
 net::Response Routes::checkpoints(const Call& call, const RunId& run) {
   return answer_later([this, run, verify = call.verify](const Answer& answer) {
-    service_.checkpoints(run, verify,
+    queries_.checkpoints(run, verify,
                          [answer](const Result<std::vector<wire::CheckpointView>>& listed) {
                            answer(listed ? reply_items(*listed) : reply_error(listed.error()));
                          });

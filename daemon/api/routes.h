@@ -19,7 +19,7 @@ namespace nsa::api {
 
 class Routes {
 public:
-  Routes(net::EventLoop& loop, Service& service, AccessRules rules);
+  Routes(net::EventLoop& loop, Queries& queries, Requests& requests, AccessRules rules);
 
   net::Response handle(const net::Request& request);
   net::Handler handler() {
@@ -27,7 +27,7 @@ public:
   }
   // Counts requests by route; give it to the server.
   net::HttpObserver observer();
-  const std::map<std::string, metrics::RouteSample>& requests() const { return requests_; }
+  const std::map<std::string, metrics::RouteSample>& counts() const { return counts_; }
 
 private:
   net::Response dispatch(const Call& call, const net::Request& request, const Caller& caller);
@@ -55,9 +55,10 @@ private:
   std::string user_name(uint32_t uid);
 
   net::EventLoop& loop_;
-  Service& service_;
+  Queries& queries_;
+  Requests& requests_;
   AccessRules rules_;
-  std::map<std::string, metrics::RouteSample> requests_;
+  std::map<std::string, metrics::RouteSample> counts_;
   std::map<uint32_t, std::string> users_;
   net::Offload readers_;
 };

@@ -1,7 +1,8 @@
-// What the HTTP routes need from the daemon, as one interface: api (layer 40) is written against
-// it, control (layer 41) implements it, tests fake it. All calls happen on the daemon's one thread
-// and return at once. What needs a file that a caller, a rank or a data set owns takes a `done`: it
-// is called once, later, on the same thread. Long answers come through subscriptions.
+// What the HTTP routes need from the daemon, as two interfaces: Queries only look, Requests change.
+// The libraries queries and requests implement them, tests fake them. All calls happen on the
+// daemon's one thread and return at once. What needs a file that a caller, a rank or a data set
+// owns takes a `done`: it is called once, later, on the same thread. Long answers come through
+// subscriptions.
 #pragma once
 
 #include "common/base/file.h"
@@ -95,11 +96,10 @@ public:
 template <class T> using Done = std::function<void(Result<T>)>;
 using SubmitDone = std::function<void(tl::expected<wire::SubmitReply, SubmitFailure>)>;
 
-class Service {
+class Queries {
 public:
-  virtual ~Service() = default;
+  virtual ~Queries() = default;
 
-  virtual void submit(wire::SubmitRequest request, const Caller& caller, SubmitDone done) = 0;
   // Summaries, or rows of values. Of runs that the caller does not own it gets what says_little()
   // leaves. A page never takes long.
   virtual Result<RunPage> list(const RunQuery& query, const Caller& caller) = 0;
@@ -120,19 +120,7 @@ public:
   // `verify` reads every byte, remembers what that shows, and reports a damaged one as an event.
   virtual void checkpoints(const RunId& run, bool verify,
                            Done<std::vector<wire::CheckpointView>> done) = 0;
-
-  // Each of these leaves a row in the audit, whatever comes of it. The routes have judged the
-  // caller already, and refuse() what it may not.
-  virtual void refuse(const Caller& caller, std::string_view verb, const std::string& run,
-                      int64_t owner, const Error& why) = 0;
   virtual Result<std::vector<wire::AuditView>> audit(const AuditQuery& query) = 0;
-  virtual Status stop(const RunId& run, const Caller& caller) = 0;   // checkpoint first
-  virtual Status cancel(const RunId& run, const Caller& caller) = 0; // kill now
-  virtual void resume(const RunId& run, wire::ResumeRequest request, const Caller& caller,
-                      SubmitDone done) = 0;
-  virtual Status remove(const RunId& run,
-                        const Caller& caller) = 0; // ended runs only; deletes files
-  virtual Status checkpoint_now(const RunId& run, const Caller& caller) = 0;
 
   // Lines of one run (or of all, with an empty id) as they happen, the current summary first. After
   // the run has ended a line of type "end" comes last.
@@ -141,6 +129,24 @@ public:
 
   // Facts for `nsactl daemon status` and /v1/version.
   virtual nlohmann::json daemon_status() = 0;
+};
+
+// Each of these leaves a row in the audit, whatever comes of it.
+class Requests {
+public:
+  virtual ~Requests() = default;
+
+  // The routes have judged the caller already, and refuse() what it may not.
+  virtual void refuse(const Caller& caller, std::string_view verb, const std::string& run,
+                      int64_t owner, const Error& why) = 0;
+  virtual void submit(wire::SubmitRequest request, const Caller& caller, SubmitDone done) = 0;
+  virtual Status stop(const RunId& run, const Caller& caller) = 0;   // checkpoint first
+  virtual Status cancel(const RunId& run, const Caller& caller) = 0; // kill now
+  virtual void resume(const RunId& run, wire::ResumeRequest request, const Caller& caller,
+                      SubmitDone done) = 0;
+  virtual Status remove(const RunId& run,
+                        const Caller& caller) = 0; // ended runs only; deletes files
+  virtual Status checkpoint_now(const RunId& run, const Caller& caller) = 0;
   // Leave (ranks go on under their shims).
   virtual void shut_down(const Caller& caller) = 0;
 };

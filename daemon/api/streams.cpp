@@ -13,16 +13,16 @@ namespace {
 
 using StreamPtr = std::shared_ptr<net::Stream>;
 
-// A follower of the service that may end from inside its own callback.
+// A follower of the queries that may end from inside its own callback.
 class Follower : public std::enable_shared_from_this<Follower> {
 public:
   Follower(net::EventLoop& loop, StreamPtr stream) : loop(loop), stream(std::move(stream)) {}
   virtual ~Follower() = default;
 
   // `on_line` may call end().
-  void start(Service& service, const RunId& run) {
+  void start(Queries& queries, const RunId& run) {
     stream->when_closed([self = shared_from_this()] {});
-    subscription = service.follow(run, [weak = weak_from_this()](const wire::FollowLine& line) {
+    subscription = queries.follow(run, [weak = weak_from_this()](const wire::FollowLine& line) {
       const auto self = weak.lock();
       if (!self || !self->stream->is_open()) return;
       self->on_line(line);
@@ -106,15 +106,15 @@ private:
 // What is stored page by page, as above; then what comes. One event a line.
 class EventFollower : public Follower {
 public:
-  EventFollower(net::EventLoop& loop, StreamPtr stream, Service& service, EventQuery query)
-      : Follower(loop, std::move(stream)), service_(service), query_(std::move(query)) {}
+  EventFollower(net::EventLoop& loop, StreamPtr stream, Queries& queries, EventQuery query)
+      : Follower(loop, std::move(stream)), queries_(queries), query_(std::move(query)) {}
 
   void begin(const EventPage& first_page) {
     const auto self = std::static_pointer_cast<EventFollower>(shared_from_this());
     stream->when_drained([weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->pump();
     });
-    start(service_, query_.run);
+    start(queries_, query_.run);
     take(first_page);
   }
 
@@ -127,7 +127,7 @@ private:
   }
   void pump() {
     if (live_ || waiting_ || !stream->is_open() || stream->queued() >= kQueueGoal) return;
-    const auto page = service_.events(query_);
+    const auto page = queries_.events(query_);
     if (!page) return stream->end(); // the run was removed meanwhile
     take(*page);
   }
@@ -155,19 +155,19 @@ private:
     stream->write(text);
   }
 
-  Service& service_;
+  Queries& queries_;
   EventQuery query_;
   bool live_ = false, waiting_ = false, ended_ = false; // live: all that was stored is told
 };
 
 // The logs of all attempts from `first` on: who looks late, or comes back, misses none.
-Result<std::vector<LogSource>> sources_since(Service& service, LogQuery query,
+Result<std::vector<LogSource>> sources_since(Queries& queries, LogQuery query,
                                              AttemptNumber first) {
-  NSA_TRY_ASSIGN(std::vector<LogSource> sources, service.logs(query));
+  NSA_TRY_ASSIGN(std::vector<LogSource> sources, queries.logs(query));
   if (query.attempt != 0 || sources.empty() || first == 0) return sources;
   const AttemptNumber newest = sources.front().attempt;
   for (query.attempt = first; query.attempt < newest; ++query.attempt)
-    if (const auto earlier = service.logs(query))
+    if (const auto earlier = queries.logs(query))
       sources.insert(sources.end(), earlier->begin(), earlier->end());
   return sources;
 }
@@ -176,9 +176,9 @@ Result<std::vector<LogSource>> sources_since(Service& service, LogQuery query,
 // most of the last.
 class LogFollower : public Follower {
 public:
-  LogFollower(net::EventLoop& loop, StreamPtr stream, Service& service, net::Offload& readers,
+  LogFollower(net::EventLoop& loop, StreamPtr stream, Queries& queries, net::Offload& readers,
               const Call& call, LogQuery query, std::vector<LogSource> sources)
-      : Follower(loop, std::move(stream)), service_(service), readers_(readers),
+      : Follower(loop, std::move(stream)), queries_(queries), readers_(readers),
         query_(std::move(query)), follow_(call.follow) {
     note_newest(sources);
     pieces_ = std::make_shared<LogPieces>(
@@ -198,7 +198,7 @@ private:
   // Behind the first piece: who is told of the run's end has got what was there before.
   void watch_run() {
     const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
-    start(service_, query_.run);
+    start(queries_, query_.run);
     poll_ = loop.every(kLogPoll, [weak = std::weak_ptr(self)] {
       if (const auto self = weak.lock()) self->poll();
     });
@@ -218,7 +218,7 @@ private:
     // What the ranks wrote before the run's end is in the files by now.
     const bool last_look = run_ended_;
     if (std::exchange(look_again_, false))
-      if (auto sources = sources_since(service_, query_, newest_)) {
+      if (auto sources = sources_since(queries_, query_, newest_)) {
         note_newest(*sources);
         added_.insert(added_.end(), sources->begin(), sources->end());
       }
@@ -256,7 +256,7 @@ private:
     pump();
   }
 
-  Service& service_;
+  Queries& queries_;
   net::Offload& readers_;
   LogQuery query_;
   bool follow_;
@@ -272,7 +272,7 @@ private:
 
 net::Response Routes::follow(const RunId& run) {
   return line_stream([this, run](StreamPtr stream) {
-    std::make_shared<SummaryFollower>(loop_, std::move(stream))->start(service_, run);
+    std::make_shared<SummaryFollower>(loop_, std::move(stream))->start(queries_, run);
   });
 }
 
@@ -299,9 +299,9 @@ net::Response Routes::runs(const Call& call, const Caller& caller) {
   query.all = call.all;
   query.rows = call.rows;
   return paged_list(
-      "{" + columns + "\"total\":" + std::to_string(service_.run_count()) + ",\"items\":[",
+      "{" + columns + "\"total\":" + std::to_string(queries_.run_count()) + ",\"items\":[",
       [this, query, caller]() mutable -> Result<ListPage> {
-        NSA_TRY_ASSIGN(RunPage page, service_.list(query, caller));
+        NSA_TRY_ASSIGN(RunPage page, queries_.list(query, caller));
         query = std::move(page.next);
         return std::move(page.list);
       },
@@ -311,7 +311,7 @@ net::Response Routes::runs(const Call& call, const Caller& caller) {
 net::Response Routes::events(const Call& call, const RunId& run) {
   EventQuery query{run, call.after, kEventsAPage};
   if (call.tail) {
-    const auto start = service_.events_before_last(run, *call.tail);
+    const auto start = queries_.events_before_last(run, *call.tail);
     if (!start) return reply_error(start.error());
     query.after = std::max(query.after, *start);
   }
@@ -320,7 +320,7 @@ net::Response Routes::events(const Call& call, const RunId& run) {
         "{\"items\":[",
         [this, query, left = call.tail ? *call.tail : call.limit]() mutable -> Result<ListPage> {
           query.limit = static_cast<int>(std::min<int64_t>(left, kEventsAPage));
-          NSA_TRY_ASSIGN(const EventPage page, service_.events(query));
+          NSA_TRY_ASSIGN(const EventPage page, queries_.events(query));
           ListPage list;
           for (const wire::EventView& event : page.events)
             list.items.push_back(dump(event));
@@ -330,10 +330,10 @@ net::Response Routes::events(const Call& call, const RunId& run) {
           return list;
         },
         "]}\n");
-  auto first = service_.events(query);
+  auto first = queries_.events(query);
   if (!first) return reply_error(first.error());
   return line_stream([this, query, first = std::move(*first)](StreamPtr stream) {
-    std::make_shared<EventFollower>(loop_, std::move(stream), service_, query)->begin(first);
+    std::make_shared<EventFollower>(loop_, std::move(stream), queries_, query)->begin(first);
   });
 }
 
@@ -342,7 +342,7 @@ net::Response Routes::logs(const Call& call, const RunId& run) {
   AttemptNumber first = 0;
   for (const LogPosition& position : call.from)
     first = first == 0 ? position.attempt : std::min(first, position.attempt);
-  auto sources = sources_since(service_, query, first);
+  auto sources = sources_since(queries_, query, first);
   if (!sources) return reply_error(sources.error());
   if (sources->empty() && !call.follow)
     return reply_error({ErrorCode::kNotFound, "run " + run + " has no log: it has not started yet",
@@ -353,7 +353,7 @@ net::Response Routes::logs(const Call& call, const RunId& run) {
                         std::to_string(sources->size()) + " logs at once are too many",
                         "ask for one attempt: nsactl logs " + run + " --attempt N"});
   return line_stream([this, call, query, sources = std::move(*sources)](StreamPtr stream) {
-    std::make_shared<LogFollower>(loop_, std::move(stream), service_, readers_, call, query,
+    std::make_shared<LogFollower>(loop_, std::move(stream), queries_, readers_, call, query,
                                   sources)
         ->begin();
   });

@@ -8,7 +8,7 @@
 #include "daemon/api/metrics_route.h"
 #include "daemon/api/routes.h"
 #include "daemon/control/config.h"
-#include "daemon/control/controller.h"
+#include "daemon/control/control_plane.h"
 #include "daemon/control/notify.h"
 #include "daemon/proc/cgroup.h"
 
@@ -57,25 +57,25 @@ void say_what_was_opened(const store::Opened& opened) {
         {{"from", std::to_string(opened.schema_from)}, {"to", std::to_string(opened.schema_to)}});
 }
 
-// On a unix socket or a port of loopback; the controller is told where.
+// On a unix socket or a port of loopback; the control plane is told where.
 Result<std::unique_ptr<net::HttpServer>> serve_metrics(const DaemonOptions& options,
-                                                       net::EventLoop& loop, Controller& controller,
+                                                       net::EventLoop& loop, ControlPlane& control,
                                                        api::Routes& routes) {
   const spec::NodeMetricsSection& wanted = options.config.metrics;
   NSA_TRY_ASSIGN(const std::string token, metrics_token_of(options.config));
-  const auto handler = api::metrics_handler([&] { return controller.snapshot(routes.requests()); },
+  const auto handler = api::metrics_handler([&] { return control.snapshot(routes.counts()); },
                                             {.check_host = wanted.socket.empty(), .token = token});
   if (!wanted.socket.empty()) {
     NSA_TRY_ASSIGN(auto server, net::HttpServer::listen_unix(
                                     loop, wanted.socket, options.system_mode ? 0660 : 0600, handler,
                                     api::metrics_limits(), routes.observer()));
-    controller.set_metrics_address("unix:" + wanted.socket);
+    control.set_metrics_address("unix:" + wanted.socket);
     return server;
   }
   NSA_TRY_ASSIGN(auto server, net::HttpServer::listen_tcp(
                                   loop, wanted.address, static_cast<uint16_t>(wanted.port), handler,
                                   api::metrics_limits(), routes.observer()));
-  controller.set_metrics_address(wanted.address + ":" + std::to_string(server->port()));
+  control.set_metrics_address(wanted.address + ":" + std::to_string(server->port()));
   return server;
 }
 
@@ -102,26 +102,27 @@ Status run_daemon(const DaemonOptions& options) {
   NSA_TRY_ASSIGN(store::Telemetry telemetry, store::Telemetry::open(state));
 
   net::EventLoop loop;
-  ControllerOptions control;
-  control.host = options.host;
-  control.started = started;
-  control.state_folder = state;
-  control.socket = options.paths.socket;
-  control.config = options.config;
-  control.program_folder = std::filesystem::path(options.program).parent_path().string();
+  ControlOptions wanted;
+  wanted.host = options.host;
+  wanted.started = started;
+  wanted.state_folder = state;
+  wanted.socket = options.paths.socket;
+  wanted.config = options.config;
+  wanted.program_folder = std::filesystem::path(options.program).parent_path().string();
   if (!options.system_mode && options.config.supervision.restart_daemon) {
-    control.restart_daemon = {options.program};
+    wanted.restart_daemon = {options.program};
     const std::vector<std::string>& given = options.arguments;
-    control.restart_daemon.insert(control.restart_daemon.end(), given.begin(), given.end());
+    wanted.restart_daemon.insert(wanted.restart_daemon.end(), given.begin(), given.end());
     // Started by a shim its standard error is the shim's log, where nobody looks for nsad's.
     if (std::find(given.begin(), given.end(), "--log") == given.end())
-      control.restart_daemon.insert(control.restart_daemon.end(), {"--log", options.paths.log});
+      wanted.restart_daemon.insert(wanted.restart_daemon.end(), {"--log", options.paths.log});
   }
-  control.shut_down = [&loop] { loop.stop(); };
-  Controller controller(loop, std::move(ledger), std::move(telemetry), std::move(control));
+  wanted.shut_down = [&loop] { loop.stop(); };
+  ControlPlane control(loop, std::move(ledger), std::move(telemetry), std::move(wanted));
 
   NSA_TRY_ASSIGN(const auto administrators, administrators_of(options.config));
-  api::Routes routes(loop, controller, {options.system_mode, ::getuid(), administrators});
+  api::Routes routes(loop, control.queries(), control.requests(),
+                     {options.system_mode, ::getuid(), administrators});
   const std::filesystem::path socket(options.paths.socket);
   NSA_TRY(make_folder(socket.parent_path(), options.system_mode ? 0755 : 0700));
   NSA_TRY_ASSIGN(const auto api, net::HttpServer::listen_unix(
@@ -133,7 +134,7 @@ Status run_daemon(const DaemonOptions& options) {
 
   std::unique_ptr<net::HttpServer> metrics;
   if (options.config.metrics.enabled) {
-    auto listening = serve_metrics(options, loop, controller, routes);
+    auto listening = serve_metrics(options, loop, control, routes);
     // A taken port is no reason to leave ranks unsupervised; it is said, and daemon status shows
     // it.
     if (listening)
@@ -155,22 +156,22 @@ Status run_daemon(const DaemonOptions& options) {
       starter_gone = true;
       loop.stop();
     });
-  NSA_TRY(controller.start());
+  NSA_TRY(control.start());
   log::info("control", "ready",
             {{"version", build_info().version}, {"state", state}, {"socket", socket.string()}});
   notify_service_manager("READY=1");
   loop.run();
   notify_service_manager("STOPPING=1");
   if (starter_gone) {
-    controller.say_goodbye();
+    control.say_goodbye();
     return fail(ErrorCode::kUnavailable, "nsa-starter has ended, and nothing can be started",
                 "the log says why; start nsad again: systemctl restart nsad");
   }
-  if (controller.ledger_damaged())
+  if (control.ledger_damaged())
     return fail(ErrorCode::kCorrupt, "the ledger in " + state + " is damaged",
                 "start nsad again: it restores the newest backup and takes up what lives");
-  controller.finish_ended_runs(kFinishLimit);
-  controller.say_goodbye();
+  control.finish_ended_runs(kFinishLimit);
+  control.say_goodbye();
   return {};
 }
 

@@ -1,13 +1,13 @@
-// Shims that live and that the ledger does not know: after it was damaged and an old backup, or
-// none, took its place. Their runs are taken up from the files of the attempt; what cannot be taken
-// up is ended. Both before any slot is granted, so that nobody gets what they hold, and before the
-// loop runs: what is read here blocks nobody.
+#include "daemon/control/recovery.h"
+
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/spec/parse.h"
 #include "common/spec/spec_json.h"
-#include "daemon/control/controller.h"
+#include "daemon/commands/policies.h"
+#include "daemon/requests/admission.h"
+#include "daemon/run_metrics/run_loader.h"
 #include "daemon/shim/attempt_files.h"
 
 #include <poll.h>
@@ -71,39 +71,41 @@ bool goes_on(state::AttemptPhase phase) {
 
 } // namespace
 
-bool Controller::knows(const LiveShim& shim) const {
-  const auto found = state_.runs.find(shim.run);
-  if (found == state_.runs.end()) return false;
-  const state::Run& run = found->second;
+bool Recovery::knows(const LiveShim& shim) const {
+  const state::Run* found = tools_.loop.find(shim.run);
+  if (found == nullptr) return false;
+  const state::Run& run = *found;
   return run.unreleased.count(shim.attempt) != 0 ||
          (run.attempt.number == shim.attempt && goes_on(run.attempt.phase));
 }
 
-void Controller::recover_live_shims() {
-  for (const LiveShim& shim : find_live_shims(options_.state_folder)) {
+void Recovery::take_up_live_shims() {
+  for (const LiveShim& shim : find_live_shims(state_folder_)) {
     if (knows(shim)) continue;
     if (auto recovered = recover(shim); !recovered) end_unknown(shim, recovered.error());
   }
 }
 
 // The run as the ledger has it, or as it can be told from its files.
-Status Controller::recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec) {
+Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec) {
   const RunId& id = shim.run;
-  if (records_.count(id) != 0) return {};
-  if (ledger_.run(id).value_or(std::nullopt).has_value()) {
-    if (auto loaded = load_run(id)) return {};
-    state_.runs.erase(id);
-    records_.erase(id);
+  if (tools_.metrics.find(id) != nullptr) return {};
+  const std::string folder = state_folder_ + "/runs/" + id;
+  if (tools_.ledger.run(id).value_or(std::nullopt).has_value()) {
+    if (auto loaded = load_run(tools_.ledger, id, folder, tools_.loop, tools_.metrics)) return {};
+    tools_.loop.forget(id);
+    tools_.metrics.erase(id);
   }
   // Set aside a moment ago, perhaps, for rows that cannot be read: its files take their place.
-  std::erase_if(batch_.damaged_runs, [&](const store::DamagedRun& run) { return run.run == id; });
+  std::erase_if(tools_.loop.batch().damaged_runs,
+                [&](const store::DamagedRun& run) { return run.run == id; });
   RunRecord record;
   store::RunRow& row = record.row;
   row.id = id;
   row.name = spec.run.name;
   row.user = name_of(shim.user);
   row.uid = shim.user;
-  record.folder = run_folder(id);
+  record.folder = folder;
   row.folder = record.folder;
   row.file_name = "run.toml";
   row.submitted_at = written_at(record.folder + "/run.toml");
@@ -112,25 +114,25 @@ Status Controller::recall_or_make_record(const LiveShim& shim, const spec::RunSp
   row.spec_digest = spec::digest(spec);
   row.estimate = estimate_of(spec);
   record.spec = spec;
-  batch_.runs.push_back(row);
-  batch_.made_anew.push_back(id);
-  records_[id] = std::move(record);
+  tools_.loop.batch().runs.push_back(row);
+  tools_.loop.batch().made_anew.push_back(id);
+  tools_.metrics.add(std::move(record));
   return {};
 }
 
-Status Controller::recover(const LiveShim& shim) {
+Status Recovery::recover(const LiveShim& shim) {
   NSA_TRY_ASSIGN(const Evidence evidence,
-                 read_evidence(shim, privilege::opener(options_.host, shim.user)));
+                 read_evidence(shim, privilege::opener(tools_.host, shim.user)));
   NSA_TRY(recall_or_make_record(shim, evidence.spec));
-  RunRecord& record = records_.at(shim.run);
-  if (const auto found = state_.runs.find(shim.run); found != state_.runs.end()) {
-    const state::Run& run = found->second;
+  RunRecord& record = tools_.metrics.at(shim.run);
+  if (const state::Run* found = tools_.loop.find(shim.run)) {
+    const state::Run& run = *found;
     const bool over = has_ended(run.phase) && run.attempt.number == shim.attempt;
     if (over || run.attempt.number > shim.attempt) {
       const std::string why = over ? "the run has ended" : "a later attempt of the run is known";
       if (has_ended(run.phase)) {
-        state_.runs.erase(found);
-        records_.erase(shim.run);
+        tools_.loop.forget(shim.run);
+        tools_.metrics.erase(shim.run);
       }
       return fail(ErrorCode::kConflict, why);
     }
@@ -149,11 +151,11 @@ Status Controller::recover(const LiveShim& shim) {
   recovered.shim_start_time_ticks = shim.identity.start_time_ticks;
   std::vector<std::string> slots = evidence.plan.slots;
   slots.resize(evidence.plan.ranks.size());
-  slots_.release(shim.run);
-  recovered.slots = slots_.take_back_unknown(shim.run, recovered.device, std::move(slots));
-  slots_.set_shim(shim.run, {options_.state_folder, shim.run, shim.identity.boot_id,
-                             shim.identity.pid, shim.identity.start_time_ticks});
-  const auto checkpoints = options_.host->list_checkpoints(shim.user, record.folder, false);
+  tools_.slots.release(shim.run);
+  recovered.slots = tools_.slots.take_back_unknown(shim.run, recovered.device, std::move(slots));
+  tools_.slots.set_shim(shim.run, {state_folder_, shim.run, shim.identity.boot_id,
+                                   shim.identity.pid, shim.identity.start_time_ticks});
+  const auto checkpoints = tools_.host->list_checkpoints(shim.user, record.folder, false);
   for (const manifest::Found& found : checkpoints.value_or(std::vector<manifest::Found>{}))
     if (found.problem.empty()) recovered.best_step = std::max(recovered.best_step, found.step);
   record.spec = evidence.spec;
@@ -161,16 +163,16 @@ Status Controller::recover(const LiveShim& shim) {
                {{"run", shim.run},
                 {"attempt", std::to_string(shim.attempt)},
                 {"shim", std::to_string(shim.identity.pid)}});
-  handle({shim.run, shim.attempt, 0, std::move(recovered)});
+  tools_.loop.handle({shim.run, shim.attempt, 0, std::move(recovered)});
   return {};
 }
 
 // Nothing of it may run on beside those that are known. Its checkpoints stay.
-void Controller::end_unknown(const LiveShim& shim, const Error& why) {
+void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
   log::error("control", "a live attempt is not in the ledger and cannot be taken up; ending it",
              {{"run", shim.run}, {"attempt", std::to_string(shim.attempt)}, {"why", why.what}});
   if (auto pidfd = proc::open_identified(shim.identity)) {
-    (void)options_.host->kill_shim(shim.user, pidfd->get());
+    (void)tools_.host->kill_shim(shim.user, pidfd->get());
     pollfd ended{pidfd->get(), POLLIN, 0};
     constexpr int kLimit = 5000; // ms
     (void)::poll(&ended, 1, kLimit);
@@ -178,7 +180,7 @@ void Controller::end_unknown(const LiveShim& shim, const Error& why) {
   // Ranks die with their parent; this finds what they had started.
   constexpr int kRounds = 100;
   for (int i = 0; i < kRounds; ++i) {
-    const auto left = options_.host->end_leftovers(shim.user, shim.folder);
+    const auto left = tools_.host->end_leftovers(shim.user, shim.folder);
     if (!left || *left == 0) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -192,7 +194,7 @@ void Controller::end_unknown(const LiveShim& shim, const Error& why) {
   row.view.text = "attempt " + std::to_string(shim.attempt) +
                   " lived and the ledger did not know it; it was ended, since " + why.what;
   row.view.detail = nlohmann::json::object();
-  batch_.events.push_back(std::move(row));
+  tools_.loop.note(std::move(row));
 }
 
 } // namespace nsa::control

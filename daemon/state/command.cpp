@@ -39,6 +39,8 @@ std::string to_text(const Command& c) {
   switch (c.kind) {
   case CommandKind::kAcquireSlots:
     return text + " count=" + std::to_string(c.count) + " device=" + c.text;
+  case CommandKind::kStartAttempt:
+    return c.text.empty() ? text : text + " token=" + c.text;
   case CommandKind::kTakeEvidence:
     return text + " id=" + c.text;
   case CommandKind::kStopRanks:
@@ -98,7 +100,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     add(CommandKind::kChooseCheckpoint);
     break;
   case AttemptPhase::kLaunching:
-    add(CommandKind::kStartAttempt);
+    add(CommandKind::kStartAttempt).text = run.attempt.token;
     break;
   case AttemptPhase::kCollecting:
     add(CommandKind::kTakeEvidence).text = run.hangs.back().id;

@@ -14,7 +14,8 @@ namespace nsa::state {
 enum class CommandKind {
   kAcquireSlots,     // lease count slots; then SlotsGranted
   kChooseCheckpoint, // newest verified one; then CheckpointChosen
-  kStartAttempt,     // AttemptPrepared, the shim, ShimStarted; or AttemptFailedToStart
+  kStartAttempt,     // without a token: AttemptPrepared. With it: the shim, then ShimStarted, or
+                     // AttemptFailedToStart
   kSupervise,        // stay connected to the attempt's shim; ShimLost if it is gone
   kTakeEvidence,     // then EvidenceSaved
   kStopRanks,        // gently
@@ -31,7 +32,7 @@ struct Command {
   RunId run;
   AttemptNumber attempt = 0;
   int count = 0;           // kAcquireSlots
-  std::string text;        // device, evidence id, or why ranks are killed
+  std::string text;        // device, token, evidence id, or why ranks are killed
   bool checkpoint = false; // kStopRanks
   Timer timer;             // kArmTimer, kCancelTimer
   bool operator==(const Command&) const = default;

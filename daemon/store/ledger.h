@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "daemon/store/reserve.h"
-#include "daemon/store/rows.h"
+#include "daemon/store/run_ledger.h"
 #include "daemon/store/sqlite.h"
 
 #include <filesystem>
@@ -61,7 +61,7 @@ struct OwnedSummary {
   wire::RunSummary summary;
 };
 
-class Ledger {
+class Ledger final : public RunLedger {
 public:
   // Opens or makes <folder>/ledger.db: checks it (a corrupt one is moved aside and its newest
   // backup that passes the check restored), upgrades its schema. kUnsupported: it is of a newer
@@ -71,13 +71,13 @@ public:
 
   // One transaction, durable on return; the events' sequence numbers are filled in. On a full disk
   // the reserve is released and the write tried once more; kExhausted if that was not enough.
-  Status commit(Batch& batch);
+  Status commit(Batch& batch) override;
 
   // The state machine's events of a run, oldest first.
   Result<std::vector<EventRow>> replayable(const RunId& run);
   Result<std::vector<RunId>> open_runs();
   Result<int64_t> run_count();
-  Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt);
+  Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt) override;
 
   Result<std::optional<StoredRun>> run(const RunId& id);
   // Newest first; `limit` of those that have ended and lie behind a place.
@@ -88,7 +88,7 @@ public:
   // anybody's where it has none; without `uid`, anybody's.
   Result<Found> find(const std::string& text, std::optional<int64_t> uid = {});
   Result<std::vector<wire::AttemptView>> attempts(const RunId& run);
-  Result<std::string> token(const RunId& run, AttemptNumber attempt);
+  Result<std::string> token(const RunId& run, AttemptNumber attempt) override;
   Result<std::vector<wire::RankView>> ranks(const RunId& run, AttemptNumber attempt);
   Result<std::vector<wire::ToggleView>> toggles(const RunId& run);
   Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run);
@@ -119,6 +119,7 @@ public:
   // A copy for the next start's restore; called daily and before the daemon leaves.
   Status back_up();
   SpaceReserve& reserve() { return reserve_; }
+  bool release_reserve() override { return reserve_.release(); }
   uint64_t wal_bytes() const;
   const std::filesystem::path& path() const { return path_; }
 

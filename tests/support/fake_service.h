@@ -15,7 +15,7 @@
 
 namespace nsa::testing_support {
 
-class FakeService : public api::Service {
+class FakeService : public api::Queries, public api::Requests {
 public:
   struct Follower : api::Subscription {
     FakeService* service;
@@ -276,7 +276,7 @@ public:
     char name[] = "/tmp/nsa-fake-XXXXXX";
     folder = ::mkdtemp(name);
     socket = folder + "/d.sock";
-    routes = std::make_unique<api::Routes>(loop, service, rules);
+    routes = std::make_unique<api::Routes>(loop, service, service, rules);
     if (rules.system_mode) std::filesystem::permissions(folder, std::filesystem::perms(0711));
     auto made = net::HttpServer::listen_unix(loop, socket, rules.system_mode ? 0666 : 0600,
                                              routes->handler(), limits, routes->observer());

@@ -469,7 +469,7 @@ TEST(Routes, RequestsAreCountedByRoute) {
   ask(daemon, "GET", "/v1/runs/none");
   ask(daemon, "GET", "/x/y");
   daemon.on_loop([&] {
-    const auto& requests = daemon.routes->requests();
+    const auto& requests = daemon.routes->counts();
     EXPECT_EQ(requests.at("/v1/runs").requests.at(200), 1u);
     EXPECT_EQ(requests.at("/v1/runs/{run}").requests.at(404), 1u);
     EXPECT_EQ(requests.at("invalid").requests.at(404), 1u);

@@ -1,10 +1,10 @@
 // What a person has to look at, and what is found out before a run starts.
 #include "common/base/file.h"
 #include "daemon/control/config.h"
-#include "daemon/control/loss_watch.h"
-#include "daemon/control/provenance.h"
-#include "daemon/control/run_record.h"
-#include "daemon/control/worker_check.h"
+#include "daemon/requests/worker_check.h"
+#include "daemon/run_metrics/loss_watch.h"
+#include "daemon/run_metrics/provenance.h"
+#include "daemon/run_metrics/run_record.h"
 #include "tests/support/temporary_folder.h"
 
 #include <cmath>

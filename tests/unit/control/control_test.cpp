@@ -5,16 +5,16 @@
 #include "common/estimate/estimate.h"
 #include "common/manifest/manifest.h"
 #include "common/spec/toggles.h"
-#include "daemon/control/admission.h"
+#include "daemon/commands/slots.h"
 #include "daemon/control/config.h"
-#include "daemon/control/evidence.h"
 #include "daemon/control/loop_delay.h"
-#include "daemon/control/node_readings.h"
-#include "daemon/control/provenance.h"
-#include "daemon/control/run_files.h"
-#include "daemon/control/run_record.h"
-#include "daemon/control/slots.h"
 #include "daemon/privilege/direct_host.h"
+#include "daemon/proc/node_readings.h"
+#include "daemon/queries/run_files.h"
+#include "daemon/requests/admission.h"
+#include "daemon/run_metrics/provenance.h"
+#include "daemon/run_metrics/run_record.h"
+#include "daemon/supervision/evidence.h"
 
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
@@ -650,16 +650,16 @@ TEST(Provenance, ARebuiltProgramIsNamed) {
 }
 
 TEST(NodeReadings, TokensDifferAndReadingsAreSane) {
-  EXPECT_EQ(random_token().size(), 32u);
-  EXPECT_NE(random_token(), random_token());
-  EXPECT_GT(disk_space("/").second, 0u);
+  EXPECT_EQ(proc::random_token().size(), 32u);
+  EXPECT_NE(proc::random_token(), proc::random_token());
+  EXPECT_GT(proc::disk_space("/").second, 0u);
   test::TemporaryFolder folder;
   folder.write("a", "12345");
   folder.write("b/c", "123");
   EXPECT_EQ(privilege::folder_bytes(folder.path()), 8u);
   EXPECT_EQ(privilege::folder_bytes((folder.path() / "none").string()), 0u);
-  EXPECT_GE(read_run_delay_seconds(::getpid()), 0);
-  EXPECT_EQ(read_run_delay_seconds(0), 0);
+  EXPECT_GE(proc::read_run_delay_seconds(::getpid()), 0);
+  EXPECT_EQ(proc::read_run_delay_seconds(0), 0);
 }
 
 } // namespace

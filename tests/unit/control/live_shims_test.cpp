@@ -1,6 +1,6 @@
 // Which processes nsad takes for live shims of its runs, by stand-ins that have a shim's command
 // line.
-#include "daemon/control/live_shims.h"
+#include "daemon/supervision/live_shims.h"
 
 #include "daemon/plan/plan.h"
 #include "tests/support/temporary_folder.h"

@@ -1,5 +1,5 @@
 // What a resume refuses and warns of, on plain values.
-#include "daemon/control/resume_rules.h"
+#include "daemon/requests/resume_rules.h"
 
 #include "common/spec/schedule.h"
 

@@ -1,0 +1,360 @@
+#include "daemon/commands/command_runner.h"
+
+#include "common/base/log.h"
+#include "daemon/commands/host_launcher.h"
+#include "daemon/commands/policies.h"
+#include "daemon/commands/summary.h"
+#include "daemon/plan/plan.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nsa::control {
+
+using state::Command;
+using state::CommandKind;
+
+namespace {
+
+constexpr Duration kChooseAgain = std::chrono::seconds(1);
+constexpr Duration kLookForShimAgain = std::chrono::milliseconds(50);
+
+// A rank that leaves a collective out adds gradients of one step to its peers' of another from
+// there on, until it is found. Nobody else's checkpoints are touched by that.
+std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
+  std::vector<manifest::Distrust> all;
+  for (const state::Hang& hang : run.hangs)
+    if (hang.kind == state::kSkippedKind)
+      all.push_back({hang.attempt, hang.step,
+                     "attempt " + std::to_string(hang.attempt) + " wrote it after rank " +
+                         std::to_string(hang.rank) + " had left out a collective of step " +
+                         std::to_string(hang.step)});
+  return all;
+}
+
+} // namespace
+
+CommandRunner::CommandRunner(Tools tools, CommandOptions options)
+    : tools_(std::move(tools)), options_(std::move(options)) {
+  tools_.loop.attach(static_cast<Dispatch&>(*this));
+}
+
+const state::Run* CommandRunner::find_open(const RunId& run) const {
+  return tools_.metrics.find(run) == nullptr ? nullptr : tools_.loop.find(run);
+}
+
+std::string CommandRunner::attempt_folder(const AttemptKey& key) const {
+  return plan::attempt_folder(options_.state_folder + "/runs/" + key.run, key.attempt);
+}
+
+void CommandRunner::carry_out_pending() {
+  std::vector<Command> pending = state::pending_commands(tools_.loop.state());
+  // Attempts that are alive come first: their ranks must not wait behind a checkpoint's check.
+  std::stable_partition(pending.begin(), pending.end(),
+                        [](const Command& c) { return c.kind == CommandKind::kSupervise; });
+  for (const Command& command : pending)
+    carry_out(command);
+  tools_.loop.flush();
+}
+
+void CommandRunner::look_for_slots() {
+  for (const Command& c : state::pending_commands(tools_.loop.state()))
+    if (c.kind == CommandKind::kAcquireSlots) carry_out(c);
+}
+
+void CommandRunner::carry_out(const Command& command) {
+  const AttemptKey key{command.run, command.attempt};
+  ShimConnection* shim = tools_.connections.get(key);
+  switch (command.kind) {
+  case CommandKind::kAcquireSlots:
+    return acquire_slots(command);
+  case CommandKind::kChooseCheckpoint:
+    return choose_checkpoint(command);
+  case CommandKind::kStartAttempt:
+    return start_attempt(command);
+  case CommandKind::kSupervise:
+    if (shim == nullptr) supervise(key, nullptr);
+    return;
+  // Without a connection these are repeated when there is one (on_connected).
+  case CommandKind::kTakeEvidence:
+    if (shim != nullptr)
+      shim->take_evidence(command.text, tools_.loop.find(key.run)->policy.evidence_seconds);
+    return;
+  case CommandKind::kStopRanks:
+    if (shim != nullptr) shim->stop_ranks(command.checkpoint);
+    return;
+  case CommandKind::kKillRanks:
+    if (shim != nullptr) shim->kill_ranks(command.text);
+    return;
+  case CommandKind::kReleaseShim:
+    return release_shim(key);
+  case CommandKind::kArmTimer:
+    return arm_timer(command);
+  case CommandKind::kCancelTimer:
+    timers_.erase(command.run);
+    return;
+  case CommandKind::kCloseRun:
+    return close_run(command.run);
+  }
+}
+
+void CommandRunner::acknowledge(const AttemptKey& key, uint64_t sequence) {
+  if (ShimConnection* shim = tools_.connections.get(key)) shim->acknowledge(sequence);
+}
+
+// ---- slots --------------------------------------------------------------------------------------
+
+void CommandRunner::acquire_slots(const Command& command) {
+  if (command.text != "cuda") return grant_slots(command.run);
+  // Who uses a GPU may have changed; the driver is asked on another thread, since it may block.
+  if (!acquiring_.insert(command.run).second) return;
+  tools_.launcher.list_gpus([this, run = command.run](Result<gpu::Gpus> gpus) {
+    acquiring_.erase(run);
+    if (find_open(run) == nullptr) return;
+    if (!gpus) return tools_.metrics.set_waiting(run, gpus.error().what);
+    tools_.slots.set_gpus(std::move(*gpus));
+    grant_slots(run);
+    tools_.loop.flush();
+  });
+}
+
+void CommandRunner::grant_slots(const RunId& id) {
+  const state::Run* run = find_open(id);
+  if (run == nullptr || run->phase != state::RunPhase::kQueued) return;
+  auto slots = tools_.slots.acquire(id, run->device, run->ranks);
+  if (!slots) return tools_.metrics.set_waiting(id, slots.error().what);
+  tools_.metrics.at(id).waiting.clear();
+  tools_.loop.handle({id, 0, 0, state::SlotsGranted{std::move(*slots)}});
+}
+
+// ---- attempts -----------------------------------------------------------------------------------
+
+void CommandRunner::choose_checkpoint(const Command& command) {
+  tools_.launcher.choose_checkpoint(
+      tools_.metrics.at(command.run), distrusted_checkpoints(*tools_.loop.find(command.run)),
+      [this, command](const Result<manifest::Choice>& choice) {
+        if (find_open(command.run) == nullptr) return;
+        if (choice) return on_chosen(command, *choice);
+        log::warning("control", "no checkpoint can be chosen yet",
+                     {{"run", command.run}, {"why", choice.error().what}});
+        timers_[command.run] =
+            tools_.clock.after(kChooseAgain, [this, command] { choose_checkpoint(command); });
+      });
+}
+
+void CommandRunner::on_chosen(const Command& command, const manifest::Choice& choice) {
+  state::CheckpointChosen event;
+  if (choice.chosen) {
+    event.step = choice.chosen->step;
+    event.folder = choice.chosen->folder.string();
+  }
+  for (const manifest::Found& f : choice.rejected)
+    event.rejected.push_back({f.step, f.folder.string(), f.problem});
+  tools_.loop.submit({command.run, command.attempt, 0, std::move(event)});
+}
+
+void CommandRunner::start_attempt(const Command& command) {
+  const AttemptKey key{command.run, command.attempt};
+  if (starting_.count(key) != 0) return;
+  const state::Run& run = *tools_.loop.find(key.run);
+  const RunRecord& record = tools_.metrics.at(key.run);
+  auto prepared = tools_.launcher.prepare(run, record);
+  if (!prepared) return fail_to_start(key, prepared.error());
+
+  // The intent is on disk before anything runs: it brings this command again, with the token.
+  if (run.attempt.token.empty())
+    return tools_.loop.handle(
+        {key.run, key.attempt, 0, state::AttemptPrepared{prepared->plan.token}});
+  if (command.text.empty()) return;
+  starting_.insert(key);
+  tools_.launcher.start(record, std::move(*prepared),
+                        [this, command](Result<shim::StartedShim> started) {
+                          on_started(command, std::move(started));
+                          tools_.loop.flush();
+                        });
+}
+
+void CommandRunner::on_started(const Command& command, Result<shim::StartedShim> started) {
+  const AttemptKey key{command.run, command.attempt};
+  starting_.erase(key);
+  if (find_open(key.run) == nullptr) return;
+  if (!started && started.error().code == ErrorCode::kExhausted && tools_.ledger.release_reserve())
+    return start_attempt(command);
+  if (!started) return fail_to_start(key, started.error());
+  const proc::ProcessIdentity& identity = started->identity;
+  tools_.loop.handle(
+      {key.run, key.attempt, 0,
+       state::ShimStarted{identity.boot_id, identity.pid, identity.start_time_ticks}});
+  tools_.slots.set_shim(key.run, {options_.state_folder, key.run, identity.boot_id, identity.pid,
+                                  identity.start_time_ticks});
+  supervise(key, &*started);
+}
+
+void CommandRunner::fail_to_start(const AttemptKey& key, const Error& error) {
+  tools_.loop.handle({key.run, key.attempt, 0,
+                      state::AttemptFailedToStart{error.what, error.code == ErrorCode::kNotFound}});
+}
+
+void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started) {
+  const state::Run& run = *tools_.loop.find(key.run);
+  const RunRecord& record = tools_.metrics.at(key.run);
+  ShimConnectionOptions options;
+  options.key = key;
+  options.submitter = uid_of(record.row);
+  options.folder = attempt_folder(key);
+  options.token = run.attempt.token;
+  options.shim = {run.attempt.shim_boot_id, static_cast<pid_t>(run.attempt.shim_pid),
+                  run.attempt.shim_start_time_ticks};
+  options.ranks = run.ranks;
+  options.first_step = run.attempt.first_step;
+  options.first_step_done = run.attempt.first_step_done;
+  options.hang = hang_policy_of(record.spec);
+  options.learned = record.learned;
+  options.hangs_before = static_cast<int>(
+      std::count_if(run.hangs.begin(), run.hangs.end(),
+                    [&](const state::Hang& hang) { return hang.attempt == key.attempt; }));
+  options.quotas = {options_.quota.events_per_second, options_.quota.steps_per_second, 0};
+  options.age = std::max(Duration{}, tools_.clock.wall() - run.attempt.started_at);
+  options.adopted = started == nullptr;
+  options.daemon_started = options_.daemon_started;
+  if (started != nullptr)
+    options.pidfd = std::move(started->pidfd);
+  else if (auto sequence = tools_.ledger.shim_sequence(key.run, key.attempt))
+    options.acknowledged = *sequence;
+  tools_.connections.add(key, tools_.connect(*this, std::move(options))).start();
+}
+
+void CommandRunner::release_shim(const AttemptKey& key) {
+  if (ShimConnection* shim = tools_.connections.get(key)) return shim->release();
+  // Of an attempt that ended under an nsad before us.
+  const RunRecord* record = tools_.metrics.find(key.run);
+  if (record == nullptr) return;
+  tools_.launcher.read_started(*record, key.attempt,
+                               [this, key](const Result<shim::StartedAttempt>& started) {
+                                 release_older_shim(key, started);
+                                 tools_.loop.flush();
+                               });
+}
+
+void CommandRunner::release_older_shim(const AttemptKey& key,
+                                       const Result<shim::StartedAttempt>& started) {
+  const RunRecord* record = tools_.metrics.find(key.run);
+  if (record == nullptr) return;
+  if (ShimConnection* shim = tools_.connections.get(key)) return shim->release(); // asked for twice
+  auto token = tools_.ledger.token(key.run, key.attempt);
+  if (!token || !started) {
+    tools_.loop.handle({key.run, key.attempt, 0, state::ShimReleased{}});
+    return;
+  }
+  ShimConnectionOptions options;
+  options.key = key;
+  options.submitter = uid_of(record->row);
+  options.folder = attempt_folder(key);
+  options.token = *token;
+  options.shim = {started->boot_id, static_cast<pid_t>(started->shim_pid),
+                  started->shim_start_time_ticks};
+  if (auto sequence = tools_.ledger.shim_sequence(key.run, key.attempt))
+    options.acknowledged = *sequence;
+  options.ranks = static_cast<int>(started->ranks.size());
+  ShimConnection& shim = tools_.connections.add(key, tools_.connect(*this, std::move(options)));
+  shim.release(); // before start(): a shim that is gone already is then no loss
+  shim.start();
+}
+
+void CommandRunner::arm_timer(const Command& command) {
+  const state::Timer timer = command.timer;
+  // The wall clock may have jumped: never wait longer than was meant.
+  const Duration left =
+      std::clamp<Duration>(timer.due - tools_.clock.wall(), Duration::zero(), timer.delay);
+  timers_[command.run] = tools_.clock.after(
+      left, [this, run = command.run, kind = timer.kind, attempt = command.attempt] {
+        tools_.loop.submit({run, attempt, 0, state::TimerFired{std::string(timer_name(kind))}});
+      });
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+// The summary is on disk, or cannot be written, before the run is closed: afterwards nobody would
+// write it.
+void CommandRunner::write_summary(const store::RunRow& row, const nlohmann::json& json,
+                                  bool again) {
+  tools_.launcher.write_summary(row, json, [this, row, json, again](const Status& written) {
+    if (!written && again && written.error().code == ErrorCode::kExhausted &&
+        tools_.ledger.release_reserve())
+      return write_summary(row, json, false);
+    if (!written)
+      log::warning("control", "no summary was written",
+                   {{"run", row.id}, {"why", written.error().what}});
+    summaries_[row.id] = true;
+    close_run(row.id);
+    tools_.loop.flush();
+  });
+}
+
+void CommandRunner::close_run(const RunId& id) {
+  const state::Run* run = find_open(id);
+  if (run == nullptr || !has_ended(run->phase)) return;
+  // Its slots are free as soon as no rank is left; the shim may take a moment longer to leave.
+  for (const std::string& slot : run->slots)
+    tools_.loop.batch().leases.push_back({slot, "", 0});
+  tools_.slots.release(id);
+  timers_.erase(id);
+  look_for_slots();
+  const RunRecord& record = tools_.metrics.at(id);
+  const auto [summary, is_new] = summaries_.try_emplace(id, false);
+  if (is_new) write_summary(record.row, summary_json(*run, record), true);
+  if (!run->unreleased.empty()) {
+    timers_[id] = tools_.clock.after(kLookForShimAgain, [this, id] {
+      close_run(id);
+      tools_.loop.flush();
+    });
+    return;
+  }
+  if (!summary->second) return;
+  summaries_.erase(summary);
+  tools_.metrics.close(*run);
+  const wire::RunSummary last = tools_.metrics.summary(*run);
+  tools_.loop.handle({id, 0, 0, state::RunClosed{}});
+  tools_.loop.untouch(id); // its last row is in the batch
+  tools_.clock.post([told = options_.on_closed, last] { told(last); });
+  tools_.metrics.erase(id);
+}
+
+// ---- what shims tell ----------------------------------------------------------------------------
+
+void CommandRunner::on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) {
+  tools_.loop.handle({key.run, key.attempt, sequence, std::move(body)});
+}
+
+void CommandRunner::on_step(const AttemptKey& key, const wire::RankStep& step) {
+  if (tools_.metrics.on_step(key, step) && step.rank == 0) options_.on_step(key.run, step);
+}
+
+void CommandRunner::on_dealt_with(const AttemptKey& key, uint64_t sequence) {
+  tools_.loop.acknowledge_later(key, sequence);
+}
+
+void CommandRunner::on_connected(const AttemptKey& key) {
+  tools_.loop.flush();
+  // The shim may not have heard what was asked while there was no connection.
+  for (const Command& c : state::pending_commands(tools_.loop.state()))
+    if (c.run == key.run && c.attempt == key.attempt && c.kind != CommandKind::kArmTimer &&
+        c.kind != CommandKind::kSupervise)
+      carry_out(c);
+}
+
+void CommandRunner::on_shim_ended(const AttemptKey& key) {
+  tools_.loop.handle({key.run, key.attempt, 0, state::ShimReleased{}});
+  // Its connection is the caller: it goes away when it has returned.
+  tools_.clock.post([this, key] {
+    tools_.connections.erase(key);
+    tools_.loop.flush();
+  });
+}
+
+std::vector<RankGpu> CommandRunner::gpus_of(const AttemptKey& key) {
+  const state::Run* run = find_open(key.run);
+  return run == nullptr ? std::vector<RankGpu>{} : options_.gpus_of(*run);
+}
+
+} // namespace nsa::control

@@ -1,0 +1,92 @@
+// Carries out what the state wants. Each command is idempotent: after a crash the pending ones are
+// carried out again, and what was done already is found done.
+//
+//   command ──▶ slots, launcher, shim connection, timer ──▶ event ──▶ RunLoop
+//
+// Owns the timers of runs and the bookkeeping of starts that are under way; the connections and the
+// slots are the caller's. All on the loop's thread; nothing blocks: what needs a disk, the driver
+// or another process goes through Launcher and ShimConnection and comes back as an event. It stops
+// by being destroyed: shims and ranks go on.
+#pragma once
+
+#include "common/spec/node_spec.h"
+#include "daemon/commands/launcher.h"
+#include "daemon/commands/slots.h"
+#include "daemon/run_loop/run_loop.h"
+#include "daemon/run_metrics/run_metrics.h"
+#include "daemon/supervision/shim_connection.h"
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+namespace nsa::control {
+
+struct CommandOptions {
+  std::string state_folder;
+  spec::NodeQuotaSection quota;
+  MonotonicTime daemon_started; // from when an adoption's time counts
+  // Who follows: a step of rank 0, and the last summary of a run.
+  std::function<void(const RunId&, const wire::RankStep&)> on_step;
+  std::function<void(const wire::RunSummary&)> on_closed;
+  std::function<std::vector<RankGpu>(const state::Run&)> gpus_of;
+};
+
+class CommandRunner final : public Dispatch, public ShimListener {
+public:
+  // What it works with; all of them outlive it.
+  struct Tools {
+    Clock& clock;
+    RunLoop& loop;
+    RunMetrics& metrics;
+    store::RunLedger& ledger;
+    SlotPool& slots;
+    Launcher& launcher;
+    ShimConnections& connections;
+    ConnectShim connect;
+  };
+  CommandRunner(Tools tools, CommandOptions options);
+
+  // After a start: what the state wants, attempts that are alive first.
+  void carry_out_pending();
+  // Free slots may have come back without an event.
+  void look_for_slots();
+  void carry_out(const state::Command& command) override;
+  void acknowledge(const AttemptKey& key, uint64_t sequence) override;
+
+  void on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) override;
+  void on_step(const AttemptKey& key, const wire::RankStep& step) override;
+  void on_dealt_with(const AttemptKey& key, uint64_t sequence) override;
+  void on_connected(const AttemptKey& key) override;
+  void on_shim_ended(const AttemptKey& key) override;
+  std::vector<RankGpu> gpus_of(const AttemptKey& key) override;
+
+private:
+  // Open, and with a record.
+  const state::Run* find_open(const RunId& run) const;
+  std::string attempt_folder(const AttemptKey& key) const;
+
+  void acquire_slots(const state::Command& command);
+  void grant_slots(const RunId& run);
+  void choose_checkpoint(const state::Command& command);
+  void on_chosen(const state::Command& command, const manifest::Choice& choice);
+  void start_attempt(const state::Command& command);
+  void on_started(const state::Command& command, Result<shim::StartedShim> started);
+  void fail_to_start(const AttemptKey& key, const Error& error);
+  void supervise(const AttemptKey& key, shim::StartedShim* started);
+  void release_shim(const AttemptKey& key);
+  void release_older_shim(const AttemptKey& key, const Result<shim::StartedAttempt>& started);
+  void arm_timer(const state::Command& command);
+  void close_run(const RunId& run);
+  void write_summary(const store::RunRow& row, const nlohmann::json& json, bool again);
+
+  Tools tools_;
+  CommandOptions options_;
+  std::set<AttemptKey> starting_;   // their shims are being started
+  std::set<RunId> acquiring_;       // GPUs are being listed for it
+  std::map<RunId, bool> summaries_; // of runs that have ended: whether it is written
+  std::map<RunId, net::Timer> timers_;
+};
+
+} // namespace nsa::control

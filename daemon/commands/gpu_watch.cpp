@@ -1,0 +1,86 @@
+#include "daemon/commands/gpu_watch.h"
+
+#include "common/base/log.h"
+#include "daemon/proc/process.h"
+#include "daemon/state/xid.h"
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kInterval = std::chrono::seconds(5); // between readings of their health
+} // namespace
+
+void GpuWatch::start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
+                     Launcher& launcher) {
+  auto locks = gpu::HostLocks::open(resources.gpu_locks, state_folder, [](const gpu::Holder& h) {
+    return proc::open_identified({h.boot_id, static_cast<pid_t>(h.pid), h.start_time_ticks})
+        .has_value();
+  });
+  // Only a run that asks for a GPU needs them; the reason is told then.
+  if (locks)
+    slots_.use_gpus(std::move(*locks));
+  else
+    log::warning("control", "GPUs are not used", {{"why", locks.error().what}});
+  slots_.exclude_gpus(resources.exclude_gpus);
+  slots_.expect_gpus();
+  launcher.list_gpus([this](Result<gpu::Gpus> gpus) {
+    if (!gpus) log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
+    slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
+    if (!slots_.gpus().list.empty()) watch();
+  });
+}
+
+void GpuWatch::watch() {
+  gpu::Monitor::Events events;
+  events.sample = [this](gpu::Gpus gpus) {
+    loop_.post([this, gpus = std::move(gpus)]() mutable { slots_.set_gpus(std::move(gpus)); });
+  };
+  events.xid = [this](gpu::Xid xid) { loop_.post([this, xid] { note(xid); }); };
+  monitor_ = std::make_unique<gpu::Monitor>(std::move(events), kInterval);
+}
+
+void GpuWatch::note(const gpu::Xid& xid) {
+  ++xids_[xid.uuid][xid.number];
+  log::warning("control", "the driver reports an error on a GPU",
+               {{"gpu", xid.uuid}, {"xid", std::to_string(xid.number)}});
+  on_xid_(xid);
+}
+
+std::vector<RankGpu> GpuWatch::gpus_of(const state::Run& run) const {
+  std::vector<RankGpu> gpus;
+  for (size_t r = 0; r < run.slots.size(); ++r)
+    for (const gpu::Gpu& g : slots_.gpus().list) {
+      if (g.uuid != run.slots[r]) continue;
+      RankGpu& mine = gpus.emplace_back(RankGpu{static_cast<Rank>(r), g, {}});
+      if (const auto found = xids_.find(g.uuid); found != xids_.end())
+        for (const auto& [number, count] : found->second)
+          mine.xids.push_back(number);
+    }
+  return gpus;
+}
+
+void GpuWatch::add_samples(metrics::DaemonSample& daemon) const {
+  daemon.driver = slots_.gpus().driver;
+  for (const gpu::Gpu& g : slots_.gpus().list) {
+    metrics::GpuSample& sample = daemon.gpus.emplace_back();
+    sample.index = g.index;
+    sample.uuid = g.uuid;
+    sample.model = g.name;
+    sample.memory_bytes = g.memory_bytes;
+    sample.used_bytes = g.used_bytes;
+    sample.processes = g.processes.size();
+    sample.utilization_ratio = g.utilization_ratio;
+    sample.temperature_celsius = g.temperature_celsius;
+    sample.power_watts = g.power_watts;
+    sample.sm_clock_hertz = g.sm_clock_hertz;
+    if (g.ecc_corrected) sample.ecc_errors["corrected"] = *g.ecc_corrected;
+    if (g.ecc_uncorrected) sample.ecc_errors["uncorrected"] = *g.ecc_uncorrected;
+    if (const auto found = xids_.find(g.uuid); found != xids_.end())
+      sample.xid_errors = found->second;
+    // From the start, so that an increase shows the first one, too.
+    for (const uint64_t xid : state::hardware_xids())
+      sample.xid_errors.try_emplace(xid, 0);
+  }
+}
+
+} // namespace nsa::control

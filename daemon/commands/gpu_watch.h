@@ -1,0 +1,44 @@
+// The GPUs of this node as nsad knows them: how they do, and which errors the driver has reported
+// since it was started. The readings are made on a thread of gpu::Monitor and come to the loop's,
+// where everything here happens. It stops by being destroyed.
+#pragma once
+
+#include "common/net/event_loop.h"
+#include "common/spec/node_spec.h"
+#include "daemon/commands/launcher.h"
+#include "daemon/commands/slots.h"
+#include "daemon/gpu/monitor.h"
+#include "daemon/metrics/snapshot.h"
+#include "daemon/supervision/evidence.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+class GpuWatch {
+public:
+  GpuWatch(net::EventLoop& loop, SlotPool& slots, std::function<void(const gpu::Xid&)> on_xid)
+      : loop_(loop), slots_(slots), on_xid_(std::move(on_xid)) {}
+  // Takes the host's locks and lists the GPUs, which takes the driver seconds.
+  void start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
+             Launcher& launcher);
+  // Of a run's ranks, in their order.
+  std::vector<RankGpu> gpus_of(const state::Run& run) const;
+  void add_samples(metrics::DaemonSample& daemon) const;
+
+private:
+  void watch();
+  void note(const gpu::Xid& xid);
+
+  net::EventLoop& loop_;
+  SlotPool& slots_;
+  std::function<void(const gpu::Xid&)> on_xid_;
+  std::map<std::string, std::map<uint64_t, uint64_t>> xids_; // UUID -> Xid -> count
+  std::unique_ptr<gpu::Monitor> monitor_;                    // it calls us until it is gone
+};
+
+} // namespace nsa::control

@@ -1,0 +1,40 @@
+// What commands need of the machine: checkpoints, processes, files of a run. An interface, so that
+// commands are tested without any; HostLauncher is the real one.
+//
+// Calls return at once. `done` is called once, later, on the loop's thread, and never from inside
+// the call.
+#pragma once
+
+#include "common/manifest/manifest.h"
+#include "daemon/gpu/nvml.h"
+#include "daemon/privilege/host.h"
+#include "daemon/run_metrics/run_record.h"
+
+#include <functional>
+#include <vector>
+
+namespace nsa::control {
+
+template <class T> using Done = std::function<void(Result<T>)>;
+
+class Launcher {
+public:
+  virtual ~Launcher() = default;
+  virtual void list_gpus(Done<gpu::Gpus> done) = 0;
+  // The newest that verifies; gigabytes may have to be read.
+  virtual void choose_checkpoint(const RunRecord& record,
+                                 std::vector<manifest::Distrust> distrusted,
+                                 Done<manifest::Choice> done) = 0;
+  // kNotFound: no worker program (trying again cannot help).
+  virtual Result<privilege::AttemptStart> prepare(const state::Run& run,
+                                                  const RunRecord& record) = 0;
+  // Or finds the shim that was started for this very attempt before.
+  virtual void start(const RunRecord& record, privilege::AttemptStart start,
+                     Done<shim::StartedShim> done) = 0;
+  virtual void read_started(const RunRecord& record, AttemptNumber attempt,
+                            Done<shim::StartedAttempt> done) = 0;
+  virtual void write_summary(const store::RunRow& row, const nlohmann::json& summary,
+                             std::function<void(const Status&)> done) = 0;
+};
+
+} // namespace nsa::control

@@ -1,0 +1,14 @@
+// What a run file says about restarts and hangs, as the state machine and the hang detector take
+// it. Pure.
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "daemon/state/hang.h"
+#include "daemon/state/state.h"
+
+namespace nsa::control {
+
+state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed);
+state::HangPolicy hang_policy_of(const spec::RunSpec& spec);
+
+} // namespace nsa::control

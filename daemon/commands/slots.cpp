@@ -1,0 +1,118 @@
+#include "daemon/commands/slots.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+namespace {
+bool is_cpu(const std::string& slot) {
+  return slot.starts_with("cpu");
+}
+std::string counted(int n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+} // namespace
+
+int SlotPool::capacity(const std::string& device) const {
+  if (device != "cuda") return cpu_slots_;
+  const auto given_out = [this](const gpu::Gpu& g) { return excluded_.count(g.uuid) == 0; };
+  return locks_ ? static_cast<int>(std::count_if(gpus_.list.begin(), gpus_.list.end(), given_out))
+                : 0;
+}
+
+int SlotPool::used(const std::string& device) const {
+  int count = 0;
+  for (const auto& [slot, run] : owners_)
+    if (is_cpu(slot) == (device != "cuda")) ++count;
+  return count;
+}
+
+Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, const std::string& device,
+                                                   int count) {
+  if (device == "cuda") return acquire_gpus(run, count);
+  std::vector<std::string> slots;
+  for (int i = 0; i < cpu_slots_ && static_cast<int>(slots.size()) < count; ++i)
+    if (const std::string slot = "cpu" + std::to_string(i); !is_taken(slot)) slots.push_back(slot);
+  if (static_cast<int>(slots.size()) < count)
+    return fail(ErrorCode::kExhausted, "waits for " + counted(count, "CPU slot") + ": " +
+                                           std::to_string(cpu_slots_ - used("cpu")) + " of " +
+                                           std::to_string(cpu_slots_) + " are free");
+  for (const std::string& slot : slots)
+    owners_[slot] = run;
+  return slots;
+}
+
+Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int count) {
+  if (!locks_)
+    return fail(ErrorCode::kUnsupported,
+                "GPUs are switched off here (resources.gpus in nsad.toml)");
+  std::vector<std::string> slots, reasons;
+  for (const gpu::Gpu& g : gpus_.list) {
+    if (static_cast<int>(slots.size()) == count) break;
+    if (is_taken(g.uuid)) continue;
+    if (excluded_.count(g.uuid) != 0) {
+      reasons.push_back("GPU " + std::to_string(g.index) + " is kept out (resources.exclude_gpus)");
+      continue;
+    }
+    if (!g.processes.empty()) {
+      reasons.push_back("GPU " + std::to_string(g.index) + " is used by process " +
+                        std::to_string(g.processes.front()));
+      continue;
+    }
+    if (auto locked = locks_->acquire(g.uuid, run); !locked) {
+      reasons.push_back(locked.error().what);
+      continue;
+    }
+    slots.push_back(g.uuid);
+  }
+  if (static_cast<int>(slots.size()) < count) {
+    for (const std::string& slot : slots)
+      locks_->release(slot);
+    std::string why = "waits for " + counted(count, "GPU slot") + ": " +
+                      std::to_string(slots.size()) + " of " + std::to_string(gpus_.list.size()) +
+                      " are free";
+    if (!reasons.empty()) why += " (" + join(reasons, "; ") + ")";
+    return fail(ErrorCode::kExhausted, why);
+  }
+  for (const std::string& slot : slots)
+    owners_[slot] = run;
+  return slots;
+}
+
+Status SlotPool::take_back(const RunId& run, const std::string& device,
+                           const std::vector<std::string>& slots) {
+  Status result;
+  for (const std::string& slot : slots) {
+    owners_[slot] = run;
+    if (device != "cuda" || !locks_) continue;
+    if (auto locked = locks_->acquire(slot, run); !locked) result = std::move(locked);
+  }
+  return result;
+}
+
+std::vector<std::string> SlotPool::take_back_unknown(const RunId& run, const std::string& device,
+                                                     std::vector<std::string> slots) {
+  for (std::string& slot : slots) {
+    for (int i = 0; device != "cuda" && (!is_cpu(slot) || is_taken(slot)); ++i)
+      slot = "cpu" + std::to_string(i);
+    (void)take_back(run, device, {slot});
+  }
+  return slots;
+}
+
+void SlotPool::set_shim(const RunId& run, const gpu::Holder& holder) {
+  for (const auto& [slot, owner] : owners_)
+    if (owner == run && locks_ && locks_->holds(slot)) (void)locks_->set_holder(slot, holder);
+}
+
+void SlotPool::release(const RunId& run) {
+  std::erase_if(owners_, [&](const auto& entry) {
+    if (entry.second != run) return false;
+    if (locks_) locks_->release(entry.first);
+    return true;
+  });
+}
+
+} // namespace nsa::control

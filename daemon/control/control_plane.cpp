@@ -1,0 +1,226 @@
+#include "daemon/control/control_plane.h"
+
+#include "common/base/build_info.h"
+#include "common/base/log.h"
+#include "daemon/proc/node_readings.h"
+#include "daemon/run_metrics/run_loader.h"
+#include "daemon/supervision/attempt_supervisor.h"
+
+#include <algorithm>
+#include <malloc.h>
+#include <unistd.h>
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kTick = std::chrono::milliseconds(100);
+constexpr Duration kSlowTick = std::chrono::seconds(1);
+// Verifying and deleting gigabytes, and the driver: as long as it takes, beside each other.
+constexpr net::OffloadLimits kWorkers{6, 3, 6, 4096, Duration::zero()};
+// Calls of the host limit their time themselves. One submitter's, however slow, leave threads for
+// others; and to adopt thousands of runs of one submitter is no abuse.
+constexpr net::OffloadLimits kCalls{8, 4, 8, 100'000, Duration::zero()};
+} // namespace
+
+ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
+                           ControlOptions options)
+    : events_(loop), options_(std::move(options)), ledger_(std::move(ledger)),
+      telemetry_(std::move(telemetry)), readers_(loop), workers_(loop, kWorkers),
+      calls_(loop, kCalls), clock_(loop),
+      slots_(static_cast<int>(options_.config.resources.cpu_slots)),
+      launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,
+                 options_.restart_daemon},
+                workers_, calls_),
+      gpus_(loop, slots_, [this](const gpu::Xid& xid) { on_xid(xid); }),
+      provenance_(launcher_, slots_, options_.host, readers_), loop_(clock_, ledger_),
+      metrics_(clock_, loop_, connections_, provenance_, &telemetry_),
+      queries_({clock_, loop_, metrics_, ledger_, options_.host, readers_, workers_},
+               {options_.state_folder, [this] { return status(); }}),
+      commands_(
+          {clock_, loop_, metrics_, ledger_, slots_, launcher_, connections_,
+           [this](ShimListener& listener, ShimConnectionOptions shim) {
+             return std::make_unique<AttemptSupervisor>(
+                 events_, listener, AttemptSupervisor::Reach{options_.host, calls_},
+                 std::move(shim));
+           }},
+          {options_.state_folder, options_.config.quota, options_.started,
+           [this](const RunId& run, const wire::RankStep& step) { queries_.on_step(run, step); },
+           [this](const wire::RunSummary& last) { queries_.on_closed(last); },
+           [this](const state::Run& run) { return gpus_.gpus_of(run); }}),
+      requests_({clock_, loop_, metrics_, ledger_, slots_, connections_, options_.host, readers_,
+                 workers_},
+                {options_.state_folder,
+                 std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker")),
+                 options_.shut_down}),
+      loop_delay_(kTick, MonotonicTime::now()), started_at_(WallTime::now()) {
+  metrics::DaemonSample& counters = metrics_.counters();
+  counters.version = build_info().version;
+  counters.commit = build_info().commit;
+  counters.node = proc::host_name();
+  loop_.set_watcher([this](const Committed& done) {
+    metrics_.counters()
+        .transaction_seconds.try_emplace("append", metrics::request_histogram())
+        .first->second.observe(to_seconds(done.took));
+    queries_.on_committed(done);
+  });
+}
+
+// ---- start --------------------------------------------------------------------------------------
+
+// Closed, named in an event, and left as it is stored; everything else goes on.
+void ControlPlane::set_aside(const store::DamagedRun& damaged) {
+  log::error("control", "a run is set aside", {{"run", damaged.run}, {"why", damaged.why}});
+  store::EventRow row;
+  row.view.at = clock_.wall().nanoseconds;
+  row.view.run = damaged.run;
+  row.view.rank = -1;
+  row.view.kind = "set_aside";
+  row.view.severity = "error";
+  row.view.text = "set aside, since the ledger's rows of it cannot be used: " + damaged.why;
+  loop_.note(std::move(row));
+  loop_.batch().damaged_runs.push_back(damaged);
+}
+
+Status ControlPlane::load_open_runs() {
+  NSA_TRY_ASSIGN(const auto open, ledger_.open_runs());
+  for (const RunId& id : open) {
+    if (auto loaded = load_run(ledger_, id, options_.state_folder + "/runs/" + id, loop_, metrics_);
+        !loaded) {
+      set_aside({id, loaded.error().what});
+      continue;
+    }
+    const state::Run& run = *loop_.find(id);
+    if (auto taken = slots_.take_back(id, run.device, run.slots); !taken)
+      log::warning("control", "a slot is somebody else's by now",
+                   {{"run", id}, {"why", taken.error().what}});
+  }
+  return {};
+}
+
+Status ControlPlane::start() {
+  if (options_.config.resources.gpus == spec::NodeGpus::kAll)
+    gpus_.start(options_.config.resources, options_.state_folder, launcher_);
+  NSA_TRY(load_open_runs());
+  // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
+  Recovery({loop_, metrics_, ledger_, slots_, options_.host}, options_.state_folder)
+      .take_up_live_shims();
+  loop_.flush(); // a supervisor reads in the ledger which messages of its shim are known
+  auto boot_id = proc::read_boot_id();
+  (void)ledger_.note_node(proc::host_name(), boot_id ? *boot_id : "", build_info().version,
+                          started_at_);
+  loop_delay_ = LoopDelay(kTick, MonotonicTime::now());
+  tick_timer_ = events_.every(kTick, [this] { tick(); });
+  slow_timer_ = events_.every(kSlowTick, [this] { tick_slowly(); });
+  commands_.carry_out_pending();
+  return {};
+}
+
+void ControlPlane::finish_ended_runs(Duration limit) {
+  const auto all_closed = [this] {
+    const auto& runs = loop_.state().runs;
+    return std::none_of(runs.begin(), runs.end(), [](const auto& entry) {
+      const state::Run& run = entry.second;
+      const bool dying = run.cancel_requested && run.attempt.phase == state::AttemptPhase::kKilling;
+      return has_ended(run.phase) || dying;
+    });
+  };
+  if (all_closed()) return;
+  const net::Timer look = events_.every(std::chrono::milliseconds(5), [&] {
+    if (all_closed()) events_.stop();
+  });
+  if (!events_.run_for(limit))
+    log::warning("control", "a run that is over still has a shim; the next nsad lets it go");
+}
+
+void ControlPlane::say_goodbye() {
+  connections_.for_each([](ShimConnection& shim) { shim.say_goodbye(); });
+  (void)ledger_.back_up();
+}
+
+// ---- ticks --------------------------------------------------------------------------------------
+
+void ControlPlane::tick() {
+  // The next nsad restores the ledger's backup and takes up the live attempts.
+  if (ledger_.damaged()) return options_.shut_down();
+  const MonotonicTime now = MonotonicTime::now();
+  metrics_.counters().loop_lag_seconds.observe(to_seconds(loop_delay_.tick(now)));
+  ++metrics_.counters().progress_reads;
+  connections_.for_each([now](ShimConnection& shim) { shim.observe(now); });
+  loop_.flush();
+}
+
+void ControlPlane::tick_slowly() {
+  constexpr int64_t kReserveAgain = 10, kMinute = 60, kDay = 24 * 3600;
+  ++ticks_;
+  for (const store::DamagedRun& damaged : ledger_.take_damaged())
+    set_aside(damaged);
+  loop_.touch_unacknowledged();
+  loop_.flush();
+  if (!ledger_.reserve().held() && ticks_ % kReserveAgain == 0 && ledger_.reserve().hold())
+    log::info("control", "disk space is set aside again");
+  commands_.look_for_slots();
+  metrics_.drop_old_samples();
+  // A list of ten thousand runs leaves megabytes behind that only the allocator still wants.
+  if (ticks_ % kMinute == 0) ::malloc_trim(0);
+  if (ticks_ % kDay == 0)
+    if (auto done = ledger_.back_up(); !done)
+      log::warning("control", "the ledger was not backed up", {{"why", done.error().what}});
+}
+
+void ControlPlane::on_xid(const gpu::Xid& xid) {
+  for (const auto& [id, run] : loop_.state().runs)
+    for (size_t r = 0; r < run.slots.size(); ++r)
+      if (run.slots[r] == xid.uuid)
+        return loop_.submit({id, run.attempt.number, 0,
+                             state::GpuFault{static_cast<Rank>(r), xid.uuid, xid.number}});
+}
+
+// ---- readings -----------------------------------------------------------------------------------
+
+nlohmann::json ControlPlane::status() {
+  const auto [free, size] = proc::disk_space(options_.state_folder);
+  nlohmann::json gpus = nlohmann::json::array();
+  for (const gpu::Gpu& g : slots_.gpus().list)
+    gpus.push_back(
+        {{"index", g.index}, {"uuid", g.uuid}, {"name", g.name}, {"memory_bytes", g.memory_bytes}});
+  return {{"pid", ::getpid()},
+          {"version", build_info().version},
+          {"commit", build_info().commit},
+          {"started_at", wire::Time(started_at_.nanoseconds)},
+          {"state_folder", options_.state_folder},
+          {"socket", options_.socket},
+          {"metrics", metrics_address_},
+          {"loop_delay_seconds", loop_delay_.summary()},
+          {"stuck_reads", readers_.stuck()},
+          {"node", proc::host_name()},
+          {"runs", loop_.state().runs.size()},
+          {"attempts", connections_.size()},
+          {"cpu_slots", slots_.capacity("cpu")},
+          {"cpu_slots_used", slots_.used("cpu")},
+          {"gpus", gpus},
+          {"gpus_used", slots_.used("cuda")},
+          {"ledger", ledger_.path().string()},
+          {"ledger_ok", !loop_.ledger_full()},
+          {"reserve_held", ledger_.reserve().held()},
+          {"disk_free_bytes", free},
+          {"disk_size_bytes", size}};
+}
+
+metrics::Snapshot ControlPlane::snapshot(const std::map<std::string, metrics::RouteSample>& http) {
+  metrics::Snapshot snapshot = metrics_.snapshot(options_.config.metrics.names);
+  snapshot.daemon.http = http;
+  snapshot.daemon.ledger_wal_bytes = ledger_.wal_bytes();
+  const auto add_slots = [&](const char* device) {
+    const auto used = static_cast<uint64_t>(slots_.used(device));
+    snapshot.daemon.slots["used"] += used;
+    snapshot.daemon.slots["free"] += static_cast<uint64_t>(slots_.capacity(device)) - used;
+  };
+  add_slots("cpu");
+  add_slots("cuda");
+  gpus_.add_samples(snapshot.daemon);
+  std::tie(snapshot.daemon.state_free_bytes, snapshot.daemon.state_size_bytes) =
+      proc::disk_space(options_.state_folder);
+  return snapshot;
+}
+
+} // namespace nsa::control

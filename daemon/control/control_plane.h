@@ -1,0 +1,93 @@
+// The parts of nsad's control plane, put together: who owns what, and who calls whom.
+//
+//   RunRequests ─┐                        ┌─▶ CommandRunner ─▶ Launcher, ShimConnection, SlotPool
+//   GpuWatch ────┼─▶ RunLoop ─▶ ledger ───┤
+//   shims ───────┘      │                 └─▶ RunQueries: followers
+//                       └─▶ RunMetrics: rows, summaries, samples
+//
+// Owns all of them, the ledger, and the ticks that drive them. All on the loop's thread, which
+// opens nsad's own files only: what submitters and ranks own is read by `readers_` and `workers_`.
+// It stops by being destroyed: shims and ranks go on (say_goodbye() first tells the shims that this
+// is on purpose).
+#pragma once
+
+#include "common/net/offload.h"
+#include "daemon/commands/command_runner.h"
+#include "daemon/commands/gpu_watch.h"
+#include "daemon/commands/host_launcher.h"
+#include "daemon/commands/node_provenance.h"
+#include "daemon/control/loop_delay.h"
+#include "daemon/control/recovery.h"
+#include "daemon/queries/run_queries.h"
+#include "daemon/requests/run_requests.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace nsa::control {
+
+struct ControlOptions {
+  std::shared_ptr<privilege::Host> host;
+  std::string state_folder, socket;
+  spec::NodeSpec config;
+  std::string program_folder;
+  std::vector<std::string> restart_daemon;
+  std::function<void()> shut_down; // ends the program
+  MonotonicTime started;           // of the program
+};
+
+class ControlPlane {
+public:
+  ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
+               ControlOptions options);
+
+  // Rebuilds the state from the ledger and carries out what is pending: adopts live attempts first.
+  Status start();
+  // The shims of runs that are over, or are being killed, are let go before nsad leaves: they would
+  // wait for the next one. Runs the loop; gives up after `limit`, or when it is asked to stop
+  // again.
+  void finish_ended_runs(Duration limit);
+  void say_goodbye();
+  // The ledger turned out to be damaged: nsad leaves without a goodbye, so that it is started
+  // again.
+  bool ledger_damaged() const { return ledger_.damaged(); }
+  metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
+  void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
+  api::Queries& queries() { return queries_; }
+  api::Requests& requests() { return requests_; }
+
+private:
+  void tick(); // ten times a second
+  void tick_slowly();
+  void set_aside(const store::DamagedRun& damaged);
+  Status load_open_runs();
+  void on_xid(const gpu::Xid& xid);
+  nlohmann::json status();
+
+  net::EventLoop& events_;
+  ControlOptions options_;
+  store::Ledger ledger_;
+  store::Telemetry telemetry_;
+  net::Offload readers_, workers_; // short reads in bounded time; long work
+  net::Offload calls_;             // of the host, that attempts wait for
+  SystemClock clock_;
+  SlotPool slots_;
+  ShimConnections connections_;
+  HostLauncher launcher_;
+  GpuWatch gpus_;
+  NodeProvenance provenance_;
+  RunLoop loop_;
+  RunMetrics metrics_;
+  RunQueries queries_;
+  CommandRunner commands_;
+  RunRequests requests_;
+  net::Timer tick_timer_, slow_timer_;
+  int64_t ticks_ = 0;
+  LoopDelay loop_delay_;
+  WallTime started_at_;
+  std::string metrics_address_;
+};
+
+} // namespace nsa::control

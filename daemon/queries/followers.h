@@ -1,0 +1,40 @@
+// Who follows runs live, and what each is told. A follower is there as long as its subscription.
+// All on the loop's thread.
+#pragma once
+
+#include "common/wire/messages.h"
+#include "daemon/api/service.h"
+#include "daemon/run_loop/clock.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+class Followers {
+public:
+  struct Follower {
+    std::string run; // empty: all
+    std::function<void(const wire::FollowLine&)> line;
+  };
+
+  explicit Followers(Clock& clock) : clock_(clock) {}
+  // `begin` is called when the caller has its subscription; lines come after it.
+  std::unique_ptr<api::Subscription> add(const std::string& run,
+                                         std::function<void(const wire::FollowLine&)> line,
+                                         std::function<void(Follower&)> begin);
+  void tell_event(const wire::EventView& event);
+  void tell_state(const wire::RunSummary& summary);
+  void tell_step(const RunId& run, const wire::RankStep& step);
+  void tell_end(const wire::RunSummary& last);
+
+private:
+  void tell(const RunId& run, const wire::FollowLine& line);
+
+  Clock& clock_;
+  std::vector<std::weak_ptr<Follower>> all_;
+};
+
+} // namespace nsa::control

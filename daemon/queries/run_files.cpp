@@ -1,0 +1,74 @@
+#include "daemon/queries/run_files.h"
+
+#include "common/base/json.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+namespace {
+
+// Of a checkpoint whose message never came: what its manifest and its folder say.
+void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
+  if (row.written_at != 0) return;
+  row.written_at = found.written_at;
+  if (!found.manifest || row.bytes != 0) return;
+  row.tokens = found.manifest->tokens;
+  row.attempt = found.manifest->attempt;
+  row.finite = found.manifest->finite;
+  for (const manifest::File& file : found.manifest->files)
+    row.bytes += file.bytes;
+}
+
+} // namespace
+
+std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::CheckpointView> rows,
+                                                      const RunId& run,
+                                                      const std::vector<manifest::Found>& on_disk,
+                                                      bool verified) {
+  for (wire::CheckpointView& row : rows) {
+    const auto found = std::find_if(on_disk.begin(), on_disk.end(),
+                                    [&](const manifest::Found& f) { return f.step == row.step; });
+    if (found == on_disk.end()) {
+      row.state = "deleted";
+    } else if (!found->problem.empty()) {
+      row.state = "corrupt";
+      row.problem = found->problem;
+    } else if (verified) {
+      row.state = "verified";
+    }
+  }
+  for (const manifest::Found& f : on_disk) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const wire::CheckpointView& row) {
+      return row.step == f.step;
+    });
+    if (known != rows.end()) {
+      fill_in(*known, f);
+      continue;
+    }
+    wire::CheckpointView row; // written, but its message never came
+    row.run = run;
+    row.step = f.step;
+    row.folder = f.folder.string();
+    row.state = !f.problem.empty() ? "corrupt" : verified ? "verified" : "unverified";
+    row.problem = f.problem;
+    fill_in(row, f);
+    rows.push_back(std::move(row));
+  }
+  std::sort(
+      rows.begin(), rows.end(),
+      [](const wire::CheckpointView& a, const wire::CheckpointView& b) { return a.step > b.step; });
+  return rows;
+}
+
+nlohmann::json read_came(const std::string& folder, const FileOpener& open) {
+  const std::string path = folder + "/summary.json";
+  constexpr JsonLimits kLimits{};
+  const auto text = read_file(path, kLimits.bytes, open);
+  if (!text && text.error().code == ErrorCode::kNotFound) return {};
+  const auto json = text ? parse_json(*text, path, kLimits) : fail(text.error());
+  if (!json) return {{"damaged", json.error().what}}; // the rest of the run's detail goes on
+  return json->is_object() ? json->value("came", nlohmann::json()) : nlohmann::json();
+}
+
+} // namespace nsa::control

@@ -1,0 +1,286 @@
+#include "daemon/queries/run_queries.h"
+
+#include "common/wire/run_row.h"
+#include "daemon/plan/plan.h"
+#include "daemon/queries/run_files.h"
+#include "daemon/run_metrics/run_loader.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+namespace {
+constexpr int64_t kRecentRuns = 10;                       // ended ones that a plain list shows
+constexpr int64_t kRowsAPage = 500, kSummariesAPage = 50; // of a long list, a turn of the loop
+constexpr int kEventsInDetail = 20;
+constexpr size_t kMostCandidates = 20;
+} // namespace
+
+const state::Run* RunQueries::find_open(const RunId& run) const {
+  return tools_.metrics.find(run) == nullptr ? nullptr : tools_.loop.find(run);
+}
+
+std::string RunQueries::run_folder(const RunId& run) const {
+  return options_.state_folder + "/runs/" + run;
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Caller& caller) {
+  const auto text_of = [&](const wire::RunSummary& run, int64_t owner) {
+    const wire::RunSummary told = owns(caller, owner) ? run : api::says_little(run);
+    return (query.rows ? wire::to_row(told) : nlohmann::json(told))
+        .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  std::vector<std::pair<int64_t, std::string>> items; // by time of submission
+  store::ListedRow place{query.submitted_before, query.row_before, -1, {}};
+  const int64_t limit = !query.all ? kRecentRuns : query.rows ? kRowsAPage : kSummariesAPage;
+  if (query.rows) {
+    NSA_TRY_ASSIGN(auto ended, tools_.ledger.rows(limit, place));
+    for (store::ListedRow& row : ended) {
+      const auto run = owns(caller, row.uid) ? std::vector<wire::RunSummary>{}
+                                             : wire::read_rows("{\"items\":[" + row.text + "]}")
+                                                   .value_or(std::vector<wire::RunSummary>(1));
+      items.emplace_back(row.submitted_at, run.empty() ? row.text : text_of(run[0], row.uid));
+      place = std::move(row);
+    }
+  } else {
+    NSA_TRY_ASSIGN(auto ended, tools_.ledger.summaries(limit, place));
+    for (store::OwnedSummary& run : ended) {
+      items.emplace_back(run.place.submitted_at, text_of(run.summary, run.place.uid));
+      place = std::move(run.place);
+    }
+  }
+  api::RunPage page;
+  page.list.more = query.all && static_cast<int64_t>(items.size()) == limit;
+  page.next = {query.all, query.rows, place.submitted_at, place.place()};
+  // Those that go on and were submitted in the page's stretch of time.
+  const int64_t oldest = page.list.more ? place.submitted_at : INT64_MIN;
+  for (const auto& [id, run] : tools_.loop.state().runs) {
+    const int64_t at = run.submitted_at.nanoseconds;
+    const RunRecord* record = tools_.metrics.find(id);
+    if (record == nullptr || at >= query.submitted_before || at < oldest) continue;
+    items.emplace_back(at, text_of(summary_of(run, *record), record->row.uid));
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [at, text] : items)
+    page.list.items.push_back(std::move(text));
+  return page;
+}
+
+Result<api::RunMatch> RunQueries::find_run(const std::string& run, const api::Caller& caller) {
+  const auto own = caller.administrator ? std::nullopt : std::optional<int64_t>(caller.uid);
+  NSA_TRY_ASSIGN(const store::Found found, tools_.ledger.find(run, own));
+  api::RunMatch match;
+  match.by_prefix = found.by_prefix;
+  for (const store::Found::Owned& one : found.runs)
+    match.runs.push_back({one.id, one.uid});
+  return match;
+}
+
+std::vector<wire::CandidateView> RunQueries::candidates(const api::RunMatch& match) {
+  std::vector<wire::CandidateView> list;
+  for (const api::RunMatch::Owned& one : match.runs) {
+    if (list.size() == kMostCandidates) break;
+    wire::RunSummary summary;
+    if (const state::Run* run = find_open(one.id))
+      summary = tools_.metrics.summary(*run);
+    else if (const auto stored = tools_.ledger.run(one.id); stored && *stored)
+      summary = (*stored)->progress.summary;
+    list.push_back({one.id, summary.name, summary.state, summary.user, summary.submitted_at});
+  }
+  return list;
+}
+
+Result<wire::RunSummary> RunQueries::run_summary(const RunId& id) {
+  if (const state::Run* run = find_open(id)) return tools_.metrics.summary(*run);
+  NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
+  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
+  return stored->progress.summary;
+}
+
+// All that needs no file of the run's folder.
+Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
+  NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
+  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
+  wire::RunDetail detail;
+  detail.spec = stored->row.spec;
+  detail.estimate = stored->row.estimate;
+  detail.run_folder = run_folder(id);
+  NSA_TRY_ASSIGN(detail.attempts, tools_.ledger.attempts(id));
+  NSA_TRY_ASSIGN(detail.toggles, tools_.ledger.toggles(id));
+  NSA_TRY_ASSIGN(detail.checkpoints, tools_.ledger.checkpoints(id));
+  NSA_TRY_ASSIGN(detail.last_events, tools_.ledger.events(id, 0, -kEventsInDetail));
+  const state::Run* run = find_open(id);
+  if (run == nullptr) {
+    detail.summary = stored->progress.summary;
+    detail.hangs = stored->progress.hangs;
+    NSA_TRY_ASSIGN(detail.ranks, tools_.ledger.ranks(id, detail.summary.attempt));
+    for (wire::RankView& rank : detail.ranks)
+      recall(rank, stored->progress.memory);
+    return detail;
+  }
+  const RunRecord& record = tools_.metrics.at(id);
+  detail.summary = summary_of(*run, record);
+  detail.hangs = hangs_json(*run);
+  if (!detail.attempts.empty() && detail.attempts.back().attempt == run->attempt.number)
+    detail.attempts.back() = attempt_view(*run, record);
+  for (size_t r = 0; r < run->attempt.ranks.size(); ++r)
+    detail.ranks.push_back(
+        rank_view(*run, record, static_cast<Rank>(r), tools_.metrics.live(*run)));
+  return detail;
+}
+
+void RunQueries::run_detail(const RunId& id, api::Done<wire::RunDetail> done) {
+  auto detail = detail_of(id);
+  if (!detail) return done(std::move(detail));
+  const bool ended = find_open(id) == nullptr;
+  const auto as = static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, id));
+  tools_.readers.run(
+      {"uid " + std::to_string(as), "the folder of run " + id},
+      [detail = std::move(*detail), id, ended, as,
+       host = tools_.host]() mutable -> Result<wire::RunDetail> {
+        NSA_TRY_ASSIGN(const auto found, host->list_checkpoints(as, detail.run_folder, false));
+        detail.checkpoints = checkpoints_on_disk(std::move(detail.checkpoints), id, found, false);
+        if (ended) detail.came = read_came(detail.run_folder, privilege::opener(host, as));
+        return std::move(detail);
+      },
+      std::move(done));
+}
+
+Result<api::EventPage> RunQueries::events(const api::EventQuery& query) {
+  NSA_TRY_ASSIGN(auto page, tools_.ledger.event_page(query.run, query.after, query.limit));
+  return api::EventPage{std::move(page.events), page.next, page.more};
+}
+
+Result<int64_t> RunQueries::events_before_last(const RunId& run, int64_t count) {
+  return tools_.ledger.events_before_last(run, count);
+}
+
+Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query) {
+  NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(query.run));
+  if (attempts.empty()) return std::vector<api::LogSource>{};
+  const AttemptNumber attempt = query.attempt == 0 ? attempts.back().attempt : query.attempt;
+  const auto found = std::find_if(attempts.begin(), attempts.end(),
+                                  [&](const wire::AttemptView& a) { return a.attempt == attempt; });
+  if (found == attempts.end())
+    return fail(ErrorCode::kNotFound,
+                "run " + query.run + " has no attempt " + std::to_string(attempt),
+                "its newest is " + std::to_string(attempts.back().attempt) +
+                    "; all of them: nsactl status " + query.run + " -o wide");
+  const state::Run* run = find_open(query.run);
+  const bool live = run != nullptr && run->attempt.number == attempt &&
+                    run->attempt.phase != state::AttemptPhase::kEnded;
+  const std::string folder = plan::attempt_folder(run_folder(query.run), attempt);
+  NSA_TRY_ASSIGN(const auto ranks, tools_.ledger.ranks(query.run, attempt));
+  const FileOpener open = privilege::opener(
+      tools_.host, static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, query.run)));
+  std::vector<api::LogSource> sources;
+  for (const wire::RankView& r : ranks)
+    if (query.rank < 0 || r.rank == query.rank)
+      sources.push_back({attempt, r.rank, plan::rank_log_path(folder, r.rank), live, open});
+  if (sources.empty() && query.rank >= 0 && !ranks.empty())
+    return fail(ErrorCode::kNotFound,
+                "attempt " + std::to_string(attempt) + " of run " + query.run + " has no rank " +
+                    std::to_string(query.rank),
+                "its ranks are 0 to " + std::to_string(static_cast<int>(ranks.size()) - 1));
+  return sources;
+}
+
+void RunQueries::checkpoints(const RunId& run, bool verify,
+                             api::Done<std::vector<wire::CheckpointView>> done) {
+  auto rows = tools_.ledger.checkpoints(run);
+  if (!rows) return done(fail(std::move(rows.error())));
+  const auto as = static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, run));
+  auto work = [rows = std::move(*rows), run, folder = run_folder(run), verify, as,
+               host = tools_.host]() -> Result<std::vector<wire::CheckpointView>> {
+    NSA_TRY_ASSIGN(const auto found, host->list_checkpoints(as, folder, verify));
+    return checkpoints_on_disk(rows, run, found, verify);
+  };
+  auto answer = [this, run, verify,
+                 done = std::move(done)](Result<std::vector<wire::CheckpointView>> listed) {
+    if (listed && verify)
+      if (auto noted = note_verified(run, *listed); !noted)
+        return done(fail(std::move(noted.error())));
+    done(std::move(listed));
+  };
+  // Reading gigabytes has no time limit, and keeps no short read waiting.
+  (verify ? tools_.workers : tools_.readers)
+      .run({"uid " + std::to_string(as), "the checkpoints of run " + run}, work, answer);
+}
+
+Status RunQueries::note_verified(const RunId& run,
+                                 const std::vector<wire::CheckpointView>& checkpoints) {
+  // Reading gigabytes took a while: the run may have been removed meanwhile.
+  NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(run));
+  if (!stored) return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile");
+  NSA_TRY_ASSIGN(const auto before, tools_.ledger.checkpoints(run));
+  for (const wire::CheckpointView& c : checkpoints) {
+    if (c.state != "verified" && c.state != "corrupt") continue;
+    tools_.loop.batch().checkpoint_states.push_back({run, c.step, c.folder, c.state, c.problem});
+    const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) {
+      return row.step == c.step && row.state == "corrupt";
+    });
+    if (c.state == "verified" || known) continue;
+    store::EventRow row;
+    row.view = {0,
+                tools_.clock.wall().nanoseconds,
+                run,
+                c.attempt,
+                -1,
+                "checkpoint_corrupt",
+                "error",
+                "checkpoint of step " + std::to_string(c.step) +
+                    " is damaged and will not be resumed from: " + c.problem,
+                {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}};
+    tools_.loop.batch().events.push_back(std::move(row));
+  }
+  tools_.loop.flush();
+  return {};
+}
+
+Result<std::vector<wire::AuditView>> RunQueries::audit(const api::AuditQuery& query) {
+  return tools_.ledger.audit(query.run, query.uid, query.limit);
+}
+
+std::unique_ptr<api::Subscription>
+RunQueries::follow(const std::string& run, std::function<void(const wire::FollowLine&)> line) {
+  return followers_.add(run, std::move(line), [this](Followers::Follower& f) { tell_now(f); });
+}
+
+// What a follower begins with: how everything it follows is now.
+void RunQueries::tell_now(const Followers::Follower& follower) {
+  wire::FollowLine first;
+  first.type = "state";
+  if (follower.run.empty()) {
+    // Administrators alone may follow all runs.
+    if (const auto ended = tools_.ledger.summaries(kRecentRuns))
+      for (auto run = ended->rbegin(); run != ended->rend(); ++run) {
+        first.summary = run->summary;
+        follower.line(first);
+      }
+    for (const auto& [id, run] : tools_.loop.state().runs)
+      if (const RunRecord* record = tools_.metrics.find(id)) {
+        first.summary = summary_of(run, *record);
+        follower.line(first);
+      }
+    return;
+  }
+  const auto summary = run_summary(follower.run);
+  if (!summary) return;
+  first.summary = *summary;
+  follower.line(first);
+  if (find_open(follower.run) != nullptr) return;
+  first.type = "end";
+  follower.line(first);
+}
+
+void RunQueries::on_committed(const Committed& done) {
+  for (const store::EventRow& e : done.batch.events)
+    followers_.tell_event(e.view);
+  for (const RunId& id : done.changed)
+    if (const state::Run* run = find_open(id)) followers_.tell_state(tools_.metrics.summary(*run));
+}
+
+} // namespace nsa::control

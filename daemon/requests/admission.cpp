@@ -1,0 +1,149 @@
+#include "daemon/requests/admission.h"
+
+#include "common/base/text.h"
+#include "common/dataset/fit.h"
+#include "common/estimate/estimate.h"
+#include "common/spec/parse.h"
+#include "common/spec/reader.h"
+#include "common/spec/spec_json.h"
+#include "common/spec/toggles.h"
+#include "daemon/privilege/direct_host.h"
+#include "daemon/proc/node_readings.h"
+
+namespace nsa::control {
+
+namespace {
+
+wire::ProblemView view_of(const spec::Problem& p) {
+  return {p.file, p.line, p.column, p.key, p.what, p.next};
+}
+
+tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
+                                          std::vector<spec::Problem> problems) {
+  constexpr size_t kTold = 200; // nobody reads more, and an answer has a size
+  spec::sort_problems(problems);
+  const size_t count = problems.size();
+  problems.resize(std::min(count, kTold));
+  std::vector<wire::ProblemView> views;
+  for (const spec::Problem& p : problems)
+    views.push_back(view_of(p));
+  return tl::unexpected(api::SubmitFailure{
+      {ErrorCode::kInvalidArgument,
+       file + " has " + std::to_string(count) + (count == 1 ? " mistake" : " mistakes") +
+           (count > kTold ? ", the first " + std::to_string(kTold) + " are told" : ""),
+       ""},
+      std::move(views)});
+}
+
+// What this host needs (NVLink multicast off, say) counts as requested where the run file is
+// silent: it is then recorded, and the worker finds in effect what was asked for.
+void add_host_toggles(spec::RunSpec& spec) {
+  for (auto& [name, value] : spec::host_toggles(privilege::environment_of_this_process()))
+    spec.toggles.emplace(name, value);
+}
+
+Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node) {
+  const auto ranks = static_cast<int>(spec.parallel.ranks);
+  if (spec.parallel.device != spec::Device::kCpu && node.gpus_pending)
+    return fail(ErrorCode::kUnavailable, "the GPUs of this node are still being listed",
+                "try again");
+  if (spec.parallel.device ==
+      spec::Device::kAuto) // said in the run's events and in `nsactl status`
+    spec.parallel.device = node.gpus >= ranks ? spec::Device::kCuda : spec::Device::kCpu;
+  const bool cuda = spec.parallel.device == spec::Device::kCuda;
+  const int capacity = cuda ? node.gpus : node.cpu_slots;
+  if (ranks <= capacity) return spec;
+  return fail(ErrorCode::kInvalidArgument,
+              "the run needs " + std::to_string(ranks) + (cuda ? " GPUs" : " CPU slots") +
+                  ", this node has " + std::to_string(capacity),
+              cuda ? "fewer parallel.ranks, or parallel.device = \"cpu\""
+                   : "fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
+}
+
+tl::expected<spec::RunSpec, api::SubmitFailure>
+check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const FileOpener& open) {
+  spec::resolve_paths(parsed.spec, file.folder);
+  add_host_toggles(parsed.spec);
+  std::vector<spec::Problem> problems = parsed.problems;
+  const auto add = [&](const std::string& key, const std::string& what, const std::string& next) {
+    problems.push_back(spec::problem_at(parsed, file.name, key, what, next));
+  };
+  const dataset::Fit fit = dataset::check_fit(parsed, file.name, open);
+  problems.insert(problems.end(), fit.problems.begin(), fit.problems.end());
+  const std::string& data = parsed.spec.data.path;
+  if (!fit.present && spec::is_sound(parsed, "data.path"))
+    add("data.path", "there is no data set in " + data,
+        "make one: nsactl data prepare --out " + data + " TEXT...");
+  if (!spec::is_sound(parsed, "parallel.ranks") || !spec::is_sound(parsed, "parallel.device"))
+    return refuse(file.name, std::move(problems));
+  auto resolved = resolve_device(parsed.spec, node);
+  if (!resolved && resolved.error().code != ErrorCode::kUnavailable)
+    add("parallel.ranks", resolved.error().what, resolved.error().next);
+  // Rules about the device that "auto" became; the file has passed the others.
+  if (resolved && problems.empty())
+    for (const spec::Problem& p : spec::validate(*resolved))
+      add(p.key, p.what, p.next);
+  if (!problems.empty()) return refuse(file.name, std::move(problems));
+  if (!resolved) return control::refuse(std::move(resolved.error())); // not the run file's fault
+  return std::move(*resolved);
+}
+
+} // namespace
+
+tl::unexpected<api::SubmitFailure> refuse(Error error) {
+  return tl::unexpected(api::SubmitFailure{std::move(error), {}});
+}
+
+nlohmann::json estimate_of(const spec::RunSpec& spec) {
+  const auto cpuinfo = read_file("/proc/cpuinfo", 1 << 24);
+  return estimate::estimate(
+      spec, estimate::choose_placement(spec, spec.parallel.device == spec::Device::kCuda,
+                                       cpuinfo.value_or("")));
+}
+
+tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
+                                                 const FileOpener& open) {
+  auto checked =
+      check(spec::parse_run_file(file.toml, file.name, file.overrides), file, node, open);
+  if (!checked) return tl::unexpected(std::move(checked.error()));
+  Admitted admitted;
+  admitted.spec = std::move(*checked);
+  admitted.spec_json = spec::to_json(admitted.spec);
+  admitted.digest = spec::digest(admitted.spec);
+  admitted.toml = spec::print_toml(admitted.spec, false);
+  admitted.estimate = estimate_of(admitted.spec);
+  admitted.warnings = spec::warnings(admitted.spec);
+  return admitted;
+}
+
+Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
+                     WorkerCheck& worker) {
+  NSA_TRY(worker.check());
+  const estimate::Disk wanted = estimate::disk(spec);
+  const auto free = static_cast<int64_t>(proc::disk_space(folder).first);
+  if (wanted.total() - has <= free) return {};
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<uint64_t>(count)); };
+  return fail(ErrorCode::kExhausted,
+              "the run keeps " + std::to_string(wanted.checkpoints_kept) + " checkpoints of " +
+                  bytes(wanted.checkpoint) + ", " + bytes(wanted.total()) + " in all; " + folder +
+                  " has " + bytes(free) + " free",
+              "free disk space there, or keep fewer: --set checkpoint.keep_last=1");
+}
+
+Status make_run_folder(privilege::Host& host, uid_t as, const std::string& folder,
+                       const Admitted& admitted,
+                       const std::map<std::string, std::string>* environment) {
+  std::vector<privilege::NewFile> files = {{"run.toml", admitted.toml, 0640}};
+  const std::vector<std::string>& names = admitted.spec.run.pass_environment;
+  if (environment != nullptr && !names.empty()) {
+    nlohmann::json passed = nlohmann::json::object();
+    for (const std::string& name : names)
+      if (const auto found = environment->find(name); found != environment->end())
+        passed[name] = found->second;
+    files.push_back({wire::kPassedEnvironmentName, passed.dump(), 0600});
+  }
+  NSA_TRY(host.make_run_folder(as, folder));
+  return host.write_files(as, folder, files);
+}
+
+} // namespace nsa::control

@@ -1,0 +1,59 @@
+// Whether a run may start on this node, and what it will take: the run file's own mistakes and
+// those that only this node can find (its data set, its capacity, what the chosen device forbids)
+// are told at once, each at its place.
+//
+// Reads a file that the submitter names, and takes as long as that takes: never on the loop's
+// thread. No state; any thread.
+#pragma once
+
+#include "common/base/file.h"
+#include "common/base/json.h"
+#include "common/spec/run_spec.h"
+#include "daemon/api/service.h"
+#include "daemon/privilege/host.h"
+#include "daemon/requests/worker_check.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+struct RunFile {
+  std::string toml, name,
+      folder; // its text, its name in errors, what relative paths are relative to
+  std::vector<std::string> overrides;
+};
+
+struct NodeCapacity {
+  int cpu_slots = 0, gpus = 0;
+  bool gpus_pending = false; // they are still being listed
+};
+
+struct Admitted {
+  spec::RunSpec spec; // resolved: every path absolute, the device chosen
+  nlohmann::json spec_json, estimate;
+  std::string digest, toml; // of the spec
+  std::vector<std::string> warnings;
+};
+
+tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
+                                                 const FileOpener& open = open_regular_file);
+
+// What the run will take, where it can be said before it starts.
+nlohmann::json estimate_of(const spec::RunSpec& spec);
+
+tl::unexpected<api::SubmitFailure> refuse(Error error);
+
+// What is no fault of the run file: the trainer can be started here, and the disk under `folder`
+// has room for the checkpoints that the run keeps, beyond the `has` bytes of those that it has.
+Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
+                     WorkerCheck& worker);
+
+// <run>/ with run.toml, which says what was asked for, whole, beside what came of it. The values of
+// the variables that run.pass_environment names lie beside it and nowhere else; a resume, without
+// `environment`, goes on with those of the submit.
+Status make_run_folder(privilege::Host& host, uid_t as, const std::string& folder,
+                       const Admitted& admitted,
+                       const std::map<std::string, std::string>* environment);
+
+} // namespace nsa::control

@@ -1,0 +1,96 @@
+// What users ask for: runs submitted, stopped, resumed, removed. Judges a request, and makes an
+// event of it; the state machine does the rest. Every request leaves a row in the audit.
+//
+// All on the loop's thread, which opens nsad's own files only: run files, data sets and folders of
+// runs are read by `readers` and deleted by `workers`. It stops by being destroyed.
+#pragma once
+
+#include "common/net/offload.h"
+#include "daemon/api/service.h"
+#include "daemon/commands/slots.h"
+#include "daemon/privilege/host.h"
+#include "daemon/requests/admission.h"
+#include "daemon/run_metrics/run_metrics.h"
+#include "daemon/store/ledger.h"
+#include "daemon/supervision/shim_connection.h"
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+struct RequestOptions {
+  std::string state_folder;
+  std::shared_ptr<WorkerCheck> worker;
+  std::function<void()> shut_down; // ends the program
+};
+
+class RunRequests final : public api::Requests {
+public:
+  // What it works with; all of them outlive it.
+  struct Tools {
+    Clock& clock;
+    RunLoop& loop;
+    RunMetrics& metrics;
+    store::Ledger& ledger;
+    SlotPool& slots;
+    ShimConnections& connections;
+    std::shared_ptr<privilege::Host> host;
+    net::Offload& readers; // short reads in bounded time
+    net::Offload& workers; // long work
+  };
+  RunRequests(Tools tools, RequestOptions options)
+      : tools_(std::move(tools)), options_(std::move(options)), random_(std::random_device{}()) {}
+
+  void submit(wire::SubmitRequest request, const api::Caller& caller,
+              api::SubmitDone done) override;
+  void refuse(const api::Caller& caller, std::string_view verb, const std::string& run,
+              int64_t owner, const Error& why) override;
+  Status stop(const RunId& run, const api::Caller& caller) override;
+  Status cancel(const RunId& run, const api::Caller& caller) override;
+  void resume(const RunId& run, wire::ResumeRequest request, const api::Caller& caller,
+              api::SubmitDone done) override;
+  Status remove(const RunId& run, const api::Caller& caller) override;
+  Status checkpoint_now(const RunId& run, const api::Caller& caller) override;
+  void shut_down(const api::Caller& caller) override;
+
+private:
+  const state::Run* find_open(const RunId& run) const;
+  std::string run_folder(const RunId& run) const;
+  // kConflict while the run goes on; kUnavailable in the moment between its end and its closing.
+  Status require_ended(const RunId& run, const std::string& verb) const;
+  NodeCapacity capacity() const;
+  tl::expected<wire::SubmitReply, api::SubmitFailure> accept(const RunId& id,
+                                                             const wire::SubmitRequest& request,
+                                                             Admitted admitted,
+                                                             const api::Caller& caller);
+  Status may_resume(const RunId& id, const std::vector<std::string>& overrides) const;
+  tl::expected<wire::SubmitReply, api::SubmitFailure>
+  go_on(const RunId& id, const wire::ResumeRequest& request,
+        const std::vector<std::string>& overrides, Admitted admitted, const api::Caller& caller);
+  // A row of the audit, written with what else is in the batch: call it before flush().
+  void note_request(const api::Caller& caller, std::string_view verb, const std::string& run,
+                    int64_t owner, const Error* why = nullptr);
+  // Audits what was refused; what was done has its row already.
+  Status audited(const api::Caller& caller, std::string_view verb, const RunId& run, Status done);
+  api::SubmitDone audited(const api::Caller& caller, std::string_view verb, const RunId& run,
+                          api::SubmitDone done);
+  Status request_checkpoint(const RunId& run, const api::Caller& caller);
+  Status erase(const RunId& run, const api::Caller& caller);
+  Status request(const RunId& run, const api::Caller& caller, std::string_view verb,
+                 state::EventBody body);
+  wire::SubmitReply reply_of(const RunId& run);
+  // Behind, however large it is, as the user whose it is.
+  void delete_folder(net::Offload::Job job, uid_t as, const std::string& folder);
+  // Fits the numbers of every JSON reader.
+  uint64_t jitter_seed() { return random_() >> 11; }
+
+  Tools tools_;
+  RequestOptions options_;
+  std::mt19937_64 random_;
+};
+
+} // namespace nsa::control

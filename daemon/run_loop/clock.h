@@ -1,0 +1,36 @@
+// Time and timers of the control plane, as one interface: tests move a clock of their own.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/net/event_loop.h"
+
+#include <functional>
+
+namespace nsa::control {
+
+class Clock {
+public:
+  virtual ~Clock() = default;
+  virtual WallTime wall() const = 0;
+  virtual MonotonicTime monotonic() const = 0;
+  // Once, on the loop's thread, never from inside this call. The handle forgets it.
+  [[nodiscard]] virtual net::Timer after(Duration delay, std::function<void()> callback) = 0;
+  // As soon as the callback that runs now has returned.
+  virtual void post(std::function<void()> callback) = 0;
+};
+
+class SystemClock final : public Clock {
+public:
+  explicit SystemClock(net::EventLoop& loop) : loop_(loop) {}
+  WallTime wall() const override { return WallTime::now(); }
+  MonotonicTime monotonic() const override { return MonotonicTime::now(); }
+  net::Timer after(Duration delay, std::function<void()> callback) override {
+    return loop_.after(delay, std::move(callback));
+  }
+  void post(std::function<void()> callback) override { loop_.post(std::move(callback)); }
+
+private:
+  net::EventLoop& loop_;
+};
+
+} // namespace nsa::control

@@ -1,0 +1,29 @@
+#include "daemon/run_loop/replay.h"
+
+#include "daemon/state/apply.h"
+
+namespace nsa::control {
+
+Result<Replayed> replay(const RunId& id, const std::vector<store::EventRow>& events,
+                        int64_t next_order) {
+  state::State state;
+  state.next_order = next_order; // places in the queue are given in the order of loading
+  for (const store::EventRow& row : events) {
+    auto body = state::body_from_json(row.view.kind, row.view.detail);
+    if (!body)
+      return fail(
+          std::move(body).error().within("ledger.db, event " + std::to_string(row.view.sequence)));
+    // A closed run leaves the state; for a resume it is wanted as it was.
+    if (std::holds_alternative<state::RunClosed>(*body)) continue;
+    state::Applied applied =
+        state::apply(std::move(state), {id, row.view.attempt, row.shim_sequence, std::move(*body)},
+                     WallTime{row.view.at});
+    state = std::move(applied.state);
+  }
+  const auto run = state.runs.find(id);
+  if (run == state.runs.end())
+    return fail(ErrorCode::kCorrupt, "the events of run " + id + " do not give its state");
+  return Replayed{std::move(run->second), state.next_order};
+}
+
+} // namespace nsa::control

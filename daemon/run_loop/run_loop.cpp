@@ -1,0 +1,121 @@
+#include "daemon/run_loop/run_loop.h"
+
+#include "common/base/log.h"
+
+#include <utility>
+
+namespace nsa::control {
+
+namespace {
+
+store::EventRow row_of(const state::Event& event, WallTime now) {
+  state::Description description = state::describe(event);
+  store::EventRow row;
+  row.view.at = now.nanoseconds;
+  row.view.run = event.run;
+  row.view.attempt = event.attempt;
+  row.view.rank = state::event_rank(event.body);
+  row.view.kind = state::event_kind(event.body);
+  row.view.severity = std::move(description.severity);
+  row.view.text = std::move(description.text);
+  row.view.detail = state::body_to_json(event.body);
+  row.replay = true;
+  row.shim_sequence = event.shim_sequence;
+  return row;
+}
+
+store::EventRow row_of(const state::Note& note, WallTime now) {
+  store::EventRow row;
+  row.view = {0,         now.nanoseconds, note.run,  note.attempt, note.rank,
+              note.kind, note.severity,   note.text, note.detail};
+  return row;
+}
+
+} // namespace
+
+const state::Run* RunLoop::find(const RunId& run) const {
+  const auto found = state_.runs.find(run);
+  return found == state_.runs.end() ? nullptr : &found->second;
+}
+
+void RunLoop::load(state::Run run, int64_t next_order) {
+  state_.next_order = next_order;
+  const RunId id = run.id;
+  state_.runs[id] = std::move(run);
+}
+
+void RunLoop::handle(state::Event event) {
+  const WallTime now = clock_.wall();
+  state::Applied applied = state::apply(std::move(state_), event, now);
+  state_ = std::move(applied.state);
+  if (applied.ignored) return;
+  batch_.events.push_back(row_of(event, now));
+  projection_->project(state_, event, now, batch_);
+  for (const state::Note& note : applied.notes) {
+    projection_->project(note);
+    batch_.events.push_back(row_of(note, now));
+  }
+  touch(event.run);
+  commands_.insert(commands_.end(), applied.commands.begin(), applied.commands.end());
+}
+
+void RunLoop::acknowledge_later(const AttemptKey& key, uint64_t sequence) {
+  unacknowledged_[key] = sequence;
+  // Step metrics alone are no reason for a commit: the slow tick writes how far we are.
+  if (!batch_.events.empty() || !commands_.empty()) flush();
+}
+
+void RunLoop::touch_unacknowledged() {
+  for (const auto& [key, sequence] : unacknowledged_)
+    touch(key.run);
+}
+
+// Nothing is done that is not written. Ranks train on; it is tried again every second.
+bool RunLoop::commit() {
+  const size_t progress = batch_.progress.size(), attempts = batch_.attempts.size();
+  const size_t ranks = batch_.ranks.size();
+  projection_->add_rows(state_, changed_, batch_);
+  // What a message has added to the figures of its run is in the same commit as its number: told
+  // again after a crash, it is counted once.
+  std::map<AttemptKey, uint64_t> written;
+  for (const auto& [key, sequence] : unacknowledged_)
+    if (changed_.count(key.run) != 0) {
+      written[key] = sequence;
+      batch_.shim_sequences.emplace_back(key.run, key.attempt, sequence);
+    }
+  const MonotonicTime began = clock_.monotonic();
+  if (auto committed = ledger_.commit(batch_); !committed) {
+    batch_.progress.resize(progress); // the others are made anew from what has changed
+    batch_.attempts.resize(attempts);
+    batch_.ranks.resize(ranks);
+    batch_.shim_sequences.clear();
+    if (!full_)
+      log::error("control", "the ledger cannot be written; waiting",
+                 {{"why", committed.error().what}});
+    full_ = true;
+    return false;
+  }
+  if (full_) log::info("control", "the ledger is written again");
+  full_ = false;
+  const store::Batch done = std::exchange(batch_, {});
+  const std::set<RunId> changed = std::exchange(changed_, {});
+  for (const auto& [key, sequence] : written) {
+    unacknowledged_.erase(key);
+    dispatch_->acknowledge(key, sequence);
+  }
+  committed_({done, changed, clock_.monotonic() - began});
+  return true;
+}
+
+void RunLoop::flush() {
+  if (flushing_) return; // what commands cause is taken up by the loop below
+  flushing_ = true;
+  while (!batch_.empty() || !commands_.empty() || !changed_.empty()) {
+    if (!commit()) break;
+    for (const state::Command& command : std::exchange(commands_, {}))
+      dispatch_->carry_out(command);
+  }
+  flushing_ = false;
+}
+
+} // namespace nsa::control

@@ -1,0 +1,106 @@
+// The loop of nsad: event, append, apply, dispatch. Owns the state of all open runs and the batch
+// of rows that the next commit writes. Nothing else changes either.
+//
+//   event ──▶ handle(): state::apply ──▶ new state, rows of the batch, commands that wait
+//   flush():  commit the batch ──▶ acknowledge shim messages ──▶ tell watchers ──▶ dispatch
+//   commands
+//             again, until commands cause no more events
+//
+// A command is carried out only after the event behind it is on disk. If the ledger cannot be
+// written, everything waits in the batch and the next flush() tries again. After a crash
+// state::pending_commands() of the replayed state gives the commands that were lost.
+//
+// All on the loop's thread; nothing blocks but the commit. It stops by being destroyed.
+#pragma once
+
+#include "daemon/run_loop/clock.h"
+#include "daemon/run_loop/live_attempt.h"
+#include "daemon/state/apply.h"
+#include "daemon/store/run_ledger.h"
+
+#include <functional>
+#include <map>
+#include <set>
+#include <vector>
+
+namespace nsa::control {
+
+// Rows beside an event's own, which questions are answered from.
+class Projection {
+public:
+  virtual ~Projection() = default;
+  virtual void project(const state::State& state, const state::Event& event, WallTime now,
+                       store::Batch& batch) = 0;
+  virtual void project(const state::Note& note) = 0;
+  // Rows of the runs in `changed`, made anew before each commit; it may touch() more runs.
+  virtual void add_rows(const state::State& state, const std::set<RunId>& changed,
+                        store::Batch& batch) = 0;
+};
+
+// What is done once the events are on disk.
+class Dispatch {
+public:
+  virtual ~Dispatch() = default;
+  virtual void carry_out(const state::Command& command) = 0;
+  // The shim may forget its messages up to `sequence`.
+  virtual void acknowledge(const AttemptKey& key, uint64_t sequence) = 0;
+};
+
+struct Committed {
+  const store::Batch& batch;
+  const std::set<RunId>& changed;
+  Duration took{};
+};
+
+class RunLoop {
+public:
+  RunLoop(Clock& clock, store::RunLedger& ledger) : clock_(clock), ledger_(ledger) {}
+  // All before the first event.
+  void attach(Projection& projection) { projection_ = &projection; }
+  void attach(Dispatch& dispatch) { dispatch_ = &dispatch; }
+  void set_watcher(std::function<void(const Committed&)> committed) {
+    committed_ = std::move(committed);
+  }
+
+  const state::State& state() const { return state_; }
+  const state::Run* find(const RunId& run) const;
+  // A run as replay() gave it, and one that cannot be gone on with.
+  void load(state::Run run, int64_t next_order);
+  void forget(const RunId& run) { state_.runs.erase(run); }
+
+  void handle(state::Event event); // applies and queues; flush() makes it so
+  void flush();                    // writes, then carries out
+  void submit(state::Event event) {
+    handle(std::move(event));
+    flush();
+  }
+  // Rows that go with the next commit, and runs whose rows are made anew.
+  store::Batch& batch() { return batch_; }
+  void note(store::EventRow row) { batch_.events.push_back(std::move(row)); }
+  void touch(const RunId& run) { changed_.insert(run); }
+  void untouch(const RunId& run) { changed_.erase(run); }
+  // Messages of an attempt's shim up to `sequence` have become events, or needed none.
+  void acknowledge_later(const AttemptKey& key, uint64_t sequence);
+  // For messages that were no events: so that the shim may forget them, too.
+  void touch_unacknowledged();
+
+  bool ledger_full() const { return full_; }
+
+private:
+  bool commit(); // false: the ledger cannot be written now
+
+  Clock& clock_;
+  store::RunLedger& ledger_;
+  Projection* projection_ = nullptr;
+  Dispatch* dispatch_ = nullptr;
+  std::function<void(const Committed&)> committed_;
+
+  state::State state_;
+  store::Batch batch_;      // applied, not yet on disk
+  std::set<RunId> changed_; // since the last commit
+  std::vector<state::Command> commands_;
+  std::map<AttemptKey, uint64_t> unacknowledged_; // dealt with, not yet on disk
+  bool flushing_ = false, full_ = false;
+};
+
+} // namespace nsa::control

@@ -1,0 +1,209 @@
+// Rows beside an event's own, and what an event adds to a run's figures.
+#include "common/spec/parse.h"
+#include "common/spec/toggles.h"
+#include "daemon/run_metrics/provenance.h"
+#include "daemon/run_metrics/run_metrics.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+namespace {
+
+store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed, WallTime now) {
+  std::string names;
+  for (const auto& [name, ids] : changed.items())
+    names += (names.empty() ? "" : ", ") + name;
+  store::EventRow row;
+  row.view = {0,
+              now.nanoseconds,
+              record.row.id,
+              record.of_attempt,
+              -1,
+              "programs_changed",
+              "warning",
+              "rebuilt since the last attempt: " + names,
+              std::move(changed)};
+  return row;
+}
+
+} // namespace
+
+std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt) {
+  std::vector<store::ToggleRow> rows;
+  const auto resolved = spec::resolve_toggles(spec::requested_toggles(record.spec));
+  if (!resolved) return rows;
+  const auto asked =
+      spec::parse_run_file(record.row.run_file, record.row.file_name, record.row.overrides)
+          .spec.toggles;
+  for (const auto& [name, value] : *resolved) {
+    // What the run file does not give and the spec has, nsad's environment added at submission.
+    std::string origin = asked.count(name) != 0                 ? "file"
+                         : record.spec.toggles.count(name) != 0 ? "host"
+                                                                : "default";
+    for (const std::string& pair : record.row.overrides)
+      if (pair.starts_with("toggles." + name + "=")) origin = "--set";
+    rows.push_back({record.row.id, {attempt, name, value, "", origin}});
+  }
+  return rows;
+}
+
+void RunMetrics::project(const state::State& state, const state::Event& event, WallTime now,
+                         store::Batch& batch) {
+  RunRecord* record = find(event.run);
+  if (record == nullptr) return;
+  if (const auto* granted = std::get_if<state::SlotsGranted>(&event.body)) {
+    for (const std::string& slot : granted->slots)
+      batch.leases.push_back({slot, event.run, now.nanoseconds});
+  } else if (const auto* chosen = std::get_if<state::CheckpointChosen>(&event.body)) {
+    for (const state::RejectedCheckpoint& r : chosen->rejected)
+      batch.checkpoint_states.push_back({event.run, r.step, r.folder, "corrupt", r.problem});
+    if (chosen->step > 0)
+      batch.checkpoint_states.push_back({event.run, chosen->step, chosen->folder, "verified", ""});
+    begin_attempt(state.runs.at(event.run), *record, *chosen);
+  } else if (const auto* recovered = std::get_if<state::RunRecovered>(&event.body)) {
+    for (const std::string& slot : recovered->slots)
+      batch.leases.push_back({slot, event.run, now.nanoseconds});
+    record->of_attempt = event.attempt;
+    record->reached_step = std::max(record->reached_step, recovered->best_step);
+    record->last.step = recovered->first_step;
+  } else if (std::holds_alternative<state::AttemptPrepared>(event.body)) {
+    for (store::ToggleRow& row : requested_toggles(*record, event.attempt))
+      batch.toggles.push_back(std::move(row));
+  }
+  note_event(*record, event.body, now);
+  project_rank_event(event, *record, now, batch);
+}
+
+// An attempt runs with what lies on the disk as it begins.
+void RunMetrics::begin_attempt(const state::Run& run, RunRecord& record,
+                               const state::CheckpointChosen& chosen) {
+  if (record.reached_step > chosen.step && run.attempt.number > 1)
+    record.counters.lost_steps += record.reached_step - chosen.step;
+  record.reached_step = chosen.step;
+  record.last.step = chosen.step;
+  record.of_attempt = run.attempt.number;
+  record.ranks.clear();
+  record.exchange = {};
+  record.learned = {};
+  record.divergence_told = false;
+  record.last.tokens_per_second = 0;
+  nlohmann::json now = provenance_.begin(record);
+  nlohmann::json changed = changed_programs(record.provenance, now);
+  record.provenance = std::move(now);
+  note_dataset(record);
+  if (!changed.empty()) loop_.note(programs_changed(record, std::move(changed), clock_.wall()));
+}
+
+void RunMetrics::note_dataset(const RunRecord& record) {
+  provenance_.read_dataset_digest(
+      record, [this, run = record.row.id, attempt = record.of_attempt](const std::string& digest) {
+        RunRecord* found = find(run);
+        if (found == nullptr || found->of_attempt != attempt) return;
+        found->provenance["dataset_digest"] = digest;
+        loop_.touch(run);
+      });
+}
+
+void RunMetrics::project_rank_event(const state::Event& event, RunRecord& record, WallTime now,
+                                    store::Batch& batch) {
+  if (const auto* hello = std::get_if<wire::RankHello>(&event.body)) {
+    RankInfo& info = record.ranks[hello->rank];
+    info.device = hello->device;
+    info.compute_precision = hello->compute_precision;
+    note_hello(record.provenance, *hello);
+  } else if (const auto* toggles = std::get_if<wire::RankToggles>(&event.body)) {
+    if (toggles->rank != 0) return;
+    for (const wire::EffectiveToggle& t : toggles->toggles)
+      if (spec::find_toggle(t.name) != nullptr)
+        batch.toggles.push_back(
+            {event.run, {event.attempt, t.name, t.requested, t.effective, "default"}});
+    if (record.provenance.is_object()) record.provenance["kernels"] = toggles->kernels;
+  } else if (const auto* e = std::get_if<wire::RankEvaluation>(&event.body)) {
+    if (telemetry_ != nullptr) telemetry_->add(event.run, event.attempt, *e);
+  } else if (const auto* c = std::get_if<wire::RankCheckpoint>(&event.body);
+             c && c->error.empty()) {
+    wire::CheckpointView view;
+    view.run = event.run;
+    view.step = c->step;
+    view.tokens = c->tokens;
+    view.bytes = c->bytes;
+    view.attempt = event.attempt;
+    view.folder = c->folder;
+    view.state = "unverified";
+    view.finite = c->finite;
+    view.written_at = now.nanoseconds;
+    batch.checkpoints.push_back(std::move(view));
+  }
+}
+
+void RunMetrics::project(const state::Note& note) {
+  RunRecord* record = find(note.run);
+  if (record == nullptr) return;
+  metrics::RunSample& c = record->counters;
+  if (note.kind == "restarting") ++c.restarts[note.detail.value("class", "unknown")];
+  if (note.kind == "checkpoint_failed") ++c.checkpoint_failures["write"];
+  if (note.kind == "checkpoint_rejected") ++c.checkpoint_failures["verify"];
+  if (note.kind == "recovered")
+    c.recovery_seconds.try_emplace("restore", metrics::recovery_histogram())
+        .first->second.observe(note.detail.value("recover_seconds", 0.0));
+}
+
+// Why each queued run waits. The first one's reason is told by whoever looks for its slots.
+void RunMetrics::note_queue(const state::State& state) {
+  const std::vector<const state::Run*> queue = state::queued_runs(state);
+  for (size_t i = 0; i < queue.size(); ++i) {
+    const RunRecord* record = find(queue[i]->id);
+    if (record == nullptr) continue;
+    if (i > 0)
+      set_waiting(queue[i]->id, "behind " + queue[i - 1]->id + ", position " +
+                                    std::to_string(i + 1) + " of " + std::to_string(queue.size()));
+    else if (record->waiting.empty() || record->waiting.starts_with("behind "))
+      set_waiting(queue[i]->id, "first in the queue: free slots are being looked for");
+  }
+}
+
+void RunMetrics::add_rows(const state::State& state, const std::set<RunId>& changed,
+                          store::Batch& batch) {
+  note_queue(state);
+  for (const RunId& id : changed) {
+    const auto found = state.runs.find(id);
+    const RunRecord* record = find(id);
+    if (found == state.runs.end() || record == nullptr) continue;
+    const state::Run& run = found->second;
+    batch.progress.push_back(
+        {summary_of(run, *record), hangs_json(run), true, memory_of(*record, live(run))});
+    if (run.attempt.number == 0) continue;
+    batch.attempts.push_back({id, attempt_view(run, *record), run.attempt.token});
+    for (size_t r = 0; r < run.attempt.ranks.size(); ++r) {
+      const state::RankState& rank = run.attempt.ranks[r];
+      if (!rank.started && !rank.exited) continue;
+      batch.ranks.push_back({id, run.attempt.number,
+                             rank_view(run, *record, static_cast<Rank>(r), nullptr),
+                             rank.start_time_ticks});
+    }
+  }
+}
+
+// Once an attempt, and again when the loss has come back in between.
+void RunMetrics::tell_divergence(const state::Run& run, RunRecord& record) {
+  const bool diverged = record.loss.diverged(has_ended(run.phase));
+  if (!diverged || std::exchange(record.divergence_told, diverged)) {
+    record.divergence_told = diverged;
+    return;
+  }
+  store::EventRow row;
+  row.view = {0,
+              clock_.wall().nanoseconds,
+              run.id,
+              run.attempt.number,
+              -1,
+              "loss_diverged",
+              "warning",
+              record.loss.text() + " at step " + std::to_string(record.last.step),
+              {{"step", record.last.step}, {"loss", record.last.loss}}};
+  loop_.note(std::move(row));
+  loop_.touch(run.id);
+}
+
+} // namespace nsa::control

@@ -1,0 +1,59 @@
+#include "daemon/run_metrics/run_loader.h"
+
+#include "common/spec/spec_json.h"
+#include "daemon/run_loop/replay.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::string& folder,
+                           int64_t next_order) {
+  NSA_TRY_ASSIGN(auto stored, ledger.run(id));
+  if (!stored) return fail(ErrorCode::kNotFound, "no run " + id);
+  if (!stored->damage.empty()) return fail(ErrorCode::kCorrupt, stored->damage);
+  RunRecord record;
+  record.row = std::move(stored->row);
+  record.folder = folder;
+  record.last = stored->progress.summary;
+  auto spec = spec::from_json(record.row.spec);
+  // A spec written by an older nsad may lack nothing but must not stop the others from being
+  // adopted.
+  if (!spec) return fail(std::move(spec.error()).within("the stored spec of run " + id));
+  record.spec = std::move(*spec);
+  NSA_TRY_ASSIGN(const auto events, ledger.replayable(id));
+  NSA_TRY_ASSIGN(Replayed replayed, replay(id, events, next_order));
+  const state::Run& run = replayed.run;
+  NSA_TRY_ASSIGN(const auto attempts, ledger.attempts(id));
+  for (const wire::AttemptView& a : attempts)
+    record.reached_step = std::max(record.reached_step, a.last_step);
+  if (!attempts.empty() && attempts.back().attempt == run.attempt.number) {
+    record.provenance = attempts.back().provenance;
+    record.of_attempt = attempts.back().attempt;
+    NSA_TRY_ASSIGN(const auto ranks, ledger.ranks(id, record.of_attempt));
+    for (const wire::RankView& r : ranks) {
+      record.ranks[r.rank].device = r.device;
+      record.ranks[r.rank].compute_precision = r.compute_precision;
+    }
+  }
+  recall(record, stored->progress.memory);
+  for (const double loss : record.last.loss_trend)
+    record.trend.add(loss);
+  return LoadedRun{std::move(replayed.run), std::move(record), replayed.next_order};
+}
+
+Status load_run(store::Ledger& ledger, const RunId& id, const std::string& folder, RunLoop& loop,
+                RunMetrics& metrics) {
+  NSA_TRY_ASSIGN(LoadedRun loaded, read_run(ledger, id, folder, loop.state().next_order));
+  loop.load(std::move(loaded.run), loaded.next_order);
+  metrics.add(std::move(loaded.record));
+  return {};
+}
+
+int64_t owner_of(const RunMetrics& metrics, store::Ledger& ledger, const RunId& id) {
+  if (const RunRecord* record = metrics.find(id)) return record->row.uid;
+  const auto stored = ledger.run(id);
+  return stored && *stored ? (*stored)->row.uid : -1;
+}
+
+} // namespace nsa::control

@@ -1,0 +1,93 @@
+#include "daemon/run_metrics/run_metrics.h"
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kEndedSampleKept = std::chrono::minutes(15);
+} // namespace
+
+RunMetrics::RunMetrics(Clock& clock, RunLoop& loop, const LiveAttempts& live,
+                       ProvenanceSource& provenance, store::Telemetry* telemetry)
+    : clock_(clock), loop_(loop), live_(live), provenance_(provenance), telemetry_(telemetry) {
+  loop_.attach(static_cast<Projection&>(*this));
+}
+
+RunRecord* RunMetrics::find(const RunId& run) {
+  const auto found = records_.find(run);
+  return found == records_.end() ? nullptr : &found->second;
+}
+
+const RunRecord* RunMetrics::find(const RunId& run) const {
+  const auto found = records_.find(run);
+  return found == records_.end() ? nullptr : &found->second;
+}
+
+wire::RunSummary RunMetrics::summary(const state::Run& run) const {
+  return summary_of(run, records_.at(run.id));
+}
+
+bool RunMetrics::on_step(const AttemptKey& key, const wire::RankStep& step) {
+  RunRecord* record = find(key.run);
+  if (record == nullptr) return false;
+  note_step(*record, step);
+  if (telemetry_ != nullptr) telemetry_->add(key.run, key.attempt, step);
+  if (step.rank == 0) tell_divergence(*loop_.find(key.run), *record);
+  return true;
+}
+
+void RunMetrics::set_waiting(const RunId& run, const std::string& why) {
+  RunRecord& record = records_.at(run);
+  if (record.waiting == why) return;
+  record.waiting = why;
+  loop_.touch(run);
+}
+
+void RunMetrics::close(const state::Run& run) {
+  RunRecord& record = records_.at(run.id);
+  tell_divergence(run, record);
+  store::Batch& batch = loop_.batch();
+  batch.progress.push_back(
+      {summary_of(run, record), hangs_json(run), false, memory_of(record, nullptr)});
+  batch.attempts.push_back({run.id, attempt_view(run, record), run.attempt.token});
+  ended_.insert_or_assign(run.id, Ended{metrics_of(run, record, nullptr), clock_.monotonic()});
+  ++counters_.runs_finished[std::string(run_phase_name(run.phase))];
+}
+
+void RunMetrics::removed(const RunId& run) {
+  if (telemetry_ != nullptr) telemetry_->remove(run);
+  ended_.erase(run);
+}
+
+metrics::Snapshot RunMetrics::snapshot(spec::MetricNames names) const {
+  metrics::Snapshot snapshot;
+  snapshot.daemon = counters_;
+  const auto& runs = loop_.state().runs;
+  for (const auto& [id, run] : runs) {
+    const RunRecord* record = find(id);
+    if (record == nullptr) continue;
+    ++snapshot.daemon.runs[std::string(run_phase_name(run.phase))];
+    const LiveAttempt* attempt = live(run);
+    // Until the shim has told again what the nsad before us had heard, counters would go back.
+    if (attempt != nullptr && !attempt->caught_up()) continue;
+    snapshot.runs.push_back(metrics_of(run, *record, attempt));
+  }
+  for (const auto& [id, ended] : ended_) {
+    if (runs.count(id) != 0) continue; // resumed
+    ++snapshot.daemon.runs[ended.sample.state];
+    snapshot.runs.push_back(ended.sample);
+  }
+  // Whoever may scrape would read them.
+  for (metrics::RunSample& sample : snapshot.runs) {
+    if (names != spec::MetricNames::kAll) sample.user.clear();
+    if (names == spec::MetricNames::kNone) sample.name.clear();
+  }
+  return snapshot;
+}
+
+void RunMetrics::drop_old_samples() {
+  const MonotonicTime now = clock_.monotonic();
+  std::erase_if(ended_,
+                [&](const auto& entry) { return now - entry.second.at > kEndedSampleKept; });
+}
+
+} // namespace nsa::control

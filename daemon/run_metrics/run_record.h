@@ -1,0 +1,109 @@
+// What nsad keeps in memory of a run beside its state: what it was submitted as, and the figures
+// that ranks report. Plain values and pure functions over them.
+#pragma once
+
+#include "common/spec/run_spec.h"
+#include "common/wire/messages.h"
+#include "daemon/metrics/snapshot.h"
+#include "daemon/run_loop/live_attempt.h"
+#include "daemon/run_metrics/loss_watch.h"
+#include "daemon/state/event.h"
+#include "daemon/state/state.h"
+#include "daemon/store/rows.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+// Up to 64 points that stand for a whole curve: when it is full, every other one goes.
+class Trend {
+public:
+  void add(double value);
+  const std::vector<double>& points() const { return points_; }
+
+private:
+  static constexpr size_t kPoints = 64;
+  std::vector<double> points_;
+  uint64_t every_ = 1, seen_ = 0;
+};
+
+struct RankInfo {
+  std::string device, compute_precision;
+  std::map<std::string, std::string> versions;
+  std::string build;
+  wire::RankStep step; // newest
+  // An update without its wait for the other ranks, and the share of that wait: over some ten
+  // records. Ranks that wait for each other all take the same time; the slow one waits least.
+  double own_step_seconds = 0, exposed_communication_ratio = 0;
+  int pace_records = 0;                     // in them
+  double exposed_communication_seconds = 0; // in total
+  wire::RankMemory memory;
+  metrics::Histogram step_seconds = metrics::step_histogram();
+  std::map<std::string, double> phase_seconds;
+  std::map<std::string, double> start_up_seconds; // of this attempt, by stage
+};
+
+// What moving gradients and weights itself takes: of each record the wait of the rank that waited
+// least. It came last, so that it waited for data alone; the others waited for it as well.
+struct Exchange {
+  struct Told {
+    int ranks = 0;
+    double least_seconds = 0;
+  };
+  std::map<uint64_t, Told> open; // by step: records that some ranks have yet to tell of
+  int pace_records = 0;          // in RunSummary::exposed_communication_ratio
+};
+
+// The most that any rank of any attempt took.
+struct Peaks {
+  uint64_t resident_bytes = 0;                      // of a process
+  uint64_t allocated_bytes = 0, reserved_bytes = 0; // on its GPU
+};
+
+struct RunRecord {
+  store::RunRow row;
+  spec::RunSpec spec;
+  std::string folder;           // <state>/runs/<id>
+  std::string waiting;          // why it is queued
+  AttemptNumber of_attempt = 0; // that `ranks` is about
+  std::map<Rank, RankInfo> ranks;
+  Exchange exchange;     // of this attempt
+  wire::RunSummary last; // figures as of the newest report
+  Trend trend;
+  LossWatch loss;
+  bool divergence_told = false;                         // by an event, of this attempt
+  uint64_t reached_step = 0;                            // of all attempts, completed
+  nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
+  metrics::RunSample counters;
+  Peaks peaks;
+  state::Learned learned; // of the newest attempt, as the nsad before us knew it
+};
+
+// What the next nsad has to know: counters, which may never go back, and learned durations. It is
+// written in one transaction with the shim messages that are counted in it, so that what is told
+// again after a crash is counted once.
+nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live);
+void recall(RunRecord& record, const nlohmann::json& memory);
+// What is told of a rank of a run that has ended.
+void recall(wire::RankView& view, const nlohmann::json& memory);
+
+// The registry's toggles as an attempt requested them; in effect: not known yet.
+std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);
+
+void note_step(RunRecord& record, const wire::RankStep& step);
+// The figures in an event of the ledger, when it happens.
+void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
+
+// What a person has to look at (RunSummary::alarms).
+std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& record);
+wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
+wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record);
+wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,
+                         const LiveAttempt* live);
+nlohmann::json hangs_json(const state::Run& run);
+metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
+                              const LiveAttempt* live);
+
+} // namespace nsa::control

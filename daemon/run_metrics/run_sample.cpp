@@ -1,0 +1,76 @@
+// A run as /metrics shows it.
+#include "common/estimate/device_peak.h"
+#include "common/estimate/estimate.h"
+#include "daemon/run_metrics/run_record.h"
+
+namespace nsa::control {
+
+namespace {
+
+// Over all ranks; 0 when that of one is not known.
+double peak_flops(const RunRecord& record) {
+  double sum = 0;
+  for (const auto& [rank, info] : record.ranks) {
+    const double rate = estimate::peak_bf16_flops(info.device);
+    if (rate == 0) return 0;
+    sum += rate;
+  }
+  return sum;
+}
+
+} // namespace
+
+metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
+                              const LiveAttempt* live) {
+  metrics::RunSample sample = record.counters;
+  const wire::RunSummary summary = summary_of(run, record);
+  sample.id = run.id;
+  sample.name = record.row.name;
+  sample.user = record.row.user;
+  sample.model = "nsa";
+  sample.attention = spec::text_of(record.spec.model.attention);
+  sample.spec_digest = record.row.spec_digest;
+  sample.state = summary.state;
+  sample.submitted = run.submitted_at;
+  sample.started = run.started_at;
+  sample.planned_steps = summary.steps;
+  sample.attempt = run.attempt.number;
+  sample.step = summary.step;
+  if (summary.eta_seconds > 0) sample.eta = WallTime::now() + from_seconds(summary.eta_seconds);
+  if (summary.has_loss) sample.loss = summary.loss;
+  if (summary.has_heldout_loss) sample.heldout_loss = summary.heldout_loss;
+  if (summary.tokens_per_second > 0) sample.tokens_per_second = summary.tokens_per_second;
+  if (const double peak = peak_flops(record); peak > 0 && summary.tokens_per_second > 0)
+    sample.mfu_ratio = estimate::arithmetic(record.spec).total() * summary.tokens_per_second /
+                       static_cast<double>(record.spec.tokens_per_step()) / peak;
+  sample.checkpoint_interval_steps = static_cast<double>(record.spec.checkpoint.interval_steps);
+  double fastest = 0;
+  for (const auto& [rank, info] : record.ranks)
+    if (info.own_step_seconds > 0 && (fastest == 0 || info.own_step_seconds < fastest))
+      fastest = info.own_step_seconds;
+  for (size_t r = 0; r < run.attempt.ranks.size(); ++r) {
+    const wire::RankView view = rank_view(run, record, static_cast<Rank>(r), live);
+    metrics::RankSample& rank = sample.ranks.emplace_back();
+    rank.rank = view.rank;
+    rank.gpu = run.device == "cuda" ? std::to_string(r) : "cpu";
+    if (run.device == "cuda" && r < run.slots.size()) rank.gpu_uuid = run.slots[r];
+    rank.up = run.attempt.ranks[r].started && !run.attempt.ranks[r].exited;
+    rank.step = view.step;
+    rank.resident_bytes = view.resident_bytes;
+    rank.allocated_bytes = view.allocated_bytes;
+    rank.reserved_bytes = view.reserved_bytes;
+    rank.peak_bytes = view.peak_bytes;
+    if (live != nullptr && r < live->places().size())
+      rank.last_progress = live->places()[r].last_progress;
+    if (const auto info = record.ranks.find(view.rank); info != record.ranks.end()) {
+      rank.step_seconds = info->second.step_seconds;
+      rank.phase_seconds = info->second.phase_seconds;
+      rank.exposed_communication_seconds = info->second.exposed_communication_seconds;
+      rank.own_step_seconds = info->second.own_step_seconds;
+      if (rank.own_step_seconds > 0) rank.perf_score_ratio = fastest / rank.own_step_seconds;
+    }
+  }
+  return sample;
+}
+
+} // namespace nsa::control

@@ -1,0 +1,495 @@
+#include "daemon/supervision/attempt_supervisor.h"
+
+#include "common/base/log.h"
+#include "daemon/proc/node_readings.h"
+#include "daemon/proc/procfs.h"
+
+#include <algorithm>
+#include <csignal>
+#include <fcntl.h>
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kConnectRetry = std::chrono::milliseconds(10);
+constexpr Duration kLongestRetry = std::chrono::seconds(1);
+// A shim that was asked to kill its ranks, or to leave, and is still there after this, is ended.
+constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr Duration kReconnectPause = std::chrono::milliseconds(100);
+} // namespace
+
+AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, ShimListener& listener, Reach reach,
+                                     ShimConnectionOptions options)
+    : loop_(loop), listener_(listener), reach_(std::move(reach)), options_(std::move(options)),
+      ranks_(options_.ranks), detector_(options_.hang, options_.ranks, MonotonicTime::now(),
+                                        options_.first_step_done, options_.learned),
+      guard_(options_.quotas, options_.ranks, options_.age, MonotonicTime::now()),
+      retry_pause_(kConnectRetry), oom_kills_(proc::read_oom_kills()),
+      first_step_done_(options_.first_step_done), verdicts_(options_.hangs_before),
+      alive_(std::make_shared<int>()) {}
+
+void AttemptSupervisor::start() {
+  watch_shim();
+  if (!ended_) connect();
+}
+
+// ---- connection ---------------------------------------------------------------------------------
+
+// `work` gets the host and the submitter, on another thread; `done` its result, if we are still
+// there.
+template <class Work, class Done>
+void AttemptSupervisor::call(const char* what, Work work, Done done) {
+  reach_.calls.run(
+      {"uid " + std::to_string(options_.submitter), what + (" of run " + options_.key.run)},
+      [host = reach_.host, as = options_.submitter, work = std::move(work)] {
+        return work(*host, as);
+      },
+      [alive = std::weak_ptr<void>(alive_), done = std::move(done)](auto result) {
+        if (!alive.expired()) done(std::move(result));
+      });
+}
+
+void AttemptSupervisor::connect() {
+  retry_timer_.reset();
+  call(
+      "the shim",
+      [folder = options_.folder](privilege::Host& host, uid_t as) {
+        return host.connect_shim(as, folder);
+      },
+      [this](Result<UniqueFd> socket) {
+        if (ended_) return;
+        // Its end, if it has ended, is told by the pidfd.
+        if (!socket) return retry(retry_pause_);
+        greet(std::move(*socket));
+      });
+}
+
+void AttemptSupervisor::greet(UniqueFd socket) {
+  auto client = shim::ShimClient::greet(std::move(socket), options_.token, options_.acknowledged);
+  if (!client) return retry(retry_pause_);
+  client_.emplace(std::move(*client));
+  readable_ = loop_.when_readable(client_->fd(), [this] { on_readable(); });
+  flush_writes();
+}
+
+void AttemptSupervisor::disconnect() {
+  readable_.reset();
+  writable_.reset();
+  client_.reset();
+}
+
+void AttemptSupervisor::retry(Duration delay) {
+  retry_pause_ = std::min(retry_pause_ * 5 / 4, kLongestRetry);
+  if (!ended_) retry_timer_ = loop_.after(delay, [this] { connect(); });
+}
+
+void AttemptSupervisor::flush_writes() {
+  if (!client_) return;
+  if (client_->wants_write()) (void)client_->on_writable();
+  if (!client_->wants_write())
+    writable_.reset();
+  else if (!writable_)
+    writable_ = loop_.when_writable(client_->fd(), [this] { flush_writes(); });
+}
+
+void AttemptSupervisor::on_readable() {
+  auto received = client_->on_readable();
+  if (!received) {
+    log::error("control", "the shim's messages cannot be trusted; connecting again",
+               {{"run", options_.key.run}, {"why", received.error().what}});
+    disconnect();
+    return retry(kReconnectPause);
+  }
+  uint64_t last = 0;
+  for (const wire::Message& message : received->messages) {
+    handle(message);
+    if (message.sequence != 0) last = message.sequence;
+  }
+  if (last != 0) {
+    options_.acknowledged = last;
+    listener_.on_dealt_with(options_.key, last);
+  }
+  if (received->closed) {
+    disconnect();
+    retry(kReconnectPause);
+  } else {
+    flush_writes();
+  }
+}
+
+void AttemptSupervisor::emit(state::EventBody body, uint64_t sequence) {
+  listener_.on_event(options_.key, std::move(body), sequence);
+}
+
+template <class T> void AttemptSupervisor::pass_on(const nlohmann::json& body, uint64_t sequence) {
+  auto value = wire::body_as<T>(body);
+  if (value)
+    emit(std::move(*value), sequence);
+  else
+    log::warning("control", "a message was not understood",
+                 {{"run", options_.key.run}, {"why", value.error().what}});
+}
+
+void AttemptSupervisor::handle_hello(const wire::ShimHello& hello) {
+  for (const wire::RankIdentity& r : hello.ranks) {
+    ranks_.set_process(r.rank, r.pid);
+    ranks_.set_exited(r.rank, !r.running && r.pid != 0);
+  }
+  if (hello.first_sequence > options_.acknowledged + 1) {
+    const uint64_t first = std::exchange(options_.acknowledged, hello.first_sequence - 1) + 1;
+    emit(state::MessagesLost{first, hello.first_sequence - 1, hello.ranks});
+    for (const wire::RankIdentity& r : hello.ranks) {
+      if (r.running || r.pid == 0) continue;
+      wire::RankExited exited;
+      exited.rank = r.rank;
+      exited.pid = r.pid;
+      exited.exit_code = r.exit_code;
+      exited.signal = r.signal;
+      handle_exit(exited, 0);
+    }
+  }
+  if (!options_.adopted) return;
+  catch_up_to_ = hello.last_sequence;
+  options_.adopted = false;
+  emit(state::ShimAdopted{to_seconds(MonotonicTime::now() - options_.daemon_started)});
+}
+
+void AttemptSupervisor::handle(const wire::Message& message) {
+  using wire::MessageType;
+  if (!guard_.may_say(message)) return;
+  switch (message.type) {
+  case MessageType::kShimHello:
+    ranks_.watch(client_->take_pages());
+    retry_pause_ = kConnectRetry;
+    if (auto hello = wire::body_as<wire::ShimHello>(message.body)) handle_hello(*hello);
+    listener_.on_connected(options_.key);
+    break;
+  case MessageType::kRankStarted:
+    if (auto started = wire::body_as<wire::RankStarted>(message.body))
+      ranks_.set_process(started->rank, started->pid);
+    pass_on<wire::RankStarted>(message.body, message.sequence);
+    break;
+  case MessageType::kRankExited:
+    if (auto exited = wire::body_as<wire::RankExited>(message.body))
+      handle_exit(*exited, message.sequence);
+    break;
+  case MessageType::kRankMessage:
+    if (auto inner = wire::body_as<wire::RankMessage>(message.body))
+      handle_rank_message(*inner, message.sequence);
+    break;
+  case MessageType::kEvidenceTaken:
+    if (auto taken = wire::body_as<wire::EvidenceTaken>(message.body)) handle_evidence(*taken);
+    break;
+  case MessageType::kLogDropped:
+    pass_on<wire::LogDropped>(message.body, message.sequence);
+    break;
+  case MessageType::kRefused:
+    pass_on<wire::Refused>(message.body, message.sequence);
+    break;
+  case MessageType::kLaunchFailed:
+    if (auto failed = wire::body_as<wire::LaunchFailed>(message.body))
+      emit(state::AttemptFailedToStart{failed->what, false}, message.sequence);
+    break;
+  default: // of a newer shim: skipped
+    break;
+  }
+}
+
+void AttemptSupervisor::handle_rank_message(const wire::RankMessage& message, uint64_t sequence) {
+  using wire::MessageType;
+  switch (static_cast<MessageType>(message.type)) {
+  case MessageType::kRankHello:
+    return pass_on<wire::RankHello>(message.body, sequence);
+  case MessageType::kRankToggles:
+    return pass_on<wire::RankToggles>(message.body, sequence);
+  case MessageType::kRankStep:
+    if (auto step = wire::body_as<wire::RankStep>(message.body))
+      listener_.on_step(options_.key, *step);
+    return;
+  case MessageType::kRankEvaluation:
+    return pass_on<wire::RankEvaluation>(message.body, sequence);
+  case MessageType::kRankCheckpoint:
+    return pass_on<wire::RankCheckpoint>(message.body, sequence);
+  case MessageType::kRankMemory:
+    return pass_on<wire::RankMemory>(message.body, sequence);
+  case MessageType::kRankError:
+    return pass_on<wire::RankError>(message.body, sequence);
+  case MessageType::kRankFinished:
+    return pass_on<wire::RankFinished>(message.body, sequence);
+  case MessageType::kRankInjected:
+    return pass_on<wire::RankInjected>(message.body, sequence);
+  case MessageType::kRankNonFinite:
+    return pass_on<wire::RankNonFinite>(message.body, sequence);
+  default:
+    return;
+  }
+}
+
+void AttemptSupervisor::handle_exit(const wire::RankExited& exited, uint64_t sequence) {
+  ranks_.set_exited(exited.rank, true);
+  if (!released_ && ranks_.all_exited()) patience_timer_.reset();
+  if (exited.signal == SIGKILL && !exited.killed_by_shim) {
+    const uint64_t kills = proc::read_oom_kills();
+    if (kills > oom_kills_) emit(state::HostOutOfMemory{kills - oom_kills_});
+    oom_kills_ = kills;
+  }
+  emit(exited, sequence);
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+void AttemptSupervisor::take_evidence(const std::string& id, double limit_seconds) {
+  if (!client_) return;
+  wire::TakeEvidence request;
+  request.id = id;
+  request.stack_limit_seconds = std::min(8.0, limit_seconds / 2);
+  (void)client_->take_evidence(request);
+  flush_writes();
+}
+
+void AttemptSupervisor::stop_ranks(bool checkpoint) {
+  if (!client_) return;
+  (void)client_->stop_ranks(checkpoint);
+  flush_writes();
+}
+
+void AttemptSupervisor::kill_ranks(const std::string& reason) {
+  expect_end("to kill its ranks");
+  if (!client_) return;
+  (void)client_->kill_ranks(reason);
+  flush_writes();
+}
+
+void AttemptSupervisor::checkpoint_ranks() {
+  if (!client_) return;
+  (void)client_->checkpoint_ranks();
+  flush_writes();
+}
+
+void AttemptSupervisor::acknowledge(uint64_t sequence) {
+  if (!client_) return;
+  (void)client_->acknowledge(sequence);
+  flush_writes();
+}
+
+void AttemptSupervisor::release() {
+  released_ = true;
+  if (ended_) return listener_.on_shim_ended(options_.key);
+  expect_end("to leave");
+  if (!client_) return; // told when it is connected again
+  (void)client_->release();
+  flush_writes();
+}
+
+void AttemptSupervisor::say_goodbye() {
+  if (!client_) return;
+  (void)client_->say_goodbye();
+  flush_writes();
+}
+
+// ---- progress and hangs -------------------------------------------------------------------------
+
+void AttemptSupervisor::observe(MonotonicTime now) {
+  for (wire::Refused& refused : guard_.take_due(now))
+    emit(std::move(refused));
+  if (!ranks_.watching() || ended_ || released_) return;
+  const state::Observation seen = detector_.observe(ranks_.sample(), now);
+  if (!first_step_done_)
+    for (const RankPlace& place : places())
+      if (place.device.completed_step > options_.first_step) {
+        first_step_done_ = true;
+        emit(state::FirstStep{place.device.completed_step});
+        break;
+      }
+  for (const state::SlowRank& s : seen.slow)
+    emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
+                         s.limit_seconds});
+  if (seen.verdict)
+    report(*seen.verdict);
+  else if (verdict_ && detector_.verdict_is_over())
+    withdraw("rank " + std::to_string(verdict_->rank) + " moved again");
+}
+
+void AttemptSupervisor::report(const state::Verdict& verdict) {
+  verdict_ = verdict;
+  if (verdict.kind == state::kTracedKind) return report_debugger(verdict.tracer);
+  // An nsad before this one may have taken evidence of this attempt; an id is used once.
+  verdict_id_ = "hang-" + std::to_string(++verdicts_);
+  emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind,
+                        std::string(progress::phase_name(verdict.phase)), verdict.step,
+                        verdict.stalled_seconds, verdict.witnesses});
+}
+
+void AttemptSupervisor::report_debugger(int64_t tracer) {
+  const auto stat = proc::read_stat(static_cast<pid_t>(tracer));
+  emit(state::DebuggerAttached{verdict_->rank, tracer, stat ? stat->name : "name not known",
+                               std::string(progress::phase_name(verdict_->phase)), verdict_->step,
+                               verdict_->stalled_seconds});
+}
+
+void AttemptSupervisor::withdraw(const std::string& why) {
+  if (verdict_->kind == state::kTracedKind)
+    emit(state::DebuggerGone{verdict_->rank});
+  else
+    emit(state::HangWithdrawn{why});
+  verdict_.reset();
+  detector_.resume_watching();
+}
+
+void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
+  state::EvidenceSaved saved = judge_evidence(taken, verdict_);
+  if (verdict_) {
+    std::vector<RankPage> pages;
+    for (size_t r = 0; r < places().size(); ++r)
+      pages.push_back({static_cast<Rank>(r), places()[r].host, places()[r].device});
+    const std::vector<RankGpu> gpus = listener_.gpus_of(options_.key);
+    for (const RankGpu& gpu : gpus)
+      if (std::string text = describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
+        saved.findings.push_back(std::move(text));
+    // Where the shim says that it has put the stacks is for people to read; nothing is opened by
+    // it.
+    call(
+        "the verdict",
+        [folder = options_.folder + "/evidence/" + verdict_id_,
+         file = verdict_file(*verdict_, saved, pages, gpus)](privilege::Host& host, uid_t as) {
+          return host.write_files(as, folder, {file});
+        },
+        [this](const Status& written) {
+          if (!written)
+            log::warning("control", "a verdict was not written",
+                         {{"run", options_.key.run}, {"why", written.error().what}});
+        });
+  }
+  if (const auto tracer = tracer_of_culprit(taken)) {
+    // Somebody attached a debugger after the verdict: the rank is theirs.
+    emit(state::HangWithdrawn{"a debugger is attached to rank " + std::to_string(verdict_->rank)});
+    verdict_->kind = state::kTracedKind;
+    detector_.note_debugger();
+    return report_debugger(*tracer);
+  }
+  // Whether anything is killed now is not decided here; if not, the verdict is withdrawn when the
+  // rank moves again.
+  emit(std::move(saved));
+}
+
+// Who traces the rank of the verdict that this evidence is about; 0: has gone by now.
+std::optional<int64_t>
+AttemptSupervisor::tracer_of_culprit(const wire::EvidenceTaken& taken) const {
+  if (!verdict_ || verdict_->kind == state::kTracedKind || taken.id != verdict_id_)
+    return std::nullopt;
+  for (const wire::RankEvidence& rank : taken.ranks)
+    if (rank.rank == verdict_->rank && rank.traced)
+      return proc::read_tracer(static_cast<pid_t>(rank.pid));
+  return std::nullopt;
+}
+
+// ---- the shim's end -----------------------------------------------------------------------------
+
+void AttemptSupervisor::watch_shim() {
+  if (!options_.pidfd) {
+    auto found = shim::find_shim(options_.shim);
+    if (found) options_.pidfd = std::move(*found);
+  }
+  if (!options_.pidfd) return on_shim_ended();
+  shim_watch_ = loop_.when_readable(options_.pidfd.get(), [this] { on_shim_ended(); });
+}
+
+// After a crash between the intent and its record, two shims may have been started for one attempt;
+// the folder's lock lets one live, and started.json names it.
+bool AttemptSupervisor::take_over(const shim::StartedAttempt& started) {
+  const proc::ProcessIdentity other{started.boot_id, static_cast<pid_t>(started.shim_pid),
+                                    started.shim_start_time_ticks};
+  if (other == options_.shim) return false;
+  auto pidfd = shim::find_shim(other);
+  if (!pidfd) return false;
+  options_.shim = other;
+  options_.pidfd = std::move(*pidfd);
+  ended_ = false;
+  start();
+  return true;
+}
+
+void AttemptSupervisor::on_shim_ended() {
+  shim_watch_.reset();
+  patience_timer_.reset();
+  if (options_.pidfd) (void)proc::wait_child(options_.pidfd.get()); // a child of ours is reaped
+  options_.pidfd.reset();
+  if (client_) on_readable(); // its last words
+  ended_ = true;
+  retry_timer_.reset();
+  disconnect();
+  if (released_) return listener_.on_shim_ended(options_.key);
+  call(
+      "started.json",
+      [folder = options_.folder](privilege::Host& host, uid_t as) {
+        return host.read_started(as, folder);
+      },
+      [this](const Result<shim::StartedAttempt>& started) {
+        if (released_) return; // its listener was told
+        if (!started || !take_over(*started)) sweep();
+      });
+}
+
+// The ranks' parent is gone: whatever is left of them must not run on beside the next attempt.
+void AttemptSupervisor::sweep() {
+  call(
+      "what its shim left behind",
+      [folder = options_.folder](privilege::Host& host, uid_t as) {
+        return host.end_leftovers(as, folder);
+      },
+      [this](const Result<int>& left) {
+        constexpr int kRounds = 250; // of 20 ms: a rank in uninterruptible sleep is not waited for
+        if (left && *left > 0 && ++sweep_rounds_ < kRounds)
+          sweep_timer_ = loop_.after(std::chrono::milliseconds(20), [this] { sweep(); });
+        else
+          conclude_sweep(left);
+      });
+}
+
+void AttemptSupervisor::conclude_sweep(const Result<int>& left) {
+  if (!left)
+    log::warning("control", "what a lost shim left behind could not be ended",
+                 {{"run", options_.key.run}, {"why", left.error().what}});
+  options_.adopted = false; // there is nothing to catch up with
+  catch_up_to_ = 0;
+  const bool clean = left && *left == 0;
+  call(
+      "the ends of the ranks",
+      [folder = options_.folder, ranks = options_.ranks](privilege::Host& host, uid_t as) {
+        return host.read_exits(as, folder, ranks);
+      },
+      [this, clean](const Result<std::vector<wire::RankExited>>& exits) {
+        if (exits)
+          for (const wire::RankExited& exited : *exits)
+            if (exited.rank >= 0 && exited.rank < options_.ranks) handle_exit(exited, 0);
+        emit(state::ShimLost{clean ? "its process has ended, and its ranks with it"
+                                   : "its process has ended, and a rank cannot be killed"});
+      });
+}
+
+// The shim is its submitter's, and may do as it likes. Only a rank that the kernel does not let go
+// is waited for.
+void AttemptSupervisor::expect_end(const char* asked) {
+  if (patience_timer_ || ended_) return;
+  patience_timer_ = loop_.after(kPatience, [this, asked] {
+    patience_timer_.reset();
+    if (ranks_.any_uninterruptible()) return expect_end(asked);
+    if (!ended_ && options_.pidfd) kill_shim(asked);
+  });
+}
+
+void AttemptSupervisor::kill_shim(const char* asked) {
+  log::warning("control", "a shim does not do what it is asked; killing it",
+               {{"run", options_.key.run}, {"asked", asked}});
+  const auto pidfd = std::make_shared<UniqueFd>(::fcntl(options_.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  call(
+      "its shim",
+      [pidfd](privilege::Host& host, uid_t as) { return host.kill_shim(as, pidfd->get()); },
+      [this](const Status& killed) {
+        if (!killed)
+          log::error("control", "a shim cannot be killed",
+                     {{"run", options_.key.run}, {"why", killed.error().what}});
+      });
+}
+
+} // namespace nsa::control

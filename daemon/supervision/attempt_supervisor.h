@@ -1,0 +1,97 @@
+// Looks after one live attempt: the connection to its shim, its ranks (RankWatch) and the hang
+// detector. What it learns goes to its listener as events of the state machine; what it is asked to
+// do goes to the shim.
+//
+// All on the loop's thread. Destroying it leaves the shim and the ranks alone.
+#pragma once
+
+#include "common/net/event_loop.h"
+#include "common/net/offload.h"
+#include "daemon/privilege/host.h"
+#include "daemon/shim/client.h"
+#include "daemon/supervision/message_guard.h"
+#include "daemon/supervision/rank_watch.h"
+#include "daemon/supervision/shim_connection.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+class AttemptSupervisor final : public ShimConnection {
+public:
+  // What the attempt's folder is reached by: calls of `host` as the submitter, off the loop.
+  struct Reach {
+    std::shared_ptr<privilege::Host> host;
+    net::Offload& calls;
+  };
+  AttemptSupervisor(net::EventLoop& loop, ShimListener& listener, Reach reach,
+                    ShimConnectionOptions options);
+
+  const std::vector<RankPlace>& places() const override { return ranks_.places(); }
+  bool caught_up() const override {
+    return !options_.adopted && options_.acknowledged >= catch_up_to_;
+  }
+  state::Learned learned() const override { return detector_.limits().learned(); }
+
+  void start() override;
+  void observe(MonotonicTime now) override;
+  void take_evidence(const std::string& id, double limit_seconds) override;
+  void stop_ranks(bool checkpoint) override;
+  void kill_ranks(const std::string& reason) override;
+  void checkpoint_ranks() override;
+  void acknowledge(uint64_t sequence) override;
+  void release() override;
+  void say_goodbye() override;
+
+private:
+  template <class Work, class Done> void call(const char* what, Work work, Done done);
+  void connect();
+  void greet(UniqueFd socket);
+  void disconnect();
+  void retry(Duration delay);
+  void on_readable();
+  void flush_writes();
+  void handle(const wire::Message& message);
+  void handle_hello(const wire::ShimHello& hello);
+  void handle_rank_message(const wire::RankMessage& message, uint64_t sequence);
+  void handle_exit(const wire::RankExited& exited, uint64_t sequence);
+  void handle_evidence(const wire::EvidenceTaken& taken);
+  std::optional<int64_t> tracer_of_culprit(const wire::EvidenceTaken& taken) const;
+  void report(const state::Verdict& verdict);
+  void report_debugger(int64_t tracer);
+  void withdraw(const std::string& why);
+  template <class T> void pass_on(const nlohmann::json& body, uint64_t sequence);
+  void emit(state::EventBody body, uint64_t sequence = 0);
+
+  void watch_shim();
+  void on_shim_ended();
+  bool take_over(const shim::StartedAttempt& started);
+  void sweep();
+  void conclude_sweep(const Result<int>& left);
+  void expect_end(const char* asked);
+  void kill_shim(const char* asked);
+
+  net::EventLoop& loop_;
+  ShimListener& listener_;
+  Reach reach_;
+  ShimConnectionOptions options_;
+  std::optional<shim::ShimClient> client_;
+  net::Watch readable_, writable_, shim_watch_;
+  net::Timer retry_timer_, sweep_timer_, patience_timer_;
+  RankWatch ranks_;
+  state::HangDetector detector_;
+  MessageGuard guard_;
+  std::optional<state::Verdict> verdict_;
+  std::string verdict_id_;
+  Duration retry_pause_;
+  uint64_t oom_kills_ = 0;
+  uint64_t catch_up_to_ = 0; // newest message of the shim when we connected first
+  bool released_ = false, ended_ = false, first_step_done_ = false;
+  int sweep_rounds_ = 0, verdicts_ = 0;
+  std::shared_ptr<void> alive_; // callbacks of calls that end after us see that it is gone
+};
+
+} // namespace nsa::control

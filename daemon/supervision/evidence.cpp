@@ -1,0 +1,116 @@
+#include "daemon/supervision/evidence.h"
+
+#include "common/base/text.h"
+#include "daemon/proc/node_readings.h"
+#include "daemon/state/xid.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nsa::control {
+
+namespace {
+
+constexpr size_t kFramesTold = 4;
+
+// The main thread's innermost frames.
+std::string where_it_stands(const wire::RankEvidence& rank) {
+  for (const wire::ThreadStack& thread : rank.threads) {
+    if (thread.tid != rank.pid || thread.frames.empty()) continue;
+    std::vector<std::string> frames(
+        thread.frames.begin(), thread.frames.begin() + static_cast<ptrdiff_t>(std::min(
+                                                           kFramesTold, thread.frames.size())));
+    return "its main thread is in " + join(frames, " < ");
+  }
+  return {};
+}
+
+} // namespace
+
+state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
+                                    const std::optional<state::Verdict>& verdict) {
+  state::EvidenceSaved saved;
+  saved.id = taken.id;
+  saved.folder = taken.folder;
+  saved.seconds = taken.seconds;
+  for (const wire::RankEvidence& rank : taken.ranks) {
+    if (!rank.error.empty())
+      saved.error += (saved.error.empty() ? "" : "; ") + ("rank " + std::to_string(rank.rank)) +
+                     ": " + rank.error;
+    if (!rank.collectives.empty())
+      saved.findings.push_back("rank " + std::to_string(rank.rank) + " " + rank.collectives);
+    if (!verdict || rank.rank != verdict->rank) continue;
+    // The readings lie about a second apart. Without any (the rank was gone, or nothing could be
+    // read) the verdict stays as it was.
+    if (!rank.process_state.empty() && rank.cpu_ticks_first > 0)
+      saved.kind =
+          state::refine_kind(verdict->kind, rank.process_state[0],
+                             proc::ticks_to_seconds(rank.cpu_ticks_second - rank.cpu_ticks_first));
+    if (std::string where = where_it_stands(rank); !where.empty())
+      saved.findings.push_back(std::move(where));
+  }
+  return saved;
+}
+
+std::string describe_gpu(const RankGpu& g) {
+  const auto whole = [](double value) { return std::to_string(std::lround(value)); };
+  std::vector<std::string> parts;
+  if (g.gpu.utilization_ratio) parts.push_back(whole(100 * *g.gpu.utilization_ratio) + " % busy");
+  if (g.gpu.temperature_celsius) parts.push_back(whole(*g.gpu.temperature_celsius) + " C");
+  if (g.gpu.power_watts) parts.push_back(whole(*g.gpu.power_watts) + " W");
+  if (g.gpu.ecc_uncorrected && *g.gpu.ecc_uncorrected > 0)
+    parts.push_back(std::to_string(*g.gpu.ecc_uncorrected) + " uncorrected memory errors");
+  for (const uint64_t xid : g.xids)
+    parts.push_back("Xid " + std::to_string(xid) + " (" + state::xid_meaning(xid).text + ")");
+  if (parts.empty()) return {};
+  return "the GPU of rank " + std::to_string(g.rank) + ": " + join(parts, ", ");
+}
+
+privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
+                                const std::vector<RankPage>& pages,
+                                const std::vector<RankGpu>& gpus) {
+  std::vector<std::string> witnesses = verdict.witnesses;
+  witnesses.insert(witnesses.end(), saved.findings.begin(), saved.findings.end());
+  auto places = nlohmann::json::array();
+  for (const RankPage& page : pages) {
+    nlohmann::json place = {{"rank", page.rank}, {"completed_step", page.device.completed_step}};
+    if (page.host)
+      place.update({{"step", page.host->step},
+                    {"micro_step", page.host->micro_step},
+                    {"phase", progress::phase_name(page.host->phase)},
+                    {"collectives", page.host->collective_sequence},
+                    {"batch_index", page.host->batch_index},
+                    {"tokens", page.host->tokens}});
+    places.push_back(std::move(place));
+  }
+  auto devices = nlohmann::json::array();
+  for (const RankGpu& g : gpus) {
+    nlohmann::json device = {{"rank", g.rank},
+                             {"index", g.gpu.index},
+                             {"uuid", g.gpu.uuid},
+                             {"used_bytes", g.gpu.used_bytes},
+                             {"processes", g.gpu.processes},
+                             {"xids", g.xids}};
+    const auto add = [&](const char* key, const auto& value) {
+      if (value) device[key] = *value;
+    };
+    add("utilization_ratio", g.gpu.utilization_ratio);
+    add("temperature_celsius", g.gpu.temperature_celsius);
+    add("power_watts", g.gpu.power_watts);
+    add("sm_clock_hertz", g.gpu.sm_clock_hertz);
+    add("ecc_corrected", g.gpu.ecc_corrected);
+    add("ecc_uncorrected", g.gpu.ecc_uncorrected);
+    devices.push_back(std::move(device));
+  }
+  const nlohmann::json json = {{"rank", verdict.rank},
+                               {"kind", saved.kind.empty() ? verdict.kind : saved.kind},
+                               {"phase", progress::phase_name(verdict.phase)},
+                               {"step", verdict.step},
+                               {"stalled_seconds", verdict.stalled_seconds},
+                               {"witnesses", witnesses},
+                               {"pages", places},
+                               {"gpus", devices}};
+  return {"verdict.json", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace)};
+}
+
+} // namespace nsa::control

@@ -1,0 +1,67 @@
+#include "daemon/supervision/message_guard.h"
+
+namespace nsa::control {
+
+namespace {
+
+int64_t rank_in(const nlohmann::json& body) {
+  const auto found = body.is_object() ? body.find("rank") : body.end();
+  if (!body.is_object() || found == body.end()) return -1;
+  return integer_of<int64_t>(*found).value_or(-1);
+}
+
+// Of what a rank said: the shim passes it on inside a message of its own.
+wire::MessageType inner_type(const wire::Message& message) {
+  const auto inner = message.body.find("type");
+  const auto number = inner == message.body.end() ? std::nullopt : integer_of<uint8_t>(*inner);
+  return number ? static_cast<wire::MessageType>(*number)
+                : wire::MessageType::kRankMessage; // nobody's: it is counted as a report
+}
+
+} // namespace
+
+MessageGuard::MessageGuard(const wire::RankQuotas& quotas, int ranks, Duration age,
+                           MonotonicTime now)
+    : ranks_(ranks) {
+  for (int i = 0; i < ranks; ++i)
+    quotas_.emplace_back(quotas, now);
+  wire::RankQuotas of_all = quotas;
+  of_all.events_per_second *= ranks;
+  quotas_.emplace_back(of_all, now);
+  for (shim::RankQuota& quota : quotas_)
+    quota.grant(age);
+}
+
+void MessageGuard::refuse(Rank rank, const std::string& what, const std::string& why) {
+  refusals_.note(rank, what, 1, why);
+}
+
+bool MessageGuard::names_its_rank(const wire::Message& message) {
+  const int64_t rank = rank_in(message.body);
+  const int64_t said =
+      message.type == wire::MessageType::kRankMessage && message.body.contains("body")
+          ? rank_in(message.body["body"])
+          : rank;
+  const bool known = rank >= 0 && rank < ranks_;
+  if (known && said == rank) return true;
+  refuse(static_cast<Rank>(known ? rank : 0), "foreign rank numbers",
+         "this run has ranks 0 to " + std::to_string(ranks_ - 1) + ", and each speaks for itself");
+  return false;
+}
+
+bool MessageGuard::may_say(const wire::Message& message) {
+  using wire::MessageType;
+  // Evidence is long, comes when it is asked for, and is an event only where it was.
+  if (message.type == MessageType::kShimHello || message.type == MessageType::kEvidenceTaken)
+    return true;
+  if (message.type != MessageType::kLaunchFailed && !names_its_rank(message)) return false;
+  const bool of_rank = message.type == MessageType::kRankMessage;
+  const size_t account = of_rank ? static_cast<size_t>(rank_in(message.body)) : quotas_.size() - 1;
+  const MessageType type = of_rank ? inner_type(message) : message.type;
+  if (quotas_[account].take_message(type, message.bytes, MonotonicTime::now())) return true;
+  refuse(of_rank ? static_cast<Rank>(account) : 0, shim::RankQuota::class_of(type),
+         quotas_[account].why_not(type));
+  return false;
+}
+
+} // namespace nsa::control

@@ -1,0 +1,35 @@
+// What can be seen of an attempt's ranks from outside: their progress pages, and /proc of those
+// that stand still. Reading costs no system call while a rank moves. One thread.
+#pragma once
+
+#include "common/progress/page.h"
+#include "daemon/run_loop/live_attempt.h"
+#include "daemon/state/hang.h"
+
+#include <vector>
+
+namespace nsa::control {
+
+class RankWatch {
+public:
+  explicit RankWatch(int ranks);
+  void watch(std::vector<progress::Page> pages) { pages_ = std::move(pages); }
+  bool watching() const { return !pages_.empty(); }
+  // Of a rank that is not there: nothing happens.
+  void set_process(Rank rank, int64_t pid);
+  void set_exited(Rank rank, bool exited);
+
+  // About ten times a second, for the hang detector.
+  const std::vector<state::RankSample>& sample();
+  const std::vector<RankPlace>& places() const { return places_; }
+  bool all_exited() const;
+  // Waits in the kernel, where no signal reaches it.
+  bool any_uninterruptible() const;
+
+private:
+  std::vector<progress::Page> pages_;
+  std::vector<RankPlace> places_;
+  std::vector<state::RankSample> samples_;
+};
+
+} // namespace nsa::control

@@ -1,0 +1,95 @@
+// What the control plane asks of a live attempt's shim, and what it hears: an interface, so that
+// commands are tested without processes. AttemptSupervisor is the real one.
+//
+// Every request is idempotent, and one that is made while there is no connection is lost: it is
+// made again when on_connected() says so. All on the loop's thread.
+#pragma once
+
+#include "common/base/unique_fd.h"
+#include "common/wire/launch_plan.h"
+#include "daemon/proc/process.h"
+#include "daemon/run_loop/live_attempt.h"
+#include "daemon/state/event.h"
+#include "daemon/state/hang.h"
+#include "daemon/supervision/evidence.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+class ShimListener {
+public:
+  virtual ~ShimListener() = default;
+  // `sequence` numbers what the shim said (0: our own finding).
+  virtual void on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) = 0;
+  virtual void on_step(const AttemptKey& key, const wire::RankStep& step) = 0;
+  // All messages up to `sequence` have been given: once they are on disk, acknowledge() them.
+  virtual void on_dealt_with(const AttemptKey& key, uint64_t sequence) = 0;
+  virtual void on_connected(const AttemptKey& key) = 0;
+  virtual void on_shim_ended(const AttemptKey& key) = 0; // after release()
+  // What is known of the GPUs of the attempt's ranks, in the order of ranks; for evidence.
+  virtual std::vector<RankGpu> gpus_of(const AttemptKey& key) = 0;
+};
+
+struct ShimConnectionOptions {
+  AttemptKey key;
+  uid_t submitter = 0;
+  std::string folder, token;
+  proc::ProcessIdentity shim; // as recorded
+  UniqueFd pidfd;             // of the shim, where it was just started
+  uint64_t acknowledged = 0;  // newest message of the shim that the ledger holds
+  int ranks = 1;
+  uint64_t first_step = 0;
+  state::HangPolicy hang;
+  bool first_step_done = false;
+  state::Learned learned;
+  int hangs_before = 0;         // of this attempt, found by an earlier nsad
+  bool adopted = false;         // started by an earlier nsad
+  MonotonicTime daemon_started; // from when an adoption's time counts
+  wire::RankQuotas quotas;      // that the shim holds its ranks to
+  Duration age{};               // of the attempt: what it may have saved up while nobody listened
+};
+
+class ShimConnection : public LiveAttempt {
+public:
+  virtual void start() = 0;                    // connect, or find out that there is nobody
+  virtual void observe(MonotonicTime now) = 0; // about ten times a second
+  virtual void take_evidence(const std::string& id, double limit_seconds) = 0;
+  virtual void stop_ranks(bool checkpoint) = 0;
+  virtual void kill_ranks(const std::string& reason) = 0;
+  virtual void checkpoint_ranks() = 0;
+  virtual void acknowledge(uint64_t sequence) = 0;
+  virtual void release() = 0; // the attempt has ended: the shim may go
+  virtual void say_goodbye() = 0;
+};
+
+using ConnectShim =
+    std::function<std::unique_ptr<ShimConnection>(ShimListener& listener, ShimConnectionOptions)>;
+
+// The connections of all live attempts.
+class ShimConnections final : public LiveAttempts {
+public:
+  const LiveAttempt* find(const AttemptKey& key) const override { return get(key); }
+  ShimConnection* get(const AttemptKey& key) const {
+    const auto found = all_.find(key);
+    return found == all_.end() ? nullptr : found->second.get();
+  }
+  ShimConnection& add(const AttemptKey& key, std::unique_ptr<ShimConnection> connection) {
+    return *(all_[key] = std::move(connection));
+  }
+  void erase(const AttemptKey& key) { all_.erase(key); }
+  size_t size() const { return all_.size(); }
+  template <class Visit> void for_each(Visit visit) const {
+    for (const auto& [key, connection] : all_)
+      visit(*connection);
+  }
+
+private:
+  std::map<AttemptKey, std::unique_ptr<ShimConnection>> all_;
+};
+
+} // namespace nsa::control
