@@ -18,32 +18,6 @@ std::vector<PartialFormat> partial_formats(const std::string& names) {
   return {};
 }
 
-// The ways after commas; none where a name is unknown.
-std::vector<Way> ways_of(const std::string& names) {
-  std::vector<Way> ways;
-  for (std::size_t begin = 0; begin <= names.size();) {
-    const std::size_t end = std::min(names.find(',', begin), names.size());
-    Way way;
-    way.name = names.substr(begin, end - begin);
-    for (std::size_t at = 0; at <= way.name.size();) {
-      const std::size_t past = std::min(way.name.find('+', at), way.name.size());
-      const std::string word = way.name.substr(at, past - at);
-      if (word == "overlap") {
-        way.overlap = true;
-      } else if (word != "default" && std::sscanf(word.c_str(), "lists%d", &way.list_ctas) != 1 &&
-                 std::sscanf(word.c_str(), "rows%d", &way.round_rows) != 1 &&
-                 std::sscanf(word.c_str(), "beside%dx%d", &way.beside_ctas, &way.beside_turns) !=
-                     2) {
-        return {};
-      }
-      at = past + 1;
-    }
-    ways.push_back(way);
-    begin = end + 1;
-  }
-  return ways;
-}
-
 // Takes the word at `i` and its value, if it is a size of the problem.
 bool take_size(CaseOptions& given, int argc, char** argv, int& i) {
   const std::string word = argv[i];
@@ -72,14 +46,6 @@ KernelFamily family_of(const AttentionShape& shape, bool portable) {
   cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
   cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
   return portable ? KernelFamily::kPortable : kernel_family(10 * major + minor, shape.head_dim);
-}
-
-void Way::set(FusedTuning& tuning) const {
-  overlap_launches = overlap;
-  tuning.beside_ctas = beside_ctas;
-  tuning.beside_turns = beside_turns;
-  tuning.list_ctas = list_ctas;
-  tuning.round_rows = round_rows;
 }
 
 CaseOptions part_of(CaseOptions options, int part) {
@@ -129,13 +95,8 @@ CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
       read.formats = partial_formats(argv[++i]);
       if (read.formats.empty())
         throw std::invalid_argument("--partials takes bf16, packed or bf16,packed");
-    } else if (word == "--ways" && value != nullptr) {
-      read.ways = ways_of(argv[++i]);
-      if (read.ways.empty()) {
-        throw std::invalid_argument(
-            "--ways takes default, overlap, beside62x4, lists24, rows65536 or names joined by +; "
-            "several after commas");
-      }
+    } else if (word == "--overlap") {
+      overlap_launches = true;
     } else if (const int taken = own ? own(word, value) : 0; taken > 0) {
       i += taken - 1;
     } else if (const int size = std::atoi(word.c_str()); size > 0) {
@@ -146,7 +107,6 @@ CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
   }
   read.given.tuning.family = family_of(read.given.shape, read.portable);
   read.given.tuning.partial_out = read.formats.front();
-  read.ways.front().set(read.given.tuning);
   return read;
 }
 

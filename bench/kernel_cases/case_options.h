@@ -13,20 +13,6 @@ namespace nsa::kernels::check {
 // The family that serves a shape here.
 KernelFamily family_of(const AttentionShape& shape, bool portable);
 
-// What can be chosen beside shape and formats: names joined by '+', "default" for FusedTuning as it
-// is.
-struct Way {
-  std::string name;
-  bool overlap = false;                        // overlap_launches
-  int beside_ctas = FusedTuning().beside_ctas; // written beside62x4, the latter beside_turns
-  int beside_turns = FusedTuning().beside_turns;
-  int list_ctas = FusedTuning().list_ctas;   // written lists24
-  int round_rows = FusedTuning().round_rows; // written rows65536
-
-  // All that a way chooses, whatever it was: ways are set one after another.
-  void set(FusedTuning& tuning) const;
-};
-
 // Of the whole (part 0) or of one branch alone: selected, compressed, window.
 CaseOptions part_of(CaseOptions options, int part);
 // Blocks for the selected branch alone, as all branches together would choose them.
@@ -41,13 +27,12 @@ std::string title_of(const std::string& name, const CaseOptions& options);
 //   --given               blocks are given, some of them twice
 //   --portable            the portable kernels where Hopper's serve as well
 //   --partials FORMATS    FusedTuning::partial_out: bf16, packed, or both after a comma
-//   --ways NAMES          see Way; several after commas
+//   --overlap             overlap_launches
 //   --whole, --selected   without the branches alone; the selected branch alone
 struct CaseArguments {
   CaseOptions given;
   bool portable = false;
   std::vector<PartialFormat> formats = {FusedTuning().partial_out};
-  std::vector<Way> ways = {Way{.name = "default"}};
   int first_part = 0; // see part_of
   int past_part = 4;
   std::vector<int> sizes; // words that are no options

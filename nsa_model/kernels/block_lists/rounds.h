@@ -21,7 +21,7 @@ inline constexpr int kBackwardRoundRows = 32768;
 inline constexpr int kMostSections = 7;
 static_assert(kBackwardRoundRows % kListChunk == 0);
 
-// `round_rows` of the backward, at least kBackwardRoundRows; see FusedTuning.
+// `round_rows` of the backward, at least kBackwardRoundRows.
 ListCut list_cut(const AttentionShape& shape, int first_token, int round_rows = kBackwardRoundRows);
 
 inline constexpr int kEverySection = -1;

@@ -17,13 +17,13 @@ constexpr int kMaskedBesideLists = 1280;
 // take, with the square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 kv heads at
 // 2,048 tokens, all from 4,096 on.
 BesideLanes first_tokens_beside(const AttentionCall& call, const SelectedPlan& plan) {
-  const int ctas = call.tuning.beside_ctas;
-  if (call.on[kSliding] || !plan.listed || plan.prefix == 0 || ctas <= 0) return {};
+  if (call.on[kSliding] || !plan.listed || plan.prefix == 0) return {};
   constexpr double kOfMultiprocessor = 12;
   const double prefix = plan.prefix;
-  const double part = kOfMultiprocessor * ctas * (call.shape.sequence - prefix) / (prefix * prefix);
+  const double part =
+      kOfMultiprocessor * kBesideCtas * (call.shape.sequence - prefix) / (prefix * prefix);
   const int lanes = static_cast<int>(std::min(part, 1.0) * call.shape.batch * call.shape.groups);
-  return lanes > 0 ? BesideLanes{.lanes = lanes, .ctas = ctas} : BesideLanes{};
+  return lanes > 0 ? BesideLanes{.lanes = lanes, .ctas = kBesideCtas} : BesideLanes{};
 }
 
 } // namespace
@@ -60,7 +60,7 @@ SelectedPlan::SelectedPlan(const AttentionCall& call) {
   // Then every listed token has 16 blocks, and lists begin with a whole block.
   joined = packed && prefix >= kDensePrefix && prefix % kBlock == 0;
   // A branch alone leaves room for the fewest rounds.
-  round_rows = std::max(call.tuning.round_rows, call.is_alone() ? kRoundRows : kBackwardRoundRows);
+  round_rows = call.is_alone() ? kRoundRows : kBackwardRoundRows;
   cut = list_cut(shape, prefix, round_rows);
   beside = first_tokens_beside(call, *this);
 }

@@ -36,18 +36,6 @@ struct FusedTuning {
   int query_major_tokens = 0;
   // Of partial outputs. Other than six heads a group take BF16.
   PartialFormat partial_out = PartialFormat::kPacked;
-  // Where there are lists: so many multiprocessors take a part of the window's dK and dV,
-  // beside_turns columns of 128 keys each, as soon as list backward leaves them, and the sums that
-  // wait for memory run beside it. Without the window they take those of the selected branch's
-  // first tokens, of as many sequences and groups as the sum of dQ hides. 0: none.
-  int beside_ctas = 62;
-  int beside_turns = 4;
-  // So many multiprocessors the forward leaves to the making of lists, while the others attend to
-  // the first tokens. 0: one after the other.
-  int list_ctas = 24;
-  // (Token, group) rows whose dQ of list backward is kept at a time, 12 KiB each with six heads:
-  // the more, the fewer rounds and the more scratch memory. Never less than kBackwardRoundRows.
-  int round_rows = 0;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

@@ -73,10 +73,10 @@ private:
     if (!plan_.listed) { // nothing is merged behind it: it joins the branches
       read_outputs_of_others(node);
       node.uses.push_back(writes(Buffer::kOut));
-    } else if (call_.tuning.list_ctas > 0) {
+    } else {
       builder_.fork();
       node.stream = Stream::kSide;
-      node.leave_ctas = call_.tuning.list_ctas;
+      node.leave_ctas = kListCtas;
     }
     builder_.add(std::move(node));
   }
@@ -123,9 +123,8 @@ private:
 // stream beside what waits for memory: a piece a round of list backward, what is left behind.
 class KeysBeside {
 public:
-  KeysBeside(const AttentionCall& call, const SelectedPlan& plan)
-      : ctas_(call.tuning.beside_ctas), turns_(std::max(1, call.tuning.beside_turns)) {
-    if (!plan.listed || ctas_ <= 0) return;
+  KeysBeside(const AttentionCall& call, const SelectedPlan& plan) {
+    if (!plan.listed) return;
     if (call.on[kSliding]) {
       branch_ = kSliding;
       all_ = range_backward_columns(call.shape, kWindow, call.multiprocessors);
@@ -147,8 +146,9 @@ public:
     }
     // Beside one round so many as was fastest.
     const int wanted = std::max(1, (all_ - left_) / rounds_);
-    const int columns = std::min({ctas_ * turns_, wanted, all_ - done_});
-    const int turns = std::max(1, rounds_ == 1 ? turns_ : (columns + ctas_ / 2) / ctas_);
+    const int columns = std::min({kBesideCtas * kBesideTurns, wanted, all_ - done_});
+    const int turns =
+        std::max(1, rounds_ == 1 ? kBesideTurns : (columns + kBesideCtas / 2) / kBesideCtas);
     const Node node = {.branch = kSliding,
                        .first_column = done_,
                        .columns = columns,
@@ -159,8 +159,6 @@ public:
   Node rest() const { return {.branch = kSliding, .first_column = done_, .columns = all_ - done_}; }
 
 private:
-  int ctas_;
-  int turns_;
   int branch_ = -1;
   int all_ = 0; // columns of the window, or one
   int rounds_ = 1;

@@ -71,7 +71,6 @@ private:
     options.shape = shape;
     options.tuning.family = family_of(shape, wanted.portable);
     options.tuning.partial_out = wanted.partials;
-    wanted.way.set(options.tuning);
     return options;
   }
   template <typename Change>
@@ -143,15 +142,12 @@ void CaseList::lists_and_first_tokens() {
       [](CaseOptions& options) { options.zero_gates = true; });
   add("joint dQ, sharp", {1, 1200, 2},
       [](CaseOptions& options) { options.query_deviation = 3000.0f; });
-  for (const int ctas : {0, 62}) {
-    CaseOptions options;
-    options.shape = {2, 2300, 2};
-    options.tuning.family = family_of(options.shape, wanted.portable);
-    options.tuning.query_major_tokens = kDensePrefix;
-    options.tuning.beside_ctas = ctas;
-    cases.push_back({"graph, window beside sums",
-                     [=] { return run_graph_case("graph, window beside sums", options); }});
-  }
+  CaseOptions graph;
+  graph.shape = {2, 2300, 2};
+  graph.tuning.family = family_of(graph.shape, wanted.portable);
+  graph.tuning.query_major_tokens = kDensePrefix;
+  cases.push_back({"graph, window beside sums",
+                   [=] { return run_graph_case("graph, window beside sums", graph); }});
 }
 
 void CaseList::units_beside() {
@@ -166,17 +162,9 @@ void CaseList::units_beside() {
   }
   // The first tokens' dK and dV of some lanes only beside the sum of dQ.
   add("window off", {4, 2048, 2}, [](CaseOptions& options) { options.branch_on[2] = false; });
-  for (const int ctas : {0, 1, 1000}) {
-    add("first tokens beside lists", {2, 2300, 2}, [=](CaseOptions& options) {
-      options.tuning.list_ctas = ctas;
-      options.tuning.beside_ctas = ctas;
-    });
-    add("first tokens beside, window off", {1, 4100, 2}, [=](CaseOptions& options) {
-      options.tuning.list_ctas = ctas;
-      options.tuning.beside_ctas = ctas;
-      options.branch_on[2] = false;
-    });
-  }
+  add("first tokens beside lists", {2, 2300, 2}, as_it_is);
+  add("first tokens beside, window off", {1, 4100, 2},
+      [](CaseOptions& options) { options.branch_on[2] = false; });
   add_claimed({2, 2300, 2}, query_major(kDensePrefix));
   add_claimed({1, 1025, 1}, query_major(kDensePrefix));  // fewer units than CTAs
   add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));   // none
@@ -188,20 +176,13 @@ void CaseList::units_beside() {
     options.tuning.query_major_tokens = kDensePrefix;
     options.tuning.partial_out = PartialFormat::kBf16;
   });
-  for (const int ctas : {1, 62, 1000}) {
-    const auto beside = [=](CaseOptions& options) {
-      options.tuning.beside_ctas = ctas;
-      options.tuning.beside_turns = ctas == 1000 ? 1 : 2;
-    };
-    add("window beside sums", {2, 2300, 2}, beside);
-    add("window beside sums", {1, 1100, 3, 5}, beside);
-    add("window beside sums, two rounds", {5, 14000, 1}, beside);
-    add("window beside sums, compressed branch off", {1, 1300, 2}, [=](CaseOptions& options) {
-      beside(options);
-      options.branch_on[0] = false;
-      options.selection = Selection::kRandom; // nothing scores the blocks
-    });
-  }
+  add("window beside sums", {2, 2300, 2}, as_it_is);
+  add("window beside sums", {1, 1100, 3, 5}, as_it_is);
+  add("window beside sums, two rounds", {5, 14000, 1}, as_it_is);
+  add("window beside sums, compressed branch off", {1, 1300, 2}, [](CaseOptions& options) {
+    options.branch_on[0] = false;
+    options.selection = Selection::kRandom; // nothing scores the blocks
+  });
 }
 
 void CaseList::causal() {

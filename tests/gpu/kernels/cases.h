@@ -13,7 +13,6 @@ struct CheckOptions {
   std::string without; // and do not hold this
   bool portable = false;
   PartialFormat partials = FusedTuning().partial_out;
-  Way way;
 };
 // Runs the cases, the most telling first, until the time is over. The exit code.
 int check_all(const CheckOptions& wanted);

@@ -66,13 +66,12 @@ int run(int argc, char** argv) {
     return 2;
   };
   CaseArguments arguments = CaseArguments::parse(argc, argv, own);
-  if (arguments.formats.size() > 1 || arguments.ways.size() > 1) {
-    std::fprintf(stderr, "one format and one way: several are timed by nsa-bench-kernels\n");
+  if (arguments.formats.size() > 1) {
+    std::fprintf(stderr, "one format: several are timed by nsa-bench-kernels\n");
     return kUsage;
   }
   wanted.portable = arguments.portable;
   wanted.partials = arguments.formats.front();
-  wanted.way = arguments.ways.front();
   const std::vector<int>& sizes = arguments.sizes;
   if (mode == "check") return check_all(wanted);
   if (mode == "layers") return check_layer_kernels() == 0 ? 0 : 1;
@@ -86,7 +85,7 @@ int run(int argc, char** argv) {
                "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | "
                "layers | long S | repeat S N | once S [tokens]\n"
                "       [--query-major TOKENS] [--batch N] [--heads N] [--groups N] [--head-dim N] "
-               "[--given] [--selected] [--portable] [--partials bf16|packed] [--ways NAMES]\n");
+               "[--given] [--selected] [--portable] [--partials bf16|packed] [--overlap]\n");
   return kUsage;
 }
 

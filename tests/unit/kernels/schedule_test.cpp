@@ -177,12 +177,10 @@ template <typename Visit> void for_each_schedule(Visit visit) {
       {2, 1536, 2},      {16, 2048, 2},   {8, 4096, 2},   {4, 8192, 2},
       {2, 16384, 2},     {1, 32768, 2},   {1, 65536, 2},  {5, 14000, 1},
       {3, 70000, 1, 16}, {2, 2300, 2, 5}, {1, 262144, 1}, {2, 4100, 2, 6, 128}};
-  std::vector<FusedTuning> tunings(6);
+  std::vector<FusedTuning> tunings(4);
   tunings[1].query_major_tokens = kMostMaskedTokens;
   tunings[2].query_major_tokens = kDensePrefix;
   tunings[3].partial_out = PartialFormat::kBf16;
-  tunings[4].list_ctas = tunings[4].beside_ctas = 0;
-  tunings[5].beside_ctas = tunings[5].beside_turns = 1;
   for (const AttentionShape& shape : shapes) {
     for (FusedTuning tuning : tunings) {
       for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
@@ -213,7 +211,7 @@ TEST(Schedule, HasNoFault) {
       ++count;
     }
   });
-  EXPECT_GT(count, 3000);
+  EXPECT_GT(count, 2000);
 }
 
 // The check sees what a forgotten line would do.
@@ -234,7 +232,7 @@ TEST(Schedule, MissesAWaitThatIsTakenOut) {
       }
     }
   });
-  EXPECT_GT(taken, 500);
+  EXPECT_GT(taken, 400);
 }
 
 // With one round every scratch buffer is written once.
