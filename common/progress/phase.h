@@ -1,4 +1,7 @@
-// The phases of a rank's life, as the progress page, hang limits, metrics and events name them.
+// The phases of a rank's life, in one table that hang limits, metrics, events and texts read.
+//
+// A phase is a label with a limit. Which rank waits for which follows from the collectives on the
+// progress page (page.h), so a new phase is one value and one row here, and whoever enters it.
 #pragma once
 
 #include <array>
@@ -8,46 +11,84 @@
 
 namespace nsa::progress {
 
-enum class Phase : uint32_t {
-  kStartUp = 0,    // process start, libraries, rendezvous, model build, checkpoint load
-  kData = 1,       // waiting for the next micro-batch
-  kForward = 2,    //
-  kBackward = 3,   //
-  kAllReduce = 4,  // gradients, and what a step agrees on
-  kOptimizer = 5,  //
-  kCheckpoint = 6, // the part of a checkpoint that the step waits for
-  kEvaluation = 7, //
-  kShutDown = 8,   // after the last step: drain, last checkpoint, tear-down
-  kGather = 9,     // weights that other ranks have updated
-  kResults = 10,   // of a step: the host takes them and decides; the device works on
-  kCollect = 11,   // between steps: sums of an evaluation, other ranks' state for a checkpoint
-  kRestore = 12,   // behind a step that is not finite: rank 0 reads a checkpoint, the others get it
+enum class Phase : uint32_t { // on the page: a number is never used again
+  kStartUp = 0,
+  kData = 1,
+  kForward = 2,
+  kBackward = 3,
+  kAllReduce = 4,
+  kOptimizer = 5,
+  kCheckpoint = 6,
+  kEvaluation = 7,
+  kShutDown = 8,
+  kAllGatherWeights = 9,
+  kResults = 10,
+  kAllGatherState = 11,
+  kRestore = 12,
 };
 
-inline constexpr std::array<std::string_view, 13> kPhaseNames = {
-    "start-up",   "data",      "forward", "backward", "all-reduce", "optimizer", "checkpoint",
-    "evaluation", "shut-down", "gather",  "results",  "collect",    "restore"};
+// What the limit of a phase is made of (state::PhaseLimits).
+enum class LimitKind {
+  kStartUp,    // hang.start_up_seconds
+  kStep,       // learned from whole steps, which consist of the phases of this kind
+  kThreeSteps, // three times that
+  kCheckpoint, // hang.checkpoint_seconds
+  kSaving,     // the same, until it is learned from the phase itself
+  kEvaluation, // hang.evaluation_seconds, until it is learned from the phase itself
+};
 
-// Phases in the order in which a rank goes through them with one step number: the later has the
-// greater place.
-constexpr int place_in_step(Phase phase) {
-  constexpr std::array kOrder = {
-      Phase::kStartUp,   Phase::kData,       Phase::kForward, Phase::kBackward,   Phase::kAllReduce,
-      Phase::kOptimizer, Phase::kGather,     Phase::kResults, Phase::kEvaluation, Phase::kRestore,
-      Phase::kCollect,   Phase::kCheckpoint, Phase::kShutDown};
-  static_assert(kOrder.size() == kPhaseNames.size());
-  for (size_t i = 0; i < kOrder.size(); ++i)
-    if (kOrder[i] == phase) return static_cast<int>(i);
-  return -1;
+struct PhaseInfo {
+  Phase phase;
+  std::string_view name;
+  LimitKind limit;
+  std::string_view counts_as; // label `phase` of nsa_run_phase_seconds_total
+  std::string_view old_name;  // of builds before; empty: none
+};
+
+inline constexpr auto kPhases = std::to_array<PhaseInfo>({
+    // Process start, libraries, rendezvous, model build, checkpoint load.
+    {Phase::kStartUp, "start-up", LimitKind::kStartUp, "train", {}},
+    // Waiting for the next micro-batch.
+    {Phase::kData, "data", LimitKind::kStep, "data-wait", {}},
+    {Phase::kForward, "forward", LimitKind::kStep, "train", {}},
+    {Phase::kBackward, "backward", LimitKind::kStep, "train", {}},
+    // Gradients, and what a step agrees on.
+    {Phase::kAllReduce, "all-reduce", LimitKind::kStep, "train", {}},
+    {Phase::kOptimizer, "optimizer", LimitKind::kStep, "train", {}},
+    // The part of a checkpoint that the step waits for.
+    {Phase::kCheckpoint, "checkpoint", LimitKind::kSaving, "checkpoint", {}},
+    {Phase::kEvaluation, "evaluation", LimitKind::kEvaluation, "evaluation", {}},
+    // After the last step: drain, last checkpoint, tear-down.
+    {Phase::kShutDown, "shut-down", LimitKind::kCheckpoint, "train", {}},
+    // Weights that other ranks have updated.
+    {Phase::kAllGatherWeights, "all-gather-weights", LimitKind::kStep, "train", "gather"},
+    // Of a step: the host takes them and decides; the device works on.
+    {Phase::kResults, "results", LimitKind::kStep, "train", {}},
+    // Other ranks' masters and moments for a checkpoint: at most what three steps move, 12 bytes a
+    // parameter where a step moves gradients and weights, two bytes each at least.
+    {Phase::kAllGatherState, "all-gather-state", LimitKind::kThreeSteps, "checkpoint", "collect"},
+    // Behind a step that is not finite: rank 0 reads a checkpoint, the others get it.
+    {Phase::kRestore, "restore", LimitKind::kCheckpoint, "checkpoint", {}},
+});
+static_assert([] {
+  for (size_t i = 0; i < kPhases.size(); ++i)
+    if (static_cast<size_t>(kPhases[i].phase) != i) return false;
+  return true;
+}());
+
+constexpr PhaseInfo phase_info(Phase phase) {
+  const auto index = static_cast<size_t>(phase);
+  return index < kPhases.size() ? kPhases[index]
+                                : PhaseInfo{phase, "unknown", LimitKind::kStep, "train", {}};
 }
-
-// A phase in which a rank has nothing to do but to wait for what its peers send.
-constexpr bool waits_for_peers(Phase phase) {
-  return phase == Phase::kAllReduce || phase == Phase::kGather || phase == Phase::kCollect ||
-         phase == Phase::kRestore;
+constexpr std::string_view phase_name(Phase phase) {
+  return phase_info(phase).name;
 }
-
-std::string_view phase_name(Phase phase);
-std::optional<Phase> phase_from_name(std::string_view name);
+// Takes the names of older builds too.
+constexpr std::optional<Phase> phase_from_name(std::string_view name) {
+  for (const PhaseInfo& info : kPhases)
+    if (name == info.name || (!name.empty() && name == info.old_name)) return info.phase;
+  return std::nullopt;
+}
 
 } // namespace nsa::progress

@@ -95,7 +95,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     for (const auto& [rank, kept] : ranks.items()) {
       RankInfo& info = record.ranks[std::stoi(rank)];
       restore(info.step_seconds, kept.value("step_seconds", none));
-      restore(info.phase_seconds, kept, "phase_seconds");
+      add_phases(info.phase_seconds, kept.value("phase_seconds", std::map<std::string, double>()));
       restore(info.exposed_communication_seconds, kept, "exposed_communication_seconds");
       restore(info.exposed_communication_ratio, kept, "exposed_communication_ratio");
       restore(info.own_step_seconds, kept, "own_step_seconds");

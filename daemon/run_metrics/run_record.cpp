@@ -70,6 +70,12 @@ void note_exchange(RunRecord& record, const wire::RankStep& step, uint64_t step_
 
 } // namespace
 
+void add_phases(std::map<std::string, double>& sums, const std::map<std::string, double>& seconds) {
+  for (const auto& [name, value] : seconds)
+    if (const auto phase = progress::phase_from_name(name))
+      sums[std::string(progress::phase_name(*phase))] += value;
+}
+
 void note_step(RunRecord& record, const wire::RankStep& step) {
   RankInfo& info = record.ranks[step.rank];
   note_pace(info, step);
@@ -77,8 +83,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   info.step = step;
   note_peaks(record.peaks, step.resident_bytes, step.peak_bytes, step.reserved_bytes);
   info.step_seconds.observe(step.step_seconds);
-  for (const auto& [phase, seconds] : step.phase_seconds)
-    if (progress::phase_from_name(phase)) info.phase_seconds[phase] += seconds;
+  add_phases(info.phase_seconds, step.phase_seconds);
   if (!step.start_up_seconds.empty()) info.start_up_seconds = step.start_up_seconds;
   if (step.rank != 0) return;
   wire::RunSummary& s = record.last;
@@ -101,11 +106,11 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
   c.clipped_steps += step.clipped_steps;
   c.data_wait_seconds += step.data_wait_seconds;
-  for (const auto& [phase, seconds] : step.phase_seconds)
-    c.phase_seconds[phase == "data"                                  ? "data-wait"
-                    : phase == "restore"                             ? "checkpoint"
-                    : phase == "checkpoint" || phase == "evaluation" ? phase
-                                                                     : "train"] += seconds;
+  for (const auto& [name, seconds] : step.phase_seconds) {
+    const auto phase = progress::phase_from_name(name);
+    c.phase_seconds[std::string(phase ? progress::phase_info(*phase).counts_as : "train")] +=
+        seconds;
+  }
   c.gradient_norm = step.gradient_norm;
   c.learning_rate = step.learning_rate;
   for (const auto& [name, gate] : step.gates)

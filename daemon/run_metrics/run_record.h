@@ -92,6 +92,8 @@ void recall(wire::RankView& view, const nlohmann::json& memory);
 // The registry's toggles as an attempt requested them; in effect: not known yet.
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);
 
+// By the names of today; those of older builds are known, other texts of a rank are left out.
+void add_phases(std::map<std::string, double>& sums, const std::map<std::string, double>& seconds);
 void note_step(RunRecord& record, const wire::RankStep& step);
 // The figures in an event of the ledger, when it happens.
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at);

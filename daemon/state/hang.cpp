@@ -1,6 +1,7 @@
 #include "daemon/state/hang.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <tuple>
 
@@ -32,7 +33,17 @@ struct Place {
 // Behind a step's results a rank reads a checkpoint back before it collects anything, behind an
 // evaluation after it: the two are at one place, and the collectives entered tell ranks apart.
 int order_of(Phase phase) {
-  return progress::place_in_step(phase == Phase::kRestore ? Phase::kCollect : phase);
+  constexpr std::array kOrder = {Phase::kStartUp,          Phase::kData,       Phase::kForward,
+                                 Phase::kBackward,         Phase::kAllReduce,  Phase::kOptimizer,
+                                 Phase::kAllGatherWeights, Phase::kResults,    Phase::kEvaluation,
+                                 Phase::kAllGatherState,   Phase::kCheckpoint, Phase::kShutDown};
+  const Phase at = phase == Phase::kRestore ? Phase::kAllGatherState : phase;
+  return static_cast<int>(std::find(kOrder.begin(), kOrder.end(), at) - kOrder.begin());
+}
+
+bool waits_for_peers(Phase phase) {
+  return phase == Phase::kAllReduce || phase == Phase::kAllGatherWeights ||
+         phase == Phase::kAllGatherState || phase == Phase::kRestore;
 }
 
 Place place_of(const RankSample& s) {
@@ -46,7 +57,7 @@ Place place_of(const RankSample& s) {
 }
 
 bool waits(const RankSample& s) {
-  return !s.exited && s.host && progress::waits_for_peers(place_of(s).phase);
+  return !s.exited && s.host && waits_for_peers(place_of(s).phase);
 }
 
 // Collectives that a rank had entered before it came to its place. A host of another build does not
@@ -55,7 +66,7 @@ bool waits(const RankSample& s) {
 uint64_t entered_before(const RankSample& s) {
   const Place place = place_of(s);
   const bool of_host = place.step == s.host->step && place.phase == s.host->phase;
-  const uint64_t waits_here = progress::waits_for_peers(place.phase) ? 1 : 0;
+  const uint64_t waits_here = waits_for_peers(place.phase) ? 1 : 0;
   const uint64_t here = of_host ? std::max<uint64_t>(s.host->collectives_in_phase, waits_here) : 0;
   return s.host->collective_sequence - std::min(s.host->collective_sequence, here);
 }
@@ -75,8 +86,7 @@ bool has_entered_none(const RankSample& s, const std::vector<RankSample>& sample
 }
 
 bool is_step_phase(Phase phase) {
-  return (phase >= Phase::kData && phase <= Phase::kOptimizer) || phase == Phase::kGather ||
-         phase == Phase::kResults;
+  return progress::phase_info(phase).limit == progress::LimitKind::kStep;
 }
 
 bool is_stopped(const RankSample& s) {
@@ -107,11 +117,9 @@ void HangDetector::learn(Track& track, const RankSample& sample, MonotonicTime n
   const progress::HostRecord& old = track.host;
   const progress::HostRecord& fresh = *sample.host;
   if (!track.seen) return;
-  if (fresh.phase_start_ns != old.phase_start_ns &&
-      (old.phase == Phase::kCheckpoint || old.phase == Phase::kEvaluation)) {
-    // Polls see the end of a phase late by up to their interval, which errs on the long side.
+  // Polls see the end of a phase late by up to their interval, which errs on the long side.
+  if (fresh.phase_start_ns != old.phase_start_ns)
     limits_.add_phase(old.phase, to_seconds(Duration(fresh.phase_start_ns - old.phase_start_ns)));
-  }
   if (!is_step_phase(fresh.phase)) track.step_is_plain = false;
   if (fresh.step > old.step) {
     if (old.step > 0 && track.step_is_plain && fresh.step_start_ns > old.step_start_ns) {

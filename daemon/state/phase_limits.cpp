@@ -4,14 +4,11 @@
 
 namespace nsa::state {
 
+using progress::LimitKind;
 using progress::Phase;
 
 namespace {
 constexpr size_t kFewSteps = 20;
-// What ranks collect is at most as much as so many steps move between them: masters and moments, 12
-// bytes a parameter, where a step moves gradients and weights, two bytes each at least. A rank that
-// waits for one that still evaluates is no suspect, see HangDetector.
-constexpr double kStepsCollected = 3;
 constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
 } // namespace
 
@@ -45,8 +42,9 @@ Learned PhaseLimits::learned() const {
 }
 
 void PhaseLimits::add_phase(Phase phase, double seconds) {
-  if (phase == Phase::kCheckpoint) checkpoints_.add(seconds);
-  if (phase == Phase::kEvaluation) evaluations_.add(seconds);
+  const LimitKind kind = progress::phase_info(phase).limit;
+  if (kind == LimitKind::kSaving) checkpoints_.add(seconds);
+  if (kind == LimitKind::kEvaluation) evaluations_.add(seconds);
 }
 
 double PhaseLimits::learned(const DurationHistory& history, double cap, double times) const {
@@ -54,36 +52,34 @@ double PhaseLimits::learned(const DurationHistory& history, double cap, double t
   return std::clamp(times * factor * history.p99(), policy_.floor, std::max(policy_.floor, cap));
 }
 
-double PhaseLimits::limit(Phase phase, bool first_step_done) const {
-  switch (phase) {
-  case Phase::kStartUp:
-    return policy_.start_up;
-  case Phase::kShutDown: // the last checkpoint is drained here
-  case Phase::kRestore:  // one is read
-    return policy_.checkpoint;
-  case Phase::kCheckpoint:
-    return checkpoints_.count() < kEnoughPhases
-               ? policy_.checkpoint
-               : learned(checkpoints_, std::max(policy_.ceiling, policy_.checkpoint));
-  case Phase::kEvaluation:
-    return evaluations_.count() < kEnoughPhases
-               ? policy_.evaluation
-               : learned(evaluations_, std::max(policy_.ceiling, policy_.evaluation));
-  case Phase::kData:
-  case Phase::kForward:
-  case Phase::kBackward:
-  case Phase::kAllReduce:
-  case Phase::kOptimizer:
-  case Phase::kGather:
-  case Phase::kResults:
-  case Phase::kCollect:
-    break;
-  }
+double PhaseLimits::of_rare(const DurationHistory& history, double fixed) const {
+  return history.count() < kEnoughPhases ? fixed
+                                         : learned(history, std::max(policy_.ceiling, fixed));
+}
+
+double PhaseLimits::of_steps(double times, bool first_step_done) const {
   if (!first_step_done) return policy_.first_step;
   // Of an attempt that was adopted right after its first step nothing is known.
-  return steps_.count() == 0
-             ? std::max(policy_.floor, policy_.ceiling)
-             : learned(steps_, policy_.ceiling, phase == Phase::kCollect ? kStepsCollected : 1);
+  return steps_.count() == 0 ? std::max(policy_.floor, policy_.ceiling)
+                             : learned(steps_, policy_.ceiling, times);
+}
+
+double PhaseLimits::limit(Phase phase, bool first_step_done) const {
+  switch (progress::phase_info(phase).limit) {
+  case LimitKind::kStartUp:
+    return policy_.start_up;
+  case LimitKind::kStep:
+    return of_steps(1, first_step_done);
+  case LimitKind::kThreeSteps:
+    return of_steps(3, first_step_done);
+  case LimitKind::kCheckpoint:
+    return policy_.checkpoint;
+  case LimitKind::kSaving:
+    return of_rare(checkpoints_, policy_.checkpoint);
+  case LimitKind::kEvaluation:
+    return of_rare(evaluations_, policy_.evaluation);
+  }
+  return policy_.ceiling;
 }
 
 double PhaseLimits::ceiling(Phase phase, bool first_step_done) const {

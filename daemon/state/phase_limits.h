@@ -55,10 +55,11 @@ public:
   explicit PhaseLimits(const HangPolicy& policy, const Learned& learned = {});
 
   void add_step(double seconds) { steps_.add(seconds); }
-  void add_phase(progress::Phase phase, double seconds);
+  void add_phase(progress::Phase phase, double seconds); // where that is learned from
 
-  // Seconds. The phases of a step share the limit of a whole step: the first step has a limit of
-  // its own, and while few steps are known the factor is doubled (the first ones are the slowest).
+  // Seconds, by the phase's row in progress::kPhases. The phases of a step share the limit of a
+  // whole step: the first step has a limit of its own, and while few steps are known the factor is
+  // doubled (the first ones are the slowest).
   double limit(progress::Phase phase, bool first_step_done) const;
   // Past this nobody asks for a second witness.
   double ceiling(progress::Phase phase, bool first_step_done) const;
@@ -68,6 +69,8 @@ public:
 
 private:
   double learned(const DurationHistory& history, double cap, double times = 1) const;
+  double of_rare(const DurationHistory& history, double fixed) const;
+  double of_steps(double times, bool first_step_done) const;
 
   HangPolicy policy_;
   DurationHistory steps_, checkpoints_, evaluations_;

@@ -26,7 +26,7 @@ bool FaultHook::strikes(FaultPoint point, uint64_t step) {
 void FaultHook::enter(Phase phase, uint64_t step, uint64_t micro_step) {
   const bool strikes_now =
       (phase == Phase::kForward && micro_step == 0 && strikes(FaultPoint::kForward, step)) ||
-      (phase == Phase::kCollect && strikes(FaultPoint::kStateGather, step));
+      (phase == Phase::kAllGatherState && strikes(FaultPoint::kStateGather, step));
   if (strikes_now) act_on_training_thread(injection_.fault);
 }
 

@@ -16,8 +16,6 @@ public:
   explicit PhaseClock(progress::Page page) : writer_(std::move(page)) {}
 
   void enter(progress::Phase phase, uint64_t micro_step = 0);
-  // Phase `collect`, whose time is counted as that of the phase it is for.
-  void enter_collect(progress::Phase what_for);
   void begin_step(uint64_t step, uint64_t tokens) { writer_.begin_step(step, tokens); }
   void set_batch_index(uint64_t index) { writer_.set_batch_index(index); }
   void count_collective() { writer_.count_collective(); }
@@ -33,9 +31,8 @@ public:
 private:
   void settle();
   progress::Writer writer_;
-  progress::Phase counted_as_ = progress::Phase::kStartUp;
   MonotonicTime since_ = MonotonicTime::now();
-  std::array<Duration, progress::kPhaseNames.size()> spent_{};
+  std::array<Duration, progress::kPhases.size()> spent_{};
 };
 
 } // namespace nsa::train

@@ -100,7 +100,7 @@ comm::Outcome TrainStep::update(const Request& request, bool skip, InFlight& ste
   const at::Tensor norm = optimizer_.step(request.learning_rate, p_.state.sync_scalars()[kLoss]);
   step.waits.emplace(reducer_.take_waits());
   if (gatherer_.needed() && !skip) {
-    enter(Phase::kGather, request.step);
+    enter(Phase::kAllGatherWeights, request.step);
     if (auto gathered = gatherer_.weights(request.step, *step.waits); !gathered) return gathered;
   }
   std::vector<at::Tensor> values{norm.reshape({1}), p_.state.sync_scalars()};
@@ -132,9 +132,7 @@ StepResult TrainStep::take() {
 comm::Outcome TrainStep::gather_state(uint64_t step) {
   if (!gatherer_.needed()) return {};
   const Phase before = p_.clock.phase();
-  p_.clock.enter_collect(Phase::kCheckpoint);
-  for (StepHook* hook : p_.hooks)
-    hook->enter(Phase::kCollect, step, 0);
+  enter_on_host(Phase::kAllGatherState, step);
   if (auto gathered = gatherer_.masters_and_moments(step); !gathered) return gathered;
   p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
   p_.clock.enter(before);

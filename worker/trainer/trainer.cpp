@@ -71,7 +71,7 @@ RankResult<Finished> Trainer::run() {
   }
   if (auto ok = settle(0); !ok) return tl::unexpected(ok.error());
   if (auto ok = at_end(); !ok) return tl::unexpected(ok.error());
-  p_.clock.enter(Phase::kShutDown); // behind what ranks collect for it: progress::place_in_step
+  p_.clock.enter(Phase::kShutDown); // behind the last checkpoint, in which ranks wait for it
   for (auto& sink : p_.sinks)
     sink->flush();
   // A checkpoint that was the point of these last steps and is not there is a failure; one that

@@ -153,7 +153,7 @@ TEST(Hang, ASkipperIsFoundInCollectivesBetweenStepsToo) {
 }
 
 TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
-  for (const Phase phase : {Phase::kAllReduce, Phase::kGather, Phase::kCollect}) {
+  for (const Phase phase : {Phase::kAllReduce, Phase::kAllGatherWeights, Phase::kAllGatherState}) {
     SimulatedRanks ranks(4, 5);
     ranks.shares = phase != Phase::kAllReduce;
     ranks.checkpoint_every = 30;
@@ -177,12 +177,12 @@ TEST(Hang, ARankThatIsStuckAsStateIsCollectedIsFoundWithinAStepsLimit) {
   HangPolicy policy = kPolicy;
   policy.checkpoint = policy.evaluation = 1000;
   HangDetector detector(policy, 4, ranks.now());
-  ranks.inject(Fault::kDeadlocked, 2, 30, Phase::kCollect);
+  ranks.inject(Fault::kDeadlocked, 2, 30, Phase::kAllGatherState);
   const auto verdict = watch(ranks, detector, 60);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 2);
   EXPECT_EQ(verdict->kind, kDeadlockedKind) << "its peers are in a collective, it is in none";
-  EXPECT_EQ(verdict->phase, Phase::kCollect);
+  EXPECT_EQ(verdict->phase, Phase::kAllGatherState);
   EXPECT_THAT(verdict->witnesses, Contains(HasSubstr("rank 0, 1, 3 waits in a collective for it")));
 }
 
@@ -229,7 +229,7 @@ TEST_P(OnDevices, TheRightRankIsNamed) {
     if (GetParam().fault == Fault::kDeadlocked || GetParam().fault == Fault::kSpinning) {
       EXPECT_EQ(verdict->phase, Phase::kBackward);
     } else if (GetParam().at_the_end && ranks.shares) {
-      EXPECT_EQ(verdict->phase, Phase::kGather) << "where its peers wait";
+      EXPECT_EQ(verdict->phase, Phase::kAllGatherWeights) << "where its peers wait";
     } else {
       EXPECT_EQ(verdict->phase, Phase::kAllReduce);
     }

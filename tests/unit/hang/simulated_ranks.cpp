@@ -10,6 +10,11 @@ namespace {
 
 constexpr double kStartUpSeconds = 3;
 
+bool waits_for_peers(Phase phase) {
+  return phase == Phase::kAllReduce || phase == Phase::kAllGatherWeights ||
+         phase == Phase::kAllGatherState;
+}
+
 double share_of_step(Phase phase) {
   switch (phase) {
   case Phase::kData:
@@ -53,9 +58,10 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
     r.marks[r.host.step % progress::kStepMarks] = {
         r.host.step, static_cast<uint32_t>(r.host.collective_sequence)};
   }
-  r.host.collectives_in_phase = progress::waits_for_peers(phase) ? collectives_a_phase : 0;
+  r.host.collectives_in_phase = waits_for_peers(phase) ? collectives_a_phase : 0;
   if (phase == Phase::kBackward) r.host.collectives_in_phase = early_collectives;
-  if (phase == Phase::kCollect) r.host.collectives_in_phase += collectives_a_phase; // two moments
+  if (phase == Phase::kAllGatherState)
+    r.host.collectives_in_phase += collectives_a_phase; // two moments
   r.host.collective_sequence += r.host.collectives_in_phase;
   const auto chance = [&](double of) { return std::bernoulli_distribution(of)(random_); };
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
@@ -96,10 +102,10 @@ void SimulatedRanks::leave_phase(size_t rank) {
   case Phase::kOptimizer: {
     const bool skips =
         fault_ == Fault::kSkipped && rank == fault_rank_ && r.host.step == fault_step_;
-    if (shares && !skips) return enter(rank, Phase::kGather);
+    if (shares && !skips) return enter(rank, Phase::kAllGatherWeights);
     [[fallthrough]];
   }
-  case Phase::kGather:
+  case Phase::kAllGatherWeights:
     return enter(rank, Phase::kResults);
   case Phase::kResults:
     r.device.completed_step = r.host.step;
@@ -107,8 +113,8 @@ void SimulatedRanks::leave_phase(size_t rank) {
     return enter_checkpoint(rank);
   case Phase::kEvaluation:
     r.collects_for = Phase::kEvaluation;
-    return enter(rank, Phase::kCollect);
-  case Phase::kCollect:
+    return enter(rank, Phase::kAllGatherState);
+  case Phase::kAllGatherState:
     if (r.collects_for == Phase::kEvaluation) return enter_checkpoint(rank);
     return enter(rank, Phase::kCheckpoint);
   default:
@@ -120,7 +126,7 @@ void SimulatedRanks::enter_checkpoint(size_t rank) {
   if (checkpoint_every == 0 || ranks_[rank].host.step % checkpoint_every != 0)
     return enter(rank, Phase::kData);
   ranks_[rank].collects_for = Phase::kCheckpoint;
-  enter(rank, shares ? Phase::kCollect : Phase::kCheckpoint);
+  enter(rank, shares ? Phase::kAllGatherState : Phase::kCheckpoint);
 }
 
 bool SimulatedRanks::is_stuck(size_t rank) const {
@@ -130,7 +136,7 @@ bool SimulatedRanks::is_stuck(size_t rank) const {
 // A collective belongs to its step: it ends when every rank is in the same one of the same step.
 void SimulatedRanks::finish_collectives() {
   const bool all = std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& r) {
-    return progress::waits_for_peers(r.host.phase) && r.host.phase == ranks_[0].host.phase &&
+    return waits_for_peers(r.host.phase) && r.host.phase == ranks_[0].host.phase &&
            r.collects_for == ranks_[0].collects_for && r.host.step == ranks_[0].host.step;
   });
   for (size_t r = 0; all && r < ranks_.size(); ++r)
@@ -147,7 +153,7 @@ void SimulatedRanks::tick(double seconds) {
       if (fault_ == Fault::kSpinning) rank.cpu += seconds;
       continue;
     }
-    if (progress::waits_for_peers(rank.host.phase)) continue;
+    if (waits_for_peers(rank.host.phase)) continue;
     if (!rank.waits_for_disk) {
       rank.cpu += seconds * (1 - starved_share);
       rank.run_delay += seconds * starved_share;
@@ -174,7 +180,7 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.step_marks = ranks_[r].marks;
     sample.cpu_seconds = ranks_[r].cpu;
     sample.run_delay_seconds = ranks_[r].run_delay;
-    const bool sleeps = progress::waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
+    const bool sleeps = waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
     sample.process_state = sleeps ? 'S' : ranks_[r].waits_for_disk ? 'D' : 'R';
     if (is_stuck(r) && fault_ == Fault::kStopped) sample.process_state = 'T';
     if (is_stuck(r) && fault_ == Fault::kSpinning) sample.process_state = 'R';
@@ -246,11 +252,11 @@ void SimulatedDevices::move_host(size_t r) {
     return rank.queue.push_back({host.step, Phase::kOptimizer, seconds(0.02)});
   case Phase::kOptimizer:
     if (shares && !faulty(r, Fault::kSkipped)) {
-      enter(Phase::kGather);
+      enter(Phase::kAllGatherWeights);
       return enqueue_collective(rank, 3);
     }
     [[fallthrough]];
-  case Phase::kGather:
+  case Phase::kAllGatherWeights:
     rank.queue.push_back({host.step, Phase::kOptimizer, 0}); // the step's end
     rank.queue.back().ends_step = true;
     return enter(Phase::kResults);

@@ -230,8 +230,8 @@ TEST_F(Rules, ALongLearnedStepRaisesTheLimit) {
 // Behind an evaluation a checkpoint is read back after what ranks collect, behind a step before it.
 TEST_F(Rules, ReadingACheckpointBackIsNoLaterThanWhatRanksCollect) {
   for (const auto& [ahead, behind] :
-       {std::pair(progress::Phase::kRestore, progress::Phase::kCollect),
-        std::pair(progress::Phase::kCollect, progress::Phase::kRestore)}) {
+       {std::pair(progress::Phase::kRestore, progress::Phase::kAllGatherState),
+        std::pair(progress::Phase::kAllGatherState, progress::Phase::kRestore)}) {
     SCOPED_TRACE(progress::phase_name(ahead));
     train(30);
     for (const Rank r : {0, 1}) {
@@ -264,7 +264,8 @@ TEST(PhaseLimits, LearnedLimitsStayBetweenFloorAndCeiling) {
   for (int i = 0; i < 100; ++i)
     limits.add_step(4);
   EXPECT_EQ(limits.limit(progress::Phase::kBackward, true), 20);
-  EXPECT_EQ(limits.limit(progress::Phase::kCollect, true), 60) << "as much as three steps move";
+  EXPECT_EQ(limits.limit(progress::Phase::kAllGatherState, true), 60)
+      << "as much as three steps move";
   EXPECT_EQ(limits.limit(progress::Phase::kRestore, true), policy.checkpoint);
   for (int i = 0; i < 600; ++i)
     limits.add_step(1000);

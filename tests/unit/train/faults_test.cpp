@@ -133,8 +133,8 @@ TEST(FaultHook, OfACheckpointsAllGatherWaitsForOne) {
     link::Link link{UniqueFd(pair[1])};
     FaultHook kill({spec::FaultKind::kKillInCollect, 1, 7}, folder.path(), link);
     kill.enter(progress::Phase::kForward, 7, 0);
-    kill.enter(progress::Phase::kCollect, 5, 0);
-    kill.enter(progress::Phase::kCollect, 10, 0);
+    kill.enter(progress::Phase::kAllGatherState, 5, 0);
+    kill.enter(progress::Phase::kAllGatherState, 10, 0);
     ::_exit(2);
   }
   int status = 0;
