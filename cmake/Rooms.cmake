@@ -60,10 +60,11 @@ nsa_room(daemon/queries MAY_USE common daemon/api daemon/plan daemon/privilege d
 
 # A rank. Above the step stands what decides when; below it, what a step is made of.
 nsa_room(worker MAY_USE common)
-nsa_room(worker/comm MAY_USE common/base worker/mesh)
+nsa_room(worker/comm MAY_USE common/base common/progress worker/mesh)
 nsa_room(worker/faults MAY_USE common worker/link worker/rules)
 nsa_room(worker/rules MAY_USE common nsa_model/model)      # decisions without tensors
-nsa_room(worker/runtime MAY_USE common/base common/spec worker/comm worker/graphs worker/mesh worker/process_info)
+nsa_room(worker/runtime MAY_USE common/base common/progress common/spec worker/comm worker/graphs worker/mesh
+                                worker/process_info)
 nsa_room(worker/optimizer MAY_USE common nsa_model/ops worker/checkpoint worker/rules worker/runtime)
 nsa_room(worker/step MAY_USE common nsa_model/ops worker/comm worker/data worker/graphs worker/link worker/mesh
                              worker/optimizer worker/rules worker/runtime)

@@ -14,12 +14,11 @@ namespace {
 void store_fields(PageLayout::Copy& copy, const HostRecord& r, size_t count) {
   const uint64_t words[8] = {r.step,
                              r.micro_step,
-                             static_cast<uint64_t>(r.collectives_in_phase) << 32 |
-                                 static_cast<uint64_t>(r.phase),
+                             uint64_t{r.phase_number} << 32 | static_cast<uint64_t>(r.phase),
                              static_cast<uint64_t>(r.phase_start_ns),
                              static_cast<uint64_t>(r.step_start_ns),
                              r.tokens,
-                             r.collective_sequence,
+                             r.enqueued,
                              r.batch_index};
   for (size_t i = 0; i < count; ++i)
     copy.words[i].store(words[i], std::memory_order_relaxed);
@@ -38,11 +37,11 @@ std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t seque
   r.step = words[0];
   r.micro_step = words[1];
   r.phase = static_cast<Phase>(words[2] & UINT32_MAX);
-  r.collectives_in_phase = static_cast<uint32_t>(words[2] >> 32);
+  r.phase_number = static_cast<uint32_t>(words[2] >> 32);
   r.phase_start_ns = static_cast<int64_t>(words[3]);
   r.step_start_ns = static_cast<int64_t>(words[4]);
   r.tokens = words[5];
-  r.collective_sequence = words[6];
+  r.enqueued = words[6];
   r.batch_index = words[7];
   return r;
 }
@@ -83,7 +82,8 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
     return fail(ErrorCode::kCorrupt, "a progress page is no memory file that keeps its size");
   NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), writable));
   Page page(std::move(fd), layout);
-  if (layout->magic != kPageMagic || layout->version != kPageVersion)
+  const bool older = !writable && layout->version == kVersionWithoutWatermarks;
+  if (layout->magic != kPageMagic || (layout->version != kPageVersion && !older))
     return fail(ErrorCode::kCorrupt,
                 "not a progress page of version " + std::to_string(kPageVersion),
                 "the programs are of different versions; restart the run with one installation");
@@ -116,8 +116,30 @@ std::optional<HostRecord> Page::read_host() const {
 }
 
 DeviceRecord Page::read_device() const {
-  return {layout_->device[0].load(std::memory_order_acquire),
-          layout_->device[1].load(std::memory_order_acquire)};
+  const auto word = [this](DeviceWord w) {
+    return layout_->device[static_cast<size_t>(w)].load(std::memory_order_acquire);
+  };
+  if (!has_watermarks()) return {word(DeviceWord::kCompletedStep), {}, 0, 0};
+  // The older word first: a collective that completes in between has been started.
+  const uint64_t completed = word(DeviceWord::kCompleted);
+  return {word(DeviceWord::kCompletedStep), StepPosition::of_word(word(DeviceWord::kPosition)),
+          word(DeviceWord::kStarted), completed};
+}
+
+CollectiveRing Page::read_collectives() const {
+  CollectiveRing ring;
+  if (!has_watermarks()) return ring;
+  for (size_t i = 0; i < CollectiveRing::kKept; ++i) {
+    const PageLayout::Slot& slot = layout_->collectives[i];
+    const uint64_t number = slot.number.load(std::memory_order_acquire);
+    const uint64_t what = slot.what.load(std::memory_order_relaxed);
+    const Collective read{number, slot.step.load(std::memory_order_relaxed),
+                          static_cast<CollectiveKind>(what >> 32), static_cast<uint32_t>(what),
+                          slot.bytes.load(std::memory_order_relaxed)};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (slot.number.load(std::memory_order_relaxed) == number) ring.slots[i] = read;
+  }
+  return ring;
 }
 
 void Page::write_host(const HostRecord& record) {
@@ -130,23 +152,18 @@ void Page::write_host(const HostRecord& record) {
   layout_->latest.store(sequence, std::memory_order_release);
 }
 
-void Page::write_device(const DeviceRecord& record) {
-  layout_->device[1].store(record.phase_mark, std::memory_order_release);
-  layout_->device[0].store(record.completed_step, std::memory_order_release);
+void Page::write_collective(const Collective& c) {
+  PageLayout::Slot& slot = layout_->collectives[c.number % CollectiveRing::kKept];
+  slot.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.step.store(c.step, std::memory_order_relaxed);
+  slot.what.store(static_cast<uint64_t>(c.kind) << 32 | c.index, std::memory_order_relaxed);
+  slot.bytes.store(c.bytes, std::memory_order_relaxed);
+  slot.number.store(c.number, std::memory_order_release);
 }
 
-StepMarks Page::read_step_marks() const {
-  StepMarks marks;
-  for (size_t i = 0; i < kStepMarks; ++i) {
-    const uint64_t word = layout_->step_marks[i].load(std::memory_order_acquire);
-    marks[i] = {word >> 32, static_cast<uint32_t>(word)};
-  }
-  return marks;
-}
-
-void Page::write_step_mark(const StepMark& mark) {
-  layout_->step_marks[mark.step % kStepMarks].store((mark.step << 32) | mark.collectives,
-                                                    std::memory_order_release);
+void Page::write_device(DeviceWord word, uint64_t value) {
+  layout_->device[static_cast<size_t>(word)].store(value, std::memory_order_release);
 }
 
 void Page::write_host_torn_for_test(const HostRecord& record) {
@@ -159,27 +176,24 @@ void Page::write_host_torn_for_test(const HostRecord& record) {
 
 void Writer::begin_step(uint64_t step, uint64_t tokens) {
   record_.step = step;
+  record_.phase_number = 0;
   record_.tokens = tokens;
   record_.step_start_ns = MonotonicTime::now().nanoseconds;
-  page_.write_step_mark({step, static_cast<uint32_t>(record_.collective_sequence)});
 }
 
 void Writer::enter(Phase phase, uint64_t micro_step) {
   record_.phase = phase;
   record_.micro_step = micro_step;
-  record_.collectives_in_phase = 0;
+  ++record_.phase_number;
   record_.phase_start_ns = MonotonicTime::now().nanoseconds;
   page_.write_host(record_);
 }
 
-void Writer::count_collective() {
-  ++record_.collective_sequence;
-  ++record_.collectives_in_phase;
+uint64_t Writer::enqueue(CollectiveKind kind, uint32_t index, uint64_t bytes) {
+  ++record_.enqueued;
+  page_.write_collective({record_.enqueued, record_.step, kind, index, bytes});
   page_.write_host(record_);
-}
-
-void Writer::complete_step(uint64_t step) {
-  page_.write_device({step, (step << 8) | static_cast<uint64_t>(record_.phase)});
+  return record_.enqueued;
 }
 
 } // namespace nsa::progress

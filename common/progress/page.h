@@ -1,11 +1,14 @@
 // The progress page: one 4 KiB shared-memory page a rank (a memfd made by the shim), through which
 // a rank says where it is without a system call, and through which nsad sees it without asking.
 //
-// Two tracks. The host track is what the rank last began (step, micro-step, phase, since when). It
-// is double-buffered: a writer that is stopped or killed in the middle of an update leaves the
-// previous record readable. The device track is what has completed; on a GPU the device itself
-// stores it (Page::device is mapped pinned memory then), on a CPU the worker does after the work is
-// done.
+// The facts are watermarks of collectives, as in a flight recorder: how many the rank has enqueued
+// (host record), started and completed (device words), and which the newest ones are (ring). Who
+// waits for whom follows from them. Step and phase are labels beside them.
+//
+// The host record is what the rank last began. It is double-buffered: a writer that is stopped or
+// killed in the middle of an update leaves the previous record readable. The device words are what
+// has completed; on a GPU the device itself stores them in stream order (mapped pinned memory), on
+// a CPU the worker does.
 //
 // One writer thread a page; any number of readers in any process. Nothing blocks.
 #pragma once
@@ -13,47 +16,72 @@
 #include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/progress/collective.h"
 #include "common/progress/phase.h"
 
-#include <array>
+#include <algorithm>
 #include <atomic>
+#include <compare>
 #include <cstdint>
 #include <optional>
 
 namespace nsa::progress {
 
 inline constexpr uint64_t kPageMagic = 0x31'65'67'61'70'61'73'6eull; // "nsapage1" in memory
-inline constexpr uint32_t kPageVersion = 1;
+// Version 1 had no watermarks but `enqueued`. It is read, so that a newer nsad can adopt its ranks.
+inline constexpr uint32_t kPageVersion = 2, kVersionWithoutWatermarks = 1;
 inline constexpr size_t kPageBytes = 4096;
 
-// What the host track says. Times are CLOCK_MONOTONIC nanoseconds.
+// A point of a rank's program, which is the same on all ranks: the later one is greater.
+struct StepPosition {
+  uint64_t step = 0;
+  uint32_t phase_number = 0; // phases entered since the step began
+  Phase phase = Phase::kStartUp;
+  bool operator==(const StepPosition&) const = default;
+  auto operator<=>(const StepPosition& other) const {
+    const auto steps = step <=> other.step;
+    return steps != 0 ? steps : phase_number <=> other.phase_number;
+  }
+  // As one word, which a GPU can store.
+  static constexpr uint32_t kMostPhases = 0xffff;
+  uint64_t word() const {
+    return step << 24 | uint64_t{std::min(phase_number, kMostPhases)} << 8 |
+           static_cast<uint64_t>(phase);
+  }
+  static StepPosition of_word(uint64_t word) {
+    return {word >> 24, static_cast<uint32_t>(word >> 8 & kMostPhases),
+            static_cast<Phase>(word & 0xff)};
+  }
+};
+
+// Times are CLOCK_MONOTONIC nanoseconds.
 struct HostRecord {
-  uint64_t step = 0;             // optimizer update in progress, counted from 1; 0 before the first
-  uint64_t micro_step = 0;       // micro-batch within the step, counted from 0
-  Phase phase = Phase::kStartUp; //
-  int64_t phase_start_ns = 0;    // when this phase began
-  int64_t step_start_ns = 0;     // when this step began
-  uint64_t tokens = 0;           // tokens of all ranks in completed steps of the whole run
-  uint64_t collective_sequence = 0;  // collectives this rank has entered in this attempt
-  uint64_t batch_index = 0;          // global index of the first sample of the current micro-batch
-  uint32_t collectives_in_phase = 0; // of the collectives, entered since this phase began
+  uint64_t step = 0;       // optimizer update in progress, counted from 1; 0 before the first
+  uint64_t micro_step = 0; // micro-batch within the step, counted from 0
+  Phase phase = Phase::kStartUp;
+  int64_t phase_start_ns = 0; // when this phase began
+  int64_t step_start_ns = 0;  // when this step began
+  uint64_t tokens = 0;        // tokens of all ranks in completed steps of the whole run
+  uint64_t enqueued = 0;      // collectives that this rank has called in this attempt
+  uint64_t batch_index = 0;   // global index of the first sample of the current micro-batch
+  uint32_t phase_number = 0;  // phases entered since the step began
+  StepPosition position() const { return {step, phase_number, phase}; }
   bool operator==(const HostRecord&) const = default;
 };
 
-// How many collectives the rank had entered when it began a step: the same on all ranks, whatever
-// their hosts and devices are doing, unless one of them left a collective out.
-struct StepMark {
-  uint64_t step = 0; // 0: none
-  uint32_t collectives = 0;
-  bool operator==(const StepMark&) const = default;
+// Words of 64 bits, each stored on its own behind the work enqueued before it.
+enum class DeviceWord : size_t {
+  kCompletedStep, // last optimizer update whose work has completed
+  kPosition,      // StepPosition::word of the last phase that has begun
+  kStarted,       // number of the newest collective whose end is waited for: nothing else is left
+  kCompleted,     // number of the newest collective that has ended for this rank
 };
-inline constexpr size_t kStepMarks = 16;            // the newest ones are kept
-using StepMarks = std::array<StepMark, kStepMarks>; // of step s: at s % kStepMarks
+inline constexpr size_t kDeviceWords = 4;
 
-// Completed work. Words of 64 bits because a GPU stores each on its own.
 struct DeviceRecord {
-  uint64_t completed_step = 0; // last optimizer update whose work has completed
-  uint64_t phase_mark = 0;     // (step << 8) | phase of the last completed phase mark
+  uint64_t completed_step = 0;
+  StepPosition position;
+  uint64_t started = 0, completed = 0;
   bool operator==(const DeviceRecord&) const = default;
 };
 
@@ -70,9 +98,12 @@ struct PageLayout {
     std::atomic<uint64_t> end; // the same number, stored after them
   };
   alignas(64) Copy copies[2];
-  // (step << 32) | collectives. All zero where the rank is of a build that did not know it.
-  alignas(1024) std::atomic<uint64_t> step_marks[kStepMarks];
-  alignas(2048) std::atomic<uint64_t> device[2]; // completed_step, phase_mark
+  struct Slot {
+    std::atomic<uint64_t> number; // 0 while the others are stored
+    std::atomic<uint64_t> step, what, bytes;
+  };
+  alignas(512) Slot collectives[CollectiveRing::kKept];
+  alignas(2048) std::atomic<uint64_t> device[kDeviceWords]; // by DeviceWord
 };
 static_assert(sizeof(PageLayout) <= kPageBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -96,13 +127,14 @@ public:
   // Reader: the newest complete record, or nothing before the first. Never waits for the writer.
   std::optional<HostRecord> read_host() const;
   DeviceRecord read_device() const;
-  StepMarks read_step_marks() const;
+  CollectiveRing read_collectives() const; // without one that is being stored
+  bool has_watermarks() const { return layout_->version != kVersionWithoutWatermarks; }
 
   // Writer (one thread). A few stores; no system call.
   void write_host(const HostRecord& record);
-  void write_device(const DeviceRecord& record);
-  void write_step_mark(const StepMark& mark);
-  // Address of the device track, for cudaHostRegister: two 64-bit words.
+  void write_collective(const Collective& collective);
+  void write_device(DeviceWord word, uint64_t value);
+  // Address of the device words, for cudaHostRegister.
   void* device_words() const { return layout_->device; }
 
   // The test hook for torn writes: stores half of the next record, as a writer killed in the
@@ -121,9 +153,8 @@ public:
   explicit Writer(Page page) : page_(std::move(page)) {}
   void begin_step(uint64_t step, uint64_t tokens);
   void enter(Phase phase, uint64_t micro_step = 0);
-  void count_collective();
+  uint64_t enqueue(CollectiveKind kind, uint32_t index, uint64_t bytes); // its number
   void set_batch_index(uint64_t index) { record_.batch_index = index; }
-  void complete_step(uint64_t step); // device track, where the host is the device
   const HostRecord& record() const { return record_; }
   Page& page() { return page_; }
 

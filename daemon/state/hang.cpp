@@ -1,13 +1,13 @@
 #include "daemon/state/hang.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <tuple>
 
 namespace nsa::state {
 
 using progress::Phase;
+using progress::StepPosition;
 
 namespace {
 
@@ -19,70 +19,31 @@ constexpr double kSpinningCores = 0.3; // more is spinning, also on a machine th
 constexpr double kFlatWindow = 2.0;    // seconds over which "flat" means something
 constexpr double kDiskWaitPatience = 3;
 
-bool same_place(const progress::HostRecord& a, const progress::HostRecord& b) {
-  return a == b;
-}
-
-// Where a rank is: where its device is, if that has work left from before the host's place. A host
-// that enqueues collectives goes on to later phases and steps while the device waits in one.
-struct Place {
-  uint64_t step = 0;
-  Phase phase = Phase::kStartUp;
-};
-
-// Behind a step's results a rank reads a checkpoint back before it collects anything, behind an
-// evaluation after it: the two are at one place, and the collectives entered tell ranks apart.
-int order_of(Phase phase) {
-  constexpr std::array kOrder = {Phase::kStartUp,          Phase::kData,       Phase::kForward,
-                                 Phase::kBackward,         Phase::kAllReduce,  Phase::kOptimizer,
-                                 Phase::kAllGatherWeights, Phase::kResults,    Phase::kEvaluation,
-                                 Phase::kAllGatherState,   Phase::kCheckpoint, Phase::kShutDown};
-  const Phase at = phase == Phase::kRestore ? Phase::kAllGatherState : phase;
-  return static_cast<int>(std::find(kOrder.begin(), kOrder.end(), at) - kOrder.begin());
-}
-
-bool waits_for_peers(Phase phase) {
-  return phase == Phase::kAllReduce || phase == Phase::kAllGatherWeights ||
-         phase == Phase::kAllGatherState || phase == Phase::kRestore;
-}
-
-Place place_of(const RankSample& s) {
+// Where a rank is: where its device is, if that has work left from before the host's position.
+StepPosition position_of(const RankSample& s) {
   if (!s.host) return {};
-  const uint64_t step = s.device.phase_mark >> 8;
-  const auto phase = static_cast<Phase>(s.device.phase_mark & 0xff);
-  const bool busy = step > s.device.completed_step;
-  const bool lags =
-      step < s.host->step || (step == s.host->step && order_of(phase) < order_of(s.host->phase));
-  return busy && lags ? Place{step, phase} : Place{s.host->step, s.host->phase};
+  const StepPosition host = s.host->position(), device = s.device.position;
+  return device.step > s.device.completed_step && device < host ? device : host;
 }
 
+// In a collective that has not ended for it.
 bool waits(const RankSample& s) {
-  return !s.exited && s.host && waits_for_peers(place_of(s).phase);
+  return !s.exited && s.device.started > s.device.completed;
 }
 
-// Collectives that a rank had entered before it came to its place. A host of another build does not
-// count them by phase; it is in one at least where it waits. Where its device lags behind, all that
-// the host has entered counts: a collective may have ended for one rank before another.
-uint64_t entered_before(const RankSample& s) {
-  const Place place = place_of(s);
-  const bool of_host = place.step == s.host->step && place.phase == s.host->phase;
-  const uint64_t waits_here = waits_for_peers(place.phase) ? 1 : 0;
-  const uint64_t here = of_host ? std::max<uint64_t>(s.host->collectives_in_phase, waits_here) : 0;
-  return s.host->collective_sequence - std::min(s.host->collective_sequence, here);
+bool waits_for(const RankSample& s, const RankSample& peer) {
+  return waits(s) && !peer.exited && s.device.started > peer.device.started;
 }
 
-// In a phase of collectives, and in none of them yet, where a peer at the same place is: what the
-// peer waits for is the rank itself.
-bool has_entered_none(const RankSample& s, const std::vector<RankSample>& samples) {
-  const Place place = place_of(s);
-  if (!waits(s) || s.host->collectives_in_phase > 0 || place.step != s.host->step ||
-      place.phase != s.host->phase)
-    return false;
-  return std::ranges::any_of(samples, [&](const RankSample& p) {
-    return !p.exited && p.host && p.host->step == place.step && p.host->phase == place.phase &&
-           p.host->collectives_in_phase > 0 &&
-           p.host->collective_sequence > s.host->collective_sequence;
-  });
+// Went past a collective that its peer waits in: it is further, and has another one or none under
+// that number.
+bool left_out(const RankSample& s, const RankSample& peer) {
+  if (!waits(peer) || !s.host || !(position_of(peer) < position_of(s))) return false;
+  const uint64_t number = peer.device.started;
+  if (s.host->enqueued < number) return true;
+  const progress::Collective* own = s.collectives.find(number);
+  const progress::Collective* other = peer.collectives.find(number);
+  return own && other && *own != *other;
 }
 
 bool is_step_phase(Phase phase) {
@@ -110,10 +71,10 @@ HangDetector::HangDetector(const HangPolicy& policy, int ranks, MonotonicTime at
     : limits_(policy, learned), tracks_(static_cast<size_t>(ranks)),
       first_step_done_(first_step_done) {
   for (Track& t : tracks_)
-    t.moved_at = t.step_seen_at = attempt_start;
+    t.moved_at = attempt_start;
 }
 
-void HangDetector::learn(Track& track, const RankSample& sample, MonotonicTime now) {
+void HangDetector::learn(Track& track, const RankSample& sample) {
   const progress::HostRecord& old = track.host;
   const progress::HostRecord& fresh = *sample.host;
   if (!track.seen) return;
@@ -127,7 +88,6 @@ void HangDetector::learn(Track& track, const RankSample& sample, MonotonicTime n
       limits_.add_step(to_seconds(Duration(fresh.step_start_ns - old.step_start_ns)) / steps);
     }
     track.step_is_plain = is_step_phase(fresh.phase);
-    track.step_seen_at = now;
   }
 }
 
@@ -137,8 +97,7 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
   else if (!track.stopped_at)
     track.stopped_at = now;
   if (!sample.host) return;
-  const bool moved =
-      !track.seen || !same_place(track.host, *sample.host) || !(track.device == sample.device);
+  const bool moved = !track.seen || track.host != *sample.host || track.device != sample.device;
   if (!moved) {
     if (!track.read_since_move) {
       track.read_since_move = true;
@@ -155,7 +114,7 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
     }
     return;
   }
-  learn(track, sample, now);
+  learn(track, sample);
   if (track.seen && sample.device.completed_step > 0 &&
       sample.device.completed_step > track.device.completed_step)
     first_step_done_ = true;
@@ -189,131 +148,110 @@ double HangDetector::limit_of(const Track& track, const RankSample& sample,
   return std::min(limit, ceiling);
 }
 
-// A rank that went past a collective of its step which its peers are waiting in: it is at a later
-// point of the step, yet had entered fewer collectives before it got there.
-std::optional<size_t> HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
-  for (size_t r = 0; r < samples.size(); ++r) {
-    if (!samples[r].host) continue;
-    for (size_t p = 0; p < samples.size(); ++p) {
-      if (p == r || !waits(samples[p]) || tracks_[p].stalled <= tracks_[p].limit) continue;
-      const Place mine = place_of(samples[r]), peer = place_of(samples[p]);
-      if (mine.step == peer.step && order_of(mine.phase) > order_of(peer.phase) &&
-          entered_before(samples[r]) < samples[p].host->collective_sequence)
-        return r;
-    }
+std::optional<HangDetector::Culprit>
+HangDetector::find_skipper(const std::vector<RankSample>& samples) const {
+  for (size_t p = 0; p < samples.size(); ++p) {
+    if (tracks_[p].stalled <= tracks_[p].limit) continue;
+    for (size_t r = 0; r < samples.size(); ++r)
+      if (left_out(samples[r], samples[p])) return Culprit{r, &samples[p]};
   }
   return std::nullopt;
 }
 
-std::optional<HangDetector::OutOfStep>
-HangDetector::find_out_of_step(const std::vector<RankSample>& samples, MonotonicTime now) {
-  std::optional<OutOfStep> found;
-  for (size_t i = 0; i < progress::kStepMarks; ++i) {
-    uint64_t newest = 0; // slower ranks still have an older step in this slot
+std::optional<Verdict> HangDetector::find_out_of_step(const std::vector<RankSample>& samples) {
+  progress::Collective skipped{UINT64_MAX};
+  std::optional<Verdict> found;
+  for (size_t i = 0; i < progress::CollectiveRing::kKept; ++i) {
+    progress::Collective first; // of the newest number, the one of the least step
     for (const RankSample& s : samples)
-      newest = std::max(newest, s.step_marks[i].step);
-    if (newest < 2 || (found && newest > found->step)) continue;
-    OutOfStep least{0, newest - 1, UINT32_MAX, 0, now};
-    for (size_t r = 0; r < samples.size(); ++r) {
-      const progress::StepMark& mark = samples[r].step_marks[i];
-      const auto& host = samples[r].host;
-      if (mark.step != newest) {
-        // Still in the step before, it will not have entered fewer than now.
-        if (host && host->step + 1 == newest)
-          least.others = std::max(least.others, static_cast<uint32_t>(host->collective_sequence));
-        continue;
-      }
-      if (mark.collectives < least.entered) {
-        least.rank = r;
-        least.entered = mark.collectives;
-      }
-      least.others = std::max(least.others, mark.collectives);
+      if (const auto& c = s.collectives.slots[i];
+          std::pair(c.number, first.step) > std::pair(first.number, c.step))
+        first = c;
+    if (first.number == 0 || first.number > skipped.number) continue;
+    for (const RankSample& s : samples) {
+      const progress::Collective* own = s.collectives.find(first.number);
+      // What it has not enqueued yet will be of no earlier step than the one that it is in.
+      const bool ahead = s.host && s.host->enqueued < first.number;
+      const uint64_t step = own ? own->step : ahead ? s.host->step : 0;
+      if (step <= first.step) continue;
+      skipped = first;
+      found = {s.rank, kSkippedKind, Phase::kAllReduce, first.step};
+      found->witnesses = {"a peer's collective " + std::to_string(first.number) + " is " +
+                              describe(first.kind, first.index, first.step),
+                          "after as many it is in step " + std::to_string(step) +
+                              ": it left one out, and they are in different steps from there"};
     }
-    if (least.entered < least.others) found = least;
   }
   return found;
-}
-
-Verdict HangDetector::accuse(const OutOfStep& out, MonotonicTime now) {
-  Verdict v;
-  v.rank = static_cast<Rank>(out.rank);
-  v.kind = kSkippedKind;
-  v.phase = Phase::kAllReduce;
-  v.step = out.step;
-  v.stalled_seconds = to_seconds(now - out.seen_at);
-  v.witnesses = {"it had entered " + std::to_string(out.entered) + " collectives when step " +
-                     std::to_string(out.step + 1) + " began",
-                 "a peer had entered " + std::to_string(out.others) +
-                     " by then: they are in different steps from there"};
-  return v;
 }
 
 // A rank that a signal stopped, whatever it was at and whatever the others are at.
-std::optional<size_t> HangDetector::find_stopped(const std::vector<RankSample>& samples) const {
+std::optional<HangDetector::Culprit>
+HangDetector::find_stopped(const std::vector<RankSample>& samples) const {
   for (size_t r = 0; r < samples.size(); ++r)
     if (!samples[r].exited && tracks_[r].stopped_at && tracks_[r].stalled > tracks_[r].limit)
-      return r;
+      return Culprit{r};
   return std::nullopt;
 }
 
-// Who holds the others up: a rank that is overdue outside of a collective; if all wait in one, the
-// one that has got least far.
-std::optional<size_t> HangDetector::find_laggard(const std::vector<RankSample>& samples) const {
+// Who holds the others up: of those that wait for nobody, one outside of collectives that has stood
+// still longest; if all are inside, the one that has completed least.
+std::optional<HangDetector::Culprit>
+HangDetector::find_laggard(const std::vector<RankSample>& samples) const {
+  uint64_t least_started = UINT64_MAX;
+  for (const RankSample& s : samples)
+    if (!s.exited) least_started = std::min(least_started, s.device.started);
+  const auto order = [&](size_t r) {
+    const bool inside = waits(samples[r]) && !is_stopped(samples[r]);
+    return std::tuple(inside, inside ? samples[r].device.completed : 0, tracks_[r].moved_at);
+  };
   std::optional<size_t> found;
-  bool all_wait = true;
   for (size_t r = 0; r < samples.size(); ++r) {
-    if (samples[r].exited || (waits(samples[r]) && !is_stopped(samples[r]))) continue;
-    const Track& t = tracks_[r];
-    const bool overdue = t.stalled > t.limit;
+    const RankSample& s = samples[r];
+    const bool waits_for_somebody = waits(s) && s.device.started > least_started;
+    if (s.exited || (waits_for_somebody && !is_stopped(s))) continue;
     // Somebody is still within its time, say in a checkpoint: the others wait for it rightly.
-    if (!overdue) return std::nullopt;
-    all_wait = false;
-    if (!found || t.moved_at < tracks_[*found].moved_at) found = r;
-  }
-  if (!all_wait) return found;
-  for (size_t r = 0; r < samples.size(); ++r) {
-    if (samples[r].exited) continue;
     if (tracks_[r].stalled <= tracks_[r].limit) return std::nullopt;
-    const auto place = [&](size_t i) {
-      const Place at = place_of(samples[i]);
-      return std::tuple(at.step, order_of(at.phase), samples[i].host->collective_sequence);
-    };
-    if (!found || place(r) < place(*found)) found = r;
+    if (!found || order(r) < order(*found)) found = r;
   }
-  return found;
+  return found ? std::optional(Culprit{*found}) : std::nullopt;
 }
 
-Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<RankSample>& samples,
+std::string HangDetector::waiting_for(const Culprit& culprit,
+                                      const std::vector<RankSample>& samples) const {
+  std::string peers;
+  for (size_t p = 0; p < samples.size(); ++p) {
+    const bool waiting = culprit.past ? p != culprit.rank && waits(samples[p])
+                                      : waits_for(samples[p], samples[culprit.rank]);
+    if (waiting && tracks_[p].stalled >= tracks_[culprit.rank].limit / 2)
+      peers += (peers.empty() ? "" : ", ") + std::to_string(p);
+  }
+  if (peers.empty()) return {};
+  return "rank " + peers + " waits in a collective" +
+         (culprit.past ? " that it went past" : " for it");
+}
+
+Verdict HangDetector::accuse(const Culprit& culprit, const std::vector<RankSample>& samples,
                              MonotonicTime now) const {
-  const RankSample& s = samples[culprit];
-  const Track& t = tracks_[culprit];
+  const RankSample& s = samples[culprit.rank];
+  const Track& t = tracks_[culprit.rank];
+  // What a rank left out is seen where the peer waits, not where it is itself by now.
+  const StepPosition at = position_of(culprit.past ? *culprit.past : s);
   Verdict v;
-  v.rank = static_cast<Rank>(culprit);
-  v.phase = place_of(s).phase;
-  v.step = place_of(s).step;
+  v.rank = static_cast<Rank>(culprit.rank);
+  v.phase = at.phase;
+  v.step = at.step;
   v.stalled_seconds = t.stalled;
   const double cores = cores_of(t, s, now);
-  const bool in_collective = waits(s) && !has_entered_none(s, samples);
 
-  const std::string page = "its page has not moved for " + seconds_text(t.stalled) + " in " +
-                           std::string(progress::phase_name(v.phase)) + " (limit " +
-                           seconds_text(t.limit) + ")";
-  v.witnesses.push_back(page);
+  v.witnesses.push_back("its page has not moved for " + seconds_text(t.stalled) + " in " +
+                        std::string(progress::phase_name(position_of(s).phase)) + " (limit " +
+                        seconds_text(t.limit) + ")");
   if (s.process_state == 'T') v.witnesses.push_back("its process is stopped by a signal");
   if (is_traced(s)) v.witnesses.push_back("a debugger is attached");
   if (s.process_state == 'D') v.witnesses.push_back("its process waits uninterruptibly");
-  std::string peers;
-  for (size_t p = 0; p < samples.size(); ++p) {
-    const bool ahead =
-        skipped || samples[p].host.value_or(progress::HostRecord{}).collective_sequence >=
-                       t.host.collective_sequence;
-    if (p == culprit || !waits(samples[p]) || !ahead || tracks_[p].stalled < t.limit / 2) continue;
-    peers += (peers.empty() ? "" : ", ") + std::to_string(p);
-  }
-  if (!peers.empty() && !(in_collective && !skipped)) {
-    v.witnesses.push_back("rank " + peers + " waits in a collective" +
-                          (skipped ? " that it went past" : " for it"));
-  }
+  if (std::string peers = waiting_for(culprit, samples); !peers.empty())
+    v.witnesses.push_back(std::move(peers));
   if (s.process_state == 'S' && cores < kFlatCores)
     v.witnesses.push_back("its CPU time stands still");
 
@@ -322,9 +260,9 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
     v.tracer = s.tracer;
   } else if (s.process_state == 'T')
     v.kind = kStoppedKind;
-  else if (skipped)
+  else if (culprit.past)
     v.kind = kSkippedKind;
-  else if (in_collective)
+  else if (waits(s))
     v.kind = kCollectiveKind;
   else if (cores >= kSpinningCores || s.process_state == 'R')
     v.kind = kSpinningKind;
@@ -334,15 +272,6 @@ Verdict HangDetector::accuse(size_t culprit, bool skipped, const std::vector<Ran
     v.kind = kDataStallKind;
   else
     v.kind = kDeadlockedKind;
-
-  if (skipped) {
-    // What is wrong was seen where the peers wait, not where the skipper is by now.
-    for (const RankSample& p : samples)
-      if (waits(p) && place_of(p).step == v.step && p.rank != v.rank) {
-        v.phase = place_of(p).phase;
-        break;
-      }
-  }
   return v;
 }
 
@@ -353,14 +282,18 @@ double HangDetector::cores_of(const Track& track, const RankSample& sample, Mono
 
 std::optional<Verdict> HangDetector::judge(const std::vector<RankSample>& samples,
                                            MonotonicTime now) const {
-  if (out_of_step_) return accuse(*out_of_step_, now);
-  const auto skipper = find_skipper(samples);
-  const auto stopped = skipper ? std::nullopt : find_stopped(samples);
-  const auto culprit = skipper ? skipper : stopped ? stopped : find_laggard(samples);
+  if (out_of_step_) {
+    Verdict verdict = *out_of_step_;
+    verdict.stalled_seconds = to_seconds(now - out_of_step_at_);
+    return verdict;
+  }
+  auto culprit = find_skipper(samples);
+  if (!culprit) culprit = find_stopped(samples);
+  if (!culprit) culprit = find_laggard(samples);
   if (!culprit) return std::nullopt;
-  const Track& t = tracks_[*culprit];
-  Verdict verdict = accuse(*culprit, skipper.has_value(), samples, now);
-  const bool past_ceiling = t.stalled > limits_.ceiling(verdict.phase, first_step_done_);
+  Verdict verdict = accuse(*culprit, samples, now);
+  const bool past_ceiling =
+      tracks_[culprit->rank].stalled > limits_.ceiling(verdict.phase, first_step_done_);
   if (verdict.witnesses.size() < 2 && !past_ceiling) return std::nullopt;
   if (verdict.witnesses.size() < 2) verdict.witnesses.push_back("it is past hang.ceiling_seconds");
   return verdict;
@@ -386,7 +319,6 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
       for (Track& t : tracks_) {
         t.moved_at = t.moved_at + gap;
         if (t.stopped_at) t.stopped_at = *t.stopped_at + gap;
-        t.step_seen_at = t.step_seen_at + gap;
       }
   }
   last_observation_ = now;
@@ -397,7 +329,7 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
     t.limit = limit_of(t, samples[r], now);
   }
   if (reported_) return result;
-  if (!out_of_step_) out_of_step_ = find_out_of_step(samples, now);
+  if (!out_of_step_ && (out_of_step_ = find_out_of_step(samples))) out_of_step_at_ = now;
 
   const auto verdict = judge(samples, now);
   if (!verdict) {

@@ -1,14 +1,18 @@
 // Decides from the ranks' progress pages and /proc readings whether an attempt hangs, which rank is
-// to blame, and in what way (design 4.5). Pure: samples and times come in; one object an attempt.
+// to blame, and in what way. Pure: samples and times come in; one object an attempt.
 //
-// Progress is a change on the page; a busy CPU is not. A rank whose page has not moved for longer
-// than its phase's limit is a suspect. It becomes the culprit when a second, independent witness
-// agrees (peers wait for it in a collective, its process is stopped, its CPU time stands still), or
-// past the ceiling without one, and only after the finding has held for several observations. One
-// that a signal stopped does no work that its phase could take long for: it has the floor. Time
-// in which the observer itself was late, or in which the rank waited for a CPU, does not count
-// against the rank. A rank that is slow but moves is an alert; one that a debugger holds is only
-// observed, until the debugger goes.
+// Who waits for whom follows from watermarks. A rank that has started collective n and not
+// completed it waits for each rank that has not started n. A rank is a suspect when its page has
+// not moved for longer than its phase's limit; the culprit is a suspect that waits for nobody. A
+// rank that left a collective out is found by comparing which collectives the ranks' numbers name.
+//
+// Progress is a change on the page; a busy CPU is not. A suspect becomes the culprit when a second,
+// independent witness agrees (peers wait for it, its process is stopped, its CPU time stands
+// still), or past the ceiling without one, and only after the finding has held for several
+// observations. One that a signal stopped does no work that its phase could take long for: it has
+// the floor. Time in which the observer itself was late, or in which the rank waited for a CPU,
+// does not count against the rank. A rank that is slow but moves is an alert; one that a debugger
+// holds is only observed, until the debugger goes.
 #pragma once
 
 #include "common/base/clock.h"
@@ -27,9 +31,9 @@ struct RankSample {
   bool exited = false;
   std::optional<progress::HostRecord> host; // nothing before the rank's first record
   progress::DeviceRecord device;
-  progress::StepMarks step_marks{};
-  char process_state = 'S'; // as in /proc/<pid>/stat
-  int64_t tracer = 0;       // pid of the debugger that is attached; 0: none
+  progress::CollectiveRing collectives; // the newest ones
+  char process_state = 'S';             // as in /proc/<pid>/stat
+  int64_t tracer = 0;                   // pid of the debugger that is attached; 0: none
   // Both need to be read anew only while the page stands still.
   double cpu_seconds = 0;       // user + system of the process
   double run_delay_seconds = 0; // time that it was ready to run and had no CPU
@@ -97,7 +101,6 @@ private:
     MonotonicTime first_read_at;
     double first_cpu = 0, first_delay = 0;
     std::optional<MonotonicTime> stopped_at; // seen stopped by a signal since, and by no debugger
-    MonotonicTime step_seen_at;              // when the current step was first seen
     bool step_is_plain = true;               // no checkpoint or evaluation was seen in it
     uint64_t slow_step_said = 0;
     double stalled = 0, limit = 0; // of the newest observation
@@ -105,26 +108,22 @@ private:
 
   static double cores_of(const Track& track, const RankSample& sample, MonotonicTime now);
   void follow(Track& track, const RankSample& sample, MonotonicTime now);
-  void learn(Track& track, const RankSample& sample, MonotonicTime now);
+  void learn(Track& track, const RankSample& sample);
   double limit_of(const Track& track, const RankSample& sample, MonotonicTime now) const;
-  // A rank that had entered fewer collectives when it began a step than a peer when it did, or than
-  // one has that has not begun it yet: it left one out, and sums are of different steps from there.
-  // Ranks may go on for a long time like that where collectives carry no tags (NCCL), so this needs
-  // no stall.
-  struct OutOfStep {
+  // A rank whose collective, under a number, is of a later step than a peer's: it left one out, and
+  // sums are of different steps from there. Ranks may go on for a long time like that where
+  // collectives carry no tags (NCCL), so this needs no stall.
+  static std::optional<Verdict> find_out_of_step(const std::vector<RankSample>& samples);
+  struct Culprit {
     size_t rank = 0;
-    uint64_t step = 0; // in which the collective was left out
-    uint32_t entered = 0, others = 0;
-    MonotonicTime seen_at;
+    const RankSample* past = nullptr; // set: a peer waits in a collective that the rank left out
   };
-  static std::optional<OutOfStep> find_out_of_step(const std::vector<RankSample>& samples,
-                                                   MonotonicTime now);
-  static Verdict accuse(const OutOfStep& out, MonotonicTime now);
   std::optional<Verdict> judge(const std::vector<RankSample>& samples, MonotonicTime now) const;
-  std::optional<size_t> find_skipper(const std::vector<RankSample>& samples) const;
-  std::optional<size_t> find_stopped(const std::vector<RankSample>& samples) const;
-  std::optional<size_t> find_laggard(const std::vector<RankSample>& samples) const;
-  Verdict accuse(size_t culprit, bool skipped, const std::vector<RankSample>& samples,
+  std::optional<Culprit> find_skipper(const std::vector<RankSample>& samples) const;
+  std::optional<Culprit> find_stopped(const std::vector<RankSample>& samples) const;
+  std::optional<Culprit> find_laggard(const std::vector<RankSample>& samples) const;
+  std::string waiting_for(const Culprit& culprit, const std::vector<RankSample>& samples) const;
+  Verdict accuse(const Culprit& culprit, const std::vector<RankSample>& samples,
                  MonotonicTime now) const;
   bool confirmed(const Verdict& verdict, MonotonicTime now);
 
@@ -132,7 +131,8 @@ private:
   std::vector<Track> tracks_;
   bool first_step_done_ = false;
   std::optional<MonotonicTime> last_observation_;
-  std::optional<OutOfStep> out_of_step_; // once found, it stays so
+  std::optional<Verdict> out_of_step_; // once found, it stays so
+  MonotonicTime out_of_step_at_;
   std::optional<Verdict> suspicion_;
   MonotonicTime suspected_at_;
   int times_confirmed_ = 0;

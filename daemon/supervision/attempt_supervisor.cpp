@@ -160,6 +160,9 @@ void AttemptSupervisor::handle(const wire::Message& message) {
   switch (message.type) {
   case MessageType::kShimHello:
     ranks_.watch(client_->take_pages());
+    if (!ranks_.have_watermarks())
+      log::warning("control", "ranks of an older build: hangs are looked for from the next attempt",
+                   {{"run", options_.key.run}});
     retry_pause_ = kConnectRetry;
     if (auto hello = wire::body_as<wire::ShimHello>(message.body)) handle_hello(*hello);
     listener_.on_connected(options_.key);
@@ -293,7 +296,10 @@ void AttemptSupervisor::observe(MonotonicTime now) {
   for (wire::Refused& refused : guard_.take_due(now))
     emit(std::move(refused));
   if (!ranks_.watching() || ended_ || released_) return;
-  const state::Observation seen = detector_.observe(ranks_.sample(), now);
+  const std::vector<state::RankSample>& samples = ranks_.sample();
+  // Who waits for whom cannot be said without them.
+  const state::Observation seen =
+      ranks_.have_watermarks() ? detector_.observe(samples, now) : state::Observation{};
   if (!first_step_done_)
     for (const RankPlace& place : places())
       if (place.device.completed_step > options_.first_step) {
@@ -341,7 +347,8 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
   if (verdict_) {
     std::vector<RankPage> pages;
     for (size_t r = 0; r < places().size(); ++r)
-      pages.push_back({static_cast<Rank>(r), places()[r].host, places()[r].device});
+      pages.push_back({static_cast<Rank>(r), places()[r].host, places()[r].device,
+                       ranks_.samples()[r].collectives});
     const std::vector<RankGpu> gpus = listener_.gpus_of(options_.key);
     for (const RankGpu& gpu : gpus)
       if (std::string text = describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)

@@ -73,14 +73,20 @@ privilege::NewFile verdict_file(const state::Verdict& verdict, const state::Evid
   witnesses.insert(witnesses.end(), saved.findings.begin(), saved.findings.end());
   auto places = nlohmann::json::array();
   for (const RankPage& page : pages) {
-    nlohmann::json place = {{"rank", page.rank}, {"completed_step", page.device.completed_step}};
+    nlohmann::json place = {{"rank", page.rank},
+                            {"completed_step", page.device.completed_step},
+                            {"started", page.device.started},
+                            {"completed", page.device.completed}};
     if (page.host)
       place.update({{"step", page.host->step},
                     {"micro_step", page.host->micro_step},
                     {"phase", progress::phase_name(page.host->phase)},
-                    {"collectives", page.host->collective_sequence},
+                    {"collectives", page.host->enqueued},
                     {"batch_index", page.host->batch_index},
                     {"tokens", page.host->tokens}});
+    if (const progress::Collective* c = page.collectives.find(page.device.started);
+        c != nullptr && page.device.started > page.device.completed)
+      place["waits_in"] = describe(c->kind, c->index, c->step);
     places.push_back(std::move(place));
   }
   auto devices = nlohmann::json::array();

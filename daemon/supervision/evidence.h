@@ -30,6 +30,7 @@ struct RankPage {
   Rank rank = 0;
   std::optional<progress::HostRecord> host;
   progress::DeviceRecord device;
+  progress::CollectiveRing collectives;
 };
 
 // <evidence folder>/verdict.json: who, where, why, and every rank's page, beside the stacks.

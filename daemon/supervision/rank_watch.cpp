@@ -40,6 +40,11 @@ bool RankWatch::all_exited() const {
                      [](const RankPlace& place) { return place.exited; });
 }
 
+bool RankWatch::have_watermarks() const {
+  return std::all_of(pages_.begin(), pages_.end(),
+                     [](const progress::Page& page) { return page.has_watermarks(); });
+}
+
 bool RankWatch::any_uninterruptible() const {
   return std::any_of(places_.begin(), places_.end(), [](const RankPlace& place) {
     const auto stat = proc::read_stat(static_cast<pid_t>(place.pid));
@@ -54,9 +59,10 @@ const std::vector<state::RankSample>& RankWatch::sample() {
     sample.exited = place.exited;
     const auto host = r < pages_.size() ? pages_[r].read_host() : std::nullopt;
     const auto device = r < pages_.size() ? pages_[r].read_device() : progress::DeviceRecord{};
-    if (r < pages_.size()) sample.step_marks = pages_[r].read_step_marks();
-    const bool moved = host != place.host || !(device == place.device);
+    const bool moved = host != place.host || device != place.device;
     if (moved) {
+      // Behind the host's record: what that says is enqueued is there.
+      if (r < pages_.size()) sample.collectives = pages_[r].read_collectives();
       place.host = sample.host = host;
       place.device = sample.device = device;
       place.last_progress = WallTime::now();

@@ -15,12 +15,14 @@ public:
   explicit RankWatch(int ranks);
   void watch(std::vector<progress::Page> pages) { pages_ = std::move(pages); }
   bool watching() const { return !pages_.empty(); }
+  bool have_watermarks() const; // false: some rank is of an older build
   // Of a rank that is not there: nothing happens.
   void set_process(Rank rank, int64_t pid);
   void set_exited(Rank rank, bool exited);
 
   // About ten times a second, for the hang detector.
   const std::vector<state::RankSample>& sample();
+  const std::vector<state::RankSample>& samples() const { return samples_; } // as of then
   const std::vector<RankPlace>& places() const { return places_; }
   bool all_exited() const;
   // Waits in the kernel, where no signal reaches it.

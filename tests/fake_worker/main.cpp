@@ -31,6 +31,8 @@ namespace nsa::fake {
 
 namespace {
 
+using progress::CollectiveKind;
+using progress::DeviceWord;
 using progress::Phase;
 using wire::MessageType;
 
@@ -57,25 +59,27 @@ void leave_orphan() {
 // is on the page. Its thread never ends: the process does.
 class Device {
 public:
-  Device(progress::Page& page, uint64_t completed_step) : page_(page) {
-    record_.completed_step = completed_step;
+  Device(progress::Page& page, uint64_t completed_step)
+      : page_(page), completed_step_(completed_step) {
     std::thread([this] { work(); }).detach();
   }
 
-  void enqueue(uint64_t step, Phase phase, std::function<void()> work) {
+  // `collective`: its number, if the work is one.
+  void enqueue(const progress::StepPosition& position, std::function<void()> work,
+               uint64_t collective = 0) {
     const std::lock_guard lock(mutex_);
-    queue_.push_back({step, phase, std::move(work)});
+    queue_.push_back({position, collective, std::move(work)});
     changed_.notify_all();
   }
   void wait_for_step(uint64_t step) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return record_.completed_step >= step; });
+    changed_.wait(lock, [&] { return completed_step_ >= step; });
   }
 
 private:
   struct Work {
-    uint64_t step;
-    Phase phase;
+    progress::StepPosition position;
+    uint64_t collective;
     std::function<void()> act;
   };
 
@@ -85,14 +89,15 @@ private:
       changed_.wait(lock, [&] { return !queue_.empty(); });
       const Work next = std::move(queue_.front());
       queue_.pop_front();
-      record_.phase_mark = (next.step << 8) | static_cast<uint64_t>(next.phase);
-      page_.write_device(record_);
       lock.unlock();
+      page_.write_device(DeviceWord::kPosition, next.position.word());
+      if (next.collective != 0) page_.write_device(DeviceWord::kStarted, next.collective);
       next.act();
-      if (next.phase != Phase::kOptimizer) continue;
+      if (next.collective != 0) page_.write_device(DeviceWord::kCompleted, next.collective);
+      if (next.position.phase != Phase::kOptimizer) continue;
+      page_.write_device(DeviceWord::kCompletedStep, next.position.step);
       lock.lock();
-      record_.completed_step = next.step;
-      page_.write_device(record_);
+      completed_step_ = next.position.step;
       changed_.notify_all();
     }
   }
@@ -101,7 +106,7 @@ private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
-  progress::DeviceRecord record_;
+  uint64_t completed_step_;
 };
 
 class FakeRank {
@@ -207,12 +212,14 @@ private:
     wish.checkpoint = link_.take_checkpoint_request();
     if (collective_ && !inject(step, "skip_collective")) {
       writer_.enter(Phase::kAllReduce);
-      writer_.count_collective();
+      const uint64_t number = writer_.enqueue(CollectiveKind::kGradient, 0, kTokensPerStep);
+      writer_.page().write_device(DeviceWord::kStarted, number);
       wish = collective_->reduce(step, wish);
+      writer_.page().write_device(DeviceWord::kCompleted, number);
     }
     writer_.enter(Phase::kOptimizer);
     pause_ms(slice);
-    writer_.complete_step(step);
+    writer_.page().write_device(DeviceWord::kCompletedStep, step);
     report(step, to_seconds(MonotonicTime::now() - began));
     misbehave(step);
     if (wish.checkpoint || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0))
@@ -229,21 +236,23 @@ private:
     writer_.enter(Phase::kData);
     write_log(step);
     writer_.enter(Phase::kForward);
-    device_->enqueue(step, Phase::kForward, [=] { pause_ms(slice); });
+    device_->enqueue(position(), [=] { pause_ms(slice); });
     writer_.enter(Phase::kBackward);
     if (inject(step, "mutex_deadlock")) deadlock_on_mutexes();
-    device_->enqueue(step, Phase::kBackward, [=] { pause_ms(2 * slice); });
+    device_->enqueue(position(), [=] { pause_ms(2 * slice); });
     writer_.enter(Phase::kAllReduce);
     if (!inject(step, "skip_collective")) {
-      writer_.count_collective();
-      device_->enqueue(step, Phase::kAllReduce,
-                       [this, number = writer_.record().collective_sequence, own = link_.wish()] {
-                         const Collective::Wish all = collective_->reduce(number, own);
-                         if (all.stop) stop_ = true;
-                       });
+      const uint64_t number = writer_.enqueue(CollectiveKind::kGradient, 0, kTokensPerStep);
+      device_->enqueue(
+          position(),
+          [this, number, own = link_.wish()] {
+            const Collective::Wish all = collective_->reduce(number, own);
+            if (all.stop) stop_ = true;
+          },
+          number);
     }
     writer_.enter(Phase::kOptimizer);
-    device_->enqueue(step, Phase::kOptimizer, [=] { pause_ms(slice); });
+    device_->enqueue(position(), [=] { pause_ms(slice); });
     const bool boundary =
         step == o_.steps || stop_ || (o_.checkpoint_every > 0 && step % o_.checkpoint_every == 0);
     device_->wait_for_step(boundary ? step : step - 1);
@@ -251,6 +260,8 @@ private:
     if (boundary && step < o_.steps && !stop_) checkpoint(step);
     return {stop_, stop_};
   }
+
+  progress::StepPosition position() const { return writer_.record().position(); }
 
   void write_log(uint64_t step) {
     for (int64_t i = 0; i < o_.log_lines; ++i) {

@@ -22,8 +22,7 @@ public:
     return inner_.record_event();
   }
   Status attach_progress(void* words) override { return inner_.attach_progress(words); }
-  void mark_phase(uint64_t step, uint32_t phase) override { inner_.mark_phase(step, phase); }
-  void mark_step(uint64_t step, uint32_t phase) override { inner_.mark_step(step, phase); }
+  void mark(progress::DeviceWord word, uint64_t value) override { inner_.mark(word, value); }
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
     return inner_.allocate_host(bytes);
   }

@@ -5,6 +5,7 @@
 #include "common/base/text.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
+#include "worker/comm/watched_collectives.h"
 #include "worker/faults/fault_hook.h"
 #include "worker/link/flight_record_writer.h"
 #include "worker/model/kernel_setup.h"
@@ -126,7 +127,7 @@ RankResult<void> Session::open_device() {
   request.graphs = toggles_["cuda.graphs"] != "off" && o_.without_graphs.empty();
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
-  NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
+  NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.writer().page().device_words()));
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, precision_,
                       choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
   NSA_RANK_TRY_ASSIGN(
@@ -213,6 +214,9 @@ RankResult<void> Session::meet_peers() {
   const Duration collective_limit = from_seconds(o_.spec.parallel.collective_timeout_seconds);
   NSA_RANK_TRY_ASSIGN(RankExit::kPeerLost, collectives_,
                       runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
+  collectives_ = comm::watch(
+      std::move(collectives_), clock_.writer(),
+      [this](progress::DeviceWord word, uint64_t value) { runtime_->mark(word, value); });
   flight_record_writer_.emplace(link_, o_.rank, [this] { return collectives_->flight_record(); });
   return {};
 }

@@ -18,7 +18,7 @@ std::map<std::string, double> PhaseClock::take_seconds() {
   std::map<std::string, double> seconds;
   for (size_t i = 0; i < spent_.size(); ++i)
     if (spent_[i].count() > 0)
-      seconds[std::string(progress::kPhases[i].name)] = to_seconds(spent_[i]);
+      seconds[std::string(phase_name(static_cast<progress::Phase>(i)))] = to_seconds(spent_[i]);
   spent_.fill(Duration(0));
   return seconds;
 }

@@ -18,8 +18,8 @@ public:
   void enter(progress::Phase phase, uint64_t micro_step = 0);
   void begin_step(uint64_t step, uint64_t tokens) { writer_.begin_step(step, tokens); }
   void set_batch_index(uint64_t index) { writer_.set_batch_index(index); }
-  void count_collective() { writer_.count_collective(); }
-  progress::Page& page() { return writer_.page(); }
+  progress::Writer& writer() { return writer_; }
+  progress::StepPosition position() const { return writer_.record().position(); }
   progress::Phase phase() const { return writer_.record().phase; }
 
   // Seconds by phase name since the last call; phases that took no time are left out.

@@ -46,9 +46,8 @@ const char* operation_name(uint32_t operation) {
 }
 
 std::string describe(const Header& h) {
-  return to_string(static_cast<Kind>(h.kind)) + " " + std::to_string(h.index) + " of step " +
-         std::to_string(h.step) + " (" + operation_name(h.operation) + ", " +
-         std::to_string(h.bytes) + " bytes)";
+  return to_string(Tag{h.step, static_cast<Kind>(h.kind), h.index}) + " (" +
+         operation_name(h.operation) + ", " + std::to_string(h.bytes) + " bytes)";
 }
 
 enum class Progress { kBlocked, kDone, kGone };

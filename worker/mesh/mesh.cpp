@@ -72,24 +72,6 @@ private:
 const ElementType kFloat32{sizeof(float), sum_in_order<float>};
 const ElementType kFloat64{sizeof(double), sum_in_order<double>};
 
-std::string to_string(Kind kind) {
-  switch (kind) {
-  case Kind::kGradient:
-    return "gradient bucket";
-  case Kind::kEvaluation:
-    return "evaluation";
-  case Kind::kParameters:
-    return "parameters";
-  case Kind::kBarrier:
-    return "barrier";
-  case Kind::kAgreement:
-    return "agreement";
-  case Kind::kWeights:
-    return "weights";
-  }
-  return "unknown collective";
-}
-
 struct Mesh::Impl {
   Rank rank = 0;
   int world = 1;
@@ -143,9 +125,7 @@ struct Mesh::Impl {
     auto completion = std::make_shared<Completion>();
     {
       const std::lock_guard lock(mutex);
-      const std::string what = to_string(tag.kind) + " " + std::to_string(tag.index) + " of step " +
-                               std::to_string(tag.step);
-      tasks.push_back({log.scheduled(name, what, bytes), std::move(body), completion});
+      tasks.push_back({log.scheduled(name, to_string(tag), bytes), std::move(body), completion});
     }
     queued.notify_one();
     return std::make_unique<MeshPending>(std::move(completion));

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/progress/collective.h"
 #include "worker/mesh/flight_log.h"
 
 #include <cstddef>
@@ -28,23 +29,18 @@
 
 namespace nsa::comm {
 
-// Which collective this is, the same on all ranks. `index` tells apart those of one step and kind.
-enum class Kind : uint32_t {
-  kGradient = 1,
-  kEvaluation = 2,
-  kParameters = 3, // masters and moments
-  kBarrier = 4,
-  kAgreement = 5, // a few words that all ranks need the sum of
-  kWeights = 6
-};
-std::string to_string(Kind kind);
+using Kind = progress::CollectiveKind;
 
+// Which collective this is, the same on all ranks. `index` tells apart those of one step and kind.
 struct Tag {
   uint64_t step = 0;
   Kind kind = Kind::kBarrier;
   uint32_t index = 0;
   bool operator==(const Tag&) const = default;
 };
+inline std::string to_string(const Tag& tag) {
+  return progress::describe(tag.kind, tag.index, tag.step);
+}
 
 // Why a collective failed, and which rank's fault it is as far as this rank can see.
 struct PeerFailure {

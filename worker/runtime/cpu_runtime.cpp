@@ -59,14 +59,9 @@ public:
     words_ = static_cast<uint64_t*>(device_words);
     return {};
   }
-  void mark_phase(uint64_t step, uint32_t phase) override {
+  void mark(progress::DeviceWord word, uint64_t value) override {
     if (words_ != nullptr)
-      std::atomic_ref(words_[1]).store((step << 8) | phase, std::memory_order_release);
-  }
-  void mark_step(uint64_t step, uint32_t phase) override {
-    if (words_ == nullptr) return;
-    std::atomic_ref(words_[1]).store((step << 8) | phase, std::memory_order_release);
-    std::atomic_ref(words_[0]).store(step, std::memory_order_release);
+      std::atomic_ref(words_[static_cast<size_t>(word)]).store(value, std::memory_order_release);
   }
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
     const size_t rounded = (bytes + 63) / 64 * 64;

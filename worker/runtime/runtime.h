@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/base/result.h"
+#include "common/progress/page.h"
 #include "common/spec/run_spec.h"
 #include "worker/comm/collectives.h"
 #include "worker/graphs/graph.h"
@@ -72,12 +73,10 @@ public:
     return fail(ErrorCode::kUnsupported, "there are no graphs: " + why_no_graphs());
   }
 
-  // The progress page's device words {completed step, phase mark} (common/progress/page.h). The
-  // marks are stored when the work enqueued so far is done: mark_phase says that `phase` of `step`
-  // begins on the device now, mark_step that the step is complete.
+  // The progress page's device words. mark() stores one of them when the work enqueued so far is
+  // done; before attach_progress() it does nothing.
   virtual Status attach_progress(void* device_words) = 0;
-  virtual void mark_phase(uint64_t step, uint32_t phase) = 0;
-  virtual void mark_step(uint64_t step, uint32_t phase) = 0;
+  virtual void mark(progress::DeviceWord word, uint64_t value) = 0;
 
   // Host memory that copies from and to the device need not wait for (pinned on a GPU).
   virtual std::shared_ptr<std::byte> allocate_host(size_t bytes) = 0;

@@ -18,8 +18,8 @@ struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
 };
 
 GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collectives,
-                                 PhaseClock& clock, ReducerOptions options)
-    : state_(state), collectives_(collectives), clock_(clock), options_(options),
+                                 ReducerOptions options)
+    : state_(state), collectives_(collectives), options_(options),
       gathers_(state.tensor(0).scalar_type() != at::kFloat &&
                options.gather.value_or(ops::has_update_kernels(state.gradients.device()))),
       gathered_(state.plan().buckets.size()), waits_(new_stopwatch()) {
@@ -180,7 +180,6 @@ void GradientReducer::start_bucket(size_t b) {
     item.wire =
         compressed ? state_.range(wire, {own.begin - of.begin, own.end - of.begin}) : item.gradient;
     if (last) mark_wait(true); // before it is started: a peer that is quick answers meanwhile
-    clock_.count_collective();
     const comm::Tag tag{step_, comm::Kind::kGradient, index};
     item.pending = shared ? collectives_.reduce_scatter_sum(wire, tag)
                           : collectives_.all_reduce_sum(wire, tag);
@@ -205,7 +204,6 @@ comm::Outcome GradientReducer::agree() {
   state_.sum_squares();
   if (state_.shard().of == 1 || skip_) return {};
   mark_wait(true);
-  clock_.count_collective();
   auto outcome =
       collectives_
           .all_reduce_sum(state_.sync_scalars_and_square_sum(), {step_, comm::Kind::kAgreement, 0})

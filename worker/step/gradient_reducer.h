@@ -7,7 +7,6 @@
 #pragma once
 
 #include "worker/comm/collectives.h"
-#include "worker/link/phase_clock.h"
 #include "worker/optimizer/flat_state.h"
 #include "worker/runtime/stopwatch.h"
 
@@ -30,8 +29,7 @@ struct ReducerOptions {
 
 class GradientReducer {
 public:
-  GradientReducer(FlatState& state, comm::Collectives& collectives, PhaseClock& clock,
-                  ReducerOptions options);
+  GradientReducer(FlatState& state, comm::Collectives& collectives, ReducerOptions options);
   ~GradientReducer();
 
   // Begins the gradients of a step at zero.
@@ -79,7 +77,6 @@ private:
 
   FlatState& state_;
   comm::Collectives& collectives_;
-  PhaseClock& clock_;
   const ReducerOptions options_;
 
   uint64_t step_ = 0;

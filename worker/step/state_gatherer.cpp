@@ -13,7 +13,6 @@ comm::Outcome StateGatherer::gather(const std::vector<at::Tensor>& flat, uint64_
     for (size_t b = 0; b < state_.plan().buckets.size(); ++b) {
       const Range of = state_.plan().parameters_of(b);
       if (of.count() == 0) continue;
-      clock_.count_collective();
       under_way.push_back(collectives_.all_gather(state_.range(tensor, of), {step, kind, index++}));
     }
   comm::Outcome outcome;

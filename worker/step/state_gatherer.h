@@ -3,7 +3,6 @@
 #pragma once
 
 #include "worker/comm/collectives.h"
-#include "worker/link/phase_clock.h"
 #include "worker/optimizer/flat_state.h"
 #include "worker/runtime/stopwatch.h"
 
@@ -11,8 +10,8 @@ namespace nsa::train {
 
 class StateGatherer {
 public:
-  StateGatherer(FlatState& state, comm::Collectives& collectives, PhaseClock& clock)
-      : state_(state), collectives_(collectives), clock_(clock) {}
+  StateGatherer(FlatState& state, comm::Collectives& collectives)
+      : state_(state), collectives_(collectives) {}
 
   bool needed() const { return state_.shard().of > 1; }
   // After an update: the weights that the model computes with, of all ranks' shards. `waits` gets a
@@ -26,7 +25,6 @@ private:
 
   FlatState& state_;
   comm::Collectives& collectives_;
-  PhaseClock& clock_;
 };
 
 } // namespace nsa::train

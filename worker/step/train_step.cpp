@@ -7,6 +7,7 @@
 
 namespace nsa::train {
 
+using progress::DeviceWord;
 using progress::Phase;
 
 ReducerOptions reducer_options(const spec::ParallelSection& parallel) {
@@ -25,10 +26,10 @@ Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world)
 
 TrainStep::TrainStep(Parts parts, const spec::TrainSection& train, ReducerOptions options)
     : p_(std::move(parts)), accumulate_(train.accumulate),
-      reducer_(p_.state, p_.collectives, p_.clock, options),
+      reducer_(p_.state, p_.collectives, options),
       micro_steps_({p_.runtime, reducer_, p_.state.sync_scalars()[kLoss], p_.loss, p_.staged},
                    1.0 / static_cast<double>(train.accumulate * p_.collectives.world())),
-      optimizer_(p_.state, train), gatherer_(p_.state, p_.collectives, p_.clock) {}
+      optimizer_(p_.state, train), gatherer_(p_.state, p_.collectives) {}
 
 comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_batch) {
   InFlight step;
@@ -50,14 +51,14 @@ comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_b
   if (auto reduced = reducer_.finish_step(); !reduced) return reduced;
   if (auto updated = update(request, skip, step); !updated) return updated;
   in_flight_.push_back(std::move(step));
-  p_.runtime.mark_step(request.step, static_cast<uint32_t>(Phase::kOptimizer));
+  p_.runtime.mark(DeviceWord::kCompletedStep, request.step);
   return {};
 }
 
 // On both tracks: the host is here now, the device gets here behind what is enqueued.
 void TrainStep::enter(Phase phase, uint64_t step, uint64_t micro_step) {
   p_.clock.enter(phase, micro_step);
-  p_.runtime.mark_phase(step, static_cast<uint32_t>(phase));
+  p_.runtime.mark(DeviceWord::kPosition, p_.clock.position().word());
   for (StepHook* hook : p_.hooks)
     hook->enter(phase, step, micro_step);
 }
@@ -73,7 +74,7 @@ void TrainStep::enter_on_host(Phase phase, uint64_t step, uint64_t micro_step) {
 void TrainStep::run_micro_steps(uint64_t step, const NextBatch& next_batch) {
   for (int64_t m = 0; m < accumulate_; ++m) {
     const auto micro = static_cast<uint64_t>(m);
-    enter_on_host(Phase::kData, step, micro);
+    enter(Phase::kData, step, micro);
     const std::shared_ptr<const data::Batch> batch = next_batch();
     if (!batch->rows_from.empty())
       p_.clock.set_batch_index(static_cast<uint64_t>(batch->rows_from[0].sequence));

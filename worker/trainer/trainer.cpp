@@ -12,6 +12,7 @@
 
 namespace nsa::train {
 
+using progress::DeviceWord;
 using progress::Phase;
 using wire::MessageType;
 using wire::RankExit;
@@ -166,7 +167,6 @@ RankResult<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   uint32_t index = 0;
   for (const at::Tensor& t :
        {state.updates, state.masters, state.first_moments, state.second_moments}) {
-    p_.clock.count_collective();
     if (auto o = p_.collectives.broadcast(t, 0, {step, comm::Kind::kParameters, index++}); !o)
       return failed(o.error());
     if (index == 1 && p_.runtime.read_later(t)->take()[0] < 0)

@@ -209,20 +209,13 @@ public:
   Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
     return gpu_.make_recorder();
   }
-  void mark_phase(uint64_t step, uint32_t phase) override {
-    EXPECT_EQ(word(1), newest_) << "recorded launches store none of their own";
-    gpu_.mark_phase(step, phase);
-    newest_ = step << 8 | phase;
-    EXPECT_EQ(word(1), newest_);
+  void mark(progress::DeviceWord which, uint64_t value) override {
+    const auto index = static_cast<size_t>(which);
+    EXPECT_EQ(word(index), newest_[index]) << "recorded launches store none of their own";
+    gpu_.mark(which, value);
+    newest_[index] = value;
+    EXPECT_EQ(word(index), value);
     ++checked_;
-  }
-  void mark_step(uint64_t step, uint32_t phase) override {
-    EXPECT_EQ(word(1), newest_);
-    EXPECT_EQ(word(0), step - 1);
-    gpu_.mark_step(step, phase);
-    newest_ = step << 8 | phase;
-    EXPECT_EQ(word(1), newest_);
-    EXPECT_EQ(word(0), step);
   }
   int checked() const { return checked_; }
 
@@ -233,7 +226,7 @@ private:
   }
   runtime::Runtime& gpu_;
   uint64_t* words_;
-  uint64_t newest_ = 0;
+  std::array<uint64_t, progress::kDeviceWords> newest_{};
   int checked_ = 0;
 };
 
@@ -242,7 +235,7 @@ TEST_F(Graphs, MarksUnderReplayNameTheirStep) {
   constexpr size_t kPage = 4096;
   // The GPU keeps the page mapped as long as the runtime lives.
   auto* const words = static_cast<uint64_t*>(std::aligned_alloc(kPage, kPage));
-  words[0] = words[1] = 0;
+  std::fill_n(words, progress::kDeviceWords, 0);
   ASSERT_TRUE(gpu().attach_progress(words));
   CheckedMarks device(gpu(), words);
   const auto alone = comm::make_single_rank_collectives();

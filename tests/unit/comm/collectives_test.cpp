@@ -3,8 +3,10 @@
 
 #include "common/base/local_socket.h"
 #include "common/wire/launch_plan.h"
+#include "tests/support/first_of_two.h"
 #include "tests/support/temporary_folder.h"
 #include "worker/comm/c10d_store.h"
+#include "worker/comm/watched_collectives.h"
 
 #include <gtest/gtest.h>
 
@@ -16,6 +18,65 @@ namespace nsa::comm {
 namespace {
 
 using namespace std::chrono_literals;
+
+// Says which of its calls the page was told of before and after it.
+class NotingCollectives : public test::FirstOfTwo {
+public:
+  explicit NotingCollectives(std::vector<std::string>& notes) : notes_(notes) {}
+  std::unique_ptr<Pending> all_reduce_sum(const at::Tensor&, Tag) override {
+    struct Noting : Pending {
+      explicit Noting(std::vector<std::string>& n) : notes(n) {}
+      Outcome wait() override {
+        notes.push_back("wait");
+        return {};
+      }
+      std::vector<std::string>& notes;
+    };
+    notes_.push_back("start");
+    return std::make_unique<Noting>(notes_);
+  }
+  Outcome broadcast(const at::Tensor&, Rank, Tag) override {
+    notes_.push_back("broadcast");
+    return tl::unexpected(PeerFailure{"gone", 1});
+  }
+
+private:
+  std::vector<std::string>& notes_;
+};
+
+TEST(WatchedCollectives, ThePageIsToldBeforeAndAfterEachOne) {
+  std::vector<std::string> notes;
+  progress::Writer writer(*progress::Page::create(0, 1));
+  writer.begin_step(9, 0);
+  const auto watched =
+      watch(std::make_unique<NotingCollectives>(notes), writer,
+            [&](progress::DeviceWord word, uint64_t value) {
+              const bool started = word == progress::DeviceWord::kStarted;
+              EXPECT_TRUE(started || word == progress::DeviceWord::kCompleted);
+              notes.push_back((started ? "started " : "completed ") + std::to_string(value));
+            });
+  const at::Tensor t = at::full({4}, 1.0, at::kFloat);
+  const auto first = watched->all_reduce_sum(t, {9, Kind::kGradient, 0});
+  const auto second = watched->all_reduce_sum(t, {9, Kind::kAgreement, 1});
+  EXPECT_TRUE(first->wait());
+  EXPECT_TRUE(second->wait());
+  EXPECT_FALSE(watched->broadcast(t, 0, {9, Kind::kParameters, 0}));
+  EXPECT_EQ(notes, (std::vector<std::string>{"start", "start", "started 1", "wait", "completed 1",
+                                             "started 2", "wait", "completed 2", "started 3",
+                                             "broadcast"}))
+      << "one that failed has not ended";
+  const progress::CollectiveRing ring = writer.page().read_collectives();
+  EXPECT_EQ(*ring.find(1), (progress::Collective{1, 9, Kind::kGradient, 0, 16}));
+  EXPECT_EQ(*ring.find(2), (progress::Collective{2, 9, Kind::kAgreement, 1, 16}));
+  EXPECT_EQ(*ring.find(3), (progress::Collective{3, 9, Kind::kParameters, 0, 16}));
+}
+
+TEST(WatchedCollectives, ASingleRankHasNobodyToWaitFor) {
+  auto alone = make_single_rank_collectives();
+  const Collectives* same = alone.get();
+  progress::Writer writer(*progress::Page::create(0, 1));
+  EXPECT_EQ(watch(std::move(alone), writer, {}).get(), same);
+}
 
 TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
   const test::TemporaryFolder place;

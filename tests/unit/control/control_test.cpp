@@ -185,6 +185,8 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   progress::HostRecord host;
   host.step = 9;
   host.batch_index = 4242;
+  progress::CollectiveRing collectives;
+  collectives.put({31, 9, progress::CollectiveKind::kGradient, 2, 4096});
   RankGpu gpu{0, {}, {79}};
   gpu.gpu.uuid = "GPU-7";
   gpu.gpu.utilization_ratio = 1.0;
@@ -192,8 +194,8 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   EXPECT_EQ(describe_gpu(gpu),
             "the GPU of rank 0: 100 % busy, 61 C, Xid 79 (GPU has fallen off the bus)");
   EXPECT_EQ(describe_gpu({1, {}, {}}), "") << "nothing is known";
-  const privilege::NewFile file =
-      verdict_file(verdict, saved, {{0, host, {8, 0}}, {1, {}, {}}}, {gpu});
+  const privilege::NewFile file = verdict_file(
+      verdict, saved, {{0, host, {8, {}, 31, 30}, collectives}, {1, {}, {}, {}}}, {gpu});
   EXPECT_EQ(file.name, "verdict.json");
   const auto json = nlohmann::json::parse(file.content);
   EXPECT_EQ(json["kind"], state::kDeadlockedKind);
@@ -201,6 +203,9 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   ASSERT_EQ(json["pages"].size(), 2u);
   EXPECT_EQ(json["pages"][0]["batch_index"], 4242);
   EXPECT_EQ(json["pages"][0]["completed_step"], 8);
+  EXPECT_EQ(json["pages"][0]["started"], 31);
+  EXPECT_EQ(json["pages"][0]["waits_in"], "gradient bucket 2 of step 9");
+  EXPECT_FALSE(json["pages"][1].contains("waits_in"));
   EXPECT_FALSE(json["pages"][1].contains("step")) << "a rank that never wrote its page";
 }
 
@@ -327,7 +332,8 @@ TEST(RunRecord, AStepMovesTheSummary) {
   step.step = 40;
   step.loss = 2.5;
   step.tokens_per_second = 20;
-  step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}, {"restore", 0.25}};
+  // "collect": of an older build, for all-gather-state.
+  step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}, {"restore", 0.25}, {"collect", 0.5}};
   note_step(record, step);
   const wire::RunSummary s = summary_of(run, record);
   EXPECT_EQ(s.step, 40u);
@@ -336,7 +342,8 @@ TEST(RunRecord, AStepMovesTheSummary) {
   EXPECT_DOUBLE_EQ(s.eta_seconds, 60 * 10 / 20.0);
   EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("data-wait"), 0.5);
   EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("train"), 1.5);
-  EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("checkpoint"), 0.25);
+  EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("checkpoint"), 0.75);
+  EXPECT_DOUBLE_EQ(record.ranks[0].phase_seconds.at("all-gather-state"), 0.5);
   run.phase = state::RunPhase::kCompleted;
   EXPECT_EQ(summary_of(run, record).eta_seconds, 0);
 }

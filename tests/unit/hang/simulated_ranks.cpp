@@ -15,6 +15,12 @@ bool waits_for_peers(Phase phase) {
          phase == Phase::kAllGatherState;
 }
 
+progress::CollectiveKind kind_in(Phase phase) {
+  return phase == Phase::kAllGatherWeights ? progress::CollectiveKind::kWeights
+         : phase == Phase::kAllGatherState ? progress::CollectiveKind::kParameters
+                                           : progress::CollectiveKind::kGradient;
+}
+
 double share_of_step(Phase phase) {
   switch (phase) {
   case Phase::kData:
@@ -50,19 +56,25 @@ void SimulatedRanks::heal() {
 
 void SimulatedRanks::enter(size_t rank, Phase phase) {
   SimulatedRank& r = ranks_[rank];
-  r.host.phase = phase;
-  r.host.phase_start_ns = now_.nanoseconds;
   if (phase == Phase::kData) {
     ++r.host.step;
+    r.host.phase_number = 0;
     r.host.step_start_ns = now_.nanoseconds;
-    r.marks[r.host.step % progress::kStepMarks] = {
-        r.host.step, static_cast<uint32_t>(r.host.collective_sequence)};
   }
-  r.host.collectives_in_phase = waits_for_peers(phase) ? collectives_a_phase : 0;
-  if (phase == Phase::kBackward) r.host.collectives_in_phase = early_collectives;
-  if (phase == Phase::kAllGatherState)
-    r.host.collectives_in_phase += collectives_a_phase; // two moments
-  r.host.collective_sequence += r.host.collectives_in_phase;
+  r.host.phase = phase;
+  ++r.host.phase_number;
+  r.host.phase_start_ns = now_.nanoseconds;
+  const bool here = fault_ != Fault::kNone && fault_ != Fault::kSkipped && rank == fault_rank_ &&
+                    r.host.step >= fault_step_ && phase == fault_phase_;
+  stuck_ = stuck_ || here;
+  uint32_t collectives = waits_for_peers(phase) ? collectives_a_phase : 0;
+  if (phase == Phase::kBackward) collectives = early_collectives;
+  if (phase == Phase::kAllGatherState) collectives += collectives_a_phase; // two moments
+  // One that a signal stops is anywhere in it; what a rank does itself keeps it from entering.
+  if (here && fault_ != Fault::kStopped) collectives = 0;
+  for (uint32_t i = 0; i < collectives; ++i)
+    r.collectives.put({++r.host.enqueued, r.host.step, kind_in(phase), i, 1000});
+  if (waits_for_peers(phase)) r.device.started = std::min(r.device.completed + 1, r.host.enqueued);
   const auto chance = [&](double of) { return std::bernoulli_distribution(of)(random_); };
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
   const double usual = phase == Phase::kStartUp ? kStartUpSeconds
@@ -73,14 +85,6 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   if (phase == Phase::kForward && chance(slow_chance)) r.left *= 4;
   r.waits_for_disk = phase == Phase::kData && chance(disk_stall_chance);
   if (r.waits_for_disk) r.left = disk_seconds;
-  const bool here = fault_ != Fault::kNone && fault_ != Fault::kSkipped && rank == fault_rank_ &&
-                    r.host.step >= fault_step_ && phase == fault_phase_;
-  if (!here) return;
-  stuck_ = true;
-  if (fault_ == Fault::kStopped)
-    return; // anywhere in it; what a rank does itself keeps it from entering
-  r.host.collective_sequence -= r.host.collectives_in_phase;
-  r.host.collectives_in_phase = 0;
 }
 
 void SimulatedRanks::leave_phase(size_t rank) {
@@ -133,16 +137,26 @@ bool SimulatedRanks::is_stuck(size_t rank) const {
   return stuck_ && rank == fault_rank_ && fault_ != Fault::kSkipped;
 }
 
-// A collective belongs to its step: it ends when every rank is in the same one of the same step.
-void SimulatedRanks::finish_collectives() {
-  const bool all = std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& r) {
-    return waits_for_peers(r.host.phase) && r.host.phase == ranks_[0].host.phase &&
-           r.collects_for == ranks_[0].collects_for && r.host.step == ranks_[0].host.step;
-  });
-  for (size_t r = 0; all && r < ranks_.size(); ++r)
-    if (is_stuck(r)) return;
-  for (size_t r = 0; all && r < ranks_.size(); ++r)
-    leave_phase(r);
+bool SimulatedRanks::all_have(const progress::Collective& collective) const {
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (is_stuck(r) && fault_ == Fault::kStopped) return false;
+    const progress::Collective* own = ranks_[r].collectives.find(collective.number);
+    if (own == nullptr || *own != collective) return false;
+  }
+  return true;
+}
+
+// In order, as far as all ranks have enqueued the same.
+void SimulatedRanks::finish_collectives(size_t rank) {
+  SimulatedRank& r = ranks_[rank];
+  if (!waits_for_peers(r.host.phase) || is_stuck(rank)) return;
+  progress::DeviceRecord& device = r.device;
+  while (device.completed < r.host.enqueued &&
+         all_have(*r.collectives.find(device.completed + 1))) {
+    ++device.completed;
+    device.started = std::min(device.completed + 1, r.host.enqueued);
+  }
+  if (device.completed == r.host.enqueued) leave_phase(rank);
 }
 
 void SimulatedRanks::tick(double seconds) {
@@ -161,7 +175,8 @@ void SimulatedRanks::tick(double seconds) {
     rank.left -= seconds;
     if (rank.left <= 0) leave_phase(r);
   }
-  finish_collectives();
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    finish_collectives(r);
 }
 
 void SimulatedRanks::advance(double seconds) {
@@ -177,7 +192,7 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.rank = static_cast<Rank>(r);
     sample.host = ranks_[r].host;
     sample.device = ranks_[r].device;
-    sample.step_marks = ranks_[r].marks;
+    sample.collectives = ranks_[r].collectives;
     sample.cpu_seconds = ranks_[r].cpu;
     sample.run_delay_seconds = ranks_[r].run_delay;
     const bool sleeps = waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
@@ -211,11 +226,11 @@ bool SimulatedDevices::faulty(size_t rank, Fault fault) const {
   return fault_ == fault && fault_rank_ == rank && ranks_[rank].host.step == fault_step_;
 }
 
-void SimulatedDevices::enqueue_collective(SimulatedRank& rank, int of_step) {
-  ++rank.host.collective_sequence;
-  ++rank.host.collectives_in_phase;
-  rank.queue.push_back(
-      {rank.host.step, rank.host.phase, 0.01, rank.host.collective_sequence, of_step});
+void SimulatedDevices::enqueue_collective(SimulatedRank& rank, uint32_t of_step) {
+  const progress::Collective collective{++rank.host.enqueued, rank.host.step,
+                                        progress::CollectiveKind::kGradient, of_step, 1000};
+  rank.collectives.put(collective);
+  rank.queue.push_back({rank.host.position(), 0.01, collective});
 }
 
 // One phase a call: a host is fast, until it has two steps in flight.
@@ -228,17 +243,16 @@ void SimulatedDevices::move_host(size_t r) {
   };
   const auto enter = [&](Phase phase) {
     host.phase = phase;
-    host.collectives_in_phase = 0;
+    ++host.phase_number;
     host.phase_start_ns = now_.nanoseconds;
   };
   switch (host.phase) {
   case Phase::kData:
     enter(Phase::kForward);
-    return rank.queue.push_back({host.step, Phase::kForward, seconds(0.1)});
+    return rank.queue.push_back({host.position(), seconds(0.1)});
   case Phase::kForward:
     enter(Phase::kBackward);
-    rank.queue.push_back(
-        {host.step, Phase::kBackward, faulty(r, Fault::kSpinning) ? 1e9 : seconds(0.2)});
+    rank.queue.push_back({host.position(), faulty(r, Fault::kSpinning) ? 1e9 : seconds(0.2)});
     rank.host_stuck = faulty(r, Fault::kDeadlocked);
     return;
   case Phase::kBackward:
@@ -249,7 +263,7 @@ void SimulatedDevices::move_host(size_t r) {
     return;
   case Phase::kAllReduce:
     enter(Phase::kOptimizer);
-    return rank.queue.push_back({host.step, Phase::kOptimizer, seconds(0.02)});
+    return rank.queue.push_back({host.position(), seconds(0.02)});
   case Phase::kOptimizer:
     if (shares && !faulty(r, Fault::kSkipped)) {
       enter(Phase::kAllGatherWeights);
@@ -257,7 +271,7 @@ void SimulatedDevices::move_host(size_t r) {
     }
     [[fallthrough]];
   case Phase::kAllGatherWeights:
-    rank.queue.push_back({host.step, Phase::kOptimizer, 0}); // the step's end
+    rank.queue.push_back({host.position(), 0}); // the step's end
     rank.queue.back().ends_step = true;
     return enter(Phase::kResults);
   case Phase::kShutDown:
@@ -270,8 +284,7 @@ void SimulatedDevices::move_host(size_t r) {
   if (host.step == steps_) return enter(Phase::kShutDown);
   ++host.step;
   host.step_start_ns = now_.nanoseconds;
-  rank.marks[host.step % progress::kStepMarks] = {host.step,
-                                                  static_cast<uint32_t>(host.collective_sequence)};
+  host.phase_number = 0;
   enter(Phase::kData);
 }
 
@@ -279,11 +292,12 @@ void SimulatedDevices::move_host(size_t r) {
 bool SimulatedDevices::collective_ends(const Work& work) const {
   return std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& rank) {
     const auto other = std::find_if(rank.queue.begin(), rank.queue.end(),
-                                    [](const Work& w) { return w.collective != 0; });
-    if (other == rank.queue.end()) return rank.host.collective_sequence >= work.collective;
-    if (other->collective > work.collective) return true;
-    return other->collective == work.collective && other == rank.queue.begin() &&
-           (!lengths_matter || other->of_step == work.of_step);
+                                    [](const Work& w) { return w.collective.number != 0; });
+    const uint64_t number = work.collective.number;
+    if (other == rank.queue.end()) return rank.host.enqueued >= number;
+    if (other->collective.number > number) return true;
+    return other->collective.number == number && other == rank.queue.begin() &&
+           (!lengths_matter || other->collective.index == work.collective.index);
   });
 }
 
@@ -291,10 +305,13 @@ void SimulatedDevices::move_device(size_t r, double seconds) {
   SimulatedRank& rank = ranks_[r];
   if (rank.queue.empty()) return;
   Work& work = rank.queue.front();
-  rank.device.phase_mark = work.step << 8 | static_cast<uint64_t>(work.phase);
+  rank.device.position = work.position;
+  const uint64_t number = work.collective.number;
+  if (number != 0) rank.device.started = number;
   work.left -= seconds;
-  if (work.left > 0 || (work.collective != 0 && !collective_ends(work))) return;
-  if (work.ends_step) rank.device.completed_step = work.step;
+  if (work.left > 0 || (number != 0 && !collective_ends(work))) return;
+  if (number != 0) rank.device.completed = number;
+  if (work.ends_step) rank.device.completed_step = work.position.step;
   rank.queue.pop_front();
 }
 
@@ -316,7 +333,7 @@ std::vector<RankSample> SimulatedDevices::samples() const {
     sample.rank = static_cast<Rank>(samples.size() - 1);
     sample.host = rank.host;
     sample.device = rank.device;
-    sample.step_marks = rank.marks;
+    sample.collectives = rank.collectives;
   }
   return samples;
 }

@@ -1,7 +1,7 @@
 // Ranks of one attempt in simulated time, as the hang detector sees them: pages, /proc states, CPU
-// seconds. Steps consist of data, forward, backward, an all-reduce that ends when all ranks are in
-// it, the optimizer, and where ranks update shares a gather of the same kind. One thread; nothing
-// here sleeps.
+// seconds. Steps consist of data, forward, backward, all-reduces that end when all ranks have
+// enqueued the same one, the optimizer, and where ranks update shards an all-gather of the same
+// kind. One thread; nothing here sleeps.
 #pragma once
 
 #include "daemon/state/hang.h"
@@ -45,7 +45,7 @@ public:
 private:
   struct SimulatedRank {
     progress::HostRecord host;
-    progress::StepMarks marks{};
+    progress::CollectiveRing collectives;
     progress::DeviceRecord device;
     double left = 0; // of the phase, seconds of work
     double cpu = 0, run_delay = 0;
@@ -57,7 +57,8 @@ private:
   void leave_phase(size_t rank);
   void enter_checkpoint(size_t rank);
   bool is_stuck(size_t rank) const;
-  void finish_collectives();
+  bool all_have(const progress::Collective& collective) const;
+  void finish_collectives(size_t rank);
 
   std::mt19937 random_;
   MonotonicTime now_{1'000'000'000};
@@ -91,23 +92,21 @@ public:
 
 private:
   struct Work {
-    uint64_t step = 0;
-    progress::Phase phase = progress::Phase::kForward;
+    progress::StepPosition position;
     double left = 0;
-    uint64_t collective = 0; // counted from 1; 0: none
-    int of_step = 0;         // which of its step's
+    progress::Collective collective; // number 0: none; its index: which of its step's
     bool ends_step = false;
   };
   struct SimulatedRank {
     progress::HostRecord host;
-    progress::StepMarks marks{};
+    progress::CollectiveRing collectives;
     progress::DeviceRecord device;
     std::deque<Work> queue; // front: what the device is at
     bool host_stuck = false;
   };
   void move_host(size_t rank);
   void move_device(size_t rank, double seconds);
-  void enqueue_collective(SimulatedRank& rank, int of_step);
+  static void enqueue_collective(SimulatedRank& rank, uint32_t of_step);
   bool collective_ends(const Work& work) const;
   bool faulty(size_t rank, Fault fault) const;
 

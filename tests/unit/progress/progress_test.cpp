@@ -26,8 +26,13 @@ TEST(Page, ReaderInAnotherMappingSeesTheNewestRecord) {
     writer.write_host(record_of(n));
     EXPECT_EQ(reader.read_host(), record_of(n));
   }
-  writer.write_device({7, 9});
-  EXPECT_EQ(reader.read_device(), (DeviceRecord{7, 9}));
+  const StepPosition position{8, 5, Phase::kAllReduce};
+  writer.write_device(DeviceWord::kCompletedStep, 7);
+  writer.write_device(DeviceWord::kPosition, position.word());
+  writer.write_device(DeviceWord::kStarted, 31);
+  writer.write_device(DeviceWord::kCompleted, 30);
+  EXPECT_EQ(reader.read_device(), (DeviceRecord{7, position, 31, 30}));
+  EXPECT_TRUE(reader.has_watermarks());
 }
 
 TEST(Page, WriterThatDiesInTheMiddleLeavesThePreviousRecord) {
@@ -79,22 +84,81 @@ TEST(Page, RefusesWhatIsNotAPageAndCannotBeShrunk) {
   EXPECT_NE(::ftruncate(page.fd(), 0), 0);
 }
 
-TEST(Page, KeepsTheCollectivesOfTheNewestSteps) {
+TEST(Page, KeepsTheNewestCollectives) {
   auto made = Page::create(0, 1);
   ASSERT_TRUE(made);
   auto reader = Page::open(UniqueFd(::dup(made->fd())), false);
   ASSERT_TRUE(reader);
-  EXPECT_EQ(reader->read_step_marks(), StepMarks{}) << "of a build that writes none";
+  EXPECT_EQ(reader->read_collectives().find(0), nullptr);
   Writer writer(std::move(*made));
-  for (uint64_t step = 1; step <= 20; ++step) {
+  for (uint64_t step = 1; step <= 40; ++step) {
     writer.begin_step(step, 0);
     writer.enter(Phase::kAllReduce);
-    writer.count_collective();
-    writer.count_collective();
+    EXPECT_EQ(writer.enqueue(CollectiveKind::kGradient, 7, 1000 + step), 2 * step - 1);
+    EXPECT_EQ(writer.enqueue(CollectiveKind::kWeights, 8, 10), 2 * step);
+    EXPECT_EQ(reader->read_host()->enqueued, 2 * step);
   }
-  const StepMarks marks = reader->read_step_marks();
-  for (uint64_t step = 5; step <= 20; ++step)
-    EXPECT_EQ(marks[step % kStepMarks], (StepMark{step, static_cast<uint32_t>(2 * (step - 1))}));
+  const CollectiveRing ring = reader->read_collectives();
+  EXPECT_EQ(describe(ring.find(80)->kind, 8, 40), "weights 8 of step 40");
+  EXPECT_EQ(ring.find(80 - CollectiveRing::kKept), nullptr);
+  for (uint64_t step = 17; step <= 40; ++step) {
+    const Collective* gradient = ring.find(2 * step - 1);
+    ASSERT_NE(gradient, nullptr);
+    EXPECT_EQ(*gradient,
+              (Collective{2 * step - 1, step, CollectiveKind::kGradient, 7, 1000 + step}));
+    ASSERT_NE(ring.find(2 * step), nullptr);
+  }
+}
+
+TEST(Page, ConcurrentReaderNeverSeesAMixedCollective) {
+  Page page = Page::create(0, 1).value();
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint64_t n = 1; !stop; ++n)
+      page.write_collective({n, n + 1, CollectiveKind::kGradient, uint32_t(n), n + 2});
+  });
+  for (int read = 0; read < 20'000; ++read)
+    for (const Collective& c : page.read_collectives().slots)
+      if (c.number != 0) {
+        ASSERT_EQ(c, (Collective{c.number, c.number + 1, CollectiveKind::kGradient,
+                                 uint32_t(c.number), c.number + 2}));
+      }
+  stop = true;
+  writer.join();
+}
+
+// What an older build's rank writes: the same host record and completed step, another word for the
+// device's position, nothing of collectives but how many it has enqueued.
+TEST(Page, AnOlderVersionIsReadWithoutWatermarksAndNeverWritten) {
+  Page page = Page::create(0, 1).value();
+  page.write_host(record_of(3));
+  page.write_device(DeviceWord::kCompletedStep, 7);
+  page.write_device(DeviceWord::kPosition, 7 << 8 | 4);
+  void* mapped = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page.fd(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* layout = static_cast<PageLayout*>(mapped);
+  layout->version = kVersionWithoutWatermarks;
+  auto older = Page::open(UniqueFd(::dup(page.fd())), false);
+  ASSERT_TRUE(older);
+  EXPECT_FALSE(older->has_watermarks());
+  EXPECT_EQ(older->read_host(), record_of(3));
+  EXPECT_EQ(older->read_device(), (DeviceRecord{7, {}, 0, 0}));
+  EXPECT_THAT(Page::open(UniqueFd(::dup(page.fd())), true).error().what,
+              testing::HasSubstr("version 2"));
+  layout->version = kPageVersion + 1;
+  EXPECT_THAT(Page::open(UniqueFd(::dup(page.fd())), false).error().what,
+              testing::HasSubstr("version 2"));
+  ::munmap(mapped, kPageBytes);
+}
+
+TEST(StepPosition, IsOrderedAndFitsAWord) {
+  const StepPosition early{3, 9, Phase::kResults}, late{4, 1, Phase::kData};
+  EXPECT_LT(early, late);
+  EXPECT_LT((StepPosition{4, 1, Phase::kShutDown}), (StepPosition{4, 2, Phase::kStartUp}));
+  for (const StepPosition& position : {early, late})
+    EXPECT_EQ(StepPosition::of_word(position.word()), position);
+  EXPECT_EQ(StepPosition::of_word(StepPosition{1, 1u << 20, Phase::kData}.word()).phase_number,
+            StepPosition::kMostPhases);
 }
 
 TEST(Phase, NamesRoundTrip) {

@@ -30,6 +30,7 @@ protected:
         s.host->step_start_ns = s.host->phase_start_ns = now_.nanoseconds;
         s.host->phase = progress::Phase::kForward;
         s.device.completed_step = s.host->step - 1;
+        s.device.completed = s.device.started;
       }
       pass(1);
     }
@@ -47,9 +48,9 @@ protected:
     return verdict;
   }
   void wait_in_collective(Rank r) {
-    progress::HostRecord& host = *samples_[static_cast<size_t>(r)].host;
-    host.phase = progress::Phase::kAllReduce;
-    ++host.collective_sequence;
+    RankSample& s = samples_[static_cast<size_t>(r)];
+    s.host->phase = progress::Phase::kAllReduce;
+    s.device.started = ++s.host->enqueued;
   }
 
   MonotonicTime now_{1'000'000'000};
@@ -227,30 +228,58 @@ TEST_F(Rules, ALongLearnedStepRaisesTheLimit) {
   EXPECT_TRUE(pass(10));
 }
 
-// Behind an evaluation a checkpoint is read back after what ranks collect, behind a step before it.
-TEST_F(Rules, ReadingACheckpointBackIsNoLaterThanWhatRanksCollect) {
-  for (const auto& [ahead, behind] :
-       {std::pair(progress::Phase::kRestore, progress::Phase::kAllGatherState),
-        std::pair(progress::Phase::kAllGatherState, progress::Phase::kRestore)}) {
+// The labels of their phases say nothing about it.
+TEST_F(Rules, OfRanksThatAllWaitTheOneInTheEarlierCollectiveIsTheCulprit) {
+  using progress::Phase;
+  for (const auto& [ahead, behind] : {std::pair(Phase::kRestore, Phase::kAllGatherState),
+                                      std::pair(Phase::kAllGatherState, Phase::kRestore),
+                                      std::pair(Phase::kData, Phase::kData)}) {
     SCOPED_TRACE(progress::phase_name(ahead));
     train(30);
     for (const Rank r : {0, 1}) {
-      progress::HostRecord& host = *samples_[static_cast<size_t>(r)].host;
-      host.phase = r == 0 ? ahead : behind;
-      host.collective_sequence += r == 0 ? 2 : 1;
-      host.collectives_in_phase = 1;
+      wait_in_collective(r);
+      samples_[static_cast<size_t>(r)].host->phase = r == 0 ? ahead : behind;
       samples_[static_cast<size_t>(r)].process_state = 'S';
     }
-    EXPECT_FALSE(pass(25)) << "a checkpoint may take long to read";
+    samples_[0].device.completed = samples_[0].device.started;
+    wait_in_collective(0);
+    samples_[0].host->phase = ahead;
+    EXPECT_FALSE(pass(5));
     const auto verdict = pass(400);
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->rank, 1);
     EXPECT_EQ(verdict->kind, kCollectiveKind);
     for (RankSample& s : samples_) { // they go on
-      s.host->collective_sequence = 100;
+      s.device.started = s.device.completed = s.host->enqueued = 100 * s.host->step;
       s.process_state = 'R';
       ++s.host->step;
     }
+    pass(1);
+    detector_.resume_watching();
+  }
+}
+
+// Each row of the table: a rank that stands still in it is found within its limit, and not the peer
+// that waits for it.
+TEST_F(Rules, ARankIsFoundInEveryPhaseWithinItsLimit) {
+  for (const progress::PhaseInfo& info : progress::kPhases) {
+    SCOPED_TRACE(info.name);
+    train(30);
+    samples_[0].host->phase = info.phase;
+    samples_[0].process_state = samples_[1].process_state = 'S';
+    wait_in_collective(1);
+    const double limit = detector_.limits().limit(info.phase, true);
+    EXPECT_FALSE(pass(limit - 2));
+    const auto verdict = pass(4);
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->rank, 0);
+    EXPECT_EQ(verdict->phase, info.phase);
+    EXPECT_EQ(verdict->kind,
+              info.phase == progress::Phase::kData ? kDataStallKind : kDeadlockedKind);
+    ++samples_[0].host->micro_step; // it goes on
+    samples_[0].host->enqueued = samples_[0].device.started = samples_[1].device.started;
+    for (RankSample& s : samples_)
+      s.device.completed = s.device.started;
     pass(1);
     detector_.resume_watching();
   }

@@ -188,8 +188,7 @@ TEST(MicroSteps, AFailedRecordingSaysWhatCouldNotBeRecorded) {
   at::Tensor weights = at::ones({4}).set_requires_grad(true);
   FlatState state({{"weights", weights, at::full({4}, 2.0), true}}, 1 << 20, 1);
   const auto alone = comm::make_single_rank_collectives();
-  PhaseClock clock(std::move(*progress::Page::create(0, 1)));
-  GradientReducer reducer(state, *alone, clock, {});
+  GradientReducer reducer(state, *alone, {});
   const auto loss = [&] {
     const at::Tensor value = weights.square().mean();
     return value.mul(value.item<double>() > 0 ? 1.0 : 2.0); // asks the device

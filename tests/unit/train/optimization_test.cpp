@@ -44,20 +44,15 @@ spec::TrainSection section() {
   return t;
 }
 
-PhaseClock make_clock() {
-  return PhaseClock(std::move(*progress::Page::create(0, 1)));
-}
-
 // One rank's training world.
 struct World {
   explicit World(at::ScalarType type, ReducerOptions options = {},
                  std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16,
                  PrecisionMode mode = PrecisionMode::kMaster, Shard shard = {})
-      : state(make_parameters(type), bucket_bytes, 4, mode, shard), clock(make_clock()),
+      : state(make_parameters(type), bucket_bytes, 4, mode, shard),
         collectives(given ? std::move(given) : comm::make_single_rank_collectives()),
-        reducer(state, *collectives, clock, options) {}
+        reducer(state, *collectives, options) {}
   FlatState state;
-  PhaseClock clock;
   std::unique_ptr<comm::Collectives> collectives;
   GradientReducer reducer;
 };
@@ -555,7 +550,7 @@ TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
   auto given = std::make_unique<ScriptedPeer>();
   ScriptedPeer& peer = *given;
   World w(at::kBFloat16, {}, std::move(given), 16, PrecisionMode::kMaster, {0, 2});
-  StateGatherer gatherer(w.state, *w.collectives, w.clock);
+  StateGatherer gatherer(w.state, *w.collectives);
   peer.answer_takes = 20ms;
   w.reducer.begin_step(1);
   w.reducer.begin_micro_step(true);
@@ -626,7 +621,7 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
           }
           EXPECT_EQ(w->state.plan().buckets.size(), 3u);
           Optimizer optimizer(w->state, section());
-          StateGatherer gatherer(w->state, *w->collectives, w->clock);
+          StateGatherer gatherer(w->state, *w->collectives);
           EXPECT_EQ(gatherer.needed(), shards);
           for (int step = 1; step <= 5; ++step) {
             std::vector<at::Tensor> weights;

@@ -152,11 +152,8 @@ public:
   }
 
   Status attach_progress(void* device_words) override { return marks_.attach(device_words); }
-  void mark_phase(uint64_t step, uint32_t phase) override {
-    marks_.mark_phase(stream(), step, phase);
-  }
-  void mark_step(uint64_t step, uint32_t phase) override {
-    marks_.mark_step(stream(), step, phase);
+  void mark(progress::DeviceWord word, uint64_t value) override {
+    marks_.store(stream(), static_cast<size_t>(word), value);
   }
 
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {

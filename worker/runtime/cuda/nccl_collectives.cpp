@@ -82,7 +82,7 @@ public:
   }
 
   Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
-    return guarded(describe(tag), [&] {
+    return guarded(comm::to_string(tag), [&] {
       std::vector<at::Tensor> tensors = {tensor};
       c10d::BroadcastOptions options;
       options.rootRank = root;
@@ -91,7 +91,7 @@ public:
   }
 
   Outcome barrier(comm::Tag tag) override {
-    return guarded(describe(tag), [&] {
+    return guarded(comm::to_string(tag), [&] {
       std::vector<at::Tensor> tensors = {
           at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))};
       group_->allreduce(tensors)->wait();
@@ -127,15 +127,11 @@ private:
   template <class Begin>
   static std::unique_ptr<comm::Pending> start(const at::Tensor& tensor, const comm::Tag& tag,
                                               Begin begin) {
-    const std::string doing = describe(tag);
+    const std::string doing = comm::to_string(tag);
     c10::intrusive_ptr<c10d::Work> work;
     Outcome started = guarded(doing, [&] { work = begin(); });
     if (!started) return std::make_unique<FailedPending>(std::move(started));
     return std::make_unique<NcclPending>(tensor, std::move(work), doing);
-  }
-  static std::string describe(const comm::Tag& tag) {
-    return comm::to_string(tag.kind) + " " + std::to_string(tag.index) + " of step " +
-           std::to_string(tag.step);
   }
 
   Rank rank_;

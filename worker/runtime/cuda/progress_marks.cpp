@@ -53,13 +53,4 @@ void ProgressMarks::store(cudaStream_t stream, size_t word, uint64_t value) {
   write_value_ = nullptr;
 }
 
-void ProgressMarks::mark_phase(cudaStream_t stream, uint64_t step, uint32_t phase) {
-  store(stream, 1, (step << 8) | phase);
-}
-
-void ProgressMarks::mark_step(cudaStream_t stream, uint64_t step, uint32_t phase) {
-  mark_phase(stream, step, phase);
-  store(stream, 0, step);
-}
-
 } // namespace nsa::runtime

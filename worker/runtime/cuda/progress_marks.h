@@ -12,16 +12,15 @@ namespace nsa::runtime {
 
 class ProgressMarks {
 public:
-  // Maps the page that holds the two words into the device's address space.
+  // Maps the page that holds the words into the device's address space.
   Status attach(void* device_words);
   ~ProgressMarks();
 
-  void mark_phase(cudaStream_t stream, uint64_t step, uint32_t phase);
-  void mark_step(cudaStream_t stream, uint64_t step, uint32_t phase);
+  // Word `word` of them, behind the stream's work so far.
+  void store(cudaStream_t stream, size_t word, uint64_t value);
 
 private:
   using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
-  void store(cudaStream_t stream, size_t word, uint64_t value);
   void* page_ = nullptr;
   CUdeviceptr words_ = 0;
   WriteValue write_value_ = nullptr;

@@ -1,0 +1,50 @@
+// A collective as the progress page names it. Under one number it is the same on all ranks, unless
+// one of them left a collective out.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace nsa::progress {
+
+enum class CollectiveKind : uint32_t { // on the page and on the wire: no number is used again
+  kGradient = 1,
+  kEvaluation = 2,
+  kParameters = 3, // masters and moments
+  kBarrier = 4,
+  kAgreement = 5, // a few words that all ranks need the sum of
+  kWeights = 6
+};
+
+struct Collective {
+  uint64_t number = 0; // of this rank in this attempt, from 1; 0: none
+  uint64_t step = 0;   // in which the rank was
+  CollectiveKind kind{};
+  uint32_t index = 0; // among those of one step and kind
+  uint64_t bytes = 0;
+  bool operator==(const Collective&) const = default;
+};
+
+// "gradient bucket 3 of step 12"
+inline std::string describe(CollectiveKind kind, uint32_t index, uint64_t step) {
+  constexpr std::array kNames{
+      "unknown collective", "gradient bucket", "evaluation", "parameters", "barrier",
+      "agreement",          "weights"};
+  const auto name = static_cast<size_t>(kind);
+  return std::string(kNames[name < kNames.size() ? name : 0]) + " " + std::to_string(index) +
+         " of step " + std::to_string(step);
+}
+
+// The newest ones of a rank.
+struct CollectiveRing {
+  static constexpr size_t kKept = 48;
+  std::array<Collective, kKept> slots{};
+  const Collective* find(uint64_t number) const {
+    const Collective& slot = slots[number % kKept];
+    return number != 0 && slot.number == number ? &slot : nullptr;
+  }
+  void put(const Collective& collective) { slots[collective.number % kKept] = collective; }
+};
+
+} // namespace nsa::progress

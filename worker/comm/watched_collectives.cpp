@@ -1,0 +1,77 @@
+#include "worker/comm/watched_collectives.h"
+
+namespace nsa::comm {
+
+namespace {
+
+using progress::DeviceWord;
+
+class WatchedCollectives : public Collectives {
+public:
+  WatchedCollectives(std::unique_ptr<Collectives> inner, progress::Writer& writer, Mark mark)
+      : inner_(std::move(inner)), writer_(writer), mark_(std::move(mark)) {}
+  Rank rank() const override { return inner_->rank(); }
+  int world() const override { return inner_->world(); }
+
+  std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) override {
+    return start(tensor, tag, &Collectives::all_reduce_sum);
+  }
+  std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) override {
+    return start(tensor, tag, &Collectives::reduce_scatter_sum);
+  }
+  std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) override {
+    return start(tensor, tag, &Collectives::all_gather);
+  }
+  Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index, tensor.nbytes());
+    return await(number, [&] { return inner_->broadcast(tensor, root, tag); });
+  }
+  Outcome barrier(Tag tag) override {
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index, 0);
+    return await(number, [&] { return inner_->barrier(tag); });
+  }
+  std::string flight_record() const override { return inner_->flight_record(); }
+  void shut_down() override { inner_->shut_down(); }
+
+private:
+  class WatchedPending : public Pending {
+  public:
+    WatchedPending(WatchedCollectives& owner, uint64_t number, std::unique_ptr<Pending> inner)
+        : owner_(owner), number_(number), inner_(std::move(inner)) {}
+    Outcome wait() override {
+      return owner_.await(number_, [this] { return inner_->wait(); });
+    }
+
+  private:
+    WatchedCollectives& owner_;
+    uint64_t number_;
+    std::unique_ptr<Pending> inner_;
+  };
+
+  using Start = std::unique_ptr<Pending> (Collectives::*)(const at::Tensor&, Tag);
+  std::unique_ptr<Pending> start(const at::Tensor& tensor, const Tag& tag, Start begin) {
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index, tensor.nbytes());
+    return std::make_unique<WatchedPending>(*this, number, (*inner_.*begin)(tensor, tag));
+  }
+  // One that failed has not ended: the page shows where this rank stopped.
+  template <class Wait> Outcome await(uint64_t number, Wait wait) {
+    mark_(DeviceWord::kStarted, number);
+    Outcome outcome = wait();
+    if (outcome) mark_(DeviceWord::kCompleted, number);
+    return outcome;
+  }
+
+  std::unique_ptr<Collectives> inner_;
+  progress::Writer& writer_;
+  const Mark mark_;
+};
+
+} // namespace
+
+std::unique_ptr<Collectives> watch(std::unique_ptr<Collectives> collectives,
+                                   progress::Writer& writer, Mark mark) {
+  if (collectives->world() == 1) return collectives;
+  return std::make_unique<WatchedCollectives>(std::move(collectives), writer, std::move(mark));
+}
+
+} // namespace nsa::comm
