@@ -25,6 +25,7 @@ enum class Phase : uint32_t { // on the page: a number is never used again
   kResults = 10,
   kAllGatherState = 11,
   kRestore = 12,
+  kAllReduceEvaluation = 13,
 };
 
 // What the limit of a phase is made of (state::PhaseLimits).
@@ -69,6 +70,12 @@ inline constexpr auto kPhases = std::to_array<PhaseInfo>({
     {Phase::kAllGatherState, "all-gather-state", LimitKind::kThreeSteps, "checkpoint", "collect"},
     // Behind a step that is not finite: rank 0 reads a checkpoint, the others get it.
     {Phase::kRestore, "restore", LimitKind::kCheckpoint, "checkpoint", {}},
+    // The sums of an evaluation.
+    {Phase::kAllReduceEvaluation,
+     "all-reduce-evaluation",
+     LimitKind::kThreeSteps,
+     "evaluation",
+     {}},
 });
 
 constexpr PhaseInfo phase_info(Phase phase) {

@@ -93,7 +93,7 @@ RankResult<double> evaluate(const Evaluator& e, uint64_t step) {
                                 written.error().what + "; training goes on without them");
     if (e.collectives.rank() == 0) remove_ranks_from(e.keep_in, e.collectives.world());
   }
-  e.clock.enter(progress::Phase::kAllGatherState);
+  e.clock.enter(progress::Phase::kAllReduceEvaluation);
   if (auto o = e.collectives.all_reduce_sum(sums, {step, comm::Kind::kEvaluation, 0})->wait(); !o)
     return failed(o.error());
   const std::vector<double> total = e.runtime.read_later(sums)->take();
