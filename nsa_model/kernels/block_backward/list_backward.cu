@@ -120,11 +120,11 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       warp_expect(full, warp_bytes);
       __syncwarp();
       const auto load = [&](int place, int from_token, int from_row) {
-        load_box(shared_address(shared.q[stage]) + place * token_bytes, &q_map, 0, head, from_token,
+        tma_load(shared_address(shared.q[stage]) + place * token_bytes, &q_map, 0, head, from_token,
                  unit.batch, full);
-        load_box(shared_address(shared.d_out[stage]) + place * token_bytes, &d_out_map, 0, head,
+        tma_load(shared_address(shared.d_out[stage]) + place * token_bytes, &d_out_map, 0, head,
                  from_token, unit.batch, full);
-        load_bulk(shared_address(shared.statistics[stage] + place * statistics),
+        bulk_load(shared_address(shared.statistics[stage] + place * statistics),
                   params.tensors.statistics + static_cast<int64_t>(from_row) * statistics,
                   statistics * 4, full);
       };
@@ -281,7 +281,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       named_barrier(1 + warpgroup, 128); // dQ is whole, and every warp's product has read dS
       const auto store = [&](int place, int pair) {
         if (pair >= 0)
-          store_box(&d_q_map, 0, 0, pair, 0, d_queries + place * heads.count() * kRowBytes);
+          tma_store(&d_q_map, 0, 0, pair, 0, d_queries + place * heads.count() * kRowBytes);
       };
       if constexpr (Heads::kPads) {
         if (stores) store(first + lane, target);
@@ -372,10 +372,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if (threadIdx.x / 128 == kConsumers) {
-    registers_give_back<56>();
+    setmaxnreg_dec<56>();
     produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
   } else {
-    registers_take<224>();
+    setmaxnreg_inc<224>();
     consume(params, heads, d_q_map, shared, blocks);
   }
 #endif

@@ -125,9 +125,9 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
       barrier_wait(shared_address(&shared.block_empty[block_ring.stage]), block_ring.phase ^ 1u);
       shared.units[block_ring.stage] = unit;
       barrier_expect(full, 2 * kUnitTiles * kTileBytes);
-      load_box(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, group, key, batch,
+      tma_load(shared_address(shared.blocks[block_ring.stage][0]), &k_map, 0, group, key, batch,
                full);
-      load_box(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, group, key, batch,
+      tma_load(shared_address(shared.blocks[block_ring.stage][1]), &v_map, 0, group, key, batch,
                full);
     }
     block_ring.advance();
@@ -141,14 +141,14 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
       }
       __syncwarp();
       if (brings) {
-        load_bulk(shared_address(shared.statistics[ring.stage] + local * statistics),
+        bulk_load(shared_address(shared.statistics[ring.stage] + local * statistics),
                   params.tensors.statistics +
                       static_cast<int64_t>(token < unit.end ? row : null_row) * statistics,
                   statistics * 4, full);
       }
       if (warp == 0 && lane == 0) {
-        load_box(shared_address(shared.q[ring.stage]), &q_map, 0, head, begin, batch, full);
-        load_box(shared_address(shared.d_out[ring.stage]), &d_out_map, 0, head, begin, batch, full);
+        tma_load(shared_address(shared.q[ring.stage]), &q_map, 0, head, begin, batch, full);
+        tma_load(shared_address(shared.d_out[ring.stage]), &d_out_map, 0, head, begin, batch, full);
       }
       ring.advance();
     }
@@ -388,10 +388,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x / 128 == kConsumers) {
-    registers_give_back<40>();
+    setmaxnreg_dec<40>();
     produce<kRange>(params, heads, q_map, d_out_map, k_map, v_map, shared);
   } else {
-    registers_take<232>();
+    setmaxnreg_inc<232>();
     consume<kRange, kDirect>(params, heads, shared);
   }
 #endif

@@ -108,9 +108,9 @@ public:
       } else {
         const UnitPlace at(item.segment, blocks, sections, groups);
         barrier_expect(full, sizeof(claimed_.keys[stage]));
-        load_box(shared_address(claimed_.keys[stage][0]), &k_map, 0, at.group, at.block * kBlock,
+        tma_load(shared_address(claimed_.keys[stage][0]), &k_map, 0, at.group, at.block * kBlock,
                  at.batch, full);
-        load_box(shared_address(claimed_.keys[stage][1]), &v_map, 0, at.group, at.block * kBlock,
+        tma_load(shared_address(claimed_.keys[stage][1]), &v_map, 0, at.group, at.block * kBlock,
                  at.batch, full);
       }
     }

@@ -128,7 +128,7 @@ __device__ __forceinline__ bool elected() {
 
 // ---- bulk copies -------------------------------------------------------------------------------
 // Loads a box of a 4-dimensional tensor; coordinates innermost first. Completes on `barrier`.
-__device__ __forceinline__ void load_box(uint32_t destination, const void* tensor_map, int c0,
+__device__ __forceinline__ void tma_load(uint32_t destination, const void* tensor_map, int c0,
                                          int c1, int c2, int c3, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination),
@@ -136,7 +136,7 @@ __device__ __forceinline__ void load_box(uint32_t destination, const void* tenso
                : "memory");
 }
 // Copies `bytes` (a multiple of 16, both ends 16-byte aligned) of contiguous memory.
-__device__ __forceinline__ void load_bulk(uint32_t destination, const void* source, uint32_t bytes,
+__device__ __forceinline__ void bulk_load(uint32_t destination, const void* source, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -144,9 +144,9 @@ __device__ __forceinline__ void load_bulk(uint32_t destination, const void* sour
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Stores a box, as load_box loads it. Its writes into shared memory are ordered before it by
+// Stores a box, as tma_load loads it. Its writes into shared memory are ordered before it by
 // fence_async_proxy() and a barrier. The calling thread's stores are a group once it commits them.
-__device__ __forceinline__ void store_box(const void* tensor_map, int c0, int c1, int c2, int c3,
+__device__ __forceinline__ void tma_store(const void* tensor_map, int c0, int c1, int c2, int c3,
                                           uint32_t source) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], "
                "[%1];" ::"l"(tensor_map),
@@ -164,10 +164,10 @@ __device__ __forceinline__ void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-template <int kRegisters> __device__ __forceinline__ void registers_give_back() {
+template <int kRegisters> __device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-template <int kRegisters> __device__ __forceinline__ void registers_take() {
+template <int kRegisters> __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 

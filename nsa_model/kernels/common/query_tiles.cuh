@@ -1,13 +1,13 @@
 #pragma once
 // What the forward and the backward of query-major attention share: tiles of 192 query rows,
-// [token] [head], the walk over their K/V tiles of 64 keys, and results that leave as whole rows.
+// [token] [head], the pass over their K/V tiles of 64 keys, and results that leave as whole rows.
 
 #include <type_traits>
 
+#include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
-#include "nsa_model/kernels/common/wgmma.cuh"
 
 namespace nsa::kernels {
 
@@ -18,7 +18,7 @@ inline constexpr int kTileKeyBytes = kTileKeys * kRowBytes;
 inline constexpr int kMaskKeys = 32; // that are masked, or not, together
 // Keys of a step, as an argument of lambdas.
 template <int kKeys> using Keys = std::integral_constant<int, kKeys>;
-static_assert(kTileRows == 64 * kTileConsumers);
+static_assert(kTileRows == kWgmmaRows * kTileConsumers, "a computing warpgroup owns one m64 tile");
 
 #if NSA_HOPPER_CODE
 
@@ -70,9 +70,9 @@ __device__ __forceinline__ void load_keys(const QueryTile& tile, const CUtensorM
     barrier_wait(shared_address(&shared.keys_empty[ring.stage]), ring.phase ^ 1u);
     barrier_expect(full, 2 * kTileKeyBytes);
     const int key = tile.first_key + j * kTileKeys;
-    load_box(shared_address(shared.keys[ring.stage][0]), &k_map, 0, tile.group, key, tile.batch,
+    tma_load(shared_address(shared.keys[ring.stage][0]), &k_map, 0, tile.group, key, tile.batch,
              full);
-    load_box(shared_address(shared.keys[ring.stage][1]), &v_map, 0, tile.group, key, tile.batch,
+    tma_load(shared_address(shared.keys[ring.stage][1]), &v_map, 0, tile.group, key, tile.batch,
              full);
     ring.advance();
   }
@@ -97,13 +97,13 @@ template <typename Params, typename Heads>
 __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile& tile,
                                            const Params& params, const Heads& heads, int warpgroup,
                                            __nv_bfloat16* target) {
-  const int thread = threadIdx.x % 128;
-  const int lane = threadIdx.x % 32;
-  target += first_row(tile, params, heads.count()) * kHeadDim + lane % 8 * 8;
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+  target += first_row(tile, params, heads.count()) * kHeadDim + lane % 8 * kVectorValues;
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
-    const int local = thread / 32 * 16 + part * 4 + lane / 8;
-    const int tile_row = warpgroup * 64 + local;
+    const int local = thread / kWarpThreads * kWarpRows + part * 4 + lane / 8;
+    const int tile_row = warpgroup * kWgmmaRows + local;
     if (tile.token + heads.token(tile_row) >= params.token_end || is_padding(heads, tile_row))
       continue;
     *reinterpret_cast<uint4*>(target + row_from_first(tile_row, params, heads) * kHeadDim) =
@@ -116,7 +116,7 @@ template <int kStages>
 __device__ __forceinline__ void init_ring(uint64_t (&full)[kStages], uint64_t (&empty)[kStages]) {
   for (int i = 0; i < kStages; ++i) {
     barrier_init(shared_address(&full[i]), 1);
-    barrier_init(shared_address(&empty[i]), 4 * kTileConsumers * kWarpArrivals);
+    barrier_init(shared_address(&empty[i]), kTileConsumers * kWarpgroupWarps * kWarpArrivals);
   }
 }
 template <typename Shared> __device__ __forceinline__ void init_barriers(Shared& shared) {

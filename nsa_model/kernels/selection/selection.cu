@@ -239,10 +239,10 @@ __global__ void __launch_bounds__(kMostThreads)
     const int step = product / kBlockKeys;
     barrier_expect(full, kStageBytes);
     if (step < plan.steps_of(sharer, sharer_bits)) {
-      load_box(into, &k_map, group * kHeadDim, (sharer + step * sharers) * kStepBlocks,
+      tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * kStepBlocks,
                product % kBlockKeys, batch, full);
     } else {
-      load_box(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
+      tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
                0, batch, full);
     }
   };
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kMostThreads)
       barrier_expect(full, cta_tiles * heads.count() * kTileTokens * kRowBytes);
 #pragma unroll 1
       for (int i = 0; i < cta_tiles; ++i) {
-        load_box(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
+        tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
                  first_token + i * kTileTokens, group * heads.count(), batch, full);
       }
     }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void remote_arrive(uint32_t barrier, uint32_t rank) {
                "r"(rank)
                : "memory");
 }
-// load_box() into all CTAs of the cluster, at the same place and for the barrier at the same place.
+// tma_load() into all CTAs of the cluster, at the same place and for the barrier at the same place.
 __device__ __forceinline__ void load_box_for_all(uint32_t destination, const void* tensor_map,
                                                  int c0, int c1, int c2, int c3, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32) % 4;
   if (warpgroup == 0) {
-    registers_give_back<40>();
+    setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
       Ring<kStages> ring;
       for (int item = 0; item < items; ++item) {
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           const uint32_t stage = tiles + ring.stage * kStageBytes, done = full + ring.stage * 8;
           barrier_wait(empty + ring.stage * 8, ring.phase ^ 1u);
           barrier_expect(done, kLeftBytes + kCluster * parts * kPartBytes);
-          load_box(stage, &left, 0, k, piece.row + rank * kTileRows, 0, done);
+          tma_load(stage, &left, 0, k, piece.row + rank * kTileRows, 0, done);
           for (int i = rank * parts; i < (rank + 1) * parts; ++i) {
             const uint32_t to = stage + kLeftBytes + i * kPartBytes;
             const int column = piece.column + i * 64;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   } else {
-    registers_take<232>();
+    setmaxnreg_inc<232>();
     const int half = warpgroup - 1, mine = half * 4 + warp;
     const uint32_t strip = strips + mine * kStripBytes;
     // The second warpgroup begins a piece when the first has its first step under way, so that one

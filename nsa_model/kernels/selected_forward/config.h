@@ -1,0 +1,45 @@
+#pragma once
+// The tile of the selected branch's forward kernel. Another tile is a change of this file.
+
+#include "nsa_model/kernels/block_lists/rounds.cuh"
+#include "nsa_model/kernels/common/fragment.cuh"
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels::selected_forward {
+
+struct Tile {
+  static constexpr int kTokens = 32; // of six heads
+  static constexpr int kRows = kTokens * kHeadsPerGroup;
+  static constexpr int kKeys = kBlock;
+  static constexpr int kConsumers = 3;     // warpgroups that compute
+  static constexpr int kProducerWarps = 4; // one warpgroup that loads
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kRowBytesAll = kRows * kRowBytes;
+  static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
+  // Tokens that a producer warp gathers, of six heads.
+  static constexpr int kWarpTokens = kTokens / kProducerWarps;
+  // setmaxnreg: what the producers give away, the consumers get.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 152;
+  // Columns of ones behind V, whose products are the rows' sums.
+  static constexpr int kOnesColumns = kGroupColumns;
+  static constexpr int kOnesRows = kWgmmaDepth;
+};
+static_assert(Tile::kRows == kWgmmaRows * Tile::kConsumers,
+              "each consumer warpgroup owns one m64 tile of the chunk");
+static_assert(Tile::kProducerWarps == kWarpgroupWarps, "setmaxnreg is a warpgroup's");
+static_assert(kJoinedTokens == Tile::kTokens, "a joined unit is one chunk");
+static_assert(Tile::kTokens % Tile::kProducerWarps == 0, "producer warps have equal parts");
+static_assert(kWarpgroupThreads *
+                      (Tile::kProducerRegisters + Tile::kConsumers * Tile::kConsumerRegisters) <=
+                  65536,
+              "registers of a multiprocessor");
+
+// Stages of queries and of blocks. Packed results need no buffer, in whose place a sixth stage of
+// queries lies; joined units take a block after another, so they want more blocks ahead.
+template <bool kPacked> struct Stages {
+  static constexpr int kQueries = kPacked ? 6 : 5;
+  static constexpr int kBlocks = kPacked ? 4 : 2;
+};
+
+} // namespace nsa::kernels::selected_forward

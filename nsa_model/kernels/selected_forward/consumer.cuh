@@ -1,0 +1,240 @@
+#pragma once
+// The computing warpgroups: products, softmax and the stores of results. Device code only.
+
+#include <cmath>
+#include <type_traits>
+
+#include "nsa_model/kernels/common/packed_pieces.cuh"
+#include "nsa_model/kernels/selected_forward/packed_store.cuh"
+#include "nsa_model/kernels/selected_forward/selected_forward.h"
+#include "nsa_model/kernels/selected_forward/shared.cuh"
+
+namespace nsa::kernels::selected_forward {
+
+#if NSA_HOPPER_CODE
+
+// A joined unit: 32 tokens from `begin` on, and three blocks one after another, of which the last
+// is their own. One output for all.
+template <typename Heads>
+__device__ __forceinline__ void
+consume_joined(Shared<Heads, true>& shared, Ring<Stages<true>::kQueries>& ring,
+               Ring<Stages<true>::kBlocks>& block_ring, const PackedTargets& targets,
+               const Heads& heads, int begin, float scale_log2) {
+  const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
+  const int lane = threadIdx.x % kWarpThreads;
+  const int quad = lane % 4;
+  const int tile_row =
+      warpgroup * kWgmmaRows + threadIdx.x % kWarpgroupThreads / kWarpThreads * 16 + lane / 4;
+  const int own_key = uniform(begin / kBlock * kBlock);
+  const uint32_t ones = shared_address(shared.ones);
+  const uint32_t queries =
+      shared_address(shared.queries[ring.stage]) + warpgroup * kWgmmaRows * kRowBytes;
+  float scores[kScores];
+  const auto issue_scores = [&] {
+    wgmma_fence();
+    multiply_shared<Tile::kKeys, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+        scores, queries, shared_address(shared.units.keys[block_ring.stage][0]));
+    wgmma_commit();
+  };
+  float out[kOutAndSums];
+  Probabilities p;
+  p.offset[0] = p.offset[1] = 0.0f;
+  // A key that has all of a row's probability so far but for kBesideOneKey, and how much it has.
+  float of_one[2] = {0.0f, 0.0f};
+  int one_key[2] = {0, 0};
+  barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
+  const int32_t* tokens = shared.tokens[ring.stage];
+  const int32_t* pairs = shared.pairs[ring.stage];
+  const int place[2] = {heads.token(tile_row), heads.token(tile_row + kRowsApart)};
+  const int pair[2] = {pairs[place[0]], pairs[place[1]]};
+  const int last[2] = {tokens[place[0]] - own_key, tokens[place[1]] - own_key};
+  issue_scores();
+  wgmma_wait<0>();
+  pin(scores);
+  const auto visit = [&](auto part) {
+    constexpr bool kLast = part.value == kJoinedParts - 1;
+    if constexpr (kLast) {
+      warp_arrive(shared_address(&shared.queries_empty[ring.stage]));
+      ring.advance();
+      mask_future(scores, quad, last);
+    }
+    if constexpr (part.value == 0) {
+      make_probabilities(p, scores, scale_log2);
+    } else {
+      make_later_probabilities(p, scores, scale_log2, out, of_one);
+    }
+    const int stage = block_ring.stage;
+    const uint32_t v_tile = shared_address(shared.units.keys[stage][1]);
+    wgmma_fence();
+    multiply_and_sum<Tile::kKeys / kWgmmaDepth, (part.value > 0)>(out, p.operand, v_tile,
+                                                                  ones - v_tile);
+    wgmma_commit();
+    block_ring.advance();
+    if constexpr (!kLast) {
+      barrier_wait(shared_address(&shared.units.full[block_ring.stage]), block_ring.phase);
+      issue_scores();
+    }
+    wgmma_wait<0>();
+    pin(out);
+    if constexpr (!kLast) pin(scores);
+    warp_arrive(shared_address(&shared.units.empty[stage]));
+    const uint32_t bound[2] = {__float_as_uint(out[kSum] * kOneKeyShare),
+                               __float_as_uint(out[kSum + 2] * kOneKeyShare)};
+    if (__any_sync(~0u, p.largest[0] > bound[0] || p.largest[1] > bound[1])) { // seldom
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = only_key(p.operand, r, quad, bound[r]);
+        const uint32_t largest = largest_of_row(p.largest[r]);
+        one_key[r] = key < 0 ? one_key[r] : part.value * kBlock + key;
+        of_one[r] = key < 0 ? of_one[r] : __uint_as_float(largest & 0xFFFF0000u);
+      }
+    }
+  };
+  visit(std::integral_constant<int, 0>());
+  visit(std::integral_constant<int, 1>());
+  visit(std::integral_constant<int, 2>());
+  store_packed(targets, out, p.offset, pair,
+               [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
+                 if (of_one[r] > __uint_as_float(bound) && finite)
+                   keep_key(piece, step, one_key[r]);
+               });
+}
+
+template <typename Heads, bool kPacked>
+__device__ void consume(const SelectedForwardParams& params, const Heads& heads,
+                        Shared<Heads, kPacked>& shared, int blocks) {
+  const int chunk = chunk_tokens(heads);
+  const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+  const int row =
+      thread / kWarpThreads * kWarpRows + lane / 4; // and row + 8, within the warpgroup's tile
+  const int quad = lane % 4;
+  const int tile_row = warpgroup * kWgmmaRows + row;
+  const int stored_row = warpgroup * kWgmmaRows + thread / kWarpThreads * kWarpRows +
+                         lane / 8; // and + 4, 8, 12: rows this thread stores
+  const float scale_log2 = params.scale * kLog2e;
+  constexpr int kKeyBytes = 2 * kBlock * kRowBytes;
+  const int ones_behind =
+      static_cast<int>(reinterpret_cast<uint8_t*>(shared.ones) - shared.units.keys[0][1]);
+  const int head[2] = {heads.head(tile_row), heads.head(tile_row + kRowsApart)};
+  [[maybe_unused]] const PackedTargets targets(params.packed, head, quad);
+  uint8_t* results = shared.results[warpgroup];
+  const uint32_t results_address = shared_address(results);
+  Ring<Stages<kPacked>::kQueries> ring;
+  Ring<Stages<kPacked>::kBlocks> block_ring;
+  for (;;) {
+    const int block_stage = block_ring.stage;
+    barrier_wait(shared_address(&shared.units.full[block_stage]), block_ring.phase);
+    const WorkItem loaded = shared.units.items[block_stage];
+    const WorkItem item = {uniform(loaded.segment), uniform(loaded.begin), uniform(loaded.end), 0};
+    if (item.segment == kNoSegment) break;
+    if constexpr (kPacked) {
+      if (uniform(loaded.index) < 0) {
+        consume_joined(shared, ring, block_ring, targets, heads, item.begin, scale_log2);
+        continue;
+      }
+    }
+    const int key_base = item.segment % blocks * kBlock;
+    const int own_end = item.begin + kBlock;
+    const uint32_t k_tile = shared_address(shared.units.keys[block_stage][0]);
+    const uint32_t v_tile = shared_address(shared.units.keys[block_stage][1]);
+    float scores[kScores];
+    const auto issue_scores = [&] {
+      barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
+      wgmma_fence();
+      multiply_shared<Tile::kKeys, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+          scores, shared_address(shared.queries[ring.stage]) + warpgroup * kWgmmaRows * kRowBytes,
+          k_tile);
+    };
+    issue_scores();
+    wgmma_commit();
+    for (int begin = item.begin; begin < item.end; begin += chunk) {
+      wgmma_wait<0>();
+      pin(scores);
+      // Everything that is read from the stage is read here; then it is given back.
+      const int32_t* pairs = shared.pairs[ring.stage];
+      const int32_t* tokens = shared.tokens[ring.stage];
+      const int pair[2] = {pairs[heads.token(tile_row)], pairs[heads.token(tile_row + kRowsApart)]};
+      [[maybe_unused]] int stored_pair[4];
+      if constexpr (!kPacked) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          stored_pair[part] = pairs[heads.token(stored_row + 4 * part)];
+        }
+      }
+      // Ascending: a block's own tokens stand first in its list.
+      if (begin < own_end && tokens[0] < key_base + kBlock) {
+        const int own[2] = {tokens[heads.token(tile_row)] - key_base,
+                            tokens[heads.token(tile_row + kRowsApart)] - key_base};
+        mask_future(scores, quad, own);
+      }
+      warp_arrive(shared_address(&shared.queries_empty[ring.stage]));
+      ring.advance();
+
+      Probabilities p;
+      make_probabilities(p, scores, scale_log2);
+      float out[kOutAndSums];
+      wgmma_fence();
+      multiply_and_sum<Tile::kKeys / kWgmmaDepth>(out, p.operand, v_tile,
+                                                  ones_behind - block_stage * kKeyBytes);
+      wgmma_commit();
+      if (begin + chunk < item.end) issue_scores();
+      wgmma_commit();
+      wgmma_wait<1>();
+      pin(out);
+      if constexpr (kPacked) {
+        store_packed(targets, out, p.offset, pair,
+                     [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
+                       if (!__any_sync(~0u, p.largest[r] > bound)) return; // mostly
+                       const int key = only_key(p.operand, r, quad, bound);
+                       if (key >= 0 && finite) keep_key(piece, step, key);
+                     });
+      } else {
+        const float sum[2] = {out[kSum], out[kSum + 2]};
+        const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
+        const float lse[2] = {p.offset[0] + log2_approximate(sum[0]),
+                              p.offset[1] + log2_approximate(sum[1])};
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          if (quad == 0 && pair[r] >= 0)
+            params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() + head[r]] =
+                lse[r];
+        }
+        const int matrix_row = thread / kWarpThreads * kWarpRows + lane % 16;
+        __syncwarp(); // the last chunk's results have been read
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+          store_matrix(
+              results_address + swizzled(matrix_row, j + lane / 16),
+              pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
+              pack_bf16(out[kGroupFloats * j + 2] * inverse[1],
+                        out[kGroupFloats * j + 3] * inverse[1]),
+              pack_bf16(out[kGroupFloats * j + 4] * inverse[0],
+                        out[kGroupFloats * j + 5] * inverse[0]),
+              pack_bf16(out[kGroupFloats * j + 6] * inverse[1],
+                        out[kGroupFloats * j + 7] * inverse[1]));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          const int local = thread / kWarpThreads * kWarpRows + part * 4 + lane / 8;
+          const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
+          if (stored_pair[part] >= 0) {
+            const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
+                                   heads.head(stored_row + 4 * part);
+            __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
+                   value);
+          }
+        }
+      }
+    }
+    wgmma_wait<0>();
+    warp_arrive(shared_address(&shared.units.empty[block_stage]));
+    block_ring.advance();
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::selected_forward

@@ -1,0 +1,149 @@
+#pragma once
+// The softmax of the selected branch's forward: probabilities of a block without a maximum, which
+// almost no row needs, and the offset of the rows that do. Device code only.
+
+#include <cmath>
+
+#include "nsa_model/kernels/selected_forward/config.h"
+
+namespace nsa::kernels::selected_forward {
+
+#if NSA_HOPPER_CODE
+
+// What a lane holds of 64 x 64 scores, of the output with its rows' sums behind it
+// (multiply_and_sum), and of probabilities as an operand: two to a word.
+inline constexpr int kScores = kLaneFloats<Tile::kKeys>;
+inline constexpr int kOutAndSums = kLaneFloats<kHeadDim + Tile::kOnesColumns>;
+inline constexpr int kSum = kLaneFloats<kHeadDim>; // of the first row; of the second, two behind
+inline constexpr int kOperands = kScores / 2;
+
+// Probabilities of a block before they are divided by their sum, 2^(score - offset): in BF16, as
+// the operand of the product with V, of a lane's rows r = 0 and 1.
+struct Probabilities {
+  uint32_t operand[kOperands]; // words 2j + r
+  float offset[2];             // see needs_offset
+  // Bits of a float that is at least the largest of a lane's 16 and less than BF16's next above it.
+  uint32_t largest[2];
+};
+
+__device__ __forceinline__ uint32_t largest_of(const uint32_t (&operand)[kOperands], int r) {
+  // No sign: larger numbers are larger.
+  const uint32_t first = __vimax3_u16x2(operand[r], operand[2 + r], operand[4 + r]);
+  const uint32_t second = __vimax3_u16x2(operand[6 + r], operand[8 + r], operand[10 + r]);
+  const uint32_t both = __vmaxu2(__vimax3_u16x2(operand[12 + r], operand[14 + r], first), second);
+  return max(both, both << 16);
+}
+
+// A row whose largest probability is so far from 1 without an offset takes its largest score as
+// one. The others are as exact without, and nothing waits for their maximum. Which a row is depends
+// on its own scores alone.
+inline constexpr uint32_t kLeast = (127 - 40) << 23;
+inline constexpr uint32_t kMost = (127 + 40) << 23;
+__device__ __forceinline__ bool needs_offset(uint32_t largest) {
+  return largest - kLeast > kMost - kLeast;
+}
+
+// Of a row's four lanes, by all of them.
+__device__ __forceinline__ uint32_t largest_of_row(uint32_t largest) {
+  largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+  return max(largest, __shfl_xor_sync(~0u, largest, 2));
+}
+__device__ __forceinline__ float peak_of_row(const float (&scores)[kScores], int r) {
+  float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
+#pragma unroll
+  for (int j = 1; j < kScores / kGroupFloats; ++j)
+    peak =
+        fmaxf(peak, fmaxf(scores[kGroupFloats * j + 2 * r], scores[kGroupFloats * j + 2 * r + 1]));
+  peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+  return fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+}
+
+// Rescales rows whose largest score would overflow or vanish. Rare: only when the largest
+// probability leaves [2^-40, 2^40]. By all four lanes of a row.
+__device__ __forceinline__ void take_offsets(Probabilities& p, const float (&scores)[kScores],
+                                             float scale_log2) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t largest = largest_of_row(p.largest[r]);
+    const float offset = peak_of_row(scores, r) * scale_log2;
+    if (!needs_offset(largest)) continue;
+    p.offset[r] = offset;
+#pragma unroll
+    for (int j = 0; j < kScores / kGroupFloats; ++j) {
+      p.operand[2 * j + r] = pack_bf16(
+          exp2_approximate(fmaf(scores[kGroupFloats * j + 2 * r], scale_log2, -offset)),
+          exp2_approximate(fmaf(scores[kGroupFloats * j + 2 * r + 1], scale_log2, -offset)));
+    }
+    p.largest[r] = largest_of(p.operand, r);
+  }
+}
+
+// From scores that are not scaled yet.
+__device__ __forceinline__ void make_probabilities(Probabilities& p, const float (&scores)[kScores],
+                                                   float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < kOperands; ++i) {
+    p.operand[i] = pack_bf16(exp2_approximate(scores[2 * i] * scale_log2),
+                             exp2_approximate(scores[2 * i + 1] * scale_log2));
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    p.offset[r] = 0.0f;
+    p.largest[r] = largest_of(p.operand, r);
+  }
+  if (__any_sync(~0u, needs_offset(p.largest[0]) || needs_offset(p.largest[1])))
+    take_offsets(p, scores, scale_log2);
+}
+
+// Of a later part of a joined unit, whose first ones `out` and `of_one` have come of. A row takes
+// another offset when its probabilities have grown by more than 2^40; what it has had until then is
+// multiplied.
+__device__ __forceinline__ void
+make_later_probabilities(Probabilities& p, const float (&scores)[kScores], float scale_log2,
+                         float (&out)[kOutAndSums], float (&of_one)[2]) {
+  const auto make = [&](int r) {
+#pragma unroll
+    for (int j = 0; j < kScores / kGroupFloats; ++j) {
+      p.operand[2 * j + r] = pack_bf16(
+          exp2_approximate(fmaf(scores[kGroupFloats * j + 2 * r], scale_log2, -p.offset[r])),
+          exp2_approximate(fmaf(scores[kGroupFloats * j + 2 * r + 1], scale_log2, -p.offset[r])));
+    }
+    p.largest[r] = largest_of(p.operand, r);
+  };
+  make(0);
+  make(1);
+  if (!__any_sync(~0u, max(p.largest[0], p.largest[1]) > kMost)) return; // mostly
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool grown = largest_of_row(p.largest[r]) > kMost;
+    const float offset = peak_of_row(scores, r) * scale_log2;
+    const float factor = grown ? exp2_approximate(p.offset[r] - offset) : 1.0f;
+#pragma unroll
+    for (int j = 0; j < kOutAndSums / kGroupFloats; ++j) {
+      out[kGroupFloats * j + 2 * r] *= factor;
+      out[kGroupFloats * j + 2 * r + 1] *= factor;
+    }
+    of_one[r] *= factor;
+    p.offset[r] = grown ? offset : p.offset[r];
+    make(r);
+  }
+}
+
+// The key of row r of a lane's two whose probability is above `bound`, at least half of all: by all
+// four lanes of the row; -1 when there is none.
+__device__ __forceinline__ int only_key(const uint32_t (&probabilities)[kOperands], int r, int quad,
+                                        uint32_t bound) {
+  int key = -1;
+#pragma unroll
+  for (int j = 0; j < kScores / kGroupFloats; ++j) {
+    const uint32_t pair = probabilities[2 * j + r];
+    if (pair << 16 > bound) key = kGroupColumns * j + 2 * quad;
+    if ((pair & 0xFFFF0000u) > bound) key = kGroupColumns * j + 2 * quad + 1;
+  }
+  key = max(key, __shfl_xor_sync(~0u, key, 1));
+  return max(key, __shfl_xor_sync(~0u, key, 2));
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::selected_forward

@@ -1,0 +1,38 @@
+#pragma once
+// What the CTA keeps in shared memory: stages of queries, blocks with their units, and barriers
+// (their table: selected_forward.cu).
+
+#include "nsa_model/kernels/block_lists/claimed_units.cuh"
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/selected_forward/config.h"
+
+namespace nsa::kernels::selected_forward {
+
+// Tokens of a chunk: as many as fit, and at most one a producer thread.
+template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const Heads& heads) {
+  const int fit = heads.tokens(Tile::kRows);
+  return fit < kWarpThreads * Tile::kProducerWarps ? fit : kWarpThreads * Tile::kProducerWarps;
+}
+
+template <typename Heads, bool kPacked> struct Shared {
+  static constexpr int kStages = Stages<kPacked>::kQueries;
+  // With padding rows there are entries for "tokens" behind the last, which say that nothing is
+  // stored.
+  static constexpr int kTokens = Heads::kPads ? Tile::kRows : Tile::kRows / kHeadsPerGroup;
+  alignas(1024) uint8_t queries[kStages][Tile::kRowBytesAll];
+  ClaimedUnits<Stages<kPacked>::kBlocks> units;
+  alignas(
+      1024) uint8_t results[kPacked ? 1 : Tile::kConsumers][kPacked ? 1 : kWgmmaRows * kRowBytes];
+  alignas(1024) uint32_t ones[Tile::kOnesRows][kRowBytes / 4]; // two to a word
+  int32_t pairs[kStages][kTokens]; // pair: row of PairRows * slots + slot; -1: padding
+  int32_t tokens[kStages][kTokens];
+  alignas(8) uint64_t queries_full[kStages];
+  uint64_t queries_empty[kStages];
+};
+template <typename Heads, bool kPacked>
+inline constexpr int kSharedBytes = sizeof(Shared<Heads, kPacked>) + 1024;
+static_assert(kSharedBytes<SixHeads, false> <= kMostSharedBytes &&
+              kSharedBytes<SixHeads, true> <= kMostSharedBytes &&
+              kSharedBytes<AnyHeads, false> <= kMostSharedBytes);
+
+} // namespace nsa::kernels::selected_forward

@@ -1,0 +1,140 @@
+#pragma once
+// The statistics of a lane's two rows, lse and delta of every branch, which the joint passes make
+// for themselves and for the kernels of dK and dV. Device code only.
+
+#include "nsa_model/kernels/combine/row_statistics.cuh"
+#include "nsa_model/kernels/tile_backward/passes.cuh"
+
+namespace nsa::kernels::tile_backward {
+
+#if NSA_HOPPER_CODE
+
+__device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) {
+  const uint32_t left[4] = {a.x, a.y, a.z, a.w};
+  const uint32_t right[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum = fmaf(__uint_as_float(left[i] << 16), __uint_as_float(right[i] << 16), sum);
+    sum =
+        fmaf(__uint_as_float(left[i] & 0xFFFF0000u), __uint_as_float(right[i] & 0xFFFF0000u), sum);
+  }
+  return sum;
+}
+
+// Makes the statistics of a thread's two rows, as backward_prepare_kernel does: each thread of a
+// quad reads a quarter of a row, and joins and writes one branch. Outputs are asked for at once;
+// dO is read from the tile, later.
+template <typename Heads> class RowsOfQuad {
+public:
+  // tile_row and tile_row + 8 of the tile.
+  __device__ __forceinline__ RowsOfQuad(const BackwardPrepareParams& params, const Heads& heads,
+                                        const QueryTile& tile, int tile_row)
+      : params_(params), heads_(heads), quad_(static_cast<int>(threadIdx.x) % 4) {
+    const AttentionShape& shape = params.shape;
+    const int branch = min(quad_, 2);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = tile_row + kRowsApart * r;
+      token_[r] = tile.token + heads.token(row);
+      const int inside = min(token_[r], shape.sequence - 1);
+      valid_[r] = token_[r] < shape.sequence && !is_padding(heads, row);
+      head_[r] = heads.head(row);
+      group_row_[r] =
+          (static_cast<int64_t>(tile.batch) * shape.sequence + inside) * shape.groups + tile.group;
+      const int64_t head_row = group_row_[r] * heads.count() + head_[r];
+#pragma unroll
+      for (int b = 0; b < 3; ++b) {
+        const __nv_bfloat16* out = params.branch_out[b];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          outs_[b][r][half] =
+              out == nullptr ? uint4{} : *chunk(out + head_row * kHeadDim, quad_ + 4 * half);
+        }
+      }
+      lse_[r] = params.statistics[branch] == nullptr ? 0.0f : params.branch_lse[branch][head_row];
+      gate_[r] = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
+    }
+  }
+  // lse and delta of the pass's branches, and everything to memory. `d_out` is the first of the
+  // warpgroup's 64 rows in shared memory, `row` the first of the two. Whole warps.
+  template <int kParts>
+  __device__ __forceinline__ void make(const uint8_t* d_out, int row, float (&lse)[kParts][2],
+                                       float (&delta)[kParts][2]) {
+    const int floats = heads_.statistics();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint4 halves[2] = {*chunk(d_out, row + kRowsApart * r, quad_),
+                               *chunk(d_out, row + kRowsApart * r, quad_ + 4)};
+      float deltas[3];
+#pragma unroll
+      for (int b = 0; b < 3; ++b) {
+        float sum = dot(outs_[b][r][1], halves[1], dot(outs_[b][r][0], halves[0], 0.0f));
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        deltas[b] = sum + __shfl_xor_sync(~0u, sum, 2);
+      }
+      const float joined = gated_lse(lse_[r], gate_[r]);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        lse[part][r] = __shfl_sync(~0u, joined, branch_of_part(part), 4);
+        delta[part][r] = deltas[branch_of_part(part)];
+      }
+      if (!valid_[r]) continue;
+      if (quad_ < 3) {
+        const float own = quad_ == 0 ? deltas[0] : quad_ == 1 ? deltas[1] : deltas[2];
+        if (params_.d_gates != nullptr)
+          params_.d_gates[(group_row_[r] * heads_.count() + head_[r]) * 3 + quad_] = own;
+        float* target = params_.statistics[quad_];
+        if (target != nullptr) {
+          target += group_row_[r] * 2 * floats + head_[r];
+          target[0] = joined;
+          target[floats] = own;
+        }
+      }
+      if constexpr (!Heads::kPads) {
+        if (quad_ == 3 && head_[r] == 0 && params_.indices != nullptr &&
+            params_.statistics[1] != nullptr && token_[r] < kMostMaskedTokens) {
+          params_.statistics[1][group_row_[r] * 2 * floats + kBlockBitsStatistic] =
+              __uint_as_float(block_bits(params_.indices + group_row_[r] * kSlots));
+        }
+      }
+    }
+  }
+
+private:
+  static __device__ __forceinline__ const uint4* chunk(const __nv_bfloat16* row, int index) {
+    return reinterpret_cast<const uint4*>(row) + index;
+  }
+  static __device__ __forceinline__ const uint4* chunk(const uint8_t* tile, int row, int index) {
+    return reinterpret_cast<const uint4*>(tile + swizzled(row, index));
+  }
+
+  const BackwardPrepareParams& params_;
+  const Heads& heads_;
+  int quad_;
+  bool valid_[2];
+  int token_[2];
+  int head_[2];
+  int64_t group_row_[2];
+  uint4 outs_[3][2][2]; // branch, row, half
+  float lse_[2];        // of the quad's branch
+  float gate_[2];
+};
+
+// The row of statistics that padding points at.
+template <typename Heads>
+__device__ __forceinline__ void make_null_row(const BackwardPrepareParams& params,
+                                              const Heads& heads) {
+  const int floats = heads.statistics();
+  const int index = static_cast<int>(threadIdx.x);
+  const AttentionShape& shape = params.shape;
+  const int64_t row = static_cast<int64_t>(shape.batch) * shape.sequence * shape.groups;
+  if (blockIdx.x != 0 || index >= 2 * floats) return;
+  for (float* statistics : params.statistics) {
+    if (statistics != nullptr)
+      statistics[row * 2 * floats + index] = index < floats ? INFINITY : 0.0f;
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::tile_backward

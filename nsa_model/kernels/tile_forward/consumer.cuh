@@ -1,0 +1,190 @@
+#pragma once
+// The computing warpgroups of the query-major forward: 64 rows each. Device code only.
+
+#include <cmath>
+
+#include "nsa_model/kernels/tile_forward/gated_sum.cuh"
+#include "nsa_model/kernels/tile_forward/softmax.cuh"
+
+namespace nsa::kernels::tile_forward {
+
+#if NSA_HOPPER_CODE
+
+template <KeyRange kRange, bool kGated, typename Heads>
+__device__ void consume(const TileForwardParams& params, const Heads& heads, Shared& shared,
+                        int tiles) {
+  const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+  const int quad = lane % 4;
+  const int row =
+      thread / kWarpThreads * kWarpRows + lane / 4; // and row + 8, of the warpgroup's 64
+  const float scale_log2 = params.scale * kLog2e;
+  Ring<Tile::kQueryStages> query_ring;
+  Ring<Tile::kKeyStages> key_ring;
+  const int count = tiles * params.shape.batch * params.shape.groups;
+  for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
+    const int index = tile_of_turn(turn);
+    if (index >= count) break;
+    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
+    const int token0 = tile.token + heads.token(warpgroup * kWgmmaRows + row);
+    const int token1 = tile.token + heads.token(warpgroup * kWgmmaRows + row + kRowsApart);
+    const int low[2] = {first_key<kRange>(token0, params.window),
+                        first_key<kRange>(token1, params.window)};
+    const int high[2] = {last_key<kRange>(token0), last_key<kRange>(token1)};
+    // Keys that every row of the tile sees need no mask.
+    const int all_low = first_key<kRange>(tile.token + heads.tokens(kTileRows) - 1, params.window);
+    const int all_high = last_key<kRange>(tile.token);
+
+    uint8_t* rows = shared.queries[query_ring.stage] + warpgroup * kWgmmaRows * kRowBytes;
+    const uint32_t q_tile = shared_address(rows);
+    barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
+    Softmax softmax;
+    float scores[Tile::kKeys / 2];
+    float out[kLaneFloats<kHeadDim>];
+#pragma unroll
+    for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
+      out[i] = 0.0f;
+    uint32_t probabilities[Tile::kKeys / 4];
+    float factor[2];
+    const RowBlocks<kRange> blocks(params, tile.batch, tile.group, token0, token1);
+    // Wide tiles of 128 keys, then a narrow one of 64 or 32 when that is enough for the rest.
+    const int rest = tile.keys % Tile::kKeys;
+    const bool narrow = rest > 0 && rest <= kTileKeys;
+    const int steps = (tile.keys + Tile::kKeys - 1) / Tile::kKeys;
+    const int wide_steps = steps - (narrow ? 1 : 0);
+
+    const auto issue_scores = [&](auto keys) {
+      multiply_shared<keys.value, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+          part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
+      wgmma_commit();
+    };
+    const auto issue_out = [&](auto keys, int stage) {
+      multiply_registers<kHeadDim, keys.value / kWgmmaDepth, Major::kMN, true>(
+          out, part<keys.value / 4>(probabilities), shared_address(shared.keys[stage][1]));
+      wgmma_commit();
+    };
+    const auto mask = [&](auto keys, int step) {
+#pragma unroll
+      for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
+        const int key_base = tile.first_key + step * Tile::kKeys + part * kMaskKeys;
+        const int block = 2 * step + part * kMaskKeys / kTileKeys;
+        if (blocks.all_have(block) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
+          continue;
+        const int last[2] = {blocks.has(0, block) ? high[0] : -1,
+                             blocks.has(1, block) ? high[1] : -1};
+#pragma unroll
+        for (int i = 0; i < kMaskKeys / 2; ++i) {
+          const int key = key_base + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
+          if (key < low[i / 2 % 2] || key > last[i / 2 % 2])
+            scores[part * kMaskKeys / 2 + i] = -INFINITY;
+        }
+      }
+    };
+    const auto first_step = [&](auto keys) {
+      wgmma_fence();
+      issue_scores(keys);
+      wgmma_wait<0>();
+      pin(part<keys.value / 2>(scores));
+      mask(keys, 0);
+      softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
+      to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
+    };
+    const auto next_step = [&](auto keys, int step) { // after a wide one
+      const int previous = key_ring.stage;
+      key_ring.advance();
+      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+      wgmma_fence();
+      issue_scores(keys);
+      issue_out(Keys<Tile::kKeys>(), previous);
+      wgmma_wait<1>();
+      pin(part<keys.value / 2>(scores));
+      mask(keys, step);
+      const bool grown = softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
+      pin(part<keys.value / 2>(scores));
+      keep_before_wait(softmax.sum[0] + softmax.sum[1]);
+      wgmma_wait<0>();
+      pin(out);
+      warp_arrive(shared_address(&shared.keys_empty[previous]));
+      if (grown) {
+#pragma unroll
+        for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
+          out[i] *= factor[i / 2 % 2];
+      }
+      to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
+    };
+    const auto last_out = [&](auto keys) {
+      wgmma_fence();
+      issue_out(keys, key_ring.stage);
+      wgmma_wait<0>();
+      pin(out);
+      warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
+      key_ring.advance();
+    };
+    if (steps > 0) {
+      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+      if (wide_steps == 0) {
+        first_step(Keys<kTileKeys>());
+        last_out(Keys<kTileKeys>());
+      } else {
+        first_step(Keys<Tile::kKeys>());
+        for (int step = 1; step < wide_steps; ++step)
+          next_step(Keys<Tile::kKeys>(), step);
+        if (!narrow) {
+          last_out(Keys<Tile::kKeys>());
+        } else if (rest <= kTileKeys / 2) {
+          next_step(Keys<kTileKeys / 2>(), wide_steps);
+          last_out(Keys<kTileKeys / 2>());
+        } else {
+          next_step(Keys<kTileKeys>(), wide_steps);
+          last_out(Keys<kTileKeys>());
+        }
+      }
+    }
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = softmax.sum[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
+      const int tile_row = warpgroup * kWgmmaRows + row + kRowsApart * r;
+      const int token = r == 0 ? token0 : token1;
+      if (quad == 0 && token < params.token_end && !is_padding(heads, tile_row)) {
+        params
+            .lse[first_row(tile, params, heads.count()) + row_from_first(tile_row, params, heads)] =
+            sum > 0.0f ? kLn2 * fmaf(softmax.reference[r], scale_log2, log2_approximate(sum))
+                       : -INFINITY;
+      }
+    }
+    // Results leave through the query rows, which all four warps have finished reading here.
+    named_barrier(1 + warpgroup, kWarpgroupThreads);
+    const auto others = [&] {
+      if constexpr (kGated)
+        return OtherBranches(params, tile, heads, warpgroup);
+      else
+        return 0;
+    }();
+    const int matrix_row = thread / kWarpThreads * kWarpRows + lane % kWarpRows;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / kGroupColumns; j += 2) {
+      store_matrix(
+          q_tile + swizzled(matrix_row, j + lane / kWarpRows),
+          pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
+          pack_bf16(out[kGroupFloats * j + 2] * inverse[1], out[kGroupFloats * j + 3] * inverse[1]),
+          pack_bf16(out[kGroupFloats * j + 4] * inverse[0], out[kGroupFloats * j + 5] * inverse[0]),
+          pack_bf16(out[kGroupFloats * j + 6] * inverse[1],
+                    out[kGroupFloats * j + 7] * inverse[1]));
+    }
+    __syncwarp(); // a warp reads back only the rows that it stored
+    store_rows(rows, tile, params, heads, warpgroup, params.out);
+    if constexpr (kGated) others.add_and_store(params, rows);
+    fence_async_proxy();
+    warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
+    query_ring.advance();
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::tile_forward
