@@ -15,7 +15,7 @@ if(NSA_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# Every attempt records which builds it ran (daemon/control/provenance.h). Not every compiler asks its
+# Every attempt records which builds it ran (daemon/run_metrics/provenance.h). Not every compiler asks its
 # linker for it.
 add_link_options(LINKER:--build-id)
 
