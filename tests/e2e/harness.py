@@ -203,10 +203,13 @@ class Node:
 
     def wait_step(self, run, step, timeout=LIMIT, attempt=None):
         def reached():
-            summary = self.detail(run)["summary"]
+            detail = self.detail(run)
+            summary = detail["summary"]
             if summary["state"] in ("failed", "cancelled"):
                 raise Failed(f"run {run} {summary['state']}: {summary['reason']}")
-            return (attempt is None or summary["attempt"] >= attempt) and summary["step"] >= step
+            # The run's step is the last attempt's until the next one has told its first.
+            own = [a["last_step"] for a in detail["attempts"] if attempt is not None and a["attempt"] >= attempt]
+            return max(own, default=-1) >= step if attempt is not None else summary["step"] >= step
         return wait_for(f"step {step} of {run}", reached, timeout)
 
     def wait_end(self, run, timeout=2 * LIMIT, state="completed"):
