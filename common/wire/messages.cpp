@@ -88,7 +88,7 @@ Result<Message> decode_message(const Frame& frame, int max_depth) {
     return fail(ErrorCode::kCorrupt, subject + " has no JSON body");
   const auto sequence = body.find("seq");
   if (sequence != body.end() && !sequence->is_number_unsigned())
-    return fail(ErrorCode::kCorrupt, "message sequence is not a number");
+    return fail(ErrorCode::kCorrupt, subject + " has a sequence that is no number from 0 on");
   return Message{static_cast<MessageType>(frame.type),
                  sequence == body.end() ? 0 : sequence->get<uint64_t>(), std::move(body["body"]),
                  frame.body.size()};

@@ -81,6 +81,8 @@ TEST(Messages, WrongShapesAreErrorsNotExceptions) {
   EXPECT_FALSE(decode_message({1, 0, "[]"}));
   EXPECT_FALSE(decode_message({1, 0, "{"}));
   EXPECT_FALSE(decode_message({1, 0, "{\"body\":{},\"seq\":\"x\"}"}));
+  EXPECT_EQ(decode_message({1, 0, "{\"body\":{},\"seq\":-1}"}).error().what,
+            "message of type 1 has a sequence that is no number from 0 on");
   EXPECT_FALSE(body_as<RankStep>(nlohmann::json{{"step", "seven"}}));
   EXPECT_EQ(body_as<RankStep>(nlohmann::json{{"step", 7}, {"from_the_future", 1}})->step, 7u);
 }
