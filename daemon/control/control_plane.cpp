@@ -86,6 +86,9 @@ Status ControlPlane::load_open_runs() {
   for (const RunId& id : open) {
     if (auto loaded = load_run(ledger_, id, options_.state_folder + "/runs/" + id, loop_, metrics_);
         !loaded) {
+      // What cannot be read now may be read later; only rows that are damaged stay so.
+      if (loaded.error().code != ErrorCode::kCorrupt || ledger_.damaged())
+        return fail(std::move(loaded).error().within("reading run " + id));
       set_aside({id, loaded.error().what});
       continue;
     }
@@ -102,8 +105,8 @@ Status ControlPlane::start() {
     gpus_.start(options_.config.resources, options_.state_folder, launcher_);
   NSA_TRY(load_open_runs());
   // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
-  Recovery({loop_, metrics_, ledger_, slots_, options_.host}, options_.state_folder)
-      .take_up_live_shims();
+  NSA_TRY(Recovery({loop_, metrics_, ledger_, slots_, options_.host}, options_.state_folder)
+              .take_up_live_shims());
   loop_.flush(); // a supervisor reads in the ledger which messages of its shim are known
   auto boot_id = proc::read_boot_id();
   (void)ledger_.note_node(proc::host_name(), boot_id ? *boot_id : "", build_info().version,
@@ -120,8 +123,8 @@ void ControlPlane::finish_ended_runs(Duration limit) {
     const auto& runs = loop_.state().runs;
     return std::none_of(runs.begin(), runs.end(), [](const auto& entry) {
       const state::Run& run = entry.second;
-      const bool dying = run.cancel_requested && run.attempt.phase == state::AttemptPhase::kKilling;
-      return has_ended(run.phase) || dying;
+      // A cancelled run ends within moments, also when its shim is only being started.
+      return has_ended(run.phase) || run.cancel_requested;
     });
   };
   if (all_closed()) return;

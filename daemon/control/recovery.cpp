@@ -79,19 +79,24 @@ bool Recovery::knows(const LiveShim& shim) const {
          (run.attempt.number == shim.attempt && goes_on(run.attempt.phase));
 }
 
-void Recovery::take_up_live_shims() {
+Status Recovery::take_up_live_shims() {
   for (const LiveShim& shim : find_live_shims(state_folder_)) {
     if (knows(shim)) continue;
-    if (auto recovered = recover(shim); !recovered) end_unknown(shim, recovered.error());
+    // A ledger that cannot be read now is no reason to end anybody.
+    NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(shim.run));
+    if (auto recovered = recover(shim, stored.has_value()); !recovered)
+      end_unknown(shim, recovered.error());
   }
+  return {};
 }
 
 // The run as the ledger has it, or as it can be told from its files.
-Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec) {
+Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec,
+                                       bool stored) {
   const RunId& id = shim.run;
   if (tools_.metrics.find(id) != nullptr) return {};
   const std::string folder = state_folder_ + "/runs/" + id;
-  if (tools_.ledger.run(id).value_or(std::nullopt).has_value()) {
+  if (stored) {
     if (auto loaded = load_run(tools_.ledger, id, folder, tools_.loop, tools_.metrics)) return {};
     tools_.loop.forget(id);
     tools_.metrics.erase(id);
@@ -120,10 +125,10 @@ Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec
   return {};
 }
 
-Status Recovery::recover(const LiveShim& shim) {
+Status Recovery::recover(const LiveShim& shim, bool stored) {
   NSA_TRY_ASSIGN(const Evidence evidence,
                  read_evidence(shim, privilege::opener(tools_.host, shim.user)));
-  NSA_TRY(recall_or_make_record(shim, evidence.spec));
+  NSA_TRY(recall_or_make_record(shim, evidence.spec, stored));
   RunRecord& record = tools_.metrics.at(shim.run);
   if (const state::Run* found = tools_.loop.find(shim.run)) {
     const state::Run& run = *found;

@@ -28,12 +28,14 @@ public:
   Recovery(Tools tools, std::string state_folder)
       : tools_(std::move(tools)), state_folder_(std::move(state_folder)),
         random_(std::random_device{}()) {}
-  void take_up_live_shims();
+  // Fails where the ledger cannot be read; nobody has been ended then.
+  Status take_up_live_shims();
 
 private:
   bool knows(const LiveShim& shim) const;
-  Status recover(const LiveShim& shim);
-  Status recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec);
+  // `stored`: the ledger has rows of the run.
+  Status recover(const LiveShim& shim, bool stored);
+  Status recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec, bool stored);
   void end_unknown(const LiveShim& shim, const Error& why);
 
   Tools tools_;

@@ -11,8 +11,8 @@ Result<Replayed> replay(const RunId& id, const std::vector<store::EventRow>& eve
   for (const store::EventRow& row : events) {
     auto body = state::body_from_json(row.view.kind, row.view.detail);
     if (!body)
-      return fail(
-          std::move(body).error().within("ledger.db, event " + std::to_string(row.view.sequence)));
+      return fail(ErrorCode::kCorrupt, "ledger.db, event " + std::to_string(row.view.sequence) +
+                                           ": " + body.error().what);
     // A closed run leaves the state; for a resume it is wanted as it was.
     if (std::holds_alternative<state::RunClosed>(*body)) continue;
     state::Applied applied =

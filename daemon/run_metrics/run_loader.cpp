@@ -17,9 +17,8 @@ Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::st
   record.folder = folder;
   record.last = stored->progress.summary;
   auto spec = spec::from_json(record.row.spec);
-  // A spec written by an older nsad may lack nothing but must not stop the others from being
-  // adopted.
-  if (!spec) return fail(std::move(spec.error()).within("the stored spec of run " + id));
+  if (!spec)
+    return fail(ErrorCode::kCorrupt, "the stored spec of run " + id + ": " + spec.error().what);
   record.spec = std::move(*spec);
   NSA_TRY_ASSIGN(const auto events, ledger.replayable(id));
   NSA_TRY_ASSIGN(Replayed replayed, replay(id, events, next_order));

@@ -14,7 +14,8 @@ struct LoadedRun {
   int64_t next_order = 1; // of the queue, behind it
 };
 
-// `folder`: <state>/runs/<id>.
+// `folder`: <state>/runs/<id>. kCorrupt: rows of the run cannot be used, now or later. Other errors
+// are SQLite's, and may pass.
 Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& run, const std::string& folder,
                            int64_t next_order);
 // The same, into the state and the records.

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 #include <vector>
 
 namespace nsa::store {
@@ -44,6 +45,24 @@ Status close_to_others(const fs::path& path) {
       continue;
     if (::chmod(entry.path().c_str(), 0600) != 0)
       return fail_errno("cannot set the mode of " + entry.path().string());
+  }
+  return {};
+}
+
+// Whether the disk gives every byte of the database and its log.
+Status read_through(const fs::path& path) {
+  std::vector<char> chunk(size_t{1} << 20);
+  for (const char* suffix : kSuffixes) {
+    const std::string file = path.string() + suffix;
+    const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd && errno == ENOENT) continue;
+    ssize_t got = fd ? 1 : -1;
+    for (off_t at = 0; got > 0; at += got)
+      got = ::pread(fd.get(), chunk.data(), chunk.size(), at);
+    if (got < 0)
+      return fail_errno(
+          "the disk does not give all of " + file,
+          "start nsad again; if it stays so, move the file away, and nsad takes its backup");
   }
   return {};
 }
@@ -103,6 +122,11 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   NSA_TRY(refuse_nfs(path.parent_path()));
   NSA_TRY(close_to_others(path));
   auto first = open_and_check(path, synchronous);
+  if (!first && first.error().code == ErrorCode::kCorrupt) {
+    // SQLite tells a page that the disk did not give as damage, too.
+    NSA_TRY(read_through(path));
+    first = open_and_check(path, synchronous);
+  }
   if (first) return Checked{std::move(*first), "", ""};
   if (first.error().code != ErrorCode::kCorrupt) return fail(std::move(first.error()));
 
@@ -124,7 +148,8 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
 Status preallocate(Database& database, uint64_t bytes) {
   // The log keeps its size when it is written over from its start, and the database keeps free
   // pages: so one transaction of that size, undone by another, reserves both.
-  NSA_TRY(database.execute("BEGIN IMMEDIATE; CREATE TABLE nsa_reserve (filler BLOB)"));
+  NSA_TRY(database.execute("BEGIN IMMEDIATE; DROP TABLE IF EXISTS nsa_reserve; "
+                           "CREATE TABLE nsa_reserve (filler BLOB)"));
   NSA_TRY_ASSIGN(Statement fill, database.prepare("INSERT INTO nsa_reserve VALUES (zeroblob(?))"));
   NSA_TRY(fill.bind(bytes).run());
   NSA_TRY(database.execute("COMMIT; DROP TABLE nsa_reserve; PRAGMA wal_checkpoint(RESTART)"));
