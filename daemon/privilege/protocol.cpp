@@ -24,20 +24,32 @@ nlohmann::json error_json(const Error& error) {
 
 Error error_of(const nlohmann::json& json) {
   const int code = std::clamp(json.value("code", 0), 0, static_cast<int>(kLastCode));
-  return {static_cast<ErrorCode>(code), json.value("what", "it failed"), json.value("next", "")};
+  // The child may be the submitter's: what it says goes into logs and events.
+  constexpr size_t kMaxWords = 4096;
+  return {static_cast<ErrorCode>(code), json.value("what", "it failed").substr(0, kMaxWords),
+          json.value("next", "").substr(0, kMaxWords)};
 }
 
-Result<Answer> decode(const std::string& text, std::vector<UniqueFd> descriptors) {
+} // namespace
+
+Result<nlohmann::json> parse_answer(std::string_view text) {
   NSA_TRY_ASSIGN(nlohmann::json json, parse_json(text, "the starter's answer", {kMaxAnswer, 64}));
   try {
     if (const auto error = json.find("error"); error != json.end()) return fail(error_of(*error));
-    return Answer{std::move(json.at("value")), std::move(descriptors)};
+    return std::move(json.at("value"));
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kCorrupt, "the starter's answer: " + reason_of(e));
   }
 }
 
-} // namespace
+Result<JobBody> parse_body(std::string_view text) {
+  NSA_TRY_ASSIGN(const nlohmann::json json, parse_json(text, "a job", {kMaxBody, 64}));
+  try {
+    return JobBody{json.at("call").get<std::string>(), json.at("arguments")};
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ErrorCode::kCorrupt, "a job: " + reason_of(e));
+  }
+}
 
 Result<Answer> read_answer(int socket, Duration limit) {
   const MonotonicTime end = MonotonicTime::now() + limit;
@@ -61,7 +73,8 @@ Result<Answer> read_answer(int socket, Duration limit) {
   }
   if (text.empty())
     return fail(ErrorCode::kUnavailable, "a child of the starter ended without an answer");
-  return decode(text, std::move(descriptors));
+  NSA_TRY_ASSIGN(nlohmann::json value, parse_answer(text));
+  return Answer{std::move(value), std::move(descriptors)};
 }
 
 void write_answer(int socket, const Result<Answer>& answer) {
@@ -103,12 +116,7 @@ Result<JobBody> read_body(int fd) {
     if (got <= 0) return fail(ErrorCode::kCorrupt, "a job was cut short");
     done += static_cast<size_t>(got);
   }
-  NSA_TRY_ASSIGN(const nlohmann::json json, parse_json(text, "a job", {kMaxBody, 64}));
-  try {
-    return JobBody{json.at("call").get<std::string>(), json.at("arguments")};
-  } catch (const nlohmann::json::exception& e) {
-    return fail(ErrorCode::kCorrupt, "a job: " + reason_of(e));
-  }
+  return parse_body(text);
 }
 
 } // namespace nsa::privilege

@@ -51,6 +51,11 @@ struct JobBody {
   nlohmann::json arguments;
 };
 
+// Text that the other side wrote, parsed. kCorrupt: it is not what it should be. An error that an
+// answer tells comes out as that error.
+Result<nlohmann::json> parse_answer(std::string_view text);
+Result<JobBody> parse_body(std::string_view text);
+
 // kCorrupt: not an answer. The Error in an answer comes out as the error.
 Result<Answer> read_answer(int socket, Duration limit);
 void write_answer(int socket, const Result<Answer>& answer);
