@@ -1,0 +1,72 @@
+#pragma once
+// The tile of dK and dV of intervals. Another tile is a change of this file.
+
+#include "nsa_model/kernels/block_backward/columns.cuh"
+#include "nsa_model/kernels/block_backward/range_units.cuh"
+#include "nsa_model/kernels/common/fragment.cuh"
+#include "nsa_model/kernels/common/shape.h"
+
+namespace nsa::kernels::range_backward {
+
+struct Tile {
+  static constexpr int kTokens = 16; // of a chunk, of six heads
+  static constexpr int kRows = kTokens * kHeadsPerGroup;
+  static constexpr int kRowStages = 4;
+  static constexpr int kConsumers = 2;              // warpgroups that compute
+  static constexpr int kKeys = kConsumers * kBlock; // of a unit
+  static constexpr int kKeyStages = 2;
+  static constexpr int kProducerWarps = 4; // one warpgroup that loads
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
+  static constexpr int kRowsBytes = kRows * kRowBytes;
+  static constexpr int kBlockBytes = kBlock * kRowBytes;
+  static constexpr int kKeysBytes = kConsumers * kBlockBytes;
+  static constexpr int kResultFloats = kBlock * kHeadDim; // of dK, or of dV, of 64 keys
+  // setmaxnreg: what the producers give away, the consumers get.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+};
+static_assert(Tile::kKeys == kUnitKeys, "a warpgroup holds one m64 tile of a unit's keys");
+static_assert(Tile::kRows % kWgmmaDepth == 0, "dK and dV contract over the rows of a chunk");
+static_assert(Tile::kRows % (kHeadsPerGroup * kGroupFloats) == 0,
+              "a lane's columns repeat every four tokens (Columns)");
+static_assert(RangeUnits::kStep % Tile::kTokens == 0, "a unit of six heads is whole chunks");
+static_assert(Tile::kProducerWarps == kWarpgroupWarps, "setmaxnreg is a warpgroup's");
+static_assert(kWarpgroupThreads *
+                      (Tile::kProducerRegisters + Tile::kConsumers * Tile::kConsumerRegisters) <=
+                  65536,
+              "registers of a multiprocessor");
+
+template <typename Heads> struct Shared {
+  alignas(1024) uint8_t q[Tile::kRowStages][Tile::kRowsBytes];
+  alignas(1024) uint8_t d_out[Tile::kRowStages][Tile::kRowsBytes];
+  alignas(1024) uint8_t keys[Tile::kKeyStages][2][Tile::kKeysBytes]; // K, V
+  alignas(128) float statistics[Tile::kRowStages][chunk_statistics<Heads>(Tile::kRows)];
+  RangeUnit units[Tile::kKeyStages]; // whose keys stand in `keys`; an empty one ends the work
+  alignas(8) uint64_t rows_full[Tile::kRowStages];
+  uint64_t rows_empty[Tile::kRowStages];
+  uint64_t keys_full[Tile::kKeyStages];
+  uint64_t keys_empty[Tile::kKeyStages];
+};
+template <typename Heads> inline constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
+static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
+                  kSharedBytes<AnyHeads> <= kMostSharedBytes,
+              "one CTA a multiprocessor");
+
+// What the kernel is told.
+struct KernelParams {
+  AttentionShape shape;
+  BlockBackwardTensors tensors;
+  int window;
+  int token_end;
+  float scale;
+  float* partial_dkv;
+  __nv_bfloat16* d_k; // instead, of window columns
+  __nv_bfloat16* d_v;
+  int first_share;
+  int past_share;
+  int first_lane;
+  int lanes;
+};
+
+} // namespace nsa::kernels::range_backward

@@ -1,0 +1,220 @@
+#pragma once
+// The computing warpgroups of dK and dV of intervals: 64 keys each, and every chunk of the unit's
+// query rows. Device code only.
+
+#include "nsa_model/kernels/range_backward/config.h"
+
+namespace nsa::kernels::range_backward {
+
+#if NSA_HOPPER_CODE
+
+// What a lane holds of products with a chunk's rows, and of sums over them.
+using Scores = float[kLaneFloats<Tile::kRows>];
+using Operand = uint32_t[kLaneFloats<Tile::kRows> / 2];
+using RowStatistics = float2[kLaneFloats<Tile::kRows> / kGroupFloats];
+using Sums = float[kLaneFloats<kHeadDim>];
+
+// Sets to zero the probabilities of (key, token) pairs that do not see each other. In kBlocks the
+// tokens' blocks stand in their statistics behind the lse (backward_prepare).
+template <KeyRange kRange, typename Heads>
+__device__ __forceinline__ void mask(Scores& p, int window, int key0, const Columns<Heads>& columns,
+                                     int chunk_token, const float* statistics) {
+#pragma unroll
+  for (int j = 0; j < Tile::kRows / kGroupColumns; ++j) {
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      const int local = columns.token(j, column);
+      const int token = chunk_token + local;
+      bool selected = true;
+      if constexpr (kRange == KeyRange::kBlocks) {
+        const uint32_t bits =
+            __float_as_uint(statistics[local * kRowStatistics + kBlockBitsStatistic]);
+        selected = (bits >> (key0 / kBlock) & 1u) != 0;
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int key = key0 + kRowsApart * r;
+        const bool visible = selected && token >= first_token<kRange>(key) &&
+                             (kRange != KeyRange::kWindow || token - key < window);
+        if (!visible) p[kGroupFloats * j + 2 * r + column] = 0.0f;
+      }
+    }
+  }
+}
+
+// Starts scores = keys rows^T.
+__device__ __forceinline__ void issue_product(Scores& scores, uint32_t keys, const uint8_t* rows) {
+  multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+      scores, keys, shared_address(rows));
+  wgmma_commit();
+}
+// Starts dV += P^T dO and dK += dS^T Q.
+__device__ __forceinline__ void issue_sums(Sums& d_value, Sums& d_key, const Operand& p,
+                                           const Operand& ds, const uint8_t* d_out,
+                                           const uint8_t* q) {
+  multiply_registers<kHeadDim, Tile::kRows / kWgmmaDepth, Major::kMN, true>(d_value, p,
+                                                                            shared_address(d_out));
+  multiply_registers<kHeadDim, Tile::kRows / kWgmmaDepth, Major::kMN, true>(d_key, ds,
+                                                                            shared_address(q));
+  wgmma_commit();
+}
+
+template <typename Heads>
+__device__ __forceinline__ void load_lse(RowStatistics& pairs, const Columns<Heads>& columns,
+                                         const float* statistics) {
+  load_pairs<kLaneFloats<Tile::kRows>>(pairs, [&](int j) { return columns.lse(statistics, j); });
+}
+template <typename Heads>
+__device__ __forceinline__ void load_delta(RowStatistics& pairs, const Columns<Heads>& columns,
+                                           const float* statistics) {
+  load_pairs<kLaneFloats<Tile::kRows>>(pairs, [&](int j) { return columns.delta(statistics, j); });
+}
+
+// Gives the unit back and stores its results: BF16, or the partial result of its slot.
+template <bool kDirect>
+__device__ __forceinline__ void
+store_results(const KernelParams& params, const RangeUnit& unit, int key_base, int warpgroup,
+              int row, int quad, uint32_t keys_empty, const Sums& d_key, const Sums& d_value) {
+  if constexpr (kDirect) {
+    const AttentionShape& shape = params.shape;
+    const int64_t first_key =
+        static_cast<int64_t>(unit.lane / shape.groups) * shape.sequence + key_base + row;
+    const int64_t offset = (first_key * shape.groups + unit.lane % shape.groups) * kHeadDim;
+    const int64_t stride = static_cast<int64_t>(shape.groups) * kHeadDim;
+    const int keys = shape.sequence - key_base;
+    warp_arrive(keys_empty);
+    store_rounded(params.d_k + offset, stride, d_key, params.scale, row, keys, quad);
+    store_rounded(params.d_v + offset, stride, d_value, 1.0f, row, keys, quad);
+  } else {
+    float* target =
+        params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * Tile::kResultFloats;
+    warp_arrive(keys_empty);
+    store_tile(target, d_key, params.scale, row, quad);
+    store_tile(target + Tile::kResultFloats, d_value, 1.0f, row, quad);
+  }
+}
+
+template <KeyRange kRange, bool kDirect, typename Heads>
+__device__ void consume(const KernelParams& params, const Heads& heads, Shared<Heads>& shared) {
+  const int chunk_tokens = heads.tokens(Tile::kRows);
+  const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+  const int quad = lane % 4;
+  const int row = thread / kWarpThreads * kWarpRows + lane / 4; // key of the tile, and row + 8
+  const float scale_log2 = params.scale * kLog2e;
+  const Columns<Heads> columns(heads, quad);
+  int chunk = 0; // counts through all units
+  Ring<Tile::kKeyStages> key_ring;
+  while (true) {
+    barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+    const RangeUnit& unit = shared.units[key_ring.stage];
+    const int unit_begin = uniform(unit.begin);
+    const int unit_end = uniform(unit.end);
+    if (unit_begin == unit_end) break;
+    const int key_base = uniform(unit.column) * kUnitKeys + warpgroup * kBlock;
+    const int key_stage = uniform(key_ring.stage);
+    const uint32_t k_tile =
+        shared_address(shared.keys[key_stage][0]) + warpgroup * Tile::kBlockBytes;
+    const uint32_t v_tile =
+        shared_address(shared.keys[key_stage][1]) + warpgroup * Tile::kBlockBytes;
+    // Chunks outside of these tokens hold nothing for this warpgroup's keys.
+    const int first_useful = RangeUnits::first_seen(kRange, key_base);
+    const int last_useful =
+        RangeUnits::last_seen(kRange, params.window, params.token_end, key_base + kBlock - 1);
+    Sums d_key;
+    Sums d_value;
+#pragma unroll
+    for (int i = 0; i < kLaneFloats<kHeadDim>; ++i) {
+      d_key[i] = 0.0f;
+      d_value[i] = 0.0f;
+    }
+    Scores p;
+    Scores ds;
+    Operand p_operand;
+    Operand ds_operand;
+    RowStatistics row_statistics; // lse, then delta
+    int stage = 0;
+    const auto wait_for_chunk = [&] {
+      stage = uniform(chunk % Tile::kRowStages);
+      barrier_wait(shared_address(&shared.rows_full[stage]),
+                   static_cast<uint32_t>(chunk / Tile::kRowStages) & 1u);
+    };
+    const auto skip_chunk = [&] {
+      wait_for_chunk();
+      warp_arrive(shared_address(&shared.rows_empty[stage]));
+      ++chunk;
+    };
+    // The exponentials stand before the mask's branch: ptxas does not move the wait for the
+    // products issued after S before them.
+    const auto probabilities = [&](int begin) {
+      to_probabilities(p, row_statistics, scale_log2);
+      const bool masked =
+          kRange == KeyRange::kBlocks || begin < first_token<kRange>(key_base + kBlock - 1) ||
+          (kRange == KeyRange::kWindow && begin + chunk_tokens - 1 - key_base >= params.window);
+      if (masked)
+        mask<kRange>(p, params.window, key_base + row, columns, begin, shared.statistics[stage]);
+    };
+    int begin = unit_begin;
+    for (; begin < unit_end && begin + chunk_tokens <= first_useful; begin += chunk_tokens)
+      skip_chunk();
+    if (begin < unit_end && begin <= last_useful) {
+      wait_for_chunk();
+      wgmma_fence();
+      issue_product(p, k_tile, shared.q[stage]);
+      issue_product(ds, v_tile, shared.d_out[stage]); // the gradients of p
+      load_lse(row_statistics, columns, shared.statistics[stage]);
+      wgmma_wait<1>();
+      pin(p);
+      probabilities(begin);
+      to_operand<Tile::kRows>(p, p_operand);
+      load_delta(row_statistics, columns, shared.statistics[stage]);
+      wgmma_wait<0>();
+      pin(ds);
+      to_score_gradients(ds, p, row_statistics);
+      to_operand<Tile::kRows>(ds, ds_operand);
+      ++chunk;
+      begin += chunk_tokens;
+      for (; begin < unit_end && begin <= last_useful; begin += chunk_tokens) {
+        const int previous = stage;
+        wait_for_chunk();
+        wgmma_fence();
+        issue_product(p, k_tile, shared.q[stage]);
+        issue_sums(d_value, d_key, p_operand, ds_operand, shared.d_out[previous],
+                   shared.q[previous]);
+        load_lse(row_statistics, columns, shared.statistics[stage]);
+        wgmma_wait<1>();
+        pin(p);
+        probabilities(begin); // under the sums
+        wgmma_wait<0>();
+        pin(d_value);
+        pin(d_key);
+        warp_arrive(shared_address(&shared.rows_empty[previous]));
+        wgmma_fence();
+        issue_product(ds, v_tile, shared.d_out[stage]); // the gradients of p
+        load_delta(row_statistics, columns, shared.statistics[stage]);
+        to_operand<Tile::kRows>(p, p_operand);
+        wgmma_wait<0>();
+        pin(ds);
+        to_score_gradients(ds, p, row_statistics);
+        to_operand<Tile::kRows>(ds, ds_operand);
+        ++chunk;
+      }
+      wgmma_fence();
+      issue_sums(d_value, d_key, p_operand, ds_operand, shared.d_out[stage], shared.q[stage]);
+      wgmma_wait<0>();
+      pin(d_value);
+      pin(d_key);
+      warp_arrive(shared_address(&shared.rows_empty[stage]));
+    }
+    for (; begin < unit_end; begin += chunk_tokens)
+      skip_chunk();
+    store_results<kDirect>(params, unit, key_base, warpgroup, row, quad,
+                           shared_address(&shared.keys_empty[key_ring.stage]), d_key, d_value);
+    key_ring.advance();
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::range_backward

@@ -1,0 +1,210 @@
+// dK and dV of branches whose keys are one interval, KV-major: a CTA keeps the sums of 128 keys in
+// registers and walks the tokens that see them. No atomics, deterministic.
+//
+//   S^T = K Q^T, P^T = 2^(S^T log2 e / sqrt(d) - lse), the gate folded into lse
+//   dP^T = V dO^T, dS^T = P^T (dP^T - delta), delta = <dO, O>
+//   dV = P^T dO, dK = dS^T Q / sqrt(d)
+//
+// Tile (config.h): 128 keys against chunks of 16 tokens x 6 heads = 96 query rows. Keys are the M
+// dimension, so that six heads need no padding and the rows' statistics are per column.
+//   S^T, dP^T  m64n96k64, both operands from shared memory
+//   dV, dK     m64n64k96, P^T and dS^T from registers, dO and Q with rows along the contraction
+//
+// One CTA an SM, persistent over units (block_backward/range_units.cuh): 128 keys and a range of
+// tokens.
+//   warps 0-7    two computing warpgroups, 64 keys each (consumer.cuh). Both walk every chunk, so
+//                that a chunk is loaded once for 128 keys. The next chunk's S^T is issued with this
+//                chunk's sums, which run under the next exponentials.
+//   warps 8-11   loading (producer.cuh): each brings the statistics of four tokens, warp 8 the rows
+//                too. Lane 0 of warp 8 finds the units and loads their keys.
+//
+// barrier       who arrives (count)                     what it protects
+// ------------  --------------------------------------  -------------------------------------------
+// rows_full     lane 0 of each loading warp, with its   a chunk's Q, dO and statistics are there
+//               bytes (4)
+// rows_empty    each computing warp (8)                 the chunk's sums have read them
+// keys_full     lane 0 of warp 8, with bytes (1)        the unit may be read, and its K and V
+// keys_empty    each computing warp (8)                 unit, K and V may be overwritten
+
+#include "nsa_model/kernels/block_backward/block_backward.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/range_backward/consumer.cuh"
+#include "nsa_model/kernels/range_backward/producer.cuh"
+
+namespace nsa::kernels {
+namespace range_backward {
+namespace {
+
+template <KeyRange kRange, bool kDirect, typename Heads>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    range_backward_kernel(const __grid_constant__ KernelParams params,
+                          const __grid_constant__ CUtensorMap q_map,
+                          const __grid_constant__ CUtensorMap d_out_map,
+                          const __grid_constant__ CUtensorMap k_map,
+                          const __grid_constant__ CUtensorMap v_map) {
+#if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
+  const Heads heads(params.shape.heads);
+  extern __shared__ uint8_t raw[];
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
+  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+    const int tokens = heads.tokens(Tile::kRows);
+    const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
+    for (int stage = 0; stage < Tile::kRowStages; ++stage) {
+      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
+           i += Tile::kThreads) {
+        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
+        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+      }
+      fill_padding(shared.statistics[stage], heads, tokens);
+    }
+    fence_async_proxy();
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Tile::kRowStages; ++i) {
+      barrier_init(shared_address(&shared.rows_full[i]), Tile::kProducerWarps);
+      barrier_init(shared_address(&shared.rows_empty[i]), Tile::kConsumerWarps * kWarpArrivals);
+    }
+    for (int i = 0; i < Tile::kKeyStages; ++i) {
+      barrier_init(shared_address(&shared.keys_full[i]), 1);
+      barrier_init(shared_address(&shared.keys_empty[i]), Tile::kConsumerWarps * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x / kWarpgroupThreads == Tile::kConsumers) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    produce<kRange>(params, heads, q_map, d_out_map, k_map, v_map, shared);
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    consume<kRange, kDirect>(params, heads, shared);
+  }
+#endif
+}
+
+template <KeyRange kRange, bool kDirect = false, typename Heads>
+cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int ctas,
+                   cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int all_heads = shape.groups * heads.count();
+  const int chunk_tokens = heads.tokens(Tile::kRows);
+  CUtensorMap q_map;
+  CUtensorMap d_out_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  cudaError_t error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence,
+                                           all_heads, chunk_tokens, heads.count());
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
+                                 all_heads, chunk_tokens, heads.count());
+  }
+  if (error == cudaSuccess) {
+    error =
+        make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, keys, kUnitKeys);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(range_backward_kernel<kRange, kDirect, Heads>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
+  }
+  if (error != cudaSuccess) return error;
+  return launch_kernel(range_backward_kernel<kRange, kDirect, Heads>, ctas, Tile::kThreads,
+                       kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map);
+}
+
+} // namespace
+} // namespace range_backward
+
+int range_workers(int most_ctas) {
+  constexpr int kWithoutDevice = 132; // sizes may be asked for where no GPU is
+  const int multiprocessors = multiprocessor_count();
+  const int all = multiprocessors > 0 ? multiprocessors : kWithoutDevice;
+  return most_ctas > 0 ? std::min(most_ctas, all) : all;
+}
+
+int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
+                             const BesideLanes& beside, int workers) {
+  const int lanes = shape.batch * shape.groups;
+  int64_t slots = 0;
+  if (beside.lanes > 0) {
+    const int ctas = beside.ctas > 0 ? std::min(beside.ctas, workers) : workers;
+    slots += RangeUnits(range, window, token_end, beside.lanes, ctas).slots();
+  }
+  if (beside.lanes < lanes) {
+    slots += RangeUnits(range, window, token_end, lanes - beside.lanes, workers).slots();
+  }
+  return slots * kUnitTiles;
+}
+
+int range_backward_columns(const AttentionShape& shape, int window, int workers) {
+  return RangeUnits(KeyRange::kWindow, window, shape.sequence, shape.batch * shape.groups, workers)
+      .shares();
+}
+
+cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream) {
+  using namespace range_backward;
+  const cudaError_t error = require_hopper();
+  if (error != cudaSuccess) return error;
+  if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
+    return cudaSuccess; // a sequence without compressed tokens
+  // The cut into units follows the size of the grid: one CTA a worker.
+  const BesideLanes& beside = params.beside;
+  const int all_lanes = params.shape.batch * params.shape.groups;
+  const int first_lane = params.is_beside ? 0 : beside.lanes;
+  const int lanes = params.is_beside ? beside.lanes : all_lanes - first_lane;
+  if (lanes == 0) return cudaSuccess;
+  const int ctas = range_workers(params.is_beside ? beside.ctas : params.most_ctas);
+  const RangeUnits units(params.range, params.window, params.token_end, lanes, ctas);
+  int64_t tiles_before = 0;
+  if (first_lane > 0) {
+    AttentionShape before = params.shape; // of as many lanes
+    before.batch = 1;
+    before.groups = beside.lanes;
+    tiles_before =
+        range_backward_tiles(before, params.range, params.window, params.token_end, beside);
+  }
+  const bool some = params.first_column > 0 || params.columns > 0;
+  if ((params.d_k != nullptr && !units.whole) || (params.d_k == nullptr && some))
+    return cudaErrorInvalidValue; // a column has several results
+  const int past = params.columns > 0
+                       ? std::min(params.first_column + params.columns, units.shares())
+                       : units.shares();
+  if (params.first_column >= past && units.whole) return cudaSuccess;
+  const KernelParams kernel = {.shape = params.shape,
+                               .tensors = params.tensors,
+                               .window = params.window,
+                               .token_end = params.token_end,
+                               .scale = params.scale,
+                               .partial_dkv = params.partial_dkv == nullptr
+                                                  ? nullptr
+                                                  : params.partial_dkv +
+                                                        tiles_before * 2 * Tile::kResultFloats,
+                               .d_k = params.d_k,
+                               .d_v = params.d_v,
+                               .first_share = params.first_column,
+                               .past_share = past,
+                               .first_lane = first_lane,
+                               .lanes = lanes};
+  const int compressed = compressed_count(params.shape.sequence);
+  return with_heads(params.shape, [&](auto heads) {
+    switch (params.range) {
+    case KeyRange::kWindow:
+      return params.d_k == nullptr
+                 ? launch<KeyRange::kWindow>(kernel, heads, params.shape.sequence, ctas, stream)
+                 : launch<KeyRange::kWindow, true>(kernel, heads, params.shape.sequence, ctas,
+                                                   stream);
+    case KeyRange::kCompressed:
+      return launch<KeyRange::kCompressed>(kernel, heads, compressed, ctas, stream);
+    case KeyRange::kBlocks:
+      if constexpr (!decltype(heads)::kPads) {
+        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, ctas, stream);
+      }
+    }
+    return cudaErrorInvalidValue;
+  });
+}
+
+} // namespace nsa::kernels
