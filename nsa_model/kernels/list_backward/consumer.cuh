@@ -1,0 +1,142 @@
+#pragma once
+// The computing warpgroups of the selected branch's backward, over the CTA's units. Device code
+// only.
+
+#include "nsa_model/kernels/list_backward/parts.cuh"
+#include "nsa_model/kernels/list_backward/producer.cuh"
+
+namespace nsa::kernels::list_backward {
+
+#if NSA_HOPPER_CODE
+
+// Where the partial result of item 0 would stand: the buffer begins with the round's first.
+__device__ __forceinline__ float* partial_of_item_0(const SelectedBackwardParams& params,
+                                                    int blocks) {
+  const int first_item = params.segment_item_start[params.summed.first_list() * blocks];
+  return params.partial_dkv - static_cast<int64_t>(first_item) * 2 * Tile::kResultFloats;
+}
+
+template <typename Heads>
+__device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
+                        const CUtensorMap& d_q_map, Shared<Heads>& shared, int blocks) {
+  const int chunk_tokens = heads.tokens(Tile::kRows);
+  const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
+  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+  const int warp = thread / kWarpThreads;
+  const int row = warp * kWarpRows + lane / 4; // key of the block, and row + 8
+  const float scale_log2 = params.scale * kLog2e;
+  float* partial_dkv = partial_of_item_0(params, blocks);
+  const Columns<Heads> columns(heads, lane % 4);
+  const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
+  const uint32_t d_queries = uniform(shared_address(shared.d_queries[warpgroup]));
+  // Each warp stores dQ of a quarter of the tokens.
+  const int warp_tokens = (chunk_tokens + kWarpgroupWarps - 1) / kWarpgroupWarps;
+  const int first = uniform(warp * warp_tokens);
+  const bool stores = lane < warp_tokens && first + lane < chunk_tokens;
+  int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
+  uint32_t exchange_phase = 0;
+  Ring<Tile::kKeyStages> key_ring;
+  for (;;) {
+    barrier_wait(shared_address(&shared.units.full[key_ring.stage]), key_ring.phase);
+    const WorkItem item = shared.units.items[key_ring.stage];
+    // Asked of the lane's own copy: of a uniform one ptxas keeps fewer addresses, and the loop
+    // below has 817 instructions instead of 671.
+    if (item.segment == kNoSegment) break;
+    const int place = uniform(item.index);
+    const Unit unit(params, item, blocks);
+    const int key_stage = uniform(key_ring.stage);
+    const uint32_t k_tile = shared_address(shared.units.keys[key_stage][0]);
+    Sums d_key;
+    Sums d_value;
+    zero(d_key);
+    zero(d_value);
+    TileOperand values;
+    load_operand(values, shared_address(shared.units.keys[key_stage][1]), warp, lane);
+    const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
+    const int mine =
+        uniform((warpgroup - chunk % Tile::kConsumers + Tile::kConsumers) % Tile::kConsumers);
+    for (int i = mine; i < chunks; i += Tile::kConsumers) {
+      const int stage = uniform((chunk + i) % Tile::kRowStages);
+      const uint32_t q_tile = shared_address(shared.q[stage]);
+      const uint32_t d_out_tile = shared_address(shared.d_out[stage]);
+      const float* statistics = shared.statistics[stage];
+      const int32_t* tokens = shared.tokens[stage];
+      barrier_wait(shared_address(&shared.rows_full[stage]),
+                   static_cast<uint32_t>((chunk + i) / Tile::kRowStages) & 1u);
+      Scores p;
+      Scores ds;
+      wgmma_fence();
+      multiply_shared<Tile::kRows, kHeadSteps, Major::kK, Major::kK, false>(p, k_tile, q_tile);
+      wgmma_commit();
+      multiply_registers<Tile::kRows, kHeadSteps, Major::kK, false>(ds, values, d_out_tile);
+      wgmma_commit();
+      // The pair whose dQ this lane stores.
+      const int target = stores ? shared.pairs[stage][first + lane] : -1;
+      const EveryLane<Heads, Tile::kWarpTokens> its_target(target);
+      const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
+      wgmma_wait<1>();
+      pin(p);
+      to_probabilities(p, statistics, columns, scale_log2);
+      if (own) {
+        const int key = unit.block * kBlock + row;
+#pragma unroll
+        for (int j = 0; j < Tile::kRows / kGroupColumns; ++j) {
+          const int token0 = tokens[columns.token(j, 0)];
+          const int token1 = tokens[columns.token(j, 1)];
+          if (key > token0) p[kGroupFloats * j] = 0.0f;
+          if (key > token1) p[kGroupFloats * j + 1] = 0.0f;
+          if (key + kRowsApart > token0) p[kGroupFloats * j + 2] = 0.0f;
+          if (key + kRowsApart > token1) p[kGroupFloats * j + 3] = 0.0f;
+        }
+      }
+      RowsOperand p_operand;
+      to_operand<Tile::kRows>(p, p_operand);
+      wgmma_wait<0>();
+      pin(ds);
+      to_score_gradients(ds, p, statistics, columns);
+      RowsOperand ds_operand;
+      to_operand<Tile::kRows>(ds, ds_operand);
+      wgmma_fence();
+      multiply_registers<kHeadDim, kRowSteps, Major::kMN, true>(d_value, p_operand, d_out_tile);
+      multiply_registers<kHeadDim, kRowSteps, Major::kMN, true>(d_key, ds_operand, q_tile);
+      wgmma_commit();
+      store_transposed(ds_operand, d_scores, warp, lane);
+      fence_async_proxy();
+      wait_for_stores_to_read();
+      // dS is whole, and the last chunk's dQ has been read.
+      named_barrier(1 + warpgroup, kWarpgroupThreads);
+      Scores dq;
+      wgmma_fence();
+      multiply_shared<Tile::kRows, kKeySteps, Major::kMN, Major::kK, false>(dq, k_tile, d_scores);
+      wgmma_commit();
+      wgmma_wait<1>();
+      pin(d_value);
+      pin(d_key);
+      warp_arrive(shared_address(&shared.rows_empty[stage]));
+      wgmma_wait<0>();
+      pin(dq);
+      store_query_gradients(d_q_map, d_queries, heads, dq, warpgroup, warp, lane, first, stores,
+                            target, its_target);
+    }
+    chunk += chunks;
+    warp_arrive(shared_address(&shared.units.empty[key_ring.stage]));
+    key_ring.advance();
+    // Warpgroup 0 finishes dK, warpgroup 1 dV: each hands the other half over.
+    barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), exchange_phase ^ 1u);
+    hand_over(shared.exchange[warpgroup], thread, warpgroup == 0, d_key, d_value);
+    warp_arrive(shared_address(&shared.exchange_full[warpgroup]));
+    barrier_wait(shared_address(&shared.exchange_full[1 - warpgroup]), exchange_phase);
+    Sums sum;
+    take_over(shared.exchange[1 - warpgroup], thread, warpgroup == 0, d_key, d_value, sum);
+    warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
+    exchange_phase ^= 1u;
+    store_tile(partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * Tile::kResultFloats,
+               sum, warpgroup == 0 ? params.scale : 1.0f, row, lane % 4);
+  }
+  wait_for_stores();
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::list_backward

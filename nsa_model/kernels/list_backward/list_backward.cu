@@ -1,0 +1,155 @@
+// The selected branch, backward: dK and dV of a block's keys over the tokens that selected it, and
+// dQ of every pair of a token and a block. No atomics on results, deterministic.
+//
+//   S^T = K Q^T, P^T = 2^(S^T log2 e / sqrt(d) - lse), the gate folded into lse
+//   dP^T = V dO^T, dS^T = P^T (dP^T - delta), delta = <dO, O>
+//   dV = P^T dO, dK = dS^T Q / sqrt(d), dQ = dS K, not yet scaled
+//
+// Tile (config.h): the 64 keys of a block against chunks of 16 tokens x 6 heads = 96 query rows.
+// Keys are the M dimension, so that six heads need no padding and the rows' statistics are per
+// column.
+//   S^T     m64n96k64, K and Q from shared memory
+//   dP^T    m64n96k64, V from registers of the unit, dO from shared memory
+//   dV, dK  m64n64k96, P^T and dS^T from registers, dO and Q with rows along the contraction
+//   dQ^T    m64n96k64, K and dS from shared memory, where dS goes for it
+//
+// One CTA an SM, which claims unit after unit (claimed_units.cuh): a block and part of its list.
+//   warps 0-7    two computing warpgroups (consumer.cuh), which take chunks in turn, each with dK
+//                and dV of its own. At the end of a unit they exchange halves: one sums dK, the
+//                other dV. Which of them has the even chunks depends on what the CTA did before;
+//                the sum of the two halves does not.
+//   warps 8-11   loading (producer.cuh): each gathers Q, dO and statistics of four tokens. Lane 0
+//   of
+//                warp 8 claims units and loads their K and V.
+//
+// barrier         who arrives (count)                     what it protects
+// --------------  --------------------------------------  -----------------------------------------
+// rows_full       lane 0 of each loading warp, with its   rows, statistics, pairs and tokens of a
+//                 bytes (4)                               chunk are there
+// rows_empty      each warp of the chunk's warpgroup (4)  the chunk's sums have read them
+// units.known     the claiming thread (1)                 the unit may be read by loading warps
+// units.full      the claiming thread, with the bytes     the unit may be read by computing warps,
+//                 of K and V (1)                          and its keys and values
+// units.empty     each loading and computing warp (12)    unit, keys and values may be overwritten
+// exchange_full   each warp of the giving warpgroup (4)   a half of dK and dV may be read
+// exchange_empty  each warp of the other warpgroup (4)    it has been read
+// named 1 and 2   the warpgroup's 128 threads             dS is whole and the last dQ has left;
+// then
+//                                                         dQ is whole and dS has been read
+
+#include "nsa_model/kernels/block_backward/block_backward.h"
+
+#include <algorithm>
+
+#include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/list_backward/consumer.cuh"
+#include "nsa_model/kernels/list_backward/producer.cuh"
+
+namespace nsa::kernels {
+namespace list_backward {
+namespace {
+
+template <typename Heads>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
+                         const __grid_constant__ CUtensorMap q_map,
+                         const __grid_constant__ CUtensorMap d_out_map,
+                         const __grid_constant__ CUtensorMap k_map,
+                         const __grid_constant__ CUtensorMap v_map,
+                         const __grid_constant__ CUtensorMap d_q_map, int blocks) {
+#if NSA_HOPPER_CODE
+  wait_for_earlier_kernels();
+  const Heads heads(params.shape.heads);
+  extern __shared__ uint8_t raw[];
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
+  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+    const int tokens = heads.tokens(Tile::kRows);
+    const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
+    for (int stage = 0; stage < Tile::kRowStages; ++stage) {
+      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
+           i += Tile::kThreads) {
+        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
+        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+      }
+      fill_padding(shared.statistics[stage], heads, tokens);
+      for (int i = tokens + static_cast<int>(threadIdx.x); i < Shared<Heads>::kTokens;
+           i += Tile::kThreads) {
+        shared.pairs[stage][i] = -1;
+        shared.tokens[stage][i] = 0;
+      }
+    }
+    fence_async_proxy();
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Tile::kRowStages; ++i) {
+      barrier_init(shared_address(&shared.rows_full[i]), Tile::kProducerWarps * kWarpArrivals);
+      barrier_init(shared_address(&shared.rows_empty[i]), kWarpgroupWarps * kWarpArrivals);
+    }
+    init_units(shared.units, Tile::kProducerWarps, Tile::kConsumerWarps);
+    for (int i = 0; i < Tile::kConsumers; ++i) {
+      barrier_init(shared_address(&shared.exchange_full[i]), kWarpgroupWarps * kWarpArrivals);
+      barrier_init(shared_address(&shared.exchange_empty[i]), kWarpgroupWarps * kWarpArrivals);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const UnitRange units = units_of(params.segment_item_start, params.round, blocks);
+  if (threadIdx.x / kWarpgroupThreads == Tile::kConsumers) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    produce(params, heads, q_map, d_out_map, k_map, v_map, shared, units, blocks);
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    consume(params, heads, d_q_map, shared, blocks);
+  }
+#endif
+}
+
+template <typename Heads>
+cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  const int all_heads = shape.groups * heads.count();
+  CUtensorMap q_map;
+  CUtensorMap d_out_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  CUtensorMap d_q_map;
+  cudaError_t error = require_hopper();
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence, all_heads,
+                                 1, heads.count());
+  }
+  if (error == cudaSuccess) {
+    error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
+                                 all_heads, 1, heads.count());
+  }
+  if (error == cudaSuccess) {
+    error = make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, shape.sequence,
+                          kBlock);
+  }
+  if (error == cudaSuccess) { // pairs in the place of tokens
+    error =
+        make_token_major_map(&d_q_map, params.partial_dq, 1, params.round.listed_rows() * kSlots,
+                             heads.count(), 1, heads.count());
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
+  }
+  if (error != cudaSuccess) return error;
+  const int grid = std::min(multiprocessor_count(),
+                            block_lists_item_capacity(shape, params.round.cut, params.round.lanes));
+  return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, Tile::kThreads,
+                           kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
+                           d_q_map, block_count(shape.sequence));
+}
+
+} // namespace
+} // namespace list_backward
+
+cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
+  return with_heads(params.shape,
+                    [&](auto heads) { return list_backward::launch(params, heads, stream); });
+}
+
+} // namespace nsa::kernels
