@@ -1,0 +1,59 @@
+#pragma once
+// The tile of block selection. Another tile is a change of this file.
+
+#include "nsa_model/kernels/common/fragment.cuh"
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/selection/plan.h"
+#include "nsa_model/kernels/selection/selection.h"
+
+namespace nsa::kernels::selection {
+
+inline constexpr int kBlockKeys = kBlock / kCompressStride; // compressed tokens that start in it
+
+struct Tile {
+  static constexpr int kTokens = 16;
+  static constexpr int kPassHeads = 6; // of a product
+  static constexpr int kRows = kTokens * kPassHeads;
+  static constexpr int kStepBlocks = kWgmmaRows; // a key of each is the M of a product
+  static constexpr int kKeyStages = 2;
+  static constexpr int kKeyBytes = kStepBlocks * kRowBytes;
+  // What a CTA may have: tiles, which share keys, and warpgroups of a tile, which take its steps in
+  // turns.
+  static constexpr int kMostTiles = 2;
+  static constexpr int kMostSharers = 2;
+  static constexpr int kMostThreads = kWarpgroupThreads * kMostTiles * kMostSharers;
+  // Sequences of more blocks than the first have two sharers; up to the second, two tiles.
+  static constexpr int kOneSharerBlocks = 512;
+  static constexpr int kTwoTileBlocks = 1024;
+};
+static_assert(kBlock % Tile::kTokens == 0, "all tokens of a tile lie in one block");
+static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
+              "the stencil of Eq. 9 is 1, 2, 2, 2, 1");
+static_assert(kWarpgroupWarps * kUnitBlocks == Tile::kStepBlocks, "a warp has a unit of a step");
+static_assert(kWarpgroupWarps * kPickTokens == Tile::kTokens, "and picks for a quarter of a tile");
+static_assert(kBlockKeys % Tile::kKeyStages == 0, "a key of a step always takes the same stage");
+inline constexpr int kSmRegisters = 65536;
+inline constexpr int kSmThreads = kSmRegisters / 128; // that an SM holds, with 128 registers each
+
+// Queries, keys [sharers][stages][64 rows] and scores [tiles][16][score_stride] lie before it.
+template <typename Heads> struct Shared {
+  // Negative, base 2. Tokens 2 i and 2 i + 1 lie together, as a thread wants them.
+  static constexpr int kLseHeads = Heads::kPads ? kMostHeads : Tile::kPassHeads;
+  alignas(16) float lse[Tile::kMostTiles][Tile::kTokens / 2][kLseHeads][2];
+  alignas(8) uint64_t queries_full;
+  uint64_t keys_full[Tile::kMostSharers * Tile::kKeyStages];
+  uint64_t keys_empty[Tile::kMostSharers * Tile::kKeyStages];
+};
+template <typename Heads> __host__ __device__ constexpr int query_bytes() {
+  constexpr int kPasses = Heads::kPads ? (kMostHeads + Tile::kPassHeads - 1) / Tile::kPassHeads : 1;
+  return kPasses * Tile::kRows * kRowBytes;
+}
+template <typename Heads> constexpr int shared_bytes(int blocks, int tiles, int sharers) {
+  return tiles * (query_bytes<Heads>() + Tile::kTokens * 4 * score_stride(blocks)) +
+         sharers * Tile::kKeyStages * Tile::kKeyBytes + static_cast<int>(sizeof(Shared<Heads>));
+}
+static_assert(shared_bytes<AnyHeads>(kMostSharedScores / kBlock, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<SixHeads>(kMostSharedScores / kBlock, 1, 2) <= kMostSharedBytes);
+static_assert(shared_bytes<SixHeads>(Tile::kTwoTileBlocks, 2, 2) <= kMostSharedBytes);
+
+} // namespace nsa::kernels::selection

@@ -1,0 +1,109 @@
+#pragma once
+// From a product's S^T to scores of blocks, in the registers of a warp and in its records. Device
+// code only.
+
+#include "nsa_model/kernels/selection/config.h"
+
+namespace nsa::kernels::selection {
+
+#if NSA_HOPPER_CODE
+
+// Negative log-sums of a product's columns, those of two heads and tokens 8 i + 2 quad + {0, 1} in
+// number 3 i + head / 2. `from`: of the product's first head and the first such tokens; the others
+// are 4 kLseHeads pairs on.
+template <int kLseHeads>
+__device__ __forceinline__ void load_lse(const float (*from)[2], int heads, float4 (&lse)[6]) {
+#pragma unroll
+  for (int i = 0; i < 6; ++i) {
+    if (i % 3 * 2 < heads)
+      lse[i] = *reinterpret_cast<const float4*>(from + i / 3 * 4 * kLseHeads + i % 3 * 2);
+  }
+}
+
+// Adds the probabilities of a product's heads: token 8 (t / 2) + 2 quad + t % 2, row + 8 r.
+__device__ __forceinline__ void add_heads(const float (&s)[kLaneFloats<Tile::kRows>],
+                                          const float4 (&lse)[6], float scale_log2, int heads,
+                                          float (&sums)[4][2]) {
+#pragma unroll
+  for (int i = 0; i < kLaneFloats<Tile::kRows>; ++i) { // in the order in which lse may be loaded
+    const int half = i / 24;
+    const int head = i % 24 / 4;
+    const int t = 2 * half + i / 2 % 2;
+    if (head >= heads) continue;
+    const float4& of = lse[3 * half + head / 2];
+    const float minus = head % 2 == 0 ? (t % 2 == 0 ? of.x : of.y) : (t % 2 == 0 ? of.z : of.w);
+    sums[t][i % 2] +=
+        exp2_approximate(fmaf(s[4 * (2 * head + half) + 2 * (i % 2) + t % 2], scale_log2, minus));
+  }
+}
+
+// Scores of a warp's unit from what its blocks' first three keys and their last one have summed up
+// to: blocks lane / 4 and lane / 4 + 8, tokens as in add_heads.
+__device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
+                                             const float (&last_key)[4][2], int unit, int units,
+                                             int last, float* scores, int stride) {
+  const int lane = threadIdx.x % kWarpThreads;
+  const int block = lane / 4;
+  const int before = (lane + 28) % 32; // has the block before; of the first, block 7
+  const bool candidate = unit * kUnitBlocks + block <= last;
+  const bool candidate8 = unit * kUnitBlocks + block + kRowsApart <= last;
+  float* record = scores + 2 * (lane % 4) * stride + unit * kScoreRecord;
+  const float none = __int_as_float(kNoKey);
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const float tap = __shfl_sync(~0u, last_key[t][0], before);
+    const float tap8 = __shfl_sync(~0u, last_key[t][1], before);
+    const float score = fmaf(2.0f, first_keys[t][0], last_key[t][0]) + (block > 0 ? tap : 0.0f);
+    const float score8 = fmaf(2.0f, first_keys[t][1], last_key[t][1]) + (block > 0 ? tap8 : tap);
+    float* row = record + (t / 2 * 8 + t % 2) * stride;
+    row[block] = candidate ? score : none;
+    row[block + kRowsApart] = candidate8 ? score8 : none;
+    if (block == 0 && unit + 1 < units) row[kScoreRecord + kUnitBlocks] = tap8;
+  }
+}
+
+// Leaves one key's share of a unit of the rest in a record.
+__device__ __forceinline__ void store_share(const float (&sums)[4][2], float* scores, int stride) {
+  const int lane = threadIdx.x % kWarpThreads;
+  float* record = scores + 2 * (lane % 4) * stride + lane / 4;
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    float* row = record + (t / 2 * 8 + t % 2) * stride;
+    row[0] = sums[t][0];
+    row[kRowsApart] = sums[t][1];
+  }
+}
+
+// Makes scores of the shares, by the same additions as store_scores. A thread does two blocks of
+// every unit, so that what it overwrites has been read: places of the first unit's shares.
+__device__ __forceinline__ void join_shares(const ScorePlan& plan, int last, float* scores,
+                                            int stride) {
+  const int pair = static_cast<int>(threadIdx.x % 8);
+  float* row = scores + static_cast<int>(threadIdx.x % kWarpgroupThreads / 8) * stride +
+               plan.whole * kScoreRecord;
+  const auto two_of = [&](int record) {
+    return *reinterpret_cast<const float2*>(row + record * kScoreRecord + 2 * pair);
+  };
+#pragma unroll 1
+  for (int i = 0; i < plan.rest; ++i) {
+    const float2 key0 = two_of(4 * i);
+    const float2 key1 = two_of(4 * i + 1);
+    const float2 key2 = two_of(4 * i + 2);
+    const float2 key3 = two_of(4 * i + 3);
+    const float tap = pair > 0 ? row[(4 * i + 3) * kScoreRecord + 2 * pair - 1] : 0.0f;
+    const int block = (plan.whole + i) * kUnitBlocks + 2 * pair;
+    const float none = __int_as_float(kNoKey);
+    float2 scored;
+    scored.x = fmaf(2.0f, key0.x + key1.x + key2.x, key3.x) + tap;
+    scored.y = fmaf(2.0f, key0.y + key1.y + key2.y, key3.y) + key3.x;
+    if (block > last) scored.x = none;
+    if (block + 1 > last) scored.y = none;
+    *reinterpret_cast<float2*>(row + i * kScoreRecord + 2 * pair) = scored;
+    if (i > 0 && pair == 0)
+      row[i * kScoreRecord + kUnitBlocks] = row[(4 * i - 1) * kScoreRecord + 15];
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::selection
