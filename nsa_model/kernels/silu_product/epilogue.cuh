@@ -1,0 +1,99 @@
+#pragma once
+// From a warp's sums to rows of the results: rounded into the warp's strip, then, while products of
+// the next piece run, taken from there, with SiLU, to global memory. Device code only.
+
+#include "nsa_model/kernels/silu_product/config.h"
+
+namespace nsa::kernels::silu_product {
+
+#if NSA_HOPPER_CODE
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return reciprocal_approximate(1.0f + exp2_approximate(-kLog2e * x));
+}
+__device__ __forceinline__ float silu(float x) {
+  return x * sigmoid(x);
+}
+__device__ __forceinline__ float silu_gradient(float x) {
+  const float s = sigmoid(x);
+  return s * fmaf(x, 1.0f - s, 1.0f);
+}
+__device__ __forceinline__ float low_bf16(uint32_t word) {
+  return __uint_as_float(word << 16);
+}
+__device__ __forceinline__ float high_bf16(uint32_t word) {
+  return __uint_as_float(word & 0xFFFF0000u);
+}
+__device__ __forceinline__ uint32_t silu_of_pair(uint32_t before) {
+  return pack_bf16(silu(low_bf16(before)), silu(high_bf16(before)));
+}
+__device__ __forceinline__ uint32_t gradient_of_pair(uint32_t d_after, uint32_t before) {
+  return pack_bf16(low_bf16(d_after) * silu_gradient(low_bf16(before)),
+                   high_bf16(d_after) * silu_gradient(high_bf16(before)));
+}
+// Sixteen bytes. Stated in full: the compiler takes vectors apart where their words come one by
+// one, and volatile loads stay where they are written, before the work that hides them.
+__device__ __forceinline__ uint4 load_once(const __nv_bfloat16* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store(__nv_bfloat16* to, const uint4& value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// Sums of a warp, 16 rows, to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
+template <int kColumns>
+__device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t strip, int lane) {
+  const int matrix = lane / 8, in_matrix = lane % 8; // rows 8 (matrix % 2), columns 8 (matrix / 2)
+  const uint32_t row = strip + ((matrix & 1) * 8 + in_matrix) * kRowBytes;
+#pragma unroll
+  for (int j = 0; j < kColumns / 16; ++j) {
+    const int chunk = 2 * (j % 4) + (matrix >> 1);
+    store_matrix(row + (j / 4) * kPanelBytes + ((chunk ^ in_matrix) << 4),
+                 pack_bf16(sum[8 * j], sum[8 * j + 1]), pack_bf16(sum[8 * j + 2], sum[8 * j + 3]),
+                 pack_bf16(sum[8 * j + 4], sum[8 * j + 5]),
+                 pack_bf16(sum[8 * j + 6], sum[8 * j + 7]));
+  }
+}
+
+// Rows that are written at once; an access takes one, or two of a narrow piece: 1 << shift.
+inline constexpr int kAtOnce = 2;
+
+// One access of a row: the product's sum as it is rounded, of the backward with `before`.
+template <bool kBackward>
+__device__ __forceinline__ void write_vector(const ProductParams& params, int64_t to,
+                                             const uint4& sum, const uint4& before) {
+  if constexpr (kBackward) {
+    store(params.out + to, {gradient_of_pair(sum.x, before.x), gradient_of_pair(sum.y, before.y),
+                            gradient_of_pair(sum.z, before.z), gradient_of_pair(sum.w, before.w)});
+  } else {
+    store(params.before_out + to, sum);
+    store(params.out + to,
+          {silu_of_pair(sum.x), silu_of_pair(sum.y), silu_of_pair(sum.z), silu_of_pair(sum.w)});
+  }
+}
+
+// Reads the rows of `before` that go with the next sums, ahead of them.
+__device__ __forceinline__ void read_ahead(uint4 (&ahead)[kAtOnce], const ProductParams& params,
+                                           int64_t at, int row, int shift) {
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    ahead[i] = load_once(params.before_in + at + int64_t{row + (i << shift)} * params.columns);
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::silu_product

@@ -1,0 +1,53 @@
+#pragma once
+// The thread that loads, and the barriers of its stages. Device code only.
+
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/silu_product/cluster.cuh"
+#include "nsa_model/kernels/silu_product/piece.cuh"
+
+namespace nsa::kernels::silu_product {
+
+#if NSA_HOPPER_CODE
+
+__device__ __forceinline__ void init_barriers(uint32_t full, uint32_t empty, uint32_t order) {
+  for (int stage = 0; stage < Tile::kStages; ++stage) {
+    barrier_init(full + stage * kBarrierBytes, 1);
+    barrier_init(empty + stage * kBarrierBytes, Tile::kConsumerWarps * Tile::kCluster);
+  }
+  barrier_init(order, kWarpgroupWarps * kWarpArrivals);
+}
+
+// One thread: the CTA's rows of the left operand and half of the right one, which the copy engine
+// writes to both CTAs.
+template <bool kBackward>
+__device__ __forceinline__ void produce(const ProductParams& params, const CUtensorMap& left,
+                                        const CUtensorMap& right, uint32_t tiles, uint32_t full,
+                                        uint32_t empty, int rank, int items, int steps) {
+  Ring<Tile::kStages> ring;
+  for (int item = 0; item < items; ++item) {
+    const Piece piece = piece_of(params, item);
+    const int parts =
+        (piece.narrow ? Tile::kNarrowColumns : Tile::kColumns) / kPanelColumns / Tile::kCluster;
+    for (int k = 0; k < steps; ++k) {
+      const uint32_t stage = tiles + ring.stage * kStageBytes,
+                     done = full + ring.stage * kBarrierBytes;
+      barrier_wait(empty + ring.stage * kBarrierBytes, ring.phase ^ 1u);
+      barrier_expect(done, kLeftBytes + Tile::kCluster * parts * kPartBytes);
+      tma_load(stage, &left, 0, k, piece.row + rank * Tile::kRows, 0, done);
+      for (int i = rank * parts; i < (rank + 1) * parts; ++i) {
+        const uint32_t to = stage + kLeftBytes + i * kPartBytes;
+        const int column = piece.column + i * kPanelColumns;
+        if constexpr (kBackward) { // the weight's rows run along the columns
+          tma_load_for_all(to, &right, 0, column / kPanelColumns, k * Tile::kDepth, 0, done);
+        } else {
+          tma_load_for_all(to, &right, 0, k, column, 0, done);
+        }
+      }
+      ring.advance();
+    }
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::silu_product
