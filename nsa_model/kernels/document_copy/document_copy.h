@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <span>
 
+#include "nsa_model/kernels/common/document_batch.h"
 #include "nsa_model/kernels/common/shape.h"
-#include "nsa_model/kernels/fused/document_plan.h"
 
 namespace nsa::kernels {
 

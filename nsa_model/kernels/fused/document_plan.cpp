@@ -112,13 +112,6 @@ DocumentPlan with_classes(const AttentionShape& shape, DocumentPlan plan,
 
 } // namespace
 
-AttentionShape DocumentBatch::shape(const AttentionShape& whole) const {
-  AttentionShape shape = whole;
-  shape.batch = static_cast<int>(documents.size());
-  shape.sequence = length;
-  return shape;
-}
-
 int class_length(int length) {
   if (length <= 8) return length;
   const int step = static_cast<int>(std::bit_floor(static_cast<unsigned>(length - 1))) / 4;

@@ -9,33 +9,11 @@
 #include <span>
 #include <vector>
 
+#include "nsa_model/kernels/common/document_batch.h"
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/fused/fused.h"
 
 namespace nsa::kernels {
-
-// Tokens [begin, begin + length) of a row of the batch.
-struct Document {
-  int row = 0;
-  int begin = 0;
-  int length = 0;
-  int compressed_begin = 0; // among the row's compressed tokens
-};
-
-// Documents that are run as one batch of sequences of `length` tokens.
-struct DocumentBatch {
-  int length = 0;
-  std::vector<Document> documents;
-  // They are run where they lie, without a copy: one document, or neighbouring whole rows. Else
-  // each is copied and filled up to `length`, which is less than 1.25 times its own, unless longer
-  // ones save launches (class_length(), plan_documents()).
-  bool in_place = true;
-  // Where the batch starts in what the forward saves, batch behind batch.
-  int64_t token_begin = 0;
-  int64_t compressed_begin = 0;
-
-  AttentionShape shape(const AttentionShape& whole) const;
-};
 
 struct DocumentPlan {
   std::vector<DocumentBatch> batches;
