@@ -10,14 +10,6 @@
 namespace nsa::kernels::check {
 namespace {
 
-// "bf16", "packed" or both after a comma; none where it is something else.
-std::vector<PartialFormat> partial_formats(const std::string& names) {
-  if (names == "bf16") return {PartialFormat::kBf16};
-  if (names == "packed") return {PartialFormat::kPacked};
-  if (names == "bf16,packed") return {PartialFormat::kBf16, PartialFormat::kPacked};
-  return {};
-}
-
 // Takes the word at `i` and its value, if it is a size of the problem.
 bool take_size(CaseOptions& given, int argc, char** argv, int& i) {
   const std::string word = argv[i];
@@ -71,8 +63,7 @@ std::string title_of(const std::string& name, const CaseOptions& options) {
   return name + " B" + std::to_string(shape.batch) + " S" + std::to_string(shape.sequence) + " G" +
          std::to_string(shape.groups) + " heads " + std::to_string(shape.heads) +
          (shape.head_dim == kHeadDim ? "" : " d " + std::to_string(shape.head_dim)) +
-         (options.tuning.family == KernelFamily::kPortable ? " portable" : "") +
-         (options.tuning.partial_out == PartialFormat::kBf16 ? " bf16" : "");
+         (options.tuning.family == KernelFamily::kPortable ? " portable" : "");
 }
 
 CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
@@ -91,10 +82,6 @@ CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
       read.portable = true;
     } else if (word == "--given") {
       read.given.selection = Selection::kDoubled;
-    } else if (word == "--partials" && value != nullptr) {
-      read.formats = partial_formats(argv[++i]);
-      if (read.formats.empty())
-        throw std::invalid_argument("--partials takes bf16, packed or bf16,packed");
     } else if (word == "--overlap") {
       overlap_launches = true;
     } else if (const int taken = own ? own(word, value) : 0; taken > 0) {
@@ -106,7 +93,6 @@ CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
     }
   }
   read.given.tuning.family = family_of(read.given.shape, read.portable);
-  read.given.tuning.partial_out = read.formats.front();
   return read;
 }
 

@@ -26,13 +26,11 @@ std::string title_of(const std::string& name, const CaseOptions& options);
 //   --batch N --groups N --heads N (a group) --head-dim N
 //   --given               blocks are given, some of them twice
 //   --portable            the portable kernels where Hopper's serve as well
-//   --partials FORMATS    FusedTuning::partial_out: bf16, packed, or both after a comma
 //   --overlap             overlap_launches
 //   --whole, --selected   without the branches alone; the selected branch alone
 struct CaseArguments {
   CaseOptions given;
   bool portable = false;
-  std::vector<PartialFormat> formats = {FusedTuning().partial_out};
   int first_part = 0; // see part_of
   int past_part = 4;
   std::vector<int> sizes; // words that are no options

@@ -57,7 +57,7 @@ void time_selection(int sequence, CaseOptions options) {
 }
 
 void time_attention(const CaseArguments& arguments) {
-  std::printf("%7s %9s %8s | %22s | %22s | %7s\n", "S", "part", "partials", "forward ms (p10-p90)",
+  std::printf("%7s %9s | %22s | %22s | %7s\n", "S", "part", "forward ms (p10-p90)",
               "backward ms (p10-p90)", "sum");
   for (const int sequence : arguments.sizes) {
     const int tokens = std::max(kTokens, sequence);
@@ -69,34 +69,16 @@ void time_attention(const CaseArguments& arguments) {
       options.shape.sequence = sequence;
       AttentionCase c(part_of(options, part));
       choose_blocks(c);
-      struct Variant {
-        PartialFormat format;
-        std::vector<double> forward, backward;
-      };
-      std::vector<Variant> variants;
-      for (const PartialFormat format : arguments.formats) {
-        if (part > 1 && format != arguments.formats.front()) continue; // these branches have none
-        variants.push_back({format, {}, {}});
-      }
-      // In turns: the device's clock falls while it works.
-      const int turns = variants.size() > 1 ? 4 : 1;
-      for (int turn = 0; turn < turns; ++turn) {
-        for (Variant& variant : variants) {
-          c.options.tuning.partial_out = variant.format;
-          c.fit_workspace();
-          add_times([&] { c.forward(); }, 20 / turns, variant.forward);
-          add_times([&] { c.backward(); }, 20 / turns, variant.backward);
-        }
-      }
-      for (const Variant& variant : variants) {
-        const Timing forward = timing_of(variant.forward);
-        const Timing backward = timing_of(variant.backward);
-        std::printf("%7d %9s %8s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
-                    names[part], variant.format == PartialFormat::kPacked ? "packed" : "bf16",
-                    forward.median, forward.low, forward.high, backward.median, backward.low,
-                    backward.high, forward.median + backward.median);
-        std::fflush(stdout);
-      }
+      std::vector<double> forward_times;
+      std::vector<double> backward_times;
+      add_times([&] { c.forward(); }, 20, forward_times);
+      add_times([&] { c.backward(); }, 20, backward_times);
+      const Timing forward = timing_of(forward_times);
+      const Timing backward = timing_of(backward_times);
+      std::printf("%7d %9s | %7.3f (%.3f-%.3f) | %7.3f (%.3f-%.3f) | %7.3f\n", sequence,
+                  names[part], forward.median, forward.low, forward.high, backward.median,
+                  backward.low, backward.high, forward.median + backward.median);
+      std::fflush(stdout);
     }
   }
 }
@@ -130,7 +112,7 @@ int run(int argc, char** argv) {
         "usage: nsa-bench-kernels attention S [S ...] | intervals S [S ...] | selection S "
         "[S ...] | documents [tokens] | layers [tokens]\n"
         "       [--query-major TOKENS] [--heads N] [--groups N] [--head-dim N] [--portable] "
-        "[--partials bf16,packed] [--overlap] [--whole] [--selected]\n");
+        "[--overlap] [--whole] [--selected]\n");
     return kUsage;
   }
   return 0;

@@ -60,8 +60,4 @@ constexpr KernelFamily kernel_family(int compute_capability, int head_dim) {
                                                           : KernelFamily::kPortable;
 }
 
-// How the selected branch keeps the partial results of its (token, block) pairs between kernels:
-// BF16, or 10 bits a value under common scales (common/packed_slots.h), of six heads a group.
-enum class PartialFormat { kBf16, kPacked };
-
 } // namespace nsa::kernels

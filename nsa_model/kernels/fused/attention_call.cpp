@@ -56,7 +56,7 @@ SelectedPlan::SelectedPlan(const AttentionCall& call) {
   // Given blocks need not be every causal one.
   if (call.blocks != BlockSource::kGiven) prefix = query_major_tokens(shape, call.tuning);
   listed = prefix < shape.sequence;
-  packed = call.tuning.partial_out == PartialFormat::kPacked && shape.heads == kHeadsPerGroup;
+  packed = shape.heads == kHeadsPerGroup;
   // Then every listed token has 16 blocks, and lists begin with a whole block.
   joined = packed && prefix >= kDensePrefix && prefix % kBlock == 0;
   // A branch alone leaves room for the fewest rounds.

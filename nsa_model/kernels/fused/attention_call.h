@@ -53,7 +53,7 @@ struct SelectedPlan {
   int prefix = 0;      // tokens that take the query-major kernels
   bool listed = false; // the others take lists
   bool joined = false; // see JoinedBlocks; of the forward
-  bool packed = false; // partial outputs are
+  bool packed = false; // partial outputs are, see common/packed_slots.h; else BF16
   ListCut cut;
   int round_rows = 0;
   // The first tokens' dK and dV that run beside the sum of dQ. Only without the window.

@@ -34,8 +34,6 @@ struct FusedTuning {
   // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
   // 0: what was fastest, see query_major_tokens().
   int query_major_tokens = 0;
-  // Of partial outputs. Other than six heads a group take BF16.
-  PartialFormat partial_out = PartialFormat::kPacked;
 };
 // How many of a sequence's first tokens take the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

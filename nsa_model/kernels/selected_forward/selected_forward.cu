@@ -123,13 +123,10 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
 } // namespace selected_forward
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
-  if (params.packed != nullptr) {
-    if (params.shape.heads != kHeadsPerGroup) return cudaErrorInvalidValue;
-    const SixHeads heads(kHeadsPerGroup);
-    return selected_forward::launch<true>(params, heads, stream);
-  }
+  const bool packed = params.shape.heads == kHeadsPerGroup;
+  if ((params.packed != nullptr) != packed) return cudaErrorInvalidValue;
   return with_heads(params.shape, [&](auto heads) {
-    return selected_forward::launch<false>(params, heads, stream);
+    return selected_forward::launch<!decltype(heads)::kPads>(params, heads, stream);
   });
 }
 

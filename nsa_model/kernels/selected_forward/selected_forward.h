@@ -28,8 +28,8 @@ struct SelectedForwardParams {
   float scale = 0.125f;
   __nv_bfloat16* partial_out; // [rows of PairRows, slots, heads, 64], listed pairs are written
   float* partial_lse;         // [rows, slots, head_floats(heads)], log2 of the sum of 2^score
-  PackedOut* packed; // [rows, slots], of six heads, instead of the two; nullptr: they are meant
-                     // slots: 16, or kJoinedSlots where blocks are joined
+  PackedOut* packed;          // [rows, slots], of six heads, instead of the two; else nullptr
+                              // slots: 16, or kJoinedSlots where blocks are joined
 };
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream);

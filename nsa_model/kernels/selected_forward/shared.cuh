@@ -31,8 +31,7 @@ template <typename Heads, bool kPacked> struct Shared {
 };
 template <typename Heads, bool kPacked>
 inline constexpr int kSharedBytes = sizeof(Shared<Heads, kPacked>) + 1024;
-static_assert(kSharedBytes<SixHeads, false> <= kMostSharedBytes &&
-              kSharedBytes<SixHeads, true> <= kMostSharedBytes &&
+static_assert(kSharedBytes<SixHeads, true> <= kMostSharedBytes &&
               kSharedBytes<AnyHeads, false> <= kMostSharedBytes);
 
 } // namespace nsa::kernels::selected_forward

@@ -70,7 +70,6 @@ private:
     CaseOptions options;
     options.shape = shape;
     options.tuning.family = family_of(shape, wanted.portable);
-    options.tuning.partial_out = wanted.partials;
     return options;
   }
   template <typename Change>
@@ -110,7 +109,6 @@ private:
     options.shape = shape;
     options.tuning.family = family_of(shape, by_portable);
     options.tuning.query_major_tokens = first_tokens;
-    options.tuning.partial_out = wanted.partials;
     cases.push_back({"future tokens", [=] { return run_future_case(options); }});
   }
 
@@ -128,10 +126,6 @@ void CaseList::lists_and_first_tokens() {
           options.query_deviation = deviation;
         });
   }
-  add("bf16 partial results", {1, 2300, 2}, [](CaseOptions& options) {
-    options.tuning.query_major_tokens = kDensePrefix;
-    options.tuning.partial_out = PartialFormat::kBf16;
-  });
   add("joint dQ", {2, 2300, 2}, as_it_is);
   add("joint dQ", {1, 1300, 1, 16}, as_it_is);
   add("joint dQ", {1, 1300, 2, 1}, as_it_is);
@@ -172,10 +166,6 @@ void CaseList::units_beside() {
   add_claimed({5, 14000, 1}, as_it_is);                  // two rounds
   for (const int heads : {1, 5, 16})
     add_claimed({1, 1300, 2, heads}, query_major(kDensePrefix));
-  add_claimed({2, 2300, 2}, [](CaseOptions& options) {
-    options.tuning.query_major_tokens = kDensePrefix;
-    options.tuning.partial_out = PartialFormat::kBf16;
-  });
   add("window beside sums", {2, 2300, 2}, as_it_is);
   add("window beside sums", {1, 1100, 3, 5}, as_it_is);
   add("window beside sums, two rounds", {5, 14000, 1}, as_it_is);

@@ -12,7 +12,6 @@ struct CheckOptions {
   std::string match;   // only cases whose names hold it
   std::string without; // and do not hold this
   bool portable = false;
-  PartialFormat partials = FusedTuning().partial_out;
 };
 // Runs the cases, the most telling first, until the time is over. The exit code.
 int check_all(const CheckOptions& wanted);

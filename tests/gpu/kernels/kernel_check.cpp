@@ -66,12 +66,7 @@ int run(int argc, char** argv) {
     return 2;
   };
   CaseArguments arguments = CaseArguments::parse(argc, argv, own);
-  if (arguments.formats.size() > 1) {
-    std::fprintf(stderr, "one format: several are timed by nsa-bench-kernels\n");
-    return kUsage;
-  }
   wanted.portable = arguments.portable;
-  wanted.partials = arguments.formats.front();
   const std::vector<int>& sizes = arguments.sizes;
   if (mode == "check") return check_all(wanted);
   if (mode == "layers") return check_layer_kernels() == 0 ? 0 : 1;
@@ -85,7 +80,7 @@ int run(int argc, char** argv) {
                "usage: nsa-kernel-check check [--seconds N] [--match TEXT] [--without TEXT] | "
                "layers | long S | repeat S N | once S [tokens]\n"
                "       [--query-major TOKENS] [--batch N] [--heads N] [--groups N] [--head-dim N] "
-               "[--given] [--selected] [--portable] [--partials bf16|packed] [--overlap]\n");
+               "[--given] [--selected] [--portable] [--overlap]\n");
   return kUsage;
 }
 

@@ -345,13 +345,12 @@ TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
 // 512 bytes a pair instead of 768 and 32, of six heads only, and of the slots that joined blocks
 // leave.
 TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
-  const FusedTuning bf16 = {.partial_out = PartialFormat::kBf16};
   const AttentionShape six = {1, 32768, 2};
   const auto rows = [](int first) { return std::size_t{2} * (32768 - first); };
   EXPECT_EQ(fused_forward_workspace_bytes(six), rows(1280) * kJoinedSlots * 512);
-  EXPECT_EQ(fused_forward_workspace_bytes(six, bf16), rows(1280) * kSlots * 800);
   const AttentionShape four = {1, 32768, 2, 4};
-  EXPECT_EQ(fused_forward_workspace_bytes(four), fused_forward_workspace_bytes(four, bf16));
+  EXPECT_EQ(fused_forward_workspace_bytes(four),
+            rows(kDensePrefix) * kSlots * (4 * 64 * 2 + 4 * 4));
   const AttentionShape sixteen = {1, 32768, 2, 16}; // docs/design/kernels-buffers.md
   EXPECT_EQ(fused_forward_workspace_bytes(sixteen),
             rows(kDensePrefix) * kSlots * (16 * 64 * 2 + 16 * 4));

@@ -177,10 +177,9 @@ template <typename Visit> void for_each_schedule(Visit visit) {
       {2, 1536, 2},      {16, 2048, 2},   {8, 4096, 2},   {4, 8192, 2},
       {2, 16384, 2},     {1, 32768, 2},   {1, 65536, 2},  {5, 14000, 1},
       {3, 70000, 1, 16}, {2, 2300, 2, 5}, {1, 262144, 1}, {2, 4100, 2, 6, 128}};
-  std::vector<FusedTuning> tunings(4);
+  std::vector<FusedTuning> tunings(3);
   tunings[1].query_major_tokens = kMostMaskedTokens;
   tunings[2].query_major_tokens = kDensePrefix;
-  tunings[3].partial_out = PartialFormat::kBf16;
   for (const AttentionShape& shape : shapes) {
     for (FusedTuning tuning : tunings) {
       for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
