@@ -1,31 +1,31 @@
 #include "bench/kernel_cases/case_options.h"
 
-#include <algorithm>
+#include <climits>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
+#include <functional>
+#include <iterator>
 
+#include "common/base/result.h"
 #include "nsa_model/kernels/common/launch.h"
 
 namespace nsa::kernels::check {
 namespace {
 
-// Takes the word at `i` and its value, if it is a size of the problem.
-bool take_size(CaseOptions& given, int argc, char** argv, int& i) {
-  const std::string word = argv[i];
-  AttentionShape& shape = given.shape;
-  int* target = word == "--heads"         ? &shape.heads
-                : word == "--batch"       ? &shape.batch
-                : word == "--groups"      ? &shape.groups
-                : word == "--head-dim"    ? &shape.head_dim
-                : word == "--query-major" ? &given.tuning.query_major_tokens
-                                          : nullptr;
-  if (target == nullptr || i + 1 >= argc) return false;
-  *target = std::atoi(argv[++i]);
-  shape.heads = std::clamp(shape.heads, 1, kMostHeads);
-  shape.batch = std::max(1, shape.batch);
-  shape.groups = std::max(1, shape.groups);
-  return true;
+constexpr int kUsage = 2;
+constexpr int kSkipped = 77;
+
+// A setter of a whole number from 1 to `most`.
+std::function<Status(const std::string&)> into(int& target, int most = INT_MAX) {
+  return [&target, most](const std::string& value) -> Status {
+    int64_t number = 0;
+    NSA_TRY(bench::into(number)(value));
+    if (number > most)
+      return fail(ErrorCode::kInvalidArgument, value + " is more than " + std::to_string(most));
+    target = static_cast<int>(number);
+    return {};
+  };
 }
 
 } // namespace
@@ -66,34 +66,60 @@ std::string title_of(const std::string& name, const CaseOptions& options) {
          (options.tuning.family == KernelFamily::kPortable ? " portable" : "");
 }
 
-CaseArguments CaseArguments::parse(int argc, char** argv, const Own& own) {
-  CaseArguments read;
-  read.given.shape = {1, 0, 2};
-  for (int i = 2; i < argc; ++i) {
-    const std::string word = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (take_size(read.given, argc, argv, i)) continue;
-    if (word == "--whole") {
-      read.past_part = 1;
-    } else if (word == "--selected") {
-      read.first_part = 1;
-      read.past_part = 2;
-    } else if (word == "--portable") {
-      read.portable = true;
-    } else if (word == "--given") {
-      read.given.selection = Selection::kDoubled;
-    } else if (word == "--overlap") {
-      overlap_launches = true;
-    } else if (const int taken = own ? own(word, value) : 0; taken > 0) {
-      i += taken - 1;
-    } else if (const int size = std::atoi(word.c_str()); size > 0) {
-      read.sizes.push_back(size);
-    } else {
-      throw std::invalid_argument("no such word: " + word);
+void CaseArguments::add_options(bench::CommandLine& command) {
+  given.shape = {1, 0, 2};
+  AttentionShape& shape = given.shape;
+  const auto to = [](auto&& act) {
+    return [act](const std::string&) -> Status {
+      act();
+      return {};
+    };
+  };
+  std::vector<bench::Option> options = {
+      {"--batch", "N", "sequences", into(shape.batch)},
+      {"--groups", "N", "KV groups", into(shape.groups)},
+      {"--heads", "N", "query heads of a group", into(shape.heads, kMostHeads)},
+      {"--head-dim", "N", "64 or 128", into(shape.head_dim)},
+      {"--query-major", "TOKENS", "first tokens that take the query-major kernels",
+       into(given.tuning.query_major_tokens)},
+      {"--given", "", "blocks are given, some of them twice",
+       to([this] { given.selection = Selection::kDoubled; })},
+      {"--portable", "", "the portable kernels where Hopper's serve as well",
+       bench::into(portable)},
+      {"--overlap", "", "launches that overlap", bench::into(overlap_launches)},
+      {"--whole", "", "without the branches alone", to([this] { past_part = 1; })},
+      {"--selected", "", "the selected branch alone", to([this] {
+         first_part = 1;
+         past_part = 2;
+       })}};
+  command.options.insert(command.options.begin(), std::make_move_iterator(options.begin()),
+                         std::make_move_iterator(options.end()));
+}
+
+void CaseArguments::read_or_exit(const bench::CommandLine& command, int argc, char** argv) {
+  const std::vector<std::string> words = bench::read_or_exit(command, argc, argv);
+  if (!words.empty()) mode = words[0];
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    int size = 0;
+    if (const Status status = into(size)(words[i]); !status) {
+      std::fprintf(stderr, "error: %s\n", status.error().what.c_str());
+      std::exit(kUsage);
     }
+    sizes.push_back(size);
   }
-  read.given.tuning.family = family_of(read.given.shape, read.portable);
-  return read;
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices);
+      error != cudaSuccess || devices == 0) {
+    std::printf("skipped: no GPU (%s)\n", cudaGetErrorString(error));
+    std::exit(kSkipped);
+  }
+  given.tuning.family = family_of(given.shape, portable);
+}
+
+int wrong_sizes(const bench::CommandLine& command, const CaseArguments& arguments) {
+  std::fprintf(stderr, "error: \"%s\" is no mode, or needs other sizes behind it: %s --help\n",
+               arguments.mode.c_str(), command.name.c_str());
+  return kUsage;
 }
 
 } // namespace nsa::kernels::check

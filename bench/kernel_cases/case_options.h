@@ -2,10 +2,10 @@
 // Which attention problem, and how its kernels are tuned, as the words of a command line say it:
 // what nsa-kernel-check and nsa-bench-kernels share. One thread.
 
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/arguments/arguments.h"
 #include "bench/kernel_cases/attention_case.h"
 
 namespace nsa::kernels::check {
@@ -21,24 +21,22 @@ void choose_blocks(AttentionCase& c);
 // "B2 S2048 ..." behind a case's name.
 std::string title_of(const std::string& name, const CaseOptions& options);
 
-// What both programs read from their words, which are
-//   --query-major TOKENS  FusedTuning::query_major_tokens
-//   --batch N --groups N --heads N (a group) --head-dim N
-//   --given               blocks are given, some of them twice
-//   --portable            the portable kernels where Hopper's serve as well
-//   --overlap             overlap_launches
-//   --whole, --selected   without the branches alone; the selected branch alone
+// What both programs read from their words: a mode, sizes, and options of the problem.
 struct CaseArguments {
+  std::string mode;
+  std::vector<int> sizes;
   CaseOptions given;
   bool portable = false;
   int first_part = 0; // see part_of
   int past_part = 4;
-  std::vector<int> sizes; // words that are no options
 
-  // Words from the second on. `own` may take a word that is none of these, and its value (nullptr
-  // where none follows): it returns how many words it took. Throws std::invalid_argument.
-  using Own = std::function<int(const std::string& word, const char* value)>;
-  static CaseArguments parse(int argc, char** argv, const Own& own = {});
+  // The options, which set what they name here, in front of the command's own.
+  void add_options(bench::CommandLine& command);
+  // Reads the words by `command`. Ends the program with 0 behind its help, with 2 where the words
+  // are wrong, and with 77 where there is no GPU.
+  void read_or_exit(const bench::CommandLine& command, int argc, char** argv);
 };
+// Tells that the words behind the mode do not fit it. The exit code.
+int wrong_sizes(const bench::CommandLine& command, const CaseArguments& arguments);
 
 } // namespace nsa::kernels::check

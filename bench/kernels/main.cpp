@@ -1,15 +1,5 @@
-// Times of the attention kernels on a GPU. Whether they are right, nsa-kernel-check asks.
-//
-//   nsa-bench-kernels attention S [S ...]  median times over 32,768 tokens (65,536 at 64K), forward
-//                                          and backward
-//   nsa-bench-kernels intervals S [S ...]  of each kernel of the window, the compressed branch, the
-//                                          causal prefix and the dense twin's attention
-//   nsa-bench-kernels selection S [S ...]  of the choice of blocks alone
-//   nsa-bench-kernels documents [tokens]   over rows of packed documents, batched and one by one,
-//                                          and of each batch
-//   nsa-bench-kernels layers [tokens]      of the kernels around attention
-// Other words: CaseArguments (bench/kernel_cases/case_options.h). Exit code 77 where there is no
-// GPU.
+// Times of the attention kernels on a GPU. Whether they are right, nsa-kernel-check asks. Exit code
+// 77 where there is no GPU.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,8 +19,6 @@ namespace nsa::kernels::check {
 namespace {
 
 constexpr int kTokens = 32768;
-constexpr int kUsage = 2;
-constexpr int kSkipped = 77;
 
 // Times the choice of blocks alone.
 void time_selection(int sequence, CaseOptions options) {
@@ -84,14 +72,21 @@ void time_attention(const CaseArguments& arguments) {
 }
 
 int run(int argc, char** argv) {
-  int devices = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&devices);
-      error != cudaSuccess || devices == 0) {
-    std::printf("skipped: no GPU (%s)\n", cudaGetErrorString(error));
-    return kSkipped;
-  }
-  const std::string mode = argc > 1 ? argv[1] : "";
-  const CaseArguments arguments = CaseArguments::parse(argc, argv);
+  bench::CommandLine command = {
+      .name = "nsa-bench-kernels",
+      .summary = "Times of the attention kernels. MODE is one of\n"
+                 "  attention S [S ...]  medians over 32,768 tokens (65,536 at 64K)\n"
+                 "  intervals S [S ...]  each kernel of the window, the compressed branch, the\n"
+                 "                       causal prefix and the dense twin's attention\n"
+                 "  selection S [S ...]  the choice of blocks alone\n"
+                 "  documents [TOKENS]   packed documents, batched and one by one, and each batch\n"
+                 "  layers [TOKENS]      the kernels around attention",
+      .arguments = "MODE [N ...]",
+      .examples = {"attention 2048 8192 --whole", "selection 65536 --groups 1"}};
+  CaseArguments arguments;
+  arguments.add_options(command);
+  arguments.read_or_exit(command, argc, argv);
+  const std::string& mode = arguments.mode;
   const std::vector<int>& sizes = arguments.sizes;
   const int tokens = sizes.empty() ? kTokens : sizes[0];
   if (mode == "attention" && !sizes.empty()) {
@@ -107,13 +102,7 @@ int run(int argc, char** argv) {
     for (const int sequence : sizes)
       time_selection(sequence, arguments.given);
   } else {
-    std::fprintf(
-        stderr,
-        "usage: nsa-bench-kernels attention S [S ...] | intervals S [S ...] | selection S "
-        "[S ...] | documents [tokens] | layers [tokens]\n"
-        "       [--query-major TOKENS] [--heads N] [--groups N] [--head-dim N] [--portable] "
-        "[--overlap] [--whole] [--selected]\n");
-    return kUsage;
+    return wrong_sizes(command, arguments);
   }
   return 0;
 }
