@@ -34,7 +34,7 @@ nsa::Rank g_rank = 0;
     message.what = failure.error.what;
     message.next = failure.error.next;
     message.blamed_peer = failure.blamed;
-    g_link->must_arrive(nsa::wire::MessageType::kRankError, message);
+    g_link->send(message);
     g_link->flush(std::chrono::seconds(2));
   }
   ::_exit(static_cast<int>(failure.exit));

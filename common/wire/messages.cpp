@@ -2,22 +2,7 @@
 
 namespace nsa::wire {
 
-NSA_DEFINE_JSON(RankHello, rank, pid, build, versions, device, compute_precision, precision_note,
-                resumed_from_step)
 NSA_DEFINE_JSON(EffectiveToggle, name, requested, effective)
-NSA_DEFINE_JSON(RankToggles, rank, toggles, kernels)
-NSA_DEFINE_JSON(RankStep, rank, step, tokens, loss, gradient_norm, learning_rate, step_seconds,
-                tokens_per_second, data_wait_seconds, exposed_communication_seconds, phase_seconds,
-                clipped_steps, start_up_seconds, gates, resident_bytes, allocated_bytes,
-                reserved_bytes, peak_bytes)
-NSA_DEFINE_JSON(RankEvaluation, rank, step, tokens, loss, seconds)
-NSA_DEFINE_JSON(RankCheckpoint, rank, step, tokens, bytes, folder, manifest_checksum, finite,
-                stall_seconds, write_seconds, error)
-NSA_DEFINE_JSON(RankMemory, rank, stage, resident_bytes, allocated_bytes, reserved_bytes,
-                peak_bytes)
-NSA_DEFINE_JSON(RankFinished, rank, step, tokens, reason)
-NSA_DEFINE_JSON(RankInjected, rank, step, kind)
-NSA_DEFINE_JSON(RankNonFinite, rank, step, action, what)
 NSA_DEFINE_JSON(StopRequest, checkpoint)
 NSA_DEFINE_JSON(CollectivesRequest, folder)
 NSA_DEFINE_JSON(RankIdentity, rank, pid, start_time_ticks, running, exit_code, signal)
@@ -60,17 +45,26 @@ void to_json(nlohmann::json& j, const DaemonGoodbye&) {
 }
 void from_json(const nlohmann::json&, DaemonGoodbye&) {}
 
-void to_json(nlohmann::json& j, const RankError& m) {
-  j = {{"rank", m.rank}, {"exit_code", m.exit_code}, {"what", m.what}, {"next", m.next}};
-  if (m.blamed_peer) j["blamed_peer"] = *m.blamed_peer;
+namespace {
+const char* name_of(Budget budget) {
+  return budget == Budget::kSteps        ? "steps"
+         : budget == Budget::kMilestones ? "milestones"
+                                         : "reports";
 }
+} // namespace
 
-void from_json(const nlohmann::json& j, RankError& m) {
-  m.rank = j.value("rank", Rank{0});
-  m.exit_code = j.value("exit_code", 1);
-  m.what = j.value("what", std::string());
-  m.next = j.value("next", std::string());
-  if (j.contains("blamed_peer")) m.blamed_peer = j.at("blamed_peer").get<Rank>();
+std::string rank_messages_markdown() {
+  std::string text = "| number | message | delivery | quota | event | severity | sentence |\n"
+                     "|---|---|---|---|---|---|---|\n";
+  RankMessages::for_each([&]<class T>(std::type_identity<T>) {
+    constexpr const RankMessageInfo& m = T::kMessage;
+    text += "| " + std::to_string(static_cast<int>(m.type)) + " | " + std::string(m.name) + " | " +
+            (m.delivery == Delivery::kMustArrive ? "must arrive" : "may be dropped") + " | " +
+            name_of(m.budget) + " | " +
+            (m.event.empty() ? "none" : "`" + std::string(m.event) + "`") + " | " +
+            std::string(m.event.empty() ? "" : m.severity) + " | " + std::string(m.text) + " |\n";
+  });
+  return text;
 }
 
 Result<std::string> encode_message(const Message& message) {

@@ -1,13 +1,13 @@
 // The messages that frames carry, as plain structs with JSON bodies (unknown keys are skipped,
 // absent ones take the default, so that neighbouring versions understand each other).
 //
-//   rank -> shim     what a rank has to say; the shim passes it on unread as RankMessage
+//   rank -> shim     rank_messages.h; the shim passes them on unread as RankMessage
 //   shim -> rank     stop and checkpoint requests
 //   shim -> nsad     numbered, kept until acknowledged, replayed after a reconnect
 //   nsad -> shim     requests; idempotent
 //
-// Of the rank's messages, step metrics may be dropped when the socket is full; the others must
-// arrive. Units stand in the names; times are CLOCK_MONOTONIC nanoseconds unless `wall`.
+// A message that becomes an event of the ledger says its kind there as kKind. Units stand in the
+// names; times are CLOCK_MONOTONIC nanoseconds unless `wall`.
 #pragma once
 
 #include "common/base/ids.h"
@@ -15,129 +15,12 @@
 #include "common/base/result.h"
 #include "common/wire/frame.h"
 #include "common/wire/json_members.h"
+#include "common/wire/rank_messages.h"
 
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace nsa::wire {
-
-enum class MessageType : uint8_t {
-  // rank -> shim
-  kRankHello = 1,
-  kRankToggles = 2,
-  kRankStep = 3, // may be dropped
-  kRankEvaluation = 4,
-  kRankCheckpoint = 5,
-  kRankMemory = 6,
-  kRankError = 7,
-  kRankFinished = 8,
-  kRankInjected = 9,
-  kRankNonFinite = 10,
-  // shim -> rank
-  kStopRequest = 32,
-  kCheckpointRequest = 33,
-  kCollectivesRequest = 34,
-  // shim -> nsad
-  kShimHello = 64, // carries the pages' descriptors (SCM_RIGHTS), in the order of `ranks`
-  kRankStarted = 65,
-  kRankExited = 66,
-  kRankMessage = 67,
-  kEvidenceTaken = 68,
-  kLogDropped = 69,
-  kLaunchFailed = 70,
-  kRefused = 71,
-  // nsad -> shim
-  kDaemonHello = 96,
-  kAcknowledge = 97,
-  kStopRanks = 98,
-  kKillRanks = 99,
-  kTakeEvidence = 100,
-  kCheckpointRanks = 101,
-  kRelease = 102,       // all is recorded: the shim may exit once its ranks have
-  kDaemonGoodbye = 103, // nsad ends on purpose: do not start it again
-};
-
-// ---- rank -> shim -------------------------------------------------------------------------------
-struct RankHello {
-  Rank rank = 0;
-  int64_t pid = 0;
-  std::string build;                           // version+commit of nsa-worker
-  std::map<std::string, std::string> versions; // "libtorch", "nccl", "cuda", "driver", ...
-  std::string device;                          // "cpu" or "cuda:0 NVIDIA H200 <uuid>"
-  std::string compute_precision;               // "bf16" or "fp32": what is computed in, really
-  std::string precision_note;                  // why, when it is not what was asked for
-  uint64_t resumed_from_step = 0;              // 0: from scratch
-};
-struct EffectiveToggle {
-  std::string name, requested, effective;
-};
-struct RankToggles {
-  Rank rank = 0;
-  std::vector<EffectiveToggle> toggles;
-  std::map<std::string, std::string> kernels; // branch -> kernel that runs
-};
-struct RankStep {
-  Rank rank = 0;
-  uint64_t step = 0;
-  uint64_t tokens = 0; // of all ranks, whole run
-  double loss = 0, gradient_norm = 0, learning_rate = 0;
-  double step_seconds = 0, tokens_per_second = 0; // means since the record before
-  double data_wait_seconds = 0;                   // since the record before, and so:
-  double exposed_communication_seconds = 0; // waited for peers with nothing else left to compute
-  std::map<std::string, double> phase_seconds;
-  uint64_t clipped_steps = 0; // updates whose gradient was clipped
-  // Of an attempt's first record: exec, libraries, device, data, model, checkpoint, peers, loader,
-  // outputs, first-step; what each took.
-  std::map<std::string, double> start_up_seconds;
-  std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
-  uint64_t resident_bytes = 0;         // of the process
-  uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device; 0 on a CPU
-};
-struct RankEvaluation {
-  Rank rank = 0;
-  uint64_t step = 0, tokens = 0;
-  double loss = 0; // mean held-out loss, nats a token
-  double seconds = 0;
-};
-struct RankCheckpoint {
-  Rank rank = 0;
-  uint64_t step = 0, tokens = 0, bytes = 0;
-  std::string folder; // absolute
-  std::string manifest_checksum;
-  bool finite = true;
-  double stall_seconds = 0; // what the step waited
-  double write_seconds = 0; // background, fsync included
-  std::string error;        // not empty: the checkpoint failed, and why
-};
-struct RankMemory {
-  Rank rank = 0;
-  std::string stage; // boot, model, loader, first-step, steady
-  uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
-};
-struct RankError {
-  Rank rank = 0;
-  int exit_code = 1; // RankExit
-  std::string what, next;
-  std::optional<Rank> blamed_peer; // for a collective that failed because of another rank
-};
-struct RankFinished {
-  Rank rank = 0;
-  uint64_t step = 0, tokens = 0;
-  std::string reason; // "completed" or "stopped"
-};
-struct RankInjected {
-  Rank rank = 0;
-  uint64_t step = 0;
-  std::string kind;
-};
-struct RankNonFinite {
-  Rank rank = 0;
-  uint64_t step = 0;
-  std::string action; // "skip", "roll-back", "stop"; "report" of a held-out loss
-  std::string what;   // "loss", "gradient" or "held-out loss"
-};
 
 // ---- shim -> rank -------------------------------------------------------------------------------
 struct StopRequest {
@@ -172,11 +55,13 @@ struct ShimHello {
   uint64_t lost_messages = 0;  // that must have arrived, but memory and disk had no room for
 };
 struct RankStarted {
+  static constexpr std::string_view kKind = "rank_started";
   Rank rank = 0;
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
 };
 struct RankExited {
+  static constexpr std::string_view kKind = "rank_exited";
   Rank rank = 0;
   int64_t pid = 0;
   int exit_code = -1;
@@ -220,12 +105,14 @@ struct EvidenceTaken {
   std::vector<RankEvidence> ranks;
 };
 struct LogDropped {
+  static constexpr std::string_view kKind = "log_dropped";
   Rank rank = 0;
   uint64_t bytes = 0; // since the last such message
   std::string why;
 };
 // What was not taken from a rank: told when it begins, then a sum a minute. The ranks go on.
 struct Refused {
+  static constexpr std::string_view kKind = "refused";
   Rank rank = 0;
   std::string what; // "events", "steps", "log bytes", "malformed frames", "foreign rank numbers"
   uint64_t count = 0;
@@ -259,16 +146,6 @@ struct CheckpointRanks {};
 struct Release {};
 struct DaemonGoodbye {};
 
-NSA_DECLARE_JSON(RankHello);
-NSA_DECLARE_JSON(EffectiveToggle);
-NSA_DECLARE_JSON(RankToggles);
-NSA_DECLARE_JSON(RankStep);
-NSA_DECLARE_JSON(RankEvaluation);
-NSA_DECLARE_JSON(RankCheckpoint);
-NSA_DECLARE_JSON(RankMemory);
-NSA_DECLARE_JSON(RankFinished);
-NSA_DECLARE_JSON(RankInjected);
-NSA_DECLARE_JSON(RankNonFinite);
 NSA_DECLARE_JSON(StopRequest);
 NSA_DECLARE_JSON(CollectivesRequest);
 NSA_DECLARE_JSON(RankIdentity);
@@ -287,7 +164,6 @@ NSA_DECLARE_JSON(Acknowledge);
 NSA_DECLARE_JSON(StopRanks);
 NSA_DECLARE_JSON(KillRanks);
 NSA_DECLARE_JSON(TakeEvidence);
-NSA_DECLARE_JSON(RankError);
 NSA_DECLARE_JSON(CheckpointRequest);
 NSA_DECLARE_JSON(CheckpointRanks);
 NSA_DECLARE_JSON(Release);

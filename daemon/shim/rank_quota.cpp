@@ -6,13 +6,13 @@ namespace nsa::shim {
 
 namespace {
 
+using wire::Budget;
 using wire::MessageType;
 
-bool is_milestone(MessageType type) {
-  return type == MessageType::kRankHello || type == MessageType::kRankToggles ||
-         type == MessageType::kRankCheckpoint || type == MessageType::kRankError ||
-         type == MessageType::kRankFinished || type == MessageType::kRankStarted ||
-         type == MessageType::kRankExited;
+Budget budget_of(MessageType type) {
+  if (const wire::RankMessageInfo* message = wire::rank_message(type)) return message->budget;
+  return type == MessageType::kRankStarted || type == MessageType::kRankExited ? Budget::kMilestones
+                                                                               : Budget::kReports;
 }
 
 std::string rate(double number, const char* unit) {
@@ -31,9 +31,10 @@ RankQuota::RankQuota(const wire::RankQuotas& quotas, MonotonicTime now)
       log_(quotas.log_bytes_per_second, now) {}
 
 bool RankQuota::take_message(MessageType type, size_t bytes, MonotonicTime now) {
-  TokenBucket& bucket = type == MessageType::kRankStep ? steps_
-                        : is_milestone(type)           ? milestones_
-                                                       : reports_;
+  const Budget budget = budget_of(type);
+  TokenBucket& bucket = budget == Budget::kSteps        ? steps_
+                        : budget == Budget::kMilestones ? milestones_
+                                                        : reports_;
   return bucket.take(1 + static_cast<double>(bytes / 1024), now);
 }
 
@@ -47,11 +48,11 @@ void RankQuota::grant(Duration unwatched) {
 }
 
 const char* RankQuota::class_of(MessageType type) {
-  return type == MessageType::kRankStep ? "steps" : "events";
+  return budget_of(type) == Budget::kSteps ? "steps" : "events";
 }
 
 std::string RankQuota::why_not(MessageType type) const {
-  return type == MessageType::kRankStep
+  return budget_of(type) == Budget::kSteps
              ? "more than " + rate(quotas_.steps_per_second, "a second (quota.steps_per_second)")
              : "more than " + rate(quotas_.events_per_second, "a second (quota.events_per_second)");
 }

@@ -14,9 +14,8 @@
 
 namespace nsa::shim {
 
-// Messages fall into three classes, each with a budget of its own, so that a flood of one does not
-// crowd out another: steps; milestones (start, hello, toggles, checkpoint, error, finished, exit),
-// which the fate of the run hangs on; reports (everything else). A message costs one for each KiB
+// Each class of messages (wire::Budget) has a budget of its own, so that a flood of one does not
+// crowd out another. A rank's start and end are milestones, too. A message costs one for each KiB
 // begun.
 class RankQuota {
 public:

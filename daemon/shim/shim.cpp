@@ -253,7 +253,8 @@ void Shim::on_rank_ended(RankProcess& rank) {
 void Shim::on_rank_message(Rank rank, const wire::Message& message) {
   const nlohmann::json body = {
       {"rank", rank}, {"type", static_cast<uint8_t>(message.type)}, {"body", message.body}};
-  if (message.type == MessageType::kRankStep)
+  const wire::RankMessageInfo* known = wire::rank_message(message.type);
+  if (known != nullptr && known->delivery == wire::Delivery::kMayDrop)
     outbox_.push_droppable(rank, MessageType::kRankMessage, to_text(body));
   else
     outbox_.push(MessageType::kRankMessage, to_text(body));

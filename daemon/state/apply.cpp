@@ -237,10 +237,8 @@ private:
     return true;
   }
 
-  bool on(const wire::RankEvaluation& e) { return rank_of(e.rank) != nullptr; }
-  bool on(const wire::RankMemory& e) { return rank_of(e.rank) != nullptr; }
-  bool on(const wire::RankInjected& e) { return rank_of(e.rank) != nullptr; }
-  bool on(const wire::RankNonFinite& e) { return rank_of(e.rank) != nullptr; }
+  // What a rank says and changes nothing here: it is recorded.
+  template <wire::DescribedMessage T> bool on(const T& e) { return rank_of(e.rank) != nullptr; }
   bool on(const wire::LogDropped& e) { return rank_of(e.rank) != nullptr; }
   bool on(const wire::Refused& e) { return rank_of(e.rank) != nullptr; }
 

@@ -3,8 +3,6 @@
 #include "daemon/state/policy.h"
 #include "daemon/state/xid.h"
 
-#include <cstdio>
-
 namespace nsa::state {
 
 namespace {
@@ -14,11 +12,6 @@ std::string number(uint64_t n) {
 }
 std::string rank_name(Rank rank) {
   return "rank " + std::to_string(rank);
-}
-std::string decimals(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", value);
-  return text;
 }
 
 Description info(std::string text) {
@@ -125,6 +118,11 @@ Description of(const wire::RankExited& e, AttemptNumber) {
   const bool well = e.exit_code == 0 || e.killed_by_shim;
   return {well ? "info" : "error", text};
 }
+// Messages whose descriptor has their sentence; those below need more than their members.
+template <wire::DescribedMessage T> Description of(const T& e, AttemptNumber) {
+  static_assert(!T::kMessage.text.empty(), "give the message a text, or a sentence here");
+  return {std::string(T::kMessage.severity), wire::sentence_of(e)};
+}
 Description of(const wire::RankHello& e, AttemptNumber) {
   std::string text = rank_name(e.rank) + " on " + e.device + " computes in " + e.compute_precision;
   if (!e.precision_note.empty()) text += " (" + e.precision_note + ")";
@@ -132,9 +130,6 @@ Description of(const wire::RankHello& e, AttemptNumber) {
 }
 Description of(const wire::RankToggles& e, AttemptNumber) {
   return info(rank_name(e.rank) + " reported " + number(e.toggles.size()) + " toggles in effect");
-}
-Description of(const wire::RankEvaluation& e, AttemptNumber) {
-  return info("held-out loss " + decimals(e.loss) + " at step " + number(e.step));
 }
 Description of(const wire::RankCheckpoint& e, AttemptNumber) {
   if (!e.error.empty()) return error("no checkpoint at step " + number(e.step) + ": " + e.error);
@@ -151,16 +146,6 @@ Description of(const wire::RankMemory& e, AttemptNumber) {
 }
 Description of(const wire::RankError& e, AttemptNumber) {
   return error(rank_name(e.rank) + ": " + e.what + (e.next.empty() ? "" : "; " + e.next));
-}
-Description of(const wire::RankFinished& e, AttemptNumber) {
-  return info(rank_name(e.rank) + " " + e.reason + " after step " + number(e.step));
-}
-Description of(const wire::RankInjected& e, AttemptNumber) {
-  return warning("fault injected on purpose: " + e.kind + " on " + rank_name(e.rank) + " at step " +
-                 number(e.step));
-}
-Description of(const wire::RankNonFinite& e, AttemptNumber) {
-  return warning(e.what + " not finite at step " + number(e.step) + ": " + e.action);
 }
 Description of(const wire::Refused& e, AttemptNumber) {
   return warning(number(e.count) + " " + e.what + " of " + rank_name(e.rank) +

@@ -46,19 +46,27 @@ constexpr int kMaxRanks = 4096; // of a run: a row that says more would take all
 // this would leave the range of the clock.
 constexpr double kMaxPolicySeconds = 1e8;
 
-// In the order of EventBody's alternatives.
-constexpr std::array<std::string_view, std::variant_size_v<EventBody>> kKinds = {
-    "submitted",        "slots_granted",      "checkpoint_chosen", "attempt_prepared",
-    "shim_started",     "shim_adopted",       "shim_lost",         "shim_released",
-    "start_failed",     "host_out_of_memory", "first_step",        "hang_found",
-    "hang_withdrawn",   "debugger_attached",  "debugger_gone",     "slow_step",
-    "evidence_saved",   "timer_fired",        "stop_requested",    "cancel_requested",
-    "resume_requested", "run_closed",         "rank_started",      "rank_exited",
-    "rank_hello",       "rank_toggles",       "evaluation",        "checkpoint",
-    "rank_memory",      "rank_error",         "rank_finished",     "fault_injected",
-    "non_finite",       "log_dropped",        "gpu_fault",         "refused",
-    "run_recovered",    "messages_lost",
-};
+template <class Body> constexpr std::string_view kind_of() {
+  if constexpr (wire::DescribedMessage<Body>)
+    return Body::kMessage.event;
+  else
+    return Body::kKind;
+}
+
+template <class... Body>
+constexpr std::array<std::string_view, sizeof...(Body)> kinds_of(const std::variant<Body...>*) {
+  return {kind_of<Body>()...};
+}
+// By the index of EventBody's alternatives.
+constexpr auto kKinds = kinds_of(static_cast<const EventBody*>(nullptr));
+
+constexpr bool each_once() {
+  for (size_t i = 0; i < kKinds.size(); ++i)
+    for (size_t k = 0; k <= i; ++k)
+      if (kKinds[i].empty() || (k < i && kKinds[i] == kKinds[k])) return false;
+  return true;
+}
+static_assert(each_once(), "an event has no kind, or that of another");
 
 bool is_plausible(const Policy& p) {
   const auto times = {p.window_seconds, p.delay_seconds, p.max_delay_seconds, p.evidence_seconds,

@@ -1,5 +1,6 @@
 // Everything that can happen to a run, as values with JSON bodies. The ledger keeps them in order;
 // replaying them through apply() rebuilds the state. What a rank says travels as its wire message.
+// kKind is the event's name in the ledger, and never changes.
 #pragma once
 
 #include "common/base/json.h"
@@ -12,11 +13,13 @@
 namespace nsa::state {
 
 struct Submitted {
+  static constexpr std::string_view kKind = "submitted";
   int ranks = 1;
   std::string device = "cpu", user, name;
   Policy policy;
 };
 struct SlotsGranted {
+  static constexpr std::string_view kKind = "slots_granted";
   std::vector<std::string> slots;
 };
 struct RejectedCheckpoint {
@@ -24,42 +27,54 @@ struct RejectedCheckpoint {
   std::string folder, problem;
 };
 struct CheckpointChosen {
+  static constexpr std::string_view kKind = "checkpoint_chosen";
   uint64_t step = 0; // 0: from scratch
   std::string folder;
   std::vector<RejectedCheckpoint> rejected;
 };
 struct AttemptPrepared { // the intent: committed before anything is started
+  static constexpr std::string_view kKind = "attempt_prepared";
   std::string token;
 };
 struct ShimStarted {
+  static constexpr std::string_view kKind = "shim_started";
   std::string boot_id;
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
 };
 struct ShimAdopted {
+  static constexpr std::string_view kKind = "shim_adopted";
   double seconds = 0; // after this nsad's start
 };
-struct ShimLost { // it is gone, its ranks are ended, and what exit files say has been applied
-                  // before
+// It is gone, its ranks are ended, and what exit files say has been applied before.
+struct ShimLost {
+  static constexpr std::string_view kKind = "shim_lost";
   std::string why;
 };
-struct ShimReleased {};
+struct ShimReleased {
+  static constexpr std::string_view kKind = "shim_released";
+};
 struct AttemptFailedToStart {
+  static constexpr std::string_view kKind = "start_failed";
   std::string what;
   bool permanent = false; // trying again cannot help
 };
 struct HostOutOfMemory { // the kernel's counter of OOM kills has grown while the ranks ran
+  static constexpr std::string_view kKind = "host_out_of_memory";
   uint64_t kills = 0;
 };
 struct GpuFault { // the driver has reported an error on a rank's GPU
+  static constexpr std::string_view kKind = "gpu_fault";
   Rank rank = 0;
   std::string uuid;
   uint64_t xid = 0;
 };
 struct FirstStep {
+  static constexpr std::string_view kKind = "first_step";
   uint64_t step = 0;
 };
 struct HangFound {
+  static constexpr std::string_view kKind = "hang_found";
   std::string id;
   Rank rank = 0;
   std::string kind, phase;
@@ -68,9 +83,11 @@ struct HangFound {
   std::vector<std::string> witnesses;
 };
 struct HangWithdrawn {
+  static constexpr std::string_view kKind = "hang_withdrawn";
   std::string why;
 };
 struct DebuggerAttached { // to a rank that makes no progress: it is observed only, and no hang
+  static constexpr std::string_view kKind = "debugger_attached";
   Rank rank = 0;
   int64_t pid = 0; // of the debugger
   std::string name, phase;
@@ -78,30 +95,37 @@ struct DebuggerAttached { // to a rank that makes no progress: it is observed on
   double seconds = 0; // without progress
 };
 struct DebuggerGone { // or the rank moves again
+  static constexpr std::string_view kKind = "debugger_gone";
   Rank rank = 0;
 };
 struct SlowStep { // an alert, never a reason to kill
+  static constexpr std::string_view kKind = "slow_step";
   Rank rank = 0;
   std::string phase;
   uint64_t step = 0;
   double seconds = 0, limit_seconds = 0;
 };
 struct EvidenceSaved {
+  static constexpr std::string_view kKind = "evidence_saved";
   std::string id, folder, kind, error; // kind: the verdict's, with the stacks at hand
   double seconds = 0;
   std::vector<std::string> findings;
 };
 struct TimerFired {
+  static constexpr std::string_view kKind = "timer_fired";
   std::string timer;
 };
 struct StopRequested {
+  static constexpr std::string_view kKind = "stop_requested";
   std::string by;
   bool checkpoint = true;
 };
 struct CancelRequested {
+  static constexpr std::string_view kKind = "cancel_requested";
   std::string by;
 };
 struct ResumeRequested {
+  static constexpr std::string_view kKind = "resume_requested";
   std::string by;
   std::vector<std::string> overrides;
   int ranks = 1;
@@ -109,6 +133,7 @@ struct ResumeRequested {
   Policy policy;
 };
 struct RunRecovered { // a live shim was found whose attempt the ledger does not know
+  static constexpr std::string_view kKind = "run_recovered";
   int ranks = 1;
   std::string device = "cpu", user, name;
   Policy policy;
@@ -121,20 +146,21 @@ struct RunRecovered { // a live shim was found whose attempt the ledger does not
   uint64_t shim_start_time_ticks = 0;
 };
 struct MessagesLost { // the shim forgot them when an nsad had stored them, in a ledger that is lost
+  static constexpr std::string_view kKind = "messages_lost";
   uint64_t first = 0, last = 0;
   std::vector<wire::RankIdentity> ranks; // as the shim sees them now
 };
-struct RunClosed {}; // summary written, slots free: the run leaves the state
+struct RunClosed { // summary written, slots free: the run leaves the state
+  static constexpr std::string_view kKind = "run_closed";
+};
 
-using EventBody =
-    std::variant<Submitted, SlotsGranted, CheckpointChosen, AttemptPrepared, ShimStarted,
-                 ShimAdopted, ShimLost, ShimReleased, AttemptFailedToStart, HostOutOfMemory,
-                 FirstStep, HangFound, HangWithdrawn, DebuggerAttached, DebuggerGone, SlowStep,
-                 EvidenceSaved, TimerFired, StopRequested, CancelRequested, ResumeRequested,
-                 RunClosed, wire::RankStarted, wire::RankExited, wire::RankHello, wire::RankToggles,
-                 wire::RankEvaluation, wire::RankCheckpoint, wire::RankMemory, wire::RankError,
-                 wire::RankFinished, wire::RankInjected, wire::RankNonFinite, wire::LogDropped,
-                 GpuFault, wire::Refused, RunRecovered, MessagesLost>;
+// A rank's messages come behind our own events and those of the shim.
+using EventBody = wire::RankEvents::VariantAfter<
+    Submitted, SlotsGranted, CheckpointChosen, AttemptPrepared, ShimStarted, ShimAdopted, ShimLost,
+    ShimReleased, AttemptFailedToStart, HostOutOfMemory, FirstStep, HangFound, HangWithdrawn,
+    DebuggerAttached, DebuggerGone, SlowStep, EvidenceSaved, TimerFired, StopRequested,
+    CancelRequested, ResumeRequested, RunClosed, wire::RankStarted, wire::RankExited,
+    wire::LogDropped, GpuFault, wire::Refused, RunRecovered, MessagesLost>;
 
 struct Event {
   RunId run;

@@ -199,33 +199,16 @@ void AttemptSupervisor::handle(const wire::Message& message) {
 }
 
 void AttemptSupervisor::handle_rank_message(const wire::RankMessage& message, uint64_t sequence) {
-  using wire::MessageType;
-  switch (static_cast<MessageType>(message.type)) {
-  case MessageType::kRankHello:
-    return pass_on<wire::RankHello>(message.body, sequence);
-  case MessageType::kRankToggles:
-    return pass_on<wire::RankToggles>(message.body, sequence);
-  case MessageType::kRankStep:
-    if (auto step = wire::body_as<wire::RankStep>(message.body))
-      listener_.on_step(options_.key, *step);
-    return;
-  case MessageType::kRankEvaluation:
-    return pass_on<wire::RankEvaluation>(message.body, sequence);
-  case MessageType::kRankCheckpoint:
-    return pass_on<wire::RankCheckpoint>(message.body, sequence);
-  case MessageType::kRankMemory:
-    return pass_on<wire::RankMemory>(message.body, sequence);
-  case MessageType::kRankError:
-    return pass_on<wire::RankError>(message.body, sequence);
-  case MessageType::kRankFinished:
-    return pass_on<wire::RankFinished>(message.body, sequence);
-  case MessageType::kRankInjected:
-    return pass_on<wire::RankInjected>(message.body, sequence);
-  case MessageType::kRankNonFinite:
-    return pass_on<wire::RankNonFinite>(message.body, sequence);
-  default:
-    return;
-  }
+  // One of a newer rank is skipped.
+  wire::RankMessages::visit(static_cast<wire::MessageType>(message.type),
+                            [&]<class T>(std::type_identity<T>) {
+                              if constexpr (T::kMessage.event.empty()) {
+                                if (auto step = wire::body_as<T>(message.body))
+                                  listener_.on_step(options_.key, *step);
+                              } else {
+                                pass_on<T>(message.body, sequence);
+                              }
+                            });
 }
 
 void AttemptSupervisor::handle_exit(const wire::RankExited& exited, uint64_t sequence) {

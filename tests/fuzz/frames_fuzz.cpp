@@ -17,12 +17,17 @@ template <class... T> void read_as(const nlohmann::json& body) {
 
 // What a receiver may take the body for, whoever sent it.
 void read_body(const Message& message) {
-  read_as<RankHello, RankToggles, RankStep, RankEvaluation, RankCheckpoint, RankMemory, RankError,
-          RankFinished, RankInjected, RankNonFinite, StopRequest, CollectivesRequest, ShimHello,
-          RankStarted, RankExited, EvidenceTaken, LogDropped, LaunchFailed, DaemonHello,
-          Acknowledge, StopRanks, KillRanks, TakeEvidence>(message.body);
+  read_as<StopRequest, CollectivesRequest, ShimHello, RankStarted, RankExited, EvidenceTaken,
+          LogDropped, LaunchFailed, DaemonHello, Acknowledge, StopRanks, KillRanks, TakeEvidence>(
+      message.body);
+  RankMessages::for_each([&]<class T>(std::type_identity<T>) {
+    const auto said = body_as<T>(message.body);
+    if constexpr (!T::kMessage.text.empty())
+      if (said) (void)sentence_of(*said);
+  });
   if (const auto inner = body_as<RankMessage>(message.body))
-    read_as<RankStep, RankError>(inner->body);
+    RankMessages::visit(static_cast<MessageType>(inner->type),
+                        [&]<class T>(std::type_identity<T>) { read_as<T>(inner->body); });
 }
 
 } // namespace

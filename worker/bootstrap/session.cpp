@@ -26,7 +26,6 @@
 namespace nsa::train {
 
 using progress::Phase;
-using wire::MessageType;
 using wire::RankExit;
 
 namespace {
@@ -310,7 +309,7 @@ void Session::say_hello() {
   hello.compute_precision = precision_.name();
   hello.precision_note = precision_.note;
   hello.resumed_from_step = start_.step;
-  link_.must_arrive(MessageType::kRankHello, hello);
+  link_.send(hello);
   log::info("train", "device opened",
             {{"device", hello.device},
              {"computes_in", hello.compute_precision},
@@ -347,7 +346,7 @@ RankResult<Finished> Session::run() {
                                                    : "off (" + graphs_.why_not + ")";
   const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
   log::info("train", "kernels in effect", {{"parts", listed(kernels)}});
-  link_.must_arrive(MessageType::kRankToggles, report);
+  link_.send(report);
   NSA_RANK_TRY(RankExit::kToggleMismatch, check_toggles(report));
 
   if (auto ok = pass({{"loader", &Session::open_loader}, {"outputs", &Session::open_outputs}}); !ok)
@@ -368,9 +367,7 @@ RankResult<Finished> Session::run() {
   if (finished) {
     flight_record_writer_.reset();
     collectives_->shut_down();
-    link_.must_arrive(
-        MessageType::kRankFinished,
-        wire::RankFinished{o_.rank, finished->step, finished->tokens, finished->reason});
+    link_.send(wire::RankFinished{o_.rank, finished->step, finished->tokens, finished->reason});
   }
   return finished;
 }

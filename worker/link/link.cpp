@@ -13,38 +13,6 @@ namespace nsa::link {
 
 using wire::MessageType;
 
-namespace {
-
-// What a rank says, by name, for the log of a rank that was started by hand.
-std::string_view name_of(MessageType type) {
-  switch (type) {
-  case MessageType::kRankHello:
-    return "hello";
-  case MessageType::kRankToggles:
-    return "toggles";
-  case MessageType::kRankStep:
-    return "step";
-  case MessageType::kRankEvaluation:
-    return "evaluation";
-  case MessageType::kRankCheckpoint:
-    return "checkpoint";
-  case MessageType::kRankMemory:
-    return "memory";
-  case MessageType::kRankError:
-    return "error";
-  case MessageType::kRankFinished:
-    return "finished";
-  case MessageType::kRankInjected:
-    return "injected";
-  case MessageType::kRankNonFinite:
-    return "non-finite";
-  default:
-    return "message";
-  }
-}
-
-} // namespace
-
 Link::Link(UniqueFd socket, Limits limits)
     : socket_(std::move(socket)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), limits_(limits) {
   if (!socket_) return;
@@ -78,13 +46,14 @@ void Link::on_collectives_request(std::function<void(const std::string& folder)>
   on_collectives_request_ = std::move(handler);
 }
 
-void Link::enqueue(MessageType type, nlohmann::json body, bool droppable) {
+void Link::enqueue(const wire::RankMessageInfo& message, nlohmann::json body) {
+  const bool droppable = message.delivery == wire::Delivery::kMayDrop;
   if (!connected_) {
     // By hand there is the log; step metrics have their own line there.
-    if (!droppable) log::info("link", name_of(type), {{"body", body.dump()}});
+    if (!droppable) log::info("link", message.name, {{"body", body.dump()}});
     return;
   }
-  auto bytes = wire::encode_message({type, 0, std::move(body)});
+  auto bytes = wire::encode_message({message.type, 0, std::move(body)});
   if (!bytes) {
     ++lost_;
     log::error("link", "message not sent: " + bytes.error().what);

@@ -41,12 +41,10 @@ public:
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Never block, never fail: what cannot be sent is counted and logged.
-  template <class T> void must_arrive(wire::MessageType type, const T& value) {
-    enqueue(type, nlohmann::json(value), false);
-  }
-  template <class T> void may_drop(wire::MessageType type, const T& value) {
-    enqueue(type, nlohmann::json(value), true);
+  // Never blocks, never fails: what cannot be sent is counted and logged. Whether the message must
+  // arrive, its descriptor says.
+  template <wire::DescribedMessage T> void send(const T& message) {
+    enqueue(T::kMessage, nlohmann::json(message));
   }
 
   Requests take_requests();
@@ -72,7 +70,7 @@ private:
     bool droppable = false;
   };
 
-  void enqueue(wire::MessageType type, nlohmann::json body, bool droppable);
+  void enqueue(const wire::RankMessageInfo& message, nlohmann::json body);
   void run();
   bool send_some();    // false: the other side is gone
   bool receive_some(); // false: nothing more will come

@@ -7,8 +7,6 @@
 
 namespace nsa::train {
 
-using wire::MessageType;
-
 namespace {
 constexpr uint64_t kSteadyAfterSteps = 10; // allocators have settled by then
 } // namespace
@@ -16,9 +14,8 @@ constexpr uint64_t kSteadyAfterSteps = 10; // allocators have settled by then
 void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime,
                    link::Link& link) {
   const runtime::DeviceMemory memory = runtime.memory();
-  link.must_arrive(MessageType::kRankMemory,
-                   wire::RankMemory{rank, stage, runtime::resident_bytes(), memory.allocated,
-                                    memory.reserved, memory.peak});
+  link.send(wire::RankMemory{rank, stage, runtime::resident_bytes(), memory.allocated,
+                             memory.reserved, memory.peak});
 }
 
 void MetricsHook::on_result(const StepResult& result, const TrainingPosition& position) {
@@ -44,7 +41,7 @@ void MetricsHook::record(const StepResult& result, const TrainingPosition& posit
                {"gradient_norm", std::to_string(step.gradient_norm)},
                {"seconds", std::to_string(step.step_seconds)}});
   // JSON has no word for NaN, so a step that is not finite is told as such and not as a number.
-  if (position.finite) p_.link.may_drop(MessageType::kRankStep, step);
+  if (position.finite) p_.link.send(step);
 }
 
 wire::RankStep MetricsHook::record_of(const StepResult& result, const TrainingPosition& position) {

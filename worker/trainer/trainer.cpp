@@ -14,7 +14,6 @@ namespace nsa::train {
 
 using progress::DeviceWord;
 using progress::Phase;
-using wire::MessageType;
 using wire::RankExit;
 
 void Trainer::ShimRequests::add_requests(StepRequests& requests) {
@@ -130,7 +129,7 @@ RankResult<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
   log::warning("train", what + " is not finite: " + event.action,
                {{"step", std::to_string(step)}, {"in_a_row", std::to_string(rule_.streak())}});
   if (p_.rank == 0) {
-    p_.link.must_arrive(MessageType::kRankNonFinite, event);
+    p_.link.send(event);
     for (auto& sink : p_.sinks)
       sink->non_finite(event);
   }

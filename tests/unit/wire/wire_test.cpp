@@ -1,11 +1,33 @@
+#include "common/base/file.h"
 #include "common/wire/frame.h"
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
+#include "tests/support/test_paths.h"
 
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <random>
+#include <set>
 
 namespace nsa::wire {
+
+// A message of a program to come, whose members mean something else.
+struct Renewed {
+  Rank rank = 0;
+  std::optional<Rank> peer;
+
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankInjected, .version = 2, .name = "renewed", .text = "{rank}"};
+  static constexpr auto kMembers =
+      members(member("rank", &Renewed::rank), member("peer", &Renewed::peer));
+};
+struct Misnamed {
+  Rank rank = 0;
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankInjected, .name = "misnamed", .text = "rank {rnak}"};
+  static constexpr auto kMembers = members(member("rank", &Misnamed::rank));
+};
+
 namespace {
 
 TEST(Frame, SurvivesEveryCutOfTheStream) {
@@ -108,6 +130,75 @@ TEST(Messages, PoisonIsRefusedWithItsPlace) {
   }
   EXPECT_EQ(parse_body<LaunchPlan>(std::string(200000, '['), "launch.json").error().what,
             "launch.json, line 1, column 65: nested deeper than 64 levels");
+}
+
+// Cut to eight bits it would be 3, a step.
+TEST(Messages, ANumberThatNoMessageHasIsRefused) {
+  const auto passed_on = [](int type) {
+    return body_as<RankMessage>(nlohmann::json{{"rank", 0}, {"type", type}, {"body", {}}});
+  };
+  ASSERT_TRUE(passed_on(3));
+  EXPECT_EQ(passed_on(3)->type, static_cast<uint8_t>(MessageType::kRankStep));
+  for (const int type : {259, 256, -253, 65539}) {
+    const auto read = passed_on(type);
+    ASSERT_FALSE(read) << type;
+    EXPECT_EQ(read.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(read.error().what.find(std::to_string(type)), std::string::npos) << read.error().what;
+  }
+  // A number that fits, and that no message has, is of a newer rank.
+  ASSERT_TRUE(passed_on(255));
+  EXPECT_EQ(rank_message(static_cast<MessageType>(255)), nullptr);
+}
+
+static_assert(names_its_members<Renewed>() && !names_its_members<Misnamed>());
+
+TEST(Descriptors, AMessageOfANewerVersionIsRefused) {
+  const nlohmann::json said = Renewed{1, {}};
+  EXPECT_EQ(said, nlohmann::json({{"version", 2}, {"rank", 1}}));
+  EXPECT_EQ(body_as<Renewed>(said)->rank, 1);
+  EXPECT_EQ(body_as<Renewed>(nlohmann::json{{"rank", 1}, {"peer", 3}})->peer, 3) << "version 1";
+  const auto old = body_as<RankInjected>(said);
+  ASSERT_FALSE(old);
+  EXPECT_NE(old.error().what.find("version 2, and this program reads up to 1"), std::string::npos)
+      << old.error().what;
+}
+
+TEST(Descriptors, SentencesAreMadeOfMembersOnce) {
+  EXPECT_EQ(sentence_of(RankInjected{2, 7, "spin {step}"}),
+            "fault injected on purpose: spin {step} on rank 2 at step 7");
+  EXPECT_EQ(sentence_of(RankEvaluation{0, 40, 0, 3.25, 1}), "held-out loss 3.2500 at step 40");
+}
+
+TEST(Descriptors, EveryMessageHasANumberAndANameOfItsOwn) {
+  std::set<MessageType> numbers;
+  std::set<std::string_view> names;
+  RankMessages::for_each([&]<class T>(std::type_identity<T>) {
+    EXPECT_TRUE(numbers.insert(T::kMessage.type).second) << T::kMessage.name;
+    EXPECT_TRUE(names.insert(T::kMessage.name).second) << T::kMessage.name;
+    EXPECT_EQ(rank_message(T::kMessage.type)->name, T::kMessage.name);
+    EXPECT_EQ(T::kMessage.event.empty(), T::kMessage.delivery == Delivery::kMayDrop)
+        << T::kMessage.name << ": what may be lost is no event";
+    const nlohmann::json empty = T{};
+    EXPECT_EQ(nlohmann::json(empty.get<T>()), empty);
+  });
+}
+
+// NSA_UPDATE_DOCS=1 writes the page anew.
+TEST(Descriptors, TheDocumentedTableIsThisTable) {
+  const std::string path = test::source_folder() + "/docs/design/rank-messages.md";
+  const std::string begin = "<!-- generated: messages -->\n", end = "<!-- end -->\n";
+  auto page = read_file(path);
+  ASSERT_TRUE(page) << page.error().what;
+  const size_t from = page->find(begin), to = page->find(end);
+  ASSERT_TRUE(from != std::string::npos && to != std::string::npos);
+  const size_t start = from + begin.size();
+  if (std::getenv("NSA_UPDATE_DOCS")) {
+    page->replace(start, to - start, rank_messages_markdown());
+    ASSERT_TRUE(write_file_atomic(path, *page));
+  } else {
+    EXPECT_EQ(page->substr(start, to - start), rank_messages_markdown())
+        << "run NSA_UPDATE_DOCS=1 wire_test";
+  }
 }
 
 TEST(LaunchPlan, RoundTrips) {

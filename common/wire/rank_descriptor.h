@@ -1,0 +1,194 @@
+// What describes a message of a rank. The struct of a message holds its descriptor:
+//
+//   struct RankInjected {
+//     Rank rank = 0;
+//     uint64_t step = 0;
+//     std::string kind;
+//
+//     static constexpr RankMessageInfo kMessage{.type = MessageType::kRankInjected, ...};
+//     static constexpr auto kMembers = members(member("rank", &RankInjected::rank), ...);
+//   };
+//
+// JSON, log, quota, event, sentence and documentation of the message are made of these two. Pure
+// values; any thread.
+#pragma once
+
+#include "common/base/json.h"
+#include "common/base/text.h"
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace nsa::wire {
+
+enum class MessageType : uint8_t; // rank_messages.h
+
+enum class Delivery {
+  kMustArrive, // waits for a slow reader
+  kMayDrop,    // gives way to a newer one
+};
+
+// What of [quota] it is paid from, so that a flood of one class does not crowd out another.
+enum class Budget {
+  kSteps,
+  kMilestones, // what the fate of the run hangs on
+  kReports,    // everything else
+};
+
+struct RankMessageInfo {
+  MessageType type;
+  // Raised when a member changes its meaning. A program refuses messages and stored events of a
+  // version above the one that it was built with. New members do not raise it.
+  int version = 1;
+  std::string_view name; // in the log of a rank that was started by hand
+  Delivery delivery = Delivery::kMustArrive;
+  Budget budget = Budget::kReports;
+  std::string_view event = {}; // its kind in the ledger, which never changes; empty: no event
+  std::string_view severity = "info"; // of the event: info, warning, error
+  // The event's sentence for people, with {members}. Empty: daemon/state/describe.cpp has it.
+  std::string_view text = {};
+};
+
+// A member by the name that it has in JSON.
+template <class T, class Value> struct Member {
+  const char* name;
+  Value T::* at;
+};
+template <class T, class Value> constexpr Member<T, Value> member(const char* name, Value T::* at) {
+  return {name, at};
+}
+template <class... Each> constexpr std::tuple<Each...> members(Each... each) {
+  return {each...};
+}
+
+template <class T>
+concept DescribedMessage = requires {
+  T::kMessage;
+  T::kMembers;
+};
+
+template <DescribedMessage T, class Visit> constexpr void for_each_member(Visit visit) {
+  std::apply([&](const auto&... each) { (visit(each), ...); }, T::kMembers);
+}
+
+// ---- JSON: absent members keep their defaults, and unknown keys are skipped ---------------------
+
+template <class T> inline constexpr bool kIsOptional = false;
+template <class T> inline constexpr bool kIsOptional<std::optional<T>> = true;
+
+template <DescribedMessage T> void to_json(nlohmann::json& json, const T& message) {
+  json = nlohmann::json::object();
+  if constexpr (T::kMessage.version > 1) json["version"] = T::kMessage.version;
+  for_each_member<T>([&](const auto& m) {
+    const auto& value = message.*m.at;
+    if constexpr (kIsOptional<std::decay_t<decltype(value)>>) {
+      if (value) json[m.name] = *value;
+    } else {
+      json[m.name] = value;
+    }
+  });
+}
+
+template <DescribedMessage T> void from_json(const nlohmann::json& json, T& message) {
+  if (const int version = json.value("version", 1); version > T::kMessage.version)
+    throw nlohmann::json::other_error::create(501,
+                                              "version " + std::to_string(version) +
+                                                  ", and this program reads up to " +
+                                                  std::to_string(T::kMessage.version),
+                                              &json);
+  const T defaults{};
+  for_each_member<T>([&](const auto& m) {
+    auto& value = message.*m.at;
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (kIsOptional<Value>) {
+      if (json.contains(m.name)) value = json.at(m.name).template get<typename Value::value_type>();
+    } else {
+      value = json.value(m.name, defaults.*m.at);
+    }
+  });
+}
+
+// ---- the event's sentence -----------------------------------------------------------------------
+
+// As people read it: by its type, and by the unit in its name.
+template <class Value> std::string shown(std::string_view name, const Value& value) {
+  if constexpr (std::is_same_v<Value, std::string>) {
+    return value;
+  } else if constexpr (std::is_floating_point_v<Value>) {
+    if (name.ends_with("seconds")) return format_duration(value);
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4f", value);
+    return text;
+  } else {
+    static_assert(std::is_integral_v<Value> && !std::is_same_v<Value, bool>,
+                  "a sentence has texts and numbers; others need one in describe.cpp");
+    return name.ends_with("bytes") ? format_bytes(static_cast<uint64_t>(value))
+                                   : std::to_string(value);
+  }
+}
+
+template <class Value>
+inline constexpr bool kIsShown = std::is_same_v<Value, std::string> ||
+                                 (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>);
+
+// Whether each {name} of the sentence is a member that can be shown.
+template <DescribedMessage T> constexpr bool names_its_members() {
+  std::string_view rest = T::kMessage.text;
+  while (true) {
+    const size_t open = rest.find('{');
+    if (open == std::string_view::npos) return true;
+    const size_t close = rest.find('}', open);
+    if (close == std::string_view::npos) return false;
+    const std::string_view name = rest.substr(open + 1, close - open - 1);
+    bool found = false;
+    for_each_member<T>([&](const auto& m) {
+      using Value = std::decay_t<decltype(std::declval<T>().*m.at)>;
+      found = found || (kIsShown<Value> && name == m.name);
+    });
+    if (!found) return false;
+    rest.remove_prefix(close + 1);
+  }
+}
+
+template <DescribedMessage T> std::string sentence_of(const T& message) {
+  static_assert(names_its_members<T>(), "the sentence names something that is no member");
+  std::string text;
+  std::string_view rest = T::kMessage.text;
+  for (size_t open; (open = rest.find('{')) != std::string_view::npos;) {
+    const size_t close = rest.find('}', open);
+    const std::string_view name = rest.substr(open + 1, close - open - 1);
+    text += rest.substr(0, open);
+    for_each_member<T>([&](const auto& m) {
+      if constexpr (kIsShown<std::decay_t<decltype(message.*m.at)>>)
+        if (name == m.name) text += shown(name, message.*m.at);
+    });
+    rest.remove_prefix(close + 1);
+  }
+  return text.append(rest);
+}
+
+// ---- lists of messages --------------------------------------------------------------------------
+
+template <DescribedMessage... T> struct MessageList {
+  static constexpr std::array<RankMessageInfo, sizeof...(T)> kInfos{T::kMessage...};
+  template <class... More> using With = MessageList<T..., More...>;
+  template <class... Before> using VariantAfter = std::variant<Before..., T...>;
+
+  // Calls visit(std::type_identity<Message>()) for the message of that number, if there is one.
+  template <class Visit> static void visit(MessageType type, Visit visit) {
+    ((T::kMessage.type == type ? visit(std::type_identity<T>()) : void()), ...);
+  }
+  template <class Visit> static void for_each(Visit visit) {
+    (visit(std::type_identity<T>()), ...);
+  }
+};
+
+} // namespace nsa::wire

@@ -1,0 +1,269 @@
+// What a rank says, each message in one place: its number, its struct, its descriptor and its
+// members (rank_descriptor.h). The shim passes the messages on unread. All but step metrics become
+// events of the ledger. Units stand in the names.
+#pragma once
+
+#include "common/base/ids.h"
+#include "common/wire/json_members.h"
+#include "common/wire/rank_descriptor.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::wire {
+
+// Of every message between two programs, so that no number is used twice.
+enum class MessageType : uint8_t {
+  // rank -> shim
+  kRankHello = 1,
+  kRankToggles = 2,
+  kRankStep = 3,
+  kRankEvaluation = 4,
+  kRankCheckpoint = 5,
+  kRankMemory = 6,
+  kRankError = 7,
+  kRankFinished = 8,
+  kRankInjected = 9,
+  kRankNonFinite = 10,
+  // shim -> rank
+  kStopRequest = 32,
+  kCheckpointRequest = 33,
+  kCollectivesRequest = 34,
+  // shim -> nsad
+  kShimHello = 64, // carries the pages' descriptors (SCM_RIGHTS), in the order of `ranks`
+  kRankStarted = 65,
+  kRankExited = 66,
+  kRankMessage = 67,
+  kEvidenceTaken = 68,
+  kLogDropped = 69,
+  kLaunchFailed = 70,
+  kRefused = 71,
+  // nsad -> shim
+  kDaemonHello = 96,
+  kAcknowledge = 97,
+  kStopRanks = 98,
+  kKillRanks = 99,
+  kTakeEvidence = 100,
+  kCheckpointRanks = 101,
+  kRelease = 102,       // all is recorded: the shim may exit once its ranks have
+  kDaemonGoodbye = 103, // nsad ends on purpose: do not start it again
+};
+
+struct RankHello {
+  Rank rank = 0;
+  int64_t pid = 0;
+  std::string build;                           // version+commit of nsa-worker
+  std::map<std::string, std::string> versions; // "libtorch", "nccl", "cuda", "driver", ...
+  std::string device;                          // "cpu" or "cuda:0 NVIDIA H200 <uuid>"
+  std::string compute_precision;               // "bf16" or "fp32": what is computed in, really
+  std::string precision_note;                  // why, when it is not what was asked for
+  uint64_t resumed_from_step = 0;              // 0: from scratch
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankHello,
+                                            .name = "hello",
+                                            .budget = Budget::kMilestones,
+                                            .event = "rank_hello"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankHello::rank), member("pid", &RankHello::pid),
+              member("build", &RankHello::build), member("versions", &RankHello::versions),
+              member("device", &RankHello::device),
+              member("compute_precision", &RankHello::compute_precision),
+              member("precision_note", &RankHello::precision_note),
+              member("resumed_from_step", &RankHello::resumed_from_step));
+};
+struct EffectiveToggle {
+  std::string name, requested, effective;
+};
+NSA_DECLARE_JSON(EffectiveToggle);
+struct RankToggles {
+  Rank rank = 0;
+  std::vector<EffectiveToggle> toggles;
+  std::map<std::string, std::string> kernels; // branch -> kernel that runs
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankToggles,
+                                            .name = "toggles",
+                                            .budget = Budget::kMilestones,
+                                            .event = "rank_toggles"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankToggles::rank), member("toggles", &RankToggles::toggles),
+              member("kernels", &RankToggles::kernels));
+};
+
+struct RankStep {
+  Rank rank = 0;
+  uint64_t step = 0;
+  uint64_t tokens = 0; // of all ranks, whole run
+  double loss = 0, gradient_norm = 0, learning_rate = 0;
+  double step_seconds = 0, tokens_per_second = 0; // means since the record before
+  double data_wait_seconds = 0;                   // since the record before, and so:
+  double exposed_communication_seconds = 0; // waited for peers with nothing else left to compute
+  std::map<std::string, double> phase_seconds;
+  uint64_t clipped_steps = 0; // updates whose gradient was clipped
+  // Of an attempt's first record: exec, libraries, device, data, model, checkpoint, peers, loader,
+  // outputs, first-step; what each took.
+  std::map<std::string, double> start_up_seconds;
+  std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
+  uint64_t resident_bytes = 0;         // of the process
+  uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device; 0 on a CPU
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankStep,
+                                            .name = "step",
+                                            .delivery = Delivery::kMayDrop,
+                                            .budget = Budget::kSteps};
+  static constexpr auto kMembers = members(
+      member("rank", &RankStep::rank), member("step", &RankStep::step),
+      member("tokens", &RankStep::tokens), member("loss", &RankStep::loss),
+      member("gradient_norm", &RankStep::gradient_norm),
+      member("learning_rate", &RankStep::learning_rate),
+      member("step_seconds", &RankStep::step_seconds),
+      member("tokens_per_second", &RankStep::tokens_per_second),
+      member("data_wait_seconds", &RankStep::data_wait_seconds),
+      member("exposed_communication_seconds", &RankStep::exposed_communication_seconds),
+      member("phase_seconds", &RankStep::phase_seconds),
+      member("clipped_steps", &RankStep::clipped_steps),
+      member("start_up_seconds", &RankStep::start_up_seconds), member("gates", &RankStep::gates),
+      member("resident_bytes", &RankStep::resident_bytes),
+      member("allocated_bytes", &RankStep::allocated_bytes),
+      member("reserved_bytes", &RankStep::reserved_bytes),
+      member("peak_bytes", &RankStep::peak_bytes));
+};
+
+struct RankEvaluation {
+  Rank rank = 0;
+  uint64_t step = 0, tokens = 0;
+  double loss = 0; // mean held-out loss, nats a token
+  double seconds = 0;
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankEvaluation,
+                                            .name = "evaluation",
+                                            .event = "evaluation",
+                                            .text = "held-out loss {loss} at step {step}"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankEvaluation::rank), member("step", &RankEvaluation::step),
+              member("tokens", &RankEvaluation::tokens), member("loss", &RankEvaluation::loss),
+              member("seconds", &RankEvaluation::seconds));
+};
+
+struct RankCheckpoint {
+  Rank rank = 0;
+  uint64_t step = 0, tokens = 0, bytes = 0;
+  std::string folder; // absolute
+  std::string manifest_checksum;
+  bool finite = true;
+  double stall_seconds = 0; // what the step waited
+  double write_seconds = 0; // background, fsync included
+  std::string error;        // not empty: the checkpoint failed, and why
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankCheckpoint,
+                                            .name = "checkpoint",
+                                            .budget = Budget::kMilestones,
+                                            .event = "checkpoint"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankCheckpoint::rank), member("step", &RankCheckpoint::step),
+              member("tokens", &RankCheckpoint::tokens), member("bytes", &RankCheckpoint::bytes),
+              member("folder", &RankCheckpoint::folder),
+              member("manifest_checksum", &RankCheckpoint::manifest_checksum),
+              member("finite", &RankCheckpoint::finite),
+              member("stall_seconds", &RankCheckpoint::stall_seconds),
+              member("write_seconds", &RankCheckpoint::write_seconds),
+              member("error", &RankCheckpoint::error));
+};
+
+struct RankMemory {
+  Rank rank = 0;
+  std::string stage; // boot, model, loader, first-step, steady
+  uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
+
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankMemory, .name = "memory", .event = "rank_memory"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankMemory::rank), member("stage", &RankMemory::stage),
+              member("resident_bytes", &RankMemory::resident_bytes),
+              member("allocated_bytes", &RankMemory::allocated_bytes),
+              member("reserved_bytes", &RankMemory::reserved_bytes),
+              member("peak_bytes", &RankMemory::peak_bytes));
+};
+
+struct RankError {
+  Rank rank = 0;
+  int exit_code = 1; // RankExit
+  std::string what, next;
+  std::optional<Rank> blamed_peer; // for a collective that failed because of another rank
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankError,
+                                            .name = "error",
+                                            .budget = Budget::kMilestones,
+                                            .event = "rank_error",
+                                            .severity = "error"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankError::rank), member("exit_code", &RankError::exit_code),
+              member("what", &RankError::what), member("next", &RankError::next),
+              member("blamed_peer", &RankError::blamed_peer));
+};
+
+struct RankFinished {
+  Rank rank = 0;
+  uint64_t step = 0, tokens = 0;
+  std::string reason; // "completed" or "stopped"
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankFinished,
+                                            .name = "finished",
+                                            .budget = Budget::kMilestones,
+                                            .event = "rank_finished",
+                                            .text = "rank {rank} {reason} after step {step}"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankFinished::rank), member("step", &RankFinished::step),
+              member("tokens", &RankFinished::tokens), member("reason", &RankFinished::reason));
+};
+
+struct RankInjected {
+  Rank rank = 0;
+  uint64_t step = 0;
+  std::string kind;
+
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankInjected,
+      .name = "injected",
+      .event = "fault_injected",
+      .severity = "warning",
+      .text = "fault injected on purpose: {kind} on rank {rank} at step {step}"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankInjected::rank), member("step", &RankInjected::step),
+              member("kind", &RankInjected::kind));
+};
+
+struct RankNonFinite {
+  Rank rank = 0;
+  uint64_t step = 0;
+  std::string action; // "skip", "roll-back", "stop"; "report" of a held-out loss
+  std::string what;   // "loss", "gradient" or "held-out loss"
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankNonFinite,
+                                            .name = "non-finite",
+                                            .event = "non_finite",
+                                            .severity = "warning",
+                                            .text = "{what} not finite at step {step}: {action}"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankNonFinite::rank), member("step", &RankNonFinite::step),
+              member("action", &RankNonFinite::action), member("what", &RankNonFinite::what));
+};
+
+// The messages that become events of the ledger. A new one stands here, and in no other list.
+using RankEvents = MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory,
+                               RankError, RankFinished, RankInjected, RankNonFinite>;
+using RankMessages = RankEvents::With<RankStep>;
+
+// nullptr: no message of a rank that is known here.
+constexpr const RankMessageInfo* rank_message(MessageType type) {
+  for (const RankMessageInfo& info : RankMessages::kInfos)
+    if (info.type == type) return &info;
+  return nullptr;
+}
+
+// docs/design/rank-messages.md.
+std::string rank_messages_markdown();
+
+} // namespace nsa::wire
