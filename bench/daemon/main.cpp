@@ -123,6 +123,13 @@ const std::vector<Subject>& subjects() {
            return counted(answer.body.size());
          };
        }},
+      {"queue", "submit: a run that waits behind 300 others",
+       [](const Node& node) -> Result<Ask> {
+         const Ask submit = submit_data(node.folder() / "data");
+         for (int i = 0; i < 300; ++i)
+           NSA_TRY(submit(node));
+         return submit;
+       }},
       {"list", "every run with its whole summary", [](const Node&) -> Result<Ask> {
          return [](const Node& node) -> Result<std::string> {
            NSA_TRY_ASSIGN(const auto answer, node.ask("GET", "/v1/runs?all"));

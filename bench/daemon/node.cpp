@@ -102,6 +102,11 @@ Status Node::begin(const fs::path& programs) {
 
 Node::~Node() {
   if (!run_.empty()) {
+    // Those that wait first: none of them shall start.
+    if (const auto runs = get("/v1/runs?all"); runs && runs->contains("items"))
+      for (const auto& run : runs->at("items"))
+        if (run.value("state", "") == "queued")
+          (void)ask("POST", "/v1/runs/" + run.value("id", "") + "/cancel");
     (void)ask("POST", "/v1/runs/" + run_ + "/cancel");
     (void)wait_until([this] {
       const auto status = get("/v1/daemon");

@@ -60,6 +60,13 @@ void Followers::tell_step(const RunId& run, const wire::RankStep& step) {
   tell(run, line);
 }
 
+std::set<RunId> Followers::followed() const {
+  std::set<RunId> runs;
+  for (const std::weak_ptr<Follower>& weak : all_)
+    if (const auto f = weak.lock(); f && !f->run.empty()) runs.insert(f->run);
+  return runs;
+}
+
 void Followers::tell_end(const wire::RunSummary& last) {
   wire::FollowLine line;
   line.type = "end";

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ public:
   void tell_state(const wire::RunSummary& summary);
   void tell_step(const RunId& run, const wire::RankStep& step);
   void tell_end(const wire::RunSummary& last);
+  // Runs that are followed by their id.
+  std::set<RunId> followed() const;
 
 private:
   void tell(const RunId& run, const wire::FollowLine& line);

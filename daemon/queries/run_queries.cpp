@@ -281,6 +281,11 @@ void RunQueries::on_committed(const Committed& done) {
     followers_.tell_event(e.view);
   for (const RunId& id : done.changed)
     if (const state::Run* run = find_open(id)) followers_.tell_state(tools_.metrics.summary(*run));
+  const std::set<RunId> moved = tools_.metrics.take_moved();
+  for (const RunId& id : followers_.followed()) {
+    if (moved.count(id) == 0 || done.changed.count(id) != 0) continue;
+    if (const state::Run* run = find_open(id)) followers_.tell_state(tools_.metrics.summary(*run));
+  }
 }
 
 } // namespace nsa::control

@@ -149,17 +149,24 @@ void RunMetrics::project(const state::Note& note) {
         .first->second.observe(note.detail.value("recover_seconds", 0.0));
 }
 
-// Why each queued run waits. The first one's reason is told by whoever looks for its slots.
+// Why each queued run waits. The first one's reason is told by whoever looks for its slots. Places
+// are in memory only: each run that comes or goes moves all others, and a row of each of thousands
+// would keep the loop busy for seconds.
 void RunMetrics::note_queue(const state::State& state) {
   const std::vector<const state::Run*> queue = state::queued_runs(state);
   for (size_t i = 0; i < queue.size(); ++i) {
-    const RunRecord* record = find(queue[i]->id);
+    RunRecord* record = find(queue[i]->id);
     if (record == nullptr) continue;
-    if (i > 0)
-      set_waiting(queue[i]->id, "behind " + queue[i - 1]->id + ", position " +
-                                    std::to_string(i + 1) + " of " + std::to_string(queue.size()));
-    else if (record->waiting.empty() || record->waiting.starts_with("behind "))
-      set_waiting(queue[i]->id, "first in the queue: free slots are being looked for");
+    if (i == 0) {
+      if (record->waiting.empty() || record->waiting.starts_with("behind "))
+        set_waiting(queue[i]->id, "first in the queue: free slots are being looked for");
+      continue;
+    }
+    std::string place = "behind " + queue[i - 1]->id + ", position " + std::to_string(i + 1) +
+                        " of " + std::to_string(queue.size());
+    if (record->waiting == place) continue;
+    record->waiting = std::move(place);
+    moved_.insert(queue[i]->id);
   }
 }
 

@@ -13,7 +13,9 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 namespace nsa::control {
 
@@ -53,6 +55,8 @@ public:
   // False: of a run that is not here.
   bool on_step(const AttemptKey& key, const wire::RankStep& step);
   void set_waiting(const RunId& run, const std::string& why);
+  // Runs whose place in the queue is another since the last call.
+  std::set<RunId> take_moved() { return std::exchange(moved_, {}); }
   // The last rows of a run, and its last sample: before RunClosed.
   void close(const state::Run& run);
   void forget_ended(const RunId& run) { ended_.erase(run); }
@@ -85,6 +89,7 @@ private:
   ProvenanceSource& provenance_;
   store::Telemetry* telemetry_;
   std::map<RunId, RunRecord> records_;
+  std::set<RunId> moved_;
   std::map<RunId, Ended> ended_; // kept for a while, so that a scrape sees the end
   metrics::DaemonSample counters_;
 };
