@@ -69,6 +69,37 @@ template <class... Each> constexpr std::tuple<Each...> members(Each... each) {
   return {each...};
 }
 
+// ---- metrics: what a record of steps holds ------------------------------------------------------
+
+enum class Unit { kNone, kNats, kTokens, kTokensPerSecond, kSteps, kSeconds, kBytes };
+
+// What nsad makes of the records of rank 0. Both outlive nsad: the ledger keeps them.
+enum class OverRecords {
+  kNothing, // or something of its own (daemon/run_metrics/run_record.cpp)
+  kNewest,
+  kSum,
+};
+
+struct Metric {
+  Unit unit = Unit::kNone;
+  OverRecords over = OverRecords::kNothing;
+  std::string_view tensorboard = {}; // tag of its curve; empty: none. Bytes are shown as GiB.
+  std::string_view prometheus = {};  // of what nsad makes of it; empty: none, or one of its own
+  bool on_dashboard = true;          // false: for queries only
+  std::string_view meaning;
+};
+
+// A member that is a metric: it stands in metrics.jsonl under its name.
+template <class T, class Value> struct MetricMember {
+  const char* name;
+  Value T::* at;
+  Metric metric;
+};
+template <class T, class Value>
+constexpr MetricMember<T, Value> metric(const char* name, Value T::* at, Metric metric) {
+  return {name, at, metric};
+}
+
 template <class T>
 concept DescribedMessage = requires {
   T::kMessage;
@@ -173,6 +204,31 @@ template <DescribedMessage T> std::string sentence_of(const T& message) {
     rest.remove_prefix(close + 1);
   }
   return text.append(rest);
+}
+
+// ---- a message's metrics as a table -------------------------------------------------------------
+
+template <class T> struct MetricRow {
+  const char* name = nullptr;
+  std::variant<double T::*, uint64_t T::*> at;
+  Metric metric;
+  double of(const T& record) const {
+    return std::visit([&](auto member) { return static_cast<double>(record.*member); }, at);
+  }
+};
+
+template <DescribedMessage T> constexpr size_t metric_count() {
+  size_t count = 0;
+  for_each_member<T>([&](const auto& m) { count += requires { m.metric; } ? 1 : 0; });
+  return count;
+}
+template <DescribedMessage T> constexpr std::array<MetricRow<T>, metric_count<T>()> metrics_of() {
+  std::array<MetricRow<T>, metric_count<T>()> rows;
+  size_t next = 0;
+  for_each_member<T>([&](const auto& m) {
+    if constexpr (requires { m.metric; }) rows[next++] = {m.name, m.at, m.metric};
+  });
+  return rows;
 }
 
 // ---- lists of messages --------------------------------------------------------------------------

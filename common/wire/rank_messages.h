@@ -92,22 +92,22 @@ struct RankToggles {
               member("kernels", &RankToggles::kernels));
 };
 
+// Step metrics: a record of one step, or of several (train.log_interval_steps). A new one is a
+// member and its line in kMembers; who measures it is worker/trainer/metrics_hook.cpp.
 struct RankStep {
   Rank rank = 0;
   uint64_t step = 0;
-  uint64_t tokens = 0; // of all ranks, whole run
+  uint64_t tokens = 0;
   double loss = 0, gradient_norm = 0, learning_rate = 0;
-  double step_seconds = 0, tokens_per_second = 0; // means since the record before
-  double data_wait_seconds = 0;                   // since the record before, and so:
-  double exposed_communication_seconds = 0; // waited for peers with nothing else left to compute
-  std::map<std::string, double> phase_seconds;
-  uint64_t clipped_steps = 0; // updates whose gradient was clipped
+  double step_seconds = 0, tokens_per_second = 0;
+  double data_wait_seconds = 0, exposed_communication_seconds = 0;
+  std::map<std::string, double> phase_seconds; // since the record before
+  uint64_t clipped_steps = 0;
   // Of an attempt's first record: exec, libraries, device, data, model, checkpoint, peers, loader,
   // outputs, first-step; what each took.
   std::map<std::string, double> start_up_seconds;
   std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
-  uint64_t resident_bytes = 0;         // of the process
-  uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device; 0 on a CPU
+  uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankStep,
                                             .name = "step",
@@ -115,20 +115,69 @@ struct RankStep {
                                             .budget = Budget::kSteps};
   static constexpr auto kMembers = members(
       member("rank", &RankStep::rank), member("step", &RankStep::step),
-      member("tokens", &RankStep::tokens), member("loss", &RankStep::loss),
-      member("gradient_norm", &RankStep::gradient_norm),
-      member("learning_rate", &RankStep::learning_rate),
-      member("step_seconds", &RankStep::step_seconds),
-      member("tokens_per_second", &RankStep::tokens_per_second),
-      member("data_wait_seconds", &RankStep::data_wait_seconds),
-      member("exposed_communication_seconds", &RankStep::exposed_communication_seconds),
+      metric("tokens", &RankStep::tokens,
+             {.unit = Unit::kTokens,
+              .tensorboard = "train/tokens",
+              .meaning = "Tokens that all ranks have trained on, in the whole run."}),
+      metric("loss", &RankStep::loss,
+             {.unit = Unit::kNats,
+              .over = OverRecords::kNewest,
+              .tensorboard = "train/loss",
+              .prometheus = "nsa_train_loss",
+              .meaning = "Training loss of the last reported step, nats a token. The whole curve "
+                         "is in metrics.jsonl."}),
+      metric("gradient_norm", &RankStep::gradient_norm,
+             {.over = OverRecords::kNewest,
+              .tensorboard = "train/gradient_norm",
+              .prometheus = "nsa_train_grad_norm",
+              .meaning = "Gradient norm before clipping."}),
+      metric("learning_rate", &RankStep::learning_rate,
+             {.over = OverRecords::kNewest,
+              .tensorboard = "train/learning_rate",
+              .prometheus = "nsa_train_learning_rate",
+              .meaning = "Learning rate of the last step."}),
+      metric("step_seconds", &RankStep::step_seconds,
+             {.unit = Unit::kSeconds,
+              .tensorboard = "time/step_seconds",
+              .meaning = "Mean time of a step."}),
+      metric("tokens_per_second", &RankStep::tokens_per_second,
+             {.unit = Unit::kTokensPerSecond,
+              .tensorboard = "perf/tokens_per_second",
+              .meaning = "Tokens of all ranks over the mean time of a step."}),
+      metric("data_wait_seconds", &RankStep::data_wait_seconds,
+             {.unit = Unit::kSeconds,
+              .over = OverRecords::kSum,
+              .tensorboard = "time/data_wait_seconds",
+              .prometheus = "nsa_data_wait_seconds_total",
+              .meaning = "Time that rank 0 waited for its next micro-batch."}),
+      metric("exposed_communication_seconds", &RankStep::exposed_communication_seconds,
+             {.unit = Unit::kSeconds,
+              .tensorboard = "time/exposed_communication_seconds",
+              .meaning = "Time that the rank waited for its peers with nothing left to compute."}),
       member("phase_seconds", &RankStep::phase_seconds),
-      member("clipped_steps", &RankStep::clipped_steps),
+      metric("clipped_steps", &RankStep::clipped_steps,
+             {.unit = Unit::kSteps,
+              .over = OverRecords::kSum,
+              .tensorboard = "train/clipped_steps",
+              .prometheus = "nsa_train_clipped_steps_total",
+              .meaning = "Updates whose gradient norm was above train.gradient_clip."}),
       member("start_up_seconds", &RankStep::start_up_seconds), member("gates", &RankStep::gates),
-      member("resident_bytes", &RankStep::resident_bytes),
-      member("allocated_bytes", &RankStep::allocated_bytes),
-      member("reserved_bytes", &RankStep::reserved_bytes),
-      member("peak_bytes", &RankStep::peak_bytes));
+      metric("resident_bytes", &RankStep::resident_bytes,
+             {.unit = Unit::kBytes,
+              .tensorboard = "memory/resident_gib",
+              .meaning = "Resident memory of the process."}),
+      metric("allocated_bytes", &RankStep::allocated_bytes,
+             {.unit = Unit::kBytes,
+              .tensorboard = "memory/allocated_gib",
+              .meaning = "Device memory in tensors; 0 on a CPU."}),
+      metric("reserved_bytes", &RankStep::reserved_bytes,
+             {.unit = Unit::kBytes,
+              .tensorboard = "memory/reserved_gib",
+              .meaning = "Device memory that the allocator holds; 0 on a CPU."}),
+      metric("peak_bytes", &RankStep::peak_bytes,
+             {.unit = Unit::kBytes,
+              .tensorboard = "memory/peak_gib",
+              .meaning = "Highest device memory in tensors; 0 on a CPU."}));
 };
 
 struct RankEvaluation {
@@ -255,6 +304,8 @@ struct RankNonFinite {
 using RankEvents = MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory,
                                RankError, RankFinished, RankInjected, RankNonFinite>;
 using RankMessages = RankEvents::With<RankStep>;
+
+inline constexpr auto kStepMetrics = metrics_of<RankStep>();
 
 // nullptr: no message of a rank that is known here.
 constexpr const RankMessageInfo* rank_message(MessageType type) {

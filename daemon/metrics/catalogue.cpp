@@ -129,11 +129,13 @@ template <auto Field> void gpu_value(const Snapshot& snapshot, Samples& samples)
 
 using S = const Snapshot&;
 
-std::vector<Row> make_catalogue() {
+std::vector<Row> run_rows() {
   using enum Type;
   return {
       // ---- runs ---------------------------------------------------------------------------------
-      {"nsa_run_info", kGauge, "run_id, name, user, model, attention, spec_digest, commit",
+      {"nsa_run_info",
+       kGauge,
+       "run_id, name, user, model, attention, spec_digest, commit",
        "Always 1; joins a run's names to its other series by run_id. `name` and `user` only where "
        "`metrics.names` of nsad.toml asks for them.",
        [](S s, Samples& out) {
@@ -146,17 +148,29 @@ std::vector<Row> make_catalogue() {
                       {"spec_digest", r.spec_digest},
                       {"commit", r.commit}},
                      1);
-       }},
+       },
+       {},
+       kQueryOnly},
       {"nsa_run_state", kGauge, "run_id, state", "1 for the state that the run is in, else 0.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            for (const std::string_view state : kStates)
              out.value({{"run_id", r.id}, {"state", std::string(state)}}, r.state == state);
        }},
-      {"nsa_run_submit_timestamp_seconds", kGauge, "run_id", "When the run was submitted.",
-       run_value<&RunSample::submitted>},
-      {"nsa_run_start_timestamp_seconds", kGauge, "run_id", "When its first attempt started.",
-       run_value<&RunSample::started>},
+      {"nsa_run_submit_timestamp_seconds",
+       kGauge,
+       "run_id",
+       "When the run was submitted.",
+       run_value<&RunSample::submitted>,
+       {},
+       kQueryOnly},
+      {"nsa_run_start_timestamp_seconds",
+       kGauge,
+       "run_id",
+       "When its first attempt started.",
+       run_value<&RunSample::started>,
+       {},
+       kQueryOnly},
       {"nsa_run_eta_timestamp_seconds", kGauge, "run_id",
        "When it will end at the present rate; absent while the rate is unknown.",
        run_value<&RunSample::eta>},
@@ -164,16 +178,30 @@ std::vector<Row> make_catalogue() {
        run_value<&RunSample::planned_steps>},
       {"nsa_run_attempt", kGauge, "run_id", "Number of the newest attempt, from 1.",
        run_value<&RunSample::attempt>},
-      {"nsa_run_restarts_total", kCounter, "run_id, reason",
+      {"nsa_run_restarts_total",
+       kCounter,
+       "run_id, reason",
        "Restarts by class of failure (docs/runbook.md).",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            by_word(out, of(r), "reason", failure_classes(), r.restarts);
-       }},
-      {"nsa_run_hangs_total", kCounter, "run_id", "Hangs found.", run_value<&RunSample::hangs>},
-      {"nsa_run_lost_steps_total", kCounter, "run_id",
-       "Updates that had to be computed again after restarts.", run_value<&RunSample::lost_steps>},
-      {"nsa_run_recovery_duration_seconds", kHistogram, "run_id, phase",
+       },
+       {"restarts", &RunSample::restarts}},
+      {"nsa_run_hangs_total",
+       kCounter,
+       "run_id",
+       "Hangs found.",
+       run_value<&RunSample::hangs>,
+       {"hangs", &RunSample::hangs}},
+      {"nsa_run_lost_steps_total",
+       kCounter,
+       "run_id",
+       "Updates that had to be computed again after restarts.",
+       run_value<&RunSample::lost_steps>,
+       {"lost_steps", &RunSample::lost_steps}},
+      {"nsa_run_recovery_duration_seconds",
+       kHistogram,
+       "run_id, phase",
        "Of hangs: detect, from the last progress to the verdict; restore, from there to the next "
        "step.",
        [](S s, Samples& out) {
@@ -184,64 +212,103 @@ std::vector<Row> make_catalogue() {
              out.histogram({{"run_id", r.id}, {"phase", std::string(phase)}},
                            found == r.recovery_seconds.end() ? none : found->second);
            }
-       }},
-      {"nsa_run_phase_seconds_total", kCounter, "run_id, phase",
+       },
+       {"recovery_seconds", &RunSample::recovery_seconds}},
+      {"nsa_run_phase_seconds_total",
+       kCounter,
+       "run_id, phase",
        "Wall time of the run by what it was spent on; goodput is train over all.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            by_word(out, of(r), "phase", kRunPhases, r.phase_seconds);
-       }},
+       },
+       {"phase_seconds", &RunSample::phase_seconds}},
 
       // ---- training -----------------------------------------------------------------------------
       {"nsa_train_step", kGauge, "run_id", "Last completed update; goes back at a restart.",
        run_value<&RunSample::step>},
-      {"nsa_train_steps_total", kCounter, "run_id", "Updates computed, repeated ones included.",
-       run_value<&RunSample::steps>},
-      {"nsa_train_tokens_total", kCounter, "run_id",
-       "Tokens trained on over all ranks, repeated ones included.", run_value<&RunSample::tokens>},
-      {"nsa_train_loss", kGauge, "run_id",
-       "Training loss of the last reported step, nats a token. The whole curve is in "
-       "metrics.jsonl.",
-       run_value<&RunSample::loss>},
+      {"nsa_train_steps_total",
+       kCounter,
+       "run_id",
+       "Updates computed, repeated ones included.",
+       run_value<&RunSample::steps>,
+       {"steps", &RunSample::steps},
+       kQueryOnly},
+      {"nsa_train_tokens_total",
+       kCounter,
+       "run_id",
+       "Tokens trained on over all ranks, repeated ones included.",
+       run_value<&RunSample::tokens>,
+       {"tokens", &RunSample::tokens}},
       {"nsa_eval_loss", kGauge, "run_id, split", "Loss of the last evaluation, nats a token.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            if (r.heldout_loss) out.value({{"run_id", r.id}, {"split", "heldout"}}, *r.heldout_loss);
        }},
-      {"nsa_train_grad_norm", kGauge, "run_id", "Gradient norm before clipping.",
-       run_value<&RunSample::gradient_norm>},
-      {"nsa_train_learning_rate", kGauge, "run_id", "Learning rate of the last step.",
-       run_value<&RunSample::learning_rate>},
       {"nsa_train_tokens_per_second", kGauge, "run_id",
        "As the ranks measure it, over the last steps; rate(nsa_train_tokens_total) is the average.",
        run_value<&RunSample::tokens_per_second>},
-      {"nsa_train_nonfinite_steps_total", kCounter, "run_id",
-       "Updates whose loss or gradient was not finite.", run_value<&RunSample::nonfinite_steps>},
-      {"nsa_train_clipped_steps_total", kCounter, "run_id",
-       "Updates whose gradient norm was above train.gradient_clip.",
-       run_value<&RunSample::clipped_steps>},
-      {"nsa_train_exposed_communication_seconds_total", kCounter, "run_id",
+      {"nsa_train_nonfinite_steps_total",
+       kCounter,
+       "run_id",
+       "Updates whose loss or gradient was not finite.",
+       run_value<&RunSample::nonfinite_steps>,
+       {"nonfinite_steps", &RunSample::nonfinite_steps}},
+      {"nsa_train_exposed_communication_seconds_total",
+       kCounter,
+       "run_id",
        "Time that moving gradients and weights took with nothing left to compute: of each record "
        "the "
        "wait of the rank that waited least.",
-       run_value<&RunSample::exposed_communication_seconds>},
-      {"nsa_train_flops_total", kCounter, "run_id",
+       run_value<&RunSample::exposed_communication_seconds>,
+       {"exposed_communication_seconds", &RunSample::exposed_communication_seconds}},
+      {"nsa_train_flops_total",
+       kCounter,
+       "run_id",
        "Floating-point operations of the model, from its sizes; recomputation is not counted.",
-       run_value<&RunSample::flops>},
+       run_value<&RunSample::flops>,
+       {"flops", &RunSample::flops}},
       {"nsa_train_mfu_ratio", kGauge, "run_id",
        "Model FLOPs a second over the GPUs' dense BF16 rate; absent on a CPU and on GPUs whose "
        "rate is not known.",
        run_value<&RunSample::mfu_ratio>},
+      {"nsa_data_batches_total",
+       kCounter,
+       "run_id",
+       "Micro-batches computed, over all ranks.",
+       run_value<&RunSample::batches>,
+       {"batches", &RunSample::batches}},
+  };
+}
 
-      // ---- data ---------------------------------------------------------------------------------
-      {"nsa_data_batches_total", kCounter, "run_id", "Micro-batches computed, over all ranks.",
-       run_value<&RunSample::batches>},
-      {"nsa_data_wait_seconds_total", kCounter, "run_id",
-       "Time that rank 0 waited for its next micro-batch.",
-       run_value<&RunSample::data_wait_seconds>},
+std::vector<Row> step_rows() {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < wire::kStepMetrics.size(); ++i) {
+    const wire::Metric& metric = wire::kStepMetrics[i].metric;
+    if (metric.prometheus.empty()) continue;
+    const bool sum = metric.over == wire::OverRecords::kSum;
+    rows.push_back({metric.prometheus,
+                    sum ? Type::kCounter : Type::kGauge,
+                    "run_id",
+                    metric.meaning,
+                    [i](S s, Samples& out) {
+                      for (const RunSample& run : s.runs)
+                        if (const auto& value = run.figures.at(i)) out.value(of(run), *value);
+                    },
+                    {},
+                    metric.on_dashboard});
+  }
+  return rows;
+}
 
+std::vector<Row> rank_and_checkpoint_rows() {
+  using enum Type;
+  return {
       // ---- ranks --------------------------------------------------------------------------------
-      {"nsa_rank_info", kGauge, "run_id, rank, node, gpu, gpu_uuid", "Always 1; where a rank runs.",
+      {"nsa_rank_info",
+       kGauge,
+       "run_id, rank, node, gpu, gpu_uuid",
+       "Always 1; where a rank runs.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            for (const RankSample& k : r.ranks) {
@@ -251,7 +318,9 @@ std::vector<Row> make_catalogue() {
              labels.emplace_back("gpu_uuid", k.gpu_uuid);
              out.value(std::move(labels), 1);
            }
-       }},
+       },
+       {},
+       kQueryOnly},
       {"nsa_rank_up", kGauge, "run_id, rank", "1 while the rank's process lives.",
        rank_value<&RankSample::up>},
       {"nsa_rank_step", kGauge, "run_id, rank", "Last completed update of the rank.",
@@ -314,52 +383,98 @@ std::vector<Row> make_catalogue() {
        }},
 
       // ---- checkpoints --------------------------------------------------------------------------
-      {"nsa_checkpoint_last_success_timestamp_seconds", kGauge, "run_id",
-       "When the newest checkpoint was committed.", run_value<&RunSample::checkpoint_last_success>},
-      {"nsa_checkpoint_last_step", kGauge, "run_id", "Step of the newest checkpoint.",
-       run_value<&RunSample::checkpoint_last_step>},
-      {"nsa_checkpoint_interval_steps", kGauge, "run_id",
+      {"nsa_checkpoint_last_success_timestamp_seconds",
+       kGauge,
+       "run_id",
+       "When the newest checkpoint was committed.",
+       run_value<&RunSample::checkpoint_last_success>,
+       {"checkpoint_last_success", &RunSample::checkpoint_last_success}},
+      {"nsa_checkpoint_last_step",
+       kGauge,
+       "run_id",
+       "Step of the newest checkpoint.",
+       run_value<&RunSample::checkpoint_last_step>,
+       {"checkpoint_last_step", &RunSample::checkpoint_last_step}},
+      {"nsa_checkpoint_interval_steps",
+       kGauge,
+       "run_id",
        "Steps between checkpoints; 0: only at the end and on stop.",
-       run_value<&RunSample::checkpoint_interval_steps>},
-      {"nsa_checkpoint_size_bytes", kGauge, "run_id", "Size of the newest checkpoint.",
-       run_value<&RunSample::checkpoint_bytes>},
-      {"nsa_checkpoint_verified_total", kCounter, "run_id",
+       run_value<&RunSample::checkpoint_interval_steps>,
+       {},
+       kQueryOnly},
+      {"nsa_checkpoint_size_bytes",
+       kGauge,
+       "run_id",
+       "Size of the newest checkpoint.",
+       run_value<&RunSample::checkpoint_bytes>,
+       {"checkpoint_bytes", &RunSample::checkpoint_bytes}},
+      {"nsa_checkpoint_verified_total",
+       kCounter,
+       "run_id",
        "Checkpoints that were read back whole after they were written.",
-       run_value<&RunSample::checkpoints_verified>},
-      {"nsa_checkpoint_write_duration_seconds", kHistogram, "run_id",
+       run_value<&RunSample::checkpoints_verified>,
+       {"checkpoints_verified", &RunSample::checkpoints_verified}},
+      {"nsa_checkpoint_write_duration_seconds",
+       kHistogram,
+       "run_id",
        "Writing in the background, fsync included.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            out.histogram(of(r), r.checkpoint_write_seconds);
-       }},
-      {"nsa_checkpoint_blocked_seconds_total", kCounter, "run_id",
+       },
+       {"checkpoint_write_seconds", &RunSample::checkpoint_write_seconds}},
+      {"nsa_checkpoint_blocked_seconds_total",
+       kCounter,
+       "run_id",
        "Time that training stood still for checkpoints.",
-       run_value<&RunSample::checkpoint_blocked_seconds>},
-      {"nsa_checkpoint_failures_total", kCounter, "run_id, reason",
+       run_value<&RunSample::checkpoint_blocked_seconds>,
+       {"checkpoint_blocked_seconds", &RunSample::checkpoint_blocked_seconds}},
+      {"nsa_checkpoint_failures_total",
+       kCounter,
+       "run_id, reason",
        "Checkpoints that could not be written, or were found damaged.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            by_word(out, of(r), "reason", kCheckpointFailures, r.checkpoint_failures);
-       }},
+       },
+       {"checkpoint_failures", &RunSample::checkpoint_failures}},
 
-      // ---- daemon -------------------------------------------------------------------------------
-      {"nsad_build_info", kGauge, "version, commit, node", "Always 1; which nsad this is.",
+  };
+}
+
+std::vector<Row> daemon_rows() {
+  using enum Type;
+  return {
+      {"nsad_build_info",
+       kGauge,
+       "version, commit, node",
+       "Always 1; which nsad this is.",
        [](S s, Samples& out) {
          out.value(
              {{"version", s.daemon.version}, {"commit", s.daemon.commit}, {"node", s.daemon.node}},
              1);
-       }},
+       },
+       {},
+       kQueryOnly},
       {"nsa_runs", kGauge, "state", "Runs by state, as the ledger has them.",
        [](S s, Samples& out) { by_word(out, {}, "state", kStates, s.daemon.runs); }},
-      {"nsa_runs_finished_total", kCounter, "result", "Runs that ended, by how.",
-       [](S s, Samples& out) { by_word(out, {}, "result", kEndStates, s.daemon.runs_finished); }},
+      {"nsa_runs_finished_total",
+       kCounter,
+       "result",
+       "Runs that ended, by how.",
+       [](S s, Samples& out) { by_word(out, {}, "result", kEndStates, s.daemon.runs_finished); },
+       {},
+       kQueryOnly},
       {"nsa_node_slots", kGauge, "state", "CPU slots or GPUs of this node: free, used.",
        [](S s, Samples& out) { by_word(out, {}, "state", kSlotStates, s.daemon.slots); }},
       {"nsa_storage_free_bytes", kGauge, "", "Free space where nsad keeps its state.",
        [](S s, Samples& out) { out.value({}, number(s.daemon.state_free_bytes)); }},
       {"nsa_storage_size_bytes", kGauge, "", "Size of that file system.",
        [](S s, Samples& out) { out.value({}, number(s.daemon.state_size_bytes)); }},
-      {"nsa_gpu_info", kGauge, "node, gpu, uuid, model, driver", "Always 1; a GPU of this node.",
+      {"nsa_gpu_info",
+       kGauge,
+       "node, gpu, uuid, model, driver",
+       "Always 1; a GPU of this node.",
        [](S s, Samples& out) {
          for (const GpuSample& g : s.daemon.gpus)
            out.value({{"node", s.daemon.node},
@@ -368,7 +483,9 @@ std::vector<Row> make_catalogue() {
                       {"model", g.model},
                       {"driver", s.daemon.driver}},
                      1);
-       }},
+       },
+       {},
+       kQueryOnly},
       {"nsa_gpu_memory_total_bytes", kGauge, "node, gpu", "Memory of a GPU.",
        gpu_value<&GpuSample::memory_bytes>},
       {"nsa_gpu_memory_used_bytes", kGauge, "node, gpu", "Memory in use on a GPU, by anybody.",
@@ -405,20 +522,34 @@ std::vector<Row> make_catalogue() {
       {"nsa_gpu_processes", kGauge, "node, gpu",
        "Processes that compute on a GPU, anybody's, when nsad last looked.",
        gpu_value<&GpuSample::processes>},
-      {"nsad_http_requests_total", kCounter, "route, code", "Requests to the API and /metrics.",
+      {"nsad_http_requests_total",
+       kCounter,
+       "route, code",
+       "Requests to the API and /metrics.",
        [](S s, Samples& out) {
          for (const auto& [route, sample] : s.daemon.http)
            for (const auto& [code, count] : sample.requests)
              out.value({{"route", route}, {"code", std::to_string(code)}}, number(count));
-       }},
-      {"nsad_http_request_duration_seconds", kHistogram, "route",
+       },
+       {},
+       kQueryOnly},
+      {"nsad_http_request_duration_seconds",
+       kHistogram,
+       "route",
        "Time to the answer's head; followed streams go on after it.",
        [](S s, Samples& out) {
          for (const auto& [route, sample] : s.daemon.http)
            out.histogram({{"route", route}}, sample.seconds);
-       }},
-      {"nsad_progress_reads_total", kCounter, "", "Sweeps over the progress pages of all ranks.",
-       [](S s, Samples& out) { out.value({}, number(s.daemon.progress_reads)); }},
+       },
+       {},
+       kQueryOnly},
+      {"nsad_progress_reads_total",
+       kCounter,
+       "",
+       "Sweeps over the progress pages of all ranks.",
+       [](S s, Samples& out) { out.value({}, number(s.daemon.progress_reads)); },
+       {},
+       kQueryOnly},
       {"nsad_event_loop_lag_seconds", kHistogram, "",
        "How late the daemon's own timer fires; hang deadlines shift by it.",
        [](S s, Samples& out) { out.histogram({}, s.daemon.loop_lag_seconds); }},
@@ -428,25 +559,66 @@ std::vector<Row> make_catalogue() {
          for (const auto& [op, histogram] : s.daemon.transaction_seconds)
            out.histogram({{"op", op}}, histogram);
        }},
-      {"nsad_sqlite_wal_bytes", kGauge, "", "Size of the ledger's write-ahead log.",
-       [](S s, Samples& out) { out.value({}, number(s.daemon.ledger_wal_bytes)); }},
+      {"nsad_sqlite_wal_bytes",
+       kGauge,
+       "",
+       "Size of the ledger's write-ahead log.",
+       [](S s, Samples& out) { out.value({}, number(s.daemon.ledger_wal_bytes)); },
+       {},
+       kQueryOnly},
   };
 }
 
 } // namespace
 
 const std::vector<Row>& catalogue() {
-  static const std::vector<Row> rows = make_catalogue();
+  static const std::vector<Row> rows = [] {
+    std::vector<Row> all;
+    for (std::vector<Row>& part :
+         std::array{run_rows(), step_rows(), rank_and_checkpoint_rows(), daemon_rows()})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }();
   return rows;
 }
 
 std::string catalogue_markdown() {
   static constexpr std::array<const char*, 3> kTypes = {"gauge", "counter", "histogram"};
-  std::string text = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
+  std::string table = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
+  std::string text = "Query only, for joins, alerts or a look behind a panel:";
+  size_t line = text.size();
+  const char* separator = " ";
   for (const std::vector<Row>* rows : {&catalogue(), &process_catalogue()})
-    for (const Row& row : *rows)
-      text += "| `" + std::string(row.name) + "` | " + kTypes[static_cast<size_t>(row.type)] +
-              " | " + std::string(row.labels) + " | " + std::string(row.meaning) + " |\n";
+    for (const Row& row : *rows) {
+      table += "| `" + std::string(row.name) + "` | " + kTypes[static_cast<size_t>(row.type)] +
+               " | " + std::string(row.labels) + " | " + std::string(row.meaning) + " |\n";
+      if (row.on_dashboard) continue;
+      text += separator;
+      line += row.name.size() + 4;
+      if (line > 118) {
+        text.back() = '\n';
+        line = row.name.size() + 3;
+      }
+      text += "`" + std::string(row.name) + "`";
+      separator = ", ";
+    }
+  return text + ".\n\n" + table;
+}
+
+std::string step_metrics_markdown() {
+  static constexpr std::array kUnits = {"", "nats", "tokens", "tokens/s", "steps", "s", "bytes"};
+  static constexpr std::array kOver = {"", "newest", "sum"};
+  std::string text = "| key | unit | of a run | TensorBoard | Prometheus | meaning |\n"
+                     "|---|---|---|---|---|---|\n";
+  const auto code = [](std::string_view name) {
+    return name.empty() ? std::string() : "`" + std::string(name) + "`";
+  };
+  for (const auto& row : wire::kStepMetrics) {
+    const wire::Metric& m = row.metric;
+    text += "| `" + std::string(row.name) + "` | " + kUnits[static_cast<size_t>(m.unit)] + " | " +
+            kOver[static_cast<size_t>(m.over)] + " | " + code(m.tensorboard) + " | " +
+            code(m.prometheus) + " | " + std::string(m.meaning) + " |\n";
+  }
   return text;
 }
 

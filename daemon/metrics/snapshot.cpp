@@ -2,6 +2,26 @@
 
 namespace nsa::metrics {
 
+StepFigures::StepFigures() {
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (wire::kStepMetrics[i].metric.over == wire::OverRecords::kSum) values_[i] = 0;
+}
+
+void StepFigures::add(const wire::RankStep& step) {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const auto& row = wire::kStepMetrics[i];
+    if (row.metric.over == wire::OverRecords::kSum) values_[i] = *values_[i] + row.of(step);
+    if (row.metric.over == wire::OverRecords::kNewest) values_[i] = row.of(step);
+  }
+}
+
+std::optional<double>& StepFigures::operator[](std::string_view name) {
+  size_t i = 0;
+  while (wire::kStepMetrics.at(i).name != name)
+    ++i;
+  return values_[i];
+}
+
 // Chosen for 125M parameters on 1 to 8 GPUs, and wide enough for a laptop.
 Histogram step_histogram() {
   return Histogram(

@@ -9,7 +9,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/wire/rank_messages.h"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -67,6 +69,20 @@ struct RankSample {
   uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device
 };
 
+// What a run makes of rank 0's records of steps: a value for each row of wire::kStepMetrics. Sums
+// begin at 0. Nothing: a row without one, or whose newest value is not known.
+class StepFigures {
+public:
+  StepFigures();
+  void add(const wire::RankStep& step);
+  std::optional<double>& operator[](std::string_view name); // of a row
+  const std::optional<double>& at(size_t row) const { return values_[row]; }
+  void set(size_t row, double value) { values_[row] = value; }
+
+private:
+  std::array<std::optional<double>, wire::kStepMetrics.size()> values_;
+};
+
 struct RunSample {
   RunId id;
   std::string name, user, model, attention, spec_digest, commit; // of nsa_run_info
@@ -85,13 +101,13 @@ struct RunSample {
   uint64_t step = 0;   // may go back at a restart
   uint64_t steps = 0;  // total: completed updates, repeated ones included
   uint64_t tokens = 0; // total
-  std::optional<double> loss, heldout_loss, gradient_norm, learning_rate, tokens_per_second;
-  uint64_t nonfinite_steps = 0, clipped_steps = 0; // total
-  double flops = 0;                                // total, of the model
-  std::optional<double> mfu_ratio;                 // only where the device's rate is known
-  uint64_t batches = 0;                            // total: micro-batches of all ranks
-  double data_wait_seconds = 0;                    // total: rank 0 without a batch
-  double exposed_communication_seconds = 0;        // total: of the rank that came last
+  StepFigures figures;
+  std::optional<double> heldout_loss, tokens_per_second;
+  uint64_t nonfinite_steps = 0;             // total
+  double flops = 0;                         // total, of the model
+  std::optional<double> mfu_ratio;          // only where the device's rate is known
+  uint64_t batches = 0;                     // total: micro-batches of all ranks
+  double exposed_communication_seconds = 0; // total: of the rank that came last
 
   double checkpoint_interval_steps = 0;
   std::optional<WallTime> checkpoint_last_success;

@@ -1,58 +1,95 @@
 // What the next nsad has to know of a run: written by this one, recalled by that.
 #include "common/base/log.h"
+#include "daemon/metrics/catalogue.h"
 #include "daemon/run_metrics/run_record.h"
 
 #include <array>
 #include <string>
+#include <type_traits>
+#include <variant>
 
 namespace nsa::control {
 
 namespace {
 
-nlohmann::json to_json(const metrics::Histogram& h) {
+// ---- what rows of the catalogue keep, by the type of their member ---------------------------
+
+template <class T> nlohmann::json kept(const T& value) {
+  return value;
+}
+nlohmann::json kept(const std::optional<WallTime>& time) {
+  return time.value_or(WallTime{}).nanoseconds;
+}
+nlohmann::json kept(const metrics::Histogram& h) {
   return {{"counts", h.counts()}, {"sum", h.sum()}};
 }
+nlohmann::json kept(const std::map<std::string, metrics::Histogram>& histograms) {
+  auto json = nlohmann::json::object();
+  for (const auto& [name, histogram] : histograms)
+    json[name] = kept(histogram);
+  return json;
+}
 
+template <class T> void restore(T& value, const nlohmann::json& json) {
+  value = json.get<T>();
+}
+void restore(std::optional<WallTime>& time, const nlohmann::json& json) {
+  if (const auto at = json.get<int64_t>(); at != 0) time = WallTime{at};
+}
 void restore(metrics::Histogram& h, const nlohmann::json& json) {
   if (json.contains("counts"))
     (void)h.restore(json["counts"].get<std::vector<uint64_t>>(), json.value("sum", 0.0));
 }
-
-template <class T> void restore(T& value, const nlohmann::json& json, const char* key) {
-  if (json.contains(key)) value = json[key].get<T>();
+void restore(std::map<std::string, metrics::Histogram>& histograms, const nlohmann::json& json) {
+  for (const auto& [name, histogram] : json.items())
+    restore(histograms.try_emplace(name, metrics::recovery_histogram()).first->second, histogram);
 }
 
-// What is kept as it is. Sample: metrics::RunSample, const or not.
-template <class Sample, class Visit> void for_each_counter(Sample& c, Visit visit) {
-  visit("restarts", c.restarts);
-  visit("hangs", c.hangs);
-  visit("lost_steps", c.lost_steps);
-  visit("phase_seconds", c.phase_seconds);
-  visit("steps", c.steps);
-  visit("tokens", c.tokens);
-  visit("nonfinite_steps", c.nonfinite_steps);
-  visit("clipped_steps", c.clipped_steps);
-  visit("flops", c.flops);
-  visit("batches", c.batches);
-  visit("data_wait_seconds", c.data_wait_seconds);
-  visit("exposed_communication_seconds", c.exposed_communication_seconds);
-  visit("checkpoints_verified", c.checkpoints_verified);
-  visit("checkpoint_last_step", c.checkpoint_last_step);
-  visit("checkpoint_bytes", c.checkpoint_bytes);
-  visit("checkpoint_blocked_seconds", c.checkpoint_blocked_seconds);
-  visit("checkpoint_failures", c.checkpoint_failures);
+template <class T> void restore(T& value, const nlohmann::json& json, const char* key) {
+  if (json.contains(key)) restore(value, json[key]);
+}
+
+// Calls visit(key, member) for each member of RunSample that is kept.
+template <class Visit> void for_each_kept(Visit visit) {
+  for (const metrics::Row& row : metrics::catalogue())
+    std::visit(
+        [&](auto member) {
+          if constexpr (!std::is_same_v<decltype(member), std::monostate>)
+            visit(row.kept.key, member);
+        },
+        row.kept.member);
+}
+
+// Sums stand beside the other counters. Newest values have a place of their own, since names of
+// step metrics are names of other things there.
+constexpr const char* kNewest = "newest_step_metrics";
+
+void keep(const metrics::StepFigures& figures, nlohmann::json& memory) {
+  for (size_t i = 0; i < wire::kStepMetrics.size(); ++i) {
+    const auto& row = wire::kStepMetrics[i];
+    const bool sum = row.metric.over == wire::OverRecords::kSum;
+    if (const auto& value = figures.at(i)) (sum ? memory : memory[kNewest])[row.name] = *value;
+  }
+}
+
+void recall(metrics::StepFigures& figures, const nlohmann::json& memory) {
+  const nlohmann::json none = nlohmann::json::object(), newest = memory.value(kNewest, none);
+  for (size_t i = 0; i < wire::kStepMetrics.size(); ++i) {
+    const auto& row = wire::kStepMetrics[i];
+    if (row.metric.over == wire::OverRecords::kNothing) continue;
+    const nlohmann::json& from = row.metric.over == wire::OverRecords::kSum ? memory : newest;
+    if (from.contains(row.name)) figures.set(i, from[row.name].get<double>());
+  }
 }
 
 } // namespace
 
 nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
   const metrics::RunSample& c = record.counters;
-  auto recovery = nlohmann::json::object(), ranks = nlohmann::json::object();
-  for (const auto& [name, histogram] : c.recovery_seconds)
-    recovery[name] = to_json(histogram);
+  auto ranks = nlohmann::json::object();
   for (const auto& [rank, info] : record.ranks)
     ranks[std::to_string(rank)] = {
-        {"step_seconds", to_json(info.step_seconds)},
+        {"step_seconds", kept(info.step_seconds)},
         {"phase_seconds", info.phase_seconds},
         {"exposed_communication_seconds", info.exposed_communication_seconds},
         {"exposed_communication_ratio", info.exposed_communication_ratio},
@@ -60,15 +97,13 @@ nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
         {"pace_records", info.pace_records}};
   nlohmann::json memory = {
       {"learned", live != nullptr ? live->learned() : record.learned},
-      {"recovery_seconds", recovery},
       {"peaks",
        {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
-      {"checkpoint_last_success", c.checkpoint_last_success.value_or(WallTime{}).nanoseconds},
-      {"checkpoint_write_seconds", to_json(c.checkpoint_write_seconds)},
       {"exchange_pace_records", record.exchange.pace_records},
       {"loss", record.loss},
       {"ranks", ranks}};
-  for_each_counter(c, [&](const char* key, const auto& value) { memory[key] = value; });
+  for_each_kept([&](const char* key, auto member) { memory[key] = kept(c.*member); });
+  keep(c.figures, memory);
   return memory;
 }
 
@@ -78,19 +113,13 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
   try {
     restore(record.learned, memory, "learned");
     restore(record.loss, memory, "loss");
-    for_each_counter(c, [&](const char* key, auto& value) { restore(value, memory, key); });
+    for_each_kept([&](const char* key, auto member) { restore(c.*member, memory, key); });
+    recall(c.figures, memory);
     restore(record.exchange.pace_records, memory, "exchange_pace_records");
     std::array<uint64_t, 3> peaks{};
     restore(peaks, memory, "peaks");
     record.peaks = {peaks[0], peaks[1], peaks[2]};
-    if (const int64_t at = memory.value("checkpoint_last_success", int64_t{0}); at != 0)
-      c.checkpoint_last_success = WallTime{at};
     const nlohmann::json none = nlohmann::json::object();
-    restore(c.checkpoint_write_seconds, memory.value("checkpoint_write_seconds", none));
-    const nlohmann::json recovery = memory.value("recovery_seconds", none);
-    for (const auto& [name, histogram] : recovery.items())
-      restore(c.recovery_seconds.try_emplace(name, metrics::recovery_histogram()).first->second,
-              histogram);
     const nlohmann::json ranks = memory.value("ranks", none);
     for (const auto& [rank, kept] : ranks.items()) {
       RankInfo& info = record.ranks[std::stoi(rank)];

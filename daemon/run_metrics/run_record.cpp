@@ -104,15 +104,12 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.batches +=
       updates * static_cast<uint64_t>(record.spec.train.accumulate * record.spec.parallel.ranks);
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
-  c.clipped_steps += step.clipped_steps;
-  c.data_wait_seconds += step.data_wait_seconds;
   for (const auto& [name, seconds] : step.phase_seconds) {
     const auto phase = progress::phase_from_name(name);
     c.phase_seconds[std::string(phase ? progress::phase_info(*phase).counts_as : "train")] +=
         seconds;
   }
-  c.gradient_norm = step.gradient_norm;
-  c.learning_rate = step.learning_rate;
+  c.figures.add(step);
   for (const auto& [name, gate] : step.gates)
     c.gates[name] = gate;
   record.reached_step = std::max(record.reached_step, step.step);

@@ -37,7 +37,6 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   sample.attempt = run.attempt.number;
   sample.step = summary.step;
   if (summary.eta_seconds > 0) sample.eta = WallTime::now() + from_seconds(summary.eta_seconds);
-  if (summary.has_loss) sample.loss = summary.loss;
   if (summary.has_heldout_loss) sample.heldout_loss = summary.heldout_loss;
   if (summary.tokens_per_second > 0) sample.tokens_per_second = summary.tokens_per_second;
   if (const double peak = peak_flops(record); peak > 0 && summary.tokens_per_second > 0)

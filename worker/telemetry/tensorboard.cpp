@@ -24,26 +24,17 @@ std::string host_name() {
 
 std::vector<Scalar> step_scalars(const wire::RankStep& step) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
-  std::vector<Scalar> scalars = {
-      {"train/loss", step.loss},
-      {"train/gradient_norm", step.gradient_norm},
-      {"train/learning_rate", step.learning_rate},
-      {"train/tokens", static_cast<double>(step.tokens)},
-      {"perf/tokens_per_second", step.tokens_per_second},
-      {"time/step_seconds", step.step_seconds},
-      {"time/data_wait_seconds", step.data_wait_seconds},
-      {"time/exposed_communication_seconds", step.exposed_communication_seconds},
-  };
+  std::vector<Scalar> scalars;
+  for (const auto& row : wire::kStepMetrics) {
+    const double value = row.of(step);
+    if (row.metric.tensorboard.empty()) continue;
+    if (row.metric.unit != wire::Unit::kBytes)
+      scalars.emplace_back(std::string(row.metric.tensorboard), value);
+    else if (value > 0)
+      scalars.emplace_back(std::string(row.metric.tensorboard), value / kGiB);
+  }
   for (const auto& [phase, seconds] : step.phase_seconds)
     scalars.emplace_back("time/" + phase + "_seconds", seconds);
-  const std::pair<const char*, uint64_t> memory[] = {{"resident", step.resident_bytes},
-                                                     {"allocated", step.allocated_bytes},
-                                                     {"reserved", step.reserved_bytes},
-                                                     {"peak", step.peak_bytes}};
-  for (const auto& [name, bytes] : memory)
-    if (bytes > 0)
-      scalars.emplace_back(std::string("memory/") + name + "_gib",
-                           static_cast<double>(bytes) / kGiB);
   for (const auto& [name, weight] : step.gates)
     scalars.emplace_back("gate/" + name, weight);
   return scalars;

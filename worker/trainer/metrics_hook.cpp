@@ -19,11 +19,11 @@ void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime
 }
 
 void MetricsHook::on_result(const StepResult& result, const TrainingPosition& position) {
-  seconds_ += result.seconds;
-  exposed_ += result.exposed_communication_seconds;
   ++steps_;
+  next_.step_seconds += result.seconds;
+  next_.exposed_communication_seconds += result.exposed_communication_seconds;
   const double clip = p_.spec.train.gradient_clip;
-  if (clip > 0 && result.gradient_norm > clip) ++clipped_;
+  if (clip > 0 && result.gradient_norm > clip) ++next_.clipped_steps;
   if (p_.recorded.has(result.step)) record(result, position);
   ++results_seen_;
   if (results_seen_ == 1) report_memory(p_.rank, "first-step", p_.runtime, p_.link);
@@ -31,7 +31,7 @@ void MetricsHook::on_result(const StepResult& result, const TrainingPosition& po
 }
 
 void MetricsHook::record(const StepResult& result, const TrainingPosition& position) {
-  const wire::RankStep step = record_of(result, position);
+  const wire::RankStep step = take_record(result, position);
   for (auto& sink : p_.sinks)
     sink->step(step);
   if (p_.rank == 0)
@@ -44,25 +44,22 @@ void MetricsHook::record(const StepResult& result, const TrainingPosition& posit
   if (position.finite) p_.link.send(step);
 }
 
-wire::RankStep MetricsHook::record_of(const StepResult& result, const TrainingPosition& position) {
+wire::RankStep MetricsHook::take_record(const StepResult& result,
+                                        const TrainingPosition& position) {
   const runtime::DeviceMemory memory = p_.runtime.memory();
-  wire::RankStep step;
+  wire::RankStep step = std::exchange(next_, {});
   step.rank = p_.rank;
   step.step = result.step;
   step.tokens = position.tokens;
   step.loss = result.loss();
   step.gradient_norm = result.gradient_norm;
   step.learning_rate = result.learning_rate;
-  step.step_seconds = seconds_ / static_cast<double>(steps_);
+  step.step_seconds /= static_cast<double>(std::exchange(steps_, 0));
   const auto tokens = static_cast<double>(p_.spec.tokens_per_step());
   step.tokens_per_second = step.step_seconds > 0 ? tokens / step.step_seconds : 0;
-  seconds_ = 0;
-  steps_ = 0;
-  auto phases = p_.clock.take_seconds();
-  step.clipped_steps = std::exchange(clipped_, 0);
-  step.exposed_communication_seconds = std::exchange(exposed_, 0);
-  step.data_wait_seconds = phases.count("data") ? phases["data"] : 0;
-  step.phase_seconds = std::move(phases);
+  step.phase_seconds = p_.clock.take_seconds();
+  if (const auto data = step.phase_seconds.find("data"); data != step.phase_seconds.end())
+    step.data_wait_seconds = data->second;
   for (size_t i = 0; i < result.gates.size(); ++i)
     if (const std::string& name = p_.gates.at(i); !name.empty() && std::isfinite(result.gates[i]))
       step.gates[name] = result.gates[i]; // JSON has no word for NaN

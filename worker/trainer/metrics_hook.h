@@ -36,12 +36,12 @@ public:
   void on_result(const StepResult& result, const TrainingPosition& position) override;
 
 private:
-  wire::RankStep record_of(const StepResult& result, const TrainingPosition& position);
+  wire::RankStep take_record(const StepResult& result, const TrainingPosition& position);
   void record(const StepResult& result, const TrainingPosition& position);
 
   Parts p_;
-  double seconds_ = 0, exposed_ = 0; // of steps since the last record
-  uint64_t steps_ = 0, clipped_ = 0;
+  wire::RankStep next_; // the record to come: sums of the steps since the last one
+  uint64_t steps_ = 0;  // in it
   uint64_t results_seen_ = 0;
 };
 

@@ -386,6 +386,8 @@ TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
   wire::RankStep step;
   step.step = 7;
   step.step_seconds = 0.3;
+  step.learning_rate = 0.01;
+  step.clipped_steps = 2;
   step.phase_seconds = {{"data", 0.5}};
   note_step(before, step);
   before.counters.restarts["hang"] = 2;
@@ -404,6 +406,8 @@ TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
   EXPECT_EQ(memory_of(after, nullptr), memory);
   EXPECT_EQ(after.counters.steps, 7u);
   EXPECT_EQ(after.counters.tokens, before.counters.tokens);
+  EXPECT_EQ(after.counters.figures["learning_rate"], 0.01);
+  EXPECT_EQ(memory["clipped_steps"], 2) << "the key that older ledgers have";
   EXPECT_EQ(after.learned, before.learned);
   EXPECT_EQ(after.ranks.at(0).step_seconds.sum(), 0.3);
 }
@@ -437,8 +441,8 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   EXPECT_EQ(record.counters.steps, 20u);
   EXPECT_EQ(record.counters.batches, 40u);
   EXPECT_EQ(record.counters.tokens, 20u * 2 * 2048);
-  EXPECT_EQ(record.counters.clipped_steps, 6u);
-  EXPECT_DOUBLE_EQ(record.counters.data_wait_seconds, 1.0);
+  EXPECT_EQ(record.counters.figures["clipped_steps"], 6);
+  EXPECT_EQ(record.counters.figures["data_wait_seconds"], 1.0);
   EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 0.5);
   EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0.2);
   EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());

@@ -57,14 +57,14 @@ Snapshot full_snapshot() {
   run.step = 41;
   run.steps = 52;
   run.tokens = 4096;
-  run.loss = 3.25;
+  run.figures["loss"] = 3.25;
   run.heldout_loss = 3.5;
-  run.gradient_norm = 0.5;
-  run.learning_rate = 1e-3;
+  run.figures["gradient_norm"] = 0.5;
+  run.figures["learning_rate"] = 1e-3;
   run.tokens_per_second = 1000;
   run.mfu_ratio = 0.4;
   run.flops = 1e15;
-  run.clipped_steps = 3;
+  run.figures["clipped_steps"] = 3;
   run.checkpoint_last_success = WallTime{1'700'000'050'000'000'000};
   run.gates = {{"0/selected", 0.25}, {"malformed", 1}};
   RankSample rank;
@@ -197,21 +197,47 @@ TEST(Metrics, PromtoolFindsNothingToSay) {
 }
 
 // NSA_UPDATE_DOCS=1 writes the page anew.
-TEST(Metrics, TheDocumentedTableIsThisTable) {
-  const std::string path = test::source_folder() + "/docs/metrics.md";
-  const std::string begin = "<!-- generated: catalogue -->\n", end = "<!-- end -->\n";
+void expect_documented(const std::string& begin, const std::string& table) {
+  const std::string path = test::source_folder() + "/docs/metrics.md", end = "<!-- end -->\n";
   auto page = read_file(path);
   ASSERT_TRUE(page) << page.error().what;
-  const size_t from = page->find(begin), to = page->find(end);
+  const size_t from = page->find(begin);
   ASSERT_NE(from, std::string::npos);
+  const size_t start = from + begin.size(), to = page->find(end, start);
   ASSERT_NE(to, std::string::npos);
-  const size_t start = from + begin.size();
   if (std::getenv("NSA_UPDATE_DOCS")) {
-    page->replace(start, to - start, catalogue_markdown());
+    page->replace(start, to - start, table);
     ASSERT_TRUE(write_file_atomic(path, *page));
   } else {
-    EXPECT_EQ(page->substr(start, to - start), catalogue_markdown())
-        << "run NSA_UPDATE_DOCS=1 metrics_test";
+    EXPECT_EQ(page->substr(start, to - start), table) << "run NSA_UPDATE_DOCS=1 metrics_test";
+  }
+}
+
+TEST(Metrics, TheDocumentedTablesAreTheseTables) {
+  expect_documented("<!-- generated: steps -->\n", step_metrics_markdown());
+  expect_documented("<!-- generated: catalogue -->\n", catalogue_markdown());
+}
+
+// A step metric with a name for Prometheus has a series as soon as a record has come.
+TEST(Metrics, StepMetricsReachPrometheusAsTheirRowsSay) {
+  wire::RankStep step;
+  for (const auto& row : wire::kStepMetrics)
+    std::visit([&](auto member) { step.*member = 2; }, row.at);
+  Snapshot snapshot;
+  RunSample& run = snapshot.runs.emplace_back();
+  run.id = "kabcd";
+  const std::string before = render(snapshot);
+  run.figures.add(step);
+  run.figures.add(step);
+  const std::string after = render(snapshot);
+  for (const auto& row : wire::kStepMetrics) {
+    const wire::Metric& metric = row.metric;
+    EXPECT_EQ(metric.prometheus.empty(), metric.over == wire::OverRecords::kNothing) << row.name;
+    if (metric.prometheus.empty()) continue;
+    const bool sum = metric.over == wire::OverRecords::kSum;
+    const std::string series = std::string(metric.prometheus) + "{run_id=\"kabcd\"} ";
+    EXPECT_EQ(has_line(before, series + "0"), sum) << row.name;
+    EXPECT_TRUE(has_line(after, series + (sum ? "4" : "2"))) << row.name;
   }
 }
 
