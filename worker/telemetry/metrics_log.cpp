@@ -1,7 +1,6 @@
 #include "worker/telemetry/metrics_log.h"
 
 #include "common/base/file.h"
-#include "common/base/log.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,13 +11,14 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const std::filesystem::path
                                                      AttemptNumber attempt) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!fd) return fail_errno("cannot open " + path.string());
-  // A full disk may have torn the last attempt's last line; ours must not be glued to it.
+  // The last attempt may have been killed on a full disk; ours must not be glued to its last line.
   char last = '\n';
   const off_t end = ::lseek(fd.get(), 0, SEEK_END);
   if (end > 0 && ::pread(fd.get(), &last, 1, end - 1) != 1)
     return fail_errno("cannot read " + path.string());
   if (last != '\n') NSA_TRY(write_all(fd.get(), "\n", 1));
-  return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(fd), attempt));
+  return std::unique_ptr<MetricsLog>(
+      new MetricsLog(telemetry::RecordFile(std::move(fd), "metrics.jsonl"), attempt));
 }
 
 void MetricsLog::step(const wire::RankStep& step) {
@@ -38,10 +38,7 @@ void MetricsLog::append(const char* kind, nlohmann::json body) {
   body["attempt"] = attempt_;
   body["time"] = format_rfc3339(WallTime::now());
   // A value that is not finite becomes null: JSON has no word for it.
-  const std::string line = body.dump() + "\n";
-  if (auto status = write_all(fd_.get(), line.data(), line.size()); !status && failed_++ == 0)
-    log::warning("metrics", "metrics.jsonl cannot be written: " + status.error().what +
-                                "; training goes on without it");
+  file_.append(body.dump() + "\n");
 }
 
 } // namespace nsa::train

@@ -1,13 +1,12 @@
-// metrics.jsonl in the run folder: one JSON object a line, keyed by attempt and step, appended with
-// one write(2) a line, so that a killed rank leaves at most its last line torn. docs/design/
-// training.md describes the keys. A step that was done again after a restart is there twice; the
-// later attempt counts.
+// metrics.jsonl in the run folder: one JSON object a line, keyed by attempt and step. A killed rank
+// leaves at most its last line torn, a full disk none. docs/design/training.md describes the keys.
+// A step that was done again after a restart is there twice; the later attempt counts.
 #pragma once
 
 #include "common/base/json.h"
 #include "common/base/result.h"
-#include "common/base/unique_fd.h"
 #include "worker/telemetry/metrics_sink.h"
+#include "worker/telemetry/record_file.h"
 
 #include <filesystem>
 #include <memory>
@@ -23,11 +22,11 @@ public:
   void non_finite(const wire::RankNonFinite& event) override;
 
 private:
-  MetricsLog(UniqueFd fd, AttemptNumber attempt) : fd_(std::move(fd)), attempt_(attempt) {}
+  MetricsLog(telemetry::RecordFile file, AttemptNumber attempt)
+      : file_(std::move(file)), attempt_(attempt) {}
   void append(const char* kind, nlohmann::json body);
-  UniqueFd fd_;
+  telemetry::RecordFile file_;
   AttemptNumber attempt_;
-  uint64_t failed_ = 0;
 };
 
 } // namespace nsa::train

@@ -48,13 +48,14 @@ Result<TensorBoardWriter> TensorBoardWriter::open(const std::filesystem::path& f
   writer.path_ =
       folder / ("events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." +
                 host_name() + "." + std::to_string(::getpid()) + "." + std::to_string(attempt));
-  writer.fd_.reset(
+  UniqueFd fd(
       ::open(writer.path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
-  if (!writer.fd_) return fail_errno("cannot create " + writer.path_.string());
+  if (!fd) return fail_errno("cannot create " + writer.path_.string());
   const std::string head =
       frame_record(encode_file_version(now)) + frame_record(encode_session_start(now, first_step));
-  if (auto status = write_all(writer.fd_.get(), head.data(), head.size()); !status)
+  if (auto status = write_all(fd.get(), head.data(), head.size()); !status)
     return fail(std::move(status).error().within(writer.path_.string()));
+  writer.file_ = RecordFile(std::move(fd), writer.path_.string());
   return writer;
 }
 
@@ -87,16 +88,7 @@ void TensorBoardWriter::scalars(int64_t step, const std::vector<Scalar>& values)
 }
 
 void TensorBoardWriter::append(const std::string& event) {
-  if (failed_ > 0) { // a torn record hides all that follows it: the rest goes unwritten
-    ++failed_;
-    return;
-  }
-  const std::string record = frame_record(event);
-  if (auto status = write_all(fd_.get(), record.data(), record.size()); !status) {
-    ++failed_;
-    log::warning("metrics", path_.string() + " cannot be written: " + status.error().what +
-                                "; training goes on, this attempt's curves end here");
-  }
+  file_.append(frame_record(event));
 }
 
 } // namespace nsa::telemetry

@@ -3,15 +3,14 @@
 // Every attempt writes a file of its own: a file that an earlier attempt left torn stays readable
 // up to the tear. The file begins with the step at which the attempt goes on, and readers forget
 // what earlier attempts wrote at or past it: no step shows twice. Written by rank 0's training
-// thread, one write(2) an event, into the page cache; nothing is synced. A failure is counted and
-// logged once, never passed on: curves are not worth a run.
+// thread into the page cache; nothing is synced.
 #pragma once
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "common/base/unique_fd.h"
 #include "common/wire/messages.h"
 #include "worker/telemetry/event_record.h"
+#include "worker/telemetry/record_file.h"
 
 #include <filesystem>
 #include <string>
@@ -32,7 +31,7 @@ public:
   void text(std::string_view tag, std::string_view content, int64_t step);
 
   const std::filesystem::path& path() const { return path_; }
-  uint64_t failed_writes() const { return failed_; }
+  const RecordFile& file() const { return file_; }
 
 private:
   TensorBoardWriter() = default;
@@ -40,8 +39,7 @@ private:
   void append(const std::string& event);
 
   std::filesystem::path path_;
-  UniqueFd fd_;
-  uint64_t failed_ = 0;
+  RecordFile file_;
 };
 
 // The curves of one step, in TensorBoard's order of groups: train/, perf/, time/, memory/, gate/.

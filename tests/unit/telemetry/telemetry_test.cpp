@@ -195,23 +195,55 @@ TEST(TensorBoardWriter, ATornTailHidesNothingBeforeIt) {
     EXPECT_EQ(records_of(std::string_view(whole).substr(0, whole.size() - cut)).size(), 6u);
 }
 
-// A disk that is full (here: a file size limit) ends the curves, not the run.
-TEST(TensorBoardWriter, AFullDiskIsCountedAndNotPassedOn) {
+// A disk that is full, made of a limit on the size of files.
+class FullAt {
+public:
+  explicit FullAt(uint64_t bytes) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    old_handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit tight{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  }
+  ~FullAt() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+
+private:
+  rlimit before_{};
+  void (*old_handler_)(int) = nullptr;
+};
+
+TEST(TensorBoardWriter, AFullDiskDelaysTheCurves) {
   const test::TemporaryFolder folder;
   auto writer = TensorBoardWriter::open(folder.path(), 1, 0).value();
   writer.step(some_step(1));
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  const auto size = std::filesystem::file_size(writer.path());
-  const rlimit tight{size + 30, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
-  writer.step(some_step(2));
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, old_handler);
+  {
+    const FullAt full(std::filesystem::file_size(writer.path()) + 30);
+    writer.step(some_step(2));
+    EXPECT_TRUE(writer.file().waits());
+  }
   writer.step(some_step(3));
-  EXPECT_EQ(writer.failed_writes(), 2u);
-  EXPECT_EQ(events_of(writer.path()).size(), 3u);
+  EXPECT_FALSE(writer.file().waits());
+  EXPECT_EQ(events_of(writer.path()).size(), 5u);
+}
+
+TEST(RecordFile, LosesNewRecordsOnlyBeyondItsMemory) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("records", "");
+  RecordFile file(UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)), "records");
+  const std::string record(size_t{1} << 20, 'a');
+  file.append("first\n");
+  {
+    const FullAt full(8);
+    for (int i = 0; i < 6; ++i)
+      file.append(record);
+  }
+  EXPECT_EQ(file.lost(), 2u); // of the first, two bytes are in the file
+  file.append("last\n");
+  const std::string text = test::slurp(path);
+  EXPECT_EQ(text.size(), 6 + 4 * record.size() + 5);
+  EXPECT_TRUE(text.starts_with("first\na") && text.ends_with("alast\n"));
 }
 
 } // namespace
