@@ -77,6 +77,7 @@ class Skipped(Exception):
     """This machine cannot run the test; the text says what is missing."""
 
 
+SANITIZED = os.environ.get("NSA_SANITIZED", "")  # asan or tsan, from tools/sanitize: memory says nothing there
 LIMIT = 120  # seconds: only what is broken takes so long, on a machine ten times slower than ours as well
 FOREVER = 100_000  # steps of a run that is there until it is stopped, however busy the machine
 

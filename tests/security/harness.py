@@ -29,6 +29,7 @@ _spec = importlib.util.spec_from_file_location("end_to_end", pathlib.Path(__file
 end_to_end = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(end_to_end)
 FOREVER, LIMIT, ROOT, SKIP_EXIT_CODE = end_to_end.FOREVER, end_to_end.LIMIT, end_to_end.ROOT, end_to_end.SKIP_EXIT_CODE
+SANITIZED = end_to_end.SANITIZED
 Failed, Skipped, TINY_RUN = end_to_end.Failed, end_to_end.Skipped, end_to_end.TINY_RUN
 expect, wait_for = end_to_end.expect, end_to_end.wait_for
 

@@ -6,6 +6,7 @@
 #include "common/base/pass_descriptors.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
+#include "tests/support/temporary_folder.h"
 
 #include <cerrno>
 #include <fcntl.h>
@@ -35,8 +36,8 @@ TEST(Checksum, MatchesPublishedValueAndDoesNotDependOnPieces) {
 }
 
 TEST(File, AtomicWriteReplacesWholeContentAndLeavesNothingBehind) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "nsa_base_file";
-  std::filesystem::remove_all(folder);
+  const test::TemporaryFolder temporary_folder;
+  const std::filesystem::path folder = temporary_folder.path();
   ASSERT_TRUE(make_folder(folder / "a" / "b"));
   ASSERT_TRUE(write_file_atomic(folder / "f", "one"));
   ASSERT_TRUE(write_file_atomic(folder / "f", "two"));
@@ -54,9 +55,8 @@ TEST(File, AtomicWriteReplacesWholeContentAndLeavesNothingBehind) {
 
 // What others may put at a path that we read: none of it blocks, none of it fills memory.
 TEST(File, OnlyARegularFileOfBoundedSizeIsRead) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "nsa_base_foreign";
-  std::filesystem::remove_all(folder);
-  ASSERT_TRUE(make_folder(folder));
+  const test::TemporaryFolder temporary_folder;
+  const std::filesystem::path folder = temporary_folder.path();
   const auto refusal = [](const std::filesystem::path& path) {
     const auto read = read_file(path, 1 << 20);
     EXPECT_FALSE(read) << path;
@@ -81,9 +81,8 @@ TEST(File, OnlyARegularFileOfBoundedSizeIsRead) {
 }
 
 TEST(File, AtomicWriteNeverOpensWhatWasPutInItsPlace) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "nsa_base_planted";
-  std::filesystem::remove_all(folder);
-  ASSERT_TRUE(make_folder(folder));
+  const test::TemporaryFolder temporary_folder;
+  const std::filesystem::path folder = temporary_folder.path();
   const std::string temporary = (folder / "f").string() + ".tmp-" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(temporary.c_str(), 0600), 0); // opening it would wait for a reader
   ASSERT_TRUE(write_file_atomic(folder / "f", "one"));

@@ -100,15 +100,15 @@ double seconds_for(const std::string& text, std::vector<std::string>& problems) 
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// As many as a file may hold. What took half a minute must not depend on how fast this machine is:
-// the limit is a tenth of that.
+// As many as a file may hold. It took half a minute, where it takes a tenth of a second now; the
+// limit leaves room for sanitizers and a busy machine.
 TEST(PoisonedToml, ManyUnknownKeysAreCountedNotTold) {
   std::string text = "schema = 1\n";
   int keys = 0;
   while (text.size() + 16 < kMaxTomlBytes)
     text += "k" + std::to_string(keys++) + "=1\n";
   std::vector<std::string> problems;
-  EXPECT_LT(seconds_for(text, problems), 3.0);
+  EXPECT_LT(seconds_for(text, problems), 15.0);
   EXPECT_LT(problems.size(), kMostTold + 10);
   EXPECT_THAT(problems, testing::Contains(HasSubstr("and " + std::to_string(keys - 50) +
                                                     " more keys or tables that nothing reads")));
@@ -124,12 +124,12 @@ TEST(PoisonedToml, ManyWrongTogglesListsAndSyntaxMistakesToo) {
     noise += "x x x\n\n";
   }
   std::vector<std::string> problems;
-  EXPECT_LT(seconds_for(toggles, problems), 3.0);
+  EXPECT_LT(seconds_for(toggles, problems), 15.0);
   EXPECT_LT(problems.size(), 70u);
   EXPECT_THAT(problems, testing::Contains(HasSubstr("more entries, which were not looked at")));
-  EXPECT_LT(seconds_for(list + "]\n", problems), 3.0);
+  EXPECT_LT(seconds_for(list + "]\n", problems), 15.0);
   EXPECT_THAT(problems, testing::Contains(HasSubstr("holds 80000 texts, more than 256")));
-  EXPECT_LT(seconds_for(tags + "]\n", problems), 3.0);
+  EXPECT_LT(seconds_for(tags + "]\n", problems), 15.0);
   EXPECT_THAT(problems, testing::Contains(HasSubstr("holds 80000 texts, more than 256")));
   EXPECT_LT(seconds_for(noise, problems), 10.0);
   EXPECT_LT(problems.size(), 40u);
