@@ -3,7 +3,6 @@
 // statistics are per column of the products, and the tile of results.
 
 #include "nsa_model/kernels/combine/combine.h"
-#include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
@@ -24,17 +23,9 @@ template <typename Heads> constexpr int chunk_statistics(int rows) {
 
 #if NSA_HOPPER_CODE
 
-// Rows of a stage behind the last whole token: zeros, and a token whose statistics have no weight.
-// By all threads of the CTA.
-template <int kThreads, int kRowsBytes, typename Heads>
-__device__ __forceinline__ void fill_padding(uint8_t (&q)[kRowsBytes], uint8_t (&d_out)[kRowsBytes],
-                                             float* statistics, const Heads& heads) {
-  const int tokens = heads.tokens(kRowsBytes / kRowBytes);
-  const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
-  for (int i = used + static_cast<int>(threadIdx.x); i < kRowsBytes / kVectorBytes; i += kThreads) {
-    reinterpret_cast<uint4*>(q)[i] = {};
-    reinterpret_cast<uint4*>(d_out)[i] = {};
-  }
+// The weightless token's statistics, by all threads of the CTA.
+template <typename Heads>
+__device__ void fill_padding(float* statistics, const Heads& heads, int tokens) {
   const int floats = heads.statistics();
   for (int i = static_cast<int>(threadIdx.x); i < 2 * floats; i += static_cast<int>(blockDim.x)) {
     statistics[tokens * 2 * floats + i] = i < floats ? INFINITY : 0.0f;

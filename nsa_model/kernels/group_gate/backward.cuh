@@ -1,5 +1,5 @@
 #pragma once
-// The backward of the gate up to a CTA's sums of the weights' gradients. Device code only.
+// Parts of the backward of the gate. Device code only.
 
 #include "nsa_model/kernels/group_gate/products.cuh"
 
@@ -50,133 +50,46 @@ struct MeanWeights {
   }
 };
 
-// The hidden layer before SiLU becomes its gradient; d_fc2 += the gradient of W_d's rows.
-__device__ __forceinline__ void to_hidden_gradient(float (&d_before)[kUnits][4],
-                                                   float (&d_fc2)[kBranches][2 * kUnits],
-                                                   const float (&d_score)[2][kBranches],
-                                                   const __nv_bfloat16* weights, const Lane& lane) {
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    float fc2[kBranches][2];
-#pragma unroll
-    for (int b = 0; b < kBranches; ++b) {
-      const uint32_t pair =
-          *reinterpret_cast<const uint32_t*>(weights + b * kHidden + kGroup * u + 2 * lane.q);
-      fc2[b][0] = low_of(pair);
-      fc2[b][1] = high_of(pair);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float before = d_before[u][2 * r + i], part = sigmoid(before);
-        const float after = before * part;
-        float up = 0.0f;
-#pragma unroll
-        for (int b = 0; b < kBranches; ++b) {
-          up = fmaf(fc2[b][i], d_score[r][b], up);
-          d_fc2[b][2 * u + i] = fmaf(d_score[r][b], after, d_fc2[b][2 * u + i]);
-        }
-        d_before[u][2 * r + i] = up * part * fmaf(before, 1.0f - part, 1.0f);
-      }
-  }
-}
-
 // Pairs of units of rows g and g + 8, which are left operands as they are: [u][row].
 using UnitPairs = Split[kUnits][2];
 
-// d_mean = d_before W_c.
-__device__ __forceinline__ void store_mean_gradient(const GroupGateBackwardParams& params,
-                                                    const UnitPairs& d_pair,
-                                                    const MeanWeights& mean_weights, int64_t first,
-                                                    const Lane& lane) {
+// The same of left operands that are sums of two.
+__device__ __forceinline__ void multiply_split(float (&sum)[4], const Split& a0, const Split& a1,
+                                               const Split& a2, const Split& a3, uint32_t b0,
+                                               uint32_t b1) {
+  multiply(sum, a0.main, a1.main, a2.main, a3.main, b0, b1);
+  multiply(sum, a0.rest, a1.rest, a2.rest, a3.rest, b0, b1);
+}
+
+// W_d of units kGroup u + 2 q and the next.
+__device__ __forceinline__ void load_unit(float (&fc2)[kBranches][2], const __nv_bfloat16* from,
+                                          int u, const Lane& lane) {
 #pragma unroll
-  for (int n = 0; n < kWidthGroups; ++n) {
-    float sum[4] = {};
-#pragma unroll
-    for (int s = 0; s < kHiddenSteps; ++s) {
-      const auto& right = mean_weights.of[s][n];
-      multiply(sum, d_pair[2 * s][0].main, d_pair[2 * s][1].main, d_pair[2 * s + 1][0].main,
-               d_pair[2 * s + 1][1].main, right[0], right[1]);
-      multiply(sum, d_pair[2 * s][0].rest, d_pair[2 * s][1].rest, d_pair[2 * s + 1][0].rest,
-               d_pair[2 * s + 1][1].rest, right[0], right[1]);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int64_t row = first + lane.g + kRowsApart * r;
-      if (row < params.rows)
-        *reinterpret_cast<uint32_t*>(params.d_mean + row * kWidth + kGroup * n + 2 * lane.q) =
-            pack(sum[2 * r], sum[2 * r + 1]);
-    }
+  for (int b = 0; b < kBranches; ++b) {
+    const uint32_t pair =
+        *reinterpret_cast<const uint32_t*>(from + b * kHidden + kGroup * u + 2 * lane.q);
+    fc2[b][0] = low_of(pair);
+    fc2[b][1] = high_of(pair);
   }
 }
 
-// d_W_c += d_before^T mean, over the tile's rows. Both operands are transposed matrices of eight by
-// eight: of d_before units 8u .. + 7; of the mean, for pair p of chunk c, the columns
-// 32c + 8q + 2p + {0, 1}, so that sum n = 4c + p has lane q's columns at 32c + 8q + 2p.
-__device__ __forceinline__ void add_hidden_weights(float (&d_fc1)[kHiddenSteps][kWidthGroups][4],
-                                                   const UnitPairs& d_pair, const MeanRows& mean) {
-  UnitPairs turned;
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      turned[u][r] = {transposed(d_pair[u][r].main), transposed(d_pair[u][r].rest)};
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const uint32_t right0 = transposed(mean.of[0][c].pair[p]);
-      const uint32_t right1 = transposed(mean.of[1][c].pair[p]);
-#pragma unroll
-      for (int s = 0; s < kHiddenSteps; ++s) {
-        float(&sum)[4] = d_fc1[s][kPairs * c + p];
-        multiply(sum, turned[2 * s][0].main, turned[2 * s + 1][0].main, turned[2 * s][1].main,
-                 turned[2 * s + 1][1].main, right0, right1);
-        multiply(sum, turned[2 * s][0].rest, turned[2 * s + 1][0].rest, turned[2 * s][1].rest,
-                 turned[2 * s + 1][1].rest, right0, right1);
-      }
-    }
-}
-
-// Adds up the warps' sums in `sums`, in the order of warps. All threads.
-__device__ __forceinline__ void sum_warps(float (&sums)[kWeights], int warp, const Lane& lane,
-                                          const float (&d_fc1)[kHiddenSteps][kWidthGroups][4],
-                                          float (&d_fc2)[kBranches][2 * kUnits]) {
-  // Rows of W_d: over the eight lanes that hold the same units.
+// Rows of W_d: over the eight lanes that hold the same units.
+__device__ __forceinline__ void sum_over_rows(float (&d_fc2)[kBranches][2 * kUnits]) {
 #pragma unroll
   for (int b = 0; b < kBranches; ++b)
 #pragma unroll
     for (float& value : d_fc2[b])
       for (int step = 4; step < Tile::kWarpThreads; step *= 2)
         value += __shfl_xor_sync(~0u, value, step);
-  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in the order of warps
-    if (warp == turn) {
-      const auto put = [&](int place, float value) {
-        sums[place] = turn == 0 ? value : sums[place] + value;
-      };
+}
+
+// Each 8 x 8 matrix of a tile, transposed.
+__device__ __forceinline__ void transpose(UnitPairs& turned, const UnitPairs& d_pair) {
 #pragma unroll
-      for (int s = 0; s < kHiddenSteps; ++s)
+  for (int u = 0; u < kUnits; ++u)
 #pragma unroll
-        for (int n = 0; n < kWidthGroups; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            put((kDepth * s + lane.g + i / 2 * kRowsApart) * kWidth + n / kPairs * kChunk +
-                    lane.q * kVector + n % kPairs * 2 + i % 2,
-                d_fc1[s][n][i]);
-      if (lane.g == 0) {
-#pragma unroll
-        for (int b = 0; b < kBranches; ++b)
-#pragma unroll
-          for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-              put(kHidden * kWidth + b * kHidden + kGroup * u + 2 * lane.q + i,
-                  d_fc2[b][2 * u + i]);
-      }
-    }
-    __syncthreads();
-  }
+    for (int r = 0; r < 2; ++r)
+      turned[u][r] = {transposed(d_pair[u][r].main), transposed(d_pair[u][r].rest)};
 }
 
 } // namespace nsa::kernels::group_gate

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   weights.load(params.fc1, lane);
   MeanWeights mean_weights;
   mean_weights.load(params.fc1, lane);
-  float d_fc1[kHiddenSteps][kWidthGroups][4] = {}; // [16 units][n]: see add_hidden_weights
+  float d_fc1[kHiddenSteps][kWidthGroups][4] = {}; // [16 units][n]: see below
   float d_fc2[kBranches][2 * kUnits] = {};
   const int warp = static_cast<int>(threadIdx.x / Tile::kWarpThreads);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::kWarps * Tile::kRows;
@@ -96,17 +96,95 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       score_gradient(params, first + lane.g + kRowsApart * r, lane.q, d_score[r]);
     float d_before[kUnits][4];
     hidden_layer(d_before, mean, weights);
-    to_hidden_gradient(d_before, d_fc2, d_score, params.fc2, lane);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      float fc2[kBranches][2];
+      load_unit(fc2, params.fc2, u, lane);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float before = d_before[u][2 * r + i], part = sigmoid(before);
+          const float after = before * part;
+          float up = 0.0f;
+#pragma unroll
+          for (int b = 0; b < kBranches; ++b) {
+            up = fmaf(fc2[b][i], d_score[r][b], up);
+            d_fc2[b][2 * u + i] = fmaf(d_score[r][b], after, d_fc2[b][2 * u + i]);
+          }
+          d_before[u][2 * r + i] = up * part * fmaf(before, 1.0f - part, 1.0f);
+        }
+    }
     UnitPairs d_pair;
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         d_pair[u][r] = split(d_before[u][2 * r], d_before[u][2 * r + 1]);
-    store_mean_gradient(params, d_pair, mean_weights, first, lane);
-    add_hidden_weights(d_fc1, d_pair, mean);
+#pragma unroll
+    for (int n = 0; n < kWidthGroups; ++n) { // d_mean = d_before W_c
+      float sum[4] = {};
+#pragma unroll
+      for (int s = 0; s < kHiddenSteps; ++s) {
+        const auto& right = mean_weights.of[s][n];
+        multiply_split(sum, d_pair[2 * s][0], d_pair[2 * s][1], d_pair[2 * s + 1][0],
+                       d_pair[2 * s + 1][1], right[0], right[1]);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int64_t row = first + lane.g + kRowsApart * r;
+        if (row < params.rows)
+          *reinterpret_cast<uint32_t*>(params.d_mean + row * kWidth + kGroup * n + 2 * lane.q) =
+              pack(sum[2 * r], sum[2 * r + 1]);
+      }
+    }
+    // d_W_c += d_before^T mean, over the tile's rows. Both operands are transposed matrices of
+    // eight by eight: of d_before units 8u .. + 7; of the mean, for pair p of chunk c, the columns
+    // 32c + 8q + 2p + {0, 1}, so that sum n = 4c + p has lane q's columns at 32c + 8q + 2p.
+    UnitPairs turned;
+    transpose(turned, d_pair);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        const uint32_t right0 = transposed(mean.of[0][c].pair[p]);
+        const uint32_t right1 = transposed(mean.of[1][c].pair[p]);
+#pragma unroll
+        for (int s = 0; s < kHiddenSteps; ++s) {
+          float(&sum)[4] = d_fc1[s][kPairs * c + p];
+          multiply_split(sum, turned[2 * s][0], turned[2 * s + 1][0], turned[2 * s][1],
+                         turned[2 * s + 1][1], right0, right1);
+        }
+      }
   }
-  sum_warps(sums, warp, lane, d_fc1, d_fc2);
+  sum_over_rows(d_fc2);
+  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in the order of warps
+    if (warp == turn) {
+      const auto put = [&](int place, float value) {
+        sums[place] = turn == 0 ? value : sums[place] + value;
+      };
+#pragma unroll
+      for (int s = 0; s < kHiddenSteps; ++s)
+#pragma unroll
+        for (int n = 0; n < kWidthGroups; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            put((kDepth * s + lane.g + i / 2 * kRowsApart) * kWidth + n / kPairs * kChunk +
+                    lane.q * kVector + n % kPairs * 2 + i % 2,
+                d_fc1[s][n][i]);
+      if (lane.g == 0) {
+#pragma unroll
+        for (int b = 0; b < kBranches; ++b)
+#pragma unroll
+          for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              put(kHidden * kWidth + b * kHidden + kGroup * u + 2 * lane.q + i,
+                  d_fc2[b][2 * u + i]);
+      }
+    }
+    __syncthreads();
+  }
   float* const partial = params.partial + static_cast<int64_t>(blockIdx.x) * kWeights;
   for (int i = static_cast<int>(threadIdx.x); i < kWeights; i += Tile::kThreads)
     partial[i] = sums[i];

@@ -63,12 +63,18 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
-  if constexpr (Heads::kPads) {
+  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+    const int tokens = heads.tokens(Tile::kRows);
+    const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < Tile::kRowStages; ++stage) {
-      fill_padding<Tile::kThreads>(shared.q[stage], shared.d_out[stage], shared.statistics[stage],
-                                   heads);
-      for (int i = heads.tokens(Tile::kRows) + static_cast<int>(threadIdx.x);
-           i < Shared<Heads>::kTokens; i += Tile::kThreads) {
+      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
+           i += Tile::kThreads) {
+        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
+        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+      }
+      fill_padding(shared.statistics[stage], heads, tokens);
+      for (int i = tokens + static_cast<int>(threadIdx.x); i < Shared<Heads>::kTokens;
+           i += Tile::kThreads) {
         shared.pairs[stage][i] = -1;
         shared.tokens[stage][i] = 0;
       }

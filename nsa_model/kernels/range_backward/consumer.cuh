@@ -42,6 +42,11 @@ __device__ __forceinline__ void mask(Scores& p, int window, int key0, const Colu
   }
 }
 
+__device__ __forceinline__ void zero(Sums& sums) {
+#pragma unroll
+  for (float& sum : sums)
+    sum = 0.0f;
+}
 // Starts scores = keys rows^T.
 __device__ __forceinline__ void issue_product(Scores& scores, uint32_t keys, const uint8_t* rows) {
   multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
@@ -98,10 +103,10 @@ template <KeyRange kRange, bool kDirect, typename Heads>
 __device__ void consume(const KernelParams& params, const Heads& heads, Shared<Heads>& shared) {
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
-  const int thread = threadIdx.x % kWarpgroupThreads;
+  const int warp = threadIdx.x % kWarpgroupThreads / kWarpThreads;
   const int lane = threadIdx.x % kWarpThreads;
   const int quad = lane % 4;
-  const int row = thread / kWarpThreads * kWarpRows + lane / 4; // key of the tile, and row + 8
+  const int row = warp * kWarpRows + lane / 4; // key of the tile, and row + 8
   const float scale_log2 = params.scale * kLog2e;
   const Columns<Heads> columns(heads, quad);
   int chunk = 0; // counts through all units
@@ -122,17 +127,11 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     const int first_useful = RangeUnits::first_seen(kRange, key_base);
     const int last_useful =
         RangeUnits::last_seen(kRange, params.window, params.token_end, key_base + kBlock - 1);
-    Sums d_key;
-    Sums d_value;
-#pragma unroll
-    for (int i = 0; i < kLaneFloats<kHeadDim>; ++i) {
-      d_key[i] = 0.0f;
-      d_value[i] = 0.0f;
-    }
-    Scores p;
-    Scores ds;
-    Operand p_operand;
-    Operand ds_operand;
+    Sums d_key, d_value;
+    zero(d_key);
+    zero(d_value);
+    Scores p, ds;
+    Operand p_operand, ds_operand;
     RowStatistics row_statistics; // lse, then delta
     int stage = 0;
     const auto wait_for_chunk = [&] {
@@ -145,6 +144,11 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       warp_arrive(shared_address(&shared.rows_empty[stage]));
       ++chunk;
     };
+    const auto issue_scores = [&] { issue_product(p, k_tile, shared.q[stage]); };
+    const auto issue_gradients = [&] { issue_product(ds, v_tile, shared.d_out[stage]); };
+    const auto add_sums = [&](int from) {
+      issue_sums(d_value, d_key, p_operand, ds_operand, shared.d_out[from], shared.q[from]);
+    };
     // The exponentials stand before the mask's branch: ptxas does not move the wait for the
     // products issued after S before them.
     const auto probabilities = [&](int begin) {
@@ -155,20 +159,22 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       if (masked)
         mask<kRange>(p, params.window, key_base + row, columns, begin, shared.statistics[stage]);
     };
+    const auto read_lse = [&] { load_lse(row_statistics, columns, shared.statistics[stage]); };
+    const auto read_delta = [&] { load_delta(row_statistics, columns, shared.statistics[stage]); };
     int begin = unit_begin;
     for (; begin < unit_end && begin + chunk_tokens <= first_useful; begin += chunk_tokens)
       skip_chunk();
     if (begin < unit_end && begin <= last_useful) {
       wait_for_chunk();
       wgmma_fence();
-      issue_product(p, k_tile, shared.q[stage]);
-      issue_product(ds, v_tile, shared.d_out[stage]); // the gradients of p
-      load_lse(row_statistics, columns, shared.statistics[stage]);
+      issue_scores();
+      issue_gradients();
+      read_lse();
       wgmma_wait<1>();
       pin(p);
       probabilities(begin);
       to_operand<Tile::kRows>(p, p_operand);
-      load_delta(row_statistics, columns, shared.statistics[stage]);
+      read_delta();
       wgmma_wait<0>();
       pin(ds);
       to_score_gradients(ds, p, row_statistics);
@@ -179,10 +185,9 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
         const int previous = stage;
         wait_for_chunk();
         wgmma_fence();
-        issue_product(p, k_tile, shared.q[stage]);
-        issue_sums(d_value, d_key, p_operand, ds_operand, shared.d_out[previous],
-                   shared.q[previous]);
-        load_lse(row_statistics, columns, shared.statistics[stage]);
+        issue_scores();
+        add_sums(previous);
+        read_lse();
         wgmma_wait<1>();
         pin(p);
         probabilities(begin); // under the sums
@@ -191,8 +196,8 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
         pin(d_key);
         warp_arrive(shared_address(&shared.rows_empty[previous]));
         wgmma_fence();
-        issue_product(ds, v_tile, shared.d_out[stage]); // the gradients of p
-        load_delta(row_statistics, columns, shared.statistics[stage]);
+        issue_gradients();
+        read_delta();
         to_operand<Tile::kRows>(p, p_operand);
         wgmma_wait<0>();
         pin(ds);
@@ -201,7 +206,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
         ++chunk;
       }
       wgmma_fence();
-      issue_sums(d_value, d_key, p_operand, ds_operand, shared.d_out[stage], shared.q[stage]);
+      add_sums(stage);
       wgmma_wait<0>();
       pin(d_value);
       pin(d_key);
