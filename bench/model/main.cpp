@@ -15,6 +15,7 @@
 #include "common/estimate/device_peak.h"
 #include "common/estimate/estimate.h"
 #include "common/spec/toggles.h"
+#include "nsa_model/choice/kernel_plan.h"
 #include "worker/data/batch_builder.h"
 #include "worker/data/evaluation.h"
 #include "worker/model/kernel_setup.h"
@@ -69,7 +70,8 @@ public:
            std::shared_ptr<const dataset::Dataset> dataset)
       : spec_(spec), runtime_(runtime), layers_(layers),
         precision_(or_die(train::choose_precision(spec.precision, runtime.why_bf16_is_slow()))),
-        model_(config(spec), runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat, 1),
+        model_(planned(spec).config, runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
+               1),
         clock_(or_die(progress::Page::create(0, 1))),
         loss_(train::make_loss(model_, runtime.device(), separator(spec, dataset.get()))),
         gates_(train::gates_of(model_)), dataset_(std::move(dataset)) {
@@ -78,7 +80,7 @@ public:
 
   // Whether "auto" takes the same kernels of attention for a run of another length.
   bool serves(const spec::RunSpec& spec) const {
-    const model::ModelConfig other = config(spec);
+    const model::ModelConfig other = planned(spec).config;
     return other.kernels == model_.config().kernels &&
            other.dense_backend == model_.config().dense_backend;
   }
@@ -104,8 +106,7 @@ public:
   std::string computes_in() const { return precision_.name(); }
   // "fused hopper", "aten cudnn"; of each branch where they differ.
   std::string kernels_in_effect() const {
-    const auto parts =
-        train::kernels_in_effect(spec_, model_.config(), runtime_.device(), precision_.bf16);
+    const auto parts = choice::report_of(planned(spec_).kernels);
     std::set<std::string> distinct;
     for (const char* branch : {"compressed", "selected", "sliding", "dense"})
       if (const auto kernel = parts.find(branch); kernel != parts.end())
@@ -161,11 +162,11 @@ private:
 
   static constexpr int kBatches = 4; // more than steps in flight
 
-  model::ModelConfig config(const spec::RunSpec& spec) const {
-    model::ModelConfig config = or_die(train::model_config_on(
+  train::PlannedModel planned(const spec::RunSpec& spec) const {
+    train::PlannedModel planned = or_die(train::plan_model(
         spec, or_die(spec::resolve_toggles(spec.toggles)), runtime_.device(), precision_.bf16));
-    if (layers_ != "auto") config.fused_layers = layers_ == "fused";
-    return config;
+    if (layers_ != "auto") planned.config.fused_layers = layers_ == "fused";
+    return planned;
   }
   void make_batches() {
     batches_.clear();

@@ -1,5 +1,7 @@
 #include "common/estimate/estimate.h"
 
+#include "common/spec/kernel_request.h"
+
 #include <algorithm>
 
 namespace nsa::estimate {
@@ -14,10 +16,6 @@ constexpr int64_t kFp32 = 4, kBf16 = 2;
 // reading in the first step's kernels adds, and mapped tokens (a loader lets go of them at 8 MiB).
 constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
 constexpr int64_t kProgramGpu = 620 * kMiB;
-// Elements of a logits chunk, and tokens of a fused one: nsa_model/model/cross_entropy.cpp.
-constexpr int64_t kLogitsCpu = int64_t{1} << 19, kLogitsGpu = int64_t{1} << 27,
-                  kLogitsFused = int64_t{1} << 29;
-constexpr int64_t kTokensOfAChunk = 16384, kTokensOfAFusedChunk = 8192;
 // What the backward pass of the selected branch holds with "aten" on a GPU, for every query row of
 // every pair of token and block: q, o and the two gradients, and FlashAttention's FP32 one of q
 // (nsa_model/ops/selected_pairs.cpp). The own block is no pair.
@@ -64,11 +62,6 @@ bool dense(const RunSpec& spec) {
   return spec.model.attention == spec::Attention::kDense;
 }
 
-std::string toggle(const RunSpec& spec, const std::string& name, const std::string& otherwise) {
-  const auto found = spec.toggles.find(name);
-  return found == spec.toggles.end() ? otherwise : found->second;
-}
-
 // Scalars of one layer's gate and of phi's MLP.
 int64_t gate_parameters(const RunSpec& spec) {
   const auto& m = spec.model;
@@ -111,20 +104,6 @@ double selected_pairs(double length, double block, double blocks) {
   return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
 }
 
-// As the worker chooses (worker/model/kernel_setup.cpp), for any GPU from compute capability 8.0.
-std::string attention_kernels(const RunSpec& spec, Placement placement) {
-  const std::string asked = toggle(spec, "attention.kernels", "auto");
-  if (asked != "auto") return asked;
-  const auto& m = spec.model;
-  const auto& n = spec.nsa;
-  const bool served =
-      placement.gpu && placement.bf16 && (m.head_dimension == 64 || m.head_dimension == 128) &&
-      m.heads / m.kv_groups <= 16 && n.compression_block == 32 && n.compression_stride == 16 &&
-      n.selection_block == 64 && n.selected_blocks == 16 && n.window == 512 &&
-      spec.train.sequence_length <= (m.head_dimension == 64 ? 1048576 : 131072);
-  return served ? "fused" : "aten";
-}
-
 // What one layer keeps for its backward pass.
 struct Activations {
   int64_t per_token = 0, per_layer = 0; // bytes
@@ -133,14 +112,14 @@ struct Activations {
 };
 
 // Scalars of the heads that a layer keeps: queries, keys and values.
-int64_t kept_heads(const RunSpec& spec, Placement placement) {
+int64_t kept_heads(const RunSpec& spec, Placement placement, const choice::KernelPlan& kernels) {
   const auto& m = spec.model;
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
   // Single kernels make every head a tensor of its own. Plain operations take views of all
   // projections, which stay beside the rotated queries and keys...
-  if (fused_layers(spec, placement)) return projected;
+  if (kernels.fused_layers()) return projected;
   if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
   // ...but the kernels of NSA on a GPU take contiguous ones; un-pooled keys and values are let go.
   const bool averaged =
@@ -148,22 +127,22 @@ int64_t kept_heads(const RunSpec& spec, Placement placement) {
   return projected - (averaged ? 2 * kv : 0);
 }
 
-Activations activations_of_layer(const RunSpec& spec, Placement placement) {
+Activations activations_of_layer(const RunSpec& spec, Placement placement,
+                                 const choice::KernelPlan& kernels) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;
   const int64_t compute = placement.bf16 ? 2 : kFp32;
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
-  const bool regrouped =
-      placement.gpu && !dense(spec) && attention_kernels(spec, placement) == "aten";
+  const bool regrouped = placement.gpu && !dense(spec) && !kernels.fused_attention();
   // On a GPU a norm keeps its input; on a CPU it is made of plain operations and keeps an FP32 copy
   // and the normalised one.
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
   // Inputs of the projections and of the MLP, the MLP before and behind SiLU, and the output
   // layer's input.
-  int64_t scalars =
-      2 * m.dimension + 2 * m.mlp_ratio * m.dimension + kept_heads(spec, placement) + query;
+  int64_t scalars = 2 * m.dimension + 2 * m.mlp_ratio * m.dimension +
+                    kept_heads(spec, placement, kernels) + query;
   Activations a;
   if (dense(spec)) {
     a.per_token = m.heads * kFp32; // log-sum-exp
@@ -293,13 +272,8 @@ Placement choose_placement(const RunSpec& spec, bool gpu, std::string_view cpuin
   return {gpu, !has_masters(spec) || (spec.precision.mode != spec::PrecisionMode::kFp32 && asked)};
 }
 
-bool fused_layers(const RunSpec& spec, Placement placement) {
-  const auto& m = spec.model;
-  const std::string asked = toggle(spec, "layers.kernels", "auto");
-  if (asked == "aten" || !placement.gpu || !placement.bf16) return false;
-  // model::why_layers_cannot_be_fused(); "fused" where they cannot be is an error of its own.
-  return asked == "fused" || (m.dimension % 256 == 0 && m.dimension <= 1024 &&
-                              m.head_dimension % 16 == 0 && m.vocabulary % 8 == 0);
+choice::KernelPlan kernels(const RunSpec& spec, Placement placement) {
+  return spec::plan_kernels(spec, placement.gpu, placement.bf16);
 }
 
 Memory memory(const RunSpec& spec, Placement placement) {
@@ -318,7 +292,8 @@ Memory memory(const RunSpec& spec, Placement placement) {
   out.moments = 2 * count * moment_bytes(spec);
   out.gradients = count * kFp32;
 
-  const Activations kept = activations_of_layer(spec, placement);
+  const choice::KernelPlan plan = kernels(spec, placement);
+  const Activations kept = activations_of_layer(spec, placement, plan);
   out.activations = tokens * kept.at_the_ends;
   if (spec.train.activation_recompute) { // the layer that is computed again, as much for gradients
     const int64_t layers = std::min<int64_t>(2, m.layers);
@@ -329,18 +304,15 @@ Memory memory(const RunSpec& spec, Placement placement) {
   }
 
   // A fused chunk is of BF16 alone; else its logits are there in FP32 as well.
-  const bool fused = fused_layers(spec, placement);
-  const int64_t room = fused ? kLogitsFused : placement.gpu ? kLogitsGpu : kLogitsCpu;
-  const int64_t chunk =
-      std::min(tokens, std::clamp<int64_t>(room / m.vocabulary, 64,
-                                           fused ? kTokensOfAFusedChunk : kTokensOfAChunk));
+  const bool fused = plan.fused_layers();
+  const int64_t chunk = std::min(tokens, serves::loss_chunk(placement.gpu, fused, m.vocabulary));
   const int64_t chunk_bytes = chunk * m.vocabulary * (fused ? compute : kFp32 + 2 * compute);
   out.logits =
       chunk_bytes + m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
   // A GPU's allocator gives the logits' memory to the backward pass, which comes after them.
   const int64_t backward = tokens * kept.backward;
   const int64_t beyond_logits = std::max<int64_t>(0, backward - chunk_bytes);
-  if (spec.data.document_mask && !dense(spec) && attention_kernels(spec, placement) == "fused") {
+  if (spec.data.document_mask && !dense(spec) && plan.fused_attention()) {
     const DocumentBatches batches = document_batches(spec);
     out.documents = (spec.train.activation_recompute ? 1 : m.layers) * batches.kept +
                     std::max<int64_t>(0, batches.workspace - chunk_bytes - beyond_logits);

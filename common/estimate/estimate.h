@@ -5,6 +5,7 @@
 
 #include "common/base/json.h"
 #include "common/spec/run_spec.h"
+#include "nsa_model/choice/kernel_plan.h"
 
 #include <cstdint>
 #include <string_view>
@@ -28,8 +29,9 @@ struct Placement {
 // "auto" computes in BF16 on a CPU too, as the worker decides.
 Placement choose_placement(const spec::RunSpec& spec, bool gpu, std::string_view cpuinfo);
 
-// Whether the kernels around attention will run (toggle layers.kernels), as the worker decides.
-bool fused_layers(const spec::RunSpec& spec, Placement placement);
+// What computes each part of the model. The GPU is not asked: it counts as one of compute
+// capability 9.0.
+choice::KernelPlan kernels(const spec::RunSpec& spec, Placement placement);
 
 // Bytes of rank 0 at the peak of a step; the others have no snapshot. On a GPU all but the snapshot
 // is device memory.

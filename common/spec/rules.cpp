@@ -3,6 +3,7 @@
 #include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/spec/fault_table.h"
+#include "common/spec/kernel_request.h"
 #include "common/spec/parse.h"
 #include "common/spec/passed_variables.h"
 #include "common/spec/toggles.h"
@@ -320,93 +321,28 @@ private:
            "\"on\" needs kernels that a GPU runs, but attention.kernels is \"reference\"");
   }
 
+  // What the plan of kernels refuses, on the best device that the ranks may get.
   void kernels() {
+    constexpr std::string_view kRead[] = {
+        "model.",   "nsa.",       "train.micro_batch", "train.sequence_length",
+        "toggles.", "precision.", "parallel.device"};
+    for (const std::string& bad : reading_.bad_keys)
+      for (const std::string_view read : kRead)
+        if (bad.starts_with(read)) return;
+    const bool fp32 =
+        s_.precision.mode == PrecisionMode::kFp32 || s_.precision.compute == Compute::kFp32;
+    const choice::KernelPlan plan = plan_kernels(s_, s_.parallel.device != Device::kCpu, !fp32);
+    for (const choice::Refusal& refusal : plan.refusals)
+      for (const serves::Reason& reason : refusal.reasons) {
+        const std::string toggle = "toggles." + std::string(refusal.toggle);
+        std::vector<std::string> keys(reason.keys.begin(), reason.keys.end());
+        keys.push_back(toggle);
+        add_rule_problem(
+            reading_, keys,
+            {toggle + " = \"" + std::string(refusal.value) + "\" is not served: " + reason.text,
+             "use \"auto\" or \"" + std::string(refusal.instead) + "\""});
+      }
     const auto kernels = s_.toggles.find("attention.kernels");
-    rule(
-        {"toggles.attention.kernels", "parallel.device"},
-        [&] {
-          return kernels != s_.toggles.end() && kernels->second == "fused" &&
-                 s_.parallel.device == Device::kCpu;
-        },
-        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
-    const auto layers = s_.toggles.find("layers.kernels");
-    rule(
-        {"toggles.layers.kernels", "parallel.device"},
-        [&] {
-          return layers != s_.toggles.end() && layers->second == "fused" &&
-                 s_.parallel.device == Device::kCpu;
-        },
-        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", "use \"auto\" or \"aten\"");
-    // What they are compiled for: nsa_model/kernels/support/support.cpp.
-    const auto& m = s_.model;
-    const auto& n = s_.nsa;
-    const bool fused = kernels != s_.toggles.end() && kernels->second == "fused" &&
-                       m.attention == Attention::kNsa && s_.parallel.device != Device::kCpu;
-    const std::string aten = "use attention.kernels = \"auto\" or \"aten\", which serve every size";
-    const int64_t most_fused = m.head_dimension == 64 ? 1048576 : 131072;
-    rule(
-        {"model.head_dimension", "toggles.attention.kernels"},
-        [&] { return fused && m.head_dimension != 64 && m.head_dimension != 128; },
-        "must be 64 or 128 for \"fused\" kernels, not " + number(m.head_dimension), aten);
-    rule(
-        {"model.heads", "model.kv_groups", "toggles.attention.kernels"},
-        [&] { return fused && m.heads / m.kv_groups > 16; },
-        "gives a group more than the 16 heads that \"fused\" kernels serve", aten);
-    rule(
-        {"nsa.window", "nsa.compression_block", "nsa.compression_stride", "nsa.selection_block",
-         "nsa.selected_blocks", "toggles.attention.kernels"},
-        [&] {
-          return fused &&
-                 (n.window != 512 || n.compression_block != 32 || n.compression_stride != 16 ||
-                  n.selection_block != 64 || n.selected_blocks != 16);
-        },
-        "and the other sizes of NSA must be the paper's for \"fused\" kernels: window 512, "
-        "compression_block 32, compression_stride 16, selection_block 64, selected_blocks 16",
-        aten);
-    rule(
-        {"train.sequence_length", "toggles.attention.kernels"},
-        [&] { return fused && s_.train.sequence_length > most_fused; },
-        "must be at most " + number(most_fused) +
-            " for \"fused\" kernels of this head dimension, not " +
-            number(s_.train.sequence_length),
-        aten);
-    rule(
-        {"precision.mode", "precision.compute", "toggles.attention.kernels"},
-        [&] {
-          return fused && (s_.precision.mode == PrecisionMode::kFp32 ||
-                           s_.precision.compute == Compute::kFp32);
-        },
-        "computes in FP32, and \"fused\" kernels take BF16 only",
-        "use attention.kernels = \"aten\", which serves every dtype");
-    const auto backend = s_.toggles.find("attention.dense");
-    const bool asked = backend != s_.toggles.end() && backend->second == "fused" &&
-                       m.attention == Attention::kDense;
-    const std::string other = "use attention.dense = \"auto\", which serves everything";
-    rule(
-        {"toggles.attention.dense", "parallel.device"},
-        [&] { return asked && s_.parallel.device == Device::kCpu; },
-        "\"fused\" kernels need a GPU, but parallel.device is \"cpu\"", other);
-    rule(
-        {"model.head_dimension", "toggles.attention.dense"},
-        [&] { return asked && m.head_dimension != 64; },
-        "must be 64 for \"fused\" dense attention, not " + number(m.head_dimension), other);
-    rule(
-        {"model.heads", "model.kv_groups", "toggles.attention.dense"},
-        [&] { return asked && m.heads / m.kv_groups > 16; },
-        "gives a group more than the 16 heads that \"fused\" dense attention serves", other);
-    rule(
-        {"train.sequence_length", "toggles.attention.dense"},
-        [&] { return asked && s_.train.sequence_length > 131072; },
-        "must be at most 131072 for \"fused\" dense attention, not " +
-            number(s_.train.sequence_length),
-        other);
-    rule(
-        {"precision.mode", "precision.compute", "toggles.attention.dense"},
-        [&] {
-          return asked && (s_.precision.mode == PrecisionMode::kFp32 ||
-                           s_.precision.compute == Compute::kFp32);
-        },
-        "computes in FP32, and \"fused\" dense attention takes BF16 only", other);
     rule(
         {"toggles.attention.kernels", "model.attention"},
         [&] {

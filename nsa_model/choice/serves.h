@@ -1,13 +1,83 @@
-// What each way of computing serves: asked by the operations before they take it, and by the report
-// of what is in effect. Pure, no LibTorch; any thread.
+// What each way of computing serves: asked by the operations before they take it, and by the plan
+// of kernels (kernel_plan.h). Pure, no LibTorch; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace nsa::serves {
 
-// What the single kernels around attention (ModelConfig::fused_layers) serve, in BF16 on CUDA.
+// Why kernels do not serve a problem: a clause, and the keys of the run file that it is about.
+struct Reason {
+  std::string text;
+  std::vector<std::string_view> keys;
+};
+using Reasons = std::vector<Reason>; // empty: served
+
+// ---- attention: our kernels, and LibTorch's FlashAttention -------------------------------------
+
+// The kernels on Hopper's instructions; the portable ones serve the rest.
+constexpr bool hopper_attention(int compute_capability, int64_t head_dimension) {
+  return compute_capability == 90 && head_dimension == 64;
+}
+
+struct AttentionProblem {
+  int compute_capability = 0; // 10 * major + minor
+  int64_t batch = 1, sequence = 0;
+  int64_t heads = 0, groups = 0; // all query heads; KV groups
+  int64_t head_dimension = 0;
+  int64_t compression_block = 32, compression_stride = 16, selection_block = 64,
+          selected_blocks = 16, window = 512;
+};
+
+inline constexpr int64_t kMostGroupHeads = 16;
+inline constexpr int64_t kMostTokens = 1 << 20;          // of a sequence, on Hopper
+inline constexpr int64_t kMostPortableTokens = 131072;   // of a sequence, elsewhere
+inline constexpr int64_t kMostKvHeads = 65535;           // sequences times KV groups: of a grid
+inline constexpr int64_t kMostRows = INT32_MAX / 16;     // tokens times KV groups: slots in 32 bits
+inline constexpr int64_t kHopperSharedBytes = 227 << 10; // that a CTA may have
+
+// Shared memory of a CTA: block_lists' bitmaps, and the scores of the portable selection.
+constexpr int64_t block_lists_bytes(int64_t sequence) {
+  return std::min<int64_t>((sequence + 63) / 64, 2048) * 64;
+}
+constexpr int64_t portable_selection_bytes(int64_t group_heads, int64_t head_dimension,
+                                           int64_t sequence) {
+  const int64_t blocks = (sequence + 63) / 64, scored = blocks > 16 ? blocks - 1 : 16;
+  constexpr int64_t kTile = 64, kTokens = 8, kProbabilities = 2 * kTokens * (kTile + 4) * 4,
+                    kLse = kMostGroupHeads * kTokens * 4;
+  return (2 * kTile + group_heads * kTokens) * head_dimension * 2 + kProbabilities + kLse +
+         kTokens * 4 * (16 * ((scored + 14) / 16) + 4);
+}
+
+// NSA's kernels (nsa_model/kernels/fused) and those of the dense twin (nsa_model/kernels/causal),
+// in BF16 on a GPU. Everything that is against them.
+Reasons why_not_attention(const AttentionProblem& problem);
+Reasons why_not_causal(const AttentionProblem& problem);
+
+// Why ATen's way over FlashAttention (nsa_model/ops/regrouped.h) does not take a branch, which the
+// chunked pass over scores then does; empty where it does. `narrow`: BF16 or FP16.
+struct RegroupedBranch {
+  bool gpu = false, narrow = false;
+  int64_t head_dimension = 0, length = 0;
+  bool compressed = false; // the branch, whose sizes then count
+  int64_t compression_block = 0, compression_stride = 1;
+  bool given_indices = false; // of the selected branch, by a caller and not by select
+};
+std::string_view why_not_regrouped(const RegroupedBranch& branch);
+
+// Whether FlashAttention computes dense attention over all packed documents at once.
+constexpr bool flash_documents(bool gpu, bool bf16, int compute_capability,
+                               int64_t head_dimension) {
+  return gpu && bf16 && compute_capability >= 80 && head_dimension % 8 == 0 &&
+         head_dimension <= 256;
+}
+
+// ---- around attention: BF16 on CUDA ------------------------------------------------------------
 // nsa_model/ops_cuda asks these before each launch and composes ATen operations where they say no.
 
 constexpr bool norm(int64_t columns) {
@@ -39,15 +109,12 @@ constexpr bool loss(int64_t vocabulary) {
   return vocabulary % 8 == 0;
 }
 
-// Why ATen's way over FlashAttention (nsa_model/ops/regrouped.h) does not take a branch, which the
-// chunked pass over scores then does; empty where it does. `narrow`: BF16 or FP16.
-struct RegroupedBranch {
-  bool gpu = false, narrow = false;
-  int64_t head_dimension = 0, length = 0;
-  bool compressed = false; // the branch, whose sizes then count
-  int64_t compression_block = 0, compression_stride = 1;
-  bool given_indices = false; // of the selected branch, by a caller and not by select
-};
-std::string_view why_not_regrouped(const RegroupedBranch& branch);
+// Tokens whose logits the loss holds at a time. A few MB stay in a CPU's cache, a GPU wants long
+// products. Without FP32 copies the same memory holds more tokens, so that fewer partial gradients
+// of the weight are summed. `fused`: in BF16 by our kernel.
+constexpr int64_t loss_chunk(bool gpu, bool fused, int64_t vocabulary) {
+  const int64_t logits = int64_t{1} << (fused ? 29 : gpu ? 27 : 19);
+  return std::clamp<int64_t>(logits / std::max<int64_t>(1, vocabulary), 64, fused ? 8192 : 16384);
+}
 
 } // namespace nsa::serves

@@ -173,18 +173,6 @@ int64_t compression_hidden(const ModelConfig& config) {
   return 2 * config.head_dimension;
 }
 
-std::string_view why_layers_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16) {
-  if (!gpu) return "they are GPU kernels, and this rank computes on a CPU";
-  if (!bf16) return "they compute in BF16, and this rank computes in FP32";
-  if (config.dimension % 256 != 0 || config.dimension > 1024)
-    return "the norm serves a model.dimension of 256, 512, 768 or 1,024";
-  if (config.head_dimension % 16 != 0)
-    return "the rotation serves a model.head_dimension that is a multiple of 16";
-  if (config.vocabulary % 8 != 0)
-    return "the loss serves a model.vocabulary that is a multiple of 8";
-  return "";
-}
-
 int64_t parameter_count(const ModelConfig& config) {
   const int64_t query_width = config.heads * config.head_dimension;
   const int64_t kv_width = config.kv_groups * config.head_dimension;

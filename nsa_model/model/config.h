@@ -84,9 +84,6 @@ int branch_count(const NsaConfig& nsa);
 // Sizes that cannot be built, or that the equations exclude, with the key's name in the error.
 Status validate(const ModelConfig& config);
 
-// Why the kernels around attention (`fused_layers`) do not serve this model; empty when they do.
-std::string_view why_layers_cannot_be_fused(const ModelConfig& config, bool gpu, bool bf16);
-
 // Number of scalars in all parameters; the embedding, tied to the output layer, counts once.
 int64_t parameter_count(const ModelConfig& config);
 

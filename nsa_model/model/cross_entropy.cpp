@@ -1,5 +1,6 @@
 #include "nsa_model/model/cross_entropy.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/product.h"
 
@@ -13,19 +14,10 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Elements of one chunk's logits: a few MB stay in a CPU's cache, a GPU wants long products.
-constexpr int64_t kLogitsCpu = int64_t(1) << 19;
-constexpr int64_t kLogitsGpu = int64_t(1) << 27;
-// Without FP32 copies the same memory holds three times the tokens, so that a third of the partial
-// weight gradients is summed.
-constexpr int64_t kLogitsFused = int64_t(1) << 29;
-constexpr int64_t kTokensFused = 8192;
-
 int64_t tokens_a_chunk(const Tensor& hidden, const Tensor& weight, bool fused) {
-  const int64_t vocabulary = weight.size(0);
-  if (hidden.is_cuda() && fused && hidden.scalar_type() == at::kBFloat16)
-    return std::clamp<int64_t>(kLogitsFused / vocabulary, 64, kTokensFused);
-  return std::clamp<int64_t>((hidden.is_cpu() ? kLogitsCpu : kLogitsGpu) / vocabulary, 64, 16384);
+  const bool gpu = !hidden.is_cpu();
+  return serves::loss_chunk(gpu, fused && hidden.is_cuda() && hidden.scalar_type() == at::kBFloat16,
+                            weight.size(0));
 }
 
 at::ScalarType loss_type(const Tensor& hidden) {

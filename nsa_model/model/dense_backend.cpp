@@ -1,6 +1,6 @@
 #include "nsa_model/model/dense_backend.h"
 
-#include "nsa_model/model/kernel_choice.h"
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/ops/fused_support.h"
 
 #include <array>
@@ -32,42 +32,34 @@ void request_dense_backend(DenseBackend backend) {
 }
 
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype) {
-  Place place;
-  place.gpu = device.is_cuda();
-  place.bf16 = dtype == at::kBFloat16;
-  place.compute_capability = ops::compute_capability(device);
-  return at::globalContext().userEnabledFlashSDP() && flash_serves_documents(config, place);
+  return (config.dense_backend == DenseBackend::kAuto ||
+          config.dense_backend == DenseBackend::kFlash) &&
+         at::globalContext().userEnabledFlashSDP() &&
+         serves::flash_documents(device.is_cuda(), dtype == at::kBFloat16,
+                                 ops::compute_capability(device), config.head_dimension);
 }
 
-std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,
-                                    at::ScalarType dtype, bool documents) {
-  const char* how = documents ? " (each document)" : "";
-  if (config.dense_backend == DenseBackend::kFused) // or it is refused
-    return std::string("fused hopper") + how;
-  if (documents && flash_takes_documents(config, device, dtype))
-    return "aten flash (all documents)";
+LibTorchAttention libtorch_attention(int64_t heads, int64_t kv_groups, int64_t head_dimension,
+                                     at::Device device, at::ScalarType dtype) {
   constexpr int64_t kLength = 1024; // the choice does not hang on it
-  const auto heads = [&](int64_t count) {
-    return at::empty({1, count, kLength, config.head_dimension},
+  const auto of = [&](int64_t count) {
+    return at::empty({1, count, kLength, head_dimension},
                      at::TensorOptions().dtype(dtype).device(device))
         .set_requires_grad(true);
   };
-  const at::Tensor q = heads(config.heads), k = heads(config.kv_groups),
-                   v = heads(config.kv_groups);
+  const at::Tensor q = of(heads), k = of(kv_groups), v = of(kv_groups);
   int64_t choice = -1;
   try {
     choice = at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
                                    /*enable_gqa=*/true);
   } catch (const c10::Error&) { // "no viable backend"
-    return "aten none";
+    return {"none", ""};
   }
   constexpr std::array<const char*, 4> kNames{"math", "flash", "efficient", "cudnn"};
-  std::string backend =
-      choice >= 0 && choice < int64_t(kNames.size()) ? kNames[size_t(choice)] : "none";
-  // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
-  if (device.is_cuda() && config.dense_backend == DenseBackend::kAuto && backend != "cudnn")
-    backend += " (" + why_not_cudnn() + ")";
-  return "aten " + backend + how;
+  LibTorchAttention taken{
+      choice >= 0 && choice < int64_t(kNames.size()) ? kNames[size_t(choice)] : "none", ""};
+  if (device.is_cuda() && taken.backend != "cudnn") taken.why_not_cudnn = why_not_cudnn();
+  return taken;
 }
 
 } // namespace nsa::model

@@ -15,14 +15,18 @@ namespace nsa::model {
 void request_dense_backend(DenseBackend backend);
 
 // Whether FlashAttention computes all packed documents at once, instead of a backend that is called
-// for each: where flash_serves_documents() (kernel_choice.h) and this process has it switched on.
+// for each: where serves::flash_documents() holds, this process has it switched on, and no other
+// backend was asked for.
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype);
 
-// What computes dense attention in a model of this configuration: "fused hopper", or "aten" and
-// what LibTorch takes for training it: "cudnn", "flash", "efficient" or "math", or "none" where
-// what was requested cannot be had; of packed documents also how. Deterministic algorithms, a cuDNN
-// that another one shadows, sizes and dtype decide it beside what was requested.
-std::string dense_backend_in_effect(const ModelConfig& config, at::Device device,
-                                    at::ScalarType dtype, bool documents);
+// What LibTorch takes for training such heads: "cudnn", "flash", "efficient" or "math", or "none"
+// where what was requested cannot be had. Deterministic algorithms, a cuDNN that another one
+// shadows, sizes and dtype decide it beside what was requested.
+struct LibTorchAttention {
+  std::string backend;
+  std::string why_not_cudnn; // on a GPU, where it is another one
+};
+LibTorchAttention libtorch_attention(int64_t heads, int64_t kv_groups, int64_t head_dimension,
+                                     at::Device device, at::ScalarType dtype);
 
 } // namespace nsa::model

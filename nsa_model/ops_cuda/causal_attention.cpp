@@ -2,6 +2,7 @@
 // nsa_model/kernels/causal on the other. The schema is declared by libnsa_ops.so.
 //
 // Any thread; nothing waits for the device. Refusals throw c10::Error.
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/causal/causal.h"
 #include "nsa_model/ops_cuda/fused_call.h"
 
@@ -25,10 +26,14 @@ int bounded(int64_t value) {
 
 std::string why_causal_not_served(const Tensor& q, int64_t batch, int64_t groups,
                                   int64_t sequence) {
-  const char* reason = kernels::causal_unsupported_reason(
-      static_cast<int>(compute_capability_of(q)), batch, sequence, bounded(q.size(-2)),
-      bounded(groups), bounded(q.size(-1)));
-  return reason == nullptr ? "" : reason;
+  const serves::Reasons reasons =
+      serves::why_not_causal({.compute_capability = static_cast<int>(compute_capability_of(q)),
+                              .batch = batch,
+                              .sequence = sequence,
+                              .heads = q.size(-2),
+                              .groups = groups,
+                              .head_dimension = q.size(-1)});
+  return reasons.empty() ? "" : reasons.front().text + "; use attention.dense = \"auto\"";
 }
 
 void check_tensor(const char* name, const Tensor& tensor, at::IntArrayRef sizes, const Tensor& q) {

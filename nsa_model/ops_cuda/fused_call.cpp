@@ -1,8 +1,9 @@
 #include "nsa_model/ops_cuda/fused_call.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/fused/documents.h"
-#include "nsa_model/kernels/support/support.h"
 #include "nsa_model/ops/segments.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -14,6 +15,23 @@ namespace nsa::ops {
 namespace {
 
 using at::Tensor;
+
+// What the plan of kernels says of the kernels, and what they are compiled for.
+static_assert(kernels::kMaxLanes == serves::kMostKvHeads &&
+              kernels::kMostHeads == serves::kMostGroupHeads &&
+              kernels::kMaxSequence == serves::kMostTokens &&
+              kernels::kMaxPortableSequence == serves::kMostPortableTokens &&
+              INT32_MAX / kernels::kSlots == serves::kMostRows &&
+              kernels::kMostSharedBytes == serves::kHopperSharedBytes);
+static_assert(kernels::block_lists_shared_bytes(1000) == serves::block_lists_bytes(1000) &&
+              kernels::block_lists_shared_bytes(kernels::kMaxSequence) ==
+                  serves::block_lists_bytes(kernels::kMaxSequence));
+static_assert((kernels::kernel_family(90, 64) == kernels::KernelFamily::kHopper) ==
+                  serves::hopper_attention(90, 64) &&
+              (kernels::kernel_family(80, 64) == kernels::KernelFamily::kHopper) ==
+                  serves::hopper_attention(80, 64) &&
+              (kernels::kernel_family(90, 128) == kernels::KernelFamily::kHopper) ==
+                  serves::hopper_attention(90, 128));
 
 // Without gradients through a workspace, its contents start undefined.
 Tensor workspace(const Tensor& like, std::size_t bytes) {
@@ -161,17 +179,19 @@ int64_t rounded(const AttentionInputs& in, int64_t rows, int64_t all) {
 std::string why_not_served(const Tensor& q, int64_t batch, int64_t groups, int64_t sequence,
                            at::IntArrayRef sizes) {
   TORCH_CHECK(sizes.size() == 5, "why_not_fused takes five sizes, got ", sizes);
-  const auto number = [](int64_t value) {
-    return static_cast<int>(std::clamp<int64_t>(value, 0, INT32_MAX));
-  };
-  const char* reason = kernels::unsupported_reason(
-      compute_capability(q), number(q.size(-2)), number(groups), number(q.size(-1)),
-      number(sequence), number(sizes[0]), number(sizes[1]), number(sizes[2]), number(sizes[3]),
-      number(sizes[4]));
-  if (reason == nullptr)
-    reason = kernels::too_large_reason(compute_capability(q), batch, sequence, number(q.size(-2)),
-                                       number(groups), number(q.size(-1)));
-  return reason == nullptr ? "" : reason;
+  const serves::Reasons reasons =
+      serves::why_not_attention({.compute_capability = compute_capability(q),
+                                 .batch = batch,
+                                 .sequence = sequence,
+                                 .heads = q.size(-2),
+                                 .groups = groups,
+                                 .head_dimension = q.size(-1),
+                                 .compression_block = sizes[0],
+                                 .compression_stride = sizes[1],
+                                 .selection_block = sizes[2],
+                                 .selected_blocks = sizes[3],
+                                 .window = sizes[4]});
+  return reasons.empty() ? "" : reasons.front().text + "; use attention.kernels = \"aten\"";
 }
 
 int64_t compute_capability_of(const Tensor& like) {

@@ -97,6 +97,7 @@ private:
   GraphChoice graphs_;
   std::future<Result<std::shared_ptr<const dataset::Dataset>>> opening_data_;
   std::shared_ptr<const dataset::Dataset> dataset_;
+  choice::KernelPlan kernels_;
   std::unique_ptr<model::LanguageModel> model_;
   std::unique_ptr<FlatState> state_;
   std::future<std::shared_ptr<std::byte>> snapshot_memory_; // rank 0
@@ -163,12 +164,13 @@ RankResult<void> Session::open_data() {
 }
 
 RankResult<void> Session::open_model() {
-  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, const model::ModelConfig config,
-                      model_config_on(o_.spec, toggles_, runtime_->device(), precision_.bf16));
+  NSA_RANK_TRY_ASSIGN(RankExit::kUsage, PlannedModel planned,
+                      plan_model(o_.spec, toggles_, runtime_->device(), precision_.bf16));
+  kernels_ = std::move(planned.kernels);
   // The model's weights move into the flat state, which begins with the initial values or with what
   // resume() loads.
   model_ = std::make_unique<model::LanguageModel>(
-      config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
+      planned.config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
       static_cast<uint64_t>(o_.spec.train.seed), model::Weights::kUnset);
   std::vector<Parameter> parameters = parameters_of(*model_, /*initial_values=*/!o_.resume);
   int64_t drawn = 0;
@@ -340,12 +342,11 @@ RankResult<Finished> Session::run() {
     return tl::unexpected(ok.error());
   say_hello();
 
-  auto kernels = kernels_in_effect(o_.spec, model_->config(), runtime_->device(), precision_.bf16);
-  kernels[kGraphsPart] = graphs_.on                ? "on"
-                         : graphs_.why_not.empty() ? "off"
-                                                   : "off (" + graphs_.why_not + ")";
-  const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels);
-  log::info("train", "kernels in effect", {{"parts", listed(kernels)}});
+  const std::string graphs = graphs_.on                ? "on"
+                             : graphs_.why_not.empty() ? "off"
+                                                       : "off (" + graphs_.why_not + ")";
+  const wire::RankToggles report = report_toggles(o_.rank, toggles_, kernels_, graphs);
+  log::info("train", "kernels in effect", {{"parts", listed(report.kernels)}});
   link_.send(report);
   NSA_RANK_TRY(RankExit::kToggleMismatch, check_toggles(report));
 

@@ -1,8 +1,9 @@
-// Which kernels a rank's model is computed by: chosen before the model is made, said afterwards.
-// For the worker, and for measurements that do as it does.
+// The plan of kernels for a rank's model, and the model's configuration from it. For the worker,
+// and for measurements that do as it does.
 #pragma once
 
 #include "common/spec/run_spec.h"
+#include "nsa_model/choice/kernel_plan.h"
 #include "nsa_model/model/config.h"
 
 #include <ATen/core/TensorBody.h>
@@ -12,15 +13,15 @@
 
 namespace nsa::train {
 
-// The model of this run as `device` computes it. `toggles`: resolved.
-Result<model::ModelConfig> model_config_on(const spec::RunSpec& spec,
-                                           const std::map<std::string, std::string>& toggles,
-                                           at::Device device, bool bf16);
+struct PlannedModel {
+  model::ModelConfig config;
+  choice::KernelPlan kernels;
+};
 
-// Part -> what computes it and why (model::kernels_in_effect()). Where "auto" did not take the
-// fused attention kernels, part "attention" says why.
-std::map<std::string, std::string> kernels_in_effect(const spec::RunSpec& spec,
-                                                     const model::ModelConfig& config,
-                                                     at::Device device, bool bf16);
+// The model of this run as `device` computes it. `toggles`: resolved. Asks LibTorch for the backend
+// of dense attention that the toggles name.
+Result<PlannedModel> plan_model(const spec::RunSpec& spec,
+                                const std::map<std::string, std::string>& toggles,
+                                at::Device device, bool bf16);
 
 } // namespace nsa::train

@@ -1,7 +1,5 @@
 #include "worker/rules/model_setup.h"
 
-#include "nsa_model/model/kernel_choice.h"
-
 namespace nsa::train {
 
 Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
@@ -39,66 +37,27 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   return c;
 }
 
-Result<model::Kernels> choose_attention_kernels(const std::map<std::string, std::string>& toggles,
-                                                const model::ModelConfig& config,
-                                                const std::string& why_not_fused) {
-  const auto toggle = toggles.find("attention.kernels");
-  const std::string requested = toggle == toggles.end() ? "auto" : toggle->second;
-  if (requested == "auto")
-    return why_not_fused.empty() ? model::Kernels::kFused : model::Kernels::kAten;
-  // What is asked of a dense model shows in its report.
-  if (requested == "fused" && !why_not_fused.empty() && config.attention == model::Attention::kNsa)
-    return fail(ErrorCode::kInvalidArgument,
-                "toggles.attention.kernels = \"fused\" is not served: " + why_not_fused,
-                "use \"auto\" or \"aten\"");
-  return model::parse_kernels(requested);
+Status check_refusals(const choice::KernelPlan& plan) {
+  if (plan.refusals.empty()) return {};
+  std::string what, next;
+  for (const choice::Refusal& refusal : plan.refusals) {
+    const std::string toggle = "toggles." + std::string(refusal.toggle);
+    what += (what.empty() ? "" : ". ") + toggle + " = \"" + std::string(refusal.value) +
+            "\" is not served: " + refusal.reasons.front().text;
+    next += (next.empty() ? "set " : ", ") + toggle + " = \"auto\" or \"" +
+            std::string(refusal.instead) + "\"";
+  }
+  return fail(ErrorCode::kInvalidArgument, what, next);
 }
 
-Result<model::DenseBackend> choose_dense_backend(const std::map<std::string, std::string>& toggles,
-                                                 const model::ModelConfig& config,
-                                                 const spec::RunSpec& spec,
-                                                 const std::string& why_not_fused) {
-  using model::DenseBackend;
-  const DenseBackend asked = config.dense_backend;
-  if (config.attention != model::Attention::kDense) return asked;
-  if (asked == DenseBackend::kFused && !why_not_fused.empty())
-    return fail(ErrorCode::kInvalidArgument,
-                "toggles.attention.dense = \"fused\" is not served: " + why_not_fused,
-                "use \"auto\"");
-  if (asked != DenseBackend::kAuto || !why_not_fused.empty()) return asked;
-  const auto toggle = toggles.find("attention.kernels");
-  const std::string kernels = toggle == toggles.end() ? "auto" : toggle->second;
-  const bool faster = config.heads == kFusedDenseHeads * config.kv_groups &&
-                      spec.train.sequence_length <= kFusedDenseTokens;
-  const bool better = !spec.data.document_mask && (faster || spec.train.deterministic);
-  return kernels == "fused" || (better && kernels != "aten") ? DenseBackend::kFused : asked;
-}
-
-Result<bool> choose_fused_layers(const std::map<std::string, std::string>& toggles,
-                                 const model::ModelConfig& config, bool gpu, bool bf16) {
-  const auto toggle = toggles.find("layers.kernels");
-  const std::string requested = toggle == toggles.end() ? "auto" : toggle->second;
-  if (requested == "aten") return false;
-  const std::string_view why_not = model::why_layers_cannot_be_fused(config, gpu, bf16);
-  if (why_not.empty()) return true;
-  if (requested == "auto") return false;
-  return fail(ErrorCode::kInvalidArgument,
-              "toggles.layers.kernels = \"fused\" is not served: " + std::string(why_not),
-              "use \"auto\" or \"aten\"");
-}
-
-Result<bool> choose_joined_embedding(const std::map<std::string, std::string>& toggles,
-                                     const model::ModelConfig& config, int64_t rows) {
-  const auto toggle = toggles.find("layers.embedding_gradient");
-  const std::string requested = toggle == toggles.end() ? "auto" : toggle->second;
-  if (requested == "separate") return false;
-  const std::string_view why_not = model::why_embedding_cannot_be_joined(config, rows);
-  if (why_not.empty()) return true;
-  if (requested == "auto") return false;
-  return fail(ErrorCode::kInvalidArgument,
-              "toggles.layers.embedding_gradient = \"joined\" is not served: " +
-                  std::string(why_not),
-              "use \"auto\" or \"separate\"");
+void apply(const choice::KernelPlan& plan, model::ModelConfig& config) {
+  using choice::Backend;
+  config.kernels = plan.fused_attention() ? model::Kernels::kFused : model::Kernels::kAten;
+  for (const choice::PlannedKernel& kernel : plan.kernels)
+    if (kernel.backend == Backend::kReference) config.kernels = model::Kernels::kReference;
+  if (plan.fused_dense()) config.dense_backend = model::DenseBackend::kFused;
+  config.fused_layers = plan.fused_layers();
+  config.joined_embedding_gradient = plan.joined_embedding();
 }
 
 Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& toggles,

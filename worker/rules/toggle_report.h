@@ -3,23 +3,20 @@
 
 #include "common/base/result.h"
 #include "common/wire/messages.h"
+#include "nsa_model/choice/kernel_plan.h"
 
 #include <map>
 #include <string>
 
 namespace nsa::train {
 
-// What lies around attention, beside its branches, in `kernels` below.
-inline constexpr const char* kLayersPart = "layers";
-// How the tied embedding's gradient is put together: "joined" or "separate".
-inline constexpr const char* kEmbeddingPart = "layers.embedding";
-// How forward and backward passes reach the device: "on" as graphs, else "off".
+// How forward and backward passes reach the device, among the kernels in a report: "on" as graphs,
+// else "off".
 inline constexpr const char* kGraphsPart = "graphs";
 
-// `requested`: resolved toggles, defaults filled in. `kernels`: part -> what computes it, its first
-// word a toggle's value and the rest detail (model::kernels_in_effect()).
+// `requested`: resolved toggles, defaults filled in. `graphs`: "on", "off", or "off (why)".
 wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::string>& requested,
-                                 const std::map<std::string, std::string>& kernels);
+                                 const choice::KernelPlan& kernels, const std::string& graphs);
 
 // kConflict naming every toggle whose effective value is not the requested one ("auto" requests
 // none): such an attempt does not train, since nobody could say later what was measured.

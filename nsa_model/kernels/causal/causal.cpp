@@ -3,7 +3,6 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/common/key_range.cuh"
-#include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/tile_backward/tile_backward.h"
 #include "nsa_model/kernels/tile_forward/tile_forward.h"
@@ -27,25 +26,6 @@ struct Workspace {
 };
 
 } // namespace
-
-const char* causal_unsupported_reason(int compute_capability, int64_t batch, int64_t sequence,
-                                      int query_heads, int groups, int head_dim) {
-  if (kernel_family(compute_capability, head_dim) != KernelFamily::kHopper) {
-    return "the dense twin's kernels need compute capability 9.0 and heads of 64 dimensions; for "
-           "others set attention.dense = \"auto\" or \"cudnn\"";
-  }
-  if (!serves_heads(query_heads, groups)) {
-    return "the dense twin's kernels serve 1 to 16 query heads a KV group (6 is the tuned count); "
-           "for other head counts set attention.dense = \"auto\" or \"cudnn\"";
-  }
-  if (!serves_length(sequence, KernelFamily::kPortable) || !serves_lanes(batch, groups) ||
-      !serves_rows(batch, sequence, groups)) {
-    return "the dense twin's kernels serve sequences of 1 to 131,072 tokens, and up to 65,535 "
-           "pairs of a sequence and a KV group and 134,217,727 of a token and a KV group; for more "
-           "set attention.dense = \"auto\" or \"cudnn\"";
-  }
-  return nullptr;
-}
 
 cudaError_t launch_causal_forward(const CausalForwardParams& params, cudaStream_t stream) {
   return launch_tile_forward({.shape = params.shape,

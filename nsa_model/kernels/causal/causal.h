@@ -1,7 +1,7 @@
 #pragma once
 // Plain causal attention, the dense twin's: every token sees itself and all tokens before it. The
 // interval kernels (tile_forward, tile_backward, range_backward) under a window that no sequence
-// fills, and what joins them. On Hopper, heads of 64 dimensions.
+// fills, and what joins them. What they serve: serves::why_not_causal() (nsa_model/choice).
 //
 // Nothing is allocated and nothing waits for the device; deterministic, no atomics. Layouts:
 // common/shape.h. Every pointer is on 16 bytes, the workspace on 256.
@@ -15,11 +15,6 @@
 #include "nsa_model/kernels/common/shape.h"
 
 namespace nsa::kernels {
-
-// nullptr when served; otherwise a sentence that says what is, and which toggle serves the rest.
-// `compute_capability` is 10 * major + minor of the device.
-const char* causal_unsupported_reason(int compute_capability, int64_t batch, int64_t sequence,
-                                      int query_heads, int groups, int head_dim);
 
 struct CausalForwardParams {
   AttentionShape shape;

@@ -1,6 +1,6 @@
 #pragma once
 // How many heads, tokens and rows the attention kernels' launches and shared memory hold. What is
-// beyond, support/support.h refuses. Pure functions, any thread.
+// beyond, nsa_model/choice/serves.h refuses. Pure functions, any thread.
 
 #include "nsa_model/kernels/common/shape.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // Which attention shapes the hand-written kernels serve, and the constants of Native Sparse
 // Attention that they are compiled for (Yuan et al. 2025, section 4.1). A shape outside of them is
-// refused by `unsupported_reason` (support/support.h), never approximated. Pure functions, any
+// refused (`why_not_attention`, nsa_model/choice), never approximated. Pure functions, any
 // thread.
 
 #include <cuda_runtime_api.h>

@@ -29,7 +29,7 @@ int kernels_of(AttentionShape shape, const FusedTuning& tuning, int length) {
   return prefix < length ? 2 + prefix : prefix > kDensePrefix ? 1 : 0;
 }
 
-// Sequences of this length that one batch takes: what launches count (too_large_reason()), and so
+// Sequences of this length that one batch takes: what launches count (serves::kMostRows), and so
 // many columns of 128 keys that their partial gradients, 64 KB a column and group, stay as few as
 // those of kMostColumns or of the whole batch without documents.
 constexpr int kColumn = 128;

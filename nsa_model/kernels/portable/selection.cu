@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/portable/attend.h"
@@ -38,6 +39,14 @@ __host__ __device__ constexpr int score_stride(int blocks) {
 __host__ __device__ constexpr int row_bytes(int heads, int head_dim) {
   return (2 * kTile + heads * kTokens) * head_dim * 2;
 }
+
+constexpr int shared_bytes(int heads, int head_dim, int sequence) {
+  return row_bytes(heads, head_dim) + static_cast<int>(sizeof(Shared)) +
+         kTokens * 4 * score_stride(block_count(sequence));
+}
+static_assert(shared_bytes(1, 64, 1000) == serves::portable_selection_bytes(1, 64, 1000) &&
+              shared_bytes(16, 128, 1088) == serves::portable_selection_bytes(16, 128, 1088) &&
+              shared_bytes(6, 64, 131072) == serves::portable_selection_bytes(6, 64, 131072));
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads)
@@ -151,8 +160,7 @@ __global__ void __launch_bounds__(kThreads)
 } // namespace
 
 int selection_shared_bytes(const AttentionShape& shape) {
-  return row_bytes(shape.heads, shape.head_dim) + static_cast<int>(sizeof(Shared)) +
-         kTokens * 4 * score_stride(block_count(shape.sequence));
+  return shared_bytes(shape.heads, shape.head_dim, shape.sequence);
 }
 
 cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream) {

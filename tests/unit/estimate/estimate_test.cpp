@@ -314,29 +314,6 @@ TEST(Memory, TakesTheAttentionThatTheWorkerTakes) {
   EXPECT_EQ(tensors({}, "auto", fp32), tensors({}, "aten", fp32));
 }
 
-TEST(Memory, TakesTheLayersThatTheWorkerTakes) {
-  for (const bool gpu : {false, true})
-    for (const bool bf16 : {false, true})
-      for (const int64_t dimension : {128, 256, 768, 1024, 1280})
-        for (const int64_t head_dimension : {24, 64})
-          for (const int64_t vocabulary : {320, 321}) {
-            spec::RunSpec spec = m7c();
-            spec.model.dimension = dimension;
-            spec.model.head_dimension = head_dimension;
-            spec.model.vocabulary = vocabulary;
-            model::ModelConfig config;
-            config.dimension = dimension;
-            config.head_dimension = head_dimension;
-            config.vocabulary = vocabulary;
-            EXPECT_EQ(fused_layers(spec, {.gpu = gpu, .bf16 = bf16}),
-                      model::why_layers_cannot_be_fused(config, gpu, bf16).empty())
-                << gpu << bf16 << ' ' << dimension << ' ' << head_dimension << ' ' << vocabulary;
-          }
-  spec::RunSpec spec = m7c();
-  spec.toggles = {{"layers.kernels", "aten"}};
-  EXPECT_FALSE(fused_layers(spec, {.gpu = true, .bf16 = true}));
-}
-
 TEST(Disk, CountsWhatIsKeptAndTheOneBeingWritten) {
   spec::RunSpec spec = m7c();
   spec.checkpoint = {.interval_steps = 100, .keep_last = 3, .keep_every_steps = 500};

@@ -1,11 +1,11 @@
 // In which batches packed documents run, and where their rows lie in a batch and outside of it:
 // what needs no GPU. That the kernels give what each document gives alone is nsa-kernel-check's.
 #include "common/estimate/estimate.h"
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/document_copy/document_place.cuh"
 #include "nsa_model/kernels/fused/documents.h"
-#include "nsa_model/kernels/support/support.h"
 
 #include <algorithm>
 #include <cmath>
@@ -92,9 +92,13 @@ void expect_batch_is_served(const Layout& layout, const DocumentBatch& batch,
                             const FusedTuning& tuning) {
   const AttentionShape shape = batch.shape(layout.shape);
   EXPECT_LE(shape.sequence, layout.shape.sequence);
-  EXPECT_EQ(too_large_reason(90, shape.batch, shape.sequence, shape.heads * shape.groups,
-                             shape.groups, shape.head_dim),
-            nullptr);
+  EXPECT_TRUE(serves::why_not_attention({.compute_capability = 90,
+                                         .batch = shape.batch,
+                                         .sequence = shape.sequence,
+                                         .heads = shape.heads * shape.groups,
+                                         .groups = shape.groups,
+                                         .head_dimension = shape.head_dim})
+                  .empty());
   EXPECT_LE(shape.batch * ((shape.sequence + 127) / 128),
             std::max(1024, layout.shape.batch * layout.shape.sequence / 128));
   const int prefix = query_major_tokens(shape, tuning);

@@ -12,7 +12,6 @@
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/attend.h"
 #include "nsa_model/kernels/portable/key_units.cuh"
-#include "nsa_model/kernels/support/support.h"
 
 #include <algorithm>
 #include <array>
@@ -356,89 +355,11 @@ TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
             rows(kDensePrefix) * kSlots * (16 * 64 * 2 + 16 * 4));
 }
 
-TEST(Support, NamesWhatIsServed) {
-  const auto reason = [](int heads, int groups, int dim, int capability = 90, int sequence = 1000) {
-    return unsupported_reason(capability, heads, groups, dim, sequence, 32, 16, 64, 16, 512);
-  };
-  // Whoever is refused reads which toggle serves it.
-  const auto refused = [](const char* why) {
-    return std::string(why == nullptr ? "" : why).find("attention.kernels = \"aten\"") !=
-           std::string::npos;
-  };
-  for (int heads = 1; heads <= kMostHeads; ++heads) {
-    for (const int dim : {64, 128}) {
-      for (const int capability : {80, 86, 89, 90, 100})
-        EXPECT_EQ(reason(2 * heads, 2, dim, capability), nullptr) << heads << ' ' << capability;
-      EXPECT_EQ(reason(2 * heads, 2, dim, 80, kMaxPortableSequence), nullptr)
-          << heads << ' ' << dim;
-    }
-  }
-  EXPECT_TRUE(refused(reason(34, 2, 64)));
-  EXPECT_TRUE(refused(reason(7, 2, 64)));
-  for (const int dim : {16, 32, 96})
-    EXPECT_TRUE(refused(reason(12, 2, dim)));
-  EXPECT_TRUE(refused(reason(12, 2, 64, 75)));
-  EXPECT_TRUE(refused(reason(12, 2, 64, 90, kMaxSequence + 1)));
-  EXPECT_EQ(reason(12, 2, 64, 90, kMaxSequence), nullptr);
-  EXPECT_TRUE(refused(reason(12, 2, 128, 90, kMaxPortableSequence + 1)));
-  EXPECT_TRUE(refused(reason(12, 2, 64, 80, kMaxPortableSequence + 1)));
-  for (const auto& [length, stride, block, slots, window] :
-       std::vector<std::array<int, 5>>{{16, 16, 64, 16, 512},
-                                       {32, 8, 64, 16, 512},
-                                       {32, 16, 32, 16, 512},
-                                       {32, 16, 64, 8, 512},
-                                       {32, 16, 64, 16, 256}})
-    EXPECT_TRUE(
-        refused(unsupported_reason(90, 12, 2, 64, 1000, length, stride, block, slots, window)))
-        << length << ' ' << stride << ' ' << block << ' ' << slots << ' ' << window;
-  // 99 KiB of shared memory hold the scores of 64K tokens in some cases only.
-  EXPECT_EQ(reason(12, 2, 64, 86, 65536), nullptr);
-  EXPECT_TRUE(refused(reason(32, 2, 128, 86, kMaxPortableSequence)));
-  // Bitmaps of 64 bytes a block fill them at 1,584 blocks, whatever the heads.
-  for (const int capability : {86, 89, 120}) {
-    EXPECT_EQ(reason(1, 1, 64, capability, 101376), nullptr);
-    EXPECT_TRUE(refused(reason(1, 1, 64, capability, 101377)));
-  }
-  EXPECT_EQ(reason(1, 1, 64, 80, 101377), nullptr);
-  // A grid's second dimension, and slots of tokens counted in 31 bits.
-  const auto too_large = [](int64_t batch, int groups, int sequence) {
-    return too_large_reason(90, batch, sequence, 6 * groups, groups, 64);
-  };
-  EXPECT_EQ(too_large(65535, 1, 100), nullptr);
-  EXPECT_TRUE(refused(too_large(65536, 1, 100)));
-  EXPECT_TRUE(refused(too_large(32768, 2, 100)));
-  EXPECT_EQ(too_large(1023, 1, kMaxPortableSequence), nullptr);
-  EXPECT_TRUE(refused(too_large(1024, 1, kMaxPortableSequence)));
-  EXPECT_TRUE(refused(too_large(0, 2, 1000)));
-  EXPECT_TRUE(refused(too_large(int64_t{1} << 60, 2, 1000)));
-}
-
 TEST(Family, IsHopperWhereItsKernelsServe) {
   EXPECT_EQ(kernel_family(90, 64), KernelFamily::kHopper);
   EXPECT_EQ(kernel_family(90, 128), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(80, 64), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(100, 64), KernelFamily::kPortable);
-}
-
-TEST(Causal, RefusesWhatItDoesNotServe) {
-  EXPECT_EQ(causal_unsupported_reason(90, 8, 4096, 12, 2, 64), nullptr);
-  EXPECT_EQ(causal_unsupported_reason(90, 1, kMaxPortableSequence, 16, 1, 64), nullptr);
-  const auto refused = [](int capability, int64_t batch, int64_t sequence, int heads, int groups,
-                          int dim) {
-    const char* reason = causal_unsupported_reason(capability, batch, sequence, heads, groups, dim);
-    EXPECT_NE(std::string(reason == nullptr ? "" : reason).find("attention.dense"),
-              std::string::npos);
-  };
-  refused(80, 1, 1000, 12, 2, 64);
-  refused(100, 1, 1000, 12, 2, 64);
-  refused(90, 1, 1000, 12, 2, 128);
-  refused(90, 1, 1000, 17, 1, 64);
-  refused(90, 1, 1000, 5, 2, 64);
-  refused(90, 1, 1000, 0, 0, 64);
-  refused(90, 1, kMaxPortableSequence + 1, 12, 2, 64);
-  refused(90, 0, 1000, 12, 2, 64);
-  refused(90, 65536, 100, 1, 1, 64);
-  refused(90, 1024, kMaxPortableSequence, 12, 1, 64);
 }
 
 TEST(Causal, WorkspaceIsLinearInTheSequence) {

@@ -85,9 +85,10 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     for (const char* branch : {"compressed", "selected", "sliding"})
       EXPECT_EQ(kernels[branch], "aten chunked (FlashAttention is of GPUs)");
     for (const char* part : {"attention", "layers"})
-      EXPECT_EQ(kernels[part], "aten (they are GPU kernels, and this rank computes on a CPU)");
+      EXPECT_EQ(kernels[part], "aten (our kernels need a GPU, and the ranks compute on a CPU)");
     EXPECT_EQ(kernels["graphs"], "off (a CPU has no graphs)");
-    EXPECT_EQ(kernels.size(), 6u);
+    EXPECT_EQ(kernels["selection"], "aten");
+    EXPECT_EQ(kernels.size(), 7u);
     const std::string log = run.log(1, r); // as whoever starts a rank by hand reads it
     EXPECT_THAT(log, ::testing::HasSubstr("compressed aten chunked (FlashAttention is of GPUs), "));
     EXPECT_THAT(log, ::testing::HasSubstr("libtorch " + hello[0].versions.at("libtorch")));

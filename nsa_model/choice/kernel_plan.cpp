@@ -1,0 +1,343 @@
+#include "nsa_model/choice/kernel_plan.h"
+
+#include <algorithm>
+
+namespace nsa::choice {
+
+namespace {
+
+using serves::Reason;
+using serves::Reasons;
+
+constexpr const char* kFastest = "it is the fastest that serves these sizes on this device";
+
+std::string joined(const Reasons& reasons) {
+  std::string text;
+  for (const Reason& reason : reasons)
+    text += (text.empty() ? "" : "; ") + reason.text;
+  return text;
+}
+
+class Planner {
+public:
+  Planner(const Capabilities& on, const ModelSizes& model, const KernelRequest& request)
+      : on_(on), m_(model), r_(request), rows_(request.micro_batch * request.sequence) {}
+
+  KernelPlan plan() {
+    const Reasons layers = why_not_layers();
+    fused_layers_ = layers.empty() && r_.layers != LayerKernels::kAten;
+    if (m_.dense)
+      dense();
+    else
+      attention();
+    around_attention(layers);
+    if (r_.layers == LayerKernels::kFused) refuse("layers.kernels", "fused", "aten", layers);
+    std::sort(plan_.kernels.begin(), plan_.kernels.end(),
+              [](const auto& a, const auto& b) { return a.part < b.part; });
+    return std::move(plan_);
+  }
+
+private:
+  PlannedKernel& add(Part part, Backend backend, std::string reason) {
+    plan_.kernels.push_back({.part = part, .backend = backend, .reason = std::move(reason)});
+    return plan_.kernels.back();
+  }
+  void refuse(std::string_view toggle, std::string_view value, std::string_view instead,
+              const Reasons& why_not) {
+    if (!why_not.empty()) plan_.refusals.push_back({toggle, value, instead, why_not});
+  }
+
+  // What is against every kernel of ours.
+  Reasons why_not_here() const {
+    Reasons reasons;
+    if (!on_.gpu)
+      reasons.push_back(
+          {"our kernels need a GPU, and the ranks compute on a CPU", {"parallel.device"}});
+    else if (!on_.kernels_loaded)
+      reasons.push_back({"libnsa_ops_cuda.so is not loaded, which a build with nvcc has", {}});
+    if (on_.gpu && !on_.bf16)
+      reasons.push_back({"our kernels compute in BF16, and the ranks compute in FP32",
+                         {"precision.mode", "precision.compute"}});
+    return reasons;
+  }
+
+  Reasons why_not_layers() const {
+    Reasons reasons = why_not_here();
+    if (!reasons.empty()) return reasons;
+    if (!serves::norm(m_.dimension))
+      reasons.push_back(
+          {"the norm serves a model.dimension of 256, 512, 768 or 1,024", {"model.dimension"}});
+    if (!serves::head_split(m_.head_dimension, 1))
+      reasons.push_back({"the rotation serves a model.head_dimension that is a multiple of 16",
+                         {"model.head_dimension"}});
+    if (!serves::loss(m_.vocabulary))
+      reasons.push_back(
+          {"the loss serves a model.vocabulary that is a multiple of 8", {"model.vocabulary"}});
+    return reasons;
+  }
+
+  serves::AttentionProblem problem() const {
+    return {.compute_capability = on_.compute_capability,
+            .batch = r_.micro_batch,
+            .sequence = r_.sequence,
+            .heads = m_.heads,
+            .groups = m_.kv_groups,
+            .head_dimension = m_.head_dimension,
+            .compression_block = m_.compression_block,
+            .compression_stride = m_.compression_stride,
+            .selection_block = m_.selection_block,
+            .selected_blocks = m_.selected_blocks,
+            .window = m_.window};
+  }
+
+  Backend our_family() const {
+    return serves::hopper_attention(on_.compute_capability, m_.head_dimension) ? Backend::kSm90
+                                                                               : Backend::kPortable;
+  }
+
+  // ---- NSA ----
+  void attention() {
+    Reasons why_not = why_not_here();
+    if (why_not.empty()) why_not = serves::why_not_attention(problem());
+    if (r_.attention == AttentionKernels::kFused)
+      refuse("attention.kernels", "fused", "aten", why_not);
+    const bool asked_aten = r_.attention == AttentionKernels::kAten;
+    const bool reference = r_.attention == AttentionKernels::kReference;
+    const bool fused = why_not.empty() && !asked_aten && !reference;
+    const std::string reason = fused        ? kFastest
+                               : reference  ? "attention.kernels asks for the oracle"
+                               : asked_aten ? "attention.kernels asks for LibTorch's operations"
+                                            : joined(why_not);
+    const auto branch = [&](Part part, bool has) {
+      if (!has) return;
+      if (fused || reference) {
+        add(part, reference ? Backend::kReference : our_family(), reason);
+        return;
+      }
+      aten_branch(part, reason).falls_back = !asked_aten;
+    };
+    branch(Part::kCompressed, m_.compressed);
+    branch(Part::kSelected, m_.selected);
+    branch(Part::kSliding, m_.sliding);
+    if (m_.selected && r_.sequence > m_.selected_blocks * m_.selection_block)
+      add(Part::kSelection,
+          fused       ? our_family()
+          : reference ? Backend::kReference
+                      : Backend::kAten,
+          reason);
+    compression(fused);
+    gate();
+  }
+
+  PlannedKernel& aten_branch(Part part, const std::string& reason) {
+    const bool compressed = part == Part::kCompressed;
+    const std::string_view why_not = serves::why_not_regrouped(
+        {.gpu = on_.gpu,
+         .narrow = on_.bf16,
+         .head_dimension = m_.head_dimension,
+         .length = r_.sequence,
+         .compressed = compressed,
+         .compression_block = m_.compression_block,
+         .compression_stride = std::max<int64_t>(1, m_.compression_stride)});
+    PlannedKernel& kernel = add(part, why_not.empty() ? Backend::kFlash : Backend::kAten, reason);
+    kernel.variant = why_not.empty() ? "regrouped" : "chunked (" + std::string(why_not) + ")";
+    if (!r_.documents || !compressed) return kernel;
+    // Each document's length decides, whatever the sequence's is.
+    if (why_not.empty()) {
+      kernel.variant = "regrouped (chunked in documents of other lengths than "
+                       "nsa.compression_stride divides)";
+      kernel.other = Backend::kAten;
+    } else if (on_.gpu && on_.bf16) {
+      kernel.other = Backend::kFlash;
+    }
+    return kernel;
+  }
+
+  void compression(bool fused) {
+    if (!m_.compressed) return;
+    if (m_.learned_compression)
+      add(Part::kCompression, Backend::kAten, "learned compression has no kernel").falls_back =
+          fused_layers_;
+    else if (fused && fused_layers_)
+      add(Part::kCompression, our_family(), "the attention kernels average keys and values");
+    else
+      add(Part::kCompression, Backend::kAten,
+          fused ? "the parts around attention are not computed by our kernels"
+                : "attention is not computed by our kernels");
+  }
+
+  void gate() {
+    if (m_.group_gate && m_.branches() < 2) return; // its softmax is 1
+    const auto aten = [&](const char* reason) {
+      add(Part::kGate, Backend::kAten, reason).falls_back = fused_layers_;
+    };
+    if (!fused_layers_) return; // with the other parts around attention
+    if (!m_.group_gate)
+      aten("the kernel is of the group softmax");
+    else if (!serves::group_gate(m_.head_dimension, m_.head_dimension / 2, m_.branches()))
+      aten("the kernel serves three branches and a model.head_dimension of 64");
+    else
+      add(Part::kGate, Backend::kPortable, kFastest);
+  }
+
+  // ---- the dense twin ----
+  void dense() {
+    Reasons why_not = why_not_here();
+    if (why_not.empty()) why_not = serves::why_not_causal(problem());
+    if (r_.dense == DenseAttention::kFused)
+      refuse("attention.dense", "fused", "cudnn", why_not);
+    else if (r_.dense == DenseAttention::kAuto && r_.attention == AttentionKernels::kFused)
+      refuse("attention.kernels", "fused", "aten", why_not);
+    const std::string reason = why_not_fused_dense(why_not);
+    const bool fused = reason.empty();
+    // LibTorch's own backends and ours are called for each document.
+    const std::string each = r_.documents ? " (each document)" : "";
+    if (fused) {
+      add(Part::kDense, Backend::kSm90, kFastest).variant = "hopper" + each;
+      return;
+    }
+    const bool flash = r_.dense == DenseAttention::kAuto || r_.dense == DenseAttention::kFlash;
+    if (r_.documents && flash && on_.flash &&
+        serves::flash_documents(on_.gpu, on_.bf16, on_.compute_capability, m_.head_dimension)) {
+      add(Part::kDense, Backend::kFlash, reason).variant = "flash (all documents)";
+      return;
+    }
+    // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
+    PlannedKernel& kernel = add(Part::kDense, Backend::kSdpa, reason);
+    kernel.variant = on_.sdpa.empty() ? "sdpa" : on_.sdpa;
+    if (on_.gpu && r_.dense == DenseAttention::kAuto && !on_.sdpa.empty() && on_.sdpa != "cudnn")
+      kernel.variant += " (" + on_.why_not_cudnn + ")";
+    kernel.variant += each;
+  }
+
+  // Why not our kernels; empty where they compute.
+  std::string why_not_fused_dense(const Reasons& why_not) const {
+    if (r_.dense != DenseAttention::kAuto && r_.dense != DenseAttention::kFused)
+      return "attention.dense asks for it";
+    if (!why_not.empty()) return joined(why_not);
+    if (r_.dense == DenseAttention::kFused || r_.attention == AttentionKernels::kFused) return "";
+    if (r_.attention == AttentionKernels::kAten)
+      return "attention.kernels asks for LibTorch's operations";
+    if (r_.documents) return "with data.document_mask our kernels are slower";
+    const bool faster =
+        m_.heads == kFusedDenseHeads * m_.kv_groups && r_.sequence <= kFusedDenseTokens;
+    if (faster || r_.deterministic) return "";
+    return "our kernels are faster with six heads a KV group and up to 8,192 tokens only";
+  }
+
+  // ---- the rest ----
+  void around_attention(const Reasons& why_not) {
+    if (!fused_layers_) {
+      const bool asked = r_.layers == LayerKernels::kAten;
+      const std::string reason =
+          asked ? "layers.kernels asks for LibTorch's operations" : joined(why_not);
+      for (const Part part : {Part::kNorm, Part::kRotation, Part::kProducts, Part::kMlp,
+                              Part::kLoss, Part::kEmbeddingGradient})
+        add(part, Backend::kAten, reason).falls_back = !asked;
+      if (!m_.dense && (!m_.group_gate || m_.branches() > 1))
+        add(Part::kGate, Backend::kAten, reason).falls_back = !asked;
+      if (r_.embedding == EmbeddingGradient::kJoined)
+        refuse("layers.embedding_gradient", "joined", "separate",
+               {{"it is one of our kernels around attention, and they do not run",
+                 {"toggles.layers.kernels"}}});
+      return;
+    }
+    for (const Part part : {Part::kNorm, Part::kRotation, Part::kLoss})
+      add(part, Backend::kPortable, kFastest);
+    products();
+    mlp();
+    embedding();
+  }
+
+  void products() {
+    // All matrices have these rows, or those of a chunk of logits; columns are multiples of 8 where
+    // the norm and the rotation are served.
+    const int64_t chunk = serves::loss_chunk(true, true, m_.vocabulary);
+    const bool layers = rows_ % 8 == 0;
+    const bool chunks = rows_ <= chunk ? layers : chunk % 8 == 0 && rows_ % chunk % 8 == 0;
+    PlannedKernel& kernel =
+        layers ? add(Part::kProducts, Backend::kCublasLt, kFastest)
+               : add(Part::kProducts, Backend::kAten, "a size of a matrix is no multiple of 8");
+    kernel.falls_back = !layers;
+    if (layers != chunks || (!layers && rows_ > chunk && chunk % 8 == 0))
+      kernel.other = layers ? Backend::kAten : Backend::kCublasLt;
+  }
+
+  void mlp() {
+    const int major = on_.compute_capability / 10;
+    if (serves::silu_product(major, rows_, m_.mlp_ratio * m_.dimension, m_.dimension)) {
+      add(Part::kMlp, Backend::kSm90, kFastest);
+      return;
+    }
+    const char* reason = major != 9 ? "the products with SiLU need compute capability 9"
+                         : rows_ % 256 != 0
+                             ? "the products with SiLU serve multiples of 256 tokens a micro-batch"
+                             : "the products with SiLU serve multiples of 64 columns in and 256 "
+                               "within";
+    add(Part::kMlp, Backend::kAten, reason).falls_back = true;
+  }
+
+  void embedding() {
+    Reasons why_not;
+    if (!serves::embedding_gradient(rows_, m_.vocabulary, m_.dimension))
+      why_not.push_back({"it serves a multiple of 256 columns up to 1,024 and 65,536 tokens a "
+                         "micro-batch",
+                         {"train.micro_batch", "train.sequence_length"}});
+    if (r_.embedding == EmbeddingGradient::kJoined)
+      refuse("layers.embedding_gradient", "joined", "separate", why_not);
+    if (r_.embedding == EmbeddingGradient::kSeparate)
+      add(Part::kEmbeddingGradient, Backend::kAten, "layers.embedding_gradient asks for it");
+    else if (!why_not.empty())
+      add(Part::kEmbeddingGradient, Backend::kAten, joined(why_not)).falls_back = true;
+    else
+      add(Part::kEmbeddingGradient, Backend::kPortable, kFastest);
+  }
+
+  const Capabilities& on_;
+  const ModelSizes& m_;
+  const KernelRequest& r_;
+  const int64_t rows_; // tokens of a micro-batch
+  bool fused_layers_ = false;
+  KernelPlan plan_;
+};
+
+} // namespace
+
+std::string_view part_name(Part part) {
+  constexpr std::array<std::string_view, kParts> kNames{
+      "compressed",      "selected",        "sliding",         "selection",
+      "dense",           "layers.norm",     "layers.rotation", "layers.compression",
+      "layers.gate",     "layers.products", "layers.mlp",      "layers.loss",
+      "layers.embedding"};
+  return kNames.at(static_cast<size_t>(part));
+}
+
+std::string_view backend_name(Backend backend) {
+  constexpr std::array<std::string_view, kBackends> kNames{"sm90", "portable", "cublaslt", "flash",
+                                                           "sdpa", "aten",     "reference"};
+  return kNames.at(static_cast<size_t>(backend));
+}
+
+const PlannedKernel* KernelPlan::find(Part part) const {
+  for (const PlannedKernel& kernel : kernels)
+    if (kernel.part == part) return &kernel;
+  return nullptr;
+}
+
+bool KernelPlan::computes(Part part, Backend backend) const {
+  const PlannedKernel* kernel = find(part);
+  return kernel != nullptr && kernel->backend == backend;
+}
+
+bool KernelPlan::fused_attention() const {
+  for (const Part part : {Part::kCompressed, Part::kSelected, Part::kSliding})
+    if (computes(part, Backend::kSm90) || computes(part, Backend::kPortable)) return true;
+  return false;
+}
+
+KernelPlan plan_kernels(const Capabilities& capabilities, const ModelSizes& model,
+                        const KernelRequest& request) {
+  return Planner(capabilities, model, request).plan();
+}
+
+} // namespace nsa::choice
