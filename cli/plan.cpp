@@ -9,6 +9,7 @@
 #include "common/estimate/estimate.h"
 #include "common/spec/fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -55,6 +56,24 @@ std::string flops(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2e", value);
   return text;
+}
+
+// A line for each backend; where a faster one does not serve the parts, with the reason.
+void print_kernels(const nlohmann::json& kernels, std::ostream& out) {
+  std::vector<std::pair<std::string, std::string>> lines; // backend and reason, parts
+  for (const auto& kernel : kernels) {
+    std::string key = kernel["backend"].get<std::string>();
+    if (kernel["falls_back"].get<bool>()) key += ", since " + kernel["reason"].get<std::string>();
+    auto line = std::find_if(lines.begin(), lines.end(),
+                             [&](const auto& known) { return known.first == key; });
+    if (line == lines.end()) line = lines.insert(lines.end(), {key, ""});
+    line->second += (line->second.empty() ? "" : ", ") + kernel["part"].get<std::string>();
+  }
+  const char* before = "kernels    ";
+  for (const auto& [key, parts] : lines) {
+    out << before << parts << ": " << key << "\n";
+    before = "           ";
+  }
 }
 
 void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& context) {
@@ -106,6 +125,7 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
       << estimate["placement"]["device"].get<std::string>() << ", computing in "
       << estimate["placement"]["compute"].get<std::string>() << ", " << spec.train.threads
       << " threads each\n";
+  print_kernels(estimate["kernels"], out);
 }
 
 } // namespace

@@ -383,6 +383,20 @@ Disk disk(const RunSpec& spec) {
   return out;
 }
 
+namespace {
+
+nlohmann::json kernels_json(const choice::KernelPlan& plan) {
+  nlohmann::json parts = nlohmann::json::array();
+  for (const choice::PlannedKernel& kernel : plan.kernels)
+    parts.push_back({{"part", choice::part_name(kernel.part)},
+                     {"backend", choice::backend_name(kernel.backend)},
+                     {"reason", kernel.reason},
+                     {"falls_back", kernel.falls_back}});
+  return parts;
+}
+
+} // namespace
+
 nlohmann::json estimate(const RunSpec& spec, Placement placement, double tokens_per_second) {
   const Parameters p = parameters(spec);
   const Memory m = memory(spec, placement);
@@ -400,6 +414,7 @@ nlohmann::json estimate(const RunSpec& spec, Placement placement, double tokens_
        {{"device", placement.gpu ? "cuda" : "cpu"},
         {"compute", placement.bf16 ? "bf16" : "fp32"},
         {"ranks", spec.parallel.ranks}}},
+      {"kernels", kernels_json(kernels(spec, placement))},
       {"memory_bytes",
        {{"weights", m.weights},
         {"masters", m.masters},

@@ -80,11 +80,17 @@ TEST(Plan, SaysWhatARunTakes) {
   EXPECT_THAT(ran.out, HasSubstr("116.5M parameters"));
   EXPECT_THAT(ran.out, HasSubstr("32.8k tokens a step"));
   EXPECT_THAT(ran.out, HasSubstr("1h08m at 400.0k tokens/s"));
+  EXPECT_THAT(ran.out, HasSubstr("kernels    compressed, selected, sliding, selection"));
+  EXPECT_THAT(ran.out, HasSubstr("           layers.products: cublaslt\n"));
   EXPECT_THAT(ran.err, HasSubstr("there is no data set in"));
   const auto json =
       nlohmann::json::parse(run({"plan", kConfigs + "m7c_125m.toml", "-o", "json"}).out);
   EXPECT_EQ(json["estimate"]["placement"]["compute"], "bf16");
   EXPECT_TRUE(json["estimate"]["seconds"].is_null());
+  EXPECT_EQ(json["estimate"]["kernels"][0]["part"], "compressed");
+  EXPECT_EQ(json["estimate"]["kernels"][0]["backend"], "sm90");
+  const Ran cpu = run({"plan", kConfigs + "quickstart.toml", "--set", "parallel.device=cpu"});
+  EXPECT_THAT(cpu.out, HasSubstr("aten, since our kernels need a GPU"));
 }
 
 TEST(Plan, TellsWhoStillSetsAVariableOfThePredecessor) {
