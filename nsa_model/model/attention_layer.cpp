@@ -1,6 +1,7 @@
 #include "nsa_model/model/attention_layer.h"
 
 #include "nsa_model/ops/fused.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/segments.h"
 
@@ -9,6 +10,9 @@ namespace nsa::model {
 using at::Tensor;
 
 namespace {
+
+using choice::Backend;
+using choice::Part;
 
 constexpr std::array kBranches{Branch::kCompressed, Branch::kSelected, Branch::kSliding};
 
@@ -112,6 +116,7 @@ Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
   const int64_t branches = branch_count(nsa), groups = config_.kv_groups;
   Tensor weight; // [B, S, gates, branches]
   if (nsa.gate == Gate::kHeadSigmoid) {
+    ops::count_kernel(Part::kGate, Backend::kAten);
     const Tensor hidden = at::silu(at::linear(x, gate_fc1_));
     weight =
         at::linear(hidden, gate_fc2_).to(type).sigmoid().unflatten(-1, {config_.heads, branches});
@@ -121,6 +126,7 @@ Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
     weight = ops::group_gates(mean, gate_fc1_, gate_fc2_, nsa.gate_temperature, config_.heads,
                               /*fused=*/true);
   } else {
+    ops::count_kernel(Part::kGate, Backend::kAten);
     const Tensor hidden = at::silu(at::linear(mean, gate_fc1_));
     weight = at::softmax(at::linear(hidden, gate_fc2_).to(type).div(nsa.gate_temperature), -1);
   }
@@ -139,6 +145,7 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
   const ops::Sizes sizes = settings().sizes;
   if (config_.nsa.compression == Compression::kAverage)
     return ops::pool(raw, sizes, context.document_start);
+  ops::count_kernel(Part::kCompression, Backend::kAten);
   const Phi& phi = keys ? phi_k_ : phi_v_;
   const Tensor windows =
       ops::compression_windows(raw, sizes, context.document_start); // [B,Nc,l,G,D]
@@ -152,6 +159,7 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
 Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context) const {
   const auto attend = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
     if (config_.dense_backend == DenseBackend::kFused) return ops::fused_causal_attention(q, k, v);
+    ops::count_kernel(Part::kDense, Backend::kSdpa);
     return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                             std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
                                             /*enable_gqa=*/true)
@@ -162,6 +170,7 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
     const auto all = [](const Tensor& x) { return x.flatten(0, 1); };
     const Tensor& offsets = context.document_offsets;
     const int64_t longest = context.longest_document;
+    ops::count_kernel(Part::kDense, Backend::kFlash);
     const Tensor o = std::get<0>(at::_flash_attention_forward(
         all(heads.q), all(*heads.k[0]), all(*heads.v[0]), offsets, offsets, longest, longest,
         /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false));

@@ -4,6 +4,7 @@
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/model/recompute.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
 
 namespace nsa::model {
@@ -178,6 +179,9 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   check(shared.cos, "a RoPE table", true);
   // Asked here: within recompute() the first run of a training pass has no gradients either.
   const bool count_gates = config.gate_statistics && c10::GradMode::is_enabled();
+  // Its gradient, which autograd adds to the output layer's.
+  if (!tied && c10::GradMode::is_enabled())
+    ops::count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kAten);
   Stream stream{tied ? ops::embedding(embedding, tokens, tied) : at::embedding(embedding, tokens),
                 std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {

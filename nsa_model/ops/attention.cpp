@@ -1,6 +1,7 @@
 #include "nsa_model/ops/attention.h"
 
 #include "nsa_model/ops/fused.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/reference_attention.h"
 #include "nsa_model/ops/segments.h"
 
@@ -38,18 +39,30 @@ void check(const AttentionInputs& in, const Settings& settings) {
     check_document_start(*in.document_start, in.q.size(0), in.q.size(1));
 }
 
+// Up to n * l' tokens every causal block is selected, and there is nothing to score.
+bool selects(const AttentionInputs& in, const Settings& settings) {
+  const OptionalTensor& k = in.k[int(Branch::kSelected)];
+  return k && k->defined() && !in.indices &&
+         in.q.size(1) > settings.sizes.selected_blocks * settings.sizes.selection_block;
+}
+
+void count_reference(const AttentionInputs& in, const Settings& settings) {
+  for (size_t branch = 0; branch < in.k.size(); ++branch)
+    if (in.k[branch] && in.k[branch]->defined())
+      count_kernel(choice::Part(branch), choice::Backend::kReference);
+  if (selects(in, settings)) count_kernel(choice::Part::kSelection, choice::Backend::kReference);
+}
+
 at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
   const auto on = [&](Branch branch) { return in.k[int(branch)] && in.k[int(branch)]->defined(); };
   const auto run = [&](Branch branch, const OptionalTensor& indices, const BranchOptions& options) {
     return branch_attention(branch, in.q, *in.k[int(branch)], *in.v[int(branch)], indices, settings,
                             in.document_start, options);
   };
-  // Up to n * l' tokens every causal block is selected, and there is nothing to score.
-  const bool choose =
-      on(Branch::kSelected) && !in.indices &&
-      in.q.size(1) > settings.sizes.selected_blocks * settings.sizes.selection_block;
+  const bool choose = selects(in, settings);
   std::array<OptionalTensor, 3> branch_o;
   OptionalTensor indices = in.indices;
+  if (choose) count_kernel(choice::Part::kSelection, choice::Backend::kAten);
   if (on(Branch::kCompressed)) {
     const BranchResult result = run(Branch::kCompressed, std::nullopt, {false, choose, false});
     branch_o[0] = result.o;
@@ -75,7 +88,10 @@ at::Tensor attention(const AttentionInputs& inputs, const Settings& settings,
       OptionalTensor& x = (*side)[int(Branch::kCompressed)];
       x = pool(*x, settings.sizes, inputs.document_start);
     }
-  if (kernels == "reference") return reference_attention(in, settings);
+  if (kernels == "reference") {
+    count_reference(in, settings);
+    return reference_attention(in, settings);
+  }
   return aten_attention(in, settings);
 }
 

@@ -1,4 +1,5 @@
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/regrouped.h"
 #include "nsa_model/ops/segments.h"
 
@@ -62,6 +63,8 @@ struct BranchFunction : torch::autograd::Function<BranchFunction> {
         const BranchArguments arguments = part(s, branch, q, k, v, indices, settings);
         const bool regrouped =
             !options.want_lse && regrouped_serves(arguments, options.selected_here);
+        count_kernel(choice::Part(branch_number),
+                     regrouped ? choice::Backend::kFlash : choice::Backend::kAten);
         BranchOutputs outputs;
         if (out.lse.defined()) outputs.lse = s.tokens(out.lse);
         if (out.indices.defined()) outputs.indices = s.tokens(out.indices);

@@ -14,7 +14,7 @@ namespace nsa::ops {
 
 using reference::Sizes;
 
-enum class Branch { kCompressed = 0, kSelected = 1, kSliding = 2 };
+enum class Branch { kCompressed = 0, kSelected = 1, kSliding = 2 }; // as choice::Part begins
 
 // The type in which attention computes for inputs of type `input`.
 inline at::ScalarType compute_type(at::ScalarType input) {

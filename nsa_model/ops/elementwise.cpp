@@ -1,5 +1,6 @@
 // Pooling, rotation and the gated sum: cheap, and each with the backward that saves least.
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -155,6 +156,7 @@ Tensor pool(const Tensor& x, const Sizes& sizes, const OptionalTensor& document_
                   sizes.compression_block >= sizes.compression_stride &&
                   sizes.compression_block % sizes.compression_stride == 0,
               "nsa: compression_block must be a multiple of compression_stride");
+  count_kernel(choice::Part::kCompression, choice::Backend::kAten);
   return PoolFunction::apply(x, sizes, document_start);
 }
 

@@ -1,5 +1,7 @@
 #include "nsa_model/ops/embedding.h"
 
+#include "nsa_model/ops/kernel_counts.h"
+
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -61,6 +63,7 @@ Tensor embedding_gradient(const Tensor& d_out, const Tensor& ids, int64_t rows,
                   base.has_value() == scale.has_value() &&
                   (!base || (base->size(0) == rows && base->size(1) == d_out.size(1))),
               "nsa: embedding_gradient: ", d_out.sizes(), " rows for ids of ", ids.sizes());
+  count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kAten);
   const auto type = d_out.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   Tensor sum = base ? base->to(type).mul(*scale)
                     : at::zeros({rows, d_out.size(1)}, d_out.options().dtype(type));

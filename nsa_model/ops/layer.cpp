@@ -2,6 +2,7 @@
 
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/branch_pass.h"
+#include "nsa_model/ops/kernel_counts.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -121,6 +122,7 @@ NormedSum add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tens
                        double epsilon, bool fused) {
   if (!fused) {
     checked::add_rms_norm(x, addend, gain);
+    count_kernel(choice::Part::kNorm, choice::Backend::kAten);
     const Tensor sum = addend ? x + *addend : x;
     return {sum, at::rms_norm(sum, gain.sizes(), gain, epsilon)};
   }
@@ -274,6 +276,7 @@ namespace composed {
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalTensor& addend,
                                                 const Tensor& gain, double epsilon) {
   checked::add_rms_norm(x, addend, gain);
+  count_kernel(choice::Part::kNorm, choice::Backend::kAten);
   const auto type = compute_type(x.scalar_type());
   const Tensor sum = addend ? x + *addend : x;
   const Tensor wide = sum.to(type);
@@ -286,6 +289,7 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
                                                  const OptionalTensor& d_sum, const Tensor& sum,
                                                  const Tensor& inverse, const Tensor& gain) {
   checked::add_rms_norm_backward(d_normed, d_sum, sum, inverse, gain);
+  count_kernel(choice::Part::kNorm, choice::Backend::kAten);
   const auto type = compute_type(sum.scalar_type());
   const Tensor scale = inverse.view(sum.sizes().slice(0, sum.dim() - 1)).unsqueeze(-1);
   const Tensor unit = sum.to(type) * scale, up = d_normed.to(type);
@@ -301,6 +305,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
                                 int64_t heads, int64_t groups, int64_t head_dimension,
                                 int64_t rotated, bool mean) {
   checked::split_heads(joined, cos, sin, heads, groups, head_dimension, rotated, mean);
+  count_kernel(choice::Part::kRotation, choice::Backend::kAten);
   const Tensor all = joined.unflatten(-1, {-1, head_dimension});
   const int64_t turned = heads + rotated * groups, left = all.size(2) - turned;
   const std::vector<Tensor> halves = all.split_with_sizes({turned, left}, 2);
@@ -321,6 +326,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
 Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tensor& sin,
                             int64_t rotated, bool mean) {
   checked::split_heads_backward(grads, cos, sin, rotated, mean);
+  count_kernel(choice::Part::kRotation, choice::Backend::kAten);
   const size_t sets = grads.size() - 1 - (mean ? 1 : 0);
   const at::TensorList turned = grads.slice(0, size_t(rotated) + 1);
   std::vector<Tensor> parts{rope(at::cat(turned, 2), cos, sin.neg())};
@@ -339,6 +345,7 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
 Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, double temperature,
                    int64_t heads) {
   checked::group_gates(mean, fc1, fc2, heads);
+  count_kernel(choice::Part::kGate, choice::Backend::kAten);
   const Tensor hidden = at::silu(at::linear(mean, fc1));
   const Tensor score = at::linear(hidden, fc2).to(compute_type(mean.scalar_type()));
   return at::softmax(score.div(temperature), -1).repeat_interleave(heads / mean.size(2), 2);
@@ -348,6 +355,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
                                                         const Tensor& mean, const Tensor& fc1,
                                                         const Tensor& fc2, double temperature) {
   checked::group_gates_backward(d_gates, gates, mean, fc1, fc2);
+  count_kernel(choice::Part::kGate, choice::Backend::kAten);
   const auto type = mean.scalar_type();
   const int64_t groups = mean.size(2), share = gates.size(2) / groups;
   const Tensor gate = gates.unflatten(2, {groups, share}).select(3, 0);
@@ -365,6 +373,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
 
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
   checked::cross_entropy_(logits, labels, share);
+  count_kernel(choice::Part::kLoss, choice::Backend::kAten);
   const Tensor label = labels.unsqueeze(1), part = share.unsqueeze(1);
   Tensor log_p = at::log_softmax(logits, 1, share.scalar_type());
   const Tensor loss = log_p.gather(1, label).mul_(part).neg_().squeeze(1);

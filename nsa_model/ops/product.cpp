@@ -1,5 +1,7 @@
 #include "nsa_model/ops/product.h"
 
+#include "nsa_model/ops/kernel_counts.h"
+
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -86,14 +88,17 @@ void check_weight(at::IntArrayRef in, const Tensor& x, const Tensor& weight, con
 
 Tensor linear(const Tensor& x, const Tensor& weight, bool fused) {
   check_weight(x.sizes(), x, weight, "linear");
-  return fused ? Linear::apply(x.contiguous(), weight) : at::linear(x, weight);
+  if (fused) return Linear::apply(x.contiguous(), weight);
+  count_kernel(choice::Part::kProducts, choice::Backend::kAten);
+  return at::linear(x, weight);
 }
 
 Tensor mlp(const Tensor& x, const Tensor& fc1, const Tensor& fc2, bool fused) {
   check_weight(x.sizes(), x, fc1, "mlp");
   check_weight({fc1.size(0)}, x, fc2, "mlp");
-  if (!fused) return at::linear(at::silu(at::linear(x, fc1)), fc2);
-  return Mlp::apply(x.contiguous(), fc1, fc2);
+  if (fused) return Mlp::apply(x.contiguous(), fc1, fc2);
+  count_kernel(choice::Part::kMlp, choice::Backend::kAten);
+  return at::linear(at::silu(at::linear(x, fc1)), fc2);
 }
 
 void product_(const Tensor& out, const Tensor& a, const Tensor& b, Transposed transposed,
@@ -128,6 +133,7 @@ namespace composed {
 
 void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
               bool b_transposed, bool add) {
+  count_kernel(choice::Part::kProducts, choice::Backend::kAten);
   const Tensor left = a_transposed ? a.t() : a, right = b_transposed ? b.t() : b;
   Tensor target = out;
   if (out.scalar_type() != a.scalar_type()) {
@@ -142,6 +148,7 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transp
 
 std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   check_silu_product(x, weight);
+  count_kernel(choice::Part::kMlp, choice::Backend::kAten);
   const Tensor before = at::empty({x.size(0), weight.size(0)}, x.options());
   ops::product_(before, x, weight, {.b = true}, false);
   return {before, at::silu(before)};
@@ -149,6 +156,7 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
 
 Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
   check_silu_product_backward(d_out, weight, before);
+  count_kernel(choice::Part::kMlp, choice::Backend::kAten);
   const Tensor d_after = at::empty_like(before);
   ops::product_(d_after, d_out, weight, {}, false);
   return at::silu_backward(d_after, before);

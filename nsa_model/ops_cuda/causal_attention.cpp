@@ -4,6 +4,7 @@
 // Any thread; nothing waits for the device. Refusals throw c10::Error.
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/causal/causal.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops_cuda/fused_call.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -85,6 +86,7 @@ cudaStream_t current_stream() {
 
 std::tuple<Tensor, Tensor> forward_of(const Tensor& q, const Tensor& k, const Tensor& v,
                                       double scale) {
+  count_kernel(choice::Part::kDense, choice::Backend::kSm90);
   const c10::DeviceGuard guard(q.device());
   const Tensor out = at::empty_like(q);
   const Tensor lse =

@@ -3,6 +3,7 @@
 
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
+#include "nsa_model/ops/kernel_counts.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/DeviceGuard.h>
@@ -32,6 +33,7 @@ Tensor embedding_gradient(const Tensor& d_out, const Tensor& ids, int64_t rows,
                  scale->numel() == 1 && scale->device() == d_out.device()));
   if (!served) return composed::embedding_gradient(d_out, ids, rows, base, scale);
   const c10::DeviceGuard guard(d_out.device());
+  count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kPortable);
   kernels::EmbeddingGradientParams params{};
   params.tokens = static_cast<int>(d_out.size(0));
   params.rows = static_cast<int>(rows);

@@ -4,6 +4,7 @@
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/limits.h"
 #include "nsa_model/kernels/fused/documents.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -174,6 +175,21 @@ int64_t rounded(const AttentionInputs& in, int64_t rows, int64_t all) {
   return (rows + unit - 1) / unit * unit;
 }
 
+// One launch sequence computes them all.
+void count_parts(const AttentionInputs& in, const kernels::FusedInputs& kernel) {
+  using choice::Part;
+  const choice::Backend family = kernel.tuning.family == kernels::KernelFamily::kHopper
+                                     ? choice::Backend::kSm90
+                                     : choice::Backend::kPortable;
+  for (int branch = 0; branch < 3; ++branch)
+    if (kernel.k[branch] != nullptr) count_kernel(Part(branch), family);
+  if (pools(in)) count_kernel(Part::kCompression, family);
+  // The kernels choose for fewer tokens as well, all causal blocks.
+  if (kernel.k[1] != nullptr && kernel.given_indices == nullptr &&
+      kernel.shape.sequence > kernels::kSlots * kernels::kBlock)
+    count_kernel(Part::kSelection, family);
+}
+
 } // namespace
 
 std::string why_not_served(const Tensor& q, int64_t batch, int64_t groups, int64_t sequence,
@@ -214,6 +230,7 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
                  {q.size(0), q.size(1), kernel.shape.groups, kernels::kSlots}, at::kInt, q);
     kernel.given_indices = inputs.indices->data_ptr<int32_t>();
   }
+  count_parts(inputs, kernel);
   const kernels::DocumentPlan plan = plan_of(inputs, settings, kernel.shape, kernel.tuning);
   if (pools(inputs)) { // one row at least: a branch without an address counts as switched off
     const Tensor& k = *inputs.k[0];

@@ -7,6 +7,7 @@
 #include "nsa_model/kernels/group_gate/group_gate.h"
 #include "nsa_model/kernels/head_split/head_split.h"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
+#include "nsa_model/ops/kernel_counts.h"
 
 #include <algorithm>
 #include <c10/core/DeviceGuard.h>
@@ -62,6 +63,7 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalT
   const Tensor sum = addend.has_value() ? at::empty_like(x) : at::empty({0}, x.options());
   const Tensor normed = at::empty_like(x);
   const Tensor inverse = at::empty({rows}, x.options().dtype(at::kFloat));
+  count_kernel(choice::Part::kNorm, choice::Backend::kPortable);
   kernels::AddRmsNormParams params{};
   params.rows = count_of(rows);
   params.columns = static_cast<int>(columns);
@@ -89,6 +91,7 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
   const Tensor d_gain = at::empty_like(gain);
   const auto partials = static_cast<int64_t>(kernels::rms_norm_partials(static_cast<int>(columns)));
   const Tensor partial = at::empty({partials}, sum.options().dtype(at::kFloat));
+  count_kernel(choice::Part::kNorm, choice::Backend::kPortable);
   kernels::AddRmsNormBackwardParams params{};
   params.rows = count_of(sum.numel() / columns);
   params.columns = static_cast<int>(columns);
@@ -136,6 +139,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
     return at::empty({joined.size(0), joined.size(1), count, head_dimension}, joined.options());
   };
   std::vector<Tensor> parts{part(heads)};
+  count_kernel(choice::Part::kRotation, choice::Backend::kPortable);
   kernels::HeadSplitParams params{};
   params.layout = layout_of(parts[0], sets, groups, rotated, cos, sin);
   params.joined = bf16(joined);
@@ -161,6 +165,7 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
     return composed::split_heads_backward(grads, cos, sin, rotated, mean);
   const c10::DeviceGuard guard(d_q.device());
   const int64_t groups = grads[1].size(2);
+  count_kernel(choice::Part::kRotation, choice::Backend::kPortable);
   kernels::HeadSplitBackwardParams params{};
   params.layout = layout_of(d_q, sets, groups, rotated, cos, sin);
   params.d_q = bf16(d_q);
@@ -187,6 +192,7 @@ Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, dou
   const c10::DeviceGuard guard(mean.device());
   const Tensor gates = at::empty({mean.size(0), mean.size(1), heads, kernels::kGateBranches},
                                  mean.options().dtype(at::kFloat));
+  count_kernel(choice::Part::kGate, choice::Backend::kPortable);
   kernels::GroupGateParams params{};
   params.rows = mean.size(0) * mean.size(1) * mean.size(2);
   params.heads = static_cast<int>(heads / mean.size(2));
@@ -210,6 +216,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
                d_fc2 = at::empty_like(fc2);
   const Tensor partial = at::empty({static_cast<int64_t>(kernels::group_gate_partials())},
                                    mean.options().dtype(at::kFloat));
+  count_kernel(choice::Part::kGate, choice::Backend::kPortable);
   kernels::GroupGateBackwardParams params{};
   params.rows = mean.size(0) * mean.size(1) * mean.size(2);
   params.heads = static_cast<int>(gates.size(2) / mean.size(2));
@@ -234,6 +241,7 @@ Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, 
     return composed::cross_entropy_(logits, labels, share, gradient);
   const c10::DeviceGuard guard(logits.device());
   const Tensor loss = at::empty({logits.size(0)}, share.options());
+  count_kernel(choice::Part::kLoss, choice::Backend::kPortable);
   kernels::CrossEntropyParams params{};
   params.rows = count_of(logits.size(0));
   params.columns = static_cast<int>(logits.size(1));

@@ -3,6 +3,7 @@
 
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
+#include "nsa_model/ops/kernel_counts.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -188,6 +189,7 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transp
                   b.size(b_transposed ? 1 : 0) == product.inner,
               "nsa: product_: ", a.sizes(), " and ", b.sizes(), " do not give ", out.sizes());
   const c10::DeviceGuard guard(a.device());
+  count_kernel(choice::Part::kProducts, choice::Backend::kCublasLt);
   products_of(a.device().index()).run(product, out, a, b, add);
 }
 
@@ -211,6 +213,7 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   const c10::DeviceGuard guard(x.device());
   const Tensor before = at::empty({x.size(0), weight.size(0)}, x.options());
   const Tensor after = at::empty_like(before);
+  count_kernel(choice::Part::kMlp, choice::Backend::kSm90);
   kernels::SiluProductParams params{};
   params.rows = static_cast<int>(x.size(0));
   params.columns = static_cast<int>(weight.size(0));
@@ -231,6 +234,7 @@ Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Te
     return composed::silu_product_backward(d_out, weight, before);
   const c10::DeviceGuard guard(d_out.device());
   const Tensor d_before = at::empty_like(before);
+  count_kernel(choice::Part::kMlp, choice::Backend::kSm90);
   kernels::SiluProductBackwardParams params{};
   params.rows = static_cast<int>(before.size(0));
   params.columns = static_cast<int>(before.size(1));

@@ -98,6 +98,7 @@ private:
   std::future<Result<std::shared_ptr<const dataset::Dataset>>> opening_data_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   choice::KernelPlan kernels_;
+  std::optional<KernelCheck> kernel_check_;
   std::unique_ptr<model::LanguageModel> model_;
   std::unique_ptr<FlatState> state_;
   std::future<std::shared_ptr<std::byte>> snapshot_memory_; // rank 0
@@ -357,12 +358,27 @@ RankResult<Finished> Session::run() {
   if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
   std::optional<StagedLoss> staged;
   if (graphs_.on) staged = make_staged_loss(*model_, runtime_->device());
-  trainer_.emplace(TrainerParts{o_.spec, o_.rank, o_.run_folder, *runtime_, *collectives_, link_,
-                                clock_, *state_, make_loss(*model_, runtime_->device(), separator),
-                                make_token_losses(*model_, runtime_->device(), separator), staged,
-                                toggles_["cuda.graphs"] == "on", *loader_,
-                                evaluation_ ? &*evaluation_ : nullptr, *checkpointer_, sinks_,
-                                faults_ ? &*faults_ : nullptr, gates_of(*model_), &start_up_},
+  kernel_check_.emplace(make_kernel_check(kernels_));
+  trainer_.emplace(TrainerParts{o_.spec,
+                                o_.rank,
+                                o_.run_folder,
+                                *runtime_,
+                                *collectives_,
+                                link_,
+                                clock_,
+                                *state_,
+                                make_loss(*model_, runtime_->device(), separator),
+                                make_token_losses(*model_, runtime_->device(), separator),
+                                staged,
+                                toggles_["cuda.graphs"] == "on",
+                                *loader_,
+                                evaluation_ ? &*evaluation_ : nullptr,
+                                *checkpointer_,
+                                sinks_,
+                                faults_ ? &*faults_ : nullptr,
+                                gates_of(*model_),
+                                &start_up_,
+                                &*kernel_check_},
                    start_);
   auto finished = trainer_->run();
   if (finished) {

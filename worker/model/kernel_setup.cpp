@@ -4,6 +4,7 @@
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/fused_support.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "worker/rules/model_setup.h"
 
 namespace nsa::train {
@@ -33,6 +34,10 @@ Result<PlannedModel> plan_model(const spec::RunSpec& spec,
   apply(planned.kernels, config);
   planned.config = config;
   return planned;
+}
+
+KernelCheck make_kernel_check(choice::KernelPlan kernels) {
+  return {std::move(kernels), ops::kernel_counts};
 }
 
 } // namespace nsa::train

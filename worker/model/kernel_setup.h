@@ -5,6 +5,7 @@
 #include "common/spec/run_spec.h"
 #include "nsa_model/choice/kernel_plan.h"
 #include "nsa_model/model/config.h"
+#include "worker/rules/kernel_check.h"
 
 #include <ATen/core/TensorBody.h>
 
@@ -23,5 +24,8 @@ struct PlannedModel {
 Result<PlannedModel> plan_model(const spec::RunSpec& spec,
                                 const std::map<std::string, std::string>& toggles,
                                 at::Device device, bool bf16);
+
+// Holds what runs in this process from here on against the plan.
+KernelCheck make_kernel_check(choice::KernelPlan kernels);
 
 } // namespace nsa::train

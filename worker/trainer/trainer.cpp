@@ -63,6 +63,10 @@ RankResult<Finished> Trainer::run() {
   const size_t in_flight = static_cast<size_t>(p_.runtime.steps_in_flight());
   for (uint64_t step = recorded_.first; step <= recorded_.last && !stop_; ++step) {
     if (auto ok = enqueue(step); !ok) return tl::unexpected(ok.error());
+    // The host has taken every way of the step by now, whatever the device still does.
+    if (step == recorded_.first)
+      if (auto ok = compare_kernels(choice::Pass::kFirstStep); !ok)
+        return tl::unexpected(ok.error());
     const bool boundary =
         step == recorded_.last || std::any_of(hooks_.begin(), hooks_.end(),
                                               [&](const auto& hook) { return hook->due(step); });
@@ -70,6 +74,7 @@ RankResult<Finished> Trainer::run() {
     if (auto ok = at_boundary(step); !ok) return tl::unexpected(ok.error());
   }
   if (auto ok = settle(0); !ok) return tl::unexpected(ok.error());
+  if (auto ok = compare_kernels(choice::Pass::kTraining); !ok) return tl::unexpected(ok.error());
   if (auto ok = at_end(); !ok) return tl::unexpected(ok.error());
   p_.clock.enter(Phase::kShutDown); // behind the last checkpoint, in which ranks wait for it
   for (auto& sink : p_.sinks)
@@ -201,10 +206,19 @@ RankResult<void> Trainer::at_end() {
   return {};
 }
 
+RankResult<void> Trainer::compare_kernels(choice::Pass pass) {
+  if (p_.kernels == nullptr) return {};
+  if (const Status as_planned = p_.kernels->ran(pass); !as_planned)
+    log::warning("train", as_planned.error().what + ": " + as_planned.error().next);
+  return {};
+}
+
 RankResult<void> Trainer::call(TrainingHook& hook) {
   step_.pause();
+  if (auto ok = compare_kernels(choice::Pass::kTraining); !ok) return ok;
   auto not_finite = hook.run(position_);
   if (!not_finite) return tl::unexpected(not_finite.error());
+  if (auto ok = compare_kernels(choice::Pass::kEvaluation); !ok) return ok;
   if (not_finite->empty()) return {};
   return on_non_finite(position_.step, *not_finite, rule_.on_evaluation());
 }

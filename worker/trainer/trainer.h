@@ -7,6 +7,7 @@
 #include "common/spec/run_spec.h"
 #include "worker/data/evaluation.h"
 #include "worker/data/loader.h"
+#include "worker/rules/kernel_check.h"
 #include "worker/rules/non_finite.h"
 #include "worker/telemetry/metrics_sink.h"
 #include "worker/trainer/checkpointer.h"
@@ -36,6 +37,7 @@ struct TrainerParts {
   StepHook* faults = nullptr;                       // nothing: no fault is made on purpose
   GateMeans gates;                                  // may be empty
   StartUpTimes* start_up = nullptr;                 // nothing: not told
+  KernelCheck* kernels = nullptr;                   // nothing: what runs is not compared
 };
 
 class Trainer {
@@ -69,6 +71,7 @@ private:
   RankResult<void> at_boundary(uint64_t step);
   RankResult<void> at_end();
   RankResult<void> call(TrainingHook& hook);
+  RankResult<void> compare_kernels(choice::Pass pass);
 
   TrainerParts p_;
   const spec::TrainSection& train_;

@@ -1,4 +1,5 @@
 // What a rank makes of toggles: how the model is computed, and what it reports as in effect.
+#include "worker/rules/kernel_check.h"
 #include "worker/rules/model_setup.h"
 #include "worker/rules/toggle_report.h"
 
@@ -61,6 +62,26 @@ TEST(ModelSetup, ARefusalNamesTogglesAndWhatToWrite) {
             "toggles.layers.kernels = \"fused\" is not served: a CPU");
   EXPECT_EQ(status.error().next, "set toggles.attention.kernels = \"auto\" or \"aten\", "
                                  "toggles.layers.kernels = \"auto\" or \"aten\"");
+}
+
+TEST(KernelCheck, LooksAtWhatRanSinceTheCheckBefore) {
+  choice::KernelCounts counts{};
+  const auto ran = [&](Part part, Backend backend) {
+    ++counts[static_cast<size_t>(part)][static_cast<size_t>(backend)];
+  };
+  ran(Part::kDense, Backend::kSdpa); // before the check: of no interest
+  KernelCheck check(plan({{.part = Part::kNorm, .backend = Backend::kPortable}}),
+                    [&] { return counts; });
+  ran(Part::kNorm, Backend::kPortable);
+  EXPECT_TRUE(check.ran(choice::Pass::kFirstStep));
+  EXPECT_FALSE(check.ran(choice::Pass::kFirstStep)) << "nothing ran";
+  EXPECT_TRUE(check.ran(choice::Pass::kTraining)) << "a graph is replayed";
+  ran(Part::kNorm, Backend::kAten);
+  const Status status = check.ran(choice::Pass::kTraining);
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().what.find("layers.norm was computed by aten"), std::string::npos);
+  EXPECT_NE(status.error().next.find("layers.kernels"), std::string::npos);
+  EXPECT_TRUE(check.ran(choice::Pass::kTraining)) << "told once";
 }
 
 TEST(ToggleReport, AutoIsMetByAnyChoiceAndARequestByItselfAlone) {
