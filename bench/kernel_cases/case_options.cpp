@@ -8,7 +8,6 @@
 #include <iterator>
 
 #include "common/base/result.h"
-#include "nsa_model/kernels/common/launch.h"
 
 namespace nsa::kernels::check {
 namespace {
@@ -86,7 +85,6 @@ void CaseArguments::add_options(bench::CommandLine& command) {
        to([this] { given.selection = Selection::kDoubled; })},
       {"--portable", "", "the portable kernels where Hopper's serve as well",
        bench::into(portable)},
-      {"--overlap", "", "launches that overlap", bench::into(overlap_launches)},
       {"--whole", "", "without the branches alone", to([this] { past_part = 1; })},
       {"--selected", "", "the selected branch alone", to([this] {
          first_part = 1;

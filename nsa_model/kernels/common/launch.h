@@ -1,7 +1,5 @@
 #pragma once
-// Launches of a sequence of kernels on one stream. With `overlap_launches` a kernel's blocks may
-// take their places while the last blocks of the kernel before still run (programmatic dependent
-// launch): they then wait in wait_for_earlier_kernels(), which every kernel here calls first.
+// Launches of a sequence of kernels on one stream.
 
 #include <cuda_runtime.h>
 
@@ -9,32 +7,22 @@
 
 namespace nsa::kernels {
 
-// Whether launches overlap. Results do not depend on it. Set before the first launch.
-inline bool overlap_launches = false;
-
 // `launched`, unless nullptr, is recorded when all CTAs have their places: what waits for it takes
 // no place from them. (As a rule, not by contract: results may not depend on it.)
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_signalling(cudaEvent_t launched, void (*kernel)(Parameters...), dim3 grid,
                               unsigned threads, std::size_t shared_bytes, cudaStream_t stream,
                               Arguments&&... arguments) {
-  cudaLaunchAttribute attributes[2] = {};
-  unsigned count = 0;
-  if (overlap_launches) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (launched != nullptr) {
-    attributes[count].id = cudaLaunchAttributeLaunchCompletionEvent;
-    attributes[count++].val.launchCompletionEvent.event = launched;
-  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeLaunchCompletionEvent;
+  attribute.val.launchCompletionEvent.event = launched;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
+  config.attrs = &attribute;
+  config.numAttrs = launched != nullptr ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 template <typename... Parameters, typename... Arguments>
@@ -45,8 +33,9 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned thr
 }
 
 #ifdef __CUDACC__
-// Every thread of every kernel calls this before it touches memory, so that one kernel's end
-// implies the end of all before it.
+// Begins every kernel. Programmatic dependent launch would need it; no launch asks for that (lab
+// "overlapping-launches"), and then both instructions do nothing. Without them the machine code of
+// every kernel is another, which wants times from a GPU.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -244,12 +244,6 @@ void CaseList::hard_inputs() {
   add("odd", {3, 333, 2}, as_it_is);
   add("one token", {1, 1, 2}, as_it_is);
   cases.push_back({"kernels around attention", [] { return check_layer_kernels() == 0; }});
-  {
-    CaseOptions options;
-    options.shape = {4, 2048, 2};
-    options.tuning.family = family_of(options.shape, wanted.portable);
-    cases.push_back({"overlapping launches", [=] { return run_overlap_case(options); }});
-  }
   add("blocks masked to 1500", {2, 1700, 1}, query_major(1500));
   add("sharp", {1, 2048, 2}, [](CaseOptions& options) { options.query_deviation = 12.0f; });
   add("huge", {1, 1200, 2}, [](CaseOptions& options) { options.query_deviation = 3000.0f; });

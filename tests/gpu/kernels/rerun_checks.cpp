@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bench/kernel_cases/case_options.h"
-#include "nsa_model/kernels/common/launch.h"
 #include "tests/gpu/kernels/report.h"
 
 namespace nsa::kernels::check {
@@ -37,23 +36,6 @@ std::vector<TokenBits> forward_bits(AttentionCase& c) {
 }
 
 } // namespace
-
-bool run_overlap_case(const CaseOptions& options) {
-  Report report(title_of("overlapping launches", options));
-  AttentionCase c(options);
-  const bool usual = overlap_launches;
-  std::vector<AttentionCase::Hash> first;
-  for (int run = 0; run < 4; ++run) {
-    overlap_launches = run > 0;
-    c.poison();
-    c.forward();
-    c.backward();
-    if (run == 0) first = c.hashes();
-    expect_same(first, c.hashes(), "run " + std::to_string(run), report);
-  }
-  overlap_launches = usual;
-  return report.finish();
-}
 
 bool run_claims_case(const CaseOptions& options) {
   Report report(title_of("claimed units", options));

@@ -1,6 +1,6 @@
 #pragma once
-// Whether the kernels give the same bits again: in another run, with launches that overlap, as a
-// CUDA graph, with other tokens behind. All but repeat print a line and are true when nothing
+// Whether the kernels give the same bits again: in another run, as a CUDA graph, with other
+// tokens behind. All but repeat print a line and are true when nothing
 // failed. One thread.
 
 #include <string>
@@ -9,8 +9,6 @@
 
 namespace nsa::kernels::check {
 
-// Overlapping launches change no bit.
-bool run_overlap_case(const CaseOptions& options);
 // A second backward over the same lists gives the same bits, and a second forward makes them anew:
 // before each but the first pass nothing but the pass before can have brought the claims' counter
 // back to 0.
