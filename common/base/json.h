@@ -4,9 +4,10 @@
 //
 // Include this instead of <nlohmann/json.hpp>, whose own conversion of a number to an integer type
 // cuts it off: 4294967297 would be rank 1, and for 1e300 C++ defines no result at all. Here such a
-// number is a json::out_of_range.
+// number is a json::out_of_range. Enums of choice.h are their texts, not numbers.
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/result.h"
 
 #include <cmath>
@@ -68,5 +69,16 @@ template <nsa::JsonInteger T> struct nlohmann::adl_serializer<T, void> {
       throw detail::out_of_range::create(406, "number out of range: " + json.dump(), &json);
     else
       ::nlohmann::from_json(json, number); // says what is there instead
+  }
+};
+
+template <nsa::ChoiceEnum E> struct nlohmann::adl_serializer<E, void> {
+  static void to_json(auto& json, E value) { json = nsa::text_of(value); }
+  static void from_json(const auto& json, E& value) {
+    const auto& text = json.template get_ref<const std::string&>();
+    const auto known = nsa::choice_from<E>(text);
+    if (!known)
+      throw nlohmann::json::other_error::create(501, "unknown text: " + json.dump(), &json);
+    value = *known;
   }
 };

@@ -2,14 +2,17 @@
 // their page and the worker's acts (worker/faults) read it. Pure.
 #pragma once
 
+#include "common/base/choice.h"
+
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
 namespace nsa::spec {
 
 enum class FaultKind : uint8_t {
+  kNone,   // inject.kind = "none"
+  kRandom, // "random": one that the table lets be drawn
   kStopSignal,
   kMutexDeadlock,
   kSpin,
@@ -23,6 +26,11 @@ enum class FaultKind : uint8_t {
   kStopInCollect,
   kDeadlockInCollect,
 };
+constexpr auto choice_names(FaultKind) {
+  return names_of("none", "random", "stop_signal", "mutex_deadlock", "spin", "skip_collective",
+                  "data_stall", "kill", "exit", "segfault", "non_finite", "kill_in_collect",
+                  "stop_in_collect", "deadlock_in_collect");
+}
 
 // Where it strikes, and with that what a run must have for it.
 enum class FaultPoint : uint8_t {
@@ -35,15 +43,13 @@ enum class FaultPoint : uint8_t {
 
 struct FaultRow {
   FaultKind kind;
-  std::string_view name; // as in run.toml
   FaultPoint point;
   bool random;              // inject.kind = "random" may draw it
   std::string_view meaning; // what the rank does
 };
 std::span<const FaultRow> fault_table();
 
-const FaultRow& fault_row(FaultKind kind);
-const FaultRow* find_fault(std::string_view name);   // nothing: no such fault
+const FaultRow& fault_row(FaultKind kind);           // of a fault: neither kNone nor kRandom
 std::string_view fault_point_text(FaultPoint point); // for the page
 
 } // namespace nsa::spec

@@ -6,7 +6,7 @@
 // default of a key is what a default-constructed spec holds. Pure; no I/O.
 #pragma once
 
-#include "common/spec/choice.h"
+#include "common/base/choice.h"
 
 #include <cstdint>
 #include <limits>
@@ -27,7 +27,7 @@ struct ChoiceReference {
   uint8_t* at = nullptr;
   std::span<const std::string_view> names;
 };
-template <class E> ChoiceReference choice(E& at) {
+template <ChoiceEnum E> ChoiceReference choice(E& at) {
   return {reinterpret_cast<uint8_t*>(&at), kChoiceNames<E>}; // unsigned char may alias
 }
 using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*, ChoiceReference>;

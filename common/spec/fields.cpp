@@ -1,7 +1,5 @@
 #include "common/spec/fields.h"
 
-#include "common/spec/fault_table.h"
-
 namespace nsa::spec {
 
 namespace {
@@ -9,13 +7,6 @@ namespace {
 constexpr std::string_view kFp16 = "FP16 gradients of this model overflow without loss scaling, "
                                    "which is not built, and BF16 costs "
                                    "the same; use \"bf16\"";
-
-std::vector<Choice> fault_choices() {
-  std::vector<Choice> choices{{"none"}, {"random"}};
-  for (const FaultRow& row : fault_table())
-    choices.push_back({row.name});
-  return choices;
-}
 
 } // namespace
 
@@ -458,8 +449,7 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "rank 0 writes TensorBoard event files"},
 
       {.key = "inject.kind",
-       .at = &s.inject.kind,
-       .choices = fault_choices(),
+       .at = choice(s.inject.kind),
        .meaning = "a fault of the table below, or one drawn from the seed"},
       {.key = "inject.rank",
        .at = &s.inject.rank,

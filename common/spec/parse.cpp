@@ -153,8 +153,8 @@ std::vector<Problem> validate(const RunSpec& spec) {
 
 std::vector<std::string> warnings(const RunSpec& spec) {
   std::vector<std::string> out;
-  if (spec.inject.kind != "none")
-    out.push_back("INJECT: this run is given a fault on purpose: " + spec.inject.kind);
+  if (spec.inject.kind != FaultKind::kNone)
+    out.push_back("INJECT: this run is given a fault on purpose: " + text_of(spec.inject.kind));
   if (spec.checkpoint.interval_steps == 0 && spec.train.steps > 100)
     out.push_back("checkpoint.interval_steps is 0: a failure before step " +
                   std::to_string(spec.train.steps) + " loses everything");

@@ -85,7 +85,7 @@ std::string faults_section() {
   std::string out = "\nThe faults. `random` draws one of those marked *.\n\n"
                     "| kind | where it strikes | what the rank does |\n|---|---|---|\n";
   for (const FaultRow& row : fault_table())
-    out += "| " + code(row.name) + (row.random ? " *" : "") + " | " +
+    out += "| " + code(name_of(row.kind)) + (row.random ? " *" : "") + " | " +
            std::string(fault_point_text(row.point)) + " | " + std::string(row.meaning) + " |\n";
   return out;
 }

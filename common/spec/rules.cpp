@@ -229,9 +229,9 @@ private:
 
   void inject() {
     const auto& i = s_.inject;
-    const FaultRow* fault = find_fault(i.kind);
+    const bool chosen = i.kind != FaultKind::kNone && i.kind != FaultKind::kRandom;
     const auto strikes = [&](FaultPoint point) {
-      return fault != nullptr && fault->point == point;
+      return chosen && fault_row(i.kind).point == point;
     };
     rule(
         {"inject.rank", "parallel.ranks"}, [&] { return i.rank >= s_.parallel.ranks; },
@@ -245,14 +245,14 @@ private:
     rule(
         {"inject.kind", "parallel.ranks"},
         [&] { return strikes(FaultPoint::kReduction) && s_.parallel.ranks < 2; },
-        "\"" + i.kind + "\" needs at least 2 ranks");
+        "\"" + text_of(i.kind) + "\" needs at least 2 ranks");
     rule(
         {"inject.kind", "parallel.ranks", "parallel.shard_update"},
         [&] {
           return strikes(FaultPoint::kStateGather) &&
                  (s_.parallel.ranks < 2 || !s_.parallel.shard_update);
         },
-        "\"" + i.kind + "\" needs ranks that update shards",
+        "\"" + text_of(i.kind) + "\" needs ranks that update shards",
         "set parallel.shard_update = true and at least 2 ranks");
   }
 

@@ -5,7 +5,8 @@
 // Keys carry their unit. A key that nothing acts on yet is refused by validate(), never ignored.
 #pragma once
 
-#include "common/spec/choice.h"
+#include "common/base/choice.h"
+#include "common/spec/fault_table.h"
 
 #include <cstdint>
 #include <map>
@@ -13,6 +14,11 @@
 #include <vector>
 
 namespace nsa::spec {
+
+// spec::text_of(spec.parallel.device)
+using nsa::choice_from;
+using nsa::name_of;
+using nsa::text_of;
 
 enum class Attention : uint8_t { kNsa, kDense };
 constexpr auto choice_names(Attention) {
@@ -177,10 +183,9 @@ struct MetricsSection {
 
 // Faults on purpose, for tests and drills; shown loudly wherever the run is shown.
 struct InjectSection {
-  std::string kind = "none"; // none | random | stop_signal | mutex_deadlock | spin |
-                             // skip_collective | data_stall | kill | exit | segfault | non_finite
-  int64_t rank = -1;         // -1: drawn from the seed
-  int64_t step = -1;         // -1: drawn from the seed, in the second quarter of the run
+  FaultKind kind = FaultKind::kNone;
+  int64_t rank = -1; // -1: drawn from the seed
+  int64_t step = -1; // -1: drawn from the seed, in the second quarter of the run
   int64_t seed = 0;
   int64_t attempt = 1; // fires in this attempt only
 };

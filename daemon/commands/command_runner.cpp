@@ -24,7 +24,7 @@ constexpr Duration kLookForShimAgain = std::chrono::milliseconds(50);
 std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
   std::vector<manifest::Distrust> all;
   for (const state::Hang& hang : run.hangs)
-    if (hang.kind == state::kSkippedKind)
+    if (hang.kind == state::HangKind::kSkippedCollective)
       all.push_back({hang.attempt, hang.step,
                      "attempt " + std::to_string(hang.attempt) + " wrote it after rank " +
                          std::to_string(hang.rank) + " had left out a collective of step " +
@@ -105,7 +105,7 @@ void CommandRunner::acknowledge(const AttemptKey& key, uint64_t sequence) {
 // ---- slots --------------------------------------------------------------------------------------
 
 void CommandRunner::acquire_slots(const Command& command) {
-  if (command.text != "cuda") return grant_slots(command.run);
+  if (command.device != spec::Device::kCuda) return grant_slots(command.run);
   // Who uses a GPU may have changed; the driver is asked on another thread, since it may block.
   if (!acquiring_.insert(command.run).second) return;
   tools_.launcher.list_gpus([this, run = command.run](Result<gpu::Gpus> gpus) {

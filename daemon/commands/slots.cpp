@@ -15,30 +15,30 @@ std::string counted(int n, const std::string& what) {
 }
 } // namespace
 
-int SlotPool::capacity(const std::string& device) const {
-  if (device != "cuda") return cpu_slots_;
+int SlotPool::capacity(spec::Device device) const {
+  if (device != spec::Device::kCuda) return cpu_slots_;
   const auto given_out = [this](const gpu::Gpu& g) { return excluded_.count(g.uuid) == 0; };
   return locks_ ? static_cast<int>(std::count_if(gpus_.list.begin(), gpus_.list.end(), given_out))
                 : 0;
 }
 
-int SlotPool::used(const std::string& device) const {
+int SlotPool::used(spec::Device device) const {
   int count = 0;
   for (const auto& [slot, run] : owners_)
-    if (is_cpu(slot) == (device != "cuda")) ++count;
+    if (is_cpu(slot) == (device != spec::Device::kCuda)) ++count;
   return count;
 }
 
-Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, const std::string& device,
+Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, spec::Device device,
                                                    int count) {
-  if (device == "cuda") return acquire_gpus(run, count);
+  if (device == spec::Device::kCuda) return acquire_gpus(run, count);
   std::vector<std::string> slots;
   for (int i = 0; i < cpu_slots_ && static_cast<int>(slots.size()) < count; ++i)
     if (const std::string slot = "cpu" + std::to_string(i); !is_taken(slot)) slots.push_back(slot);
   if (static_cast<int>(slots.size()) < count)
     return fail(ErrorCode::kExhausted, "waits for " + counted(count, "CPU slot") + ": " +
-                                           std::to_string(cpu_slots_ - used("cpu")) + " of " +
-                                           std::to_string(cpu_slots_) + " are free");
+                                           std::to_string(cpu_slots_ - used(spec::Device::kCpu)) +
+                                           " of " + std::to_string(cpu_slots_) + " are free");
   for (const std::string& slot : slots)
     owners_[slot] = run;
   return slots;
@@ -81,21 +81,21 @@ Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int co
   return slots;
 }
 
-Status SlotPool::take_back(const RunId& run, const std::string& device,
+Status SlotPool::take_back(const RunId& run, spec::Device device,
                            const std::vector<std::string>& slots) {
   Status result;
   for (const std::string& slot : slots) {
     owners_[slot] = run;
-    if (device != "cuda" || !locks_) continue;
+    if (device != spec::Device::kCuda || !locks_) continue;
     if (auto locked = locks_->acquire(slot, run); !locked) result = std::move(locked);
   }
   return result;
 }
 
-std::vector<std::string> SlotPool::take_back_unknown(const RunId& run, const std::string& device,
+std::vector<std::string> SlotPool::take_back_unknown(const RunId& run, spec::Device device,
                                                      std::vector<std::string> slots) {
   for (std::string& slot : slots) {
-    for (int i = 0; device != "cuda" && (!is_cpu(slot) || is_taken(slot)); ++i)
+    for (int i = 0; device != spec::Device::kCuda && (!is_cpu(slot) || is_taken(slot)); ++i)
       slot = "cpu" + std::to_string(i);
     (void)take_back(run, device, {slot});
   }

@@ -10,6 +10,7 @@
 #include "daemon/gpu/nvml.h"
 
 #include "common/base/ids.h"
+#include "common/spec/run_spec.h"
 
 #include <map>
 #include <optional>
@@ -37,20 +38,19 @@ public:
   const gpu::Gpus& gpus() const { return gpus_; }
 
   // All or nothing. The error says why the run waits.
-  Result<std::vector<std::string>> acquire(const RunId& run, const std::string& device, int count);
+  Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
   // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
   // an error, and is used on: the ranks are there already.
-  Status take_back(const RunId& run, const std::string& device,
-                   const std::vector<std::string>& slots);
+  Status take_back(const RunId& run, spec::Device device, const std::vector<std::string>& slots);
   // The slots of a run that was not known: those it names, and for a CPU slot that is another
   // run's by now a free one, beyond the capacity if there is none. So nobody else gets them.
-  std::vector<std::string> take_back_unknown(const RunId& run, const std::string& device,
+  std::vector<std::string> take_back_unknown(const RunId& run, spec::Device device,
                                              std::vector<std::string> slots);
   void set_shim(const RunId& run, const gpu::Holder& holder);
   void release(const RunId& run);
 
-  int capacity(const std::string& device) const;
-  int used(const std::string& device) const;
+  int capacity(spec::Device device) const;
+  int used(spec::Device device) const;
 
 private:
   Result<std::vector<std::string>> acquire_gpus(const RunId& run, int count);

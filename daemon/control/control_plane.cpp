@@ -198,10 +198,10 @@ nlohmann::json ControlPlane::status() {
           {"node", proc::host_name()},
           {"runs", loop_.state().runs.size()},
           {"attempts", connections_.size()},
-          {"cpu_slots", slots_.capacity("cpu")},
-          {"cpu_slots_used", slots_.used("cpu")},
+          {"cpu_slots", slots_.capacity(spec::Device::kCpu)},
+          {"cpu_slots_used", slots_.used(spec::Device::kCpu)},
           {"gpus", gpus},
-          {"gpus_used", slots_.used("cuda")},
+          {"gpus_used", slots_.used(spec::Device::kCuda)},
           {"ledger", ledger_.path().string()},
           {"ledger_ok", !loop_.ledger_full()},
           {"reserve_held", ledger_.reserve().held()},
@@ -213,13 +213,13 @@ metrics::Snapshot ControlPlane::snapshot(const std::map<std::string, metrics::Ro
   metrics::Snapshot snapshot = metrics_.snapshot(options_.config.metrics.names);
   snapshot.daemon.http = http;
   snapshot.daemon.ledger_wal_bytes = ledger_.wal_bytes();
-  const auto add_slots = [&](const char* device) {
+  const auto add_slots = [&](spec::Device device) {
     const auto used = static_cast<uint64_t>(slots_.used(device));
     snapshot.daemon.slots["used"] += used;
     snapshot.daemon.slots["free"] += static_cast<uint64_t>(slots_.capacity(device)) - used;
   };
-  add_slots("cpu");
-  add_slots("cuda");
+  add_slots(spec::Device::kCpu);
+  add_slots(spec::Device::kCuda);
   gpus_.add_samples(snapshot.daemon);
   std::tie(snapshot.daemon.state_free_bytes, snapshot.daemon.state_size_bytes) =
       proc::disk_space(options_.state_folder);

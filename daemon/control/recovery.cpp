@@ -144,7 +144,7 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
   }
   state::RunRecovered recovered;
   recovered.ranks = static_cast<int>(evidence.plan.ranks.size());
-  recovered.device = spec::text_of(evidence.spec.parallel.device);
+  recovered.device = evidence.spec.parallel.device;
   recovered.user = record.row.user;
   recovered.name = record.row.name;
   recovered.policy = policy_of(evidence.spec, random_());

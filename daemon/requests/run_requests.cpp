@@ -82,7 +82,8 @@ std::string RunRequests::run_folder(const RunId& run) const {
 }
 
 NodeCapacity RunRequests::capacity() const {
-  return {tools_.slots.capacity("cpu"), tools_.slots.capacity("cuda"), tools_.slots.gpus_pending()};
+  return {tools_.slots.capacity(spec::Device::kCpu), tools_.slots.capacity(spec::Device::kCuda),
+          tools_.slots.gpus_pending()};
 }
 
 wire::SubmitReply RunRequests::reply_of(const RunId& id) {
@@ -163,10 +164,9 @@ RunRequests::accept(const RunId& id, const wire::SubmitRequest& request, Admitte
   note_request(caller, "submit", id, row.uid);
   const std::string name = row.name;
   tools_.metrics.add(std::move(record));
-  tools_.loop.handle(
-      {id, 0, 0,
-       state::Submitted{static_cast<int>(spec.parallel.ranks), spec::text_of(spec.parallel.device),
-                        caller.user, name, policy_of(spec, jitter_seed())}});
+  tools_.loop.handle({id, 0, 0,
+                      state::Submitted{static_cast<int>(spec.parallel.ranks), spec.parallel.device,
+                                       caller.user, name, policy_of(spec, jitter_seed())}});
   tools_.loop.flush();
   if (tools_.loop.ledger_full())
     return control::refuse({ErrorCode::kExhausted, "the ledger cannot be written: the disk is full",
@@ -271,11 +271,11 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
   record.row.estimate = std::move(admitted.estimate);
   tools_.loop.batch().runs.push_back(record.row);
   note_request(caller, "resume", id, record.row.uid);
-  tools_.loop.handle({id, 0, 0,
-                      state::ResumeRequested{caller.user, request.overrides,
-                                             static_cast<int>(record.spec.parallel.ranks),
-                                             spec::text_of(record.spec.parallel.device),
-                                             policy_of(record.spec, jitter_seed())}});
+  tools_.loop.handle(
+      {id, 0, 0,
+       state::ResumeRequested{caller.user, request.overrides,
+                              static_cast<int>(record.spec.parallel.ranks),
+                              record.spec.parallel.device, policy_of(record.spec, jitter_seed())}});
   tools_.loop.flush();
   wire::SubmitReply reply = reply_of(id);
   reply.warnings = std::move(admitted.warnings);

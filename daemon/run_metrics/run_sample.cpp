@@ -51,8 +51,8 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
     const wire::RankView view = rank_view(run, record, static_cast<Rank>(r), live);
     metrics::RankSample& rank = sample.ranks.emplace_back();
     rank.rank = view.rank;
-    rank.gpu = run.device == "cuda" ? std::to_string(r) : "cpu";
-    if (run.device == "cuda" && r < run.slots.size()) rank.gpu_uuid = run.slots[r];
+    rank.gpu = run.device == spec::Device::kCuda ? std::to_string(r) : "cpu";
+    if (run.device == spec::Device::kCuda && r < run.slots.size()) rank.gpu_uuid = run.slots[r];
     rank.up = run.attempt.ranks[r].started && !run.attempt.ranks[r].exited;
     rank.step = view.step;
     rank.resident_bytes = view.resident_bytes;

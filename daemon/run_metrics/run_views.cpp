@@ -30,7 +30,7 @@ std::string unanswering(const state::Run& run) {
   if (run.hangs.empty()) return {};
   const state::Hang& hang = run.hangs.back();
   if (!hang.observed_only || hang.attempt != run.attempt.number) return {};
-  return "; rank " + std::to_string(hang.rank) + " (" + hang.kind + " in " + hang.phase +
+  return "; rank " + std::to_string(hang.rank) + " (" + text_of(hang.kind) + " in " + hang.phase +
          " at step " + std::to_string(hang.step) + ") is only observed and may not answer";
 }
 
@@ -75,8 +75,8 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   s.started_at = run.started_at.nanoseconds;
   s.ended_at = run.ended_at.nanoseconds;
   const spec::InjectSection& inject = record.spec.inject;
-  if (inject.kind != "none") {
-    s.inject = inject.kind;
+  if (inject.kind != spec::FaultKind::kNone) {
+    s.inject = spec::text_of(inject.kind);
     if (inject.rank >= 0) s.inject += " on rank " + std::to_string(inject.rank);
     if (inject.step >= 0) s.inject += " at step " + std::to_string(inject.step);
     if (inject.rank < 0 || inject.step < 0)

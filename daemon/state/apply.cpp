@@ -280,7 +280,7 @@ private:
     // One that is only observed was told before: nsad has died since, and the rank still hangs.
     if (!run_.hangs.empty() && run_.hangs.back().observed_only) {
       const Hang& last = run_.hangs.back();
-      const bool goes_on = last.kind == "skipped-collective" && last.kind == e.kind;
+      const bool goes_on = last.kind == HangKind::kSkippedCollective && last.kind == e.kind;
       if (last.attempt == attempt_.number && last.rank == e.rank &&
           (last.step == e.step || goes_on))
         return false;
@@ -343,7 +343,7 @@ private:
     if (run_.hangs.empty() || run_.hangs.back().id != e.id) return false;
     Hang& hang = run_.hangs.back();
     hang.evidence_folder = e.folder;
-    if (!e.kind.empty()) hang.kind = e.kind;
+    if (e.kind != HangKind::kUnknown) hang.kind = e.kind;
     hang.witnesses.insert(hang.witnesses.end(), e.findings.begin(), e.findings.end());
     if (attempt_.phase == AttemptPhase::kLive) { // observed only: nothing more is wanted
       attempt_.hang_pending = false;
@@ -452,7 +452,7 @@ private:
   }
 
   static std::string hang_text(const Hang& hang) {
-    return "rank " + std::to_string(hang.rank) + " " + hang.kind + " in " + hang.phase +
+    return "rank " + std::to_string(hang.rank) + " " + text_of(hang.kind) + " in " + hang.phase +
            " at step " + std::to_string(hang.step);
   }
 
@@ -588,7 +588,7 @@ private:
     if (!attempt_.hang_pending || attempt_.hardware_error) return classify(attempt_);
     const Hang& hang = run_.hangs.back();
     const auto failure =
-        hang.kind == "stopped" ? wire::FailureClass::kStopped : wire::FailureClass::kHang;
+        hang.kind == HangKind::kStopped ? wire::FailureClass::kStopped : wire::FailureClass::kHang;
     return {failure, hang.rank, hang_text(hang), "its stacks: " + hang.evidence_folder};
   }
 

@@ -38,7 +38,7 @@ std::string to_text(const Command& c) {
   if (c.attempt != 0) text += " attempt=" + std::to_string(c.attempt);
   switch (c.kind) {
   case CommandKind::kAcquireSlots:
-    return text + " count=" + std::to_string(c.count) + " device=" + c.text;
+    return text + " count=" + std::to_string(c.count) + " device=" + text_of(c.device);
   case CommandKind::kStartAttempt:
     return c.text.empty() ? text : text + " token=" + c.text;
   case CommandKind::kTakeEvidence:
@@ -91,7 +91,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     Command& c = add(CommandKind::kAcquireSlots);
     c.attempt = 0;
     c.count = run.ranks;
-    c.text = run.device;
+    c.device = run.device;
     return;
   }
   if (has_shim(run.attempt.phase)) add(CommandKind::kSupervise);

@@ -31,10 +31,11 @@ struct Command {
   CommandKind kind{};
   RunId run;
   AttemptNumber attempt = 0;
-  int count = 0;           // kAcquireSlots
-  std::string text;        // device, token, evidence id, or why ranks are killed
-  bool checkpoint = false; // kStopRanks
-  Timer timer;             // kArmTimer, kCancelTimer
+  int count = 0;                            // kAcquireSlots
+  spec::Device device = spec::Device::kCpu; // kAcquireSlots
+  std::string text;                         // token, evidence id, or why ranks are killed
+  bool checkpoint = false;                  // kStopRanks
+  Timer timer;                              // kArmTimer, kCancelTimer
   bool operator==(const Command&) const = default;
 };
 

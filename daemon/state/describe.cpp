@@ -26,7 +26,7 @@ Description error(std::string text) {
 
 Description of(const Submitted& e, AttemptNumber) {
   return info("submitted by " + e.user + ": " + number(static_cast<uint64_t>(e.ranks)) +
-              (e.ranks == 1 ? " rank" : " ranks") + " on " + e.device);
+              (e.ranks == 1 ? " rank" : " ranks") + " on " + text_of(e.device));
 }
 Description of(const SlotsGranted& e, AttemptNumber) {
   return info("got " + join(e.slots, ", "));
@@ -70,8 +70,8 @@ Description of(const FirstStep& e, AttemptNumber attempt) {
               " is done");
 }
 Description of(const HangFound& e, AttemptNumber) {
-  return error("hang: " + rank_name(e.rank) + " " + e.kind + " in " + e.phase + " at step " +
-               number(e.step) + ", found " + format_duration(e.detect_seconds) +
+  return error("hang: " + rank_name(e.rank) + " " + text_of(e.kind) + " in " + e.phase +
+               " at step " + number(e.step) + ", found " + format_duration(e.detect_seconds) +
                " after progress stopped (" + join(e.witnesses, "; ") + ")");
 }
 Description of(const HangWithdrawn& e, AttemptNumber) {

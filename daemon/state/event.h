@@ -15,7 +15,8 @@ namespace nsa::state {
 struct Submitted {
   static constexpr std::string_view kKind = "submitted";
   int ranks = 1;
-  std::string device = "cpu", user, name;
+  spec::Device device = spec::Device::kCpu;
+  std::string user, name;
   Policy policy;
 };
 struct SlotsGranted {
@@ -77,7 +78,8 @@ struct HangFound {
   static constexpr std::string_view kKind = "hang_found";
   std::string id;
   Rank rank = 0;
-  std::string kind, phase;
+  HangKind kind = HangKind::kUnknown;
+  std::string phase;
   uint64_t step = 0;
   double detect_seconds = 0;
   std::vector<std::string> witnesses;
@@ -107,7 +109,8 @@ struct SlowStep { // an alert, never a reason to kill
 };
 struct EvidenceSaved {
   static constexpr std::string_view kKind = "evidence_saved";
-  std::string id, folder, kind, error; // kind: the verdict's, with the stacks at hand
+  std::string id, folder, error;
+  HangKind kind = HangKind::kUnknown; // the verdict's, with the stacks at hand
   double seconds = 0;
   std::vector<std::string> findings;
 };
@@ -129,13 +132,14 @@ struct ResumeRequested {
   std::string by;
   std::vector<std::string> overrides;
   int ranks = 1;
-  std::string device = "cpu";
+  spec::Device device = spec::Device::kCpu;
   Policy policy;
 };
 struct RunRecovered { // a live shim was found whose attempt the ledger does not know
   static constexpr std::string_view kKind = "run_recovered";
   int ranks = 1;
-  std::string device = "cpu", user, name;
+  spec::Device device = spec::Device::kCpu;
+  std::string user, name;
   Policy policy;
   std::vector<std::string> slots;
   std::string token;

@@ -107,7 +107,7 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
     }
     // The debugger has gone, and the rank goes on from here: the time before is not its own.
     if (reported_ && suspicion_ && suspicion_->rank == sample.rank &&
-        suspicion_->kind == kTracedKind && !is_traced(sample)) {
+        suspicion_->kind == HangKind::kTraced && !is_traced(sample)) {
       verdict_is_over_ = true;
       track.moved_at = now;
       track.read_since_move = false;
@@ -175,7 +175,7 @@ std::optional<Verdict> HangDetector::find_out_of_step(const std::vector<RankSamp
       const uint64_t step = own ? own->step : ahead ? s.host->step : 0;
       if (step <= first.step) continue;
       skipped = first;
-      found = {s.rank, kSkippedKind, Phase::kAllReduce, first.step};
+      found = {s.rank, HangKind::kSkippedCollective, Phase::kAllReduce, first.step};
       found->witnesses = {"a peer's collective " + std::to_string(first.number) + " is " +
                               describe(first.kind, first.index, first.step),
                           "after as many it is in step " + std::to_string(step) +
@@ -256,22 +256,22 @@ Verdict HangDetector::accuse(const Culprit& culprit, const std::vector<RankSampl
     v.witnesses.push_back("its CPU time stands still");
 
   if (is_traced(s)) {
-    v.kind = kTracedKind;
+    v.kind = HangKind::kTraced;
     v.tracer = s.tracer;
   } else if (s.process_state == 'T')
-    v.kind = kStoppedKind;
+    v.kind = HangKind::kStopped;
   else if (culprit.past)
-    v.kind = kSkippedKind;
+    v.kind = HangKind::kSkippedCollective;
   else if (waits(s))
-    v.kind = kCollectiveKind;
+    v.kind = HangKind::kStuckCollective;
   else if (cores >= kSpinningCores || s.process_state == 'R')
-    v.kind = kSpinningKind;
+    v.kind = HangKind::kSpinning;
   else if (s.process_state == 'D')
-    v.kind = kUninterruptibleKind;
+    v.kind = HangKind::kUninterruptible;
   else if (v.phase == Phase::kData)
-    v.kind = kDataStallKind;
+    v.kind = HangKind::kDataStall;
   else
-    v.kind = kDeadlockedKind;
+    v.kind = HangKind::kDeadlocked;
   return v;
 }
 
@@ -356,15 +356,16 @@ void HangDetector::resume_watching() {
 }
 
 void HangDetector::note_debugger() {
-  if (suspicion_) suspicion_->kind = kTracedKind;
+  if (suspicion_) suspicion_->kind = HangKind::kTraced;
 }
 
-std::string refine_kind(const std::string& kind, char process_state, double cpu_cores) {
-  if (kind != kDeadlockedKind && kind != kSpinningKind) return kind;
-  if (process_state == 'T') return kStoppedKind;
+HangKind refine_kind(HangKind kind, char process_state, double cpu_cores) {
+  if (kind != HangKind::kDeadlocked && kind != HangKind::kSpinning) return kind;
+  if (process_state == 'T') return HangKind::kStopped;
   // On a loaded machine a spinning rank gets little of a core, but it is ready to run whenever it
   // is looked at; one that waits for a lock sleeps.
-  return cpu_cores >= kSpinningCores || process_state == 'R' ? kSpinningKind : kDeadlockedKind;
+  return cpu_cores >= kSpinningCores || process_state == 'R' ? HangKind::kSpinning
+                                                             : HangKind::kDeadlocked;
 }
 
 } // namespace nsa::state

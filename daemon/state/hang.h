@@ -19,6 +19,7 @@
 #include "common/base/ids.h"
 #include "common/progress/page.h"
 #include "daemon/state/phase_limits.h"
+#include "daemon/state/state.h"
 
 #include <optional>
 #include <string>
@@ -39,24 +40,14 @@ struct RankSample {
   double run_delay_seconds = 0; // time that it was ready to run and had no CPU
 };
 
-// Kinds, as events and summaries spell them.
-inline constexpr const char* kStoppedKind = "stopped";
-inline constexpr const char* kDeadlockedKind = "deadlocked";
-inline constexpr const char* kSpinningKind = "spinning";
-inline constexpr const char* kSkippedKind = "skipped-collective";
-inline constexpr const char* kDataStallKind = "data-stall";
-inline constexpr const char* kUninterruptibleKind = "uninterruptible";
-inline constexpr const char* kCollectiveKind = "stuck-collective";
-inline constexpr const char* kTracedKind = "traced"; // no hang: whoever sits there wants it alive
-
 struct Verdict {
   Rank rank = 0;
-  std::string kind;
+  HangKind kind = HangKind::kUnknown;
   progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
   double stalled_seconds = 0;
   std::vector<std::string> witnesses;
-  int64_t tracer = 0; // of kTracedKind: the debugger's pid, 0 where it is not known any more
+  int64_t tracer = 0; // of HangKind::kTraced: the debugger's pid, 0 where it is not known any more
 };
 
 struct SlowRank {
@@ -141,6 +132,6 @@ private:
 
 // The kind with stacks and CPU readings of the evidence at hand: what took CPU time between the two
 // readings was spinning, what did not was not. Other kinds stay.
-std::string refine_kind(const std::string& kind, char process_state, double cpu_cores);
+HangKind refine_kind(HangKind kind, char process_state, double cpu_cores);
 
 } // namespace nsa::state

@@ -5,8 +5,10 @@
 // replaying their events. No I/O, no clock; wall times are data taken from events.
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/spec/run_spec.h"
 #include "common/wire/exit_code.h"
 
 #include <cstdint>
@@ -74,11 +76,29 @@ struct RankState {
   bool operator==(const RankState&) const = default;
 };
 
+// How a rank hangs, as events and summaries spell it.
+enum class HangKind : uint8_t {
+  kUnknown,
+  kStopped,
+  kDeadlocked,
+  kSpinning,
+  kSkippedCollective,
+  kDataStall,
+  kUninterruptible,
+  kStuckCollective,
+  kTraced, // no hang: a debugger sits there, and its user wants the rank alive
+};
+constexpr auto choice_names(HangKind) {
+  return names_of("", "stopped", "deadlocked", "spinning", "skipped-collective", "data-stall",
+                  "uninterruptible", "stuck-collective", "traced");
+}
+
 struct Hang {
   std::string id; // of its evidence
   AttemptNumber attempt = 0;
   Rank rank = 0;
-  std::string kind, phase;
+  HangKind kind = HangKind::kUnknown;
+  std::string phase;
   uint64_t step = 0;
   double detect_seconds = 0; // from the moment that progress stopped
   std::vector<std::string> witnesses;
@@ -159,7 +179,7 @@ struct Run {
   RunPhase phase = RunPhase::kQueued;
   std::string reason; // one clause for people
   int ranks = 1;
-  std::string device; // "cpu" or "cuda"
+  spec::Device device = spec::Device::kCpu; // never kAuto
   Policy policy;
   std::vector<std::string> slots;
   Attempt attempt;                    // the newest; number 0: none yet

@@ -301,7 +301,7 @@ void AttemptSupervisor::observe(MonotonicTime now) {
 
 void AttemptSupervisor::report(const state::Verdict& verdict) {
   verdict_ = verdict;
-  if (verdict.kind == state::kTracedKind) return report_debugger(verdict.tracer);
+  if (verdict.kind == state::HangKind::kTraced) return report_debugger(verdict.tracer);
   // An nsad before this one may have taken evidence of this attempt; an id is used once.
   verdict_id_ = "hang-" + std::to_string(++verdicts_);
   emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind,
@@ -317,7 +317,7 @@ void AttemptSupervisor::report_debugger(int64_t tracer) {
 }
 
 void AttemptSupervisor::withdraw(const std::string& why) {
-  if (verdict_->kind == state::kTracedKind)
+  if (verdict_->kind == state::HangKind::kTraced)
     emit(state::DebuggerGone{verdict_->rank});
   else
     emit(state::HangWithdrawn{why});
@@ -353,7 +353,7 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
   if (const auto tracer = tracer_of_culprit(taken)) {
     // Somebody attached a debugger after the verdict: the rank is theirs.
     emit(state::HangWithdrawn{"a debugger is attached to rank " + std::to_string(verdict_->rank)});
-    verdict_->kind = state::kTracedKind;
+    verdict_->kind = state::HangKind::kTraced;
     detector_.note_debugger();
     return report_debugger(*tracer);
   }
@@ -365,7 +365,7 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
 // Who traces the rank of the verdict that this evidence is about; 0: has gone by now.
 std::optional<int64_t>
 AttemptSupervisor::tracer_of_culprit(const wire::EvidenceTaken& taken) const {
-  if (!verdict_ || verdict_->kind == state::kTracedKind || taken.id != verdict_id_)
+  if (!verdict_ || verdict_->kind == state::HangKind::kTraced || taken.id != verdict_id_)
     return std::nullopt;
   for (const wire::RankEvidence& rank : taken.ranks)
     if (rank.rank == verdict_->rank && rank.traced)

@@ -108,14 +108,15 @@ privilege::NewFile verdict_file(const state::Verdict& verdict, const state::Evid
     add("ecc_uncorrected", g.gpu.ecc_uncorrected);
     devices.push_back(std::move(device));
   }
-  const nlohmann::json json = {{"rank", verdict.rank},
-                               {"kind", saved.kind.empty() ? verdict.kind : saved.kind},
-                               {"phase", progress::phase_name(verdict.phase)},
-                               {"step", verdict.step},
-                               {"stalled_seconds", verdict.stalled_seconds},
-                               {"witnesses", witnesses},
-                               {"pages", places},
-                               {"gpus", devices}};
+  const nlohmann::json json = {
+      {"rank", verdict.rank},
+      {"kind", saved.kind == state::HangKind::kUnknown ? verdict.kind : saved.kind},
+      {"phase", progress::phase_name(verdict.phase)},
+      {"step", verdict.step},
+      {"stalled_seconds", verdict.stalled_seconds},
+      {"witnesses", witnesses},
+      {"pages", places},
+      {"gpus", devices}};
   return {"verdict.json", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
 

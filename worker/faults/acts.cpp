@@ -77,6 +77,8 @@ void act_on_training_thread(spec::FaultKind fault) {
   case kSkipCollective:
   case kDataStall:
   case kNonFinite:
+  case kNone:
+  case kRandom:
     return; // acted out where collectives are started, batches made, losses computed
   }
 }

@@ -45,7 +45,7 @@ void FaultHook::stall_loader(uint64_t step, const std::function<bool()>& stoppin
 void FaultHook::announce(uint64_t step) {
   Injection now = injection_;
   now.step = step;
-  const std::string kind(spec::fault_row(now.fault).name);
+  const std::string kind = spec::text_of(now.fault);
   log::warning(
       "inject", "a fault is injected on purpose",
       {{"kind", kind}, {"rank", std::to_string(now.rank)}, {"step", std::to_string(now.step)}});

@@ -35,29 +35,26 @@ std::vector<FaultKind> random_kinds() {
 
 Result<std::optional<Injection>> plan_injection(const spec::InjectSection& inject, uint64_t steps,
                                                 int ranks, AttemptNumber attempt) {
-  if (inject.kind == "none" || inject.attempt != attempt) return std::optional<Injection>();
+  if (inject.kind == FaultKind::kNone || inject.attempt != attempt)
+    return std::optional<Injection>();
   auto random = static_cast<uint64_t>(inject.seed);
   const uint64_t kind_draw = next_random(random);
   const uint64_t rank_draw = next_random(random);
   const uint64_t step_draw = next_random(random);
 
-  Injection injection{};
-  if (inject.kind == "random") {
+  Injection injection{inject.kind};
+  if (inject.kind == FaultKind::kRandom) {
     const std::vector<FaultKind> kinds = random_kinds();
     injection.fault = kinds[kind_draw % kinds.size()];
     if (injection.fault == FaultKind::kSkipCollective && ranks == 1)
       injection.fault = FaultKind::kSpin;
-  } else if (const spec::FaultRow* row = spec::find_fault(inject.kind)) {
-    injection.fault = row->kind;
-  } else {
-    return fail(ErrorCode::kInvalidArgument, "inject.kind = \"" + inject.kind + "\" is unknown");
   }
   const spec::FaultPoint point = spec::fault_row(injection.fault).point;
   const bool needs_peer =
       point == spec::FaultPoint::kReduction || point == spec::FaultPoint::kStateGather;
   if (needs_peer && ranks == 1)
     return fail(ErrorCode::kInvalidArgument,
-                "inject.kind = \"" + inject.kind + "\" needs a peer to notice it",
+                "inject.kind = \"" + spec::text_of(inject.kind) + "\" needs a peer to notice it",
                 "set parallel.ranks to 2 or more");
   if (inject.rank >= ranks)
     return fail(ErrorCode::kInvalidArgument, "inject.rank = " + std::to_string(inject.rank) +
@@ -75,9 +72,8 @@ Status record_injection(const std::filesystem::path& run_folder, const Injection
   const std::filesystem::path path = run_folder / "injected.json";
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!fd) return fail_errno("cannot open " + path.string());
-  const nlohmann::ordered_json record = {{"rank", injection.rank},
-                                         {"step", injection.step},
-                                         {"kind", spec::fault_row(injection.fault).name}};
+  const nlohmann::ordered_json record = {
+      {"rank", injection.rank}, {"step", injection.step}, {"kind", injection.fault}};
   const std::string line = record.dump() + "\n";
   NSA_TRY(write_all(fd.get(), line.data(), line.size()));
   if (::fsync(fd.get()) != 0) return fail_errno("cannot fsync " + path.string());

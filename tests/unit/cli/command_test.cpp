@@ -177,7 +177,7 @@ TEST_F(Commands, ARefusalIsDrawnUnderTheLineOfTheFile) {
 TEST_F(Commands, AQueuedRunSaysWhyAndAnInjectionIsLoud) {
   daemon.service.queue_next = true;
   spec::RunSpec spec;
-  spec.inject.kind = "spin";
+  spec.inject.kind = spec::FaultKind::kSpin;
   daemon.service.warnings_next = spec::warnings(spec);
   const Outcome done = run({"submit", "-"}, "schema = 1\n[inject]\nkind = \"spin\"\n");
   EXPECT_NE(done.out.find("queued: waits for 2 CPU slots, 1 is free"), std::string::npos);
@@ -188,7 +188,7 @@ TEST_F(Commands, AQueuedRunSaysWhyAndAnInjectionIsLoud) {
 
 TEST_F(Commands, AnInjectionIsSaidOncePerCommand) {
   spec::RunSpec spec;
-  spec.inject.kind = "spin";
+  spec.inject.kind = spec::FaultKind::kSpin;
   daemon.service.warnings_next = spec::warnings(spec);
   daemon.service.inject_next = "spin on rank 1";
   const auto times_said = [](const Outcome& done) {

@@ -70,21 +70,21 @@ TEST(NodeFile, TheShippedOneIsRight) {
 
 TEST(Slots, CpuSlotsAreGivenOutOnceAndComeBack) {
   SlotPool pool(3);
-  const auto first = pool.acquire("aaaaa", "cpu", 2);
+  const auto first = pool.acquire("aaaaa", spec::Device::kCpu, 2);
   ASSERT_TRUE(first);
-  EXPECT_EQ(pool.used("cpu"), 2);
-  const auto second = pool.acquire("bbbbb", "cpu", 2);
+  EXPECT_EQ(pool.used(spec::Device::kCpu), 2);
+  const auto second = pool.acquire("bbbbb", spec::Device::kCpu, 2);
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().what.find("1 of 3 are free"), std::string::npos);
-  EXPECT_EQ(pool.used("cpu"), 2) << "a refusal takes nothing";
+  EXPECT_EQ(pool.used(spec::Device::kCpu), 2) << "a refusal takes nothing";
   pool.release("aaaaa");
-  EXPECT_TRUE(pool.acquire("bbbbb", "cpu", 3));
+  EXPECT_TRUE(pool.acquire("bbbbb", spec::Device::kCpu, 3));
 }
 
 TEST(Slots, ATakenBackSlotIsTaken) {
   SlotPool pool(2);
-  ASSERT_TRUE(pool.take_back("aaaaa", "cpu", {"cpu1"}));
-  const auto got = pool.acquire("bbbbb", "cpu", 1);
+  ASSERT_TRUE(pool.take_back("aaaaa", spec::Device::kCpu, {"cpu1"}));
+  const auto got = pool.acquire("bbbbb", spec::Device::kCpu, 1);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->front(), "cpu0");
 }
@@ -97,25 +97,26 @@ TEST_F(ControlTest, AGpuInForeignUseOrLockedElsewhereIsNotGivenOut) {
   gpus.list = {
       {0, "GPU-a", "X", 1, 0, {4711}}, {1, "GPU-b", "X", 1, 0, {}}, {2, "GPU-c", "X", 1, 0, {}}};
   SlotPool ann(2), bob(2);
-  EXPECT_FALSE(ann.acquire("aaaaa", "cuda", 1)) << "no locks, no GPUs";
+  EXPECT_FALSE(ann.acquire("aaaaa", spec::Device::kCuda, 1)) << "no locks, no GPUs";
   ann.use_gpus(std::move(*locks("/ann")));
   bob.use_gpus(std::move(*locks("/bob")));
   ann.set_gpus(gpus);
   bob.set_gpus(gpus);
-  const auto first = ann.acquire("aaaaa", "cuda", 1);
+  const auto first = ann.acquire("aaaaa", spec::Device::kCuda, 1);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->front(), "GPU-b") << "GPU-a is in foreign use";
-  const auto two = bob.acquire("bbbbb", "cuda", 2);
+  const auto two = bob.acquire("bbbbb", spec::Device::kCuda, 2);
   ASSERT_FALSE(two);
   EXPECT_NE(two.error().what.find("4711"), std::string::npos);
   EXPECT_NE(two.error().what.find("aaaaa"), std::string::npos);
-  EXPECT_EQ(bob.acquire("bbbbb", "cuda", 1)->front(), "GPU-c") << "the refusal gave its lock back";
+  EXPECT_EQ(bob.acquire("bbbbb", spec::Device::kCuda, 1)->front(), "GPU-c")
+      << "the refusal gave its lock back";
   SlotPool careful(2);
   careful.use_gpus(std::move(*locks("/careful")));
   careful.exclude_gpus({"GPU-b", "GPU-c"});
   careful.set_gpus(gpus);
-  EXPECT_EQ(careful.capacity("cuda"), 1);
-  const auto none = careful.acquire("ccccc", "cuda", 1);
+  EXPECT_EQ(careful.capacity(spec::Device::kCuda), 1);
+  const auto none = careful.acquire("ccccc", spec::Device::kCuda, 1);
   ASSERT_FALSE(none);
   EXPECT_NE(none.error().what.find("GPU 1 is kept out"), std::string::npos) << none.error().what;
 }
@@ -167,18 +168,18 @@ wire::EvidenceTaken taken_of(const std::string& state, uint64_t ticks) {
 TEST(Evidence, TellsSpinningFromDeadlockedAndWhereTheRankStands) {
   state::Verdict verdict;
   verdict.rank = 1;
-  verdict.kind = state::kDeadlockedKind;
+  verdict.kind = state::HangKind::kDeadlocked;
   const auto spinning = judge_evidence(taken_of("R", 95), verdict);
-  EXPECT_EQ(spinning.kind, state::kSpinningKind);
+  EXPECT_EQ(spinning.kind, state::HangKind::kSpinning);
   ASSERT_EQ(spinning.findings.size(), 1u);
   EXPECT_NE(spinning.findings[0].find("inner < outer"), std::string::npos) << spinning.findings[0];
-  EXPECT_EQ(judge_evidence(taken_of("S", 0), verdict).kind, state::kDeadlockedKind);
+  EXPECT_EQ(judge_evidence(taken_of("S", 0), verdict).kind, state::HangKind::kDeadlocked);
 }
 
 TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   state::Verdict verdict;
   verdict.rank = 1;
-  verdict.kind = state::kDeadlockedKind;
+  verdict.kind = state::HangKind::kDeadlocked;
   verdict.witnesses = {"still"};
   state::EvidenceSaved saved;
   saved.findings = {"in a lock"};
@@ -198,7 +199,7 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
       verdict, saved, {{0, host, {8, {}, 31, 30}, collectives}, {1, {}, {}, {}}}, {gpu});
   EXPECT_EQ(file.name, "verdict.json");
   const auto json = nlohmann::json::parse(file.content);
-  EXPECT_EQ(json["kind"], state::kDeadlockedKind);
+  EXPECT_EQ(json["kind"], state::HangKind::kDeadlocked);
   EXPECT_EQ(json["witnesses"].size(), 2u);
   ASSERT_EQ(json["pages"].size(), 2u);
   EXPECT_EQ(json["pages"][0]["batch_index"], 4242);
@@ -212,10 +213,10 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
 TEST(Evidence, WithoutReadingsTheVerdictStays) {
   state::Verdict verdict;
   verdict.rank = 1;
-  verdict.kind = state::kSpinningKind;
+  verdict.kind = state::HangKind::kSpinning;
   wire::EvidenceTaken nothing;
   nothing.id = "hang-1";
-  EXPECT_TRUE(judge_evidence(nothing, verdict).kind.empty());
+  EXPECT_EQ(judge_evidence(nothing, verdict).kind, state::HangKind::kUnknown);
 }
 
 // ---- a run's folder
@@ -368,7 +369,7 @@ TEST(RunRecord, ASummarySaysWhoBeganAttemptsAndHowLongAStopMayTake) {
   state::Hang hang;
   hang.attempt = 4;
   hang.rank = 1;
-  hang.kind = "deadlocked";
+  hang.kind = state::HangKind::kDeadlocked;
   hang.phase = "forward";
   hang.observed_only = true;
   run.hangs = {hang};

@@ -36,7 +36,7 @@ std::optional<Verdict> watch(Ranks& ranks, HangDetector& detector, double second
 
 struct Kind {
   Fault fault;
-  const char* name;
+  HangKind kind;
 };
 
 class EveryKind : public ::testing::TestWithParam<Kind> {};
@@ -64,7 +64,7 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
     const auto verdict = watch(ranks, detector, 30);
     ASSERT_TRUE(verdict) << "round " << round << ": not found";
     EXPECT_EQ(verdict->rank, culprit) << "round " << round << " of " << count << " ranks";
-    EXPECT_EQ(verdict->kind, GetParam().name);
+    EXPECT_EQ(verdict->kind, GetParam().kind);
     EXPECT_EQ(verdict->step, step);
     EXPECT_EQ(verdict->phase, GetParam().fault == Fault::kSkipped ? Phase::kAllReduce : phase);
     EXPECT_GE(verdict->witnesses.size(), 2u);
@@ -83,13 +83,13 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Hang, EveryKind,
-                         ::testing::Values(Kind{Fault::kStopped, kStoppedKind},
-                                           Kind{Fault::kDeadlocked, kDeadlockedKind},
-                                           Kind{Fault::kSpinning, kSpinningKind},
-                                           Kind{Fault::kSkipped, kSkippedKind},
-                                           Kind{Fault::kDataStall, kDataStallKind}),
+                         ::testing::Values(Kind{Fault::kStopped, HangKind::kStopped},
+                                           Kind{Fault::kDeadlocked, HangKind::kDeadlocked},
+                                           Kind{Fault::kSpinning, HangKind::kSpinning},
+                                           Kind{Fault::kSkipped, HangKind::kSkippedCollective},
+                                           Kind{Fault::kDataStall, HangKind::kDataStall}),
                          [](const auto& info) {
-                           std::string name = info.param.name;
+                           std::string name = text_of(info.param.kind);
                            std::erase(name, '-');
                            return name;
                          });
@@ -104,10 +104,10 @@ TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
   for (const bool shares : {false, true})
     for (const Place& place : {Place{Phase::kResults, 0, 0}, Place{Phase::kResults, 30, 30},
                                Place{Phase::kEvaluation, 30, 30}, Place{Phase::kCheckpoint, 0, 30}})
-      for (const auto& [fault, kind] : {std::pair(Fault::kDeadlocked, kDeadlockedKind),
-                                        std::pair(Fault::kSpinning, kSpinningKind)}) {
-        SCOPED_TRACE(testing::Message()
-                     << "shares " << shares << ", " << phase_name(place.phase) << ", " << kind);
+      for (const auto& [fault, kind] : {std::pair(Fault::kDeadlocked, HangKind::kDeadlocked),
+                                        std::pair(Fault::kSpinning, HangKind::kSpinning)}) {
+        SCOPED_TRACE(testing::Message() << "shares " << shares << ", " << phase_name(place.phase)
+                                        << ", " << name_of(kind));
         SimulatedRanks ranks(3, 6);
         ranks.shares = shares;
         ranks.evaluate_every = place.evaluate_every;
@@ -146,7 +146,7 @@ TEST(Hang, ASkipperIsFoundInCollectivesBetweenStepsToo) {
         const auto verdict = watch(ranks, detector, 30);
         ASSERT_TRUE(verdict);
         EXPECT_EQ(verdict->rank, 1);
-        EXPECT_EQ(verdict->kind, kSkippedKind);
+        EXPECT_EQ(verdict->kind, HangKind::kSkippedCollective);
         EXPECT_EQ(verdict->step, 30u);
         EXPECT_EQ(verdict->phase, Phase::kAllReduce);
       }
@@ -164,7 +164,7 @@ TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
     const auto verdict = watch(ranks, detector, 60);
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->rank, 2);
-    EXPECT_EQ(verdict->kind, kStoppedKind);
+    EXPECT_EQ(verdict->kind, HangKind::kStopped);
     EXPECT_EQ(verdict->phase, phase);
   }
 }
@@ -181,7 +181,7 @@ TEST(Hang, ARankThatIsStuckAsStateIsCollectedIsFoundWithinAStepsLimit) {
   const auto verdict = watch(ranks, detector, 60);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 2);
-  EXPECT_EQ(verdict->kind, kDeadlockedKind) << "its peers are in a collective, it is in none";
+  EXPECT_EQ(verdict->kind, HangKind::kDeadlocked) << "its peers are in a collective, it is in none";
   EXPECT_EQ(verdict->phase, Phase::kAllGatherState);
   EXPECT_THAT(verdict->witnesses, Contains(HasSubstr("rank 0, 1, 3 waits in a collective for it")));
 }
@@ -203,7 +203,7 @@ TEST(Hang, ARankThatStalledBeforeItsAttemptWasAdoptedIsFoundByTheCeiling) {
 
 struct DeviceFault {
   Fault fault;
-  const char* kind;
+  HangKind kind;
   bool at_the_end = false, lengths_matter = false;
 };
 
@@ -243,23 +243,22 @@ TEST_P(OnDevices, TheRightRankIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hang, OnDevices,
-                         ::testing::Values(DeviceFault{Fault::kSkipped, kSkippedKind},
-                                           DeviceFault{Fault::kSkipped, kSkippedKind, false, true},
-                                           DeviceFault{Fault::kSkipped, kSkippedKind, true},
-                                           DeviceFault{Fault::kDeadlocked, kDeadlockedKind},
-                                           DeviceFault{Fault::kCollective, kCollectiveKind},
-                                           DeviceFault{Fault::kSpinning,
-                                                       kDeadlockedKind}), // the host sleeps
-                         [](const auto& info) {
-                           const DeviceFault& f = info.param;
-                           return std::string(f.fault == Fault::kSkipped      ? "Skipped"
-                                              : f.fault == Fault::kDeadlocked ? "Deadlocked"
-                                              : f.fault == Fault::kCollective ? "Collective"
-                                                                              : "SpinningKernel") +
-                                  (f.at_the_end ? "InTheLastStep" : "") +
-                                  (f.lengths_matter ? "OfAnotherLength" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Hang, OnDevices,
+    ::testing::Values(DeviceFault{Fault::kSkipped, HangKind::kSkippedCollective},
+                      DeviceFault{Fault::kSkipped, HangKind::kSkippedCollective, false, true},
+                      DeviceFault{Fault::kSkipped, HangKind::kSkippedCollective, true},
+                      DeviceFault{Fault::kDeadlocked, HangKind::kDeadlocked},
+                      DeviceFault{Fault::kCollective, HangKind::kStuckCollective},
+                      DeviceFault{Fault::kSpinning, HangKind::kDeadlocked}), // the host sleeps
+    [](const auto& info) {
+      const DeviceFault& f = info.param;
+      return std::string(f.fault == Fault::kSkipped      ? "Skipped"
+                         : f.fault == Fault::kDeadlocked ? "Deadlocked"
+                         : f.fault == Fault::kCollective ? "Collective"
+                                                         : "SpinningKernel") +
+             (f.at_the_end ? "InTheLastStep" : "") + (f.lengths_matter ? "OfAnotherLength" : "");
+    });
 
 TEST(Hang, NoVerdictWhereHostsRunAhead) {
   for (const unsigned seed : {1u, 2u, 3u}) {
@@ -269,7 +268,7 @@ TEST(Hang, NoVerdictWhereHostsRunAhead) {
     HangDetector detector(kPolicy, count, ranks.now());
     while (ranks.least_step() < 1'000) {
       const auto verdict = watch(ranks, detector, 5);
-      ASSERT_FALSE(verdict) << verdict->kind << " of rank " << verdict->rank << ": "
+      ASSERT_FALSE(verdict) << name_of(verdict->kind) << " of rank " << verdict->rank << ": "
                             << verdict->witnesses[0];
     }
   }
@@ -294,7 +293,7 @@ TEST(Hang, WhatWasLearnedOutlivesNsad) {
     const auto verdict = watch(ranks, next, kPolicy.floor + 2);
     ASSERT_TRUE(verdict) << "within the learned limit, far below the ceiling";
     EXPECT_EQ(verdict->rank, 1);
-    EXPECT_EQ(verdict->kind, kSpinningKind);
+    EXPECT_EQ(verdict->kind, HangKind::kSpinning);
   }
 }
 
@@ -324,7 +323,7 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
     const uint64_t steps = ranks.usual_step > 5 ? 160 : ranks.usual_step > 1 ? 1'000 : 8'000;
     while (ranks.least_step() < steps) {
       const auto verdict = watch(ranks, detector, 10);
-      ASSERT_FALSE(verdict) << verdict->kind << " of rank " << verdict->rank << " in step "
+      ASSERT_FALSE(verdict) << name_of(verdict->kind) << " of rank " << verdict->rank << " in step "
                             << verdict->step << " after " << verdict->stalled_seconds << " s";
     }
     total += steps;
@@ -387,7 +386,7 @@ TEST(Hang, WithADebuggerAttachedItIsOnlyObserved) {
   }
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 1);
-  EXPECT_EQ(verdict->kind, kTracedKind);
+  EXPECT_EQ(verdict->kind, HangKind::kTraced);
   EXPECT_EQ(verdict->tracer, 77);
 }
 

@@ -151,7 +151,7 @@ void FakeConnection::hear() {
     listener_.on_event(options_.key,
                        state::HangFound{"hang-" + std::to_string(options_.hangs_before + 1),
                                         1,
-                                        "deadlocked",
+                                        state::HangKind::kDeadlocked,
                                         "forward",
                                         3,
                                         1.0,
@@ -262,7 +262,7 @@ void FakeNsad::submit(const RunId& run, int ranks) {
   record.spec.parallel.ranks = ranks;
   loop.batch().runs.push_back(record.row);
   metrics.add(std::move(record));
-  state::Submitted submitted{ranks, "cpu", "ann", run, {}};
+  state::Submitted submitted{ranks, spec::Device::kCpu, "ann", run, {}};
   submitted.policy.delay_seconds = 0.2;
   submitted.policy.max_restarts = 2;
   loop.submit({run, 0, 0, submitted});

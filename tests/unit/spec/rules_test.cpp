@@ -252,7 +252,7 @@ TEST(Rules, WarningsNameTheInjectedFault) {
   spec.train.steps = 1000;
   EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("checkpoint.interval_steps is 0")));
   spec.checkpoint.interval_steps = 100;
-  spec.inject.kind = "spin";
+  spec.inject.kind = FaultKind::kSpin;
   EXPECT_THAT(warnings(spec), ElementsAre(HasSubstr("given a fault on purpose: spin")));
 }
 

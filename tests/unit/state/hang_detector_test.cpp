@@ -90,7 +90,7 @@ TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
     const auto verdict = pass(2);
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->rank, 1);
-    EXPECT_EQ(verdict->kind, kStoppedKind);
+    EXPECT_EQ(verdict->kind, HangKind::kStopped);
     samples_[1].process_state = 'S';
     ++samples_[1].host->step; // it goes on
     pass(1);
@@ -108,7 +108,7 @@ TEST_F(Rules, ARankThatASignalStoppedBeforeItsFirstRecordHasTheFloorToo) {
   const auto verdict = pass(2);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 1);
-  EXPECT_EQ(verdict->kind, kStoppedKind);
+  EXPECT_EQ(verdict->kind, HangKind::kStopped);
   EXPECT_EQ(verdict->phase, progress::Phase::kStartUp);
 }
 
@@ -127,7 +127,7 @@ TEST_F(Rules, AWaitingPeerIsAWitness) {
   const auto verdict = pass(15);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 0);
-  EXPECT_EQ(verdict->kind, kSpinningKind);
+  EXPECT_EQ(verdict->kind, HangKind::kSpinning);
 }
 
 TEST_F(Rules, ALateObserverBlamesNobody) {
@@ -163,7 +163,7 @@ TEST_F(Rules, ATracedRankIsNoHangUntilItsDebuggerGoes) {
   const auto traced = pass(20);
   ASSERT_TRUE(traced);
   EXPECT_EQ(traced->rank, 0);
-  EXPECT_EQ(traced->kind, kTracedKind);
+  EXPECT_EQ(traced->kind, HangKind::kTraced);
   EXPECT_EQ(traced->tracer, 77);
   EXPECT_FALSE(pass(100)) << "as long as it likes, also past the ceiling";
   EXPECT_FALSE(detector_.verdict_is_over());
@@ -176,7 +176,7 @@ TEST_F(Rules, ATracedRankIsNoHangUntilItsDebuggerGoes) {
   const auto hang = pass(6);
   ASSERT_TRUE(hang) << "it was stuck before, and still is";
   EXPECT_EQ(hang->rank, 0);
-  EXPECT_EQ(hang->kind, kDeadlockedKind);
+  EXPECT_EQ(hang->kind, HangKind::kDeadlocked);
 }
 
 TEST_F(Rules, ADebuggerThatStopsARankInsideACollectiveIsSeen) {
@@ -187,7 +187,7 @@ TEST_F(Rules, ADebuggerThatStopsARankInsideACollectiveIsSeen) {
   const auto verdict = pass(20);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 1);
-  EXPECT_EQ(verdict->kind, kTracedKind);
+  EXPECT_EQ(verdict->kind, HangKind::kTraced);
 }
 
 TEST_F(Rules, AVerdictComesOnceAndIsWithdrawnByMovement) {
@@ -248,7 +248,7 @@ TEST_F(Rules, OfRanksThatAllWaitTheOneInTheEarlierCollectiveIsTheCulprit) {
     const auto verdict = pass(400);
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->rank, 1);
-    EXPECT_EQ(verdict->kind, kCollectiveKind);
+    EXPECT_EQ(verdict->kind, HangKind::kStuckCollective);
     for (RankSample& s : samples_) { // they go on
       s.device.started = s.device.completed = s.host->enqueued = 100 * s.host->step;
       s.process_state = 'R';
@@ -275,7 +275,7 @@ TEST_F(Rules, ARankIsFoundInEveryPhaseWithinItsLimit) {
     EXPECT_EQ(verdict->rank, 0);
     EXPECT_EQ(verdict->phase, info.phase);
     EXPECT_EQ(verdict->kind,
-              info.phase == progress::Phase::kData ? kDataStallKind : kDeadlockedKind);
+              info.phase == progress::Phase::kData ? HangKind::kDataStall : HangKind::kDeadlocked);
     ++samples_[0].host->micro_step; // it goes on
     samples_[0].host->enqueued = samples_[0].device.started = samples_[1].device.started;
     for (RankSample& s : samples_)
@@ -303,10 +303,11 @@ TEST(PhaseLimits, LearnedLimitsStayBetweenFloorAndCeiling) {
 }
 
 TEST(RefineKind, StacksTellSpinningFromWaiting) {
-  EXPECT_EQ(refine_kind(kDeadlockedKind, 'R', 0.9), kSpinningKind);
-  EXPECT_EQ(refine_kind(kSpinningKind, 'S', 0.0), kDeadlockedKind);
-  EXPECT_EQ(refine_kind(kDeadlockedKind, 'T', 0.0), kStoppedKind);
-  EXPECT_EQ(refine_kind(kSkippedKind, 'S', 0.0), kSkippedKind) << "what peers saw stays";
+  EXPECT_EQ(refine_kind(HangKind::kDeadlocked, 'R', 0.9), HangKind::kSpinning);
+  EXPECT_EQ(refine_kind(HangKind::kSpinning, 'S', 0.0), HangKind::kDeadlocked);
+  EXPECT_EQ(refine_kind(HangKind::kDeadlocked, 'T', 0.0), HangKind::kStopped);
+  EXPECT_EQ(refine_kind(HangKind::kSkippedCollective, 'S', 0.0), HangKind::kSkippedCollective)
+      << "what peers saw stays";
 }
 
 } // namespace

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 TEST(Injection, SameDrawEverywhereAndInRange) {
   spec::InjectSection inject;
-  inject.kind = "random";
+  inject.kind = spec::FaultKind::kRandom;
   std::set<std::string_view> kinds;
   std::set<Rank> ranks;
   for (inject.seed = 0; inject.seed < 200; ++inject.seed) {
@@ -31,7 +31,7 @@ TEST(Injection, SameDrawEverywhereAndInRange) {
     EXPECT_EQ(a.fault, b.fault);
     EXPECT_GE(a.step, 101u);
     EXPECT_LE(a.step, 200u);
-    kinds.insert(spec::fault_row(a.fault).name);
+    kinds.insert(spec::name_of(a.fault));
     ranks.insert(a.rank);
   }
   EXPECT_THAT(kinds, ::testing::UnorderedElementsAre("stop_signal", "mutex_deadlock", "spin",
@@ -42,7 +42,7 @@ TEST(Injection, SameDrawEverywhereAndInRange) {
 TEST(Injection, OnlyInItsAttemptAndOnlyWhatCanHappen) {
   spec::InjectSection inject;
   EXPECT_FALSE(*plan_injection(inject, 100, 2, 1)) << "none";
-  inject.kind = "spin";
+  inject.kind = spec::FaultKind::kSpin;
   inject.rank = 1;
   inject.step = 7;
   EXPECT_EQ((*plan_injection(inject, 100, 2, 1))->step, 7u);
@@ -50,15 +50,13 @@ TEST(Injection, OnlyInItsAttemptAndOnlyWhatCanHappen) {
   inject.rank = 2;
   EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
   inject.rank = 0;
-  for (const char* kind :
-       {"skip_collective", "kill_in_collect", "stop_in_collect", "deadlock_in_collect"}) {
+  for (const auto kind : {spec::FaultKind::kSkipCollective, spec::FaultKind::kKillInCollect,
+                          spec::FaultKind::kStopInCollect, spec::FaultKind::kDeadlockInCollect}) {
     inject.kind = kind;
-    EXPECT_FALSE(plan_injection(inject, 100, 1, 1)) << kind;
-    EXPECT_EQ(spec::fault_row((*plan_injection(inject, 100, 2, 1))->fault).name, kind);
+    EXPECT_FALSE(plan_injection(inject, 100, 1, 1)) << spec::name_of(kind);
+    EXPECT_EQ((*plan_injection(inject, 100, 2, 1))->fault, kind);
   }
-  inject.kind = "unknown";
-  EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
-  inject.kind = "random";
+  inject.kind = spec::FaultKind::kRandom;
   inject.step = -1;
   for (inject.seed = 0; inject.seed < 50; ++inject.seed) {
     EXPECT_NE((*plan_injection(inject, 100, 1, 1))->fault, spec::FaultKind::kSkipCollective);

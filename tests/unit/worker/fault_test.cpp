@@ -33,7 +33,7 @@ protected:
 
   spec::RunSpec run_with(const std::string& kind, int64_t rank, int64_t step) {
     auto spec = tiny_run(dataset_);
-    spec.inject.kind = kind;
+    spec.inject.kind = *spec::choice_from<spec::FaultKind>(kind);
     spec.inject.rank = rank;
     spec.inject.step = step;
     return spec;

@@ -220,7 +220,7 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
   RunHarness run(folder_.path());
   {
     auto stalled = spec; // the ranks do not end before they are killed, however late that is
-    stalled.inject.kind = "data_stall";
+    stalled.inject.kind = spec::FaultKind::kDataStall;
     stalled.inject.rank = 1;
     stalled.inject.step = 8;
     auto ranks = run.launch(stalled);

@@ -1,5 +1,5 @@
 // Texts of a closed list as types: `parallel.device = "cuda"` is Device::kCuda. A text is turned
-// into its value where a file is read, and is never compared behind that. Pure.
+// into its value where a file or message is read, and is never compared behind that. Pure.
 //
 // A list is an enum of uint8_t, counted from 0, and beside it the texts of its values in order:
 //   enum class Device : uint8_t { kAuto, kCpu, kCuda };
@@ -11,29 +11,33 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
-namespace nsa::spec {
+namespace nsa {
 
 template <class... Name>
 constexpr std::array<std::string_view, sizeof...(Name)> names_of(Name... name) {
   return {name...};
 }
 
-template <class E> inline constexpr auto kChoiceNames = choice_names(E{});
+template <class E>
+concept ChoiceEnum = std::is_enum_v<E> && requires(E value) { choice_names(value); };
 
-template <class E> constexpr std::string_view name_of(E value) {
+template <ChoiceEnum E> inline constexpr auto kChoiceNames = choice_names(E{});
+
+template <ChoiceEnum E> constexpr std::string_view name_of(E value) {
   return kChoiceNames<E>.at(static_cast<size_t>(value));
 }
 
-// For messages and JSON, which want a string of their own.
-template <class E> std::string text_of(E value) {
+// For messages, which want a string of their own.
+template <ChoiceEnum E> std::string text_of(E value) {
   return std::string(name_of(value));
 }
 
-template <class E> constexpr std::optional<E> choice_from(std::string_view name) {
+template <ChoiceEnum E> constexpr std::optional<E> choice_from(std::string_view name) {
   for (size_t i = 0; i < kChoiceNames<E>.size(); ++i)
     if (kChoiceNames<E>[i] == name) return static_cast<E>(i);
   return std::nullopt;
 }
 
-} // namespace nsa::spec
+} // namespace nsa
