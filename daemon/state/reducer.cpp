@@ -1,0 +1,74 @@
+#include "daemon/state/reducer.h"
+
+#include <algorithm>
+
+namespace nsa::state {
+
+bool Reducer::with_shim() const {
+  return attempt_.phase >= AttemptPhase::kLive && attempt_.phase < AttemptPhase::kEnded;
+}
+
+bool Reducer::no_ranks() const {
+  return attempt_.number == 0 || attempt_.phase == AttemptPhase::kEnded ||
+         attempt_.phase == AttemptPhase::kChoosing;
+}
+
+RankState* Reducer::rank_of(Rank rank) {
+  // Ranks may speak before ShimStarted is recorded: the shim starts them at once.
+  if (attempt_.phase < AttemptPhase::kLaunching || attempt_.phase == AttemptPhase::kEnded)
+    return nullptr;
+  if (rank < 0 || static_cast<size_t>(rank) >= attempt_.ranks.size()) return nullptr;
+  return &attempt_.ranks[static_cast<size_t>(rank)];
+}
+
+bool Reducer::all_exited() const {
+  return std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
+                     [](const RankState& r) { return r.exited; });
+}
+
+bool Reducer::all_known() const {
+  return std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
+                     [](const RankState& r) { return r.exited && r.exit_known; });
+}
+
+std::string Reducer::hang_text(const Hang& hang) {
+  return "rank " + std::to_string(hang.rank) + " " + text_of(hang.kind) + " in " + hang.phase +
+         " at step " + std::to_string(hang.step);
+}
+
+void Reducer::set_phase(RunPhase phase, std::string reason) {
+  run_.phase = phase;
+  run_.reason = std::move(reason);
+}
+
+void Reducer::note(std::string kind, std::string severity, std::string text, nlohmann::json detail,
+                   Rank rank) {
+  notes_.push_back({run_.id, attempt_.number, rank, std::move(kind), std::move(severity),
+                    std::move(text), std::move(detail)});
+}
+
+void Reducer::begin_attempt() {
+  const AttemptNumber number = attempt_.number + 1;
+  attempt_ = Attempt{};
+  attempt_.number = number;
+  attempt_.started_at = now_;
+  attempt_.ranks.resize(static_cast<size_t>(run_.ranks));
+}
+
+void Reducer::stop_ranks() {
+  attempt_.phase = AttemptPhase::kStopping;
+  arm(TimerKind::kStopGrace, from_seconds(run_.policy.stop_grace_seconds));
+}
+
+void Reducer::kill(const std::string& reason) {
+  attempt_.phase = AttemptPhase::kKilling;
+  attempt_.kill_reason = reason;
+  run_.timer.reset();
+}
+
+void Reducer::take_down(const std::string& why) {
+  kill(why);
+  if (!run_.stop_requested && !run_.cancel_requested) set_phase(RunPhase::kRestarting, why);
+}
+
+} // namespace nsa::state

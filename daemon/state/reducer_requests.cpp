@@ -1,0 +1,72 @@
+#include "daemon/state/reducer.h"
+
+#include "common/base/text.h"
+
+namespace nsa::state {
+
+bool Reducer::on(const TimerFired& e) {
+  if (!run_.timer || timer_name(run_.timer->kind) != e.timer) return false;
+  const TimerKind kind = run_.timer->kind;
+  run_.timer.reset();
+  switch (kind) {
+  case TimerKind::kBackoff:
+    begin_attempt();
+    break;
+  case TimerKind::kSettle:
+    take_down("a rank lost its peers");
+    break;
+  case TimerKind::kEvidence:
+    kill(hang_text(run_.hangs.back()) + "; evidence took too long");
+    break;
+  case TimerKind::kStopGrace:
+    kill("not stopped within " + format_duration(run_.policy.stop_grace_seconds));
+    break;
+  }
+  return true;
+}
+
+bool Reducer::on(const StopRequested& e) {
+  if (has_ended(run_.phase) || run_.stop_requested || run_.cancel_requested) return false;
+  run_.stop_requested = true;
+  run_.stop_with_checkpoint = e.checkpoint;
+  if (no_ranks()) {
+    end_attempt_without_ranks();
+    end_run(RunPhase::kStopped, "stopped by " + e.by);
+    return true;
+  }
+  // A debugger on a rank, say: what may hold the stop up.
+  const std::string before = run_.reason.empty() ? "" : "; " + run_.reason;
+  set_phase(RunPhase::kStopping, "stop requested by " + e.by + before);
+  if (attempt_.phase == AttemptPhase::kLive) stop_ranks();
+  return true;
+}
+
+bool Reducer::on(const CancelRequested& e) {
+  if (has_ended(run_.phase) || run_.cancel_requested) return false;
+  run_.cancel_requested = true;
+  if (no_ranks()) {
+    end_attempt_without_ranks();
+    end_run(RunPhase::kCancelled, "cancelled by " + e.by);
+    return true;
+  }
+  set_phase(RunPhase::kStopping, "cancelled by " + e.by);
+  if (with_shim() && attempt_.phase != AttemptPhase::kKilling) kill("cancelled");
+  return true;
+}
+
+bool Reducer::on(const ResumeRequested& e) {
+  if (!has_ended(run_.phase)) return false;
+  run_.ranks = e.ranks;
+  run_.device = e.device;
+  run_.policy = e.policy;
+  run_.order = state_.next_order++;
+  run_.stop_requested = run_.cancel_requested = false;
+  run_.without_progress = 0;
+  run_.restarts.clear(); // a person has looked at it
+  run_.without_graphs.clear();
+  run_.ended_at = {};
+  set_phase(RunPhase::kQueued, "resumed by " + e.by);
+  return true;
+}
+
+} // namespace nsa::state

@@ -1,0 +1,97 @@
+#include "daemon/state/reducer.h"
+
+#include <algorithm>
+
+namespace nsa::state {
+
+bool Reducer::on(const SlotsGranted& e) {
+  if (run_.phase != RunPhase::kQueued) return false;
+  run_.slots = e.slots;
+  if (attempt_.number > 0) ++run_.resumes;
+  if (run_.started_at.nanoseconds == 0) run_.started_at = now_;
+  begin_attempt();
+  set_phase(RunPhase::kStarting, "");
+  return true;
+}
+
+bool Reducer::on(const CheckpointChosen& e) {
+  if (attempt_.phase != AttemptPhase::kChoosing) return false;
+  attempt_.first_step = e.step;
+  attempt_.checkpoint_folder = e.folder;
+  run_.best_step = e.step; // what was newer did not verify, and does not count as progress
+  run_.reached_step = e.step;
+  attempt_.phase = AttemptPhase::kLaunching;
+  for (const RejectedCheckpoint& r : e.rejected)
+    note("checkpoint_rejected", "warning",
+         "checkpoint of step " + std::to_string(r.step) + " is not used: " + r.problem,
+         {{"step", r.step}, {"folder", r.folder}});
+  return true;
+}
+
+bool Reducer::on(const AttemptPrepared& e) {
+  if (attempt_.phase != AttemptPhase::kLaunching) return false;
+  attempt_.token = e.token;
+  return true;
+}
+
+bool Reducer::on(const ShimStarted& e) {
+  if (attempt_.phase != AttemptPhase::kLaunching) return false;
+  attempt_.shim_boot_id = e.boot_id;
+  attempt_.shim_pid = e.pid;
+  attempt_.shim_start_time_ticks = e.start_time_ticks;
+  attempt_.phase = AttemptPhase::kLive;
+  // Asked to leave while it was being started.
+  if (run_.cancel_requested)
+    kill("cancelled");
+  else if (run_.stop_requested)
+    stop_ranks();
+  return true;
+}
+
+bool Reducer::on(const AttemptFailedToStart& e) {
+  if (attempt_.phase == AttemptPhase::kEnded || attempt_.number == 0) return false;
+  attempt_.failure = e.permanent ? wire::FailureClass::kUserError : wire::FailureClass::kSupervisor;
+  attempt_.failure_text = "the attempt could not be started: " + e.what;
+  for (RankState& rank : attempt_.ranks)
+    if (rank.started && !rank.exited) {
+      kill("the attempt could not be started");
+      return true;
+    }
+  if (attempt_.shim_pid != 0) run_.unreleased.insert(attempt_.number);
+  conclude();
+  return true;
+}
+
+bool Reducer::on(const ShimLost& e) {
+  if (!with_shim()) return false;
+  for (RankState& rank : attempt_.ranks)
+    if (!rank.exited) {
+      rank.exited = true;
+      rank.exit_known = false;
+    }
+  if (!attempt_.hang_pending && !all_known()) {
+    attempt_.failure = wire::FailureClass::kSupervisor;
+    attempt_.failure_text = "the ranks' parent (nsa-shim) is gone: " + e.why;
+  }
+  conclude();
+  return true;
+}
+
+bool Reducer::on(const MessagesLost& e) {
+  if (!with_shim()) return false;
+  attempt_.shim_sequence = std::max(attempt_.shim_sequence, e.last);
+  for (const wire::RankIdentity& seen : e.ranks) {
+    RankState* rank = rank_of(seen.rank);
+    if (rank == nullptr || seen.pid == 0) continue;
+    rank->started = rank->greeted = true;
+    rank->pid = seen.pid;
+    rank->start_time_ticks = seen.start_time_ticks;
+  }
+  const bool all = std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
+                               [](const RankState& r) { return r.greeted; });
+  if (all && attempt_.phase == AttemptPhase::kLive)
+    set_phase(RunPhase::kRunning, run_.phase == RunPhase::kStarting ? run_.reason : "");
+  return true;
+}
+
+} // namespace nsa::state
