@@ -1,6 +1,6 @@
 // The hang detector on simulated ranks: every kind of stall found in time and put on the right
 // rank, and no verdict where nothing hangs.
-#include "tests/unit/hang/simulated_ranks.h"
+#include "tests/unit/state/simulated_ranks.h"
 
 #include <gmock/gmock.h>
 

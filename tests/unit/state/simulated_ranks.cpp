@@ -1,4 +1,4 @@
-#include "tests/unit/hang/simulated_ranks.h"
+#include "tests/unit/state/simulated_ranks.h"
 
 #include <algorithm>
 
