@@ -347,6 +347,33 @@ worker_arguments = ["--fake", {words}]
 """)
 
 
+def restart_daemon(node):
+    node.run("daemon", "stop", check=False)
+    wait_for("the daemon's end", lambda: not (node.folder / "run" / "nsa" / "nsad.sock").exists())
+
+
+def kill_daemon(node):
+    """Kills nsad and waits for the next one: what was asked of the dying one fails, rightly."""
+    old = node.kill_daemon()
+
+    def other():
+        done = node.run("daemon", "status", "-o", "json", check=False)
+        return done.returncode == 0 and json.loads(done.stdout).get("pid") != old
+    wait_for("the next nsad", other)
+
+
+def run_parts(parts, node, seed):
+    """Each of `parts` (or of them what PARTS names) on one node, one after the other."""
+    configure(node)
+    dice = random.Random(seed)
+    result = {}
+    wanted = os.environ.get("PARTS", "").split()
+    for part in [p for p in parts if not wanted or p.__name__ in wanted]:
+        began = time.monotonic()
+        result[part.__name__] = {**part(node, dice), "seconds": round(time.monotonic() - began, 2)}
+    return result
+
+
 def main(case, needs=("nsactl", "nsad", "nsa-shim", "nsa-worker"), seeds=3):
     parser = argparse.ArgumentParser(description=case.__doc__)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "dev" / "bin")

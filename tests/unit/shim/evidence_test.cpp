@@ -44,11 +44,6 @@ namespace {
 using namespace std::chrono_literals;
 using wire::MessageType;
 
-char state_of(pid_t pid) {
-  const auto stat = proc::read_stat(pid);
-  return stat ? stat->state : '-';
-}
-
 // Two ranks, rank 1 stalls in `kind` at step 3; then evidence.
 struct Stall {
   Attempt attempt{2};

@@ -168,4 +168,32 @@ std::vector<wire::RankMessage> Daemon::rank_messages(wire::MessageType type) con
   return found;
 }
 
+void use_shell(Attempt& attempt, Rank rank, const std::string& script) {
+  auto& launch = attempt.plan.ranks.at(static_cast<size_t>(rank));
+  launch.arguments = {"/bin/sh", "-c", script};
+  launch.environment = {{"PATH", "/usr/bin:/bin"}};
+}
+
+char state_of(pid_t pid) {
+  const auto stat = proc::read_stat(pid);
+  return stat ? stat->state : '-';
+}
+
+bool lives(pid_t pid) {
+  return std::string_view("-ZX").find(state_of(pid)) == std::string_view::npos;
+}
+
+pid_t started_pid(Daemon& nsad, Rank rank) {
+  const auto started = [rank](const Daemon& d) {
+    return d.find<wire::RankStarted>(wire::MessageType::kRankStarted, rank);
+  };
+  if (!nsad.hear_until([&](const Daemon& d) { return started(d).has_value(); })) return -1;
+  return static_cast<pid_t>(started(nsad)->pid);
+}
+
+void release_and_wait(Attempt& attempt, Daemon& daemon) {
+  ASSERT_TRUE(daemon.client().release());
+  EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
+}
+
 } // namespace nsa::shim::test

@@ -79,4 +79,12 @@ private:
   bool closed_ = false;
 };
 
+// A rank's "/bin/sh -c script" instead of the fake worker.
+void use_shell(Attempt& attempt, Rank rank, const std::string& script);
+char state_of(pid_t pid); // as in /proc/<pid>/stat; '-': there is none
+bool lives(pid_t pid);    // runs or sleeps, whichever it happens to do
+// Waits until the rank has been started; -1 if it has not.
+pid_t started_pid(Daemon& nsad, Rank rank);
+void release_and_wait(Attempt& attempt, Daemon& daemon);
+
 } // namespace nsa::shim::test

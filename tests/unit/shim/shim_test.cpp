@@ -24,37 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 using wire::MessageType;
 
-// A rank's "/bin/sh -c script" instead of the fake worker.
-void use_shell(Attempt& attempt, Rank rank, const std::string& script) {
-  auto& launch = attempt.plan.ranks.at(static_cast<size_t>(rank));
-  launch.arguments = {"/bin/sh", "-c", script};
-  launch.environment = {{"PATH", "/usr/bin:/bin"}};
-}
-
-char state_of(pid_t pid) {
-  const auto stat = proc::read_stat(pid);
-  return stat ? stat->state : '-';
-}
-
-// Runs or sleeps, whichever it happens to do.
-bool lives(pid_t pid) {
-  return std::string_view("-ZX").find(state_of(pid)) == std::string_view::npos;
-}
-
-// Waits until the rank has been started; -1 if it has not.
-pid_t started_pid(Daemon& nsad, Rank rank) {
-  const auto started = [rank](const Daemon& d) {
-    return d.find<wire::RankStarted>(MessageType::kRankStarted, rank);
-  };
-  if (!nsad.hear_until([&](const Daemon& d) { return started(d).has_value(); })) return -1;
-  return static_cast<pid_t>(started(nsad)->pid);
-}
-
-void release_and_wait(Attempt& attempt, Daemon& daemon) {
-  ASSERT_TRUE(daemon.client().release());
-  EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
-}
-
 // What ended the shim, and with it every rank: it copied and printed what a rank had sent.
 TEST(Shim, OutlivesWhatARankSaysToHarmIt) {
   Attempt attempt(2);
@@ -182,73 +151,6 @@ TEST(Shim, ReportsEachDeathWhenItHappens) {
   std::printf("death told after %.1f ms (median of 5)\n", delays[2] * 1e3);
 }
 
-TEST(Shim, KeepsEverythingWhileNsadIsAway) {
-  Attempt attempt(2);
-  attempt.fake_all({"steps=30", "step_ms=8", "fault=exit@20", "code=3", "rank=1"});
-  attempt.start();
-  uint64_t recorded = 0;
-  std::vector<uint64_t> sequences;
-  {
-    Daemon nsad(attempt);
-    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 8; }));
-    recorded = nsad.last_sequence() / 2; // what came after is not in the ledger: heard again
-    ASSERT_TRUE(nsad.client().acknowledge(recorded));
-  }
-  // Away: rank 1 fails, rank 0 waits for it in the collective.
-  ASSERT_TRUE(eventually([&] { return read_exit(attempt.plan.attempt_folder, 1).has_value(); }));
-  Daemon nsad(attempt, recorded);
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(1); }));
-  EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 1)->exit_code, 3);
-  EXPECT_EQ(nsad.heard().at(1).sequence, recorded + 1); // the client checks the rest for gaps
-  EXPECT_EQ(nsad.rank_messages(MessageType::kRankInjected).size(), 1u);
-  ASSERT_EQ(nsad.rank_messages(MessageType::kRankError).size(), 1u);
-  ASSERT_TRUE(nsad.client().kill_ranks("test"));
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
-  EXPECT_TRUE(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->killed_by_shim);
-  release_and_wait(attempt, nsad);
-}
-
-// nsad dies again and again, with more or less in its ledger; in the end the ledger is whole.
-TEST(Shim, NothingIsLostInAStormOfReconnections) {
-  Attempt attempt(2);
-  attempt.fake_all({"steps=200", "step_ms=4", "checkpoint_every=2"});
-  attempt.start();
-  const auto exits = [](const std::vector<wire::Message>& messages) {
-    return std::count_if(messages.begin(), messages.end(),
-                         [](const auto& m) { return m.type == MessageType::kRankExited; });
-  };
-  std::mt19937 random(11);
-  std::vector<wire::Message> ledger;
-  int deaths = 0;
-  while (exits(ledger) < 2) {
-    Daemon nsad(attempt, ledger.size());
-    const size_t enough = 1 + random() % 12;
-    ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) {
-      return d.heard().size() > enough || exits(ledger) + exits(d.heard()) == 2;
-    }));
-    // It dies before it records the rest. On a busy machine more may have come than was waited for.
-    const size_t recorded = random() % std::min(nsad.heard().size(), enough + 1);
-    for (size_t i = 1; i <= recorded; ++i) {
-      ASSERT_EQ(nsad.heard()[i].sequence, ledger.size() + 1);
-      ledger.push_back(nsad.heard()[i]);
-    }
-    if (random() % 2 == 0) {
-      ASSERT_TRUE(nsad.client().acknowledge(ledger.size()));
-    }
-    ++deaths;
-  }
-  std::printf("%d deaths of nsad, %zu messages\n", deaths, ledger.size());
-  EXPECT_GT(deaths, 20);
-  uint64_t checkpoints = 0;
-  for (const auto& message : ledger) {
-    if (message.type != MessageType::kRankMessage) continue;
-    const auto inner = message.body.get<wire::RankMessage>();
-    if (inner.type != static_cast<uint8_t>(MessageType::kRankCheckpoint)) continue;
-    EXPECT_EQ(inner.body.value("step", uint64_t{0}), ++checkpoints * 2);
-  }
-  EXPECT_EQ(checkpoints, 100u);
-}
-
 TEST(Shim, KillsStoppedRanksWithoutContinuingThem) {
   Attempt attempt(2);
   attempt.fake_all({"steps=1000", "step_ms=4", "fault=stop_signal@3", "rank=1"});
@@ -339,32 +241,6 @@ TEST(Shim, LeavesNothingThatCannotBeEndedWhenItIsLost) {
       [&] { return end_leftovers(attempt.plan.attempt_folder).value_or(-1) == 0; }));
 }
 
-TEST(Shim, RefusesAWrongToken) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=100000"});
-  attempt.start();
-  Daemon good(attempt);
-  ASSERT_TRUE(good.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
-  auto socket = connect_socket(attempt.plan.attempt_folder);
-  ASSERT_TRUE(socket);
-  auto bad = ShimClient::greet(std::move(*socket), attempt.plan.token + "x", 0);
-  ASSERT_TRUE(bad);
-  bool closed = false, heard = false;
-  ASSERT_TRUE(eventually([&] {
-    const auto received = bad->on_readable();
-    closed = received && received->closed;
-    heard = heard || (received && !received->messages.empty());
-    return closed;
-  }));
-  EXPECT_FALSE(heard);
-  // The good one is not disturbed.
-  const size_t before = good.heard().size();
-  EXPECT_TRUE(good.hear_until([&](const Daemon& d) { return d.heard().size() > before; }));
-  struct stat info{};
-  ASSERT_EQ(::stat((attempt.folder() / kSocketName).c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0600u);
-}
-
 TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
   Attempt attempt;
   use_shell(attempt, 0, "head -c 100000 /dev/urandom >&3; echo sent; exec sleep 1000");
@@ -387,18 +263,6 @@ TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
   Daemon nsad(attempt); // while the silent ones are still there
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
   EXPECT_TRUE(nsad.hello().ranks.at(0).running);
-}
-
-TEST(Shim, ANewerNsadTakesOver) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=100000"});
-  attempt.start();
-  Daemon older(attempt);
-  ASSERT_TRUE(older.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
-  Daemon newer(attempt, older.last_sequence());
-  ASSERT_TRUE(newer.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
-  ASSERT_TRUE(newer.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
-  EXPECT_TRUE(older.hear_until([](const Daemon& d) { return d.closed(); }));
 }
 
 TEST(Shim, LivesInAFolderWithALongName) {
@@ -463,116 +327,6 @@ TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
   const auto refused = dial();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
-}
-
-// In user mode: a "nsad" that only writes down that it was started, and with which process id.
-void restart_with(Attempt& attempt, const std::string& script) {
-  attempt.plan.restart_daemon = {
-      "/bin/sh", "-c", "echo $$ >> " + attempt.plan.attempt_folder + "/nsad-starts; " + script};
-}
-std::vector<std::string> starts(const Attempt& attempt) {
-  auto lines = split(read_file(attempt.folder() / "nsad-starts").value_or(""), '\n');
-  lines.pop_back(); // behind the last newline: nothing, or a line that is being written
-  return lines;
-}
-
-TEST(Shim, StartsNsadAgainWhenItVanishes) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=100000"});
-  restart_with(attempt, "exec sleep 1000");
-  attempt.start();
-  {
-    Daemon nsad(attempt);
-    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
-  }
-  ASSERT_TRUE(eventually([&] { return !starts(attempt).empty(); }));
-  const pid_t started = std::stoi(starts(attempt).at(0));
-  const auto stat = proc::read_stat(started);
-  ASSERT_TRUE(stat);
-  EXPECT_NE(stat->parent, attempt.shim_pid()) << "the shim would sweep it away";
-  EXPECT_NE(stat->session, ::getsid(attempt.shim_pid()));
-  Daemon nsad(attempt);
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 1; }));
-  ASSERT_TRUE(nsad.client().kill_ranks("test"));
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
-  release_and_wait(attempt, nsad);
-  EXPECT_EQ(starts(attempt).size(), 1u);
-  EXPECT_TRUE(lives(started)) << "nsad was swept away with the ranks";
-  ::kill(started, SIGKILL);
-}
-
-TEST(Shim, StartsNsadAgainThatDiedBeforeItHadConnected) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=100000"});
-  restart_with(attempt, "exec sleep 1000");
-  const pid_t nsad = ::fork();
-  ASSERT_GE(nsad, 0);
-  if (nsad == 0) ::_exit(start_shim(attempt.plan, attempt.options) ? 0 : 1);
-  int status = -1;
-  ASSERT_EQ(::waitpid(nsad, &status, 0), nsad);
-  ASSERT_EQ(status, 0);
-  // Before the time is up that nsad has to connect, 10 s.
-  EXPECT_TRUE(eventually([&] { return !starts(attempt).empty(); }, 9s));
-  Daemon next(attempt);
-  ASSERT_TRUE(next.client().kill_ranks("test"));
-  ASSERT_TRUE(next.hear_until([](const Daemon& d) { return d.exited(0); }));
-  ASSERT_TRUE(next.client().release());
-  EXPECT_TRUE(next.hear_until([](const Daemon& d) { return d.closed(); }));
-  for (const std::string& pid : starts(attempt))
-    ::kill(std::stoi(pid), SIGKILL);
-}
-
-TEST(Shim, StartsNoSecondNsadWhileOneRuns) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=100000"});
-  restart_with(attempt, "exec sleep 1000"); // never connects
-  attempt.start();
-  {
-    Daemon nsad(attempt);
-    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
-  }
-  ASSERT_TRUE(eventually([&] { return starts(attempt).size() == 1; }));
-  const pid_t first = std::stoi(starts(attempt).at(0));
-  // The next try comes a second later; it must find the first one alive.
-  EXPECT_FALSE(eventually([&] { return starts(attempt).size() > 1; }, 1500ms));
-  ::kill(first, SIGKILL);
-  EXPECT_TRUE(eventually([&] { return starts(attempt).size() == 2; }));
-  ::kill(std::stoi(starts(attempt).at(1)), SIGKILL);
-}
-
-TEST(Shim, LetsNsadGoThatSaidGoodbye) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=100000"});
-  restart_with(attempt, "exit 0");
-  attempt.start();
-  {
-    Daemon nsad(attempt);
-    ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 2; }));
-    ASSERT_TRUE(nsad.client().say_goodbye());
-  }
-  EXPECT_FALSE(eventually([&] { return !starts(attempt).empty(); }, 700ms));
-}
-
-TEST(Shim, EndsAloneWhenNobodyReleasesIt) {
-  Attempt attempt;
-  attempt.fake(0, {"steps=2"});
-  attempt.options.linger_seconds = 0.3;
-  attempt.start();
-  EXPECT_TRUE(eventually([&] { return attempt.shim_ended(); }));
-  EXPECT_TRUE(read_exit(attempt.plan.attempt_folder, 0));
-}
-
-TEST(Shim, PassesAShutdownOnAsAStopRequest) {
-  Attempt attempt(2);
-  attempt.fake_all({"steps=100000", "step_ms=4"});
-  attempt.start();
-  Daemon nsad(attempt);
-  ASSERT_TRUE(nsad.hear_until(
-      [](const Daemon& d) { return d.rank_messages(MessageType::kRankStep).size() > 3; }));
-  ASSERT_TRUE(proc::send_signal(attempt.shim().pidfd.get(), SIGTERM));
-  ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
-  EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->exit_code, 0);
-  EXPECT_EQ(nsad.rank_messages(MessageType::kRankCheckpoint).size(), 1u);
 }
 
 TEST(Shim, UsesACgroupWhereOneCanBeWritten) {
