@@ -32,10 +32,105 @@ double pairs(const Interval& interval) {
   return sum;
 }
 
+// Times of forward, dQ, dK with dV, and the sum of the last.
+void print(const Interval& interval, const AttentionShape& shape, const Timing (&times)[4],
+           std::size_t tiles) {
+  const double product =
+      2.0 * kHeadDim * pairs(interval) * shape.batch * shape.groups * shape.heads;
+  const double products[] = {2.0, 3.0, 4.0};
+  std::printf("%6d %-13s", shape.sequence, interval.name);
+  const char* names[] = {"forward", "dQ", "dK dV"};
+  for (int i = 0; i < 3; ++i) {
+    std::printf(" | %s %6.1f us (%3.0f)", names[i], 1e3 * times[i].median,
+                1e-9 * product * products[i] / times[i].median);
+  }
+  std::printf(" | sum %5.1f us, %zu tiles\n", 1e3 * times[3].median, tiles);
+  std::fflush(stdout);
+}
+
+constexpr int kRepeats = 10;
+
+// One line: the kernels of one interval, one by one.
+void time_interval(const Interval& interval, AttentionCase& c, DeviceBuffer<float>& statistics,
+                   DeviceBuffer<__nv_bfloat16>& d_q) {
+  const AttentionShape& shape = c.options.shape;
+  const int sequence = shape.sequence;
+  const bool is_compressed = interval.range == KeyRange::kCompressed;
+  const int keys = is_compressed ? compressed_count(sequence) : sequence;
+  const __nv_bfloat16* k = is_compressed ? c.k_cmp.get() : c.k[2].get();
+  const __nv_bfloat16* v = is_compressed ? c.v_cmp.get() : c.v[2].get();
+  const auto forward = [&] {
+    cuda_check(launch_tile_forward({.shape = shape,
+                                    .range = interval.range,
+                                    .window = interval.window,
+                                    .token_end = interval.token_end,
+                                    .q = c.q.get(),
+                                    .k = k,
+                                    .v = v,
+                                    .out = c.branch_out[2].get(),
+                                    .lse = c.branch_lse[2].get()},
+                                   nullptr),
+               "tile forward");
+  };
+  forward();
+  BackwardPrepareParams prepare = {
+      .shape = shape, .d_out = c.d_out.get(), .gates = c.gates.get(), .d_gates = nullptr};
+  prepare.branch_out[2] = c.branch_out[2].get();
+  prepare.branch_lse[2] = c.branch_lse[2].get();
+  prepare.statistics[2] = statistics.get();
+  cuda_check(launch_backward_prepare(prepare, nullptr), "prepare");
+  const BlockBackwardTensors tensors = {
+      .q = c.q.get(), .k = k, .v = v, .d_out = c.d_out.get(), .statistics = statistics.get()};
+  const auto tiles = static_cast<std::size_t>(
+      range_backward_tiles(shape, interval.range, interval.window, interval.token_end));
+  DeviceBuffer<float> partial(std::max<std::size_t>(tiles, 1) * 2 * kBlock * kHeadDim);
+  const Timing times[] = {
+      time_of(forward, kRepeats),
+      time_of(
+          [&] {
+            cuda_check(launch_tile_backward({.shape = shape,
+                                             .range = interval.range,
+                                             .window = interval.window,
+                                             .token_end = interval.token_end,
+                                             .tensors = tensors,
+                                             .d_q = d_q.get()},
+                                            nullptr),
+                       "tile backward");
+          },
+          kRepeats),
+      time_of(
+          [&] {
+            cuda_check(launch_range_backward({.shape = shape,
+                                              .range = interval.range,
+                                              .window = interval.window,
+                                              .token_end = interval.token_end,
+                                              .tensors = tensors,
+                                              .partial_dkv = partial.get()},
+                                             nullptr),
+                       "range backward");
+          },
+          kRepeats),
+      time_of(
+          [&] {
+            cuda_check(launch_sum_blocks({.shape = shape,
+                                          .keys = keys,
+                                          .range_partial = partial.get(),
+                                          .range = interval.range,
+                                          .window = interval.window,
+                                          .token_end = interval.token_end,
+                                          .d_k = c.d_k[2].get(),
+                                          .d_v = c.d_v[2].get()},
+                                         nullptr),
+                       "sum blocks");
+          },
+          kRepeats),
+  };
+  print(interval, shape, times, tiles);
+}
+
 } // namespace
 
 void time_interval_kernels(int sequence, int heads) {
-  constexpr int kRepeats = 10;
   CaseOptions options;
   const int tokens = std::max(32768, sequence);
   options.shape = {tokens / sequence, sequence, 2, heads};
@@ -43,7 +138,6 @@ void time_interval_kernels(int sequence, int heads) {
   AttentionCase c(options);
   c.forward(); // compressed keys
   const int prefix = query_major_tokens(shape, {});
-  const int compressed = compressed_count(sequence);
   const Interval intervals[] = {
       {"window 512", KeyRange::kWindow, kWindow, sequence},
       {"causal", KeyRange::kWindow, 2 * kMaxSequence, sequence},
@@ -56,87 +150,7 @@ void time_interval_kernels(int sequence, int heads) {
                                  head_floats(heads));
   DeviceBuffer<__nv_bfloat16> d_q(c.rows * kHeadDim);
   for (const Interval& interval : intervals) {
-    const bool is_compressed = interval.range == KeyRange::kCompressed;
-    const int keys = is_compressed ? compressed : sequence;
-    const __nv_bfloat16* k = is_compressed ? c.k_cmp.get() : c.k[2].get();
-    const __nv_bfloat16* v = is_compressed ? c.v_cmp.get() : c.v[2].get();
-    const auto forward = [&] {
-      cuda_check(launch_tile_forward({.shape = shape,
-                                      .range = interval.range,
-                                      .window = interval.window,
-                                      .token_end = interval.token_end,
-                                      .q = c.q.get(),
-                                      .k = k,
-                                      .v = v,
-                                      .out = c.branch_out[2].get(),
-                                      .lse = c.branch_lse[2].get()},
-                                     nullptr),
-                 "tile forward");
-    };
-    forward();
-    BackwardPrepareParams prepare = {
-        .shape = shape, .d_out = c.d_out.get(), .gates = c.gates.get(), .d_gates = nullptr};
-    prepare.branch_out[2] = c.branch_out[2].get();
-    prepare.branch_lse[2] = c.branch_lse[2].get();
-    prepare.statistics[2] = statistics.get();
-    cuda_check(launch_backward_prepare(prepare, nullptr), "prepare");
-    const BlockBackwardTensors tensors = {
-        .q = c.q.get(), .k = k, .v = v, .d_out = c.d_out.get(), .statistics = statistics.get()};
-    const auto tiles = static_cast<std::size_t>(
-        range_backward_tiles(shape, interval.range, interval.window, interval.token_end));
-    DeviceBuffer<float> partial(std::max<std::size_t>(tiles, 1) * 2 * kBlock * kHeadDim);
-    const Timing times[] = {
-        time_of(forward, kRepeats),
-        time_of(
-            [&] {
-              cuda_check(launch_tile_backward({.shape = shape,
-                                               .range = interval.range,
-                                               .window = interval.window,
-                                               .token_end = interval.token_end,
-                                               .tensors = tensors,
-                                               .d_q = d_q.get()},
-                                              nullptr),
-                         "tile backward");
-            },
-            kRepeats),
-        time_of(
-            [&] {
-              cuda_check(launch_range_backward({.shape = shape,
-                                                .range = interval.range,
-                                                .window = interval.window,
-                                                .token_end = interval.token_end,
-                                                .tensors = tensors,
-                                                .partial_dkv = partial.get()},
-                                               nullptr),
-                         "range backward");
-            },
-            kRepeats),
-        time_of(
-            [&] {
-              cuda_check(launch_sum_blocks({.shape = shape,
-                                            .keys = keys,
-                                            .range_partial = partial.get(),
-                                            .range = interval.range,
-                                            .window = interval.window,
-                                            .token_end = interval.token_end,
-                                            .d_k = c.d_k[2].get(),
-                                            .d_v = c.d_v[2].get()},
-                                           nullptr),
-                         "sum blocks");
-            },
-            kRepeats),
-    };
-    const double product =
-        2.0 * kHeadDim * pairs(interval) * shape.batch * shape.groups * shape.heads;
-    const double products[] = {2.0, 3.0, 4.0};
-    std::printf("%6d %-13s", sequence, interval.name);
-    const char* names[] = {"forward", "dQ", "dK dV"};
-    for (int i = 0; i < 3; ++i) {
-      std::printf(" | %s %6.1f us (%3.0f)", names[i], 1e3 * times[i].median,
-                  1e-9 * product * products[i] / times[i].median);
-    }
-    std::printf(" | sum %5.1f us, %zu tiles\n", 1e3 * times[3].median, tiles);
-    std::fflush(stdout);
+    time_interval(interval, c, statistics, d_q);
   }
   CausalCase causal(options);
   const Timing forward = time_of([&] { causal.forward(); }, kRepeats);

@@ -79,6 +79,27 @@ Result<std::unique_ptr<net::HttpServer>> serve_metrics(const DaemonOptions& opti
   return server;
 }
 
+ControlOptions control_options(const DaemonOptions& options, MonotonicTime started,
+                               std::function<void()> shut_down) {
+  ControlOptions wanted;
+  wanted.host = options.host;
+  wanted.started = started;
+  wanted.state_folder = options.paths.state;
+  wanted.socket = options.paths.socket;
+  wanted.config = options.config;
+  wanted.program_folder = std::filesystem::path(options.program).parent_path().string();
+  if (!options.system_mode && options.config.supervision.restart_daemon) {
+    wanted.restart_daemon = {options.program};
+    const std::vector<std::string>& given = options.arguments;
+    wanted.restart_daemon.insert(wanted.restart_daemon.end(), given.begin(), given.end());
+    // Started by a shim its standard error is the shim's log, where nobody looks for nsad's.
+    if (std::find(given.begin(), given.end(), "--log") == given.end())
+      wanted.restart_daemon.insert(wanted.restart_daemon.end(), {"--log", options.paths.log});
+  }
+  wanted.shut_down = std::move(shut_down);
+  return wanted;
+}
+
 } // namespace
 
 Status run_daemon(const DaemonOptions& options) {
@@ -102,23 +123,8 @@ Status run_daemon(const DaemonOptions& options) {
   NSA_TRY_ASSIGN(store::Telemetry telemetry, store::Telemetry::open(state));
 
   net::EventLoop loop;
-  ControlOptions wanted;
-  wanted.host = options.host;
-  wanted.started = started;
-  wanted.state_folder = state;
-  wanted.socket = options.paths.socket;
-  wanted.config = options.config;
-  wanted.program_folder = std::filesystem::path(options.program).parent_path().string();
-  if (!options.system_mode && options.config.supervision.restart_daemon) {
-    wanted.restart_daemon = {options.program};
-    const std::vector<std::string>& given = options.arguments;
-    wanted.restart_daemon.insert(wanted.restart_daemon.end(), given.begin(), given.end());
-    // Started by a shim its standard error is the shim's log, where nobody looks for nsad's.
-    if (std::find(given.begin(), given.end(), "--log") == given.end())
-      wanted.restart_daemon.insert(wanted.restart_daemon.end(), {"--log", options.paths.log});
-  }
-  wanted.shut_down = [&loop] { loop.stop(); };
-  ControlPlane control(loop, std::move(ledger), std::move(telemetry), std::move(wanted));
+  ControlPlane control(loop, std::move(ledger), std::move(telemetry),
+                       control_options(options, started, [&loop] { loop.stop(); }));
 
   NSA_TRY_ASSIGN(const auto administrators, administrators_of(options.config));
   api::Routes routes(loop, control.queries(), control.requests(),

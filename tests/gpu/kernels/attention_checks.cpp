@@ -75,6 +75,80 @@ double relative_error(const std::vector<double>& value, const std::vector<double
   return std::sqrt(difference / norm);
 }
 
+// One branch's output, log-sums and gradients of keys and values.
+void judge_branch(const AttentionCase& c, int branch, const BranchOracle& oracle, Report& report) {
+  const char* names[kBranches][5] = {{"o_cmp", "lse_cmp", "dk_cmp", "dv_cmp", "dgate_cmp"},
+                                     {"o_slc", "lse_slc", "dk_slc", "dv_slc", "dgate_slc"},
+                                     {"o_win", "lse_win", "dk_win", "dv_win", "dgate_win"}};
+  const auto dim = static_cast<std::size_t>(c.options.shape.head_dim);
+  Reference out;
+  out.parts[0] = oracle.out.get();
+  Reference lse;
+  lse.parts[0] = oracle.lse.get();
+  report.verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * dim),
+                 kOutputTolerance);
+  report.verdict(names[branch][1], error_norm(c.branch_lse[branch].get(), lse, c.rows), 1e-4);
+  Reference d_k;
+  Reference d_v;
+  DeviceBuffer<double> fine_k;
+  DeviceBuffer<double> fine_v;
+  d_k.parts[0] = oracle.d_k.get();
+  d_v.parts[0] = oracle.d_v.get();
+  if (branch == 0) {
+    fine_k = DeviceBuffer<double>(c.key_count);
+    fine_v = DeviceBuffer<double>(c.key_count);
+    fine_k.from_host(unpool(oracle.d_k.to_host(), c.options.shape));
+    fine_v.from_host(unpool(oracle.d_v.to_host(), c.options.shape));
+    d_k.parts[0] = fine_k.get();
+    d_v.parts[0] = fine_v.get();
+  }
+  // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
+  // is judged.
+  const bool degenerate = c.options.key_deviation == 0.0f;
+  const auto plain = [&](DeviceBuffer<double> BranchOracle::* gradient) {
+    return [&c, &oracle, branch, gradient] {
+      std::vector<double> value = (BranchOracle(c, branch, true).*gradient).to_host();
+      std::vector<double> exact = (oracle.*gradient).to_host();
+      if (branch == 0) {
+        value = unpool(value, c.options.shape);
+        exact = unpool(exact, c.options.shape);
+      }
+      return relative_error(value, exact);
+    };
+  };
+  report.verdict(names[branch][2], error_norm(c.d_k[branch].get(), d_k, c.key_count),
+                 degenerate ? 0.05 : kGradientTolerance, plain(&BranchOracle::d_k));
+  report.verdict(names[branch][3], error_norm(c.d_v[branch].get(), d_v, c.key_count),
+                 kGradientTolerance, plain(&BranchOracle::d_v));
+}
+
+// d_gate = <d_out, o_branch>, from what the kernels rounded o to.
+void judge_gate_gradients(const AttentionCase& c, const std::vector<BranchOracle>& oracles,
+                          Report& report) {
+  const auto dim = static_cast<std::size_t>(c.options.shape.head_dim);
+  const std::vector<float> got = c.d_gates.to_host();
+  const std::vector<__nv_bfloat16> d_out = c.d_out.to_host();
+  ErrorNorm norm;
+  double difference = 0.0;
+  double size = 0.0;
+  for (int branch = 0; branch < kBranches; ++branch) {
+    const std::vector<double> out = oracles[static_cast<std::size_t>(branch)].out.to_host();
+    for (std::size_t row = 0; row < c.rows; ++row) {
+      double expected = 0.0;
+      for (std::size_t i = 0; i < dim; ++i) {
+        expected += out[row * dim + i] * to_float(d_out[row * dim + i]);
+      }
+      if (!c.options.branch_on[branch]) expected = 0.0;
+      const double error = got[row * 3 + static_cast<std::size_t>(branch)] - expected;
+      if (!std::isfinite(error)) ++norm.invalid;
+      difference += error * error;
+      size += expected * expected;
+    }
+  }
+  norm.relative = std::sqrt(difference / size);
+  report.verdict("dgates", norm, kOutputTolerance);
+}
+
 } // namespace
 
 bool run_case(const std::string& name, const CaseOptions& options) {
@@ -97,54 +171,13 @@ bool run_case(const std::string& name, const CaseOptions& options) {
   gated_out.gates = c.gates.get();
   gated_out.row = dim;
   std::vector<BranchOracle> oracles;
-  const char* names[kBranches][5] = {{"o_cmp", "lse_cmp", "dk_cmp", "dv_cmp", "dgate_cmp"},
-                                     {"o_slc", "lse_slc", "dk_slc", "dv_slc", "dgate_slc"},
-                                     {"o_win", "lse_win", "dk_win", "dv_win", "dgate_win"}};
   for (int branch = 0; branch < kBranches; ++branch) {
     oracles.emplace_back(c, branch);
     const BranchOracle& oracle = oracles.back();
     if (!options.branch_on[branch]) continue;
     gated_out.parts[branch] = oracle.out.get();
     d_q.parts[branch] = oracle.d_q.get();
-    Reference out;
-    out.parts[0] = oracle.out.get();
-    Reference lse;
-    lse.parts[0] = oracle.lse.get();
-    report.verdict(names[branch][0], error_norm(c.branch_out[branch].get(), out, c.rows * dim),
-                   kOutputTolerance);
-    report.verdict(names[branch][1], error_norm(c.branch_lse[branch].get(), lse, c.rows), 1e-4);
-    Reference d_k;
-    Reference d_v;
-    DeviceBuffer<double> fine_k;
-    DeviceBuffer<double> fine_v;
-    d_k.parts[0] = oracle.d_k.get();
-    d_v.parts[0] = oracle.d_v.get();
-    if (branch == 0) {
-      fine_k = DeviceBuffer<double>(c.key_count);
-      fine_v = DeviceBuffer<double>(c.key_count);
-      fine_k.from_host(unpool(oracle.d_k.to_host(), options.shape));
-      fine_v.from_host(unpool(oracle.d_v.to_host(), options.shape));
-      d_k.parts[0] = fine_k.get();
-      d_v.parts[0] = fine_v.get();
-    }
-    // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
-    // is judged.
-    const bool degenerate = options.key_deviation == 0.0f;
-    const auto plain = [&](DeviceBuffer<double> BranchOracle::* gradient) {
-      return [&c, &oracle, branch, gradient] {
-        std::vector<double> value = (BranchOracle(c, branch, true).*gradient).to_host();
-        std::vector<double> exact = (oracle.*gradient).to_host();
-        if (branch == 0) {
-          value = unpool(value, c.options.shape);
-          exact = unpool(exact, c.options.shape);
-        }
-        return relative_error(value, exact);
-      };
-    };
-    report.verdict(names[branch][2], error_norm(c.d_k[branch].get(), d_k, c.key_count),
-                   degenerate ? 0.05 : kGradientTolerance, plain(&BranchOracle::d_k));
-    report.verdict(names[branch][3], error_norm(c.d_v[branch].get(), d_v, c.key_count),
-                   kGradientTolerance, plain(&BranchOracle::d_v));
+    judge_branch(c, branch, oracle, report);
   }
   report.verdict("out", error_norm(c.out.get(), gated_out, c.rows * dim), kOutputTolerance);
   const auto plain_d_q = [&] {
@@ -162,29 +195,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
     return relative_error(sums[1], sums[0]);
   };
   report.verdict("dq", error_norm(c.d_q.get(), d_q, c.rows * dim), kGradientTolerance, plain_d_q);
-  { // d_gate = <d_out, o_branch>, from what the kernels rounded o to
-    const std::vector<float> got = c.d_gates.to_host();
-    const std::vector<__nv_bfloat16> d_out = c.d_out.to_host();
-    ErrorNorm norm;
-    double difference = 0.0;
-    double size = 0.0;
-    for (int branch = 0; branch < kBranches; ++branch) {
-      const std::vector<double> out = oracles[static_cast<std::size_t>(branch)].out.to_host();
-      for (std::size_t row = 0; row < c.rows; ++row) {
-        double expected = 0.0;
-        for (std::size_t i = 0; i < dim; ++i) {
-          expected += out[row * dim + i] * to_float(d_out[row * dim + i]);
-        }
-        if (!options.branch_on[branch]) expected = 0.0;
-        const double error = got[row * 3 + static_cast<std::size_t>(branch)] - expected;
-        if (!std::isfinite(error)) ++norm.invalid;
-        difference += error * error;
-        size += expected * expected;
-      }
-    }
-    norm.relative = std::sqrt(difference / size);
-    report.verdict("dgates", norm, kOutputTolerance);
-  }
+  judge_gate_gradients(c, oracles, report);
   if (options.selection == Selection::kScored && options.branch_on[1])
     check_selection(c, oracles[0], report);
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nsa_model/kernels/selection/selection.h"
@@ -17,6 +19,23 @@ namespace {
 constexpr double kNearlyEqual = 1e-5;
 constexpr double kClearlyWorse = 2e-3;
 constexpr double kMostSwapped = 0.01; // of the scored rows
+
+// Which blocks a row of indices names; nothing where they are out of order or a forced one is
+// missing.
+std::optional<std::vector<bool>> taken_blocks(const int32_t* slots, int own, int blocks) {
+  const int expected = std::min(kSlots, own + 1);
+  std::vector<bool> taken(static_cast<std::size_t>(blocks), false);
+  for (int i = 0; i < kSlots; ++i) {
+    const bool good = i < expected
+                          ? slots[i] >= 0 && slots[i] <= own && (i == 0 || slots[i] > slots[i - 1])
+                          : slots[i] == -1;
+    if (!good) return std::nullopt;
+    if (i < expected) taken[static_cast<std::size_t>(slots[i])] = true;
+  }
+  const bool forced = taken[0] && taken[static_cast<std::size_t>(own)] &&
+                      taken[static_cast<std::size_t>(std::max(0, own - 1))];
+  return forced ? std::optional(std::move(taken)) : std::nullopt;
+}
 
 } // namespace
 
@@ -52,22 +71,12 @@ void check_selection(const AttentionCase& c, const BranchOracle& compressed, Rep
     const int token =
         static_cast<int>(row / static_cast<std::size_t>(shape.groups)) % shape.sequence;
     const int own = token / kBlock;
-    const int32_t* slots = &indices[row * kSlots];
-    const int expected = std::min(kSlots, own + 1);
-    std::vector<bool> taken(static_cast<std::size_t>(blocks), false);
-    bool good = true;
-    for (int i = 0; i < kSlots; ++i) {
-      good = good &&
-             (i < expected ? slots[i] >= 0 && slots[i] <= own && (i == 0 || slots[i] > slots[i - 1])
-                           : slots[i] == -1);
-      if (good && i < expected) taken[static_cast<std::size_t>(slots[i])] = true;
-    }
-    good = good && taken[0] && taken[static_cast<std::size_t>(own)] &&
-           taken[static_cast<std::size_t>(std::max(0, own - 1))];
-    if (!good) {
+    const auto named = taken_blocks(&indices[row * kSlots], own, blocks);
+    if (!named) {
       ++broken;
       continue;
     }
+    const std::vector<bool>& taken = *named;
     if (own >= kSlots) ++scored;
     const double* score = &scores[row % most_rows * static_cast<std::size_t>(blocks)];
     double least_taken = INFINITY;

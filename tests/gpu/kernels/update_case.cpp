@@ -48,7 +48,54 @@ struct Buffer {
   }
 };
 
-// The values after an update in FP64, and how far the device may be from them.
+std::vector<uint8_t> two_of_three(std::size_t count) {
+  std::vector<uint8_t> marks(count);
+  for (std::size_t i = 0; i < count; ++i)
+    marks[i] = i % 3 != 0;
+  return marks;
+}
+
+// The values after an update in FP64.
+struct Updated {
+  Doubles values, first, second;
+};
+Updated updated(const UpdateScalars& s, bool pure, double share, double updates,
+                const std::vector<uint8_t>& marks, const Buffer& values, const Buffer& gradients,
+                const Buffer& first, const Buffer& second) {
+  const std::size_t count = values.host.size();
+  Updated want{Doubles(count), Doubles(count), Doubles(count)};
+  for (std::size_t i = 0; i < count; ++i) {
+    const double g = (pure ? rounded(gradients.host[i]) : gradients.host[i]) * share;
+    const double decay = marks[i / kSlotElements] != 0 ? s.weight_decay : 0.0;
+    want.first[i] = s.beta1 * first.host[i] + (1 - s.beta1) * g;
+    want.second[i] = s.beta2 * second.host[i] + (1 - s.beta2) * g * g;
+    const double m = want.first[i] / (1 - std::pow(s.beta1, updates));
+    const double v = want.second[i] / (1 - std::pow(s.beta2, updates));
+    want.values[i] = values.host[i] * (1 - s.learning_rate * decay) -
+                     s.learning_rate * m / (std::sqrt(v) + s.epsilon);
+  }
+  return want;
+}
+
+int64_t not_their_masters(const std::vector<Bf16>& weights, const std::vector<float>& masters) {
+  int64_t wrong = 0;
+  for (std::size_t i = 0; i < masters.size(); ++i)
+    wrong += to_double(weights[i]) != to_double(__float2bfloat16_rn(masters[i]));
+  return wrong;
+}
+
+// The mean of what rounding at random leaves is the value itself: how far it is off, in steps of
+// BF16.
+double drift(const std::vector<Bf16>& left, const Doubles& want) {
+  double off = 0.0, steps = 0.0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    off += (to_double(left[i]) - want[i]) * (want[i] < 0 ? -1 : 1);
+    steps += std::abs(want[i]) * 0x1p-8;
+  }
+  return std::abs(off) / steps;
+}
+
+// How far the device may be from the values in FP64.
 void check_adamw(UpdateMode mode, const char* name, double clip, double gradient_scale) {
   constexpr int64_t kCount = 16 * 5003;
   const bool masters = mode == UpdateMode::kMaster || mode == UpdateMode::kFp32;
@@ -58,9 +105,7 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   const Buffer first(kCount, pure, gradient_scale * 0.3);
   const Buffer second(kCount, pure, gradient_scale * gradient_scale, true);
   DeviceBuffer<Bf16> weights(kCount);
-  std::vector<uint8_t> marks(kCount / kSlotElements);
-  for (std::size_t i = 0; i < marks.size(); ++i)
-    marks[i] = i % 3 != 0;
+  const std::vector<uint8_t> marks = two_of_three(kCount / kSlotElements);
   DeviceBuffer<uint8_t> decayed(marks.size());
   decayed.from_host(marks);
   DeviceBuffer<float> loss(1), updates(1), partial(update_partials());
@@ -75,12 +120,11 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
     cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
   }
   cuda_check(launch_square_sum(partial.get(), square_sum.get(), nullptr), "square_sum");
-  UpdateControlParams before{};
-  before.square_sum = square_sum.get();
-  before.loss = loss.get();
-  before.updates = updates.get();
-  before.control = control.get();
-  before.scalars = s;
+  const UpdateControlParams before{.square_sum = square_sum.get(),
+                                   .loss = loss.get(),
+                                   .updates = updates.get(),
+                                   .control = control.get(),
+                                   .scalars = s};
   cuda_check(launch_update_control(before, nullptr), "update_control");
   const auto update = [&] {
     for (const auto [begin, count] : kStretches) {
@@ -109,49 +153,26 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
     squares += g * g;
   const double norm = std::sqrt(squares);
   const double share = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
-  Doubles want_values(kCount), want_first(kCount), want_second(kCount), change(kCount);
-  for (int64_t i = 0; i < kCount; ++i) {
-    const double g = (pure ? rounded(gradients.host[i]) : gradients.host[i]) * share;
-    const double decay = marks[i / kSlotElements] != 0 ? s.weight_decay : 0.0;
-    want_first[i] = s.beta1 * first.host[i] + (1 - s.beta1) * g;
-    want_second[i] = s.beta2 * second.host[i] + (1 - s.beta2) * g * g;
-    const double m = want_first[i] / (1 - std::pow(s.beta1, kT));
-    const double v = want_second[i] / (1 - std::pow(s.beta2, kT));
-    want_values[i] = values.host[i] * (1 - s.learning_rate * decay) -
-                     s.learning_rate * m / (std::sqrt(v) + s.epsilon);
-  }
+  const Updated want = updated(s, pure, share, kT, marks, values, gradients, first, second);
   const std::string what = std::string("update, ") + name + (clip > 0 ? ", clipped" : "");
   const auto got = control.to_host().front();
   report(what + ": norm", std::abs(static_cast<double>(got.norm) - norm) / norm, 1e-5);
   // One rounding to BF16 is wrong by 0.0017 on average, one at random by 0.0024.
-  report(what + ": values", values.error(want_values), masters ? 1e-6 : pure ? 2e-3 : 3e-3);
-  report(what + ": first moments", first.error(want_first), pure ? 2.5e-3 : 1e-6);
-  report(what + ": second moments", second.error(want_second), pure ? 2.5e-3 : 1e-6);
-  if (mode == UpdateMode::kMaster) {
-    const std::vector<float> left = values.wide.to_host();
-    const std::vector<Bf16> rounded_weights = weights.to_host();
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < kCount; ++i)
-      wrong += to_double(rounded_weights[i]) != to_double(__float2bfloat16_rn(left[i]));
-    report(what + ": weights that are not their masters", static_cast<double>(wrong), 0.0);
-  }
-  // The mean of what rounding at random leaves is the value itself.
-  if (mode == UpdateMode::kStochastic) {
-    const std::vector<Bf16> left = values.thin.to_host();
-    double off = 0.0, steps = 0.0;
-    for (int64_t i = 0; i < kCount; ++i) {
-      off += (to_double(left[i]) - want_values[i]) * (want_values[i] < 0 ? -1 : 1);
-      steps += std::abs(want_values[i]) * 0x1p-8;
-    }
-    report(what + ": drift in steps of BF16", std::abs(off) / steps, 0.01);
-  }
+  report(what + ": values", values.error(want.values), masters ? 1e-6 : pure ? 2e-3 : 3e-3);
+  report(what + ": first moments", first.error(want.first), pure ? 2.5e-3 : 1e-6);
+  report(what + ": second moments", second.error(want.second), pure ? 2.5e-3 : 1e-6);
+  if (mode == UpdateMode::kMaster)
+    report(what + ": weights that are not their masters",
+           static_cast<double>(not_their_masters(weights.to_host(), values.wide.to_host())), 0.0);
+  if (mode == UpdateMode::kStochastic)
+    report(what + ": drift in steps of BF16", drift(values.thin.to_host(), want.values), 0.01);
   // Nothing is changed where the loss is not finite.
   loss.from_host(std::vector<float>{NAN});
-  const auto values_before = values.error(want_values);
+  const auto values_before = values.error(want.values);
   cuda_check(launch_update_control(before, nullptr), "update_control");
   update();
   report(what + ": change at a loss that is NaN",
-         std::abs(values.error(want_values) - values_before) +
+         std::abs(values.error(want.values) - values_before) +
              std::abs(static_cast<double>(updates.to_host().front()) - kT),
          0.0);
 }

@@ -52,6 +52,30 @@ TemporaryFolder* TrainingTest::shared_ = nullptr;
 fs::path TrainingTest::dataset_;
 int TrainingTest::references_ = 0;
 
+void expect_kernels_of_a_cpu(const std::vector<wire::RankToggles>& toggles) {
+  ASSERT_EQ(toggles.size(), 1u);
+  std::map<std::string, std::string> kernels = toggles[0].kernels;
+  for (const char* branch : {"compressed", "selected", "sliding"})
+    EXPECT_EQ(kernels[branch], "aten chunked (FlashAttention is of GPUs)");
+  for (const char* part : {"attention", "layers"})
+    EXPECT_EQ(kernels[part], "aten (our kernels need a GPU, and the ranks compute on a CPU)");
+  EXPECT_EQ(kernels["graphs"], "off (a CPU has no graphs)");
+  EXPECT_EQ(kernels["selection"], "aten");
+  EXPECT_EQ(kernels.size(), 7u);
+}
+
+void expect_start_up(const std::map<std::string, double>& start_up_seconds) {
+  std::vector<std::string> parts;
+  for (const auto& [part, seconds] : start_up_seconds) {
+    parts.push_back(part);
+    EXPECT_GE(seconds, 0) << part;
+    EXPECT_LT(seconds, 600) << part;
+  }
+  EXPECT_THAT(parts, ::testing::ElementsAre("checkpoint", "data", "device", "exec", "first-step",
+                                            "loader", "model", "outputs", "peers"));
+  EXPECT_GT(start_up_seconds.at("exec"), 0);
+}
+
 TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
   auto spec = tiny_run(dataset_);
   spec.train.steps = 60;
@@ -79,16 +103,7 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_EQ(hello[0].pid, rank.pid());
     EXPECT_THAT(hello[0].compute_precision, ::testing::AnyOf("bf16", "fp32"));
     EXPECT_EQ(hello[0].compute_precision == "fp32", !hello[0].precision_note.empty());
-    const auto toggles = rank.all<wire::RankToggles>(MessageType::kRankToggles);
-    ASSERT_EQ(toggles.size(), 1u);
-    std::map<std::string, std::string> kernels = toggles[0].kernels;
-    for (const char* branch : {"compressed", "selected", "sliding"})
-      EXPECT_EQ(kernels[branch], "aten chunked (FlashAttention is of GPUs)");
-    for (const char* part : {"attention", "layers"})
-      EXPECT_EQ(kernels[part], "aten (our kernels need a GPU, and the ranks compute on a CPU)");
-    EXPECT_EQ(kernels["graphs"], "off (a CPU has no graphs)");
-    EXPECT_EQ(kernels["selection"], "aten");
-    EXPECT_EQ(kernels.size(), 7u);
+    expect_kernels_of_a_cpu(rank.all<wire::RankToggles>(MessageType::kRankToggles));
     const std::string log = run.log(1, r); // as whoever starts a rank by hand reads it
     EXPECT_THAT(log, ::testing::HasSubstr("compressed aten chunked (FlashAttention is of GPUs), "));
     EXPECT_THAT(log, ::testing::HasSubstr("libtorch " + hello[0].versions.at("libtorch")));
@@ -100,18 +115,7 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_THAT(stages, ::testing::ElementsAre("boot", "model", "loader", "first-step", "steady"));
     const auto steps = rank.all<wire::RankStep>(MessageType::kRankStep);
     ASSERT_FALSE(steps.empty());
-    if (steps[0].step == 1) { // step records may be dropped
-      std::vector<std::string> parts;
-      for (const auto& [part, seconds] : steps[0].start_up_seconds) {
-        parts.push_back(part);
-        EXPECT_GE(seconds, 0) << part;
-        EXPECT_LT(seconds, 600) << part;
-      }
-      EXPECT_THAT(parts,
-                  ::testing::ElementsAre("checkpoint", "data", "device", "exec", "first-step",
-                                         "loader", "model", "outputs", "peers"));
-      EXPECT_GT(steps[0].start_up_seconds.at("exec"), 0);
-    }
+    if (steps[0].step == 1) expect_start_up(steps[0].start_up_seconds); // records may be dropped
     EXPECT_TRUE(steps.back().start_up_seconds.empty());
     double exposed = 0, whole = 0;
     for (const auto& step : steps) {
