@@ -140,11 +140,19 @@ void ControlPlane::say_goodbye() {
   (void)ledger_.back_up();
 }
 
+bool ControlPlane::rescue_gone_ledger() {
+  if (!ledger_.gone()) return false;
+  if (auto done = ledger_.back_up(); !done)
+    log::error("control", "the ledger has gone and was not backed up",
+               {{"why", done.error().what}});
+  return true;
+}
+
 // ---- ticks --------------------------------------------------------------------------------------
 
 void ControlPlane::tick() {
   // The next nsad restores the ledger's backup and takes up the live attempts.
-  if (ledger_.damaged()) return options_.shut_down();
+  if (ledger_.damaged() || ledger_.gone()) return options_.shut_down();
   const MonotonicTime now = MonotonicTime::now();
   metrics_.counters().loop_lag_seconds.observe(to_seconds(loop_delay_.tick(now)));
   ++metrics_.counters().progress_reads;

@@ -53,6 +53,8 @@ public:
   // The ledger turned out to be damaged: nsad leaves without a goodbye, so that it is started
   // again.
   bool ledger_damaged() const { return ledger_.damaged(); }
+  // Its file was deleted or renamed. What it held is backed up, and nsad leaves in the same way.
+  bool rescue_gone_ledger();
   metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
   api::Queries& queries() { return queries_; }

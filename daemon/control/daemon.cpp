@@ -51,6 +51,8 @@ void say_what_was_opened(const store::Opened& opened) {
     log::error("control", "the ledger was damaged and moved aside",
                {{"file", opened.moved_aside},
                 {"restored", opened.restored.empty() ? "nothing" : opened.restored}});
+  else if (!opened.restored.empty())
+    log::error("control", "the ledger had gone", {{"restored", opened.restored}});
   if (opened.schema_from != 0 && opened.schema_from != opened.schema_to)
     log::info(
         "control", "ledger upgraded",
@@ -98,6 +100,24 @@ ControlOptions control_options(const DaemonOptions& options, MonotonicTime start
   }
   wanted.shut_down = std::move(shut_down);
   return wanted;
+}
+
+// The loop has ended: on request, or because something is lost that nsad cannot go on without.
+Status leave(ControlPlane& control, bool starter_gone, const std::string& state) {
+  if (starter_gone) {
+    control.say_goodbye();
+    return fail(ErrorCode::kUnavailable, "nsa-starter has ended, and nothing can be started",
+                "the log says why; start nsad again: systemctl restart nsad");
+  }
+  if (control.ledger_damaged())
+    return fail(ErrorCode::kCorrupt, "the ledger in " + state + " is damaged",
+                "start nsad again: it restores the newest backup and takes up what lives");
+  if (control.rescue_gone_ledger())
+    return fail(ErrorCode::kCorrupt, "the ledger has gone from " + state,
+                "start nsad again: it restores the backup that was made just now");
+  control.finish_ended_runs(kFinishLimit);
+  control.say_goodbye();
+  return {};
 }
 
 } // namespace
@@ -168,17 +188,7 @@ Status run_daemon(const DaemonOptions& options) {
   notify_service_manager("READY=1");
   loop.run();
   notify_service_manager("STOPPING=1");
-  if (starter_gone) {
-    control.say_goodbye();
-    return fail(ErrorCode::kUnavailable, "nsa-starter has ended, and nothing can be started",
-                "the log says why; start nsad again: systemctl restart nsad");
-  }
-  if (control.ledger_damaged())
-    return fail(ErrorCode::kCorrupt, "the ledger in " + state + " is damaged",
-                "start nsad again: it restores the newest backup and takes up what lives");
-  control.finish_ended_runs(kFinishLimit);
-  control.say_goodbye();
-  return {};
+  return leave(control, starter_gone, state);
 }
 
 } // namespace nsa::control

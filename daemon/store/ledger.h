@@ -110,6 +110,8 @@ public:
   // Whether the file itself is damaged, as a query or a commit has found: no answer can be relied
   // on, and open() restores the backup.
   bool damaged() const { return database_.damaged(); }
+  // Whether the file has gone from its place.
+  bool gone() const { return database_.moved(); }
   // Newest last. `run` empty: of all; `uid`: only what this user asked for, or others of its runs.
   Result<std::vector<wire::AuditView>> audit(const RunId& run, std::optional<int64_t> uid,
                                              int limit);

@@ -116,13 +116,23 @@ std::vector<fs::path> backups_of(const fs::path& path) {
   return found;
 }
 
+// Nothing is there where a database with backups was.
+bool is_lost(const fs::path& path) {
+  std::error_code missing;
+  const uintmax_t bytes = fs::file_size(path, missing);
+  return (missing == std::errc::no_such_file_or_directory || (!missing && bytes == 0)) &&
+         !backups_of(path).empty();
+}
+
 } // namespace
 
 Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   NSA_TRY(refuse_nfs(path.parent_path()));
   NSA_TRY(close_to_others(path));
-  auto first = open_and_check(path, synchronous);
-  if (!first && first.error().code == ErrorCode::kCorrupt) {
+  const bool lost = is_lost(path);
+  Result<Database> first = lost ? fail(ErrorCode::kCorrupt, path.string() + " has gone")
+                                : open_and_check(path, synchronous);
+  if (!lost && !first && first.error().code == ErrorCode::kCorrupt) {
     // SQLite tells a page that the disk did not give as damage, too.
     NSA_TRY(read_through(path));
     first = open_and_check(path, synchronous);
@@ -130,9 +140,10 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   if (first) return Checked{std::move(*first), "", ""};
   if (first.error().code != ErrorCode::kCorrupt) return fail(std::move(first.error()));
 
-  log::error("store", "database is damaged",
+  log::error("store", lost ? "database is lost" : "database is damaged",
              {{"file", path.string()}, {"why", first.error().what}});
   NSA_TRY_ASSIGN(std::string aside, move_aside(path));
+  if (lost) aside.clear(); // at most its log was there
   for (const fs::path& backup : backups_of(path)) {
     std::error_code error;
     fs::copy_file(backup, path, fs::copy_options::overwrite_existing, error);

@@ -164,6 +164,12 @@ int64_t Database::last_row_id() const {
   return sqlite3_last_insert_rowid(raw_);
 }
 
+bool Database::moved() const {
+  int moved = 0;
+  return sqlite3_file_control(raw_, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK &&
+         moved != 0;
+}
+
 bool Database::in_transaction() const {
   return sqlite3_get_autocommit(raw_) == 0;
 }

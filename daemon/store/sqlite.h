@@ -68,6 +68,8 @@ public:
   bool in_transaction() const;
   // Whether SQLite has met a page, since it was opened, that is not as it wrote it.
   bool damaged() const { return *damaged_; }
+  // Whether the file was deleted or renamed since: what is written goes where nobody finds it.
+  bool moved() const;
 
 private:
   explicit Database(sqlite3* raw) : raw_(raw) {}

@@ -80,6 +80,33 @@ TEST_F(StoreTest, ADamagedLedgerIsMovedAsideAndItsBackupRestored) {
   EXPECT_EQ(events->at(0).kind, "kept");
 }
 
+TEST_F(StoreTest, ALedgerThatHasGoneIsNoticedAndItsBackupTaken) {
+  const auto path = folder_ / "ledger.db";
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  EXPECT_FALSE(ledger->gone());
+  ASSERT_TRUE(std::filesystem::remove(path));
+  EXPECT_TRUE(ledger->gone());
+  Batch batch;
+  batch.events = {event_row("abcde", "after-it-went")};
+  ASSERT_TRUE(ledger->commit(batch));
+  ASSERT_TRUE(ledger->back_up()) << "what is still open holds all";
+  for (const bool empty : {false, true}) {
+    ledger = fail(ErrorCode::kUnavailable, "closed");
+    std::filesystem::remove(path);
+    if (empty) {
+      ASSERT_TRUE(write_file_atomic(path, ""));
+    }
+    ledger = open();
+    ASSERT_TRUE(ledger) << ledger.error().what;
+    EXPECT_FALSE(ledger->opened().restored.empty());
+    const auto events = ledger->events("", 0, 10);
+    ASSERT_TRUE(events);
+    ASSERT_EQ(events->size(), 1u);
+    EXPECT_EQ(events->at(0).kind, "after-it-went");
+  }
+}
+
 TEST_F(StoreTest, ADamagedLedgerWithoutABackupStartsEmptyAndSaysSo) {
   ASSERT_TRUE(write_file_atomic(folder_ / "ledger.db", std::string(10'000, 'x')));
   auto ledger = open();
