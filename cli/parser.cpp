@@ -145,6 +145,9 @@ public:
         return usage("'" + verb_.name + "' needs " + positional.name + ": " + positional.meaning,
                      usage_line());
       for (const std::string& value : values) {
+        // A variable of the shell that is not set, say: it must not become another path of the API.
+        if (value.empty())
+          return usage(positional.name + " of '" + verb_.name + "' is empty", usage_line());
         NSA_TRY(check_value(positional.name, positional.type, {}, value));
         parsed.arguments.add(positional.name, value);
       }

@@ -165,6 +165,7 @@ private:
     Request request;
     request.method = std::string(message.method_string());
     request.peer = peer_;
+    const bool two_hosts = message.count(http::field::host) > 1;
     for (const auto& field : message) {
       std::string name(field.name_string());
       for (char& c : name)
@@ -176,6 +177,8 @@ private:
     auto target = parse_target({message.target().data(), message.target().size()});
     if (!target)
       return answer(error_response(400, "invalid-argument", "the request's target is malformed"));
+    if (two_hosts)
+      return answer(error_response(400, "invalid-argument", "the request names two hosts"));
     request.path = std::move(target->path);
     request.query = std::move(target->query);
     Response response;

@@ -154,6 +154,11 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
     }
     const std::string key(trim(std::string_view(text).substr(0, equals)));
     const std::string_view value_text = trim(std::string_view(text).substr(equals + 1));
+    if (key.empty()) {
+      reading.problems.push_back(
+          at(file, {}, "", {"\"" + text + "\" names no key", "write --set KEY=VALUE"}));
+      continue;
+    }
     const Field* field = find_field(fields, key);
     if (field == nullptr) {
       TomlEntry entry{key, {}, {}, Value(std::string(value_text)), "text"};

@@ -29,7 +29,8 @@ tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
     views.push_back(view_of(p));
   return tl::unexpected(api::SubmitFailure{
       {ErrorCode::kInvalidArgument,
-       file + " has " + std::to_string(count) + (count == 1 ? " mistake" : " mistakes") +
+       (file.empty() ? "the run file" : file) + " has " + std::to_string(count) +
+           (count == 1 ? " mistake" : " mistakes") +
            (count > kTold ? ", the first " + std::to_string(kTold) + " are told" : ""),
        ""},
       std::move(views)});

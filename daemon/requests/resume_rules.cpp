@@ -120,12 +120,16 @@ std::vector<std::string> resume_warnings(const ResumeFacts& facts, const spec::R
   std::string pairs;
   for (const std::string& pair : facts.overrides)
     pairs += " --set " + pair;
+  // A schedule that has ended at 0 leaves no rate to keep.
+  const bool ended_at_zero = was <= 0;
+  const double advised = ended_at_zero ? after.train.learning_rate / 10 : was;
   warnings.push_back(
       "train.steps = " + std::to_string(after.train.steps) + " stretches train.schedule = \"" +
       spec::text_of(after.train.schedule) + "\": at step " + std::to_string(next) +
       " the learning rate jumps from " + short_number(was) + " to " + short_number(is) +
-      "; to keep it: nsactl resume " + facts.run + pairs +
-      " --set train.schedule=constant --set train.learning_rate=" + short_number(was));
+      (ended_at_zero ? "; to choose a low one: nsactl resume " : "; to keep it: nsactl resume ") +
+      facts.run + pairs +
+      " --set train.schedule=constant --set train.learning_rate=" + short_number(advised));
   return warnings;
 }
 

@@ -64,6 +64,7 @@ TEST(Parser, TyposGetTheNearestName) {
 TEST(Parser, AWrongNumberOfArgumentsNamesTheUsage) {
   EXPECT_EQ(hint_of({"submit", "a", "b"}), "usage: nsactl submit FILE [options]");
   EXPECT_EQ(hint_of({"rm"}), "usage: nsactl rm RUN... [options]");
+  EXPECT_EQ(hint_of({"stop", ""}), "usage: nsactl stop RUN... [options]");
   EXPECT_EQ(hint_of({"status", "a", "b"}), "usage: nsactl status [RUN]");
 }
 

@@ -103,5 +103,16 @@ TEST(ResumeRules, AStretchedScheduleIsWarnedOfWithWhatToType) {
   EXPECT_THAT(resume_warnings(facts, constant, longer), IsEmpty()) << "nothing jumps";
 }
 
+TEST(ResumeRules, AScheduleThatEndedAtZeroLeavesNoRateToKeep) {
+  ResumeFacts facts = stopped_at(60);
+  facts.overrides = {"train.steps=400"};
+  spec::RunSpec before = cosine(60), after = cosine(400);
+  before.train.final_learning_rate_ratio = after.train.final_learning_rate_ratio = 0;
+  const auto warnings = resume_warnings(facts, before, after);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("to choose a low one: nsactl resume kaaaa"));
+  EXPECT_THAT(warnings[0], HasSubstr("--set train.learning_rate=0.0001")) << "no rate is 0";
+}
+
 } // namespace
 } // namespace nsa::control

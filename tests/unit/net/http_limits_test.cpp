@@ -224,5 +224,17 @@ TEST(HttpLimits, AFloodOnAPortTakesABoundedNumberOfDescriptors) {
   EXPECT_TRUE(is_closed(held.front().get())) << "closed, not only refused";
 }
 
+// Which of two would be checked is a guess.
+TEST(HttpLimits, TwoHostsAreRefused) {
+  Open open;
+  auto fd = connect_unix_socket(open.path);
+  ASSERT_TRUE(fd) << fd.error().what;
+  const std::string request = "GET / HTTP/1.1\r\nHost: a\r\nHost: 127.0.0.1\r\n\r\n";
+  ASSERT_GT(::send(fd->get(), request.data(), request.size(), 0), 0);
+  char head[12];
+  ASSERT_EQ(::read(fd->get(), head, sizeof head), static_cast<ssize_t>(sizeof head));
+  EXPECT_EQ(std::string(head, sizeof head), "HTTP/1.1 400");
+}
+
 } // namespace
 } // namespace nsa::net

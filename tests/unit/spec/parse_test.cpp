@@ -128,6 +128,8 @@ TEST(Parse, RefusesUnknownOverridesAndThoseWithoutValue) {
   EXPECT_THAT(formatted(problems_with({"train.stesp"})),
               ElementsAre("--set: train.stesp: is no KEY=VALUE, and no key has this name\n"
                           "  hint: did you mean --set train.steps=VALUE?"));
+  EXPECT_THAT(formatted(problems_with({"=5"})), ElementsAre("--set: \"=5\" names no key\n"
+                                                            "  hint: write --set KEY=VALUE"));
 }
 
 TEST(Parse, HintsSayWhatToWrite) {
