@@ -99,7 +99,7 @@ struct RankStep {
   uint64_t step = 0;
   uint64_t tokens = 0;
   double loss = 0, gradient_norm = 0, learning_rate = 0;
-  double step_seconds = 0, tokens_per_second = 0;
+  double step_seconds = 0, slowest_step_seconds = 0, tokens_per_second = 0;
   double data_wait_seconds = 0, exposed_communication_seconds = 0;
   std::map<std::string, double> phase_seconds; // since the record before
   uint64_t clipped_steps = 0;
@@ -140,6 +140,12 @@ struct RankStep {
              {.unit = Unit::kSeconds,
               .tensorboard = "time/step_seconds",
               .meaning = "Mean time of a step."}),
+      metric("slowest_step_seconds", &RankStep::slowest_step_seconds,
+             {.unit = Unit::kSeconds,
+              .over = OverRecords::kNewest,
+              .tensorboard = "time/slowest_step_seconds",
+              .prometheus = "nsa_train_slowest_step_seconds",
+              .meaning = "Time of the slowest step of the last record, which the mean hides."}),
       metric("tokens_per_second", &RankStep::tokens_per_second,
              {.unit = Unit::kTokensPerSecond,
               .tensorboard = "perf/tokens_per_second",

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "worker/process_info/process_info.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace nsa::train {
@@ -21,6 +22,7 @@ void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime
 void MetricsHook::on_result(const StepResult& result, const TrainingPosition& position) {
   ++steps_;
   next_.step_seconds += result.seconds;
+  next_.slowest_step_seconds = std::max(next_.slowest_step_seconds, result.seconds);
   next_.exposed_communication_seconds += result.exposed_communication_seconds;
   const double clip = p_.spec.train.gradient_clip;
   if (clip > 0 && result.gradient_norm > clip) ++next_.clipped_steps;
