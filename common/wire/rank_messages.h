@@ -28,6 +28,7 @@ enum class MessageType : uint8_t {
   kRankFinished = 8,
   kRankInjected = 9,
   kRankNonFinite = 10,
+  kRankRolledBack = 11,
   // shim -> rank
   kStopRequest = 32,
   kCheckpointRequest = 33,
@@ -306,9 +307,29 @@ struct RankNonFinite {
               member("action", &RankNonFinite::action), member("what", &RankNonFinite::what));
 };
 
+// Behind a RankNonFinite whose action is "roll-back": weights and moments are a checkpoint's again.
+struct RankRolledBack {
+  Rank rank = 0;
+  uint64_t step = 0;  // whose update was not finite; training goes on behind it
+  std::string folder; // of the checkpoint; absolute
+  double seconds = 0; // that training stood still
+
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankRolledBack,
+      .name = "rolled-back",
+      .event = "rolled_back",
+      .severity = "warning",
+      .text = "step {step} is rolled back: weights and moments are those of {folder} again, after "
+              "{seconds}"};
+  static constexpr auto kMembers = members(
+      member("rank", &RankRolledBack::rank), member("step", &RankRolledBack::step),
+      member("folder", &RankRolledBack::folder), member("seconds", &RankRolledBack::seconds));
+};
+
 // The messages that become events of the ledger. A new one stands here, and in no other list.
-using RankEvents = MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory,
-                               RankError, RankFinished, RankInjected, RankNonFinite>;
+using RankEvents =
+    MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory, RankError,
+                RankFinished, RankInjected, RankNonFinite, RankRolledBack>;
 using RankMessages = RankEvents::With<RankStep>;
 
 inline constexpr auto kStepMetrics = metrics_of<RankStep>();

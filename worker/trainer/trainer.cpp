@@ -155,6 +155,7 @@ RankResult<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
 RankResult<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   step_.pause();
   const at::NoGradGuard no_grad;
+  const MonotonicTime begin = MonotonicTime::now();
   const Phase before = p_.clock.phase();
   p_.clock.enter(Phase::kRestore);
   FlatState& state = p_.state;
@@ -184,6 +185,9 @@ RankResult<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
   p_.clock.enter(before);
   log::info("train", "rolled back", {{"step", std::to_string(step)}, {"from", from}});
+  if (p_.rank == 0)
+    p_.link.send(
+        wire::RankRolledBack{p_.rank, step, from, to_seconds(MonotonicTime::now() - begin)});
   return {};
 }
 

@@ -177,6 +177,11 @@ TEST_F(FaultTest, NonFiniteStepRollsAllRanksBack) {
     ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
   EXPECT_THAT(run.log(1, 0), HasSubstr("rolled back"));
   EXPECT_THAT(run.log(1, 0), HasSubstr("step-00000005"));
+  const auto told = ranks[0].all<wire::RankRolledBack>(MessageType::kRankRolledBack);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].step, 8u);
+  EXPECT_THAT(told[0].folder, ::testing::EndsWith("step-00000005"));
+  EXPECT_GT(told[0].seconds, 0);
   // All ranks hold the same weights afterwards, or the following losses would not be reduced to one
   // and the same run: resume from the last checkpoint must verify and be finite.
   const auto choice = manifest::choose_newest_verified(run.checkpoints());
