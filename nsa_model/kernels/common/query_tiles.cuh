@@ -20,6 +20,29 @@ inline constexpr int kMaskKeys = 32; // that are masked, or not, together
 template <int kKeys> using Keys = std::integral_constant<int, kKeys>;
 static_assert(kTileRows == kWgmmaRows * kTileConsumers, "a computing warpgroup owns one m64 tile");
 
+// What the tiles of the forward and of dQ have in common. One of them may have its own: a member of
+// the same name in its config.h.
+struct QueryMajorTile {
+  static constexpr int kRows = kTileRows; // 32 tokens of six heads
+  static constexpr int kQueryStages = 2;
+  static constexpr int kThreads = kWarpgroupThreads * (kTileConsumers + 1);
+  static constexpr int kQueryBytes = kRows * kRowBytes;
+  // setmaxnreg: what the loading warpgroup gives away, the computing ones get.
+  static constexpr int kProducerRegisters = 32;
+  static constexpr int kConsumerRegisters = 160;
+};
+// Of a tile with its stages in `Shared`.
+template <typename Tile, typename Shared> constexpr bool check_tile() {
+  static_assert(Tile::kQueryStages >= 2,
+                "the next tile's rows come while results leave through these");
+  static_assert(kWarpgroupThreads *
+                        (Tile::kProducerRegisters + kTileConsumers * Tile::kConsumerRegisters) <=
+                    65536,
+                "registers of a multiprocessor");
+  static_assert(sizeof(Shared) + 1024 <= kMostSharedBytes, "one CTA a multiprocessor");
+  return true;
+}
+
 #if NSA_HOPPER_CODE
 
 // Rows behind the last whole token of a tile. Nothing reads what they compute.

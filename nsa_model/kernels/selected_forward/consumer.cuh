@@ -100,6 +100,47 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<true>::kQueries>& ring,
                });
 }
 
+// Stores a chunk's results in BF16, whole rows through `results`, the warpgroup's buffer. `pair`
+// and `head` are those of the lane's rows, `stored_pair` of the rows that it stores.
+template <typename Heads>
+__device__ __forceinline__ void
+store_rounded(const SelectedForwardParams& params, const Heads& heads, const uint8_t* results,
+              uint32_t results_address, const float (&out)[kOutAndSums], const float (&offset)[2],
+              const int (&pair)[2], const int (&stored_pair)[4], const int (&head)[2], int thread,
+              int lane, int quad, int stored_row) {
+  const float sum[2] = {out[kSum], out[kSum + 2]};
+  const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
+  const float lse[2] = {offset[0] + log2_approximate(sum[0]), offset[1] + log2_approximate(sum[1])};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (quad == 0 && pair[r] >= 0)
+      params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() + head[r]] = lse[r];
+  }
+  const int matrix_row = thread / kWarpThreads * kWarpRows + lane % 16;
+  __syncwarp(); // the last chunk's results have been read
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    store_matrix(
+        results_address + swizzled(matrix_row, j + lane / 16),
+        pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
+        pack_bf16(out[kGroupFloats * j + 2] * inverse[1], out[kGroupFloats * j + 3] * inverse[1]),
+        pack_bf16(out[kGroupFloats * j + 4] * inverse[0], out[kGroupFloats * j + 5] * inverse[0]),
+        pack_bf16(out[kGroupFloats * j + 6] * inverse[1], out[kGroupFloats * j + 7] * inverse[1]));
+  }
+  __syncwarp();
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const int local = thread / kWarpThreads * kWarpRows + part * 4 + lane / 8;
+    const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
+    if (stored_pair[part] >= 0) {
+      const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
+                             heads.head(stored_row + 4 * part);
+      __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
+             value);
+    }
+  }
+}
+
 template <typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
                         Shared<Heads, kPacked>& shared, int blocks) {
@@ -191,42 +232,8 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
                        if (key >= 0 && finite) keep_key(piece, step, key);
                      });
       } else {
-        const float sum[2] = {out[kSum], out[kSum + 2]};
-        const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
-        const float lse[2] = {p.offset[0] + log2_approximate(sum[0]),
-                              p.offset[1] + log2_approximate(sum[1])};
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          if (quad == 0 && pair[r] >= 0)
-            params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() + head[r]] =
-                lse[r];
-        }
-        const int matrix_row = thread / kWarpThreads * kWarpRows + lane % 16;
-        __syncwarp(); // the last chunk's results have been read
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          store_matrix(
-              results_address + swizzled(matrix_row, j + lane / 16),
-              pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
-              pack_bf16(out[kGroupFloats * j + 2] * inverse[1],
-                        out[kGroupFloats * j + 3] * inverse[1]),
-              pack_bf16(out[kGroupFloats * j + 4] * inverse[0],
-                        out[kGroupFloats * j + 5] * inverse[0]),
-              pack_bf16(out[kGroupFloats * j + 6] * inverse[1],
-                        out[kGroupFloats * j + 7] * inverse[1]));
-        }
-        __syncwarp();
-#pragma unroll
-        for (int part = 0; part < 4; ++part) {
-          const int local = thread / kWarpThreads * kWarpRows + part * 4 + lane / 8;
-          const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
-          if (stored_pair[part] >= 0) {
-            const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
-                                   heads.head(stored_row + 4 * part);
-            __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
-                   value);
-          }
-        }
+        store_rounded(params, heads, results, results_address, out, p.offset, pair, stored_pair,
+                      head, thread, lane, quad, stored_row);
       }
     }
     wgmma_wait<0>();
