@@ -62,7 +62,7 @@ nsa_room(daemon/queries MAY_USE common daemon/api daemon/plan daemon/privilege d
 nsa_room(worker MAY_USE common)
 nsa_room(worker/comm MAY_USE common/base common/progress worker/mesh)
 nsa_room(worker/faults MAY_USE common worker/link worker/rules)
-nsa_room(worker/rules MAY_USE common nsa_model/choice nsa_model/model)     # decisions without tensors
+nsa_room(worker/rules MAY_USE common nsa_model/choice nsa_model/model_config) # decisions without tensors
 nsa_room(worker/runtime MAY_USE common/base common/progress common/spec worker/comm worker/graphs worker/mesh
                                 worker/process_info)
 nsa_room(worker/optimizer MAY_USE common nsa_model/ops worker/checkpoint worker/rules worker/runtime)

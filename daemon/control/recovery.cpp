@@ -8,7 +8,7 @@
 #include "daemon/commands/policies.h"
 #include "daemon/requests/admission.h"
 #include "daemon/run_metrics/run_loader.h"
-#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client/attempt_files.h"
 
 #include <poll.h>
 #include <pwd.h>

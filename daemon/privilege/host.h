@@ -13,7 +13,7 @@
 #include "common/base/unique_fd.h"
 #include "common/manifest/manifest.h"
 #include "common/wire/launch_plan.h"
-#include "daemon/shim/client.h"
+#include "daemon/shim/client/client.h"
 
 #include <map>
 #include <memory>

@@ -2,7 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/pass_descriptors.h"
-#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client/attempt_files.h"
 
 #include <cstring>
 #include <fcntl.h>

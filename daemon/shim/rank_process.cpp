@@ -3,7 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "daemon/proc/procfs.h"
-#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client/attempt_files.h"
 
 #include <csignal>
 #include <fcntl.h>

@@ -10,9 +10,9 @@
 #include "common/wire/messages.h"
 #include "daemon/proc/launch.h"
 #include "daemon/proc/process.h"
+#include "daemon/shim/client/rank_quota.h"
 #include "daemon/shim/event_loop.h"
 #include "daemon/shim/rank_log.h"
-#include "daemon/shim/rank_quota.h"
 
 #include <functional>
 #include <map>

@@ -7,8 +7,8 @@
 #include "common/base/log.h"
 #include "daemon/proc/process.h"
 #include "daemon/proc/sweep.h"
-#include "daemon/shim/attempt_files.h"
-#include "daemon/shim/client.h"
+#include "daemon/shim/client/attempt_files.h"
+#include "daemon/shim/client/client.h"
 
 #include <algorithm>
 #include <csignal>

@@ -8,7 +8,7 @@
 #include "common/net/event_loop.h"
 #include "common/net/offload.h"
 #include "daemon/privilege/host.h"
-#include "daemon/shim/client.h"
+#include "daemon/shim/client/client.h"
 #include "daemon/supervision/message_guard.h"
 #include "daemon/supervision/rank_watch.h"
 #include "daemon/supervision/shim_connection.h"

@@ -5,7 +5,7 @@
 
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
-#include "daemon/shim/rank_quota.h"
+#include "daemon/shim/client/rank_quota.h"
 
 #include <string>
 #include <vector>

@@ -4,7 +4,7 @@
 // Holds handles of parameters that LanguageModel owns. One thread at a time.
 #pragma once
 
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/product.h"
 

@@ -2,7 +2,7 @@
 // which is taken. The choice is LibTorch's global state; any thread, before the model is used.
 #pragma once
 
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 
 #include <ATen/ATen.h>
 

@@ -6,7 +6,7 @@
 // errors (shapes, dtypes) throw c10::Error; sizes are checked beforehand with validate().
 #pragma once
 
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 
 #include <ATen/ATen.h>
 

@@ -5,8 +5,8 @@
 // functions.
 #pragma once
 
-#include "nsa_model/model/config.h"
 #include "nsa_model/model/language_model.h"
+#include "nsa_model/model_config/config.h"
 
 #include <ATen/ATen.h>
 

@@ -2,7 +2,7 @@
 // an error that names the file, or a value that prints and reads the same.
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
-#include "daemon/shim/client.h"
+#include "daemon/shim/client/client.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

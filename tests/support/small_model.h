@@ -1,7 +1,7 @@
 // A model small enough for a CPU in every part, whose selection really selects from 33 tokens on.
 #pragma once
 
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 
 namespace nsa::test {
 

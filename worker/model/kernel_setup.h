@@ -4,7 +4,7 @@
 
 #include "common/spec/run_spec.h"
 #include "nsa_model/choice/kernel_plan.h"
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 #include "worker/rules/kernel_check.h"
 
 #include <ATen/core/TensorBody.h>

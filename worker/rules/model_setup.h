@@ -4,7 +4,7 @@
 #include "common/base/result.h"
 #include "common/spec/run_spec.h"
 #include "nsa_model/choice/kernel_plan.h"
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 
 #include <map>
 #include <string>

@@ -3,7 +3,7 @@
 
 #include "common/base/file.h"
 #include "common/spec/parse.h"
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 #include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>

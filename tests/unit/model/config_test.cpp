@@ -1,5 +1,5 @@
 // The configuration without LibTorch: counts, names and refusals.
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What a rank may say a second, and what is told of the rest, on a clock of the test's own.
-#include "daemon/shim/rank_quota.h"
+#include "daemon/shim/client/rank_quota.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/text.h"
 #include "daemon/proc/procfs.h"
-#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client/attempt_files.h"
 
 #include <algorithm>
 #include <csignal>

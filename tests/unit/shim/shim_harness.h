@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/wire/launch_plan.h"
-#include "daemon/shim/client.h"
+#include "daemon/shim/client/client.h"
 
 #include <filesystem>
 #include <functional>

@@ -5,7 +5,7 @@
 #include "common/base/local_socket.h"
 #include "common/base/text.h"
 #include "daemon/proc/procfs.h"
-#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client/attempt_files.h"
 
 #include <algorithm>
 #include <csignal>

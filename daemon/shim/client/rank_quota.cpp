@@ -1,4 +1,4 @@
-#include "daemon/shim/rank_quota.h"
+#include "daemon/shim/client/rank_quota.h"
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-#include "nsa_model/model/config.h"
+#include "nsa_model/model_config/config.h"
 
 #include <array>
 #include <utility>

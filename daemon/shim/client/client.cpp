@@ -1,10 +1,10 @@
-#include "daemon/shim/client.h"
+#include "daemon/shim/client/client.h"
 
 #include "common/base/file.h"
 #include "common/base/pass_descriptors.h"
 #include "daemon/proc/cgroup.h"
 #include "daemon/proc/sweep.h"
-#include "daemon/shim/attempt_files.h"
+#include "daemon/shim/client/attempt_files.h"
 
 #include <algorithm>
 #include <csignal>
