@@ -69,6 +69,9 @@ template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statem
 
 // `damage` keeps the first thing that is wrong with any row; the row itself says what is wrong with
 // its own.
+// What a shim lets through is shorter; one row that is damaged must not make a whole list too long.
+constexpr size_t kLongestText = 64 << 10;
+
 EventRow event_of(const Statement& s, std::string& damage) {
   EventRow e;
   e.view.sequence = s.integer(0);
@@ -80,6 +83,7 @@ EventRow event_of(const Statement& s, std::string& damage) {
   e.view.kind = s.text(5);
   e.view.severity = s.text(6);
   e.view.text = s.text(7);
+  if (e.view.text.size() > kLongestText) e.view.text = e.view.text.substr(0, kLongestText) + "...";
   e.view.detail = columns.json(8, "detail");
   if (!columns.damage().empty()) e.view.detail = {{kDamagedState, columns.damage()}};
   if (damage.empty()) damage = columns.damage();

@@ -382,6 +382,16 @@ TEST_F(StoreTest, TelemetryIsWrittenBehindAndReadBack) {
   EXPECT_EQ(points->back().loss, 7) << "the newest attempt's value counts";
 }
 
+TEST_F(StoreTest, ATextMakesNoListTooLongToBeSent) {
+  auto ledger = open();
+  ASSERT_TRUE(ledger);
+  Batch batch;
+  batch.events = {event_row("abcde", "note", false)};
+  batch.events[0].view.text = std::string(2 << 20, 'x');
+  ASSERT_TRUE(ledger->commit(batch));
+  EXPECT_LT(ledger->events("abcde", 0, 10)->at(0).text.size(), size_t{100'000});
+}
+
 // A row that cannot be read costs its run, and no list, no other run and no start.
 TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   auto ledger = open();
