@@ -117,4 +117,14 @@ constexpr int64_t loss_chunk(bool gpu, bool fused, int64_t vocabulary) {
   return std::clamp<int64_t>(logits / std::max<int64_t>(1, vocabulary), 64, fused ? 8192 : 16384);
 }
 
+// One decoding step's attention (nsa_model/kernels/decode): caches of `tokens` rows, all three
+// branches, the default sizes.
+inline constexpr int64_t kMostDecodeTokens = int64_t{1} << 19;
+constexpr bool decode(int64_t batch, int64_t heads, int64_t groups, int64_t head_dimension,
+                      int64_t tokens) {
+  return batch >= 1 && groups >= 1 && batch <= kMostKvHeads / groups && heads >= groups &&
+         heads % groups == 0 && heads / groups <= kMostGroupHeads && head_dimension == 64 &&
+         tokens >= 1 && tokens <= kMostDecodeTokens;
+}
+
 } // namespace nsa::serves

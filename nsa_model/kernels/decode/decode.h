@@ -1,0 +1,50 @@
+#pragma once
+// Attention of one new token a sequence over key/value caches, all three branches and their gates:
+// what decoding does in a layer, in two launches. Sequences have lengths of their own, which are
+// read on the device. Deterministic for a given plan. Has not run on a GPU yet
+// (docs/design/kernels.md).
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "nsa_model/kernels/decode/plan.h"
+
+#include <cstdint>
+
+namespace nsa::kernels {
+
+struct DecodeParams {
+  int batch = 0;
+  int groups = 0;
+  int heads = kHeadsPerGroup; // query heads a group, 1 to 16
+  int gates_of_token = 0;     // groups, or groups * heads
+  int tokens = 0;             // rows of the selected cache: the longest sequence
+  int compressed_rows = 0;    // of its cache; compressed_count(tokens) at least
+  int window_rows = 0;        // of its cache; the window or `tokens`, whichever is less, at least
+  float scale = 0.125f;       // of q . k
+  const __nv_bfloat16* q;     // [batch, groups * heads, 64], of the newest token
+  const float* gates;         // [batch, gates_of_token, 3]: compressed, selected, window
+  const __nv_bfloat16* k_compressed; // [batch, groups, compressed_rows, 64]
+  const __nv_bfloat16* v_compressed;
+  const __nv_bfloat16* k_selected; // [batch, groups, tokens, 64]
+  const __nv_bfloat16* v_selected;
+  const __nv_bfloat16* k_window; // [batch, groups, window_rows, 64]; position p in row p % rows
+  const __nv_bfloat16* v_window;
+  const int32_t* lengths; // [batch], tokens with the newest one; the caches hold its keys already
+  __nv_bfloat16* out;     // [batch, groups * heads, 64]
+  int32_t* indices;       // [batch, groups, 16]: the selected blocks, ascending, -1 behind the last
+  uint32_t* arrivals;     // [2, batch, groups], 0, and left so
+  void* workspace;        // decode_workspace_bytes(), aligned to 16 bytes, any content
+  decode::Plan plan;
+};
+
+// A longer cache's block scores would not fit beside what else a CTA keeps.
+inline constexpr int kMostDecodeTokens = 1 << 19;
+
+// On the current device. `kv_heads`: batch times groups.
+decode::Plan plan_decode(int kv_heads, int tokens);
+std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int heads, int tokens);
+
+cudaError_t launch_decode(const DecodeParams& params, cudaStream_t stream);
+
+} // namespace nsa::kernels

@@ -1,0 +1,219 @@
+// Whole decoding steps without a GPU: every CTA of both launches against plain loops in float64.
+// What no sequence has reached, the workspace and shared memory are not numbers.
+#include "tests/unit/kernels/decode_on_host.h"
+
+namespace nsa::kernels::decode {
+namespace {
+
+struct StepProblem {
+  std::vector<int> lengths;
+  int tokens;
+  int groups = 1;
+  int heads = 6;
+  bool gate_a_head = false;
+  int window_rows = kWindow;
+  int multiprocessors = 132;
+};
+
+class StepRun {
+public:
+  explicit StepRun(const StepProblem& p)
+      : p_(p), kv_heads_(static_cast<int>(p.lengths.size()) * p.groups),
+        q_(kv_heads_ * p.heads, 1, 1.5), out_(kv_heads_ * p.heads, 2, 0),
+        rows_{std::max(1, compressed_count(p.tokens)), p.tokens, p.window_rows},
+        lengths_(p.lengths.begin(), p.lengths.end()) {
+    for (int branch = 0; branch < 3; ++branch)
+      for (int side = 0; side < 2; ++side) {
+        Rows cache(kv_heads_ * rows_[branch], static_cast<unsigned>(3 + 2 * branch + side), 1);
+        for (int kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+          const int length = p.lengths[static_cast<std::size_t>(kv_head / p.groups)];
+          for (int row = branch == 0 ? compressed_keys(length) : length; row < rows_[branch]; ++row)
+            for (int d = 0; d < kHeadDim; ++d) // no sequence has reached it
+              cache.set((kv_head * rows_[branch] + row) * kHeadDim + d, NAN);
+        }
+        caches_.push_back(cache);
+      }
+    std::mt19937 random(9);
+    gates_.resize(static_cast<std::size_t>(3 * (p.gate_a_head ? kv_heads_ * p.heads : kv_heads_)));
+    for (float& gate : gates_)
+      gate = std::uniform_real_distribution<float>(0, 1)(random);
+    arrivals_.resize(2 * static_cast<std::size_t>(kv_heads_));
+  }
+
+  template <int kHalves> void run(unsigned order) {
+    DecodeParams params{};
+    params.batch = static_cast<int>(p_.lengths.size());
+    params.groups = p_.groups;
+    params.heads = p_.heads;
+    params.gates_of_token = p_.gate_a_head ? p_.groups * p_.heads : p_.groups;
+    params.tokens = p_.tokens;
+    params.compressed_rows = rows_[0];
+    params.window_rows = rows_[2];
+    params.q = q_.data();
+    params.gates = gates_.data();
+    params.k_compressed = caches_[0].data();
+    params.v_compressed = caches_[1].data();
+    params.k_selected = caches_[2].data();
+    params.v_selected = caches_[3].data();
+    params.k_window = caches_[4].data();
+    params.v_window = caches_[5].data();
+    params.lengths = lengths_.data();
+    params.out = const_cast<__nv_bfloat16*>(out_.data());
+    indices.assign(static_cast<std::size_t>(kv_heads_) * kSlots, -7);
+    params.indices = indices.data();
+    params.arrivals = arrivals_.data();
+    params.plan = make_plan(kv_heads_, p_.tokens, p_.multiprocessors);
+    std::vector<float4> workspace(
+        make_workspace(params.plan, kv_heads_, p_.heads, p_.tokens).bytes / sizeof(float4),
+        float4{NAN, NAN, NAN, NAN});
+    params.workspace = workspace.data();
+    const Work work = work_of(params);
+    const auto launch = [&](int ctas, std::size_t bytes, auto cta) {
+      std::vector<int> units(static_cast<std::size_t>(ctas));
+      std::iota(units.begin(), units.end(), 0);
+      std::shuffle(units.begin(), units.end(), std::mt19937(order));
+      for (const int unit : units) {
+        std::vector<float4> raw((bytes + 15) / 16, float4{NAN, NAN, NAN, NAN});
+        auto shared = std::make_unique<Shared>();
+        ASSERT_TRUE(run_cta(Tile::kWarps, [&] { cta(unit, raw.data(), *shared); })) << unit;
+      }
+    };
+    launch(kv_heads_ * params.plan.first_selected(), first_raw_bytes<kHalves>(p_.tokens),
+           [&](int unit, float4* raw, Shared& shared) {
+             first_cta<kHalves>(work, unit, raw, shared);
+           });
+    launch(kv_heads_ * (params.plan.selected_pieces + 1), second_raw_bytes<kHalves>(),
+           [&](int unit, float4* raw, Shared& shared) {
+             second_cta<kHalves>(work, unit, raw, shared);
+           });
+    for (const uint32_t arrived : arrivals_)
+      EXPECT_EQ(arrived, 0U) << "arrivals are left at 0";
+  }
+
+  // Against plain loops in float64.
+  void expect_right() const {
+    for (int kv_head = 0; kv_head < kv_heads_; ++kv_head)
+      expect_right(kv_head);
+  }
+
+  std::vector<int32_t> indices;
+  const Rows& out() const { return out_; }
+
+private:
+  // Rows of a branch's cache that the newest token sees.
+  std::vector<int> seen(int branch, int length, const std::vector<int32_t>& blocks) const {
+    std::vector<int> rows;
+    if (branch == 0)
+      for (int i = 0; i < compressed_keys(length); ++i)
+        rows.push_back(i);
+    if (branch == 1)
+      for (const int32_t block : blocks)
+        for (int i = block * kBlock; i < std::min(block * kBlock + kBlock, length); ++i)
+          rows.push_back(i);
+    if (branch == 2)
+      for (int i = std::max(0, length - kWindow); i < length; ++i)
+        rows.push_back(i % rows_[2]);
+    return rows;
+  }
+  Row probabilities(int branch, int kv_head, int head, const std::vector<int>& rows) const {
+    Row p;
+    double largest = -INFINITY;
+    double sum = 0;
+    for (const int row : rows) {
+      double score = 0;
+      for (int d = 0; d < kHeadDim; ++d)
+        score += q_.at(kv_head * p_.heads + head, d) *
+                 caches_[static_cast<std::size_t>(2 * branch)].at(kv_head * rows_[branch] + row, d);
+      p.push_back(score / 8);
+      largest = std::max(largest, score / 8);
+    }
+    for (double& value : p)
+      sum += value = std::exp(value - largest);
+    for (double& value : p)
+      value /= sum;
+    return p;
+  }
+  void expect_right(int kv_head) const {
+    const int length = p_.lengths[static_cast<std::size_t>(kv_head / p_.groups)];
+    const std::string where =
+        "KV head " + std::to_string(kv_head) + ", " + std::to_string(length) + " tokens";
+    std::vector<int32_t> blocks;
+    if (length > 0) {
+      std::vector<Row> of_heads;
+      for (int head = 0; head < p_.heads; ++head)
+        of_heads.push_back(probabilities(0, kv_head, head, seen(0, length, {})));
+      const reference::Sizes sizes;
+      blocks = reference::select_blocks(reference::block_scores(of_heads, length - 1, sizes),
+                                        length - 1, sizes);
+      std::vector<int32_t> wanted = blocks;
+      wanted.resize(kSlots, -1);
+      const auto begin = indices.begin() + static_cast<std::ptrdiff_t>(kv_head) * kSlots;
+      EXPECT_EQ(std::vector<int32_t>(begin, begin + kSlots), wanted) << where;
+    }
+    for (int head = 0; head < p_.heads; ++head) {
+      Row wanted(kHeadDim);
+      for (int branch = 0; branch < 3 && length > 0; ++branch) {
+        const std::vector<int> rows = seen(branch, length, blocks);
+        const Row p = probabilities(branch, kv_head, head, rows);
+        const int gate = p_.gate_a_head ? kv_head * p_.heads + head : kv_head;
+        for (std::size_t i = 0; i < rows.size(); ++i)
+          for (int d = 0; d < kHeadDim; ++d)
+            wanted[static_cast<std::size_t>(d)] +=
+                static_cast<double>(gates_[static_cast<std::size_t>(3 * gate + branch)]) * p[i] *
+                caches_[static_cast<std::size_t>(2 * branch + 1)].at(
+                    kv_head * rows_[branch] + rows[i], d);
+      }
+      for (int d = 0; d < kHeadDim; ++d) {
+        const double value = wanted[static_cast<std::size_t>(d)];
+        ASSERT_NEAR(out_.at(kv_head * p_.heads + head, d), value, 1e-4 + 0.004 * std::abs(value))
+            << where << ", head " << head << ", dimension " << d;
+      }
+    }
+  }
+
+  const StepProblem p_;
+  const int kv_heads_;
+  const Rows q_;
+  Rows out_;
+  std::vector<Rows> caches_; // keys and values of each branch
+  const int rows_[3];
+  std::vector<int32_t> lengths_;
+  std::vector<float> gates_;
+  std::vector<uint32_t> arrivals_;
+};
+
+void expect_step(const StepProblem& p) {
+  StepRun step(p);
+  p.heads <= 8 ? step.run<1>(1) : step.run<2>(1);
+  step.expect_right();
+  const Rows before = step.out();
+  p.heads <= 8 ? step.run<1>(2) : step.run<2>(2); // CTAs in another order
+  const int values = static_cast<int>(p.lengths.size()) * p.groups * p.heads * kHeadDim;
+  EXPECT_EQ(std::memcmp(before.data(), step.out().data(), 2 * static_cast<std::size_t>(values)), 0);
+}
+
+TEST(DecodeLaunches, EqualPlainLoopsAtEdgesOfLengths) {
+  for (const int length : {1, 31, 32, 48, 63, 64, 65, 511, 513, 1024, 1025, 1040, 1088, 1089})
+    expect_step({{length}, 1200});
+}
+TEST(DecodeLaunches, EqualPlainLoopsInManyPieces) {
+  expect_step({{9000}, 9000});
+  expect_step({{9001}, 70000}); // short in a long cache
+  StepProblem few{{9002}, 9100};
+  few.multiprocessors = 1; // a piece or two of each branch
+  expect_step(few);
+}
+TEST(DecodeLaunches, SequencesHaveTheirOwnLengths) {
+  expect_step({{0, 2500, 7, 1500}, 2600, 2});
+}
+TEST(DecodeLaunches, ServeOneToSixteenHeads) {
+  for (const int heads : {1, 8, 9, 16})
+    expect_step({{1700, 40}, 1800, 2, heads, heads % 2 == 0});
+}
+TEST(DecodeLaunches, TakeAWindowOfAnyRows) {
+  for (const int rows : {512, 700, 2000})
+    expect_step({{1990, 100, 513}, 2000, 1, 6, false, rows});
+}
+
+} // namespace
+} // namespace nsa::kernels::decode

@@ -1,0 +1,284 @@
+// The decoding kernels' device code without a GPU: attention of a warp, block scores, the choice of
+// blocks, and how a step is divided.
+#include "tests/unit/kernels/decode_on_host.h"
+
+namespace nsa::kernels::decode {
+namespace {
+
+// What lanes leave of a warp's attention.
+struct Seen {
+  double out[16][kHeadDim] = {};
+  double sum[16] = {};
+  int reference[16] = {};
+  std::vector<std::array<float, 8>> block_sums[16]; // by step
+  std::vector<float> last[16];
+  std::vector<int> step_reference[16];
+};
+
+// Keys one after another in steps of 32, the last of which may be shorter. Stored key i is row
+// (i * 7 + 3) % rows of the cache, so that a row that is not asked for is not read by chance.
+template <int kHalves>
+Seen attend(const Rows& q, const Rows& k, const Rows& v, int heads, int keys) {
+  Seen seen;
+  const int steps = steps_of(keys);
+  for (int row = 0; row < 16; ++row) {
+    seen.block_sums[row].resize(static_cast<std::size_t>(steps));
+    seen.last[row].resize(static_cast<std::size_t>(steps));
+    seen.step_reference[row].resize(static_cast<std::size_t>(steps));
+  }
+  EXPECT_TRUE(Warp::run([&] {
+    WarpAttention<kHalves> attention(q.data(), heads, 0.125f);
+    float p[kHalves][kLaneKeys];
+    const int lane = static_cast<int>(threadIdx.x);
+    for (int step = 0; step < steps; ++step) {
+      const auto place = static_cast<std::size_t>(step);
+      const int first = step * Tile::kStepKeys;
+      const int count = std::min(keys - first, Tile::kStepKeys);
+      attention.attend(
+          k.data(), v.data(),
+          [&](int key) {
+            if (key < 0 || key >= count) std::abort(); // a key that is not there
+            return (first + key) * kHeadDim;
+          },
+          count, p);
+      for (int half = 0; half < kHalves; ++half) {
+        const BlockSums sums = block_sums(p[half]);
+        const int row = lane / 4 + 8 * half;
+        seen.block_sums[row][place][static_cast<std::size_t>(lane % 4 * 2)] = sums.first;
+        seen.block_sums[row][place][static_cast<std::size_t>(lane % 4 * 2 + 1)] = sums.second;
+        if (lane % 4 == 3) seen.last[row][place] = p[half][kLaneKeys - 1];
+        seen.step_reference[row][place] = attention.reference[half];
+      }
+    }
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = lane / 4 + 8 * half;
+      const float sum = quad_sum(attention.sum[half]);
+      seen.sum[row] = static_cast<double>(sum);
+      seen.reference[row] = attention.reference[half];
+      for (int i = 0; i < 16; ++i)
+        seen.out[row][out_dimension(lane % 4, i)] = static_cast<double>(attention.out(half, i));
+    }
+  }));
+  return seen;
+}
+
+// Probabilities of a head, and what they give of the values.
+Row probabilities(const Rows& q, const Rows& k, int head, int keys) {
+  Row p(static_cast<std::size_t>(keys));
+  double largest = -INFINITY;
+  for (int key = 0; key < keys; ++key) {
+    double score = 0;
+    for (int d = 0; d < kHeadDim; ++d)
+      score += q.at(head, d) * k.at(key, d);
+    p[static_cast<std::size_t>(key)] = score / 8;
+    largest = std::max(largest, score / 8);
+  }
+  double sum = 0;
+  for (double& value : p)
+    sum += value = std::exp(value - largest);
+  for (double& value : p)
+    value /= sum;
+  return p;
+}
+
+template <int kHalves> void expect_attention(int heads, int keys, double deviation) {
+  const Rows q(heads, 1, deviation);
+  const Rows k(keys, 2, deviation);
+  const Rows v(keys, 3, 1);
+  const Seen seen = attend<kHalves>(q, k, v, heads, keys);
+  for (int head = 0; head < heads; ++head) {
+    const Row p = probabilities(q, k, head, keys);
+    for (int d = 0; d < kHeadDim; ++d) {
+      double wanted = 0;
+      for (int key = 0; key < keys; ++key)
+        wanted += p[static_cast<std::size_t>(key)] * v.at(key, d);
+      EXPECT_NEAR(seen.out[head][d] / seen.sum[head], wanted, 1e-4)
+          << "head " << head << ", dimension " << d << ", " << keys << " keys";
+    }
+    // Eq. 10 from what steps leave; the last block may be part of one.
+    const reference::Sizes sizes;
+    for (int block = 0; block < (keys + kRowsOfBlock - 1) / kRowsOfBlock; ++block) {
+      double wanted = 0;
+      for (int key = 0; key < keys; ++key)
+        wanted += p[static_cast<std::size_t>(key)] *
+                  static_cast<double>(reference::shared_strides(key, block, sizes));
+      const auto step = static_cast<std::size_t>(block / kStepBlocks);
+      const auto scaled = [&](float value, std::size_t of_step) {
+        return std::ldexp(static_cast<double>(value),
+                          seen.step_reference[head][of_step] - seen.reference[head]) /
+               seen.sum[head];
+      };
+      double sum = scaled(seen.block_sums[head][step][static_cast<std::size_t>(block) % 8], step);
+      if (block % kStepBlocks == 0 && step > 0) sum += scaled(seen.last[head][step - 1], step - 1);
+      EXPECT_NEAR(sum, wanted, 1e-5 + 1e-4 * wanted) << "head " << head << ", block " << block;
+    }
+  }
+}
+
+TEST(DecodeWarp, AttendsAsPlainLoops) {
+  for (const int keys : {1, 2, 7, 8, 9, 31, 32, 33, 64, 95, 200})
+    expect_attention<1>(6, keys, 1);
+  expect_attention<1>(6, 128, 6); // sharp: references move by tens
+  expect_attention<1>(1, 40, 1);
+  expect_attention<1>(8, 40, 1);
+  expect_attention<2>(9, 40, 1);
+  expect_attention<2>(16, 70, 2);
+}
+
+// Scores of thousands cost no more than their keys' order: the largest takes all.
+TEST(DecodeWarp, TakesScoresThatAreFarApart) {
+  Rows q(1, 1, 0);
+  Rows k(40, 2, 0);
+  const Rows v(40, 3, 1);
+  q.set(0, 1000);
+  for (int key = 0; key < 40; ++key)
+    k.set(key * kHeadDim, static_cast<float>(key < 20 ? -key : key));
+  const Seen seen = attend<1>(q, k, v, 1, 40);
+  for (int d = 0; d < kHeadDim; ++d)
+    EXPECT_NEAR(seen.out[0][d] / seen.sum[0], v.at(39, d), 1e-4);
+}
+
+// Equal keys get equal bits whatever came before them, so that ties can be found.
+TEST(DecodeWarp, EqualKeysHaveEqualBits) {
+  constexpr int kKeys = 192;
+  const Rows q(6, 1, 2);
+  Rows k(kKeys, 2, 2);
+  const Rows v(kKeys, 3, 1);
+  for (int key = 128; key < kKeys; ++key) // the same again, behind others
+    for (int d = 0; d < kHeadDim; ++d)
+      k.set(key * kHeadDim + d, static_cast<float>(k.at(key - 128, d)));
+  const Seen seen = attend<1>(q, k, v, 6, kKeys);
+  int moved = 0;
+  for (int head = 0; head < 6; ++head)
+    for (std::size_t step = 0; step < 2; ++step) {
+      const int apart = seen.step_reference[head][step] - seen.step_reference[head][step + 4];
+      moved += apart != 0;
+      for (std::size_t block = step == 0 ? 1 : 0; block < 8; ++block)
+        EXPECT_EQ(std::ldexp(seen.block_sums[head][step][block], apart),
+                  seen.block_sums[head][step + 4][block])
+            << head << ' ' << step << ' ' << block;
+    }
+  EXPECT_GT(moved, 0) << "the test is of references that differ";
+}
+
+TEST(DecodeScores, SplitIsExact) {
+  for (const float x : {0.0f, 0.5f, -0.5f, 1.5f, 2.5f, 3.75f, -1000.3f, 130.49f, 1e5f, -1e5f}) {
+    const Split split = split_score(x);
+    EXPECT_EQ(static_cast<float>(split.whole) + split.rest, x);
+    EXPECT_LE(std::abs(split.rest), 0.5f);
+  }
+  EXPECT_EQ(split_score(1e30f).whole, 1 << 20);
+  EXPECT_EQ(split_score(-INFINITY).whole, -(1 << 20));
+  EXPECT_EQ(power_of_two(0), 1.0f);
+  EXPECT_EQ(power_of_two(-126), std::ldexp(1.0f, -126));
+  EXPECT_EQ(power_of_two(-127), 0.0f);
+  EXPECT_EQ(power_of_two(kNoReference), 0.0f);
+}
+
+// Eq. 11 and 12 by a sort: blocks 0, own - 1, own and the 13 best of the others, ties to the lower.
+std::vector<int> sorted_choice(const std::vector<float>& scores, int own) {
+  std::vector<int> others;
+  for (int block = 1; block <= own - 2; ++block)
+    others.push_back(block);
+  std::stable_sort(others.begin(), others.end(), [&](int a, int b) {
+    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+  });
+  others.resize(kPickedBlocks);
+  std::sort(others.begin(), others.end());
+  return others;
+}
+
+std::vector<int> choose(const std::vector<float>& scores, int own) {
+  std::vector<int> keys(scores.size());
+  std::memcpy(keys.data(), scores.data(), scores.size() * sizeof(float));
+  std::vector<Candidate> found(kCandidates);
+  for (int warp = 0; warp < Tile::kWarps; ++warp)
+    EXPECT_TRUE(Warp::run([&] {
+      find_best(keys.data(), own, warp, &found[static_cast<std::size_t>(warp * kPickedBlocks)]);
+    }));
+  std::vector<int> taken(kPickedBlocks, -1);
+  for (int i = 0; i < kCandidates; ++i) {
+    const Candidate& candidate = found[static_cast<std::size_t>(i)];
+    if (candidate.key == kNoKey) continue;
+    const int rank = rank_of(found.data(), i);
+    if (rank < kPickedBlocks) taken[static_cast<std::size_t>(rank)] = candidate.block;
+  }
+  std::vector<int> slots(kPickedBlocks, -1);
+  for (int i = 0; i < kPickedBlocks; ++i)
+    slots[static_cast<std::size_t>(slot_of(taken.data(), i) - 1)] =
+        taken[static_cast<std::size_t>(i)];
+  return slots;
+}
+
+TEST(DecodeChoice, TakesTheBestAndOfEqualOnesTheLowest) {
+  std::mt19937 random(5);
+  for (const int own : {16, 17, 31, 32, 33, 63, 64, 129, 130, 500, 2047}) {
+    const auto count = static_cast<std::size_t>(own + 1);
+    for (const unsigned values : {1u, 2u, 20u, 1u << 30}) {
+      std::vector<float> scores(count);
+      for (float& score : scores)
+        score = static_cast<float>(random() % values);
+      EXPECT_EQ(choose(scores, own), sorted_choice(scores, own)) << own << ", " << values;
+    }
+    std::vector<float> few(count, 0.0f); // all of the best with one lane
+    for (std::size_t block = 5; block < count; block += 32 * Tile::kWarps)
+      few[block] = 1.0f;
+    EXPECT_EQ(choose(few, own), sorted_choice(few, own)) << own << ", one lane";
+  }
+}
+
+TEST(DecodePlan, CountsAsTheReferenceDoes) {
+  const reference::Sizes sizes;
+  for (int length = 0; length < 3000; ++length) {
+    EXPECT_EQ(compressed_keys(length), reference::compressed_count(length, sizes));
+    EXPECT_EQ(selected_count(length),
+              std::clamp<int64_t>(reference::block_count(length, sizes), 1, kSlots));
+    EXPECT_EQ(chooses_blocks(length), length > kSlots * kBlock);
+    EXPECT_EQ(window_keys(length), std::min(length, kWindow));
+  }
+}
+
+TEST(DecodePlan, PartsCoverEverythingOnce) {
+  for (const int count : {0, 1, 3, 8, 31, 256})
+    for (const int parts : {1, 2, 3, 7, 64}) {
+      int next = 0;
+      for (int part = 0; part < parts; ++part) {
+        const Range range = even_part(count, parts, part);
+        EXPECT_EQ(range.begin, next);
+        EXPECT_LE(range.end - range.begin, count / parts + 1);
+        next = range.end;
+      }
+      EXPECT_EQ(next, count);
+    }
+}
+
+TEST(DecodePlan, FillsTheGpuAndWastesNoPiece) {
+  for (const int lanes : {1, 2, 16, 128, 4096})
+    for (const int tokens : {1, 31, 32, 1000, 4096, 131072, kMostDecodeTokens}) {
+      const Plan plan = make_plan(lanes, tokens, 132);
+      for (const int pieces : {plan.compressed_pieces, plan.window_pieces, plan.selected_pieces})
+        EXPECT_GE(pieces, 1);
+      const int steps = steps_of(compressed_keys(tokens));
+      EXPECT_EQ(used_pieces(steps, plan.compressed_pieces), steps == 0 ? 0 : plan.compressed_pieces)
+          << lanes << ' ' << tokens;
+      EXPECT_LE(plan.selected_pieces, 8);
+      const Workspace w = make_workspace(plan, lanes, 6, tokens);
+      EXPECT_EQ(w.out, 0U);
+      EXPECT_GE(w.sum, static_cast<std::size_t>(lanes) * static_cast<std::size_t>(plan.places()) *
+                           6 * 64 * 4);
+      EXPECT_EQ(w.bytes % 16, 0U);
+    }
+  const Plan one = make_plan(2, 131072, 132); // a sequence of two groups
+  EXPECT_EQ(one.compressed_pieces, 64);
+  EXPECT_EQ(one.selected_pieces, 8);
+  EXPECT_EQ(one.window_pieces, 4);
+}
+
+TEST(DecodePlan, WindowIsARing) {
+  for (const int rows : {512, 700}) // of positions 1,000 .. 1,511
+    for (int i = 0; i < 512; ++i)
+      EXPECT_EQ(ring_row(1000 % rows, i, rows), (1000 + i) % rows);
+}
+
+} // namespace
+} // namespace nsa::kernels::decode
