@@ -20,8 +20,6 @@
 #include <ATen/Functions.h>
 #include <algorithm>
 #include <cstdio>
-#include <dlfcn.h>
-#include <filesystem>
 #include <map>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -76,20 +74,6 @@ Options parse(int argc, char** argv) {
       {"", "--sequence 2048,8192 --json", "--saved layer6.pt --no-dense"}};
   bench::read_or_exit(command, argc, argv);
   return o;
-}
-
-// LibTorch's CUDA part before anything asks for a device, then the kernels.
-void load_kernels(const Options& options) {
-  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    die(std::string("LibTorch's CUDA part cannot be loaded: ") + ::dlerror());
-  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) die("there is no GPU");
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  std::string library = options.library;
-  for (const auto& place : {folder / "../lib/libnsa_ops_cuda.so", folder / "libnsa_ops_cuda.so"})
-    if (library.empty() && std::filesystem::exists(place)) library = place.string();
-  if (library.empty() || ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    die(library.empty() ? "libnsa_ops_cuda.so is neither beside the program nor in ../lib"
-                        : std::string("the kernels cannot be loaded: ") + ::dlerror());
 }
 
 struct Shape {
@@ -352,7 +336,8 @@ void measure_dense_fused(Table& table, const Problem& problem) {
 }
 
 void run(const Options& options) {
-  load_kernels(options);
+  const Status loaded = bench::load_kernels(options.library);
+  if (!loaded) die(loaded.error().what);
   ops::AttentionInputs saved;
   std::vector<Shape> shapes;
   if (!options.saved.empty()) {

@@ -1,14 +1,33 @@
 #include "bench/attention/measure.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <algorithm>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
+#include <filesystem>
 #include <vector>
 
 namespace nsa::bench {
+
+Status load_kernels(const std::string& library) {
+  const auto missing = [](const std::string& what) { return fail(ErrorCode::kUnavailable, what); };
+  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    return missing(std::string("LibTorch's CUDA part cannot be loaded: ") + ::dlerror());
+  if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0)
+    return missing("there is no GPU");
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  std::string file = library;
+  for (const auto& place : {folder / "../lib/libnsa_ops_cuda.so", folder / "libnsa_ops_cuda.so"})
+    if (file.empty() && std::filesystem::exists(place)) file = place.string();
+  if (file.empty())
+    return missing("libnsa_ops_cuda.so is neither beside the program nor in ../lib");
+  if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    return missing(std::string("the kernels cannot be loaded: ") + ::dlerror());
+  return {};
+}
 
 Timer::Timer()
     : filled_(at::empty({1024 * 1024 * 1024},

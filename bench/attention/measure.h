@@ -1,6 +1,8 @@
 // Times of work on the current CUDA stream, and the ceilings of the machine that they are held
-// against. LibTorch's CUDA part is loaded. One thread.
+// against. One thread; load_kernels() comes first.
 #pragma once
+
+#include "common/base/result.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -8,6 +10,10 @@
 #include <string>
 
 namespace nsa::bench {
+
+// LibTorch's CUDA part before anything asks for a device, then libnsa_ops_cuda.so: `library`, or
+// where that is empty the one beside the program or in ../lib. Fails where there is no GPU.
+Status load_kernels(const std::string& library);
 
 struct Times {                          // milliseconds
   double median = 0, low = 0, high = 0; // low and high: tenth and ninetieth percentile

@@ -24,6 +24,8 @@ constexpr Subject kSubjects[] = {
      "nsa-bench model --json"},
     {"attention", "one layer's attention by branch, beside cuDNN and ATen flash",
      "nsa-bench attention --sequence 2048,8192"},
+    {"decode", "one decoding step's attention over caches, beside PyTorch's dense attention",
+     "nsa-bench decode --context 32768"},
     {"data", "tokenising, preparing, verifying and loading of a text", "nsa-bench data TEXT RANKS"},
     {"daemon", "how late nsad's loop is under requests that take long",
      "nsa-bench daemon --seconds 10"}};
@@ -49,7 +51,8 @@ int start(const Subject& subject, char** words) {
   ::execv(program.c_str(), words);
   if (errno == ENOENT) {
     std::fprintf(
-        stderr, "error: %s is not there: model and attention come with builds that have LibTorch\n",
+        stderr,
+        "error: %s is not there: model, attention and decode come with builds that have LibTorch\n",
         program.c_str());
   } else {
     std::fprintf(stderr, "error: cannot start %s: %s\n", program.c_str(), std::strerror(errno));

@@ -1,0 +1,29 @@
+// What nsa-bench decode is asked to measure, and how much a step reads. Pure; any thread.
+#pragma once
+
+#include "bench/arguments/arguments.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nsa::bench {
+
+struct DecodeOptions {
+  std::vector<int64_t> contexts{4096, 8192, 16384, 32768, 65536, 131072}, batches{1, 64};
+  int64_t groups = 2, heads = 6, repeats = 20; // heads of a group
+  double seconds = 120, row_seconds = 1;
+  bool dense = true, json = false;
+  std::string library;
+};
+
+// The command whose options set `options`, which outlives it.
+CommandLine decode_command(DecodeOptions& options);
+
+// Keys that one step reads of a sequence and KV group, and as many values, by the paper's count:
+// context / 16 compressed ones, 16 blocks of 64 and a window of 512.
+int64_t keys_read(int64_t context);
+// Bytes of them in BF16.
+double bytes_read(int64_t context, int64_t batch, int64_t groups, int64_t head_dimension);
+
+} // namespace nsa::bench
