@@ -1,6 +1,7 @@
 #include "nsa_model/model/decode.h"
 
 #include "nsa_model/model/language_model_impl.h"
+#include "nsa_model/ops/decode.h"
 
 #include <c10/core/GradMode.h>
 
@@ -10,9 +11,37 @@ using at::Tensor;
 
 namespace {
 
-// Appends along the tokens; an undefined cache is empty.
-void append(Tensor& cache, const Tensor& more) {
-  cache = cache.defined() ? at::cat({cache, more}, 1) : more;
+// Puts `fresh` [B, n, G, D] into a cache from row `first` on.
+void store(const Tensor& cache, int64_t first, const Tensor& fresh) {
+  cache.narrow(2, first, fresh.size(1)).copy_(fresh.transpose(1, 2));
+}
+
+// Puts position p into row p % rows; `first` is that of the first token.
+void store_in_ring(const Tensor& cache, int64_t first, const Tensor& fresh) {
+  const int64_t rows = cache.size(2), tokens = fresh.size(1);
+  for (int64_t begin = std::max<int64_t>(0, tokens - rows); begin < tokens;) {
+    const int64_t row = (first + begin) % rows;
+    const int64_t count = std::min(tokens - begin, rows - row);
+    store(cache, row, fresh.narrow(1, begin, count));
+    begin += count;
+  }
+}
+
+// The first `count` rows as [B, count, G, D].
+Tensor rows_of(const Tensor& cache, int64_t count) {
+  return cache.narrow(2, 0, count).transpose(1, 2);
+}
+
+// Positions [end - count, end) of a ring, then `fresh`, as [B, count + n, G, D].
+Tensor ring_and(const Tensor& cache, int64_t end, int64_t count, const Tensor& fresh) {
+  const int64_t rows = cache.size(2), oldest = (end - count) % rows;
+  const int64_t behind = std::min(count, rows - oldest);
+  return at::cat(
+      {cache.narrow(2, oldest, behind).transpose(1, 2), rows_of(cache, count - behind), fresh}, 1);
+}
+
+ops::OptionalTensor if_defined(const Tensor& x) {
+  return x.defined() ? ops::OptionalTensor(x) : std::nullopt;
 }
 
 } // namespace
@@ -21,7 +50,26 @@ DecodeState LanguageModel::start_decoding(int64_t batch, int64_t capacity) const
   DecodeState state;
   state.batch_ = batch;
   state.capacity_ = capacity;
+  state.lengths_ = at::zeros({batch}, at::kInt);
   state.layers_.resize(impl_->config.layers);
+  const ModelConfig& config = impl_->config;
+  const NsaConfig& nsa = config.nsa;
+  const auto options = at::TensorOptions().device(impl_->device).dtype(impl_->dtype);
+  const auto take = [&](LayerCache& cache, int branch, int64_t rows) {
+    for (auto* side : {&cache.k, &cache.v})
+      (*side)[branch] = at::empty(
+          {batch, config.kv_groups, std::max<int64_t>(rows, 1), config.head_dimension}, options);
+  };
+  for (LayerCache& cache : state.layers_) {
+    if (config.attention == Attention::kDense) {
+      take(cache, 0, capacity);
+      continue;
+    }
+    const ops::Sizes sizes{nsa.compression_block, nsa.compression_stride};
+    if (nsa.compressed) take(cache, 0, reference::compressed_count(capacity, sizes));
+    if (nsa.selected) take(cache, 1, capacity);
+    if (nsa.sliding) take(cache, 2, std::min(nsa.window, capacity));
+  }
   return state;
 }
 
@@ -36,11 +84,13 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
   SequenceContext context;
   std::tie(context.cos, context.sin) = impl_->tables(
       at::arange(first, first + tokens.size(1), at::TensorOptions().dtype(at::kLong)));
+  if (tokens.size(1) == 1) state.lengths_.fill_(first + 1);
   Tensor x = at::embedding(impl_->embedding, tokens);
   for (int64_t layer = 0; layer < impl_->config.layers; ++layer) {
     const Impl::Block& block = impl_->blocks[layer];
     x = x + impl_->decode_attention(block.attention, state.layers_[layer],
-                                    impl_->norm(x, block.attention_norm), first, context);
+                                    impl_->norm(x, block.attention_norm), first, context,
+                                    state.lengths_);
     x = x + impl_->mlp(block, impl_->norm(x, block.mlp_norm));
   }
   state.length_ += tokens.size(1);
@@ -50,82 +100,93 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
 
 Tensor LanguageModel::Impl::decode_attention(const AttentionLayer& layer, LayerCache& cache,
                                              const Tensor& normed, int64_t first,
-                                             const SequenceContext& context) {
+                                             const SequenceContext& context,
+                                             const Tensor& lengths) {
   const Heads heads = layer.project(normed, context);
   check(heads);
-  const ops::Settings settings = layer.settings();
-  const ops::Sizes& sizes = settings.sizes;
-  const int64_t total = first + normed.size(1);
+  const int64_t fresh = normed.size(1), total = first + fresh;
   const double scale = 1.0 / std::sqrt(double(config.head_dimension));
-  std::array<std::optional<Tensor>, 3> branch_o;
-  const auto run = [&](int branch, const Tensor& indices, int64_t key_offset,
-                       const Tensor& selection) {
+  const auto attend = [&](ops::Branch branch, const Tensor& k, const Tensor& v,
+                          const Tensor& indices, const ops::Sizes& sizes, const Tensor& selection) {
     const Tensor o = at::empty(heads.q.sizes(), heads.q.options());
-    ops::branch_forward({ops::Branch(branch),
-                         heads.q,
-                         cache.k[branch],
-                         cache.v[branch],
-                         indices,
-                         sizes,
-                         scale,
-                         {first, key_offset}},
+    const int64_t first_key = branch == ops::Branch::kSliding ? total - k.size(1) : 0;
+    ops::branch_forward({branch, heads.q, k, v, indices, sizes, scale, {first, first_key}},
                         {o, Tensor(), Tensor(), selection});
-    branch_o[branch] = o;
+    return o;
   };
 
   if (config.attention == Attention::kDense) {
-    append(cache.k[0], *heads.k[0]);
-    append(cache.v[0], *heads.v[0]);
-    const Tensor o = at::empty(heads.q.sizes(), heads.q.options());
+    store(cache.k[0], first, *heads.k[0]);
+    store(cache.v[0], first, *heads.v[0]);
     ops::Sizes everything;
     everything.window = total; // a window over all keys is causal attention
-    ops::branch_forward({ops::Branch::kSliding,
-                         heads.q,
-                         cache.k[0],
-                         cache.v[0],
-                         Tensor(),
-                         everything,
-                         scale,
-                         {first, 0}},
-                        {o, Tensor(), Tensor(), Tensor()});
-    return layer.output(o);
+    return layer.output(attend(ops::Branch::kSliding, rows_of(cache.k[0], total),
+                               rows_of(cache.v[0], total), Tensor(), everything, Tensor()));
   }
-  Tensor indices;
-  if (heads.k[0]) {
-    const int64_t before = reference::compressed_count(first, sizes);
-    const int64_t fresh = reference::compressed_count(total, sizes) - before;
-    append(cache.tail_k, *heads.k[0]);
-    append(cache.tail_v, *heads.v[0]);
-    SequenceContext blocks;
-    if (config.nsa.compression == Compression::kMlp && fresh > 0)
-      std::tie(blocks.compressed_cos, blocks.compressed_sin) =
-          tables(at::arange(before, before + fresh, at::TensorOptions().dtype(at::kLong))
-                     .mul_(sizes.compression_stride));
-    append(cache.k[0], layer.compress(cache.tail_k, true, blocks));
-    append(cache.v[0], layer.compress(cache.tail_v, false, blocks));
-    const int64_t used = fresh * sizes.compression_stride;
-    cache.tail_k = cache.tail_k.narrow(1, used, cache.tail_k.size(1) - used);
-    cache.tail_v = cache.tail_v.narrow(1, used, cache.tail_v.size(1) - used);
-    if (heads.k[1] && total > sizes.selected_blocks * sizes.selection_block)
-      indices = at::full({normed.size(0), normed.size(1), config.kv_groups, sizes.selected_blocks},
-                         -1, normed.options().dtype(at::kInt));
-    run(0, Tensor(), 0, indices);
-  }
+  const ops::Settings settings = layer.settings();
+  const ops::Sizes& sizes = settings.sizes;
+  if (heads.k[0]) add_compressed(layer, cache, heads, first);
   if (heads.k[1]) {
-    append(cache.k[1], *heads.k[1]);
-    append(cache.v[1], *heads.v[1]);
-    run(1, indices, 0, Tensor());
+    store(cache.k[1], first, *heads.k[1]);
+    store(cache.v[1], first, *heads.v[1]);
   }
+  if (fresh == 1) {
+    if (heads.k[2]) {
+      store_in_ring(cache.k[2], first, *heads.k[2]);
+      store_in_ring(cache.v[2], first, *heads.v[2]);
+    }
+    ops::DecodeInputs in{heads.q, {}, {}, heads.gates, lengths, std::nullopt};
+    for (int branch = 0; branch < kBranchCount; ++branch) {
+      in.k[branch] = if_defined(cache.k[branch]);
+      in.v[branch] = if_defined(cache.v[branch]);
+    }
+    return layer.output(ops::decode_attention(in, settings, "aten"));
+  }
+
+  std::array<std::optional<Tensor>, 3> branch_o;
+  Tensor indices;
+  if (heads.k[0] && heads.k[1] && total > sizes.selected_blocks * sizes.selection_block)
+    indices = at::full({normed.size(0), fresh, config.kv_groups, sizes.selected_blocks}, -1,
+                       normed.options().dtype(at::kInt));
+  if (heads.k[0]) {
+    const int64_t count = reference::compressed_count(total, sizes);
+    branch_o[0] = attend(ops::Branch::kCompressed, rows_of(cache.k[0], count),
+                         rows_of(cache.v[0], count), Tensor(), sizes, indices);
+  }
+  if (heads.k[1])
+    branch_o[1] = attend(ops::Branch::kSelected, rows_of(cache.k[1], total),
+                         rows_of(cache.v[1], total), indices, sizes, Tensor());
   if (heads.k[2]) {
-    append(cache.k[2], *heads.k[2]);
-    append(cache.v[2], *heads.v[2]);
-    const int64_t held = cache.k[2].size(1);
-    run(2, Tensor(), total - held, Tensor());
-    const int64_t kept = std::min(held, sizes.window - 1);
-    cache.k[2] = cache.k[2].narrow(1, held - kept, kept);
-    cache.v[2] = cache.v[2].narrow(1, held - kept, kept);
+    const int64_t held = std::min(first, sizes.window - 1);
+    branch_o[2] = attend(ops::Branch::kSliding, ring_and(cache.k[2], first, held, *heads.k[2]),
+                         ring_and(cache.v[2], first, held, *heads.v[2]), Tensor(), sizes, Tensor());
+    store_in_ring(cache.k[2], first, *heads.k[2]);
+    store_in_ring(cache.v[2], first, *heads.v[2]);
   }
   return layer.output(ops::combine(heads.gates, branch_o));
+}
+
+void LanguageModel::Impl::add_compressed(const AttentionLayer& layer, LayerCache& cache,
+                                         const Heads& heads, int64_t first) {
+  const ops::Sizes sizes = layer.settings().sizes;
+  const auto append = [](Tensor& tail, const Tensor& more) {
+    tail = tail.defined() ? at::cat({tail, more}, 1) : more;
+  };
+  append(cache.tail_k, *heads.k[0]);
+  append(cache.tail_v, *heads.v[0]);
+  const int64_t before = reference::compressed_count(first, sizes);
+  const int64_t whole = reference::compressed_count(first + heads.q.size(1), sizes) - before;
+  if (whole == 0) return;
+  SequenceContext blocks;
+  if (config.nsa.compression == Compression::kMlp)
+    std::tie(blocks.compressed_cos, blocks.compressed_sin) =
+        tables(at::arange(before, before + whole, at::TensorOptions().dtype(at::kLong))
+                   .mul_(sizes.compression_stride));
+  store(cache.k[0], before, layer.compress(cache.tail_k, true, blocks));
+  store(cache.v[0], before, layer.compress(cache.tail_v, false, blocks));
+  const int64_t used = whole * sizes.compression_stride;
+  cache.tail_k = cache.tail_k.narrow(1, used, cache.tail_k.size(1) - used);
+  cache.tail_v = cache.tail_v.narrow(1, used, cache.tail_v.size(1) - used);
 }
 
 } // namespace nsa::model

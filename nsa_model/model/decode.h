@@ -1,6 +1,6 @@
 // Key/value caches of a decoding run. Holds what later tokens need and no more: all selected keys,
-// the window's last w - 1, the compressed tokens, and the raw keys of the compression block that is
-// not yet whole.
+// the window's last w, the compressed tokens, and the raw keys of the compression block that is not
+// yet whole. Room for `capacity` tokens is taken at the start.
 //
 // Made by LanguageModel::start_decoding(); one thread at a time.
 #pragma once
@@ -13,8 +13,10 @@
 namespace nsa::model {
 
 struct LayerCache {
-  std::array<at::Tensor, 3> k, v; // compressed [B, Nc, G, D]; selected, sliding [B, K, G, D]
-  at::Tensor tail_k, tail_v;      // raw, from the first token of the next compressed token on
+  // Compressed, selected, sliding: [B, G, rows, D], as ops::DecodeInputs has them; undefined where
+  // a branch is off. The dense twin's in [0].
+  std::array<at::Tensor, 3> k, v;
+  at::Tensor tail_k, tail_v; // raw [B, n, G, D], from the next compressed token's first token on
 };
 
 class DecodeState {
@@ -25,6 +27,7 @@ public:
 private:
   friend class LanguageModel;
   int64_t batch_ = 0, length_ = 0, capacity_ = 0;
+  at::Tensor lengths_; // int32 [B], length_ in a step of one token
   std::vector<LayerCache> layers_;
 };
 
