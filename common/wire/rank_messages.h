@@ -29,6 +29,7 @@ enum class MessageType : uint8_t {
   kRankInjected = 9,
   kRankNonFinite = 10,
   kRankRolledBack = 11,
+  kRankKernels = 12,
   // shim -> rank
   kStopRequest = 32,
   kCheckpointRequest = 33,
@@ -326,10 +327,26 @@ struct RankRolledBack {
       member("folder", &RankRolledBack::folder), member("seconds", &RankRolledBack::seconds));
 };
 
+// Other kernels computed than the plan of kernels says (worker/rules/kernel_check.h).
+struct RankKernels {
+  Rank rank = 0;
+  uint64_t step = 0;
+  std::string what; // part, and the backends that were seen and planned
+
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankKernels,
+                                            .name = "kernels",
+                                            .event = "other_kernels",
+                                            .severity = "warning",
+                                            .text = "{what}"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankKernels::rank), member("step", &RankKernels::step),
+              member("what", &RankKernels::what));
+};
+
 // The messages that become events of the ledger. A new one stands here, and in no other list.
 using RankEvents =
     MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory, RankError,
-                RankFinished, RankInjected, RankNonFinite, RankRolledBack>;
+                RankFinished, RankInjected, RankNonFinite, RankRolledBack, RankKernels>;
 using RankMessages = RankEvents::With<RankStep>;
 
 inline constexpr auto kStepMetrics = metrics_of<RankStep>();

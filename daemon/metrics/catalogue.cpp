@@ -151,6 +151,18 @@ std::vector<Row> run_rows() {
        },
        {},
        kQueryOnly},
+      {"nsa_run_kernel_info",
+       kGauge,
+       "run_id, part, kernel",
+       "Always 1; what computes each part of the model, by the plan of the newest attempt. The "
+       "rank's log has the reasons.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const auto& [part, kernel] : r.kernels)
+             out.value({{"run_id", r.id}, {"part", part}, {"kernel", kernel}}, 1);
+       },
+       {},
+       kQueryOnly},
       {"nsa_run_state", kGauge, "run_id, state", "1 for the state that the run is in, else 0.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)

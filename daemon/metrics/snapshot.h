@@ -87,6 +87,7 @@ struct RunSample {
   RunId id;
   std::string name, user, model, attention, spec_digest, commit; // of nsa_run_info
   std::string state;                                             // as RunSummary::state
+  std::map<std::string, std::string> kernels; // part -> what computes it, as rank 0 reported
   WallTime submitted, started;
   std::optional<WallTime> eta;
   uint64_t planned_steps = 0;

@@ -18,6 +18,20 @@ double peak_flops(const RunRecord& record) {
   return sum;
 }
 
+// Without the reasons in brackets, which have no bounds.
+std::map<std::string, std::string> kernels_of(const nlohmann::json& provenance) {
+  std::map<std::string, std::string> kernels;
+  if (!provenance.is_object()) return kernels;
+  const auto reported = provenance.find("kernels");
+  if (reported == provenance.end() || !reported->is_object()) return kernels;
+  for (const auto& [part, kernel] : reported->items())
+    if (kernel.is_string()) {
+      const std::string text = kernel.get<std::string>();
+      kernels[part] = text.substr(0, text.find(" ("));
+    }
+  return kernels;
+}
+
 } // namespace
 
 metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
@@ -31,6 +45,7 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   sample.attention = spec::text_of(record.spec.model.attention);
   sample.spec_digest = record.row.spec_digest;
   sample.state = summary.state;
+  sample.kernels = kernels_of(record.provenance);
   sample.submitted = run.submitted_at;
   sample.started = run.started_at;
   sample.planned_steps = summary.steps;

@@ -212,8 +212,10 @@ RankResult<void> Trainer::at_end() {
 
 RankResult<void> Trainer::compare_kernels(choice::Pass pass) {
   if (p_.kernels == nullptr) return {};
-  if (const Status as_planned = p_.kernels->ran(pass); !as_planned)
-    log::warning("train", as_planned.error().what + ": " + as_planned.error().next);
+  const Status as_planned = p_.kernels->ran(pass);
+  if (as_planned) return {};
+  log::warning("train", as_planned.error().what + ": " + as_planned.error().next);
+  p_.link.send(wire::RankKernels{p_.rank, position_.step, as_planned.error().what});
   return {};
 }
 

@@ -483,6 +483,9 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   EXPECT_DOUBLE_EQ(sample.ranks[0].perf_score_ratio.value_or(0), 1.0);
   EXPECT_NEAR(sample.ranks[1].perf_score_ratio.value_or(0), 0.2 / 0.36, 1e-12);
   EXPECT_NEAR(rank_view(run, record, 0, nullptr).exposed_communication_ratio, 0.5, 1e-12);
+  EXPECT_TRUE(sample.kernels.empty());
+  record.provenance["kernels"] = {{"selected", "aten chunked (FlashAttention is of GPUs)"}};
+  EXPECT_EQ(metrics_of(run, record, nullptr).kernels.at("selected"), "aten chunked");
 
   RunRecord again; // a rank's total and its pace outlive the daemon
   recall(again, memory_of(record, nullptr));

@@ -53,6 +53,7 @@ Snapshot full_snapshot() {
   run.id = "kabcd";
   run.name = "quoted \" name\nof two lines \\";
   run.state = "running";
+  run.kernels = {{"selected", "fused hopper"}};
   run.submitted = {1'700'000'000'500'000'000};
   run.started = {1'700'000'001'000'000'000};
   run.eta = WallTime{1'700'000'100'000'000'000};
@@ -109,6 +110,7 @@ TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
   for (const char* line :
        {"nsa_train_loss{run_id=\"kabcd\"} 3.25",
         "nsa_train_step{run_id=\"kabcd\"} 41",
+        "nsa_run_kernel_info{run_id=\"kabcd\",part=\"selected\",kernel=\"fused hopper\"} 1",
         "nsa_run_state{run_id=\"kabcd\",state=\"running\"} 1",
         "nsa_run_state{run_id=\"kabcd\",state=\"queued\"} 0",
         "nsa_run_restarts_total{run_id=\"kabcd\",reason=\"hang\"} 1",

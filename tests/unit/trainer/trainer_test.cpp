@@ -180,13 +180,28 @@ protected:
     int calls = 0;
     std::optional<StagedLoss> staged;
     if (graphs_) staged.emplace([](const auto&) {}, [&] { return loss(weights, ++calls); });
-    Trainer trainer({spec_, 0, folder_.path(), *runtime_, *collectives, link, clock, state,
+    Trainer trainer({spec_,
+                     0,
+                     folder_.path(),
+                     *runtime_,
+                     *collectives,
+                     link,
+                     clock,
+                     state,
                      [&](const auto&) { return loss(weights, ++calls); },
                      [&](const auto& batch) {
                        return loss(weights, ++calls).expand({batch->rows, shape.sequence_length});
                      },
-                     staged, graphs_or_nothing_, *loader, &evaluation, *checkpointer, sinks,
-                     nullptr, gates_},
+                     staged,
+                     graphs_or_nothing_,
+                     *loader,
+                     &evaluation,
+                     *checkpointer,
+                     sinks,
+                     nullptr,
+                     gates_,
+                     nullptr,
+                     kernels_},
                     {});
     auto finished = trainer.run();
     ended_in_ = clock.phase();
@@ -204,12 +219,26 @@ protected:
     EXPECT_TRUE(link_->pending_requests().*latched);
   }
 
+  // What the rank has told the shim of kernels; after run().
+  std::string told_of_kernels() {
+    wire::FrameDecoder decoder;
+    char chunk[65536];
+    for (ssize_t got; (got = ::recv(shim_.get(), chunk, sizeof chunk, 0)) > 0;)
+      decoder.feed({chunk, static_cast<size_t>(got)});
+    std::string told;
+    for (auto frame = decoder.next(); frame && *frame; frame = decoder.next())
+      if ((*frame)->type == static_cast<uint8_t>(wire::MessageType::kRankKernels))
+        told += wire::decode_message(**frame)->body.at("what").get<std::string>() + "\n";
+    return told;
+  }
+
   test::TemporaryFolder folder_;
   spec::RunSpec spec_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   runtime::Runtime* runtime_ = &cpu();
   TwoStepsInFlight two_{cpu()};
   GateMeans gates_;
+  KernelCheck* kernels_ = nullptr;
   bool graphs_ = false, graphs_or_nothing_ = false;
   UniqueFd shim_;
   link::Link* link_ = nullptr;
@@ -398,6 +427,23 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
   EXPECT_EQ(seen_.non_finite_events[0].action, "report");
   EXPECT_EQ(seen_.evaluations.size(), 3u);
   EXPECT_EQ(seen_.steps.size(), 6u) << "there was no update to leave out";
+}
+
+// Nobody counts but this test: the loss in the first step, a norm in evaluations.
+TEST_F(TrainerTest, OtherKernelsThanPlannedAreToldAndTrainingGoesOn) {
+  choice::KernelCounts counts{};
+  choice::KernelPlan plan;
+  plan.kernels = {{.part = choice::Part::kLoss, .backend = choice::Backend::kPortable}};
+  KernelCheck check(plan, [&] { return counts; });
+  kernels_ = &check, spec_.eval.interval_steps = 4;
+  ASSERT_TRUE(run([&](const at::Tensor& weights, int call) {
+    const auto part = at::GradMode::is_enabled() ? choice::Part::kLoss : choice::Part::kNorm;
+    counts[size_t(part)][size_t(choice::Backend::kAten)] += call == 1 || call > 4;
+    return square(weights, call);
+  }));
+  EXPECT_EQ(seen_.steps.size(), 6u);
+  EXPECT_THAT(told_of_kernels(), ::testing::ContainsRegex("layers.loss was computed by aten.*\n"
+                                                          ".*layers.norm was computed by aten"));
 }
 
 TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
