@@ -85,7 +85,7 @@ public:
     values_[name].push_back(std::move(value));
   }
   bool has(const std::string& name) const { return values_.count(name) > 0; }
-  std::string text(const std::string& name, std::string otherwise = {}) const {
+  std::string text(const std::string& name, const std::string& otherwise = {}) const {
     const auto it = values_.find(name);
     return it == values_.end() ? otherwise : it->second.back();
   }

@@ -57,7 +57,7 @@ public:
       ::unlink(path_.c_str());
     error_code ignored;
     state_->closed = true;
-    state_->acceptor.close(ignored);
+    (void)state_->acceptor.close(ignored);
     const auto sessions = state_->shared->sessions; // close() erases from the set
     for (const auto& session : sessions)
       session->close();
