@@ -71,12 +71,12 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
 void ControlPlane::set_aside(const store::DamagedRun& damaged) {
   log::error("control", "a run is set aside", {{"run", damaged.run}, {"why", damaged.why}});
   store::EventRow row;
-  row.view.at = clock_.wall().nanoseconds;
-  row.view.run = damaged.run;
-  row.view.rank = -1;
-  row.view.kind = "set_aside";
-  row.view.severity = "error";
-  row.view.text = "set aside, since the ledger's rows of it cannot be used: " + damaged.why;
+  row.at = clock_.wall().nanoseconds;
+  row.run = damaged.run;
+  row.rank = -1;
+  row.kind = "set_aside";
+  row.severity = "error";
+  row.text = "set aside, since the ledger's rows of it cannot be used: " + damaged.why;
   loop_.note(std::move(row));
   loop_.batch().damaged_runs.push_back(damaged);
 }

@@ -190,15 +190,15 @@ void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   store::EventRow row;
-  row.view.at = WallTime::now().nanoseconds;
-  row.view.run = shim.run;
-  row.view.attempt = shim.attempt;
-  row.view.rank = -1;
-  row.view.kind = "unknown_attempt_ended";
-  row.view.severity = "error";
-  row.view.text = "attempt " + std::to_string(shim.attempt) +
-                  " lived and the ledger did not know it; it was ended, since " + why.what;
-  row.view.detail = nlohmann::json::object();
+  row.at = WallTime::now().nanoseconds;
+  row.run = shim.run;
+  row.attempt = shim.attempt;
+  row.rank = -1;
+  row.kind = "unknown_attempt_ended";
+  row.severity = "error";
+  row.text = "attempt " + std::to_string(shim.attempt) +
+             " lived and the ledger did not know it; it was ended, since " + why.what;
+  row.detail = nlohmann::json::object();
   tools_.loop.note(std::move(row));
 }
 

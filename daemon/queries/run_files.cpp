@@ -9,7 +9,7 @@ namespace nsa::control {
 namespace {
 
 // Of a checkpoint whose message never came: what its manifest and its folder say.
-void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
+void fill_in(store::CheckpointRow& row, const manifest::Found& found) {
   if (row.written_at != 0) return;
   row.written_at = found.written_at;
   if (!found.manifest || row.bytes != 0) return;
@@ -22,11 +22,11 @@ void fill_in(wire::CheckpointView& row, const manifest::Found& found) {
 
 } // namespace
 
-std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::CheckpointView> rows,
+std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::CheckpointRow> rows,
                                                       const RunId& run,
                                                       const std::vector<manifest::Found>& on_disk,
                                                       bool verified) {
-  for (wire::CheckpointView& row : rows) {
+  for (store::CheckpointRow& row : rows) {
     const auto found = std::find_if(on_disk.begin(), on_disk.end(),
                                     [&](const manifest::Found& f) { return f.step == row.step; });
     if (found == on_disk.end()) {
@@ -39,14 +39,14 @@ std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::Checkpoi
     }
   }
   for (const manifest::Found& f : on_disk) {
-    const auto known = std::find_if(rows.begin(), rows.end(), [&](const wire::CheckpointView& row) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const store::CheckpointRow& row) {
       return row.step == f.step;
     });
     if (known != rows.end()) {
       fill_in(*known, f);
       continue;
     }
-    wire::CheckpointView row; // written, but its message never came
+    store::CheckpointRow row; // written, but its message never came
     row.run = run;
     row.step = f.step;
     row.folder = f.folder.string();
@@ -57,7 +57,7 @@ std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::Checkpoi
   }
   std::sort(
       rows.begin(), rows.end(),
-      [](const wire::CheckpointView& a, const wire::CheckpointView& b) { return a.step > b.step; });
+      [](const store::CheckpointRow& a, const store::CheckpointRow& b) { return a.step > b.step; });
   return rows;
 }
 

@@ -5,7 +5,7 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/manifest/manifest.h"
-#include "common/wire/api_types.h"
+#include "daemon/store/rows.h"
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace nsa::control {
 
 // The ledger's rows, held against what lies on the disk: manifests are the truth about checkpoints.
 // `verified`: every byte of those on the disk was read. Newest first.
-std::vector<wire::CheckpointView> checkpoints_on_disk(std::vector<wire::CheckpointView> rows,
+std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::CheckpointRow> rows,
                                                       const RunId& run,
                                                       const std::vector<manifest::Found>& on_disk,
                                                       bool verified);

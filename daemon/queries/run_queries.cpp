@@ -2,6 +2,7 @@
 
 #include "common/wire/run_row.h"
 #include "daemon/plan/plan.h"
+#include "daemon/queries/row_views.h"
 #include "daemon/queries/run_files.h"
 #include "daemon/run_metrics/run_loader.h"
 
@@ -108,15 +109,18 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   detail.spec = stored->row.spec;
   detail.estimate = stored->row.estimate;
   detail.run_folder = run_folder(id);
-  NSA_TRY_ASSIGN(detail.attempts, tools_.ledger.attempts(id));
-  NSA_TRY_ASSIGN(detail.toggles, tools_.ledger.toggles(id));
-  NSA_TRY_ASSIGN(detail.checkpoints, tools_.ledger.checkpoints(id));
-  NSA_TRY_ASSIGN(detail.last_events, tools_.ledger.events(id, 0, -kEventsInDetail));
+  NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(id));
+  NSA_TRY_ASSIGN(const auto toggles, tools_.ledger.toggles(id));
+  NSA_TRY_ASSIGN(const auto events, tools_.ledger.events(id, 0, -kEventsInDetail));
+  detail.attempts = views_of(attempts);
+  detail.toggles = views_of(toggles);
+  detail.last_events = views_of(events);
   const state::Run* run = find_open(id);
   if (run == nullptr) {
     detail.summary = stored->progress.summary;
     detail.hangs = stored->progress.hangs;
-    NSA_TRY_ASSIGN(detail.ranks, tools_.ledger.ranks(id, detail.summary.attempt));
+    NSA_TRY_ASSIGN(const auto ranks, tools_.ledger.ranks(id, detail.summary.attempt));
+    detail.ranks = views_of(ranks);
     for (wire::RankView& rank : detail.ranks)
       recall(rank, stored->progress.memory);
     return detail;
@@ -125,7 +129,7 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   detail.summary = summary_of(*run, record);
   detail.hangs = hangs_json(*run);
   if (!detail.attempts.empty() && detail.attempts.back().attempt == run->attempt.number)
-    detail.attempts.back() = attempt_view(*run, record);
+    detail.attempts.back() = view_of(attempt_row(*run, record));
   for (size_t r = 0; r < run->attempt.ranks.size(); ++r)
     detail.ranks.push_back(
         rank_view(*run, record, static_cast<Rank>(r), tools_.metrics.live(*run)));
@@ -135,14 +139,16 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
 void RunQueries::run_detail(const RunId& id, api::Done<wire::RunDetail> done) {
   auto detail = detail_of(id);
   if (!detail) return done(std::move(detail));
+  auto rows = tools_.ledger.checkpoints(id);
+  if (!rows) return done(fail(std::move(rows.error())));
   const bool ended = find_open(id) == nullptr;
   const auto as = static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, id));
   tools_.readers.run(
       {"uid " + std::to_string(as), "the folder of run " + id},
-      [detail = std::move(*detail), id, ended, as,
+      [detail = std::move(*detail), rows = std::move(*rows), id, ended, as,
        host = tools_.host]() mutable -> Result<wire::RunDetail> {
         NSA_TRY_ASSIGN(const auto found, host->list_checkpoints(as, detail.run_folder, false));
-        detail.checkpoints = checkpoints_on_disk(std::move(detail.checkpoints), id, found, false);
+        detail.checkpoints = views_of(checkpoints_on_disk(std::move(rows), id, found, false));
         if (ended) detail.came = read_came(detail.run_folder, privilege::opener(host, as));
         return std::move(detail);
       },
@@ -151,7 +157,7 @@ void RunQueries::run_detail(const RunId& id, api::Done<wire::RunDetail> done) {
 
 Result<api::EventPage> RunQueries::events(const api::EventQuery& query) {
   NSA_TRY_ASSIGN(auto page, tools_.ledger.event_page(query.run, query.after, query.limit));
-  return api::EventPage{std::move(page.events), page.next, page.more};
+  return api::EventPage{views_of(page.events), page.next, page.more};
 }
 
 Result<int64_t> RunQueries::events_before_last(const RunId& run, int64_t count) {
@@ -163,7 +169,7 @@ Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query)
   if (attempts.empty()) return std::vector<api::LogSource>{};
   const AttemptNumber attempt = query.attempt == 0 ? attempts.back().attempt : query.attempt;
   const auto found = std::find_if(attempts.begin(), attempts.end(),
-                                  [&](const wire::AttemptView& a) { return a.attempt == attempt; });
+                                  [&](const store::AttemptRow& a) { return a.attempt == attempt; });
   if (found == attempts.end())
     return fail(ErrorCode::kNotFound,
                 "run " + query.run + " has no attempt " + std::to_string(attempt),
@@ -177,7 +183,7 @@ Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query)
   const FileOpener open = privilege::opener(
       tools_.host, static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, query.run)));
   std::vector<api::LogSource> sources;
-  for (const wire::RankView& r : ranks)
+  for (const store::RankRow& r : ranks)
     if (query.rank < 0 || r.rank == query.rank)
       sources.push_back({attempt, r.rank, plan::rank_log_path(folder, r.rank), live, open});
   if (sources.empty() && query.rank >= 0 && !ranks.empty())
@@ -194,16 +200,17 @@ void RunQueries::checkpoints(const RunId& run, bool verify,
   if (!rows) return done(fail(std::move(rows.error())));
   const auto as = static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, run));
   auto work = [rows = std::move(*rows), run, folder = run_folder(run), verify, as,
-               host = tools_.host]() -> Result<std::vector<wire::CheckpointView>> {
+               host = tools_.host]() -> Result<std::vector<store::CheckpointRow>> {
     NSA_TRY_ASSIGN(const auto found, host->list_checkpoints(as, folder, verify));
     return checkpoints_on_disk(rows, run, found, verify);
   };
   auto answer = [this, run, verify,
-                 done = std::move(done)](Result<std::vector<wire::CheckpointView>> listed) {
-    if (listed && verify)
+                 done = std::move(done)](Result<std::vector<store::CheckpointRow>> listed) {
+    if (!listed) return done(fail(std::move(listed.error())));
+    if (verify)
       if (auto noted = note_verified(run, *listed); !noted)
         return done(fail(std::move(noted.error())));
-    done(std::move(listed));
+    done(views_of(*listed));
   };
   // Reading gigabytes has no time limit, and keeps no short read waiting.
   (verify ? tools_.workers : tools_.readers)
@@ -211,12 +218,12 @@ void RunQueries::checkpoints(const RunId& run, bool verify,
 }
 
 Status RunQueries::note_verified(const RunId& run,
-                                 const std::vector<wire::CheckpointView>& checkpoints) {
+                                 const std::vector<store::CheckpointRow>& checkpoints) {
   // Reading gigabytes took a while: the run may have been removed meanwhile.
   NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(run));
   if (!stored) return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile");
   NSA_TRY_ASSIGN(const auto before, tools_.ledger.checkpoints(run));
-  for (const wire::CheckpointView& c : checkpoints) {
+  for (const store::CheckpointRow& c : checkpoints) {
     if (c.state != "verified" && c.state != "corrupt") continue;
     tools_.loop.batch().checkpoint_states.push_back({run, c.step, c.folder, c.state, c.problem});
     const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) {
@@ -224,16 +231,16 @@ Status RunQueries::note_verified(const RunId& run,
     });
     if (c.state == "verified" || known) continue;
     store::EventRow row;
-    row.view = {0,
-                tools_.clock.wall().nanoseconds,
-                run,
-                c.attempt,
-                -1,
-                "checkpoint_corrupt",
-                "error",
-                "checkpoint of step " + std::to_string(c.step) +
-                    " is damaged and will not be resumed from: " + c.problem,
-                {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}};
+    row = {0,
+           tools_.clock.wall().nanoseconds,
+           run,
+           c.attempt,
+           -1,
+           "checkpoint_corrupt",
+           "error",
+           "checkpoint of step " + std::to_string(c.step) +
+               " is damaged and will not be resumed from: " + c.problem,
+           {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}};
     tools_.loop.batch().events.push_back(std::move(row));
   }
   tools_.loop.flush();
@@ -241,7 +248,8 @@ Status RunQueries::note_verified(const RunId& run,
 }
 
 Result<std::vector<wire::AuditView>> RunQueries::audit(const api::AuditQuery& query) {
-  return tools_.ledger.audit(query.run, query.uid, query.limit);
+  NSA_TRY_ASSIGN(const auto rows, tools_.ledger.audit(query.run, query.uid, query.limit));
+  return views_of(rows);
 }
 
 std::unique_ptr<api::Subscription>
@@ -278,7 +286,7 @@ void RunQueries::tell_now(const Followers::Follower& follower) {
 
 void RunQueries::on_committed(const Committed& done) {
   for (const store::EventRow& e : done.batch.events)
-    followers_.tell_event(e.view);
+    followers_.tell_event(view_of(e));
   for (const RunId& id : done.changed)
     if (const state::Run* run = find_open(id)) followers_.tell_state(tools_.metrics.summary(*run));
   const std::set<RunId> moved = tools_.metrics.take_moved();

@@ -64,7 +64,7 @@ private:
   const state::Run* find_open(const RunId& run) const;
   std::string run_folder(const RunId& run) const;
   Result<wire::RunDetail> detail_of(const RunId& run);
-  Status note_verified(const RunId& run, const std::vector<wire::CheckpointView>& checkpoints);
+  Status note_verified(const RunId& run, const std::vector<store::CheckpointRow>& checkpoints);
   void tell_now(const Followers::Follower& follower);
 
   Tools tools_;

@@ -18,7 +18,7 @@ namespace nsa::control {
 namespace {
 
 // The newest checkpoint that a resume can begin with.
-std::optional<uint64_t> newest_usable(const std::vector<wire::CheckpointView>& rows,
+std::optional<uint64_t> newest_usable(const std::vector<store::CheckpointRow>& rows,
                                       const RunId& run, const std::vector<manifest::Found>& found) {
   const auto listed = checkpoints_on_disk(rows, run, found, false); // newest first
   const auto usable = std::find_if(listed.begin(), listed.end(), [](const auto& view) {
@@ -35,7 +35,7 @@ void RunRequests::note_request(const api::Caller& caller, std::string_view verb,
                                const std::string& run, int64_t owner, const Error* why) {
   constexpr size_t kMostWaiting = 10'000; // for a ledger that cannot be written
   if (tools_.loop.batch().audit.size() >= kMostWaiting) return;
-  wire::AuditView row;
+  store::AuditRow row;
   row.at = tools_.clock.wall().nanoseconds;
   row.uid = caller.uid;
   row.user = caller.user;
@@ -215,7 +215,7 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
   file.overrides.insert(file.overrides.end(), request.overrides.begin(), request.overrides.end());
   using Work = tl::expected<Admitted, api::SubmitFailure>;
   int64_t has = 0; // bytes of checkpoints
-  for (const wire::CheckpointView& c : *rows)
+  for (const store::CheckpointRow& c : *rows)
     if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
   const ResumeFacts known{id,
                           stored->run.phase == state::RunPhase::kCompleted,

@@ -9,15 +9,14 @@ Result<Replayed> replay(const RunId& id, const std::vector<store::EventRow>& eve
   state::State state;
   state.next_order = next_order; // places in the queue are given in the order of loading
   for (const store::EventRow& row : events) {
-    auto body = state::body_from_json(row.view.kind, row.view.detail);
+    auto body = state::body_from_json(row.kind, row.detail);
     if (!body)
-      return fail(ErrorCode::kCorrupt, "ledger.db, event " + std::to_string(row.view.sequence) +
-                                           ": " + body.error().what);
+      return fail(ErrorCode::kCorrupt,
+                  "ledger.db, event " + std::to_string(row.sequence) + ": " + body.error().what);
     // A closed run leaves the state; for a resume it is wanted as it was.
     if (std::holds_alternative<state::RunClosed>(*body)) continue;
-    state::Applied applied =
-        state::apply(std::move(state), {id, row.view.attempt, row.shim_sequence, std::move(*body)},
-                     WallTime{row.view.at});
+    state::Applied applied = state::apply(
+        std::move(state), {id, row.attempt, row.shim_sequence, std::move(*body)}, WallTime{row.at});
     state = std::move(applied.state);
   }
   const auto run = state.runs.find(id);

@@ -11,14 +11,14 @@ namespace {
 store::EventRow row_of(const state::Event& event, WallTime now) {
   state::Description description = state::describe(event);
   store::EventRow row;
-  row.view.at = now.nanoseconds;
-  row.view.run = event.run;
-  row.view.attempt = event.attempt;
-  row.view.rank = state::event_rank(event.body);
-  row.view.kind = state::event_kind(event.body);
-  row.view.severity = std::move(description.severity);
-  row.view.text = std::move(description.text);
-  row.view.detail = state::body_to_json(event.body);
+  row.at = now.nanoseconds;
+  row.run = event.run;
+  row.attempt = event.attempt;
+  row.rank = state::event_rank(event.body);
+  row.kind = state::event_kind(event.body);
+  row.severity = std::move(description.severity);
+  row.text = std::move(description.text);
+  row.detail = state::body_to_json(event.body);
   row.replay = true;
   row.shim_sequence = event.shim_sequence;
   return row;
@@ -26,8 +26,8 @@ store::EventRow row_of(const state::Event& event, WallTime now) {
 
 store::EventRow row_of(const state::Note& note, WallTime now) {
   store::EventRow row;
-  row.view = {0,         now.nanoseconds, note.run,  note.attempt, note.rank,
-              note.kind, note.severity,   note.text, note.detail};
+  row = {0,         now.nanoseconds, note.run,  note.attempt, note.rank,
+         note.kind, note.severity,   note.text, note.detail};
   return row;
 }
 

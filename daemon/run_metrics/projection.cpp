@@ -15,15 +15,15 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
   for (const auto& [name, ids] : changed.items())
     names += (names.empty() ? "" : ", ") + name;
   store::EventRow row;
-  row.view = {0,
-              now.nanoseconds,
-              record.row.id,
-              record.of_attempt,
-              -1,
-              "programs_changed",
-              "warning",
-              "rebuilt since the last attempt: " + names,
-              std::move(changed)};
+  row = {0,
+         now.nanoseconds,
+         record.row.id,
+         record.of_attempt,
+         -1,
+         "programs_changed",
+         "warning",
+         "rebuilt since the last attempt: " + names,
+         std::move(changed)};
   return row;
 }
 
@@ -43,7 +43,7 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
                                                                 : "default";
     for (const std::string& pair : record.row.overrides)
       if (pair.starts_with("toggles." + name + "=")) origin = "--set";
-    rows.push_back({record.row.id, {attempt, name, value, "", origin}});
+    rows.push_back({record.row.id, attempt, name, value, "", origin});
   }
   return rows;
 }
@@ -117,23 +117,14 @@ void RunMetrics::project_rank_event(const state::Event& event, RunRecord& record
     for (const wire::EffectiveToggle& t : toggles->toggles)
       if (spec::find_toggle(t.name) != nullptr)
         batch.toggles.push_back(
-            {event.run, {event.attempt, t.name, t.requested, t.effective, "default"}});
+            {event.run, event.attempt, t.name, t.requested, t.effective, "default"});
     if (record.provenance.is_object()) record.provenance["kernels"] = toggles->kernels;
   } else if (const auto* e = std::get_if<wire::RankEvaluation>(&event.body)) {
     if (telemetry_ != nullptr) telemetry_->add(event.run, event.attempt, *e);
   } else if (const auto* c = std::get_if<wire::RankCheckpoint>(&event.body);
              c && c->error.empty()) {
-    wire::CheckpointView view;
-    view.run = event.run;
-    view.step = c->step;
-    view.tokens = c->tokens;
-    view.bytes = c->bytes;
-    view.attempt = event.attempt;
-    view.folder = c->folder;
-    view.state = "unverified";
-    view.finite = c->finite;
-    view.written_at = now.nanoseconds;
-    batch.checkpoints.push_back(std::move(view));
+    batch.checkpoints.push_back({event.run, c->step, event.attempt, c->tokens, c->bytes, c->folder,
+                                 "unverified", "", c->finite, now.nanoseconds});
   }
 }
 
@@ -181,13 +172,14 @@ void RunMetrics::add_rows(const state::State& state, const std::set<RunId>& chan
     batch.progress.push_back(
         {summary_of(run, *record), hangs_json(run), true, memory_of(*record, live(run))});
     if (run.attempt.number == 0) continue;
-    batch.attempts.push_back({id, attempt_view(run, *record), run.attempt.token});
+    batch.attempts.push_back(attempt_row(run, *record));
     for (size_t r = 0; r < run.attempt.ranks.size(); ++r) {
       const state::RankState& rank = run.attempt.ranks[r];
       if (!rank.started && !rank.exited) continue;
-      batch.ranks.push_back({id, run.attempt.number,
-                             rank_view(run, *record, static_cast<Rank>(r), nullptr),
-                             rank.start_time_ticks});
+      wire::RankView view = rank_view(run, *record, static_cast<Rank>(r), nullptr);
+      batch.ranks.push_back({id, run.attempt.number, view.rank, view.state, view.pid,
+                             rank.start_time_ticks, view.device, view.compute_precision,
+                             view.exit});
     }
   }
 }
@@ -200,15 +192,15 @@ void RunMetrics::tell_divergence(const state::Run& run, RunRecord& record) {
     return;
   }
   store::EventRow row;
-  row.view = {0,
-              clock_.wall().nanoseconds,
-              run.id,
-              run.attempt.number,
-              -1,
-              "loss_diverged",
-              "warning",
-              record.loss.text() + " at step " + std::to_string(record.last.step),
-              {{"step", record.last.step}, {"loss", record.last.loss}}};
+  row = {0,
+         clock_.wall().nanoseconds,
+         run.id,
+         run.attempt.number,
+         -1,
+         "loss_diverged",
+         "warning",
+         record.loss.text() + " at step " + std::to_string(record.last.step),
+         {{"step", record.last.step}, {"loss", record.last.loss}}};
   loop_.note(std::move(row));
   loop_.touch(run.id);
 }

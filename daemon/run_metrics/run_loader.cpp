@@ -24,13 +24,13 @@ Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::st
   NSA_TRY_ASSIGN(Replayed replayed, replay(id, events, next_order));
   const state::Run& run = replayed.run;
   NSA_TRY_ASSIGN(const auto attempts, ledger.attempts(id));
-  for (const wire::AttemptView& a : attempts)
+  for (const store::AttemptRow& a : attempts)
     record.reached_step = std::max(record.reached_step, a.last_step);
   if (!attempts.empty() && attempts.back().attempt == run.attempt.number) {
     record.provenance = attempts.back().provenance;
     record.of_attempt = attempts.back().attempt;
     NSA_TRY_ASSIGN(const auto ranks, ledger.ranks(id, record.of_attempt));
-    for (const wire::RankView& r : ranks) {
+    for (const store::RankRow& r : ranks) {
       record.ranks[r.rank].device = r.device;
       record.ranks[r.rank].compute_precision = r.compute_precision;
     }

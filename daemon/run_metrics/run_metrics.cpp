@@ -48,7 +48,7 @@ void RunMetrics::close(const state::Run& run) {
   store::Batch& batch = loop_.batch();
   batch.progress.push_back(
       {summary_of(run, record), hangs_json(run), false, memory_of(record, nullptr)});
-  batch.attempts.push_back({run.id, attempt_view(run, record), run.attempt.token});
+  batch.attempts.push_back(attempt_row(run, record));
   ended_.insert_or_assign(run.id, Ended{metrics_of(run, record, nullptr), clock_.monotonic()});
   ++counters_.runs_finished[std::string(run_phase_name(run.phase))];
 }

@@ -101,7 +101,7 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
 // What a person has to look at (RunSummary::alarms).
 std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& record);
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
-wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record);
+store::AttemptRow attempt_row(const state::Run& run, const RunRecord& record);
 wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,
                          const LiveAttempt* live);
 nlohmann::json hangs_json(const state::Run& run);

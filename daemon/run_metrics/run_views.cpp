@@ -85,21 +85,23 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   return s;
 }
 
-wire::AttemptView attempt_view(const state::Run& run, const RunRecord& record) {
+store::AttemptRow attempt_row(const state::Run& run, const RunRecord& record) {
   const state::Attempt& a = run.attempt;
-  wire::AttemptView view;
-  view.attempt = a.number;
-  view.state = attempt_phase_name(a.phase);
-  view.first_step = a.first_step;
-  view.last_step = std::max(a.first_step, record.of_attempt == a.number ? record.last.step : 0);
-  view.started_at = a.started_at.nanoseconds;
-  view.ended_at = a.ended_at.nanoseconds;
+  store::AttemptRow row;
+  row.run = run.id;
+  row.token = a.token;
+  row.attempt = a.number;
+  row.state = attempt_phase_name(a.phase);
+  row.first_step = a.first_step;
+  row.last_step = std::max(a.first_step, record.of_attempt == a.number ? record.last.step : 0);
+  row.started_at = a.started_at.nanoseconds;
+  row.ended_at = a.ended_at.nanoseconds;
   if (a.failure && a.phase == state::AttemptPhase::kEnded) {
-    view.failure_class = failure_class_name(*a.failure);
-    view.reason = a.failure_text;
+    row.failure_class = failure_class_name(*a.failure);
+    row.reason = a.failure_text;
   }
-  if (record.of_attempt == a.number) view.provenance = record.provenance;
-  return view;
+  if (record.of_attempt == a.number) row.provenance = record.provenance;
+  return row;
 }
 
 wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,

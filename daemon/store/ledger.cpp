@@ -93,9 +93,9 @@ Status Ledger::write(Batch& batch) {
         "started_at,ended_at,provenance) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11) ON CONFLICT "
         "(run,attempt) DO UPDATE SET state=?3,token=?4,first_step=?5,last_step=?6,"
         "failure_class=?7,reason=?8,started_at=?9,ended_at=?10,provenance=?11",
-        a.run, a.view.attempt, a.view.state, a.token, a.view.first_step, a.view.last_step,
-        a.view.failure_class, a.view.reason, a.view.started_at, a.view.ended_at,
-        dump(a.view.provenance.is_null() ? nlohmann::json::object() : a.view.provenance));
+        a.run, a.attempt, a.state, a.token, a.first_step, a.last_step, a.failure_class, a.reason,
+        a.started_at, a.ended_at,
+        dump(a.provenance.is_null() ? nlohmann::json::object() : a.provenance));
   for (const auto& [run, attempt, sequence] : batch.shim_sequences)
     NSA_LEDGER_RUN(
         "UPDATE attempts SET shim_sequence=max(shim_sequence,?3) WHERE run=?1 AND attempt=?2", run,
@@ -105,14 +105,13 @@ Status Ledger::write(Batch& batch) {
         "INSERT INTO ranks (run,attempt,rank,state,pid,start_time_ticks,device,compute_precision,"
         "exit) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9) ON CONFLICT (run,attempt,rank) DO UPDATE SET "
         "state=?4,pid=?5,start_time_ticks=?6,device=?7,compute_precision=?8,exit=?9",
-        r.run, r.attempt, r.view.rank, r.view.state, r.view.pid, r.start_time_ticks, r.view.device,
-        r.view.compute_precision, r.view.exit);
+        r.run, r.attempt, r.rank, r.state, r.pid, r.start_time_ticks, r.device, r.compute_precision,
+        r.exit);
   for (const ToggleRow& t : batch.toggles)
     NSA_LEDGER_RUN("INSERT INTO toggles (run,attempt,name,requested,effective,origin) VALUES "
                    "(?1,?2,?3,?4,?5,?6) ON CONFLICT (run,attempt,name) DO UPDATE SET effective=?5",
-                   t.run, t.view.attempt, t.view.name, t.view.requested, t.view.effective,
-                   t.view.origin);
-  for (const wire::CheckpointView& c : batch.checkpoints)
+                   t.run, t.attempt, t.name, t.requested, t.effective, t.origin);
+  for (const CheckpointRow& c : batch.checkpoints)
     NSA_LEDGER_RUN(
         "INSERT INTO checkpoints (run,step,attempt,tokens,bytes,folder,state,problem,finite,"
         "written_at) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10) ON CONFLICT (run,step) DO UPDATE SET "
@@ -136,11 +135,11 @@ Status Ledger::write(Batch& batch) {
   for (EventRow& e : batch.events) {
     NSA_LEDGER_RUN("INSERT INTO events (at,run,attempt,rank,kind,severity,text,detail,replay,"
                    "shim_sequence) VALUES (?,?,?,?,?,?,?,?,?,?)",
-                   e.view.at, e.view.run, e.view.attempt, e.view.rank, e.view.kind, e.view.severity,
-                   e.view.text, dump(e.view.detail), e.replay, e.shim_sequence);
-    e.view.sequence = database_.last_row_id();
+                   e.at, e.run, e.attempt, e.rank, e.kind, e.severity, e.text, dump(e.detail),
+                   e.replay, e.shim_sequence);
+    e.sequence = database_.last_row_id();
   }
-  for (wire::AuditView& a : batch.audit) {
+  for (AuditRow& a : batch.audit) {
     NSA_LEDGER_RUN("INSERT INTO audit (at,uid,user,pid,verb,run,owner,result,why) VALUES "
                    "(?,?,?,?,?,?,?,?,?)",
                    a.at, a.uid, a.user, a.pid, a.verb, a.run, a.owner, a.result, a.why);

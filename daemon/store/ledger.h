@@ -87,17 +87,17 @@ public:
   // By id, name, prefix of an id, or "@last". A name and "@last" mean runs of `uid` first, and
   // anybody's where it has none; without `uid`, anybody's.
   Result<Found> find(const std::string& text, std::optional<int64_t> uid = {});
-  Result<std::vector<wire::AttemptView>> attempts(const RunId& run);
+  Result<std::vector<AttemptRow>> attempts(const RunId& run);
   Result<std::string> token(const RunId& run, AttemptNumber attempt) override;
-  Result<std::vector<wire::RankView>> ranks(const RunId& run, AttemptNumber attempt);
-  Result<std::vector<wire::ToggleView>> toggles(const RunId& run);
-  Result<std::vector<wire::CheckpointView>> checkpoints(const RunId& run);
+  Result<std::vector<RankRow>> ranks(const RunId& run, AttemptNumber attempt);
+  Result<std::vector<ToggleRow>> toggles(const RunId& run);
+  Result<std::vector<CheckpointRow>> checkpoints(const RunId& run);
   // `run` empty: of all. Oldest first, after `after`; a negative limit gives the newest -limit
   // ones.
-  Result<std::vector<wire::EventView>> events(const RunId& run, int64_t after, int limit);
+  Result<std::vector<EventRow>> events(const RunId& run, int64_t after, int limit);
   // Those after `after`, oldest first: at most `limit`, and no more than make some hundred KiB.
   struct EventPage {
-    std::vector<wire::EventView> events;
+    std::vector<EventRow> events;
     int64_t next = 0; // `after` of the page behind it
     bool more = false;
   };
@@ -113,8 +113,7 @@ public:
   // Whether the file has gone from its place.
   bool gone() const { return database_.moved(); }
   // Newest last. `run` empty: of all; `uid`: only what this user asked for, or others of its runs.
-  Result<std::vector<wire::AuditView>> audit(const RunId& run, std::optional<int64_t> uid,
-                                             int limit);
+  Result<std::vector<AuditRow>> audit(const RunId& run, std::optional<int64_t> uid, int limit);
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);
 

@@ -67,25 +67,25 @@ template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statem
   }
 }
 
-// `damage` keeps the first thing that is wrong with any row; the row itself says what is wrong with
-// its own.
 // What a shim lets through is shorter; one row that is damaged must not make a whole list too long.
 constexpr size_t kLongestText = 64 << 10;
 
+// `damage` keeps the first thing that is wrong with any row; the row itself says what is wrong with
+// its own.
 EventRow event_of(const Statement& s, std::string& damage) {
   EventRow e;
-  e.view.sequence = s.integer(0);
-  Columns columns(s, "ledger.db, event " + std::to_string(e.view.sequence));
-  e.view.at = columns.integer(1, "at", 0, kLatest);
-  e.view.run = s.text(2);
-  e.view.attempt = static_cast<AttemptNumber>(columns.integer(3, "attempt", 0, kMostAttempts));
-  e.view.rank = static_cast<Rank>(s.integer(4));
-  e.view.kind = s.text(5);
-  e.view.severity = s.text(6);
-  e.view.text = s.text(7);
-  if (e.view.text.size() > kLongestText) e.view.text = e.view.text.substr(0, kLongestText) + "...";
-  e.view.detail = columns.json(8, "detail");
-  if (!columns.damage().empty()) e.view.detail = {{kDamagedState, columns.damage()}};
+  e.sequence = s.integer(0);
+  Columns columns(s, "ledger.db, event " + std::to_string(e.sequence));
+  e.at = columns.integer(1, "at", 0, kLatest);
+  e.run = s.text(2);
+  e.attempt = static_cast<AttemptNumber>(columns.integer(3, "attempt", 0, kMostAttempts));
+  e.rank = static_cast<Rank>(s.integer(4));
+  e.kind = s.text(5);
+  e.severity = s.text(6);
+  e.text = s.text(7);
+  if (e.text.size() > kLongestText) e.text = e.text.substr(0, kLongestText) + "...";
+  e.detail = columns.json(8, "detail");
+  if (!columns.damage().empty()) e.detail = {{kDamagedState, columns.damage()}};
   if (damage.empty()) damage = columns.damage();
   e.replay = s.integer(9) != 0;
   e.shim_sequence = static_cast<uint64_t>(s.integer(10));
@@ -295,14 +295,15 @@ Result<Found> Ledger::find(const std::string& text, std::optional<int64_t> uid) 
   return fail(ErrorCode::kNotFound, "no run '" + text + "'", "see nsactl ls --all");
 }
 
-Result<std::vector<wire::AttemptView>> Ledger::attempts(const RunId& run) {
+Result<std::vector<AttemptRow>> Ledger::attempts(const RunId& run) {
   NSA_TRY_ASSIGN(
       Statement s,
       database_.prepare("SELECT attempt,state,reason,failure_class,first_step,last_step,started_at,"
                         "ended_at,provenance FROM attempts WHERE run=? ORDER BY attempt"));
   s.bind(run);
-  return all_rows<wire::AttemptView>(s, [](const Statement& row) {
-    wire::AttemptView a;
+  return all_rows<AttemptRow>(s, [&run](const Statement& row) {
+    AttemptRow a;
+    a.run = run;
     a.attempt = static_cast<AttemptNumber>(row.integer(0));
     a.state = row.text(1);
     a.reason = row.text(2);
@@ -327,13 +328,15 @@ Result<std::string> Ledger::token(const RunId& run, AttemptNumber attempt) {
   return s.text(0);
 }
 
-Result<std::vector<wire::RankView>> Ledger::ranks(const RunId& run, AttemptNumber attempt) {
+Result<std::vector<RankRow>> Ledger::ranks(const RunId& run, AttemptNumber attempt) {
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT rank,state,pid,device,compute_precision,exit "
                                    "FROM ranks WHERE run=? AND attempt=? ORDER BY rank"));
   s.bind(run, attempt);
-  return all_rows<wire::RankView>(s, [](const Statement& row) {
-    wire::RankView r;
+  return all_rows<RankRow>(s, [&](const Statement& row) {
+    RankRow r;
+    r.run = run;
+    r.attempt = attempt;
     r.rank = static_cast<Rank>(row.integer(0));
     r.state = row.text(1);
     r.pid = row.integer(2);
@@ -344,24 +347,25 @@ Result<std::vector<wire::RankView>> Ledger::ranks(const RunId& run, AttemptNumbe
   });
 }
 
-Result<std::vector<wire::ToggleView>> Ledger::toggles(const RunId& run) {
+Result<std::vector<ToggleRow>> Ledger::toggles(const RunId& run) {
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT attempt,name,requested,effective,origin FROM "
                                    "toggles WHERE run=? ORDER BY attempt,name"));
   s.bind(run);
-  return all_rows<wire::ToggleView>(s, [](const Statement& row) {
-    return wire::ToggleView{static_cast<AttemptNumber>(row.integer(0)), row.text(1), row.text(2),
-                            row.text(3), row.text(4)};
+  return all_rows<ToggleRow>(s, [&run](const Statement& row) {
+    return ToggleRow{run,         static_cast<AttemptNumber>(row.integer(0)),
+                     row.text(1), row.text(2),
+                     row.text(3), row.text(4)};
   });
 }
 
-Result<std::vector<wire::CheckpointView>> Ledger::checkpoints(const RunId& run) {
+Result<std::vector<CheckpointRow>> Ledger::checkpoints(const RunId& run) {
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT step,attempt,tokens,bytes,folder,state,problem,finite,"
                                    "written_at FROM checkpoints WHERE run=? ORDER BY step DESC"));
   s.bind(run);
-  return all_rows<wire::CheckpointView>(s, [&run](const Statement& row) {
-    wire::CheckpointView c;
+  return all_rows<CheckpointRow>(s, [&run](const Statement& row) {
+    CheckpointRow c;
     c.run = run;
     c.step = static_cast<uint64_t>(row.integer(0));
     c.attempt = static_cast<AttemptNumber>(row.integer(1));
@@ -376,7 +380,7 @@ Result<std::vector<wire::CheckpointView>> Ledger::checkpoints(const RunId& run) 
   });
 }
 
-Result<std::vector<wire::EventView>> Ledger::events(const RunId& run, int64_t after, int limit) {
+Result<std::vector<EventRow>> Ledger::events(const RunId& run, int64_t after, int limit) {
   const bool newest = limit < 0;
   const std::string where =
       run.empty() ? "WHERE ?1='' AND sequence>?2 " : "WHERE run=?1 AND sequence>?2 ";
@@ -385,9 +389,8 @@ Result<std::vector<wire::EventView>> Ledger::events(const RunId& run, int64_t af
                                                         : "ORDER BY sequence LIMIT ?3")));
   s.bind(run, after, newest ? -limit : limit);
   std::string damage; // said in the rows themselves
-  NSA_TRY_ASSIGN(auto views, all_rows<wire::EventView>(s, [&](const Statement& row) {
-                   return event_of(row, damage).view;
-                 }));
+  NSA_TRY_ASSIGN(auto views, all_rows<EventRow>(
+                                 s, [&](const Statement& row) { return event_of(row, damage); }));
   if (newest) std::reverse(views.begin(), views.end());
   return views;
 }
@@ -405,7 +408,7 @@ Result<Ledger::EventPage> Ledger::event_page(const RunId& run, int64_t after, in
     NSA_TRY_ASSIGN(page.more, s.step());
     if (!page.more) return page;
     bytes += s.text(7).size() + s.text(8).size();
-    page.events.push_back(event_of(s, damage).view);
+    page.events.push_back(event_of(s, damage));
     page.next = page.events.back().sequence;
   }
   NSA_TRY_ASSIGN(page.more, s.step());
@@ -422,17 +425,17 @@ Result<int64_t> Ledger::events_before_last(const RunId& run, int64_t count) {
   return row ? s.integer(0) : 0;
 }
 
-Result<std::vector<wire::AuditView>> Ledger::audit(const RunId& run, std::optional<int64_t> uid,
-                                                   int limit) {
+Result<std::vector<AuditRow>> Ledger::audit(const RunId& run, std::optional<int64_t> uid,
+                                            int limit) {
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT sequence,at,uid,user,pid,verb,run,owner,result,why FROM "
                                    "audit WHERE (?1='' OR run=?1) AND (?2=0 OR uid=?3 OR owner=?3) "
                                    "ORDER BY sequence DESC LIMIT ?4"));
   s.bind(run, uid.has_value(), uid.value_or(0), limit);
-  NSA_TRY_ASSIGN(auto rows, all_rows<wire::AuditView>(s, [](const Statement& row) {
-                   return wire::AuditView{
-                       row.integer(0), row.integer(1), row.integer(2), row.integer(4), row.text(3),
-                       row.text(5),    row.text(6),    row.integer(7), row.text(8),    row.text(9)};
+  NSA_TRY_ASSIGN(auto rows, all_rows<AuditRow>(s, [](const Statement& row) {
+                   return AuditRow{row.integer(0), row.integer(1), row.integer(2), row.integer(4),
+                                   row.text(3),    row.text(5),    row.text(6),    row.integer(7),
+                                   row.text(8),    row.text(9)};
                  }));
   std::reverse(rows.begin(), rows.end());
   return rows;

@@ -1,4 +1,6 @@
-// Rows of the ledger as plain structs, and the batch that is written in one transaction.
+// Rows of the ledger as plain structs, and the batch that is written in one transaction. Times are
+// wall-clock nanoseconds. daemon/queries makes of rows what users see. A run's summary alone is
+// stored as they see it, since lists of ten thousand runs go out as they are stored.
 #pragma once
 
 #include "common/base/ids.h"
@@ -13,8 +15,14 @@
 namespace nsa::store {
 
 struct EventRow {
-  wire::EventView view; // sequence is given by the ledger; detail is the body when `replay`
-  bool replay = false;  // an event of the state machine, not a note
+  int64_t sequence = 0; // given by the ledger
+  int64_t at = 0;
+  RunId run;
+  AttemptNumber attempt = 0;
+  Rank rank = -1; // -1: not about one rank
+  std::string kind, severity, text;
+  nlohmann::json detail; // the body when `replay`
+  bool replay = false;   // an event of the state machine, not a note
   uint64_t shim_sequence = 0;
 };
 
@@ -40,20 +48,37 @@ struct RunProgressRow {
 
 struct AttemptRow {
   RunId run;
-  wire::AttemptView view; // provenance included
-  std::string token;
+  AttemptNumber attempt = 0;
+  std::string state, token, failure_class, reason;
+  uint64_t first_step = 0, last_step = 0;
+  int64_t started_at = 0, ended_at = 0;
+  nlohmann::json provenance; // null: it has not begun
 };
 
 struct RankRow {
   RunId run;
   AttemptNumber attempt = 0;
-  wire::RankView view; // rank, pid, state, device, compute_precision, exit
+  Rank rank = 0;
+  std::string state;
+  int64_t pid = 0;
   uint64_t start_time_ticks = 0;
+  std::string device, compute_precision, exit;
 };
 
 struct ToggleRow {
   RunId run;
-  wire::ToggleView view;
+  AttemptNumber attempt = 0;
+  std::string name, requested, effective, origin;
+};
+
+struct CheckpointRow {
+  RunId run;
+  uint64_t step = 0;
+  AttemptNumber attempt = 0;
+  uint64_t tokens = 0, bytes = 0;
+  std::string folder, state, problem;
+  bool finite = true;
+  int64_t written_at = 0;
 };
 
 // What reading a checkpoint's files has shown; the rest of its row stays.
@@ -76,6 +101,15 @@ struct Lease {
   int64_t since = 0;
 };
 
+struct AuditRow {
+  int64_t sequence = 0; // given by the ledger
+  int64_t at = 0, uid = 0, pid = 0;
+  std::string user, verb;
+  RunId run;          // empty: nsad's own
+  int64_t owner = -1; // uid that the run belongs to; -1: nobody
+  std::string result, why;
+};
+
 struct Batch {
   // From their files: events of before this batch are not replayed, and the shims' messages are
   // asked for again.
@@ -86,13 +120,13 @@ struct Batch {
   std::vector<std::tuple<RunId, AttemptNumber, uint64_t>> shim_sequences;
   std::vector<RankRow> ranks;
   std::vector<ToggleRow> toggles;
-  std::vector<wire::CheckpointView> checkpoints;
+  std::vector<CheckpointRow> checkpoints;
   std::vector<CheckpointStateRow> checkpoint_states;
   std::vector<Lease> leases;
   std::vector<DamagedRun> damaged_runs; // closed; what is stored of them stays as it is
   std::vector<EventRow> events;
-  std::vector<wire::AuditView> audit; // their sequence numbers are given by the ledger
-  std::vector<RunId> removed;         // with all that is stored of them, but the audit
+  std::vector<AuditRow> audit;
+  std::vector<RunId> removed; // with all that is stored of them, but the audit
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&

@@ -225,7 +225,7 @@ TEST(Evidence, WithoutReadingsTheVerdictStays) {
 TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
   manifest::Manifest manifest;
   manifest.run_id = "krun1";
-  std::vector<wire::CheckpointView> rows;
+  std::vector<store::CheckpointRow> rows;
   for (const uint64_t step : {10, 20, 30}) {
     manifest.step = step;
     const auto folder = folder_ / "checkpoints" / manifest::folder_name(step);
@@ -233,7 +233,7 @@ TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
     ASSERT_TRUE(write_file_atomic(folder / "weights", "weights"));
     manifest.files = {{"weights", 7, checksum_hex("weights")}};
     ASSERT_TRUE(write_file_atomic(folder / "manifest.json", manifest::to_json(manifest).dump()));
-    wire::CheckpointView& row = rows.emplace_back();
+    store::CheckpointRow& row = rows.emplace_back();
     row.step = step;
     row.folder = folder.string();
     row.state = "unverified";
@@ -596,7 +596,7 @@ TEST(RunRecord, TogglesAreRecordedWithTheirOrigin) {
   record.spec.toggles = {{"nccl.debug", "INFO"}, {"nccl.max_channels", "2"}, {"nccl.nvls", "0"}};
   std::map<std::string, std::string> origins;
   for (const store::ToggleRow& row : requested_toggles(record, 2))
-    origins[row.view.name] = row.view.origin;
+    origins[row.name] = row.origin;
   EXPECT_EQ(origins.size(), registry.size()) << "every toggle is recorded";
   EXPECT_EQ(origins.at("nccl.debug"), "file");
   EXPECT_EQ(origins.at("nccl.max_channels"), "--set");
@@ -648,7 +648,7 @@ TEST_F(ControlTest, AnAttemptsProvenanceDoesNotDependOnTheOrderOfHellos) {
   state::Run run;
   run.attempt.number = 2;
   record.of_attempt = 1;
-  EXPECT_TRUE(attempt_view(run, record).provenance.is_null());
+  EXPECT_TRUE(attempt_row(run, record).provenance.is_null());
 }
 
 TEST(Provenance, ARebuiltProgramIsNamed) {

@@ -26,7 +26,7 @@ Status FakeLedger::commit(store::Batch& batch) {
   for (const store::RunProgressRow& row : batch.progress)
     runs.at(row.summary.id).progress = row;
   for (const store::AttemptRow& row : batch.attempts)
-    tokens[{row.run, row.view.attempt}] = row.token;
+    tokens[{row.run, row.attempt}] = row.token;
   for (const auto& [run, attempt, sequence] : batch.shim_sequences)
     shim_sequences[{run, attempt}] = std::max(shim_sequences[{run, attempt}], sequence);
   for (const store::Lease& lease : batch.leases) {
@@ -39,10 +39,10 @@ Status FakeLedger::commit(store::Batch& batch) {
                         << held->second;
   }
   for (store::EventRow& row : batch.events) {
-    if (row.view.run.empty() || !row.replay) continue;
-    Run& run = runs.at(row.view.run);
-    EXPECT_EQ(run.closed, 0) << row.view.kind << " of a closed run";
-    if (row.view.kind == "run_closed") ++run.closed;
+    if (row.run.empty() || !row.replay) continue;
+    Run& run = runs.at(row.run);
+    EXPECT_EQ(run.closed, 0) << row.kind << " of a closed run";
+    if (row.kind == "run_closed") ++run.closed;
     run.events.push_back(row);
   }
   kill_.pass("after a commit");

@@ -112,7 +112,7 @@ private:
     if (shim.lost) return; // and with it what it had not told yet
     std::vector<uint64_t> recorded, told;
     for (const store::EventRow& row : world.ledger.runs.at(key.run).events)
-      if (row.view.attempt == key.attempt && row.shim_sequence != 0)
+      if (row.attempt == key.attempt && row.shim_sequence != 0)
         recorded.push_back(row.shim_sequence);
     for (size_t i = 0; i < shim.said.size(); ++i)
       if (std::holds_alternative<state::EventBody>(shim.said[i])) told.push_back(i + 1);

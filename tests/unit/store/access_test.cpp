@@ -34,9 +34,9 @@ TEST_F(StoreTest, ANameMeansAllRunsThatHaveItAndTheAskersFirst) {
   EXPECT_EQ(ledger->find("aaaaa", 8)->runs[0].uid, 7) << "an id is an id";
 }
 
-wire::AuditView audit_row(int64_t uid, const std::string& verb, const RunId& run = "abcde",
-                          int64_t owner = 7) {
-  wire::AuditView a;
+AuditRow audit_row(int64_t uid, const std::string& verb, const RunId& run = "abcde",
+                   int64_t owner = 7) {
+  AuditRow a;
   a.uid = uid;
   a.user = "user-" + std::to_string(uid);
   a.verb = verb;
@@ -64,7 +64,7 @@ TEST_F(StoreTest, TheAuditOutlivesItsRunAndIsReadByWhomItConcerns) {
   const auto verbs = [&](const RunId& run, std::optional<int64_t> uid, int limit = 100) {
     std::string list;
     const auto rows = ledger->audit(run, uid, limit);
-    for (const wire::AuditView& a : *rows)
+    for (const AuditRow& a : *rows)
       list += a.verb + "/" + std::to_string(a.uid) + " ";
     return list;
   };

@@ -24,7 +24,7 @@ TEST_F(StoreTest, AKilledWriterLosesNothingItHadCommitted) {
         Batch batch;
         batch.events = {event_row("abcde", "event")};
         if (!ledger || !ledger->commit(batch)) ::_exit(1);
-        const int64_t sequence = batch.events[0].view.sequence;
+        const int64_t sequence = batch.events[0].sequence;
         if (::write(told[1], &sequence, sizeof sequence) != sizeof sequence) ::_exit(1);
       }
     }

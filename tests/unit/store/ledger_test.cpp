@@ -21,14 +21,14 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   batch.progress[0].memory = {{"steps", 12}};
   AttemptRow attempt;
   attempt.run = "abcde";
-  attempt.view.attempt = 1;
-  attempt.view.state = "live";
-  attempt.view.first_step = 40;
-  attempt.view.provenance = {{"build", "1"}};
+  attempt.attempt = 1;
+  attempt.state = "live";
+  attempt.first_step = 40;
+  attempt.provenance = {{"build", "1"}};
   attempt.token = "secret";
   batch.attempts = {attempt};
-  batch.toggles = {{"abcde", {1, "attention.kernels", "auto", "aten", "default"}}};
-  wire::CheckpointView checkpoint;
+  batch.toggles = {{"abcde", 1, "attention.kernels", "auto", "aten", "default"}};
+  CheckpointRow checkpoint;
   checkpoint.run = "abcde";
   checkpoint.step = 30;
   checkpoint.state = "verified";
@@ -36,7 +36,7 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   batch.events = {event_row("abcde", "submitted"), event_row("abcde", "note", false)};
   batch.shim_sequences = {{"abcde", 1, 17}};
   ASSERT_TRUE(ledger->commit(batch));
-  EXPECT_EQ(batch.events[1].view.sequence, batch.events[0].view.sequence + 1);
+  EXPECT_EQ(batch.events[1].sequence, batch.events[0].sequence + 1);
 
   const auto stored = ledger->run("abcde");
   ASSERT_TRUE(stored && *stored);
@@ -61,7 +61,7 @@ TEST_F(StoreTest, AShimSequenceNeverGoesBack) {
   batch.runs = {run_row("abcde")};
   AttemptRow attempt;
   attempt.run = "abcde";
-  attempt.view.attempt = 1;
+  attempt.attempt = 1;
   batch.attempts = {attempt};
   batch.shim_sequences = {{"abcde", 1, 17}, {"abcde", 1, 9}};
   ASSERT_TRUE(ledger->commit(batch));
@@ -73,7 +73,7 @@ TEST_F(StoreTest, ABatchIsWrittenWholeOrNotAtAll) {
   ASSERT_TRUE(ledger);
   Batch batch;
   batch.events = {event_row("abcde", "submitted")};
-  batch.toggles = {{"nobod", {1, "x", "", "", ""}}}; // no such attempt: a foreign key fails
+  batch.toggles = {{"nobod", 1, "x", "", "", ""}}; // no such attempt: a foreign key fails
   EXPECT_FALSE(ledger->commit(batch));
   EXPECT_TRUE(ledger->events("", 0, 10)->empty());
   Batch good;
@@ -112,7 +112,7 @@ TEST_F(StoreTest, RemovingARunRemovesAllOfIt) {
   Batch batch;
   batch.runs = {run_row("abcde"), run_row("bbbbb")};
   batch.events = {event_row("abcde", "submitted"), event_row("bbbbb", "submitted")};
-  wire::CheckpointView checkpoint;
+  CheckpointRow checkpoint;
   checkpoint.run = "abcde";
   batch.checkpoints = {checkpoint};
   ASSERT_TRUE(ledger->commit(batch));
@@ -129,7 +129,7 @@ TEST_F(StoreTest, WhatReadingACheckpointShowedLeavesTheRestOfItsRow) {
   ASSERT_TRUE(ledger);
   Batch batch;
   batch.runs = {run_row("abcde")};
-  wire::CheckpointView checkpoint;
+  CheckpointRow checkpoint;
   checkpoint.run = "abcde";
   checkpoint.step = 30;
   checkpoint.bytes = 77;
@@ -387,7 +387,7 @@ TEST_F(StoreTest, ATextMakesNoListTooLongToBeSent) {
   ASSERT_TRUE(ledger);
   Batch batch;
   batch.events = {event_row("abcde", "note", false)};
-  batch.events[0].view.text = std::string(2 << 20, 'x');
+  batch.events[0].text = std::string(2 << 20, 'x');
   ASSERT_TRUE(ledger->commit(batch));
   EXPECT_LT(ledger->events("abcde", 0, 10)->at(0).text.size(), size_t{100'000});
 }

@@ -42,11 +42,11 @@ protected:
   }
   static EventRow event_row(const RunId& id, const std::string& kind, bool replay = true) {
     EventRow e;
-    e.view.run = id;
-    e.view.kind = kind;
-    e.view.severity = "info";
-    e.view.text = "a text";
-    e.view.detail = {{"rank", 1}};
+    e.run = id;
+    e.kind = kind;
+    e.severity = "info";
+    e.text = "a text";
+    e.detail = {{"rank", 1}};
     e.replay = replay;
     return e;
   }
