@@ -122,6 +122,7 @@ Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec
   tools_.loop.batch().runs.push_back(row);
   tools_.loop.batch().made_anew.push_back(id);
   tools_.metrics.add(std::move(record));
+  tools_.metrics.recall_losses(id);
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include "daemon/run_metrics/run_metrics.h"
 
+#include "common/base/log.h"
+
 namespace nsa::control {
 
 namespace {
@@ -33,6 +35,29 @@ bool RunMetrics::on_step(const AttemptKey& key, const wire::RankStep& step) {
   if (telemetry_ != nullptr) telemetry_->add(key.run, key.attempt, step);
   if (step.rank == 0) tell_divergence(*loop_.find(key.run), *record);
   return true;
+}
+
+void RunMetrics::recall_losses(const RunId& run) {
+  constexpr int64_t kNewest = 4096; // more than a trend's points, and than a verdict needs
+  if (telemetry_ == nullptr) return;
+  RunRecord& record = records_.at(run);
+  const auto losses = telemetry_->losses(run, kNewest);
+  const auto heldout = telemetry_->heldout_losses(run, 1);
+  if (!losses || !heldout) {
+    log::warning("control", "a run's curve cannot be read",
+                 {{"run", run}, {"why", (losses ? heldout : losses).error().what}});
+    return;
+  }
+  for (const store::StepPoint& point : *losses) {
+    record.trend.add(point.loss);
+    record.loss.add(point.loss);
+    record.last.loss = point.loss;
+    record.last.has_loss = true;
+  }
+  for (const store::StepPoint& point : *heldout) {
+    record.last.heldout_loss = point.loss;
+    record.last.has_heldout_loss = true;
+  }
 }
 
 void RunMetrics::set_waiting(const RunId& run, const std::string& why) {

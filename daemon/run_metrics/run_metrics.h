@@ -41,6 +41,8 @@ public:
   RunRecord& at(const RunId& run) { return records_.at(run); }
   void add(RunRecord record) { records_[record.row.id] = std::move(record); }
   void erase(const RunId& run) { records_.erase(run); }
+  // The curve of a run whose record was made of its files. At start only.
+  void recall_losses(const RunId& run);
   wire::RunSummary summary(const state::Run& run) const;
   const LiveAttempt* live(const state::Run& run) const {
     return live_.find({run.id, run.attempt.number});

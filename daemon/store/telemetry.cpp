@@ -17,16 +17,22 @@ namespace {
 
 constexpr auto kBatchEvery = std::chrono::milliseconds(200);
 
-// Additive and without upgrades: telemetry may be thrown away, so its schema has no migrations.
+// Without upgrades: telemetry may be thrown away, so its schema has no migrations.
 constexpr const char* kSchema = R"sql(
-CREATE TABLE IF NOT EXISTS steps (
-  run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
-  tokens INTEGER NOT NULL, loss REAL, gradient_norm REAL, learning_rate REAL, step_seconds REAL,
-  tokens_per_second REAL, data_wait_seconds REAL, resident_bytes INTEGER, allocated_bytes INTEGER,
-  PRIMARY KEY (run, step, attempt, rank)) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS evaluations (
-  run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, tokens INTEGER NOT NULL,
-  loss REAL, seconds REAL, PRIMARY KEY (run, step, attempt)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS losses (
+  run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, loss REAL,
+  PRIMARY KEY (run, step, attempt)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS heldout_losses (
+  run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, loss REAL,
+  PRIMARY KEY (run, step, attempt)) STRICT, WITHOUT ROWID;
+)sql";
+
+// An older nsad wrote every figure of every rank, which nobody read.
+constexpr const char* kFromOlder = R"sql(
+INSERT OR IGNORE INTO losses SELECT run, step, attempt, loss FROM steps WHERE rank = 0;
+INSERT OR IGNORE INTO heldout_losses SELECT run, step, attempt, loss FROM evaluations;
+DROP TABLE steps;
+DROP TABLE evaluations;
 )sql";
 
 struct Removal {};
@@ -39,25 +45,30 @@ struct Record {
 Result<Database> open_telemetry(const std::filesystem::path& folder) {
   NSA_TRY_ASSIGN(Checked checked, open_checked(folder / "telemetry.db", "NORMAL"));
   NSA_TRY(checked.database.execute(kSchema));
+  NSA_TRY_ASSIGN(const int64_t older,
+                 checked.database.integer("SELECT count(*) FROM sqlite_schema WHERE name IN "
+                                          "('steps','evaluations')"));
+  if (older == 2) {
+    NSA_TRY(checked.database.execute("BEGIN IMMEDIATE"));
+    NSA_TRY(checked.database.execute(kFromOlder));
+    NSA_TRY(checked.database.execute("COMMIT"));
+  }
   return std::move(checked.database);
 }
 
 Status write_batch(Database& database, const std::deque<Record>& batch) {
   NSA_TRY(database.execute("BEGIN IMMEDIATE"));
-  NSA_TRY_ASSIGN(Statement step, database.prepare("INSERT OR REPLACE INTO steps VALUES "
-                                                  "(?,?,?,?,?,?,?,?,?,?,?,?,?)"));
+  NSA_TRY_ASSIGN(Statement step,
+                 database.prepare("INSERT OR REPLACE INTO losses VALUES (?,?,?,?)"));
   NSA_TRY_ASSIGN(Statement evaluation,
-                 database.prepare("INSERT OR REPLACE INTO evaluations VALUES (?,?,?,?,?,?)"));
+                 database.prepare("INSERT OR REPLACE INTO heldout_losses VALUES (?,?,?,?)"));
   for (const Record& r : batch) {
     if (const auto* s = std::get_if<wire::RankStep>(&r.body)) {
-      NSA_TRY(step.bind(r.run, s->step, r.attempt, s->rank, s->tokens, s->loss, s->gradient_norm,
-                        s->learning_rate, s->step_seconds, s->tokens_per_second,
-                        s->data_wait_seconds, s->resident_bytes, s->allocated_bytes)
-                  .run());
+      NSA_TRY(step.bind(r.run, s->step, r.attempt, s->loss).run());
     } else if (const auto* e = std::get_if<wire::RankEvaluation>(&r.body)) {
-      NSA_TRY(evaluation.bind(r.run, e->step, r.attempt, e->tokens, e->loss, e->seconds).run());
+      NSA_TRY(evaluation.bind(r.run, e->step, r.attempt, e->loss).run());
     } else {
-      for (const char* table : {"steps", "evaluations"}) {
+      for (const char* table : {"losses", "heldout_losses"}) {
         NSA_TRY_ASSIGN(Statement erase,
                        database.prepare(std::string("DELETE FROM ") + table + " WHERE run=?"));
         NSA_TRY(erase.bind(r.run).run());
@@ -65,6 +76,23 @@ Status write_batch(Database& database, const std::deque<Record>& batch) {
     }
   }
   return database.execute("COMMIT");
+}
+
+Result<std::vector<StepPoint>> read_points(Database& database, const char* table, const RunId& run,
+                                           int64_t newest) {
+  NSA_TRY_ASSIGN(Statement s,
+                 database.prepare("SELECT step, loss, max(attempt) FROM " + std::string(table) +
+                                  " WHERE run=? AND loss IS NOT NULL GROUP BY step ORDER BY step "
+                                  "DESC LIMIT ?"));
+  s.bind(run, newest);
+  std::vector<StepPoint> points;
+  while (true) {
+    NSA_TRY_ASSIGN(const bool row, s.step());
+    if (!row) break;
+    points.push_back({static_cast<uint64_t>(s.integer(0)), s.real(1)});
+  }
+  std::reverse(points.begin(), points.end());
+  return points;
 }
 
 } // namespace
@@ -97,8 +125,12 @@ struct Telemetry::Writer {
         std::deque<Record> batch;
         batch.swap(queue);
         lock.unlock();
-        auto written = write_batch(database, batch);
-        if (!written && database.in_transaction()) (void)database.execute("ROLLBACK");
+        Status written;
+        {
+          const std::lock_guard use(database_mutex);
+          written = write_batch(database, batch);
+          if (!written && database.in_transaction()) (void)database.execute("ROLLBACK");
+        }
         lock.lock();
         if (written) {
           counts.written += batch.size();
@@ -115,6 +147,7 @@ struct Telemetry::Writer {
   }
 
   Database database;
+  std::mutex database_mutex;
   mutable std::mutex mutex;
   std::condition_variable wake;
   std::deque<Record> queue;
@@ -134,7 +167,7 @@ Result<Telemetry> Telemetry::open(const std::filesystem::path& folder) {
 }
 
 void Telemetry::add(const RunId& run, AttemptNumber attempt, const wire::RankStep& step) {
-  writer_->add({run, attempt, step});
+  if (step.rank == 0) writer_->add({run, attempt, step});
 }
 
 void Telemetry::add(const RunId& run, AttemptNumber attempt,
@@ -151,21 +184,14 @@ TelemetryCounts Telemetry::counts() const {
   return writer_->counts;
 }
 
-Result<std::vector<StepPoint>> Telemetry::read_losses(const std::filesystem::path& folder,
-                                                      const RunId& run, int64_t newest) {
-  NSA_TRY_ASSIGN(Database database, open_telemetry(folder));
-  NSA_TRY_ASSIGN(Statement s,
-                 database.prepare("SELECT step, loss, max(attempt) FROM steps WHERE run=? AND "
-                                  "rank=0 GROUP BY step ORDER BY step DESC LIMIT ?"));
-  s.bind(run, newest);
-  std::vector<StepPoint> points;
-  while (true) {
-    NSA_TRY_ASSIGN(const bool row, s.step());
-    if (!row) break;
-    points.push_back({static_cast<uint64_t>(s.integer(0)), s.real(1)});
-  }
-  std::reverse(points.begin(), points.end());
-  return points;
+Result<std::vector<StepPoint>> Telemetry::losses(const RunId& run, int64_t newest) {
+  const std::lock_guard use(writer_->database_mutex);
+  return read_points(writer_->database, "losses", run, newest);
+}
+
+Result<std::vector<StepPoint>> Telemetry::heldout_losses(const RunId& run, int64_t newest) {
+  const std::lock_guard use(writer_->database_mutex);
+  return read_points(writer_->database, "heldout_losses", run, newest);
 }
 
 } // namespace nsa::store

@@ -1,6 +1,7 @@
-// Step metrics and evaluations in a database of their own (telemetry.db, synchronous=NORMAL),
-// written in batches by a thread of its own: however slow its disk is, no state change waits for
-// it.
+// The losses of runs in a database of their own (telemetry.db, synchronous=NORMAL), written in
+// batches by a thread of its own: however slow its disk is, no state change waits for it. A run
+// that the ledger does not know any more gets its curve back from here. The whole record of its
+// steps is metrics.jsonl in its folder.
 //
 // add() may be called from any thread and never blocks on the disk; beyond kMaxQueued records the
 // oldest are dropped and counted. The destructor writes what is queued and joins the thread.
@@ -34,15 +35,15 @@ public:
   Telemetry& operator=(Telemetry&&) noexcept;
   ~Telemetry();
 
-  void add(const RunId& run, AttemptNumber attempt, const wire::RankStep& step);
+  void add(const RunId& run, AttemptNumber attempt, const wire::RankStep& step); // of rank 0
   void add(const RunId& run, AttemptNumber attempt, const wire::RankEvaluation& evaluation);
   void remove(const RunId& run);
   TelemetryCounts counts() const;
 
-  // Training losses of rank 0 by step, of a repeated step the last attempt's: what was written when
-  // this was opened. Reads with a connection of its own, so call it at start only.
-  static Result<std::vector<StepPoint>> read_losses(const std::filesystem::path& folder,
-                                                    const RunId& run, int64_t newest);
+  // What is written of a run, oldest first; of a repeated step the last attempt's. They wait for a
+  // batch that is being written, so call them at start only.
+  Result<std::vector<StepPoint>> losses(const RunId& run, int64_t newest);
+  Result<std::vector<StepPoint>> heldout_losses(const RunId& run, int64_t newest);
 
 private:
   struct Writer;

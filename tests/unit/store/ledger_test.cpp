@@ -3,7 +3,6 @@
 #include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
 #include "daemon/store/schema.h"
-#include "daemon/store/telemetry.h"
 #include "tests/unit/store/store_fixture.h"
 
 #include <sqlite3.h>
@@ -358,28 +357,6 @@ TEST_F(StoreTest, AMigrationThatFailsLeavesNothingBehind) {
                        {{"0001_a.sql", "CREATE TABLE a (x INTEGER) STRICT; nonsense;"}}));
   EXPECT_EQ(*database->integer("SELECT count(*) FROM sqlite_schema WHERE name='a'"), 0);
   EXPECT_EQ(*database->integer("PRAGMA user_version"), 0);
-}
-
-TEST_F(StoreTest, TelemetryIsWrittenBehindAndReadBack) {
-  {
-    auto telemetry = Telemetry::open(folder_);
-    ASSERT_TRUE(telemetry) << telemetry.error().what;
-    for (uint64_t step = 1; step <= 100; ++step) {
-      wire::RankStep s;
-      s.step = step;
-      s.loss = 1.0 / static_cast<double>(step);
-      telemetry->add("abcde", 1, s);
-    }
-    wire::RankStep again;
-    again.step = 100;
-    again.loss = 7;
-    telemetry->add("abcde", 2, again);
-  } // the destructor writes what is queued
-  const auto points = Telemetry::read_losses(folder_, "abcde", 10);
-  ASSERT_TRUE(points) << points.error().what;
-  ASSERT_EQ(points->size(), 10u);
-  EXPECT_EQ(points->front().step, 91u);
-  EXPECT_EQ(points->back().loss, 7) << "the newest attempt's value counts";
 }
 
 TEST_F(StoreTest, ATextMakesNoListTooLongToBeSent) {
