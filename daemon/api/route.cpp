@@ -83,6 +83,20 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
     call.tail = value;
     return true;
   }
+  if (name == "kind") {
+    call.metrics.kind = text;
+    return text == "step" || text == "evaluation" || text == "non_finite";
+  }
+  if (name == "metrics") {
+    constexpr size_t kMostMetrics = 16, kLongestName = 128;
+    call.metrics.metrics = split(text, ',');
+    return call.metrics.metrics.size() <= kMostMetrics &&
+           std::all_of(call.metrics.metrics.begin(), call.metrics.metrics.end(),
+                       [](const std::string& metric) {
+                         return !metric.empty() && metric.size() <= kLongestName;
+                       });
+  }
+  if (name == "points") return parse_integer(text, 1, 100'000, call.metrics.points);
   if (name == "run") {
     call.about = text;
     return text.size() <= kMaxRunText;
@@ -143,6 +157,12 @@ const std::vector<RouteRow>& route_table() {
        "GET",
        "/v1/runs/{run}/logs",
        {"rank", "attempt", "tail", "since", "follow", "from", "positions"}},
+      {Endpoint::kMetrics,
+       kOwner,
+       "",
+       "GET",
+       "/v1/runs/{run}/metrics",
+       {"kind", "metrics", "points"}},
       {Endpoint::kFollow, kOwner, "", "GET", "/v1/runs/{run}/follow", {}},
       {Endpoint::kFollow, kAdministrator, "", "GET", "/v1/follow", {}},
   };

@@ -7,6 +7,7 @@
 #include "common/net/http.h"
 #include "daemon/api/access.h"
 #include "daemon/api/log_reader.h"
+#include "daemon/api/metric_records.h"
 
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@ enum class Endpoint {
   kCheckpointNow,
   kEvents,
   kLogs,
+  kMetrics,
   kFollow,
   kCheckpoints,
   kAudit,
@@ -48,6 +50,7 @@ struct Call {
   Need need = Need::kNothing;
   std::string_view verb; // of a change, as the audit has it; empty: only reads
   std::vector<LogPosition> from;
+  MetricQuery metrics;
 };
 
 struct RouteFailure {

@@ -245,6 +245,8 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
     return events(call, run);
   case Endpoint::kLogs:
     return logs(call, run);
+  case Endpoint::kMetrics:
+    return metric_records(call, run);
   case Endpoint::kFollow:
     return follow(run);
   case Endpoint::kCheckpoints:

@@ -51,6 +51,7 @@ private:
   net::Response events(const Call& call, const RunId& run);
   net::Response follow(const RunId& run);
   net::Response logs(const Call& call, const RunId& run);
+  net::Response metric_records(const Call& call, const RunId& run);
   net::Response checkpoints(const Call& call, const RunId& run);
   std::string user_name(uint32_t uid);
 

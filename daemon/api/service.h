@@ -117,6 +117,12 @@ public:
   virtual Result<int64_t> events_before_last(const RunId& run, int64_t count) = 0;
   // Of one attempt; none while the run has not started.
   virtual Result<std::vector<LogSource>> logs(const LogQuery& query) = 0;
+  // metrics.jsonl of the run, and as whom to open it; both may be read on another thread.
+  struct MetricsSource {
+    std::string path;
+    FileOpener open;
+  };
+  virtual MetricsSource metrics_source(const RunId& run) = 0;
   // `verify` reads every byte, remembers what that shows, and reports a damaged one as an event.
   virtual void checkpoints(const RunId& run, bool verify,
                            Done<std::vector<wire::CheckpointView>> done) = 0;

@@ -268,7 +268,64 @@ private:
   bool look_again_ = false, run_ended_ = false, finishing_ = false;
 };
 
+// metrics.jsonl is read on another thread, a piece at a time.
+class MetricsReader : public std::enable_shared_from_this<MetricsReader> {
+public:
+  MetricsReader(StreamPtr stream, net::Offload& readers, net::Offload::Job job,
+                MetricRecords records)
+      : stream_(std::move(stream)), readers_(readers), job_(std::move(job)),
+        records_(std::make_shared<MetricRecords>(std::move(records))) {}
+
+  void begin() {
+    stream_->when_closed([self = shared_from_this()] {});
+    stream_->when_drained([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->pump();
+    });
+    pump();
+  }
+
+private:
+  void pump() {
+    if (reading_ || !stream_->is_open() || stream_->queued() >= kQueueGoal) return;
+    reading_ = true;
+    readers_.run(
+        job_, [records = records_] { return records->next(); },
+        [weak = weak_from_this()](const Result<MetricRecords::Piece>& piece) {
+          if (const auto self = weak.lock()) self->take(piece);
+        });
+  }
+  void take(const Result<MetricRecords::Piece>& piece) {
+    reading_ = false;
+    if (!piece) {
+      stream_->write(json_line({{"type", "cut-off"}, {"what", piece.error().what}}));
+      return stream_->end();
+    }
+    if (!piece->lines.empty() && !stream_->write(piece->lines)) return;
+    if (piece->at_end) return stream_->end();
+    pump();
+  }
+
+  StreamPtr stream_;
+  net::Offload& readers_;
+  net::Offload::Job job_;
+  std::shared_ptr<MetricRecords> records_; // with the thread while it reads
+  bool reading_ = false;
+};
+
 } // namespace
+
+net::Response Routes::metric_records(const Call& call, const RunId& run) {
+  if (call.metrics.points > 0 && call.metrics.metrics.empty())
+    return reply_error({ErrorCode::kInvalidArgument, "points needs metrics",
+                        "name them: metrics=loss,tokens_per_second"});
+  const Queries::MetricsSource source = queries_.metrics_source(run);
+  return line_stream([this, run, source, query = call.metrics](StreamPtr stream) {
+    std::make_shared<MetricsReader>(std::move(stream), readers_,
+                                    net::Offload::Job{"", "the metrics of run " + run},
+                                    MetricRecords(source.path, source.open, query))
+        ->begin();
+  });
+}
 
 net::Response Routes::follow(const RunId& run) {
   return line_stream([this, run](StreamPtr stream) {

@@ -164,6 +164,11 @@ Result<int64_t> RunQueries::events_before_last(const RunId& run, int64_t count) 
   return tools_.ledger.events_before_last(run, count);
 }
 
+api::Queries::MetricsSource RunQueries::metrics_source(const RunId& run) {
+  const auto owner = static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, run));
+  return {run_folder(run) + "/metrics.jsonl", privilege::opener(tools_.host, owner)};
+}
+
 Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query) {
   NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(query.run));
   if (attempts.empty()) return std::vector<api::LogSource>{};

@@ -48,6 +48,7 @@ public:
   Result<api::EventPage> events(const api::EventQuery& query) override;
   Result<int64_t> events_before_last(const RunId& run, int64_t count) override;
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override;
+  MetricsSource metrics_source(const RunId& run) override;
   void checkpoints(const RunId& run, bool verify,
                    api::Done<std::vector<wire::CheckpointView>> done) override;
   Result<std::vector<wire::AuditView>> audit(const api::AuditQuery& query) override;

@@ -48,6 +48,9 @@ public:
     return wire::SubmitReply{detail.summary.id, detail.summary.name, detail.summary.state,
                              detail.summary.reason, warnings_next};
   }
+  MetricsSource metrics_source(const RunId&) override { return {metrics_path, {}}; }
+  std::string metrics_path; // what tests wrote
+
   // One run a page.
   Result<api::RunPage> list(const api::RunQuery& query, const api::Caller& caller) override {
     api::RunPage page;

@@ -49,6 +49,7 @@ TEST(Route, EveryRowIsReachedByItsOwnPath) {
           {"after", "7"},
           {"limit", "5"},
           {"tail", "0"},
+          {"kind", "evaluation"},
           {"from", "1.0.5f.9c01be44.1a2b,1.1.0.0.0"}};
       const auto value = good.find(parameter);
       EXPECT_TRUE(parse(std::string(row.method), path + "?" + std::string(parameter) + "=" +

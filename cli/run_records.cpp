@@ -1,0 +1,79 @@
+#include "cli/run_records.h"
+
+#include "common/base/text.h"
+#include "common/net/http.h"
+#include "common/wire/messages.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace nsa::cli {
+
+namespace {
+
+constexpr const char* kHeldoutLoss = "heldout_loss";
+
+// Members of a step's record whose names users choose from.
+bool is_metric(const std::string& name, const nlohmann::json& value) {
+  return value.is_number() && name != "rank" && name != "step";
+}
+bool has_members(const nlohmann::json& value) {
+  return value.is_object() || value.is_null(); // an empty map of a default record
+}
+
+} // namespace
+
+std::vector<std::string> metric_names() {
+  std::vector<std::string> names = {kHeldoutLoss};
+  const nlohmann::json record = wire::RankStep{};
+  for (const auto& [name, value] : record.items())
+    if (is_metric(name, value)) names.push_back(name);
+  return names;
+}
+
+Result<MetricName> parse_metric(const std::string& text) {
+  if (text == kHeldoutLoss) return MetricName{"evaluation", "loss"};
+  const nlohmann::json record = wire::RankStep{};
+  const auto member = record.find(text);
+  if (member != record.end() && is_metric(text, *member)) return MetricName{"step", text};
+  const std::string outer = text.substr(0, text.find('.'));
+  if (const auto map = record.find(outer);
+      outer != text && map != record.end() && has_members(*map))
+    return MetricName{"step", text};
+  const std::vector<std::string> names = metric_names();
+  const auto near = nearest_name(text, names);
+  return fail(ErrorCode::kInvalidArgument, "no metric is named '" + text + "'",
+              near ? "did you mean " + *near + "?" : "there are " + join(names, ", "));
+}
+
+Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const std::string& run,
+                                                  const RecordQuery& query) {
+  std::string target = "/metrics?kind=" + query.kind;
+  if (!query.metrics.empty())
+    target += "&metrics=" + net::encode_component(join(query.metrics, ","));
+  if (query.points > 0) target += "&points=" + std::to_string(query.points);
+  std::vector<nlohmann::json> records;
+  bool whole = false;
+  client::FollowOptions options;
+  options.line = [&](const nlohmann::json& line) {
+    whole = line.value("kind", "") == "end";
+    if (whole) return true;
+    while (!records.empty() && number_of(records.back(), "step") >= number_of(line, "step"))
+      records.pop_back(); // the later attempt counts
+    records.push_back(line);
+    return true;
+  };
+  NSA_TRY(daemon.follow(client::run_target(run, target), options));
+  if (!whole)
+    return fail(ErrorCode::kUnavailable, "nsad's answer ended before its last record",
+                "try again; see nsactl daemon logs");
+  return records;
+}
+
+double number_of(const nlohmann::json& record, const std::string& member) {
+  const auto found = record.find(member);
+  return found != record.end() && found->is_number() ? found->get<double>()
+                                                     : std::numeric_limits<double>::quiet_NaN();
+}
+
+} // namespace nsa::cli

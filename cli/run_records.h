@@ -1,0 +1,32 @@
+// A run's records of steps and evaluations, as nsad reads them from its metrics.jsonl.
+#pragma once
+
+#include "cli/client/daemon.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::cli {
+
+// A metric as users name it: a member of a record, or "heldout_loss", the loss of evaluations.
+struct MetricName {
+  std::string kind = "step", member;
+};
+// kInvalidArgument, with the nearest name, for what no record has.
+Result<MetricName> parse_metric(const std::string& text);
+// Those that parse_metric() takes, but for members of members ("phase_seconds.forward").
+std::vector<std::string> metric_names();
+
+struct RecordQuery {
+  std::string kind = "step";
+  std::vector<std::string> metrics; // empty: whole records
+  int64_t points = 0;               // 0: all
+};
+// In the order of steps; a step that was done again is there once, of the last attempt.
+Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const std::string& run,
+                                                  const RecordQuery& query);
+
+// NaN where the record has no number there.
+double number_of(const nlohmann::json& record, const std::string& member);
+
+} // namespace nsa::cli

@@ -1,0 +1,166 @@
+#include "daemon/api/metric_records.h"
+
+#include "daemon/api/reply.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unistd.h>
+
+namespace nsa::api {
+
+namespace {
+
+constexpr size_t kPiece = size_t{256} << 10;  // read at a time: some ten milliseconds of parsing
+constexpr size_t kMaxLine = size_t{64} << 10; // a record has about 1 KiB
+constexpr size_t kMaxRows = size_t{1} << 16;  // kept; more are thinned out at once
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// The number at "phase_seconds.forward". Names of members may hold dots themselves: the longest
+// beginning that is a member counts.
+double number_at(const nlohmann::json& record, std::string_view name) {
+  if (!record.is_object()) return kNone;
+  if (const auto member = record.find(name); member != record.end())
+    return member->is_number() ? member->get<double>() : kNone;
+  for (size_t dot = name.rfind('.'); dot != std::string_view::npos && dot > 0;
+       dot = name.rfind('.', dot - 1))
+    if (const auto member = record.find(name.substr(0, dot)); member != record.end())
+      return number_at(*member, name.substr(dot + 1));
+  return kNone;
+}
+
+nlohmann::json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
+}
+
+nlohmann::json count_or_null(double value) {
+  constexpr double kExact = 9007199254740992.0; // 2^53: larger ones have been rounded
+  if (!(value >= 0 && value < kExact)) return number_or_null(value);
+  return static_cast<int64_t>(value);
+}
+
+} // namespace
+
+std::vector<MetricRow> keep_peaks(std::vector<MetricRow> rows, size_t points) {
+  if (rows.size() <= std::max<size_t>(points, 2)) return rows;
+  const size_t metrics = rows.front().values.size();
+  // Each part keeps up to two rows a metric.
+  const size_t parts = std::max<size_t>(1, points / std::max<size_t>(1, 2 * metrics));
+  std::vector<bool> kept(rows.size(), false);
+  kept.front() = kept.back() = true;
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t begin = part * rows.size() / parts, end = (part + 1) * rows.size() / parts;
+    for (size_t metric = 0; metric < metrics; ++metric) {
+      size_t least = end, greatest = end;
+      for (size_t i = begin; i < end; ++i) {
+        const double value = rows[i].values[metric];
+        if (std::isnan(value)) continue;
+        if (least == end || value < rows[least].values[metric]) least = i;
+        if (greatest == end || value > rows[greatest].values[metric]) greatest = i;
+      }
+      if (least != end) kept[least] = kept[greatest] = true;
+    }
+  }
+  size_t to = 0;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (kept[i]) std::swap(rows[to++], rows[i]);
+  rows.resize(to);
+  return rows;
+}
+
+MetricRecords::MetricRecords(std::string path, FileOpener open, MetricQuery query)
+    : path_(std::move(path)), open_(std::move(open)), query_(std::move(query)) {}
+
+Result<MetricRecords::Piece> MetricRecords::next() {
+  Piece piece;
+  if (!std::exchange(opened_, true)) {
+    auto file = open_ ? open_(path_) : open_regular_file(path_);
+    if (!file && file.error().code != ErrorCode::kNotFound) return fail(std::move(file).error());
+    if (file) file_ = std::move(*file);
+  }
+  std::string bytes(kPiece, '\0');
+  ssize_t got = 0;
+  if (file_) do
+      got = ::read(file_.get(), bytes.data(), bytes.size());
+    while (got < 0 && errno == EINTR);
+  if (got < 0) return fail_errno("cannot read " + path_);
+  bytes.resize(static_cast<size_t>(got));
+  size_t from = 0;
+  for (size_t end; (end = bytes.find('\n', from)) != std::string::npos; from = end + 1) {
+    rest_.append(bytes, from, end - from);
+    if (too_long_ || rest_.size() > kMaxLine)
+      ++unreadable_;
+    else
+      take(rest_, piece.lines);
+    rest_.clear();
+    too_long_ = false;
+  }
+  rest_.append(bytes, from);
+  if (rest_.size() > kMaxLine) {
+    rest_.clear();
+    too_long_ = true;
+  }
+  // A last line without its end is still being written.
+  piece.at_end = got == 0;
+  if (!piece.at_end) return piece;
+  for (const MetricRow& row :
+       keep_peaks(std::exchange(rows_, {}), static_cast<size_t>(query_.points)))
+    piece.lines += json_line(line_of(row));
+  piece.lines += end_line();
+  return piece;
+}
+
+void MetricRecords::take(std::string_view line, std::string& out) {
+  const auto record = parse_json(line, path_, {.bytes = kMaxLine});
+  if (!record || !record->is_object() || !record->contains("kind")) {
+    ++unreadable_;
+    return;
+  }
+  const auto text = [&](const char* name) {
+    const auto member = record->find(name);
+    return member != record->end() && member->is_string() ? member->get<std::string>() : "";
+  };
+  if (text("kind") != query_.kind) return;
+  ++records_;
+  if (query_.metrics.empty()) {
+    out.append(line).push_back('\n');
+    return;
+  }
+  MetricRow row;
+  const double attempt = number_at(*record, "attempt");
+  row.attempt = attempt >= 0 && attempt < 1e9 ? static_cast<int64_t>(attempt) : 0;
+  row.step = number_at(*record, "step");
+  row.tokens = number_at(*record, "tokens");
+  row.time = text("time");
+  for (const std::string& metric : query_.metrics)
+    row.values.push_back(number_at(*record, metric));
+  if (query_.points == 0)
+    out += json_line(line_of(row));
+  else
+    keep(std::move(row));
+}
+
+void MetricRecords::keep(MetricRow row) {
+  if (std::isnan(row.step)) return;
+  while (!rows_.empty() && rows_.back().step >= row.step)
+    rows_.pop_back(); // done again
+  rows_.push_back(std::move(row));
+  if (rows_.size() >= kMaxRows) rows_ = keep_peaks(std::move(rows_), kMaxRows / 2);
+}
+
+nlohmann::json MetricRecords::line_of(const MetricRow& row) const {
+  nlohmann::json line = {{"kind", query_.kind},
+                         {"attempt", row.attempt},
+                         {"step", count_or_null(row.step)},
+                         {"tokens", count_or_null(row.tokens)},
+                         {"time", row.time}};
+  for (size_t i = 0; i < row.values.size(); ++i)
+    line[query_.metrics[i]] = number_or_null(row.values[i]);
+  return line;
+}
+
+std::string MetricRecords::end_line() const {
+  return json_line({{"kind", "end"}, {"records", records_}, {"unreadable", unreadable_}});
+}
+
+} // namespace nsa::api

@@ -1,0 +1,68 @@
+// Records of a run's metrics.jsonl, as JSON lines in pieces of bounded size and cost. A rank may
+// have put anything into the file: only a regular one is read, a line has a longest length, and
+// what is no record is left out and counted. One thread at a time, and not the loop's.
+#pragma once
+
+#include "common/base/file.h"
+#include "common/base/json.h"
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::api {
+
+struct MetricQuery {
+  std::string kind = "step"; // step, evaluation, non_finite
+  // Members of a record: "loss", "phase_seconds.forward". Empty: whole records, as they are.
+  std::vector<std::string> metrics;
+  // Not 0: about as many records, those with the least and the greatest value of each metric in
+  // equal parts of the run, so that peaks stay. A step that was done again is there once, of the
+  // last attempt. 0: every record, in the order of the file.
+  int64_t points = 0;
+};
+
+// Values of one record. NaN where it has none.
+struct MetricRow {
+  int64_t attempt = 0;
+  double step = 0, tokens = 0;
+  std::string time;
+  std::vector<double> values; // in the order of MetricQuery::metrics
+};
+
+// At most about `points` of them, in order: of equal parts of the rows those with the least and the
+// greatest value of each metric, and the first and the last row. Pure.
+std::vector<MetricRow> keep_peaks(std::vector<MetricRow> rows, size_t points);
+
+class MetricRecords {
+public:
+  struct Piece {
+    std::string lines;
+    bool at_end = false;
+  };
+
+  MetricRecords(std::string path, FileOpener open, MetricQuery query);
+  // The file's next part; with `points` all lines come with the last piece. That ends with a line
+  // {"kind":"end","records":N,"unreadable":N}. An error: the file cannot be opened or read. A file
+  // that is not there yet has no records.
+  Result<Piece> next();
+
+private:
+  void take(std::string_view line, std::string& out);
+  void keep(MetricRow row);
+  nlohmann::json line_of(const MetricRow& row) const;
+  std::string end_line() const;
+
+  std::string path_;
+  FileOpener open_;
+  MetricQuery query_;
+  UniqueFd file_;
+  bool opened_ = false, too_long_ = false; // too_long_: within a line that is skipped
+  std::string rest_;                       // the beginning of the next line
+  std::vector<MetricRow> rows_;            // with points
+  int64_t records_ = 0, unreadable_ = 0;
+};
+
+} // namespace nsa::api
