@@ -5,6 +5,7 @@
 #include "common/base/pass_descriptors.h"
 #include "daemon/privilege/direct_host.h"
 #include "daemon/privilege/job.h"
+#include "daemon/proc/cgroup.h"
 
 #include <algorithm>
 #include <csignal>
@@ -60,8 +61,19 @@ void reset_process(const Account& account) {
   ::setenv("LOGNAME", account.name.c_str(), 1);
 }
 
+// Where there is a cgroup v2: the submitter's own, below which his shims limit their attempts.
+void enter_cgroup_of(const Account& account) {
+  const auto root = proc::Cgroup::find_writable_root();
+  if (!root) return;
+  if (auto entered = proc::enter_delegated_cgroup(*root, "user-" + std::to_string(account.uid),
+                                                  account.uid, account.gid, kMaxProcesses);
+      !entered)
+    log::warning("starter", "a submitter goes without a cgroup",
+                 {{"user", account.name}, {"why", entered.error().what}});
+}
+
 // Of the submitter, as the kernel counts him: all his processes and threads, but only those that
-// come from here are refused. No cgroup bounds an attempt in system mode.
+// come from here are refused.
 Status limit_processes() {
   const rlimit limit{kMaxProcesses, kMaxProcesses};
   if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return fail_errno("cannot limit processes");
@@ -228,6 +240,7 @@ Result<Answer> Starter::serve(const RequestHeader& header,
   default:
     return fail(ErrorCode::kUnsupported, "nsa-starter does not know what is asked for");
   }
+  enter_cgroup_of(account);
   NSA_TRY(limit_processes());
   NSA_TRY(become(account));
   reset_process(account);

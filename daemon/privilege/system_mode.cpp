@@ -1,7 +1,9 @@
 #include "daemon/privilege/system_mode.h"
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "daemon/privilege/account.h"
+#include "daemon/proc/cgroup.h"
 #include "daemon/proc/launch.h"
 
 #include <algorithm>
@@ -129,6 +131,9 @@ Result<std::unique_ptr<StarterHost>> enter_system_mode(const SystemOptions& opti
   NSA_TRY(make_own_folder(options.socket_folder, daemon, 0750));
   // Nothing that nsad, the starter or a rank executes can gain what it does not have.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail_errno("cannot set no_new_privs");
+  // The starter goes along: submitters get cgroups beside ours.
+  if (auto moved = proc::leave_cgroup_root(); !moved)
+    log::warning("control", "submitters go without cgroups", {{"why", moved.error().what}});
   NSA_TRY_ASSIGN(auto host, start_starter(options, daemon));
   const auto forbid = [](Error error) {
     return fail(ErrorCode::kPermission,

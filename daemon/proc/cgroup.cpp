@@ -58,6 +58,24 @@ Status leave_cgroup_root() {
   return write_text(leaf.path() / "cgroup.procs", std::to_string(::getpid()));
 }
 
+Status enter_delegated_cgroup(const std::filesystem::path& root, const std::string& name,
+                              uid_t user, gid_t group, uint64_t processes) {
+  NSA_TRY_ASSIGN(Cgroup own, Cgroup::open(root, name));
+  (void)own.limit(processes, 0);
+  for (const char* controller : {"+pids", "+memory"})
+    (void)write_text(root / "cgroup.subtree_control", controller); // for limits further down
+  for (const char* file : {"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"}) {
+    const std::filesystem::path path = *file == '\0' ? own.path() : own.path() / file;
+    if (::chown(path.c_str(), user, group) != 0)
+      return fail_errno("cannot give " + path.string() + " away");
+  }
+  NSA_TRY_ASSIGN(const Cgroup leaf, Cgroup::open(own.path(), kDaemonLeaf));
+  for (const auto& path : {leaf.path(), leaf.path() / "cgroup.procs"})
+    if (::chown(path.c_str(), user, group) != 0)
+      return fail_errno("cannot give " + path.string() + " away");
+  return write_text(leaf.path() / "cgroup.procs", std::to_string(::getpid()));
+}
+
 Status Cgroup::limit(uint64_t processes, uint64_t memory_bytes) {
   for (const auto& [controller, number] :
        {std::pair("pids", processes), std::pair("memory", memory_bytes)}) {

@@ -22,6 +22,13 @@ inline constexpr const char* kDaemonLeaf = "nsad";
 // so below the leaf, too; ranks go into cgroups of their own beside it.
 Status leave_cgroup_root();
 
+// For a process of root that is about to become `user`: makes <root>/<name>, gives it to the user
+// as cgroups(7) says under "Delegation", and moves this process to <root>/<name>/nsad. Below <name>
+// the user makes cgroups and limits as he likes. The limit of `processes` on <name> itself stays
+// root's, where the kernel gives that controller to version 2.
+Status enter_delegated_cgroup(const std::filesystem::path& root, const std::string& name,
+                              uid_t user, gid_t group, uint64_t processes);
+
 class Cgroup {
 public:
   // The folder of this process's own cgroup v2, or the one above where this process has moved to

@@ -371,6 +371,50 @@ TEST(Cgroup, AForkBombEndsAtTheLimitOfProcesses) {
   EXPECT_EQ(status, 0);
 }
 
+// A submitter's cgroup, made by root: he makes others below it, and moves nothing out of it.
+TEST(Cgroup, ADelegatedOneIsItsUsersBelowAndRootsAbove) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const fs::path where = "/mnt";
+    constexpr uid_t kNobody = 65534;
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||
+        ::mount("none", where.c_str(), "cgroup2", 0, nullptr) != 0)
+      ::_exit(77);
+    const std::string name = "nsa-test-" + std::to_string(::getpid());
+    if (!enter_delegated_cgroup(where, name, kNobody, kNobody, 64)) ::_exit(77);
+    const pid_t user = ::fork();
+    if (user == 0) {
+      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(2);
+      auto attempt = Cgroup::open(where / name, "attempt");
+      if (!attempt) ::_exit(3);
+      LaunchSpec spec;
+      spec.cgroup_fd = attempt->fd();
+      Shell shell("echo up; exec sleep 1000", spec);
+      if (shell.read_line() != "up" || attempt->processes()->size() != 1) ::_exit(4);
+      if (!attempt->kill() || shell.wait().signal != SIGKILL) ::_exit(5);
+      for (int i = 0; i < 5000 && !attempt->remove(); ++i)
+        ::usleep(1000);
+      if (Cgroup::open(where, "nsa-test-other")) ::_exit(6); // not beside it
+      std::ofstream own_limit(where / name / "pids.max"), out(where / "cgroup.procs");
+      out << ::getpid() << std::flush;
+      ::_exit(own_limit.is_open() || out.good() ? 7 : 0);
+    }
+    int status = 0;
+    ::waitpid(user, &status, 0);
+    std::ofstream(where / "cgroup.procs") << ::getpid() << std::flush;
+    for (const char* folder : {"/nsad", ""})
+      for (int i = 0; i < 5000 && ::rmdir((where / (name + folder)).c_str()) != 0; ++i)
+        ::usleep(1000);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 8);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "no cgroup v2 can be mounted here (needs root)";
+  EXPECT_EQ(status, 0);
+}
+
 // The real thing, in a mount namespace of a child process; needs root.
 TEST(Cgroup, KillsWhateverForkedInIt) {
   const pid_t child = ::fork();
