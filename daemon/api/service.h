@@ -64,6 +64,7 @@ struct RunQuery {
   // The page behind this one, as RunPage::next gave it.
   int64_t submitted_before = INT64_MAX;
   std::string row_before;
+  int64_t ended_before = 0; // ended runs on the pages so far
 };
 struct RunPage { // newest first
   ListPage list;

@@ -33,40 +33,63 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
     return (query.rows ? wire::to_row(told) : nlohmann::json(told))
         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
-  std::vector<std::pair<int64_t, std::string>> items; // by time of submission
+  struct Item {
+    int64_t at = 0;              // of submission
+    std::string text;            // of an ended run
+    std::string place;           // the same, among those submitted at that time
+    const RunId* open = nullptr; // a run that goes on; its text is made once it is on the page
+  };
+  std::vector<Item> items;
   store::ListedRow place{query.submitted_before, query.row_before, -1, {}};
-  const int64_t limit = !query.all ? kRecentRuns : query.rows ? kRowsAPage : kSummariesAPage;
+  const int64_t a_page = query.rows ? kRowsAPage : kSummariesAPage;
+  const int64_t wanted =
+      query.all ? a_page : std::max<int64_t>(kRecentRuns - query.ended_before, 0);
   if (query.rows) {
-    NSA_TRY_ASSIGN(auto ended, tools_.ledger.rows(limit, place));
+    NSA_TRY_ASSIGN(auto ended, tools_.ledger.rows(wanted, place));
     for (store::ListedRow& row : ended) {
       const auto run = owns(caller, row.uid) ? std::vector<wire::RunSummary>{}
                                              : wire::read_rows("{\"items\":[" + row.text + "]}")
                                                    .value_or(std::vector<wire::RunSummary>(1));
-      items.emplace_back(row.submitted_at, run.empty() ? row.text : text_of(run[0], row.uid));
-      place = std::move(row);
+      items.push_back(
+          {row.submitted_at, run.empty() ? row.text : text_of(run[0], row.uid), row.place()});
     }
   } else {
-    NSA_TRY_ASSIGN(auto ended, tools_.ledger.summaries(limit, place));
-    for (store::OwnedSummary& run : ended) {
-      items.emplace_back(run.place.submitted_at, text_of(run.summary, run.place.uid));
-      place = std::move(run.place);
-    }
+    NSA_TRY_ASSIGN(auto ended, tools_.ledger.summaries(wanted, place));
+    for (store::OwnedSummary& run : ended)
+      items.push_back(
+          {run.place.submitted_at, text_of(run.summary, run.place.uid), run.place.place()});
   }
-  api::RunPage page;
-  page.list.more = query.all && static_cast<int64_t>(items.size()) == limit;
-  page.next = {query.all, query.rows, place.submitted_at, place.place()};
+  const bool more_ended = query.all && static_cast<int64_t>(items.size()) == wanted;
   // Those that go on and were submitted in the page's stretch of time.
-  const int64_t oldest = page.list.more ? place.submitted_at : INT64_MIN;
+  const int64_t oldest = more_ended ? items.back().at : INT64_MIN;
   for (const auto& [id, run] : tools_.loop.state().runs) {
     const int64_t at = run.submitted_at.nanoseconds;
-    const RunRecord* record = tools_.metrics.find(id);
-    if (record == nullptr || at >= query.submitted_before || at < oldest) continue;
-    items.emplace_back(at, text_of(summary_of(run, *record), record->row.uid));
+    if (tools_.metrics.find(id) != nullptr && at < query.submitted_before && at >= oldest)
+      items.push_back({at, {}, {}, &id});
   }
-  std::stable_sort(items.begin(), items.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (auto& [at, text] : items)
-    page.list.items.push_back(std::move(text));
+  // Of one time, ended ones last: the next page begins behind their place.
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return a.at != b.at ? a.at > b.at : a.open != nullptr && b.open == nullptr;
+  });
+  // A page never takes long, however many runs go on; those of one time stay together.
+  size_t end = std::min(items.size(), static_cast<size_t>(a_page));
+  while (end > 0 && end < items.size() && items[end].at == items[end - 1].at)
+    ++end;
+  api::RunPage page;
+  page.list.more = more_ended || end < items.size();
+  page.next = query;
+  for (size_t i = 0; i < end; ++i) {
+    const Item& item = items[i];
+    if (item.open == nullptr) ++page.next.ended_before;
+    const RunRecord* record = item.open ? tools_.metrics.find(*item.open) : nullptr;
+    page.list.items.push_back(
+        record ? text_of(summary_of(*tools_.loop.find(*item.open), *record), record->row.uid)
+               : item.text);
+  }
+  if (end > 0) {
+    page.next.submitted_before = items[end - 1].at;
+    page.next.row_before = items[end - 1].place;
+  }
   return page;
 }
 

@@ -91,6 +91,8 @@ metrics::Snapshot RunMetrics::snapshot(spec::MetricNames names) const {
     const RunRecord* record = find(id);
     if (record == nullptr) continue;
     ++snapshot.daemon.runs[std::string(run_phase_name(run.phase))];
+    // It has nothing to tell, and a user may queue any number.
+    if (run.phase == state::RunPhase::kQueued && run.attempt.number == 0) continue;
     const LiveAttempt* attempt = live(run);
     // Until the shim has told again what the nsad before us had heard, counters would go back.
     if (attempt != nullptr && !attempt->caught_up()) continue;
