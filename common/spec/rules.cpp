@@ -336,6 +336,10 @@ private:
       for (const serves::Reason& reason : refusal.reasons) {
         const std::string toggle = "toggles." + std::string(refusal.toggle);
         std::vector<std::string> keys(reason.keys.begin(), reason.keys.end());
+        // Named is the one that the file sets.
+        std::stable_partition(keys.begin(), keys.end(), [&](const std::string& key) {
+          return reading_.places.contains(key);
+        });
         keys.push_back(toggle);
         add_rule_problem(
             reading_, keys,
