@@ -337,9 +337,10 @@ private:
         const std::string toggle = "toggles." + std::string(refusal.toggle);
         std::vector<std::string> keys(reason.keys.begin(), reason.keys.end());
         // Named is the one that the file sets.
-        std::stable_partition(keys.begin(), keys.end(), [&](const std::string& key) {
+        const auto set = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
           return reading_.places.contains(key);
         });
+        if (set != keys.end()) std::rotate(keys.begin(), set, set + 1);
         keys.push_back(toggle);
         add_rule_problem(
             reading_, keys,
