@@ -80,6 +80,13 @@ constexpr Measure kMeasures[] = {
     {"seconds", [](const Compared& c, double) { return c.seconds(); }, 1},
 };
 
+// "loss at equal tokens" -> "loss_at_equal_tokens"
+std::string json_key(std::string name) {
+  for (char& c : name)
+    if (c == ' ' || c == '-') c = '_';
+  return name;
+}
+
 std::string number_text(double value, int digits) {
   if (!std::isfinite(value)) return "-";
   char text[64];
@@ -87,27 +94,15 @@ std::string number_text(double value, int digits) {
   return text;
 }
 
-void flatten(const nlohmann::json& value, const std::string& name,
-             std::map<std::string, nlohmann::json>& into) {
-  if (!value.is_object() || value.empty()) {
-    into[name] = value;
-    return;
-  }
-  for (const auto& [member, inner] : value.items())
-    flatten(inner, name.empty() ? member : name + "." + member, into);
-}
-
 // Keys of the run files whose values are not the same in all runs.
 std::map<std::string, std::vector<nlohmann::json>>
 differing_keys(const std::vector<Compared>& runs) {
   std::map<std::string, std::vector<nlohmann::json>> keys;
   for (size_t i = 0; i < runs.size(); ++i) {
-    std::map<std::string, nlohmann::json> own;
-    flatten(runs[i].detail.spec, "", own);
-    for (auto& [key, value] : own) {
+    for (const auto& [key, value] : flat_members(runs[i].detail.spec)) {
       auto& values = keys[key];
       values.resize(runs.size());
-      values[i] = std::move(value);
+      values[i] = value;
     }
   }
   std::erase_if(keys, [](const auto& entry) {
@@ -148,7 +143,8 @@ Result<Exit> run_compare(const Arguments& arguments, Context& context) {
                               {"state", run.detail.summary.state}};
       for (const Measure& measure : kMeasures) {
         const double value = measure.of(run, tokens);
-        entry[measure.name] = std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
+        entry[json_key(measure.name)] =
+            std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
       }
       answer["runs"].push_back(std::move(entry));
     }

@@ -10,17 +10,6 @@ namespace nsa::cli {
 
 namespace {
 
-// {"a": {"b": 1}} -> a.b: 1
-void flatten(const nlohmann::json& value, const std::string& name,
-             std::map<std::string, nlohmann::json>& into) {
-  if (!value.is_object()) {
-    into[name] = value;
-    return;
-  }
-  for (const auto& [member, inner] : value.items())
-    flatten(inner, name.empty() ? member : name + "." + member, into);
-}
-
 // RFC 4180.
 std::string csv_cell(const nlohmann::json& value) {
   if (value.is_null()) return "";
@@ -36,8 +25,8 @@ void print_csv(std::ostream& out, const std::vector<nlohmann::json>& records) {
   std::vector<std::map<std::string, nlohmann::json>> rows;
   std::set<std::string> names;
   for (const nlohmann::json& record : records) {
-    rows.emplace_back();
-    flatten(record, "", rows.back());
+    rows.push_back(flat_members(record));
+    std::erase_if(rows.back(), [](const auto& entry) { return entry.second.is_object(); }); // empty
     for (const auto& [name, value] : rows.back())
       names.insert(name);
   }

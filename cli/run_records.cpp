@@ -21,7 +21,23 @@ bool has_members(const nlohmann::json& value) {
   return value.is_object() || value.is_null(); // an empty map of a default record
 }
 
+void add_members(const nlohmann::json& value, const std::string& name,
+                 std::map<std::string, nlohmann::json>& into) {
+  if (!value.is_object() || value.empty()) {
+    into[name] = value;
+    return;
+  }
+  for (const auto& [member, inner] : value.items())
+    add_members(inner, name.empty() ? member : name + "." + member, into);
+}
+
 } // namespace
+
+std::map<std::string, nlohmann::json> flat_members(const nlohmann::json& value) {
+  std::map<std::string, nlohmann::json> members;
+  add_members(value, "", members);
+  return members;
+}
 
 std::vector<std::string> metric_names() {
   std::vector<std::string> names = {kHeldoutLoss};

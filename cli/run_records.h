@@ -3,6 +3,7 @@
 
 #include "cli/client/daemon.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,8 @@ Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const 
 
 // NaN where the record has no number there.
 double number_of(const nlohmann::json& record, const std::string& member);
+
+// {"a": {"b": 1}} -> "a.b": 1. A member without members stays, also where it is an empty object.
+std::map<std::string, nlohmann::json> flat_members(const nlohmann::json& value);
 
 } // namespace nsa::cli
