@@ -20,6 +20,7 @@ Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tabl
   const std::string table = dot == std::string::npos ? "" : key.substr(0, dot);
   if (is_table) {
     const auto nearest = nearest_name(key, tables);
+    if (tables.empty()) return {"no key has this name", ""};
     return {"no table has this name",
             nearest ? "did you mean [" + *nearest + "]?" : "tables are: " + join(tables, ", ")};
   }
@@ -184,6 +185,39 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
                 field->at.index() < 2 ? unit_hint(*field, value_text) : ""};
     if (is_choice(*field)) fault = *check_choice(*field, std::get<std::string>(*value));
     reading.problems.push_back(at(file, {}, key, std::move(fault)));
+    reading.bad_keys.insert(key);
+  }
+}
+
+void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
+                const std::string& prefix, const std::string& file, Reading& reading) {
+  size_t unknown = 0;
+  for (const TomlEntry& entry : entries) {
+    const Field* field = find_field(fields, entry.key);
+    const std::string key = prefix + entry.key;
+    if (field == nullptr) {
+      if (++unknown <= kMostTold)
+        reading.problems.push_back(at(file, entry.key_position, key,
+                                      unknown_key(fields, {}, entry.key, entry.kind == "table")));
+      continue;
+    }
+    note_key(reading, key, file, entry.value_position);
+    const Value* value = std::get_if<Value>(&entry.value);
+    std::optional<Fault> fault;
+    if (value == nullptr || !set(*field, *value))
+      fault = wrong_value(*field, entry);
+    else
+      fault = check(*field);
+    if (!fault) continue;
+    reading.problems.push_back(at(file, entry.value_position, key, std::move(*fault)));
+    reading.bad_keys.insert(key);
+  }
+  for (const Field& field : fields) {
+    const std::string key = prefix + std::string(field.key);
+    if (!field.required || reading.places.count(key) || reading.bad_keys.count(key)) continue;
+    reading.problems.push_back(at(file,
+                                  entries.empty() ? SourcePosition{} : entries[0].key_position, key,
+                                  {"is required", std::string(field.meaning)}));
     reading.bad_keys.insert(key);
   }
 }

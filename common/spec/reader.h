@@ -42,6 +42,11 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
                     const std::string& file, const KeyAdvice& advice, const FreeKey& free_key,
                     Reading& reading);
 
+// A table of a [[list]]: its entries into the fields of one element, with bounds and choices.
+// `prefix` stands before its keys in problems and places: "gate[0].".
+void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
+                const std::string& prefix, const std::string& file, Reading& reading);
+
 // Bounds, choices and refusals of every field that was read without a fault; adds to bad_keys.
 void check_fields(const FieldTable& fields, Reading& reading);
 

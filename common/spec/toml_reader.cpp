@@ -50,8 +50,31 @@ void read_value(const toml::node& node, TomlEntry& entry) {
   }
 }
 
-// As deep as kMaxKeyBytes lets names be long.
-void flatten(const toml::table& table, const std::string& prefix, TomlDocument& document) {
+using Entries = std::vector<TomlEntry>;
+
+void by_position(Entries& entries) {
+  std::sort(entries.begin(), entries.end(), [](const TomlEntry& a, const TomlEntry& b) {
+    return std::tie(a.key_position.line, a.key_position.column, a.key) <
+           std::tie(b.key_position.line, b.key_position.column, b.key);
+  });
+}
+
+void flatten(const toml::table& table, const std::string& prefix, Entries& entries,
+             TomlDocument& document);
+
+// [[name]]: a list of nothing but tables.
+void read_tables(const toml::array& array, TomlEntry& entry, TomlDocument& document) {
+  for (const toml::node& element : array) {
+    if (const toml::table* table = element.as_table()) {
+      flatten(*table, "", entry.tables.emplace_back(), document);
+      by_position(entry.tables.back());
+    }
+  }
+}
+
+// As deep as kMaxKeyBytes lets names be long, and kMaxNested lists.
+void flatten(const toml::table& table, const std::string& prefix, Entries& entries,
+             TomlDocument& document) {
   for (auto&& [key, node] : table) {
     TomlEntry entry;
     entry.key_position = position_of(key.source());
@@ -67,11 +90,12 @@ void flatten(const toml::table& table, const std::string& prefix, TomlDocument& 
     entry.key = prefix + std::string(key.str());
     if (const toml::table* inner = node.as_table()) {
       entry.kind = "table";
-      document.entries.push_back(entry);
-      flatten(*inner, entry.key + ".", document);
+      entries.push_back(entry);
+      flatten(*inner, entry.key + ".", entries, document);
     } else {
       read_value(node, entry);
-      document.entries.push_back(std::move(entry));
+      if (entry.kind == "list of tables") read_tables(*node.as_array(), entry, document);
+      entries.push_back(std::move(entry));
     }
   }
 }
@@ -167,7 +191,7 @@ TomlDocument read_toml(std::string_view given) {
     }
     try {
       const toml::table table = toml::parse(std::string_view(text), std::string_view("run file"));
-      flatten(table, "", document);
+      flatten(table, "", document.entries, document);
       break;
     } catch (const toml::parse_error& error) {
       const SourcePosition position = position_of(error.source());
@@ -183,11 +207,7 @@ TomlDocument read_toml(std::string_view given) {
       }
     }
   }
-  std::sort(document.entries.begin(), document.entries.end(),
-            [](const TomlEntry& a, const TomlEntry& b) {
-              return std::tie(a.key_position.line, a.key_position.column, a.key) <
-                     std::tie(b.key_position.line, b.key_position.column, b.key);
-            });
+  by_position(document.entries);
   return document;
 }
 

@@ -21,6 +21,8 @@ struct TomlEntry {
   std::variant<std::monostate, Value> value;   // nothing: a kind that no field has
   std::string
       kind; // "integer", "number", "true or false", "text", "list of texts", "table", "date"
+  // Of a "list of tables": each table's entries, with keys that begin inside of it.
+  std::vector<std::vector<TomlEntry>> tables = {};
 };
 
 struct TomlMistake { // of syntax
