@@ -28,7 +28,8 @@ constexpr int64_t kFreeFilling = 4096, kRoundingParts = 16;
 // The kernels' work in parts (nsa_model/kernels/block_lists, fused): pairs of token and block
 // behind a partial dK and dV of lists; tokens times groups whose lists are summed together, and
 // whose dQ is kept together; how many sections a sequence has at most. A sequence's first tokens
-// take no lists, all of a short one. Partial dK and dV of an interval: one in 128 keys, and four a
+// take no lists, all of a short one: kMaskedBesideLists and kWholeUpTo of fused/attention_call.cpp,
+// which no test compares with these. Partial dK and dV of an interval: one in 128 keys, and four a
 // multiprocessor.
 constexpr int64_t kPairsOfAUnit = 512, kRowsOfLists = 65536, kRowsOfARound = 32768,
                   kMostSections = 7, kFirstTokens = 1280, kWholeUpTo = 1536, kColumnKeys = 128,

@@ -9,7 +9,7 @@ namespace {
 
 // Lists cost their launches and partial results once there are any: a sequence that would have few
 // of them is taken whole. Of longer ones so many tokens under masks were fastest, at 2,048 as at
-// 16,384 tokens a sequence (lab "query-major-border").
+// 16,384 tokens a sequence (lab "query-major-border"). common/estimate repeats both numbers.
 constexpr int kWholeUpTo = 1536;
 constexpr int kMaskedBesideLists = 1280;
 
