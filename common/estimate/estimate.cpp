@@ -198,9 +198,9 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
     return tokens * (units + statistics);
   }
   const int64_t length = spec.train.sequence_length;
-  const int64_t lanes = (tokens + length - 1) / length * m.kv_groups;
+  const int64_t kv_heads = (tokens + length - 1) / length * m.kv_groups;
   const auto columns = [&](int64_t keys) { // of a sequence
-    return (kMostShares + lanes * (keys / kColumnKeys + 2)) * 2 * unit;
+    return (kMostShares + kv_heads * (keys / kColumnKeys + 2)) * 2 * unit;
   };
   const int64_t pooled = 2 * kFp32 * m.kv_groups * m.head_dimension / n.compression_stride;
   const int64_t kept = tokens * (statistics + pooled) + columns(std::min(length, kWholeUpTo));
@@ -208,12 +208,12 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   if (length > kWholeUpTo) {
     const int64_t listed = length - kFirstTokens;
     const int64_t sections = std::min(kMostSections, (listed + kRowsOfARound - 1) / kRowsOfARound);
-    const int64_t together = std::min(lanes, std::max<int64_t>(1, kRowsOfLists / length));
+    const int64_t together = std::min(kv_heads, std::max<int64_t>(1, kRowsOfLists / length));
     lists = together * unit *
             (listed * n.selected_blocks / kPairsOfAUnit +
              (length / n.selection_block + 1) * (sections + 1) / 2);
     const int64_t round = std::max(kRowsOfARound, listed / kMostSections + kPairsOfAUnit);
-    lists += std::min(lanes * listed, round) * n.selected_blocks * query / m.kv_groups;
+    lists += std::min(kv_heads * listed, round) * n.selected_blocks * query / m.kv_groups;
   }
   return kept + std::max(lists, columns(length / n.compression_stride));
 }

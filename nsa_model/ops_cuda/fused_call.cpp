@@ -18,7 +18,7 @@ namespace {
 using at::Tensor;
 
 // What the plan of kernels says of the kernels, and what they are compiled for.
-static_assert(kernels::kMaxLanes == serves::kMostKvHeads &&
+static_assert(kernels::kMaxKvHeads == serves::kMostKvHeads &&
               kernels::kMostHeads == serves::kMostGroupHeads &&
               kernels::kMaxSequence == serves::kMostTokens &&
               kernels::kMaxPortableSequence == serves::kMostPortableTokens &&

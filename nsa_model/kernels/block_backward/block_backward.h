@@ -26,7 +26,7 @@ struct BlockBackwardTensors {
 struct SelectedBackwardParams {
   AttentionShape shape;
   ListRound round;
-  ListRound summed; // the forward's round that it is part of, whose units are summed together
+  ListRound reduced; // the forward's round that it is part of, whose units are reduced together
   BlockBackwardTensors tensors;
   const int32_t* entries;
   const int32_t* segment_item_start;
@@ -34,16 +34,16 @@ struct SelectedBackwardParams {
   uint32_t* claims; // 0, and left so, see UnitRange
   float scale = 0.125f;
   __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
-  float* partial_dkv;             // [units of `summed`, 2 (dK, dV), 64, 64]
+  float* partial_dkv;             // [units of `reduced`, 2 (dK, dV), 64, 64]
   cudaEvent_t launched = nullptr; // recorded when all CTAs have their places
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
 
-// Columns of several units may be done in two launches: those of the first `lanes` (sequence and
+// Columns of several units may be done in two launches: those of the first `kv_heads` (sequence and
 // group) on `ctas` multiprocessors only, the others on all. Partial results of the second stand
-// behind those of the first, and what sums them has to know of it.
-struct BesideLanes {
-  int lanes = 0;
+// behind those of the first, and their reduction has to know of it.
+struct BesideKvHeads {
+  int kv_heads = 0;
   int ctas = 0;
 };
 
@@ -63,23 +63,23 @@ struct RangeBackwardParams {
   int first_column = 0;
   int columns = 0;   // 0: all from the first
   int most_ctas = 0; // then on so many multiprocessors only; 0: all
-  // Of columns of several units: where it has lanes, which of the two launches this is.
-  BesideLanes beside;
+  // Of columns of several units: where it has KV heads, which of the two launches this is.
+  BesideKvHeads beside;
   bool is_beside = false;
 };
 // How many CTAs the work is cut for: the multiprocessors of the current device, or most_ctas.
 int range_workers(int most_ctas = 0);
-// (Lane, 128 keys) pairs of a sliding window, each one share of the work.
+// (KV head, 128 keys) pairs of a sliding window, each one share of the work.
 int range_backward_columns(const AttentionShape& shape, int window, int workers = range_workers());
 // 64-key tiles of partial results.
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
-                             const BesideLanes& beside = {}, int workers = range_workers());
+                             const BesideKvHeads& beside = {}, int workers = range_workers());
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
 
-// Sums the units of every block in order.
-struct SumBlocksParams {
+// The reduction of dK and dV: adds the units of every block in order.
+struct ReduceKeyGradientParams {
   AttentionShape shape;
-  ListRound round = {};              // whose lanes are summed; without lanes: all
+  ListRound round = {};              // whose KV heads are reduced; without KV heads: all
   int keys = 0;                      // sequence, or compressed_count(sequence)
   const float* list_partial;         // of launch_selected_backward, of the round; nullptr: none
   const int32_t* segment_item_start; // with list_partial
@@ -87,12 +87,12 @@ struct SumBlocksParams {
   KeyRange range = KeyRange::kWindow;
   int window = kWindow;
   int token_end = 0;
-  BesideLanes beside; // of RangeBackwardParams
-  __nv_bfloat16* d_k; // [batch, keys, groups, 64]; nullptr when only FP32 is wanted
+  BesideKvHeads beside; // of RangeBackwardParams
+  __nv_bfloat16* d_k;   // [batch, keys, groups, 64]; nullptr when only FP32 is wanted
   __nv_bfloat16* d_v;
   float* d_k_fp32; // the same in FP32 (for the pooling that follows); nullptr when not wanted
   float* d_v_fp32;
 };
-cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream);
+cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& params, cudaStream_t stream);
 
 } // namespace nsa::kernels

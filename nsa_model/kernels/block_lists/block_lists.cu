@@ -18,7 +18,7 @@ constexpr int kWords = kChunk / 32;
 constexpr int kThreads = 1024;
 constexpr int kScanThreads = 1024;
 
-int lane_count(const AttentionShape& shape) {
+int kv_head_count(const AttentionShape& shape) {
   return shape.batch * shape.groups;
 }
 
@@ -26,7 +26,7 @@ int chunk_count(const AttentionShape& shape) {
   return (shape.sequence + kChunk - 1) / kChunk;
 }
 
-// A CTA has a lane's chunk and some of its blocks.
+// A CTA has a KV head's chunk and some of its blocks.
 struct Position {
   int batch;
   int group;
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// The items of as many of the lane's blocks as the chunk has, a warp a block: lists cut into equal
-// parts, those of one section after another.
+// The items of as many of the KV head's blocks as the chunk has, a warp a block: lists cut into
+// equal parts, those of one section after another.
 __device__ __forceinline__ void write_items(const BlockListsParams& params, const Position& at,
                                             int blocks) {
   constexpr int kBlocks = kChunk / kBlock;
@@ -295,20 +295,20 @@ int most_shared_bytes() {
 } // namespace
 
 int block_lists_segments(const AttentionShape& shape, const ListCut& cut) {
-  return lane_count(shape) * cut.sections * block_count(shape.sequence);
+  return kv_head_count(shape) * cut.sections * block_count(shape.sequence);
 }
 
-int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int lanes) {
+int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int kv_heads) {
   // Each list may have one item that is not full, of the blocks that a section's tokens see.
   const int64_t pairs = int64_t{shape.sequence - cut.first_token} * kSlots;
   int64_t lists = 0;
   for (int section = 0; section < cut.sections; ++section)
     lists += block_count(cut.end(section));
-  return static_cast<int>(lanes * (pairs / kItemTokens + lists));
+  return static_cast<int>(kv_heads * (pairs / kItemTokens + lists));
 }
 
 std::size_t block_lists_chunk_count_size(const AttentionShape& shape) {
-  return static_cast<std::size_t>(lane_count(shape)) * block_count(shape.sequence) *
+  return static_cast<std::size_t>(kv_head_count(shape)) * block_count(shape.sequence) *
          chunk_count(shape);
 }
 
@@ -316,7 +316,7 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
   const AttentionShape& shape = params.shape;
   const int64_t pairs = int64_t{shape.batch} * shape.sequence * shape.groups * kSlots;
   if (pairs <= 0 || pairs > INT32_MAX || shape.sequence > kMaxSequence ||
-      lane_count(shape) > kMaxLanes || params.cut.sequence != shape.sequence)
+      kv_head_count(shape) > kMaxKvHeads || params.cut.sequence != shape.sequence)
     return cudaErrorInvalidValue;
   const int blocks = block_count(shape.sequence);
   const int chunks = chunk_count(shape);

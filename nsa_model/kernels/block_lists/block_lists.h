@@ -18,13 +18,13 @@ namespace nsa::kernels {
 // which bounds the longest one; 512 keeps the K/V load of a unit under 5 % of its traffic.
 inline constexpr int kItemTokens = 512;
 
-// How the lists of every lane, a (batch, group) pair, are cut. Where a lane's pairs of token and
-// slot are too many for one round of the backward (rounds.h), its tokens are cut into sections, and
-// each section has lists of its own: list number lane * sections + section, block.
+// How the lists of every KV head, a (batch, group) pair, are cut. Where a KV head's pairs of token
+// and slot are too many for one round of the backward (rounds.h), its tokens are cut into sections,
+// and each section has lists of its own: list number kv_head * sections + section, block.
 struct ListCut {
   int sequence = 0;
   int first_token = 0; // tokens before it are in no list
-  int sections = 1;    // of a lane
+  int sections = 1;    // of a KV head
   int chunks = 0;      // of kListChunk tokens, that a section has; with several sections
 
   // The tokens of a section are [begin, end).
@@ -68,8 +68,8 @@ struct BlockListsParams {
 };
 
 int block_lists_segments(const AttentionShape& shape, const ListCut& cut);
-// Most items that any selection can give `lanes` lanes of this shape.
-int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int lanes);
+// Most items that any selection can give `kv_heads` KV heads of this shape.
+int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int kv_heads);
 // Elements of `chunk_counts`.
 std::size_t block_lists_chunk_count_size(const AttentionShape& shape);
 

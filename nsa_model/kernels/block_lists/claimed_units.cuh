@@ -27,12 +27,12 @@ template <int kStages> struct ClaimedUnits {
 #if NSA_HOPPER_CODE
 
 struct UnitPlace {
-  int lane; // batch * groups + group
+  int kv_head; // batch * groups + group
   int batch;
   int group;
   int block;
   __device__ __forceinline__ UnitPlace(int segment, int blocks, int sections, int groups)
-      : lane(segment / blocks / sections), batch(lane / groups), group(lane % groups),
+      : kv_head(segment / blocks / sections), batch(kv_head / groups), group(kv_head % groups),
         block(segment % blocks) {}
 };
 
@@ -58,7 +58,7 @@ struct JoinedUnits {
   JoinedBlocks blocks;
   const int32_t* segment_start;
   ListCut cut;
-  int first_lane;
+  int first_kv_head;
   int list_blocks;
 
   // What is left of a listed unit.
@@ -72,9 +72,9 @@ struct JoinedUnits {
   }
   // Part of a joined unit.
   __device__ WorkItem part(int unit, int part) const {
-    const int of_lane = blocks.units_of_a_lane();
-    const int begin = blocks.token_of(unit % of_lane);
-    const int list = (first_lane + unit / of_lane) * cut.sections; // of any section
+    const int of_kv_head = blocks.units_of_a_kv_head();
+    const int begin = blocks.token_of(unit % of_kv_head);
+    const int list = (first_kv_head + unit / of_kv_head) * cut.sections; // of any section
     return {list * list_blocks + JoinedBlocks::block_of(begin, part), begin,
             min(begin + kJoinedTokens, blocks.sequence), kFirstPart + part};
   }

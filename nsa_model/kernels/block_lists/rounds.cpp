@@ -9,18 +9,18 @@ constexpr int divide_up(int value, int by) {
   return (value + by - 1) / by;
 }
 
-int lane_count(const AttentionShape& shape) {
+int kv_head_count(const AttentionShape& shape) {
   return shape.batch * shape.groups;
 }
-int lanes_per_round(const AttentionShape& shape) {
-  return std::clamp(kRoundRows / shape.sequence, 1, lane_count(shape));
+int kv_heads_per_round(const AttentionShape& shape) {
+  return std::clamp(kRoundRows / shape.sequence, 1, kv_head_count(shape));
 }
 
-// As many rounds as it takes, of as many lanes each as the others.
-int lanes_per_backward_round(const ListRound& round, int round_rows) {
+// As many rounds as it takes, of as many KV heads each as the others.
+int kv_heads_per_backward_round(const ListRound& round, int round_rows) {
   const int listed = std::max(1, round.cut.sequence - round.cut.first_token);
-  const int most = std::clamp(round_rows / listed, 1, round.lanes);
-  return divide_up(round.lanes, divide_up(round.lanes, most));
+  const int most = std::clamp(round_rows / listed, 1, round.kv_heads);
+  return divide_up(round.kv_heads, divide_up(round.kv_heads, most));
 }
 
 } // namespace
@@ -36,25 +36,25 @@ ListCut list_cut(const AttentionShape& shape, int first_token, int round_rows) {
 }
 
 int list_rounds(const AttentionShape& shape) {
-  return divide_up(lane_count(shape), lanes_per_round(shape));
+  return divide_up(kv_head_count(shape), kv_heads_per_round(shape));
 }
 
 ListRound list_round(const AttentionShape& shape, const ListCut& cut, int index) {
-  const int first = index * lanes_per_round(shape);
-  return {first, std::min(lanes_per_round(shape), lane_count(shape) - first), cut};
+  const int first = index * kv_heads_per_round(shape);
+  return {first, std::min(kv_heads_per_round(shape), kv_head_count(shape) - first), cut};
 }
 
 int backward_rounds(const ListRound& round, int round_rows) {
-  if (round.cut.sections > 1) return round.lanes * round.cut.sections;
-  return divide_up(round.lanes, lanes_per_backward_round(round, round_rows));
+  if (round.cut.sections > 1) return round.kv_heads * round.cut.sections;
+  return divide_up(round.kv_heads, kv_heads_per_backward_round(round, round_rows));
 }
 
 ListRound backward_round(const ListRound& round, int index, int round_rows) {
   const int sections = round.cut.sections;
-  if (sections > 1) return {round.first_lane + index / sections, 1, round.cut, index % sections};
-  const int lanes = lanes_per_backward_round(round, round_rows);
-  const int first = index * lanes;
-  return {round.first_lane + first, std::min(lanes, round.lanes - first), round.cut};
+  if (sections > 1) return {round.first_kv_head + index / sections, 1, round.cut, index % sections};
+  const int kv_heads = kv_heads_per_backward_round(round, round_rows);
+  const int first = index * kv_heads;
+  return {round.first_kv_head + first, std::min(kv_heads, round.kv_heads - first), round.cut};
 }
 
 } // namespace nsa::kernels

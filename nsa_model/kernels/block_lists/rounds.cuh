@@ -45,10 +45,10 @@ struct JoinedBlocks {
   int first_token = 0; // that is listed, a whole block's; 0: nothing is joined
   int sequence = 0;
 
-  __host__ __device__ int units_of_a_lane() const {
+  __host__ __device__ int units_of_a_kv_head() const {
     return first_token == 0 ? 0 : (sequence - first_token + kJoinedTokens - 1) / kJoinedTokens;
   }
-  // The first token of a lane's unit, which is never of two blocks, and the block of its part.
+  // The first token of a KV head's unit, which is never of two blocks, and the block of its part.
   __host__ __device__ int token_of(int unit) const { return first_token + unit * kJoinedTokens; }
   static __host__ __device__ int block_of(int token, int part) {
     return part == 0 ? 0 : token / kBlock + part - (kJoinedParts - 1);
@@ -65,17 +65,17 @@ struct JoinedBlocks {
 };
 
 // Rows of partial results, of listed tokens only: (batch, token, group), as in the tensors, where
-// one round takes every lane, and (lane of the round, token) otherwise.
+// one round takes every KV head, and (KV head of the round, token) otherwise.
 struct PairRows {
-  int first; // where the lane's token 0 would be
+  int first; // where the KV head's token 0 would be
   int step;  // to its next token
 
-  __host__ __device__ PairRows(const AttentionShape& shape, const ListRound& round, int lane) {
+  __host__ __device__ PairRows(const AttentionShape& shape, const ListRound& round, int kv_head) {
     const int listed = round.past_token() - round.first_token();
-    step = round.lanes == shape.batch * shape.groups ? shape.groups : 1;
-    const int before = step == 1 ? lane - round.first_lane : lane / shape.groups;
+    step = round.kv_heads == shape.batch * shape.groups ? shape.groups : 1;
+    const int before = step == 1 ? kv_head - round.first_kv_head : kv_head / shape.groups;
     first = (before * listed - round.first_token()) * step;
-    if (step > 1) first += lane % shape.groups;
+    if (step > 1) first += kv_head % shape.groups;
   }
   __host__ __device__ int row(int token) const { return first + token * step; }
 };

@@ -1,7 +1,7 @@
 #pragma once
-// Which lanes, (batch, group) pairs, the selected branch takes together, so that partial results of
-// (token, slot) pairs are kept of some of them at a time. The forward's rounds are whole lanes. The
-// backward, whose partial results are larger, cuts each of those into rounds of its own.
+// Which KV heads, (batch, group) pairs, the selected branch takes together, so that partial results
+// of (token, slot) pairs are kept of some of them at a time. The forward's rounds are whole KV
+// heads. The backward, whose partial results are larger, cuts each of those into rounds of its own.
 // Pure functions, any thread.
 
 #include <cuda_runtime_api.h>
@@ -11,10 +11,10 @@
 
 namespace nsa::kernels {
 
-// (Token, group) rows of a round of the forward; one lane may have more. 512 bytes a pair.
+// (Token, group) rows of a round of the forward; one KV head may have more. 512 bytes a pair.
 inline constexpr int kRoundRows = 65536;
 // Listed rows of a round of the backward, 768 bytes a pair of six heads: at most 384 MiB. 32,768
-// tokens take one or two rounds. A lane that has more rows is cut into sections.
+// tokens take one or two rounds. A KV head that has more rows is cut into sections.
 inline constexpr int kBackwardRoundRows = 32768;
 // More sections would cost more memory than they save: each block of keys has a unit of dK and dV
 // in every section that sees it.
@@ -26,34 +26,34 @@ ListCut list_cut(const AttentionShape& shape, int first_token, int round_rows = 
 
 inline constexpr int kEverySection = -1;
 struct ListRound {
-  int first_lane = 0; // batch * groups + group
-  int lanes = 0;
+  int first_kv_head = 0; // batch * groups + group
+  int kv_heads = 0;
   ListCut cut;
-  int section = kEverySection; // or that of one lane
+  int section = kEverySection; // or that of one KV head
 
   __host__ __device__ constexpr int first_list() const {
-    return first_lane * cut.sections + (section == kEverySection ? 0 : section);
+    return first_kv_head * cut.sections + (section == kEverySection ? 0 : section);
   }
   __host__ __device__ constexpr int lists() const {
-    return section == kEverySection ? lanes * cut.sections : 1;
+    return section == kEverySection ? kv_heads * cut.sections : 1;
   }
-  // Listed tokens of each lane.
+  // Listed tokens of each KV head.
   __host__ __device__ constexpr int first_token() const {
     return section == kEverySection ? cut.first_token : cut.begin(section);
   }
   __host__ __device__ constexpr int past_token() const {
     return section == kEverySection ? cut.sequence : cut.end(section);
   }
-  // Of all lanes: those of the buffer that partial results lie in.
+  // Of all KV heads: those of the buffer that partial results lie in.
   __host__ __device__ constexpr int listed_rows() const {
-    return lanes * (past_token() - first_token());
+    return kv_heads * (past_token() - first_token());
   }
 };
-constexpr ListRound all_lanes(const AttentionShape& shape) {
+constexpr ListRound all_kv_heads(const AttentionShape& shape) {
   return {0, shape.batch * shape.groups, {.sequence = shape.sequence}};
 }
 
-// The forward's rounds. The last may have fewer lanes.
+// The forward's rounds. The last may have fewer KV heads.
 int list_rounds(const AttentionShape& shape);
 ListRound list_round(const AttentionShape& shape, const ListCut& cut, int index);
 

@@ -87,19 +87,19 @@ cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* wor
                                  stream);
   });
   run.then([&] {
-    return launch_sum_blocks({.shape = shape,
-                              .keys = shape.sequence,
-                              .list_partial = nullptr,
-                              .segment_item_start = nullptr,
-                              .range_partial = workspace.partial_dkv,
-                              .range = KeyRange::kWindow,
-                              .window = kEverything,
-                              .token_end = shape.sequence,
-                              .d_k = params.d_k,
-                              .d_v = params.d_v,
-                              .d_k_fp32 = nullptr,
-                              .d_v_fp32 = nullptr},
-                             stream);
+    return launch_reduce_key_gradient({.shape = shape,
+                                       .keys = shape.sequence,
+                                       .list_partial = nullptr,
+                                       .segment_item_start = nullptr,
+                                       .range_partial = workspace.partial_dkv,
+                                       .range = KeyRange::kWindow,
+                                       .window = kEverything,
+                                       .token_end = shape.sequence,
+                                       .d_k = params.d_k,
+                                       .d_v = params.d_v,
+                                       .d_k_fp32 = nullptr,
+                                       .d_v_fp32 = nullptr},
+                                      stream);
   });
   return run.error();
 }

@@ -24,7 +24,7 @@ __host__ __device__ constexpr int rows_per_block(const Heads& heads) {
   return Heads::kPads ? kThreads<kDim> / (heads.count() * (kDim / kVector)) : kRowsPerBlock;
 }
 
-template <int kDim, typename Heads> struct Lane {
+template <int kDim, typename Heads> struct ThreadVector {
   static constexpr int kHeadVectors = kDim / kVector;
   Heads heads;
   int64_t row;      // (batch * sequence + token) * groups + group
@@ -36,9 +36,9 @@ template <int kDim, typename Heads> struct Lane {
   int head;   // of the group's
   bool valid;
 
-  // Of the tokens from `from` on of the round's lanes.
-  __device__ __forceinline__ Lane(const AttentionShape& shape, const ListRound& round, int from = 0,
-                                  bool recent_first = false)
+  // Of the tokens from `from` on of the round's KV heads.
+  __device__ __forceinline__ ThreadVector(const AttentionShape& shape, const ListRound& round,
+                                          int from = 0, bool recent_first = false)
       : heads(shape.heads) {
     const int vectors = heads.count() * kHeadVectors;
     const int local = static_cast<int>(threadIdx.x) / vectors;
@@ -77,9 +77,9 @@ __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
 // Selected branch of one vector: weights the partials by 2^(lse - max).
 template <int kDim, typename Heads>
 __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
-                                                const Lane<kDim, Heads>& lane, float& lse) {
+                                                const ThreadVector<kDim, Heads>& mine, float& lse) {
   int slots[kSlots];
-  load_slots(params.indices, lane.row, slots);
+  load_slots(params.indices, mine.row, slots);
   float weights[kSlots];
   float peak = -INFINITY;
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
         slots[i] < 0
             ? -INFINITY
             : params
-                  .partial_lse[(lane.pair_row * kSlots + i) * lane.heads.statistics() + lane.head];
+                  .partial_lse[(mine.pair_row * kSlots + i) * mine.heads.statistics() + mine.head];
     peak = fmaxf(peak, weights[i]);
   }
   float sum = 0.0f;
@@ -98,7 +98,7 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
     if (slots[i] < 0) continue;
     const float weight = exp2f(weights[i] - peak);
     sum += weight;
-    accumulate(merged, params.partial_out + lane.slot_offset(i), weight);
+    accumulate(merged, params.partial_out + mine.slot_offset(i), weight);
   }
   const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
 #pragma unroll
@@ -111,25 +111,25 @@ __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
 template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, params.round, 0, /*recent_first=*/true);
-  if (!lane.valid) return;
-  const int64_t offset = lane.offset;
+  const ThreadVector<kDim, Heads> mine(params.shape, params.round, 0, /*recent_first=*/true);
+  if (!mine.valid) return;
+  const int64_t offset = mine.offset;
   Eight selected = {};
   float lse = 0.0f;
   bool merged = false;
   if (params.out_slc == nullptr) {
     if (params.out == nullptr) return; // branch off, and nothing to join it with
-  } else if (lane.token < params.first_token) {
+  } else if (mine.token < params.first_token) {
     if (params.out == nullptr) return;
     accumulate(selected, params.out_slc + offset, 1.0f);
   } else {
-    selected = merge_partials(params, lane, lse);
+    selected = merge_partials(params, mine, lse);
     merged = true;
   }
   // Stores come last: the compiler may not move a load over one.
   Eight sum = {};
   if (params.out != nullptr) {
-    const float* gates = params.gates + lane.head_row * 3;
+    const float* gates = params.gates + mine.head_row * 3;
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
       sum.values[i] = gates[1] * selected.values[i];
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams param
   }
   if (merged) {
     store(params.out_slc + offset, selected);
-    if (lane.vector % lane.kHeadVectors == 0) params.lse_slc[lane.head_row] = lse;
+    if (mine.vector % mine.kHeadVectors == 0) params.lse_slc[mine.head_row] = lse;
   }
   if (params.out != nullptr) store(params.out + offset, sum);
 }
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     backward_prepare_kernel(BackwardPrepareParams params, PreparedBranches<kOn> branches,
                             int64_t null_row) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, all_lanes(params.shape));
-  const int half = lane.heads.statistics();
+  const ThreadVector<kDim, Heads> mine(params.shape, all_kv_heads(params.shape));
+  const int half = mine.heads.statistics();
   const int index = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && index < 2 * half) { // the row that padding points at
     for (float* statistics : branches.statistics) {
@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     }
   }
   // Every thread takes part in the shuffles.
-  const int64_t offset = lane.valid ? lane.offset : lane.vector * kVector;
-  const int64_t head_row = lane.valid ? lane.head_row : lane.head;
+  const int64_t offset = mine.valid ? mine.offset : mine.vector * kVector;
+  const int64_t head_row = mine.valid ? mine.head_row : mine.head;
   // All loads before the first store, which the compiler may not move them over.
   uint4 outs[kOn] = {};
   float gates[kOn];
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
   }
   Eight d_out = {};
   accumulate(d_out, params.d_out + offset, 1.0f);
-  const bool writes = lane.valid && lane.vector % lane.kHeadVectors == 0;
+  const bool writes = mine.valid && mine.vector % mine.kHeadVectors == 0;
   if (kOn == 1 && writes && params.d_gates != nullptr) {
     for (int branch = 0; branch < 3; ++branch)
       if (branch != branches.branch[0]) params.d_gates[head_row * 3 + branch] = 0.0f;
@@ -207,20 +207,20 @@ __global__ void __launch_bounds__(kThreads<kDim>)
       for (int j = 0; j < kVector; ++j)
         delta = fmaf(out.values[j], d_out.values[j], delta);
     }
-    for (int step = 1; step < lane.kHeadVectors; step *= 2)
+    for (int step = 1; step < mine.kHeadVectors; step *= 2)
       delta += __shfl_xor_sync(~0u, delta, step);
     if (!writes) continue;
     if (params.d_gates != nullptr) params.d_gates[head_row * 3 + branches.branch[i]] = delta;
     if (branches.statistics[i] == nullptr) continue;
-    float* target = branches.statistics[i] + lane.row * 2 * half + lane.head;
+    float* target = branches.statistics[i] + mine.row * 2 * half + mine.head;
     target[0] = gated_lse(lses[i], gates[i]);
     target[half] = delta;
   }
   if constexpr (!Heads::kPads) {
-    if (params.indices != nullptr && params.statistics[1] != nullptr && lane.valid &&
-        lane.vector == 0 && lane.token < kMostMaskedTokens) {
-      params.statistics[1][lane.row * 2 * half + kBlockBitsStatistic] =
-          __uint_as_float(block_bits(params.indices + lane.row * kSlots));
+    if (params.indices != nullptr && params.statistics[1] != nullptr && mine.valid &&
+        mine.vector == 0 && mine.token < kMostMaskedTokens) {
+      params.statistics[1][mine.row * 2 * half + kBlockBitsStatistic] =
+          __uint_as_float(block_bits(params.indices + mine.row * kSlots));
     }
   }
 }
@@ -229,23 +229,24 @@ template <int kDim, typename Heads>
 __global__ void __launch_bounds__(kThreads<kDim>)
     merge_query_gradient_kernel(MergeQueryGradientParams params) {
   wait_for_earlier_kernels();
-  const Lane<kDim, Heads> lane(params.shape, params.round, params.from, /*recent_first=*/true);
-  if (!lane.valid) return;
-  const int64_t offset = lane.offset;
+  const ThreadVector<kDim, Heads> mine(params.shape, params.round, params.from,
+                                       /*recent_first=*/true);
+  if (!mine.valid) return;
+  const int64_t offset = mine.offset;
   Eight sum = {};
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
-    if (params.addends[i] != nullptr && lane.token < params.addend_end[i]) {
+    if (params.addends[i] != nullptr && mine.token < params.addend_end[i]) {
       accumulate(sum, params.addends[i] + offset, 1.0f);
     }
   }
-  if (params.indices != nullptr && lane.token >= params.first_token) {
+  if (params.indices != nullptr && mine.token >= params.first_token) {
     int slots[kSlots];
-    load_slots(params.indices, lane.row, slots);
+    load_slots(params.indices, mine.row, slots);
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
       if (slots[i] < 0) continue;
-      accumulate(sum, params.partial_dq + lane.slot_offset(i), params.scale);
+      accumulate(sum, params.partial_dq + mine.slot_offset(i), params.scale);
     }
   }
   store(params.d_q + offset, sum);
@@ -271,7 +272,7 @@ cudaError_t with_instance(const AttentionShape& shape, const ListRound& round, i
 }
 
 template <typename Params> Params with_round(Params params) {
-  if (params.round.lanes == 0) params.round = all_lanes(params.shape);
+  if (params.round.kv_heads == 0) params.round = all_kv_heads(params.shape);
   return params;
 }
 
@@ -297,7 +298,7 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
     only = branch;
   }
   return with_instance(
-      params.shape, all_lanes(params.shape), 0,
+      params.shape, all_kv_heads(params.shape), 0,
       [&](auto dim, auto heads, unsigned grid, unsigned threads) {
         using Heads = decltype(heads);
         return on == 1 ? launch_kernel(backward_prepare_kernel<dim(), Heads, 1>, grid, threads, 0,

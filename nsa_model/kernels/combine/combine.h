@@ -14,7 +14,7 @@ namespace nsa::kernels {
 
 struct MergeParams {
   AttentionShape shape;
-  ListRound round;                  // whose tokens are merged; without lanes: all
+  ListRound round;                  // whose tokens are merged; without KV heads: all
   const int32_t* indices;           // [batch, sequence, groups, 16]
   int first_token = 0;              // tokens before it already have out_slc and lse_slc
   bool joined = false;              // with `packed`: slots are those of JoinedBlocks
@@ -59,7 +59,7 @@ cudaError_t launch_backward_prepare(const BackwardPrepareParams& params, cudaStr
 
 struct MergeQueryGradientParams {
   AttentionShape shape;
-  ListRound round;                 // whose tokens are merged; without lanes: all
+  ListRound round;                 // whose tokens are merged; without KV heads: all
   const int32_t* indices;          // as above; nullptr: no partials
   int from = 0;                    // tokens before it are not visited
   int first_token = 0;             // tokens before it have no partials

@@ -8,7 +8,7 @@
 
 namespace nsa::kernels {
 
-// The tokens [from, past_token) of every lane of a round, in the order of PairRows: index 0 to
+// The tokens [from, past_token) of every KV head of a round, in the order of PairRows: index 0 to
 // visited_rows().
 struct RoundRow {
   int64_t row;      // (batch * sequence + token) * groups + group
@@ -20,22 +20,22 @@ struct RoundRow {
                                                int from, int64_t index) {
     const auto visited = static_cast<uint32_t>(round.past_token() - from);
     const auto groups = static_cast<uint32_t>(shape.groups);
-    const bool whole = round.lanes == shape.batch * shape.groups;
+    const bool whole = round.kv_heads == shape.batch * shape.groups;
     const uint32_t step = whole ? groups : 1;
     const uint32_t token_index = static_cast<uint32_t>(index) / step;
-    const uint32_t before = token_index / visited; // batches, or lanes of the round
+    const uint32_t before = token_index / visited; // batches, or KV heads of the round
     token = from + static_cast<int>(token_index % visited);
     const uint32_t group_of_step = static_cast<uint32_t>(index) % step;
-    const uint32_t lane =
-        whole ? before * groups + group_of_step : static_cast<uint32_t>(round.first_lane) + before;
-    row = (static_cast<int64_t>(lane / groups) * shape.sequence + token) * shape.groups +
-          lane % groups;
+    const uint32_t kv_head = whole ? before * groups + group_of_step
+                                   : static_cast<uint32_t>(round.first_kv_head) + before;
+    row = (static_cast<int64_t>(kv_head / groups) * shape.sequence + token) * shape.groups +
+          kv_head % groups;
     const int64_t listed = round.past_token() - round.first_token();
     pair_row = (before * listed + token - round.first_token()) * step + group_of_step;
   }
 };
 constexpr int64_t visited_rows(const ListRound& round, int from) {
-  return int64_t{round.lanes} * (round.past_token() - from);
+  return int64_t{round.kv_heads} * (round.past_token() - from);
 }
 
 } // namespace nsa::kernels

@@ -6,7 +6,7 @@
 
 namespace nsa::kernels {
 
-inline constexpr int kMaxLanes = 65535; // batch x groups: the second dimension of a grid
+inline constexpr int kMaxKvHeads = 65535; // batch x groups: the second dimension of a grid
 
 // Tokens of which launch_block_lists keeps a bitmap a block in shared memory, of so many blocks at
 // a time.
@@ -27,8 +27,8 @@ constexpr int most_tokens(KernelFamily family) {
 constexpr bool serves_length(int64_t sequence, KernelFamily family) {
   return sequence >= 1 && sequence <= most_tokens(family);
 }
-constexpr bool serves_lanes(int64_t batch, int groups) {
-  return batch >= 1 && batch <= kMaxLanes / groups;
+constexpr bool serves_kv_heads(int64_t batch, int groups) {
+  return batch >= 1 && batch <= kMaxKvHeads / groups;
 }
 // (Token, group) pairs, whose pairs with slots are counted in 32 bits.
 constexpr bool serves_rows(int64_t batch, int64_t sequence, int groups) {

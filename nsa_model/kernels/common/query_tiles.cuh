@@ -72,10 +72,10 @@ template <KeyRange kRange, typename Params, typename Heads>
 __device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& heads, int index,
                                              int tiles) {
   QueryTile tile;
-  const int lanes = params.shape.batch * params.shape.groups;
-  tile.group = index % lanes % params.shape.groups;
-  tile.batch = index % lanes / params.shape.groups;
-  tile.token = (tiles - 1 - index / lanes) * heads.tokens(kTileRows);
+  const int kv_heads = params.shape.batch * params.shape.groups;
+  tile.group = index % kv_heads % params.shape.groups;
+  tile.batch = index % kv_heads / params.shape.groups;
+  tile.token = (tiles - 1 - index / kv_heads) * heads.tokens(kTileRows);
   const int last_token = min(tile.token + heads.tokens(kTileRows), params.token_end) - 1;
   tile.first_key = max(0, first_key<kRange>(tile.token, params.window));
   tile.keys = max(0, last_key<kRange>(last_token) - tile.first_key + 1);

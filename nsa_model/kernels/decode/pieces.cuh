@@ -28,8 +28,8 @@ struct Work {
   __device__ __forceinline__ int64_t place(int kv_head, int piece) const {
     return (static_cast<int64_t>(kv_head) * step.plan.places() + piece) * step.heads;
   }
-  __device__ __forceinline__ int64_t step_row(int kv_head, int of_lane) const {
-    return (static_cast<int64_t>(kv_head) * steps + of_lane) * step.heads;
+  __device__ __forceinline__ int64_t step_row(int kv_head, int of_kv_head) const {
+    return (static_cast<int64_t>(kv_head) * steps + of_kv_head) * step.heads;
   }
   __device__ __forceinline__ const __nv_bfloat16* query(int kv_head) const {
     return step.q + static_cast<int64_t>(kv_head) * step.heads * kHeadDim;

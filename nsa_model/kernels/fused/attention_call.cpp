@@ -16,14 +16,14 @@ constexpr int kMaskedBesideLists = 1280;
 // The more, the longer the sum of dQ takes, with the listed tokens of a kv head, and the less they
 // take, with the square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 kv heads at
 // 2,048 tokens, all from 4,096 on.
-BesideLanes first_tokens_beside(const AttentionCall& call, const SelectedPlan& plan) {
+BesideKvHeads first_tokens_beside(const AttentionCall& call, const SelectedPlan& plan) {
   if (call.on[kSliding] || !plan.listed || plan.prefix == 0) return {};
   constexpr double kOfMultiprocessor = 12;
   const double prefix = plan.prefix;
   const double part =
       kOfMultiprocessor * kBesideCtas * (call.shape.sequence - prefix) / (prefix * prefix);
-  const int lanes = static_cast<int>(std::min(part, 1.0) * call.shape.batch * call.shape.groups);
-  return lanes > 0 ? BesideLanes{.lanes = lanes, .ctas = kBesideCtas} : BesideLanes{};
+  const int kv_heads = static_cast<int>(std::min(part, 1.0) * call.shape.batch * call.shape.groups);
+  return kv_heads > 0 ? BesideKvHeads{.kv_heads = kv_heads, .ctas = kBesideCtas} : BesideKvHeads{};
 }
 
 } // namespace

@@ -57,14 +57,14 @@ struct SelectedPlan {
   ListCut cut;
   int round_rows = 0;
   // The first tokens' dK and dV that run beside the sum of dQ. Only without the window.
-  BesideLanes beside;
+  BesideKvHeads beside;
 
   explicit SelectedPlan(const AttentionCall& call);
   int slots() const { return joined ? kJoinedSlots : kSlots; } // that have a partial output
   // The forward's rounds: one where nothing is listed.
   int rounds(const AttentionShape& shape) const { return listed ? list_rounds(shape) : 1; }
   ListRound round(const AttentionShape& shape, int index) const {
-    return listed ? list_round(shape, cut, index) : all_lanes(shape);
+    return listed ? list_round(shape, cut, index) : all_kv_heads(shape);
   }
   int all_backward_rounds(const AttentionShape& shape) const;
   // How a branch sees its keys: every causal block is selected, or the selected ones are masked.

@@ -38,7 +38,7 @@ int64_t most_sequences(const AttentionShape& shape, int length) {
   const int64_t pairs = INT32_MAX / kSlots;
   const int64_t columns = std::max(kMostColumns, int64_t{shape.batch} * shape.sequence / kColumn);
   return std::max<int64_t>(
-      1, std::min({int64_t{kMaxLanes / shape.groups}, pairs / (int64_t{shape.groups} * length),
+      1, std::min({int64_t{kMaxKvHeads / shape.groups}, pairs / (int64_t{shape.groups} * length),
                    columns / ((length + kColumn - 1) / kColumn)}));
 }
 

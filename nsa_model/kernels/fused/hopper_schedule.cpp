@@ -131,7 +131,7 @@ public:
       // What leaves the last launch, which has the GPU for itself, one column a multiprocessor.
       rounds_ = plan.all_backward_rounds(call.shape);
       left_ = rounds_ == 1 ? 0 : std::min(call.multiprocessors, all_ / 2);
-    } else if (plan.beside.lanes > 0) {
+    } else if (plan.beside.kv_heads > 0) {
       branch_ = kSelected;
       all_ = 1;
     }
@@ -248,7 +248,7 @@ private:
   int key_gradient(Node node) {
     node.kernel = Kernel::kRangeBackward;
     node.uses.push_back(statistics_of(node.branch));
-    const int beside = plan_.beside.lanes;
+    const int beside = plan_.beside.kv_heads;
     switch (node.branch) {
     case kCompressed:
       node.uses.push_back(writes(Buffer::kCompressedPartial));
@@ -266,17 +266,17 @@ private:
   }
 
   void sum_compressed_keys() {
-    Node sum = {.kernel = Kernel::kSumBlocks,
-                .branch = kCompressed,
-                .uses = {reads(Buffer::kCompressedPartial)}};
+    Node reduction = {.kernel = Kernel::kReduceKeyGradient,
+                      .branch = kCompressed,
+                      .uses = {reads(Buffer::kCompressedPartial)}};
     if (!call_.pooled) {
-      sum.uses.push_back(writes(Buffer::kCompressedGradient));
-      builder_.add(std::move(sum));
+      reduction.uses.push_back(writes(Buffer::kCompressedGradient));
+      builder_.add(std::move(reduction));
       return;
     }
-    sum.uses.push_back(writes(Buffer::kPooledKeyDk));
-    sum.uses.push_back(writes(Buffer::kPooledKeyDv));
-    builder_.add(std::move(sum));
+    reduction.uses.push_back(writes(Buffer::kPooledKeyDk));
+    reduction.uses.push_back(writes(Buffer::kPooledKeyDv));
+    builder_.add(std::move(reduction));
     Node pooling = {.kernel = Kernel::kPoolingBackward,
                     .uses = {reads(Buffer::kPooledKeyDk), reads(Buffer::kPooledKeyDv),
                              writes(Buffer::kCompressedGradient)}};
@@ -329,18 +329,18 @@ private:
 
   // Of the lists' units and of the first tokens'.
   void sum_selected_keys(const ListRound& round) {
-    Node sum = {.kernel = Kernel::kSumBlocks,
-                .branch = kSelected,
-                .uses = {writes(Buffer::kSelectedGradient)},
-                .round = round};
+    Node reduction = {.kernel = Kernel::kReduceKeyGradient,
+                      .branch = kSelected,
+                      .uses = {writes(Buffer::kSelectedGradient)},
+                      .round = round};
     if (plan_.listed) {
-      sum.uses.push_back(reads(Buffer::kLists));
-      sum.uses.push_back(reads(Buffer::kListPartial));
+      reduction.uses.push_back(reads(Buffer::kLists));
+      reduction.uses.push_back(reads(Buffer::kListPartial));
     }
-    if (plan_.prefix > 0) sum.uses.push_back(reads(Buffer::kPrefixPartial));
-    if (beside_.takes(kSelected) && !joined_) sum.waits = builder_.join();
+    if (plan_.prefix > 0) reduction.uses.push_back(reads(Buffer::kPrefixPartial));
+    if (beside_.takes(kSelected) && !joined_) reduction.waits = builder_.join();
     joined_ = true;
-    builder_.add(std::move(sum));
+    builder_.add(std::move(reduction));
   }
 
   const AttentionCall& call_;
@@ -348,7 +348,7 @@ private:
   const SelectedPlan& plan_;
   KeysBeside beside_;
   int ahead_ = -1;      // the node whose launch list backward waits for
-  bool joined_ = false; // the streams, before the sum of the selected branch's dK and dV
+  bool joined_ = false; // the streams, before the reduction of the selected branch's dK and dV
 };
 
 } // namespace

@@ -157,7 +157,7 @@ cudaError_t range_backward(const Bindings& bound, const Node& node, cudaStream_t
        .first_column = node.first_column,
        .columns = node.columns,
        .most_ctas = node.most_ctas,
-       .beside = branch == kSelected ? bound.plan.beside : BesideLanes{},
+       .beside = branch == kSelected ? bound.plan.beside : BesideKvHeads{},
        .is_beside = node.is_beside},
       stream);
 }
@@ -165,39 +165,40 @@ cudaError_t range_backward(const Bindings& bound, const Node& node, cudaStream_t
 cudaError_t sum_compressed(const Bindings& bound, cudaStream_t stream) {
   const AttentionShape& shape = bound.inputs.shape;
   const bool pooled = bound.inputs.pool_k != nullptr;
-  return launch_sum_blocks({.shape = shape,
-                            .keys = compressed_count(shape.sequence),
-                            .range_partial = bound.scratch<float>(Buffer::kCompressedPartial),
-                            .range = KeyRange::kCompressed,
-                            .token_end = shape.sequence,
-                            .d_k = pooled ? nullptr : bound.gradients->d_k[kCompressed],
-                            .d_v = pooled ? nullptr : bound.gradients->d_v[kCompressed],
-                            .d_k_fp32 = bound.scratch<float>(Buffer::kPooledKeyDk),
-                            .d_v_fp32 = bound.scratch<float>(Buffer::kPooledKeyDv)},
-                           stream);
+  return launch_reduce_key_gradient(
+      {.shape = shape,
+       .keys = compressed_count(shape.sequence),
+       .range_partial = bound.scratch<float>(Buffer::kCompressedPartial),
+       .range = KeyRange::kCompressed,
+       .token_end = shape.sequence,
+       .d_k = pooled ? nullptr : bound.gradients->d_k[kCompressed],
+       .d_v = pooled ? nullptr : bound.gradients->d_v[kCompressed],
+       .d_k_fp32 = bound.scratch<float>(Buffer::kPooledKeyDk),
+       .d_v_fp32 = bound.scratch<float>(Buffer::kPooledKeyDv)},
+      stream);
 }
 
 cudaError_t sum_selected(const Bindings& bound, const Node& node, cudaStream_t stream) {
-  return launch_sum_blocks({.shape = bound.inputs.shape,
-                            .round = node.round,
-                            .keys = bound.inputs.shape.sequence,
-                            .list_partial = bound.scratch<float>(Buffer::kListPartial),
-                            .segment_item_start = bound.lists.segment_item_start,
-                            .range_partial = bound.scratch<float>(Buffer::kPrefixPartial),
-                            .range = KeyRange::kWindow,
-                            .window = kCausal,
-                            .token_end = bound.plan.prefix,
-                            .beside = bound.plan.beside,
-                            .d_k = bound.gradients->d_k[kSelected],
-                            .d_v = bound.gradients->d_v[kSelected]},
-                           stream);
+  return launch_reduce_key_gradient({.shape = bound.inputs.shape,
+                                     .round = node.round,
+                                     .keys = bound.inputs.shape.sequence,
+                                     .list_partial = bound.scratch<float>(Buffer::kListPartial),
+                                     .segment_item_start = bound.lists.segment_item_start,
+                                     .range_partial = bound.scratch<float>(Buffer::kPrefixPartial),
+                                     .range = KeyRange::kWindow,
+                                     .window = kCausal,
+                                     .token_end = bound.plan.prefix,
+                                     .beside = bound.plan.beside,
+                                     .d_k = bound.gradients->d_k[kSelected],
+                                     .d_v = bound.gradients->d_v[kSelected]},
+                                    stream);
 }
 
 cudaError_t selected_backward(const Bindings& bound, const Node& node, cudaStream_t stream,
                               cudaEvent_t launched) {
   return launch_selected_backward({.shape = bound.inputs.shape,
                                    .round = node.round,
-                                   .summed = node.whole,
+                                   .reduced = node.whole,
                                    .tensors = tensors_of(bound, kSelected),
                                    .entries = bound.lists.entries,
                                    .segment_item_start = bound.lists.segment_item_start,
@@ -264,7 +265,7 @@ cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStre
     return tile_backward(bound, node, stream, launched);
   case Kernel::kRangeBackward:
     return range_backward(bound, node, stream);
-  case Kernel::kSumBlocks:
+  case Kernel::kReduceKeyGradient:
     return node.branch == kSelected ? sum_selected(bound, node, stream)
                                     : sum_compressed(bound, stream);
   case Kernel::kPoolingBackward:

@@ -84,11 +84,11 @@ cudaError_t key_gradient(const Bindings& bound, const Node& node, cudaStream_t s
                                        stream);
 }
 
-cudaError_t sum_blocks(const Bindings& bound, const Node& node, cudaStream_t stream) {
+cudaError_t reduce_key_gradient(const Bindings& bound, const Node& node, cudaStream_t stream) {
   const int branch = node.branch;
   const int sequence = bound.inputs.shape.sequence;
   const bool pooled = branch == kCompressed && bound.inputs.pool_k != nullptr;
-  return launch_sum_blocks(
+  return launch_reduce_key_gradient(
       {.shape = bound.inputs.shape,
        .keys = branch == kCompressed ? compressed_count(sequence) : sequence,
        .list_partial = bound.scratch<float>(Buffer::kUnitPartial),
@@ -122,8 +122,8 @@ cudaError_t launch_portable_node(const Bindings& bound, const Node& node, cudaSt
     return query_gradient(bound, stream);
   case Kernel::kKeyGradient:
     return key_gradient(bound, node, stream);
-  case Kernel::kSumBlocks:
-    return sum_blocks(bound, node, stream);
+  case Kernel::kReduceKeyGradient:
+    return reduce_key_gradient(bound, node, stream);
   case Kernel::kPoolingBackward:
     return launch_pooling_backward(bound, stream);
   default:

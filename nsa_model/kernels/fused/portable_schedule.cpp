@@ -60,19 +60,19 @@ Schedule backward(const AttentionCall& call) {
                  .uses = {reads(of_branch(Buffer::kCompressedStatistics, branch)),
                           listed ? reads(Buffer::kLists) : writes(Buffer::kUnitStarts),
                           writes(Buffer::kUnitPartial)}});
-    Node sum = {.kernel = Kernel::kSumBlocks,
-                .branch = branch,
-                .uses = {reads(Buffer::kUnitPartial),
-                         reads(listed ? Buffer::kLists : Buffer::kUnitStarts)}};
+    Node reduction = {.kernel = Kernel::kReduceKeyGradient,
+                      .branch = branch,
+                      .uses = {reads(Buffer::kUnitPartial),
+                               reads(listed ? Buffer::kLists : Buffer::kUnitStarts)}};
     const Buffer gradient = of_branch(Buffer::kCompressedGradient, branch);
     if (!pooled) {
-      sum.uses.push_back(writes(gradient));
-      builder.add(std::move(sum));
+      reduction.uses.push_back(writes(gradient));
+      builder.add(std::move(reduction));
       continue;
     }
-    sum.uses.push_back(writes(Buffer::kPooledKeyDk));
-    sum.uses.push_back(writes(Buffer::kPooledKeyDv));
-    builder.add(std::move(sum));
+    reduction.uses.push_back(writes(Buffer::kPooledKeyDk));
+    reduction.uses.push_back(writes(Buffer::kPooledKeyDv));
+    builder.add(std::move(reduction));
     builder.add(
         {.kernel = Kernel::kPoolingBackward,
          .uses = {reads(Buffer::kPooledKeyDk), reads(Buffer::kPooledKeyDv), writes(gradient)}});

@@ -10,12 +10,26 @@ Schedule schedule_of(const AttentionCall& call, Pass pass) {
 }
 
 std::string_view name_of(Kernel kernel) {
-  constexpr std::string_view kNames[] = {
-      "wait",       "pooling",          "tile_forward",      "given_indices",
-      "selection",  "block_lists",      "selected_forward",  "merge",
-      "prepare",    "joint_backward",   "tile_backward",     "range_backward",
-      "sum_blocks", "pooling_backward", "selected_backward", "merge_query_gradient",
-      "attend",     "selection",        "query_gradient",    "key_gradient"};
+  constexpr std::string_view kNames[] = {"wait",
+                                         "pooling",
+                                         "tile_forward",
+                                         "given_indices",
+                                         "selection",
+                                         "block_lists",
+                                         "selected_forward",
+                                         "merge",
+                                         "prepare",
+                                         "joint_backward",
+                                         "tile_backward",
+                                         "range_backward",
+                                         "reduce_key_gradient",
+                                         "pooling_backward",
+                                         "selected_backward",
+                                         "merge_query_gradient",
+                                         "attend",
+                                         "selection",
+                                         "query_gradient",
+                                         "key_gradient"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Kernel::kKeyGradient) + 1);
   return kNames[static_cast<std::size_t>(kernel)];
 }

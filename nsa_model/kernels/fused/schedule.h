@@ -35,7 +35,7 @@ enum class Kernel : uint8_t {
   kJointBackward,
   kTileBackward,
   kRangeBackward,
-  kSumBlocks,
+  kReduceKeyGradient,
   kPoolingBackward,
   kSelectedBackward,
   kMergeQueryGradient,

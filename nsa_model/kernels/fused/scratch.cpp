@@ -26,7 +26,7 @@ std::size_t most_pairs(const AttentionShape& shape, const SelectedPlan& plan, Pa
 
 int64_t prefix_tiles(const Schedule& schedule) {
   const AttentionCall& call = schedule.call;
-  const auto tiles = [&](const BesideLanes& beside) {
+  const auto tiles = [&](const BesideKvHeads& beside) {
     return range_backward_tiles(call.shape, KeyRange::kWindow, kCausal, schedule.plan.prefix,
                                 beside, call.multiprocessors);
   };
@@ -82,7 +82,7 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
     return units(range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence, {},
                                       schedule.call.multiprocessors));
   case Buffer::kListPartial:
-    return units(block_lists_item_capacity(shape, plan.cut, plan.round(shape, 0).lanes));
+    return units(block_lists_item_capacity(shape, plan.cut, plan.round(shape, 0).kv_heads));
   case Buffer::kUnitPartial:
     return portable_units(schedule.call) * 2 * kBlock * static_cast<std::size_t>(shape.head_dim) *
            sizeof(float);

@@ -12,7 +12,7 @@ namespace nsa::kernels::list_backward {
 // Where the partial result of item 0 would stand: the buffer begins with the round's first.
 __device__ __forceinline__ float* partial_of_item_0(const SelectedBackwardParams& params,
                                                     int blocks) {
-  const int first_item = params.segment_item_start[params.summed.first_list() * blocks];
+  const int first_item = params.segment_item_start[params.reduced.first_list() * blocks];
   return params.partial_dkv - static_cast<int64_t>(first_item) * 2 * Tile::kResultFloats;
 }
 

@@ -137,8 +137,9 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Heads>);
   }
   if (error != cudaSuccess) return error;
-  const int grid = std::min(multiprocessor_count(),
-                            block_lists_item_capacity(shape, params.round.cut, params.round.lanes));
+  const int grid =
+      std::min(multiprocessor_count(),
+               block_lists_item_capacity(shape, params.round.cut, params.round.kv_heads));
   return launch_signalling(params.launched, list_backward_kernel<Heads>, grid, Tile::kThreads,
                            kSharedBytes<Heads>, stream, params, q_map, d_out_map, k_map, v_map,
                            d_q_map, block_count(shape.sequence));

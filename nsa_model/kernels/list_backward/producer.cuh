@@ -42,7 +42,7 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
         claims.next(k_map, v_map, blocks, params.round.cut.sections, shape.groups);
     if (item.segment == kNoSegment) break;
     const Unit unit(params, item, blocks);
-    const PairRows pair_rows(shape, params.round, unit.lane);
+    const PairRows pair_rows(shape, params.round, unit.kv_head);
     const int head = unit.group * heads.count();
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     // Every warp brings its part of every chunk, so that each meets the phases of a stage's

@@ -52,8 +52,8 @@ struct QueryGradientParams {
 };
 cudaError_t launch_query_gradient(const QueryGradientParams& params, cudaStream_t stream);
 
-// dK and dV of one branch, in units that launch_sum_blocks adds as those of lists: KeyUnits of a
-// window or the compressed branch, the items of block lists for kBlocks.
+// dK and dV of one branch, in units that launch_reduce_key_gradient adds as those of lists:
+// KeyUnits of a window or the compressed branch, the items of block lists for kBlocks.
 struct KeyGradientParams {
   AttentionShape shape;
   float scale = 0.125f;

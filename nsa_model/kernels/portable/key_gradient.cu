@@ -8,7 +8,8 @@
 // a range or a list of tokens.
 //   S^T  = K Q^T;   P^T = 2^(S^T - lse) with the gate folded into lse;   dV += P^T dO
 //   dP^T = V dO^T;  dS^T = P^T (dP^T - delta);                           dK += dS^T Q
-// Sums stay in registers and leave in FP32; launch_sum_blocks adds the units of a tile in order.
+// Sums stay in registers and leave in FP32; launch_reduce_key_gradient adds the units of a tile in
+// order.
 
 namespace nsa::kernels::portable {
 namespace {
@@ -38,30 +39,30 @@ struct Unit {
   __device__ Unit(const KeyGradientParams& params, const KeyUnits& units) {
     const AttentionShape& shape = params.shape;
     const int index = static_cast<int>(blockIdx.x);
-    const int lanes = shape.batch * shape.groups;
-    int lane = 0;
+    const int kv_heads = shape.batch * shape.groups;
+    int kv_head = 0;
     int tile = 0;
     if (params.keys.range == KeyRange::kBlocks) {
       const int blocks = block_count(shape.sequence);
-      if (index < params.segment_item_start[lanes * blocks]) {
+      if (index < params.segment_item_start[kv_heads * blocks]) {
         const WorkItem item = params.items[index];
-        lane = item.segment / blocks;
+        kv_head = item.segment / blocks;
         tile = item.segment % blocks;
         begin = item.begin;
         end = item.end;
       }
       result = index;
     } else { // equal parts of all tiles together: they read the same rows
-      lane = index % lanes;
-      tile = index / lanes % units.tiles;
-      const int part = index / lanes / units.tiles;
+      kv_head = index % kv_heads;
+      tile = index / kv_heads % units.tiles;
+      const int part = index / kv_heads / units.tiles;
       begin = units.first(tile) + part * units.part_tokens;
       end = min(units.end(tile), begin + units.part_tokens);
-      result = int64_t{params.segment_item_start[lane * units.tiles + tile]} + part;
+      result = int64_t{params.segment_item_start[kv_head * units.tiles + tile]} + part;
     }
     first_key = tile * kTile;
-    batch = lane / shape.groups;
-    group = lane % shape.groups;
+    batch = kv_head / shape.groups;
+    group = kv_head % shape.groups;
     keys = params.keys.range == KeyRange::kCompressed ? compressed_count(shape.sequence)
                                                       : shape.sequence;
   }
@@ -69,10 +70,10 @@ struct Unit {
 
 // The first unit of every (batch, group, tile), and behind the last.
 __global__ void __launch_bounds__(kThreads)
-    segment_start_kernel(int32_t* starts, KeyUnits units, int lanes) {
+    segment_start_kernel(int32_t* starts, KeyUnits units, int kv_heads) {
   wait_for_earlier_kernels();
   const int segment = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (segment > lanes * units.tiles) return;
+  if (segment > kv_heads * units.tiles) return;
   starts[segment] = segment / units.tiles * units.units_before(units.tiles) +
                     units.units_before(segment % units.tiles);
 }
@@ -252,22 +253,22 @@ int64_t key_gradient_units(const AttentionShape& shape, KeyRange range) {
 
 cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
-  const int lanes = shape.batch * shape.groups;
+  const int kv_heads = shape.batch * shape.groups;
   // Rows of queries are counted in 32 bits.
-  if (int64_t{lanes} * shape.sequence * shape.heads > INT32_MAX) return cudaErrorInvalidValue;
+  if (int64_t{kv_heads} * shape.sequence * shape.heads > INT32_MAX) return cudaErrorInvalidValue;
   const bool listed = params.keys.range == KeyRange::kBlocks;
   const KeyUnits units(listed ? KeyRange::kWindow : params.keys.range, shape.sequence);
   if (units.tiles == 0) return cudaSuccess;
-  const int count = listed ? item_capacity(shape) : units.parts * units.tiles * lanes;
+  const int count = listed ? item_capacity(shape) : units.parts * units.tiles * kv_heads;
   return with_head_dim(shape, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
     constexpr int kBytes = sizeof(Shared<kDim>);
     cudaError_t error = cudaFuncSetAttribute(key_gradient_kernel<kDim>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     if (error == cudaSuccess && !listed) {
-      const auto grid = static_cast<unsigned>(lanes * units.tiles / kThreads + 1);
+      const auto grid = static_cast<unsigned>(kv_heads * units.tiles / kThreads + 1);
       error = launch_kernel(segment_start_kernel, grid, kThreads, 0, stream,
-                            params.segment_item_start, units, lanes);
+                            params.segment_item_start, units, kv_heads);
     }
     if (error != cudaSuccess) return error;
     return launch_kernel(key_gradient_kernel<kDim>, static_cast<unsigned>(count), kThreads, kBytes,

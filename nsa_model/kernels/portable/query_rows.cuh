@@ -24,10 +24,10 @@ struct QueryTile {
 
   __device__ QueryTile(const AttentionShape& shape, int tiles) { // longest rows first
     const int index = static_cast<int>(blockIdx.x);
-    const int lanes = shape.batch * shape.groups;
-    group = index % lanes % shape.groups;
-    batch = index % lanes / shape.groups;
-    first_row = (tiles - 1 - index / lanes) * kTile;
+    const int kv_heads = shape.batch * shape.groups;
+    group = index % kv_heads % shape.groups;
+    batch = index % kv_heads / shape.groups;
+    first_row = (tiles - 1 - index / kv_heads) * kTile;
     first_token = first_row / shape.heads;
     last_token = min((first_row + kTile - 1) / shape.heads, shape.sequence - 1);
   }

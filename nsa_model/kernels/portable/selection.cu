@@ -59,11 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
-  const int lanes = shape.batch * shape.groups;
-  const int group = static_cast<int>(blockIdx.x) % lanes % shape.groups;
-  const int batch = static_cast<int>(blockIdx.x) % lanes / shape.groups;
+  const int kv_heads = shape.batch * shape.groups;
+  const int group = static_cast<int>(blockIdx.x) % kv_heads % shape.groups;
+  const int batch = static_cast<int>(blockIdx.x) % kv_heads / shape.groups;
   const int first_token =
-      (tiles - 1 - static_cast<int>(blockIdx.x) / lanes) * kTokens; // longest first
+      (tiles - 1 - static_cast<int>(blockIdx.x) / kv_heads) * kTokens; // longest first
   const int own = first_token / kBlock;
   const int64_t first_row =
       (static_cast<int64_t>(batch) * shape.sequence + first_token) * shape.groups + group;

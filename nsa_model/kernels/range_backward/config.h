@@ -65,8 +65,8 @@ struct KernelParams {
   __nv_bfloat16* d_v;
   int first_share;
   int past_share;
-  int first_lane;
-  int lanes;
+  int first_kv_head;
+  int kv_heads;
 };
 
 } // namespace nsa::kernels::range_backward

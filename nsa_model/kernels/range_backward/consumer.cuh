@@ -83,8 +83,8 @@ store_results(const KernelParams& params, const RangeUnit& unit, int key_base, i
   if constexpr (kDirect) {
     const AttentionShape& shape = params.shape;
     const int64_t first_key =
-        static_cast<int64_t>(unit.lane / shape.groups) * shape.sequence + key_base + row;
-    const int64_t offset = (first_key * shape.groups + unit.lane % shape.groups) * kHeadDim;
+        static_cast<int64_t>(unit.kv_head / shape.groups) * shape.sequence + key_base + row;
+    const int64_t offset = (first_key * shape.groups + unit.kv_head % shape.groups) * kHeadDim;
     const int64_t stride = static_cast<int64_t>(shape.groups) * kHeadDim;
     const int keys = shape.sequence - key_base;
     warp_arrive(keys_empty);

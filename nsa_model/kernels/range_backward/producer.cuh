@@ -9,7 +9,7 @@ namespace nsa::kernels::range_backward {
 #if NSA_HOPPER_CODE
 
 template <KeyRange kRange> __device__ RangeUnits units_of(const KernelParams& params) {
-  return {kRange, params.window, params.token_end, params.lanes, static_cast<int>(gridDim.x)};
+  return {kRange, params.window, params.token_end, params.kv_heads, static_cast<int>(gridDim.x)};
 }
 
 // The units of this CTA's shares, one after another.
@@ -61,9 +61,9 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
   UnitCursor cursor(units, params);
   RangeUnit unit;
   while (cursor.next(unit)) {
-    unit.lane += params.first_lane;
-    const int batch = unit.lane / shape.groups;
-    const int group = unit.lane % shape.groups;
+    unit.kv_head += params.first_kv_head;
+    const int batch = unit.kv_head / shape.groups;
+    const int group = unit.kv_head % shape.groups;
     const int key = unit.column * kUnitKeys;
     const int head = group * heads.count();
     if (warp == 0 && lane == 0) {

@@ -126,15 +126,15 @@ int range_workers(int most_ctas) {
 }
 
 int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int window, int token_end,
-                             const BesideLanes& beside, int workers) {
-  const int lanes = shape.batch * shape.groups;
+                             const BesideKvHeads& beside, int workers) {
+  const int kv_heads = shape.batch * shape.groups;
   int64_t slots = 0;
-  if (beside.lanes > 0) {
+  if (beside.kv_heads > 0) {
     const int ctas = beside.ctas > 0 ? std::min(beside.ctas, workers) : workers;
-    slots += RangeUnits(range, window, token_end, beside.lanes, ctas).slots();
+    slots += RangeUnits(range, window, token_end, beside.kv_heads, ctas).slots();
   }
-  if (beside.lanes < lanes) {
-    slots += RangeUnits(range, window, token_end, lanes - beside.lanes, workers).slots();
+  if (beside.kv_heads < kv_heads) {
+    slots += RangeUnits(range, window, token_end, kv_heads - beside.kv_heads, workers).slots();
   }
   return slots * kUnitTiles;
 }
@@ -151,18 +151,18 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
     return cudaSuccess; // a sequence without compressed tokens
   // The cut into units follows the size of the grid: one CTA a worker.
-  const BesideLanes& beside = params.beside;
-  const int all_lanes = params.shape.batch * params.shape.groups;
-  const int first_lane = params.is_beside ? 0 : beside.lanes;
-  const int lanes = params.is_beside ? beside.lanes : all_lanes - first_lane;
-  if (lanes == 0) return cudaSuccess;
+  const BesideKvHeads& beside = params.beside;
+  const int all_kv_heads = params.shape.batch * params.shape.groups;
+  const int first_kv_head = params.is_beside ? 0 : beside.kv_heads;
+  const int kv_heads = params.is_beside ? beside.kv_heads : all_kv_heads - first_kv_head;
+  if (kv_heads == 0) return cudaSuccess;
   const int ctas = range_workers(params.is_beside ? beside.ctas : params.most_ctas);
-  const RangeUnits units(params.range, params.window, params.token_end, lanes, ctas);
+  const RangeUnits units(params.range, params.window, params.token_end, kv_heads, ctas);
   int64_t tiles_before = 0;
-  if (first_lane > 0) {
-    AttentionShape before = params.shape; // of as many lanes
+  if (first_kv_head > 0) {
+    AttentionShape before = params.shape; // of as many KV heads
     before.batch = 1;
-    before.groups = beside.lanes;
+    before.groups = beside.kv_heads;
     tiles_before =
         range_backward_tiles(before, params.range, params.window, params.token_end, beside);
   }
@@ -186,8 +186,8 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                                .d_v = params.d_v,
                                .first_share = params.first_column,
                                .past_share = past,
-                               .first_lane = first_lane,
-                               .lanes = lanes};
+                               .first_kv_head = first_kv_head,
+                               .kv_heads = kv_heads};
   const int compressed = compressed_count(params.shape.sequence);
   return with_heads(params.shape, [&](auto heads) {
     switch (params.range) {

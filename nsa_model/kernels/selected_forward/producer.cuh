@@ -35,7 +35,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   Joined joined;
   if constexpr (kPacked) {
     joined = {joined_blocks(params), params.segment_start, params.round.cut,
-              params.round.first_lane, blocks};
+              params.round.first_kv_head, blocks};
   }
   const int sections = params.round.cut.sections;
   const int slots = params.joined_first_token == 0 ? kSlots : kJoinedSlots;
@@ -47,7 +47,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
     const UnitPlace at(item.segment, blocks, sections, shape.groups);
     const int group = uniform(at.group);
     const int batch = uniform(at.batch);
-    const PairRows pair_rows(shape, params.round, at.lane);
+    const PairRows pair_rows(shape, params.round, at.kv_head);
     // A chunk's rows: of a token, whose partial result is that of a slot, if any.
     const auto bring = [&](int token, int slot, bool listed) {
       const EveryLane<Heads, Tile::kWarpTokens> its_token(token);

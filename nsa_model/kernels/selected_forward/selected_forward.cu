@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   __syncthreads();
   UnitRange units = units_of(params.segment_item_start, params.round, blocks);
   if constexpr (kPacked)
-    units.joined = params.round.lanes * joined_blocks(params).units_of_a_lane();
+    units.joined = params.round.kv_heads * joined_blocks(params).units_of_a_kv_head();
   if (threadIdx.x / kWarpgroupThreads == Tile::kConsumers) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
     produce(params, heads, q_map, k_map, v_map, shared, units, blocks);

@@ -47,17 +47,17 @@ constexpr int score_stride(int blocks) {
   return kScoreRecord * records + (records % 2 == 0 ? 4 : 0);
 }
 
-// Who takes the tiles of a lane (a sequence and group), number 0 the last one, which sees most. The
-// first `ctas` CTAs of a lane have a place on a multiprocessor from the start and take `rounds`
-// tiles each, dealt out back and forth. Every other tile has a CTA of its own, which starts where
-// there is room next: so all multiprocessors end at about the same time. Tiles from `scored` on see
-// every causal block and cost next to nothing.
+// Who takes the tiles of a KV head (a sequence and group), number 0 the last one, which sees most.
+// The first `ctas` CTAs of a KV head have a place on a multiprocessor from the start and take
+// `rounds` tiles each, dealt out back and forth. Every other tile has a CTA of its own, which
+// starts where there is room next: so all multiprocessors end at about the same time. Tiles from
+// `scored` on see every causal block and cost next to nothing.
 struct TileOrder {
   int tiles;
   int scored;
   int ctas;
   int rounds;
-  __host__ __device__ constexpr int ctas_of_lane() const {
+  __host__ __device__ constexpr int ctas_of_kv_head() const {
     const int own = scored - rounds * ctas;
     return own > 0 ? ctas + own : ctas;
   }
@@ -76,14 +76,14 @@ struct TileOrder {
 };
 // `places`: how many CTAs the GPU holds at a time. One or two rounds are left to CTAs of their own,
 // none of fewer than four (lab "selection-kernel").
-constexpr TileOrder tile_order(int tiles, int scored, int lanes, int places) {
-  const int average = static_cast<int>(static_cast<int64_t>(lanes) * scored / places);
-  return {tiles, scored, std::clamp(places / lanes, 1, scored > 0 ? scored : tiles),
+constexpr TileOrder tile_order(int tiles, int scored, int kv_heads, int places) {
+  const int average = static_cast<int>(static_cast<int64_t>(kv_heads) * scored / places);
+  return {tiles, scored, std::clamp(places / kv_heads, 1, scored > 0 ? scored : tiles),
           std::min(std::max(1, average - std::min(2, 2 * average / 7)), scored)};
 }
 // The same without CTAs that start later: each may then have memory of its own.
-constexpr TileOrder resident_tile_order(int tiles, int scored, int lanes, int places) {
-  TileOrder order = tile_order(tiles, scored, lanes, places);
+constexpr TileOrder resident_tile_order(int tiles, int scored, int kv_heads, int places) {
+  TileOrder order = tile_order(tiles, scored, kv_heads, places);
   order.rounds = (scored + order.ctas - 1) / order.ctas;
   return order;
 }

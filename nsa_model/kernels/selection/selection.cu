@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const uint32_t keys = shared_address(all_keys) + sharer * Tile::kKeyStages * Tile::kKeyBytes;
   const uint32_t keys_full = shared_address(&shared.keys_full[sharer * Tile::kKeyStages]);
   const uint32_t keys_empty = shared_address(&shared.keys_empty[sharer * Tile::kKeyStages]);
-  const int cta_lane = static_cast<int>(blockIdx.x) % (shape.batch * shape.groups);
+  const int cta_kv_head = static_cast<int>(blockIdx.x) % (shape.batch * shape.groups);
   const int cta = static_cast<int>(blockIdx.x) / (shape.batch * shape.groups);
-  const int group = cta_lane % shape.groups;
-  const int batch = cta_lane / shape.groups;
+  const int group = cta_kv_head % shape.groups;
+  const int batch = cta_kv_head / shape.groups;
   const int cta_tokens = cta_tiles * Tile::kTokens;
   // First token of a tile, negative for none.
   const auto token_of = [&](int number) {
@@ -342,9 +342,9 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
   }
   if (error != cudaSuccess) return error;
-  return launch_kernel(kernel, shape.batch * shape.groups * cut.order.ctas_of_lane(), cut.threads,
-                       cut.bytes, stream, params, q_map, k_map, rest_map, cut.order, cut.cta_tiles,
-                       cut.sharer_bits, cut.stride);
+  return launch_kernel(kernel, shape.batch * shape.groups * cut.order.ctas_of_kv_head(),
+                       cut.threads, cut.bytes, stream, params, q_map, k_map, rest_map, cut.order,
+                       cut.cta_tiles, cut.sharer_bits, cut.stride);
 }
 
 } // namespace
@@ -355,7 +355,7 @@ std::size_t selection_score_bytes(const AttentionShape& shape) {
   if (shape.sequence <= kMostSharedScores) return 0;
   return with_heads(shape, [&](auto heads) {
     const Cut cut = cut_of<decltype(heads)>(shape);
-    return static_cast<std::size_t>(shape.batch * shape.groups * cut.order.ctas_of_lane()) *
+    return static_cast<std::size_t>(shape.batch * shape.groups * cut.order.ctas_of_kv_head()) *
            cut.cta_tiles * Tile::kTokens * cut.stride * sizeof(float);
   });
 }

@@ -154,7 +154,7 @@ void CaseList::units_beside() {
       add("branch alone", shape, [=](CaseOptions& options) { options = part_of(options, part); });
     }
   }
-  // The first tokens' dK and dV of some lanes only beside the sum of dQ.
+  // The first tokens' dK and dV of some KV heads only beside the sum of dQ.
   add("window off", {4, 2048, 2}, [](CaseOptions& options) { options.branch_on[2] = false; });
   add("first tokens beside lists", {2, 2300, 2}, as_it_is);
   add("first tokens beside, window off", {1, 4100, 2},
@@ -185,7 +185,7 @@ void CaseList::causal() {
     add_causal({1, 1300, 2, heads});
   for (const float deviation : {12.0f, 3000.0f})
     add_causal({1, 1200, 2}, deviation);
-  add_causal({8, 4096, 1});     // rounds of lanes
+  add_causal({8, 4096, 1});     // rounds of KV heads
   add_causal({1, 33000, 1, 2}); // bands of tokens
 }
 

@@ -253,19 +253,19 @@ TEST(DecodePlan, PartsCoverEverythingOnce) {
 }
 
 TEST(DecodePlan, FillsTheGpuAndWastesNoPiece) {
-  for (const int lanes : {1, 2, 16, 128, 4096})
+  for (const int kv_heads : {1, 2, 16, 128, 4096})
     for (const int tokens : {1, 31, 32, 1000, 4096, 131072, kMostDecodeTokens}) {
-      const Plan plan = make_plan(lanes, tokens, 132);
+      const Plan plan = make_plan(kv_heads, tokens, 132);
       for (const int pieces : {plan.compressed_pieces, plan.window_pieces, plan.selected_pieces})
         EXPECT_GE(pieces, 1);
       const int steps = steps_of(compressed_keys(tokens));
       EXPECT_EQ(used_pieces(steps, plan.compressed_pieces), steps == 0 ? 0 : plan.compressed_pieces)
-          << lanes << ' ' << tokens;
+          << kv_heads << ' ' << tokens;
       EXPECT_LE(plan.selected_pieces, 8);
-      const Workspace w = make_workspace(plan, lanes, 6, tokens);
+      const Workspace w = make_workspace(plan, kv_heads, 6, tokens);
       EXPECT_EQ(w.out, 0U);
-      EXPECT_GE(w.sum, static_cast<std::size_t>(lanes) * static_cast<std::size_t>(plan.places()) *
-                           6 * 64 * 4);
+      EXPECT_GE(w.sum, static_cast<std::size_t>(kv_heads) *
+                           static_cast<std::size_t>(plan.places()) * 6 * 64 * 4);
       EXPECT_EQ(w.bytes % 16, 0U);
     }
   const Plan one = make_plan(2, 131072, 132); // a sequence of two groups

@@ -52,9 +52,9 @@ TEST(Heads, SixAreTheSameEitherWay) {
 
 // Every pair of a column's keys and a token that sees one lies in exactly one unit, which has a
 // slot of its own; the sum over units finds all of them, in the order of tokens.
-void expect_units_cover(KeyRange range, int window, int end, int lanes, int workers) {
-  const RangeUnits units(range, window, end, lanes, workers);
-  std::vector<std::vector<RangeUnit>> of_column(static_cast<std::size_t>(lanes) *
+void expect_units_cover(KeyRange range, int window, int end, int kv_heads, int workers) {
+  const RangeUnits units(range, window, end, kv_heads, workers);
+  std::vector<std::vector<RangeUnit>> of_column(static_cast<std::size_t>(kv_heads) *
                                                 static_cast<std::size_t>(units.columns));
   std::vector<int> steps(static_cast<std::size_t>(workers), 0);
   std::set<int64_t> slots;
@@ -65,16 +65,16 @@ void expect_units_cover(KeyRange range, int window, int end, int lanes, int work
       ASSERT_LT(unit.begin, unit.end);
       ASSERT_LT(unit.slot, units.slots());
       EXPECT_TRUE(slots.insert(unit.slot).second);
-      of_column.at(static_cast<std::size_t>(unit.lane * units.columns + unit.column))
+      of_column.at(static_cast<std::size_t>(unit.kv_head * units.columns + unit.column))
           .push_back(unit);
       steps[static_cast<std::size_t>(share % workers)] +=
           (unit.end - unit.begin + RangeUnits::kStep - 1) / RangeUnits::kStep;
     }
   }
-  for (int lane = 0; lane < lanes; ++lane) {
+  for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
     for (int column = 0; column < units.columns; ++column) {
       std::vector<RangeUnit>& parts =
-          of_column[static_cast<std::size_t>(lane * units.columns + column)];
+          of_column[static_cast<std::size_t>(kv_head * units.columns + column)];
       std::sort(parts.begin(), parts.end(),
                 [](const RangeUnit& a, const RangeUnit& b) { return a.begin < b.begin; });
       int token = units.first(column);
@@ -84,7 +84,7 @@ void expect_units_cover(KeyRange range, int window, int end, int lanes, int work
       }
       EXPECT_EQ(token, units.last(column));
       std::size_t visited = 0;
-      units.for_units_of(lane, column, [&](int64_t slot) {
+      units.for_units_of(kv_head, column, [&](int64_t slot) {
         ASSERT_LT(visited, parts.size());
         EXPECT_EQ(slot, parts[visited++].slot);
       });
@@ -94,19 +94,19 @@ void expect_units_cover(KeyRange range, int window, int end, int lanes, int work
   }
   if (!units.whole) { // equal shares: at most a step apart in every round
     const auto [least, most] = std::minmax_element(steps.begin(), steps.end());
-    EXPECT_LE(*most - *least, units.lane_rounds * units.bands);
+    EXPECT_LE(*most - *least, units.kv_head_rounds * units.bands);
   }
 }
 
 TEST(RangeUnits, CoverEveryToken) {
   for (const int end : {1, 31, 32, 640, 641, 1000, 5000, 34000}) {
-    for (const int lanes : {1, 2, 3, 11}) {
+    for (const int kv_heads : {1, 2, 3, 11}) {
       for (const int workers : {1, 7, 132}) {
-        expect_units_cover(KeyRange::kWindow, kWindow, end, lanes, workers);
-        expect_units_cover(KeyRange::kWindow, 2 * kMaxSequence, end, lanes, workers);
-        expect_units_cover(KeyRange::kCompressed, 0, end, lanes, workers);
+        expect_units_cover(KeyRange::kWindow, kWindow, end, kv_heads, workers);
+        expect_units_cover(KeyRange::kWindow, 2 * kMaxSequence, end, kv_heads, workers);
+        expect_units_cover(KeyRange::kCompressed, 0, end, kv_heads, workers);
         if (end <= kMostMaskedTokens)
-          expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end, lanes, workers);
+          expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end, kv_heads, workers);
       }
     }
   }
@@ -120,12 +120,13 @@ TEST(RangeUnits, ResultsAreLinearInTheSequence) {
   EXPECT_LE(slots(65536), 2 * slots(32768));
 }
 
-// Every listed (token, lane) has a row of partial results of its own in its round's buffer, and the
-// merge's visit finds it again; tokens before are visited without one.
+// Every listed (token, KV head) has a row of partial results of its own in its round's buffer, and
+// the merge's visit finds it again; tokens before are visited without one.
 void expect_rows_apart(const AttentionShape& shape, const ListRound& round, int from, int buffer) {
   std::vector<bool> taken(static_cast<std::size_t>(buffer), false);
-  for (int lane = round.first_lane; lane < round.first_lane + round.lanes; ++lane) {
-    const PairRows rows(shape, round, lane);
+  for (int kv_head = round.first_kv_head; kv_head < round.first_kv_head + round.kv_heads;
+       ++kv_head) {
+    const PairRows rows(shape, round, kv_head);
     for (int token = round.first_token(); token < round.past_token(); ++token) {
       const int row = rows.row(token);
       ASSERT_TRUE(row >= 0 && row < buffer && !taken[static_cast<std::size_t>(row)]);
@@ -139,10 +140,10 @@ void expect_rows_apart(const AttentionShape& shape, const ListRound& round, int 
     ASSERT_TRUE(visited.insert(at.row).second);
     const int64_t batch = at.row / shape.groups / shape.sequence;
     ASSERT_EQ(at.row / shape.groups % shape.sequence, at.token);
-    const int lane = static_cast<int>(batch * shape.groups + at.row % shape.groups);
-    ASSERT_TRUE(lane >= round.first_lane && lane < round.first_lane + round.lanes);
+    const int kv_head = static_cast<int>(batch * shape.groups + at.row % shape.groups);
+    ASSERT_TRUE(kv_head >= round.first_kv_head && kv_head < round.first_kv_head + round.kv_heads);
     if (at.token < round.first_token()) continue;
-    ASSERT_EQ(at.pair_row, PairRows(shape, round, lane).row(at.token));
+    ASSERT_EQ(at.pair_row, PairRows(shape, round, kv_head).row(at.token));
   }
 }
 
@@ -157,15 +158,15 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
                    << shape.batch << " x " << shape.sequence << " from " << first_token);
       const ListCut cut = list_cut(shape, first_token);
       std::vector<int> listed(static_cast<std::size_t>(shape.batch * shape.groups), first_token);
-      int lanes = 0;
+      int kv_heads = 0;
       const int buffer = list_round(shape, cut, 0).listed_rows();
       for (int i = 0; i < list_rounds(shape); ++i) {
         const ListRound round = list_round(shape, cut, i);
-        EXPECT_EQ(round.first_lane, lanes);
-        ASSERT_GT(round.lanes, 0);
-        EXPECT_TRUE(round.lanes == 1 || round.lanes * shape.sequence <= kRoundRows);
+        EXPECT_EQ(round.first_kv_head, kv_heads);
+        ASSERT_GT(round.kv_heads, 0);
+        EXPECT_TRUE(round.kv_heads == 1 || round.kv_heads * shape.sequence <= kRoundRows);
         expect_rows_apart(shape, round, 0, buffer);
-        lanes += round.lanes;
+        kv_heads += round.kv_heads;
         int lists = round.first_list();
         const int most = std::max(kBackwardRoundRows, shape.sequence / kMostSections + kListChunk);
         for (int j = 0; j < backward_rounds(round); ++j) {
@@ -174,8 +175,9 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
           lists += part.lists();
           EXPECT_LE(part.listed_rows(), most);
           expect_rows_apart(shape, part, part.first_token(), part.listed_rows());
-          for (int lane = part.first_lane; lane < part.first_lane + part.lanes; ++lane) {
-            int& next = listed[static_cast<std::size_t>(lane)];
+          for (int kv_head = part.first_kv_head; kv_head < part.first_kv_head + part.kv_heads;
+               ++kv_head) {
+            int& next = listed[static_cast<std::size_t>(kv_head)];
             EXPECT_EQ(part.first_token(), next);
             EXPECT_LT(next, part.past_token());
             next = part.past_token();
@@ -183,7 +185,7 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
         }
         EXPECT_EQ(lists, round.first_list() + round.lists());
       }
-      EXPECT_EQ(lanes, shape.batch * shape.groups);
+      EXPECT_EQ(kv_heads, shape.batch * shape.groups);
       for (const int end : listed)
         EXPECT_EQ(end, shape.sequence);
       for (int chunk = first_token / kListChunk; chunk * kListChunk < shape.sequence; ++chunk) {
@@ -214,7 +216,7 @@ TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
           if (always) left.insert({token, block});
         }
       }
-      for (int unit = 0; unit < joined.units_of_a_lane(); ++unit) {
+      for (int unit = 0; unit < joined.units_of_a_kv_head(); ++unit) {
         const int begin = joined.token_of(unit);
         const int end = std::min(begin + kJoinedTokens, sequence);
         ASSERT_LT(begin, end);
@@ -244,7 +246,7 @@ TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
       }
     }
   }
-  EXPECT_EQ(JoinedBlocks().units_of_a_lane(), 0);
+  EXPECT_EQ(JoinedBlocks().units_of_a_kv_head(), 0);
 }
 
 // Whoever claims in whichever order: every unit is taken once, and the counter is at 0 for the next

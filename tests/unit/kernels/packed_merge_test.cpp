@@ -50,7 +50,7 @@ struct Warp {
 };
 
 template <typename Params, typename Body> void run_blocks(const Params& params, Body body) {
-  const int rows = params.round.lanes * params.shape.sequence;
+  const int rows = params.round.kv_heads * params.shape.sequence;
   for (int block = 0; block * packed::kMergeRows < rows; ++block) {
     for (int first = 0; first < packed::kMergeThreads; first += 32) {
       WarpState state;
@@ -121,23 +121,24 @@ struct Problem {
     const std::size_t pairs = static_cast<std::size_t>(round.listed_rows() * slots());
     packed.resize(pairs); // unlisted pairs hold NaN
     std::memset(static_cast<void*>(packed.data()), 0xFF, pairs * sizeof(PackedOut));
-    for (int lane = round.first_lane; lane < round.first_lane + round.lanes; ++lane) {
+    for (int kv_head = round.first_kv_head; kv_head < round.first_kv_head + round.kv_heads;
+         ++kv_head) {
       for (int token = first_token; token < shape.sequence; ++token)
-        fill_row(lane, token);
+        fill_row(kv_head, token);
     }
   }
 
   int slots() const { return joined ? kJoinedSlots : kSlots; } // that are written
   int block_of(int slot) const { return !joined || slot == 0 ? slot : (slot + 2) % kSlots; }
-  std::size_t row_of(int lane, int token) const {
-    return static_cast<std::size_t>(token * shape.groups + lane);
+  std::size_t row_of(int kv_head, int token) const {
+    return static_cast<std::size_t>(token * shape.groups + kv_head);
   }
 
 private:
-  void fill_row(int lane, int token) {
-    const std::size_t row = row_of(lane, token);
+  void fill_row(int kv_head, int token) {
+    const std::size_t row = row_of(kv_head, token);
     const auto first_pair =
-        static_cast<std::size_t>(PairRows(shape, round, lane).row(token) * slots());
+        static_cast<std::size_t>(PairRows(shape, round, kv_head).row(token) * slots());
     for (std::size_t head = 0; head < kHeadsPerGroup; ++head) {
       const std::size_t head_row = row * kHeadsPerGroup + head;
       Sums sums;
@@ -146,7 +147,7 @@ private:
         if (indices[row * kSlots + place] < 0) continue;
         std::vector<int> blocks = {block_of(slot)};
         if (joined && slot == 0) blocks = {0, 1, 2};
-        fill_slot(packed[first_pair + place], head, lane, blocks, sums);
+        fill_slot(packed[first_pair + place], head, kv_head, blocks, sums);
       }
       for (std::size_t dim = 0; dim < kHeadDim && sums.weights > 0.0; ++dim) {
         exact_out[head_row * kHeadDim + dim] = sums.exact[dim] / sums.weights;
@@ -165,7 +166,7 @@ private:
   };
 
   // As selected_forward writes it.
-  void fill_slot(PackedOut& slot, std::size_t head, int lane, const std::vector<int>& blocks,
+  void fill_slot(PackedOut& slot, std::size_t head, int kv_head, const std::vector<int>& blocks,
                  Sums& sums) {
     std::vector<double> scores(blocks.size() * kBlock);
     for (double& score : scores)
@@ -178,7 +179,7 @@ private:
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const double probability = std::exp(scores[i] - peak);
       sum += probability;
-      const std::size_t row = value_row(blocks[i / kBlock], static_cast<int>(i % kBlock), lane);
+      const std::size_t row = value_row(blocks[i / kBlock], static_cast<int>(i % kBlock), kv_head);
       for (std::size_t dim = 0; dim < kHeadDim; ++dim)
         values[dim] += probability * value_of(v[row + dim]);
     }
@@ -212,8 +213,8 @@ private:
   }
 
 public:
-  std::size_t value_row(int block, int key, int lane) const {
-    return static_cast<std::size_t>((block * kBlock + key) * shape.groups + lane) * kHeadDim;
+  std::size_t value_row(int block, int key, int kv_head) const {
+    return static_cast<std::size_t>((block * kBlock + key) * shape.groups + kv_head) * kHeadDim;
   }
 };
 
@@ -227,16 +228,16 @@ struct Error {
   double relative() const { return std::sqrt(difference / norm); }
 };
 struct Form {
-  int first_lane;
+  int first_kv_head;
   bool joined;
 };
-// A round with every lane, whose rows lie as the tensors', and one without the first lane.
+// A round with every KV head, whose rows lie as the tensors', and one without the first KV head.
 class PackedMerge : public testing::TestWithParam<Form> {
 protected:
   Problem make(float deviation) const {
     const Form form = GetParam();
     const int groups = form.joined ? 2 : 3;
-    return Problem({form.first_lane, groups - form.first_lane, {}}, form.joined, deviation);
+    return Problem({form.first_kv_head, groups - form.first_kv_head, {}}, form.joined, deviation);
   }
   static void merge(Problem& p) {
     const MergeParams params = {.shape = p.shape,
@@ -264,12 +265,12 @@ TEST_P(PackedMerge, JoinsOutputsUnderWeightsAndGates) {
   merge(p);
   Error selected;
   Error out;
-  for (int lane = 0; lane < p.shape.groups; ++lane) {
+  for (int kv_head = 0; kv_head < p.shape.groups; ++kv_head) {
     for (int token = 0; token < p.shape.sequence; ++token) {
-      const bool in_round = lane >= p.round.first_lane;
+      const bool in_round = kv_head >= p.round.first_kv_head;
       const bool merged = in_round && token >= p.first_token;
       for (std::size_t head = 0; head < kHeadsPerGroup; ++head) {
-        const std::size_t head_row = p.row_of(lane, token) * kHeadsPerGroup + head;
+        const std::size_t head_row = p.row_of(kv_head, token) * kHeadsPerGroup + head;
         if (!merged) {
           EXPECT_EQ(p.lse[head_row], 77.0f);
         } else if (std::isinf(p.exact_lse[head_row])) { // no block at all
@@ -308,9 +309,9 @@ TEST_P(PackedMerge, LosesAsLittleAsBf16WhereProbabilitiesAreSharp) {
     merge(p);
     Error packed;
     Error plain;
-    for (int lane = p.round.first_lane; lane < p.shape.groups; ++lane) {
+    for (int kv_head = p.round.first_kv_head; kv_head < p.shape.groups; ++kv_head) {
       for (int token = p.first_token; token < p.shape.sequence; ++token) {
-        const std::size_t first = p.row_of(lane, token) * kRowValues;
+        const std::size_t first = p.row_of(kv_head, token) * kRowValues;
         for (std::size_t i = first; i < first + kRowValues; ++i) {
           packed.add(value_of(p.selected[i]), p.exact_out[i]);
           plain.add(p.plain_out[i], p.exact_out[i]);
@@ -325,17 +326,17 @@ TEST_P(PackedMerge, OneKeyGivesItsValueBitForBit) {
   Problem p = make(3000.0f);
   merge(p);
   int rows = 0;
-  for (int lane = p.round.first_lane; lane < p.shape.groups; ++lane) {
+  for (int kv_head = p.round.first_kv_head; kv_head < p.shape.groups; ++kv_head) {
     for (int token = p.first_token; token < p.shape.sequence; ++token) {
       for (std::size_t head = 0; head < kHeadsPerGroup; ++head) {
-        const std::size_t first = (p.row_of(lane, token) * kHeadsPerGroup + head) * kHeadDim;
+        const std::size_t first = (p.row_of(kv_head, token) * kHeadsPerGroup + head) * kHeadDim;
         const auto is_value = [&](std::size_t row) {
           for (std::size_t dim = 0; dim < kHeadDim; ++dim)
             if (std::fabs(value_of(p.v[row + dim]) - p.exact_out[first + dim]) > 1e-9) return false;
           return true;
         };
         for (int key = 0; key < kSlots * kBlock; ++key) {
-          const std::size_t row = p.value_row(key / kBlock, key % kBlock, lane);
+          const std::size_t row = p.value_row(key / kBlock, key % kBlock, kv_head);
           if (!is_value(row)) continue;
           ++rows;
           for (std::size_t dim = 0; dim < kHeadDim; ++dim)

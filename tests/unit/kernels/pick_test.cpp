@@ -179,17 +179,17 @@ TEST(ScorePlan, ScoresEveryUnitOnceAndKeepsWithinItsRecords) {
 
 TEST(TileOrder, TakesEveryTileOnce) {
   for (const int places : {132, 396, 528, 7}) {
-    for (const int lanes : {1, 2, 3, 8, 32, 100, 300, 700, 5000}) {
+    for (const int kv_heads : {1, 2, 3, 8, 32, 100, 300, 700, 5000}) {
       for (const int tiles : {1, 20, 64, 65, 70, 128, 512, 1000, 2048}) {
         const int scored = std::max(0, tiles - 64);
         for (const auto of : {tile_order, resident_tile_order}) {
-          const TileOrder order = of(tiles, scored, lanes, places);
+          const TileOrder order = of(tiles, scored, kv_heads, places);
           if (of == resident_tile_order) {
-            EXPECT_EQ(order.ctas_of_lane(), order.ctas);
+            EXPECT_EQ(order.ctas_of_kv_head(), order.ctas);
           }
           std::vector<int> taken(static_cast<std::size_t>(tiles));
-          ASSERT_GE(order.ctas_of_lane(), 1);
-          for (int cta = 0; cta < order.ctas_of_lane(); ++cta) {
+          ASSERT_GE(order.ctas_of_kv_head(), 1);
+          for (int cta = 0; cta < order.ctas_of_kv_head(); ++cta) {
             for (int round = 0; order.tile_of(cta, round) >= 0; ++round) {
               ASSERT_LT(order.tile_of(cta, round), scored);
               ++taken[static_cast<std::size_t>(order.tile_of(cta, round))];
@@ -198,7 +198,7 @@ TEST(TileOrder, TakesEveryTileOnce) {
               ++taken[static_cast<std::size_t>(order.unscored_tile_of(cta, round))];
           }
           EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), tiles)
-              << places << " places, " << lanes << " lanes, " << tiles << " tiles";
+              << places << " places, " << kv_heads << " KV heads, " << tiles << " tiles";
         }
       }
     }

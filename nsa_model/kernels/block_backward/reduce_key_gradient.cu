@@ -6,7 +6,7 @@
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
-// A CTA sums the units of one block and one of dK, dV; a thread owns eight neighbouring values.
+// A CTA reduces the units of one block and one of dK, dV; a thread owns eight neighbouring values.
 // Units are added in order, so the result does not depend on timing.
 
 namespace nsa::kernels {
@@ -44,35 +44,36 @@ __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_
   }
 }
 
-// Lanes whose units were cut together.
+// KV heads whose units were cut together.
 struct RangeCut {
-  int first_lane;
-  int lanes;
+  int first_kv_head;
+  int kv_heads;
   int workers;
   int first_slot;
 };
 
 template <int kDim>
 __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
-    sum_blocks_kernel(SumBlocksParams params, int tiles, int ranged_tiles, RangeCut first,
-                      RangeCut rest) {
+    reduce_key_gradient_kernel(ReduceKeyGradientParams params, int tiles, int ranged_tiles,
+                               RangeCut first, RangeCut rest) {
   constexpr int kTileFloats = kBlock * kDim;
   wait_for_earlier_kernels();
   extern __shared__ int slots[]; // of the units of a range
   __shared__ int slot_count;
   const AttentionShape& shape = params.shape;
-  const int lanes = params.round.lanes;
-  const int lane = params.round.first_lane + static_cast<int>(blockIdx.x) % lanes;
-  const int tile = static_cast<int>(blockIdx.x) / lanes; // first the ones that most tokens see
+  const int kv_heads = params.round.kv_heads;
+  const int kv_head = params.round.first_kv_head + static_cast<int>(blockIdx.x) % kv_heads;
+  const int tile = static_cast<int>(blockIdx.x) / kv_heads; // first the ones that most tokens see
   const int which = static_cast<int>(blockIdx.y);
   const bool ranged = tile < ranged_tiles;
   if (ranged) {
     if (threadIdx.x == 0) {
       const int column = tile / kUnitTiles;
       int count = 0;
-      const RangeCut cut = lane < first.lanes ? first : rest;
-      const RangeUnits units(params.range, params.window, params.token_end, cut.lanes, cut.workers);
-      units.for_units_of(lane - cut.first_lane, column, [&](int64_t slot) {
+      const RangeCut cut = kv_head < first.kv_heads ? first : rest;
+      const RangeUnits units(params.range, params.window, params.token_end, cut.kv_heads,
+                             cut.workers);
+      units.for_units_of(kv_head - cut.first_kv_head, column, [&](int64_t slot) {
         slots[count++] = cut.first_slot + static_cast<int>(slot);
       });
       slot_count = count;
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
     const int sections = params.round.cut.sections;
     const int first = params.segment_item_start[params.round.first_list() * tiles];
     for (int section = 0; section < sections; ++section) {
-      const int32_t* start = params.segment_item_start + (lane * sections + section) * tiles + tile;
+      const int32_t* start =
+          params.segment_item_start + (kv_head * sections + section) * tiles + tile;
       const int begin = start[0] - first;
       add_units(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats,
                 start[1] - first - begin, [&](int i) { return static_cast<int64_t>(begin) + i; });
@@ -98,8 +100,8 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
               2 * kUnitTiles * kTileFloats, slot_count,
               [&](int i) { return static_cast<int64_t>(slots[i]); });
   }
-  const int64_t batch = lane / shape.groups;
-  const int64_t group = lane % shape.groups;
+  const int64_t batch = kv_head / shape.groups;
+  const int64_t group = kv_head % shape.groups;
   const int64_t target =
       ((batch * params.keys + key) * shape.groups + group) * kDim + offset % kDim;
   __nv_bfloat16* rounded = which == 0 ? params.d_k : params.d_v;
@@ -115,17 +117,17 @@ __global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
 
 } // namespace
 
-cudaError_t launch_sum_blocks(const SumBlocksParams& given, cudaStream_t stream) {
-  SumBlocksParams params = given;
-  if (params.round.lanes == 0) params.round = all_lanes(params.shape);
+cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& given, cudaStream_t stream) {
+  ReduceKeyGradientParams params = given;
+  if (params.round.kv_heads == 0) params.round = all_kv_heads(params.shape);
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(params.round.lanes * tiles), 2);
-  const int beside = params.beside.lanes;
+  const dim3 grid(static_cast<unsigned>(params.round.kv_heads * tiles), 2);
+  const int beside = params.beside.kv_heads;
   const RangeCut first = {0, beside, range_workers(params.beside.ctas), 0};
   RangeCut rest = {beside, params.shape.batch * params.shape.groups - beside, range_workers(), 0};
   const auto units_of = [&](const RangeCut& cut) {
-    return RangeUnits(params.range, params.window, params.token_end, std::max(cut.lanes, 1),
+    return RangeUnits(params.range, params.window, params.token_end, std::max(cut.kv_heads, 1),
                       cut.workers);
   };
   if (beside > 0) rest.first_slot = static_cast<int>(units_of(first).slots());
@@ -135,8 +137,8 @@ cudaError_t launch_sum_blocks(const SumBlocksParams& given, cudaStream_t stream)
                           : 0;
   const int ranged_tiles = ranged ? units_of(rest).columns * kUnitTiles : 0;
   return with_head_dim(params.shape, [&](auto dim) {
-    return launch_kernel(sum_blocks_kernel<dim()>, grid, kThreads<dim()>, most * sizeof(int),
-                         stream, params, tiles, ranged_tiles, first, rest);
+    return launch_kernel(reduce_key_gradient_kernel<dim()>, grid, kThreads<dim()>,
+                         most * sizeof(int), stream, params, tiles, ranged_tiles, first, rest);
   });
 }
 
