@@ -54,7 +54,7 @@ public:
   [[nodiscard]] Watch when_signalled(const std::vector<int>& signals,
                                      std::function<void(int)> callback);
 
-  boost::asio::io_context& native(); // for the .cpp files of this library
+  boost::asio::io_context& native(); // for .cpp files of common/net and common/tls
 
 private:
   struct State;
