@@ -131,14 +131,17 @@ private:
 
   PlannedKernel& aten_branch(Part part, const std::string& reason) {
     const bool compressed = part == Part::kCompressed;
-    const std::string_view why_not = serves::why_not_regrouped(
-        {.gpu = on_.gpu,
-         .narrow = on_.bf16,
-         .head_dimension = m_.head_dimension,
-         .length = r_.sequence,
-         .compressed = compressed,
-         .compression_block = m_.compression_block,
-         .compression_stride = std::max<int64_t>(1, m_.compression_stride)});
+    const int64_t stride = std::max<int64_t>(1, m_.compression_stride);
+    const auto why_not_of = [&](int64_t length) {
+      return serves::why_not_regrouped({.gpu = on_.gpu,
+                                        .narrow = on_.bf16,
+                                        .head_dimension = m_.head_dimension,
+                                        .length = length,
+                                        .compressed = compressed,
+                                        .compression_block = m_.compression_block,
+                                        .compression_stride = stride});
+    };
+    const std::string_view why_not = why_not_of(r_.sequence);
     PlannedKernel& kernel = add(part, why_not.empty() ? Backend::kFlash : Backend::kAten, reason);
     kernel.variant = why_not.empty() ? "regrouped" : "chunked (" + std::string(why_not) + ")";
     if (!r_.documents || !compressed) return kernel;
@@ -147,7 +150,7 @@ private:
       kernel.variant = "regrouped (chunked in documents of other lengths than "
                        "nsa.compression_stride divides)";
       kernel.other = Backend::kAten;
-    } else if (on_.gpu && on_.bf16) {
+    } else if (why_not_of(m_.compression_block * stride).empty()) {
       kernel.other = Backend::kFlash;
     }
     return kernel;
@@ -249,32 +252,61 @@ private:
     embedding();
   }
 
-  void products() {
-    // All matrices have these rows, or those of a chunk of logits; columns are multiples of 8 where
-    // the norm and the rotation are served.
+  // Which backends multiply the matrices of a batch. All of them have its rows, or those of a chunk
+  // of logits; columns are multiples of 8 where the norm and the rotation are served.
+  struct ProductBackends {
+    bool cublaslt = false, aten = false;
+    void add(int64_t rows) { (serves::matrix(rows, 8) ? cublaslt : aten) = true; }
+  };
+  ProductBackends products_of(int64_t rows) const {
     const int64_t chunk = serves::loss_chunk(true, true, m_.vocabulary);
-    const bool layers = rows_ % 8 == 0;
-    const bool chunks = rows_ <= chunk ? layers : chunk % 8 == 0 && rows_ % chunk % 8 == 0;
+    ProductBackends taken;
+    taken.add(rows);
+    if (rows > chunk) taken.add(chunk);
+    if (rows > chunk && rows % chunk != 0) taken.add(rows % chunk);
+    return taken;
+  }
+
+  // Rows of an evaluation's last batch, which may have any smaller number of sequences.
+  template <class Visit> void for_fewer_rows(Visit visit) const {
+    for (int64_t batch = 1; batch < r_.micro_batch; ++batch)
+      visit(batch * r_.sequence);
+  }
+
+  void products() {
+    const bool served = serves::matrix(rows_, 8);
     PlannedKernel& kernel =
-        layers ? add(Part::kProducts, Backend::kCublasLt, kFastest)
+        served ? add(Part::kProducts, Backend::kCublasLt, kFastest)
                : add(Part::kProducts, Backend::kAten, "a size of a matrix is no multiple of 8");
-    kernel.falls_back = !layers;
-    if (layers != chunks || (!layers && rows_ > chunk && chunk % 8 == 0))
-      kernel.other = layers ? Backend::kAten : Backend::kCublasLt;
+    kernel.falls_back = !served;
+    const Backend second = served ? Backend::kAten : Backend::kCublasLt;
+    const auto takes_second = [&](int64_t rows) {
+      const ProductBackends taken = products_of(rows);
+      return served ? taken.aten : taken.cublaslt;
+    };
+    if (takes_second(rows_)) kernel.other = second;
+    for_fewer_rows([&](int64_t rows) {
+      if (takes_second(rows)) kernel.in_evaluation = second;
+    });
   }
 
   void mlp() {
     const int major = on_.compute_capability / 10;
-    if (serves::silu_product(major, rows_, m_.mlp_ratio * m_.dimension, m_.dimension)) {
-      add(Part::kMlp, Backend::kSm90, kFastest);
-      return;
-    }
+    const auto served = [&](int64_t rows) {
+      return serves::silu_product(major, rows, m_.mlp_ratio * m_.dimension, m_.dimension);
+    };
     const char* reason = major != 9 ? "the products with SiLU need compute capability 9"
                          : rows_ % 256 != 0
                              ? "the products with SiLU serve multiples of 256 tokens a micro-batch"
                              : "the products with SiLU serve multiples of 64 columns in and 256 "
                                "within";
-    add(Part::kMlp, Backend::kAten, reason).falls_back = true;
+    const bool ours = served(rows_);
+    PlannedKernel& kernel =
+        ours ? add(Part::kMlp, Backend::kSm90, kFastest) : add(Part::kMlp, Backend::kAten, reason);
+    kernel.falls_back = !ours;
+    for_fewer_rows([&](int64_t rows) {
+      if (served(rows) != ours) kernel.in_evaluation = ours ? Backend::kAten : Backend::kSm90;
+    });
   }
 
   void embedding() {

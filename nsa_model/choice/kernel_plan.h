@@ -105,7 +105,8 @@ struct PlannedKernel {
   std::string variant; // how it does it: "regrouped", "cudnn"; may be empty
   // A faster backend does not serve this; `reason` says why.
   bool falls_back = false;
-  std::optional<Backend> other; // that computes some of the part as well
+  std::optional<Backend> other;         // that computes some of the part as well
+  std::optional<Backend> in_evaluation; // that may compute a batch with fewer sequences
 };
 
 // A toggle's value that cannot be had.
@@ -154,7 +155,7 @@ using KernelCounts = std::array<std::array<uint64_t, kBackends>, kParts>;
 enum class Pass : uint8_t {
   kFirstStep,  // every planned part must have run
   kTraining,   // later steps, which may be replayed as graphs and are not counted then
-  kEvaluation, // whose last batch may have fewer sequences
+  kEvaluation, // the forward pass; its last batch may have fewer sequences
 };
 // What differs between the plan and the counts of a pass, in a sentence; empty: nothing.
 std::string difference(const KernelPlan& plan, const KernelCounts& counts, Pass pass);

@@ -82,11 +82,11 @@ std::string difference(const KernelPlan& plan, const KernelCounts& counts, Pass 
     for (size_t b = 0; b < kBackends; ++b) {
       const Backend seen = static_cast<Backend>(b);
       if (count(part, seen) == 0) continue;
-      // An evaluation's last batch has fewer rows, which other kernels may serve.
-      const bool fewer_rows =
-          pass == Pass::kEvaluation && (part == Part::kMlp || part == Part::kProducts);
-      if (planned != nullptr && (seen == planned->backend || seen == planned->other || fewer_rows))
-        continue;
+      const auto may_run = [&](const PlannedKernel& kernel) {
+        return seen == kernel.backend || seen == kernel.other ||
+               (pass == Pass::kEvaluation && seen == kernel.in_evaluation);
+      };
+      if (planned != nullptr && may_run(*planned)) continue;
       return std::string(part_name(part)) + " was computed by " + std::string(backend_name(seen)) +
              ", and the plan " + plan_text;
     }

@@ -82,6 +82,11 @@ const std::vector<Configuration>& configurations() {
        [](RunSpec& s) { s.train.micro_batch = 1, s.train.sequence_length = 1061; }},
       {"chunks of logits that are no multiple of 8",
        [](RunSpec& s) { s.model.vocabulary = 250000; }},
+      {"a last chunk of logits that alone is a multiple of 8",
+       [](RunSpec& s) {
+         s.model.vocabulary = 250000; // 2,147 rows a chunk
+         s.train.micro_batch = 1, s.train.sequence_length = 2147 + 8;
+       }},
       {"dense", dense},
       {"dense, FP32", dense, false},
       {"dense, documents", [](RunSpec& s) { dense(s), documents(s); }},

@@ -377,12 +377,22 @@ TEST(Difference, SomeOfAPartMayBeComputedByAnother) {
   EXPECT_EQ(counts.difference(Pass::kFirstStep), "");
 }
 
+// 64 times 2,052 rows are a multiple of 256; one time are none of 8.
 TEST(Difference, AnEvaluationsLastBatchMayHaveFewerRows) {
-  Counts counts(Case().plan());
+  Case c;
+  c.request = {.micro_batch = 64, .sequence = 2052};
+  Counts counts(c.plan());
   counts.of(Part::kMlp, Backend::kAten) = 1;
   counts.of(Part::kProducts, Backend::kAten) = 1;
   EXPECT_EQ(counts.difference(Pass::kEvaluation), "");
   EXPECT_NE(counts.difference(Pass::kTraining), "");
+  counts.of(Part::kMlp, Backend::kAten) = 0;
+  counts.of(Part::kProducts, Backend::kFlash) = 1;
+  EXPECT_THAT(counts.difference(Pass::kEvaluation), HasSubstr("layers.products")) << "no such way";
+  // Every batch of these has rows that the kernels serve.
+  Counts served(Case().plan());
+  served.of(Part::kProducts, Backend::kAten) = 1;
+  EXPECT_NE(served.difference(Pass::kEvaluation), "");
 }
 
 } // namespace
