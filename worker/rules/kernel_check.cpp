@@ -14,9 +14,10 @@ Status KernelCheck::ran(choice::Pass pass) {
   before_ = now;
   const std::string differs = choice::difference(plan_, since, pass);
   if (differs.empty()) return {};
-  return fail(ErrorCode::kConflict, "other kernels ran than were planned: " + differs,
-              "set toggles.attention.kernels = \"aten\" and toggles.layers.kernels = \"aten\" to "
-              "train without our kernels, and report the rank's line \"kernels in effect\"");
+  return fail(
+      ErrorCode::kConflict, "other kernels ran than were planned: " + differs,
+      "train without our kernels: set toggles.attention.kernels = \"aten\" and "
+      "toggles.layers.kernels = \"aten\". Report the rank's log line \"kernels in effect\"");
 }
 
 } // namespace nsa::train

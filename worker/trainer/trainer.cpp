@@ -214,9 +214,8 @@ RankResult<void> Trainer::compare_kernels(choice::Pass pass) {
   if (p_.kernels == nullptr) return {};
   const Status as_planned = p_.kernels->ran(pass);
   if (as_planned) return {};
-  log::warning("train", as_planned.error().what + ": " + as_planned.error().next);
   p_.link.send(wire::RankKernels{p_.rank, position_.step, as_planned.error().what});
-  return {};
+  return failed(RankExit::kToggleMismatch, as_planned.error());
 }
 
 RankResult<void> Trainer::call(TrainingHook& hook) {

@@ -1,7 +1,6 @@
 // The loop itself, in this process, on a model of four numbers.
-#include "tests/support/operator_recorder.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/wrapped_runtime.h"
+#include "tests/unit/trainer/devices.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/trainer/trainer.h"
 
@@ -21,98 +20,6 @@ namespace nsa::train {
 namespace {
 
 using wire::RankExit;
-
-// A CPU that lets two steps be under way and records graphs, as a GPU does, and notes in which
-// order it is asked for numbers and these are waited for.
-class TwoStepsInFlight : public test::WrappedRuntime {
-public:
-  using WrappedRuntime::WrappedRuntime;
-  int steps_in_flight() const override { return 2; }
-  std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
-    events += 'r';
-    return std::make_unique<Noted>(WrappedRuntime::read_later(values), events);
-  }
-  std::string why_no_graphs() const override { return ""; }
-  Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
-    if (!records) return fail(ErrorCode::kExhausted, "no recorder on purpose");
-    return std::unique_ptr<runtime::Recorder>(std::make_unique<test::OperatorRecorder>());
-  }
-  std::string events; // r: enqueued, t: waited for
-  bool records = true;
-
-private:
-  class Noted : public runtime::Reading {
-  public:
-    Noted(std::unique_ptr<runtime::Reading> inner, std::string& events)
-        : inner_(std::move(inner)), events_(events) {}
-    std::vector<double> take() override {
-      events_ += 't';
-      return inner_->take();
-    }
-
-  private:
-    std::unique_ptr<runtime::Reading> inner_;
-    std::string& events_;
-  };
-};
-
-// A device with a clock of its own: what is enqueued takes time behind the host's back, and the
-// host catches up with it where it waits. Nothing really sleeps.
-class SlowDevice : public test::WrappedRuntime {
-public:
-  using WrappedRuntime::WrappedRuntime;
-  void spend(double seconds) { host_ += seconds; }
-  void enqueue(double seconds) { device_ = done() + seconds; }
-
-  int steps_in_flight() const override { return 2; }
-  std::unique_ptr<runtime::Reading> read_later(const at::Tensor& values) override {
-    return std::make_unique<Late>(WrappedRuntime::read_later(values), done(), host_);
-  }
-  std::shared_ptr<const runtime::DeviceEvent> record_event() override {
-    return std::make_shared<At>(done(), host_);
-  }
-
-private:
-  double done() const { return std::max(host_, device_); } // when what is enqueued will be
-  class Late : public runtime::Reading {
-  public:
-    Late(std::unique_ptr<runtime::Reading> inner, double ready, double& host)
-        : inner_(std::move(inner)), ready_(ready), host_(host) {}
-    std::vector<double> take() override {
-      host_ = std::max(host_, ready_);
-      return inner_->take();
-    }
-
-  private:
-    std::unique_ptr<runtime::Reading> inner_;
-    const double ready_;
-    double& host_;
-  };
-  class At : public runtime::DeviceEvent {
-  public:
-    At(double seconds, const double& host) : seconds_(seconds), host_(host) {}
-    double seconds_since(const runtime::DeviceEvent& earlier) const override {
-      EXPECT_LE(seconds_, host_) << "asked for before the device has passed it";
-      return seconds_ - dynamic_cast<const At&>(earlier).seconds_;
-    }
-
-  private:
-    const double seconds_;
-    const double& host_;
-  };
-  double host_ = 0, device_ = 0;
-};
-
-// A CPU that says when a checkpoint copies the state.
-class NotesCopies : public test::WrappedRuntime {
-public:
-  using WrappedRuntime::WrappedRuntime;
-  void copy_to_host(const at::Tensor& from, std::byte* into) override {
-    at_copy();
-    WrappedRuntime::copy_to_host(from, into);
-  }
-  std::function<void()> at_copy;
-};
 
 class Notes : public MetricsSink {
 public:
@@ -429,21 +336,68 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
   EXPECT_EQ(seen_.steps.size(), 6u) << "there was no update to leave out";
 }
 
-// Nobody counts but this test: the loss in the first step, a norm in evaluations.
-TEST_F(TrainerTest, OtherKernelsThanPlannedAreToldAndTrainingGoesOn) {
-  choice::KernelCounts counts{};
-  choice::KernelPlan plan;
-  plan.kernels = {{.part = choice::Part::kLoss, .backend = choice::Backend::kPortable}};
-  KernelCheck check(plan, [&] { return counts; });
-  kernels_ = &check, spec_.eval.interval_steps = 4;
-  ASSERT_TRUE(run([&](const at::Tensor& weights, int call) {
-    const auto part = at::GradMode::is_enabled() ? choice::Part::kLoss : choice::Part::kNorm;
-    counts[size_t(part)][size_t(choice::Backend::kAten)] += call == 1 || call > 4;
+// Counts of kernels that nobody makes but a test: in training the loss, in evaluations a norm, each
+// by the backend that `taken` says of the call.
+class CountsOfTest {
+public:
+  explicit CountsOfTest(std::function<choice::Backend(bool training, int call)> taken)
+      : taken_(std::move(taken)) {
+    plan_.kernels = {{.part = choice::Part::kNorm, .backend = choice::Backend::kPortable},
+                     {.part = choice::Part::kLoss, .backend = choice::Backend::kPortable}};
+  }
+  KernelCheck check() {
+    return {plan_, [this] { return counts_; }};
+  }
+  at::Tensor operator()(const at::Tensor& weights, int call) {
+    const bool training = at::GradMode::is_enabled();
+    count(training ? choice::Part::kLoss : choice::Part::kNorm, taken_(training, call));
+    if (training) count(choice::Part::kNorm, choice::Backend::kPortable);
     return square(weights, call);
-  }));
-  EXPECT_EQ(seen_.steps.size(), 6u);
-  EXPECT_THAT(told_of_kernels(), ::testing::ContainsRegex("layers.loss was computed by aten.*\n"
-                                                          ".*layers.norm was computed by aten"));
+  }
+
+private:
+  void count(choice::Part part, choice::Backend backend) {
+    ++counts_[static_cast<size_t>(part)][static_cast<size_t>(backend)];
+  }
+  std::function<choice::Backend(bool, int)> taken_;
+  choice::KernelPlan plan_;
+  choice::KernelCounts counts_{};
+};
+
+TEST_F(TrainerTest, OtherKernelsThanPlannedFailTheAttempt) {
+  using choice::Backend;
+  struct Case {
+    const char* name;
+    std::function<Backend(bool, int)> taken;
+    size_t steps; // that were done before
+    const char* what;
+  };
+  const std::vector<Case> cases{
+      {"as planned", [](bool, int) { return Backend::kPortable; }, 6, ""},
+      {"in the first step",
+       [](bool, int call) { return call == 1 ? Backend::kAten : Backend::kPortable; }, 0,
+       "layers.loss was computed by aten, and the plan says portable"},
+      {"in a later step",
+       [](bool, int call) { return call == 2 ? Backend::kAten : Backend::kPortable; }, 4,
+       "layers.loss was computed by aten, and the plan says portable"},
+      {"in an evaluation",
+       [](bool training, int) { return training ? Backend::kPortable : Backend::kFlash; }, 4,
+       "layers.norm was computed by flash, and the plan says portable"}};
+  spec_.eval.interval_steps = 4;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    CountsOfTest counts(c.taken);
+    KernelCheck check = counts.check();
+    kernels_ = &check, seen_ = {};
+    const auto ended = run(std::ref(counts));
+    EXPECT_EQ(seen_.steps.size(), c.steps);
+    EXPECT_EQ(ended.has_value(), *c.what == '\0');
+    if (ended) continue;
+    EXPECT_EQ(ended.error().exit, RankExit::kToggleMismatch);
+    EXPECT_THAT(ended.error().error.what, ::testing::HasSubstr(c.what));
+    EXPECT_THAT(ended.error().error.next, ::testing::HasSubstr("toggles.layers.kernels"));
+    EXPECT_THAT(told_of_kernels(), ::testing::HasSubstr(c.what));
+  }
 }
 
 TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
