@@ -25,6 +25,9 @@ const std::vector<Toggle>& toggle_registry() {
     {"layers.embedding_gradient", "enum", "auto|separate|joined", "auto", "worker", "",
      "the tied embedding's gradient: two that are added, or one pass. auto joins them where layers.kernels are "
      "fused and the kernel serves the sizes"},
+    {"kernels.check", "enum", "fail|warn", "fail", "worker", "",
+     "what a rank does where other kernels computed than its report says: its attempt fails, or it warns with the "
+     "event other_kernels and trains on"},
 
     {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},

@@ -215,7 +215,14 @@ RankResult<void> Trainer::compare_kernels(choice::Pass pass) {
   const Status as_planned = p_.kernels->ran(pass);
   if (as_planned) return {};
   p_.link.send(wire::RankKernels{p_.rank, position_.step, as_planned.error().what});
-  return failed(RankExit::kToggleMismatch, as_planned.error());
+  Error error = as_planned.error();
+  const auto check = p_.spec.toggles.find("kernels.check");
+  if (check != p_.spec.toggles.end() && check->second == "warn") {
+    log::warning("train", error.what + "; toggles.kernels.check = \"warn\" lets it train on");
+    return {};
+  }
+  error.next += ". To train on meanwhile, set toggles.kernels.check = \"warn\"";
+  return failed(RankExit::kToggleMismatch, std::move(error));
 }
 
 RankResult<void> Trainer::call(TrainingHook& hook) {

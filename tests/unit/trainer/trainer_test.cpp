@@ -400,6 +400,20 @@ TEST_F(TrainerTest, OtherKernelsThanPlannedFailTheAttempt) {
   }
 }
 
+TEST_F(TrainerTest, OtherKernelsAreToldAndTrainingGoesOnWhereTheRunFileSaysSo) {
+  CountsOfTest counts([](bool, int call) {
+    return call == 1 || call > 4 ? choice::Backend::kAten : choice::Backend::kPortable;
+  });
+  KernelCheck check = counts.check();
+  kernels_ = &check, spec_.eval.interval_steps = 4, spec_.toggles["kernels.check"] = "warn";
+  ASSERT_TRUE(run(std::ref(counts)));
+  EXPECT_EQ(seen_.steps.size(), 6u);
+  EXPECT_THAT(told_of_kernels(), ::testing::ContainsRegex("layers.loss was computed by aten.*\n"
+                                                          ".*layers.norm was computed by aten"));
+  spec_.toggles["kernels.check"] = "fail";
+  EXPECT_FALSE(run(std::ref(counts)));
+}
+
 TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
   spec_.eval.interval_steps = 2;
   spec_.train.non_finite = spec::NonFinite::kStop;
