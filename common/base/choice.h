@@ -1,7 +1,8 @@
-// Texts of a closed list as types: `parallel.device = "cuda"` is Device::kCuda. A text is turned
-// into its value where a file or message is read, and is never compared behind that. Pure.
+// A closed list of words as an enum: `parallel.device = "cuda"` is Device::kCuda. A text becomes
+// its value where a file or message is read. After that nobody compares texts. Pure.
 //
-// A list is an enum of uint8_t, counted from 0, and beside it the texts of its values in order:
+// A list is an enum of uint8_t that counts from 0, and a function with the words in the same order:
+//
 //   enum class Device : uint8_t { kAuto, kCpu, kCuda };
 //   constexpr auto choice_names(Device) { return names_of("auto", "cpu", "cuda"); }
 #pragma once

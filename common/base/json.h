@@ -1,10 +1,10 @@
-// The only door from JSON text to a tree (tools/lint holds it shut elsewhere). A tree is copied,
-// printed and compared recursively, and grows to many times its text: so size and depth are checked
-// before there is one. Pure; throws nothing.
+// The only way from JSON text to a tree; tools/lint refuses any other. A tree is copied, printed
+// and compared recursively and is many times as large as its text. So size and depth are checked
+// before the tree is built. Pure; throws nothing.
 //
-// Include this instead of <nlohmann/json.hpp>, whose own conversion of a number to an integer type
-// cuts it off: 4294967297 would be rank 1, and for 1e300 C++ defines no result at all. Here such a
-// number is a json::out_of_range. Enums of choice.h are their texts, not numbers.
+// Include this instead of <nlohmann/json.hpp>. That library cuts off a number that does not fit its
+// integer type: 4294967297 would be rank 1, and C++ does not define the result for 1e300. Here such
+// a number is a json::out_of_range. Enums of choice.h are written as their texts, not as numbers.
 #pragma once
 
 #include "common/base/choice.h"

@@ -1,6 +1,6 @@
-// Unix sockets on which processes of one user meet: named inside a folder that this user alone may
-// enter, so that nobody else can connect, and checked by the kernel's word on who is at the other
-// end. No port is opened. Nothing here is kept; any thread.
+// Unix sockets for processes of one user. They have names inside a folder that only this user may
+// enter, so no other user can connect. Each end also asks the kernel for the uid of the other end.
+// No port is opened. Keeps no state; any thread.
 #pragma once
 
 #include "common/base/result.h"

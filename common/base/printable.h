@@ -1,5 +1,5 @@
-// Text from elsewhere (a rank, a run, a file) as a terminal may show it: what could move the
-// cursor, set a title, fill the clipboard or turn the reading direction becomes a visible escape.
+// Makes text of a rank, a run or a file safe for a terminal. Characters that could move the
+// cursor, set a title, fill the clipboard or reverse the reading direction become visible escapes.
 // Pure.
 #pragma once
 

@@ -1,6 +1,6 @@
-// A budget that refills at a steady rate, up to what it holds. Two ways to use it: take() refuses
-// what is not there, take_ahead() gives it and says when it will be. Pure: the time comes in. Not
-// thread-safe.
+// A budget that refills at a steady rate up to a maximum. take() refuses what the budget does not
+// have. take_ahead() always grants it, and says from when on the budget covers it. Pure: the caller
+// passes the time. Not thread-safe.
 #pragma once
 
 #include "common/base/clock.h"

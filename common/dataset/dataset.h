@@ -1,8 +1,8 @@
-// A prepared data set, opened for reading: its manifest and its shards, mapped.
+// A prepared data set, opened for reading: its manifest and its mapped shards.
 //
-// open() holds every file against the manifest and refuses what does not fit; there is no partial
-// and no synthetic data. Afterwards everything is const: any thread may read, no call blocks beyond
-// page faults.
+// open() compares every file with the manifest and refuses any difference. There are no partial and
+// no synthetic data. Afterwards everything is const: any thread may read, and a call blocks for
+// page faults only.
 #pragma once
 
 #include "common/base/result.h"

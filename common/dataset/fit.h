@@ -1,5 +1,5 @@
-// Whether a run file and its data set fit each other: told before a rank starts, from dataset.json
-// alone. What is in the shards is the ranks' to check.
+// Checks whether a run file and its data set fit each other, from dataset.json alone and before a
+// rank starts. The ranks check the content of the shards.
 #pragma once
 
 #include "common/base/file.h"

@@ -1,6 +1,6 @@
-// The folder in which something is made whole before it gets its name: <output>.preparing, locked.
-// One owner, one thread. Going away uncommitted removes it; a crash leaves it for the next create()
-// of the same output to remove.
+// The locked folder <output>.preparing, in which a preparation writes until everything is complete.
+// One owner, one thread. The destructor removes it if it was not committed. After a crash the next
+// create() of the same output removes it.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,6 +1,6 @@
-// What a run will cost, said before it starts: parameters, memory of a rank by part, disk, tokens
-// and arithmetic, from the run file alone. Pure functions; docs/design/estimates.md has the
-// formulas and how far they were off.
+// Predicts the cost of a run from the run file alone: parameters, memory of a rank part by part,
+// disk, tokens and arithmetic. Pure functions. docs/design/estimates.md has the formulas and their
+// errors against measurements.
 #pragma once
 
 #include "common/base/json.h"

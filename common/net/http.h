@@ -1,5 +1,5 @@
-// HTTP/1.1 requests and responses as plain values, and what a long answer is written to. No socket
-// and no parser here: http_server.h and http_client.h have those.
+// HTTP/1.1 requests and responses as plain values, and the sink that takes a long answer. This
+// header has no socket and no parser: see http_server.h and http_client.h.
 #pragma once
 
 #include <cstdint>

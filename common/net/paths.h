@@ -1,8 +1,9 @@
-// Where the daemon of a node keeps its state and listens: one answer for nsad and nsactl.
+// Where the daemon keeps its state and where it listens. nsad and nsactl both ask here.
 //
-// User mode: state in $XDG_STATE_HOME/nsa (~/.local/state/nsa), the socket in $XDG_RUNTIME_DIR/nsa
-// unless that folder vanishes at logout (/run/user/<uid> without lingering), then beside the state:
-// runs outlive the login, so must the way to reach them. System mode: /var/lib/nsa and /run/nsa.
+// User mode: the state is in $XDG_STATE_HOME/nsa (~/.local/state/nsa), the socket in
+// $XDG_RUNTIME_DIR/nsa. If that folder vanishes at logout (/run/user/<uid> without lingering), the
+// socket is beside the state, because runs outlive the login. System mode: /var/lib/nsa and
+// /run/nsa.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,7 +1,7 @@
-// Fair shares of a server between its callers: how many connections each may have, and when its
-// next request is handled. A caller is a uid; of TCP nothing is known, so all its callers are one.
+// Divides a server fairly among its callers: how many connections each may have, and when its next
+// request is handled. A caller is a uid. TCP has no uid, so all its callers count as one.
 //
-// Pure: times come in. One thread.
+// Pure: the caller passes the time. One thread.
 #pragma once
 
 #include "common/base/token_bucket.h"

@@ -1,5 +1,5 @@
-// A collective as the progress page names it. Under one number it is the same on all ranks, unless
-// one of them left a collective out.
+// A collective as the progress page describes it. Collectives with the same number are the same on
+// all ranks, unless a rank skipped one.
 #pragma once
 
 #include <array>

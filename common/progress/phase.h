@@ -1,7 +1,7 @@
-// The phases of a rank's life, in one table that hang limits, metrics, events and texts read.
+// The phases of a rank's life, in one table. Hang limits, metrics, events and texts read it.
 //
 // A phase is a label with a limit. Which rank waits for which follows from the collectives on the
-// progress page (page.h), so a new phase is one value and one row here, and whoever enters it.
+// progress page (page.h). A new phase needs one value and one row here, and code that enters it.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// nsactl.toml: what nsactl does where the command line does not say. Plain values with defaults;
-// the file may be missing. Read by the same field-table machinery as run.toml. Pure.
+// nsactl.toml: defaults for options that the command line does not set. Plain values; the file may
+// be missing. Read through a field table, like run.toml. Pure.
 #pragma once
 
 #include "common/spec/field.h"

@@ -1,9 +1,9 @@
-// One row of a field table: a key of run.toml or nsad.toml, where its value lives, and what may
-// stand there. Parsing, printing, JSON, --set, bounds and the reference pages all walk such rows,
-// so a key exists in all of them or in none.
+// One row of a field table: a key of run.toml or nsad.toml, the member that holds its value, and
+// the allowed values. Parsing, printing, JSON, --set, bounds and the reference pages all read these
+// rows, so a key exists in all of them or in none.
 //
-// A table is built for one instance of a spec and points into it; build it, use it, drop it. The
-// default of a key is what a default-constructed spec holds. Pure; no I/O.
+// A table belongs to one instance of a spec and points into it, and must not outlive it. The
+// default of a key is its value in a default-constructed spec. Pure; no I/O.
 #pragma once
 
 #include "common/base/choice.h"

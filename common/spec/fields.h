@@ -1,4 +1,4 @@
-// The field table of run.toml, and what the keys of a run file may be mistaken for. Pure.
+// The field table of run.toml, and hints for keys that people write by mistake. Pure.
 #pragma once
 
 #include "common/spec/field.h"

@@ -1,4 +1,4 @@
-// From a run file to what the plan of kernels is asked (nsa_model/choice/kernel_plan.h). Pure.
+// Makes the request for the plan of kernels from a run file (nsa_model/choice/kernel_plan.h). Pure.
 #pragma once
 
 #include "common/spec/run_spec.h"

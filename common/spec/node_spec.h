@@ -1,5 +1,5 @@
-// nsad.toml: what an operator may set for a node. Plain values with defaults; the file may be
-// missing. Read by the same field-table machinery as run.toml. Pure.
+// nsad.toml: settings of a node. Plain values with defaults; the file may be missing. Read through
+// a field table, like run.toml. Pure.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// Which variables of the submitter's environment may reach the ranks (run.pass_environment): a list
-// of what is allowed, since what is dangerous has no end. Pure.
+// The variables of the submitter's environment that may reach the ranks (run.pass_environment). It
+// is a list of allowed names, since a list of dangerous ones would never be complete. Pure.
 #pragma once
 
 #include "common/spec/field.h"

@@ -1,4 +1,4 @@
-// A mistake in a file or an argument, with its place: how everything that reads keys reports. Pure.
+// A mistake in a file or an argument, with its place. All readers of keys report mistakes so. Pure.
 #pragma once
 
 #include <string>

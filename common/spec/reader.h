@@ -1,5 +1,5 @@
-// Puts keys with values into the fields of a table, and says what did not fit: shared by run.toml
-// and nsad.toml. Pure.
+// Stores the values of keys in the fields of a table, and reports the ones that do not fit.
+// run.toml and nsad.toml share it. Pure.
 #pragma once
 
 #include "common/spec/field.h"

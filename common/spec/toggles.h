@@ -1,5 +1,5 @@
-// The registry of toggles, and what became of every flag and variable of the predecessor.
-// [toggles] in run.toml takes these names only; the worker reports for each what is in effect.
+// The registry of toggles, and what replaces each flag and variable of the predecessor. [toggles]
+// in run.toml takes only these names. The worker reports the effective value of each.
 #pragma once
 
 #include "common/base/result.h"

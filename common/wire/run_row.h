@@ -1,5 +1,6 @@
-// Runs as rows of a long list (GET /v1/runs?rows): values without names, and what a screen shows
-// of the loss. A tenth of the bytes of RunSummary, so that ten thousand runs are listed at once.
+// Runs as rows of a long list (GET /v1/runs?rows): values without names, and as many points of the
+// loss as a screen shows. A row has a tenth of the bytes of a RunSummary, so 10,000 runs fit an
+// answer.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// Who may do what over the API (docs/design/threat-model.md). The caller is whom the kernel says
-// (SO_PEERCRED, SO_PEERGROUPS, as of connect(2)); nothing that a request says counts. Pure.
+// Who may do what over the API (docs/design/threat-model.md). The kernel says who the caller is
+// (SO_PEERCRED, SO_PEERGROUPS, as of connect(2)). Nothing in a request can change that. Pure.
 #pragma once
 
 #include "common/net/http.h"

@@ -1,6 +1,7 @@
-// Records of a run's metrics.jsonl, as JSON lines in pieces of bounded size and cost. A rank may
-// have put anything into the file: only a regular one is read, a line has a longest length, and
-// what is no record is left out and counted. One thread at a time, and not the loop's.
+// Records of a run's metrics.jsonl as JSON lines, in pieces of bounded size and cost. The rank owns
+// that file and may have written anything. So only a regular file is read, the length of a line is
+// bounded, and lines that are no record are skipped and counted. One thread at a time, never the
+// loop's.
 #pragma once
 
 #include "common/base/file.h"

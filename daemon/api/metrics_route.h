@@ -1,6 +1,6 @@
-// GET /metrics (Prometheus text), and whom it answers. Every account of a host reaches a port on
-// loopback, and so does a web page in a browser that somebody there has open: the Host header must
-// name loopback, which a page of another site cannot bring about, and a token may be asked for.
+// GET /metrics (Prometheus text), and which callers get an answer. Every account of a host can
+// reach a port on loopback. So can a web page in a browser on that host. Therefore the Host header
+// must name loopback, which a page of another site cannot achieve. A token may be required, too.
 //
 // All on the loop's thread.
 #pragma once

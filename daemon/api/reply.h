@@ -1,4 +1,4 @@
-// Values -> responses: JSON bodies and errors, one way for all routes. Pure.
+// Makes responses from values and errors: JSON bodies, the same for all routes. Pure.
 #pragma once
 
 #include "common/base/json.h"

@@ -1,6 +1,6 @@
-// What a request asks for: method, path and query -> Call. Pure, so that it can be fuzzed; the
-// table in route.cpp is the only place that knows the paths and whom they are for, and docs/api.md
-// is checked against it.
+// Parses a request: method, path and query become a Call. Pure, so it can be fuzzed. Only the
+// table in route.cpp knows the paths and who may use them. A test compares docs/api.md with
+// it.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,12 +1,12 @@
-// Carries out what the state wants. Each command is idempotent: after a crash the pending ones are
-// carried out again, and what was done already is found done.
+// Carries out the commands that the state needs. Each command is idempotent. After a crash all
+// pending commands are carried out again, and work that was already done is recognised.
 //
 //   command ──▶ slots, launcher, shim connection, timer ──▶ event ──▶ RunLoop
 //
-// Owns the timers of runs and the bookkeeping of starts that are under way; the connections and the
-// slots are the caller's. All on the loop's thread; nothing blocks: what needs a disk, the driver
-// or another process goes through Launcher and ShimConnection and comes back as an event. It stops
-// by being destroyed: shims and ranks go on.
+// Owns the timers of runs and the bookkeeping of starts in progress. The caller owns the
+// connections and the slots. All on the loop's thread; nothing blocks. Work that needs a disk, the
+// driver or another process goes through Launcher and ShimConnection; its result comes back as an
+// event. Stops by being destroyed: shims and ranks continue.
 #pragma once
 
 #include "common/spec/node_spec.h"

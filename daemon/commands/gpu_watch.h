@@ -1,6 +1,6 @@
-// The GPUs of this node as nsad knows them: how they do, and which errors the driver has reported
-// since it was started. The readings are made on a thread of gpu::Monitor and come to the loop's,
-// where everything here happens. It stops by being destroyed.
+// The GPUs of this node as nsad knows them: their readings, and the driver's errors since nsad
+// started. A thread of gpu::Monitor makes the readings and passes them to the loop's thread, where
+// all calls here happen. Stops by being destroyed.
 #pragma once
 
 #include "common/net/event_loop.h"

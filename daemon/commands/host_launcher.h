@@ -1,5 +1,5 @@
-// The real Launcher: calls of privilege::Host as the submitter, off the loop's thread. It opens no
-// file itself but to see whether the worker program is there. The loop's thread.
+// The real Launcher: calls privilege::Host as the submitter, off the loop's thread. It opens no
+// file itself; it only checks that the worker program exists. The loop's thread.
 #pragma once
 
 #include "common/net/offload.h"

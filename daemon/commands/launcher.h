@@ -1,8 +1,8 @@
-// What commands need of the machine: checkpoints, processes, files of a run. An interface, so that
-// commands are tested without any; HostLauncher is the real one.
+// Checkpoints, processes and files of a run, as commands need them. It is an interface, so that
+// commands are tested without a machine; HostLauncher is the real one.
 //
-// Calls return at once. `done` is called once, later, on the loop's thread, and never from inside
-// the call.
+// Calls return at once. `done` is called once, later, on the loop's thread, never inside the
+// call.
 #pragma once
 
 #include "common/manifest/manifest.h"

@@ -1,5 +1,5 @@
-// What a run file says about restarts and hangs, as the state machine and the hang detector take
-// it. Pure.
+// Turns a run file's settings for restarts and hangs into those of the state machine and the hang
+// detector. Pure.
 #pragma once
 
 #include "common/spec/run_spec.h"

@@ -1,9 +1,9 @@
-// What ranks run on: CPU slots of this daemon, and GPUs by UUID under host-wide locks. Plain
-// bookkeeping beside the locks; one thread.
+// The places of ranks: CPU slots of this daemon, and GPUs by UUID under locks of the host. Only
+// bookkeeping and the locks; one thread.
 //
-// CPU slots are this daemon's own: the kernel shares cores between users by itself. A GPU has no
-// such judge, so a lock file that every nsad of the host honours guards it
-// (daemon/gpu/host_locks.h), and one that a foreign process computes on is not given out.
+// CPU slots belong to this daemon, since the kernel shares cores between users by itself. It does
+// not share GPUs. So a lock file, which every nsad of the host respects, guards each GPU
+// (daemon/gpu/host_locks.h). A GPU on which a foreign process computes is not used.
 #pragma once
 
 #include "daemon/gpu/host_locks.h"

@@ -1,4 +1,4 @@
-// nsad.toml from its place, with what only the machine can tell filled in.
+// Reads nsad.toml, and fills in the values that depend on the machine.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// nsad put together: single-instance lock, ledger, controller, sockets, signals. run() returns when
-// a signal or a request ends it; ranks go on under their shims.
+// The whole nsad: single-instance lock, ledger, control plane, sockets, signals. run() returns when
+// a signal or a request ends it; ranks continue under their shims.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,7 +1,7 @@
-// Shims that live and that the ledger does not know: after it was damaged and an old backup, or
-// none, took its place. Their runs are taken up from the files of the attempt; what cannot be taken
-// up is ended. Both before any slot is granted, so that nobody gets what they hold, and before the
-// loop runs: what is read here blocks nobody.
+// Finds live shims that the ledger does not know, because it was damaged and replaced by an older
+// backup or by none. Rebuilds their runs from the attempt's files, and ends a shim whose run cannot
+// be rebuilt. This happens before any slot is granted, so their slots stay taken. It also happens
+// before the loop runs, so reading files blocks no one.
 #pragma once
 
 #include "daemon/commands/slots.h"

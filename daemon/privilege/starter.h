@@ -1,6 +1,6 @@
-// nsa-starter: the one process of nsad in system mode that stays root. It forks a child for each
-// request of nsad; the child checks the submitter, becomes him, and only then reads what it is to
-// do. docs/design/threat-model.md has the table of verbs. One thread; it ends when nsad does.
+// nsa-starter: the only process that stays root in system mode. For each request of nsad it forks a
+// child. The child checks the submitter, becomes that user, and only then reads its task.
+// docs/design/threat-model.md has the table of verbs. One thread; it ends when nsad ends.
 #pragma once
 
 #include "common/base/clock.h"

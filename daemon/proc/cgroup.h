@@ -1,7 +1,7 @@
-// A cgroup v2 folder for the processes of one attempt: what is in it dies by one write to
-// cgroup.kill, however it forked. Used only where a writable cgroup v2 tree is at hand (under
-// systemd: a unit with Delegate=); without one, process groups and the subreaper sweep do.
-// Not thread-safe.
+// A cgroup v2 folder for the processes of one attempt. One write to cgroup.kill ends them all,
+// however they forked. Used only if a writable cgroup v2 tree exists (under systemd: a unit
+// with Delegate=). Otherwise process groups and the subreaper's sweep do the work. Not
+// thread-safe.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// Small readings of the machine that the control plane rests on. They never block for long; any
-// thread may call them.
+// Small readings of the machine for the control plane. They never block for long; any thread may
+// call them.
 #pragma once
 
 #include "common/base/result.h"

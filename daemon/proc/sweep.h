@@ -1,7 +1,7 @@
-// Ends what the ranks have started and left behind. A subreaper inherits every orphan below it, so
-// that nothing that a rank forked can get away from the shim by losing its parent. Where the shim
-// itself is lost, a mark in the environment finds what it left.
-// kill_descendants is for single-threaded callers that own all their children.
+// Ends processes that ranks have started and left behind. A subreaper becomes the parent of every
+// orphan among its descendants, so no process that a rank forked can escape the shim. If the shim
+// itself is lost, a mark in the environment identifies its processes. kill_descendants is for
+// single-threaded callers that own all their children.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// Who follows runs live, and what each is told. A follower is there as long as its subscription.
-// All on the loop's thread.
+// The followers of live runs, and what each one is sent. A follower exists as long as its
+// subscription. All on the loop's thread.
 #pragma once
 
 #include "common/wire/messages.h"

@@ -1,5 +1,5 @@
-// What lies in a run's folder, which its ranks own: checkpoints and the summary of an ended run.
-// No state; any thread. read_came() blocks: never on the loop's.
+// Files of a run's folder that its ranks own: checkpoints, and the summary of an ended run. No
+// state; any thread. read_came() blocks: never call it on the loop's thread.
 #pragma once
 
 #include "common/base/file.h"

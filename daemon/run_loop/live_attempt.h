@@ -1,5 +1,5 @@
-// What is known of a live attempt beside the state: where its ranks stand by their progress pages,
-// and what its hang detector has learned. Supervision tells it, figures and views are made of it.
+// Facts about a live attempt that the state does not hold: the positions of its ranks by their
+// progress pages, and the learned limits. Supervision sets them; metrics and views read them.
 #pragma once
 
 #include "common/base/clock.h"

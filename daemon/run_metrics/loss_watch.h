@@ -1,6 +1,6 @@
-// Whether the training loss of a run has left the low that it had reached. It is judged by a moving
-// mean, so that one bad batch is no verdict. Losses that are not finite are the trainer's to judge
-// (train.non_finite), and never come here. Pure values.
+// Tells when the training loss of a run diverges from its lowest value. It compares a moving mean,
+// so one bad batch does not count. Losses that are not finite never come here: the trainer handles
+// them (train.non_finite). Pure values.
 #pragma once
 
 #include "common/base/json.h"

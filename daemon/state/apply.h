@@ -1,7 +1,7 @@
-// The reducer: what an event does to the state, and what the state then wants done.
+// The reducer: how an event changes the state, and which commands the new state needs.
 //
 // Pure: times and random seeds come in as arguments and event bodies, so replaying the ledger's
-// events gives the same state every time. The commands are exactly those that the new state wants
+// events gives the same state every time. The commands are exactly those that the new state needs
 // and the old one did not (command.h).
 #pragma once
 

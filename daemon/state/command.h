@@ -1,6 +1,6 @@
-// What the state asks of the outside. A command is wanted for as long as the state says so, and
-// carrying one out twice does what carrying it out once does: after a crash the wanted commands are
-// simply derived again (pending_commands) and carried out again.
+// What the state needs from the outside world. A command is pending as long as the state needs it,
+// and carrying it out twice has the same effect as once. So after a crash pending_commands()
+// derives the pending commands again, and nsad carries them out again.
 #pragma once
 
 #include "daemon/state/state.h"

@@ -1,4 +1,4 @@
-// Why an attempt failed, and whether there is another one: pure functions over the state.
+// Why an attempt failed, and whether the run is restarted: pure functions over the state.
 #pragma once
 
 #include "common/wire/exit_code.h"

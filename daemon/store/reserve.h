@@ -1,6 +1,6 @@
-// Disk space and files (inodes) set aside at start, so that on a disk that is full of either the
-// files of stopping and restarting can still be written. (The ledger's own pages are reserved
-// inside its files, ledger.h: nobody else can take those.) One thread.
+// Disk space and files (inodes) reserved at start. On a disk that is full of either, nsad can then
+// still write the files of a stop or a restart. (The ledger reserves its own pages inside its
+// files, ledger.h: no other program can take those.) One thread.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// What the stacks and readings that a shim took say about a hang: the kind once more, with more to
-// go by, and the findings a person wants to read first.
+// Judges the stacks and readings that a shim has taken of a hang: the kind of the hang with more
+// facts, and the findings that a person should read first.
 #pragma once
 
 #include "common/base/result.h"

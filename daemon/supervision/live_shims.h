@@ -1,6 +1,6 @@
-// Shims that live, whatever ledger and files say. A shim's command line names its attempt folder,
-// so one pass over the processes of the host finds every one, however many runs are stored: no
-// folder of a run is opened. Any thread; nothing is kept.
+// Finds live shims, whatever ledger and files say. A shim's command line names its attempt folder.
+// So one pass over the processes of the host finds all of them, however many runs are stored. It
+// opens no folder of a run. Any thread; keeps nothing.
 #pragma once
 
 #include "common/base/ids.h"

@@ -1,6 +1,6 @@
-// Which messages of a shim are believed. A shim runs as the submitter, and a rank says what it
-// likes: neither may fill the ledger, nor speak of ranks that are not there, nor in the name of
-// another rank. What is refused is counted, and told now and then. One thread; no I/O.
+// Decides which messages of a shim nsad believes. A shim runs as the submitter, and a rank may send
+// anything. Neither may flood the ledger, name ranks that do not exist, or speak for another rank.
+// Refused messages are counted and reported from time to time. One thread; no I/O.
 #pragma once
 
 #include "common/wire/launch_plan.h"

@@ -1,5 +1,5 @@
-// What can be seen of an attempt's ranks from outside: their progress pages, and /proc of those
-// that stand still. Reading costs no system call while a rank moves. One thread.
+// Observes an attempt's ranks from outside: their progress pages, and /proc of ranks whose page
+// does not change. While a rank moves, reading needs no system call. One thread.
 #pragma once
 
 #include "common/progress/page.h"

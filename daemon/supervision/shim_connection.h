@@ -1,8 +1,8 @@
-// What the control plane asks of a live attempt's shim, and what it hears: an interface, so that
-// commands are tested without processes. AttemptSupervisor is the real one.
+// The requests of the control plane to a live attempt's shim, and the shim's answers. It is an
+// interface, so that commands are tested without processes; AttemptSupervisor is the real one.
 //
-// Every request is idempotent, and one that is made while there is no connection is lost: it is
-// made again when on_connected() says so. All on the loop's thread.
+// Every request is idempotent. A request without a connection is lost; the caller repeats it when
+// on_connected() is called. All on the loop's thread.
 #pragma once
 
 #include "common/base/unique_fd.h"

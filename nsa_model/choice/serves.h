@@ -1,5 +1,5 @@
-// What each way of computing serves: asked by the operations before they take it, and by the plan
-// of kernels (kernel_plan.h). Pure, no LibTorch; any thread.
+// The shapes and devices that each implementation supports. Operations ask before each launch, and
+// so does the plan of kernels (kernel_plan.h). Pure, no LibTorch; any thread.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The output layer and its cross-entropy as one operation, in chunks of tokens: logits of all
-// tokens are never held, and their gradient is taken while a chunk's logits are at hand.
+// The output layer and its cross-entropy as one operation, in chunks of tokens. It computes the
+// gradient while it holds a chunk's logits, and never holds the logits of all tokens.
 //
 // Thread-safe.
 #pragma once

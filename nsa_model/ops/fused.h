@@ -1,5 +1,5 @@
-// The door to libnsa_ops_cuda.so: hand-written kernels behind nsa::fused_attention, whose schema is
-// declared in library.cpp and whose CUDA kernel (with its own autograd) that library registers.
+// Calls libnsa_ops_cuda.so: the hand-written kernels behind nsa::fused_attention. library.cpp
+// declares the schema; that library registers the CUDA kernel with its own autograd.
 //
 // Thread-safe.
 #pragma once

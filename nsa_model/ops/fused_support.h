@@ -1,4 +1,4 @@
-// What libnsa_ops_cuda.so serves on a GPU, for whoever chooses kernels before there are tensors.
+// What libnsa_ops_cuda.so supports on a GPU, for code that chooses kernels before it has tensors.
 //
 // Thread-safe.
 #pragma once

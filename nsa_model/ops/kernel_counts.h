@@ -1,6 +1,6 @@
-// How often each backend was taken for each part of the model: what really ran, beside what the
-// plan of kernels says (nsa_model/choice/kernel_plan.h). Every operator counts where it takes a
-// way. Passes that a CUDA graph replays are not counted again; decoding is not counted.
+// Counts how often each backend was used for each part of the model, for a comparison with the plan
+// of kernels (nsa_model/choice/kernel_plan.h). Every operator counts when it takes a backend.
+// Passes that a CUDA graph replays are not counted again; decoding is not counted.
 //
 // Thread-safe: integers on the host, for the whole process.
 #pragma once

@@ -1,10 +1,10 @@
-// What lies around the attention of a layer, as single operations with their own autograd: residual
-// sum with RMSNorm, taking the joined projections apart, the groups' gates, softmax cross-entropy
-// of a chunk.
+// The layers around attention, as single operations with their own autograd: residual sum with
+// RMSNorm, splitting the joined projections, the groups' gates, softmax cross-entropy of a
+// chunk.
 //
-// Each is a few ATen operations here (`composed`), on any device and dtype, and one pass over
-// memory in libnsa_ops_cuda.so for BF16 on CUDA. `fused` chooses between them: false always
-// composes, true takes what the device has, which on a CPU is the same composition.
+// `composed`: each is a few ATen operations here, on any device and dtype. For BF16 on CUDA each
+// is one pass over memory in libnsa_ops_cuda.so. `fused` chooses: false always composes, true
+// uses what the device has, which on a CPU is the same composition.
 //
 // Thread-safe. Wrong shapes or dtypes throw c10::Error.
 #pragma once

@@ -1,5 +1,5 @@
-// A rank from its command line to its end: opens device, data, model, peers and checkpoint, says
-// hello, trains. The one place that knows all the parts.
+// A rank from its command line to its end. It opens device, data, model, peers and checkpoint,
+// sends its hello, and trains. Only this class knows all the parts.
 #pragma once
 
 #include "common/progress/page.h"

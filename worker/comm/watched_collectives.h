@@ -1,5 +1,5 @@
-// Collectives whose enqueueing, start and end stand on the rank's progress page, whatever carries
-// them. The training thread calls them, and on a GPU autograd's thread while that one waits.
+// Wraps any Collectives so that the progress page shows when each one is enqueued, started and
+// completed. The training thread calls it; on a GPU also autograd's thread while that one waits.
 #pragma once
 
 #include "common/progress/page.h"

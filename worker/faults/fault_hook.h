@@ -1,7 +1,7 @@
-// FaultHook: the fault of a run on the rank that it is meant for. It strikes at the point that the
-// table of faults names (common/spec/fault_table.h). Before it acts, it writes the fault down,
-// tells the shim and waits (bounded) until the message has left: a stopped or dead process says
-// nothing.
+// FaultHook: performs the fault of a run on the chosen rank, at the point that the table of
+// faults names (common/spec/fault_table.h). First it records the fault, tells the shim, and
+// waits (bounded) until the message has been sent, because a stopped or dead process cannot send
+// it.
 //
 // Training thread, but for stall_loader().
 #pragma once

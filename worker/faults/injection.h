@@ -1,6 +1,6 @@
-// Faults on purpose: which one, on which rank, at which step. All ranks come to the same answer
-// from the spec alone; only the one that is named acts. What the faults are, and where each
-// strikes, is in common/spec/fault_table.h; how they act, in acts.h; when, in fault_hook.h.
+// Injected faults: which one, on which rank, at which step. All ranks compute the same choice from
+// the spec; only the chosen rank acts. The kinds and their places are in common/spec/fault_table.h,
+// their code in acts.h, and the moment in fault_hook.h.
 #pragma once
 
 #include "common/base/ids.h"

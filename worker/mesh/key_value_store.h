@@ -1,6 +1,6 @@
-// What ranks tell each other before they can talk: keys and values, as in c10d's stores, and the
-// messages that carry them. Pure: messages in, answers out. The server owns one and feeds it from
-// its one thread (store_server.h); store.h is a rank's end.
+// The keys and values by which ranks find each other, as in c10d's stores, and the messages that
+// carry them. Pure: messages in, answers out. The server owns one and uses it on its one thread
+// (store_server.h); store.h is a rank's end.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// Where the ranks of an attempt meet, as the launch plan says it: "unix:FOLDER". Several nodes will
-// need another scheme; what is above Store and Mesh does not see which one it is.
+// Where the ranks of an attempt meet, as written in the launch plan: "unix:FOLDER". Runs on several
+// nodes will need another scheme. Code above Store and Mesh does not depend on it.
 #pragma once
 
 #include "common/base/clock.h"

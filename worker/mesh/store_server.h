@@ -1,6 +1,6 @@
-// Serves the ranks' key-value store over a unix socket; in rank 0. One thread of its own, from
-// start() to the destructor, which closes every connection: whoever waits learns at once that
-// nobody serves any more.
+// Serves the ranks' key-value store over a unix socket; in rank 0. It has its own thread, from
+// start() to the destructor. The destructor closes every connection, so each waiting rank sees at
+// once that the server is gone.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// The plan of kernels for a rank's model, and the model's configuration from it. For the worker,
-// and for measurements that do as it does.
+// Makes the plan of kernels for a rank's model, and the model's configuration from it. The worker
+// and the benchmarks use it.
 #pragma once
 
 #include "common/spec/run_spec.h"

@@ -1,4 +1,4 @@
-// Where the training loop meets the model: its loss on a batch, its parameters, its gates.
+// Connects the training loop to the model: the loss of a batch, the parameters, the gates.
 #pragma once
 
 #include "nsa_model/model/language_model.h"

@@ -1,7 +1,7 @@
-// FlatState: all that the optimizer knows about the model, in a few flat buffers on the device,
-// laid out by a BucketPlan: what updates are applied to, first and second moments, FP32 gradients
-// with the sync scalars, and the weights that the model computes with. The model's parameters
-// become views into the weights.
+// FlatState: everything that the optimizer keeps of the model, in a few flat buffers on the device.
+// A BucketPlan gives the layout. The buffers are the values that updates change, first and second
+// moments, FP32 gradients with the sync scalars, and the weights with which the model computes. The
+// model's parameters become views into the weights.
 //
 // Training thread only.
 #pragma once

@@ -1,4 +1,4 @@
-// What this process and its CPU are like. Pure reads of /proc and cpuid; any thread.
+// Facts about this process and its CPU, read from /proc and cpuid. Pure reads; any thread.
 #pragma once
 
 #include "common/base/result.h"

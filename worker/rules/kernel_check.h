@@ -1,5 +1,5 @@
-// KernelCheck: holds what really ran against the plan of kernels. Counts are integers on the host,
-// and are compared behind the first step, at evaluations and at the end: it costs a step nothing.
+// KernelCheck: compares the kernels that really ran with the plan of kernels. It reads integers on
+// the host after the first step, at evaluations and at the end, so it does not slow a step.
 // Training thread only.
 #pragma once
 

@@ -1,6 +1,6 @@
-// StepHook: what accompanies a step from outside: faults on purpose, stop requests, measurements.
-// The step calls its hooks in the order in which they were given, on the training thread. A hook
-// that does nothing costs a virtual call.
+// StepHook: code that a step calls but that is not part of it: injected faults, stop requests,
+// measurements. The step calls its hooks in the given order on the training thread. A hook without
+// work costs one virtual call.
 #pragma once
 
 #include "common/progress/phase.h"

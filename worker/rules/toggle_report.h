@@ -1,4 +1,4 @@
-// What is in effect, beside what was asked for. Pure but for reading environment variables.
+// The effective toggles, beside the requested ones. Pure but for reading environment variables.
 #pragma once
 
 #include "common/base/result.h"

@@ -1,5 +1,5 @@
-// The one thing that the training loop needs of a model: the loss of a micro-batch. Keeps the loop
-// and its tests free of any particular model.
+// The only thing that the training loop needs from a model: the loss of a micro-batch. So the loop
+// and its tests do not depend on a particular model.
 #pragma once
 
 #include "worker/data/batch.h"

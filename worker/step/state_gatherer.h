@@ -1,5 +1,5 @@
-// StateGatherer: where each rank updates a shard of the parameters, what ranks owe each other
-// afterwards. Without shards there is nothing to do. Training thread only.
+// StateGatherer: if each rank updates a shard of the parameters, gathers the shards of the others
+// afterwards. Without shards it does nothing. Training thread only.
 #pragma once
 
 #include "worker/comm/collectives.h"

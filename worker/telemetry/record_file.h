@@ -1,8 +1,8 @@
-// A file to which one thread appends records. A disk that is full tears and loses none: what it
-// does not take waits in memory, up to 4 MiB, and is written before the next record. Only beyond
-// that are records lost, whole ones, and counted. A process that is killed meanwhile leaves its
-// last record torn. Failures are logged once each time they begin, and never passed on: metrics are
-// not worth a run.
+// A file to which one thread appends records. A full disk neither cuts nor loses a record: records
+// that do not fit wait in memory, up to 4 MiB, and are written before the next one. Only above that
+// limit are whole records dropped, and counted. If the process is killed, the last record may be
+// cut. Each failure is logged once when it begins and is never returned: metrics must not fail a
+// run.
 #pragma once
 
 #include "common/base/unique_fd.h"

@@ -1,6 +1,6 @@
-// Checkpointer: when a checkpoint is due, copies the state and hands it to the writer (rank 0);
-// tells shim and log what became of it; loads the last good one for a roll-back. Training thread
-// only; reports come from the writer's thread.
+// Checkpointer: when a checkpoint is due, copies the state and hands it to the writer (rank 0).
+// Reports the result to shim and log. Loads the last good checkpoint for a roll-back. Training
+// thread only; reports come from the writer's thread.
 #pragma once
 
 #include "common/spec/run_spec.h"

@@ -1,5 +1,5 @@
-// MetricsHook: adds up what steps took and tells it, to the shim and to rank 0's sinks, once in
-// train.log_interval_steps. Training thread only.
+// MetricsHook: adds up the measurements of steps. Once in train.log_interval_steps it sends them to
+// the shim and to rank 0's sinks. Training thread only.
 #pragma once
 
 #include "common/spec/run_spec.h"
