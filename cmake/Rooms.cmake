@@ -41,6 +41,7 @@ nsa_room(daemon/state MAY_USE common/base common/progress common/spec common/wir
 nsa_room(daemon/plan MAY_USE common/base common/spec common/wire)
 nsa_room(daemon/store MAY_USE common/base common/wire)
 nsa_room(daemon/api MAY_USE common daemon/metrics)
+nsa_room(daemon/cluster MAY_USE common/base common/net common/tls common/wire) # knows no runs
 nsa_room(daemon/metrics MAY_USE common/base common/wire)
 nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)

@@ -1,6 +1,7 @@
 #include "common/tls/certificates.h"
 
 #include "common/base/file.h"
+#include "common/tls/hex.h"
 #include "common/tls/openssl.h"
 
 #include <algorithm>
@@ -21,16 +22,6 @@ constexpr long kBackdatedSeconds = 300;
 
 using Request = std::unique_ptr<X509_REQ, decltype(&X509_REQ_free)>;
 using Extension = std::unique_ptr<X509_EXTENSION, decltype(&X509_EXTENSION_free)>;
-
-std::string hex(std::span<const unsigned char> bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
 
 Bio reading(std::string_view text) {
   return {BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free};
@@ -72,6 +63,12 @@ bool set_lifetime(X509* certificate, WallTime now, Duration lifetime) {
   const long seconds = std::chrono::duration_cast<std::chrono::seconds>(lifetime).count();
   return X509_time_adj(X509_getm_notBefore(certificate), -kBackdatedSeconds, &start) != nullptr &&
          X509_time_adj(X509_getm_notAfter(certificate), seconds, &start) != nullptr;
+}
+
+WallTime time_of(const ASN1_TIME* time) {
+  tm parts{};
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return {};
+  return {int64_t{timegm(&parts)} * 1'000'000'000};
 }
 
 // What every certificate has; nullptr where OpenSSL failed.
@@ -179,9 +176,11 @@ std::string Certificate::fingerprint() const {
 }
 
 WallTime Certificate::expires() const {
-  tm parts{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(native()), &parts) != 1) return {};
-  return {int64_t{timegm(&parts)} * 1'000'000'000};
+  return time_of(X509_get0_notAfter(native()));
+}
+
+Duration Certificate::lifetime() const {
+  return expires() - time_of(X509_get0_notBefore(native()));
 }
 
 // ---- the authority

@@ -47,6 +47,7 @@ public:
   std::string serial() const;      // hexadecimal, 32 digits
   std::string fingerprint() const; // SHA-256 of its DER form, 64 hexadecimal digits
   WallTime expires() const;
+  Duration lifetime() const; // from its begin to its end
 
   x509_st* native() const { return certificate_.get(); }
 

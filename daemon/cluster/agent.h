@@ -1,0 +1,98 @@
+// A node's end of its cluster: it joins once, and from then on keeps a link to the head, says what
+// the node has, and is heard. It calls again for as long as it lives, unless the head says that
+// calling cannot help.
+//
+// All on the loop's thread. It stops by being destroyed.
+#pragma once
+
+#include "common/tls/link.h"
+#include "daemon/cluster/join_token.h"
+#include "daemon/cluster/messages.h"
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+
+namespace nsa::cluster {
+
+struct HeadAddress {
+  std::string host;
+  uint16_t port = 0;
+  // "HOST:PORT" or "[IPV6]:PORT". kInvalidArgument.
+  static Result<HeadAddress> parse(const std::string& text);
+  std::string text() const;
+};
+
+// Who this node is in which cluster: one file of mode 0600, so that key and certificate are always
+// of each other.
+struct Membership {
+  HeadAddress head;
+  std::string node;
+  tls::Identity identity;
+
+  // <folder>/membership.json. kNotFound: this node has not joined; kCorrupt.
+  static Result<Membership> load(const std::filesystem::path& folder);
+  Status save(const std::filesystem::path& folder) const;
+};
+
+// Spends the token. The membership is on disk when `done` is called; kPermission: the head refused
+// the token, or whoever answered is not the head that made it. The handle gives up when it goes.
+[[nodiscard]] std::unique_ptr<net::Handle>
+join_cluster(net::EventLoop& loop, const HeadAddress& head, const JoinToken& token,
+             const std::string& node, const std::filesystem::path& folder,
+             std::function<void(Result<Membership>)> done);
+
+class Agent {
+public:
+  struct Options {
+    std::filesystem::path folder; // of the membership, which is renewed
+    NodeHello facts;
+    Duration first_pause = std::chrono::milliseconds(200), longest_pause = std::chrono::seconds(5);
+    tls::LinkLimits links;
+  };
+  struct Events {
+    std::function<void()> ready;             // the head has welcomed this node
+    std::function<void(const Error&)> cut;   // it calls again after a pause
+    std::function<void(const Error&)> ended; // for good: it was removed, or has to join again
+  };
+
+  Agent(net::EventLoop& loop, Membership membership, Options options, Events events);
+  ~Agent();
+
+  bool is_ready() const { return ready_; }
+  // The head's clock minus this node's, and how long a message and its answer take; of the newest
+  // heartbeat, 0 before one.
+  Duration clock_offset() const { return clock_offset_; }
+  Duration round_trip() const { return round_trip_; }
+
+private:
+  void call();
+  void call_later(const Error& why);
+  void take(const wire::Frame& frame);
+  void welcome(const Welcome& welcome);
+  void beat();
+  void hear(const HeartbeatReply& reply);
+  void ask_for_renewal();
+  void renewed(const Signed& signed_one);
+  void give_up(Error why);
+
+  net::EventLoop& loop_;
+  Membership membership_;
+  Options options_;
+  Events events_;
+  std::unique_ptr<net::Handle> dialing_;
+  std::unique_ptr<tls::Link> link_;
+  net::Timer timer_; // the next call or heartbeat
+  std::optional<tls::PrivateKey> next_key_;
+  MonotonicTime heard_;
+  Duration lost_after_{};
+  int failures_ = 0;
+  std::mt19937 random_{std::random_device{}()};
+  bool ready_ = false;
+  Duration clock_offset_{}, round_trip_{};
+};
+
+} // namespace nsa::cluster

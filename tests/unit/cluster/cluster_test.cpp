@@ -1,0 +1,211 @@
+#include "cluster_fixture.h"
+
+namespace nsa::cluster {
+namespace {
+
+TEST_F(ClusterTest, ANodeJoinsIsHeardAndTellsItsClock) {
+  Agent& agent = add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  EXPECT_TRUE(was_told(Notice::Kind::kJoined));
+  EXPECT_TRUE(was_told(Notice::Kind::kReady));
+  ASSERT_TRUE(wait_until([&] { return node("node-1").round_trip_ns > 0; }));
+  EXPECT_EQ(node("node-1").facts.processors, 2);
+  // Both read the same clock here: the offset is no more than the round trip.
+  EXPECT_LE(std::abs(agent.clock_offset().count()), agent.round_trip().count());
+}
+
+TEST_F(ClusterTest, ANodeNeedsItsTokenOnce) {
+  add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  agents_.clear();
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kLost); }));
+  auto membership = Membership::load(folder_ / "node-1");
+  ASSERT_TRUE(membership) << membership.error().what;
+  start("node-1", std::move(*membership));
+  EXPECT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+}
+
+TEST_F(ClusterTest, AHeadThatComesBackIsCalledByAllItsNodes) {
+  for (const std::string name : {"a", "b", "c"})
+    add(name);
+  ASSERT_TRUE(wait_until([&] { return ready_.size() == 3; }));
+  head_.reset();
+  ASSERT_TRUE(wait_until([&] { return cut_.size() == 3; }));
+  start_head();
+  EXPECT_TRUE(wait_until([&] {
+    return is("a", NodeState::kReady) && is("b", NodeState::kReady) && is("c", NodeState::kReady);
+  }));
+  EXPECT_TRUE(ended_.empty());
+}
+
+// ---- tokens
+// -----------------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, ATokenIsGoodForOneNode) {
+  const JoinToken token = *head_->make_token();
+  ASSERT_TRUE(join("node-1", token));
+  const auto again = join("node-2", token);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kPermission);
+  EXPECT_NE(again.error().what.find("used by node node-1"), std::string::npos)
+      << again.error().what;
+  EXPECT_TRUE(was_told(Notice::Kind::kRefused, "used by node"));
+  EXPECT_EQ(head_->nodes().size(), 1u);
+}
+
+TEST_F(ClusterTest, ATokenExpires) {
+  const JoinToken token = *head_->make_token();
+  book_.tokens.at(token.digest()).expires_at = WallTime::now().nanoseconds - 1;
+  const auto late = join("node-1", token);
+  ASSERT_FALSE(late);
+  EXPECT_NE(late.error().what.find("expired"), std::string::npos) << late.error().what;
+}
+
+TEST_F(ClusterTest, AForgedTokenIsRefused) {
+  JoinToken token = *head_->make_token();
+  token.secret[0] = token.secret[0] == 'a' ? 'b' : 'a';
+  const auto forged = join("node-1", token);
+  ASSERT_FALSE(forged);
+  EXPECT_NE(forged.error().what.find("has not made this token"), std::string::npos);
+  EXPECT_TRUE(was_told(Notice::Kind::kRefused, "has not made this token"));
+}
+
+TEST_F(ClusterTest, NoNodeTakesAnothersNameWhileItIsHeard) {
+  add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  const auto second = join("node-1", *head_->make_token());
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().what.find("is connected"), std::string::npos) << second.error().what;
+  for (const std::string name : {"head", "", "../x", "a b"})
+    EXPECT_FALSE(join(name, *head_->make_token())) << name;
+}
+
+TEST_F(ClusterTest, ARefusedNameLeavesTheTokenGood) {
+  const JoinToken token = *head_->make_token();
+  EXPECT_FALSE(join("head", token));
+  EXPECT_TRUE(join("node-1", token));
+}
+
+TEST_F(ClusterTest, NothingIsPromisedThatIsNotOnDisk) {
+  const JoinToken token = *head_->make_token();
+  book_.full = true;
+  EXPECT_FALSE(join("node-1", token));
+  EXPECT_FALSE(head_->make_token());
+  book_.full = false;
+  EXPECT_TRUE(head_->nodes().empty());
+  EXPECT_TRUE(join("node-1", token));
+}
+
+// ---- leaving
+// ----------------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, ARemovedNodeIsToldAndNeverLetInAgain) {
+  add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  ASSERT_TRUE(head_->remove("node-1"));
+  ASSERT_TRUE(wait_until([&] { return ended_.contains("node-1"); }));
+  EXPECT_NE(ended_["node-1"].what.find("removed"), std::string::npos);
+
+  ended_.clear();
+  head_.reset();
+  start_head(); // the head's memory is not what keeps it out
+  start("node-1", *Membership::load(folder_ / "node-1"));
+  ASSERT_TRUE(wait_until([&] { return ended_.contains("node-1"); }));
+  EXPECT_TRUE(is("node-1", NodeState::kRemoved));
+  EXPECT_EQ(head_->remove("nobody").error().code, ErrorCode::kNotFound);
+
+  add("node-1"); // with a new token it may come back
+  EXPECT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+}
+
+TEST_F(ClusterTest, AStolenMembershipIsWorthlessAfterJoiningAnew) {
+  ASSERT_TRUE(join("node-1", *head_->make_token()));
+  const Membership stolen = *Membership::load(folder_ / "node-1");
+  ASSERT_TRUE(join("node-1", *head_->make_token()));
+  start("node-1", stolen);
+  ASSERT_TRUE(wait_until([&] { return ended_.contains("node-1"); }));
+  EXPECT_NE(ended_["node-1"].what.find("newer certificate"), std::string::npos);
+  EXPECT_FALSE(is("node-1", NodeState::kReady));
+}
+
+TEST_F(ClusterTest, ASecondLinkOfANodeEndsTheFirst) {
+  add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  auto first = std::move(agents_["node-1"]);
+  start("node-1", *Membership::load(folder_ / "node-1"));
+  ASSERT_TRUE(wait_until([&] { return cut_.contains("node-1"); }));
+  EXPECT_TRUE(is("node-1", NodeState::kReady));
+  EXPECT_EQ(head_->nodes().size(), 1u);
+}
+
+// ---- silence and renewal
+// ------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, ASilentNodeIsLost) {
+  // A node that says hello and then nothing: its link is up, and nobody is there.
+  const auto membership = join("node-1", *head_->make_token());
+  ASSERT_TRUE(membership);
+  std::unique_ptr<tls::Link> link;
+  const auto call =
+      tls::connect(loop_, "127.0.0.1", head_->port(), membership->identity,
+                   [&](Result<std::unique_ptr<tls::Link>> made) { link = std::move(*made); });
+  ASSERT_TRUE(wait_until([&] { return link != nullptr; }));
+  ASSERT_TRUE(link->send(frame_of(NodeHello{})));
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  const MonotonicTime silent_since = MonotonicTime::now();
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kLost); }));
+  EXPECT_GE(MonotonicTime::now() - silent_since, options_.lost_after / 2);
+  EXPECT_TRUE(was_told(Notice::Kind::kLost, "nothing was heard"));
+}
+
+TEST_F(ClusterTest, CertificatesAreRenewedOnTheWay) {
+  options_.certificate_lifetime = std::chrono::seconds(60); // a third of it and the backdated time
+  head_.reset();
+  start_head();
+  add("node-1");
+  const std::string first = Membership::load(folder_ / "node-1")->identity.certificate.serial();
+  ASSERT_TRUE(wait_until([&] { return was_told(Notice::Kind::kRenewed); }));
+  const std::string second = Membership::load(folder_ / "node-1")->identity.certificate.serial();
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(cut_.empty()); // the link stayed
+  // The new one is what lets it in.
+  agents_.clear();
+  start("node-1", *Membership::load(folder_ / "node-1"));
+  ready_.clear();
+  EXPECT_TRUE(wait_until([&] { return ready_["node-1"] == 1; }));
+}
+
+TEST_F(ClusterTest, WhoHasNoCertificateCanOnlyJoin) {
+  std::unique_ptr<tls::Link> link;
+  std::optional<Dismissed> dismissed;
+  const auto call =
+      tls::join(loop_, "127.0.0.1", head_->port(), JoinToken(*head_->make_token()).fingerprint,
+                [&](Result<std::unique_ptr<tls::Link>> made) { link = std::move(*made); });
+  ASSERT_TRUE(wait_until([&] { return link != nullptr; }));
+  link->start({[&](const wire::Frame& frame) { dismissed = *read_frame<Dismissed>(frame); }, {}});
+  ASSERT_TRUE(link->send(frame_of(NodeHello{})));
+  ASSERT_TRUE(wait_until([&] { return dismissed.has_value(); }));
+  EXPECT_NE(dismissed->what.find("can only join"), std::string::npos);
+}
+
+TEST_F(ClusterTest, FramesThatAreNoMessagesEndTheirLinkAlone) {
+  add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  const auto membership = join("node-2", *head_->make_token());
+  ASSERT_TRUE(membership);
+  for (const std::string body : {"", "[]", "{", "{\"build\": 7}", "\"x\""}) {
+    std::unique_ptr<tls::Link> link;
+    bool closed = false;
+    const auto call =
+        tls::connect(loop_, "127.0.0.1", head_->port(), membership->identity,
+                     [&](Result<std::unique_ptr<tls::Link>> made) { link = std::move(*made); });
+    ASSERT_TRUE(wait_until([&] { return link != nullptr; }));
+    link->start({{}, [&](const Error&) { closed = true; }});
+    ASSERT_TRUE(link->send({static_cast<uint8_t>(MessageType::kHello), 0, body}));
+    EXPECT_TRUE(wait_until([&] { return closed; })) << body;
+  }
+  EXPECT_TRUE(is("node-1", NodeState::kReady));
+}
+
+} // namespace
+} // namespace nsa::cluster
