@@ -51,12 +51,11 @@ Result<Exit> run_audit(const Arguments& arguments, Context& context) {
 Verb audit_verb() {
   Verb verb;
   verb.name = "audit";
-  verb.summary = "Show who asked to change what, and what came of it";
+  verb.summary = "Show who changed what, or tried to";
   verb.detail =
       "One line for each submit, stop, cancel, resume, checkpoint and removal of a run, and "
-      "for each stop of nsad. Requests that were refused are there too. Under a system "
-      "nsad, users see what they asked for and what others asked of their runs; "
-      "administrators see all of it.";
+      "for each stop of nsad. Refused requests are listed, too. With a system nsad, users see "
+      "their own requests and those about their own runs; administrators see all.";
   verb.positionals = {run_argument()};
   verb.positionals[0].required = false;
   verb.positionals[0].meaning += ", also of a removed run (default: all runs)";

@@ -41,10 +41,11 @@ Verb ckpt_ls_verb() {
   verb.name = "ckpt ls";
   verb.summary = "List the checkpoints of a run";
   verb.positionals = {run_argument()};
-  verb.detail = "A verified one has been read whole and matches its checksums: at a resume, or by "
-                "`ckpt verify`.";
-  verb.options = {{"all", 'a', ValueType::kFlag, "", "deleted ones too"},
-                  {"verify", 0, ValueType::kFlag, "", "read every byte first, as `ckpt verify`"}};
+  verb.detail = "A verified checkpoint was read completely and matched its checksums, at a resume "
+                "or by `ckpt verify`.";
+  verb.options = {
+      {"all", 'a', ValueType::kFlag, "", "list deleted checkpoints, too"},
+      {"verify", 0, ValueType::kFlag, "", "first read every byte, as `ckpt verify` does"}};
   verb.examples = {{"nsactl ckpt ls k3fm2 -o wide", "with their folders"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     return show(arguments, context, arguments.has("verify"));
@@ -56,7 +57,7 @@ Verb ckpt_verify_verb() {
   Verb verb;
   verb.name = "ckpt verify";
   verb.summary = "Read every byte of a run's checkpoints and compare the checksums";
-  verb.detail = "Exit code 1 when one is damaged; `ckpt ls` and `events` show it from then on. "
+  verb.detail = "Exit code 1 if a checkpoint is damaged; `ckpt ls` and `events` then show it. "
                 "Resume never uses a damaged checkpoint.";
   verb.positionals = {run_argument()};
   verb.examples = {{"nsactl ckpt verify k3fm2", "before a long resume"}};

@@ -149,7 +149,7 @@ Verb daemon_start_verb() {
   Verb verb;
   verb.name = "daemon start";
   verb.summary = "Start nsad for this user, if it is not running";
-  verb.detail = "Commands that need it do this by themselves.";
+  verb.detail = "Commands that need nsad start it automatically.";
   verb.examples = {{"nsactl daemon start", "for instance after an upgrade"}};
   verb.run = run_start;
   return verb;
@@ -158,9 +158,9 @@ Verb daemon_start_verb() {
 Verb daemon_stop_verb() {
   Verb verb;
   verb.name = "daemon stop";
-  verb.summary = "End nsad; ranks go on without it";
-  verb.detail = "To end runs, use `stop` or `cancel` first. Nothing is lost meanwhile: the ranks' "
-                "parents keep what nsad must hear.";
+  verb.summary = "End nsad; ranks continue without it";
+  verb.detail = "To end runs, use `stop` or `cancel` first. Nothing is lost: the shims keep the "
+                "messages of ranks until nsad runs again.";
   verb.examples = {{"nsactl daemon stop && nsactl daemon start", "use a new build of nsad"}};
   verb.run = run_stop;
   return verb;
@@ -170,7 +170,7 @@ Verb daemon_status_verb() {
   Verb verb;
   verb.name = "daemon status";
   verb.summary = "Show the running nsad: pid, socket, folders, metrics address, slots";
-  verb.detail = "Exit code 6 when none is running.";
+  verb.detail = "Exit code 6 if no nsad is running.";
   verb.examples = {{"nsactl daemon status -o json", "for scripts"}};
   verb.run = run_status;
   return verb;
@@ -180,7 +180,7 @@ Verb daemon_logs_verb() {
   Verb verb;
   verb.name = "daemon logs";
   verb.summary = "Print the log of an nsad that was started on demand";
-  verb.options = {follow_option("go on as lines come"),
+  verb.options = {follow_option("print new lines as they come"),
                   {"tail", 'n', ValueType::kInteger, "N", "the last N lines (default: 50)"}};
   verb.examples = {{"nsactl daemon logs -n 200", "its recent past"}};
   verb.run = run_logs;

@@ -24,7 +24,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
 Verb data_adopt_verb() {
   Verb verb;
   verb.name = "data adopt";
-  verb.summary = "Make a data set of token shards that exist";
+  verb.summary = "Make a data set from existing token shards";
   verb.detail = "Writes dataset.json beside shards of llm.c, modded-nanogpt (llmc) or nanoGPT "
                 "(raw_u16). Files whose names contain 'val' or 'heldout' are the held-out split.";
   verb.positionals = {{"FOLDER", ValueType::kPath, "the folder with the .bin files"}};
@@ -33,14 +33,14 @@ Verb data_adopt_verb() {
        0,
        ValueType::kText,
        "NAME",
-       "what made the tokens: gpt2 (default) or bytes",
+       "tokenizer that made the tokens: gpt2 (default) or bytes",
        false,
        {"gpt2", "bytes"}},
       {"format",
        0,
        ValueType::kText,
        "FORMAT",
-       "of the files: llmc (default) or raw_u16",
+       "format of the files: llmc (default) or raw_u16",
        false,
        {"llmc", "raw_u16"}},
       ranks_option(),

@@ -66,11 +66,11 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
 Verb data_info_verb() {
   Verb verb;
   verb.name = "data info";
-  verb.summary = "Say what a data set is, with samples of its text";
+  verb.summary = "Describe a data set, with samples of its text";
   verb.positionals = {{"FOLDER", ValueType::kPath, "the data set"}};
   verb.options = {
       {"samples", 0, ValueType::kInteger, "N", "samples of each split (default: 2)"},
-      {"tokens", 0, ValueType::kInteger, "N", "tokens a sample (default: 64)"},
+      {"tokens", 0, ValueType::kInteger, "N", "tokens of each sample (default: 64)"},
       ranks_option(),
   };
   verb.examples = {{"nsactl data info data/mine", "tokenizer, tokens, entropy, samples"}};

@@ -192,7 +192,7 @@ Verb data_prepare_verb() {
   verb.name = "data prepare";
   verb.summary = "Turn text into a data set of token shards";
   verb.detail = "Text files, folders of them, .gz and .jsonl become shards, a held-out split and a "
-                "manifest. The output is whole or absent; docs/data.md has the details.";
+                "manifest. The output is either complete or absent. See docs/data.md for details.";
   verb.positionals = {
       {"INPUT", ValueType::kPath, "text files, or folders of .txt .md .rst .jsonl", true, true}};
   verb.options = {
@@ -221,12 +221,13 @@ Verb data_prepare_verb() {
        {"error", "replace", "keep"}},
       {"jsonl-key", 0, ValueType::kText, "KEY", "the key of the text in .jsonl (default: text)"},
       {"heldout-fraction", 0, ValueType::kText, "SHARE",
-       "share of the documents set aside for evaluation (default: 0.01)"},
-      {"seed", 0, ValueType::kInteger, "N", "of the choice of held-out documents (default: 1)"},
+       "share of the documents that are held out for evaluation (default: 0.01)"},
+      {"seed", 0, ValueType::kInteger, "N",
+       "seed of the choice of held-out documents (default: 1)"},
       {"shard-tokens", 0, ValueType::kInteger, "N", "tokens a shard (default: 100000000)"},
-      {"threads", 0, ValueType::kInteger, "N", "of tokenising (default: all processors)"},
+      {"threads", 0, ValueType::kInteger, "N", "threads that tokenise (default: all processors)"},
       {"reuse", 0, ValueType::kFlag, "", "accept an existing data set of the same sources"},
-      {"replace", 0, ValueType::kFlag, "", "make an existing data set anew"},
+      {"replace", 0, ValueType::kFlag, "", "replace an existing data set"},
       ranks_option(),
   };
   verb.examples = {

@@ -31,7 +31,7 @@ Verb data_verify_verb() {
   Verb verb;
   verb.name = "data verify";
   verb.summary = "Check every byte of a data set against its manifest";
-  verb.detail = "Looks on after a fault and names every file that is wrong. Exit code 1 if one is.";
+  verb.detail = "Names every damaged file, not only the first. Exit code 1 if there is one.";
   verb.positionals = {{"FOLDER", ValueType::kPath, "the data set"}};
   verb.examples = {{"nsactl data verify data/mine", "sizes, checksums, token ids"}};
   verb.run = run;

@@ -62,10 +62,10 @@ Result<Exit> run(const Arguments&, Context& context) {
 Verb doctor_verb() {
   Verb verb;
   verb.name = "doctor";
-  verb.summary = "Check what this machine has, with a fix for what it lacks";
+  verb.summary = "Check this machine, and say how to fix what is missing";
   verb.detail = "Programs, LibTorch, driver and GPUs, disk space and the speed of fsync, shared "
-                "memory, limits, clock, the metrics port, cgroups. Exit code 1 when something that "
-                "is needed is missing.";
+                "memory, limits, clock, the metrics port, cgroups. Exit code 1 if something "
+                "necessary is missing.";
   verb.examples = {{"nsactl doctor", "before the first run on a machine"}};
   verb.run = run;
   return verb;

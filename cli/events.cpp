@@ -88,11 +88,11 @@ Verb events_verb() {
   verb.positionals = {run_argument()};
   verb.positionals[0].required = false;
   verb.positionals[0].meaning += " (default: all runs)";
-  verb.options = {follow_option("go on as events come, until the run ends"),
+  verb.options = {follow_option("print new events as they come, until the run ends"),
                   {"tail", 'n', ValueType::kInteger, "N", "only the last N events"}};
   verb.examples = {{"nsactl events k3fm2", "why a run is in its state"},
                    {"nsactl events -f --tail 0", "what happens on this node from now on"},
-                   {"nsactl events k3fm2 -o json", "with what each event rests on"}};
+                   {"nsactl events k3fm2 -o json", "with the facts behind each event"}};
   verb.run = run_events;
   return verb;
 }

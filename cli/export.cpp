@@ -73,9 +73,8 @@ Verb export_verb() {
   Verb verb;
   verb.name = "export";
   verb.summary = "Print the metrics of a run's steps as a table";
-  verb.detail =
-      "A step that was done again after a restart is there once, as the last attempt did it. "
-      "Members of members become columns such as phase_seconds.forward.";
+  verb.detail = "A step that was computed again after a restart appears once, as in the last "
+                "attempt. Nested members become columns such as phase_seconds.forward.";
   verb.positionals = {run_argument()};
   verb.options = {{"format",
                    0,
@@ -92,7 +91,7 @@ Verb export_verb() {
                    false,
                    {"step", "evaluation", "non_finite"}},
                   {"metric", 'm', ValueType::kText, "NAME",
-                   "only this metric beside step, attempt, time and tokens", true}};
+                   "only this metric, with step, attempt, time and tokens", true}};
   verb.examples = {{"nsactl export @last > run.csv", "every step of the newest run"},
                    {"nsactl export k3fm2 -m loss -m gradient_norm", "two columns"},
                    {"nsactl export k3fm2 --kind evaluation --format jsonl", "its evaluations"}};

@@ -26,7 +26,7 @@ Verb follow_verb() {
   Verb verb;
   verb.name = "follow";
   verb.summary = "Watch a run until it ends";
-  verb.detail = "Ctrl-C detaches, the run goes on. The exit code is the run's.";
+  verb.detail = "Ctrl-C detaches; the run continues. The exit code is the run's.";
   verb.positionals = {run_argument()};
   verb.examples = {{"nsactl follow @last", "the newest run"},
                    {"nsactl follow k3fm2 -o json", "as JSON lines"}};

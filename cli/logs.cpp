@@ -141,12 +141,12 @@ Verb logs_verb() {
   verb.summary = "Print what the ranks wrote, in the order of time";
   verb.positionals = {run_argument()};
   verb.options = {
-      follow_option("go on as lines come, into later attempts, until the run ends"),
+      follow_option("print new lines as they come, also of later attempts, until the run ends"),
       {"rank", 'r', ValueType::kText, "N|all", "one rank (default: all, each line marked)"},
       {"tail", 'n', ValueType::kInteger, "N", "only the last N lines (10 with --follow)"},
       {"since", 0, ValueType::kDuration, "TIME", "only lines of the last 90s, 10m, 2h, 1d"},
-      {"attempt", 0, ValueType::kInteger, "N", "of this attempt (default: the newest)"},
-      {"timestamps", 't', ValueType::kFlag, "", "with the time of each line"}};
+      {"attempt", 0, ValueType::kInteger, "N", "only this attempt (default: the newest)"},
+      {"timestamps", 't', ValueType::kFlag, "", "print the time of each line"}};
   verb.examples = {{"nsactl logs -f @last", "as they come"},
                    {"nsactl logs k3fm2 --rank 1 --tail 50", "the end of one rank"},
                    {"nsactl logs k3fm2 --attempt 1 --since 10m -t", "what the first attempt said"}};

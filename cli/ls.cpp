@@ -95,7 +95,7 @@ Verb ls_verb() {
   Verb verb;
   verb.name = "ls";
   verb.summary = "List runs";
-  verb.options = {{"all", 'a', ValueType::kFlag, "", "those that ended long ago too"},
+  verb.options = {{"all", 'a', ValueType::kFlag, "", "list runs that ended long ago, too"},
                   {"state",
                    's',
                    ValueType::kText,

@@ -100,12 +100,12 @@ Verb stop_verb() {
   Verb verb;
   verb.name = "stop";
   verb.summary = "Write a checkpoint, then end a run";
-  verb.detail = "The run ends after the step that is being computed; `resume` goes on from there. "
-                "Ranks that do not answer are ended after hang.checkpoint_seconds + 30 s; `cancel` "
-                "does not wait.";
+  verb.detail =
+      "The run ends after the present step; `resume` continues from there. Ranks that do not "
+      "respond are killed after hang.checkpoint_seconds + 30 s. `cancel` does not wait.";
   verb.positionals = {runs_argument()};
   verb.options = {
-      wait_option("until it has ended; 1 when it did not end well, 7 when steps are lost")};
+      wait_option("wait until it has ended; exit code 1 if it failed, 7 if steps are lost")};
   verb.examples = {{"nsactl stop k3fm2 --wait", "and wait until it has ended"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     const std::string run = arguments.text("RUN");
@@ -120,10 +120,9 @@ Verb cancel_verb() {
   Verb verb;
   verb.name = "cancel";
   verb.summary = "End a run at once, without a checkpoint";
-  verb.detail = "What was computed since the last checkpoint is lost; a queued run just leaves the "
-                "queue.";
+  verb.detail = "All steps since the last checkpoint are lost. A queued run only leaves the queue.";
   verb.positionals = {runs_argument()};
-  verb.options = {wait_option("until its ranks have ended")};
+  verb.options = {wait_option("wait until its ranks have ended")};
   verb.examples = {{"nsactl cancel k3fm2", "kill its ranks"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     const std::string run = arguments.text("RUN");

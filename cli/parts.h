@@ -15,8 +15,7 @@ inline Positional run_argument() {
   return {"RUN", ValueType::kRun, "id, start of an id, name, or @last"};
 }
 inline Option set_option() {
-  return {"set", 0, ValueType::kText, "KEY=VALUE", "a key of the run file, instead of its value",
-          true};
+  return {"set", 0, ValueType::kText, "KEY=VALUE", "set a key of the run file", true};
 }
 inline Option follow_option(std::string meaning) {
   return {"follow", 'f', ValueType::kFlag, "", std::move(meaning)};

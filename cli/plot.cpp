@@ -72,9 +72,9 @@ Verb plot_verb() {
   Verb verb;
   verb.name = "plot";
   verb.summary = "Draw a metric of one run or of several";
-  verb.detail = "In the terminal, or with --out as a picture. Curves have about 2,000 points; the "
-                "least and the "
-                "greatest values of each part stay. In a picture, dashed lines are restarts.";
+  verb.detail =
+      "In the terminal, or with --out as a picture. Curves have about 2,000 points and keep the "
+      "least and the greatest value of each part. Dashed lines in a picture mark restarts.";
   verb.positionals = {{"RUN", ValueType::kRun, "id, start of an id, name, or @last", true, true}};
   verb.options = {{"metric", 'm', ValueType::kText, "NAME",
                    "what to draw (default: loss); heldout_loss, tokens_per_second, ..."},
@@ -85,8 +85,9 @@ Verb plot_verb() {
                    "step, tokens or time (default: step)",
                    false,
                    {"step", "tokens", "time"}},
-                  {"log", 0, ValueType::kFlag, "", "logarithmic height"},
-                  {"height", 0, ValueType::kInteger, "LINES", "of the terminal (default: 18)"},
+                  {"log", 0, ValueType::kFlag, "", "logarithmic vertical axis"},
+                  {"height", 0, ValueType::kInteger, "LINES",
+                   "height of the plot in the terminal (default: 18)"},
                   {"out", 0, ValueType::kPath, "FILE", "a picture: FILE.svg"}};
   verb.examples = {
       {"nsactl plot @last", "its loss, in the terminal"},

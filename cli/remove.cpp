@@ -111,7 +111,7 @@ Result<Exit> run_prune(const Arguments& arguments, Context& context) {
 
 std::vector<Option> removal_options() {
   return {{"yes", 'y', ValueType::kFlag, "", "do it without asking; needed without a terminal"},
-          {"dry-run", 0, ValueType::kFlag, "", "only say what would go"}};
+          {"dry-run", 0, ValueType::kFlag, "", "only say what would be removed"}};
 }
 
 } // namespace
@@ -134,10 +134,10 @@ Verb prune_verb() {
   verb.name = "prune";
   verb.summary = "Remove old ended runs";
   verb.options = removal_options();
-  verb.options.insert(
-      verb.options.begin(),
-      {{"older-than", 0, ValueType::kDuration, "TIME", "ended longer ago than 12h, 7d"},
-       {"keep", 0, ValueType::kInteger, "N", "leave the N that ended last"}});
+  verb.options.insert(verb.options.begin(),
+                      {{"older-than", 0, ValueType::kDuration, "TIME",
+                        "remove runs that ended longer ago than 12h, 7d"},
+                       {"keep", 0, ValueType::kInteger, "N", "keep the N runs that ended last"}});
   verb.examples = {{"nsactl prune --older-than 30d --dry-run", "see what would go"},
                    {"nsactl prune --keep 10 --yes", "all but the last ten"}};
   verb.run = run_prune;

@@ -51,18 +51,18 @@ Result<Exit> run_resume(const Arguments& arguments, Context& context) {
 Verb resume_verb() {
   Verb verb;
   verb.name = "resume";
-  verb.summary = "Go on with an ended run from its newest verified checkpoint";
+  verb.summary = "Continue an ended run from its newest verified checkpoint";
   verb.detail =
-      "--set may change steps, learning rate and schedule, micro_batch and accumulate (the global "
-      "batch stays), toggles, note, tags and how the run is supervised. What changed is recorded "
-      "with the new attempt. A completed run needs more train.steps.";
+      "--set may change steps, learning rate and schedule, toggles, note, tags and supervision. It "
+      "may change micro_batch and accumulate if the global batch stays the same. nsad records the "
+      "changes with the new attempt. A completed run needs more train.steps.";
   verb.positionals = {run_argument()};
   verb.options = {
       set_option(),
       follow_option("watch until the run ends; the exit code is the run's"),
-      wait_option("as --follow, silently; then say how it ended"),
-      {"from-start", 0, ValueType::kFlag, "", "begin at step 0, where no checkpoint is left"},
-      {"yes", 'y', ValueType::kFlag, "", "do not ask when there is a warning"}};
+      wait_option("wait until the run ends, then say how it ended; the exit code is the run's"),
+      {"from-start", 0, ValueType::kFlag, "", "begin at step 0, if no checkpoint is left"},
+      {"yes", 'y', ValueType::kFlag, "", "do not ask for confirmation after a warning"}};
   verb.examples = {{"nsactl resume k3fm2", "as it was"},
                    {"nsactl resume k3fm2 --set train.steps=4000 --follow", "further"},
                    {"nsactl resume k3fm2 --set train.learning_rate=1e-4", "with a lower rate"}};

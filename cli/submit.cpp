@@ -67,12 +67,13 @@ Verb submit_verb() {
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
   verb.options = {
       follow_option("watch until the run ends; the exit code is the run's"),
-      wait_option("as --follow, silently; then say how it ended"),
+      wait_option("wait until the run ends, then say how it ended; the exit code is the run's"),
       set_option(),
-      {"name", 0, ValueType::kText, "NAME", "instead of the file's name"},
-      {"tag", 0, ValueType::kText, "TAG", "besides the file's tags; `ls --tag` finds it", true},
-      {"note", 0, ValueType::kText, "TEXT", "instead of the file's note"},
-      {"dry-run", 0, ValueType::kFlag, "", "let nsad judge it, show the plan, and start nothing"}};
+      {"name", 0, ValueType::kText, "NAME", "name of the run, instead of the file's name"},
+      {"tag", 0, ValueType::kText, "TAG", "a further tag of the run, which `ls --tag` finds", true},
+      {"note", 0, ValueType::kText, "TEXT", "note of the run, instead of the file's note"},
+      {"dry-run", 0, ValueType::kFlag, "",
+       "let nsad check the file, show the plan, and start nothing"}};
   verb.examples = {{"nsactl submit run.toml --follow", "start and watch"},
                    {"nsactl submit run.toml --set train.steps=2000 --name long", "a variant"},
                    {"sed s/1337/7/ run.toml | nsactl submit - --wait", "from a pipe"}};

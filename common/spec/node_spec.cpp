@@ -13,59 +13,59 @@ FieldTable node_fields(NodeSpec& s) {
     {.key = "resources.cpu_slots", .at = &s.resources.cpu_slots, .minimum = 0, .maximum = 4096, .unit = "ranks",
      .meaning = "ranks that compute on this node's CPU at a time; 0: one a core, at least 2"},
     {.key = "resources.gpus", .at = choice(s.resources.gpus),
-     .meaning = "GPUs that runs may get; one that a foreign process uses is never given out"},
+     .meaning = "GPUs that runs may get; nsad never uses a GPU on which another program computes"},
     {.key = "resources.exclude_gpus", .at = &s.resources.exclude_gpus, .maximum = 64,
-     .meaning = "UUIDs of GPUs that no run gets, as `nvidia-smi -L` prints them: broken ones, or kept for others"},
+     .meaning = "UUIDs of GPUs that no run gets, as `nvidia-smi -L` prints them; for broken or reserved GPUs"},
     {.key = "resources.gpu_locks", .at = &s.resources.gpu_locks, .maximum = 4096,
-     .meaning = "folder of the lock files, one a GPU, that every nsad of the host honours; absolute"},
+     .meaning = "absolute path of the folder with a lock file for each GPU; all nsad of the host use the same folder"},
 
     {.key = "access.administrators", .at = &s.access.administrators, .maximum = 32,
-     .meaning = "group whose members may stop, cancel, resume and remove every user's runs, read them, and stop nsad; "
-                "of `nsad --system`; empty: root alone"},
+     .meaning = "for `nsad --system`: group whose members may read, stop, cancel, resume and remove the runs of all users, "
+                "and stop nsad; empty: only root may"},
 
     {.key = "metrics.enabled", .at = &s.metrics.enabled, .meaning = "serve /metrics over HTTP"},
     {.key = "metrics.address", .at = &s.metrics.address, .maximum = 64, .meaning = "loopback address to listen on"},
     {.key = "metrics.port", .at = &s.metrics.port, .minimum = 0, .maximum = 65535,
      .meaning = "port to listen on; 0: any free one, which `nsactl daemon status` shows"},
     {.key = "metrics.socket", .at = &s.metrics.socket, .maximum = 4096,
-     .meaning = "unix socket to listen on instead of address and port, with the mode of nsad's own; absolute"},
+     .meaning = "absolute path of a unix socket to listen on instead of address and port; it has the mode of nsad's own socket"},
     {.key = "metrics.token_file", .at = &s.metrics.token_file, .maximum = 4096,
-     .meaning = "file with a token that every scrape must carry (`Authorization: Bearer ...`), readable by nsad alone; "
-                "absolute"},
+     .meaning = "absolute path of a file with a token that every scrape must carry (`Authorization: Bearer ...`); only nsad may "
+                "be able to read it"},
     {.key = "metrics.names", .at = choice(s.metrics.names),
-     .meaning = "names in `nsa_run_info`: none, those of runs, or those of users too; every account of the host can "
-                "read them where neither a socket nor a token guards /metrics"},
+     .meaning = "names in `nsa_run_info`: none, those of runs, or those of runs and users. Without metrics.socket and "
+                "metrics.token_file every account of the host can read them"},
 
     {.key = "storage.reserve_mib", .at = &s.storage.reserve_mib, .minimum = 0, .maximum = 1048576, .unit = "MiB",
-     .meaning = "disk space set aside at start, so that a full disk still allows stopping and restarting"},
+     .meaning = "disk space reserved at start, so that runs can be stopped and restarted on a full disk"},
 
     {.key = "programs.worker", .at = &s.programs.worker, .maximum = 4096,
-     .meaning = "path of nsa-worker; empty: beside nsad; absolute"},
+     .meaning = "absolute path of nsa-worker; empty: the one beside nsad"},
     {.key = "programs.shim", .at = &s.programs.shim, .maximum = 4096,
-     .meaning = "path of nsa-shim; empty: beside nsad; absolute"},
+     .meaning = "absolute path of nsa-shim; empty: the one beside nsad"},
     {.key = "programs.worker_arguments", .at = &s.programs.worker_arguments, .maximum = 4096,
      .meaning = "appended to every rank's command line; for tests"},
 
     {.key = "quota.events_per_second", .at = &s.quota.events_per_second, .minimum = 0, .maximum = 1000000,
-     .meaning = "events that a rank may report a second, one for each KiB begun; what is more is counted and not stored; 0: any"},
+     .meaning = "events that a rank may report in a second; a large event counts once for each KiB. More are counted and not stored; 0: no limit"},
     {.key = "quota.steps_per_second", .at = &s.quota.steps_per_second, .minimum = 0, .maximum = 1000000,
-     .meaning = "step reports of a rank a second, counted in the same way; 0: any"},
+     .meaning = "step reports of a rank in a second, counted in the same way; 0: no limit"},
     {.key = "quota.log_mib_per_second", .at = &s.quota.log_mib_per_second, .minimum = 0, .maximum = 1000000, .unit = "MiB/s",
-     .meaning = "output of a rank that is written to its log; what is more is counted and dropped; 0: any"},
+     .meaning = "output of a rank that is written to its log; more is counted and dropped; 0: no limit"},
     {.key = "quota.processes_per_rank", .at = &s.quota.processes_per_rank, .minimum = 0, .maximum = 1000000,
-     .meaning = "processes and threads of an attempt, for each of its ranks, where nsad has a writable cgroup; 0: any"},
+     .meaning = "processes and threads of an attempt, multiplied by its ranks; needs a writable cgroup; 0: no limit"},
     {.key = "quota.memory_factor", .at = &s.quota.memory_factor, .minimum = 0, .maximum = 1000,
-     .meaning = "memory of an attempt, as a multiple of its estimate and at least 2 GiB a rank, where nsad has a writable cgroup; 0: any"},
+     .meaning = "memory of an attempt, as a multiple of its estimate and at least 2 GiB a rank; needs a writable cgroup; 0: no limit"},
 
     {.key = "supervision.cgroup_root", .at = &s.supervision.cgroup_root, .maximum = 4096,
      .meaning = "writable cgroup v2 folder for attempts; empty: nsad's own; \"none\": process groups only"},
     {.key = "supervision.restart_daemon", .at = &s.supervision.restart_daemon,
-     .meaning = "in user mode shims start nsad again when it has crashed"},
+     .meaning = "in user mode a shim starts nsad again after a crash"},
 
     {.key = "system.user", .at = &s.system.user, .maximum = 32,
      .meaning = "the account that `nsad --system` becomes"},
     {.key = "system.group", .at = &s.system.group, .maximum = 32,
-     .meaning = "members may submit runs, and runs start as them"},
+     .meaning = "group whose members may submit runs; runs start as the submitter"},
     {.key = "system.minimum_uid", .at = &s.system.minimum_uid, .minimum = 1, .maximum = 4294967294,
      .meaning = "no run starts as an account with a lower uid"},
   };
@@ -79,11 +79,12 @@ const std::vector<TableMeaning>& node_tables() {
       {"access", "Who may act for others."},
       {"metrics", "The Prometheus endpoint."},
       {"storage", "The disk under nsad's state folder."},
-      {"programs", "Where nsad finds what it starts."},
-      {"quota", "What a rank may take. A minute's worth of each rate may come at once; whatever is "
-                "refused is told in an event."},
-      {"supervision", "How ranks and nsad itself are held."},
-      {"system", "Accounts of `nsad --system`; without it nothing here counts."},
+      {"programs", "Programs that nsad starts."},
+      {"quota",
+       "Limits of a rank. It may use up to one minute's worth of each rate at once. An event "
+       "reports what is refused."},
+      {"supervision", "How nsad limits ranks and is itself restarted."},
+      {"system", "Accounts of `nsad --system`; without that option this table has no effect."},
   };
   return kTables;
 }

@@ -8,10 +8,11 @@ namespace {
 
 // Reasons that many rows share.
 constexpr std::string_view kOneKernel =
-    "routing between its many kernels; here attention.kernels names one, and what ran is reported "
-    "for each branch";
-constexpr std::string_view kNoFlash2 = "there is no FlashAttention-2 path to switch; "
-                                       "attention.kernels chooses, and what runs is reported";
+    "chose between its many kernels; now attention.kernels chooses, and each rank reports the "
+    "kernel of each branch";
+constexpr std::string_view kNoFlash2 =
+    "there is no FlashAttention-2 switch; attention.kernels chooses, "
+    "and each rank reports the kernel";
 constexpr std::string_view kNoTriton = "there are no Triton kernels";
 constexpr std::string_view kRanges =
     "blocks are selected on the device; there are no ranges to merge on the host";
@@ -20,15 +21,14 @@ constexpr std::string_view kAlwaysTested =
 constexpr std::string_view kNoDebug =
     "its debug output synchronised with the device; events, metrics and evidence replace it";
 constexpr std::string_view kNoFsdp =
-    "125M parameters fit on every GPU; parallel.shard_update shares the update alone";
+    "125M parameters fit on every GPU; parallel.shard_update divides only the update";
 constexpr std::string_view kNoScaler = "it scaled FP16 losses; FP16 is refused, BF16 needs none";
 constexpr std::string_view kLoader =
     "text is tokenised once by `nsactl data prepare` and read from memory-mapped shards";
 constexpr std::string_view kLimits = "limits are learned from the run; floors and ceilings: [hang]";
-constexpr std::string_view kDead = "documented there, but read by nothing";
-constexpr std::string_view kToy = "of its toy trainer; every run here has a run file";
-constexpr std::string_view kTestOnly =
-    "switched its tests; ours all run, or say why one is skipped";
+constexpr std::string_view kDead = "documented there, but no code read it";
+constexpr std::string_view kToy = "belonged to its toy trainer; every run now has a run file";
+constexpr std::string_view kTestOnly = "selected tests; ours all run, or say why one is skipped";
 constexpr std::string_view kNotSelfMade = "set by nsad for each rank";
 constexpr std::string_view kNoPort =
     "ranks meet on a unix socket of their attempt; no port is opened";
@@ -49,7 +49,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_USE_CMP_MASK", "toggles.attention.kernels", "its default returned the first compressed value everywhere; the branch is attention here"},
     {"NSA_USE_WIN_MASK", "toggles.attention.kernels", kOneKernel},
     {"NSA_FORCE_PARITY", "toggles.attention.kernels", "a slow oracle to compare with is attention.kernels = \"reference\""},
-    {"NSA_PREFILL_TILE", "", "prefill through decoding, token by token, is no way to train"},
+    {"NSA_PREFILL_TILE", "", "processed a prompt token by token; training is always batched"},
     {"NSA_ROPE_SCALE", "model.rope_base", "positions are not scaled; the base is a key"},
     {"NSA_ENV_STATIC", "", "cached and never used there; toggles are fixed for an attempt here"},
     // FlashAttention-2
@@ -75,7 +75,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_P_CMP_MIXED", "", "scores and softmax compute in FP32"},
     {"NSA_P_SLC_MIXED", "", kDead},
     {"NSA_P_GRP_FP32", "", kDead},
-    {"NSA_VALIDATE_SELECTION_DETERMINISM", "train.deterministic", "ties always go to the lower block, and tests hold it"},
+    {"NSA_VALIDATE_SELECTION_DETERMINISM", "train.deterministic", "ties always go to the lower block; tests check that"},
     {"NSA_VERIFY_EQ9_MAPPING", "", kAlwaysTested},
     {"NSA_SEL_VARLEN_V2", "", kRanges},
     {"NSA_SEL_VARLEN_MIN_L", "", kRanges},
@@ -90,13 +90,13 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_FORCE_UNIFORM_GATE", "", "a debug aid; a large nsa.gate_temperature comes close"},
     {"NSA_STOPGRAD_GATES", "", "the gate always learns"},
     {"NSA_GATE_COMPILE", "", "nothing is compiled at run time"},
-    {"NSA_GATE_TAU", "nsa.gate_temperature", "documented there, but read by nothing; a key here"},
+    {"NSA_GATE_TAU", "nsa.gate_temperature", "documented there, but no code read it; now a key"},
     {"NSA_STRICT_ASSERTS", "precision.check_dtypes", "its asserts synchronised at every call; types are checked by key, causality by tests"},
     {"NSA_DEBUG_COMPARE", "", kAlwaysTested},
     {"NSA_DEBUG_LOG", "", kNoDebug},
     {"NSA_LOG_LIMIT", "", kNoDebug},
     {"NSA_DEBUG_TIMING", "", "the time of every phase is on the progress page and in /metrics"},
-    {"NSA_DEBUG_SHAPES", "precision.check_dtypes", "module boundaries check what passes"},
+    {"NSA_DEBUG_SHAPES", "precision.check_dtypes", "modules check the types of their inputs and outputs"},
     {"NSA_NVTX", "", "not built yet"},
     {"NSA_SDPA_AUDIT", "toggles.attention.kernels", "which kernel ran is always reported"},
     // Triton and its CUDA stub
@@ -122,7 +122,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_LR", "train.learning_rate", "overrides are typed and recorded: --set"},
     {"NSA_NO_GC", "train.activation_recompute", "false is the default; its version recomputed the wrong layer"},
     {"NSA_GC_RANGE", "train.activation_recompute", "for all blocks or none"},
-    {"NSA_GC_REENTRANT", "train.activation_recompute", "there is one way to recompute"},
+    {"NSA_GC_REENTRANT", "train.activation_recompute", "there is only one form of recomputation"},
     {"NSA_OPT_FUSED", "", "the optimizer always works on flat buffers"},
     {"NSA_SDPA_FLASH_ONLY", "toggles.attention.kernels", kOneKernel},
     {"NSA_SDPA_NO_FLASH", "toggles.attention.kernels", kOneKernel},
@@ -131,7 +131,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_SCALER_GROWTH_FACTOR", "", kNoScaler},
     {"NSA_SCALER_BACKOFF_FACTOR", "", kNoScaler},
     // Data parallelism
-    {"TORCH_BACKEND", "parallel.device", "NCCL between GPUs, an own backend between CPU ranks"},
+    {"TORCH_BACKEND", "parallel.device", "NCCL between GPUs, our own backend between CPU ranks"},
     {"NSA_PG_TIMEOUT_MIN", "parallel.collective_timeout_seconds", "in seconds, and above the hang limits"},
     {"NSA_DDP_COMPRESS", "parallel.compress", "its default was bf16; here it is off, gradients are reduced in FP32"},
     {"NSA_DDP_BUCKET_MB", "parallel.bucket_mib", "in MiB"},
@@ -202,7 +202,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_INTEGRATION_TESTS", "", kTestOnly},
     {"NSA_REQUIRE_VARLEN_SEMANTIC", "", kTestOnly},
     {"NSA_PARITY_OK", "", kDead},
-    {"NSA_TOKENIZER", "data.path", "documented there, but read by nothing; the data set knows its tokenizer"},
+    {"NSA_TOKENIZER", "data.path", "documented there, but no code read it; the data set names its tokenizer"},
     {"NSA_MAX_SEQ_LEN", "train.sequence_length", kDead},
     {"NSA_PREFILL_BATCH_SIZE", "", kDead},
     {"NSA_TF32_MATMUL", "toggles.cuda.tf32_override", kDead},
@@ -213,12 +213,12 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_CLIP_NORM", "train.gradient_clip", kDead},
     {"NSA_VAL_EVERY", "eval.interval_steps", kDead},
     // What its operators set beside them
-    {"PYTORCH_CUDA_ALLOC_CONF", "toggles.allocator.configuration", "the allocator's options, under its present variable"},
+    {"PYTORCH_CUDA_ALLOC_CONF", "toggles.allocator.configuration", "options of the allocator, under the present name of the variable"},
     {"NCCL_BLOCKING_WAIT", "toggles.nccl.blocking_wait", "for debugging only: a stuck collective is found by nsad, and its own time-out is parallel.collective_timeout_seconds"},
     {"TORCH_NCCL_BLOCKING_WAIT", "toggles.nccl.blocking_wait", "for debugging only: a stuck collective is found by nsad, and its own time-out is parallel.collective_timeout_seconds"},
     {"NCCL_ASYNC_ERROR_HANDLING", "", "always on: an error of a collective ends the rank, which nsad restarts"},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "", "always on: an error of a collective ends the rank, which nsad restarts"},
-    {"TORCH_NCCL_TRACE_BUFFER_SIZE", "toggles.nccl.trace_buffer", "its variable is TORCH_FR_BUFFER_SIZE by now"},
+    {"TORCH_NCCL_TRACE_BUFFER_SIZE", "toggles.nccl.trace_buffer", "the variable is now TORCH_FR_BUFFER_SIZE"},
     {"TORCH_NCCL_DUMP_ON_TIMEOUT", "", "nsad takes the evidence, before any time-out"},
     {"NCCL_DEBUG", "toggles.nccl.debug", "recorded with the attempt"},
     {"NCCL_DEBUG_SUBSYS", "toggles.nccl.debug_subsystems", "recorded with the attempt"},
@@ -237,12 +237,12 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"HF_TOKEN", "", "no data come over the network while training"},
     // Command line
     {"--dataset", "data.path", kLoader},
-    {"--save", "", "checkpoints lie in the run's own folder (its default was overwritten by every run)"},
+    {"--save", "", "checkpoints are in the run's own folder (there every run overwrote the same folder)"},
     {"--ddp", "parallel.ranks", "the number of ranks is a key"},
     {"--resume", "", "`nsactl resume RUN`: newest verified checkpoint, optimizer and data order included"},
     {"--loader-timeout", "hang.first_step_seconds", kLimits},
     {"--fwe-report-docs", "", kLoader},
-    {"--synthetic-on-fail", "", "a source never changes in silence: missing data end the run"},
+    {"--synthetic-on-fail", "", "the data source never changes silently: missing data end the run"},
     {"--local-path", "data.path", kLoader},
     {"--steps", "train.steps", "--set train.steps=N"},
     {"--seq-len", "train.sequence_length", "--set train.sequence_length=N"},
@@ -250,7 +250,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"--accum-batches", "train.accumulate", "--set train.accumulate=N"},
     {"--no-gc", "train.activation_recompute", "false is the default"},
     {"--config", "", "the run file is the argument of `nsactl submit`"},
-    {"--precision", "precision.mode", "ignored in silence there; a key here"},
+    {"--precision", "precision.mode", "silently ignored there; now a key"},
     {"--override", "", "--set key=value, typed and recorded"},
     {"--resume-from", "", "`nsactl resume RUN`"},
     // Keys of its yaml files

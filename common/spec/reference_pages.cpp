@@ -82,8 +82,8 @@ std::string tables(const FieldTable& fields, const std::vector<TableMeaning>& se
 }
 
 std::string faults_section() {
-  std::string out = "\nThe faults. `random` draws one of those marked *.\n\n"
-                    "| kind | where it strikes | what the rank does |\n|---|---|---|\n";
+  std::string out = "\nThese are the faults. `random` draws one of those marked *.\n\n"
+                    "| kind | where it happens | what the rank does |\n|---|---|---|\n";
   for (const FaultRow& row : fault_table())
     out += "| " + code(name_of(row.kind)) + (row.random ? " *" : "") + " | " +
            std::string(fault_point_text(row.point)) + " | " + std::string(row.meaning) + " |\n";
@@ -97,11 +97,12 @@ std::string run_page() {
       "For people who write a run file. After this page you know every key: its type, default, "
       "limits and meaning.\n\n"
       "One TOML file, `run.toml`, describes a run. It begins with `schema = 1`. Every key has a "
-      "default unless it says required, and units stand in the names. An unknown key, a value out "
-      "of bounds, or something that is not built is an error. `nsactl config validate run.toml` "
-      "shows all errors at once with their places. `nsactl config show --defaults` prints a file "
-      "to begin with, and `--set train.steps=100` sets a key from the command line. Relative paths "
-      "are relative to the file.\n";
+      "default unless the table says required. The name of a key has its unit. An unknown key, a "
+      "value out of bounds, or a feature that is not built is an error. `nsactl config validate "
+      "run.toml` shows all errors together, each with its line and column. `nsactl config show "
+      "--defaults` prints a file to begin with. `--set train.steps=100` sets a key from the "
+      "command "
+      "line. Relative paths are relative to the file.\n";
   out += tables(run_fields(defaults), run_tables());
   out += faults_section(); // [inject] is the last table
   out += "\n## Rules between keys\n\n"
@@ -114,14 +115,14 @@ std::string run_page() {
          "- `train.global_batch`, when given, is `micro_batch * accumulate * parallel.ranks`.\n"
          "- `train.warmup_steps` does not exceed `train.steps`.\n"
          "- `parallel.collective_timeout_seconds` exceeds the longest hang limit and "
-         "`hang.evidence_seconds` together, so that a collective never tears ranks down before "
-         "their stacks are saved.\n"
+         "`hang.evidence_seconds` together, so that no collective ends ranks before their "
+         "stacks are saved.\n"
          "- `checkpoint.keep_every_steps` is a multiple of `checkpoint.interval_steps`.\n"
          "- `run.pass_environment` names variables of the list below only.\n\n"
          "## Variables that may be passed\n\n"
-         "`run.pass_environment` takes these names and no others, so that no variable loads code "
-         "into ranks or names a place of programs. Their values go into a file of the run's folder "
-         "that only its submitter can read, and nowhere else.\n\n| variable | what it is |\n"
+         "`run.pass_environment` takes only these names, because other variables could make ranks "
+         "load foreign code. nsad writes the values to one file in the run's folder, which only "
+         "the submitter can read. They are stored nowhere else.\n\n| variable | what it is |\n"
          "|---|---|\n";
   for (const PassedVariable& variable : passed_variables())
     out += "| `" + std::string(variable.name) + "` | " + std::string(variable.meaning) + " |\n";
@@ -137,8 +138,8 @@ std::string node_page() {
          "For people who set up a node. After this page you know every key of `nsad.toml`: its "
          "type, default, limits and meaning.\n\n"
          "The file is `$XDG_CONFIG_HOME/nsa/nsad.toml` in user mode and `/etc/nsa/nsad.toml` in "
-         "system mode. It may be missing, and every key has a default. Unknown keys and wrong "
-         "values are errors; nsad shows all of them at once with their places. "
+         "system mode. The file may be missing, and every key has a default. Unknown keys and "
+         "wrong values are errors; nsad shows all of them together, each with its line and column. "
          "`configs/nsad.toml` holds the defaults.\n" +
          tables(node_fields(defaults), node_tables());
 }
@@ -150,7 +151,8 @@ std::string client_page() {
          "`nsactl` chooses the nsad that it asks.\n\n"
          "`nsactl` reads `/etc/nsa/nsactl.toml`, and `$XDG_CONFIG_HOME/nsa/nsactl.toml` over it. "
          "Both "
-         "may be missing. `--system`, `--socket` and `NSA_SOCKET` beat both files.\n" +
+         "may be missing. `--system`, `--socket` and `NSA_SOCKET` have priority over both "
+         "files.\n" +
          tables(client_fields(defaults), {{"", ""}});
 }
 
@@ -159,10 +161,11 @@ std::string toggles_page() {
       "# Toggles\n\n"
       "For people who choose kernels or set variables of libraries for a run. After this page you "
       "know every name that `[toggles]` of a run file takes. There are no others.\n\n"
-      "nsad stores for every attempt what was requested, what was in effect and where the request "
-      "came from. An attempt in which request and effect differ fails. An empty default means "
-      "unset: the variable does not exist for the ranks. A toggle marked * is taken from nsad's "
-      "own environment where the run file says nothing, since a host may depend on it.\n\n"
+      "For every attempt nsad stores the requested value, the effective value, and where the "
+      "request "
+      "came from. If the two values differ, the attempt fails. An empty default means that the "
+      "variable is not set for the ranks. If the run file does not set a toggle marked *, nsad "
+      "takes it from its own environment, since a host may depend on it.\n\n"
       "| toggle | type | default | becomes | meaning |\n|---|---|---|---|---|\n";
   for (const Toggle& toggle : toggle_registry())
     out += "| `" + std::string(toggle.name) + "`" + (toggle.from_host ? " *" : "") + " | " +
@@ -178,18 +181,19 @@ std::string toggles_page() {
   out +=
       "\nAny other `NSA_*` variable in the environment of `nsactl submit` or `nsactl plan` is an "
       "error, since "
-      "nothing reads it. A variable of the predecessor is a warning that says what replaced it.\n";
+      "nothing reads it. A variable of the predecessor only gets a warning, which says what "
+      "replaced it.\n";
   return out;
 }
 
 std::string predecessor_page() {
   std::string out =
-      "# What became of the predecessor's flags\n\n"
-      "For people who come from the Python system. After this page you know what became of each "
-      "of its environment variables, command-line flags and configuration keys, and of those that "
-      "its operators set beside them. `nsactl submit` names each one that is still "
-      "used.\n\n"
-      "| there | here | why, or what it means here |\n|---|---|---|\n";
+      "# Flags of the predecessor\n\n"
+      "For people who used the Python system. After this page you know what replaces each of its "
+      "environment variables, command-line flags and configuration keys, and which were dropped. "
+      "The table also has variables that its operators used to set. `nsactl submit` warns about "
+      "each one that is still used.\n\n"
+      "| predecessor | now | why, or what it means now |\n|---|---|---|\n";
   for (const PredecessorFlag& flag : predecessor_flags())
     out += "| `" + std::string(flag.name) + "` | " +
            (flag.ours.empty() ? "dropped" : code(flag.ours)) + " | " + cell(flag.why) + " |\n";

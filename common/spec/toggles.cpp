@@ -12,31 +12,31 @@ const std::vector<Toggle>& toggle_registry() {
   static const std::vector<Toggle> kToggles = {
     {"attention.kernels", "enum", "auto|aten|reference|fused", "auto", "worker", "",
      "what computes attention: LibTorch operators, the slow oracle, or our GPU kernels. auto uses our kernels for "
-     "the GPUs, types and sizes that they serve and LibTorch otherwise; the rank logs its choice and the reason. "
-     "Another value that cannot be had fails the attempt"},
+     "the GPUs, types and sizes that they support, and LibTorch otherwise; the rank logs its choice and the reason. "
+     "Any other value fails the attempt if it is not supported"},
     {"attention.dense", "enum", "auto|cudnn|flash|efficient|math|fused", "auto", "worker", "",
      "what computes the dense twin's attention: one of LibTorch's kernels, or ours (fused: BF16 on Hopper, head "
      "dimension 64, 1 to 16 heads a KV group). auto uses ours without data.document_mask, with six heads a KV group, "
      "up to 8,192 tokens a sequence, and where train.deterministic is set. Otherwise, and with "
-     "attention.kernels = \"aten\", LibTorch chooses; the rank logs the reason where that is not cuDNN on a GPU"},
+     "attention.kernels = \"aten\", LibTorch chooses; if that is not cuDNN on a GPU, the rank logs the reason"},
     {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
-     "what computes norms, rotation, the loss and what else lies around attention: LibTorch operators or our GPU "
-     "kernels. auto uses our kernels for the devices, types and widths that they serve; the rank logs its choice"},
+     "what computes norms, rotation, the loss and the other layers around attention: LibTorch operators or our GPU "
+     "kernels. auto uses our kernels for the devices, types and widths that they support; the rank logs its choice"},
     {"layers.embedding_gradient", "enum", "auto|separate|joined", "auto", "worker", "",
-     "the tied embedding's gradient: two that are added, or one pass. auto joins them where layers.kernels are "
-     "fused and the kernel serves the sizes"},
+     "the tied embedding's gradient: two gradients that are added, or both in one pass. auto joins them if "
+     "layers.kernels are fused and the kernel supports the sizes"},
     {"kernels.check", "enum", "fail|warn", "fail", "worker", "",
-     "what a rank does where other kernels computed than its report says: its attempt fails, or it warns with the "
-     "event other_kernels and trains on"},
+     "what a rank does if other kernels computed than its report says. fail: the attempt fails. warn: the rank warns "
+     "with the event other_kernels and continues"},
 
     {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},
     {"allocator.arenas", "int", "", "", "environment", "MALLOC_ARENA_MAX",
-     "arenas of the C library's allocator; few keep resident memory small with many threads"},
+     "arenas of the C library's allocator; with many threads, few arenas keep resident memory small"},
 
     {"cuda.graphs", "enum", "off|on|auto", "auto", "worker", "",
      "forward and backward passes are recorded as CUDA graphs after two steps and replayed, with collectives "
-     "between them. auto does so where the launches are the same in every step and a micro-batch has fewer than "
+     "between them. auto does so if the launches are the same in every step and a micro-batch has fewer than "
      "32,768 tokens. Evaluation and update are launched one by one"},
     {"cuda.launch_blocking", "bool", "", "", "environment", "CUDA_LAUNCH_BLOCKING",
      "debug: every kernel launch waits for its end"},
@@ -58,27 +58,27 @@ const std::vector<Toggle>& toggle_registry() {
     {"nccl.trace_buffer", "int", "", "", "environment", "TORCH_FR_BUFFER_SIZE",
      "collectives that the flight recorder remembers"},
     {"nccl.nvls", "int", "", "", "environment", "NCCL_NVLS_ENABLE",
-     "NVLink multicast in NCCL: 0 off, 1 on, 2 where it works", true},
+     "NVLink multicast in NCCL: 0 off, 1 on, 2 on if it works", true},
     {"nccl.p2p_disable", "bool", "", "", "environment", "NCCL_P2P_DISABLE",
      "true: GPUs do not read each other's memory"},
     {"nccl.p2p_level", "text", "", "", "environment", "NCCL_P2P_LEVEL",
-     "up to which distance they do: LOC, NVL, PIX, PXB, PHB, SYS"},
+     "largest distance at which GPUs read each other's memory: LOC, NVL, PIX, PXB, PHB, SYS"},
     {"nccl.shm_disable", "bool", "", "", "environment", "NCCL_SHM_DISABLE",
      "true: no shared memory between ranks of a host"},
     {"nccl.ib_disable", "bool", "", "", "environment", "NCCL_IB_DISABLE", "true: no InfiniBand"},
     {"nccl.socket_interface", "text", "", "", "environment", "NCCL_SOCKET_IFNAME",
-     "network interface that NCCL listens on; without it \"=lo\", loopback, since all ranks are on this host"},
+     "network interface that NCCL listens on; if unset \"=lo\" (loopback), since all ranks are on this host"},
     {"nccl.cumem", "bool", "", "", "environment", "NCCL_CUMEM_ENABLE",
-     "false: ranks share GPU memory by CUDA IPC, not over an abstract socket that every user of the host can reach; without NVLS"},
+     "false: ranks share GPU memory by CUDA IPC instead of an abstract socket that every user of the host can reach; NVLS is then off"},
     {"nccl.ras", "bool", "", "", "environment", "NCCL_RAS_ENABLE",
-     "NCCL's status service; without it false, since it answers every user of the host and has no secret"},
+     "NCCL's status service; if unset false, since the service answers every user of the host without a secret"},
     {"nccl.algorithm", "text", "", "", "environment", "NCCL_ALGO",
      "Ring, Tree, NVLS, ...; a list limits the choice"},
     {"nccl.protocol", "text", "", "", "environment", "NCCL_PROTO", "LL, LL128, Simple"},
     {"nccl.min_channels", "int", "", "", "environment", "NCCL_MIN_NCHANNELS", "fewest channels"},
     {"nccl.max_channels", "int", "", "", "environment", "NCCL_MAX_NCHANNELS", "most channels"},
     {"nccl.cluster_size", "int", "", "", "environment", "NCCL_CGA_CLUSTER_SIZE",
-     "channels whose CTAs a GPU from Hopper on places together, 0 to 8"},
+     "channels whose CTAs form one cluster on Hopper and later GPUs, 0 to 8"},
     {"nccl.buffer_bytes", "int", "", "", "environment", "NCCL_BUFFSIZE", "buffer of a channel"},
 
     {"symmetric_memory.disable_multicast", "bool", "", "", "environment",
@@ -99,7 +99,7 @@ const std::vector<Toggle>& toggle_registry() {
     {"openmp.wait", "enum", "ACTIVE|PASSIVE", "", "environment", "OMP_WAIT_POLICY",
      "whether idle threads spin or sleep"},
     {"mkl.reproducible", "text", "", "", "environment", "MKL_CBWR",
-     "\"AVX2\" and the like: the same bits on processors of different generations"},
+     "for example \"AVX2\": the same bits on processors of different generations"},
   };
   return kToggles;
 }
@@ -107,7 +107,7 @@ const std::vector<Toggle>& toggle_registry() {
 const std::vector<ProgramVariable>& program_variables() {
   static const std::vector<ProgramVariable> kVariables = {
     {"NSA_SOCKET", "nsactl, nsad", "path of nsad's socket, as --socket"},
-    {"NSA_TORCH_DIR", "make, tools/configure", "folder of the LibTorch to build with"},
+    {"NSA_TORCH_DIR", "make, tools/configure", "folder of the LibTorch with which to build"},
     {"NSA_OPS_CUDA_LIBRARY", "Python users of libnsa_ops.so", "path of libnsa_ops_cuda.so"},
     {"NSA_UPDATE_DOCS", "the tests of generated pages", "writes the pages instead of comparing them"},
   };

@@ -154,8 +154,8 @@ std::vector<Row> run_rows() {
       {"nsa_run_kernel_info",
        kGauge,
        "run_id, part, kernel",
-       "Always 1; what computes each part of the model, by the plan of the newest attempt. The "
-       "rank's log has the reasons.",
+       "Always 1; which kernel computes each part of the model, by the plan of the newest attempt. "
+       "The rank's log has the reasons.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            for (const auto& [part, kernel] : r.kernels)
@@ -184,7 +184,7 @@ std::vector<Row> run_rows() {
        {},
        kQueryOnly},
       {"nsa_run_eta_timestamp_seconds", kGauge, "run_id",
-       "When it will end at the present rate; absent while the rate is unknown.",
+       "When the run will end at the present rate; absent while the rate is unknown.",
        run_value<&RunSample::eta>},
       {"nsa_run_planned_steps", kGauge, "run_id", "Optimizer updates that the run file asks for.",
        run_value<&RunSample::planned_steps>},
@@ -214,8 +214,8 @@ std::vector<Row> run_rows() {
       {"nsa_run_recovery_duration_seconds",
        kHistogram,
        "run_id, phase",
-       "Of hangs: detect, from the last progress to the verdict; restore, from there to the next "
-       "step.",
+       "Durations of hangs: detect, from the last progress to the verdict; restore, from the "
+       "verdict to the next step.",
        [](S s, Samples& out) {
          static const Histogram none = recovery_histogram();
          for (const RunSample& r : s.runs)
@@ -229,7 +229,7 @@ std::vector<Row> run_rows() {
       {"nsa_run_phase_seconds_total",
        kCounter,
        "run_id, phase",
-       "Wall time of the run by what it was spent on; goodput is train over all.",
+       "Wall time of the run by activity; goodput is train divided by the sum.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            by_word(out, of(r), "phase", kRunPhases, r.phase_seconds);
@@ -237,7 +237,7 @@ std::vector<Row> run_rows() {
        {"phase_seconds", &RunSample::phase_seconds}},
 
       // ---- training -----------------------------------------------------------------------------
-      {"nsa_train_step", kGauge, "run_id", "Last completed update; goes back at a restart.",
+      {"nsa_train_step", kGauge, "run_id", "Last completed update; it decreases at a restart.",
        run_value<&RunSample::step>},
       {"nsa_train_steps_total",
        kCounter,
@@ -258,7 +258,8 @@ std::vector<Row> run_rows() {
            if (r.heldout_loss) out.value({{"run_id", r.id}, {"split", "heldout"}}, *r.heldout_loss);
        }},
       {"nsa_train_tokens_per_second", kGauge, "run_id",
-       "As the ranks measure it, over the last steps; rate(nsa_train_tokens_total) is the average.",
+       "Rate over the last steps, as the ranks measure it; rate(nsa_train_tokens_total) is the "
+       "average.",
        run_value<&RunSample::tokens_per_second>},
       {"nsa_train_nonfinite_steps_total",
        kCounter,
@@ -269,9 +270,8 @@ std::vector<Row> run_rows() {
       {"nsa_train_exposed_communication_seconds_total",
        kCounter,
        "run_id",
-       "Time that moving gradients and weights took with nothing left to compute: of each record "
-       "the "
-       "wait of the rank that waited least.",
+       "Time for moving gradients and weights while nothing was left to compute: from each record, "
+       "the shortest wait of any rank.",
        run_value<&RunSample::exposed_communication_seconds>,
        {"exposed_communication_seconds", &RunSample::exposed_communication_seconds}},
       {"nsa_train_flops_total",
@@ -357,16 +357,15 @@ std::vector<Row> rank_and_checkpoint_rows() {
              }
        }},
       {"nsa_rank_perf_score_ratio", kGauge, "run_id, rank",
-       "Step time of the fastest rank over this one's, each without its wait for the others; below "
-       "0.75 is a straggler.",
+       "Step time of the fastest rank divided by this rank's, each without its wait for the "
+       "others; below 0.75 the rank is a straggler.",
        rank_value<&RankSample::perf_score_ratio>},
       {"nsa_run_step_skew_ratio", kGauge, "run_id",
-       "Step time of the slowest rank over the median rank's, each without its wait for the "
-       "others; "
-       "1 is even.",
+       "Step time of the slowest rank divided by the median rank's, each without its wait for the "
+       "others; 1: all ranks are equally fast.",
        step_skew},
       {"nsa_rank_exposed_communication_seconds_total", kCounter, "run_id, rank",
-       "Time that the rank's device waited for the other ranks with nothing left to compute; the "
+       "Time that the rank's device waited for other ranks while nothing was left to compute; the "
        "slowest rank waits least.",
        rank_value<&RankSample::exposed_communication_seconds>},
       {"nsa_rank_memory_resident_bytes", kGauge, "run_id, rank", "Resident memory of the process.",
@@ -423,7 +422,7 @@ std::vector<Row> rank_and_checkpoint_rows() {
       {"nsa_checkpoint_verified_total",
        kCounter,
        "run_id",
-       "Checkpoints that were read back whole after they were written.",
+       "Checkpoints that were read back completely after they were written.",
        run_value<&RunSample::checkpoints_verified>,
        {"checkpoints_verified", &RunSample::checkpoints_verified}},
       {"nsa_checkpoint_write_duration_seconds",
@@ -438,7 +437,7 @@ std::vector<Row> rank_and_checkpoint_rows() {
       {"nsa_checkpoint_blocked_seconds_total",
        kCounter,
        "run_id",
-       "Time that training stood still for checkpoints.",
+       "Time that training waited for checkpoints.",
        run_value<&RunSample::checkpoint_blocked_seconds>,
        {"checkpoint_blocked_seconds", &RunSample::checkpoint_blocked_seconds}},
       {"nsa_checkpoint_failures_total",
@@ -473,7 +472,7 @@ std::vector<Row> daemon_rows() {
       {"nsa_runs_finished_total",
        kCounter,
        "result",
-       "Runs that ended, by how.",
+       "Runs that ended, by result.",
        [](S s, Samples& out) { by_word(out, {}, "result", kEndStates, s.daemon.runs_finished); },
        {},
        kQueryOnly},
@@ -500,7 +499,7 @@ std::vector<Row> daemon_rows() {
        kQueryOnly},
       {"nsa_gpu_memory_total_bytes", kGauge, "node, gpu", "Memory of a GPU.",
        gpu_value<&GpuSample::memory_bytes>},
-      {"nsa_gpu_memory_used_bytes", kGauge, "node, gpu", "Memory in use on a GPU, by anybody.",
+      {"nsa_gpu_memory_used_bytes", kGauge, "node, gpu", "Memory in use on a GPU, by any process.",
        gpu_value<&GpuSample::used_bytes>},
       {"nsa_gpu_utilization_ratio", kGauge, "node, gpu",
        "Share of the driver's last sample period in which a kernel ran on a GPU.",
@@ -532,7 +531,7 @@ std::vector<Row> daemon_rows() {
            }
        }},
       {"nsa_gpu_processes", kGauge, "node, gpu",
-       "Processes that compute on a GPU, anybody's, when nsad last looked.",
+       "Processes of any user that computed on a GPU when nsad last looked.",
        gpu_value<&GpuSample::processes>},
       {"nsad_http_requests_total",
        kCounter,
@@ -548,7 +547,7 @@ std::vector<Row> daemon_rows() {
       {"nsad_http_request_duration_seconds",
        kHistogram,
        "route",
-       "Time to the answer's head; followed streams go on after it.",
+       "Time until the answer's header is sent; followed streams continue after it.",
        [](S s, Samples& out) {
          for (const auto& [route, sample] : s.daemon.http)
            out.histogram({{"route", route}}, sample.seconds);
@@ -558,12 +557,12 @@ std::vector<Row> daemon_rows() {
       {"nsad_progress_reads_total",
        kCounter,
        "",
-       "Sweeps over the progress pages of all ranks.",
+       "How often nsad has read the progress pages of all ranks.",
        [](S s, Samples& out) { out.value({}, number(s.daemon.progress_reads)); },
        {},
        kQueryOnly},
       {"nsad_event_loop_lag_seconds", kHistogram, "",
-       "How late the daemon's own timer fires; hang deadlines shift by it.",
+       "How late the daemon's timer fires; hang limits grow by as much.",
        [](S s, Samples& out) { out.histogram({}, s.daemon.loop_lag_seconds); }},
       {"nsad_sqlite_transaction_duration_seconds", kHistogram, "op",
        "Time of ledger transactions (append, query) and of telemetry batches (batch).",
