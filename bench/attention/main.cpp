@@ -7,9 +7,9 @@
 // MiB" is the most memory over the inputs while a row runs, gradients included, and "of S/2" how
 // many times that of the row of half the length (which has half the tokens where one sequence is
 // all).
-#include "bench/arguments/arguments.h"
-#include "bench/attention/measure.h"
-#include "bench/attention/saved.h"
+#include "bench/arguments/attention_options.h"
+#include "bench/gpu_times/gpu_times.h"
+#include "bench/saved_attention/saved_attention.h"
 #include "common/base/build_info.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
@@ -31,13 +31,11 @@ using at::Tensor;
 using bench::Times;
 using nlohmann::ordered_json;
 
-struct Options {
+struct Options : bench::AttentionOptions {
   std::vector<int64_t> sequences{2048, 4096, 8192, 16384, 32768, 65536};
-  int64_t tokens = 32768, groups = 2, heads = 6, head_dimension = 64, repeats = 20;
-  double seconds = 120, row_seconds = 1;
-  bool dense = true, json = false;
+  int64_t tokens = 32768, head_dimension = 64;
   std::vector<std::string> kernels{"fused"};
-  std::string saved, library;
+  std::string saved;
 };
 
 [[noreturn]] void die(const std::string& why) {
@@ -54,23 +52,16 @@ Options parse(int argc, char** argv) {
       "dense\n"
       "by our kernels, cuDNN and ATen's flash kernels beside it.",
       "",
-      {{"--sequence", "N,...", "lengths; 2,048 to 65,536 unless given", into(o.sequences)},
-       {"--tokens", "N", "tokens in all, one sequence at least; 32,768", into(o.tokens)},
-       {"--groups", "N", "KV groups; 2", into(o.groups)},
-       {"--heads", "N", "query heads a group; 6", into(o.heads)},
-       {"--head-dimension", "N", "64 or 128; 64", into(o.head_dimension)},
-       {"--kernels", "fused,aten", "what computes NSA; fused", into(o.kernels, {"fused", "aten"})},
-       {"--saved", "FILE",
-        "inputs of a real layer (nsa-bench model --save-attention); its sizes count",
-        into(o.saved)},
-       {"--no-dense", "", "leave dense attention out", into(o.dense, false)},
-       {"--repeats", "N", "of a row; 20", into(o.repeats)},
-       {"--row-seconds", "S", "fewer repeats, but five, where they take longer; 1",
-        into(o.row_seconds)},
-       {"--seconds", "S", "rows that would begin later are left out; 120", into(o.seconds)},
-       {"--json", "", "an object a line, the machine first", into(o.json)},
-       {"--library", "FILE", "libnsa_ops_cuda.so, if neither beside the program nor in ../lib",
-        into(o.library)}},
+      bench::with_attention_options(
+          {{"--sequence", "N,...", "lengths; 2,048 to 65,536 unless given", into(o.sequences)},
+           {"--tokens", "N", "tokens in all, one sequence at least; 32,768", into(o.tokens)},
+           {"--head-dimension", "N", "64 or 128; 64", into(o.head_dimension)},
+           {"--kernels", "fused,aten", "what computes NSA; fused",
+            into(o.kernels, {"fused", "aten"})},
+           {"--saved", "FILE",
+            "inputs of a real layer (nsa-bench model --save-attention); its sizes count",
+            into(o.saved)}},
+          o),
       {"", "--sequence 2048,8192 --json", "--saved layer6.pt --no-dense"}};
   bench::read_or_exit(command, argc, argv);
   return o;

@@ -1,11 +1,11 @@
 // nsa-bench decode: attention of one token a sequence over caches, beside dense attention in the
-// same process. The caches are not in L2 when a step begins (bench/attention/measure.h).
+// same process. The caches are not in L2 when a step begins (bench/gpu_times/gpu_times.h).
 //
 // "read" counts the keys and values that the paper counts, "bound" is their time at the speed of a
 // copy on this GPU, and "of bound" how many times that a step takes. A small batch has launches to
 // wait for, not bytes.
-#include "bench/attention/measure.h"
 #include "bench/decode/options.h"
+#include "bench/gpu_times/gpu_times.h"
 #include "common/base/build_info.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"

@@ -11,19 +11,11 @@ CommandLine decode_command(DecodeOptions& o) {
       "caches in BF16. Beside it dense attention over as many keys by PyTorch's\n"
       "scaled_dot_product_attention, the fastest of its backends.",
       "",
-      {{"--context", "N,...", "tokens of each sequence; 4,096 to 131,072 unless given",
-        into(o.contexts)},
-       {"--batch", "N,...", "sequences; 1,64", into(o.batches)},
-       {"--groups", "N", "KV groups; 2", into(o.groups)},
-       {"--heads", "N", "query heads a group, 1 to 16; 6", into(o.heads)},
-       {"--no-dense", "", "leave dense attention out", into(o.dense, false)},
-       {"--repeats", "N", "of a row; 20", into(o.repeats)},
-       {"--row-seconds", "S", "fewer repeats, but five, where they take longer; 1",
-        into(o.row_seconds)},
-       {"--seconds", "S", "rows that would begin later are left out; 120", into(o.seconds)},
-       {"--json", "", "an object a line, the machine first", into(o.json)},
-       {"--library", "FILE", "libnsa_ops_cuda.so, if neither beside the program nor in ../lib",
-        into(o.library)}},
+      with_attention_options(
+          {{"--context", "N,...", "tokens of each sequence; 4,096 to 131,072 unless given",
+            into(o.contexts)},
+           {"--batch", "N,...", "sequences; 1,64", into(o.batches)}},
+          o),
       {"", "--context 32768 --batch 1,8,64", "--json --no-dense"}};
 }
 

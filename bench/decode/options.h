@@ -1,20 +1,15 @@
 // What nsa-bench decode is asked to measure, and how much a step reads. Pure; any thread.
 #pragma once
 
-#include "bench/arguments/arguments.h"
+#include "bench/arguments/attention_options.h"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace nsa::bench {
 
-struct DecodeOptions {
+struct DecodeOptions : AttentionOptions {
   std::vector<int64_t> contexts{4096, 8192, 16384, 32768, 65536, 131072}, batches{1, 64};
-  int64_t groups = 2, heads = 6, repeats = 20; // heads of a group
-  double seconds = 120, row_seconds = 1;
-  bool dense = true, json = false;
-  std::string library;
 };
 
 // The command whose options set `options`, which outlives it.

@@ -3,12 +3,12 @@
 //
 // Times are of the device's events. MFU counts the model's own products and attended pairs against
 // the device's dense BF16 rate, where that is known.
-#include "bench/attention/saved.h"
 #include "bench/model/initial_values.h"
 #include "bench/model/options.h"
 #include "bench/model/parts.h"
 #include "bench/model/stopwatch.h"
 #include "bench/model/trace.h"
+#include "bench/saved_attention/saved_attention.h"
 #include "common/base/build_info.h"
 #include "common/base/json.h"
 #include "common/base/text.h"

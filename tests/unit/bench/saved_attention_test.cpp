@@ -1,5 +1,5 @@
 // What a layer attends with, taken out of a forward pass, through a file and into the operators.
-#include "bench/attention/saved.h"
+#include "bench/saved_attention/saved_attention.h"
 #include "nsa_model/ops/layer.h"
 #include "tests/unit/model/small_model.h"
 

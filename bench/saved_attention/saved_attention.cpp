@@ -1,4 +1,4 @@
-#include "bench/attention/saved.h"
+#include "bench/saved_attention/saved_attention.h"
 
 #include "common/base/file.h"
 

@@ -1,4 +1,4 @@
-#include "bench/attention/measure.h"
+#include "bench/gpu_times/gpu_times.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
