@@ -37,11 +37,11 @@ choice::ModelSizes model_sizes(const RunSpec& spec) {
           .sliding = has(spec, "sliding"),
           .learned_compression = n.compression == Compression::kMlp,
           .group_gate = n.gate == Gate::kGroupSoftmax,
-          .compression_block = n.compression_block,
-          .compression_stride = n.compression_stride,
-          .selection_block = n.selection_block,
-          .selected_blocks = n.selected_blocks,
-          .window = n.window};
+          .nsa = {.compression_block = n.compression_block,
+                  .compression_stride = n.compression_stride,
+                  .selection_block = n.selection_block,
+                  .selected_blocks = n.selected_blocks,
+                  .window = n.window}};
 }
 
 choice::KernelRequest kernel_request(const RunSpec& spec,

@@ -83,11 +83,7 @@ private:
             .heads = m_.heads,
             .groups = m_.kv_groups,
             .head_dimension = m_.head_dimension,
-            .compression_block = m_.compression_block,
-            .compression_stride = m_.compression_stride,
-            .selection_block = m_.selection_block,
-            .selected_blocks = m_.selected_blocks,
-            .window = m_.window};
+            .nsa = m_.nsa};
   }
 
   Backend our_family() const {
@@ -119,7 +115,7 @@ private:
     branch(Part::kCompressed, m_.compressed);
     branch(Part::kSelected, m_.selected);
     branch(Part::kSliding, m_.sliding);
-    if (m_.selected && r_.sequence > m_.selected_blocks * m_.selection_block)
+    if (m_.selected && r_.sequence > m_.nsa.selected_blocks * m_.nsa.selection_block)
       add(Part::kSelection,
           fused       ? our_family()
           : reference ? Backend::kReference
@@ -131,14 +127,14 @@ private:
 
   PlannedKernel& aten_branch(Part part, const std::string& reason) {
     const bool compressed = part == Part::kCompressed;
-    const int64_t stride = std::max<int64_t>(1, m_.compression_stride);
+    const int64_t stride = std::max<int64_t>(1, m_.nsa.compression_stride);
     const auto why_not_of = [&](int64_t length) {
       return serves::why_not_regrouped({.gpu = on_.gpu,
                                         .narrow = on_.bf16,
                                         .head_dimension = m_.head_dimension,
                                         .length = length,
                                         .compressed = compressed,
-                                        .compression_block = m_.compression_block,
+                                        .compression_block = m_.nsa.compression_block,
                                         .compression_stride = stride});
     };
     const std::string_view why_not = why_not_of(r_.sequence);
@@ -150,7 +146,7 @@ private:
       kernel.variant = "regrouped (chunked in documents of other lengths than "
                        "nsa.compression_stride divides)";
       kernel.other = Backend::kAten;
-    } else if (why_not_of(m_.compression_block * stride).empty()) {
+    } else if (why_not_of(m_.nsa.compression_block * stride).empty()) {
       kernel.other = Backend::kFlash;
     }
     return kernel;

@@ -67,8 +67,7 @@ struct ModelSizes {
   bool compressed = true, selected = true, sliding = true; // the branches
   bool learned_compression = false;                        // phi is an MLP, not the mean
   bool group_gate = true;                                  // softmax of a group; else sigmoids
-  int64_t compression_block = 32, compression_stride = 16, selection_block = 64,
-          selected_blocks = 16, window = 512;
+  serves::NsaSizes nsa;
 
   int branches() const { return int(compressed) + int(selected) + int(sliding); }
 };

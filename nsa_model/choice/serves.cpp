@@ -59,8 +59,7 @@ Reasons why_not_attention(const AttentionProblem& p) {
         {"our kernels serve heads of 64 or 128 dimensions, not " + number(p.head_dimension),
          {"model.head_dimension"}});
   add_heads(p, reasons);
-  if (p.compression_block != 32 || p.compression_stride != 16 || p.selection_block != 64 ||
-      p.selected_blocks != 16 || p.window != 512)
+  if (p.nsa != NsaSizes{})
     reasons.push_back(
         {"our kernels serve the paper's sizes of NSA: window 512, compression_block 32, "
          "compression_stride 16, selection_block 64, selected_blocks 16",

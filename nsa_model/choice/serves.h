@@ -25,13 +25,19 @@ constexpr bool hopper_attention(int compute_capability, int64_t head_dimension) 
   return compute_capability == 90 && head_dimension == 64;
 }
 
+// The sizes of NSA's branches; the paper's unless a run file says otherwise.
+struct NsaSizes {
+  int64_t compression_block = 32, compression_stride = 16, selection_block = 64,
+          selected_blocks = 16, window = 512;
+  bool operator==(const NsaSizes&) const = default;
+};
+
 struct AttentionProblem {
   int compute_capability = 0; // 10 * major + minor
   int64_t batch = 1, sequence = 0;
   int64_t heads = 0, groups = 0; // all query heads; KV groups
   int64_t head_dimension = 0;
-  int64_t compression_block = 32, compression_stride = 16, selection_block = 64,
-          selected_blocks = 16, window = 512;
+  NsaSizes nsa;
 };
 
 inline constexpr int64_t kMostGroupHeads = 16;

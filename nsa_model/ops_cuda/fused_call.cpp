@@ -202,11 +202,11 @@ std::string why_not_served(const Tensor& q, int64_t batch, int64_t groups, int64
                                  .heads = q.size(-2),
                                  .groups = groups,
                                  .head_dimension = q.size(-1),
-                                 .compression_block = sizes[0],
-                                 .compression_stride = sizes[1],
-                                 .selection_block = sizes[2],
-                                 .selected_blocks = sizes[3],
-                                 .window = sizes[4]});
+                                 .nsa = {.compression_block = sizes[0],
+                                         .compression_stride = sizes[1],
+                                         .selection_block = sizes[2],
+                                         .selected_blocks = sizes[3],
+                                         .window = sizes[4]}});
   return reasons.empty() ? "" : reasons.front().text + "; use attention.kernels = \"aten\"";
 }
 

@@ -217,11 +217,11 @@ TEST(KernelPlan, WhatCannotBeHadIsRefused) {
   c.request.layers = LayerKernels::kFused;
   c.request.embedding = EmbeddingGradient::kJoined;
   EXPECT_EQ(c.refusal(), "");
-  c.model.window = 256;
+  c.model.nsa.window = 256;
   c.model.heads = 34;
   EXPECT_EQ(c.plan().refusals.size(), 1u);
   EXPECT_EQ(c.plan().refusals.front().reasons.size(), 2u) << "everything that is against it";
-  c.model.window = 512;
+  c.model.nsa.window = 512;
   c.model.heads = 12;
   c.model.vocabulary = 50257;
   EXPECT_THAT(c.refusal(), HasSubstr("layers.embedding_gradient: it is one of our kernels"));

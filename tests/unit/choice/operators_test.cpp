@@ -105,7 +105,7 @@ private:
     branch(Part::kCompressed, m_.compressed);
     branch(Part::kSelected, m_.selected);
     branch(Part::kSliding, m_.sliding);
-    if (m_.selected && r_.sequence > m_.selected_blocks * m_.selection_block)
+    if (m_.selected && r_.sequence > m_.nsa.selected_blocks * m_.nsa.selection_block)
       count(Part::kSelection, fused ? family : Backend::kAten);
   }
   bool regrouped(Part part, int64_t length) const {
@@ -114,8 +114,8 @@ private:
                                       .head_dimension = m_.head_dimension,
                                       .length = length,
                                       .compressed = part == Part::kCompressed,
-                                      .compression_block = m_.compression_block,
-                                      .compression_stride = m_.compression_stride})
+                                      .compression_block = m_.nsa.compression_block,
+                                      .compression_stride = m_.nsa.compression_stride})
         .empty();
   }
   void gate() {
@@ -142,11 +142,7 @@ private:
             .heads = m_.heads,
             .groups = m_.kv_groups,
             .head_dimension = m_.head_dimension,
-            .compression_block = m_.compression_block,
-            .compression_stride = m_.compression_stride,
-            .selection_block = m_.selection_block,
-            .selected_blocks = m_.selected_blocks,
-            .window = m_.window};
+            .nsa = m_.nsa};
   }
   // A first document of 200 tokens, and what is left.
   std::vector<int64_t> documents() const {
@@ -220,8 +216,8 @@ public:
       c.model.selected = c.model.sliding && once_in(2);
       c.model.compressed = c.model.selected || !c.model.sliding || once_in(2);
     }
-    if (once_in(4)) c.model.window = 256;
-    if (once_in(6)) c.model.selected_blocks = 3;
+    if (once_in(4)) c.model.nsa.window = 256;
+    if (once_in(6)) c.model.nsa.selected_blocks = 3;
     c.request = {.attention = of({AttentionKernels::kAuto, AttentionKernels::kAuto,
                                   AttentionKernels::kAten, AttentionKernels::kFused}),
                  .dense = of({DenseAttention::kAuto, DenseAttention::kAuto, DenseAttention::kFlash,

@@ -40,11 +40,10 @@ TEST(Attention, ServesHeadsDimensionsAndGpus) {
 
 TEST(Attention, ServesThePapersSizes) {
   for (const auto member :
-       {&AttentionProblem::compression_block, &AttentionProblem::compression_stride,
-        &AttentionProblem::selection_block, &AttentionProblem::selected_blocks,
-        &AttentionProblem::window}) {
+       {&NsaSizes::compression_block, &NsaSizes::compression_stride, &NsaSizes::selection_block,
+        &NsaSizes::selected_blocks, &NsaSizes::window}) {
     AttentionProblem other = problem(12, 2, 64);
-    other.*member /= 2;
+    other.nsa.*member /= 2;
     EXPECT_THAT(why_not(other), HasSubstr("window 512"));
   }
 }
@@ -82,7 +81,7 @@ TEST(Attention, ServesWhatALaunchCounts) {
 
 TEST(Attention, NamesEverythingAgainstItWithItsKeys) {
   AttentionProblem p = problem(34, 2, 32);
-  p.window = 256;
+  p.nsa.window = 256;
   const Reasons reasons = why_not_attention(p);
   ASSERT_EQ(reasons.size(), 3u);
   EXPECT_EQ(reasons[0].keys.front(), "model.head_dimension");
