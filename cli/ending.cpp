@@ -148,6 +148,7 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
     context.io.out << done << " " << reply.id << "  " << reply.name;
     if (reply.state == "queued") context.io.out << "  queued: " << reply.reason;
     context.io.out << std::endl;
+    if (!reply.exactness.empty()) context.io.out << printable(reply.exactness) << std::endl;
     hint(context,
          {"nsactl status " + reply.id, "nsactl logs -f " + reply.id, "nsactl stop " + reply.id});
   }

@@ -26,7 +26,8 @@ Result<Exit> run_resume(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const std::string run = arguments.text("RUN");
   const std::string target = client::run_target(run, "/resume");
-  const wire::ResumeRequest request{arguments.all("set"), arguments.has("from-start"), false};
+  wire::ResumeRequest request{arguments.all("set"), arguments.has("from-start"), false};
+  if (arguments.has("from")) request.from_step = arguments.integer("from", -1);
   if (!arguments.has("yes")) {
     NSA_TRY_ASSIGN(const bool really, confirmed(context, daemon, target, request));
     if (!really) {
@@ -53,19 +54,26 @@ Verb resume_verb() {
   verb.name = "resume";
   verb.summary = "Continue an ended run from its newest verified checkpoint";
   verb.detail =
-      "--set may change steps, learning rate and schedule, toggles, note, tags and supervision. It "
-      "may change micro_batch and accumulate if the global batch stays the same. nsad records the "
-      "changes with the new attempt. A completed run needs more train.steps.";
+      "--set may change steps, learning rate and schedule, gradient clip, micro_batch, ranks, "
+      "activation recompute, toggles, note, tags and supervision. It may also name another data "
+      "set "
+      "with the same tokenizer. The global batch stays the same: nsad computes train.accumulate, "
+      "unless train.global_batch is set. One line says what is exact in this resume and what is "
+      "not. --from leaves newer checkpoints behind for good. A completed run needs more "
+      "train.steps.";
   verb.positionals = {run_argument()};
   verb.options = {
       set_option(),
       follow_option("watch until the run ends; the exit code is the run's"),
       wait_option("wait until the run ends, then say how it ended; the exit code is the run's"),
+      {"from", 0, ValueType::kInteger, "STEP", "begin at this checkpoint instead of the newest"},
       {"from-start", 0, ValueType::kFlag, "", "begin at step 0, if no checkpoint is left"},
       {"yes", 'y', ValueType::kFlag, "", "do not ask for confirmation after a warning"}};
   verb.examples = {{"nsactl resume k3fm2", "as it was"},
                    {"nsactl resume k3fm2 --set train.steps=4000 --follow", "further"},
-                   {"nsactl resume k3fm2 --set train.learning_rate=1e-4", "with a lower rate"}};
+                   {"nsactl resume k3fm2 --set train.learning_rate=1e-4", "with a lower rate"},
+                   {"nsactl resume k3fm2 --set parallel.ranks=1", "on one GPU instead of two"},
+                   {"nsactl resume k3fm2 --from 400", "go back to step 400"}};
   verb.run = run_resume;
   return verb;
 }

@@ -15,13 +15,14 @@ namespace nsa::worker {
 
 namespace {
 
-const std::vector<std::string> kNames = {
-    "--spec", "--run-folder", "--attempt-folder", "--run-id", "--attempt",
-    "--rank", "--world-size", "--rendezvous",     "--resume", "--without-graphs"};
+const std::vector<std::string> kNames = {"--spec",           "--run-folder",   "--attempt-folder",
+                                         "--run-id",         "--attempt",      "--rank",
+                                         "--world-size",     "--rendezvous",   "--resume",
+                                         "--without-graphs", "--replaced-data"};
 constexpr const char* kUsage =
     "usage: nsa-worker --spec FILE --run-folder FOLDER --attempt-folder FOLDER --run-id ID "
     "--attempt N --rank R --world-size W --rendezvous unix:FOLDER [--resume CHECKPOINT] "
-    "[--without-graphs WHY]";
+    "[--without-graphs WHY] [--replaced-data DIGEST,...]";
 
 using Values = std::map<std::string, std::string>;
 
@@ -92,6 +93,9 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
     o.resume = resume->second;
   if (const auto why = values.find("--without-graphs"); why != values.end())
     o.without_graphs = why->second;
+  if (const auto digests = values.find("--replaced-data"); digests != values.end())
+    for (const std::string_view digest : split(digests->second, ','))
+      o.replaced_data.emplace(digest);
   // Messages carry these paths to processes with another working folder.
   o.run_folder = std::filesystem::absolute(o.run_folder);
   o.attempt_folder = std::filesystem::absolute(o.attempt_folder);

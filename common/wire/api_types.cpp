@@ -6,8 +6,8 @@ NSA_DEFINE_JSON(SubmitRequest, toml, file_name, folder, overrides, name, environ
 NSA_DEFINE_JSON(ProblemView, file, line, column, key, what, next)
 NSA_DEFINE_JSON(CandidateView, id, name, state, user, submitted_at)
 NSA_DEFINE_JSON(ErrorView, code, what, next, problems, candidates)
-NSA_DEFINE_JSON(SubmitReply, id, name, state, reason, warnings)
-NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run)
+NSA_DEFINE_JSON(SubmitReply, id, name, state, reason, warnings, exactness)
+NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run, from_step)
 NSA_DEFINE_JSON(RunSummary, id, name, state, reason, attempt, ranks, restarts, resumes, hangs, step,
                 steps, tokens, loss, heldout_loss, has_loss, has_heldout_loss, tokens_per_second,
                 eta_seconds, data_wait_ratio, exposed_communication_ratio, loss_trend, submitted_at,

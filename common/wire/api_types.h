@@ -54,12 +54,14 @@ struct SubmitReply {
   RunId id;                        // empty after a dry run
   std::string name, state, reason; // reason: why it waits, when it waits
   std::vector<std::string> warnings;
+  std::string exactness; // of a resume: what is as in a run that nobody disturbed, and what is not
 };
 
 struct ResumeRequest {
   std::vector<std::string> overrides; // --set key=value, in order
   bool from_start = false;            // step 0 is meant, where no checkpoint is left
   bool dry_run = false;               // judge it, and start nothing
+  int64_t from_step = -1;             // go on from this checkpoint; -1: from the newest
 };
 
 // States: queued starting running restarting stopping completed stopped failed cancelled.

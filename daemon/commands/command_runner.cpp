@@ -1,6 +1,7 @@
 #include "daemon/commands/command_runner.h"
 
 #include "common/base/log.h"
+#include "common/spec/spec_json.h"
 #include "daemon/commands/host_launcher.h"
 #include "daemon/commands/policies.h"
 #include "daemon/commands/summary.h"
@@ -20,7 +21,8 @@ constexpr Duration kChooseAgain = std::chrono::seconds(1);
 constexpr Duration kLookForShimAgain = std::chrono::milliseconds(50);
 
 // A rank that leaves a collective out adds gradients of one step to its peers' of another from
-// there on, until it is found. Nobody else's checkpoints are touched by that.
+// there on, until it is found. Nobody else's checkpoints are touched by that. And what lies behind
+// a step that a person has gone back to is of another course.
 std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
   std::vector<manifest::Distrust> all;
   for (const state::Hang& hang : run.hangs)
@@ -29,6 +31,10 @@ std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
                      "attempt " + std::to_string(hang.attempt) + " wrote it after rank " +
                          std::to_string(hang.rank) + " had left out a collective of step " +
                          std::to_string(hang.step)});
+  for (const state::LeftBehind& left : run.left_behind)
+    for (AttemptNumber attempt = 1; attempt <= left.attempt; ++attempt)
+      all.push_back({attempt, left.step + 1,
+                     "the run was resumed from step " + std::to_string(left.step) + " since"});
   return all;
 }
 
@@ -164,7 +170,8 @@ void CommandRunner::start_attempt(const Command& command) {
   // The intent is on disk before anything runs: it brings this command again, with the token.
   if (run.attempt.token.empty())
     return tools_.loop.handle(
-        {key.run, key.attempt, 0, state::AttemptPrepared{prepared->plan.token}});
+        {key.run, key.attempt, 0,
+         state::AttemptPrepared{prepared->plan.token, spec::to_json(record.spec)}});
   if (command.text.empty()) return;
   starting_.insert(key);
   tools_.launcher.start(record, std::move(*prepared),

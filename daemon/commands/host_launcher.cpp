@@ -68,6 +68,7 @@ Result<privilege::AttemptStart> HostLauncher::prepare(const state::Run& run,
   input.worker_arguments = options_.config.programs.worker_arguments;
   input.checkpoint_folder = run.attempt.checkpoint_folder;
   input.without_graphs = run.without_graphs;
+  input.replaced_data = run.replaced_data;
   input.slots = run.slots;
   input.node_environment = options_.host->node_environment();
   input.first_step = run.attempt.first_step;

@@ -52,6 +52,10 @@ std::vector<std::string> arguments(const AttemptInput& input, const wire::Launch
     list.push_back("--without-graphs");
     list.push_back(input.without_graphs);
   }
+  if (!input.replaced_data.empty()) {
+    list.push_back("--replaced-data");
+    list.push_back(join({input.replaced_data.begin(), input.replaced_data.end()}, ","));
+  }
   list.insert(list.end(), input.worker_arguments.begin(), input.worker_arguments.end());
   return list;
 }

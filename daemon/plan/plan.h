@@ -12,6 +12,7 @@
 #include "common/wire/launch_plan.h"
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ struct AttemptInput {
   std::string checkpoint_folder;             // to resume from; empty: from scratch
   uint64_t first_step = 0;                   // of that checkpoint
   std::string without_graphs;                // why CUDA graphs are not to be tried; empty: they may
+  std::set<std::string> replaced_data;       // digests of data sets that the checkpoint may name
   std::vector<std::string> slots;            // one a rank: GPU UUIDs, or names of CPU slots
   std::map<std::string, std::string> node_environment; // of nsad; only kNodeVariables are taken
   wire::RankQuotas quotas;

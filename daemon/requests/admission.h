@@ -36,6 +36,13 @@ struct Admitted {
   std::vector<std::string> warnings;
 };
 
+// And what a resume says and records besides.
+struct Resumable {
+  Admitted admitted;
+  std::string exactness;     // what is as in a run that nobody disturbed, and what is not
+  std::string replaced_data; // digest of the data set that another one takes the place of
+};
+
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
                                                  const FileOpener& open = open_regular_file);
 

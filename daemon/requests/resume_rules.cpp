@@ -1,11 +1,15 @@
 #include "daemon/requests/resume_rules.h"
 
+#include "common/base/text.h"
+#include "common/spec/fields.h"
+#include "common/spec/parse.h"
 #include "common/spec/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <span>
 #include <string_view>
 
 namespace nsa::control {
@@ -13,41 +17,80 @@ namespace nsa::control {
 namespace {
 
 // "table." allows every key of the table.
-constexpr std::array<std::string_view, 22> kMayChange = {"run.note",
-                                                         "run.tags",
-                                                         "train.steps",
-                                                         "train.learning_rate",
-                                                         "train.final_learning_rate_ratio",
-                                                         "train.warmup_steps",
-                                                         "train.schedule",
-                                                         "train.gradient_clip",
-                                                         "train.non_finite",
-                                                         "train.non_finite_limit",
-                                                         "train.micro_batch",
-                                                         "train.accumulate",
-                                                         "train.activation_recompute",
-                                                         "train.log_interval_steps",
-                                                         "parallel.shard_update",
-                                                         "toggles.",
-                                                         "checkpoint.",
-                                                         "hang.",
-                                                         "restart.",
-                                                         "eval.",
-                                                         "metrics.",
-                                                         "inject."};
+constexpr std::string_view kMayChange[] = {"run.note",
+                                           "run.tags",
+                                           "data.path",
+                                           "train.steps",
+                                           "train.learning_rate",
+                                           "train.final_learning_rate_ratio",
+                                           "train.warmup_steps",
+                                           "train.schedule",
+                                           "train.gradient_clip",
+                                           "train.non_finite",
+                                           "train.non_finite_limit",
+                                           "train.micro_batch",
+                                           "train.accumulate",
+                                           "train.global_batch",
+                                           "train.activation_recompute",
+                                           "train.threads",
+                                           "train.log_interval_steps",
+                                           "parallel.ranks",
+                                           "parallel.bucket_mib",
+                                           "parallel.compress",
+                                           "parallel.shard_update",
+                                           "parallel.collective_timeout_seconds",
+                                           "toggles.",
+                                           "checkpoint.",
+                                           "hang.",
+                                           "restart.",
+                                           "eval.",
+                                           "metrics.",
+                                           "inject."};
+
+struct Reason {
+  std::string_view key, why;
+};
+constexpr Reason kWhyNot[] = {
+    {"model.", "the weights in the checkpoint have the shape of the model"},
+    {"nsa.", "the weights were trained with these blocks, branches and gates"},
+    {"data.document_mask", "it decides what a token attends to"},
+    {"train.seed", "the order of the text follows from it"},
+    {"train.sequence_length", "the text would be cut into other sequences"},
+    {"precision.", "the checkpoint holds the state of one precision"},
+    {"parallel.device", "a run keeps its kind of device"},
+    {"run.name", "the run is found by it"},
+    {"train.", "the optimizer's state belongs to it"},
+};
+
+// Keys that change how sums are rounded, and nothing else. "table." as above.
+constexpr std::string_view kRounding[] = {
+    "train.micro_batch",          "train.accumulate",      "train.threads",
+    "train.activation_recompute", "parallel.ranks",        "parallel.bucket_mib",
+    "parallel.compress",          "parallel.shard_update", "toggles."};
+// Keys that change what is trained from here on, because somebody wants that.
+constexpr std::string_view kCourse[] = {"data.path",
+                                        "train.steps",
+                                        "train.learning_rate",
+                                        "train.final_learning_rate_ratio",
+                                        "train.warmup_steps",
+                                        "train.schedule",
+                                        "train.gradient_clip",
+                                        "train.non_finite",
+                                        "train.non_finite_limit",
+                                        "train.sequence_length"};
+
+bool is_of(std::string_view key, std::span<const std::string_view> list) {
+  return std::any_of(list.begin(), list.end(), [&](std::string_view one) {
+    return one.ends_with('.') ? key.starts_with(one) : key == one;
+  });
+}
 
 std::string_view key_of(std::string_view override_pair) {
   return override_pair.substr(0, override_pair.find('='));
 }
 
-bool may_change(std::string_view key) {
-  return std::any_of(kMayChange.begin(), kMayChange.end(), [&](std::string_view allowed) {
-    return allowed.ends_with('.') ? key.starts_with(allowed) : key == allowed;
-  });
-}
-
-bool sets(const ResumeFacts& facts, std::string_view key) {
-  return std::any_of(facts.overrides.begin(), facts.overrides.end(),
+bool sets(const std::vector<std::string>& overrides, std::string_view key) {
+  return std::any_of(overrides.begin(), overrides.end(),
                      [&](const std::string& pair) { return key_of(pair) == key; });
 }
 
@@ -61,38 +104,131 @@ std::string steps(uint64_t count) {
   return std::to_string(count) + (count == 1 ? " step" : " steps");
 }
 
+// "train.micro_batch 4 -> 2", of each key in `list` that differs.
+std::vector<std::string> changes(const spec::RunSpec& before, const spec::RunSpec& after,
+                                 std::span<const std::string_view> list) {
+  std::vector<std::string> out;
+  const auto add = [&](const std::string& key, const std::string& was, const std::string& is) {
+    if (was != is && is_of(key, list)) out.push_back(key + " " + was + " -> " + is);
+  };
+  spec::RunSpec old = before, now = after;
+  const spec::FieldTable then_fields = spec::run_fields(old), now_fields = spec::run_fields(now);
+  for (size_t i = 0; i < now_fields.size(); ++i)
+    add(std::string(now_fields[i].key), spec::to_toml(spec::get(then_fields[i])),
+        spec::to_toml(spec::get(now_fields[i])));
+  std::map<std::string, std::pair<std::string, std::string>> toggles;
+  for (const auto& [name, value] : before.toggles)
+    toggles[name].first = value;
+  for (const auto& [name, value] : after.toggles)
+    toggles[name].second = value;
+  for (const auto& [name, values] : toggles)
+    add("toggles." + name, values.first.empty() ? "default" : values.first,
+        values.second.empty() ? "default" : values.second);
+  return out;
+}
+
 } // namespace
 
 Status check_changed_keys(const std::vector<std::string>& overrides) {
-  for (const std::string& pair : overrides)
-    if (!may_change(key_of(pair)))
-      return fail(
-          ErrorCode::kInvalidArgument, "a resume may not change " + std::string(key_of(pair)),
-          "it may change steps, learning rate, batch shape, toggles, note and tags, and how "
-          "the run is supervised; submit a new run for the rest");
-  return {};
+  std::vector<std::string> refused;
+  for (const std::string& pair : overrides) {
+    const std::string key(key_of(pair));
+    if (is_of(key, kMayChange)) continue;
+    std::string text = key;
+    for (const Reason& reason : kWhyNot)
+      if (key.starts_with(reason.key)) {
+        text += " (" + std::string(reason.why) + ")";
+        break;
+      }
+    if (std::find(refused.begin(), refused.end(), text) == refused.end()) refused.push_back(text);
+  }
+  if (refused.empty()) return {};
+  return fail(ErrorCode::kInvalidArgument, "a resume may not change " + join(refused, ", "),
+              "it may change steps, learning rate, batch shape, ranks, toggles, note and tags, and "
+              "how the run is supervised; submit a new run for the rest");
+}
+
+Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
+                                                    const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = overrides;
+  const bool shape = sets(all, "train.micro_batch") || sets(all, "parallel.ranks");
+  const bool batch = sets(all, "train.global_batch");
+  if ((!shape && !batch) || sets(all, "train.accumulate")) return all;
+  const spec::RunSpec after = spec::apply_overrides(before, overrides).spec;
+  const int64_t at_once = after.train.micro_batch * after.parallel.ranks;
+  const bool named = batch && after.train.global_batch > 0;
+  const int64_t wanted = named ? after.train.global_batch : before.sequences_per_step();
+  if (at_once < 1 || wanted < 1) return all; // a mistake of the values, which is told with others
+  if (wanted % at_once != 0)
+    return fail(ErrorCode::kInvalidArgument,
+                "a global batch of " + std::to_string(wanted) +
+                    " sequences does not divide over micro_batch * ranks = " +
+                    std::to_string(after.train.micro_batch) + " * " +
+                    std::to_string(after.parallel.ranks) + " = " + std::to_string(at_once),
+                "choose a micro_batch and ranks whose product divides " + std::to_string(wanted) +
+                    ", or a new global batch: --set train.global_batch=" +
+                    std::to_string(std::max<int64_t>(1, wanted / at_once) * at_once));
+  if (wanted / at_once != before.train.accumulate)
+    all.push_back("train.accumulate=" + std::to_string(wanted / at_once));
+  return all;
+}
+
+Status check_from(const RunId& run, uint64_t step, const std::vector<uint64_t>& kept) {
+  if (std::find(kept.begin(), kept.end(), step) != kept.end()) return {};
+  std::vector<std::string> names;
+  for (const uint64_t one : kept)
+    names.push_back(std::to_string(one));
+  return fail(ErrorCode::kNotFound,
+              "run " + run + " keeps no usable checkpoint of step " + std::to_string(step) +
+                  (names.empty() ? std::string() : "; it keeps " + join(names, ", ")),
+              "see nsactl ckpt ls " + run);
+}
+
+std::string exactness(uint64_t step, const spec::RunSpec& before, const spec::RunSpec& after) {
+  const std::string after_step = "after step " + std::to_string(step);
+  const bool new_data = before.data.path != after.data.path;
+  const bool new_length = before.train.sequence_length != after.train.sequence_length;
+  std::string text = "exact " + after_step + ": weights, optimizer state and counters";
+  if (!new_data && !new_length) text += ", and the order of the text";
+  std::vector<std::string> course = changes(before, after, kCourse);
+  if (before.sequences_per_step() != after.sequences_per_step())
+    course.push_back("sequences a step " + std::to_string(before.sequences_per_step()) + " -> " +
+                     std::to_string(after.sequences_per_step()));
+  const std::vector<std::string> rounding = changes(before, after, kRounding);
+  if (!course.empty()) text += "; changed on purpose: " + join(course, ", ");
+  if (new_data) text += "; the new text is read from its beginning";
+  if (!rounding.empty()) return text + "; not bit for bit: " + join(rounding, ", ");
+  const bool cuda = after.parallel.device == spec::Device::kCuda;
+  if (cuda && !after.train.deterministic)
+    return text + "; not bit for bit: train.deterministic is false on a GPU";
+  return course.empty() ? text + "; losses are the same bit for bit" : text;
 }
 
 Status check_resume(const ResumeFacts& facts, const spec::RunSpec& before,
                     const spec::RunSpec& after) {
   const std::string resume = "nsactl resume " + facts.run;
-  if (facts.completed && after.train.steps <= before.train.steps)
+  const uint64_t first = facts.checkpoint_step.value_or(0);
+  const bool goes_back = facts.from && first < static_cast<uint64_t>(after.train.steps);
+  if (facts.completed && after.train.steps <= before.train.steps && !goes_back)
     return fail(ErrorCode::kConflict,
                 "run " + facts.run + " has completed all its " +
                     steps(static_cast<uint64_t>(before.train.steps)),
                 "to train further: " + resume +
                     " --set train.steps=" + std::to_string(2 * before.train.steps));
-  const uint64_t first = facts.checkpoint_step.value_or(0);
   if (static_cast<uint64_t>(after.train.steps) < first)
     return fail(ErrorCode::kInvalidArgument,
                 "train.steps = " + std::to_string(after.train.steps) +
                     " lies before the newest checkpoint, of step " + std::to_string(first),
                 "give a later last step");
-  if (before.sequences_per_step() != after.sequences_per_step())
+  const bool new_batch = sets(facts.overrides, "train.global_batch") &&
+                         after.train.global_batch == after.sequences_per_step();
+  if (before.sequences_per_step() != after.sequences_per_step() && !new_batch)
     return fail(ErrorCode::kInvalidArgument,
                 "a resume keeps the global batch: " + std::to_string(before.sequences_per_step()) +
                     " sequences a step, not " + std::to_string(after.sequences_per_step()),
-                "change train.micro_batch and train.accumulate together");
+                "leave out train.accumulate, which then follows, or change the batch: --set "
+                "train.global_batch=" +
+                    std::to_string(after.sequences_per_step()));
   if (facts.from_start && facts.checkpoint_step)
     return fail(ErrorCode::kConflict,
                 "run " + facts.run + " has a checkpoint of step " + std::to_string(first),
@@ -109,8 +245,9 @@ std::vector<std::string> resume_warnings(const ResumeFacts& facts, const spec::R
                                          const spec::RunSpec& after) {
   std::vector<std::string> warnings;
   // Who sets the rate or the schedule means the change.
-  if (!facts.checkpoint_step || sets(facts, "train.learning_rate") ||
-      sets(facts, "train.schedule") || sets(facts, "train.final_learning_rate_ratio"))
+  if (!facts.checkpoint_step || sets(facts.overrides, "train.learning_rate") ||
+      sets(facts.overrides, "train.schedule") ||
+      sets(facts.overrides, "train.final_learning_rate_ratio"))
     return warnings;
   const uint64_t next = *facts.checkpoint_step + 1;
   const double was = spec::learning_rate(before.train, next);

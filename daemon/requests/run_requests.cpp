@@ -1,6 +1,7 @@
 #include "daemon/requests/run_requests.h"
 
 #include "common/base/log.h"
+#include "common/dataset/manifest.h"
 #include "common/spec/parse.h"
 #include "daemon/commands/host_launcher.h"
 #include "daemon/commands/policies.h"
@@ -17,14 +18,38 @@ namespace nsa::control {
 
 namespace {
 
-// The newest checkpoint that a resume can begin with.
-std::optional<uint64_t> newest_usable(const std::vector<store::CheckpointRow>& rows,
-                                      const RunId& run, const std::vector<manifest::Found>& found) {
-  const auto listed = checkpoints_on_disk(rows, run, found, false); // newest first
-  const auto usable = std::find_if(listed.begin(), listed.end(), [](const auto& view) {
-    return view.state != "corrupt" && view.state != "deleted";
-  });
-  return usable == listed.end() ? std::nullopt : std::optional(usable->step);
+// Steps of the checkpoints that a resume can begin with, newest first.
+std::vector<uint64_t> usable_steps(const std::vector<store::CheckpointRow>& rows, const RunId& run,
+                                   const std::vector<manifest::Found>& found) {
+  std::vector<uint64_t> steps;
+  for (const store::CheckpointRow& view : checkpoints_on_disk(rows, run, found, false))
+    if (view.state != "corrupt" && view.state != "deleted") steps.push_back(view.step);
+  return steps;
+}
+
+// The digest of the data set that `after` replaces, as the checkpoint names it; empty: none.
+Result<std::string> replaced_data(const spec::RunSpec& before, const spec::RunSpec& after,
+                                  const std::vector<manifest::Found>& found,
+                                  std::optional<uint64_t> step, const FileOpener& open) {
+  if (before.data.path == after.data.path) return std::string();
+  const auto old = dataset::read_manifest(before.data.path, open);
+  if (!old)
+    return fail(ErrorCode::kInvalidArgument,
+                "data.path may change where the tokenizer stays, but the data set of the run "
+                "cannot be read: " +
+                    old.error().what,
+                "bring it back to " + before.data.path + ", or submit a new run");
+  NSA_TRY_ASSIGN(const auto now, dataset::read_manifest(after.data.path, open));
+  if (old->tokenizer.digest != now.tokenizer.digest)
+    return fail(ErrorCode::kInvalidArgument,
+                "a resume may not change the tokenizer: " + before.data.path + " has " +
+                    old->tokenizer.name + ", " + after.data.path + " has " + now.tokenizer.name +
+                    (old->tokenizer.name == now.tokenizer.name ? " with other tokens" : ""),
+                "prepare the text with the same tokenizer, or submit a new run");
+  for (const manifest::Found& one : found)
+    if (one.step == step && one.manifest && one.manifest->data.dataset_digest != now.digest)
+      return one.manifest->data.dataset_digest;
+  return std::string();
 }
 
 } // namespace
@@ -208,40 +233,55 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
   auto rows = tools_.ledger.checkpoints(id);
   if (!rows) return done(control::refuse(std::move(rows.error())));
   const store::RunRow& row = stored->record.row;
+  auto completed = complete_overrides(stored->record.spec, request.overrides);
+  if (!completed) return done(control::refuse(std::move(completed.error())));
+  request.overrides = std::move(*completed);
   RunFile file{row.run_file, row.file_name, row.folder, row.overrides};
   // Of a run that an older nsad took under a name that would be refused now.
   if (!spec::is_run_name(row.name))
     file.overrides.push_back("run.name=" + spec::run_name_of(row.name));
   file.overrides.insert(file.overrides.end(), request.overrides.begin(), request.overrides.end());
-  using Work = tl::expected<Admitted, api::SubmitFailure>;
+  using Work = tl::expected<Resumable, api::SubmitFailure>;
   int64_t has = 0; // bytes of checkpoints
   for (const store::CheckpointRow& c : *rows)
     if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
-  const ResumeFacts known{id,
-                          stored->run.phase == state::RunPhase::kCompleted,
-                          stored->record.reached_step,
-                          {},
-                          request.overrides,
-                          request.from_start};
+  ResumeFacts known{id,
+                    stored->run.phase == state::RunPhase::kCompleted,
+                    stored->record.reached_step,
+                    {},
+                    request.overrides,
+                    request.from_start,
+                    {}};
+  if (request.from_step >= 0) known.from = static_cast<uint64_t>(request.from_step);
   auto work = [file, known, rows = std::move(*rows), before = stored->record.spec, has,
                node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
                state = options_.state_folder, worker = options_.worker, host = tools_.host,
                as = uid_of(row)]() -> Work {
-    auto admitted = admit(file, node, privilege::opener(host, as));
-    if (!admitted) return admitted;
+    const FileOpener open = privilege::opener(host, as);
+    auto admitted = admit(file, node, open);
+    if (!admitted) return tl::unexpected(std::move(admitted.error()));
     if (auto able = require_means(admitted->spec, state, has, *worker); !able)
       return control::refuse(std::move(able.error()));
     const auto found = host->list_checkpoints(as, folder, false);
     if (!found) return control::refuse(found.error());
     ResumeFacts facts = known;
-    facts.checkpoint_step = newest_usable(rows, facts.run, *found);
+    const std::vector<uint64_t> usable = usable_steps(rows, facts.run, *found);
+    if (facts.from)
+      if (auto kept = check_from(facts.run, *facts.from, usable); !kept)
+        return control::refuse(std::move(kept.error()));
+    facts.checkpoint_step = facts.from;
+    if (!facts.from && !usable.empty()) facts.checkpoint_step = usable.front();
     if (auto sound = check_resume(facts, before, admitted->spec); !sound)
       return control::refuse(std::move(sound.error()));
+    auto replaced = replaced_data(before, admitted->spec, *found, facts.checkpoint_step, open);
+    if (!replaced) return control::refuse(std::move(replaced.error()));
     admitted->warnings = resume_warnings(facts, before, admitted->spec);
-    if (dry_run) return admitted;
-    if (auto made = make_run_folder(*host, as, folder, *admitted, nullptr); !made)
+    std::string exact = exactness(facts.checkpoint_step.value_or(0), before, admitted->spec);
+    Resumable resumable{std::move(*admitted), std::move(exact), std::move(*replaced)};
+    if (dry_run) return resumable;
+    if (auto made = make_run_folder(*host, as, folder, resumable.admitted, nullptr); !made)
       return control::refuse(std::move(made.error()));
-    return admitted;
+    return resumable;
   };
   tools_.readers.run({caller.user, file.name + " with its data set"}, work,
                      [this, id, request = std::move(request), all = file.overrides, caller,
@@ -254,12 +294,13 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
 
 tl::expected<wire::SubmitReply, api::SubmitFailure>
 RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
-                   const std::vector<std::string>& overrides, Admitted admitted,
+                   const std::vector<std::string>& overrides, Resumable resumable,
                    const api::Caller& caller) {
+  Admitted& admitted = resumable.admitted;
   if (Status may = may_resume(id, request.overrides); !may) return control::refuse(may.error());
   if (request.dry_run)
-    return wire::SubmitReply{"", admitted.spec.run.name, "admissible", "",
-                             std::move(admitted.warnings)};
+    return wire::SubmitReply{"", admitted.spec.run.name,       "admissible",
+                             "", std::move(admitted.warnings), std::move(resumable.exactness)};
   if (auto loaded = load_run(tools_.ledger, id, run_folder(id), tools_.loop, tools_.metrics);
       !loaded)
     return control::refuse(std::move(loaded.error()));
@@ -275,10 +316,12 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
       {id, 0, 0,
        state::ResumeRequested{caller.user, request.overrides,
                               static_cast<int>(record.spec.parallel.ranks),
-                              record.spec.parallel.device, policy_of(record.spec, jitter_seed())}});
+                              record.spec.parallel.device, policy_of(record.spec, jitter_seed()),
+                              request.from_step, resumable.exactness, resumable.replaced_data}});
   tools_.loop.flush();
   wire::SubmitReply reply = reply_of(id);
   reply.warnings = std::move(admitted.warnings);
+  reply.exactness = std::move(resumable.exactness);
   return reply;
 }
 

@@ -70,7 +70,7 @@ private:
   Status may_resume(const RunId& id, const std::vector<std::string>& overrides) const;
   tl::expected<wire::SubmitReply, api::SubmitFailure>
   go_on(const RunId& id, const wire::ResumeRequest& request,
-        const std::vector<std::string>& overrides, Admitted admitted, const api::Caller& caller);
+        const std::vector<std::string>& overrides, Resumable resumable, const api::Caller& caller);
   // A row of the audit, written with what else is in the batch: call it before flush().
   void note_request(const api::Caller& caller, std::string_view verb, const std::string& run,
                     int64_t owner, const Error* why = nullptr);

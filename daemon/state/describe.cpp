@@ -104,7 +104,10 @@ Description of(const CancelRequested& e, AttemptNumber) {
 }
 Description of(const ResumeRequested& e, AttemptNumber) {
   return info("resumed by " + e.by +
-              (e.overrides.empty() ? std::string() : " with " + join(e.overrides, ", ")));
+              (e.from_step < 0 ? std::string()
+                               : " from step " + number(static_cast<uint64_t>(e.from_step))) +
+              (e.overrides.empty() ? std::string() : " with " + join(e.overrides, ", ")) +
+              (e.exactness.empty() ? std::string() : "; " + e.exactness));
 }
 Description of(const RunClosed&, AttemptNumber) {
   return info("closed: summary written, slots free");

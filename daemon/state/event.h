@@ -36,6 +36,7 @@ struct CheckpointChosen {
 struct AttemptPrepared { // the intent: committed before anything is started
   static constexpr std::string_view kKind = "attempt_prepared";
   std::string token;
+  nlohmann::json spec; // whole, as this attempt runs it
 };
 struct ShimStarted {
   static constexpr std::string_view kKind = "shim_started";
@@ -134,6 +135,9 @@ struct ResumeRequested {
   int ranks = 1;
   spec::Device device = spec::Device::kCpu;
   Policy policy;
+  int64_t from_step = -1;    // go on from this checkpoint, and leave newer ones; -1: the newest
+  std::string exactness;     // what is as in a run that nobody disturbed, and what is not
+  std::string replaced_data; // digest of the data set that another one takes the place of
 };
 struct RunRecovered { // a live shim was found whose attempt the ledger does not know
   static constexpr std::string_view kKind = "run_recovered";

@@ -65,6 +65,9 @@ bool Reducer::on(const ResumeRequested& e) {
   run_.restarts.clear(); // a person has looked at it
   run_.without_graphs.clear();
   run_.ended_at = {};
+  if (e.from_step >= 0)
+    run_.left_behind.push_back({attempt_.number, static_cast<uint64_t>(e.from_step)});
+  if (!e.replaced_data.empty()) run_.replaced_data.insert(e.replaced_data);
   set_phase(RunPhase::kQueued, "resumed by " + e.by);
   return true;
 }

@@ -173,6 +173,14 @@ struct Restart {
   bool operator==(const Restart&) const = default;
 };
 
+// Checkpoints that a person has gone back behind: those that attempts up to `attempt` wrote after
+// `step`.
+struct LeftBehind {
+  AttemptNumber attempt = 0;
+  uint64_t step = 0;
+  bool operator==(const LeftBehind&) const = default;
+};
+
 struct Run {
   RunId id;
   int64_t order = 0; // of the queue: first come, first served
@@ -190,6 +198,8 @@ struct Run {
   uint64_t best_step = 0;             // newest checkpoint of all attempts
   uint64_t reached_step = 0; // of the newest attempt, as checkpoints and ends have told; at least
   FailedCheckpoints failed_checkpoints;
+  std::vector<LeftBehind> left_behind;
+  std::set<std::string> replaced_data; // digests of data sets that checkpoints may still name
   std::vector<Hang> hangs;
   bool stop_requested = false, stop_with_checkpoint = true, cancel_requested = false;
   // Set: attempts are started without CUDA graphs, since this one could not record them, and why.

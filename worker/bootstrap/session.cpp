@@ -250,6 +250,12 @@ RankResult<void> Session::open_loader() {
     from->index = static_cast<int64_t>(resumed_->data.index);
     from->sequence_length = resumed_->data.sequence_length;
     from->dataset_digest = resumed_->data.dataset_digest;
+    const bool replaced = o_.replaced_data.contains(from->dataset_digest);
+    if (replaced && from->dataset_digest != dataset_->digest()) {
+      log::warning("train", "the new data set is read from its beginning",
+                   {{"checkpoint", from->dataset_digest}, {"now", dataset_->digest()}});
+      from.reset();
+    }
   }
   NSA_RANK_TRY_ASSIGN(RankExit::kData, loader_, data::Loader::open(std::move(options), from));
   if (o_.spec.eval.interval_steps > 0 || o_.spec.eval.at_end) {

@@ -10,6 +10,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string>
 
 namespace nsa::train {
 
@@ -23,6 +25,7 @@ struct RankOptions {
   comm::RendezvousAddress rendezvous;
   std::optional<std::filesystem::path> resume; // a checkpoint folder
   std::string without_graphs; // why CUDA graphs are not tried, whatever "auto" would take; or empty
+  std::set<std::string> replaced_data; // digests of data sets that the checkpoint may name, too
 };
 
 // Call it before anything else touches LibTorch (see runtime::open_runtime). Where it fails or

@@ -71,13 +71,101 @@ TEST(ResumeRules, TheGlobalBatchStays) {
 
 TEST(ResumeRules, OnlyWhatIsTrainedStays) {
   EXPECT_TRUE(check_changed_keys({"train.learning_rate=1e-4", "toggles.nccl.debug=INFO",
-                                  "hang.floor_seconds=9", "train.micro_batch=1"}));
-  for (const char* key : {"model.layers", "train.seed", "data.path", "train.learning_rates",
-                          "parallel.ranks", "run.name"}) {
+                                  "hang.floor_seconds=9", "train.micro_batch=1", "parallel.ranks=1",
+                                  "data.path=/more", "train.activation_recompute=true"}));
+  for (const char* key : {"model.layers", "nsa.window", "train.seed", "train.learning_rates",
+                          "parallel.device", "run.name", "precision.mode"}) {
     const auto refused = check_changed_keys({std::string(key) + "=1"});
     ASSERT_FALSE(refused) << key;
-    EXPECT_THAT(refused.error().what, HasSubstr(key));
+    EXPECT_THAT(refused.error().what, HasSubstr(std::string(key) + " (")) << "with the reason";
   }
+  const auto both = check_changed_keys({"model.layers=1", "train.steps=9", "train.seed=2"});
+  ASSERT_FALSE(both);
+  EXPECT_THAT(both.error().what, HasSubstr("model.layers (the weights in the checkpoint"));
+  EXPECT_THAT(both.error().what, HasSubstr("train.seed (the order of the text")) << "all at once";
+}
+
+spec::RunSpec batch_of(int64_t micro_batch, int64_t accumulate, int64_t ranks) {
+  spec::RunSpec spec = cosine(60);
+  spec.data.path = "/data";
+  spec.parallel.device = spec::Device::kCpu;
+  spec.train.micro_batch = micro_batch;
+  spec.train.accumulate = accumulate;
+  spec.parallel.ranks = ranks;
+  return spec;
+}
+
+using Overrides = std::vector<std::string>;
+
+TEST(ResumeRules, AccumulationFollowsWhatKeepsTheGlobalBatch) {
+  const spec::RunSpec before = batch_of(4, 1, 2); // 8 sequences a step
+  EXPECT_EQ(complete_overrides(before, {"parallel.ranks=1"}).value(),
+            (Overrides{"parallel.ranks=1", "train.accumulate=2"}));
+  EXPECT_EQ(complete_overrides(before, {"train.micro_batch=1"}).value(),
+            (Overrides{"train.micro_batch=1", "train.accumulate=4"}));
+  EXPECT_EQ(complete_overrides(before, {"parallel.ranks=1", "train.micro_batch=8"}).value(),
+            (Overrides{"parallel.ranks=1", "train.micro_batch=8"}))
+      << "it stays 1";
+  EXPECT_EQ(complete_overrides(before, {"train.learning_rate=1"}).value(),
+            Overrides{"train.learning_rate=1"});
+  EXPECT_EQ(
+      complete_overrides(before, {"train.micro_batch=2", "train.accumulate=9"}).value().size(), 2u)
+      << "who says it is judged by check_resume";
+  const auto refused = complete_overrides(before, {"parallel.ranks=3"});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().what,
+              HasSubstr("8 sequences does not divide over micro_batch * ranks = 4 * 3 = 12"));
+  EXPECT_THAT(refused.error().next, HasSubstr("--set train.global_batch=12"));
+}
+
+TEST(ResumeRules, AnotherGlobalBatchMustBeSaid) {
+  const spec::RunSpec before = batch_of(4, 1, 2);
+  EXPECT_EQ(complete_overrides(before, {"train.global_batch=16"}).value(),
+            (Overrides{"train.global_batch=16", "train.accumulate=2"}));
+  spec::RunSpec after = batch_of(4, 2, 2);
+  ResumeFacts facts = stopped_at(10);
+  EXPECT_FALSE(check_resume(facts, before, after)) << "nobody said so";
+  facts.overrides = {"train.global_batch=16"};
+  after.train.global_batch = 16;
+  EXPECT_TRUE(check_resume(facts, before, after));
+}
+
+TEST(ResumeRules, FromTakesAnyKeptCheckpoint) {
+  EXPECT_TRUE(check_from("kaaaa", 20, {40, 20}));
+  const auto refused = check_from("kaaaa", 30, {40, 20});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().what, HasSubstr("no usable checkpoint of step 30; it keeps 40, 20"));
+  // A completed run that goes back needs no more steps.
+  ResumeFacts facts = stopped_at(60);
+  facts.completed = true;
+  facts.from = facts.checkpoint_step = 20;
+  EXPECT_TRUE(check_resume(facts, cosine(60), cosine(60)));
+  facts.from = facts.checkpoint_step = 60;
+  EXPECT_FALSE(check_resume(facts, cosine(60), cosine(60)));
+}
+
+TEST(ResumeRules, SaysWhatIsExactAndWhatIsNot) {
+  const spec::RunSpec before = batch_of(4, 1, 2);
+  EXPECT_EQ(exactness(40, before, before),
+            "exact after step 40: weights, optimizer state and counters, and the order of the "
+            "text; losses are the same bit for bit");
+  EXPECT_EQ(exactness(40, before, batch_of(4, 2, 1)),
+            "exact after step 40: weights, optimizer state and counters, and the order of the "
+            "text; not bit for bit: train.accumulate 1 -> 2, parallel.ranks 2 -> 1");
+  spec::RunSpec after = before;
+  after.train.learning_rate = 2e-3;
+  after.toggles["nccl.debug"] = "INFO";
+  EXPECT_THAT(exactness(40, before, after),
+              HasSubstr("; changed on purpose: train.learning_rate 0.001 -> 0.002; not bit for "
+                        "bit: toggles.nccl.debug default -> INFO"));
+  after = before;
+  after.data.path = "/more";
+  EXPECT_EQ(exactness(40, before, after),
+            "exact after step 40: weights, optimizer state and counters; changed on purpose: "
+            "data.path \"/data\" -> \"/more\"; the new text is read from its beginning");
+  spec::RunSpec gpu = before;
+  gpu.parallel.device = spec::Device::kCuda;
+  EXPECT_THAT(exactness(40, gpu, gpu), HasSubstr("train.deterministic is false on a GPU"));
 }
 
 TEST(ResumeRules, AStretchedScheduleIsWarnedOfWithWhatToType) {

@@ -1,0 +1,2 @@
+-- No table changes. From here on a resume may go back to an older checkpoint and leave newer ones behind, or take another data
+-- set with the same tokenizer: an older nsad would go on from the wrong checkpoint, so it refuses the ledger.
