@@ -9,6 +9,12 @@
 
 namespace nsa::bench {
 
+namespace {
+constexpr const char* kSaveExample =
+    "--attention nsa --sequence 8192 --steps 200 --row-seconds 60 --data DATA --save-attention "
+    "layer.pt";
+} // namespace
+
 Options parse_options(int argc, char** argv) {
   Options o;
   std::vector<int64_t> layer;
@@ -51,9 +57,7 @@ Options parse_options(int argc, char** argv) {
         into(o.save_attention)},
        {"--save-layer", "N", "which layer, from 1; the middle one", into(layer)}},
       {"", "--json > table.jsonl", "--attention nsa --sequence 8192 --parts",
-       "--sequence 128 --tokens 256 --set model.layers=2 --set parallel.device=cpu",
-       "--attention nsa --sequence 8192 --steps 200 --row-seconds 60 --data DATA --save-attention "
-       "layer.pt"}};
+       "--sequence 128 --tokens 256 --set model.layers=2 --set parallel.device=cpu", kSaveExample}};
   read_or_exit(command, argc, argv);
   o.sizes_given = !o.overrides.empty() || !o.run_file.empty();
   if (!layer.empty()) o.save_layer = layer.front() - 1;

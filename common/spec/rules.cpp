@@ -304,7 +304,7 @@ private:
     const bool on = graphs != s_.toggles.end() && graphs->second == "on";
     const auto refuse = [&](std::vector<std::string> keys, bool hit, const std::string& why) {
       keys.insert(keys.begin(), "toggles.cuda.graphs");
-      rule(std::move(keys), [&] { return on && hit; }, why, "use \"auto\" or \"off\"");
+      rule(keys, [&] { return on && hit; }, why, "use \"auto\" or \"off\"");
     };
     const auto kernels = s_.toggles.find("attention.kernels");
     refuse({"parallel.device"}, s_.parallel.device == Device::kCpu,

@@ -135,7 +135,7 @@ PeerFailure gone(const std::vector<Line>& lines, const Line& noticed, Rank self,
     if (const auto blamed = blamed_by(line, self))
       return {"rank " + std::to_string(line.transfer->peer) + " gave up during " + doing +
                   " because rank " + std::to_string(*blamed) + " was lost",
-              *blamed};
+              blamed};
     if (culprit == nullptr && ended) culprit = &line;
   }
   if (culprit == nullptr) culprit = &noticed;

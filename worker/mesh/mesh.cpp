@@ -230,11 +230,11 @@ Result<std::unique_ptr<Mesh>> Mesh::connect(Rank rank, int world, Rendezvous& re
   auto impl = std::make_unique<Impl>();
   impl->rank = rank;
   impl->world = world;
-  impl->options = options;
+  impl->options = std::move(options);
   impl->wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!impl->wake) return fail_errno("cannot make an eventfd");
-  NSA_TRY_ASSIGN(impl->sockets,
-                 connect_peers(rank, world, rendezvous, options.folder, options.connect_limit));
+  NSA_TRY_ASSIGN(impl->sockets, connect_peers(rank, world, rendezvous, impl->options.folder,
+                                              impl->options.connect_limit));
   return std::unique_ptr<Mesh>(new Mesh(std::move(impl)));
 }
 

@@ -61,7 +61,7 @@ std::string rank_text(const wire::RankEvidence& rank) {
   return text;
 }
 
-std::string evidence_json(wire::EvidenceTaken taken, size_t max_bytes) {
+std::string evidence_json(const wire::EvidenceTaken& taken, size_t max_bytes) {
   std::string text = dump(taken);
   const size_t share = max_bytes / std::max<size_t>(taken.ranks.size(), 1);
   for (const size_t frames : {48u, 24u, 12u}) {

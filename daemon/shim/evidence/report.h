@@ -18,7 +18,7 @@ std::string rank_text(const wire::RankEvidence& rank);
 
 // JSON text of at most `max_bytes`. Frames, then threads are left out at the end of each rank's
 // list if need be (the main thread comes first and is kept); `error` says how many.
-std::string evidence_json(wire::EvidenceTaken taken, size_t max_bytes = kMaxEvidenceBytes);
+std::string evidence_json(const wire::EvidenceTaken& taken, size_t max_bytes = kMaxEvidenceBytes);
 
 Status write_reports(const std::filesystem::path& folder, const wire::EvidenceTaken& taken,
                      Survives survives);
