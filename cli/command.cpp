@@ -45,9 +45,9 @@ int finish(std::ostream& out, std::ostream& err, int code) {
 
 } // namespace
 
-bool wants_colour(const std::string& option, bool is_terminal) {
-  if (option == "always") return true;
-  if (option == "never" || is_set("NO_COLOR")) return false;
+bool wants_colour(ColourWhen when, bool is_terminal) {
+  if (when == ColourWhen::kAlways) return true;
+  if (when == ColourWhen::kNever || is_set("NO_COLOR")) return false;
   if (is_set("CLICOLOR_FORCE")) return true;
   const char* terminal = std::getenv("TERM");
   return is_terminal && !(terminal && std::string_view(terminal) == "dumb");
@@ -67,7 +67,8 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   io.out_is_terminal = terminal.out_is_terminal;
   io.err_is_terminal = terminal.err_is_terminal;
   io.in_is_terminal = terminal.in_is_terminal;
-  io.colour = wants_colour(parsed->globals.text("color", "auto"), terminal.out_is_terminal);
+  io.colour =
+      wants_colour(parsed->globals.choice("color", ColourWhen::kAuto), terminal.out_is_terminal);
   io.unicode = can_unicode();
   const auto columns = [&terminal] {
     const int width = terminal.width ? terminal.width() : 0;
@@ -76,10 +77,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   io.width = terminal.out_is_terminal ? columns() : 0;
   if (terminal.out_is_terminal) io.current_width = columns;
   Context context{io};
-  const std::string output = parsed->globals.text("output", "table");
-  context.output = output == "json"   ? Output::kJson
-                   : output == "wide" ? Output::kWide
-                                      : Output::kTable;
+  context.output = parsed->globals.choice("output", Output::kTable);
   context.quiet = parsed->globals.has("quiet");
   context.raw = parsed->globals.has("raw");
   context.system = parsed->globals.has("system");

@@ -24,6 +24,10 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
 
 // Colour: off by --color=never, NO_COLOR, TERM=dumb or no terminal; on by --color=always or
 // CLICOLOR_FORCE. The option beats the environment.
-bool wants_colour(const std::string& option, bool is_terminal);
+enum class ColourWhen : uint8_t { kAuto, kAlways, kNever };
+constexpr auto choice_names(ColourWhen) {
+  return names_of("auto", "always", "never");
+}
+bool wants_colour(ColourWhen when, bool is_terminal);
 
 } // namespace nsa::cli

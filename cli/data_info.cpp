@@ -47,16 +47,15 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
     json["folder"] = folder.string();
     json["samples"] = nlohmann::json::array();
     for (const Sample& sample : samples)
-      json["samples"].push_back({{"split", to_string(sample.split)},
-                                 {"position", sample.position},
-                                 {"text", sample.text}});
+      json["samples"].push_back(
+          {{"split", sample.split}, {"position", sample.position}, {"text", sample.text}});
     context.io.out << json_text(json, 2) << '\n';
     return Exit::kDone;
   }
   print_summary(data->manifest(), folder, context.io);
   for (const Sample& sample : samples)
     context.io.out << '\n'
-                   << to_string(sample.split) << " at token " << sample.position << ":\n  "
+                   << name_of(sample.split) << " at token " << sample.position << ":\n  "
                    << (context.raw ? sample.text : printable(sample.text)) << '\n';
   return Exit::kDone;
 }

@@ -113,13 +113,9 @@ Result<dataset::PrepareOptions> options_of(const Arguments& arguments, const Con
   options.output = arguments.text("out");
   options.tokenizer = arguments.text("tokenizer", options.tokenizer);
   options.ranks_file = ranks_file(arguments, context);
-  options.documents =
-      arguments.text("documents") == "paragraph" ? DocumentUnit::kParagraph : DocumentUnit::kFile;
+  options.documents = arguments.choice("documents", DocumentUnit::kFile);
   options.min_document_bytes = arguments.integer("min-document-bytes", 0);
-  const std::string invalid = arguments.text("invalid-utf8", "error");
-  options.invalid_utf8 = invalid == "keep"      ? InvalidUtf8::kKeep
-                         : invalid == "replace" ? InvalidUtf8::kReplace
-                                                : InvalidUtf8::kError;
+  options.invalid_utf8 = arguments.choice("invalid-utf8", InvalidUtf8::kError);
   options.jsonl_key = arguments.text("jsonl-key", options.jsonl_key);
   if (arguments.has("heldout-fraction")) {
     NSA_TRY_ASSIGN(options.heldout_fraction, parse_fraction(arguments.text("heldout-fraction")));
@@ -204,21 +200,13 @@ Verb data_prepare_verb() {
        "gpt2 (default) or bytes",
        false,
        {"gpt2", "bytes"}},
-      {"documents",
-       0,
-       ValueType::kText,
-       "UNIT",
-       "a document of plain text is a file (default) or a paragraph",
-       false,
-       {"file", "paragraph"}},
+      {"documents", 0, ValueType::kText, "UNIT",
+       "a document of plain text is a file (default) or a paragraph", false,
+       choices_of<dataset::DocumentUnit>()},
       {"min-document-bytes", 0, ValueType::kInteger, "N", "join paragraphs up to this size"},
-      {"invalid-utf8",
-       0,
-       ValueType::kText,
-       "WHAT",
-       "bytes that are not UTF-8: error (default), replace or keep",
-       false,
-       {"error", "replace", "keep"}},
+      {"invalid-utf8", 0, ValueType::kText, "WHAT",
+       "bytes that are not UTF-8: error (default), replace or keep", false,
+       choices_of<dataset::InvalidUtf8>()},
       {"jsonl-key", 0, ValueType::kText, "KEY", "the key of the text in .jsonl (default: text)"},
       {"heldout-fraction", 0, ValueType::kText, "SHARE",
        "share of the documents that are held out for evaluation (default: 0.01)"},

@@ -6,6 +6,7 @@
 // and checked by type, output goes through Context::io, errors are returned.
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/result.h"
 
 #include <functional>
@@ -46,7 +47,10 @@ struct Io {
   std::function<int()> current_width = {}; // it may be resized while a screen is redrawn
 };
 
-enum class Output { kTable, kWide, kJson };
+enum class Output : uint8_t { kTable, kWide, kJson };
+constexpr auto choice_names(Output) {
+  return names_of("table", "wide", "json");
+}
 
 struct Context {
   Io& io;
@@ -60,6 +64,10 @@ struct Context {
 };
 
 enum class ValueType { kFlag, kText, kInteger, kDuration, kPath, kRun };
+
+template <ChoiceEnum E> std::vector<std::string> choices_of() {
+  return {kChoiceNames<E>.begin(), kChoiceNames<E>.end()};
+}
 
 struct Option {
   std::string name; // long name without dashes: "follow"
@@ -92,6 +100,16 @@ public:
   std::vector<std::string> all(const std::string& name) const {
     const auto it = values_.find(name);
     return it == values_.end() ? std::vector<std::string>{} : it->second;
+  }
+  // Of an option whose choices are choices_of<E>().
+  template <ChoiceEnum E> E choice(const std::string& name, E otherwise) const {
+    return choice_from<E>(text(name)).value_or(otherwise);
+  }
+  template <ChoiceEnum E> std::vector<E> all_choices(const std::string& name) const {
+    std::vector<E> values;
+    for (const std::string& word : all(name))
+      if (const auto value = choice_from<E>(word)) values.push_back(*value);
+    return values;
   }
   int64_t integer(const std::string& name, int64_t otherwise) const; // type kInteger
   double seconds(const std::string& name, double otherwise) const;   // type kDuration: "90", "10m"

@@ -10,8 +10,7 @@ namespace {
 using nlohmann::json;
 
 Split split_from(const std::string& text) {
-  if (text == to_string(Split::kTrain)) return Split::kTrain;
-  if (text == to_string(Split::kHeldout)) return Split::kHeldout;
+  if (const auto split = choice_from<Split>(text)) return *split;
   throw std::invalid_argument("split is '" + text + "', expected 'train' or 'heldout'");
 }
 
@@ -71,10 +70,6 @@ Manifest manifest_from(const json& value) {
 
 } // namespace
 
-std::string_view to_string(Split split) {
-  return split == Split::kTrain ? "train" : "heldout";
-}
-
 int64_t Manifest::tokens(Split split) const {
   int64_t sum = 0;
   for (const ShardRecord& shard : shards)
@@ -89,7 +84,7 @@ std::string dataset_digest(const Manifest& manifest) {
                    {"shards", json::array()}};
   for (const ShardRecord& shard : manifest.shards)
     identity["shards"].push_back(
-        {to_string(shard.split), to_string(shard.format), shard.tokens, shard.checksum});
+        {name_of(shard.split), name_of(shard.format), shard.tokens, shard.checksum});
   return checksum_hex(identity.dump());
 }
 
@@ -134,8 +129,8 @@ nlohmann::ordered_json to_tree(const Manifest& manifest) {
   value["shards"] = json::array();
   for (const ShardRecord& shard : manifest.shards)
     value["shards"].push_back({{"file", shard.file},
-                               {"split", to_string(shard.split)},
-                               {"format", to_string(shard.format)},
+                               {"split", shard.split},
+                               {"format", shard.format},
                                {"tokens", shard.tokens},
                                {"bytes", shard.bytes},
                                {"checksum", shard.checksum}});

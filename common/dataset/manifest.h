@@ -20,8 +20,10 @@ inline constexpr int kManifestVersion = 1;
 // Room for some hundred thousand source files; more is not a manifest.
 inline constexpr size_t kMaxManifestBytes = size_t{64} << 20;
 
-enum class Split { kTrain, kHeldout };
-std::string_view to_string(Split split); // "train", "heldout"
+enum class Split : uint8_t { kTrain, kHeldout };
+constexpr auto choice_names(Split) {
+  return names_of("train", "heldout");
+}
 
 // What the tokens were made of. `path` is as the person gave it, or relative to the folder given.
 struct SourceRecord {

@@ -22,16 +22,6 @@ namespace {
 
 constexpr size_t kBatchBytes = size_t{1} << 20;
 
-std::string_view to_string(DocumentUnit unit) {
-  return unit == DocumentUnit::kFile ? "file" : "paragraph";
-}
-
-std::string_view to_string(InvalidUtf8 choice) {
-  return choice == InvalidUtf8::kError     ? "error"
-         : choice == InvalidUtf8::kReplace ? "replace"
-                                           : "keep";
-}
-
 Status check(const PrepareOptions& options) {
   auto wrong = [](std::string what) { return fail(ErrorCode::kInvalidArgument, std::move(what)); };
   if (options.inputs.empty()) return wrong("no input is given");
@@ -50,12 +40,8 @@ Status check(const PrepareOptions& options) {
 }
 
 PreparationRecord preparation_record(const PrepareOptions& options) {
-  return {std::string(to_string(options.documents)),
-          options.min_document_bytes,
-          std::string(to_string(options.invalid_utf8)),
-          options.jsonl_key,
-          options.heldout_fraction,
-          options.seed,
+  return {text_of(options.documents), options.min_document_bytes, text_of(options.invalid_utf8),
+          options.jsonl_key,          options.heldout_fraction,   options.seed,
           options.shard_tokens};
 }
 
@@ -69,8 +55,7 @@ public:
     while (!tokens.empty()) {
       if (!shard_) {
         char name[40];
-        std::snprintf(name, sizeof name, "%s_%06zu.bin", std::string(to_string(split_)).c_str(),
-                      records_.size());
+        std::snprintf(name, sizeof name, "%s_%06zu.bin", text_of(split_).c_str(), records_.size());
         file_ = name;
         NSA_TRY_ASSIGN(shard_, ShardWriter::create(folder_ / file_));
       }

@@ -7,6 +7,7 @@
 // removes (a lock in it tells a dead one from a live one).
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/result.h"
 #include "common/dataset/manifest.h"
 #include "common/dataset/tokenizer.h"
@@ -20,15 +21,21 @@
 
 namespace nsa::dataset {
 
-enum class DocumentUnit {
+enum class DocumentUnit : uint8_t {
   kFile,      // a file is a document
   kParagraph, // a document ends at blank lines, once it has min_document_bytes
 };
-enum class InvalidUtf8 {
+constexpr auto choice_names(DocumentUnit) {
+  return names_of("file", "paragraph");
+}
+enum class InvalidUtf8 : uint8_t {
   kError,   // refuse, naming file and line
   kReplace, // each ill-formed sequence becomes U+FFFD, and is counted
   kKeep,    // the bytes as they are
 };
+constexpr auto choice_names(InvalidUtf8) {
+  return names_of("error", "replace", "keep");
+}
 enum class IfExists {
   kFail,
   kReuse,   // fine when made from the same sources with the same options; otherwise an error

@@ -16,13 +16,8 @@ namespace nsa::dataset {
 
 static_assert(std::endian::native == std::endian::little, "shards are read in place");
 
-std::string_view to_string(ShardFormat format) {
-  return format == ShardFormat::kLlmC ? "llmc" : "raw_u16";
-}
-
 Result<ShardFormat> parse_shard_format(std::string_view text) {
-  if (text == "llmc") return ShardFormat::kLlmC;
-  if (text == "raw_u16") return ShardFormat::kRawU16;
+  if (const auto format = choice_from<ShardFormat>(text)) return *format;
   return fail(ErrorCode::kInvalidArgument, "there is no shard format '" + std::string(text) + "'",
               "use 'llmc' or 'raw_u16'");
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/base/checksum.h"
+#include "common/base/choice.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "common/dataset/tokenizer.h"
@@ -22,8 +23,10 @@ inline constexpr int32_t kShardMagic = 20240520;
 inline constexpr int32_t kShardVersion = 1;
 inline constexpr size_t kShardHeaderBytes = 256 * sizeof(int32_t);
 
-enum class ShardFormat { kLlmC, kRawU16 };
-std::string_view to_string(ShardFormat format);
+enum class ShardFormat : uint8_t { kLlmC, kRawU16 };
+constexpr auto choice_names(ShardFormat) {
+  return names_of("llmc", "raw_u16");
+}
 Result<ShardFormat> parse_shard_format(std::string_view text);
 
 // The token count that a llm.c header announces. kCorrupt says which field is wrong; `file_bytes`

@@ -156,16 +156,16 @@ TEST(Colour, TheOptionBeatsTheEnvironment) {
   ::unsetenv("NO_COLOR");
   ::unsetenv("CLICOLOR_FORCE");
   ::setenv("TERM", "xterm", 1);
-  EXPECT_TRUE(wants_colour("auto", true));
-  EXPECT_FALSE(wants_colour("auto", false));
+  EXPECT_TRUE(wants_colour(ColourWhen::kAuto, true));
+  EXPECT_FALSE(wants_colour(ColourWhen::kAuto, false));
   ::setenv("TERM", "dumb", 1);
-  EXPECT_FALSE(wants_colour("auto", true));
+  EXPECT_FALSE(wants_colour(ColourWhen::kAuto, true));
   ::setenv("CLICOLOR_FORCE", "1", 1);
-  EXPECT_TRUE(wants_colour("auto", false));
+  EXPECT_TRUE(wants_colour(ColourWhen::kAuto, false));
   ::setenv("NO_COLOR", "1", 1);
-  EXPECT_FALSE(wants_colour("auto", true));
-  EXPECT_TRUE(wants_colour("always", false));
-  EXPECT_FALSE(wants_colour("never", true));
+  EXPECT_FALSE(wants_colour(ColourWhen::kAuto, true));
+  EXPECT_TRUE(wants_colour(ColourWhen::kAlways, false));
+  EXPECT_FALSE(wants_colour(ColourWhen::kNever, true));
   ::unsetenv("NO_COLOR");
   ::unsetenv("CLICOLOR_FORCE");
 }
