@@ -16,9 +16,10 @@ std::string audit_table(const std::vector<wire::AuditView>& rows, const Context&
   if (view.wide) header.insert(header.begin() + 2, {"UID", "PID"});
   render::Table table(header);
   for (const wire::AuditView& row : rows) {
-    const std::string result = row.result == "done"
-                                   ? row.result
-                                   : render::paint(row.result, render::Colour::kRed, view.style);
+    const std::string result =
+        row.result == wire::RequestResult::kDone
+            ? row.result.text()
+            : render::paint(row.result.view(), render::Colour::kRed, view.style);
     std::vector<std::string> cells = {
         render::clock_time({row.at}, now), row.user, row.verb,
         row.run.empty() ? "-" : row.run,   result,   row.why.empty() ? "-" : row.why};

@@ -21,7 +21,8 @@ Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
   NSA_TRY_ASSIGN(auto views, client::read_items<wire::CheckpointView>(answer));
   const size_t all = views.size();
   if (!arguments.has("all"))
-    std::erase_if(views, [](const auto& view) { return view.state == "deleted"; });
+    std::erase_if(views,
+                  [](const auto& view) { return view.state == wire::CheckpointState::kDeleted; });
   if (context.output == Output::kJson)
     context.io.out << json_text(nlohmann::json{{"items", views}}) << "\n";
   else if (views.empty())
@@ -29,8 +30,9 @@ Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
                                 : "no checkpoint is left; --all shows the deleted ones\n");
   else
     context.io.out << render::checkpoints_table(views, WallTime::now(), view_options(context));
-  const bool corrupt = std::any_of(views.begin(), views.end(),
-                                   [](const auto& view) { return view.state == "corrupt"; });
+  const bool corrupt = std::any_of(views.begin(), views.end(), [](const auto& view) {
+    return view.state == wire::CheckpointState::kCorrupt;
+  });
   return verify && corrupt ? Exit::kFailed : Exit::kDone;
 }
 

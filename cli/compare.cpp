@@ -127,9 +127,10 @@ Result<Exit> run_compare(const Arguments& arguments, Context& context) {
     NSA_TRY_ASSIGN(run.detail, client::read_as<wire::RunDetail>(answer));
     const std::vector<std::string> members = {"loss", "tokens_per_second", "peak_bytes",
                                               "resident_bytes"};
-    NSA_TRY_ASSIGN(run.steps, fetch_records(daemon, run.detail.summary.id, {"step", members, 0}));
-    NSA_TRY_ASSIGN(run.evaluations,
-                   fetch_records(daemon, run.detail.summary.id, {"evaluation", {"loss"}, 0}));
+    NSA_TRY_ASSIGN(run.steps, fetch_records(daemon, run.detail.summary.id,
+                                            {wire::RecordKind::kStep, members, 0}));
+    NSA_TRY_ASSIGN(run.evaluations, fetch_records(daemon, run.detail.summary.id,
+                                                  {wire::RecordKind::kEvaluation, {"loss"}, 0}));
     tokens = std::min(tokens, run.last_tokens());
     runs.push_back(std::move(run));
   }
@@ -155,7 +156,7 @@ Result<Exit> run_compare(const Arguments& arguments, Context& context) {
   std::vector<std::string> states = {"state"};
   for (const Compared& run : runs) {
     header.push_back(run.detail.summary.id);
-    states.push_back(run.detail.summary.state);
+    states.push_back(run.detail.summary.state.text());
   }
   render::Table table(header);
   for (size_t column = 1; column < header.size(); ++column)

@@ -35,7 +35,7 @@ std::string first_error_line(client::Daemon& daemon, const std::string& run,
   client::FollowOptions options;
   options.line = [&](const nlohmann::json& json) {
     const auto line = client::read_as<wire::LogLine>(json);
-    if (!line || line->stream != "stderr") return true;
+    if (!line || line->stream != wire::LogStream::kStderr) return true;
     if (first.empty() && looks_like_an_error(*line)) first = line->text;
     last = line->text;
     return true;
@@ -50,11 +50,11 @@ std::string first_error_line(client::Daemon& daemon, const std::string& run,
 
 void hint_after(Context& context, const wire::RunSummary& run, const render::FailureView& failure) {
   const std::string& id = run.id;
-  if (run.state == "completed")
+  if (run.state == wire::RunState::kCompleted)
     hint(context, {"nsactl status " + id + " -o wide", "nsactl ckpt ls " + id});
-  else if (run.state == "stopped")
+  else if (run.state == wire::RunState::kStopped)
     hint(context, {"nsactl resume " + id, "nsactl ckpt ls " + id});
-  else if (run.state == "cancelled")
+  else if (run.state == wire::RunState::kCancelled)
     hint(context, {"nsactl resume " + id, "nsactl rm " + id});
   else
     hint(context,
@@ -66,28 +66,31 @@ void hint_after(Context& context, const wire::RunSummary& run, const render::Fai
 } // namespace
 
 Exit exit_of_end(const wire::RunSummary& run) {
-  if (run.state == "stopped" && run.lost_steps > 0) return Exit::kLost;
-  return run.state == "completed" || run.state == "stopped" ? Exit::kDone : Exit::kFailed;
+  if (run.state == wire::RunState::kStopped && run.lost_steps > 0) return Exit::kLost;
+  return run.state == wire::RunState::kCompleted || run.state == wire::RunState::kStopped
+             ? Exit::kDone
+             : Exit::kFailed;
 }
 
 Result<render::FailureView> find_failure(client::Daemon& daemon, const wire::RunDetail& detail) {
   render::FailureView failure;
   const wire::RunSummary& run = detail.summary;
-  if (run.state != "failed") return failure;
+  if (run.state != wire::RunState::kFailed) return failure;
   failure.attempt = run.attempt;
-  failure.failure_class = "unknown";
+  failure.failure_class = ChoiceOrText<wire::FailureClass>("unknown");
   if (!detail.attempts.empty()) failure.failure_class = detail.attempts.back().failure_class;
   NSA_TRY_ASSIGN(const auto answer,
                  daemon.get(client::run_target(run.id, "/events?tail=" + std::to_string(kEvents))));
   NSA_TRY_ASSIGN(const auto events, client::read_items<wire::EventView>(answer));
   for (const wire::EventView& event : events)
-    if (event.kind == "attempt_failed" && event.attempt == run.attempt) {
+    if (event.kind == wire::EventKind::kAttemptFailed && event.attempt == run.attempt) {
       failure.rank = event.rank;
       failure.next = event.detail.value("next", "");
     }
   for (const wire::EventView& event : events) {
     const bool culprit = failure.rank < 0 || event.rank == failure.rank;
-    if (event.kind != "rank_error" || event.attempt != run.attempt || !culprit) continue;
+    if (event.kind != wire::EventKind::kRankError || event.attempt != run.attempt || !culprit)
+      continue;
     failure.rank = event.rank;
     failure.error = event.detail.value("what", event.text);
     break;
@@ -146,7 +149,7 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
     context.io.out << json_text(answer) << std::endl;
   } else {
     context.io.out << done << " " << reply.id << "  " << reply.name;
-    if (reply.state == "queued") context.io.out << "  queued: " << reply.reason;
+    if (reply.state == wire::RunState::kQueued) context.io.out << "  queued: " << reply.reason;
     context.io.out << std::endl;
     if (!reply.exactness.empty()) context.io.out << printable(reply.exactness) << std::endl;
     hint(context,

@@ -10,6 +10,11 @@ namespace nsa::cli {
 
 namespace {
 
+enum class Format : uint8_t { kCsv, kJsonl };
+constexpr auto choice_names(Format) {
+  return names_of("csv", "jsonl");
+}
+
 // RFC 4180.
 std::string csv_cell(const nlohmann::json& value) {
   if (value.is_null()) return "";
@@ -48,7 +53,7 @@ void print_csv(std::ostream& out, const std::vector<nlohmann::json>& records) {
 }
 
 Result<Exit> run_export(const Arguments& arguments, Context& context) {
-  RecordQuery query{arguments.text("kind", "step"), {}, 0};
+  RecordQuery query{arguments.choice("kind", wire::RecordKind::kStep), {}, 0};
   for (const std::string& text : arguments.all("metric")) {
     NSA_TRY_ASSIGN(const MetricName metric, parse_metric(text));
     query.kind = metric.kind;
@@ -57,8 +62,8 @@ Result<Exit> run_export(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto records, fetch_records(daemon, arguments.text("RUN"), query));
   if (records.empty())
-    context.io.err << "the run has no records of kind " << query.kind << " yet\n";
-  if (arguments.text("format", "csv") == "csv") {
+    context.io.err << "the run has no records of kind " << name_of(query.kind) << " yet\n";
+  if (arguments.choice("format", Format::kCsv) == Format::kCsv) {
     if (!records.empty()) print_csv(context.io.out, records);
     return Exit::kDone;
   }
@@ -76,20 +81,10 @@ Verb export_verb() {
   verb.detail = "A step that was computed again after a restart appears once, as in the last "
                 "attempt. Nested members become columns such as phase_seconds.forward.";
   verb.positionals = {run_argument()};
-  verb.options = {{"format",
-                   0,
-                   ValueType::kText,
-                   "FORMAT",
-                   "csv or jsonl (default: csv)",
-                   false,
-                   {"csv", "jsonl"}},
-                  {"kind",
-                   0,
-                   ValueType::kText,
-                   "KIND",
-                   "which records (default: step)",
-                   false,
-                   {"step", "evaluation", "non_finite"}},
+  verb.options = {{"format", 0, ValueType::kText, "FORMAT", "csv or jsonl (default: csv)", false,
+                   choices_of<Format>()},
+                  {"kind", 0, ValueType::kText, "KIND", "which records (default: step)", false,
+                   choices_of<wire::RecordKind>()},
                   {"metric", 'm', ValueType::kText, "NAME",
                    "only this metric, with step, attempt, time and tokens", true}};
   verb.examples = {{"nsactl export @last > run.csv", "every step of the newest run"},

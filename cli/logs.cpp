@@ -107,7 +107,7 @@ Result<Exit> run_logs(const Arguments& arguments, Context& context) {
   stream.options.line = [&](const nlohmann::json& json) {
     const auto line = client::read_as<wire::LogLine>(json);
     if (!line) return failure = fail(line.error()), false;
-    if (line->stream == "position") {
+    if (line->stream == wire::LogStream::kPosition) {
       if (!line->text.empty())
         context.io.err << "rank " << line->rank << ": " << printable(line->text) << "\n";
     } else if (context.output == Output::kJson) {

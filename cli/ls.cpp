@@ -55,10 +55,10 @@ void cut(Listed& listed) {
       }));
 }
 
-bool matches(const wire::RunSummary& run, const std::vector<std::string>& states,
+bool matches(const wire::RunSummary& run, const std::vector<wire::RunState>& states,
              const std::vector<std::string>& tags) {
-  const auto holds = [](const std::vector<std::string>& list, const std::string& text) {
-    return std::find(list.begin(), list.end(), text) != list.end();
+  const auto holds = [](const auto& list, const auto& value) {
+    return std::find(list.begin(), list.end(), value) != list.end();
   };
   return (states.empty() || holds(states, run.state)) &&
          std::all_of(tags.begin(), tags.end(),
@@ -67,7 +67,8 @@ bool matches(const wire::RunSummary& run, const std::vector<std::string>& states
 
 Result<Exit> run_ls(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
-  const auto states = arguments.all("state"), tags = arguments.all("tag");
+  const auto states = arguments.all_choices<wire::RunState>("state");
+  const auto tags = arguments.all("tag");
   const bool all = arguments.has("all"), narrowed = !states.empty() || !tags.empty();
   NSA_TRY_ASSIGN(Listed listed, fetch(context, daemon, all || narrowed));
   std::erase_if(listed.runs,
@@ -96,14 +97,8 @@ Verb ls_verb() {
   verb.name = "ls";
   verb.summary = "List runs";
   verb.options = {{"all", 'a', ValueType::kFlag, "", "list runs that ended long ago, too"},
-                  {"state",
-                   's',
-                   ValueType::kText,
-                   "STATE",
-                   "only runs in this state",
-                   true,
-                   {"queued", "starting", "running", "restarting", "stopping", "completed",
-                    "stopped", "failed", "cancelled", "damaged"}},
+                  {"state", 's', ValueType::kText, "STATE", "only runs in this state", true,
+                   choices_of<wire::RunState>()},
                   {"tag", 't', ValueType::kText, "TAG", "only runs with this tag", true}};
   verb.examples = {{"nsactl ls", "what runs, and what ended lately"},
                    {"nsactl ls -a -s failed -o wide", "every failure, with more columns"},

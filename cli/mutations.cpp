@@ -14,7 +14,7 @@ namespace {
 // How an action is told, and which ends --wait takes for success.
 struct Action {
   std::string path, done;
-  std::vector<std::string> ends;
+  std::vector<wire::RunState> ends;
   bool keeps_all = false; // a checkpoint of the last step belongs to it
 };
 
@@ -110,7 +110,10 @@ Verb stop_verb() {
   verb.run = [](const Arguments& arguments, Context& context) {
     const std::string run = arguments.text("RUN");
     return post_each(arguments, context,
-                     {"stop", "stopping after a checkpoint", {"stopped", "completed"}, true},
+                     {"stop",
+                      "stopping after a checkpoint",
+                      {wire::RunState::kStopped, wire::RunState::kCompleted},
+                      true},
                      {"nsactl wait " + run, "nsactl cancel " + run, "nsactl resume " + run});
   };
   return verb;
@@ -127,7 +130,10 @@ Verb cancel_verb() {
   verb.run = [](const Arguments& arguments, Context& context) {
     const std::string run = arguments.text("RUN");
     return post_each(arguments, context,
-                     {"cancel", "being ended", {"cancelled", "stopped", "completed", "failed"}},
+                     {"cancel",
+                      "being ended",
+                      {wire::RunState::kCancelled, wire::RunState::kStopped,
+                       wire::RunState::kCompleted, wire::RunState::kFailed}},
                      {"nsactl resume " + run, "nsactl rm " + run});
   };
   return verb;

@@ -20,21 +20,27 @@ double seconds_of(const nlohmann::json& record) {
   return time ? static_cast<double>(*time) * 1e-9 : std::nan("");
 }
 
+enum class Axis : uint8_t { kStep, kTokens, kTime };
+constexpr auto choice_names(Axis) {
+  return names_of("step", "tokens", "time");
+}
+
 // x of each record: its step, its tokens, or the hours since the first.
-std::vector<double> places_of(const std::vector<nlohmann::json>& records, const std::string& x) {
+std::vector<double> places_of(const std::vector<nlohmann::json>& records, Axis x) {
   std::vector<double> places;
   for (const nlohmann::json& record : records)
-    places.push_back(x == "time" ? (seconds_of(record) - seconds_of(records.front())) / 3600
-                                 : number_of(record, x));
+    places.push_back(x == Axis::kTime ? (seconds_of(record) - seconds_of(records.front())) / 3600
+                                      : number_of(record, text_of(x)));
   return places;
 }
 
 Result<Exit> run_plot(const Arguments& arguments, Context& context) {
-  const std::string x = arguments.text("x", "step"), out = arguments.text("out");
+  const Axis x = arguments.choice("x", Axis::kStep);
+  const std::string out = arguments.text("out");
   if (!out.empty() && !out.ends_with(".svg"))
     return fail(ErrorCode::kInvalidArgument, "--out does not know the kind of picture " + out,
                 "name a file that ends in .svg");
-  render::PlotAxes axes{x == "time" ? "hours" : x, arguments.text("metric", "loss"),
+  render::PlotAxes axes{x == Axis::kTime ? "hours" : text_of(x), arguments.text("metric", "loss"),
                         arguments.has("log")};
   NSA_TRY_ASSIGN(const MetricName metric, parse_metric(axes.y_name));
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
@@ -78,13 +84,8 @@ Verb plot_verb() {
   verb.positionals = {{"RUN", ValueType::kRun, "id, start of an id, name, or @last", true, true}};
   verb.options = {{"metric", 'm', ValueType::kText, "NAME",
                    "what to draw (default: loss); heldout_loss, tokens_per_second, ..."},
-                  {"x",
-                   'x',
-                   ValueType::kText,
-                   "AXIS",
-                   "step, tokens or time (default: step)",
-                   false,
-                   {"step", "tokens", "time"}},
+                  {"x", 'x', ValueType::kText, "AXIS", "step, tokens or time (default: step)",
+                   false, choices_of<Axis>()},
                   {"log", 0, ValueType::kFlag, "", "logarithmic vertical axis"},
                   {"height", 0, ValueType::kInteger, "LINES",
                    "height of the plot in the terminal (default: 18)"},

@@ -79,7 +79,7 @@ Result<Exit> run_rm(const Arguments& arguments, Context& context) {
     const std::string& id = detail.summary.id;
     if (!render::is_ended(detail.summary.state))
       tell_failure(context,
-                   {ErrorCode::kConflict, "run " + id + " is " + detail.summary.state,
+                   {ErrorCode::kConflict, "run " + id + " is " + detail.summary.state.text(),
                     "nsactl cancel " + id + " --wait"},
                    worst);
     if (std::none_of(runs.begin(), runs.end(), [&](const auto& other) { return other.id == id; }))

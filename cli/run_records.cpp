@@ -48,14 +48,15 @@ std::vector<std::string> metric_names() {
 }
 
 Result<MetricName> parse_metric(const std::string& text) {
-  if (text == kHeldoutLoss) return MetricName{"evaluation", "loss"};
+  if (text == kHeldoutLoss) return MetricName{wire::RecordKind::kEvaluation, "loss"};
   const nlohmann::json record = wire::RankStep{};
   const auto member = record.find(text);
-  if (member != record.end() && is_metric(text, *member)) return MetricName{"step", text};
+  if (member != record.end() && is_metric(text, *member))
+    return MetricName{wire::RecordKind::kStep, text};
   const std::string outer = text.substr(0, text.find('.'));
   if (const auto map = record.find(outer);
       outer != text && map != record.end() && has_members(*map))
-    return MetricName{"step", text};
+    return MetricName{wire::RecordKind::kStep, text};
   const std::vector<std::string> names = metric_names();
   const auto near = nearest_name(text, names);
   return fail(ErrorCode::kInvalidArgument, "no metric is named '" + text + "'",
@@ -64,7 +65,7 @@ Result<MetricName> parse_metric(const std::string& text) {
 
 Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const std::string& run,
                                                   const RecordQuery& query) {
-  std::string target = "/metrics?kind=" + query.kind;
+  std::string target = "/metrics?kind=" + text_of(query.kind);
   if (!query.metrics.empty())
     target += "&metrics=" + net::encode_component(join(query.metrics, ","));
   if (query.points > 0) target += "&points=" + std::to_string(query.points);
@@ -72,7 +73,7 @@ Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const 
   bool whole = false;
   client::FollowOptions options;
   options.line = [&](const nlohmann::json& line) {
-    whole = line.value("kind", "") == "end";
+    whole = line.value("kind", "") == wire::kEndOfRecords;
     if (whole) return true;
     while (!records.empty() && number_of(records.back(), "step") >= number_of(line, "step"))
       records.pop_back(); // the later attempt counts

@@ -11,7 +11,8 @@ namespace nsa::cli {
 
 // A metric as users name it: a member of a record, or "heldout_loss", the loss of evaluations.
 struct MetricName {
-  std::string kind = "step", member;
+  wire::RecordKind kind = wire::RecordKind::kStep;
+  std::string member;
 };
 // kInvalidArgument, with the nearest name, for what no record has.
 Result<MetricName> parse_metric(const std::string& text);
@@ -19,7 +20,7 @@ Result<MetricName> parse_metric(const std::string& text);
 std::vector<std::string> metric_names();
 
 struct RecordQuery {
-  std::string kind = "step";
+  wire::RecordKind kind = wire::RecordKind::kStep;
   std::vector<std::string> metrics; // empty: whole records
   int64_t points = 0;               // 0: all
 };

@@ -13,8 +13,8 @@ namespace {
 
 // What is waited for: an end, a state, or a step.
 struct Goal {
-  std::string state; // empty: any end
-  uint64_t step = 0; // 0: no step
+  std::optional<wire::RunState> state; // nothing: any end
+  uint64_t step = 0;                   // 0: no step
 };
 
 Result<Goal> parse_goal(const std::string& text) {
@@ -24,8 +24,9 @@ Result<Goal> parse_goal(const std::string& text) {
     const char* from = text.data() + 5;
     const auto [end, error] = std::from_chars(from, text.data() + text.size(), goal.step);
     if (error == std::errc{} && end == text.data() + text.size() && goal.step > 0) return goal;
-  } else if (text == "running" || render::is_ended(text)) {
-    goal.state = text;
+  } else if (const auto state = choice_from<wire::RunState>(text);
+             state == wire::RunState::kRunning || (state && has_ended(*state))) {
+    goal.state = state;
     return goal;
   }
   return fail(ErrorCode::kInvalidArgument, "--for does not take '" + text + "'",
@@ -34,7 +35,7 @@ Result<Goal> parse_goal(const std::string& text) {
 
 // Beside the line for programs: what a person asks next.
 Status explain_failure(Context& context, client::Daemon& daemon, const wire::RunSummary& run) {
-  if (run.state != "failed" || context.output == Output::kJson) return {};
+  if (run.state != wire::RunState::kFailed || context.output == Output::kJson) return {};
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run.id)));
   NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
   NSA_TRY_ASSIGN(const auto failure, find_failure(daemon, detail));
@@ -55,7 +56,7 @@ Result<Exit> run_wait(const Arguments& arguments, Context& context) {
   watcher.tick = [&] { return limit == 0 || MonotonicTime::now() < deadline; };
   watcher.line = [&](const wire::FollowLine& line) {
     if (!line.summary.id.empty()) last = line.summary;
-    const bool state = !goal.state.empty() && last.state == goal.state;
+    const bool state = goal.state && last.state == *goal.state;
     const bool step = goal.step > 0 && last.step >= goal.step;
     reached = state || step;
     return !reached && watcher.tick();
@@ -74,7 +75,7 @@ Result<Exit> run_wait(const Arguments& arguments, Context& context) {
   }
   NSA_TRY(explain_failure(context, daemon, last));
   // Ended, but not as it was waited for: that will not come any more.
-  if (!goal.state.empty() || goal.step > 0) return Exit::kFailed;
+  if (goal.state || goal.step > 0) return Exit::kFailed;
   return exit_of_end(last);
 }
 

@@ -86,7 +86,7 @@ Result<WatchEnd> watch_run(const Context& context, client::Daemon& daemon, const
     // Now that lines come, what is fetched leaves no gap.
     if (std::exchange(first, false)) failure = fetch_missed(daemon, run, watcher);
     if (!failure) return false;
-    ended = line->type == "end";
+    ended = line->type == wire::LineType::kEnd;
     return watcher.line(*line) && !ended;
   };
   NSA_TRY_ASSIGN(const net::StreamEnd end, follow_through_restarts(context, daemon, stream));
@@ -123,7 +123,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
     if (!json) return screen.replay(unseen);
     for (const wire::EventView& event : unseen) {
       wire::FollowLine line;
-      line.type = "event";
+      line.type = wire::LineType::kEvent;
       line.event = event;
       io.out << json_text(nlohmann::json(line)) << std::endl;
       shown = event.sequence;
@@ -132,7 +132,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
   watcher.line = [&](const wire::FollowLine& line) {
     if (!line.summary.state.empty()) last = line.summary;
     if (!json) return screen.line(line), true;
-    if (line.type == "event") {
+    if (line.type == wire::LineType::kEvent) {
       if (line.event.sequence <= shown) return true;
       shown = line.event.sequence;
     }

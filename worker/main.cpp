@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
   try {
     auto finished = nsa::train::run_rank(*options, link, std::move(inherited->page));
     if (!finished) leave(finished.error());
-    nsa::log::info("worker", "finished: " + finished->reason,
+    nsa::log::info("worker", "finished: " + nsa::text_of(finished->reason),
                    {{"step", std::to_string(finished->step)}});
   } catch (...) {
     leave(current_failure());

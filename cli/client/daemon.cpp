@@ -46,7 +46,7 @@ Refusal refusal_of(const net::ClientResponse& response) {
     if (auto view = read_as<wire::ErrorView>(*json)) {
       Refusal refusal{wire::to_error(*view), view->problems};
       for (const wire::CandidateView& run : view->candidates)
-        refusal.error.what += "\n  " + run.id + "  " + run.name + "  " + run.state + "  " +
+        refusal.error.what += "\n  " + run.id + "  " + run.name + "  " + run.state.text() + "  " +
                               run.user + "  submitted " + format_rfc3339({run.submitted_at});
       // A daemon of another version cannot be used, much as one that is not there.
       if (response.status == 426) refusal.error.code = ErrorCode::kUnavailable;
@@ -206,7 +206,7 @@ Result<net::StreamEnd> Daemon::follow(const std::string& target, const FollowOpt
       failure = fail(json.error());
       return false;
     }
-    if (text_member(*json, "type") == "cut-off") {
+    if (choice_from<wire::LineType>(text_member(*json, "type")) == wire::LineType::kCutOff) {
       failure =
           fail(ErrorCode::kExhausted, "nsad cut this stream off: " + text_member(*json, "what"),
                "follow again; what was missed is in `nsactl events` and `nsactl logs`");

@@ -18,22 +18,24 @@ constexpr size_t kTrendWidth = 10;
 
 bool is_news(const wire::EventView& event) {
   // Bookkeeping between nsad, shim and ranks.
-  static constexpr std::array<std::string_view, 9> kQuiet = {
-      "rank_memory",  "rank_toggles", "timer_fired",      "shim_released", "run_closed",
-      "rank_started", "rank_exited",  "attempt_prepared", "rank_finished"};
-  return event.severity != "info" ||
+  using enum wire::EventKind;
+  static constexpr std::array kQuiet = {kRankMemory,   kRankToggles,     kTimerFired,
+                                        kShimReleased, kRunClosed,       kRankStarted,
+                                        kRankExited,   kAttemptPrepared, kRankFinished};
+  return event.severity != wire::Severity::kInfo ||
          std::find(kQuiet.begin(), kQuiet.end(), event.kind) == kQuiet.end();
 }
 
 std::string event_line(const wire::EventView& event, WallTime now, const Style& style, bool wide) {
-  const bool bad = event.severity == "error", odd = event.severity == "warning";
+  const bool bad = event.severity == wire::Severity::kError;
+  const bool odd = event.severity == wire::Severity::kWarning;
   std::string mark = bad ? "!" : odd ? "!" : style.unicode ? "·" : "-";
   std::string text = event.text;
   if (bad) text = paint(text, Colour::kRed, style), mark = paint(mark, Colour::kRed, style);
   if (odd) text = paint(text, Colour::kYellow, style), mark = paint(mark, Colour::kYellow, style);
   std::string line = clock_time({event.at}, now) + " " + mark + " ";
   if (wide)
-    line += "#" + std::to_string(event.sequence) + " " + event.kind +
+    line += "#" + std::to_string(event.sequence) + " " + event.kind.text() +
             (event.attempt > 0 ? " attempt " + std::to_string(event.attempt) : "") + ": ";
   return line + text;
 }
@@ -46,10 +48,11 @@ void FollowScreen::line(const wire::FollowLine& line) {
   if (!summary_.inject.empty() && !std::exchange(options_.inject_said, true))
     print(paint("INJECT: a fault will be made on purpose: " + summary_.inject, Colour::kYellow,
                 options_.style));
-  if (line.type == "event") event(line.event);
-  if (line.type == "step") take_step(line);
-  if (line.type == "end") ended_ = true;
-  if (summary_.state == "restarting" && last_state_ != "restarting" && failed_at_ == 0) {
+  if (line.type == wire::LineType::kEvent) event(line.event);
+  if (line.type == wire::LineType::kStep) take_step(line);
+  if (line.type == wire::LineType::kEnd) ended_ = true;
+  if (summary_.state == wire::RunState::kRestarting && last_state_ != summary_.state &&
+      failed_at_ == 0) {
     failed_at_ = now_().nanoseconds;
     failed_by_hang_ = false;
     failed_step_ = summary_.step;
@@ -83,7 +86,7 @@ void FollowScreen::take_step(const wire::FollowLine& line) {
 void FollowScreen::event(const wire::EventView& event) {
   if (event.sequence <= last_sequence_) return;
   last_sequence_ = event.sequence;
-  if (event.kind == "hang_found") {
+  if (event.kind == wire::EventKind::kHangFound) {
     failed_at_ = event.at;
     failed_by_hang_ = true;
     failed_step_ =
@@ -92,12 +95,14 @@ void FollowScreen::event(const wire::EventView& event) {
     failed_attempt_ = event.attempt;
   }
   // The daemon's own word on a recovery, with what it cost.
-  if (event.kind == "recovered") {
+  if (event.kind == wire::EventKind::kRecovered) {
     print_recovery(event, event.text);
     return;
   }
   if (is_news(event)) print(event_line(event, now_(), options_.style));
-  if (event.kind != "first_step" || failed_at_ == 0 || event.attempt <= failed_attempt_) return;
+  if (event.kind != wire::EventKind::kFirstStep || failed_at_ == 0 ||
+      event.attempt <= failed_attempt_)
+    return;
   const uint64_t step = event.detail.is_object() ? event.detail.value("step", uint64_t{0}) : 0;
   steps_again_ = step > 0 && failed_step_ >= step ? failed_step_ - step + 1 : 0;
   // Of hangs the daemon says it, measured from when progress stopped.
@@ -136,7 +141,8 @@ void FollowScreen::print(const std::string& text) {
 std::string FollowScreen::status() const {
   const Style& style = options_.style;
   std::string text = state_mark(summary_.state, style);
-  if (summary_.state == "queued" || (!summary_.reason.empty() && summary_.state != "running"))
+  if (summary_.state == wire::RunState::kQueued ||
+      (!summary_.reason.empty() && summary_.state != wire::RunState::kRunning))
     text += ": " + reason_of(summary_, now_());
   if (summary_.steps > 0) {
     const double share = static_cast<double>(summary_.step) / static_cast<double>(summary_.steps);

@@ -56,7 +56,8 @@ private:
   bool drawn_ = false, ended_ = false;
   int drawn_width_ = 0; // of the terminal when the status was drawn
   WallTime last_status_;
-  std::string last_state_, drawn_text_;
+  ChoiceOrText<wire::RunState> last_state_;
+  std::string drawn_text_;
   // Of the newest failure, for the line that says how long recovery took.
   int64_t failed_at_ = 0;
   uint64_t failed_step_ = 0, steps_again_ = 0;

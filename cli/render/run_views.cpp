@@ -38,7 +38,7 @@ double run_seconds(const wire::RunSummary& run, WallTime now) {
 
 // What a reader must know besides the numbers: why it waits or failed, and that a fault is planned.
 std::string note_of(const wire::RunSummary& run, WallTime now, const Style& style) {
-  std::string note = run.state == "running" ? "" : reason_of(run, now);
+  std::string note = run.state == wire::RunState::kRunning ? "" : reason_of(run, now);
   for (const std::string& alarm : run.alarms)
     note = paint("ALARM " + alarm, Colour::kRed, style) + (note.empty() ? "" : "; " + note);
   if (!run.inject.empty())
@@ -108,11 +108,11 @@ std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& option
   for (const wire::RankView& rank : detail.ranks) {
     std::vector<std::string> row = {
         std::to_string(rank.rank),
-        rank.exit.empty() ? rank.state : rank.state + " (" + rank.exit + ")",
+        rank.state.text() + (rank.exit.empty() ? "" : " (" + rank.exit + ")"),
         rank.phase.empty() ? "-" : rank.phase,
         // Of a rank that has ended only how it ended is kept.
         rank.step == 0 && !rank.exit.empty() ? "-" : std::to_string(rank.step),
-        rank.state == "running" ? format_duration(rank.phase_age_seconds) : "-",
+        rank.state == wire::RankStatus::kRunning ? format_duration(rank.phase_age_seconds) : "-",
         rank.step_seconds > 0 ? format_duration(rank.step_seconds) : "-",
         // The slowest rank is the one that waits least.
         detail.ranks.size() > 1 && rank.step_seconds > 0 ? percent(rank.exposed_communication_ratio)
@@ -157,9 +157,9 @@ std::string toggles_table(const wire::RunDetail& detail, const ViewOptions& opti
 
 std::string reason_of(const wire::RunSummary& run, WallTime now) {
   if (run.waits_until == 0 || run.waits_until <= now.nanoseconds) return run.reason;
-  if (run.state == "stopping")
+  if (run.state == wire::RunState::kStopping)
     return run.reason + "; at the latest at " + clock_time({run.waits_until}, now);
-  if (run.state == "restarting")
+  if (run.state == wire::RunState::kRestarting)
     return run.reason + "; the next attempt begins in " +
            format_duration(to_seconds(Duration(run.waits_until - now.nanoseconds)));
   return run.reason;
@@ -186,7 +186,7 @@ std::string estimate_text(const nlohmann::json& estimate, const nlohmann::json& 
 
 std::string failure_text(const FailureView& failure, const Style& style) {
   if (failure.failure_class.empty()) return {};
-  std::string text = "  class     " + failure.failure_class;
+  std::string text = "  class     " + failure.failure_class.text();
   if (failure.rank >= 0) text += ", rank " + std::to_string(failure.rank);
   text += ", attempt " + std::to_string(failure.attempt) + "\n";
   if (!failure.error.empty())
@@ -312,7 +312,8 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   }
   if (!detail.checkpoints.empty()) {
     std::vector<wire::CheckpointView> shown = detail.checkpoints;
-    std::erase_if(shown, [](const auto& view) { return view.state == "deleted"; });
+    std::erase_if(shown,
+                  [](const auto& view) { return view.state == wire::CheckpointState::kDeleted; });
     std::sort(shown.begin(), shown.end(),
               [](const auto& a, const auto& b) { return a.step > b.step; });
     if (!options.wide && shown.size() > kPageCheckpoints) shown.resize(kPageCheckpoints);
@@ -344,8 +345,9 @@ std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoin
   for (const size_t column : {2, 4, 3}) // tokens, attempt, size
     table.give_way(column, 0);
   for (const wire::CheckpointView& view : checkpoints) {
-    std::string state = view.state;
-    if (view.state == "corrupt") state = paint(state, Colour::kRed, options.style);
+    std::string state = view.state.text();
+    if (view.state == wire::CheckpointState::kCorrupt)
+      state = paint(state, Colour::kRed, options.style);
     if (!view.finite) state += ", not finite";
     std::vector<std::string> row = {"step " + std::to_string(view.step),
                                     state,

@@ -22,8 +22,8 @@ std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoin
                               const ViewOptions& options);
 // Why a run failed: of its last attempt, from events and logs.
 struct FailureView {
-  std::string failure_class; // "crash", "user-error", ...; empty: the run did not fail
-  Rank rank = -1;            // the culprit; -1: none
+  ChoiceOrText<wire::FailureClass> failure_class; // empty: the run did not fail
+  Rank rank = -1;                                 // the culprit; -1: none
   AttemptNumber attempt = 0;
   std::string error;    // the first thing that went wrong, in the program's own words
   std::string evidence; // folder or file to read on

@@ -12,27 +12,34 @@ namespace nsa::render {
 
 namespace {
 struct StateLook {
-  std::string_view state, mark, ascii;
+  std::string_view mark, ascii;
   Colour colour;
-  bool ended;
 };
-constexpr std::array<StateLook, 10> kStates = {{
-    {"queued", "◌", ".", Colour::kDim, false},
-    {"starting", "◔", "o", Colour::kCyan, false},
-    {"running", "●", "*", Colour::kGreen, false},
-    {"restarting", "↻", "~", Colour::kYellow, false},
-    {"stopping", "◑", "o", Colour::kCyan, false},
-    {"completed", "✔", "+", Colour::kGreen, true},
-    {"stopped", "■", "-", Colour::kDim, true},
-    {"failed", "✖", "x", Colour::kRed, true},
-    {"cancelled", "⊘", "-", Colour::kDim, true},
-    {"damaged", "✖", "x", Colour::kRed, true},
-}};
 
-const StateLook* look_of(std::string_view state) {
-  for (const StateLook& look : kStates)
-    if (look.state == state) return &look;
-  return nullptr;
+StateLook look_of(wire::RunState state) {
+  using enum wire::RunState;
+  switch (state) {
+  case kQueued:
+    return {"◌", ".", Colour::kDim};
+  case kStarting:
+    return {"◔", "o", Colour::kCyan};
+  case kRunning:
+    return {"●", "*", Colour::kGreen};
+  case kRestarting:
+    return {"↻", "~", Colour::kYellow};
+  case kStopping:
+    return {"◑", "o", Colour::kCyan};
+  case kCompleted:
+    return {"✔", "+", Colour::kGreen};
+  case kStopped:
+    return {"■", "-", Colour::kDim};
+  case kFailed:
+  case kDamaged:
+    return {"✖", "x", Colour::kRed};
+  case kCancelled:
+    return {"⊘", "-", Colour::kDim};
+  }
+  return {};
 }
 
 std::string utc_time(WallTime time, const char* format) {
@@ -51,17 +58,15 @@ std::string paint(std::string_view text, Colour colour, const Style& style) {
          "\033[0m";
 }
 
-std::string state_mark(std::string_view state, const Style& style) {
-  const StateLook* look = look_of(state);
-  if (!look) return std::string(state); // of a newer nsad
-  const std::string text =
-      std::string(style.unicode ? look->mark : look->ascii) + " " + std::string(state);
-  return paint(text, look->colour, style);
+std::string state_mark(const ChoiceOrText<wire::RunState>& state, const Style& style) {
+  if (!state.value()) return state.text(); // of a newer nsad
+  const StateLook look = look_of(*state.value());
+  return paint(std::string(style.unicode ? look.mark : look.ascii) + " " + state.text(),
+               look.colour, style);
 }
 
-bool is_ended(std::string_view state) {
-  const StateLook* look = look_of(state);
-  return look && look->ended;
+bool is_ended(const ChoiceOrText<wire::RunState>& state) {
+  return state.value() && has_ended(*state.value());
 }
 
 std::string sparkline(const std::vector<double>& points, size_t width, const Style& style) {

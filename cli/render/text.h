@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "common/wire/words.h"
 
 #include <optional>
 #include <string>
@@ -20,8 +21,8 @@ std::string paint(std::string_view text, Colour colour, const Style& style);
 
 // "● running", "✔ completed", "✖ failed": a mark, the word, and its colour, so that colour is never
 // the only carrier. ASCII marks without unicode.
-std::string state_mark(std::string_view state, const Style& style);
-bool is_ended(std::string_view state);
+std::string state_mark(const ChoiceOrText<wire::RunState>& state, const Style& style);
+bool is_ended(const ChoiceOrText<wire::RunState>& state); // not of one that a newer nsad has
 
 // The last `width` points, or averages of as many buckets, scaled to their own range: "▇▅▃▂▁".
 std::string sparkline(const std::vector<double>& points, size_t width, const Style& style);

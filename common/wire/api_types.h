@@ -5,8 +5,10 @@
 
 #include "common/base/ids.h"
 #include "common/base/json.h"
+#include "common/wire/exit_code.h"
 #include "common/wire/json_members.h"
 #include "common/wire/time.h"
+#include "common/wire/words.h"
 
 #include <cstdint>
 #include <map>
@@ -38,7 +40,9 @@ struct ProblemView {
 // A run that a name fits, where the name fits several.
 struct CandidateView {
   RunId id;
-  std::string name, state, user;
+  std::string name;
+  ChoiceOrText<RunState> state;
+  std::string user;
   Time submitted_at;
 };
 
@@ -51,8 +55,10 @@ struct ErrorView {
 };
 
 struct SubmitReply {
-  RunId id;                        // empty after a dry run
-  std::string name, state, reason; // reason: why it waits, when it waits
+  RunId id; // empty after a dry run
+  std::string name;
+  ChoiceOrText<RunState> state; // "admissible" after a dry run, which makes no run
+  std::string reason;           // why it waits, when it waits
   std::vector<std::string> warnings;
   std::string exactness; // of a resume: what is as in a run that nobody disturbed, and what is not
 };
@@ -64,10 +70,11 @@ struct ResumeRequest {
   int64_t from_step = -1;             // go on from this checkpoint; -1: from the newest
 };
 
-// States: queued starting running restarting stopping completed stopped failed cancelled.
 struct RunSummary {
   RunId id;
-  std::string name, state, reason; // reason: one clause for people: why queued, failed, restarting
+  std::string name;
+  ChoiceOrText<RunState> state;
+  std::string reason; // one clause for people: why queued, failed, restarting
   AttemptNumber attempt = 0;
   int ranks = 0, restarts = 0, resumes = 0, hangs = 0; // restarts: nsad's own; resumes: a person's
   uint64_t step = 0, steps = 0, tokens = 0;
@@ -92,7 +99,7 @@ struct RunSummary {
 struct RankView {
   Rank rank = 0;
   int64_t pid = 0;
-  std::string state; // starting running exited killed
+  ChoiceOrText<RankStatus> state;
   std::string phase;
   uint64_t step = 0;
   double phase_age_seconds = 0, step_seconds = 0;
@@ -105,8 +112,9 @@ struct RankView {
 
 struct AttemptView {
   AttemptNumber attempt = 0;
-  std::string state, reason, failure_class;
-  uint64_t first_step = 0, last_step = 0; // resumed after first_step
+  std::string state, reason;
+  ChoiceOrText<FailureClass> failure_class; // empty: it has not failed
+  uint64_t first_step = 0, last_step = 0;   // resumed after first_step
   Time started_at, ended_at;
   nlohmann::json provenance; // builds, digests, versions, devices by rank
 };
@@ -121,7 +129,8 @@ struct CheckpointView {
   RunId run;
   uint64_t step = 0, tokens = 0, bytes = 0;
   AttemptNumber attempt = 0;
-  std::string folder, state; // state: verified, unverified, corrupt, deleted
+  std::string folder;
+  ChoiceOrText<CheckpointState> state;
   std::string problem;
   bool finite = true;
   Time written_at;
@@ -132,10 +141,11 @@ struct EventView {
   Time at;
   RunId run;
   AttemptNumber attempt = 0;
-  Rank rank = -1;             // -1: not about one rank
-  std::string kind, severity; // severity: info warning error
-  std::string text;           // one sentence for people
-  nlohmann::json detail;      // what the sentence rests on
+  Rank rank = -1; // -1: not about one rank
+  ChoiceOrText<EventKind> kind;
+  ChoiceOrText<Severity> severity;
+  std::string text;      // one sentence for people
+  nlohmann::json detail; // what the sentence rests on
 };
 
 // Who asked to change what, and what came of it.
@@ -146,7 +156,8 @@ struct AuditView {
   std::string user, verb;   // verb: submit stop cancel resume checkpoint remove daemon-stop
   RunId run;                // empty for the daemon's own
   int64_t owner = -1;       // uid that the run belongs to; -1: nobody
-  std::string result, why;  // result: done, refused, failed; why: empty when done
+  ChoiceOrText<RequestResult> result;
+  std::string why; // empty when done
 };
 
 struct RunDetail {
@@ -167,18 +178,20 @@ struct RunDetail {
 struct LogLine {
   AttemptNumber attempt = 0;
   Rank rank = 0;
-  // time: RFC 3339 with nanoseconds; stream: stdout, stderr. A text that is no UTF-8 travels with
-  // replacement characters, and as text_hex with its bytes: from_json gives those back as `bytes`.
-  std::string time, stream, text, bytes;
-  // Behind this line: what `from` takes, to go on after it. In a line of stream "position", which
-  // is no line of the log: where the reading of this rank's log begins, and as its text why what
-  // lay before is missing.
+  std::string time; // RFC 3339 with nanoseconds
+  ChoiceOrText<LogStream> stream;
+  // A text that is no UTF-8 travels with replacement characters, and as text_hex with its bytes:
+  // from_json gives those back as `bytes`.
+  std::string text, bytes;
+  // Behind this line: what `from` takes, to go on after it. In a line of stream kPosition, which is
+  // no line of the log: where the reading of this rank's log begins, and as its text why what lay
+  // before is missing.
   std::string position;
 };
 
-// One line of GET /v1/runs/{id}/follow. `type`: state, event, step, evaluation, checkpoint, end.
+// One line of GET /v1/runs/{id}/follow.
 struct FollowLine {
-  std::string type;
+  ChoiceOrText<LineType> type;
   RunSummary summary;
   EventView event;
   nlohmann::json data; // of step: RankStep of rank 0

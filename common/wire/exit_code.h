@@ -2,8 +2,9 @@
 // policy. A rank that a signal ended has no such code.
 #pragma once
 
+#include "common/base/choice.h"
+
 #include <cstdint>
-#include <string_view>
 
 namespace nsa::wire {
 
@@ -21,8 +22,8 @@ enum class RankExit : int {
 };
 
 // Failure classes of the restart policy (design 4.6).
-enum class FailureClass : int {
-  kUserError = 0,
+enum class FailureClass : uint8_t {
+  kUserError,
   kData,
   kGpuOutOfMemory,
   kHostOutOfMemory,
@@ -37,36 +38,10 @@ enum class FailureClass : int {
   kGraphs,     // CUDA graphs that nobody insists on cannot be recorded
 };
 
-constexpr std::string_view failure_class_name(FailureClass c) {
-  switch (c) {
-  case FailureClass::kUserError:
-    return "user-error";
-  case FailureClass::kData:
-    return "data";
-  case FailureClass::kGpuOutOfMemory:
-    return "gpu-out-of-memory";
-  case FailureClass::kHostOutOfMemory:
-    return "host-out-of-memory";
-  case FailureClass::kHardware:
-    return "hardware";
-  case FailureClass::kNetwork:
-    return "network";
-  case FailureClass::kHang:
-    return "hang";
-  case FailureClass::kStopped:
-    return "stopped";
-  case FailureClass::kNonFinite:
-    return "non-finite";
-  case FailureClass::kPreemption:
-    return "preemption";
-  case FailureClass::kSupervisor:
-    return "supervisor";
-  case FailureClass::kCrash:
-    return "crash";
-  case FailureClass::kGraphs:
-    return "cuda-graphs";
-  }
-  return "unknown";
+constexpr auto choice_names(FailureClass) {
+  return names_of("user-error", "data", "gpu-out-of-memory", "host-out-of-memory", "hardware",
+                  "network", "hang", "stopped", "non-finite", "preemption", "supervisor", "crash",
+                  "cuda-graphs");
 }
 
 } // namespace nsa::wire

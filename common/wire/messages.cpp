@@ -62,7 +62,7 @@ std::string rank_messages_markdown() {
             (m.delivery == Delivery::kMustArrive ? "must arrive" : "may be dropped") + " | " +
             name_of(m.budget) + " | " +
             (m.event.empty() ? "none" : "`" + std::string(m.event) + "`") + " | " +
-            std::string(m.event.empty() ? "" : m.severity) + " | " + std::string(m.text) + " |\n";
+            (m.event.empty() ? "" : text_of(m.severity)) + " | " + std::string(m.text) + " |\n";
   });
   return text;
 }

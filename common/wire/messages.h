@@ -55,13 +55,13 @@ struct ShimHello {
   uint64_t lost_messages = 0;  // that must have arrived, but memory and disk had no room for
 };
 struct RankStarted {
-  static constexpr std::string_view kKind = "rank_started";
+  static constexpr std::string_view kKind = nsa::name_of(EventKind::kRankStarted);
   Rank rank = 0;
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
 };
 struct RankExited {
-  static constexpr std::string_view kKind = "rank_exited";
+  static constexpr std::string_view kKind = nsa::name_of(EventKind::kRankExited);
   Rank rank = 0;
   int64_t pid = 0;
   int exit_code = -1;

@@ -15,6 +15,7 @@
 
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/wire/words.h"
 
 #include <array>
 #include <cstdint>
@@ -52,7 +53,7 @@ struct RankMessageInfo {
   Delivery delivery = Delivery::kMustArrive;
   Budget budget = Budget::kReports;
   std::string_view event = {}; // its kind in the ledger, which never changes; empty: no event
-  std::string_view severity = "info"; // of the event: info, warning, error
+  Severity severity = Severity::kInfo; // of the event
   // The event's sentence for people, with {members}. Empty: daemon/state/describe.cpp has it.
   std::string_view text = {};
 };
@@ -149,10 +150,15 @@ template <DescribedMessage T> void from_json(const nlohmann::json& json, T& mess
 
 // ---- the event's sentence -----------------------------------------------------------------------
 
+template <class T> inline constexpr bool kIsChoice = false;
+template <class E> inline constexpr bool kIsChoice<ChoiceOrText<E>> = true;
+
 // As people read it: by its type, and by the unit in its name.
 template <class Value> std::string shown(std::string_view name, const Value& value) {
   if constexpr (std::is_same_v<Value, std::string>) {
     return value;
+  } else if constexpr (kIsChoice<Value>) {
+    return value.text();
   } else if constexpr (std::is_floating_point_v<Value>) {
     if (name.ends_with("seconds")) return format_duration(value);
     char text[32];
@@ -167,7 +173,7 @@ template <class Value> std::string shown(std::string_view name, const Value& val
 }
 
 template <class Value>
-inline constexpr bool kIsShown = std::is_same_v<Value, std::string> ||
+inline constexpr bool kIsShown = std::is_same_v<Value, std::string> || kIsChoice<Value> ||
                                  (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>);
 
 // Whether each {name} of the sentence is a member that can be shown.

@@ -88,7 +88,7 @@ struct RankToggles {
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankToggles,
                                             .name = "toggles",
                                             .budget = Budget::kMilestones,
-                                            .event = "rank_toggles"};
+                                            .event = nsa::name_of(EventKind::kRankToggles)};
   static constexpr auto kMembers =
       members(member("rank", &RankToggles::rank), member("toggles", &RankToggles::toggles),
               member("kernels", &RankToggles::kernels));
@@ -196,7 +196,7 @@ struct RankEvaluation {
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankEvaluation,
                                             .name = "evaluation",
-                                            .event = "evaluation",
+                                            .event = nsa::name_of(EventKind::kEvaluation),
                                             .text = "held-out loss {loss} at step {step}"};
   static constexpr auto kMembers =
       members(member("rank", &RankEvaluation::rank), member("step", &RankEvaluation::step),
@@ -217,7 +217,7 @@ struct RankCheckpoint {
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankCheckpoint,
                                             .name = "checkpoint",
                                             .budget = Budget::kMilestones,
-                                            .event = "checkpoint"};
+                                            .event = nsa::name_of(EventKind::kCheckpoint)};
   static constexpr auto kMembers =
       members(member("rank", &RankCheckpoint::rank), member("step", &RankCheckpoint::step),
               member("tokens", &RankCheckpoint::tokens), member("bytes", &RankCheckpoint::bytes),
@@ -234,8 +234,9 @@ struct RankMemory {
   std::string stage; // boot, model, loader, first-step, steady
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
 
-  static constexpr RankMessageInfo kMessage{
-      .type = MessageType::kRankMemory, .name = "memory", .event = "rank_memory"};
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankMemory,
+                                            .name = "memory",
+                                            .event = nsa::name_of(EventKind::kRankMemory)};
   static constexpr auto kMembers =
       members(member("rank", &RankMemory::rank), member("stage", &RankMemory::stage),
               member("resident_bytes", &RankMemory::resident_bytes),
@@ -253,8 +254,8 @@ struct RankError {
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankError,
                                             .name = "error",
                                             .budget = Budget::kMilestones,
-                                            .event = "rank_error",
-                                            .severity = "error"};
+                                            .event = nsa::name_of(EventKind::kRankError),
+                                            .severity = Severity::kError};
   static constexpr auto kMembers =
       members(member("rank", &RankError::rank), member("exit_code", &RankError::exit_code),
               member("what", &RankError::what), member("next", &RankError::next),
@@ -264,12 +265,12 @@ struct RankError {
 struct RankFinished {
   Rank rank = 0;
   uint64_t step = 0, tokens = 0;
-  std::string reason; // "completed" or "stopped"
+  ChoiceOrText<FinishReason> reason;
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankFinished,
                                             .name = "finished",
                                             .budget = Budget::kMilestones,
-                                            .event = "rank_finished",
+                                            .event = nsa::name_of(EventKind::kRankFinished),
                                             .text = "rank {rank} {reason} after step {step}"};
   static constexpr auto kMembers =
       members(member("rank", &RankFinished::rank), member("step", &RankFinished::step),
@@ -285,7 +286,7 @@ struct RankInjected {
       .type = MessageType::kRankInjected,
       .name = "injected",
       .event = "fault_injected",
-      .severity = "warning",
+      .severity = Severity::kWarning,
       .text = "fault injected on purpose: {kind} on rank {rank} at step {step}"};
   static constexpr auto kMembers =
       members(member("rank", &RankInjected::rank), member("step", &RankInjected::step),
@@ -295,13 +296,13 @@ struct RankInjected {
 struct RankNonFinite {
   Rank rank = 0;
   uint64_t step = 0;
-  std::string action; // "skip", "roll-back", "stop"; "report" of a held-out loss
-  std::string what;   // "loss", "gradient" or "held-out loss"
+  ChoiceOrText<NonFiniteAction> action;
+  std::string what; // "loss", "gradient" or "held-out loss"
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankNonFinite,
                                             .name = "non-finite",
                                             .event = "non_finite",
-                                            .severity = "warning",
+                                            .severity = Severity::kWarning,
                                             .text = "{what} not finite at step {step}: {action}"};
   static constexpr auto kMembers =
       members(member("rank", &RankNonFinite::rank), member("step", &RankNonFinite::step),
@@ -319,7 +320,7 @@ struct RankRolledBack {
       .type = MessageType::kRankRolledBack,
       .name = "rolled-back",
       .event = "rolled_back",
-      .severity = "warning",
+      .severity = Severity::kWarning,
       .text = "step {step} is rolled back: weights and moments are those of {folder} again, after "
               "{seconds}"};
   static constexpr auto kMembers = members(
@@ -336,7 +337,7 @@ struct RankKernels {
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankKernels,
                                             .name = "kernels",
                                             .event = "other_kernels",
-                                            .severity = "warning",
+                                            .severity = Severity::kWarning,
                                             .text = "{what}"};
   static constexpr auto kMembers =
       members(member("rank", &RankKernels::rank), member("step", &RankKernels::step),

@@ -20,8 +20,8 @@ constexpr int kMaxDepth = JsonLimits{}.depth;
 template <class... Types> using MemberOf = std::variant<Types RunSummary::*...>;
 struct Column {
   const char* name;
-  MemberOf<std::string, int, Time, uint64_t, double, bool, std::vector<double>,
-           std::vector<std::string>>
+  MemberOf<std::string, ChoiceOrText<RunState>, int, Time, uint64_t, double, bool,
+           std::vector<double>, std::vector<std::string>>
       member;
 };
 constexpr Column kColumns[] = {
@@ -73,6 +73,9 @@ template <class To, class From> bool put(To& to, From&& from) {
   if constexpr (std::is_same_v<To, Value>) {
     to = std::forward<From>(from);
     return true;
+  } else if constexpr (std::is_same_v<To, ChoiceOrText<RunState>> &&
+                       std::is_same_v<Value, std::string>) {
+    return to = To(from), true;
   } else if constexpr (std::is_same_v<To, Time> && std::is_same_v<Value, std::string>) {
     const auto time = parse_rfc3339(from);
     return time ? (to = *time, true) : false;

@@ -75,13 +75,14 @@ std::optional<CriLine> parse_cri(std::string_view line) {
   };
   CriLine parsed;
   parsed.time = word();
-  parsed.stream = word();
+  const auto stream = choice_from<wire::LogStream>(word());
   const std::string_view tag = word();
   parsed.text = line;
   parsed.partial = tag == "P";
-  if (parsed.time.size() < 20 || parsed.time[4] != '-' || parsed.time.back() != 'Z' ||
-      (parsed.stream != "stdout" && parsed.stream != "stderr") || (tag != "F" && tag != "P"))
+  if (parsed.time.size() < 20 || parsed.time[4] != '-' || parsed.time.back() != 'Z' || !stream ||
+      *stream == wire::LogStream::kPosition || (tag != "F" && tag != "P"))
     return std::nullopt;
+  parsed.stream = *stream;
   return parsed;
 }
 
@@ -255,7 +256,7 @@ bool RankLogReader::join(std::string_view raw) {
     unended_->rank = source_.rank;
     if (parsed) {
       unended_->time = std::string(parsed->time);
-      unended_->stream = std::string(parsed->stream);
+      unended_->stream = parsed->stream;
     }
   }
   // A line in no known format is shown as it is rather than lost.
@@ -288,7 +289,7 @@ wire::LogLine RankLogReader::position() const {
   wire::LogLine line;
   line.attempt = source_.attempt;
   line.rank = source_.rank;
-  line.stream = "position";
+  line.stream = wire::LogStream::kPosition;
   line.text = missing_;
   line.position = taken_;
   return line;

@@ -20,7 +20,8 @@ namespace nsa::api {
 // "<RFC3339Nano> stdout F text" -> a line; `partial` says that the next line continues it ("P").
 // nullopt: not in this format.
 struct CriLine {
-  std::string_view time, stream, text;
+  std::string_view time, text;
+  wire::LogStream stream = wire::LogStream::kStdout;
   bool partial = false;
 };
 std::optional<CriLine> parse_cri(std::string_view line);

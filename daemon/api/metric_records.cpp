@@ -120,7 +120,7 @@ void MetricRecords::take(std::string_view line, std::string& out) {
     const auto member = record->find(name);
     return member != record->end() && member->is_string() ? member->get<std::string>() : "";
   };
-  if (text("kind") != query_.kind) return;
+  if (choice_from<wire::RecordKind>(text("kind")) != query_.kind) return;
   ++records_;
   if (query_.metrics.empty()) {
     out.append(line).push_back('\n');
@@ -160,7 +160,8 @@ nlohmann::json MetricRecords::line_of(const MetricRow& row) const {
 }
 
 std::string MetricRecords::end_line() const {
-  return json_line({{"kind", "end"}, {"records", records_}, {"unreadable", unreadable_}});
+  return json_line(
+      {{"kind", wire::kEndOfRecords}, {"records", records_}, {"unreadable", unreadable_}});
 }
 
 } // namespace nsa::api

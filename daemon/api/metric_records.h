@@ -6,6 +6,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/wire/words.h"
 
 #include <cstdint>
 #include <deque>
@@ -16,7 +17,7 @@
 namespace nsa::api {
 
 struct MetricQuery {
-  std::string kind = "step"; // step, evaluation, non_finite
+  wire::RecordKind kind = wire::RecordKind::kStep;
   // Members of a record: "loss", "phase_seconds.forward". Empty: whole records, as they are.
   std::vector<std::string> metrics;
   // Not 0: about as many records, those with the least and the greatest value of each metric in

@@ -84,8 +84,9 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
     return true;
   }
   if (name == "kind") {
-    call.metrics.kind = text;
-    return text == "step" || text == "evaluation" || text == "non_finite";
+    const auto kind = choice_from<wire::RecordKind>(text);
+    call.metrics.kind = kind.value_or(call.metrics.kind);
+    return kind.has_value();
   }
   if (name == "metrics") {
     constexpr size_t kMostMetrics = 16, kLongestName = 128;

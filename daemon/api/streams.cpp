@@ -45,7 +45,7 @@ public:
 
 private:
   void on_line(const wire::FollowLine& line) override {
-    if (stream->write(json_line(line)) && line.type == "end") stream->end();
+    if (stream->write(json_line(line)) && line.type == wire::LineType::kEnd) stream->end();
   }
 };
 
@@ -120,8 +120,9 @@ public:
 
 private:
   void on_line(const wire::FollowLine& line) override {
-    if (line.type == "event" && live_) send({line.event}); // before that it is found by a page
-    if (line.type != "end") return;
+    if (line.type == wire::LineType::kEvent && live_)
+      send({line.event}); // before that it is found by a page
+    if (line.type != wire::LineType::kEnd) return;
     ended_ = true;
     if (live_) stream->end();
   }
@@ -210,8 +211,9 @@ private:
   }
 
   void on_line(const wire::FollowLine& line) override {
-    if (line.type == "state" || line.type == "end") look_again_ = true; // a new attempt, perhaps
-    if (line.type == "end") run_ended_ = true;
+    if (line.type == wire::LineType::kState || line.type == wire::LineType::kEnd)
+      look_again_ = true; // a new attempt, perhaps
+    if (line.type == wire::LineType::kEnd) run_ended_ = true;
   }
 
   void poll() {
@@ -246,7 +248,7 @@ private:
   void take(const Result<LogPieces::Piece>& piece, bool last) {
     reading_ = false;
     if (!piece) {
-      stream->write(json_line({{"type", "cut-off"}, {"what", piece.error().what}}));
+      stream->write(json_line({{"type", wire::LineType::kCutOff}, {"what", piece.error().what}}));
       return stream->end();
     }
     if (!piece->lines.empty() && !stream->write(piece->lines)) return;
@@ -297,7 +299,7 @@ private:
   void take(const Result<MetricRecords::Piece>& piece) {
     reading_ = false;
     if (!piece) {
-      stream_->write(json_line({{"type", "cut-off"}, {"what", piece.error().what}}));
+      stream_->write(json_line({{"type", wire::LineType::kCutOff}, {"what", piece.error().what}}));
       return stream_->end();
     }
     if (!piece->lines.empty() && !stream_->write(piece->lines)) return;

@@ -126,7 +126,7 @@ void CommandRunner::acquire_slots(const Command& command) {
 
 void CommandRunner::grant_slots(const RunId& id) {
   const state::Run* run = find_open(id);
-  if (run == nullptr || run->phase != state::RunPhase::kQueued) return;
+  if (run == nullptr || run->phase != state::RunState::kQueued) return;
   auto slots = tools_.slots.acquire(id, run->device, run->ranks);
   if (!slots) return tools_.metrics.set_waiting(id, slots.error().what);
   tools_.metrics.at(id).waiting.clear();
@@ -275,7 +275,7 @@ void CommandRunner::arm_timer(const Command& command) {
       std::clamp<Duration>(timer.due - tools_.clock.wall(), Duration::zero(), timer.delay);
   timers_[command.run] = tools_.clock.after(
       left, [this, run = command.run, kind = timer.kind, attempt = command.attempt] {
-        tools_.loop.submit({run, attempt, 0, state::TimerFired{std::string(timer_name(kind))}});
+        tools_.loop.submit({run, attempt, 0, state::TimerFired{kind}});
       });
 }
 

@@ -74,8 +74,8 @@ void ControlPlane::set_aside(const store::DamagedRun& damaged) {
   row.at = clock_.wall().nanoseconds;
   row.run = damaged.run;
   row.rank = -1;
-  row.kind = "set_aside";
-  row.severity = "error";
+  row.kind = wire::EventKind::kSetAside;
+  row.severity = wire::Severity::kError;
   row.text = "set aside, since the ledger's rows of it cannot be used: " + damaged.why;
   loop_.note(std::move(row));
   loop_.batch().damaged_runs.push_back(damaged);

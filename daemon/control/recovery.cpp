@@ -195,8 +195,8 @@ void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
   row.run = shim.run;
   row.attempt = shim.attempt;
   row.rank = -1;
-  row.kind = "unknown_attempt_ended";
-  row.severity = "error";
+  row.kind = wire::EventKind::kUnknownAttemptEnded;
+  row.severity = wire::Severity::kError;
   row.text = "attempt " + std::to_string(shim.attempt) +
              " lived and the ledger did not know it; it was ended, since " + why.what;
   row.detail = nlohmann::json::object();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 namespace nsa::metrics {
 
@@ -14,25 +15,16 @@ namespace {
 // ----------------------------------------------------------------- Each value gets a series from
 // the start: increase() over a counter misses the step from "no series" to 1. A value outside its
 // list counts as "other", so that labels stay bounded.
-constexpr std::array<std::string_view, 9> kStates = {"queued",     "starting", "running",
-                                                     "restarting", "stopping", "completed",
-                                                     "stopped",    "failed",   "cancelled"};
-constexpr std::array<std::string_view, 4> kEndStates = {"completed", "stopped", "failed",
-                                                        "cancelled"};
+constexpr auto kFirstEnd = static_cast<size_t>(wire::RunState::kCompleted);
+// No run that has samples is damaged: its rows cannot be read.
+constexpr auto kStates =
+    std::span(kChoiceNames<wire::RunState>).first<static_cast<size_t>(wire::RunState::kDamaged)>();
+constexpr auto kEndStates = kStates.subspan<kFirstEnd>();
 constexpr std::array<std::string_view, 2> kRecoveryPhases = {"detect", "restore"};
 constexpr std::array<std::string_view, 6> kRunPhases = {"train",      "data-wait", "checkpoint",
                                                         "evaluation", "restart",   "idle"};
 constexpr std::array<std::string_view, 2> kCheckpointFailures = {"write", "verify"};
 constexpr std::array<std::string_view, 2> kSlotStates = {"free", "used"};
-
-std::vector<std::string_view> failure_classes() {
-  std::vector<std::string_view> names;
-  for (int i = 0;; ++i) {
-    const std::string_view name = wire::failure_class_name(static_cast<wire::FailureClass>(i));
-    if (name == "unknown") return names;
-    names.push_back(name);
-  }
-}
 
 template <class List, class Map>
 void by_word(Samples& samples, const Labels& labels, const char* label, const List& words,
@@ -167,7 +159,7 @@ std::vector<Row> run_rows() {
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            for (const std::string_view state : kStates)
-             out.value({{"run_id", r.id}, {"state", std::string(state)}}, r.state == state);
+             out.value({{"run_id", r.id}, {"state", std::string(state)}}, r.state.view() == state);
        }},
       {"nsa_run_submit_timestamp_seconds",
        kGauge,
@@ -196,7 +188,7 @@ std::vector<Row> run_rows() {
        "Restarts by class of failure (docs/runbook.md).",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
-           by_word(out, of(r), "reason", failure_classes(), r.restarts);
+           by_word(out, of(r), "reason", kChoiceNames<wire::FailureClass>, r.restarts);
        },
        {"restarts", &RunSample::restarts}},
       {"nsa_run_hangs_total",

@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/rank_messages.h"
+#include "common/wire/words.h"
 
 #include <array>
 #include <cstdint>
@@ -86,7 +87,7 @@ private:
 struct RunSample {
   RunId id;
   std::string name, user, model, attention, spec_digest, commit; // of nsa_run_info
-  std::string state;                                             // as RunSummary::state
+  ChoiceOrText<wire::RunState> state;
   std::map<std::string, std::string> kernels; // part -> what computes it, as rank 0 reported
   WallTime submitted, started;
   std::optional<WallTime> eta;

@@ -37,25 +37,29 @@ void Followers::tell(const RunId& run, const wire::FollowLine& line) {
 
 void Followers::tell_event(const wire::EventView& event) {
   wire::FollowLine line;
-  line.type = "event";
+  line.type = wire::LineType::kEvent;
   line.event = event;
   tell(event.run, line);
-  if (event.kind != "evaluation" && event.kind != "checkpoint") return;
-  line.type = event.kind;
+  if (event.kind == wire::EventKind::kEvaluation)
+    line.type = wire::LineType::kEvaluation;
+  else if (event.kind == wire::EventKind::kCheckpoint)
+    line.type = wire::LineType::kCheckpoint;
+  else
+    return;
   line.data = event.detail;
   tell(event.run, line);
 }
 
 void Followers::tell_state(const wire::RunSummary& summary) {
   wire::FollowLine line;
-  line.type = "state";
+  line.type = wire::LineType::kState;
   line.summary = summary;
   tell(summary.id, line);
 }
 
 void Followers::tell_step(const RunId& run, const wire::RankStep& step) {
   wire::FollowLine line;
-  line.type = "step";
+  line.type = wire::LineType::kStep;
   line.data = step;
   tell(run, line);
 }
@@ -69,7 +73,7 @@ std::set<RunId> Followers::followed() const {
 
 void Followers::tell_end(const wire::RunSummary& last) {
   wire::FollowLine line;
-  line.type = "end";
+  line.type = wire::LineType::kEnd;
   line.summary = last;
   tell(last.id, line);
 }

@@ -30,12 +30,12 @@ std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::Checkpo
     const auto found = std::find_if(on_disk.begin(), on_disk.end(),
                                     [&](const manifest::Found& f) { return f.step == row.step; });
     if (found == on_disk.end()) {
-      row.state = "deleted";
+      row.state = wire::CheckpointState::kDeleted;
     } else if (!found->problem.empty()) {
-      row.state = "corrupt";
+      row.state = wire::CheckpointState::kCorrupt;
       row.problem = found->problem;
     } else if (verified) {
-      row.state = "verified";
+      row.state = wire::CheckpointState::kVerified;
     }
   }
   for (const manifest::Found& f : on_disk) {
@@ -50,7 +50,9 @@ std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::Checkpo
     row.run = run;
     row.step = f.step;
     row.folder = f.folder.string();
-    row.state = !f.problem.empty() ? "corrupt" : verified ? "verified" : "unverified";
+    row.state = !f.problem.empty() ? wire::CheckpointState::kCorrupt
+                : verified         ? wire::CheckpointState::kVerified
+                                   : wire::CheckpointState::kUnverified;
     row.problem = f.problem;
     fill_in(row, f);
     rows.push_back(std::move(row));

@@ -252,20 +252,21 @@ Status RunQueries::note_verified(const RunId& run,
   if (!stored) return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile");
   NSA_TRY_ASSIGN(const auto before, tools_.ledger.checkpoints(run));
   for (const store::CheckpointRow& c : checkpoints) {
-    if (c.state != "verified" && c.state != "corrupt") continue;
+    const bool verified = c.state == wire::CheckpointState::kVerified;
+    if (!verified && c.state != wire::CheckpointState::kCorrupt) continue;
     tools_.loop.batch().checkpoint_states.push_back({run, c.step, c.folder, c.state, c.problem});
     const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) {
-      return row.step == c.step && row.state == "corrupt";
+      return row.step == c.step && row.state == wire::CheckpointState::kCorrupt;
     });
-    if (c.state == "verified" || known) continue;
+    if (verified || known) continue;
     store::EventRow row;
     row = {0,
            tools_.clock.wall().nanoseconds,
            run,
            c.attempt,
            -1,
-           "checkpoint_corrupt",
-           "error",
+           wire::EventKind::kCheckpointCorrupt,
+           wire::Severity::kError,
            "checkpoint of step " + std::to_string(c.step) +
                " is damaged and will not be resumed from: " + c.problem,
            {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}};
@@ -288,7 +289,7 @@ RunQueries::follow(const std::string& run, std::function<void(const wire::Follow
 // What a follower begins with: how everything it follows is now.
 void RunQueries::tell_now(const Followers::Follower& follower) {
   wire::FollowLine first;
-  first.type = "state";
+  first.type = wire::LineType::kState;
   if (follower.run.empty()) {
     // Administrators alone may follow all runs.
     if (const auto ended = tools_.ledger.summaries(kRecentRuns))
@@ -308,7 +309,7 @@ void RunQueries::tell_now(const Followers::Follower& follower) {
   first.summary = *summary;
   follower.line(first);
   if (find_open(follower.run) != nullptr) return;
-  first.type = "end";
+  first.type = wire::LineType::kEnd;
   follower.line(first);
 }
 

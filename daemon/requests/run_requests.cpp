@@ -18,12 +18,16 @@ namespace nsa::control {
 
 namespace {
 
+const ChoiceOrText<wire::RunState> kAdmissible("admissible"); // no state: there is no run
+
 // Steps of the checkpoints that a resume can begin with, newest first.
 std::vector<uint64_t> usable_steps(const std::vector<store::CheckpointRow>& rows, const RunId& run,
                                    const std::vector<manifest::Found>& found) {
   std::vector<uint64_t> steps;
   for (const store::CheckpointRow& view : checkpoints_on_disk(rows, run, found, false))
-    if (view.state != "corrupt" && view.state != "deleted") steps.push_back(view.step);
+    if (view.state != wire::CheckpointState::kCorrupt &&
+        view.state != wire::CheckpointState::kDeleted)
+      steps.push_back(view.step);
   return steps;
 }
 
@@ -68,7 +72,7 @@ void RunRequests::note_request(const api::Caller& caller, std::string_view verb,
   row.verb = verb;
   row.run = run;
   row.owner = owner;
-  row.result = why == nullptr ? "done" : "refused";
+  row.result = why == nullptr ? wire::RequestResult::kDone : wire::RequestResult::kRefused;
   if (why != nullptr) row.why = why->what;
   tools_.loop.batch().audit.push_back(std::move(row));
 }
@@ -159,7 +163,7 @@ RunRequests::accept(const RunId& id, const wire::SubmitRequest& request, Admitte
                     const api::Caller& caller) {
   const spec::RunSpec& spec = admitted.spec;
   if (request.dry_run)
-    return wire::SubmitReply{"", spec.run.name, "admissible",
+    return wire::SubmitReply{"", spec.run.name, kAdmissible,
                              std::to_string(spec.parallel.ranks) + " ranks on " +
                                  spec::text_of(spec.parallel.device),
                              std::move(admitted.warnings)};
@@ -244,9 +248,9 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
   using Work = tl::expected<Resumable, api::SubmitFailure>;
   int64_t has = 0; // bytes of checkpoints
   for (const store::CheckpointRow& c : *rows)
-    if (c.state != "deleted") has += static_cast<int64_t>(c.bytes);
+    if (c.state != wire::CheckpointState::kDeleted) has += static_cast<int64_t>(c.bytes);
   ResumeFacts known{id,
-                    stored->run.phase == state::RunPhase::kCompleted,
+                    stored->run.phase == state::RunState::kCompleted,
                     stored->record.reached_step,
                     {},
                     request.overrides,
@@ -299,7 +303,7 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
   Admitted& admitted = resumable.admitted;
   if (Status may = may_resume(id, request.overrides); !may) return control::refuse(may.error());
   if (request.dry_run)
-    return wire::SubmitReply{"", admitted.spec.run.name,       "admissible",
+    return wire::SubmitReply{"", admitted.spec.run.name,       kAdmissible,
                              "", std::move(admitted.warnings), std::move(resumable.exactness)};
   if (auto loaded = load_run(tools_.ledger, id, run_folder(id), tools_.loop, tools_.metrics);
       !loaded)
@@ -328,16 +332,16 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
 Status RunRequests::request(const RunId& id, const api::Caller& caller, std::string_view verb,
                             state::EventBody body) {
   const state::Run* run = find_open(id);
-  std::string ended;
+  ChoiceOrText<wire::RunState> ended;
   if (run == nullptr) {
     NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
     if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
     ended = stored->progress.summary.state;
   } else if (has_ended(run->phase)) {
-    ended = run_phase_name(run->phase);
+    ended = run->phase;
   }
   if (!ended.empty())
-    return fail(ErrorCode::kConflict, "run " + id + " has ended already (" + ended + ")",
+    return fail(ErrorCode::kConflict, "run " + id + " has ended already (" + ended.text() + ")",
                 "go on with it: nsactl resume " + id);
   note_request(caller, verb, id, tools_.metrics.at(id).row.uid);
   tools_.loop.submit({id, 0, 0, std::move(body)});
@@ -368,9 +372,8 @@ Status RunRequests::request_checkpoint(const RunId& id, const api::Caller& calle
     return fail(ErrorCode::kConflict, "run " + id + " is not running: it has ended",
                 "its checkpoints: nsactl ckpt ls " + id);
   const AttemptKey key{id, run->attempt.number};
-  if (run->phase != state::RunPhase::kRunning || tools_.connections.get(key) == nullptr)
-    return fail(ErrorCode::kConflict,
-                "run " + id + " is " + std::string(run_phase_name(run->phase)) + ", not running",
+  if (run->phase != state::RunState::kRunning || tools_.connections.get(key) == nullptr)
+    return fail(ErrorCode::kConflict, "run " + id + " is " + text_of(run->phase) + ", not running",
                 "wait for it: nsactl wait " + id + " --for running");
   note_request(caller, "checkpoint", id, tools_.metrics.at(id).row.uid);
   tools_.loop.flush(); // it may end attempts

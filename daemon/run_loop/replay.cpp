@@ -9,7 +9,7 @@ Result<Replayed> replay(const RunId& id, const std::vector<store::EventRow>& eve
   state::State state;
   state.next_order = next_order; // places in the queue are given in the order of loading
   for (const store::EventRow& row : events) {
-    auto body = state::body_from_json(row.kind, row.detail);
+    auto body = state::body_from_json(row.kind.view(), row.detail);
     if (!body)
       return fail(ErrorCode::kCorrupt,
                   "ledger.db, event " + std::to_string(row.sequence) + ": " + body.error().what);

@@ -15,8 +15,8 @@ store::EventRow row_of(const state::Event& event, WallTime now) {
   row.run = event.run;
   row.attempt = event.attempt;
   row.rank = state::event_rank(event.body);
-  row.kind = state::event_kind(event.body);
-  row.severity = std::move(description.severity);
+  row.kind = ChoiceOrText<wire::EventKind>(state::event_kind(event.body));
+  row.severity = description.severity;
   row.text = std::move(description.text);
   row.detail = state::body_to_json(event.body);
   row.replay = true;

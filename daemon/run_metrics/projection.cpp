@@ -20,8 +20,8 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
          record.row.id,
          record.of_attempt,
          -1,
-         "programs_changed",
-         "warning",
+         wire::EventKind::kProgramsChanged,
+         wire::Severity::kWarning,
          "rebuilt since the last attempt: " + names,
          std::move(changed)};
   return row;
@@ -57,9 +57,11 @@ void RunMetrics::project(const state::State& state, const state::Event& event, W
       batch.leases.push_back({slot, event.run, now.nanoseconds});
   } else if (const auto* chosen = std::get_if<state::CheckpointChosen>(&event.body)) {
     for (const state::RejectedCheckpoint& r : chosen->rejected)
-      batch.checkpoint_states.push_back({event.run, r.step, r.folder, "corrupt", r.problem});
+      batch.checkpoint_states.push_back(
+          {event.run, r.step, r.folder, wire::CheckpointState::kCorrupt, r.problem});
     if (chosen->step > 0)
-      batch.checkpoint_states.push_back({event.run, chosen->step, chosen->folder, "verified", ""});
+      batch.checkpoint_states.push_back(
+          {event.run, chosen->step, chosen->folder, wire::CheckpointState::kVerified, ""});
     begin_attempt(state.runs.at(event.run), *record, *chosen);
   } else if (const auto* recovered = std::get_if<state::RunRecovered>(&event.body)) {
     for (const std::string& slot : recovered->slots)
@@ -124,7 +126,8 @@ void RunMetrics::project_rank_event(const state::Event& event, RunRecord& record
   } else if (const auto* c = std::get_if<wire::RankCheckpoint>(&event.body);
              c && c->error.empty()) {
     batch.checkpoints.push_back({event.run, c->step, event.attempt, c->tokens, c->bytes, c->folder,
-                                 "unverified", "", c->finite, now.nanoseconds});
+                                 wire::CheckpointState::kUnverified, "", c->finite,
+                                 now.nanoseconds});
   }
 }
 
@@ -132,10 +135,11 @@ void RunMetrics::project(const state::Note& note) {
   RunRecord* record = find(note.run);
   if (record == nullptr) return;
   metrics::RunSample& c = record->counters;
-  if (note.kind == "restarting") ++c.restarts[note.detail.value("class", "unknown")];
-  if (note.kind == "checkpoint_failed") ++c.checkpoint_failures["write"];
-  if (note.kind == "checkpoint_rejected") ++c.checkpoint_failures["verify"];
-  if (note.kind == "recovered")
+  if (note.kind == wire::EventKind::kRestarting)
+    ++c.restarts[note.detail.value("class", "unknown")];
+  if (note.kind == wire::EventKind::kCheckpointFailed) ++c.checkpoint_failures["write"];
+  if (note.kind == wire::EventKind::kCheckpointRejected) ++c.checkpoint_failures["verify"];
+  if (note.kind == wire::EventKind::kRecovered)
     c.recovery_seconds.try_emplace("restore", metrics::recovery_histogram())
         .first->second.observe(note.detail.value("recover_seconds", 0.0));
 }
@@ -197,8 +201,8 @@ void RunMetrics::tell_divergence(const state::Run& run, RunRecord& record) {
          run.id,
          run.attempt.number,
          -1,
-         "loss_diverged",
-         "warning",
+         wire::EventKind::kLossDiverged,
+         wire::Severity::kWarning,
          record.loss.text() + " at step " + std::to_string(record.last.step),
          {{"step", record.last.step}, {"loss", record.last.loss}}};
   loop_.note(std::move(row));

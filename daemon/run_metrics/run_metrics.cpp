@@ -75,7 +75,7 @@ void RunMetrics::close(const state::Run& run) {
       {summary_of(run, record), hangs_json(run), false, memory_of(record, nullptr)});
   batch.attempts.push_back(attempt_row(run, record));
   ended_.insert_or_assign(run.id, Ended{metrics_of(run, record, nullptr), clock_.monotonic()});
-  ++counters_.runs_finished[std::string(run_phase_name(run.phase))];
+  ++counters_.runs_finished[text_of(run.phase)];
 }
 
 void RunMetrics::removed(const RunId& run) {
@@ -90,9 +90,9 @@ metrics::Snapshot RunMetrics::snapshot(spec::MetricNames names) const {
   for (const auto& [id, run] : runs) {
     const RunRecord* record = find(id);
     if (record == nullptr) continue;
-    ++snapshot.daemon.runs[std::string(run_phase_name(run.phase))];
+    ++snapshot.daemon.runs[text_of(run.phase)];
     // It has nothing to tell, and a user may queue any number.
-    if (run.phase == state::RunPhase::kQueued && run.attempt.number == 0) continue;
+    if (run.phase == state::RunState::kQueued && run.attempt.number == 0) continue;
     const LiveAttempt* attempt = live(run);
     // Until the shim has told again what the nsad before us had heard, counters would go back.
     if (attempt != nullptr && !attempt->caught_up()) continue;
@@ -100,7 +100,7 @@ metrics::Snapshot RunMetrics::snapshot(spec::MetricNames names) const {
   }
   for (const auto& [id, ended] : ended_) {
     if (runs.count(id) != 0) continue; // resumed
-    ++snapshot.daemon.runs[ended.sample.state];
+    ++snapshot.daemon.runs[ended.sample.state.text()];
     snapshot.runs.push_back(ended.sample);
   }
   // Whoever may scrape would read them.

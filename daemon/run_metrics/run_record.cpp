@@ -126,7 +126,7 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
   } else if (const auto* exited = std::get_if<wire::RankExited>(&body)) {
     note_peaks(record.peaks, exited->max_resident_bytes, 0, 0);
   } else if (const auto* n = std::get_if<wire::RankNonFinite>(&body)) {
-    if (n->action != "report") ++c.nonfinite_steps;
+    if (n->action != wire::NonFiniteAction::kReport) ++c.nonfinite_steps;
   } else if (const auto* hang = std::get_if<state::HangFound>(&body)) {
     ++c.hangs;
     c.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())

@@ -41,15 +41,15 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   s.alarms = alarms_of(run, record);
   // A run that has completed wants no checkpoint where the run file says so.
   if (has_ended(run.phase) &&
-      (run.phase != state::RunPhase::kCompleted || run.failed_checkpoints.count > 0)) {
+      (run.phase != state::RunState::kCompleted || run.failed_checkpoints.count > 0)) {
     const uint64_t reached = std::max(run.reached_step, record.last.step);
     s.lost_steps = reached > run.best_step ? reached - run.best_step : 0;
   }
   s.id = run.id;
   s.name = record.row.name;
   s.user = record.row.user;
-  s.state = run_phase_name(run.phase);
-  s.reason = run.phase == state::RunPhase::kQueued && !record.waiting.empty() ? record.waiting
+  s.state = run.phase;
+  s.reason = run.phase == state::RunState::kQueued && !record.waiting.empty() ? record.waiting
                                                                               : run.reason;
   s.attempt = run.attempt.number;
   s.ranks = run.ranks;
@@ -59,7 +59,7 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   if (run.timer && (run.timer->kind == state::TimerKind::kStopGrace ||
                     run.timer->kind == state::TimerKind::kBackoff))
     s.waits_until = run.timer->due.nanoseconds;
-  if (run.phase == state::RunPhase::kStopping) s.reason += unanswering(run);
+  if (run.phase == state::RunState::kStopping) s.reason += unanswering(run);
   s.note = record.spec.run.note;
   s.tags = record.spec.run.tags;
   s.hangs = static_cast<int>(run.hangs.size());
@@ -91,13 +91,13 @@ store::AttemptRow attempt_row(const state::Run& run, const RunRecord& record) {
   row.run = run.id;
   row.token = a.token;
   row.attempt = a.number;
-  row.state = attempt_phase_name(a.phase);
+  row.state = name_of(a.phase);
   row.first_step = a.first_step;
   row.last_step = std::max(a.first_step, record.of_attempt == a.number ? record.last.step : 0);
   row.started_at = a.started_at.nanoseconds;
   row.ended_at = a.ended_at.nanoseconds;
   if (a.failure && a.phase == state::AttemptPhase::kEnded) {
-    row.failure_class = failure_class_name(*a.failure);
+    row.failure_class = *a.failure;
     row.reason = a.failure_text;
   }
   if (record.of_attempt == a.number) row.provenance = record.provenance;
@@ -110,9 +110,9 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
   wire::RankView view;
   view.rank = rank;
   view.pid = r.pid;
-  view.state = r.exited    ? (r.killed_by_shim ? "killed" : "exited")
-               : r.greeted ? "running"
-                           : "starting";
+  view.state = r.exited ? (r.killed_by_shim ? wire::RankStatus::kKilled : wire::RankStatus::kExited)
+               : r.greeted ? wire::RankStatus::kRunning
+                           : wire::RankStatus::kStarting;
   if (r.exited) view.exit = r.exit_known ? state::exit_text(r.exit_code, r.signal) : "not known";
   if (const auto found = record.ranks.find(rank); found != record.ranks.end()) {
     const RankInfo& info = found->second;

@@ -32,7 +32,7 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.device = body.device;
   run.policy = body.policy;
   run.slots = body.slots;
-  run.phase = RunPhase::kStarting;
+  run.phase = RunState::kStarting;
   run.reason = "recovered: the ledger did not know this attempt";
   run.best_step = std::max(run.best_step, body.best_step);
   run.unreleased.erase(event.attempt);

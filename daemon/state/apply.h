@@ -20,7 +20,9 @@ struct Note {
   RunId run;
   AttemptNumber attempt = 0;
   Rank rank = -1;
-  std::string kind, severity, text;
+  ChoiceOrText<EventKind> kind;
+  Severity severity = Severity::kInfo;
+  std::string text;
   nlohmann::json detail;
 };
 
@@ -36,9 +38,10 @@ Applied apply(State state, const Event& event, WallTime now);
 // "a debugger (pid 77, gdb) is attached to rank 1; observed only"
 std::string debugger_text(const DebuggerAttached& e);
 
-// One sentence for people, and info, warning or error: how the event itself is shown.
+// One sentence for people, and its weight: how the event itself is shown.
 struct Description {
-  std::string severity, text;
+  Severity severity;
+  std::string text;
 };
 Description describe(const Event& event);
 

@@ -48,10 +48,10 @@ std::string to_text(const Command& c) {
   case CommandKind::kArmTimer: {
     char delay[32];
     std::snprintf(delay, sizeof delay, "%.2f", to_seconds(c.timer.delay));
-    return text + " timer=" + std::string(timer_name(c.timer.kind)) + " delay=" + delay;
+    return text + " timer=" + text_of(c.timer.kind) + " delay=" + delay;
   }
   case CommandKind::kCancelTimer:
-    return text + " timer=" + std::string(timer_name(c.timer.kind));
+    return text + " timer=" + text_of(c.timer.kind);
   default:
     return text;
   }
@@ -77,7 +77,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
   const bool heard = std::any_of(run.attempt.ranks.begin(), run.attempt.ranks.end(),
                                  [](const RankState& r) { return r.started || r.exited; });
   const bool between_attempts =
-      run.phase == RunPhase::kRestarting && !(has_shim(run.attempt.phase) && heard);
+      run.phase == RunState::kRestarting && !(has_shim(run.attempt.phase) && heard);
   if (!between_attempts)
     for (const AttemptNumber number : run.unreleased)
       add(CommandKind::kReleaseShim).attempt = number;
@@ -86,7 +86,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     add(CommandKind::kCloseRun).attempt = 0;
     return;
   }
-  if (run.phase == RunPhase::kQueued) {
+  if (run.phase == RunState::kQueued) {
     if (!first_in_queue) return;
     Command& c = add(CommandKind::kAcquireSlots);
     c.attempt = 0;
@@ -126,7 +126,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
 std::vector<const Run*> queued_runs(const State& state) {
   std::vector<const Run*> queue;
   for (const auto& [id, run] : state.runs)
-    if (run.phase == RunPhase::kQueued) queue.push_back(&run);
+    if (run.phase == RunState::kQueued) queue.push_back(&run);
   std::sort(queue.begin(), queue.end(),
             [](const Run* a, const Run* b) { return a->order < b->order; });
   return queue;

@@ -15,13 +15,13 @@ std::string rank_name(Rank rank) {
 }
 
 Description info(std::string text) {
-  return {"info", std::move(text)};
+  return {Severity::kInfo, std::move(text)};
 }
 Description warning(std::string text) {
-  return {"warning", std::move(text)};
+  return {Severity::kWarning, std::move(text)};
 }
 Description error(std::string text) {
-  return {"error", std::move(text)};
+  return {Severity::kError, std::move(text)};
 }
 
 Description of(const Submitted& e, AttemptNumber) {
@@ -94,7 +94,7 @@ Description of(const EvidenceSaved& e, AttemptNumber) {
   return info("evidence saved in " + format_duration(e.seconds) + ": " + e.folder);
 }
 Description of(const TimerFired& e, AttemptNumber) {
-  return info("the " + e.timer + " time is over");
+  return info("the " + e.timer.text() + " time is over");
 }
 Description of(const StopRequested& e, AttemptNumber) {
   return info("stop requested by " + e.by + (e.checkpoint ? ", with a checkpoint" : ""));
@@ -119,12 +119,12 @@ Description of(const wire::RankExited& e, AttemptNumber) {
   std::string text = rank_name(e.rank) + " ended with " + exit_text(e.exit_code, e.signal);
   if (e.killed_by_shim) text += ", killed by nsad";
   const bool well = e.exit_code == 0 || e.killed_by_shim;
-  return {well ? "info" : "error", text};
+  return {well ? Severity::kInfo : Severity::kError, text};
 }
 // Messages whose descriptor has their sentence; those below need more than their members.
 template <wire::DescribedMessage T> Description of(const T& e, AttemptNumber) {
   static_assert(!T::kMessage.text.empty(), "give the message a text, or a sentence here");
-  return {std::string(T::kMessage.severity), wire::sentence_of(e)};
+  return {T::kMessage.severity, wire::sentence_of(e)};
 }
 Description of(const wire::RankHello& e, AttemptNumber) {
   std::string text = rank_name(e.rank) + " on " + e.device + " computes in " + e.compute_precision;

@@ -34,7 +34,7 @@ struct CheckpointChosen {
   std::vector<RejectedCheckpoint> rejected;
 };
 struct AttemptPrepared { // the intent: committed before anything is started
-  static constexpr std::string_view kKind = "attempt_prepared";
+  static constexpr std::string_view kKind = name_of(wire::EventKind::kAttemptPrepared);
   std::string token;
   nlohmann::json spec; // whole, as this attempt runs it
 };
@@ -54,7 +54,7 @@ struct ShimLost {
   std::string why;
 };
 struct ShimReleased {
-  static constexpr std::string_view kKind = "shim_released";
+  static constexpr std::string_view kKind = name_of(wire::EventKind::kShimReleased);
 };
 struct AttemptFailedToStart {
   static constexpr std::string_view kKind = "start_failed";
@@ -72,11 +72,11 @@ struct GpuFault { // the driver has reported an error on a rank's GPU
   uint64_t xid = 0;
 };
 struct FirstStep {
-  static constexpr std::string_view kKind = "first_step";
+  static constexpr std::string_view kKind = name_of(wire::EventKind::kFirstStep);
   uint64_t step = 0;
 };
 struct HangFound {
-  static constexpr std::string_view kKind = "hang_found";
+  static constexpr std::string_view kKind = name_of(wire::EventKind::kHangFound);
   std::string id;
   Rank rank = 0;
   HangKind kind = HangKind::kUnknown;
@@ -116,8 +116,8 @@ struct EvidenceSaved {
   std::vector<std::string> findings;
 };
 struct TimerFired {
-  static constexpr std::string_view kKind = "timer_fired";
-  std::string timer;
+  static constexpr std::string_view kKind = name_of(wire::EventKind::kTimerFired);
+  ChoiceOrText<TimerKind> timer;
 };
 struct StopRequested {
   static constexpr std::string_view kKind = "stop_requested";
@@ -159,7 +159,7 @@ struct MessagesLost { // the shim forgot them when an nsad had stored them, in a
   std::vector<wire::RankIdentity> ranks; // as the shim sees them now
 };
 struct RunClosed { // summary written, slots free: the run leaves the state
-  static constexpr std::string_view kKind = "run_closed";
+  static constexpr std::string_view kKind = name_of(wire::EventKind::kRunClosed);
 };
 
 // A rank's messages come behind our own events and those of the shim.

@@ -19,7 +19,7 @@ bool is_victim(const RankState& rank) {
 
 namespace {
 bool ended_badly(const RankState& rank) {
-  const bool well = rank.exit_code == 0 && rank.finish_reason == "completed";
+  const bool well = rank.exit_code == 0 && rank.finish_reason == wire::FinishReason::kCompleted;
   return rank.exited && rank.exit_known && !well;
 }
 } // namespace
@@ -62,7 +62,8 @@ FailureClass class_of(const RankState& rank, const Attempt& attempt) {
   switch (static_cast<RankExit>(rank.exit_code)) {
   case RankExit::kDone:
     // It left in good order, but nobody here asked for that.
-    return rank.finish_reason == "stopped" ? FailureClass::kPreemption : FailureClass::kCrash;
+    return rank.finish_reason == wire::FinishReason::kStopped ? FailureClass::kPreemption
+                                                              : FailureClass::kCrash;
   case RankExit::kUsage:
   case RankExit::kToggleMismatch:
     return FailureClass::kUserError;
@@ -169,8 +170,7 @@ Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
   if (of_class >= policy.max_restarts)
     return {false,
             {},
-            std::to_string(of_class) + " restarts after " +
-                std::string(failure_class_name(failure)) + " within " +
+            std::to_string(of_class) + " restarts after " + text_of(failure) + " within " +
                 format_duration(policy.window_seconds) + " (restart.max_restarts)"};
   if (of_all >= policy.max_total_restarts)
     return {
@@ -180,8 +180,7 @@ Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
   const double jitter = 0.75 + 0.5 * unit_random(policy.jitter_seed, run.restarts.size());
   return {true, from_seconds(base * jitter),
           "restart " + std::to_string(of_class + 1) + " of at most " +
-              std::to_string(policy.max_restarts) + " after " +
-              std::string(failure_class_name(failure))};
+              std::to_string(policy.max_restarts) + " after " + text_of(failure)};
 }
 
 } // namespace nsa::state

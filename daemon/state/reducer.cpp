@@ -36,15 +36,15 @@ std::string Reducer::hang_text(const Hang& hang) {
          " at step " + std::to_string(hang.step);
 }
 
-void Reducer::set_phase(RunPhase phase, std::string reason) {
+void Reducer::set_phase(RunState phase, std::string reason) {
   run_.phase = phase;
   run_.reason = std::move(reason);
 }
 
-void Reducer::note(std::string kind, std::string severity, std::string text, nlohmann::json detail,
-                   Rank rank) {
-  notes_.push_back({run_.id, attempt_.number, rank, std::move(kind), std::move(severity),
-                    std::move(text), std::move(detail)});
+void Reducer::note(ChoiceOrText<EventKind> kind, Severity severity, std::string text,
+                   nlohmann::json detail, Rank rank) {
+  notes_.push_back({run_.id, attempt_.number, rank, std::move(kind), severity, std::move(text),
+                    std::move(detail)});
 }
 
 void Reducer::begin_attempt() {
@@ -68,7 +68,7 @@ void Reducer::kill(const std::string& reason) {
 
 void Reducer::take_down(const std::string& why) {
   kill(why);
-  if (!run_.stop_requested && !run_.cancel_requested) set_phase(RunPhase::kRestarting, why);
+  if (!run_.stop_requested && !run_.cancel_requested) set_phase(RunState::kRestarting, why);
 }
 
 } // namespace nsa::state

@@ -81,16 +81,16 @@ private:
   // Computed, and in no checkpoint; as far as this is known here.
   uint64_t lost_steps() const;
   std::string lost_text() const;
-  void set_phase(RunPhase phase, std::string reason);
+  void set_phase(RunState phase, std::string reason);
   void arm(TimerKind kind, Duration delay) { run_.timer = Timer{kind, now_ + delay, delay}; }
-  void note(std::string kind, std::string severity, std::string text, nlohmann::json detail = {},
-            Rank rank = -1);
+  void note(ChoiceOrText<EventKind> kind, Severity severity, std::string text,
+            nlohmann::json detail = {}, Rank rank = -1);
   void begin_attempt();
   void stop_ranks();
   void kill(const std::string& reason);
   void take_down(const std::string& why);
   void end_attempt_without_ranks();
-  void end_run(RunPhase phase, std::string reason);
+  void end_run(RunState phase, std::string reason);
   // All ranks have ended (or never were): what was this attempt, and what comes next?
   void conclude();
   void restart(const Failure& failure, const Decision& decision);

@@ -27,14 +27,15 @@ void Reducer::end_attempt_without_ranks() {
   }
 }
 
-void Reducer::end_run(RunPhase phase, std::string reason) {
+void Reducer::end_run(RunState phase, std::string reason) {
   set_phase(phase, std::move(reason));
   run_.timer.reset();
   run_.ended_at = now_;
-  const bool bad = phase == RunPhase::kFailed || (phase == RunPhase::kStopped && lost_steps() > 0);
-  std::string text = "run " + std::string(run_phase_name(phase));
+  const bool bad = phase == RunState::kFailed || (phase == RunState::kStopped && lost_steps() > 0);
+  std::string text = "run " + text_of(phase);
   if (!run_.reason.empty()) text += ": " + run_.reason;
-  note("run_" + std::string(run_phase_name(phase)), bad ? "error" : "info", text);
+  note(ChoiceOrText<EventKind>("run_" + text_of(phase)), bad ? Severity::kError : Severity::kInfo,
+       text);
 }
 
 void Reducer::conclude() {
@@ -44,17 +45,17 @@ void Reducer::conclude() {
   const bool completed =
       all_known() && !attempt_.failure &&
       std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(), [](const RankState& r) {
-        return r.exit_code == 0 && r.finish_reason == "completed";
+        return r.exit_code == 0 && r.finish_reason == wire::FinishReason::kCompleted;
       });
   const bool left_well =
       all_known() && std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
                                  [](const RankState& r) { return r.exit_code == 0 && r.finished; });
-  if (completed) return end_run(RunPhase::kCompleted, "");
-  if (run_.cancel_requested) return end_run(RunPhase::kCancelled, run_.reason);
+  if (completed) return end_run(RunState::kCompleted, "");
+  if (run_.cancel_requested) return end_run(RunState::kCancelled, run_.reason);
   if (run_.stop_requested && left_well && lost_steps() == 0)
-    return end_run(RunPhase::kStopped, "checkpoint of step " + std::to_string(run_.best_step));
+    return end_run(RunState::kStopped, "checkpoint of step " + std::to_string(run_.best_step));
   if (run_.stop_requested && left_well) // its ranks have done what was asked, but the checkpoint
-    return end_run(RunPhase::kStopped, run_.failed_checkpoints.count > 0
+    return end_run(RunState::kStopped, run_.failed_checkpoints.count > 0
                                            ? "its checkpoint failed (" +
                                                  run_.failed_checkpoints.why + "); " + lost_text()
                                            : lost_text());
@@ -62,12 +63,12 @@ void Reducer::conclude() {
   Failure failure = attempt_failure();
   attempt_.failure = failure.failure;
   attempt_.failure_text = failure.text;
-  note("attempt_failed", "error",
-       "attempt " + std::to_string(attempt_.number) + " failed (" +
-           std::string(failure_class_name(failure.failure)) + "): " + failure.text,
-       {{"class", failure_class_name(failure.failure)}, {"next", failure.next}}, failure.culprit);
+  note(EventKind::kAttemptFailed, Severity::kError,
+       "attempt " + std::to_string(attempt_.number) + " failed (" + text_of(failure.failure) +
+           "): " + failure.text,
+       {{"class", failure.failure}, {"next", failure.next}}, failure.culprit);
   if (run_.stop_requested)
-    return end_run(RunPhase::kStopped, "while stopping, " + failure.text + "; " +
+    return end_run(RunState::kStopped, "while stopping, " + failure.text + "; " +
                                            (lost_steps() > 0 ? lost_text()
                                                              : "newest checkpoint: step " +
                                                                    std::to_string(run_.best_step)));
@@ -78,21 +79,20 @@ void Reducer::conclude() {
   }
   if (attempt_.committed_step <= attempt_.first_step) ++run_.without_progress;
   const Decision decision = decide_restart(run_, failure.failure, now_);
-  if (!decision.restart) return end_run(RunPhase::kFailed, failure.text + "; " + decision.why);
+  if (!decision.restart) return end_run(RunState::kFailed, failure.text + "; " + decision.why);
   run_.restarts.push_back({failure.failure, now_});
   if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
   restart(failure, decision);
 }
 
 void Reducer::restart(const Failure& failure, const Decision& decision) {
-  set_phase(RunPhase::kRestarting, failure.text);
+  set_phase(RunState::kRestarting, failure.text);
   arm(TimerKind::kBackoff, decision.delay);
-  note("restarting", "warning",
+  note(EventKind::kRestarting, Severity::kWarning,
        decision.why + (decision.delay > Duration{}
                            ? ", in " + format_duration(to_seconds(decision.delay))
                            : ""),
-       {{"class", failure_class_name(failure.failure)},
-        {"delay_seconds", to_seconds(decision.delay)}});
+       {{"class", failure.failure}, {"delay_seconds", to_seconds(decision.delay)}});
 }
 
 Failure Reducer::attempt_failure() const {

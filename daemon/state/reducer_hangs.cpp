@@ -30,7 +30,7 @@ bool Reducer::on(const HangFound& e) {
     attempt_.phase = AttemptPhase::kCollecting;
     arm(TimerKind::kEvidence, from_seconds(run_.policy.evidence_seconds));
     if (!run_.stop_requested)
-      set_phase(RunPhase::kRestarting, hang_text(hang) + "; taking evidence");
+      set_phase(RunState::kRestarting, hang_text(hang) + "; taking evidence");
   }
   return true;
 }
@@ -44,7 +44,7 @@ bool Reducer::on(const HangWithdrawn&) {
     if (run_.stop_requested)
       arm(TimerKind::kStopGrace, from_seconds(run_.policy.stop_grace_seconds));
     else
-      set_phase(RunPhase::kRunning, "");
+      set_phase(RunState::kRunning, "");
   } else if (attempt_.phase != AttemptPhase::kLive && attempt_.phase != AttemptPhase::kStopping) {
     return false; // already being taken down
   }
@@ -55,13 +55,13 @@ bool Reducer::on(const HangWithdrawn&) {
 
 bool Reducer::on(const DebuggerAttached& e) {
   if (rank_of(e.rank) == nullptr) return false;
-  if (run_.phase == RunPhase::kRunning) run_.reason = debugger_text(e);
+  if (run_.phase == RunState::kRunning) run_.reason = debugger_text(e);
   return true;
 }
 
 bool Reducer::on(const DebuggerGone& e) {
   if (rank_of(e.rank) == nullptr) return false;
-  if (run_.phase == RunPhase::kRunning) run_.reason.clear();
+  if (run_.phase == RunState::kRunning) run_.reason.clear();
   return true;
 }
 

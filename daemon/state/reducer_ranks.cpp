@@ -28,7 +28,7 @@ bool Reducer::on(const wire::RankHello& e) {
   rank->greeted = true;
   const bool all = std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
                                [](const RankState& r) { return r.greeted; });
-  if (all && attempt_.phase == AttemptPhase::kLive) set_phase(RunPhase::kRunning, "");
+  if (all && attempt_.phase == AttemptPhase::kLive) set_phase(RunState::kRunning, "");
   return true;
 }
 
@@ -96,13 +96,13 @@ bool Reducer::on(const wire::RankCheckpoint& e) {
   run_.reached_step = std::max(run_.reached_step, e.step);
   if (!e.error.empty()) {
     run_.failed_checkpoints = {run_.failed_checkpoints.count + 1, e.step, e.error};
-    note("checkpoint_failed", "error",
+    note(EventKind::kCheckpointFailed, Severity::kError,
          "checkpoint of step " + std::to_string(e.step) + " failed: " + e.error,
          {{"step", e.step}});
     return true;
   }
   if (run_.failed_checkpoints.count > 0)
-    note("checkpoints_recovered", "info",
+    note(EventKind::kCheckpointsRecovered, Severity::kInfo,
          "checkpoints are written again, after " + times(run_.failed_checkpoints.count) +
              " without",
          {{"step", e.step}});
@@ -135,7 +135,7 @@ bool Reducer::on(const FirstStep&) {
     Hang& last = run_.hangs.back();
     if (last.recover_seconds < 0 && !last.observed_only && last.attempt < attempt_.number) {
       last.recover_seconds = to_seconds(now_ - last.found_at);
-      note("recovered", "info",
+      note(EventKind::kRecovered, Severity::kInfo,
            "recovered from the hang of rank " + std::to_string(last.rank) + " in " +
                format_duration(last.recover_seconds),
            {{"recover_seconds", last.recover_seconds}});

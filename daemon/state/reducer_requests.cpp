@@ -5,7 +5,7 @@
 namespace nsa::state {
 
 bool Reducer::on(const TimerFired& e) {
-  if (!run_.timer || timer_name(run_.timer->kind) != e.timer) return false;
+  if (!run_.timer || e.timer != run_.timer->kind) return false;
   const TimerKind kind = run_.timer->kind;
   run_.timer.reset();
   switch (kind) {
@@ -31,12 +31,12 @@ bool Reducer::on(const StopRequested& e) {
   run_.stop_with_checkpoint = e.checkpoint;
   if (no_ranks()) {
     end_attempt_without_ranks();
-    end_run(RunPhase::kStopped, "stopped by " + e.by);
+    end_run(RunState::kStopped, "stopped by " + e.by);
     return true;
   }
   // A debugger on a rank, say: what may hold the stop up.
   const std::string before = run_.reason.empty() ? "" : "; " + run_.reason;
-  set_phase(RunPhase::kStopping, "stop requested by " + e.by + before);
+  set_phase(RunState::kStopping, "stop requested by " + e.by + before);
   if (attempt_.phase == AttemptPhase::kLive) stop_ranks();
   return true;
 }
@@ -46,10 +46,10 @@ bool Reducer::on(const CancelRequested& e) {
   run_.cancel_requested = true;
   if (no_ranks()) {
     end_attempt_without_ranks();
-    end_run(RunPhase::kCancelled, "cancelled by " + e.by);
+    end_run(RunState::kCancelled, "cancelled by " + e.by);
     return true;
   }
-  set_phase(RunPhase::kStopping, "cancelled by " + e.by);
+  set_phase(RunState::kStopping, "cancelled by " + e.by);
   if (with_shim() && attempt_.phase != AttemptPhase::kKilling) kill("cancelled");
   return true;
 }
@@ -68,7 +68,7 @@ bool Reducer::on(const ResumeRequested& e) {
   if (e.from_step >= 0)
     run_.left_behind.push_back({attempt_.number, static_cast<uint64_t>(e.from_step)});
   if (!e.replaced_data.empty()) run_.replaced_data.insert(e.replaced_data);
-  set_phase(RunPhase::kQueued, "resumed by " + e.by);
+  set_phase(RunState::kQueued, "resumed by " + e.by);
   return true;
 }
 

@@ -5,12 +5,12 @@
 namespace nsa::state {
 
 bool Reducer::on(const SlotsGranted& e) {
-  if (run_.phase != RunPhase::kQueued) return false;
+  if (run_.phase != RunState::kQueued) return false;
   run_.slots = e.slots;
   if (attempt_.number > 0) ++run_.resumes;
   if (run_.started_at.nanoseconds == 0) run_.started_at = now_;
   begin_attempt();
-  set_phase(RunPhase::kStarting, "");
+  set_phase(RunState::kStarting, "");
   return true;
 }
 
@@ -22,7 +22,7 @@ bool Reducer::on(const CheckpointChosen& e) {
   run_.reached_step = e.step;
   attempt_.phase = AttemptPhase::kLaunching;
   for (const RejectedCheckpoint& r : e.rejected)
-    note("checkpoint_rejected", "warning",
+    note(EventKind::kCheckpointRejected, Severity::kWarning,
          "checkpoint of step " + std::to_string(r.step) + " is not used: " + r.problem,
          {{"step", r.step}, {"folder", r.folder}});
   return true;
@@ -90,7 +90,7 @@ bool Reducer::on(const MessagesLost& e) {
   const bool all = std::all_of(attempt_.ranks.begin(), attempt_.ranks.end(),
                                [](const RankState& r) { return r.greeted; });
   if (all && attempt_.phase == AttemptPhase::kLive)
-    set_phase(RunPhase::kRunning, run_.phase == RunPhase::kStarting ? run_.reason : "");
+    set_phase(RunState::kRunning, run_.phase == RunState::kStarting ? run_.reason : "");
   return true;
 }
 

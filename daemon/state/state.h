@@ -10,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/spec/run_spec.h"
 #include "common/wire/exit_code.h"
+#include "common/wire/words.h"
 
 #include <cstdint>
 #include <map>
@@ -21,23 +22,12 @@
 
 namespace nsa::state {
 
-enum class RunPhase {
-  kQueued,     // waits for slots
-  kStarting,   // has slots; its ranks are not all up yet
-  kRunning,    // all ranks have said hello
-  kRestarting, // an attempt failed and is being taken down, or the next one waits or comes up
-  kStopping,   // asked to leave: checkpoint, then end
-  kCompleted,
-  kStopped,
-  kFailed,
-  kCancelled,
-};
-std::string_view run_phase_name(RunPhase phase);
-inline bool has_ended(RunPhase phase) {
-  return phase >= RunPhase::kCompleted;
-}
+using wire::EventKind;
+using wire::has_ended;
+using wire::RunState;
+using wire::Severity;
 
-enum class AttemptPhase {
+enum class AttemptPhase : uint8_t {
   kChoosing,   // which checkpoint to resume from
   kLaunching,  // intent recorded; the shim may or may not be there
   kLive,       // the shim is there
@@ -47,7 +37,10 @@ enum class AttemptPhase {
   kKilling,    // ranks are being killed
   kEnded,
 };
-std::string_view attempt_phase_name(AttemptPhase phase);
+constexpr auto choice_names(AttemptPhase) {
+  return names_of("choosing", "launching", "live", "settling", "collecting", "stopping", "killing",
+                  "ended");
+}
 
 struct Policy { // from [restart] and [hang] of the spec
   int max_restarts = 3;
@@ -71,7 +64,8 @@ struct RankState {
   bool killed_by_shim = false;
   bool exit_known = true; // false: the shim was lost before it could say
   int64_t exit_order = 0; // CLOCK_MONOTONIC ns at which the shim saw the end
-  std::string finish_reason, error, error_next;
+  ChoiceOrText<wire::FinishReason> finish_reason;
+  std::string error, error_next;
   std::optional<Rank> blamed_peer;
   bool operator==(const RankState&) const = default;
 };
@@ -157,8 +151,10 @@ struct FailedCheckpoints {
   bool operator==(const FailedCheckpoints&) const = default;
 };
 
-enum class TimerKind { kBackoff, kSettle, kEvidence, kStopGrace };
-std::string_view timer_name(TimerKind kind);
+enum class TimerKind : uint8_t { kBackoff, kSettle, kEvidence, kStopGrace };
+constexpr auto choice_names(TimerKind) {
+  return names_of("backoff", "settle", "evidence", "stop_grace");
+}
 
 struct Timer {
   TimerKind kind = TimerKind::kBackoff;
@@ -184,7 +180,7 @@ struct LeftBehind {
 struct Run {
   RunId id;
   int64_t order = 0; // of the queue: first come, first served
-  RunPhase phase = RunPhase::kQueued;
+  RunState phase = RunState::kQueued;
   std::string reason; // one clause for people
   int ranks = 1;
   spec::Device device = spec::Device::kCpu; // never kAuto

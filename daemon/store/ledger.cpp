@@ -76,11 +76,12 @@ Status Ledger::write(Batch& batch) {
     NSA_LEDGER_RUN("INSERT INTO runs "
                    "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
                    "spec,spec_digest,estimate,summary,uid) VALUES "
-                   "(?1,?2,?3,'queued',1,?4,?5,?6,?7,"
+                   "(?1,?2,?3,?13,1,?4,?5,?6,?7,"
                    "?8,?9,?10,?11,'{}',?12) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?9,"
                    "spec_digest=?10,estimate=?11,open=1",
                    r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder,
-                   dump(r.overrides), dump(r.spec), r.spec_digest, dump(r.estimate), r.uid);
+                   dump(r.overrides), dump(r.spec), r.spec_digest, dump(r.estimate), r.uid,
+                   wire::RunState::kQueued);
   for (const RunProgressRow& p : batch.progress)
     NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6,list_row=?7 "
                    "WHERE id=?1",
@@ -160,7 +161,8 @@ Status Ledger::write(Batch& batch) {
 
 Status Ledger::set_aside(const DamagedRun& damaged) {
   NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=0,list_row=?3 WHERE id=?1", damaged.run,
-                 kDamagedState, dump(wire::to_row(summary_of_damaged(damaged.run, damaged.why))));
+                 wire::RunState::kDamaged,
+                 dump(wire::to_row(summary_of_damaged(damaged.run, damaged.why))));
   NSA_LEDGER_RUN("DELETE FROM gpu_leases WHERE run=?", damaged.run);
   return {};
 }

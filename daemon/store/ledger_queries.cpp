@@ -16,6 +16,11 @@ constexpr JsonLimits kLimits{.bytes = size_t{8} << 20};
 // Numbers that are added to: no more than leaves room for that.
 constexpr int64_t kLatest = int64_t{1} << 62; // in the year 2116
 constexpr int64_t kMostAttempts = 1'000'000'000;
+constexpr const char* kDamaged = "damaged"; // key of what is wrong, in a detail that cannot be read
+
+bool is_damaged(const std::string& state) {
+  return choice_from<wire::RunState>(state) == wire::RunState::kDamaged;
+}
 
 // Reads the JSON columns of one row, and keeps the first thing that is wrong with them. A column
 // that cannot be read gives null, or the defaults of its type; absent members are of older
@@ -80,12 +85,12 @@ EventRow event_of(const Statement& s, std::string& damage) {
   e.run = s.text(2);
   e.attempt = static_cast<AttemptNumber>(columns.integer(3, "attempt", 0, kMostAttempts));
   e.rank = static_cast<Rank>(s.integer(4));
-  e.kind = s.text(5);
-  e.severity = s.text(6);
+  e.kind = ChoiceOrText<wire::EventKind>(s.text(5));
+  e.severity = ChoiceOrText<wire::Severity>(s.text(6));
   e.text = s.text(7);
   if (e.text.size() > kLongestText) e.text = e.text.substr(0, kLongestText) + "...";
   e.detail = columns.json(8, "detail");
-  if (!columns.damage().empty()) e.detail = {{kDamagedState, columns.damage()}};
+  if (!columns.damage().empty()) e.detail = {{kDamaged, columns.damage()}};
   if (damage.empty()) damage = columns.damage();
   e.replay = s.integer(9) != 0;
   e.shim_sequence = static_cast<uint64_t>(s.integer(10));
@@ -158,7 +163,7 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   stored.progress.open = s.integer(11) != 0;
   stored.progress.memory = columns.json(12, "memory");
   stored.damage = columns.damage();
-  const bool set_aside = s.text(13) == kDamagedState;
+  const bool set_aside = is_damaged(s.text(13));
   if (set_aside || !stored.damage.empty())
     stored.progress.summary = summary_of_damaged(id, stored.damage);
   if (!set_aside && !stored.progress.open) note_damage(id, stored.damage);
@@ -175,7 +180,7 @@ Result<std::vector<OwnedSummary>> Ledger::summaries(int64_t limit, const ListedR
   return all_rows<OwnedSummary>(s, [this](const Statement& row) {
     OwnedSummary run{{row.integer(0), row.text(1), row.integer(2), {}}, {}};
     const RunId id = row.text(3);
-    if (row.text(4) == kDamagedState) {
+    if (is_damaged(row.text(4))) {
       run.summary = summary_of_damaged(id, "");
       return run;
     }
@@ -233,14 +238,14 @@ Result<std::string> Ledger::row_of_damaged(int64_t submitted_at, const std::stri
 wire::RunSummary Ledger::summary_of_damaged(const RunId& run, const std::string& why) {
   wire::RunSummary summary;
   summary.id = run;
-  summary.state = kDamagedState;
+  summary.state = wire::RunState::kDamaged;
   summary.reason = why;
   auto s = database_.prepare("SELECT name,user,submitted_at,state,list_row FROM runs WHERE id=?");
   if (!s || !s->bind(run).step().value_or(false)) return summary;
   summary.name = s->text(0);
   summary.user = s->text(1);
   summary.submitted_at = s->integer(2);
-  if (s->text(3) != kDamagedState) return summary;
+  if (!is_damaged(s->text(3))) return summary;
   // Set aside before, and why.
   if (auto rows = wire::read_rows("{\"items\":[" + s->text(4) + "]}"); rows && rows->size() == 1)
     return std::move(rows->front());
@@ -307,14 +312,14 @@ Result<std::vector<AttemptRow>> Ledger::attempts(const RunId& run) {
     a.attempt = static_cast<AttemptNumber>(row.integer(0));
     a.state = row.text(1);
     a.reason = row.text(2);
-    a.failure_class = row.text(3);
+    a.failure_class = ChoiceOrText<wire::FailureClass>(row.text(3));
     a.first_step = static_cast<uint64_t>(row.integer(4));
     a.last_step = static_cast<uint64_t>(row.integer(5));
     a.started_at = row.integer(6);
     a.ended_at = row.integer(7);
     Columns columns(row, "ledger.db, attempt " + std::to_string(a.attempt));
     a.provenance = columns.json(8, "provenance");
-    if (!columns.damage().empty()) a.provenance = {{kDamagedState, columns.damage()}};
+    if (!columns.damage().empty()) a.provenance = {{kDamaged, columns.damage()}};
     return a;
   });
 }
@@ -338,7 +343,7 @@ Result<std::vector<RankRow>> Ledger::ranks(const RunId& run, AttemptNumber attem
     r.run = run;
     r.attempt = attempt;
     r.rank = static_cast<Rank>(row.integer(0));
-    r.state = row.text(1);
+    r.state = ChoiceOrText<wire::RankStatus>(row.text(1));
     r.pid = row.integer(2);
     r.device = row.text(3);
     r.compute_precision = row.text(4);
@@ -372,7 +377,7 @@ Result<std::vector<CheckpointRow>> Ledger::checkpoints(const RunId& run) {
     c.tokens = static_cast<uint64_t>(row.integer(2));
     c.bytes = static_cast<uint64_t>(row.integer(3));
     c.folder = row.text(4);
-    c.state = row.text(5);
+    c.state = ChoiceOrText<wire::CheckpointState>(row.text(5));
     c.problem = row.text(6);
     c.finite = row.integer(7) != 0;
     c.written_at = row.integer(8);
@@ -432,11 +437,14 @@ Result<std::vector<AuditRow>> Ledger::audit(const RunId& run, std::optional<int6
                                    "audit WHERE (?1='' OR run=?1) AND (?2=0 OR uid=?3 OR owner=?3) "
                                    "ORDER BY sequence DESC LIMIT ?4"));
   s.bind(run, uid.has_value(), uid.value_or(0), limit);
-  NSA_TRY_ASSIGN(auto rows, all_rows<AuditRow>(s, [](const Statement& row) {
-                   return AuditRow{row.integer(0), row.integer(1), row.integer(2), row.integer(4),
-                                   row.text(3),    row.text(5),    row.text(6),    row.integer(7),
-                                   row.text(8),    row.text(9)};
-                 }));
+  NSA_TRY_ASSIGN(
+      auto rows, all_rows<AuditRow>(s, [](const Statement& row) {
+        return AuditRow{
+            row.integer(0), row.integer(1), row.integer(2),
+            row.integer(4), row.text(3),    row.text(5),
+            row.text(6),    row.integer(7), ChoiceOrText<wire::RequestResult>(row.text(8)),
+            row.text(9)};
+      }));
   std::reverse(rows.begin(), rows.end());
   return rows;
 }

@@ -20,7 +20,9 @@ struct EventRow {
   RunId run;
   AttemptNumber attempt = 0;
   Rank rank = -1; // -1: not about one rank
-  std::string kind, severity, text;
+  ChoiceOrText<wire::EventKind> kind;
+  ChoiceOrText<wire::Severity> severity;
+  std::string text;
   nlohmann::json detail; // the body when `replay`
   bool replay = false;   // an event of the state machine, not a note
   uint64_t shim_sequence = 0;
@@ -49,7 +51,8 @@ struct RunProgressRow {
 struct AttemptRow {
   RunId run;
   AttemptNumber attempt = 0;
-  std::string state, token, failure_class, reason;
+  std::string state, token, reason;
+  ChoiceOrText<wire::FailureClass> failure_class; // empty: it has not failed
   uint64_t first_step = 0, last_step = 0;
   int64_t started_at = 0, ended_at = 0;
   nlohmann::json provenance; // null: it has not begun
@@ -59,7 +62,7 @@ struct RankRow {
   RunId run;
   AttemptNumber attempt = 0;
   Rank rank = 0;
-  std::string state;
+  ChoiceOrText<wire::RankStatus> state;
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
   std::string device, compute_precision, exit;
@@ -76,7 +79,9 @@ struct CheckpointRow {
   uint64_t step = 0;
   AttemptNumber attempt = 0;
   uint64_t tokens = 0, bytes = 0;
-  std::string folder, state, problem;
+  std::string folder;
+  ChoiceOrText<wire::CheckpointState> state;
+  std::string problem;
   bool finite = true;
   int64_t written_at = 0;
 };
@@ -85,7 +90,9 @@ struct CheckpointRow {
 struct CheckpointStateRow {
   RunId run;
   uint64_t step = 0;
-  std::string folder, state, problem;
+  std::string folder;
+  ChoiceOrText<wire::CheckpointState> state;
+  std::string problem;
 };
 
 // A run that the ledger's rows do not give any more.
@@ -93,7 +100,6 @@ struct DamagedRun {
   RunId run;
   std::string why; // "ledger.db, run k3fm2, column spec, line 1, column 65: nested deeper ..."
 };
-inline constexpr const char* kDamagedState = "damaged";
 
 struct Lease {
   std::string slot;
@@ -107,7 +113,8 @@ struct AuditRow {
   std::string user, verb;
   RunId run;          // empty: nsad's own
   int64_t owner = -1; // uid that the run belongs to; -1: nobody
-  std::string result, why;
+  ChoiceOrText<wire::RequestResult> result;
+  std::string why;
 };
 
 struct Batch {

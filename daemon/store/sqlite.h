@@ -3,6 +3,7 @@
 // corrupt file). One thread a connection.
 #pragma once
 
+#include "common/base/choice_or_text.h"
 #include "common/base/result.h"
 
 #include <cstdint>
@@ -47,6 +48,10 @@ private:
   void bind_one(int index, std::string_view value);
   void bind_one(int index, const std::string& value) { bind_one(index, std::string_view(value)); }
   void bind_one(int index, const char* value) { bind_one(index, std::string_view(value)); }
+  template <ChoiceEnum E> void bind_one(int index, E value) { bind_one(index, name_of(value)); }
+  template <ChoiceEnum E> void bind_one(int index, const ChoiceOrText<E>& value) {
+    bind_one(index, value.view());
+  }
 
   sqlite3_stmt* raw_ = nullptr;
   bool* damaged_ = nullptr; // its database's

@@ -128,8 +128,10 @@ public:
     writer_.enter(Phase::kShutDown);
     const uint64_t done = step - 1;
     if (wish.stop && wish.with_checkpoint) checkpoint(done);
-    link_.send(MessageType::kRankFinished, wire::RankFinished{o_.rank, done, done * kTokensPerStep,
-                                                              wish.stop ? "stopped" : "completed"});
+    link_.send(MessageType::kRankFinished,
+               wire::RankFinished{o_.rank, done, done * kTokensPerStep,
+                                  wish.stop ? wire::FinishReason::kStopped
+                                            : wire::FinishReason::kCompleted});
     return static_cast<int>(wire::RankExit::kDone);
   }
 

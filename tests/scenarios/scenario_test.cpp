@@ -75,7 +75,7 @@ protected:
       hello.rank = r;
       send(hello, n);
     }
-    EXPECT_EQ(state_.runs.at(step.run).phase, RunPhase::kRunning);
+    EXPECT_EQ(state_.runs.at(step.run).phase, RunState::kRunning);
   }
 
   static void expect_commands(std::vector<std::string> expected, const std::vector<Command>& got) {
@@ -96,9 +96,8 @@ protected:
     if (step.phases.empty() && step.reasons.empty()) return;
     const auto run = state_.runs.find(step.run);
     ASSERT_NE(run, state_.runs.end()) << "run " << step.run << " has left the state";
-    std::string got(run_phase_name(run->second.phase));
-    if (step.phases.find(' ') != std::string::npos)
-      got += " " + std::string(attempt_phase_name(run->second.attempt.phase));
+    std::string got = text_of(run->second.phase);
+    if (step.phases.find(' ') != std::string::npos) got += " " + text_of(run->second.attempt.phase);
     EXPECT_EQ(got, step.phases.empty() ? got : step.phases);
     for (const std::string& reason : step.reasons)
       EXPECT_NE(run->second.reason.find(reason), std::string::npos)

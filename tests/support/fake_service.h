@@ -36,11 +36,11 @@ public:
       return tl::unexpected(api::SubmitFailure{
           {ErrorCode::kInvalidArgument, "run.toml has 2 mistakes", ""}, problems_next});
     if (request.dry_run)
-      return wire::SubmitReply{"", request.name, "admissible", "2 ranks on cpu", warnings_next};
+      return wire::SubmitReply{"", request.name, kAdmissible, "2 ranks on cpu", warnings_next};
     wire::RunDetail detail;
     detail.summary.id = "kabcd";
     detail.summary.name = request.name.empty() ? "demo" : request.name;
-    detail.summary.state = queue_next ? "queued" : "starting";
+    detail.summary.state = queue_next ? wire::RunState::kQueued : wire::RunState::kStarting;
     detail.summary.reason = queue_next ? "waits for 2 CPU slots, 1 is free" : "";
     detail.summary.inject = inject_next;
     detail.summary.user = caller.user;
@@ -90,7 +90,7 @@ public:
   }
   void refuse(const api::Caller& caller, std::string_view verb, const std::string& run,
               int64_t owner, const Error& why) override {
-    note(caller, verb, run, owner, "refused", why.what);
+    note(caller, verb, run, owner, wire::RequestResult::kRefused, why.what);
   }
   Result<std::vector<wire::AuditView>> audit(const api::AuditQuery& query) override {
     std::vector<wire::AuditView> found;
@@ -138,25 +138,24 @@ public:
     auto views = runs.at(run).checkpoints;
     if (verify)
       for (wire::CheckpointView& view : views)
-        view.state = "verified";
+        view.state = wire::CheckpointState::kVerified;
     done(std::move(views));
   }
   Status stop(const RunId& run, const api::Caller& caller) override {
-    note(caller, "stop", run, owner_of(run), "done", "");
-    return end(run, "stopping");
+    note(caller, "stop", run, owner_of(run), wire::RequestResult::kDone, "");
+    return end(run, wire::RunState::kStopping);
   }
   Status cancel(const RunId& run, const api::Caller& caller) override {
-    note(caller, "cancel", run, owner_of(run), "done", "");
-    return end(run, "cancelled");
+    note(caller, "cancel", run, owner_of(run), wire::RequestResult::kDone, "");
+    return end(run, wire::RunState::kCancelled);
   }
   void resume(const RunId& run, wire::ResumeRequest request, const api::Caller&,
               api::SubmitDone done) override {
     resumed.push_back(request);
     if (request.dry_run)
-      return done(
-          wire::SubmitReply{"", runs.at(run).summary.name, "admissible", "", warnings_next});
+      return done(wire::SubmitReply{"", runs.at(run).summary.name, kAdmissible, "", warnings_next});
     wire::RunSummary& summary = runs.at(run).summary;
-    summary.state = "starting";
+    summary.state = wire::RunState::kStarting;
     ++summary.attempt;
     summary.ended_at = 0;
     done(wire::SubmitReply{run, summary.name, summary.state, "", warnings_next});
@@ -180,11 +179,11 @@ public:
     followers.push_back(follower.get());
     if (!run.empty() && runs.count(run)) {
       wire::FollowLine first;
-      first.type = "state";
+      first.type = wire::LineType::kState;
       first.summary = runs.at(run).summary;
       follower->line(first);
       if (first.summary.ended_at != 0) {
-        first.type = "end";
+        first.type = wire::LineType::kEnd;
         follower->line(first);
       }
     }
@@ -205,10 +204,10 @@ public:
   }
   void emit_state(const RunId& run, const std::string& state, const std::string& type = "state") {
     wire::RunSummary& summary = runs.at(run).summary;
-    summary.state = state;
+    summary.state = ChoiceOrText<wire::RunState>(state);
     if (type == "end") summary.ended_at = 5'000'000'000;
     wire::FollowLine line;
-    line.type = type;
+    line.type = ChoiceOrText<wire::LineType>(type);
     line.summary = summary;
     emit(line);
   }
@@ -216,16 +215,31 @@ public:
     event.sequence = static_cast<int64_t>(stored_events.size()) + 1;
     stored_events.push_back(event);
     wire::FollowLine line;
-    line.type = "event";
+    line.type = wire::LineType::kEvent;
     line.event = event;
     if (runs.count(event.run)) line.summary = runs.at(event.run).summary;
     emit(line);
+  }
+  // An event as a test writes it: kind and severity as words, also such as are in no list.
+  struct WordedEvent {
+    int64_t sequence = 0;
+    wire::Time at;
+    RunId run;
+    AttemptNumber attempt = 0;
+    Rank rank = -1;
+    std::string kind, severity, text;
+    nlohmann::json detail;
+  };
+  void emit_event(WordedEvent e) {
+    emit_event(wire::EventView{e.sequence, e.at, e.run, e.attempt, e.rank,
+                               ChoiceOrText<wire::EventKind>(e.kind),
+                               ChoiceOrText<wire::Severity>(e.severity), e.text, e.detail});
   }
   wire::RunDetail& add_run(const RunId& id, const std::string& state) {
     wire::RunDetail& detail = runs[id];
     detail.summary.id = id;
     detail.summary.name = "run-" + id;
-    detail.summary.state = state;
+    detail.summary.state = ChoiceOrText<wire::RunState>(state);
     detail.summary.attempt = 1;
     detail.summary.ranks = 2;
     return detail;
@@ -236,7 +250,7 @@ public:
     return found == owners.end() ? static_cast<int64_t>(::getuid()) : found->second;
   }
   void note(const api::Caller& caller, std::string_view verb, const std::string& run, int64_t owner,
-            const std::string& result, const std::string& why) {
+            wire::RequestResult result, const std::string& why) {
     wire::AuditView row;
     row.uid = caller.uid;
     row.verb = verb;
@@ -265,7 +279,9 @@ public:
   bool queue_next = false, shut_down_asked = false;
 
 private:
-  Status end(const RunId& run, const std::string& state) {
+  const ChoiceOrText<wire::RunState> kAdmissible{"admissible"};
+
+  Status end(const RunId& run, wire::RunState state) {
     runs.at(run).summary.state = state;
     return {};
   }

@@ -4,22 +4,6 @@
 
 namespace nsa::train {
 
-std::string_view action_name(NonFiniteAction action) {
-  switch (action) {
-  case NonFiniteAction::kNone:
-    return "none";
-  case NonFiniteAction::kSkip:
-    return "skip";
-  case NonFiniteAction::kRollBack:
-    return "roll-back";
-  case NonFiniteAction::kStop:
-    return "stop";
-  case NonFiniteAction::kReport:
-    return "report";
-  }
-  return "none";
-}
-
 NonFiniteRule::NonFiniteRule(const spec::TrainSection& train, int64_t streak)
     : action_(train.non_finite == spec::NonFinite::kStop       ? NonFiniteAction::kStop
               : train.non_finite == spec::NonFinite::kRollBack ? NonFiniteAction::kRollBack

@@ -3,21 +3,14 @@
 #pragma once
 
 #include "common/spec/run_spec.h"
+#include "common/wire/words.h"
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace nsa::train {
 
-enum class NonFiniteAction {
-  kNone,     // the step was finite
-  kSkip,     // leave the update out and go on with the next batch
-  kRollBack, // take the weights and moments of the last good checkpoint, go on with the next batch
-  kStop,     // end the run
-  kReport,   // a held-out loss under the rule "skip": there is no update to leave out
-};
-std::string_view action_name(NonFiniteAction action); // as in RankNonFinite: "roll-back"
+using wire::NonFiniteAction;
 
 class NonFiniteRule {
 public:

@@ -69,7 +69,7 @@ void TensorBoardWriter::evaluation(const wire::RankEvaluation& evaluation) {
 }
 
 void TensorBoardWriter::non_finite(const wire::RankNonFinite& event) {
-  text("train/non_finite", event.what + " is not finite: " + event.action,
+  text("train/non_finite", event.what + " is not finite: " + event.action.text(),
        static_cast<int64_t>(event.step));
 }
 

@@ -5,6 +5,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/wire/exit_code.h"
+#include "common/wire/words.h"
 #include "worker/mesh/mesh.h"
 
 #include <optional>
@@ -20,7 +21,7 @@ struct Failure {
 
 struct Finished {
   uint64_t step = 0, tokens = 0;
-  std::string reason; // "completed" or "stopped"
+  wire::FinishReason reason = wire::FinishReason::kCompleted;
 };
 
 template <class T> using RankResult = tl::expected<T, Failure>;

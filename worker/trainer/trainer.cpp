@@ -83,7 +83,8 @@ RankResult<Finished> Trainer::run() {
   // failed along the way has been reported and was made good by a later one.
   if (auto error = p_.checkpointer.finish()) return failed(RankExit::kCheckpoint, *error);
   const bool complete = position_.step >= recorded_.last;
-  return Finished{position_.step, position_.tokens, complete ? "completed" : "stopped"};
+  return Finished{position_.step, position_.tokens,
+                  complete ? wire::FinishReason::kCompleted : wire::FinishReason::kStopped};
 }
 
 RankResult<void> Trainer::enqueue(uint64_t step) {
@@ -130,8 +131,8 @@ RankResult<void> Trainer::on_result(const StepResult& r) {
 
 RankResult<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
                                         NonFiniteAction action) {
-  const wire::RankNonFinite event{p_.rank, step, std::string(action_name(action)), what};
-  log::warning("train", what + " is not finite: " + event.action,
+  const wire::RankNonFinite event{p_.rank, step, action, what};
+  log::warning("train", what + " is not finite: " + event.action.text(),
                {{"step", std::to_string(step)}, {"in_a_row", std::to_string(rule_.streak())}});
   if (p_.rank == 0) {
     p_.link.send(event);

@@ -94,7 +94,8 @@ protected:
     return daemon.on_loop([&] {
       std::string list;
       for (const wire::AuditView& row : daemon.service.audited)
-        list += std::to_string(row.uid) + " " + row.verb + " " + row.run + " " + row.result + "\n";
+        list += std::to_string(row.uid) + " " + row.verb + " " + row.run + " " + row.result.text() +
+                "\n";
       return list;
     });
   }
@@ -113,7 +114,7 @@ TEST_F(SystemMode, NobodyChangesAnothersRun) {
     EXPECT_EQ(status, 403) << target << ": " << body;
   }
   EXPECT_EQ(daemon.on_loop([&] { return daemon.service.runs.at("bobby").summary.state; }),
-            "running");
+            wire::RunState::kRunning);
   EXPECT_FALSE(daemon.on_loop([&] { return daemon.service.shut_down_asked; }));
   const std::string uid = std::to_string(kAlice);
   std::string expected;
@@ -200,7 +201,7 @@ TEST_F(OneName, IsRefusedForWhatChangesARun) {
   EXPECT_EQ(ask("POST", "/v1/runs/k/cancel").status, 409) << "the beginning of several ids";
   daemon.on_loop([&] {
     for (const auto& [id, detail] : daemon.service.runs)
-      EXPECT_EQ(detail.summary.state, "running") << id;
+      EXPECT_EQ(detail.summary.state, wire::RunState::kRunning) << id;
     EXPECT_EQ(daemon.service.audited.size(), 6u) << "refused, and audited";
     return 0;
   });

@@ -52,7 +52,7 @@ TEST_F(LogReader, ParsesCriLines) {
   const auto line = parse_cri("2026-01-31T09:12:01.123456789Z stderr P a  b ");
   ASSERT_TRUE(line);
   EXPECT_EQ(line->time, "2026-01-31T09:12:01.123456789Z");
-  EXPECT_EQ(line->stream, "stderr");
+  EXPECT_EQ(line->stream, wire::LogStream::kStderr);
   EXPECT_EQ(line->text, "a  b ");
   EXPECT_TRUE(line->partial);
   for (const char* bad : {"", "x", "plain text of a rank", "2026-01-31T09:12:01Z stdin F x",

@@ -227,7 +227,7 @@ TEST(Routes, EventsAreReplayedThenFollowedWithoutDoubles) {
   ASSERT_TRUE(reader.wait_lines(1));
   daemon.on_loop([&] {
     wire::FollowLine again;
-    again.type = "event";
+    again.type = wire::LineType::kEvent;
     again.event = daemon.service.stored_events[2]; // a double
     daemon.service.emit(again);
     daemon.service.emit_event({0, 1, "krun1", 1, -1, "end", "info", "three", {}});
@@ -405,7 +405,7 @@ TEST(Routes, AskingForCheckpointsSaysWhetherToReadThem) {
   FakeDaemon daemon;
   daemon.on_loop([&] {
     wire::CheckpointView view;
-    view.state = "unverified";
+    view.state = wire::CheckpointState::kUnverified;
     daemon.service.add_run("krun1", "running").checkpoints = {view};
     return 0;
   });

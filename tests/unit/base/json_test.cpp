@@ -1,5 +1,6 @@
 // Poisoned JSON: too deep, too large, cut off, not JSON. Each is an error with its place, and costs
 // neither stack nor a tree.
+#include "common/base/choice_or_text.h"
 #include "common/base/json.h"
 
 #include <gtest/gtest.h>
@@ -113,6 +114,30 @@ TEST(Json, ANumberWithinItsTypeIsTaken) {
   EXPECT_EQ(integer_of<uint8_t>(nlohmann::json(256)), std::nullopt);
   EXPECT_EQ(integer_of<uint8_t>(nlohmann::json(255)), 255);
   EXPECT_EQ(integer_of<int>(nlohmann::json("7")), std::nullopt);
+}
+
+enum class Colour : uint8_t { kRed, kGreen };
+constexpr auto choice_names(Colour) {
+  return names_of("red", "green");
+}
+
+TEST(ChoiceOrText, KeepsATextThatIsNotInItsList) {
+  using Field = ChoiceOrText<Colour>;
+  EXPECT_TRUE(Field().empty());
+  EXPECT_EQ(Field().value(), std::nullopt);
+  EXPECT_EQ(Field("green"), Colour::kGreen);
+  EXPECT_EQ(Field(Colour::kRed).text(), "red");
+  const Field other("ultraviolet");
+  EXPECT_EQ(other.value(), std::nullopt);
+  EXPECT_EQ(other.view(), "ultraviolet");
+  EXPECT_NE(other, Colour::kRed);
+  EXPECT_NE(other, Field()) << "an unknown text is not the same as none";
+  for (const char* text : {"", "red", "ultraviolet", "Red"}) {
+    const nlohmann::json json = Field(text);
+    EXPECT_EQ(json, text);
+    EXPECT_EQ(json.get<Field>(), Field(text));
+  }
+  EXPECT_THROW((void)nlohmann::json(3).get<Field>(), nlohmann::json::exception);
 }
 
 } // namespace

@@ -183,9 +183,9 @@ TEST_F(Commands, DeletedCheckpointsAreShownOnRequest) {
   daemon.on_loop([this] {
     wire::CheckpointView kept, deleted;
     kept.step = 20;
-    kept.state = "unverified";
+    kept.state = wire::CheckpointState::kUnverified;
     deleted.step = 10;
-    deleted.state = "deleted";
+    deleted.state = wire::CheckpointState::kDeleted;
     daemon.service.runs.at("kaaaa").checkpoints = {kept, deleted};
     return 0;
   });

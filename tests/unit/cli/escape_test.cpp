@@ -72,17 +72,29 @@ protected:
     detail.run_folder = kAttack;
     detail.ranks.resize(1);
     wire::RankView& rank = detail.ranks[0];
-    rank.state = rank.phase = rank.device = rank.compute_precision = rank.exit = kAttack;
+    rank.state = ChoiceOrText<wire::RankStatus>(kAttack);
+    rank.phase = rank.device = rank.compute_precision = rank.exit = kAttack;
     detail.attempts.resize(2);
-    for (wire::AttemptView& attempt : detail.attempts)
-      attempt.state = attempt.reason = attempt.failure_class = kAttack;
+    for (wire::AttemptView& attempt : detail.attempts) {
+      attempt.state = attempt.reason = kAttack;
+      attempt.failure_class = ChoiceOrText<wire::FailureClass>(kAttack);
+    }
     detail.toggles = {{1, kAttack, kAttack, kAttack, kAttack}};
     wire::CheckpointView checkpoint;
-    checkpoint.state = checkpoint.problem = checkpoint.folder = kAttack;
+    checkpoint.state = ChoiceOrText<wire::CheckpointState>(kAttack);
+    checkpoint.problem = checkpoint.folder = kAttack;
     detail.checkpoints = {checkpoint};
     detail.hangs = {
         {{"rank", 1}, {"kind", kAttack}, {"phase", kAttack}, {"evidence_path", kAttack}}};
-    detail.last_events = {{1, 1, run.id, 1, 0, kAttack, kAttack, kAttack, {}}};
+    detail.last_events = {{1,
+                           1,
+                           run.id,
+                           1,
+                           0,
+                           ChoiceOrText<wire::EventKind>(kAttack),
+                           ChoiceOrText<wire::Severity>(kAttack),
+                           kAttack,
+                           {}}};
   }
   std::pair<std::string, std::string> run(std::vector<std::string> words,
                                           const std::string& input = "") {

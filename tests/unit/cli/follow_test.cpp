@@ -30,8 +30,9 @@ TEST_F(Commands, AFailureIsToldWithItsClassCulpritFirstErrorAndEvidence) {
     detail.summary.attempt = 2;
     detail.summary.reason = "rank 1 ended with exit 3; out of restarts";
     detail.run_folder = daemon.folder;
-    detail.attempts = {{1, "ended", "an earlier one", "hang", 0, 5, 1, 2, {}},
-                       {2, "ended", "rank 1 ended with exit 3", "crash", 5, 9, 3, 4, {}}};
+    detail.attempts = {
+        {1, "ended", "an earlier one", wire::FailureClass::kHang, 0, 5, 1, 2, {}},
+        {2, "ended", "rank 1 ended with exit 3", wire::FailureClass::kCrash, 5, 9, 3, 4, {}}};
     detail.estimate = {{"memory_bytes", {{"total", 100 << 20}, {"on_gpu", 0}}},
                        {"disk_bytes", {{"total", 10 << 20}}},
                        {"seconds", nullptr}};
@@ -75,6 +76,40 @@ TEST_F(Commands, AFailureIsToldWithItsClassCulpritFirstErrorAndEvidence) {
   EXPECT_NE(hang.find("  error     CUDA is out of memory\n  evidence  /e/hang-2\n"),
             std::string::npos)
       << hang;
+}
+
+// What a newer nsad may say that this nsactl has in no list.
+TEST_F(Commands, AnUnknownWordIsShownAsItCame) {
+  daemon.on_loop([&] {
+    wire::RunDetail& detail = daemon.service.add_run("kaaaa", "hibernating");
+    detail.ranks.resize(1);
+    detail.ranks[0].state = ChoiceOrText<wire::RankStatus>("thawing");
+    detail.attempts.resize(2);
+    detail.attempts[1].failure_class = ChoiceOrText<wire::FailureClass>("cosmic-ray");
+    wire::CheckpointView checkpoint;
+    checkpoint.state = ChoiceOrText<wire::CheckpointState>("archived");
+    detail.checkpoints = {checkpoint};
+    daemon.service.emit_event({0, 1, "kaaaa", 1, 0, "slept", "notice", "sleeps well", {}});
+    return 0;
+  });
+  EXPECT_NE(run({"ls"}).out.find("hibernating"), std::string::npos);
+  EXPECT_EQ(json::parse(run({"ls", "-o", "json"}).out)["items"][0]["state"], "hibernating");
+  const Outcome page = run({"status", "kaaaa"});
+  for (const char* word : {"hibernating", "thawing", "archived"})
+    EXPECT_NE(page.out.find(word), std::string::npos) << word << " in\n" << page.out;
+  const json status = json::parse(run({"status", "kaaaa", "-o", "json"}).out);
+  EXPECT_EQ(status["attempts"][1]["failure_class"], "cosmic-ray");
+  EXPECT_NE(run({"events", "kaaaa", "-o", "wide"}).out.find("slept attempt 1: sleeps well"),
+            std::string::npos);
+  // A line of a stream that says nothing to this nsactl; the run's end still ends it.
+  auto script = when_followed([this] {
+    daemon.service.emit_state("kaaaa", "dreaming", "dream");
+    daemon.service.emit_state("kaaaa", "forgotten", "end");
+  });
+  const Outcome followed = run({"follow", "kaaaa"});
+  script.join();
+  EXPECT_NE(followed.out.find("dreaming"), std::string::npos) << followed.out;
+  EXPECT_EQ(followed.exit, 1) << "an end that is not known is no good one";
 }
 
 TEST_F(Commands, HintsFitTheEnd) {

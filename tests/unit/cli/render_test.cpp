@@ -94,12 +94,14 @@ TEST_F(Screens, AgesAndTimes) {
 }
 
 TEST(Text, StatesCarryAMarkBesidesTheirColour) {
-  EXPECT_EQ(state_mark("running", kPlain), "● running");
-  EXPECT_EQ(state_mark("failed", kAscii), "x failed");
-  EXPECT_EQ(state_mark("failed", kColour), "\033[31m✖ failed\033[0m");
-  EXPECT_EQ(state_mark("a state of the future", kPlain), "a state of the future");
-  EXPECT_TRUE(is_ended("stopped"));
-  EXPECT_FALSE(is_ended("restarting"));
+  EXPECT_EQ(state_mark(wire::RunState::kRunning, kPlain), "● running");
+  EXPECT_EQ(state_mark(wire::RunState::kFailed, kAscii), "x failed");
+  EXPECT_EQ(state_mark(wire::RunState::kFailed, kColour), "\033[31m✖ failed\033[0m");
+  const ChoiceOrText<wire::RunState> unknown("a state of the future");
+  EXPECT_EQ(state_mark(unknown, kPlain), "a state of the future");
+  EXPECT_FALSE(is_ended(unknown));
+  EXPECT_TRUE(is_ended(wire::RunState::kStopped));
+  EXPECT_FALSE(is_ended(wire::RunState::kRestarting));
 }
 
 TEST(Problems, EveryPlaceAndHint) {
@@ -135,7 +137,7 @@ wire::RunSummary running() {
   wire::RunSummary run;
   run.id = "kabcd";
   run.name = "brave-otter";
-  run.state = "running";
+  run.state = wire::RunState::kRunning;
   run.attempt = 1;
   run.ranks = 2;
   run.step = 120;
@@ -157,13 +159,13 @@ TEST_F(Screens, RunsTable) {
   wire::RunSummary queued;
   queued.id = "kqqqq";
   queued.name = "calm-heron";
-  queued.state = "queued";
+  queued.state = wire::RunState::kQueued;
   queued.reason = "waits for 2 CPU slots, 1 is free";
   queued.submitted_at = before(5).nanoseconds;
   wire::RunSummary failed = running();
   failed.id = "kffff";
   failed.name = "grim-vole";
-  failed.state = "failed";
+  failed.state = wire::RunState::kFailed;
   failed.reason = "loss is not finite";
   failed.inject = "non_finite";
   failed.restarts = 3;
@@ -190,7 +192,7 @@ wire::RunDetail detail() {
   detail.summary.attempt = 2;
   detail.run_folder = "/state/runs/kabcd";
   wire::RankView rank;
-  rank.state = "running";
+  rank.state = wire::RankStatus::kRunning;
   rank.phase = "forward";
   rank.step = 120;
   rank.phase_age_seconds = 0.04;
@@ -203,13 +205,13 @@ wire::RunDetail detail() {
   detail.attempts = {{1,
                       "failed",
                       "hang of rank 1",
-                      "hang",
+                      wire::FailureClass::kHang,
                       0,
                       61,
                       before(700).nanoseconds,
                       before(600).nanoseconds,
                       {}},
-                     {2, "running", "", "", 50, 120, before(590).nanoseconds, 0, {}}};
+                     {2, "running", "", {}, 50, 120, before(590).nanoseconds, 0, {}}};
   detail.hangs = nlohmann::json::array({{{"rank", 1},
                                          {"step", 61},
                                          {"phase", "forward"},
@@ -222,8 +224,8 @@ wire::RunDetail detail() {
                          "kabcd",
                          1,
                          1,
-                         "hang_found",
-                         "error",
+                         wire::EventKind::kHangFound,
+                         wire::Severity::kError,
                          "hang: rank 1 spinning",
                          {}}};
   return detail;
@@ -285,12 +287,12 @@ TEST_F(Screens, WhatWasEstimatedStandsBesideWhatCame) {
 
 TEST_F(Screens, AReasonSaysHowLongItMayLast) {
   wire::RunSummary run = running();
-  run.state = "stopping";
+  run.state = wire::RunState::kStopping;
   run.reason = "stop requested by ann";
   EXPECT_EQ(reason_of(run, kNow), "stop requested by ann");
   run.waits_until = before(-330).nanoseconds;
   EXPECT_EQ(reason_of(run, kNow), "stop requested by ann; at the latest at 14:05:30Z");
-  run.state = "restarting";
+  run.state = wire::RunState::kRestarting;
   run.reason = "rank 1 died";
   EXPECT_EQ(reason_of(run, kNow), "rank 1 died; the next attempt begins in 5m30s");
   run.waits_until = before(1).nanoseconds;
@@ -314,11 +316,11 @@ TEST_F(Screens, Checkpoints) {
   good.tokens = 204'800;
   good.bytes = 1'500'000'000;
   good.attempt = 1;
-  good.state = "verified";
+  good.state = wire::CheckpointState::kVerified;
   good.written_at = before(90).nanoseconds;
   wire::CheckpointView bad = good;
   bad.step = 100;
-  bad.state = "corrupt";
+  bad.state = wire::CheckpointState::kCorrupt;
   bad.problem = "model.safetensors: checksum differs";
   EXPECT_EQ(checkpoints_table({good, bad}, kNow, {kPlain, 0, false}),
             "CHECKPOINT  STATE     TOKENS     SIZE  ATTEMPT  AGE  PROBLEM\n"
@@ -327,7 +329,7 @@ TEST_F(Screens, Checkpoints) {
             "model.safetensors: checksum differs\n");
 }
 
-wire::FollowLine line_of(const std::string& type, const wire::RunSummary& summary) {
+wire::FollowLine line_of(wire::LineType type, const wire::RunSummary& summary) {
   wire::FollowLine line;
   line.type = type;
   line.summary = summary;
@@ -338,10 +340,16 @@ wire::FollowLine event_of(int64_t sequence, const std::string& kind, const std::
                           const std::string& text, AttemptNumber attempt, double age_seconds,
                           nlohmann::json json = {}) {
   wire::FollowLine line;
-  line.type = "event";
-  line.event = {
-      sequence,       before(age_seconds).nanoseconds, "kabcd", attempt, -1, kind, severity, text,
-      std::move(json)};
+  line.type = wire::LineType::kEvent;
+  line.event = {sequence,
+                before(age_seconds).nanoseconds,
+                "kabcd",
+                attempt,
+                -1,
+                ChoiceOrText<wire::EventKind>(kind),
+                ChoiceOrText<wire::Severity>(severity),
+                text,
+                std::move(json)};
   return line;
 }
 
@@ -349,25 +357,25 @@ wire::FollowLine event_of(int64_t sequence, const std::string& kind, const std::
 void play(FollowScreen& screen) {
   wire::RunSummary run = running();
   run.inject = "spin";
-  screen.line(line_of("state", run));
+  screen.line(line_of(wire::LineType::kState, run));
   screen.line(event_of(1, "rank_memory", "info", "memory of no interest", 1, 60));
   screen.line(event_of(2, "hang_found", "error", "hang: rank 1 spinning in forward at step 120", 1,
                        40, {{"step", 120}}));
   screen.line(event_of(2, "hang_found", "error", "a double", 1, 40));
-  run.state = "restarting";
+  run.state = wire::RunState::kRestarting;
   run.reason = "hang of rank 1";
-  screen.line(line_of("state", run));
-  run.state = "running";
+  screen.line(line_of(wire::LineType::kState, run));
+  run.state = wire::RunState::kRunning;
   run.reason = "";
   run.attempt = 2;
-  screen.line(line_of("state", run));
+  screen.line(line_of(wire::LineType::kState, run));
   screen.line(event_of(3, "first_step", "info", "attempt 2 completed its first step, 101", 2, 19,
                        {{"step", 101}}));
   screen.line(
       event_of(4, "recovered", "info", "recovered from the hang of rank 1 in 21.0s", 2, 19));
-  run.state = "completed";
+  run.state = wire::RunState::kCompleted;
   run.step = 300;
-  screen.line(line_of("end", run));
+  screen.line(line_of(wire::LineType::kEnd, run));
 }
 
 TEST_F(Screens, FollowWithoutATerminalIsPlainLines) {
@@ -414,7 +422,7 @@ TEST_F(Screens, FollowKeepsToTheWidthOfNow) {
   WallTime now = kNow;
   int width = 100;
   FollowScreen screen(out, {kPlain, true, [&] { return width; }}, [&] { return now; });
-  screen.line(line_of("state", running()));
+  screen.line(line_of(wire::LineType::kState, running()));
   const size_t wide = out.str().size();
   width = 30;
   now = now + from_seconds(1);
@@ -434,12 +442,12 @@ TEST_F(Screens, ADeadRankIsRecoveredFromToo) {
   WallTime now = kNow;
   FollowScreen screen(out, {kPlain, false, {}}, [&] { return now; });
   wire::RunSummary run = running();
-  run.state = "restarting";
-  screen.line(line_of("state", run));
-  run.state = "running";
+  run.state = wire::RunState::kRestarting;
+  screen.line(line_of(wire::LineType::kState, run));
+  run.state = wire::RunState::kRunning;
   run.attempt = 2;
   now = now + from_seconds(9);
-  screen.line(line_of("state", run));
+  screen.line(line_of(wire::LineType::kState, run));
   screen.line(event_of(1, "first_step", "info", "attempt 2 completed its first step, 101", 2, -7,
                        {{"step", 101}}));
   EXPECT_NE(out.str().find("✔ recovered 7.0s after the failure; 20 steps are computed again\n"),
@@ -450,9 +458,9 @@ TEST_F(Screens, ADeadRankIsRecoveredFromToo) {
 TEST_F(Screens, StepsMoveTheScreenBetweenStates) {
   std::ostringstream out;
   FollowScreen screen(out, {kPlain, true, {}}, [] { return kNow; });
-  screen.line(line_of("state", running()));
+  screen.line(line_of(wire::LineType::kState, running()));
   wire::FollowLine step;
-  step.type = "step";
+  step.type = wire::LineType::kStep;
   step.data = {{"step", 150}, {"loss", 2.5}, {"tokens_per_second", 10.0}};
   screen.line(step);
   EXPECT_EQ(screen.summary().step, 150u);
@@ -467,7 +475,7 @@ TEST_F(Screens, PlainStatusLinesAreRare) {
   WallTime now = kNow;
   FollowScreen screen(out, {kPlain, false, {}}, [&] { return now; });
   for (int i = 0; i < 100; ++i) { // a hundred steps in ten seconds
-    screen.line(line_of("step", running()));
+    screen.line(line_of(wire::LineType::kStep, running()));
     now = now + from_seconds(0.1);
   }
   const std::string text = out.str();

@@ -50,7 +50,7 @@ TEST_F(Terminal, TheFirstCtrlCDetachesAndTheRunGoesOn) {
       << process.output();
   EXPECT_NE(process.output().find("next: nsactl follow kaaaa"), std::string::npos);
   EXPECT_EQ(daemon.on_loop([this] { return daemon.service.runs.at("kaaaa").summary.state; }),
-            "running");
+            wire::RunState::kRunning);
 }
 
 TEST_F(Terminal, FollowRedrawsInColourAndEndsWithTheRun) {

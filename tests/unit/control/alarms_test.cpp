@@ -74,7 +74,7 @@ TEST(LossWatch, OutlivesNsad) {
 TEST(Alarms, CheckpointsThatFailAreToldUntilOneIsWritten) {
   RunRecord record;
   state::Run run;
-  run.phase = state::RunPhase::kRunning;
+  run.phase = state::RunState::kRunning;
   run.best_step = 40;
   EXPECT_TRUE(alarms_of(run, record).empty());
   run.failed_checkpoints = {3, 70, "No space left on device"};
@@ -86,7 +86,7 @@ TEST(Alarms, CheckpointsThatFailAreToldUntilOneIsWritten) {
             "no checkpoint since step 40: that of step 70 failed: No space left on device");
   record.last.step = 75;
   EXPECT_EQ(summary_of(run, record).lost_steps, 0u) << "it goes on";
-  run.phase = state::RunPhase::kStopped;
+  run.phase = state::RunState::kStopped;
   EXPECT_EQ(summary_of(run, record).lost_steps, 35u);
   EXPECT_EQ(summary_of(run, record).alarms.size(), 1u);
 }
@@ -95,9 +95,9 @@ TEST(Alarms, ARunThatCompletedWithoutWantingACheckpointHasLostNothing) {
   RunRecord record;
   record.last.step = 60;
   state::Run run;
-  run.phase = state::RunPhase::kCompleted;
+  run.phase = state::RunState::kCompleted;
   EXPECT_EQ(summary_of(run, record).lost_steps, 0u);
-  run.phase = state::RunPhase::kCancelled;
+  run.phase = state::RunState::kCancelled;
   EXPECT_EQ(summary_of(run, record).lost_steps, 60u);
 }
 
@@ -106,9 +106,9 @@ TEST(Alarms, ADivergedLossIsSaidOfARunThatCompleted) {
   for (const double loss : {5.8, 100.0, 158.0})
     record.loss.add(loss);
   state::Run run;
-  run.phase = state::RunPhase::kCompleted;
+  run.phase = state::RunState::kCompleted;
   const wire::RunSummary summary = summary_of(run, record);
-  EXPECT_EQ(summary.state, "completed");
+  EXPECT_EQ(summary.state, wire::RunState::kCompleted);
   ASSERT_EQ(summary.alarms.size(), 1u);
   EXPECT_EQ(summary.alarms[0], "loss diverged: 5.8 -> 158");
 }

@@ -232,7 +232,7 @@ TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
     store::CheckpointRow& row = rows.emplace_back();
     row.step = step;
     row.folder = folder.string();
-    row.state = "unverified";
+    row.state = wire::CheckpointState::kUnverified;
   }
   const auto folder_of = [&](size_t i) { return std::filesystem::path(rows[i].folder); };
   ASSERT_TRUE(write_file_atomic(folder_of(1) / "weights", "weighTs")); // one bit
@@ -241,7 +241,7 @@ TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
     std::string text;
     const auto found = privilege::DirectHost().list_checkpoints(0, folder_.string(), verify);
     for (const auto& view : checkpoints_on_disk(rows, "krun1", *found, verify))
-      text += std::to_string(view.step) + " " + view.state + "; ";
+      text += std::to_string(view.step) + " " + view.state.text() + "; ";
     return text;
   };
   EXPECT_EQ(states(false), "30 deleted; 20 unverified; 10 unverified; ");

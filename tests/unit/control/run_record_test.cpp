@@ -30,7 +30,7 @@ TEST(RunRecord, AStepMovesTheSummary) {
   record.spec.parallel.ranks = 1;
   state::Run run;
   run.id = "aaaaa";
-  run.phase = state::RunPhase::kRunning;
+  run.phase = state::RunState::kRunning;
   run.attempt.number = 3;
   wire::RankStep step;
   step.step = 40;
@@ -48,7 +48,7 @@ TEST(RunRecord, AStepMovesTheSummary) {
   EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("train"), 1.5);
   EXPECT_DOUBLE_EQ(record.counters.phase_seconds.at("checkpoint"), 0.75);
   EXPECT_DOUBLE_EQ(record.ranks[0].phase_seconds.at("all-gather-state"), 0.5);
-  run.phase = state::RunPhase::kCompleted;
+  run.phase = state::RunState::kCompleted;
   EXPECT_EQ(summary_of(run, record).eta_seconds, 0);
 }
 
@@ -57,7 +57,7 @@ TEST(RunRecord, ASummarySaysWhoBeganAttemptsAndHowLongAStopMayTake) {
   record.spec.run.tags = {"ablation"};
   record.spec.run.note = "again, with feeling";
   state::Run run;
-  run.phase = state::RunPhase::kStopping;
+  run.phase = state::RunState::kStopping;
   run.reason = "stop requested by ann";
   run.attempt.number = 4;
   run.resumes = 1;
@@ -269,8 +269,9 @@ TEST(RunRecord, EventsCountOnceAndPeaksOutliveNsad) {
   EXPECT_EQ(record.peaks.resident_bytes, 400u);
   EXPECT_EQ(record.peaks.allocated_bytes, 50u);
   EXPECT_EQ(record.peaks.reserved_bytes, 60u);
-  note_event(record, wire::RankNonFinite{0, 3, "skip", "loss"}, {});
-  note_event(record, wire::RankNonFinite{0, 3, "report", "held-out loss"}, {});
+  note_event(record, wire::RankNonFinite{0, 3, wire::NonFiniteAction::kSkip, "loss"}, {});
+  note_event(record, wire::RankNonFinite{0, 3, wire::NonFiniteAction::kReport, "held-out loss"},
+             {});
   EXPECT_EQ(record.counters.nonfinite_steps, 1u) << "an evaluation is no update";
   wire::RankCheckpoint written;
   written.step = 7;

@@ -88,7 +88,7 @@ TEST(Link, MessagesArriveInOrder) {
   auto [rank, shim] = make_pair_of_sockets();
   Link link(std::move(rank));
   for (uint64_t i = 1; i <= 100; ++i)
-    link.send(wire::RankFinished{0, i, 0, "completed"});
+    link.send(wire::RankFinished{0, i, 0, wire::FinishReason::kCompleted});
   for (uint64_t i = 1; i <= 100; ++i) {
     const auto m = shim.next();
     ASSERT_TRUE(m);

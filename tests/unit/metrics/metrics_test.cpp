@@ -52,7 +52,7 @@ Snapshot full_snapshot() {
   RunSample run;
   run.id = "kabcd";
   run.name = "quoted \" name\nof two lines \\";
-  run.state = "running";
+  run.state = wire::RunState::kRunning;
   run.kernels = {{"selected", "fused hopper"}};
   run.submitted = {1'700'000'000'500'000'000};
   run.started = {1'700'000'001'000'000'000};
@@ -94,7 +94,7 @@ Snapshot full_snapshot() {
   snapshot.runs.push_back(run);
   RunSample queued;
   queued.id = "kqqqq";
-  queued.state = "queued";
+  queued.state = wire::RunState::kQueued;
   snapshot.runs.push_back(queued);
   return snapshot;
 }

@@ -42,7 +42,7 @@ Status FakeLedger::commit(store::Batch& batch) {
     if (row.run.empty() || !row.replay) continue;
     Run& run = runs.at(row.run);
     EXPECT_EQ(run.closed, 0) << row.kind << " of a closed run";
-    if (row.kind == "run_closed") ++run.closed;
+    if (row.kind == wire::EventKind::kRunClosed) ++run.closed;
     run.events.push_back(row);
   }
   kill_.pass("after a commit");
@@ -108,7 +108,7 @@ void World::go_on(const AttemptKey& key, Shim& shim) {
     shim.said.emplace_back(told);
     shim.said.emplace_back(state::EventBody(checkpoint));
   };
-  const auto finish = [&](uint64_t step, const std::string& reason) {
+  const auto finish = [&](uint64_t step, wire::FinishReason reason) {
     wire::RankFinished finished;
     finished.step = step;
     finished.reason = reason;
@@ -127,7 +127,7 @@ void World::go_on(const AttemptKey& key, Shim& shim) {
   default:
     break;
   }
-  if (shim.course == Course::kCompletes) return finish(step + 5, "completed");
+  if (shim.course == Course::kCompletes) return finish(step + 5, wire::FinishReason::kCompleted);
   if (shim.course == Course::kCrashes) return end_rank(shim, 0, 1, false);
   if (shim.course == Course::kLosesItsShim) {
     if (shim.forgotten < shim.said.size()) return; // or what nobody has heard is lost with it
@@ -135,7 +135,7 @@ void World::go_on(const AttemptKey& key, Shim& shim) {
     shim.running.clear();
   } else if (shim.course == Course::kGoesOn && shim.asked_to_stop) {
     write_checkpoint(step + 5);
-    finish(step + 5, "stopped");
+    finish(step + 5, wire::FinishReason::kStopped);
   }
 }
 

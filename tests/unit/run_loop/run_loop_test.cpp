@@ -31,7 +31,7 @@ void PrintTo(const End& end, std::ostream* out) {
 void make_requests(FakeNsad& nsad) {
   std::vector<state::Event> asked;
   for (const auto& [id, run] : nsad.loop.state().runs) {
-    if (run.phase != state::RunPhase::kRunning || run.best_step == 0) continue;
+    if (run.phase != state::RunState::kRunning || run.best_step == 0) continue;
     if (id.starts_with("stop")) asked.push_back({id, 0, 0, state::StopRequested{"ann", true}});
     if (id.starts_with("cancel")) asked.push_back({id, 0, 0, state::CancelRequested{"ann"}});
   }
@@ -124,7 +124,7 @@ private:
     for (const auto& [id, run] : world.ledger.runs) {
       const wire::RunSummary& s = run.progress.summary;
       End& end = ends[id];
-      end.phase = s.state;
+      end.phase = s.state.text();
       end.reason = s.reason;
       end.attempts = s.attempt;
       end.restarts = s.restarts;

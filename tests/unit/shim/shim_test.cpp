@@ -38,8 +38,8 @@ TEST(Shim, OutlivesWhatARankSaysToHarmIt) {
     ASSERT_TRUE(frame);
     frames += *frame;
   }
-  const auto finished =
-      wire::encode(MessageType::kRankFinished, wire::RankFinished{0, 7, 0, "completed"});
+  const auto finished = wire::encode(MessageType::kRankFinished,
+                                     wire::RankFinished{0, 7, 0, wire::FinishReason::kCompleted});
   ASSERT_TRUE(finished);
   const auto file = attempt.folder() / "frames";
   ASSERT_TRUE(make_folder(attempt.folder()));

@@ -37,7 +37,7 @@ TEST(Classify, TheFirstDeathThatIsNoVictimIsTheCause) {
 TEST(Classify, ARankThatFinishedIsNeverTheCause) {
   RankState done = ended(0, 0, 1);
   done.finished = true;
-  done.finish_reason = "completed";
+  done.finish_reason = wire::FinishReason::kCompleted;
   EXPECT_EQ(classify(attempt_of({done, ended(3, 0, 9)})).failure, FailureClass::kData);
 }
 

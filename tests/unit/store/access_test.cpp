@@ -42,7 +42,7 @@ AuditRow audit_row(int64_t uid, const std::string& verb, const RunId& run = "abc
   a.verb = verb;
   a.run = run;
   a.owner = owner;
-  a.result = "done";
+  a.result = wire::RequestResult::kDone;
   return a;
 }
 
@@ -53,7 +53,7 @@ TEST_F(StoreTest, TheAuditOutlivesItsRunAndIsReadByWhomItConcerns) {
   batch.runs = {run_row("abcde")};
   batch.audit = {audit_row(7, "submit"), audit_row(8, "cancel"),
                  audit_row(9, "submit", "other", 9)};
-  batch.audit[1].result = "refused";
+  batch.audit[1].result = wire::RequestResult::kRefused;
   batch.audit[1].why = "the run belongs to ann";
   ASSERT_TRUE(ledger->commit(batch));
   Batch removal;

@@ -77,7 +77,7 @@ TEST_F(StoreTest, ADamagedLedgerIsMovedAsideAndItsBackupRestored) {
   const auto events = ledger->events("", 0, 10);
   ASSERT_TRUE(events);
   ASSERT_EQ(events->size(), 1u);
-  EXPECT_EQ(events->at(0).kind, "kept");
+  EXPECT_EQ(events->at(0).kind.view(), "kept");
 }
 
 TEST_F(StoreTest, ALedgerThatHasGoneIsNoticedAndItsBackupTaken) {
@@ -103,7 +103,7 @@ TEST_F(StoreTest, ALedgerThatHasGoneIsNoticedAndItsBackupTaken) {
     const auto events = ledger->events("", 0, 10);
     ASSERT_TRUE(events);
     ASSERT_EQ(events->size(), 1u);
-    EXPECT_EQ(events->at(0).kind, "after-it-went");
+    EXPECT_EQ(events->at(0).kind.view(), "after-it-went");
   }
 }
 

@@ -30,7 +30,7 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   CheckpointRow checkpoint;
   checkpoint.run = "abcde";
   checkpoint.step = 30;
-  checkpoint.state = "verified";
+  checkpoint.state = wire::CheckpointState::kVerified;
   batch.checkpoints = {checkpoint};
   batch.events = {event_row("abcde", "submitted"), event_row("abcde", "note", false)};
   batch.shim_sequences = {{"abcde", 1, 17}};
@@ -40,16 +40,16 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   const auto stored = ledger->run("abcde");
   ASSERT_TRUE(stored && *stored);
   EXPECT_EQ((*stored)->row.spec.at("train").at("steps"), 10);
-  EXPECT_EQ((*stored)->progress.summary.state, "running");
+  EXPECT_EQ((*stored)->progress.summary.state, wire::RunState::kRunning);
   EXPECT_EQ((*stored)->progress.memory, (nlohmann::json{{"steps", 12}}));
   EXPECT_EQ(ledger->attempts("abcde")->at(0).first_step, 40u);
   EXPECT_EQ(*ledger->token("abcde", 1), "secret");
   EXPECT_EQ(ledger->toggles("abcde")->at(0).effective, "aten");
-  EXPECT_EQ(ledger->checkpoints("abcde")->at(0).state, "verified");
+  EXPECT_EQ(ledger->checkpoints("abcde")->at(0).state, wire::CheckpointState::kVerified);
   EXPECT_EQ(*ledger->shim_sequence("abcde", 1), 17u);
   EXPECT_EQ(ledger->replayable("abcde")->size(), 1u) << "notes are not replayed";
   EXPECT_EQ(ledger->events("abcde", 0, 10)->size(), 2u);
-  EXPECT_EQ(ledger->events("abcde", 0, -1)->at(0).kind, "note");
+  EXPECT_EQ(ledger->events("abcde", 0, -1)->at(0).kind.view(), "note");
   EXPECT_EQ(*ledger->open_runs(), std::vector<RunId>{"abcde"});
 }
 
@@ -133,21 +133,21 @@ TEST_F(StoreTest, WhatReadingACheckpointShowedLeavesTheRestOfItsRow) {
   checkpoint.step = 30;
   checkpoint.bytes = 77;
   checkpoint.written_at = 5;
-  checkpoint.state = "unverified";
+  checkpoint.state = wire::CheckpointState::kUnverified;
   batch.checkpoints = {checkpoint};
-  batch.checkpoint_states = {{"abcde", 30, "/c/30", "corrupt", "a bit"},
-                             {"abcde", 40, "/c/40", "verified", ""}};
+  batch.checkpoint_states = {{"abcde", 30, "/c/30", wire::CheckpointState::kCorrupt, "a bit"},
+                             {"abcde", 40, "/c/40", wire::CheckpointState::kVerified, ""}};
   ASSERT_TRUE(ledger->commit(batch));
   const auto rows = *ledger->checkpoints("abcde");
   ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[1].state, "corrupt");
+  EXPECT_EQ(rows[1].state, wire::CheckpointState::kCorrupt);
   EXPECT_EQ(rows[1].problem, "a bit");
   EXPECT_EQ(rows[1].bytes, 77u);
   EXPECT_EQ(rows[1].written_at, 5);
-  EXPECT_EQ(rows[0].state, "verified");
+  EXPECT_EQ(rows[0].state, wire::CheckpointState::kVerified);
   EXPECT_EQ(rows[0].folder, "/c/40");
   Batch only_states;
-  only_states.checkpoint_states = {{"abcde", 30, "/c/30", "verified", ""}};
+  only_states.checkpoint_states = {{"abcde", 30, "/c/30", wire::CheckpointState::kVerified, ""}};
   EXPECT_FALSE(only_states.empty());
   ASSERT_TRUE(ledger->commit(only_states));
   EXPECT_EQ(ledger->checkpoints("abcde")->at(1).problem, "");
@@ -404,9 +404,9 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   const auto listed = wire::read_rows("{\"items\":[" + join(texts, ",") + "]}");
   ASSERT_TRUE(listed) << listed.error().what;
   ASSERT_EQ(listed->size(), 3u);
-  EXPECT_EQ(listed->at(0).state, "completed");
+  EXPECT_EQ(listed->at(0).state, wire::RunState::kCompleted);
   EXPECT_EQ(listed->at(1).id, "bbbbb");
-  EXPECT_EQ(listed->at(1).state, "damaged");
+  EXPECT_EQ(listed->at(1).state, wire::RunState::kDamaged);
   EXPECT_EQ(listed->at(1).name, "name-bbbbb");
   const auto summaries = ledger->summaries(10);
   ASSERT_TRUE(summaries && summaries->size() == 3u);
@@ -419,7 +419,7 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   ASSERT_TRUE(stored && *stored);
   EXPECT_EQ((*stored)->damage,
             "ledger.db, run aaaaa, column spec, line 1, column 65: nested deeper than 64 levels");
-  EXPECT_EQ((*stored)->progress.summary.state, "damaged");
+  EXPECT_EQ((*stored)->progress.summary.state, wire::RunState::kDamaged);
   EXPECT_EQ((*stored)->progress.summary.reason, (*stored)->damage);
   const auto open_run = ledger->run("ddddd");
   ASSERT_TRUE(open_run && *open_run);
@@ -446,8 +446,8 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   ASSERT_TRUE(ledger->commit(aside));
   EXPECT_TRUE(ledger->open_runs()->empty());
   EXPECT_EQ((*ledger->run("ddddd"))->progress.summary.reason, "its events do not give its state");
-  EXPECT_EQ((*ledger->run("bbbbb"))->progress.summary.state, "damaged");
-  EXPECT_EQ((*ledger->run("ccccc"))->progress.summary.state, "completed");
+  EXPECT_EQ((*ledger->run("bbbbb"))->progress.summary.state, wire::RunState::kDamaged);
+  EXPECT_EQ((*ledger->run("ccccc"))->progress.summary.state, wire::RunState::kCompleted);
   EXPECT_TRUE(ledger->take_damaged().empty());
 }
 

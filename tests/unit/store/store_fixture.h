@@ -36,15 +36,15 @@ protected:
     RunProgressRow p;
     p.summary.id = id;
     p.summary.name = "name-" + id;
-    p.summary.state = state;
+    p.summary.state = ChoiceOrText<wire::RunState>(state);
     p.open = open;
     return p;
   }
   static EventRow event_row(const RunId& id, const std::string& kind, bool replay = true) {
     EventRow e;
     e.run = id;
-    e.kind = kind;
-    e.severity = "info";
+    e.kind = ChoiceOrText<wire::EventKind>(kind);
+    e.severity = wire::Severity::kInfo;
     e.text = "a text";
     e.detail = {{"rank", 1}};
     e.replay = replay;

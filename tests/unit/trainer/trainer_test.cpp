@@ -301,7 +301,7 @@ TEST_F(TrainerTest, ACheckpointAskedForInTheLastStepIsWritten) {
     return square(weights, call);
   });
   ASSERT_TRUE(finished);
-  EXPECT_EQ(finished->reason, "stopped");
+  EXPECT_EQ(finished->reason, wire::FinishReason::kStopped);
   EXPECT_EQ(finished->step, 3u);
   ASSERT_EQ(checkpoints_.size(), 1u);
   EXPECT_EQ(checkpoints_[0].step, 3u);
@@ -331,7 +331,7 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
   ASSERT_EQ(seen_.non_finite_events.size(), 3u);
   EXPECT_EQ(seen_.non_finite_events[0].step, 2u);
   EXPECT_EQ(seen_.non_finite_events[0].what, "held-out loss");
-  EXPECT_EQ(seen_.non_finite_events[0].action, "report");
+  EXPECT_EQ(seen_.non_finite_events[0].action, NonFiniteAction::kReport);
   EXPECT_EQ(seen_.evaluations.size(), 3u);
   EXPECT_EQ(seen_.steps.size(), 6u) << "there was no update to leave out";
 }
@@ -428,7 +428,7 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
   spec_.eval.interval_steps = 4;
   ASSERT_TRUE(run(heldout_is_nan));
   ASSERT_EQ(seen_.non_finite_events.size(), 1u);
-  EXPECT_EQ(seen_.non_finite_events[0].action, "roll-back");
+  EXPECT_EQ(seen_.non_finite_events[0].action, NonFiniteAction::kRollBack);
   ASSERT_EQ(seen_.steps.size(), 6u);
   // Step 4 was undone, so step 5 begins where step 4 began.
   EXPECT_EQ(seen_.steps[4].loss, seen_.steps[3].loss);

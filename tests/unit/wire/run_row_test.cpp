@@ -12,7 +12,7 @@ RunSummary a_run() {
   RunSummary run;
   run.id = "abcde";
   run.name = "a \"quoted\" name, \xc3\xa9\t";
-  run.state = "running";
+  run.state = wire::RunState::kRunning;
   run.attempt = 2;
   run.restarts = 1;
   run.step = 12;
@@ -86,7 +86,7 @@ TEST(RunRows, OfOtherProgramsAreShorterOrLonger) {
   const auto older = read_rows(answer_of(R"(["kolder","n",null,null,3])"));
   ASSERT_TRUE(older) << older.error().what;
   EXPECT_EQ(older->at(0).name, "n");
-  EXPECT_EQ(older->at(0).state, "");
+  EXPECT_TRUE(older->at(0).state.empty());
   EXPECT_EQ(older->at(0).attempt, 3);
   nlohmann::json longer = to_row(a_run());
   for (const char* unknown :

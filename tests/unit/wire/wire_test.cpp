@@ -30,6 +30,35 @@ struct Misnamed {
 
 namespace {
 
+// A list's words stand apart from its values: one too few would shift all behind it.
+template <class E> void expect_list(E last, std::string_view word) {
+  EXPECT_EQ(kChoiceNames<E>.size(), static_cast<size_t>(last) + 1) << word;
+  EXPECT_EQ(nsa::name_of(last), word);
+  EXPECT_EQ(std::set(kChoiceNames<E>.begin(), kChoiceNames<E>.end()).size(),
+            kChoiceNames<E>.size());
+}
+
+TEST(Words, EachValueHasItsOwn) {
+  expect_list(RunState::kDamaged, "damaged");
+  expect_list(RankStatus::kKilled, "killed");
+  expect_list(CheckpointState::kDeleted, "deleted");
+  expect_list(LineType::kCutOff, "cut-off");
+  expect_list(LogStream::kPosition, "position");
+  expect_list(Severity::kError, "error");
+  expect_list(EventKind::kUnknownAttemptEnded, "unknown_attempt_ended");
+  expect_list(FinishReason::kStopped, "stopped");
+  expect_list(NonFiniteAction::kReport, "report");
+  expect_list(RequestResult::kRefused, "refused");
+  expect_list(RecordKind::kNonFinite, "non_finite");
+  expect_list(FailureClass::kGraphs, "cuda-graphs");
+  // What stands in ledgers and in scripts of users.
+  EXPECT_EQ(nsa::name_of(EventKind::kRankExited), "rank_exited");
+  EXPECT_EQ(nsa::name_of(EventKind::kAttemptFailed), "attempt_failed");
+  EXPECT_EQ(nsa::name_of(EventKind::kCheckpointCorrupt), "checkpoint_corrupt");
+  EXPECT_EQ(nsa::name_of(FailureClass::kNonFinite), "non-finite");
+  EXPECT_EQ(RankError::kMessage.event, "rank_error");
+}
+
 TEST(Frame, SurvivesEveryCutOfTheStream) {
   const Frame first{3, 1, "hello"}, second{200, 0, std::string(70'000, 'x')};
   const std::string bytes = encode_frame(first).value() + encode_frame(second).value();

@@ -155,7 +155,7 @@ TEST_F(FaultTest, NonFiniteStepIsSkippedByAll) {
   const auto events = ranks[0].all<wire::RankNonFinite>(MessageType::kRankNonFinite);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].step, 3u);
-  EXPECT_EQ(events[0].action, "skip");
+  EXPECT_EQ(events[0].action, wire::NonFiniteAction::kSkip);
 }
 
 TEST_F(FaultTest, NonFiniteStepStopsTheRunByRule) {

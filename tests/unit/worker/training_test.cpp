@@ -127,7 +127,7 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_LT(exposed, whole);
     const auto finished = rank.all<wire::RankFinished>(MessageType::kRankFinished);
     ASSERT_EQ(finished.size(), 1u);
-    EXPECT_EQ(finished[0].reason, "completed");
+    EXPECT_EQ(finished[0].reason, wire::FinishReason::kCompleted);
     EXPECT_EQ(finished[0].tokens, 60u * 2 * 2 * 2 * 128);
     EXPECT_EQ(rank.page().read_device().completed_step, 60u);
     EXPECT_EQ(rank.page().read_host()->phase, progress::Phase::kShutDown);

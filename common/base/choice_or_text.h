@@ -1,0 +1,44 @@
+// A field whose texts are a closed list (choice.h), where a program of another version may know
+// more of them: its value, or the text as it came, to be shown and passed on. Pure.
+#pragma once
+
+#include "common/base/choice.h"
+
+#include <ostream>
+
+namespace nsa {
+
+// By default the empty text: nothing was said.
+template <ChoiceEnum E> class ChoiceOrText {
+public:
+  ChoiceOrText() = default;
+  ChoiceOrText(E value) : value_(value) {} // not explicit: a value is one of what it may hold
+  explicit ChoiceOrText(std::string_view text) : value_(choice_from<E>(text)) {
+    if (!value_) other_ = text;
+  }
+
+  std::optional<E> value() const { return value_; } // nullopt: not in the list
+  std::string_view view() const { return value_ ? name_of(*value_) : std::string_view(other_); }
+  std::string text() const { return std::string(view()); }
+  bool empty() const { return view().empty(); }
+  // With values alone: a text becomes a value where it is read.
+  bool operator==(const ChoiceOrText&) const = default;
+
+private:
+  std::optional<E> value_;
+  std::string other_; // empty where there is a value
+};
+
+template <ChoiceEnum E> std::ostream& operator<<(std::ostream& out, const ChoiceOrText<E>& choice) {
+  return out << choice.view();
+}
+
+// As JSON: its text. Any text is taken; nlohmann finds these by the type's namespace.
+template <class Json, ChoiceEnum E> void to_json(Json& json, const ChoiceOrText<E>& choice) {
+  json = choice.text();
+}
+template <class Json, ChoiceEnum E> void from_json(const Json& json, ChoiceOrText<E>& choice) {
+  choice = ChoiceOrText<E>(json.template get_ref<const std::string&>());
+}
+
+} // namespace nsa
