@@ -11,10 +11,9 @@
 //
 // launch             CTAs                              writes
 // -----------------  --------------------------------  ------------------------------------------
-// first_kernel       compressed pieces, kv head by kv head;  partial results; of each compressed
-// step
-//                    then window pieces                the blocks' sums of probabilities
-//   its last arrival of a kv head's compressed pieces     the kv head's 16 blocks
+// first_kernel       compressed pieces, kv head by     partial results; of each compressed step
+//                    kv head; then window pieces       the blocks' sums of probabilities
+//   its last arrival of a kv head's compressed pieces  the kv head's 16 blocks
 // second_kernel      selected pieces, and one that     partial results; the joined one of the
 //                    joins the compressed ones         compressed branch
 //   its last arrival of a kv head                         out
@@ -103,9 +102,7 @@ std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int h
 }
 
 cudaError_t launch_decode(const DecodeParams& params, cudaStream_t stream) {
-  if (params.tokens < 1 || params.tokens > kMostDecodeTokens || params.heads < 1 ||
-      params.heads > decode::kMostRows)
-    return cudaErrorInvalidValue;
+  if (const cudaError_t error = check_decode(params); error != cudaSuccess) return error;
   const decode::Work work = decode::work_of(params);
   return params.heads <= 8 ? decode::launch<1>(work, stream) : decode::launch<2>(work, stream);
 }

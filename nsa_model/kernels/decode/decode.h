@@ -22,8 +22,9 @@ struct DecodeParams {
   int compressed_rows = 0;    // of its cache; compressed_count(tokens) at least
   int window_rows = 0;        // of its cache; the window or `tokens`, whichever is less, at least
   float scale = 0.125f;       // of q . k
-  const __nv_bfloat16* q;     // [batch, groups * heads, 64], of the newest token
-  const float* gates;         // [batch, gates_of_token, 3]: compressed, selected, window
+  // q, caches, out and workspace begin at multiples of 16 bytes, as check_decode says.
+  const __nv_bfloat16* q;            // [batch, groups * heads, 64], of the newest token
+  const float* gates;                // [batch, gates_of_token, 3]: compressed, selected, window
   const __nv_bfloat16* k_compressed; // [batch, groups, compressed_rows, 64]
   const __nv_bfloat16* v_compressed;
   const __nv_bfloat16* k_selected; // [batch, groups, tokens, 64]
@@ -45,6 +46,10 @@ inline constexpr int kMostDecodeTokens = 1 << 19;
 decode::Plan plan_decode(int kv_heads, int tokens);
 std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int heads, int tokens);
 
+// What launch_decode refuses; asks no device. q, out, caches and workspace are read and written 16
+// bytes at a time: cudaErrorMisalignedAddress for another address. cudaErrorInvalidValue for sizes
+// that are not served, and caches with too few rows.
+cudaError_t check_decode(const DecodeParams& params);
 cudaError_t launch_decode(const DecodeParams& params, cudaStream_t stream);
 
 } // namespace nsa::kernels

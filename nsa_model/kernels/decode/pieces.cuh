@@ -7,7 +7,7 @@
 
 namespace nsa::kernels::decode {
 
-constexpr int kMostRows = 16; // heads of a kv head
+constexpr int kMostRows = kMostHeads; // of a product: the heads of a kv head
 static_assert(sizeof(uint2) == 4 * sizeof(__nv_bfloat16));
 constexpr int kRowVectors = kHeadDim / 4; // float4 of a row of O
 

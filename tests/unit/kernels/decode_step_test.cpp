@@ -40,7 +40,8 @@ public:
     arrivals_.resize(2 * static_cast<std::size_t>(kv_heads_));
   }
 
-  template <int kHalves> void run(unsigned order) {
+  // But for the workspace.
+  DecodeParams params() {
     DecodeParams params{};
     params.batch = static_cast<int>(p_.lengths.size());
     params.groups = p_.groups;
@@ -63,6 +64,11 @@ public:
     params.indices = indices.data();
     params.arrivals = arrivals_.data();
     params.plan = make_plan(kv_heads_, p_.tokens, p_.multiprocessors);
+    return params;
+  }
+
+  template <int kHalves> void run(unsigned order) {
+    DecodeParams params = this->params();
     std::vector<float4> workspace(
         make_workspace(params.plan, kv_heads_, p_.heads, p_.tokens).bytes / sizeof(float4),
         float4{NAN, NAN, NAN, NAN});
@@ -213,6 +219,49 @@ TEST(DecodeLaunches, ServeOneToSixteenHeads) {
 TEST(DecodeLaunches, TakeAWindowOfAnyRows) {
   for (const int rows : {512, 700, 2000})
     expect_step({{1990, 100, 513}, 2000, 1, 6, false, rows});
+}
+
+// Loads and stores of 16 bytes would fault, on the device and with no word of which tensor.
+TEST(DecodeLaunches, RefuseAddressesThatVectorsDoNotFit) {
+  StepRun step({{1700, 40}, 1800, 2});
+  float4 workspace[1] = {};
+  DecodeParams params = step.params();
+  params.workspace = workspace;
+  EXPECT_EQ(check_decode(params), cudaSuccess);
+  const auto refuses = [&](auto DecodeParams::* member) {
+    for (const int bytes : {2, 4, 8}) {
+      DecodeParams other = params;
+      const auto moved = reinterpret_cast<std::uintptr_t>(other.*member) + bytes;
+      other.*member = reinterpret_cast<std::remove_reference_t<decltype(other.*member)>>(moved);
+      EXPECT_EQ(check_decode(other), cudaErrorMisalignedAddress) << bytes;
+      EXPECT_EQ(launch_decode(other, nullptr), cudaErrorMisalignedAddress) << bytes;
+    }
+  };
+  for (const auto cache :
+       {&DecodeParams::q, &DecodeParams::k_compressed, &DecodeParams::v_compressed,
+        &DecodeParams::k_selected, &DecodeParams::v_selected, &DecodeParams::k_window,
+        &DecodeParams::v_window})
+    refuses(cache);
+  refuses(&DecodeParams::out);
+  refuses(&DecodeParams::workspace);
+}
+TEST(DecodeLaunches, RefuseSizesThatAreNotServed) {
+  StepRun step({{1700, 40}, 1800, 2});
+  float4 workspace[1] = {};
+  DecodeParams params = step.params();
+  params.workspace = workspace;
+  const auto refuses = [&](auto change) {
+    DecodeParams other = params;
+    change(other);
+    EXPECT_EQ(launch_decode(other, nullptr), cudaErrorInvalidValue);
+  };
+  refuses([](DecodeParams& p) { p.batch = 0; });
+  refuses([](DecodeParams& p) { p.heads = kMostHeads + 1; });
+  refuses([](DecodeParams& p) { p.tokens = kMostDecodeTokens + 1; });
+  refuses([](DecodeParams& p) { p.compressed_rows = compressed_keys(p.tokens) - 1; });
+  refuses([](DecodeParams& p) { p.window_rows = kWindow - 1; });
+  refuses([](DecodeParams& p) { p.gates_of_token = p.groups + 1; });
+  refuses([](DecodeParams& p) { p.plan.selected_pieces = Tile::kMostPieces + 1; });
 }
 
 } // namespace
