@@ -7,6 +7,7 @@
 #include "daemon/store/schema.h"
 
 #include <cstring>
+#include <functional>
 
 namespace nsa::store {
 
@@ -66,8 +67,12 @@ Result<Statement*> Ledger::cached(const char* sql) {
     NSA_TRY(nsa_statement->bind(__VA_ARGS__).run());                                               \
   } while (false)
 
-Status Ledger::write(Batch& batch) {
-  NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
+namespace {
+
+// A batch's rows by what they are about. Each prepares its statements once, by `cached`.
+using Prepare = std::function<Result<Statement*>(const char* sql)>;
+
+Status write_runs(const Batch& batch, const Prepare& cached) {
   for (const RunId& run : batch.made_anew) {
     NSA_LEDGER_RUN("UPDATE events SET replay=0 WHERE run=?", run);
     NSA_LEDGER_RUN("UPDATE attempts SET shim_sequence=0 WHERE run=?", run);
@@ -88,6 +93,10 @@ Status Ledger::write(Batch& batch) {
                    p.summary.id, p.summary.state, p.open, p.summary.ended_at,
                    dump({{"summary", p.summary}, {"hangs", p.hangs}}), dump(p.memory),
                    dump(wire::to_row(p.summary)));
+  return {};
+}
+
+Status write_attempts(const Batch& batch, const Prepare& cached) {
   for (const AttemptRow& a : batch.attempts)
     NSA_LEDGER_RUN(
         "INSERT INTO attempts (run,attempt,state,token,first_step,last_step,failure_class,reason,"
@@ -112,6 +121,10 @@ Status Ledger::write(Batch& batch) {
     NSA_LEDGER_RUN("INSERT INTO toggles (run,attempt,name,requested,effective,origin) VALUES "
                    "(?1,?2,?3,?4,?5,?6) ON CONFLICT (run,attempt,name) DO UPDATE SET effective=?5",
                    t.run, t.attempt, t.name, t.requested, t.effective, t.origin);
+  return {};
+}
+
+Status write_checkpoints(const Batch& batch, const Prepare& cached) {
   for (const CheckpointRow& c : batch.checkpoints)
     NSA_LEDGER_RUN(
         "INSERT INTO checkpoints (run,step,attempt,tokens,bytes,folder,state,problem,finite,"
@@ -125,6 +138,39 @@ Status Ledger::write(Batch& batch) {
         "written_at) VALUES (?1,?2,0,0,0,?3,?4,?5,1,0) ON CONFLICT (run,step) DO UPDATE SET "
         "state=?4,problem=?5",
         c.run, c.step, c.folder, c.state, c.problem);
+  return {};
+}
+
+Status write_events(Batch& batch, Database& database, const Prepare& cached) {
+  for (EventRow& e : batch.events) {
+    NSA_LEDGER_RUN("INSERT INTO events (at,run,attempt,rank,kind,severity,text,detail,replay,"
+                   "shim_sequence) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                   e.at, e.run, e.attempt, e.rank, e.kind, e.severity, e.text, dump(e.detail),
+                   e.replay, e.shim_sequence);
+    e.sequence = database.last_row_id();
+  }
+  for (AuditRow& a : batch.audit) {
+    NSA_LEDGER_RUN("INSERT INTO audit (at,uid,user,pid,verb,run,owner,result,why) VALUES "
+                   "(?,?,?,?,?,?,?,?,?)",
+                   a.at, a.uid, a.user, a.pid, a.verb, a.run, a.owner, a.result, a.why);
+    a.sequence = database.last_row_id();
+    if (a.sequence % kAuditPrunedEvery == 0)
+      NSA_LEDGER_RUN("DELETE FROM audit WHERE sequence IN (SELECT sequence FROM (SELECT sequence,"
+                     "row_number() OVER (PARTITION BY uid ORDER BY sequence DESC) AS place FROM "
+                     "audit) WHERE place>?)",
+                     kAuditRowsOfUid);
+  }
+  return {};
+}
+
+} // namespace
+
+Status Ledger::write(Batch& batch) {
+  const Prepare prepare = [this](const char* sql) { return cached(sql); };
+  NSA_TRY(database_.execute("BEGIN IMMEDIATE"));
+  NSA_TRY(write_runs(batch, prepare));
+  NSA_TRY(write_attempts(batch, prepare));
+  NSA_TRY(write_checkpoints(batch, prepare));
   for (const Lease& l : batch.leases) {
     if (l.run.empty())
       NSA_LEDGER_RUN("DELETE FROM gpu_leases WHERE slot=?", l.slot);
@@ -133,24 +179,7 @@ Status Ledger::write(Batch& batch) {
   }
   for (const DamagedRun& d : batch.damaged_runs)
     NSA_TRY(set_aside(d));
-  for (EventRow& e : batch.events) {
-    NSA_LEDGER_RUN("INSERT INTO events (at,run,attempt,rank,kind,severity,text,detail,replay,"
-                   "shim_sequence) VALUES (?,?,?,?,?,?,?,?,?,?)",
-                   e.at, e.run, e.attempt, e.rank, e.kind, e.severity, e.text, dump(e.detail),
-                   e.replay, e.shim_sequence);
-    e.sequence = database_.last_row_id();
-  }
-  for (AuditRow& a : batch.audit) {
-    NSA_LEDGER_RUN("INSERT INTO audit (at,uid,user,pid,verb,run,owner,result,why) VALUES "
-                   "(?,?,?,?,?,?,?,?,?)",
-                   a.at, a.uid, a.user, a.pid, a.verb, a.run, a.owner, a.result, a.why);
-    a.sequence = database_.last_row_id();
-    if (a.sequence % kAuditPrunedEvery == 0)
-      NSA_LEDGER_RUN("DELETE FROM audit WHERE sequence IN (SELECT sequence FROM (SELECT sequence,"
-                     "row_number() OVER (PARTITION BY uid ORDER BY sequence DESC) AS place FROM "
-                     "audit) WHERE place>?)",
-                     kAuditRowsOfUid);
-  }
+  NSA_TRY(write_events(batch, database_, prepare));
   for (const RunId& run : batch.removed) {
     NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
     NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
