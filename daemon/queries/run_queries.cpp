@@ -60,7 +60,7 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
           {run.place.submitted_at, text_of(run.summary, run.place.uid), run.place.place()});
   }
   const bool more_ended = query.all && static_cast<int64_t>(items.size()) == wanted;
-  // Those that go on and were submitted in the page's stretch of time.
+  // Those that go on and were submitted in the page's span of time.
   const int64_t oldest = more_ended ? items.back().at : INT64_MIN;
   for (const auto& [id, run] : tools_.loop.state().runs) {
     const int64_t at = run.submitted_at.nanoseconds;

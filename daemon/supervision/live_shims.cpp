@@ -37,21 +37,21 @@ std::optional<uid_t> owner_of(const fs::path& path) {
 }
 
 // `folder` as <a state folder>/runs/<run>/attempts/<attempt>; nothing when it is not like that.
-struct Place {
+struct AttemptFolder {
   fs::path state;
   RunId run;
   AttemptNumber attempt = 0;
 };
-std::optional<Place> place_of(const fs::path& folder) {
+std::optional<AttemptFolder> attempt_folder(const fs::path& folder) {
   const fs::path run = folder.parent_path().parent_path();
   const std::string number = folder.filename().string();
-  Place place{run.parent_path().parent_path(), run.filename().string(), 0};
-  const auto end = std::from_chars(number.data(), number.data() + number.size(), place.attempt);
+  AttemptFolder found{run.parent_path().parent_path(), run.filename().string(), 0};
+  const auto end = std::from_chars(number.data(), number.data() + number.size(), found.attempt);
   const bool whole = end.ec == std::errc() && end.ptr == number.data() + number.size();
-  if (!whole || place.attempt < 1 || !is_run_id(place.run) ||
+  if (!whole || found.attempt < 1 || !is_run_id(found.run) ||
       folder.parent_path().filename() != "attempts" || run.parent_path().filename() != "runs")
     return std::nullopt;
-  return place;
+  return found;
 }
 
 } // namespace
@@ -61,13 +61,13 @@ std::vector<LiveShim> find_live_shims(const std::string& state_folder) {
   for (const pid_t pid : proc::list_processes()) {
     if (pid == ::getpid()) continue;
     const auto folder = attempt_folder_argument(pid);
-    const auto place = folder ? place_of(*folder) : std::nullopt;
+    const auto named = folder ? attempt_folder(*folder) : std::nullopt;
     // The same folder may have been named by another path then.
     std::error_code error;
-    if (!place || !fs::equivalent(place->state, state_folder, error)) continue;
+    if (!named || !fs::equivalent(named->state, state_folder, error)) continue;
     LiveShim shim;
-    shim.run = place->run;
-    shim.attempt = place->attempt;
+    shim.run = named->run;
+    shim.attempt = named->attempt;
     shim.folder = plan::attempt_folder(state_folder + "/runs/" + shim.run, shim.attempt);
     const auto user = owner_of("/proc/" + std::to_string(pid));
     auto identity = proc::identify(pid);

@@ -34,7 +34,7 @@ struct UpdateRule {
 at::Tensor update_control_(const at::Tensor& square_sum, const at::Tensor& loss,
                            const at::Tensor& updates, const UpdateRule& rule);
 
-// One AdamW update (Loshchilov, Hutter 2019) of a stretch of the flat buffers, all [elements]. CUDA
+// One AdamW update (Loshchilov, Hutter 2019) of a range of the flat buffers, all [elements]. CUDA
 // only.
 struct AdamW {
   at::Tensor values;         // FP32 masters, or BF16 weights where there are none
@@ -45,7 +45,7 @@ struct AdamW {
   at::Tensor decayed;                // uint8 [elements / 16]: 1 where weight decay holds
   at::Tensor updates, control;       // as update_control_() left them
   // BF16 values with FP32 moments are rounded at random, with bits of this seed; `offset`: where
-  // the stretch begins.
+  // the range begins.
   uint64_t seed = 0;
   int64_t offset = 0;
 };

@@ -104,11 +104,11 @@ public:
   }
 };
 
-AttentionInputs gather(const Tensor& q, const OptionalTensor& k_compressed,
-                       const OptionalTensor& v_compressed, const OptionalTensor& k_selected,
-                       const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
-                       const OptionalTensor& v_sliding, const Tensor& gates,
-                       const OptionalTensor& document_start, const OptionalTensor& indices) {
+AttentionInputs inputs_of(const Tensor& q, const OptionalTensor& k_compressed,
+                          const OptionalTensor& v_compressed, const OptionalTensor& k_selected,
+                          const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
+                          const OptionalTensor& v_sliding, const Tensor& gates,
+                          const OptionalTensor& document_start, const OptionalTensor& indices) {
   AttentionInputs in{q.contiguous(),
                      {k_compressed, k_selected, k_sliding},
                      {v_compressed, v_selected, v_sliding},
@@ -147,8 +147,8 @@ Tensor with_gradients(const Tensor& q, const OptionalTensor& k_compressed,
                       int64_t selection_block, int64_t selected_blocks, int64_t window,
                       double scale, const OptionalTensor& document_start,
                       const OptionalTensor& indices) {
-  const AttentionInputs in = gather(q, k_compressed, v_compressed, k_selected, v_selected,
-                                    k_sliding, v_sliding, gates, document_start, indices);
+  const AttentionInputs in = inputs_of(q, k_compressed, v_compressed, k_selected, v_selected,
+                                       k_sliding, v_sliding, gates, document_start, indices);
   return FusedAttention::apply(in.q, in.gates, in.k[0], in.k[1], in.k[2], in.v[0], in.v[1], in.v[2],
                                in,
                                settings_of(compression_block, compression_stride, selection_block,
@@ -163,8 +163,8 @@ Tensor without_gradients(const Tensor& q, const OptionalTensor& k_compressed,
                          int64_t selection_block, int64_t selected_blocks, int64_t window,
                          double scale, const OptionalTensor& document_start,
                          const OptionalTensor& indices) {
-  return fused_forward(gather(q, k_compressed, v_compressed, k_selected, v_selected, k_sliding,
-                              v_sliding, gates, document_start, indices),
+  return fused_forward(inputs_of(q, k_compressed, v_compressed, k_selected, v_selected, k_sliding,
+                                 v_sliding, gates, document_start, indices),
                        settings_of(compression_block, compression_stride, selection_block,
                                    selected_blocks, window, scale))
       .out;

@@ -20,9 +20,9 @@ struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
 GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collectives,
                                  ReducerOptions options)
     : state_(state), collectives_(collectives), options_(options),
-      gathers_(state.tensor(0).scalar_type() != at::kFloat &&
-               options.gather.value_or(ops::has_update_kernels(state.gradients.device()))),
-      gathered_(state.plan().buckets.size()), waits_(new_stopwatch()) {
+      defers_(state.tensor(0).scalar_type() != at::kFloat &&
+              options.defer.value_or(ops::has_update_kernels(state.gradients.device()))),
+      deferred_(state.plan().buckets.size()), waits_(new_stopwatch()) {
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     at::Tensor parameter = state_.tensor(i);
     gradient_views_.push_back(state_.slice(state_.gradients, i));
@@ -46,14 +46,14 @@ void GradientReducer::begin_step(uint64_t step) {
   const at::NoGradGuard no_grad;
   step_ = step;
   skip_ = false;
-  if (!gathers_) {
+  if (!defers_) {
     state_.gradients.zero_();
     return;
   }
   state_.sync_scalars().zero_(); // sums are written before they are added to
   written_.assign(state_.parameter_count(), false);
-  for (Gathered& gathered : gathered_)
-    gathered = {};
+  for (Deferred& deferred : deferred_)
+    deferred = {};
 }
 
 void GradientReducer::begin_micro_step(bool last) {
@@ -61,7 +61,7 @@ void GradientReducer::begin_micro_step(bool last) {
   seen_.assign(seen_.size(), false);
   if (!last) return;
   // A static graph does not wait for these, so that their bucket may leave before finish_step().
-  if (gathers_) {
+  if (defers_) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < used_.size(); ++i)
       if (!used_[i] && !written_[i]) {
@@ -85,8 +85,8 @@ void GradientReducer::on_gradient(size_t i) {
                              " came twice in one backward pass");
   seen_[i] = true;
   at::Tensor parameter = state_.tensor(i);
-  if (gathers_) {
-    gather(i);
+  if (defers_) {
+    defer(i);
   } else if (parameter.scalar_type() != at::kFloat) {
     gradient_views_[i].add_(parameter.grad());
     parameter.mutable_grad().reset();
@@ -101,8 +101,8 @@ void GradientReducer::on_gradient(size_t i) {
 
 void GradientReducer::end_micro_step() {
   const at::NoGradGuard no_grad;
-  for (size_t b = 0; b < gathered_.size(); ++b)
-    add_gathered(b); // where parameters went without a gradient
+  for (size_t b = 0; b < deferred_.size(); ++b)
+    add_deferred(b); // where parameters went without a gradient
 }
 
 void GradientReducer::replayed(const std::vector<bool>& seen) {
@@ -111,9 +111,9 @@ void GradientReducer::replayed(const std::vector<bool>& seen) {
     if (seen[i]) written_[i] = true;
 }
 
-void GradientReducer::gather(size_t i) {
+void GradientReducer::defer(size_t i) {
   const BucketPlan::Slot& slot = state_.plan().slots[i];
-  Gathered& of_bucket = gathered_[slot.bucket];
+  Deferred& of_bucket = deferred_[slot.bucket];
   at::Tensor parameter = state_.tensor(i);
   of_bucket.gradients.push_back(parameter.grad());
   of_bucket.parameters.push_back(i);
@@ -124,25 +124,25 @@ void GradientReducer::gather(size_t i) {
     for (size_t k = 0; k < used_.size(); ++k)
       unused += !used_[k] && state_.plan().slots[k].bucket == slot.bucket;
   if (of_bucket.gradients.size() + unused == state_.plan().buckets[slot.bucket].parameters)
-    add_gathered(slot.bucket);
+    add_deferred(slot.bucket);
 }
 
-void GradientReducer::add_gathered(size_t bucket) {
-  Gathered& gathered = gathered_[bucket];
+void GradientReducer::add_deferred(size_t bucket) {
+  Deferred& deferred = deferred_[bucket];
   for (const bool first : {true, false}) {
     std::vector<at::Tensor> gradients;
     std::vector<int64_t> offsets;
-    for (size_t k = 0; k < gathered.parameters.size(); ++k) {
-      const size_t i = gathered.parameters[k];
+    for (size_t k = 0; k < deferred.parameters.size(); ++k) {
+      const size_t i = deferred.parameters[k];
       if (written_[i] == first) continue;
-      gradients.push_back(gathered.gradients[k]);
+      gradients.push_back(deferred.gradients[k]);
       offsets.push_back(static_cast<int64_t>(state_.plan().slots[i].offset));
     }
     if (!gradients.empty()) ops::add_gradients_(state_.gradients, gradients, offsets, first);
   }
-  for (const size_t i : gathered.parameters)
+  for (const size_t i : deferred.parameters)
     written_[i] = true;
-  gathered = {};
+  deferred = {};
 }
 
 // The last bucket waits for finish_step(), which fills in the sync scalars that it carries without

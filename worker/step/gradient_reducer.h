@@ -24,7 +24,7 @@ struct ReducerOptions {
   bool static_graph = false; // the same parameters get gradients in every step
   // Keep narrow gradients until all of their bucket are there and add them at once, the first time
   // by writing. Unset: where the device has a kernel for it.
-  std::optional<bool> gather;
+  std::optional<bool> defer;
 };
 
 class GradientReducer {
@@ -66,8 +66,8 @@ public:
 private:
   struct Hook;
   void on_gradient(size_t parameter);
-  void gather(size_t parameter);
-  void add_gathered(size_t bucket);
+  void defer(size_t parameter);
+  void add_deferred(size_t bucket);
   void start_ready_buckets();
   void start_bucket(size_t bucket);
   comm::Outcome agree();
@@ -89,12 +89,12 @@ private:
   size_t next_bucket_ = 0;                  // buckets start in the same order on all ranks
   std::function<void(size_t)> ready_taker_; // may be empty
 
-  const bool gathers_; // see ReducerOptions::gather
-  struct Gathered {
+  const bool defers_; // see ReducerOptions::defer
+  struct Deferred {
     std::vector<at::Tensor> gradients;
     std::vector<size_t> parameters;
   };
-  std::vector<Gathered> gathered_; // by bucket
+  std::vector<Deferred> deferred_; // by bucket
 
   struct InFlight {
     std::unique_ptr<comm::Pending> pending;

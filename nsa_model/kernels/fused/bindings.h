@@ -22,7 +22,7 @@ struct Bindings {
 
   // nullptr where the schedule does not use the buffer, or it has no bytes.
   template <typename T> T* scratch(Buffer buffer) const {
-    const ScratchLayout::Place& place = layout.places[static_cast<std::size_t>(buffer)];
+    const ScratchLayout::Extent& place = layout.places[static_cast<std::size_t>(buffer)];
     char* part = static_cast<char*>(parts[static_cast<std::size_t>(place.part)]);
     return place.bytes == 0 ? nullptr : reinterpret_cast<T*>(part + place.offset);
   }

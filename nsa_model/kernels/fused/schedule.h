@@ -156,12 +156,12 @@ std::array<Lifetime, kBuffers> lifetimes_of(const Schedule& schedule);
 // Where each scratch buffer lies. Its part follows from its lifetime: kStart is free again when
 // lists begin, kLists is not in use before, and kKept is what both need.
 struct ScratchLayout {
-  struct Place {
+  struct Extent {
     ScratchPart part = ScratchPart::kKept;
     std::size_t offset = 0;
     std::size_t bytes = 0; // 0: there is none
   };
-  std::array<Place, kBuffers> places;
+  std::array<Extent, kBuffers> places;
   std::array<std::size_t, 3> bytes = {}; // of each part
 
   // In one piece: kKept, and behind it kStart and kLists in the same place.

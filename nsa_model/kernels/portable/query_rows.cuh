@@ -99,7 +99,7 @@ public:
                       const int32_t* indices, Shared& shared_lists)
       : range(key_range), first_(0), count_(0), shared_(shared_lists) {
     if (range == KeyRange::kBlocks) {
-      gather(shape, tile, indices);
+      unite_blocks(shape, tile, indices);
       return;
     }
     keys = range == KeyRange::kCompressed ? compressed_count(shape.sequence) : shape.sequence;
@@ -131,8 +131,8 @@ public:
   int keys = 0; // of the sequence
 
 private:
-  __device__ void gather(const AttentionShape& shape, const QueryTile& tile,
-                         const int32_t* indices) {
+  __device__ void unite_blocks(const AttentionShape& shape, const QueryTile& tile,
+                               const int32_t* indices) {
     constexpr int kWords = kMaxPortableSequence / kBlock / 32;
     const int thread = static_cast<int>(threadIdx.x);
     keys = shape.sequence;

@@ -41,7 +41,7 @@ struct UpdateScalars {
   double clip; // largest norm that is let through; 0: any
 };
 
-// Sum of the squares of several stretches of gradients: each into (`first`) or on to the partial
+// Sum of the squares of several ranges of gradients: each into (`first`) or on to the partial
 // sums, then these into one.
 struct SquareSumParams {
   bool first = true;

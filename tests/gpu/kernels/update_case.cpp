@@ -59,13 +59,13 @@ std::vector<uint8_t> two_of_three(std::size_t count) {
 struct Updated {
   Doubles values, first, second;
 };
-Updated updated(const UpdateScalars& s, bool pure, double share, double updates,
+Updated updated(const UpdateScalars& s, bool pure, double clip_factor, double updates,
                 const std::vector<uint8_t>& marks, const Buffer& values, const Buffer& gradients,
                 const Buffer& first, const Buffer& second) {
   const std::size_t count = values.host.size();
   Updated want{Doubles(count), Doubles(count), Doubles(count)};
   for (std::size_t i = 0; i < count; ++i) {
-    const double g = (pure ? rounded(gradients.host[i]) : gradients.host[i]) * share;
+    const double g = (pure ? rounded(gradients.host[i]) : gradients.host[i]) * clip_factor;
     const double decay = marks[i / kSlotElements] != 0 ? s.weight_decay : 0.0;
     want.first[i] = s.beta1 * first.host[i] + (1 - s.beta1) * g;
     want.second[i] = s.beta2 * second.host[i] + (1 - s.beta2) * g * g;
@@ -112,10 +112,10 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   loss.from_host(std::vector<float>{2.5f});
   updates.from_host(std::vector<float>{6.0f});
   DeviceBuffer<UpdateControl> control(1);
-  // In two stretches, as a rank with a share of several buckets does it.
-  constexpr int64_t kStretches[][2] = {{0, 16 * 1201}, {16 * 1201, kCount - 16 * 1201}};
+  // In two ranges, as a rank with a shard of several buckets does it.
+  constexpr int64_t kRanges[][2] = {{0, 16 * 1201}, {16 * 1201, kCount - 16 * 1201}};
   DeviceBuffer<float> square_sum(1);
-  for (const auto [begin, count] : kStretches) {
+  for (const auto [begin, count] : kRanges) {
     SquareSumParams squares{begin == 0, count, gradients.wide.get() + begin, partial.get()};
     cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
   }
@@ -127,7 +127,7 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
                                    .scalars = s};
   cuda_check(launch_update_control(before, nullptr), "update_control");
   const auto update = [&] {
-    for (const auto [begin, count] : kStretches) {
+    for (const auto [begin, count] : kRanges) {
       AdamWParams params{};
       params.mode = mode;
       params.count = count;
@@ -152,8 +152,8 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   for (const double g : gradients.host)
     squares += g * g;
   const double norm = std::sqrt(squares);
-  const double share = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
-  const Updated want = updated(s, pure, share, kT, marks, values, gradients, first, second);
+  const double clip_factor = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+  const Updated want = updated(s, pure, clip_factor, kT, marks, values, gradients, first, second);
   const std::string what = std::string("update, ") + name + (clip > 0 ? ", clipped" : "");
   const auto got = control.to_host().front();
   report(what + ": norm", std::abs(static_cast<double>(got.norm) - norm) / norm, 1e-5);

@@ -140,7 +140,7 @@ private:
       ++border;
     if (border == nodes().size()) return;
     const bool output = use.buffer >= Buffer::kCompressedOut && use.buffer <= Buffer::kSlidingOut;
-    const ScratchLayout::Place& place = layout_.places[static_cast<std::size_t>(use.buffer)];
+    const ScratchLayout::Extent& place = layout_.places[static_cast<std::size_t>(use.buffer)];
     const bool start = is_scratch(use.buffer) && place.part == ScratchPart::kStart;
     if ((start || (output && schedule_.pass == Pass::kBackward)) &&
         (i >= border || !order_.is_done(i, border)))
@@ -266,7 +266,7 @@ TEST(Scratch, BuffersInUseTogetherLieApart) {
       const auto lives = lifetimes_of(schedule);
       const std::size_t kept = layout.bytes[0];
       const auto begin = [&](std::size_t buffer) {
-        const ScratchLayout::Place& place = layout.places[buffer];
+        const ScratchLayout::Extent& place = layout.places[buffer];
         return place.offset + (place.part == ScratchPart::kKept ? 0 : kept);
       };
       for (auto i = static_cast<std::size_t>(kFirstScratch); i < kBuffers; ++i) {

@@ -42,13 +42,13 @@ struct Kind {
 class EveryKind : public ::testing::TestWithParam<Kind> {};
 
 // 59 faults of a class, drawn anew: number of ranks, which rank, when, in which phase; every other
-// time among ranks that update shares.
+// time among ranks that update shards.
 TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
   std::mt19937 random(101);
   for (int round = 0; round < 59; ++round) {
     const int count = 2 + static_cast<int>(random() % 7);
     SimulatedRanks ranks(count, random());
-    ranks.shares = round % 2 == 1;
+    ranks.shards = round % 2 == 1;
     ranks.collectives_a_phase = 1 + static_cast<uint32_t>(round) % 3;
     ranks.early_collectives = static_cast<uint32_t>(round) % 4;
     HangDetector detector(kPolicy, count, ranks.now());
@@ -101,15 +101,15 @@ TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
     Phase phase;
     uint64_t evaluate_every, checkpoint_every;
   };
-  for (const bool shares : {false, true})
+  for (const bool shards : {false, true})
     for (const Place& place : {Place{Phase::kResults, 0, 0}, Place{Phase::kResults, 30, 30},
                                Place{Phase::kEvaluation, 30, 30}, Place{Phase::kCheckpoint, 0, 30}})
       for (const auto& [fault, kind] : {std::pair(Fault::kDeadlocked, HangKind::kDeadlocked),
                                         std::pair(Fault::kSpinning, HangKind::kSpinning)}) {
-        SCOPED_TRACE(testing::Message() << "shares " << shares << ", " << phase_name(place.phase)
+        SCOPED_TRACE(testing::Message() << "shards " << shards << ", " << phase_name(place.phase)
                                         << ", " << name_of(kind));
         SimulatedRanks ranks(3, 6);
-        ranks.shares = shares;
+        ranks.shards = shards;
         ranks.evaluate_every = place.evaluate_every;
         ranks.checkpoint_every = place.checkpoint_every;
         HangDetector detector(kPolicy, 3, ranks.now());
@@ -128,13 +128,13 @@ TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
 
 // Wherever it goes on to: the next step, its evaluation's sums, a checkpoint's state.
 TEST(Hang, ASkipperIsFoundInCollectivesBetweenStepsToo) {
-  for (const bool shares : {false, true})
+  for (const bool shards : {false, true})
     for (const uint64_t evaluate_every : {0u, 30u})
       for (const uint32_t collectives : {1u, 2u, 5u}) {
-        SCOPED_TRACE(testing::Message() << "shares " << shares << ", evaluation " << evaluate_every
+        SCOPED_TRACE(testing::Message() << "shards " << shards << ", evaluation " << evaluate_every
                                         << ", collectives " << collectives);
         SimulatedRanks ranks(3, 4);
-        ranks.shares = shares;
+        ranks.shards = shards;
         ranks.evaluate_every = evaluate_every;
         ranks.checkpoint_every = 30;
         ranks.collectives_a_phase = collectives;
@@ -155,7 +155,7 @@ TEST(Hang, ASkipperIsFoundInCollectivesBetweenStepsToo) {
 TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
   for (const Phase phase : {Phase::kAllReduce, Phase::kAllGatherWeights, Phase::kAllGatherState}) {
     SimulatedRanks ranks(4, 5);
-    ranks.shares = phase != Phase::kAllReduce;
+    ranks.shards = phase != Phase::kAllReduce;
     ranks.checkpoint_every = 30;
     HangPolicy policy = kPolicy;
     policy.evaluation = 200; // which does not hold for a checkpoint's state
@@ -169,10 +169,10 @@ TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
   }
 }
 
-// What ranks collect is at most as much as three steps move: no checkpoint's limit.
-TEST(Hang, ARankThatIsStuckAsStateIsCollectedIsFoundWithinAStepsLimit) {
+// The all-gather of state moves at most as much as three steps do: no checkpoint's limit.
+TEST(Hang, ARankThatIsStuckAsStateIsGatheredIsFoundWithinAStepsLimit) {
   SimulatedRanks ranks(4, 5);
-  ranks.shares = true;
+  ranks.shards = true;
   ranks.checkpoint_every = 30;
   HangPolicy policy = kPolicy;
   policy.checkpoint = policy.evaluation = 1000;
@@ -216,7 +216,7 @@ TEST_P(OnDevices, TheRightRankIsNamed) {
     constexpr uint64_t kSteps = 60;
     SimulatedDevices ranks(count, kSteps, random());
     ranks.lengths_matter = GetParam().lengths_matter;
-    ranks.shares = round % 2 == 1;
+    ranks.shards = round % 2 == 1;
     HangDetector detector(kPolicy, count, ranks.now());
     const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
     const uint64_t step = GetParam().at_the_end ? kSteps : 25 + random() % 25;
@@ -228,7 +228,7 @@ TEST_P(OnDevices, TheRightRankIsNamed) {
     EXPECT_EQ(verdict->step, step);
     if (GetParam().fault == Fault::kDeadlocked || GetParam().fault == Fault::kSpinning) {
       EXPECT_EQ(verdict->phase, Phase::kBackward);
-    } else if (GetParam().at_the_end && ranks.shares) {
+    } else if (GetParam().at_the_end && ranks.shards) {
       EXPECT_EQ(verdict->phase, Phase::kAllGatherWeights) << "where its peers wait";
     } else {
       EXPECT_EQ(verdict->phase, Phase::kAllReduce);
@@ -264,7 +264,7 @@ TEST(Hang, NoVerdictWhereHostsRunAhead) {
   for (const unsigned seed : {1u, 2u, 3u}) {
     const int count = 1 + static_cast<int>(seed);
     SimulatedDevices ranks(count, 1'000, seed);
-    ranks.shares = seed % 2 == 1;
+    ranks.shards = seed % 2 == 1;
     HangDetector detector(kPolicy, count, ranks.now());
     while (ranks.least_step() < 1'000) {
       const auto verdict = watch(ranks, detector, 5);
@@ -298,7 +298,7 @@ TEST(Hang, WhatWasLearnedOutlivesNsad) {
 }
 
 // Evaluations, checkpoints, slow steps, slow disks, starved CPUs, 1 to 7 ranks with and without
-// shares, steps from a tenth of a second to half a minute.
+// shards, steps from a tenth of a second to half a minute.
 TEST(Hang, NoVerdictIn100000StepsOfWork) {
   constexpr double kStepSeconds[] = {0.1, 0.5, 2, 10, 30};
   uint64_t total = 0;
@@ -312,7 +312,7 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
     ranks.starved_share = seed % 7 < 2 ? 0.6 : 0;
     ranks.disk_stall_chance = seed % 3 == 0 ? 0.001 : 0;
     ranks.disk_seconds = 15;
-    ranks.shares = seed % 2 == 1;
+    ranks.shards = seed % 2 == 1;
     ranks.early_collectives = seed % 3;
     ranks.checkpoint_every = 50;
     ranks.evaluate_every = 70; // step 350: both

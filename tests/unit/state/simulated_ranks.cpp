@@ -106,7 +106,7 @@ void SimulatedRanks::leave_phase(size_t rank) {
   case Phase::kOptimizer: {
     const bool skips =
         fault_ == Fault::kSkipped && rank == fault_rank_ && r.host.step == fault_step_;
-    if (shares && !skips) return enter(rank, Phase::kAllGatherWeights);
+    if (shards && !skips) return enter(rank, Phase::kAllGatherWeights);
     [[fallthrough]];
   }
   case Phase::kAllGatherWeights:
@@ -130,7 +130,7 @@ void SimulatedRanks::enter_checkpoint(size_t rank) {
   if (checkpoint_every == 0 || ranks_[rank].host.step % checkpoint_every != 0)
     return enter(rank, Phase::kData);
   ranks_[rank].collects_for = Phase::kCheckpoint;
-  enter(rank, shares ? Phase::kAllGatherState : Phase::kCheckpoint);
+  enter(rank, shards ? Phase::kAllGatherState : Phase::kCheckpoint);
 }
 
 bool SimulatedRanks::is_stuck(size_t rank) const {
@@ -258,14 +258,14 @@ void SimulatedDevices::move_host(size_t r) {
   case Phase::kBackward:
     enter(Phase::kAllReduce);
     enqueue_collective(rank, 1);
-    if (shares || !faulty(r, Fault::kSkipped)) enqueue_collective(rank, 2);
+    if (shards || !faulty(r, Fault::kSkipped)) enqueue_collective(rank, 2);
     if (faulty(r, Fault::kCollective)) rank.queue.back().left = 1e9;
     return;
   case Phase::kAllReduce:
     enter(Phase::kOptimizer);
     return rank.queue.push_back({host.position(), seconds(0.02)});
   case Phase::kOptimizer:
-    if (shares && !faulty(r, Fault::kSkipped)) {
+    if (shards && !faulty(r, Fault::kSkipped)) {
       enter(Phase::kAllGatherWeights);
       return enqueue_collective(rank, 3);
     }

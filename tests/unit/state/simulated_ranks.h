@@ -28,11 +28,11 @@ public:
   double slow_chance = 0;                         // of a forward pass of four times its duration
   double starved_share = 0;                       // of the time that a rank waits for a CPU
   double disk_stall_chance = 0, disk_seconds = 0; // in the data phase, in state D
-  bool shares = false;                            // a gather behind every optimizer phase
+  bool shards = false;                            // an all-gather behind every optimizer phase
   uint32_t collectives_a_phase = 1;               // buckets, say
   uint32_t early_collectives = 0; // begun in the backward phase, which does not wait for them
   // Steps. Evaluations come first and last rare_phase_seconds, more or less, on each rank; their
-  // sums, and with shares the state for a checkpoint, are collected from all ranks.
+  // sums, and with shards the state for a checkpoint, are all-gathered.
   uint64_t checkpoint_every = 0, evaluate_every = 0;
   double rare_phase_seconds = 4;
 
@@ -72,7 +72,8 @@ private:
 
 // Ranks whose hosts run ahead of their devices, as with GPUs: a host enqueues up to two steps; a
 // device works through them, and its collectives pair up with those of its peers in the order in
-// which it gets to them. Two collectives a step, and with shares a gather behind the optimizer.
+// which it gets to them. Two collectives a step, and with shards an all-gather behind the
+// optimizer.
 class SimulatedDevices {
 public:
   SimulatedDevices(int ranks, uint64_t steps, unsigned seed);
@@ -81,7 +82,7 @@ public:
   // backward phase. kSpinning: the device's backward pass never ends. kCollective: its last
   // all-reduce of the step never does, which ends for its peers.
   void inject(Fault fault, Rank rank, uint64_t step);
-  bool shares = false;
+  bool shards = false;
   // Whether a collective that meets another one of its step never ends; else their data are mixed.
   bool lengths_matter = false;
 

@@ -36,16 +36,16 @@ TEST(GradientReducer, AccumulatesOverMicroStepsInFp32) {
   }
 }
 
-// Gathered or added one by one, the sums are the same bit for bit; nothing of the step before is
+// Deferred or added one by one, the sums are the same bit for bit; nothing of the step before is
 // left in those that no gradient came for.
-TEST(GradientReducer, GatheringChangesNoSum) {
+TEST(GradientReducer, DeferringChangesNoSum) {
   for (const size_t bucket_bytes : {size_t(16), size_t(1) << 20}) {
-    World plain(at::kBFloat16, {.find_unused = true, .gather = false}, nullptr, bucket_bytes);
-    World gathering(at::kBFloat16, {.find_unused = true, .gather = true}, nullptr, bucket_bytes);
+    World plain(at::kBFloat16, {.find_unused = true, .defer = false}, nullptr, bucket_bytes);
+    World deferring(at::kBFloat16, {.find_unused = true, .defer = true}, nullptr, bucket_bytes);
     // How many parameters get a gradient in each of three micro-steps.
     const std::vector<std::vector<size_t>> steps = {{3, 3, 3}, {2, 3, 1}, {2, 1, 2}, {1, 1, 1}};
     for (size_t step = 0; step < steps.size(); ++step) {
-      for (World* w : {&plain, &gathering}) {
+      for (World* w : {&plain, &deferring}) {
         w->reducer.begin_step(step + 1);
         EXPECT_EQ(w->state.sync_scalars().abs().max().item<float>(), 0.0f);
         for (size_t m = 0; m < 3; ++m) {
@@ -57,7 +57,7 @@ TEST(GradientReducer, GatheringChangesNoSum) {
         w->state.sync_scalars().fill_(1.0f);
         ASSERT_TRUE(w->reducer.finish_step());
       }
-      EXPECT_TRUE(at::equal(plain.state.gradients, gathering.state.gradients)) << "step " << step;
+      EXPECT_TRUE(at::equal(plain.state.gradients, deferring.state.gradients)) << "step " << step;
     }
   }
 }
@@ -114,15 +114,15 @@ private:
 // Under a static graph a bucket does not wait for a parameter that never gets a gradient: what it
 // leaves with must be zero there, and not what an earlier step or the memory held.
 TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
-  for (const bool gather : {false, true}) {
+  for (const bool defer : {false, true}) {
     std::vector<at::Tensor> starts;
-    World w(at::kBFloat16, {.static_graph = true, .gather = gather},
+    World w(at::kBFloat16, {.static_graph = true, .defer = defer},
             std::make_unique<SeesStarts>(starts), 150); // the last two share the first bucket
     w.state.sync_scalars().zero_();
     for (uint64_t step = 1; step <= 3; ++step) {
       starts.clear();
       w.reducer.begin_step(step);
-      if (gather) w.state.gradients.fill_(NAN); // sums are written before they are read
+      if (defer) w.state.gradients.fill_(NAN); // sums are written before they are read
       w.state.sync_scalars().zero_();
       for (const bool last : {false, true}) {
         w.reducer.begin_micro_step(last);
@@ -134,7 +134,7 @@ TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
       ASSERT_EQ(starts.size(), w.state.plan().buckets.size());
       const auto at = static_cast<int64_t>(slot.offset - w.state.plan().buckets[slot.bucket].begin);
       const at::Tensor sent = starts[slot.bucket].narrow(0, at, static_cast<int64_t>(slot.count));
-      EXPECT_TRUE(sent.eq(0).all().item<bool>()) << "step " << step << " gather " << gather;
+      EXPECT_TRUE(sent.eq(0).all().item<bool>()) << "step " << step << " defer " << defer;
     }
   }
 }

@@ -36,7 +36,7 @@ model::ModelConfig small_model() {
 }
 SmallTraining training(int64_t accumulate, at::ScalarType type = at::kFloat) {
   SmallTraining t{.config = small_model(), .type = type, .accumulate = accumulate};
-  t.options.gather = true; // as a GPU does
+  t.options.defer = true; // as a GPU does
   return t;
 }
 
@@ -76,7 +76,7 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
       ways.push_back(training(accumulate, type));
   ways.push_back(training(3, at::kBFloat16));
-  ways.back().options.gather = false;
+  ways.back().options.defer = false;
   ways.push_back(training(2, at::kBFloat16));
   ways.back().mode = PrecisionMode::kStochasticRounding;
   ways.push_back(training(2));

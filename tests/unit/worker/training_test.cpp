@@ -145,15 +145,15 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
 // Asked to stop at whatever step it has reached, the run ends with a checkpoint of exactly that
 // step; the resumed run's losses are those of the uninterrupted one, every bit.
 TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
-  for (const bool shares : {true, false}) {
-    SCOPED_TRACE(testing::Message() << "parallel.shard_update = " << shares);
+  for (const bool shards : {true, false}) {
+    SCOPED_TRACE(testing::Message() << "parallel.shard_update = " << shards);
     auto spec = tiny_run(dataset_);
-    spec.parallel.shard_update = shares;
+    spec.parallel.shard_update = shards;
     const auto expected = reference(spec);
     ASSERT_EQ(expected.size(), 12u);
     for (const uint64_t after : {1u, 4u, 9u}) {
-      if (!shares && after != 4) continue; // one of them shows that the other way goes on, too
-      RunHarness run(folder_.path() / (std::to_string(after) + (shares ? "" : "-whole")));
+      if (!shards && after != 4) continue; // one of them shows that the other way goes on, too
+      RunHarness run(folder_.path() / (std::to_string(after) + (shards ? "" : "-whole")));
       {
         auto ranks = run.launch(spec);
         ASSERT_TRUE(ranks[1].wait_message(MessageType::kRankStep,
@@ -273,25 +273,25 @@ TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
   EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("not bit for bit: world size 2 -> 1\n"));
 }
 
-// Nor does it matter to a checkpoint whether ranks update shares; sums are added in another order.
+// Nor does it matter to a checkpoint whether ranks update shards; sums are added in another order.
 TEST_F(TrainingTest, SharesMayComeAndGoWithAResume) {
-  auto shares = tiny_run(dataset_);
-  shares.precision.mode = spec::PrecisionMode::kFp32;
-  shares.checkpoint.interval_steps = 6;
-  auto whole = shares;
+  auto shards = tiny_run(dataset_);
+  shards.precision.mode = spec::PrecisionMode::kFp32;
+  shards.checkpoint.interval_steps = 6;
+  auto whole = shards;
   whole.parallel.shard_update = false;
-  const auto expected = reference(shares);
-  for (const bool to_shares : {false, true}) {
-    RunHarness run(folder_.path() / (to_shares ? "to-shares" : "to-whole"));
-    complete(run, to_shares ? whole : shares);
-    complete(run, to_shares ? shares : whole,
+  const auto expected = reference(shards);
+  for (const bool to_shards : {false, true}) {
+    RunHarness run(folder_.path() / (to_shards ? "to-shards" : "to-whole"));
+    complete(run, to_shards ? whole : shards);
+    complete(run, to_shards ? shards : whole,
              {.attempt = 2, .resume = run.checkpoints() / manifest::folder_name(6)});
     for (const auto& [step, loss] : run.losses())
       EXPECT_NEAR(loss, expected.at(step), 1e-6 * loss * double(step)) << "step " << step;
     EXPECT_THAT(run.log(2, 0),
                 ::testing::HasSubstr(std::string("exact in data and state but not bit for bit: "
                                                  "parallel.shard_update ") +
-                                     (to_shares ? "false -> true" : "true -> false")));
+                                     (to_shards ? "false -> true" : "true -> false")));
   }
 }
 
