@@ -1,37 +1,40 @@
+// The reduction of dK and dV: d[key] = sum over the units of the key's block, in their order.
+//
+// A CTA reduces the units of one block and one of dK, dV; a thread owns eight neighbouring values.
+// Units are added in order, so the result does not depend on timing.
+//   __syncthreads()   thread 0 has found which units of a range are the block's
 #include <algorithm>
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/block_backward/config.h"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
 
-// A CTA reduces the units of one block and one of dK, dV; a thread owns eight neighbouring values.
-// Units are added in order, so the result does not depend on timing.
-
 namespace nsa::kernels {
 namespace {
 
-template <int kDim> constexpr int kThreads = kBlock * kDim / kVector;
+using block_backward::kThreads;
+using block_backward::Tile;
 
-// sum += the eight values at first + place(i) * stride of every i below count, in order. Those of
+// sum += the eight values at first + unit_at(i) * stride of every i below count, in order. Those of
 // two units are asked for together, which most blocks have: more would cost warps their registers.
-template <typename Place>
+template <typename UnitAt>
 __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_t stride, int count,
-                                          Place place) {
-  constexpr int kTogether = 2;
-  for (int base = 0; base < count; base += kTogether) {
-    float4 values[kTogether][2];
+                                          UnitAt unit_at) {
+  for (int base = 0; base < count; base += Tile::kTogether) {
+    float4 values[Tile::kTogether][2];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < Tile::kTogether; ++i) {
       const bool there = base + i < count;
       const auto* unit =
-          reinterpret_cast<const float4*>(first + (there ? place(base + i) : 0) * stride);
+          reinterpret_cast<const float4*>(first + (there ? unit_at(base + i) : 0) * stride);
       values[i][0] = there ? unit[0] : float4{};
       values[i][1] = there ? unit[1] : float4{};
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < Tile::kTogether; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float4& four = values[i][half];
@@ -53,7 +56,7 @@ struct RangeCut {
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads<kDim>, kDim == kHeadDim ? 3 : 1)
+__global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim>)
     reduce_key_gradient_kernel(ReduceKeyGradientParams params, int tiles, int ranged_tiles,
                                RangeCut first, RangeCut rest) {
   constexpr int kTileFloats = kBlock * kDim;

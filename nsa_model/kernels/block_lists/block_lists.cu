@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nsa_model/kernels/block_lists/config.h"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/limits.h"
 
@@ -13,10 +14,10 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kChunk = kListChunk;
-constexpr int kWords = kChunk / 32;
-constexpr int kThreads = 1024;
-constexpr int kScanThreads = 1024;
+using block_lists::kChunk;
+using block_lists::kWords;
+constexpr int kThreads = block_lists::Tile::kThreads;
+constexpr int kScanThreads = block_lists::Tile::kScanThreads;
 
 int kv_head_count(const AttentionShape& shape) {
   return shape.batch * shape.groups;

@@ -1,5 +1,6 @@
 #include "nsa_model/kernels/combine/combine.h"
 
+#include "nsa_model/kernels/combine/config.h"
 #include "nsa_model/kernels/combine/packed_merge.h"
 #include "nsa_model/kernels/combine/round_row.cuh"
 #include "nsa_model/kernels/combine/row_statistics.cuh"
@@ -15,13 +16,12 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr int kRowsPerBlock = 4; // of six heads; others take as many rows as fit the threads
-template <int kDim> constexpr int kThreads = kHeadsPerGroup * (kDim / kVector) * kRowsPerBlock;
-static_assert(kThreads<128> >= kMostHeads * 128 / kVector);
+using combine::kThreads;
+using combine::Tile;
 
 template <int kDim, typename Heads>
 __host__ __device__ constexpr int rows_per_block(const Heads& heads) {
-  return Heads::kPads ? kThreads<kDim> / (heads.count() * (kDim / kVector)) : kRowsPerBlock;
+  return Heads::kPads ? kThreads<kDim> / (heads.count() * (kDim / kVector)) : Tile::kRowsPerBlock;
 }
 
 template <int kDim, typename Heads> struct ThreadVector {

@@ -1,22 +1,24 @@
+// Softmax cross-entropy of a row of logits x, and its gradient in their place:
+//   loss = -share log softmax(x)[label];   x <- share (softmax(x) - one_hot(label))
+//
+// Tile (config.h): a CTA owns a row, a thread vectors of 8 columns. First pass: running maximum and
+// sum a thread, joined in a fixed order. Second pass: the row again, from L2 (two hundred rows of
+// 100 KB are in flight at a time), and its gradient over it.
+//   __syncthreads() in join_block   every warp's maximum and sum are there, and the row has been
+//                                   read once, so that it may be written
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
 
 #include <cfloat>
 #include <cmath>
 
 #include "nsa_model/kernels/common/vector.cuh"
-
-// A CTA owns a row. First pass: running maximum and sum a thread, joined in a fixed order. Second
-// pass: the row again, from L2 (two hundred rows of 100 KB are in flight at a time), and its
-// gradient over it.
+#include "nsa_model/kernels/cross_entropy/config.h"
 
 namespace nsa::kernels {
 namespace {
 
-// Two CTAs an SM (three have more rows in flight than the L2 cache holds), and a row of 50,304
-// columns in two rounds of loads that are full.
-constexpr int kThreads = 640;
-constexpr int kWarps = kThreads / 32;
-constexpr int kInFlight = 5; // loads of 16 bytes a thread has under way
+using cross_entropy::Tile;
+
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
@@ -50,14 +52,14 @@ __device__ __forceinline__ void add(Running& running, const Eight& eight) {
 
 // The whole row's, in every thread.
 __device__ __forceinline__ Running join_block(Running mine) {
-  __shared__ Running of_warp[kWarps];
-  for (int step = 16; step > 0; step /= 2)
+  __shared__ Running of_warp[Tile::kWarps];
+  for (int step = Tile::kWarpThreads / 2; step > 0; step /= 2)
     mine =
         join(mine, {__shfl_xor_sync(~0u, mine.peak, step), __shfl_xor_sync(~0u, mine.sum, step)});
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+  if (threadIdx.x % Tile::kWarpThreads == 0) of_warp[threadIdx.x / Tile::kWarpThreads] = mine;
   __syncthreads();
   Running all = of_warp[0];
-  for (int warp = 1; warp < kWarps; ++warp)
+  for (int warp = 1; warp < Tile::kWarps; ++warp)
     all = join(all, of_warp[warp]);
   return all;
 }
@@ -65,22 +67,23 @@ __device__ __forceinline__ Running join_block(Running mine) {
 // Calls use(vector index, its eight values) for this thread's vectors of the row, loads first.
 template <typename Use>
 __device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int vectors, Use use) {
-  for (int first = static_cast<int>(threadIdx.x); first < vectors; first += kInFlight * kThreads) {
-    uint4 loaded[kInFlight];
+  for (int first = static_cast<int>(threadIdx.x); first < vectors;
+       first += Tile::kLoads * Tile::kThreads) {
+    uint4 loaded[Tile::kLoads];
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int vector = first + i * kThreads;
+    for (int i = 0; i < Tile::kLoads; ++i) {
+      const int vector = first + i * Tile::kThreads;
       if (vector < vectors) loaded[i] = load_packed(row + vector * kVector);
     }
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int vector = first + i * kThreads;
+    for (int i = 0; i < Tile::kLoads; ++i) {
+      const int vector = first + i * Tile::kThreads;
       if (vector < vectors) use(vector, unpack(loaded[i]));
     }
   }
 }
 
-__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyParams params) {
+__global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntropyParams params) {
   const int64_t row = blockIdx.x;
   __nv_bfloat16* const logits = params.logits + row * params.columns;
   const int vectors = params.columns / kVector;
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyPar
     store(logits + vector * kVector, gradient);
   });
   // The label's own, again, by the thread that has just written its vector.
-  if (known && static_cast<int>(label / kVector) % kThreads == static_cast<int>(threadIdx.x))
+  if (known && static_cast<int>(label / kVector) % Tile::kThreads == static_cast<int>(threadIdx.x))
     logits[label] = __float2bfloat16_rn(probability(at_label) - share);
 }
 
@@ -117,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyPar
 cudaError_t launch_cross_entropy(const CrossEntropyParams& params, cudaStream_t stream) {
   if (params.rows == 0) return cudaSuccess;
   if (params.columns <= 0 || params.columns % kVector != 0) return cudaErrorInvalidValue;
-  cross_entropy_kernel<<<static_cast<unsigned>(params.rows), kThreads, 0, stream>>>(params);
+  cross_entropy_kernel<<<static_cast<unsigned>(params.rows), Tile::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

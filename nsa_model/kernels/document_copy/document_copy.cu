@@ -1,15 +1,21 @@
+// Rows of packed tensors into those of a batch of documents, and back (document_copy.h):
+//   to_filled  filled[document, i] = packed[begin + i], or the filling behind the document's end
+//   else       packed[begin + i] = filled[document, i]
+//
+// Memory-bound, no barrier. A CTA has some rows of one tensor; a thread moves 16 bytes at a time
+// where the tensor allows it, else 4.
 #include "nsa_model/kernels/document_copy/document_copy.h"
 
 #include <algorithm>
 
 #include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/document_copy/config.h"
 #include "nsa_model/kernels/document_copy/document_place.cuh"
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kLoads = 4; // of a thread, on their way together
+using document_copy::Tile;
 
 template <typename Word> __device__ Word filling_of(int32_t word);
 template <> __device__ int32_t filling_of<int32_t>(int32_t word) {
@@ -26,12 +32,12 @@ __device__ __forceinline__ void copy_rows(const DocumentCopyLaunch& launch,
   const int total = rows * words;
   const auto* from = static_cast<const Word*>(launch.to_filled ? tensor.packed : tensor.filled);
   auto* to = static_cast<Word*>(launch.to_filled ? tensor.filled : tensor.packed);
-  for (int begin = threadIdx.x; begin < total; begin += kThreads * kLoads) {
-    Word value[kLoads];
-    int64_t target[kLoads];
+  for (int begin = threadIdx.x; begin < total; begin += Tile::kThreads * Tile::kLoads) {
+    Word value[Tile::kLoads];
+    int64_t target[Tile::kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int index = begin + i * kThreads;
+    for (int i = 0; i < Tile::kLoads; ++i) {
+      const int index = begin + i * Tile::kThreads;
       target[i] = -1;
       if (index >= total) continue;
       const int row = index / words;
@@ -47,12 +53,12 @@ __device__ __forceinline__ void copy_rows(const DocumentCopyLaunch& launch,
       }
     }
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i)
+    for (int i = 0; i < Tile::kLoads; ++i)
       if (target[i] >= 0) to[target[i]] = value[i];
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     document_copy_kernel(const __grid_constant__ DocumentCopyLaunch launch) {
   wait_for_earlier_kernels();
   int index = 0;
@@ -108,8 +114,8 @@ cudaError_t launch_document_copy(const DocumentCopyParams& params, cudaStream_t 
   for (std::size_t first = 0; first < params.batch->documents.size(); first += kDocumentsALaunch) {
     const DocumentCopyLaunch launch = document_copy_launch(params, first);
     if (launch.blocks() == 0) continue;
-    const cudaError_t error =
-        launch_kernel(document_copy_kernel, dim3(launch.blocks()), kThreads, 0, stream, launch);
+    const cudaError_t error = launch_kernel(document_copy_kernel, dim3(launch.blocks()),
+                                            Tile::kThreads, 0, stream, launch);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -1,31 +1,34 @@
+// Gradient of a table [rows, columns] of which `ids` were looked up:
+//   d_table[row] = scale base[row] + sum of d_out[token] over tokens with ids[token] = row
+//
+// Tokens are brought together by row first: counted, given a range of `tokens_of` for each row that
+// has any, and put there. Order within a range, and of the ranges, is that of the atomics; what is
+// summed is not: a warp takes the tokens of a row with few of them smallest first, and a CTA those
+// of a row with many through a bitmap of all tokens, from which they come in order.
+//
+// Tile (config.h) of the sums: a CTA has 8 rows of the table, a warp each; lane l holds the vectors
+// l, l + 32, ... of a row. A row with many tokens takes all warps, an equal part of its tokens
+// each.
+//   __syncthreads() in order_many   the bitmap is clear; it is full; the warps' counts are there;
+//                                   the tokens are in order
+//   __syncthreads(), two a row      the warps' sums are there; they have been read
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/vector.cuh"
-
-// Tokens are brought together by row first: counted, given a stretch of `tokens_of` for each row
-// that has any, and put there. Order within a stretch, and of the stretches, is that of the
-// atomics; what is summed is not: a warp takes the tokens of a row with few of them smallest first,
-// and a CTA those of a row with many through a bitmap of all tokens, from which they come in order.
+#include "nsa_model/kernels/embedding_gradient/config.h"
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kFew = 32;     // tokens of a row that a warp sums by itself
-constexpr int kAtOnce = 4;   // rows whose loads are under way together
-constexpr int kPasses = 256; // columns that a warp's lanes take at once
-static_assert(serves::embedding_gradient(1, 1, 4 * kPasses) &&
-              !serves::embedding_gradient(1, 1, 4 * kPasses + 1) &&
-              !serves::embedding_gradient(1, 1, 5 * kPasses));
-// The bitmap of all tokens lies in a CTA's shared memory.
-static_assert(serves::kMostLookups / 8 <= 16 * 1024);
+using embedding_gradient::Tile;
+
 constexpr unsigned kAllLanes = ~0u;
 
 struct Workspace {
   int32_t* total;     // tokens given a place so far; padded to 16 bytes
   int32_t* counts;    // [rows]
-  int32_t* ends;      // [rows], one past a row's stretch
+  int32_t* ends;      // [rows], one past a row's range
   int32_t* tokens_of; // [tokens]
 };
 constexpr int kTotalWords = 4;
@@ -41,42 +44,42 @@ Workspace cut(const EmbeddingGradientParams& params) {
 
 __device__ __forceinline__ bool row_of(const EmbeddingGradientParams& params, int& token,
                                        int& row) {
-  token = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  token = static_cast<int>(blockIdx.x) * Tile::kThreads + static_cast<int>(threadIdx.x);
   if (token >= params.tokens) return false;
   const int64_t id = params.ids[token];
   row = static_cast<int>(id);
   return id >= 0 && id < params.rows;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     count_kernel(EmbeddingGradientParams params, Workspace space) {
   int token, row;
   if (row_of(params, token, row)) atomicAdd(space.counts + row, 1);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    stretch_kernel(EmbeddingGradientParams params, Workspace space) {
-  const int row = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__global__ void __launch_bounds__(Tile::kThreads)
+    range_kernel(EmbeddingGradientParams params, Workspace space) {
+  const int row = static_cast<int>(blockIdx.x) * Tile::kThreads + static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % Tile::kWarpThreads;
   const int count = row < params.rows ? space.counts[row] : 0;
   int through = count; // of this lane and those below
-  for (int step = 1; step < 32; step *= 2) {
+  for (int step = 1; step < Tile::kWarpThreads; step *= 2) {
     const int below = __shfl_up_sync(kAllLanes, through, step);
     if (lane >= step) through += below;
   }
   int begin = 0;
-  if (lane == 31 && through > 0) begin = atomicAdd(space.total, through);
-  begin = __shfl_sync(kAllLanes, begin, 31);
+  if (lane == Tile::kWarpThreads - 1 && through > 0) begin = atomicAdd(space.total, through);
+  begin = __shfl_sync(kAllLanes, begin, Tile::kWarpThreads - 1);
   if (row < params.rows) space.ends[row] = begin + through - count; // its begin, until it is filled
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     place_kernel(EmbeddingGradientParams params, Workspace space) {
   int token, row;
   if (row_of(params, token, row)) space.tokens_of[atomicAdd(space.ends + row, 1)] = token;
 }
 
-// sums of a warp: value i of lane l is column (i / 8) 256 + 8 l + i % 8.
+// sums of a warp: value i of lane l is column 256 (i / 8) + 8 l + i % 8.
 template <int kVectors> struct Sums {
   Eight eight[kVectors] = {};
 };
@@ -84,17 +87,17 @@ template <int kVectors> struct Sums {
 template <int kVectors>
 __device__ __forceinline__ void add_rows(Sums<kVectors>& sums,
                                          const EmbeddingGradientParams& params,
-                                         const int (&tokens)[kAtOnce], int count, int lane) {
-  uint4 packed[kAtOnce][kVectors];
+                                         const int (&tokens)[Tile::kLoads], int count, int lane) {
+  uint4 packed[Tile::kLoads][kVectors];
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i)
+  for (int i = 0; i < Tile::kLoads; ++i)
     if (i < count)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
         packed[i][v] = load_packed(params.d_out + int64_t{tokens[i]} * params.columns +
-                                   v * kPasses + lane * kVector);
+                                   v * Tile::kPassColumns + lane * kVector);
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i)
+  for (int i = 0; i < Tile::kLoads; ++i)
     if (i < count)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
@@ -109,8 +112,8 @@ __device__ __forceinline__ void add_base(Sums<kVectors>& sums,
   if (params.base == nullptr) return;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
-    accumulate(sums.eight[v], params.base + row * params.columns + v * kPasses + lane * kVector,
-               scale);
+    accumulate(sums.eight[v],
+               params.base + row * params.columns + v * Tile::kPassColumns + lane * kVector, scale);
 }
 
 template <int kVectors>
@@ -119,17 +122,18 @@ __device__ __forceinline__ void store_row(const Sums<kVectors>& sums,
                                           int lane) {
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
-    store(params.d_table + row * params.columns + v * kPasses + lane * kVector, sums.eight[v]);
+    store(params.d_table + row * params.columns + v * Tile::kPassColumns + lane * kVector,
+          sums.eight[v]);
 }
 
 template <int kVectors>
 __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGradientParams& params,
                                         const int32_t* tokens_of, int count, int lane) {
   unsigned mine = lane < count ? static_cast<unsigned>(tokens_of[lane]) : ~0u;
-  for (int done = 0; done < count; done += kAtOnce) {
-    int next[kAtOnce];
+  for (int done = 0; done < count; done += Tile::kLoads) {
+    int next[Tile::kLoads];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < Tile::kLoads; ++i) {
       const unsigned smallest = __reduce_min_sync(kAllLanes, mine);
       if (mine == smallest) mine = ~0u;
       next[i] = static_cast<int>(smallest);
@@ -138,27 +142,28 @@ __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGra
   }
 }
 
-// Puts a stretch into ascending order; the whole CTA.
+// Puts a range into ascending order; the whole CTA.
 __device__ void order_many(const EmbeddingGradientParams& params, int32_t* tokens_of, int count,
                            uint32_t* bitmap, int* below) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kWarpThreads,
+            warp = thread / Tile::kWarpThreads;
   const int words = (params.tokens + 31) / 32;
-  for (int word = thread; word < words; word += kThreads)
+  for (int word = thread; word < words; word += Tile::kThreads)
     bitmap[word] = 0;
   __syncthreads();
-  for (int i = thread; i < count; i += kThreads)
+  for (int i = thread; i < count; i += Tile::kThreads)
     atomicOr(bitmap + tokens_of[i] / 32, 1u << tokens_of[i] % 32);
   __syncthreads();
-  const int first = words * thread / kThreads, last = words * (thread + 1) / kThreads;
+  const int first = words * thread / Tile::kThreads, last = words * (thread + 1) / Tile::kThreads;
   int mine = 0;
   for (int word = first; word < last; ++word)
     mine += __popc(bitmap[word]);
   int through = mine;
-  for (int step = 1; step < 32; step *= 2) {
+  for (int step = 1; step < Tile::kWarpThreads; step *= 2) {
     const int other = __shfl_up_sync(kAllLanes, through, step);
     if (lane >= step) through += other;
   }
-  if (lane == 31) below[warp] = through;
+  if (lane == Tile::kWarpThreads - 1) below[warp] = through;
   __syncthreads();
   int at = through - mine;
   for (int other = 0; other < warp; ++other)
@@ -170,36 +175,37 @@ __device__ void order_many(const EmbeddingGradientParams& params, int32_t* token
 }
 
 template <int kVectors>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     sum_kernel(EmbeddingGradientParams params, Workspace space) {
-  __shared__ Eight partial[kWarps][kVectors][32];
-  __shared__ int below[kWarps];
+  __shared__ Eight partial[Tile::kWarps][kVectors][Tile::kWarpThreads];
+  __shared__ int below[Tile::kWarps];
   extern __shared__ uint32_t bitmap[];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int first_row = static_cast<int>(blockIdx.x) * kWarps;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kWarpThreads,
+            warp = thread / Tile::kWarpThreads;
+  const int first_row = static_cast<int>(blockIdx.x) * Tile::kWarps;
   const float scale = params.base == nullptr ? 0.0f : *params.scale;
   const int row = first_row + warp;
   const int count = row < params.rows ? space.counts[row] : 0;
-  if (row < params.rows && count <= kFew) {
+  if (row < params.rows && count <= Tile::kFewTokens) {
     Sums<kVectors> sums;
     add_base(sums, params, row, scale, lane);
     sum_few(sums, params, space.tokens_of + space.ends[row] - count, count, lane);
     store_row(sums, params, row, lane);
   }
-  const int last_row = min(first_row + kWarps, params.rows);
+  const int last_row = min(first_row + Tile::kWarps, params.rows);
   for (int heavy = first_row; heavy < last_row; ++heavy) {
     const int many = space.counts[heavy];
-    if (many <= kFew) continue; // the same for all threads
+    if (many <= Tile::kFewTokens) continue; // the same for all threads
     int32_t* const tokens_of = space.tokens_of + space.ends[heavy] - many;
     order_many(params, tokens_of, many, bitmap, below);
     Sums<kVectors> sums;
     if (warp == 0) add_base(sums, params, heavy, scale, lane);
-    const int begin = static_cast<int>(int64_t{many} * warp / kWarps);
-    const int end = static_cast<int>(int64_t{many} * (warp + 1) / kWarps);
-    for (int done = begin; done < end; done += kAtOnce) {
-      int next[kAtOnce] = {};
+    const int begin = static_cast<int>(int64_t{many} * warp / Tile::kWarps);
+    const int end = static_cast<int>(int64_t{many} * (warp + 1) / Tile::kWarps);
+    for (int done = begin; done < end; done += Tile::kLoads) {
+      int next[Tile::kLoads] = {};
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
+      for (int i = 0; i < Tile::kLoads; ++i)
         if (done + i < end) next[i] = tokens_of[done + i];
       add_rows(sums, params, next, end - done, lane);
     }
@@ -209,11 +215,12 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     if (warp < kVectors) { // one of a row's vectors each
       Eight all = partial[0][warp][lane];
-      for (int other = 1; other < kWarps; ++other)
+      for (int other = 1; other < Tile::kWarps; ++other)
 #pragma unroll
         for (int i = 0; i < kVector; ++i)
           all.values[i] += partial[other][warp][lane].values[i];
-      store(params.d_table + int64_t{heavy} * params.columns + warp * kPasses + lane * kVector,
+      store(params.d_table + int64_t{heavy} * params.columns + warp * Tile::kPassColumns +
+                lane * kVector,
             all);
     }
     __syncthreads(); // before the next one writes its partial sums
@@ -223,9 +230,9 @@ __global__ void __launch_bounds__(kThreads)
 template <int kVectors>
 cudaError_t launch_sum(const EmbeddingGradientParams& params, const Workspace& space,
                        cudaStream_t stream) {
-  const unsigned blocks = static_cast<unsigned>((params.rows + kWarps - 1) / kWarps);
+  const unsigned blocks = static_cast<unsigned>((params.rows + Tile::kWarps - 1) / Tile::kWarps);
   const std::size_t bitmap = static_cast<std::size_t>((params.tokens + 31) / 32) * sizeof(uint32_t);
-  sum_kernel<kVectors><<<blocks, kThreads, bitmap, stream>>>(params, space);
+  sum_kernel<kVectors><<<blocks, Tile::kThreads, bitmap, stream>>>(params, space);
   return cudaGetLastError();
 }
 
@@ -244,13 +251,15 @@ cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cud
   if (const cudaError_t error = cudaMemsetAsync(params.workspace, 0, cleared, stream);
       error != cudaSuccess)
     return error;
-  const unsigned of_tokens = static_cast<unsigned>((params.tokens + kThreads - 1) / kThreads);
-  const unsigned of_rows = static_cast<unsigned>((params.rows + kThreads - 1) / kThreads);
-  count_kernel<<<of_tokens, kThreads, 0, stream>>>(params, space);
-  stretch_kernel<<<of_rows, kThreads, 0, stream>>>(params, space);
-  place_kernel<<<of_tokens, kThreads, 0, stream>>>(params, space);
+  const unsigned of_tokens =
+      static_cast<unsigned>((params.tokens + Tile::kThreads - 1) / Tile::kThreads);
+  const unsigned of_rows =
+      static_cast<unsigned>((params.rows + Tile::kThreads - 1) / Tile::kThreads);
+  count_kernel<<<of_tokens, Tile::kThreads, 0, stream>>>(params, space);
+  range_kernel<<<of_rows, Tile::kThreads, 0, stream>>>(params, space);
+  place_kernel<<<of_tokens, Tile::kThreads, 0, stream>>>(params, space);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  switch (params.columns / kPasses) {
+  switch (params.columns / Tile::kPassColumns) {
   case 1:
     return launch_sum<1>(params, space, stream);
   case 2:

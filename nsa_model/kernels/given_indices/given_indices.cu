@@ -1,19 +1,22 @@
+// A caller's selected blocks of each (token, group), put in order (canonical_row.cuh): ascending,
+// none twice, none behind the token's own, -1 behind the last.
+//
+// A thread takes a row of 16 indices, 64 bytes, in registers. No barrier.
 #include "nsa_model/kernels/given_indices/given_indices.h"
 
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
-
-// A thread a row of 64 bytes.
+#include "nsa_model/kernels/given_indices/config.h"
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kThreads = 256;
+using given_indices::Tile;
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     given_indices_kernel(GivenIndicesParams params, int64_t rows) {
   wait_for_earlier_kernels();
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x;
   if (row >= rows) return;
   const auto* from = reinterpret_cast<const int4*>(params.given + row * kSlots);
   int32_t slots[kSlots];
@@ -37,8 +40,8 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t launch_given_indices(const GivenIndicesParams& params, cudaStream_t stream) {
   const int64_t rows = int64_t{params.shape.batch} * params.shape.sequence * params.shape.groups;
-  const auto grid = static_cast<unsigned>((rows + kThreads - 1) / kThreads);
-  return launch_kernel(given_indices_kernel, dim3(grid), kThreads, 0, stream, params, rows);
+  const auto grid = static_cast<unsigned>((rows + Tile::kThreads - 1) / Tile::kThreads);
+  return launch_kernel(given_indices_kernel, dim3(grid), Tile::kThreads, 0, stream, params, rows);
 }
 
 } // namespace nsa::kernels

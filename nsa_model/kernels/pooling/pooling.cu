@@ -1,16 +1,20 @@
+// phi as average pooling (Eq. 7), of keys and values [batch, sequence, groups, D]:
+//   k_cmp[i] = mean of k[16 i .. 16 i + 31];   d_k[t] = sum of d_k_cmp[i] / 32 over i that hold t
+//
+// Memory-bound, no barrier. A thread owns 8 neighbouring dimensions (16 bytes) of one token; the
+// grid's second dimension is keys, values. Each input row is read by the two compressed tokens that
+// cover it; the second read comes from L1 or L2.
 #include "nsa_model/kernels/pooling/pooling.h"
 
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
-
-// Memory-bound. A thread owns 8 neighbouring dimensions (16 bytes) of one token. Each input row is
-// read by the two compressed tokens that cover it; the second read comes from L1 or L2.
+#include "nsa_model/kernels/pooling/config.h"
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kThreads = 256;
+using pooling::Tile;
 
 // Index of a thread's 16 bytes in a tensor [batch, tokens, groups, D].
 struct Element {
@@ -24,7 +28,7 @@ template <int kDim>
 __device__ __forceinline__ Element element(const AttentionShape& shape, int tokens) {
   Element e;
   const int width = shape.groups * (kDim / kVector);
-  e.index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  e.index = static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x;
   e.inner = e.index % width;
   e.token = e.index / width % tokens;
   e.batch = e.index / width / tokens;
@@ -33,7 +37,8 @@ __device__ __forceinline__ Element element(const AttentionShape& shape, int toke
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params, int compressed) {
+__global__ void __launch_bounds__(Tile::kThreads)
+    pooling_kernel(PoolingParams params, int compressed) {
   wait_for_earlier_kernels();
   const Element e = element<kDim>(params.shape, compressed);
   if (!e.valid) return;
@@ -41,15 +46,16 @@ __global__ void __launch_bounds__(kThreads) pooling_kernel(PoolingParams params,
   const int64_t source =
       (e.batch * params.shape.sequence + e.token * kCompressStride) * width + e.inner * kVector;
   const __nv_bfloat16* in = (blockIdx.y == 0 ? params.k : params.v) + source;
+  constexpr int kLoads = Tile::kLoads;
   Eight sum = {};
-#pragma unroll 8
+#pragma unroll kLoads
   for (int i = 0; i < kCompressLength; ++i)
     accumulate(sum, in + i * width, 1.0f / kCompressLength);
   store((blockIdx.y == 0 ? params.k_cmp : params.v_cmp) + e.index * kVector, sum);
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     pooling_backward_kernel(PoolingBackwardParams params, int compressed) {
   wait_for_earlier_kernels();
   const Element e = element<kDim>(params.shape, params.shape.sequence);
@@ -70,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
 
 dim3 grid_for(const AttentionShape& shape, int tokens) {
   const int64_t threads = int64_t{shape.batch} * tokens * shape.groups * (shape.head_dim / kVector);
-  return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads), 2);
+  return dim3(static_cast<unsigned>((threads + Tile::kThreads - 1) / Tile::kThreads), 2);
 }
 
 } // namespace
@@ -79,16 +85,16 @@ cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream) {
   const int compressed = compressed_count(params.shape.sequence);
   if (compressed == 0) return cudaSuccess;
   return with_head_dim(params.shape, [&](auto dim) {
-    return launch_kernel(pooling_kernel<dim()>, grid_for(params.shape, compressed), kThreads, 0,
-                         stream, params, compressed);
+    return launch_kernel(pooling_kernel<dim()>, grid_for(params.shape, compressed), Tile::kThreads,
+                         0, stream, params, compressed);
   });
 }
 
 cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream) {
   return with_head_dim(params.shape, [&](auto dim) {
     return launch_kernel(pooling_backward_kernel<dim()>,
-                         grid_for(params.shape, params.shape.sequence), kThreads, 0, stream, params,
-                         compressed_count(params.shape.sequence));
+                         grid_for(params.shape, params.shape.sequence), Tile::kThreads, 0, stream,
+                         params, compressed_count(params.shape.sequence));
   });
 }
 

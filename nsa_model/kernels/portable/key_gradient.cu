@@ -88,6 +88,62 @@ struct Seen {
   __device__ bool has(int token) const { return token >= first && token <= last; }
 };
 
+// A query row, or none.
+struct Row {
+  int token;
+  int head;
+  bool valid;
+};
+
+// Rows of products [keys][query rows] of a warp's 16 keys.
+template <int kCount> using Scores = float[kCount / 8][4];
+
+// dS^T from P^T and dP^T, which it replaces.
+template <int kDim>
+__device__ __forceinline__ void
+to_score_gradients(Scores<kRows<kDim>>& ds, const Scores<kRows<kDim>>& p,
+                   const Shared<kDim>& shared, int stage, int quad) {
+#pragma unroll
+  for (int j = 0; j < kRows<kDim> / 8; ++j) {
+    const float2 delta = *reinterpret_cast<const float2*>(&shared.delta[stage][8 * j + 2 * quad]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      ds[j][i] = p[j][i] * (ds[j][i] - (i % 2 == 0 ? delta.x : delta.y));
+  }
+}
+
+// Writes dK, which it scales, and dV of rows `row` and row + 8 of a unit's tile, number `result`.
+template <int kDim>
+__device__ __forceinline__ void store_sums(const KeyGradientParams& params, int64_t result,
+                                           const float (&d_k)[kDim / 8][4],
+                                           const float (&d_v)[kDim / 8][4], int row, int quad) {
+  float* target = params.partial + result * 2 * kTile * kDim;
+#pragma unroll
+  for (int j = 0; j < kDim / 8; ++j) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float* place = target + (row + 8 * r) * kDim + 8 * j + 2 * quad;
+      *reinterpret_cast<float2*>(place) = {d_k[j][2 * r] * params.scale,
+                                           d_k[j][2 * r + 1] * params.scale};
+      *reinterpret_cast<float2*>(place + kTile * kDim) = {d_v[j][2 * r], d_v[j][2 * r + 1]};
+    }
+  }
+}
+
+// Starts the copies of a unit's K and V.
+template <int kDim>
+__device__ __forceinline__ void load_keys(const KeyGradientParams& params,
+                                          const AttentionShape& shape, const Unit& unit,
+                                          Shared<kDim>& shared) {
+  const int64_t first_key =
+      ((static_cast<int64_t>(unit.batch) * unit.keys + unit.first_key) * shape.groups +
+       unit.group) *
+      kDim;
+  copy_rows<kDim, kTile>(
+      shared_address(shared.keys), params.keys.k + first_key, params.keys.v + first_key,
+      [&](int row) { return row < unit.keys - unit.first_key ? row * shape.groups * kDim : -1; });
+}
+
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
     key_gradient_kernel(const __grid_constant__ KeyGradientParams params, KeyUnits units) {
@@ -102,20 +158,9 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   const int rows = (unit.end - unit.begin) * shape.heads;
   const int statistics = head_floats(shape.heads);
 
-  const int64_t first_key =
-      ((static_cast<int64_t>(unit.batch) * unit.keys + unit.first_key) * shape.groups +
-       unit.group) *
-      kDim;
-  copy_rows<kDim, kTile>(
-      shared_address(shared.keys), params.keys.k + first_key, params.keys.v + first_key,
-      [&](int row) { return row < unit.keys - unit.first_key ? row * shape.groups * kDim : -1; });
+  load_keys(params, shape, unit, shared);
 
   // Rows are looked up two tiles ahead by a thread each, so that no copy waits for the list.
-  struct Row {
-    int token;
-    int head;
-    bool valid;
-  };
   const int local = static_cast<int>(threadIdx.x);
   const auto look_up = [&](int first) {
     const int row = first + local;
@@ -207,14 +252,7 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
       multiply<kDim>(d_v, left, d_out_tile, 0);
       multiply_transposed<kDim>(
           ds, [&](int step) { return tile_rows<kDim>(v_tile, warp_row, step); }, d_out_tile, 0);
-#pragma unroll
-      for (int j = 0; j < kCount / 8; ++j) {
-        const float2 delta =
-            *reinterpret_cast<const float2*>(&shared.delta[stage][8 * j + 2 * quad]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          ds[j][i] = p[j][i] * (ds[j][i] - (i % 2 == 0 ? delta.x : delta.y));
-      }
+      to_score_gradients<kDim>(ds, p, shared, stage, quad);
       to_left(left, ds);
       multiply<kDim>(d_k, left, q_tile, 0);
     }
@@ -222,17 +260,7 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   }
   wait_for_copies<0>();
 
-  float* target = params.partial + unit.result * 2 * kTile * kDim;
-#pragma unroll
-  for (int j = 0; j < kDim / 8; ++j) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float* place = target + (row + 8 * r) * kDim + 8 * j + 2 * quad;
-      *reinterpret_cast<float2*>(place) = {d_k[j][2 * r] * params.scale,
-                                           d_k[j][2 * r + 1] * params.scale};
-      *reinterpret_cast<float2*>(place + kTile * kDim) = {d_v[j][2 * r], d_v[j][2 * r + 1]};
-    }
-  }
+  store_sums<kDim>(params, unit.result, d_k, d_v, row, quad);
 }
 
 int item_capacity(const AttentionShape& shape) {

@@ -1,27 +1,33 @@
+// The residual sum and its RMSNorm, of rows [columns]:
+//   s = round(x + addend);  r = 1 / sqrt(mean(s^2) + epsilon);  normed = s r gain
+//   backward, with g = d_normed gain:  d_x = d_sum + r (g - s r mean(g s r))
+//                                      d_gain = sum over rows of d_normed s r
+//
+// Tile (config.h): a warp owns a row and keeps it in registers. Lane l holds the vectors l, l + 32,
+// ... of it, 1 to 4. The forward's warps are independent: no barrier.
+//
+// Backward: a CTA's warps take rows in turn, and add d_gain of theirs in registers.
+//   __syncthreads(), once a warp    the warps add these into shared memory, in the order of warps
+// sum_gain_kernel adds the CTAs' sums: 32 columns a CTA, each row of threads every 32nd of them.
+//   __syncthreads()                 the sums of all rows of threads are there
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 
 #include "nsa_model/kernels/common/vector.cuh"
-
-// A warp owns a row and keeps it in registers: lane l holds the vectors l, l + 32, ... of it.
+#include "nsa_model/kernels/rms_norm/config.h"
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-// CTAs of the backward, each with a partial sum of the gain's gradient: two for each of an H200's
-// 132 multiprocessors. A constant, so that the order of the sums is the same on every GPU.
-constexpr int kParts = 264;
-constexpr int kSumRows = 32; // second stage: partials that are summed side by side
+using rms_norm::Tile;
 
 __device__ __forceinline__ float warp_sum(float value) {
-  for (int step = 16; step > 0; step /= 2)
+  for (int step = Tile::kWarpThreads / 2; step > 0; step /= 2)
     value += __shfl_xor_sync(~0u, value, step);
   return value;
 }
 
 __device__ __forceinline__ int vector_of(int i) {
-  return (i * 32 + static_cast<int>(threadIdx.x % 32)) * kVector;
+  return (i * Tile::kWarpThreads + static_cast<int>(threadIdx.x % Tile::kWarpThreads)) * kVector;
 }
 
 template <int kPerLane>
@@ -34,8 +40,9 @@ __device__ __forceinline__ void load(Eight (&into)[kPerLane], const __nv_bfloat1
 }
 
 template <int kPerLane>
-__global__ void __launch_bounds__(kThreads) add_rms_norm_kernel(AddRmsNormParams params) {
-  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
+__global__ void __launch_bounds__(Tile::kThreads) add_rms_norm_kernel(AddRmsNormParams params) {
+  const int row = static_cast<int>(blockIdx.x) * Tile::kWarps +
+                  static_cast<int>(threadIdx.x / Tile::kWarpThreads);
   if (row >= params.rows) return;
   const int64_t offset = static_cast<int64_t>(row) * params.columns;
   Eight x[kPerLane];
@@ -61,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) add_rms_norm_kernel(AddRmsNormParams
   }
   squares = warp_sum(squares);
   const float inverse = rsqrtf(squares / static_cast<float>(params.columns) + params.epsilon);
-  if (threadIdx.x % 32 == 0) params.inverse[row] = inverse;
+  if (threadIdx.x % Tile::kWarpThreads == 0) params.inverse[row] = inverse;
   Eight gain[kPerLane];
   load(gain, params.gain);
 #pragma unroll
@@ -74,13 +81,13 @@ __global__ void __launch_bounds__(kThreads) add_rms_norm_kernel(AddRmsNormParams
 }
 
 template <int kPerLane>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     add_rms_norm_backward_kernel(AddRmsNormBackwardParams params) {
   extern __shared__ float gain_sum[]; // [columns]
-  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int warp = static_cast<int>(threadIdx.x / Tile::kWarpThreads);
   Eight d_gain[kPerLane] = {};
-  for (int row = static_cast<int>(blockIdx.x) * kWarps + warp; row < params.rows;
-       row += kParts * kWarps) {
+  for (int row = static_cast<int>(blockIdx.x) * Tile::kWarps + warp; row < params.rows;
+       row += Tile::kParts * Tile::kWarps) {
     const int64_t offset = static_cast<int64_t>(row) * params.columns;
     Eight x[kPerLane], d_normed[kPerLane];
     uint4 d_sum[kPerLane], gain[kPerLane];
@@ -119,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       store(params.d_x + offset + vector_of(i), d_x);
     }
   }
-  for (int turn = 0; turn < kWarps; ++turn) { // in the order of warps
+  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in the order of warps
     if (warp == turn) {
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {
@@ -132,43 +139,45 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     __syncthreads();
   }
-  for (int column = static_cast<int>(threadIdx.x); column < params.columns; column += kThreads)
+  for (int column = static_cast<int>(threadIdx.x); column < params.columns;
+       column += Tile::kThreads)
     params.partial[static_cast<int64_t>(blockIdx.x) * params.columns + column] = gain_sum[column];
 }
 
-__global__ void __launch_bounds__(32 * kSumRows)
+__global__ void __launch_bounds__(Tile::kSumColumns* Tile::kSumRows)
     sum_gain_kernel(AddRmsNormBackwardParams params, int parts) {
-  __shared__ float of_row[kSumRows][32];
-  const int column = static_cast<int>(blockIdx.x) * 32 + static_cast<int>(threadIdx.x);
+  __shared__ float of_row[Tile::kSumRows][Tile::kSumColumns];
+  const int column =
+      static_cast<int>(blockIdx.x) * Tile::kSumColumns + static_cast<int>(threadIdx.x);
   float sum = 0.0f;
-  for (int part = static_cast<int>(threadIdx.y); part < parts; part += kSumRows)
+  for (int part = static_cast<int>(threadIdx.y); part < parts; part += Tile::kSumRows)
     sum += params.partial[static_cast<int64_t>(part) * params.columns + column];
   of_row[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0) return;
-  for (int i = 1; i < kSumRows; ++i)
+  for (int i = 1; i < Tile::kSumRows; ++i)
     sum += of_row[i][threadIdx.x];
   params.d_gain[column] = __float2bfloat16_rn(sum);
 }
 
 int parts_of(int rows) {
-  const int needed = (rows + kWarps - 1) / kWarps;
-  return needed < kParts ? needed : kParts;
+  const int needed = (rows + Tile::kWarps - 1) / Tile::kWarps;
+  return needed < Tile::kParts ? needed : Tile::kParts;
 }
 
 template <int kPerLane> void start(const AddRmsNormParams& params, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((params.rows + kWarps - 1) / kWarps);
-  add_rms_norm_kernel<kPerLane><<<blocks, kThreads, 0, stream>>>(params);
+  const auto blocks = static_cast<unsigned>((params.rows + Tile::kWarps - 1) / Tile::kWarps);
+  add_rms_norm_kernel<kPerLane><<<blocks, Tile::kThreads, 0, stream>>>(params);
 }
 template <int kPerLane> void start(const AddRmsNormBackwardParams& params, cudaStream_t stream) {
   const std::size_t shared = static_cast<std::size_t>(params.columns) * sizeof(float);
   const auto blocks = static_cast<unsigned>(parts_of(params.rows));
-  add_rms_norm_backward_kernel<kPerLane><<<blocks, kThreads, shared, stream>>>(params);
+  add_rms_norm_backward_kernel<kPerLane><<<blocks, Tile::kThreads, shared, stream>>>(params);
 }
 
 template <typename Params> cudaError_t start_for_width(const Params& params, cudaStream_t stream) {
   if (!rms_norm_serves(params.columns)) return cudaErrorInvalidValue;
-  switch (params.columns / 256) {
+  switch (params.columns / Tile::kPassColumns) {
   case 1:
     start<1>(params, stream);
     break;
@@ -188,7 +197,7 @@ template <typename Params> cudaError_t start_for_width(const Params& params, cud
 } // namespace
 
 std::size_t rms_norm_partials(int columns) {
-  return static_cast<std::size_t>(kParts) * columns;
+  return static_cast<std::size_t>(Tile::kParts) * columns;
 }
 
 cudaError_t launch_add_rms_norm(const AddRmsNormParams& params, cudaStream_t stream) {
@@ -201,9 +210,9 @@ cudaError_t launch_add_rms_norm_backward(const AddRmsNormBackwardParams& params,
   if (params.rows == 0)
     return cudaMemsetAsync(params.d_gain, 0, params.columns * sizeof(__nv_bfloat16), stream);
   if (const cudaError_t error = start_for_width(params, stream); error != cudaSuccess) return error;
-  const dim3 threads(32, kSumRows);
-  sum_gain_kernel<<<static_cast<unsigned>(params.columns / 32), threads, 0, stream>>>(
-      params, parts_of(params.rows));
+  const dim3 threads(Tile::kSumColumns, Tile::kSumRows);
+  sum_gain_kernel<<<static_cast<unsigned>(params.columns / Tile::kSumColumns), threads, 0,
+                    stream>>>(params, parts_of(params.rows));
   return cudaGetLastError();
 }
 

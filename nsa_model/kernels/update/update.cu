@@ -1,20 +1,29 @@
+// What an update does to the flat buffers, element by element (update.h):
+//   add_gradients     sum (+)= gradient, in FP32
+//   partial_squares   a CTA's sum of gradient^2;  square_sum  all of them, in the order of CTAs
+//   control           the norm, whether it and the loss are finite, clip and step size
+//   adamw             m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2, with g = clip gradient
+//                     w = w - rate decay w - step m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
+//
+// Memory-bound. A thread owns vectors of 16 bytes of FP32, or 8 elements of BF16 gradients.
+//   __syncthreads() in block_sum   the warps' sums are there
 #include "nsa_model/kernels/update/update.h"
 
 #include <cmath>
 #include <cstring>
 
 #include "nsa_model/kernels/common/vector.cuh"
+#include "nsa_model/kernels/update/config.h"
 
 namespace nsa::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kFour = 4; // elements of one FP32 load
+using update::Tile;
 
-// ---- gradients into their sums
-// -------------------------------------------------------------------
-constexpr int kVectorsAThread = 4;
-constexpr int64_t kElementsABlock = int64_t{kThreads} * kVectorsAThread * kVector;
+constexpr int kFour = 4; // elements of one FP32 load
+constexpr int64_t kElementsABlock = int64_t{Tile::kThreads} * Tile::kVectorsAThread * kVector;
+
+// ---- gradients into their sums -----------------------------------------------------------------
 
 struct AddGradientsWork {
   AddGradientsParams params;
@@ -28,7 +37,7 @@ __device__ __forceinline__ void put(float* to, const Eight& eight) {
                                         eight.values[7]};
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     add_gradients_kernel(const __grid_constant__ AddGradientsWork work) {
   const AddGradientsParams& params = work.params;
   int low = 0, high = params.gradients; // the last one whose first block is not behind this
@@ -42,17 +51,17 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t begin =
       (static_cast<int64_t>(blockIdx.x) - work.first_block[low]) * kElementsABlock +
       threadIdx.x * kVector;
-  Eight sum[kVectorsAThread] = {};
+  Eight sum[Tile::kVectorsAThread] = {};
 #pragma unroll
-  for (int i = 0; i < kVectorsAThread; ++i) {
-    const int64_t at = begin + int64_t{i} * kThreads * kVector;
+  for (int i = 0; i < Tile::kVectorsAThread; ++i) {
+    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVector;
     if (at + kVector > count) continue;
     accumulate(sum[i], from + at, 1.0f);
     if (!params.first) accumulate(sum[i], to + at, 1.0f);
   }
 #pragma unroll
-  for (int i = 0; i < kVectorsAThread; ++i) {
-    const int64_t at = begin + int64_t{i} * kThreads * kVector;
+  for (int i = 0; i < Tile::kVectorsAThread; ++i) {
+    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVector;
     if (at + kVector <= count) {
       put(to + at, sum[i]);
       continue;
@@ -62,38 +71,33 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- norm and control
-// ---------------------------------------------------------------------------- CTAs of the first
-// stage, each with a partial sum: eight for each of an H200's 132 multiprocessors. A constant, so
-// that the order of the sums is the same on every GPU.
-constexpr int kParts = 1056;
-constexpr int kLoads = 4; // of 16 bytes that a thread has under way
+// ---- norm and control --------------------------------------------------------------------------
 
 __device__ __forceinline__ float block_sum(float value) {
-  __shared__ float of_warp[kThreads / 32];
-  for (int step = 16; step > 0; step /= 2)
+  __shared__ float of_warp[Tile::kWarps];
+  for (int step = Tile::kWarpThreads / 2; step > 0; step /= 2)
     value += __shfl_xor_sync(~0u, value, step);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  if (threadIdx.x % Tile::kWarpThreads == 0) of_warp[threadIdx.x / Tile::kWarpThreads] = value;
   __syncthreads();
   float all = of_warp[0];
-  for (int warp = 1; warp < kThreads / 32; ++warp)
+  for (int warp = 1; warp < Tile::kWarps; ++warp)
     all += of_warp[warp];
   return all;
 }
 
-__global__ void __launch_bounds__(kThreads) partial_squares_kernel(SquareSumParams params) {
+__global__ void __launch_bounds__(Tile::kThreads) partial_squares_kernel(SquareSumParams params) {
   const float4* const four = reinterpret_cast<const float4*>(params.gradients);
-  const int64_t vectors = params.count / kFour, stride = int64_t{kParts} * kThreads;
-  float sum[kLoads] = {};
-  for (int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; at < vectors;
-       at += kLoads * stride) {
-    float4 loaded[kLoads];
+  const int64_t vectors = params.count / kFour, stride = int64_t{Tile::kParts} * Tile::kThreads;
+  float sum[Tile::kLoads] = {};
+  for (int64_t at = static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x; at < vectors;
+       at += Tile::kLoads * stride) {
+    float4 loaded[Tile::kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i)
+    for (int i = 0; i < Tile::kLoads; ++i)
       loaded[i] =
           at + i * stride < vectors ? four[at + i * stride] : float4{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
+    for (int i = 0; i < Tile::kLoads; ++i) {
       sum[i] = fmaf(loaded[i].x, loaded[i].x, sum[i]);
       sum[i] = fmaf(loaded[i].y, loaded[i].y, sum[i]);
       sum[i] = fmaf(loaded[i].z, loaded[i].z, sum[i]);
@@ -106,9 +110,10 @@ __global__ void __launch_bounds__(kThreads) partial_squares_kernel(SquareSumPara
   *partial = params.first ? all : *partial + all;
 }
 
-__global__ void __launch_bounds__(kThreads) square_sum_kernel(const float* partial, float* sum) {
+__global__ void __launch_bounds__(Tile::kThreads)
+    square_sum_kernel(const float* partial, float* sum) {
   float mine = 0.0f;
-  for (int part = static_cast<int>(threadIdx.x); part < kParts; part += kThreads)
+  for (int part = static_cast<int>(threadIdx.x); part < Tile::kParts; part += Tile::kThreads)
     mine += partial[part];
   const float all = block_sum(mine);
   if (threadIdx.x == 0) *sum = all;
@@ -132,8 +137,8 @@ __global__ void control_kernel(UpdateControlParams params) {
   *params.updates = t;
 }
 
-// ---- AdamW
-// ---------------------------------------------------------------------------------------
+// ---- AdamW -------------------------------------------------------------------------------------
+
 struct Four {
   float values[kFour];
 };
@@ -173,14 +178,14 @@ __device__ __forceinline__ float round_at_random(float value, uint64_t counter) 
 }
 
 template <UpdateMode kMode>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     adamw_kernel(const __grid_constant__ AdamWParams params) {
   using Value = std::conditional_t<kMode == UpdateMode::kMaster || kMode == UpdateMode::kFp32,
                                    float, __nv_bfloat16>;
   using Moment = std::conditional_t<kMode == UpdateMode::kPure, __nv_bfloat16, float>;
   const UpdateControl control = *params.control;
   if (control.good == 0.0f) return;
-  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kFour;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x) * kFour;
   if (at >= params.count) return;
   Value* const value_at = static_cast<Value*>(params.values) + at;
   Moment* const first_at = static_cast<Moment*>(params.first_moments) + at;
@@ -223,8 +228,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <UpdateMode kMode> void start(const AdamWParams& params, cudaStream_t stream) {
   const int64_t vectors = params.count / kFour;
-  adamw_kernel<kMode>
-      <<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream>>>(params);
+  adamw_kernel<kMode><<<static_cast<unsigned>((vectors + Tile::kThreads - 1) / Tile::kThreads),
+                        Tile::kThreads, 0, stream>>>(params);
 }
 
 } // namespace
@@ -239,22 +244,22 @@ cudaError_t launch_add_gradients(const AddGradientsParams& params, cudaStream_t 
     blocks += (params.count[i] + kElementsABlock - 1) / kElementsABlock;
   }
   if (blocks == 0) return cudaSuccess;
-  add_gradients_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(work);
+  add_gradients_kernel<<<static_cast<unsigned>(blocks), Tile::kThreads, 0, stream>>>(work);
   return cudaGetLastError();
 }
 
 std::size_t update_partials() {
-  return kParts;
+  return Tile::kParts;
 }
 
 cudaError_t launch_partial_squares(const SquareSumParams& params, cudaStream_t stream) {
   if (params.count % kSlotElements != 0) return cudaErrorInvalidValue;
-  partial_squares_kernel<<<kParts, kThreads, 0, stream>>>(params);
+  partial_squares_kernel<<<Tile::kParts, Tile::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 
 cudaError_t launch_square_sum(const float* partial, float* sum, cudaStream_t stream) {
-  square_sum_kernel<<<1, kThreads, 0, stream>>>(partial, sum);
+  square_sum_kernel<<<1, Tile::kThreads, 0, stream>>>(partial, sum);
   return cudaGetLastError();
 }
 
