@@ -45,6 +45,123 @@ namespace nsa::kernels {
 namespace selection {
 namespace {
 
+#if NSA_HOPPER_CODE
+
+// Parts of selection_kernel. They take numbers by reference, as its lambdas do: the machine code is
+// that of one function (docs/lab/2026-11-23-kernel-functions.md).
+
+// Asks for the keys of a product, into their stage.
+__device__ __forceinline__ void ask_keys(const CUtensorMap& k_map, const CUtensorMap& rest_map,
+                                         const ScorePlan& plan, const int& product,
+                                         const uint32_t& keys, const uint32_t& keys_full,
+                                         const int& group, const int& batch, const int& sharer,
+                                         const int& sharer_bits, const int& sharers) {
+  const int stage = product % Tile::kKeyStages;
+  const uint32_t full = keys_full + 8 * stage;
+  const uint32_t into = keys + stage * Tile::kKeyBytes;
+  const int step = product / kBlockKeys;
+  barrier_expect(full, Tile::kKeyBytes);
+  if (step < plan.steps_of(sharer, sharer_bits)) {
+    tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * Tile::kStepBlocks,
+             product % kBlockKeys, batch, full);
+  } else {
+    tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
+             0, batch, full);
+  }
+}
+
+// Asks for the queries of a tile and as many keys as there are stages, all of which are free. The
+// first tile's warps share this work, as they do for later keys: others wait for who does it all.
+template <typename Heads, typename ProductsOf, typename LoadKeys>
+__device__ __forceinline__ void
+ask_first(const Heads& heads, Shared<Heads>& shared, const CUtensorMap& q_map,
+          const uint8_t* const& all_queries, const int& cta_tiles, const int& group,
+          const int& batch, const int& tile, const int& warp, const int& lane,
+          const int& first_token, const ProductsOf& products_of, const LoadKeys& load_keys) {
+  if (tile > 0 || lane > 0) return;
+  const int product = warp % kWarpgroupWarps;
+  if (warp == kWarpgroupWarps - 1) {
+    const uint32_t full = shared_address(&shared.queries_full);
+    barrier_expect(full, cta_tiles * heads.count() * Tile::kTokens * kRowBytes);
+#pragma unroll 1
+    for (int i = 0; i < cta_tiles; ++i) {
+      tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
+               first_token + i * Tile::kTokens, group * heads.count(), batch, full);
+    }
+  }
+  const ScorePlan plan(first_token / kBlock);
+  if (product < min(products_of(plan), Tile::kKeyStages)) load_keys(plan, product);
+}
+
+// What read_log_sums has read, negated and in log2, in shared memory.
+template <typename Heads, int kLsePieces>
+__device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads& heads,
+                                              const int& tile, const int& sharer, const int& thread,
+                                              const float (&lse_pieces)[kLsePieces]) {
+#pragma unroll
+  for (int i = 0; i < kLsePieces; ++i) {
+    const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
+    const int token = piece / heads.count();
+    if (sharer > 0 || token >= Tile::kTokens) continue;
+    shared.lse[tile][token / 2][piece % heads.count()][token % 2] = -kLog2e * lse_pieces[i];
+  }
+}
+
+// Reads the log-sums of a tile's tokens, whose products are this warpgroup's, a few a thread.
+template <typename Heads, typename RowOf, int kLsePieces>
+__device__ __forceinline__ void
+read_log_sums(const SelectionParams& params, const Heads& heads, const int& first_token,
+              const int& tile, const int& sharer, const int& thread, const RowOf& row_of,
+              float (&lse_pieces)[kLsePieces]) {
+  const AttentionShape& shape = params.shape;
+#pragma unroll
+  for (int i = 0; i < kLsePieces; ++i) {
+    const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
+    const int token = piece / heads.count();
+    if (sharer > 0 || token >= Tile::kTokens) continue;
+    lse_pieces[i] =
+        params.lse_cmp[row_of(min(first_token + tile * Tile::kTokens + token, shape.sequence - 1)) *
+                           heads.count() +
+                       piece % heads.count()];
+  }
+}
+
+// Writes the blocks of the tokens that this warp picks for.
+template <typename RowOf>
+__device__ __forceinline__ void pick(const SelectionParams& params, const ScorePlan& plan,
+                                     const int& own, const int& first_token, const int& tile,
+                                     const int& warp, const int& lane, const int& stride,
+                                     float* const& scores, const RowOf& row_of) {
+  if (plan.rest > 0) {
+    join_shares(plan, own - 2, scores, stride);
+    __syncwarp();
+  }
+  const int place = warp % kWarpgroupWarps * kPickTokens + lane / kPickLanes;
+  const int token = first_token + tile * Tile::kTokens + place;
+  pick_blocks<kScoreRecord>(scores + place * stride, own,
+                            token < params.shape.sequence ? params.indices + row_of(token) * kSlots
+                                                          : nullptr);
+}
+
+// Tokens that see no more blocks than they select take them all.
+template <typename TokenOf, typename RowOf>
+__device__ __forceinline__ void write_unscored(const SelectionParams& params,
+                                               const TileOrder& order, const int& cta,
+                                               const int& cta_tokens, const int& thread,
+                                               const TokenOf& token_of, const RowOf& row_of) {
+  int first_token;
+  for (int round = 0; (first_token = token_of(order.unscored_tile_of(cta, round))) >= 0; ++round) {
+    const int tokens = min(cta_tokens, params.shape.sequence - first_token);
+    for (int i = thread; i < tokens * kSlots; i += static_cast<int>(blockDim.x)) {
+      const int slot = i % kSlots;
+      params.indices[row_of(first_token + i / kSlots) * kSlots + slot] =
+          slot <= first_token / kBlock ? slot : -1;
+    }
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
 // kSpills: scores lie in global memory.
 template <typename Heads, bool kSpills>
 __global__ void __launch_bounds__(Tile::kMostThreads)
@@ -112,60 +229,19 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     return kBlockKeys * plan.steps_of(sharer, sharer_bits) + plan.rest_of(sharer, sharer_bits);
   };
   const auto load_keys = [&](const ScorePlan& plan, int product) {
-    const int stage = product % Tile::kKeyStages;
-    const uint32_t full = keys_full + 8 * stage;
-    const uint32_t into = keys + stage * Tile::kKeyBytes;
-    const int step = product / kBlockKeys;
-    barrier_expect(full, Tile::kKeyBytes);
-    if (step < plan.steps_of(sharer, sharer_bits)) {
-      tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * Tile::kStepBlocks,
-               product % kBlockKeys, batch, full);
-    } else {
-      tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
-               0, batch, full);
-    }
+    ask_keys(k_map, rest_map, plan, product, keys, keys_full, group, batch, sharer, sharer_bits,
+             sharers);
   };
-  // Asks for the queries of a tile and as many keys as there are stages, all of which are free. The
-  // first tile's warps share this work, as they do for later keys: others wait for who does it all.
   const auto load_first = [&](int first_token) {
-    if (tile > 0 || lane > 0) return;
-    const int product = warp % kWarpgroupWarps;
-    if (warp == kWarpgroupWarps - 1) {
-      const uint32_t full = shared_address(&shared.queries_full);
-      barrier_expect(full, cta_tiles * heads.count() * Tile::kTokens * kRowBytes);
-#pragma unroll 1
-      for (int i = 0; i < cta_tiles; ++i) {
-        tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
-                 first_token + i * Tile::kTokens, group * heads.count(), batch, full);
-      }
-    }
-    const ScorePlan plan(first_token / kBlock);
-    if (product < min(products_of(plan), Tile::kKeyStages)) load_keys(plan, product);
+    ask_first(heads, shared, q_map, all_queries, cta_tiles, group, batch, tile, warp, lane,
+              first_token, products_of, load_keys);
   };
   constexpr int kLsePieces = Heads::kPads ? kMostHeads * Tile::kTokens / kWarpgroupThreads : 1;
   float lse_pieces[kLsePieces];
   const auto read_lse = [&](int first_token) {
-#pragma unroll
-    for (int i = 0; i < kLsePieces; ++i) {
-      const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
-      const int token = piece / heads.count();
-      if (sharer > 0 || token >= Tile::kTokens) continue;
-      lse_pieces[i] =
-          params
-              .lse_cmp[row_of(min(first_token + tile * Tile::kTokens + token, shape.sequence - 1)) *
-                           heads.count() +
-                       piece % heads.count()];
-    }
+    read_log_sums(params, heads, first_token, tile, sharer, thread, row_of, lse_pieces);
   };
-  const auto keep_lse = [&] {
-#pragma unroll
-    for (int i = 0; i < kLsePieces; ++i) {
-      const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
-      const int token = piece / heads.count();
-      if (sharer > 0 || token >= Tile::kTokens) continue;
-      shared.lse[tile][token / 2][piece % heads.count()][token % 2] = -kLog2e * lse_pieces[i];
-    }
-  };
+  const auto keep_lse = [&] { keep_log_sums(shared, heads, tile, sharer, thread, lse_pieces); };
 
   int round = 0;
   int first_token = token_of(order.tile_of(cta, 0));
@@ -248,27 +324,12 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
       read_lse(next);
     }
     if (sharer == 0) {
-      if (plan.rest > 0) { // of the tokens that this warp picks for
-        join_shares(plan, own - 2, scores, stride);
-        __syncwarp();
-      }
-      const int place = warp % kWarpgroupWarps * kPickTokens + lane / kPickLanes;
-      const int token = first_token + tile * Tile::kTokens + place;
-      pick_blocks<kScoreRecord>(scores + place * stride, own,
-                                token < shape.sequence ? params.indices + row_of(token) * kSlots
-                                                       : nullptr);
+      pick(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of);
     }
     if (next >= 0) keep_lse();
     first_token = next;
   }
-  for (round = 0; (first_token = token_of(order.unscored_tile_of(cta, round))) >= 0; ++round) {
-    const int tokens = min(cta_tokens, shape.sequence - first_token);
-    for (int i = thread; i < tokens * kSlots; i += static_cast<int>(blockDim.x)) {
-      const int slot = i % kSlots;
-      params.indices[row_of(first_token + i / kSlots) * kSlots + slot] =
-          slot <= first_token / kBlock ? slot : -1;
-    }
-  }
+  write_unscored(params, order, cta, cta_tokens, thread, token_of, row_of);
 #endif
 }
 

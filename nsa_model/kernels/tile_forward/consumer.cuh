@@ -10,6 +10,150 @@ namespace nsa::kernels::tile_forward {
 
 #if NSA_HOPPER_CODE
 
+// Attends with the warpgroup's 64 rows at `q_tile` to the keys of a tile: unnormalised `out`, and
+// its sums in `softmax`. The lane's two rows see the keys [low, high], and every row of the tile
+// sees [all_low, all_high]. References, so that the machine code is that of one function.
+template <KeyRange kRange>
+__device__ __forceinline__ void
+attend(Shared& shared, const QueryTile& tile, const RowBlocks<kRange>& blocks,
+       const uint32_t& q_tile, const int (&low)[2], const int (&high)[2], const int& all_low,
+       const int& all_high, const int& quad, const float& scale_log2,
+       Ring<Tile::kKeyStages>& key_ring, Softmax& softmax, float (&scores)[Tile::kKeys / 2],
+       float (&out)[kLaneFloats<kHeadDim>], uint32_t (&probabilities)[Tile::kKeys / 4],
+       float (&factor)[2]) {
+  // Wide tiles of 128 keys, then a narrow one of 64 or 32 when that is enough for the rest.
+  const int rest = tile.keys % Tile::kKeys;
+  const bool narrow = rest > 0 && rest <= kTileKeys;
+  const int steps = (tile.keys + Tile::kKeys - 1) / Tile::kKeys;
+  const int wide_steps = steps - (narrow ? 1 : 0);
+
+  const auto issue_scores = [&](auto keys) {
+    multiply_shared<keys.value, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+        part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
+    wgmma_commit();
+  };
+  const auto issue_out = [&](auto keys, int stage) {
+    multiply_registers<kHeadDim, keys.value / kWgmmaDepth, Major::kMN, true>(
+        out, part<keys.value / 4>(probabilities), shared_address(shared.keys[stage][1]));
+    wgmma_commit();
+  };
+  const auto mask = [&](auto keys, int step) {
+#pragma unroll
+    for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
+      const int key_base = tile.first_key + step * Tile::kKeys + part * kMaskKeys;
+      const int block = 2 * step + part * kMaskKeys / kTileKeys;
+      if (blocks.all_have(block) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
+        continue;
+      const int last[2] = {blocks.has(0, block) ? high[0] : -1,
+                           blocks.has(1, block) ? high[1] : -1};
+#pragma unroll
+      for (int i = 0; i < kMaskKeys / 2; ++i) {
+        const int key = key_base + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
+        if (key < low[i / 2 % 2] || key > last[i / 2 % 2])
+          scores[part * kMaskKeys / 2 + i] = -INFINITY;
+      }
+    }
+  };
+  const auto first_step = [&](auto keys) {
+    wgmma_fence();
+    issue_scores(keys);
+    wgmma_wait<0>();
+    pin(part<keys.value / 2>(scores));
+    mask(keys, 0);
+    softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
+    to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
+  };
+  const auto next_step = [&](auto keys, int step) { // after a wide one
+    const int previous = key_ring.stage;
+    key_ring.advance();
+    barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+    wgmma_fence();
+    issue_scores(keys);
+    issue_out(Keys<Tile::kKeys>(), previous);
+    wgmma_wait<1>();
+    pin(part<keys.value / 2>(scores));
+    mask(keys, step);
+    const bool grown = softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
+    pin(part<keys.value / 2>(scores));
+    keep_before_wait(softmax.sum[0] + softmax.sum[1]);
+    wgmma_wait<0>();
+    pin(out);
+    warp_arrive(shared_address(&shared.keys_empty[previous]));
+    if (grown) {
+#pragma unroll
+      for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
+        out[i] *= factor[i / 2 % 2];
+    }
+    to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
+  };
+  const auto last_out = [&](auto keys) {
+    wgmma_fence();
+    issue_out(keys, key_ring.stage);
+    wgmma_wait<0>();
+    pin(out);
+    warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
+    key_ring.advance();
+  };
+  if (steps > 0) {
+    barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
+    if (wide_steps == 0) {
+      first_step(Keys<kTileKeys>());
+      last_out(Keys<kTileKeys>());
+    } else {
+      first_step(Keys<Tile::kKeys>());
+      for (int step = 1; step < wide_steps; ++step)
+        next_step(Keys<Tile::kKeys>(), step);
+      if (!narrow) {
+        last_out(Keys<Tile::kKeys>());
+      } else if (rest <= kTileKeys / 2) {
+        next_step(Keys<kTileKeys / 2>(), wide_steps);
+        last_out(Keys<kTileKeys / 2>());
+      } else {
+        next_step(Keys<kTileKeys>(), wide_steps);
+        last_out(Keys<kTileKeys>());
+      }
+    }
+  }
+}
+
+// A warp's rows of the output, divided by their sums, into the query rows at `target`.
+__device__ __forceinline__ void store_out(uint32_t target,
+                                          const float (&out)[kLaneFloats<kHeadDim>],
+                                          const float (&inverse)[2], int thread, int lane) {
+  const int matrix_row = thread / kWarpThreads * kWarpRows + lane % kWarpRows;
+#pragma unroll
+  for (int j = 0; j < kHeadDim / kGroupColumns; j += 2) {
+    store_matrix(
+        target + swizzled(matrix_row, j + lane / kWarpRows),
+        pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
+        pack_bf16(out[kGroupFloats * j + 2] * inverse[1], out[kGroupFloats * j + 3] * inverse[1]),
+        pack_bf16(out[kGroupFloats * j + 4] * inverse[0], out[kGroupFloats * j + 5] * inverse[0]),
+        pack_bf16(out[kGroupFloats * j + 6] * inverse[1], out[kGroupFloats * j + 7] * inverse[1]));
+  }
+}
+
+// Writes the log-sums of the lane's rows; inverse: of their sums.
+template <typename Heads>
+__device__ __forceinline__ void store_log_sums(const TileForwardParams& params, const Heads& heads,
+                                               const QueryTile& tile, const Softmax& softmax,
+                                               float scale_log2, int first_tile_row, int quad,
+                                               int token0, int token1, float (&inverse)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = softmax.sum[r];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
+    const int tile_row = first_tile_row + kRowsApart * r;
+    const int token = r == 0 ? token0 : token1;
+    if (quad == 0 && token < params.token_end && !is_padding(heads, tile_row)) {
+      params.lse[first_row(tile, params, heads.count()) + row_from_first(tile_row, params, heads)] =
+          sum > 0.0f ? kLn2 * fmaf(softmax.reference[r], scale_log2, log2_approximate(sum))
+                     : -INFINITY;
+    }
+  }
+}
+
 template <KeyRange kRange, bool kGated, typename Heads>
 __device__ void consume(const TileForwardParams& params, const Heads& heads, Shared& shared,
                         int tiles) {
@@ -48,115 +192,11 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
     uint32_t probabilities[Tile::kKeys / 4];
     float factor[2];
     const RowBlocks<kRange> blocks(params, tile.batch, tile.group, token0, token1);
-    // Wide tiles of 128 keys, then a narrow one of 64 or 32 when that is enough for the rest.
-    const int rest = tile.keys % Tile::kKeys;
-    const bool narrow = rest > 0 && rest <= kTileKeys;
-    const int steps = (tile.keys + Tile::kKeys - 1) / Tile::kKeys;
-    const int wide_steps = steps - (narrow ? 1 : 0);
-
-    const auto issue_scores = [&](auto keys) {
-      multiply_shared<keys.value, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-          part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
-      wgmma_commit();
-    };
-    const auto issue_out = [&](auto keys, int stage) {
-      multiply_registers<kHeadDim, keys.value / kWgmmaDepth, Major::kMN, true>(
-          out, part<keys.value / 4>(probabilities), shared_address(shared.keys[stage][1]));
-      wgmma_commit();
-    };
-    const auto mask = [&](auto keys, int step) {
-#pragma unroll
-      for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
-        const int key_base = tile.first_key + step * Tile::kKeys + part * kMaskKeys;
-        const int block = 2 * step + part * kMaskKeys / kTileKeys;
-        if (blocks.all_have(block) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
-          continue;
-        const int last[2] = {blocks.has(0, block) ? high[0] : -1,
-                             blocks.has(1, block) ? high[1] : -1};
-#pragma unroll
-        for (int i = 0; i < kMaskKeys / 2; ++i) {
-          const int key = key_base + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
-          if (key < low[i / 2 % 2] || key > last[i / 2 % 2])
-            scores[part * kMaskKeys / 2 + i] = -INFINITY;
-        }
-      }
-    };
-    const auto first_step = [&](auto keys) {
-      wgmma_fence();
-      issue_scores(keys);
-      wgmma_wait<0>();
-      pin(part<keys.value / 2>(scores));
-      mask(keys, 0);
-      softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
-      to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
-    };
-    const auto next_step = [&](auto keys, int step) { // after a wide one
-      const int previous = key_ring.stage;
-      key_ring.advance();
-      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
-      wgmma_fence();
-      issue_scores(keys);
-      issue_out(Keys<Tile::kKeys>(), previous);
-      wgmma_wait<1>();
-      pin(part<keys.value / 2>(scores));
-      mask(keys, step);
-      const bool grown = softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
-      pin(part<keys.value / 2>(scores));
-      keep_before_wait(softmax.sum[0] + softmax.sum[1]);
-      wgmma_wait<0>();
-      pin(out);
-      warp_arrive(shared_address(&shared.keys_empty[previous]));
-      if (grown) {
-#pragma unroll
-        for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
-          out[i] *= factor[i / 2 % 2];
-      }
-      to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
-    };
-    const auto last_out = [&](auto keys) {
-      wgmma_fence();
-      issue_out(keys, key_ring.stage);
-      wgmma_wait<0>();
-      pin(out);
-      warp_arrive(shared_address(&shared.keys_empty[key_ring.stage]));
-      key_ring.advance();
-    };
-    if (steps > 0) {
-      barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
-      if (wide_steps == 0) {
-        first_step(Keys<kTileKeys>());
-        last_out(Keys<kTileKeys>());
-      } else {
-        first_step(Keys<Tile::kKeys>());
-        for (int step = 1; step < wide_steps; ++step)
-          next_step(Keys<Tile::kKeys>(), step);
-        if (!narrow) {
-          last_out(Keys<Tile::kKeys>());
-        } else if (rest <= kTileKeys / 2) {
-          next_step(Keys<kTileKeys / 2>(), wide_steps);
-          last_out(Keys<kTileKeys / 2>());
-        } else {
-          next_step(Keys<kTileKeys>(), wide_steps);
-          last_out(Keys<kTileKeys>());
-        }
-      }
-    }
+    attend<kRange>(shared, tile, blocks, q_tile, low, high, all_low, all_high, quad, scale_log2,
+                   key_ring, softmax, scores, out, probabilities, factor);
     float inverse[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float sum = softmax.sum[r];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
-      const int tile_row = warpgroup * kWgmmaRows + row + kRowsApart * r;
-      const int token = r == 0 ? token0 : token1;
-      if (quad == 0 && token < params.token_end && !is_padding(heads, tile_row)) {
-        params
-            .lse[first_row(tile, params, heads.count()) + row_from_first(tile_row, params, heads)] =
-            sum > 0.0f ? kLn2 * fmaf(softmax.reference[r], scale_log2, log2_approximate(sum))
-                       : -INFINITY;
-      }
-    }
+    store_log_sums(params, heads, tile, softmax, scale_log2, warpgroup * kWgmmaRows + row, quad,
+                   token0, token1, inverse);
     // Results leave through the query rows, which all four warps have finished reading here.
     named_barrier(1 + warpgroup, kWarpgroupThreads);
     const auto others = [&] {
@@ -165,17 +205,7 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
       else
         return 0;
     }();
-    const int matrix_row = thread / kWarpThreads * kWarpRows + lane % kWarpRows;
-#pragma unroll
-    for (int j = 0; j < kHeadDim / kGroupColumns; j += 2) {
-      store_matrix(
-          q_tile + swizzled(matrix_row, j + lane / kWarpRows),
-          pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
-          pack_bf16(out[kGroupFloats * j + 2] * inverse[1], out[kGroupFloats * j + 3] * inverse[1]),
-          pack_bf16(out[kGroupFloats * j + 4] * inverse[0], out[kGroupFloats * j + 5] * inverse[0]),
-          pack_bf16(out[kGroupFloats * j + 6] * inverse[1],
-                    out[kGroupFloats * j + 7] * inverse[1]));
-    }
+    store_out(q_tile, out, inverse, thread, lane);
     __syncwarp(); // a warp reads back only the rows that it stored
     store_rows(rows, tile, params, heads, warpgroup, params.out);
     if constexpr (kGated) others.add_and_store(params, rows);
