@@ -153,8 +153,15 @@ Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
   std::vector<std::string> all = overrides;
   const bool shape = sets(all, "train.micro_batch") || sets(all, "parallel.ranks");
   const bool batch = sets(all, "train.global_batch");
-  if ((!shape && !batch) || sets(all, "train.accumulate")) return all;
+  if (!shape && !batch) return all;
   const spec::RunSpec after = spec::apply_overrides(before, overrides).spec;
+  // As much held-out text as before, so that its losses can be compared.
+  const int64_t heldout = before.eval.batches * before.train.micro_batch;
+  const int64_t micro_batch = after.train.micro_batch;
+  const bool follows = micro_batch > 0 && heldout % micro_batch == 0 && !sets(all, "eval.batches");
+  if (follows && heldout / micro_batch != before.eval.batches)
+    all.push_back("eval.batches=" + std::to_string(heldout / micro_batch));
+  if (sets(all, "train.accumulate")) return all;
   const int64_t at_once = after.train.micro_batch * after.parallel.ranks;
   const bool named = batch && after.train.global_batch > 0;
   const int64_t wanted = named ? after.train.global_batch : before.sequences_per_step();

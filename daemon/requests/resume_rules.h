@@ -28,7 +28,8 @@ struct ResumeFacts {
 Status check_changed_keys(const std::vector<std::string>& overrides);
 
 // The overrides with train.accumulate, where it follows: a change of ranks or micro-batch keeps the
-// global batch, unless train.global_batch is given, too. kInvalidArgument: it does not divide.
+// global batch, unless train.global_batch is given, too. eval.batches follows the micro-batch, so
+// that as much text is evaluated. kInvalidArgument: the global batch does not divide.
 Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
                                                     const std::vector<std::string>& overrides);
 

@@ -102,14 +102,17 @@ TEST(ResumeRules, AccumulationFollowsWhatKeepsTheGlobalBatch) {
   EXPECT_EQ(complete_overrides(before, {"parallel.ranks=1"}).value(),
             (Overrides{"parallel.ranks=1", "train.accumulate=2"}));
   EXPECT_EQ(complete_overrides(before, {"train.micro_batch=1"}).value(),
-            (Overrides{"train.micro_batch=1", "train.accumulate=4"}));
+            (Overrides{"train.micro_batch=1", "eval.batches=32", "train.accumulate=4"}));
   EXPECT_EQ(complete_overrides(before, {"parallel.ranks=1", "train.micro_batch=8"}).value(),
-            (Overrides{"parallel.ranks=1", "train.micro_batch=8"}))
-      << "it stays 1";
+            (Overrides{"parallel.ranks=1", "train.micro_batch=8", "eval.batches=4"}))
+      << "accumulate stays 1";
+  EXPECT_EQ(complete_overrides(before, {"train.micro_batch=2", "eval.batches=8"}).value()[1],
+            "eval.batches=8")
+      << "who says how much is evaluated means it";
   EXPECT_EQ(complete_overrides(before, {"train.learning_rate=1"}).value(),
             Overrides{"train.learning_rate=1"});
-  EXPECT_EQ(
-      complete_overrides(before, {"train.micro_batch=2", "train.accumulate=9"}).value().size(), 2u)
+  EXPECT_EQ(complete_overrides(before, {"train.micro_batch=2", "train.accumulate=9"}).value(),
+            (Overrides{"train.micro_batch=2", "train.accumulate=9", "eval.batches=16"}))
       << "who says it is judged by check_resume";
   const auto refused = complete_overrides(before, {"parallel.ranks=3"});
   ASSERT_FALSE(refused);
