@@ -46,9 +46,10 @@ Result<Exit> validate(const Arguments& arguments, Context& context) {
 
 Result<Exit> show(const Arguments& arguments, Context& context) {
   spec::RunSpec spec;
+  if (arguments.has("defaults") == arguments.has("FILE"))
+    return fail(ErrorCode::kInvalidArgument, "`config show` needs either FILE or --defaults",
+                "nsactl config show --defaults");
   if (!arguments.has("defaults")) {
-    if (!arguments.has("FILE"))
-      return fail(ErrorCode::kInvalidArgument, "`config show` needs a FILE, or --defaults");
     NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
     NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
     spec = parsed.spec;
@@ -77,11 +78,11 @@ Verb config_show_verb() {
   Verb verb;
   verb.name = "config show";
   verb.summary = "Print a run file with every default filled in";
-  verb.detail = "Each key comes with its meaning; --quiet leaves the comments out.";
+  verb.detail = "Each key has a comment with its meaning; --quiet omits the comments.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file; not with --defaults", false}};
   verb.options = {
       set_option(),
-      {"defaults", 0, ValueType::kFlag, "", "the defaults themselves: a start for a new file"}};
+      {"defaults", 0, ValueType::kFlag, "", "print the defaults, with which to begin a new file"}};
   verb.examples = {{"nsactl config show --defaults > run.toml", "a run file to begin with"},
                    {"nsactl config show run.toml --set train.steps=10", "what a run would get"}};
   verb.run = show;

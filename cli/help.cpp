@@ -93,35 +93,35 @@ const std::vector<std::pair<std::string, std::string>>& topics() {
        "Exit codes\n"
        "    0  done; of a followed or awaited run: it completed, or stopped as asked\n"
        "    1  the run failed or was cancelled, a check failed, or another error\n"
-       "    2  arguments or run file are wrong, or ask for what is not built\n"
+       "    2  arguments or run file are wrong, or need a feature that is not built\n"
        "    3  no such run, file or checkpoint\n"
        "    4  not permitted\n"
        "    5  refused in the present state\n"
        "    6  nsad cannot be reached, or speaks another version\n"
-       "    7  the run stopped, but its last steps are in no checkpoint and lost\n"
-       "    8  `wait --timeout` ended before the run\n"
-       "  130  Ctrl-C; a followed run goes on\n"},
+       "    7  the run stopped, but its last steps are lost: no checkpoint has them\n"
+       "    8  the time of `wait --timeout` ended before the run did\n"
+       "  130  Ctrl-C; a followed run continues\n"},
       {"environment",
        "Environment\n"
        "  NSA_SOCKET        nsad's socket, as --socket\n"
        "  XDG_STATE_HOME    runs, ledger and nsad.log in its folder nsa (default ~/.local/state)\n"
-       "  XDG_RUNTIME_DIR   the socket in its folder nsa, unless it vanishes at logout\n"
+       "  XDG_RUNTIME_DIR   the socket in its folder nsa, unless logout removes that folder\n"
        "  XDG_CONFIG_HOME   nsa/nsad.toml and nsa/nsactl.toml (default ~/.config)\n"
-       "  NO_COLOR          not empty: no colour (--color beats it)\n"
+       "  NO_COLOR          not empty: no colour (--color has priority)\n"
        "  CLICOLOR_FORCE    not empty: colour without a terminal, too\n"
-       "Ranks get nothing of it: only [toggles] and run.pass_environment of the run file reach "
-       "them.\n"},
+       "Ranks get none of these variables. They get [toggles] and run.pass_environment of the run "
+       "file.\n"},
       {"states",
        "States of a run\n"
        "  queued       waits for CPU slots or GPUs; its reason says for what\n"
        "  starting     ranks are being started\n"
        "  running      steps complete\n"
-       "  restarting   after a failure, from the newest verified checkpoint\n"
+       "  restarting   starts again after a failure, from the newest verified checkpoint\n"
        "  stopping     writes a checkpoint, then ends\n"
        "  completed    did all its steps\n"
-       "  stopped      ended by `stop`; `resume` goes on\n"
-       "  failed       out of restarts, or a failure that restarting cannot help\n"
-       "  cancelled    ended at once by `cancel`; `resume` goes on from its last checkpoint\n"}};
+       "  stopped      ended by `stop`; `resume` continues it\n"
+       "  failed       no restarts are left, or a restart could not help\n"
+       "  cancelled    ended at once by `cancel`; `resume` continues from its last checkpoint\n"}};
   return pages;
 }
 

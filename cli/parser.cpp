@@ -83,7 +83,8 @@ Status check_value(const std::string& name, ValueType type, const std::vector<st
       return usage(name + " wants a whole number, not '" + value + "'");
   }
   if (type == ValueType::kDuration)
-    if (const auto seconds = parse_duration(value); !seconds) return fail(seconds.error());
+    if (const auto seconds = parse_duration(value); !seconds)
+      return usage(name + ": " + seconds.error().what, seconds.error().next);
   if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
     const auto near = nearest_name(value, choices);
     return usage(name + " takes " + join(choices, ", ") + ", not '" + value + "'",
@@ -222,9 +223,10 @@ const std::vector<Option>& global_options() {
       {"socket", 0, ValueType::kPath, "PATH", "nsad's socket, instead of this user's own"},
       {"system", 0, ValueType::kFlag, "", "ask the system's nsad, not this user's own"},
       {"raw", 0, ValueType::kFlag, "",
-       "print texts of ranks, runs and files as they are; a terminal may obey them"},
-      {"quiet", 'q', ValueType::kFlag, "", "leave out hints of what to run next"},
-      {"no-start", 0, ValueType::kFlag, "", "do not start nsad when it is not running"},
+       "print texts of ranks, runs and files unescaped; a terminal may interpret control "
+       "characters in them"},
+      {"quiet", 'q', ValueType::kFlag, "", "omit the hints about what to run next"},
+      {"no-start", 0, ValueType::kFlag, "", "do not start nsad if it is not running"},
   };
   return options;
 }
@@ -285,7 +287,7 @@ Result<double> parse_duration(std::string_view text) {
                         : unit == "d"               ? 86400
                                                     : -1;
   if (error != std::errc{} || factor < 0 || number < 0)
-    return fail(ErrorCode::kInvalidArgument, "not a duration: '" + std::string(text) + "'",
+    return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not a duration",
                 "write 90, 90s, 10m, 2h or 1d");
   return number * factor;
 }

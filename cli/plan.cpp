@@ -134,6 +134,9 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
   NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
   const spec::RunSpec& spec = parsed.spec;
   NSA_TRY(check_environment(spec, context));
+  if (arguments.has("rate") && arguments.integer("rate", 0) <= 0)
+    return fail(ErrorCode::kInvalidArgument, "--rate must be above 0",
+                "write tokens per second, as `nsactl status` of an equal run shows them");
   const double rate = static_cast<double>(arguments.integer("rate", 0));
   const nlohmann::json estimate = estimate::estimate(spec, placement_of(spec), rate);
   const std::vector<Change> changed = changes(spec);
@@ -166,12 +169,13 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
 Verb plan_verb() {
   Verb verb;
   verb.name = "plan";
-  verb.summary = "Say what a run would take: memory, disk, tokens, time";
-  verb.detail = "Nothing is started. Memory is an estimate by part; the summary of a run holds it "
-                "against what came.";
+  verb.summary = "Estimate what a run needs: memory, disk, tokens, time";
+  verb.detail = "Starts nothing. Memory is estimated part by part; the summary of a run compares "
+                "the estimate with the measured memory.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
   verb.options = {set_option(),
-                  {"rate", 0, ValueType::kInteger, "TOKENS", "tokens a second, for the time"}};
+                  {"rate", 0, ValueType::kInteger, "TOKENS",
+                   "tokens per second, from which the time is computed"}};
   verb.examples = {{"nsactl plan run.toml", "the whole picture"},
                    {"nsactl plan run.toml --set parallel.ranks=8 --rate 480000", "with a time"}};
   verb.run = [](const Arguments& arguments, Context& context) -> Result<Exit> {

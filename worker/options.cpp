@@ -107,7 +107,7 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   const auto parsed = parse_json(json, spec_path, kLimits);
   if (!parsed)
     return fail(ErrorCode::kInvalidArgument, parsed.error().what,
-                "nsad writes it; by hand: nsactl config validate --resolved");
+                "nsad writes this file; to write it yourself: nsactl config show run.toml -o json");
   auto spec = spec::from_json(*parsed);
   if (!spec) return fail(std::move(spec).error().within(spec_path));
   o.spec = std::move(*spec);

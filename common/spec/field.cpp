@@ -46,7 +46,6 @@ std::string bound(double value) {
 
 std::optional<Fault> check_number(const Field& field, double value) {
   if (!std::isfinite(value)) return Fault{"must be a finite number", ""};
-  if (field.required && value == 0) return Fault{"is required", std::string(field.meaning)};
   const bool low = field.above_minimum ? value <= field.minimum : value < field.minimum;
   if (!low && value <= field.maximum) return std::nullopt;
   const std::string given = std::holds_alternative<int64_t*>(field.at)

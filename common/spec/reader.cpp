@@ -227,6 +227,8 @@ void check_fields(const FieldTable& fields, Reading& reading) {
     const std::string key(field.key);
     if (reading.bad_keys.count(key)) continue;
     if (auto fault = check(field)) {
+      if (field.required && !reading.places.count(key))
+        fault = Fault{"is required", std::string(field.meaning)};
       reading.bad_keys.insert(key);
       add_rule_problem(reading, {key}, std::move(*fault));
     }

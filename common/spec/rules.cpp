@@ -66,7 +66,7 @@ private:
   void shown_texts() {
     rule(
         {"run.name"}, [&] { return !s_.run.name.empty() && !is_run_name(s_.run.name); },
-        "\"" + printable(s_.run.name) + "\" is no name of a run",
+        "\"" + printable(s_.run.name) + "\" is not a valid name of a run",
         "a name has letters, digits, '.', '-' and '_', 64 at most: \"" + run_name_of(s_.run.name) +
             "\"");
     const auto shows = [](const std::string& text) {
@@ -263,7 +263,7 @@ private:
         add_rule_problem(reading_, {"run.pass_environment"}, {"\"" + name + "\" " + why, next});
       };
       if (!is_variable_name(name)) {
-        refuse("is no name of a variable", "name variables without values");
+        refuse("is not the name of a variable", "name variables without values");
       } else if (std::find(std::begin(kOwnVariables), std::end(kOwnVariables), name) !=
                  std::end(kOwnVariables)) {
         refuse("is set by nsad for every rank", "leave it out");

@@ -67,6 +67,18 @@ bool parse_positions(const std::string& text, std::vector<LogPosition>& position
   return true;
 }
 
+// What set_parameter() takes, for its refusals.
+std::string expected_value(const std::string& name) {
+  if (name == "since") return "write a UTC time like 2026-01-31T09:12:01Z";
+  if (name == "rank") return "write the number of a rank, or all";
+  if (name == "attempt") return "write the number of an attempt, from 1 on";
+  if (name == "kind") return "write step, evaluation or non_finite";
+  if (name == "tail") return "write a whole number from 0 to 1000000";
+  if (name == "limit" || name == "points") return "write a whole number from 1 to 100000";
+  if (name == "after") return "write the sequence number of an event";
+  return "docs/api.md says what it takes";
+}
+
 bool set_parameter(Call& call, const std::string& name, const std::string& text) {
   int64_t value = 0;
   if (name == "all") return parse_flag(text, call.all);
@@ -209,7 +221,7 @@ tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net
     if (!set_parameter(call, name, value))
       return refuse(400, ErrorCode::kInvalidArgument,
                     "parameter " + name + " has a bad value: '" + value + "'",
-                    name == "since" ? "write a UTC time like 2026-01-31T09:12:01Z" : "");
+                    expected_value(name));
   }
   return call;
 }

@@ -106,15 +106,15 @@ ControlOptions control_options(const DaemonOptions& options, MonotonicTime start
 Status leave(ControlPlane& control, bool starter_gone, const std::string& state) {
   if (starter_gone) {
     control.say_goodbye();
-    return fail(ErrorCode::kUnavailable, "nsa-starter has ended, and nothing can be started",
+    return fail(ErrorCode::kUnavailable, "nsa-starter has ended, so no run can be started",
                 "the log says why; start nsad again: systemctl restart nsad");
   }
   if (control.ledger_damaged())
     return fail(ErrorCode::kCorrupt, "the ledger in " + state + " is damaged",
-                "start nsad again: it restores the newest backup and takes up what lives");
+                "start nsad again: it restores the newest backup and adopts live runs");
   if (control.rescue_gone_ledger())
     return fail(ErrorCode::kCorrupt, "the ledger has gone from " + state,
-                "start nsad again: it restores the backup that was made just now");
+                "start nsad again: it restores the backup that was just written");
   control.finish_ended_runs(kFinishLimit);
   control.say_goodbye();
   return {};

@@ -57,7 +57,7 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
   return fail(ErrorCode::kInvalidArgument,
               "the run needs " + std::to_string(ranks) + (cuda ? " GPUs" : " CPU slots") +
                   ", this node has " + std::to_string(capacity),
-              cuda ? "fewer parallel.ranks, or parallel.device = \"cpu\""
+              cuda ? "set fewer parallel.ranks, or parallel.device = \"cpu\""
                    : "fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
 }
 

@@ -210,7 +210,7 @@ Status RunRequests::require_ended(const RunId& id, const std::string& verb) cons
   if (run == nullptr) return {};
   // Its last shim is still being let go: a matter of milliseconds, so the caller asks again.
   if (has_ended(run->phase))
-    return fail(ErrorCode::kUnavailable, "run " + id + " is just ending", "try again");
+    return fail(ErrorCode::kUnavailable, "run " + id + " is ending at this moment", "try again");
   return fail(ErrorCode::kConflict, "run " + id + " has not ended",
               verb + " it first: nsactl " + verb + " " + id);
 }

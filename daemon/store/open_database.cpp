@@ -98,7 +98,7 @@ Result<std::string> move_aside(const fs::path& path) {
     return target;
   }
   return fail(ErrorCode::kConflict, "too many damaged databases beside " + path.string(),
-              "look at them and delete them");
+              "examine them, then delete them");
 }
 
 // Newest first: the regular backup, then those made before upgrades.

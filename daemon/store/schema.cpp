@@ -30,7 +30,7 @@ Status check_applied(Database& database, const std::vector<EmbeddedFile>& files,
         rows.text(1) != checksum_hex(files[number - 1].text))
       return fail(ErrorCode::kCorrupt,
                   "migration " + std::to_string(number) +
-                      " was applied to the ledger with another text than this program's",
+                      " of the ledger differs from this program's",
                   "use the program that made the ledger, or restore a backup");
     ++seen;
   }

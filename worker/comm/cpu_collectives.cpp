@@ -137,7 +137,8 @@ Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
       Mesh::connect(rank, world, *rendezvous, {address.folder, address.limit, collective_limit}));
   // Rank 0 serves the store, so it may leave only when all have what they need from it.
   if (auto met = mesh->barrier({0, Kind::kBarrier, 0})->wait(); !met)
-    return fail(ErrorCode::kUnavailable, "ranks met but did not stay: " + met.error().what);
+    return fail(ErrorCode::kUnavailable,
+                "a rank left while the ranks were connecting: " + met.error().what);
   return std::unique_ptr<Collectives>(
       std::make_unique<CpuCollectives>(rank, world, std::move(mesh)));
 }

@@ -119,7 +119,7 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
     const auto listens = rendezvous.wait_for(key_of(peer), end - MonotonicTime::now());
     if (!listens)
       return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(peer) + " has not appeared: " + listens.error().what);
+                  "rank " + std::to_string(peer) + " has not connected: " + listens.error().what);
     auto connected = connect_to(peer, rank, world, folder);
     if (!connected)
       return fail(

@@ -58,7 +58,7 @@ Result<std::shared_ptr<Store>> Store::open(Rank rank, const RendezvousAddress& a
   if (!socket)
     return fail(ErrorCode::kUnavailable,
                 "no rendezvous store in " + address.folder.string() + ": " + socket.error().what,
-                rank == 0 ? "" : "see whether rank 0 has started");
+                rank == 0 ? "" : "check in rank 0's log whether it has started");
   return std::shared_ptr<Store>(new Store(std::move(*socket), address.folder, std::move(server)));
 }
 
@@ -96,7 +96,7 @@ Result<StoreMessage> Store::receive(uint32_t id, MonotonicTime end) {
     const int count = ::poll(&ready, 1, static_cast<int>(std::min(left * 1000 + 1, 1e9)));
     if (count < 0 && errno != EINTR) return fail_errno("cannot wait for the rendezvous");
     if (count == 0 && !(MonotonicTime::now() < end))
-      return fail(ErrorCode::kExhausted, "nothing came through the rendezvous store in time");
+      return fail(ErrorCode::kExhausted, "the rendezvous store did not answer in time");
     if (count <= 0) continue;
     const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;

@@ -72,6 +72,11 @@ TEST(Config, ShowPrintsWhatReadsBack) {
   EXPECT_EQ(checked.code, 0) << checked.err;
   EXPECT_THAT(run({"config", "show", "--defaults"}).out, HasSubstr("dimension = 768\n"));
   EXPECT_EQ(run({"config", "show"}).code, 2);
+  EXPECT_EQ(run({"config", "show", "--defaults", kConfigs + "quickstart.toml"}).code, 2);
+  EXPECT_THAT(run({"plan", kConfigs + "quickstart.toml", "--rate", "0"}).err,
+              HasSubstr("--rate must be above 0"));
+  EXPECT_THAT(run({"wait", "x", "--timeout", "5x"}).err,
+              HasSubstr("--timeout: '5x' is not a duration"));
 }
 
 TEST(Plan, SaysWhatARunTakes) {

@@ -86,6 +86,11 @@ TEST(Parse, SaysWhatIsRequired) {
               testing::Contains(HasSubstr("run.toml: schema: is required")));
 }
 
+TEST(Parse, AGivenValueIsNotCalledMissing) {
+  EXPECT_THAT(formatted(problems_with({"train.steps=0"})),
+              ElementsAre(HasSubstr("train.steps: must be at least 1, not 0")));
+}
+
 TEST(Parse, AnIntegerIsAFineNumberButNotTheReverse) {
   EXPECT_THAT(problems_with({"train.learning_rate=1"}), IsEmpty());
   const auto problems = problems_with({"train.warmup_steps=1.5"});

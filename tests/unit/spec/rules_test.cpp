@@ -127,7 +127,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"run.name=..\xe2\x80\xaegnp"}, "run.name", "no name of a run"},
         Case{{"run.name=A-name_2.b"}, "", ""},
         Case{{"run.name=" + std::string(65, 'x')}, "run.name", "longer than 64"},
-        Case{{"run.name=na\x1b[31mme"}, "run.name", "\"na\\x1b[31mme\" is no name of a run"},
+        Case{{"run.name=na\x1b[31mme"},
+             "run.name",
+             "\"na\\x1b[31mme\" is not a valid name of a run"},
         Case{{"run.note=\xc3\xa4 note"}, "", ""},
         Case{{"run.note=a\xc2\x9b"
               "31mb"},
