@@ -1,5 +1,6 @@
 #include "cli/parser.h"
 
+#include "cli/command.h"
 #include "cli/help.h"
 
 #include "common/base/text.h"
