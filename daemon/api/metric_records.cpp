@@ -1,5 +1,6 @@
 #include "daemon/api/metric_records.h"
 
+#include "daemon/api/metric_points.h"
 #include "daemon/api/reply.h"
 
 #include <algorithm>
@@ -13,7 +14,6 @@ namespace {
 
 constexpr size_t kPiece = size_t{256} << 10;  // read at a time: some ten milliseconds of parsing
 constexpr size_t kMaxLine = size_t{64} << 10; // a record has about 1 KiB
-constexpr size_t kMaxRows = size_t{1} << 16;  // kept; more are thinned out at once
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // The number at "phase_seconds.forward". Names of members may hold dots themselves: the longest
@@ -48,8 +48,13 @@ std::vector<MetricRow> keep_peaks(std::vector<MetricRow> rows, size_t points) {
   const size_t parts = std::max<size_t>(1, points / std::max<size_t>(1, 2 * metrics));
   std::vector<bool> kept(rows.size(), false);
   kept.front() = kept.back() = true;
-  for (size_t part = 0; part < parts; ++part) {
-    const size_t begin = part * rows.size() / parts, end = (part + 1) * rows.size() / parts;
+  const double first = rows.front().step, width = rows.back().step - first;
+  for (size_t part = 0, end = 0; part < parts; ++part) {
+    const double beyond =
+        first + width * static_cast<double>(part + 1) / static_cast<double>(parts);
+    const size_t begin = end;
+    while (end < rows.size() && (part + 1 == parts || rows[end].step < beyond))
+      ++end;
     for (size_t metric = 0; metric < metrics; ++metric) {
       size_t least = end, greatest = end;
       for (size_t i = begin; i < end; ++i) {
@@ -68,10 +73,30 @@ std::vector<MetricRow> keep_peaks(std::vector<MetricRow> rows, size_t points) {
   return rows;
 }
 
-MetricRecords::MetricRecords(std::string path, FileOpener open, MetricQuery query)
-    : path_(std::move(path)), open_(std::move(open)), query_(std::move(query)) {}
+std::string metric_row_line(const MetricQuery& query, const MetricRow& row) {
+  nlohmann::json line = {{"kind", query.kind},
+                         {"attempt", row.attempt},
+                         {"step", count_or_null(row.step)},
+                         {"tokens", count_or_null(row.tokens)},
+                         {"time", row.time}};
+  for (size_t i = 0; i < row.values.size(); ++i)
+    line[query.metrics[i]] = number_or_null(row.values[i]);
+  return json_line(line);
+}
+
+std::string metric_end_line(int64_t records, int64_t unreadable) {
+  return json_line(
+      {{"kind", wire::kEndOfRecords}, {"records", records}, {"unreadable", unreadable}});
+}
+
+MetricRecords::MetricRecords(std::string path, FileOpener open, MetricQuery query,
+                             const std::shared_ptr<MetricCache>& cache)
+    : path_(std::move(path)), open_(std::move(open)), query_(std::move(query)) {
+  if (query_.points > 0) points_ = std::make_shared<MetricPoints>(path_, open_, query_, cache);
+}
 
 Result<MetricRecords::Piece> MetricRecords::next() {
+  if (points_) return points_->next();
   Piece piece;
   if (!std::exchange(opened_, true)) {
     auto file = open_ ? open_(path_) : open_regular_file(path_);
@@ -103,10 +128,7 @@ Result<MetricRecords::Piece> MetricRecords::next() {
   // A last line without its end is still being written.
   piece.at_end = got == 0;
   if (!piece.at_end) return piece;
-  for (const MetricRow& row :
-       keep_peaks(std::exchange(rows_, {}), static_cast<size_t>(query_.points)))
-    piece.lines += json_line(line_of(row));
-  piece.lines += end_line();
+  piece.lines += metric_end_line(records_, unreadable_);
   return piece;
 }
 
@@ -134,34 +156,7 @@ void MetricRecords::take(std::string_view line, std::string& out) {
   row.time = text("time");
   for (const std::string& metric : query_.metrics)
     row.values.push_back(number_at(*record, metric));
-  if (query_.points == 0)
-    out += json_line(line_of(row));
-  else
-    keep(std::move(row));
-}
-
-void MetricRecords::keep(MetricRow row) {
-  if (std::isnan(row.step)) return;
-  while (!rows_.empty() && rows_.back().step >= row.step)
-    rows_.pop_back(); // done again
-  rows_.push_back(std::move(row));
-  if (rows_.size() >= kMaxRows) rows_ = keep_peaks(std::move(rows_), kMaxRows / 2);
-}
-
-nlohmann::json MetricRecords::line_of(const MetricRow& row) const {
-  nlohmann::json line = {{"kind", query_.kind},
-                         {"attempt", row.attempt},
-                         {"step", count_or_null(row.step)},
-                         {"tokens", count_or_null(row.tokens)},
-                         {"time", row.time}};
-  for (size_t i = 0; i < row.values.size(); ++i)
-    line[query_.metrics[i]] = number_or_null(row.values[i]);
-  return line;
-}
-
-std::string MetricRecords::end_line() const {
-  return json_line(
-      {{"kind", wire::kEndOfRecords}, {"records", records_}, {"unreadable", unreadable_}});
+  out += metric_row_line(query_, row);
 }
 
 } // namespace nsa::api

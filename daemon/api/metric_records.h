@@ -9,7 +9,7 @@
 #include "common/wire/words.h"
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +24,8 @@ struct MetricQuery {
   // equal parts of the run, so that peaks stay. A step that was done again is there once, of the
   // last attempt. 0: every record, in the order of the file.
   int64_t points = 0;
+  // With points: only these steps.
+  int64_t first_step = 0, last_step = INT64_MAX;
 };
 
 // Values of one record. NaN where it has none.
@@ -34,28 +36,36 @@ struct MetricRow {
   std::vector<double> values; // in the order of MetricQuery::metrics
 };
 
-// At most about `points` of them, in order: of equal parts of the rows those with the least and the
-// greatest value of each metric, and the first and the last row. Pure.
+// At most about `points` of them, in order: of equal parts of the steps those with the least and
+// the greatest value of each metric, and the first and the last row. Rows come with growing steps.
+// Pure.
 std::vector<MetricRow> keep_peaks(std::vector<MetricRow> rows, size_t points);
+
+struct MetricPiece {
+  std::string lines;
+  bool at_end = false;
+};
+
+std::string metric_row_line(const MetricQuery& query, const MetricRow& row);
+std::string metric_end_line(int64_t records, int64_t unreadable);
+
+class MetricCache;
+class MetricPoints;
 
 class MetricRecords {
 public:
-  struct Piece {
-    std::string lines;
-    bool at_end = false;
-  };
+  using Piece = MetricPiece;
 
-  MetricRecords(std::string path, FileOpener open, MetricQuery query);
-  // The file's next part; with `points` all lines come with the last piece. That ends with a line
-  // {"kind":"end","records":N,"unreadable":N}. An error: the file cannot be opened or read. A file
-  // that is not there yet has no records.
+  // `cache`: what was read before, for queries with `points`; may be null.
+  MetricRecords(std::string path, FileOpener open, MetricQuery query,
+                const std::shared_ptr<MetricCache>& cache = nullptr);
+  // The file's next part; with `points` lines come once all of it is read. The last piece ends with
+  // a line {"kind":"end","records":N,"unreadable":N}. An error: the file cannot be opened or read.
+  // A file that is not there yet has no records.
   Result<Piece> next();
 
 private:
   void take(std::string_view line, std::string& out);
-  void keep(MetricRow row);
-  nlohmann::json line_of(const MetricRow& row) const;
-  std::string end_line() const;
 
   std::string path_;
   FileOpener open_;
@@ -63,7 +73,7 @@ private:
   UniqueFd file_;
   bool opened_ = false, too_long_ = false; // too_long_: within a line that is skipped
   std::string rest_;                       // the beginning of the next line
-  std::vector<MetricRow> rows_;            // with points
+  std::shared_ptr<MetricPoints> points_;   // with points
   int64_t records_ = 0, unreadable_ = 0;
 };
 

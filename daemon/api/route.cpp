@@ -110,6 +110,8 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
                        });
   }
   if (name == "points") return parse_integer(text, 1, 100'000, call.metrics.points);
+  if (name == "first_step") return parse_integer(text, 0, INT64_MAX, call.metrics.first_step);
+  if (name == "last_step") return parse_integer(text, 0, INT64_MAX, call.metrics.last_step);
   if (name == "run") {
     call.about = text;
     return text.size() <= kMaxRunText;
@@ -175,7 +177,7 @@ const std::vector<RouteRow>& route_table() {
        "",
        "GET",
        "/v1/runs/{run}/metrics",
-       {"kind", "metrics", "points"}},
+       {"kind", "metrics", "points", "first_step", "last_step"}},
       {Endpoint::kFollow, kOwner, "", "GET", "/v1/runs/{run}/follow", {}},
       {Endpoint::kFollow, kAdministrator, "", "GET", "/v1/follow", {}},
   };

@@ -8,6 +8,7 @@
 #include "common/net/event_loop.h"
 #include "common/net/http_server.h"
 #include "common/net/offload.h"
+#include "daemon/api/metric_points.h"
 #include "daemon/api/route.h"
 #include "daemon/api/service.h"
 #include "daemon/metrics/snapshot.h"
@@ -61,6 +62,7 @@ private:
   AccessRules rules_;
   std::map<std::string, metrics::RouteSample> counts_;
   std::map<uint32_t, std::string> users_;
+  std::shared_ptr<MetricCache> metric_cache_ = std::make_shared<MetricCache>();
   net::Offload readers_;
 };
 

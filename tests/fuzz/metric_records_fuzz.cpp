@@ -41,5 +41,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = nsa::fuzz::text_of(data, size);
   read_all(text, {});
   read_all(text, {.metrics = {"loss", "gates.0/selected"}, .points = 10});
+  read_all(text, {.metrics = {"loss"}, .points = 10, .first_step = 2, .last_step = 5});
   return 0;
 }

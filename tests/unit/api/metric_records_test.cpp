@@ -1,4 +1,6 @@
 // What is read of metrics.jsonl, which a rank owns: records, peaks, and no more than its limits.
+#include "daemon/api/metric_line.h"
+#include "daemon/api/metric_points.h"
 #include "daemon/api/metric_records.h"
 #include "tests/support/temporary_folder.h"
 
@@ -28,8 +30,9 @@ struct Read {
   nlohmann::json end;
 };
 
-Read read(const std::string& path, MetricQuery query) {
-  MetricRecords records(path, {}, std::move(query));
+Read read(const std::string& path, MetricQuery query,
+          const std::shared_ptr<MetricCache>& cache = nullptr) {
+  MetricRecords records(path, {}, std::move(query), cache);
   std::string lines;
   while (true) {
     const auto piece = records.next();
@@ -121,6 +124,131 @@ TEST(MetricRecords, PointsKeepPeaksAndTheLastAttempt) {
   EXPECT_EQ(greatest, 99);
   EXPECT_EQ(got.records.front()["step"], 1);
   EXPECT_EQ(got.records.back()["step"], 200'000);
+}
+
+TEST(MetricRecords, PointsComeFromAllPartsOfALongRun) {
+  const test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "metrics.jsonl").string();
+  std::ofstream out(path);
+  for (int i = 1; i <= 100'000; ++i)
+    out << step(i, 3 + 0.1 * std::sin(i));
+  out.close();
+  const Read got = read(path, {.metrics = {"loss"}, .points = 400});
+  std::vector<int> quarters(4);
+  for (const auto& record : got.records)
+    ++quarters[static_cast<size_t>((record["step"].get<int>() - 1) / 25'000)];
+  for (const int count : quarters)
+    EXPECT_NEAR(count, 100, 4);
+}
+
+TEST(MetricRecords, AZoomIsAsIfTheFileHadTheseStepsAlone) {
+  const test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "metrics.jsonl").string();
+  std::ofstream out(path);
+  for (int i = 1; i <= 20'000; ++i)
+    out << step(i, i);
+  for (int i = 15'001; i <= 16'000; ++i) // resumed, and died early
+    out << step(i, -i, 2);
+  for (int i = 15'501; i <= 40'000; ++i)
+    out << step(i, i, 3);
+  out.close();
+  const auto cache = std::make_shared<MetricCache>();
+  for (const auto& [first, last] : {std::pair(15'400, 15'600), {1, 100}, {39'990, 50'000}}) {
+    const MetricQuery query{
+        .metrics = {"loss"}, .points = 1000, .first_step = first, .last_step = last};
+    const Read got = read(path, query, cache);
+    ASSERT_EQ(got.records.size(), static_cast<size_t>(std::min(last, 40'000) - first + 1));
+    for (size_t i = 0; i < got.records.size(); ++i) {
+      const int at = first + static_cast<int>(i);
+      EXPECT_EQ(got.records[i]["step"], at);
+      EXPECT_EQ(got.records[i]["attempt"], at <= 15'000 ? 1 : at <= 15'500 ? 2 : 3);
+    }
+  }
+  // The second attempt is the run's last: what the first did after its end is over.
+  std::ofstream shorter(path + "2");
+  for (int i = 1; i <= 20'000; ++i)
+    shorter << step(i, i);
+  for (int i = 101; i <= 200; ++i)
+    shorter << step(i, -i, 2);
+  shorter.close();
+  const Read gone =
+      read(path + "2",
+           {.metrics = {"loss"}, .points = 1000, .first_step = 9'000, .last_step = 9'100}, cache);
+  EXPECT_TRUE(gone.records.empty());
+}
+
+TEST(MetricRecords, WhatIsAppendedIsToldByTheNextQuestion) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("metrics.jsonl", step(1, 1) + step(2, 2) + "{\"kind\":");
+  const auto cache = std::make_shared<MetricCache>();
+  const MetricQuery query{.metrics = {"loss"}, .points = 100};
+  EXPECT_EQ(read(path, query, cache).records.size(), 2u);
+  std::ofstream(path, std::ios::app) << "\"step\",\"step\":3}\n" << step(4, 4);
+  const Read more = read(path, query, cache);
+  ASSERT_EQ(more.records.size(), 4u);
+  EXPECT_EQ(more.records[3]["loss"], 4);
+  EXPECT_EQ(more.end["records"], 4);
+  // Steps that are done again, and another file at the same place.
+  std::ofstream(path, std::ios::app) << step(2, 9, 2);
+  EXPECT_EQ(read(path, query, cache).records.size(), 2u);
+  std::filesystem::remove(path);
+  EXPECT_TRUE(read(path, query, cache).records.empty());
+  folder.write("new", step(7, 7));
+  std::filesystem::rename(folder.path() / "new", path);
+  const Read other = read(path, query, cache);
+  ASSERT_EQ(other.records.size(), 1u);
+  EXPECT_EQ(other.records[0]["step"], 7);
+}
+
+// Both ways to read a line agree, also where it is damaged.
+TEST(MetricLine, TakesWhatTheParserTakes) {
+  const std::vector<std::string> names = {"step", "gates.0/selected", "phase_seconds.forward"};
+  const std::string whole = step(12, 2.5);
+  std::vector<std::string> lines = {
+      whole.substr(0, whole.size() - 1),
+      R"({"kind":"step","step":-1.5e-3,"x":[1,{"step":9},[]],"y":{"step":8},"z":"\u00e4\"\n"})",
+      R"( { "kind" : null , "step" : 0 } )",
+      R"({"kind":"s","step":"3","step":4})",
+      "{}",
+      R"({"step":01})",
+      R"({"step":+1})",
+      R"({"step":1.})",
+      R"({"step":1e})",
+      R"({"step":.5})",
+      R"({"a":"\x"})",
+      R"({"a":"\u12g4"})",
+      R"({"a":tru})",
+      R"({"a":1,})",
+      R"([1])",
+      R"({"a":1}})",
+      "{\"a\":\"\t\"}",
+  };
+  for (size_t cut = 0; cut < whole.size(); cut += 3)
+    lines.push_back(whole.substr(0, cut));
+  for (size_t at = 0; at + 1 < whole.size(); at += 2) {
+    lines.push_back(whole.substr(0, whole.size() - 1));
+    lines.back()[at] = ',';
+  }
+  MetricLine line;
+  for (const std::string& text : lines) {
+    const auto json = parse_json(text, "line");
+    const bool is_object = json && json->is_object();
+    ASSERT_EQ(read_metric_line(text, names, line), is_object) << text;
+    if (!is_object) continue;
+    EXPECT_EQ(line.has_kind, json->contains("kind")) << text;
+    EXPECT_EQ(line.kind, json->contains("kind") && (*json)["kind"].is_string()
+                             ? (*json)["kind"].get<std::string>()
+                             : "")
+        << text;
+    const bool has_step = json->contains("step") && (*json)["step"].is_number();
+    EXPECT_EQ(!std::isnan(line.values[0]), has_step) << text;
+    if (has_step) {
+      EXPECT_EQ(line.values[0], (*json)["step"].get<double>()) << text;
+    }
+  }
+  ASSERT_TRUE(read_metric_line(lines[0], names, line));
+  EXPECT_EQ(line.values, (std::vector<double>{12, 0.5, 0.25}));
+  EXPECT_EQ(line.time, "2026-11-23T09:00:00Z");
 }
 
 TEST(KeepPeaks, ValuesThatAreMissingAreNoPeaks) {

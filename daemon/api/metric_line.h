@@ -1,0 +1,24 @@
+// The numbers of one line of metrics.jsonl, found without a tree: a run of a million steps has a
+// gigabyte of them. Takes what parse_json() takes as an object, except that it looks neither at
+// UTF-8 nor at the size of numbers nobody asked for. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa::api {
+
+struct MetricLine {
+  std::string kind, time;     // "" where it is missing, no text, or has escapes
+  bool has_kind = false;      // of any type
+  std::vector<double> values; // NaN where there is no such number
+};
+
+// `names`: "loss", or "phase_seconds.forward" for a member of a member. Of a name that is there
+// twice the last counts. False: the line is no JSON object, or a number that is asked for does not
+// fit a double. `line` is reused from call to call.
+bool read_metric_line(std::string_view text, const std::vector<std::string>& names,
+                      MetricLine& line);
+
+} // namespace nsa::api

@@ -1,0 +1,226 @@
+#include "daemon/api/metric_points.h"
+
+#include "common/base/text.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace nsa::api {
+
+namespace {
+
+constexpr size_t kBlock = size_t{1} << 20;    // read at a time: some milliseconds
+constexpr size_t kMaxLine = size_t{64} << 10; // a record has about 1 KiB
+constexpr size_t kMaxRows = size_t{1} << 14;  // kept of a whole file
+constexpr size_t kMaxZoomed = size_t{1} << 16;
+constexpr size_t kTold = size_t{128} << 10; // bytes of a piece: a stream's queue is bounded
+
+Result<std::string> read_at(int fd, off_t from, size_t size, const std::string& path) {
+  std::string bytes(size, '\0');
+  size_t filled = 0;
+  while (filled < size) {
+    const ssize_t got =
+        ::pread(fd, bytes.data() + filled, size - filled, from + static_cast<off_t>(filled));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno("cannot read " + path);
+    if (got == 0) break;
+    filled += static_cast<size_t>(got);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+// A step that is done again takes the place of what was done after it.
+void keep(std::vector<MetricRow>& rows, MetricRow row, size_t most) {
+  while (!rows.empty() && rows.back().step >= row.step)
+    rows.pop_back();
+  rows.push_back(std::move(row));
+  if (rows.size() >= most) rows = keep_peaks(std::move(rows), most / 2);
+}
+
+} // namespace
+
+std::shared_ptr<MetricScan> MetricCache::find(const std::string& path, const MetricQuery& query) {
+  const std::string key = path + "\n" + text_of(query.kind) + "\n" + join(query.metrics, ",");
+  const std::scoped_lock lock(mutex_);
+  const auto known = std::find_if(scans_.begin(), scans_.end(),
+                                  [&](const auto& scan) { return scan.first == key; });
+  if (known != scans_.end())
+    scans_.splice(scans_.begin(), scans_, known);
+  else
+    scans_.emplace_front(key, std::make_shared<MetricScan>());
+  if (scans_.size() > kMost) scans_.pop_back();
+  return scans_.front().second;
+}
+
+MetricPoints::MetricPoints(std::string path, FileOpener open, MetricQuery query,
+                           const std::shared_ptr<MetricCache>& cache)
+    : path_(std::move(path)), open_(std::move(open)), query_(std::move(query)),
+      names_{"attempt", "step", "tokens"},
+      scan_(cache ? cache->find(path_, query_) : std::make_shared<MetricScan>()) {
+  names_.insert(names_.end(), query_.metrics.begin(), query_.metrics.end());
+}
+
+Status MetricPoints::open_file() {
+  auto file = open_ ? open_(path_) : open_regular_file(path_);
+  if (!file && file.error().code != ErrorCode::kNotFound) return fail(std::move(file).error());
+  if (!file) return {};
+  file_ = std::move(*file);
+  struct stat status{};
+  if (::fstat(file_.get(), &status) != 0) return fail_errno("cannot look at " + path_);
+  const std::scoped_lock lock(scan_->mutex);
+  if (status.st_dev == scan_->device && status.st_ino == scan_->inode &&
+      status.st_size >= scan_->read_to)
+    return {};
+  // Another file than before, or one that was cut.
+  scan_->device = status.st_dev;
+  scan_->inode = status.st_ino;
+  scan_->read_to = 0;
+  scan_->too_long = false;
+  scan_->blocks.clear();
+  scan_->rows.clear();
+  scan_->records = scan_->unreadable = 0;
+  return {};
+}
+
+template <class Use> size_t MetricPoints::each_line(std::string_view bytes, Use use) {
+  size_t from = 0;
+  for (size_t end; (end = bytes.find('\n', from)) != std::string_view::npos; from = end + 1)
+    use(bytes.substr(from, end - from));
+  return from;
+}
+
+// False: unreadable. `is_record`: of the kind that is asked for.
+bool MetricPoints::read_row(std::string_view text, MetricRow& row, bool& is_record) {
+  is_record = false;
+  if (text.size() > kMaxLine || !read_metric_line(text, names_, line_) || !line_.has_kind)
+    return false;
+  if (choice_from<wire::RecordKind>(line_.kind) != query_.kind) return true;
+  is_record = true;
+  row.attempt =
+      line_.values[0] >= 0 && line_.values[0] < 1e9 ? static_cast<int64_t>(line_.values[0]) : 0;
+  row.step = line_.values[1];
+  row.tokens = line_.values[2];
+  row.time = line_.time;
+  row.values.assign(line_.values.begin() + 3, line_.values.end());
+  return true;
+}
+
+Result<bool> MetricPoints::scan_on() {
+  const std::scoped_lock lock(scan_->mutex);
+  MetricScan& scan = *scan_;
+  NSA_TRY_ASSIGN(const std::string bytes, read_at(file_.get(), scan.read_to, kBlock, path_));
+  std::string_view left = bytes;
+  size_t used = 0;
+  if (scan.too_long) {
+    const size_t end = left.find('\n');
+    used = end == std::string_view::npos ? left.size() : end + 1;
+    scan.too_long = end == std::string_view::npos;
+    left.remove_prefix(used);
+  }
+  if (scan.blocks.empty() ||
+      scan.blocks.back().end - scan.blocks.back().begin >= static_cast<off_t>(kBlock))
+    scan.blocks.push_back({scan.read_to, scan.read_to, INFINITY, -INFINITY});
+  MetricScan::Block& block = scan.blocks.back();
+  used += each_line(left, [&](std::string_view text) {
+    MetricRow row;
+    bool is_record = false;
+    if (!read_row(text, row, is_record)) ++scan.unreadable;
+    if (!is_record) return;
+    ++scan.records;
+    if (std::isnan(row.step)) return;
+    block.least = std::min(block.least, row.step);
+    block.greatest = std::max(block.greatest, row.step);
+    keep(scan.rows, std::move(row), kMaxRows);
+  });
+  // What has no end yet is still being written, or longer than any record.
+  if (bytes.size() - used > kMaxLine) {
+    ++scan.unreadable;
+    scan.too_long = true;
+    used = bytes.size();
+  }
+  scan.read_to += static_cast<off_t>(used);
+  block.end = scan.read_to;
+  return bytes.size() < kBlock;
+}
+
+Result<bool> MetricPoints::zoom_on() {
+  const double first = static_cast<double>(query_.first_step);
+  const double last = static_cast<double>(query_.last_step);
+  while (block_ < blocks_.size()) {
+    const MetricScan::Block& block = blocks_[block_++];
+    if (block.greatest < first || block.least > last) {
+      // It begins a later attempt, where it has earlier steps.
+      while (!rows_.empty() && rows_.back().step >= block.least)
+        rows_.pop_back();
+      continue;
+    }
+    NSA_TRY_ASSIGN(
+        const std::string bytes,
+        read_at(file_.get(), block.begin, static_cast<size_t>(block.end - block.begin), path_));
+    (void)each_line(bytes, [&](std::string_view text) {
+      MetricRow row;
+      bool is_record = false;
+      if (!read_row(text, row, is_record) || !is_record || std::isnan(row.step)) return;
+      while (!rows_.empty() && rows_.back().step >= row.step)
+        rows_.pop_back();
+      if (row.step >= first && row.step <= last) keep(rows_, std::move(row), kMaxZoomed);
+    });
+    return block_ == blocks_.size();
+  }
+  return true;
+}
+
+void MetricPoints::collect() {
+  const std::scoped_lock lock(scan_->mutex);
+  records_ = scan_->records;
+  unreadable_ = scan_->unreadable;
+  if (is_zoomed())
+    blocks_ = scan_->blocks;
+  else
+    rows_ = scan_->rows;
+}
+
+Result<MetricPiece> MetricPoints::next() {
+  switch (stage_) {
+  case Stage::kOpen: {
+    NSA_TRY(open_file());
+    stage_ = file_ ? Stage::kScan : Stage::kTell;
+    return MetricPiece{};
+  }
+  case Stage::kScan: {
+    NSA_TRY_ASSIGN(const bool at_end, scan_on());
+    if (!at_end) return MetricPiece{};
+    collect();
+    stage_ = is_zoomed() ? Stage::kZoom : Stage::kTell;
+    if (stage_ == Stage::kTell)
+      rows_ = keep_peaks(std::move(rows_), static_cast<size_t>(query_.points));
+    return MetricPiece{};
+  }
+  case Stage::kZoom: {
+    NSA_TRY_ASSIGN(const bool done, zoom_on());
+    if (!done) return MetricPiece{};
+    rows_ = keep_peaks(std::move(rows_), static_cast<size_t>(query_.points));
+    stage_ = Stage::kTell;
+    return MetricPiece{};
+  }
+  case Stage::kTell: {
+    MetricPiece piece;
+    while (told_ < rows_.size() && piece.lines.size() < kTold)
+      piece.lines += metric_row_line(query_, rows_[told_++]);
+    if (told_ < rows_.size()) return piece;
+    piece.lines += metric_end_line(records_, unreadable_);
+    piece.at_end = true;
+    stage_ = Stage::kEnd;
+    return piece;
+  }
+  case Stage::kEnd:
+    break;
+  }
+  return MetricPiece{"", true};
+}
+
+} // namespace nsa::api

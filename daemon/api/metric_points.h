@@ -1,0 +1,84 @@
+// About so many records of a metrics.jsonl, thinned out so that peaks stay, and what was read of
+// the file before: a page that asks again reads only what was appended, and one that zooms in only
+// the part of the file that has these steps.
+//
+//   file   |····block····|····block····|····block····|··        1 MiB each: least and greatest step
+//   rows    kept of all blocks, at most kMaxRows: thinned out to half whenever there are more
+//
+// MetricPoints: one thread at a time. MetricCache and MetricScan: any thread.
+#pragma once
+
+#include "common/base/file.h"
+#include "daemon/api/metric_line.h"
+#include "daemon/api/metric_records.h"
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace nsa::api {
+
+// What is known of one file for one kind and list of metrics.
+struct MetricScan {
+  struct Block {
+    off_t begin = 0, end = 0;
+    double least = 0, greatest = 0; // steps; least > greatest: it has no record of the kind
+  };
+  std::mutex mutex;
+  dev_t device = 0;
+  ino_t inode = 0;
+  off_t read_to = 0;     // behind the last whole line
+  bool too_long = false; // read_to is within a line that is skipped
+  std::vector<Block> blocks;
+  std::vector<MetricRow> rows;
+  int64_t records = 0, unreadable = 0;
+};
+
+// The scans that were used last; some two megabytes each at most.
+class MetricCache {
+public:
+  std::shared_ptr<MetricScan> find(const std::string& path, const MetricQuery& query);
+
+private:
+  static constexpr size_t kMost = 32;
+  std::mutex mutex_;
+  std::list<std::pair<std::string, std::shared_ptr<MetricScan>>> scans_; // the newest first
+};
+
+class MetricPoints {
+public:
+  MetricPoints(std::string path, FileOpener open, MetricQuery query,
+               const std::shared_ptr<MetricCache>& cache);
+  // As MetricRecords::next().
+  Result<MetricPiece> next();
+
+private:
+  enum class Stage { kOpen, kScan, kZoom, kTell, kEnd };
+  Status open_file();
+  Result<bool> scan_on(); // true: at the end of the file
+  Result<bool> zoom_on(); // true: all blocks are done
+  void collect();
+  // Whole lines of `bytes`, to be told as rows; returns the bytes they take.
+  template <class Use> size_t each_line(std::string_view bytes, Use use);
+  bool read_row(std::string_view text, MetricRow& row, bool& is_record);
+  bool is_zoomed() const { return query_.first_step > 0 || query_.last_step < INT64_MAX; }
+
+  std::string path_;
+  FileOpener open_;
+  MetricQuery query_;
+  std::vector<std::string> names_; // attempt, step, tokens, and the metrics
+  MetricLine line_;
+  std::shared_ptr<MetricScan> scan_;
+  UniqueFd file_;
+  Stage stage_ = Stage::kOpen;
+  std::vector<MetricScan::Block> blocks_; // as of the end of the scan
+  size_t block_ = 0;
+  std::vector<MetricRow> rows_; // to be told
+  size_t told_ = 0;
+  int64_t records_ = 0, unreadable_ = 0;
+};
+
+} // namespace nsa::api
