@@ -14,6 +14,7 @@ Verb audit_verb();
 Verb plot_verb();
 Verb compare_verb();
 Verb export_verb();
+Verb ui_verb();
 Verb wait_verb();
 Verb stop_verb();
 Verb cancel_verb();
@@ -41,7 +42,7 @@ Verb version_verb();
 const std::vector<Verb>& all_verbs() {
   static const std::vector<Verb> verbs = {
       // clang-format off
-      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), logs_verb(), events_verb(), audit_verb(), plot_verb(), compare_verb(), export_verb(), wait_verb(),
+      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), logs_verb(), events_verb(), audit_verb(), plot_verb(), compare_verb(), export_verb(), ui_verb(), wait_verb(),
       stop_verb(), cancel_verb(), resume_verb(), rm_verb(), prune_verb(),
       ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
       data_prepare_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),

@@ -1,36 +1,17 @@
 #include "daemon/api/metrics_route.h"
 
+#include "common/net/guards.h"
 #include "daemon/metrics/render.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string_view>
 
 namespace nsa::api {
 
 namespace {
 
-// "127.0.0.1:9464", "localhost", "[::1]:1"; any port, since it may be forwarded.
-bool names_loopback(std::string host) {
-  const size_t bracket = host.find(']');
-  if (const size_t colon = host.rfind(':');
-      colon != std::string::npos && (bracket == std::string::npos || colon > bracket))
-    host.resize(colon);
-  std::transform(host.begin(), host.end(), host.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (host == "localhost" || host == "[::1]") return true;
-  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
-}
-
-// In a time that does not tell how much of it fits.
 bool carries(const net::Request& request, const std::string& token) {
   const auto header = request.header.find("authorization");
-  const std::string expected = "Bearer " + token;
-  if (header == request.header.end() || header->second.size() != expected.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < expected.size(); ++i)
-    difference |= static_cast<unsigned char>(header->second[i] ^ expected[i]);
-  return difference == 0;
+  return header != request.header.end() && net::is_same_secret(header->second, "Bearer " + token);
 }
 
 net::Response refuse(int status, std::string_view what) {
@@ -47,7 +28,7 @@ net::Response refuse(int status, std::string_view what) {
 net::Handler metrics_handler(std::function<metrics::Snapshot()> snapshot, MetricsGuard guard) {
   return [snapshot = std::move(snapshot), guard = std::move(guard)](const net::Request& request) {
     const auto host = request.header.find("host");
-    if (guard.check_host && (host == request.header.end() || !names_loopback(host->second)))
+    if (guard.check_host && (host == request.header.end() || !net::names_loopback(host->second)))
       return refuse(421, "ask for 127.0.0.1, localhost or [::1]");
     if (!guard.token.empty() && !carries(request, guard.token)) {
       net::Response response = refuse(401, "the token of metrics.token_file is wanted");

@@ -1,0 +1,53 @@
+// Who may ask the page's server for what. Pure: a request in, an answer or a permitted errand out.
+//
+//   request ─▶ Host names loopback ─▶ Origin is this page ─▶ token, as a cookie ─▶ on the list
+//                    421                     403                   401               404, 405
+//
+// The first visit carries the token in its URL, and gets it back as a cookie that scripts cannot
+// read. From nsad come only the answers that kReads names; kActions only with allow_actions.
+#pragma once
+
+#include "common/net/http.h"
+#include "common/net/http_client.h"
+
+#include <string>
+#include <variant>
+
+namespace nsa::ui {
+
+struct GateRules {
+  std::string token;
+  uint16_t port = 0; // of this server: a browser keeps one set of cookies for all ports of a host
+  bool allow_actions = false;
+};
+
+struct PageFile {
+  std::string name; // "app.js"
+};
+struct Forward {
+  net::ClientRequest request; // to nsad
+};
+struct HangEvidence { // what was saved of a run's hang
+  std::string run;
+  size_t hang = 0; // the how manieth of the run, from 0
+};
+struct Settings {}; // what the page has to know of this server
+
+using Errand = std::variant<net::Response, PageFile, Forward, HangEvidence, Settings>;
+
+class Gate {
+public:
+  explicit Gate(GateRules rules) : rules_(std::move(rules)) {}
+  Errand judge(const net::Request& request) const;
+  bool allows_actions() const { return rules_.allow_actions; }
+
+private:
+  bool has_cookie(const net::Request& request) const;
+  net::Response welcome(const std::string& path) const;
+  GateRules rules_;
+};
+
+// {"what", "next"}, as nsad's errors have them.
+net::Response refuse(int status, const std::string& what, const std::string& next = {});
+
+} // namespace nsa::ui

@@ -1,0 +1,88 @@
+// Records of a run as curves: fetched thinned out by nsad so that peaks stay, over step, tokens or time.
+import { getLines, runPath } from "/api.js";
+import { count, dateTime } from "/format.js";
+
+const POINTS = 1600; // two a pixel, on a wide screen
+
+// Records of these metrics; `range`: [first, last] step, or null for all.
+export async function fetchRecords(run, kind, metrics, range = null, points = POINTS * metrics.length) {
+  const query = new URLSearchParams({ kind, metrics: metrics.join(","), points });
+  if (range) {
+    query.set("first_step", Math.max(0, Math.floor(range[0])));
+    query.set("last_step", Math.ceil(range[1]));
+  }
+  const lines = await getLines(runPath(run, `/metrics?${query}`));
+  return lines.filter((line) => line.kind !== "end");
+}
+
+export function xOf(record, axis) {
+  return axis === "time" ? Date.parse(record.time) : record[axis];
+}
+
+export function pointsOf(records, metric, axis) {
+  return records.filter((record) => Number.isFinite(record[metric])).map((record) => [xOf(record, axis), record[metric]]);
+}
+
+export function formatX(axis) {
+  if (axis === "time") return (value) => dateTime(value);
+  return (value) => (axis === "tokens" ? `${count(value)} tokens` : `step ${value}`);
+}
+
+export function tickX(axis) {
+  if (axis === "time") return (value) => new Date(value).toLocaleTimeString();
+  return (value) => (axis === "step" && Number.isInteger(value) && value < 1e5 ? String(value) : count(value));
+}
+
+// Exponential moving average, without the pull of its beginning. weight: 0 (none) to 0.99.
+export function smooth(points, weight) {
+  if (weight <= 0) return points;
+  let sum = 0;
+  let scale = 0;
+  return points.map(([x, y]) => {
+    sum = sum * weight + y * (1 - weight);
+    scale = scale * weight + (1 - weight);
+    return [x, sum / scale];
+  });
+}
+
+// A curve as it is drawn: with smoothing, the values themselves stay behind it, faint.
+export function withSmoothing(curve, weight) {
+  if (weight <= 0 || curve.points.length < 3) return [curve];
+  return [{ ...curve, name: `${curve.name} (values)`, faint: true }, { ...curve, points: smooth(curve.points, weight), values: curve.points }];
+}
+
+// What happened to the run, by the records that tell where a step lies on this axis.
+export function marksOf(detail, records, axis) {
+  const place = (step, time) => {
+    if (axis === "step") return step;
+    if (axis === "time") return time ? Date.parse(time) : NaN;
+    return between(records, step);
+  };
+  const marks = [];
+  for (const checkpoint of [...detail.checkpoints].reverse())
+    marks.push({ kind: "checkpoint", x: place(checkpoint.step, checkpoint.written_at), text: `checkpoint of step ${checkpoint.step}` });
+  detail.attempts.forEach((attempt, index) => {
+    if (index === 0) return;
+    const kind = detail.attempts[index - 1].failure_class ? "restart" : "resume";
+    marks.push({ kind, x: place(attempt.first_step, attempt.started_at), label: `attempt ${attempt.attempt}`,
+      text: `attempt ${attempt.attempt} goes on after step ${attempt.first_step}` });
+  });
+  for (const hang of detail.hangs || [])
+    marks.push({ kind: "hang", x: place(hang.step, hang.found_at), label: `hang, rank ${hang.rank}`,
+      text: `rank ${hang.rank} ${hang.kind} at step ${hang.step}` });
+  return marks.filter((mark) => Number.isFinite(mark.x));
+}
+
+// Tokens at a step, between the two records around it.
+function between(records, step) {
+  let before = null;
+  for (const record of records) {
+    if (record.step === step) return record.tokens;
+    if (record.step > step) {
+      if (!before) return record.tokens;
+      return before.tokens + ((record.tokens - before.tokens) * (step - before.step)) / (record.step - before.step);
+    }
+    before = record;
+  }
+  return before ? before.tokens : NaN;
+}

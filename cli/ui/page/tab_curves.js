@@ -1,0 +1,153 @@
+// Curves of a run, each in a diagram of its own over the same x axis.
+import { Chart, ChartGroup } from "/chart.js";
+import { fetchRecords, formatX, marksOf, pointsOf, tickX, withSmoothing } from "/curves.js";
+import { h, replace } from "/dom.js";
+import { exportButtons } from "/export.js";
+import { bytes, count, isLive, number, seconds } from "/format.js";
+import { errorBox } from "/parts.js";
+
+const PANELS = [
+  { id: "loss", title: "Loss", metrics: { loss: "loss" }, heldout: true, format: number },
+  { id: "tokens_per_second", title: "Tokens per second", metrics: { tokens_per_second: "tokens/s" }, format: count },
+  { id: "gradient_norm", title: "Gradient norm", metrics: { gradient_norm: "norm" }, format: number },
+  { id: "learning_rate", title: "Learning rate", metrics: { learning_rate: "rate" }, format: number },
+  { id: "time", title: "Time of a step", format: seconds,
+    metrics: { step_seconds: "step", exposed_communication_seconds: "waits for other ranks", data_wait_seconds: "waits for data" } },
+  { id: "memory", title: "Memory of rank 0", format: bytes, metrics: { resident_bytes: "resident", allocated_bytes: "allocated on GPU", reserved_bytes: "reserved on GPU" } },
+];
+
+// What the reader chose holds for the next run as well.
+const chosen = { axis: "step", smoothing: 0.6, log: false, layer: 0 };
+
+export function curvesTab(first) {
+  const run = first.summary.id;
+  let detail = first;
+  let busy = false;
+  let again = false;
+  let seenStep = -1;
+  let zoomTimer = 0;
+  let ended = false;
+  const problem = h("div");
+  const group = new ChartGroup(() => {
+    clearTimeout(zoomTimer);
+    zoomTimer = setTimeout(() => load(), 150); // finer records of what is seen now
+  });
+  const panels = [...PANELS, gatesPanel(first)].filter(Boolean).map((panel) => makePanel(panel, group, run));
+  const marks = h("ul", { class: "marks", "aria-label": "Meaning of the marks" },
+    [["hang", "hang"], ["restart", "restart after a failure"], ["resume", "resumed by a person"], ["checkpoint", "checkpoint"]]
+      .map(([kind, text]) => h("li", {}, h("span", { class: `mark mark-${kind}`, "aria-hidden": "true" }), text)));
+  const element = h("div", {}, controls(), problem, marks, h("div", { class: "charts" }, panels.map((panel) => panel.chart.element)));
+
+  async function load() {
+    if (ended) return;
+    again = busy; // what is asked meanwhile comes behind
+    if (busy) return;
+    busy = true;
+    try {
+      const range = stepRange(group.window, panels[0].records);
+      const asked = detail.summary.step;
+      // The loss first: of a long run that nobody has looked at, each takes seconds.
+      await fetchPanel(panels[0], run, range);
+      replace(problem);
+      seenStep = asked;
+      draw();
+      await Promise.all(panels.slice(1).map(async (panel) => {
+        await fetchPanel(panel, run, range);
+        if (!ended) drawPanel(panel, marksOf(detail, panels[0].records, chosen.axis));
+      }));
+    } catch (error) {
+      replace(problem, errorBox(error));
+    } finally {
+      busy = false;
+      if (again) load();
+    }
+  }
+
+  function draw() {
+    if (ended) return;
+    const marks_of = marksOf(detail, panels[0].records, chosen.axis);
+    for (const panel of panels) drawPanel(panel, marks_of);
+  }
+
+  function controls() {
+    const axis = h("select", { id: "axis", onchange: () => { chosen.axis = axis.value; group.zoom(null); draw(); } },
+      ["step", "tokens", "time"].map((name) => h("option", { value: name }, name)));
+    axis.value = chosen.axis;
+    const smoothing = h("input", { id: "smoothing", type: "range", min: 0, max: 0.98, step: 0.02, value: chosen.smoothing,
+      oninput: () => { chosen.smoothing = Number(smoothing.value); draw(); } });
+    const log = h("input", { id: "log", type: "checkbox", onchange: () => { chosen.log = log.checked; draw(); } });
+    log.checked = chosen.log;
+    const layers = first.spec.model.layers;
+    const layer = h("select", { id: "layer", onchange: () => { chosen.layer = Number(layer.value); load(); } },
+      Array.from({ length: layers }, (_, index) => h("option", { value: index }, index)));
+    chosen.layer = Math.min(chosen.layer, layers - 1);
+    layer.value = chosen.layer;
+    return h("div", { class: "controls" },
+      h("label", { for: "axis" }, "Over"), axis, h("label", { for: "smoothing" }, "Smoothing"), smoothing,
+      h("span", { class: "check" }, log, h("label", { for: "log" }, "Logarithmic")),
+      layers > 1 ? [h("label", { for: "layer" }, "Gates of layer"), layer] : null,
+      h("button", { type: "button", class: "small", onclick: () => group.zoom(null) }, "Show all"),
+      h("span", { class: "muted" }, "Drag to zoom, Shift and drag to move. By keyboard: + − ← → 0."));
+  }
+
+  load();
+  return {
+    element,
+    update(next) {
+      const changed = next.attempts.length !== detail.attempts.length || next.hangs.length !== detail.hangs.length;
+      detail = next;
+      if (changed || (next.summary.step !== seenStep && (isLive(next.summary.state) || seenStep < next.summary.step))) load();
+    },
+    end() {
+      ended = true;
+      clearTimeout(zoomTimer);
+      group.end();
+    },
+  };
+}
+
+function gatesPanel(detail) {
+  const { model, nsa } = detail.spec;
+  if (!nsa || model.attention !== "nsa") return null;
+  return { id: "gates", title: "Gates", format: number, gates: nsa.branches };
+}
+
+function makePanel(panel, group, run) {
+  const chart = new Chart({ title: panel.title, group, format: panel.format, formatX: (value) => formatX(chosen.axis)(value),
+    formatTick: (value) => tickX(chosen.axis)(value) });
+  replace(chart.tools, exportButtons(chart, `${run}-${panel.id}`));
+  return { ...panel, chart, records: [], evaluations: [] };
+}
+
+function metricsOf(panel) {
+  if (panel.gates) return Object.fromEntries(panel.gates.map((branch) => [`gates.${chosen.layer}/${branch}`, branch]));
+  return panel.metrics;
+}
+
+async function fetchPanel(panel, run, range) {
+  const fetches = [fetchRecords(run, "step", Object.keys(metricsOf(panel)), range)];
+  if (panel.heldout) fetches.push(fetchRecords(run, "evaluation", ["loss"], range));
+  [panel.records, panel.evaluations = []] = await Promise.all(fetches);
+}
+
+function drawPanel(panel, marks) {
+  const curves = Object.entries(metricsOf(panel)).flatMap(([metric, label], index) => {
+    const points = pointsOf(panel.records, metric, chosen.axis);
+    if (points.every((point) => point[1] === 0)) return []; // no GPU
+    return withSmoothing({ name: label, label, colour: index, points }, chosen.smoothing);
+  });
+  if (panel.heldout) curves.push({ name: "held-out loss", label: "held-out loss", colour: 1, dots: true, points: pointsOf(panel.evaluations, "loss", chosen.axis) });
+  panel.chart.set(curves, marks, { log: chosen.log, time: chosen.axis === "time" });
+}
+
+// The steps that this part of the x axis shows.
+function stepRange(window, records) {
+  if (!window) return null;
+  const [least, greatest] = window.map((value) => (value instanceof Date ? value.getTime() : value));
+  if (chosen.axis === "step") return [least, greatest];
+  const inside = records.filter((record) => {
+    const x = chosen.axis === "time" ? Date.parse(record.time) : record.tokens;
+    return x >= least && x <= greatest;
+  });
+  return inside.length > 1 ? [inside[0].step, inside[inside.length - 1].step] : null;
+}

@@ -1,0 +1,109 @@
+// One run: what it is and how far at the top, and a tab for each question about it.
+import { getJson, poll, post, runPath } from "/api.js";
+import { h, replace } from "/dom.js";
+import { ago, bytes, count, dateTime, isLive, number, percent, seconds } from "/format.js";
+import { errorBox, facts, meter, plural, stateBadge, tellConnection } from "/parts.js";
+import { checkpointsTab } from "/tab_checkpoints.js";
+import { curvesTab } from "/tab_curves.js";
+import { eventsTab } from "/tab_events.js";
+import { hangsTab } from "/tab_hangs.js";
+import { logsTab } from "/tab_logs.js";
+import { ranksTab } from "/tab_ranks.js";
+import { togglesTab } from "/tab_toggles.js";
+
+// Each is made with the run's detail, and has {element, update(detail), end()}.
+const TABS = {
+  curves: { title: "Curves", create: curvesTab },
+  ranks: { title: "Ranks", create: ranksTab },
+  hangs: { title: "Hangs", create: hangsTab, count: (detail) => (detail.hangs || []).length },
+  checkpoints: { title: "Checkpoints", create: checkpointsTab, count: (detail) => detail.checkpoints.filter((one) => one.state !== "deleted").length },
+  toggles: { title: "Toggles", create: togglesTab },
+  events: { title: "Events", create: eventsTab },
+  logs: { title: "Logs", create: logsTab },
+};
+
+export function show(main, [run, asked = "curves"]) {
+  const name = TABS[asked] ? asked : "curves";
+  const head = h("div");
+  const tabs = h("nav", { class: "tabs", "aria-label": "About this run" });
+  const place = h("div", { class: "tab" });
+  let tab = null;
+  let actions = null;
+  replace(main, head, tabs, place);
+
+  const update = (detail) => {
+    drawHead(head, detail, actions);
+    drawTabs(tabs, detail, run, name);
+    document.title = `${detail.summary.name} – nsad`;
+    if (!tab) {
+      tab = TABS[name].create(detail);
+      replace(place, tab.element);
+    }
+    tab.update(detail);
+  };
+  const refresh = async () => {
+    if (actions === null) actions = (await getJson("/ui/settings")).actions;
+    update(await getJson(runPath(run)));
+  };
+  const stop = poll(1500, refresh, (error) => {
+    tellConnection(tab ? error : null);
+    if (error && !tab) replace(place, errorBox(error), h("a", { href: "#/runs" }, "Show all runs"));
+  });
+  return () => {
+    stop();
+    if (tab) tab.end();
+    document.title = "nsad";
+  };
+}
+
+function drawTabs(tabs, detail, run, name) {
+  const key = Object.values(TABS).map((tab) => (tab.count ? tab.count(detail) : 0)).join();
+  if (tabs.dataset.key === key) return; // focus stays where it is
+  tabs.dataset.key = key;
+  replace(tabs, Object.entries(TABS).map(([id, tab]) => {
+    const number_of = tab.count ? tab.count(detail) : 0;
+    return h("a", { href: `#/run/${encodeURIComponent(run)}/${id}`, "aria-current": id === name ? "page" : null },
+      tab.title, number_of ? h("span", { class: "badge" }, number_of) : null);
+  }));
+}
+
+function drawHead(head, detail, actions) {
+  const run = detail.summary;
+  const key = JSON.stringify(run);
+  if (head.dataset.key === key) return;
+  head.dataset.key = key;
+  const done = run.steps ? run.step / run.steps : 0;
+  replace(head,
+    h("div", { class: "title" }, h("h1", {}, run.name), h("span", { class: "muted id" }, run.id), stateBadge(run.state),
+      (run.tags || []).map((tag) => h("span", { class: "tag" }, tag)), actions ? actionButtons(run) : null),
+    run.reason ? h("p", { class: "reason" }, run.reason) : null,
+    (run.alarms || []).map((alarm) => h("p", { class: "alarm" }, `⚠ ${alarm}`)),
+    run.inject ? h("p", { class: "muted" }, `A fault is injected on purpose: ${run.inject}.`) : null,
+    facts([
+      ["Step", [`${run.step} of ${run.steps} `, meter(done, percent(done))]],
+      ["Loss", run.has_loss ? number(run.loss) : "–"],
+      ["Held-out loss", run.has_heldout_loss ? number(run.heldout_loss) : "–"],
+      ["Tokens/s", run.tokens_per_second ? count(run.tokens_per_second) : "–"],
+      ["Tokens", count(run.tokens)],
+      isLive(run.state) ? ["Time left", run.eta_seconds ? seconds(run.eta_seconds) : "–"] : ["Ended", ago(run.ended_at)],
+      ["Attempts", `${detail.attempts.length} (${plural(run.restarts, "restart")}, ${plural(run.hangs, "hang")})`],
+      ["Ranks", run.ranks],
+      detail.came && detail.came.disk_bytes ? ["On disk", bytes(detail.came.disk_bytes)] : null,
+      ["Submitted", dateTime(run.submitted_at)],
+    ]));
+}
+
+function actionButtons(run) {
+  const act = (verb, title, question) => h("button", { type: "button", class: "small", onclick: async () => {
+    if (!confirm(question)) return;
+    try {
+      await post(runPath(run.id, `/${verb}`));
+    } catch (error) {
+      alert(error.message);
+    }
+  } }, title);
+  if (!isLive(run.state)) return act("resume", "Resume", `Resume ${run.name} from its newest checkpoint?`);
+  return [act("checkpoint", "Checkpoint now", `Save a checkpoint of ${run.name} after this step?`),
+    act("stop", "Stop", `Save a checkpoint of ${run.name}, and end it?`),
+    act("cancel", "Cancel", `End ${run.name} now, without a checkpoint?`)];
+}
