@@ -109,9 +109,11 @@ protected:
       const std::string kind = expected.substr(0, expected.find(' '));
       const std::string text =
           expected.size() > kind.size() ? expected.substr(kind.size() + 1) : "";
-      EXPECT_TRUE(std::any_of(
-          notes.begin(), notes.end(),
-          [&](const Note& n) { return n.kind == kind && n.text.find(text) != std::string::npos; }))
+      EXPECT_TRUE(std::any_of(notes.begin(), notes.end(),
+                              [&](const Note& n) {
+                                return n.kind.view() == kind &&
+                                       n.text.find(text) != std::string::npos;
+                              }))
           << "no note " << expected;
     }
   }

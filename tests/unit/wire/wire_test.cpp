@@ -1,4 +1,5 @@
 #include "common/base/file.h"
+#include "common/wire/exit_code.h"
 #include "common/wire/frame.h"
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
