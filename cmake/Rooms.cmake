@@ -42,7 +42,7 @@ nsa_room(daemon/plan MAY_USE common/base common/spec common/wire)
 nsa_room(daemon/store MAY_USE common/base common/wire)
 nsa_room(daemon/api MAY_USE common daemon/metrics)
 nsa_room(daemon/cluster MAY_USE common/base common/net common/tls common/wire) # knows no runs
-nsa_room(daemon/metrics MAY_USE common/base common/wire)
+nsa_room(daemon/metrics MAY_USE common/base common/progress common/wire)
 nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)
 nsa_room(daemon/shim MAY_USE common daemon/proc)           # outlives nsad, so it shares nothing of its state

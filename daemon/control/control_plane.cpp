@@ -221,6 +221,8 @@ metrics::Snapshot ControlPlane::snapshot(const std::map<std::string, metrics::Ro
   metrics::Snapshot snapshot = metrics_.snapshot(options_.config.metrics.names);
   snapshot.daemon.http = http;
   snapshot.daemon.ledger_wal_bytes = ledger_.wal_bytes();
+  snapshot.daemon.ledger_writable = !loop_.ledger_full();
+  snapshot.daemon.reserve_held = ledger_.reserve().held();
   const auto add_slots = [&](spec::Device device) {
     const auto used = static_cast<uint64_t>(slots_.used(device));
     snapshot.daemon.slots["used"] += used;

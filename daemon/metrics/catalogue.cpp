@@ -1,10 +1,12 @@
 #include "daemon/metrics/catalogue.h"
 
+#include "common/progress/phase.h"
 #include "common/wire/exit_code.h"
 #include "daemon/metrics/process.h"
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <span>
 
 namespace nsa::metrics {
@@ -24,6 +26,7 @@ constexpr std::array<std::string_view, 2> kRecoveryPhases = {"detect", "restore"
 constexpr std::array<std::string_view, 6> kRunPhases = {"train",      "data-wait", "checkpoint",
                                                         "evaluation", "restart",   "idle"};
 constexpr std::array<std::string_view, 2> kCheckpointFailures = {"write", "verify"};
+constexpr std::array<std::string_view, 3> kBranches = {"compressed", "selected", "sliding"};
 constexpr std::array<std::string_view, 2> kSlotStates = {"free", "used"};
 
 template <class List, class Map>
@@ -43,6 +46,44 @@ void by_word(Samples& samples, const Labels& labels, const char* label, const Li
   Labels all = labels;
   all.emplace_back(label, "other");
   samples.value(std::move(all), other);
+}
+
+// A rank says the names of its phases: those that nobody knows are one series, however many.
+std::map<std::string, double> known_phases(const std::map<std::string, double>& told) {
+  std::map<std::string, double> known;
+  for (const auto& [phase, seconds] : told) {
+    const bool listed = std::any_of(progress::kPhases.begin(), progress::kPhases.end(),
+                                    [&](const auto& info) { return info.name == phase; });
+    known[listed ? phase : "other"] += seconds;
+  }
+  return known;
+}
+
+struct Gate {
+  int layer = 0;
+  std::string_view branch;
+  double mean = 0;
+};
+// "3/selected" -> layer 3. Of deep models every second layer, or every third, ...: curves of at
+// most kMostLayers layers are told apart by nobody, and each has three series.
+std::vector<Gate> known_gates(const std::map<std::string, double>& told) {
+  constexpr int kMostLayers = 64, kDeepest = 100'000;
+  std::vector<Gate> gates;
+  int layers = 0;
+  for (const auto& [key, mean] : told) {
+    int layer = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer);
+    const std::string_view rest(end, static_cast<size_t>(key.data() + key.size() - end));
+    for (const std::string_view branch : kBranches)
+      if (error == std::errc{} && layer >= 0 && layer < kDeepest &&
+          rest == "/" + std::string(branch)) {
+        gates.push_back({layer, branch, mean});
+        layers = std::max(layers, layer + 1);
+      }
+  }
+  const int stride = (layers + kMostLayers - 1) / kMostLayers;
+  std::erase_if(gates, [&](const Gate& gate) { return gate.layer % stride != 0; });
+  return gates;
 }
 
 // ---- readers
@@ -342,7 +383,7 @@ std::vector<Row> rank_and_checkpoint_rows() {
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
            for (const RankSample& k : r.ranks)
-             for (const auto& [phase, seconds] : k.phase_seconds) {
+             for (const auto& [phase, seconds] : known_phases(k.phase_seconds)) {
                Labels labels = of(r, k);
                labels.emplace_back("phase", phase);
                out.value(std::move(labels), seconds);
@@ -372,17 +413,15 @@ std::vector<Row> rank_and_checkpoint_rows() {
 
       // ---- attention ----------------------------------------------------------------------------
       {"nsa_attention_gate_mean_ratio", kGauge, "run_id, layer, branch",
-       "Mean gate of a branch (compressed, selected, sliding), sampled sparsely.",
+       "Mean gate of a branch (compressed, selected, sliding), sampled sparsely; of deep models at "
+       "most 64 layers.",
        [](S s, Samples& out) {
          for (const RunSample& r : s.runs)
-           for (const auto& [key, mean] : r.gates) {
-             const size_t slash = key.find('/');
-             if (slash == std::string::npos) continue;
+           for (const Gate& gate : known_gates(r.gates))
              out.value({{"run_id", r.id},
-                        {"layer", key.substr(0, slash)},
-                        {"branch", key.substr(slash + 1)}},
-                       mean);
-           }
+                        {"layer", std::to_string(gate.layer)},
+                        {"branch", std::string(gate.branch)}},
+                       gate.mean);
        }},
 
       // ---- checkpoints --------------------------------------------------------------------------
@@ -562,6 +601,13 @@ std::vector<Row> daemon_rows() {
          for (const auto& [op, histogram] : s.daemon.transaction_seconds)
            out.histogram({{"op", op}}, histogram);
        }},
+      {"nsad_ledger_writable", kGauge, "",
+       "1 while the ledger takes what nsad writes; 0: the disk is full or refuses, and nothing new "
+       "is begun.",
+       [](S s, Samples& out) { out.value({}, s.daemon.ledger_writable); }},
+      {"nsad_reserve_held", kGauge, "",
+       "1 while nsad holds the space that it keeps for its records on a full disk.",
+       [](S s, Samples& out) { out.value({}, s.daemon.reserve_held); }},
       {"nsad_sqlite_wal_bytes",
        kGauge,
        "",

@@ -148,6 +148,7 @@ struct DaemonSample {
   Histogram loop_lag_seconds = request_histogram();
   std::map<std::string, Histogram> transaction_seconds; // append, batch, query
   uint64_t ledger_wal_bytes = 0;
+  bool ledger_writable = true, reserve_held = true;
   std::map<std::string, uint64_t> slots; // free, used: CPU slots or GPUs
   std::string driver;                    // of the GPUs; empty: none
   std::vector<GpuSample> gpus;

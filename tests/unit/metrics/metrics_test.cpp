@@ -1,5 +1,6 @@
 #include "common/base/file.h"
 #include "common/base/text.h"
+#include "common/progress/phase.h"
 #include "daemon/metrics/catalogue.h"
 #include "daemon/metrics/process.h"
 #include "daemon/metrics/render.h"
@@ -143,6 +144,37 @@ TEST(Metrics, WhatIsNotKnownHasNoSeries) {
   EXPECT_EQ(text.find("nsa_train_loss{run_id=\"kqqqq\"}"), std::string::npos);
   EXPECT_EQ(text.find("nsa_run_start_timestamp_seconds{run_id=\"kqqqq\"}"), std::string::npos);
   EXPECT_EQ(text.find("malformed"), std::string::npos);
+}
+
+// docs/metrics.md: at most 400 series a rank, those of its run included, whatever ranks say.
+TEST(Metrics, ARankHasAtMost400Series) {
+  Snapshot snapshot = full_snapshot();
+  snapshot.runs.resize(1);
+  RunSample& run = snapshot.runs.front();
+  run.ranks.resize(1);
+  for (const progress::PhaseInfo& info : progress::kPhases)
+    run.ranks.front().phase_seconds[std::string(info.name)] = 1;
+  for (int i = 0; i < 1000; ++i) {
+    run.ranks.front().phase_seconds["phase-" + std::to_string(i)] = 1;
+    run.restarts["class-" + std::to_string(i)] = 1;
+    run.checkpoint_failures["reason-" + std::to_string(i)] = 1;
+    run.gates["0/branch-" + std::to_string(i)] = 0.5;
+    for (const char* branch : {"/compressed", "/selected", "/sliding"})
+      run.gates[std::to_string(i) + branch] = 0.5;
+  }
+  const auto series = [&] {
+    int count = 0;
+    for (const std::string& line : split(render(snapshot), '\n'))
+      count += line.find("{run_id=\"kabcd\"") != std::string::npos;
+    return count;
+  };
+  const int alone = series();
+  EXPECT_LE(alone, 400);
+  EXPECT_GT(alone, 250) << "64 layers have three series each";
+  EXPECT_NE(render(snapshot).find("phase=\"other\"} 1000"), std::string::npos);
+  run.ranks.resize(2, run.ranks.front());
+  run.ranks.back().rank = 2;
+  EXPECT_LE(series() - alone, 100) << "one rank more";
 }
 
 TEST(Metrics, TheProcessMetricsAreThisProcess) {
