@@ -19,7 +19,8 @@ void KillSwitch::pass(const std::string& place) {
 Status FakeLedger::commit(store::Batch& batch) {
   if (batch.empty()) return {};
   kill_.pass("before a commit");
-  if (refuse_one_in != 0 && ++commits_ % refuse_one_in == 0)
+  const bool is_full = refuse_next > 0 && refuse_next-- > 0;
+  if (is_full || (refuse_one_in != 0 && ++commits_ % refuse_one_in == 0))
     return fail(ErrorCode::kExhausted, "the disk is full");
   for (const store::RunRow& row : batch.runs)
     runs[row.id].row = row;

@@ -86,6 +86,7 @@ public:
   std::map<AttemptKey, std::string> tokens;
   std::map<std::string, RunId> leases;
   int refuse_one_in = 0; // commits, for want of disk space; 0: none
+  int refuse_next = 0;   // how many of the next ones
 
 private:
   KillSwitch& kill_;

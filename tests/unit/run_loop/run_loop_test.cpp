@@ -199,6 +199,46 @@ TEST(RunLoop, DeathsInARowChangeNoEnd) {
   EXPECT_GT(deaths, 500);
 }
 
+// Notes what it is asked, and does nothing.
+struct NotingDispatch final : Dispatch {
+  void carry_out(const state::Command&) override { ++commands; }
+  void acknowledge(const AttemptKey& key, uint64_t sequence) override {
+    acknowledged[key] = sequence;
+  }
+  int commands = 0;
+  std::map<AttemptKey, uint64_t> acknowledged;
+};
+
+TEST(RunLoop, NothingIsCarriedOutThatIsNotOnDisk) {
+  World world(1, {{"run", {Course::kCompletes}}});
+  FakeNsad nsad(world);
+  NotingDispatch dispatch;
+  nsad.loop.attach(dispatch);
+  world.ledger.refuse_next = 1;
+  nsad.submit("run", 1);
+  EXPECT_EQ(dispatch.commands, 0);
+  EXPECT_TRUE(nsad.loop.ledger_full());
+  nsad.loop.flush(); // the disk has room again
+  EXPECT_GT(dispatch.commands, 0);
+  EXPECT_FALSE(nsad.loop.ledger_full());
+}
+
+TEST(RunLoop, AShimKeepsWhatHasNoRowYet) {
+  World world(1, {{"quiet", {Course::kCompletes}}, {"other", {Course::kCompletes}}});
+  FakeNsad nsad(world);
+  NotingDispatch dispatch;
+  nsad.loop.attach(dispatch);
+  nsad.submit("quiet", 1);
+  const AttemptKey key{"quiet", 1};
+  nsad.loop.acknowledge_later(key, 7); // a step alone: no event, and no commit
+  nsad.submit("other", 1);             // a commit without a row of the quiet run
+  EXPECT_EQ(dispatch.acknowledged.count(key), 0u);
+  nsad.loop.touch_unacknowledged();
+  nsad.loop.flush();
+  EXPECT_EQ(dispatch.acknowledged[key], 7u);
+  EXPECT_EQ(world.ledger.shim_sequences[key], 7u);
+}
+
 TEST(RunLoop, AFullDiskDelaysAndLosesNothing) {
   for (uint64_t seed = 1; seed < 40 && !testing::Test::HasFailure(); ++seed) {
     const Courses& courses = kCourses[seed % kCourses.size()];

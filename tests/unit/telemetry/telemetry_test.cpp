@@ -164,7 +164,7 @@ TEST(TensorBoardWriter, StepsAndEvaluationsComeBack) {
   evaluation.step = 41;
   evaluation.loss = 2.25;
   writer->evaluation(evaluation);
-  writer->non_finite({0, 42, "skip", "loss"});
+  writer->non_finite({0, 42, wire::NonFiniteAction::kSkip, "loss"});
 
   EXPECT_THAT(writer->path().filename().string(), StartsWith("events.out.tfevents."));
   EXPECT_THAT(writer->path().filename().string(), ::testing::EndsWith(".2"));
