@@ -125,7 +125,7 @@ const std::vector<Subject>& subjects() {
        }},
       {"queue", "submit: a run that waits behind 300 others",
        [](const Node& node) -> Result<Ask> {
-         const Ask submit = submit_data(node.folder() / "data");
+         Ask submit = submit_data(node.folder() / "data");
          for (int i = 0; i < 300; ++i)
            NSA_TRY(submit(node));
          return submit;

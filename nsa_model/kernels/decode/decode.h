@@ -1,8 +1,7 @@
 #pragma once
 // Attention of one new token a sequence over key/value caches, all three branches and their gates:
 // what decoding does in a layer, in two launches. Sequences have lengths of their own, which are
-// read on the device. Deterministic for a given plan. Has not run on a GPU yet
-// (docs/design/kernels.md).
+// read on the device. Deterministic for a given plan.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
