@@ -52,19 +52,11 @@ const std::vector<Row>& process_catalogue() {
        [](S, Samples& out) { out.value({}, stat_field(23)); },
        {},
        kQueryOnly},
-      {"process_start_time_seconds",
-       kGauge,
-       "",
-       "When nsad started.",
+      {"process_start_time_seconds", kGauge, "", "When nsad started.",
        [](S, Samples& out) {
          out.value({}, boot_time() + stat_field(22) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
-       },
-       {},
-       kQueryOnly},
-      {"process_open_fds",
-       kGauge,
-       "",
-       "Open descriptors of nsad.",
+       }},
+      {"process_open_fds", kGauge, "", "Open descriptors of nsad.",
        [](S, Samples& out) {
          std::error_code error;
          double count = 0;
@@ -72,20 +64,13 @@ const std::vector<Row>& process_catalogue() {
               !error && it != end; it.increment(error))
            ++count;
          out.value({}, count);
-       },
-       {},
-       kQueryOnly},
-      {"process_max_fds",
-       kGauge,
-       "",
-       "Descriptors that nsad may open.",
+       }},
+      {"process_max_fds", kGauge, "", "Descriptors that nsad may open.",
        [](S, Samples& out) {
          rlimit limit{};
          if (::getrlimit(RLIMIT_NOFILE, &limit) == 0)
            out.value({}, static_cast<double>(limit.rlim_cur));
-       },
-       {},
-       kQueryOnly},
+       }},
   };
   return rows;
 }
