@@ -103,7 +103,8 @@ export class Chart {
       rightGap: 8,
       axes: {
         x: {
-          axisLabelFormatter: this.options.time ? undefined : (value) => this.formatTick(value),
+          // Dates have a formatter of dygraphs' own, which even an undefined one would replace.
+          ...(this.options.time ? {} : { axisLabelFormatter: (value) => this.formatTick(value) }),
           axisLabelWidth: 74,
           pixelsPerLabel: 64,
         },
