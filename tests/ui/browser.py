@@ -53,6 +53,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.width, self.height = width, height
         self.size(width, height)
         self.prefer("dark" if dark else "light")
 
@@ -146,15 +147,23 @@ class Browser:
         return value
 
     def key(self, name, text=None):
+        code = {"Tab": 9, "Enter": 13}.get(name, ord(name[0]))
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, **({"text": text} if text and kind == "keyDown" else {}))
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code,
+                      **({"text": text} if text and kind == "keyDown" else {}))
 
     def drag(self, x1, y1, x2, y2):
         for kind, x, y in (("mousePressed", x1, y1), ("mouseMoved", (x1 + x2) / 2, y2), ("mouseMoved", x2, y2), ("mouseReleased", x2, y2)):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def picture(self, path, whole=False):
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        """Its ending says how it is written: .png, or .webp, which is a tenth of the bytes."""
+        height = self.evaluate("document.documentElement.scrollHeight") if whole else self.height
+        self.size(self.width, max(self.height, height))
+        kind = pathlib.Path(path).suffix[1:]
+        options = {"quality": 85} if kind == "webp" else {}
+        data = self.call("Page.captureScreenshot", format=kind, **options)["data"]
+        self.size(self.width, self.height)
         pathlib.Path(path).write_bytes(base64.b64decode(data))
 
     def unexpected(self):
