@@ -6,13 +6,17 @@ BUILD := build/$(PRESET)
 # Two jobs of LibTorch headers take about 1.5 GB each: never more jobs than cores.
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup configure demo test test-fast lint format package clean
+.PHONY: all setup arrow configure demo test test-fast lint format package clean
 
 all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
 setup:
 	@tools/setup
+
+# For Parquet in nsa-fetch, which everything else builds without.
+arrow: setup
+	@tools/fetch-arrow > /dev/null
 
 configure: setup
 	@tools/configure $(PRESET)
@@ -21,7 +25,7 @@ demo: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker
 	@tools/demo $(BUILD)
 
-test: all
+test: arrow all
 	@tools/fetch-tokenizer > /dev/null
 	@tools/run-tests $(BUILD)
 

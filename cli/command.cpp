@@ -7,6 +7,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace nsa::cli {
 
@@ -87,6 +91,25 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   const auto done = parsed->verb->run(parsed->arguments, context);
   if (!done) return report(done.error(), io.err);
   return finish(io.out, io.err, static_cast<int>(*done));
+}
+
+int run_process(const std::vector<Verb>& verbs, int argc, char** argv) {
+  std::ios::sync_with_stdio(false);
+  const auto width = [] {
+    winsize size{};
+    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? int{size.ws_col} : 0;
+  };
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const Terminal terminal{std::cout,
+                          std::cerr,
+                          std::cin,
+                          ::isatty(STDOUT_FILENO) == 1,
+                          ::isatty(STDERR_FILENO) == 1,
+                          ::isatty(STDIN_FILENO) == 1,
+                          width,
+                          self.parent_path().string()};
+  return run_command(verbs, {argv + 1, argv + argc}, terminal);
 }
 
 } // namespace nsa::cli

@@ -22,6 +22,9 @@ struct Terminal {
 int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& words,
                 const Terminal& terminal);
 
+// The same of this process: its words, its streams, its folder. For main().
+int run_process(const std::vector<Verb>& verbs, int argc, char** argv);
+
 // Colour: off by --color=never, NO_COLOR, TERM=dumb or no terminal; on by --color=always or
 // CLICOLOR_FORCE. The option beats the environment.
 enum class ColourWhen : uint8_t { kAuto, kAlways, kNever };

@@ -196,9 +196,14 @@ std::set<std::string> key_words() {
   return words;
 }
 
+enum class Wanted : uint8_t { kRuns, kKeys };
+constexpr auto choice_names(Wanted) {
+  return names_of("runs", "keys");
+}
+
 Result<Exit> run_complete(const Arguments& arguments, Context& context) {
   std::set<std::string> words = key_words();
-  if (arguments.text("WHAT") == "runs") {
+  if (choice_from<Wanted>(arguments.text("WHAT")) == Wanted::kRuns) {
     context.quiet = true;
     NSA_TRY_ASSIGN(words, run_words(context));
   }
@@ -213,15 +218,28 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   return Exit::kDone;
 }
 
+enum class Shell : uint8_t { kBash, kZsh, kFish };
+constexpr auto choice_names(Shell) {
+  return names_of("bash", "zsh", "fish");
+}
+
 } // namespace
 
 Result<std::string> completion_script(const std::vector<Verb>& verbs, const std::string& shell) {
   const Words words = words_of(verbs);
-  if (shell == "bash") return bash(words);
-  if (shell == "zsh") return zsh(words);
-  if (shell == "fish") return fish(words);
-  return fail(ErrorCode::kInvalidArgument, "no completion for the shell \"" + shell + "\"",
-              "bash, zsh and fish are known");
+  const auto kind = choice_from<Shell>(shell);
+  if (!kind)
+    return fail(ErrorCode::kInvalidArgument, "no completion for the shell \"" + shell + "\"",
+                "bash, zsh and fish are known");
+  switch (*kind) {
+  case Shell::kBash:
+    return bash(words);
+  case Shell::kZsh:
+    return zsh(words);
+  case Shell::kFish:
+    break;
+  }
+  return fish(words);
 }
 
 Verb complete_verb() {

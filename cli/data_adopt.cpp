@@ -8,7 +8,7 @@ namespace {
 Result<Exit> run(const Arguments& arguments, Context& context) {
   dataset::AdoptOptions options;
   options.folder = arguments.text("FOLDER");
-  options.tokenizer = arguments.text("tokenizer", options.tokenizer);
+  options.tokenizer = arguments.choice("tokenizer", options.tokenizer);
   options.ranks_file = ranks_file(arguments, context);
   NSA_TRY_ASSIGN(options.format, dataset::parse_shard_format(arguments.text("format", "llmc")));
   NSA_TRY_ASSIGN(const dataset::Manifest manifest, dataset::adopt(options));
@@ -29,13 +29,9 @@ Verb data_adopt_verb() {
                 "(raw_u16). Files whose names contain 'val' or 'heldout' are the held-out split.";
   verb.positionals = {{"FOLDER", ValueType::kPath, "the folder with the .bin files"}};
   verb.options = {
-      {"tokenizer",
-       0,
-       ValueType::kText,
-       "NAME",
-       "tokenizer that made the tokens: gpt2 (default) or bytes",
-       false,
-       {"gpt2", "bytes"}},
+      {"tokenizer", 0, ValueType::kText, "NAME",
+       "tokenizer that made the tokens: gpt2 (default) or bytes", false,
+       choices_of<dataset::TokenizerKind>()},
       {"format",
        0,
        ValueType::kText,

@@ -3,7 +3,9 @@
 #include "common/base/printable.h"
 #include "common/base/text.h"
 
+#include <charconv>
 #include <cstdio>
+#include <iterator>
 
 namespace nsa::cli {
 namespace fs = std::filesystem;
@@ -15,12 +17,33 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+// The first characters of UTF-8.
+std::string first_characters(std::string text, int count) {
+  for (size_t i = 0; i < text.size(); ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && count-- <= 0) {
+      text.resize(i);
+      break;
+    }
+  return text;
+}
+
+// --heldout-fraction, which is given.
+Result<double> heldout_fraction(const Arguments& arguments) {
+  const std::string text = arguments.text("heldout-fraction");
+  double value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size())
+    return fail(ErrorCode::kInvalidArgument, "--heldout-fraction: '" + text + "' is not a number",
+                "give a share of the documents, such as 0.01");
+  return value;
+}
+
 } // namespace
 
 fs::path ranks_file(const Arguments& arguments, const Context& context) {
   if (arguments.has("ranks")) return arguments.text("ranks");
   const fs::path bin = context.program_dir;
-  const fs::path installed = bin / "../share/nsad/gpt2.tiktoken";
+  fs::path installed = bin / "../share/nsad/gpt2.tiktoken";
   std::error_code error;
   if (fs::exists(installed, error)) return installed;
   return (bin / "../../../.deps/tokenizer/gpt2.tiktoken").lexically_normal(); // build/<preset>/bin
@@ -29,6 +52,106 @@ fs::path ranks_file(const Arguments& arguments, const Context& context) {
 Option ranks_option() {
   return {"ranks", 0, ValueType::kPath, "FILE",
           "GPT-2's merge ranks, gpt2.tiktoken (default: where tools/fetch-tokenizer puts them)"};
+}
+
+std::vector<Option> data_set_options(std::vector<Option> own, dataset::InvalidUtf8 usual) {
+  std::vector<Option> options = {{"out", 0, ValueType::kPath, "FOLDER", "the data set to make"}};
+  std::move(own.begin(), own.end(), std::back_inserter(options));
+  const std::vector<Option> shared = {
+      {"tokenizer", 0, ValueType::kText, "NAME", "gpt2 (default) or bytes", false,
+       choices_of<dataset::TokenizerKind>()},
+      {"documents", 0, ValueType::kText, "UNIT",
+       "a document of plain text is a file (default) or a paragraph", false,
+       choices_of<dataset::DocumentUnit>()},
+      {"min-document-bytes", 0, ValueType::kInteger, "N", "join paragraphs up to this size"},
+      {"invalid-utf8", 0, ValueType::kText, "WHAT",
+       "bytes that are not UTF-8: error, replace or keep (default: " + text_of(usual) + ")", false,
+       choices_of<dataset::InvalidUtf8>()},
+      {"heldout-fraction", 0, ValueType::kText, "SHARE",
+       "share of the documents that are held out for evaluation (default: 0.01)"},
+      {"seed", 0, ValueType::kInteger, "N",
+       "seed of the choice of held-out documents (default: 1)"},
+      {"shard-tokens", 0, ValueType::kInteger, "N", "tokens a shard (default: 100000000)"},
+      {"threads", 0, ValueType::kInteger, "N", "threads that tokenise (default: all processors)"},
+      {"reuse", 0, ValueType::kFlag, "", "accept an existing data set of the same sources"},
+      {"replace", 0, ValueType::kFlag, "", "replace an existing data set"},
+      ranks_option(),
+  };
+  options.insert(options.end(), shared.begin(), shared.end());
+  return options;
+}
+
+Result<dataset::PrepareOptions> data_set_of(const Arguments& arguments, const Context& context,
+                                            dataset::InvalidUtf8 usual) {
+  using namespace dataset;
+  if (!arguments.has("out"))
+    return fail(ErrorCode::kInvalidArgument, "the output folder is missing",
+                "say where the data set is to be made: --out FOLDER");
+  PrepareOptions options;
+  options.output = arguments.text("out");
+  options.tokenizer = arguments.choice("tokenizer", options.tokenizer);
+  options.ranks_file = ranks_file(arguments, context);
+  options.documents = arguments.choice("documents", DocumentUnit::kFile);
+  options.min_document_bytes = arguments.integer("min-document-bytes", 0);
+  options.invalid_utf8 = arguments.choice("invalid-utf8", usual);
+  if (arguments.has("heldout-fraction")) {
+    NSA_TRY_ASSIGN(options.heldout_fraction, heldout_fraction(arguments));
+  }
+  options.seed = static_cast<uint64_t>(arguments.integer("seed", 1));
+  options.shard_tokens = arguments.integer("shard-tokens", options.shard_tokens);
+  options.threads = static_cast<int>(arguments.integer("threads", 0));
+  if (arguments.has("reuse") && arguments.has("replace"))
+    return fail(ErrorCode::kInvalidArgument, "--reuse and --replace exclude each other");
+  options.if_exists = arguments.has("reuse")     ? IfExists::kReuse
+                      : arguments.has("replace") ? IfExists::kReplace
+                                                 : IfExists::kFail;
+  return options;
+}
+
+std::string bar(double part, bool unicode, int cells) {
+  const int filled = static_cast<int>(part * cells);
+  std::string text = "[";
+  for (int cell = 0; cell < cells; ++cell)
+    text += cell < filled ? (unicode ? "█" : "#") : (unicode ? "░" : "-");
+  char percent[16];
+  std::snprintf(percent, sizeof percent, "] %3.0f%%", part * 100);
+  return text + percent;
+}
+
+InterruptGuard::InterruptGuard() {
+  sigemptyset(&signals_);
+  sigaddset(&signals_, SIGINT);
+  sigaddset(&signals_, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+  watcher_ = std::jthread([this](std::stop_token done) {
+    const timespec poll{0, 50'000'000};
+    while (!done.stop_requested())
+      if (::sigtimedwait(&signals_, nullptr, &poll) > 0) source_.request_stop();
+  });
+}
+
+InterruptGuard::~InterruptGuard() {
+  watcher_.request_stop();
+  watcher_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void ProgressLine::show(double elapsed_seconds, const std::function<std::string()>& text) {
+  if (!io_.err_is_terminal && elapsed_seconds < next_line_) return;
+  next_line_ = elapsed_seconds + 10;
+  if (!io_.err_is_terminal) {
+    io_.err << text() << std::endl;
+    return;
+  }
+  // A line that wrapped could not be drawn over. A width is known where stdout is a terminal, too.
+  const int width = io_.current_width ? io_.current_width() : 80;
+  io_.err << '\r' << first_characters(text(), width - 1) << "\x1b[K" << std::flush;
+  drawn_ = true;
+}
+
+void ProgressLine::clear() {
+  if (drawn_) io_.err << "\r\x1b[K" << std::flush;
+  drawn_ = false;
 }
 
 void print_summary(const dataset::Manifest& manifest, const fs::path& folder, Io& io) {

@@ -48,12 +48,18 @@ std::string first_error_line(client::Daemon& daemon, const std::string& run,
   return first.empty() ? last : first;
 }
 
+bool is_of_gate(const wire::RunSummary& run) {
+  return choice_from<wire::FailureClass>(run.failure_class) == wire::FailureClass::kGate;
+}
+
 void hint_after(Context& context, const wire::RunSummary& run, const render::FailureView& failure) {
   const std::string& id = run.id;
   if (run.state == wire::RunState::kCompleted)
     hint(context, {"nsactl status " + id + " -o wide", "nsactl ckpt ls " + id});
   else if (run.state == wire::RunState::kStopped)
     hint(context, {"nsactl resume " + id, "nsactl ckpt ls " + id});
+  else if (run.state == wire::RunState::kPaused || is_of_gate(run))
+    hint(context, {"nsactl gates " + id, "nsactl resume " + id});
   else if (run.state == wire::RunState::kCancelled)
     hint(context, {"nsactl resume " + id, "nsactl rm " + id});
   else
@@ -66,6 +72,8 @@ void hint_after(Context& context, const wire::RunSummary& run, const render::Fai
 } // namespace
 
 Exit exit_of_end(const wire::RunSummary& run) {
+  if (run.state == wire::RunState::kPaused) return Exit::kPaused;
+  if (run.state == wire::RunState::kFailed && is_of_gate(run)) return Exit::kGate;
   if (run.state == wire::RunState::kStopped && run.lost_steps > 0) return Exit::kLost;
   return run.state == wire::RunState::kCompleted || run.state == wire::RunState::kStopped
              ? Exit::kDone

@@ -1,18 +1,44 @@
+#include "cli/checkpoint_choice.h"
 #include "cli/connect.h"
+#include "cli/export_model.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/run_records.h"
+#include "common/base/file.h"
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 namespace nsa::cli {
 
 namespace {
 
-enum class Format : uint8_t { kCsv, kJsonl };
+enum class Format : uint8_t { kCsv, kJsonl, kHuggingface };
 constexpr auto choice_names(Format) {
-  return names_of("csv", "jsonl");
+  return names_of("csv", "jsonl", "huggingface");
+}
+
+// --format, else what the ending of --out says; a folder is a model's.
+Format format_of(const Arguments& arguments) {
+  if (arguments.has("format")) return arguments.choice("format", Format::kCsv);
+  if (!arguments.has("out")) return Format::kCsv;
+  const std::string ending = std::filesystem::path(arguments.text("out")).extension();
+  return ending == ".csv"     ? Format::kCsv
+         : ending == ".jsonl" ? Format::kJsonl
+                              : Format::kHuggingface;
+}
+
+// An option that would have no effect is refused.
+Status refuse_options(const Arguments& arguments, Format format,
+                      const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (arguments.has(name))
+      return fail(ErrorCode::kInvalidArgument,
+                  "--" + name + " has no effect on an export as " + text_of(format),
+                  format == Format::kHuggingface ? "metrics are exported by --format csv or jsonl"
+                                                 : "the model is exported by --format huggingface");
+  return {};
 }
 
 // RFC 4180.
@@ -52,7 +78,11 @@ void print_csv(std::ostream& out, const std::vector<nlohmann::json>& records) {
   }
 }
 
-Result<Exit> run_export(const Arguments& arguments, Context& context) {
+Result<Exit> run_metrics_export(const Arguments& arguments, Context& context, Format format) {
+  NSA_TRY_ASSIGN(const RunAndStep run, parse_run_and_step(arguments.text("RUN[@STEP]")));
+  if (run.step)
+    return fail(ErrorCode::kInvalidArgument, "metrics are those of all steps, and @STEP names one",
+                "leave @" + std::to_string(*run.step) + " out, or export the model: --out FOLDER");
   RecordQuery query{arguments.choice("kind", wire::RecordKind::kStep), {}, 0};
   for (const std::string& text : arguments.all("metric")) {
     NSA_TRY_ASSIGN(const MetricName metric, parse_metric(text));
@@ -60,16 +90,32 @@ Result<Exit> run_export(const Arguments& arguments, Context& context) {
     query.metrics.push_back(metric.member);
   }
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
-  NSA_TRY_ASSIGN(const auto records, fetch_records(daemon, arguments.text("RUN"), query));
+  NSA_TRY_ASSIGN(const auto records, fetch_records(daemon, run.run, query));
   if (records.empty())
     context.io.err << "the run has no records of kind " << name_of(query.kind) << " yet\n";
-  if (arguments.choice("format", Format::kCsv) == Format::kCsv) {
-    if (!records.empty()) print_csv(context.io.out, records);
-    return Exit::kDone;
+  std::ostringstream file;
+  std::ostream& out = arguments.has("out") ? file : context.io.out;
+  if (format == Format::kCsv) {
+    if (!records.empty()) print_csv(out, records);
+  } else {
+    for (const nlohmann::json& record : records)
+      out << json_text(record) << "\n";
   }
-  for (const nlohmann::json& record : records)
-    context.io.out << json_text(record) << "\n";
+  if (arguments.has("out")) NSA_TRY(write_file_atomic(arguments.text("out"), file.str()));
   return Exit::kDone;
+}
+
+Result<Exit> run_export(const Arguments& arguments, Context& context) {
+  const Format format = format_of(arguments);
+  if (format != Format::kHuggingface) {
+    NSA_TRY(refuse_options(arguments, format, {"dtype", "tokenizer", "ranks", "replace"}));
+    return run_metrics_export(arguments, context, format);
+  }
+  NSA_TRY(refuse_options(arguments, format, {"kind", "metric"}));
+  if (!arguments.has("out"))
+    return fail(ErrorCode::kInvalidArgument, "a model is exported into a folder, and none is named",
+                "say which folder is to be made: --out FOLDER");
+  return run_model_export(arguments, context);
 }
 
 } // namespace
@@ -77,19 +123,30 @@ Result<Exit> run_export(const Arguments& arguments, Context& context) {
 Verb export_verb() {
   Verb verb;
   verb.name = "export";
-  verb.summary = "Print the metrics of a run's steps as a table";
-  verb.detail = "A step that was computed again after a restart appears once, as in the last "
-                "attempt. Nested members become columns such as phase_seconds.forward.";
-  verb.positionals = {run_argument()};
-  verb.options = {{"format", 0, ValueType::kText, "FORMAT", "csv or jsonl (default: csv)", false,
+  verb.summary = "Export a run's metrics as a table, or its model as a folder";
+  verb.detail =
+      "--format csv and jsonl give the metrics of all steps. A step that was computed again "
+      "after a restart appears once, as in the last attempt. Nested members become "
+      "columns such as phase_seconds.forward. --format huggingface gives the model of a "
+      "checkpoint, which AutoModelForCausalLM.from_pretrained loads; see docs/models.md. "
+      "Without --format the ending of --out decides: .csv, .jsonl, or else the model.";
+  verb.positionals = {checkpoint_argument()};
+  verb.options = {{"format", 0, ValueType::kText, "FORMAT",
+                   "csv, jsonl or huggingface (default: as --out ends, else csv)", false,
                    choices_of<Format>()},
+                  {"out", 0, ValueType::kPath, "PATH",
+                   "the file, or the model's folder (metrics default to standard output)"},
                   {"kind", 0, ValueType::kText, "KIND", "which records (default: step)", false,
                    choices_of<wire::RecordKind>()},
                   {"metric", 'm', ValueType::kText, "NAME",
                    "only this metric, with step, attempt, time and tokens", true}};
+  for (Option& option : model_options())
+    verb.options.push_back(std::move(option));
   verb.examples = {{"nsactl export @last > run.csv", "every step of the newest run"},
                    {"nsactl export k3fm2 -m loss -m gradient_norm", "two columns"},
-                   {"nsactl export k3fm2 --kind evaluation --format jsonl", "its evaluations"}};
+                   {"nsactl export k3fm2 --kind evaluation --format jsonl", "its evaluations"},
+                   {"nsactl export k3fm2 --out model/", "the model of the newest checkpoint"},
+                   {"nsactl export k3fm2@400 --out model/ --dtype bf16", "of step 400, in BF16"}};
   verb.run = run_export;
   return verb;
 }

@@ -100,6 +100,8 @@ const std::vector<std::pair<std::string, std::string>>& topics() {
        "    6  nsad cannot be reached, or speaks another version\n"
        "    7  the run stopped, but its last steps are lost: no checkpoint has them\n"
        "    8  the time of `wait --timeout` ended before the run did\n"
+       "    9  a gate of the run file stopped the run, or fails (`gates`)\n"
+       "   10  a gate paused the run: it waits for `resume`\n"
        "  130  Ctrl-C; a followed run continues\n"},
       {"environment",
        "Environment\n"
@@ -121,7 +123,8 @@ const std::vector<std::pair<std::string, std::string>>& topics() {
        "  completed    did all its steps\n"
        "  stopped      ended by `stop`; `resume` continues it\n"
        "  failed       no restarts are left, or a restart could not help\n"
-       "  cancelled    ended at once by `cancel`; `resume` continues from its last checkpoint\n"}};
+       "  cancelled    ended at once by `cancel`; `resume` continues from its last checkpoint\n"
+       "  paused       ended by a gate, with a checkpoint; `resume` continues it\n"}};
   return pages;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 // Rows are read without a document, which client::Daemon would have cleaned.
 void make_printable(wire::RunSummary& run) {
-  for (std::string* text : {&run.name, &run.reason, &run.inject, &run.user, &run.note})
+  for (std::string* text : {&run.name, &run.reason, &run.inject, &run.user, &run.note, &run.from})
     *text = printable(*text);
   for (auto* list : {&run.tags, &run.alarms})
     for (std::string& text : *list)

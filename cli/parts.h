@@ -35,6 +35,21 @@ inline bool ask(Context& context, const std::string& question) {
   std::getline(context.io.in, answer);
   return answer == "y" || answer == "Y" || answer == "yes";
 }
+inline Option yes_option() {
+  return {"yes", 'y', ValueType::kFlag, "", "do it without asking; needed without a terminal"};
+}
+// What cannot be undone: on a terminal a person is asked; elsewhere only --yes is an answer. `what`
+// would be removed; `next` is said where nobody can be asked.
+inline Result<bool> confirm_removal(const Arguments& arguments, Context& context,
+                                    const std::string& what, const std::string& next) {
+  if (arguments.has("yes")) return true;
+  if (!context.io.in_is_terminal || !context.io.err_is_terminal || context.output == Output::kJson)
+    return fail(ErrorCode::kInvalidArgument, "nothing was removed: this would remove " + what,
+                "it cannot be undone; " + next);
+  if (ask(context, "remove " + what + "? It cannot be undone.")) return true;
+  context.io.err << "nothing was removed\n";
+  return false;
+}
 inline render::ViewOptions view_options(const Context& context) {
   return {
       {context.io.colour, context.io.unicode}, context.io.width, context.output == Output::kWide};

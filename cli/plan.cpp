@@ -117,10 +117,17 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
       << std::lround(100 * f["attention"].get<double>() / f["total"].get<double>()) << " %\n";
   out << "time       ";
   if (estimate["seconds"].is_null())
-    out << "unknown: give a rate with --rate, from an equal run's status\n";
+    out << "unknown: give a rate with --rate or plan.tokens_per_second, from an equal run\n";
   else
     out << format_duration(estimate["seconds"].get<double>()) << " at "
         << format_count(estimate["tokens_per_second"].get<double>()) << " tokens/s\n";
+  if (const auto& money = estimate["money"]; !money.is_null()) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%.2f for %.4g hours of %lld ", money["total"].get<double>(),
+                  money["hours"].get<double>(), static_cast<long long>(spec.parallel.ranks));
+    out << "money      " << text << (spec.parallel.ranks == 1 ? "rank" : "ranks") << " at "
+        << spec.cost.per_gpu_hour << " an hour each\n";
+  }
   out << "placement  " << spec.parallel.ranks << " ranks on "
       << estimate["placement"]["device"].get<std::string>() << ", computing in "
       << estimate["placement"]["compute"].get<std::string>() << ", " << spec.train.threads
@@ -137,7 +144,8 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
   if (arguments.has("rate") && arguments.integer("rate", 0) <= 0)
     return fail(ErrorCode::kInvalidArgument, "--rate must be above 0",
                 "write tokens per second, as `nsactl status` of an equal run shows them");
-  const double rate = static_cast<double>(arguments.integer("rate", 0));
+  const double rate = arguments.has("rate") ? static_cast<double>(arguments.integer("rate", 0))
+                                            : spec.plan.tokens_per_second;
   const nlohmann::json estimate = estimate::estimate(spec, placement_of(spec), rate);
   const std::vector<Change> changed = changes(spec);
   const auto missing = missing_data(spec);
@@ -169,13 +177,13 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
 Verb plan_verb() {
   Verb verb;
   verb.name = "plan";
-  verb.summary = "Estimate what a run needs: memory, disk, tokens, time";
+  verb.summary = "Estimate what a run needs: memory, disk, tokens, time, money";
   verb.detail = "Starts nothing. Memory is estimated part by part; the summary of a run compares "
                 "the estimate with the measured memory.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
   verb.options = {set_option(),
                   {"rate", 0, ValueType::kInteger, "TOKENS",
-                   "tokens per second, from which the time is computed"}};
+                   "tokens per second, for time and money; default: plan.tokens_per_second"}};
   verb.examples = {{"nsactl plan run.toml", "the whole picture"},
                    {"nsactl plan run.toml --set parallel.ranks=8 --rate 480000", "with a time"}};
   verb.run = [](const Arguments& arguments, Context& context) -> Result<Exit> {

@@ -1,9 +1,9 @@
 #include "cli/render/plot.h"
 #include "cli/connect.h"
 #include "cli/parts.h"
+#include "cli/run_curves.h"
 #include "cli/run_records.h"
 #include "common/base/file.h"
-#include "common/wire/time.h"
 
 #include <cmath>
 #include <optional>
@@ -12,52 +12,58 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr int64_t kPoints = 2000; // of a curve: more than a screen has columns
 constexpr int kHeight = 18;
 
-double seconds_of(const nlohmann::json& record) {
-  const auto time = wire::parse_rfc3339(record.value("time", ""));
-  return time ? static_cast<double>(*time) * 1e-9 : std::nan("");
+// A row a value: run, x, y. For other programs to draw.
+std::string curves_csv(const std::vector<render::Curve>& curves, const render::PlotAxes& axes) {
+  std::string text = "run," + axes.x_name + "," + axes.y_name + "\r\n";
+  for (const render::Curve& curve : curves)
+    for (const auto& [x, y] : curve.points)
+      text += curve.name.substr(0, curve.name.find(' ')) + "," + nlohmann::json(x).dump() + "," +
+              (std::isfinite(y) ? nlohmann::json(y).dump() : "") + "\r\n";
+  return text;
 }
 
-enum class Axis : uint8_t { kStep, kTokens, kTime };
-constexpr auto choice_names(Axis) {
-  return names_of("step", "tokens", "time");
+enum class FileKind : uint8_t { kSvg, kPng, kCsv };
+constexpr auto choice_names(FileKind) {
+  return names_of("svg", "png", "csv");
 }
 
-// x of each record: its step, its tokens, or the hours since the first.
-std::vector<double> places_of(const std::vector<nlohmann::json>& records, Axis x) {
-  std::vector<double> places;
-  for (const nlohmann::json& record : records)
-    places.push_back(x == Axis::kTime ? (seconds_of(record) - seconds_of(records.front())) / 3600
-                                      : number_of(record, text_of(x)));
-  return places;
+// By the ending of its name.
+std::optional<FileKind> kind_of(const std::string& file) {
+  const size_t dot = file.rfind('.');
+  return dot == std::string::npos ? std::nullopt : choice_from<FileKind>(file.substr(dot + 1));
+}
+
+std::string file_of(FileKind kind, const std::vector<render::Curve>& curves,
+                    const render::PlotAxes& axes) {
+  switch (kind) {
+  case FileKind::kSvg:
+    return render::plot_svg(curves, axes);
+  case FileKind::kPng:
+    return render::plot_png(curves, axes);
+  case FileKind::kCsv:
+    return curves_csv(curves, axes);
+  }
+  return {};
 }
 
 Result<Exit> run_plot(const Arguments& arguments, Context& context) {
   const Axis x = arguments.choice("x", Axis::kStep);
   const std::string out = arguments.text("out");
-  if (!out.empty() && !out.ends_with(".svg"))
+  const auto file_kind = out.empty() ? FileKind::kSvg : kind_of(out);
+  if (!file_kind)
     return fail(ErrorCode::kInvalidArgument, "--out does not know the kind of picture " + out,
-                "name a file that ends in .svg");
+                "name a file that ends in .svg, .png or .csv");
   render::PlotAxes axes{x == Axis::kTime ? "hours" : text_of(x), arguments.text("metric", "loss"),
                         arguments.has("log")};
-  NSA_TRY_ASSIGN(const MetricName metric, parse_metric(axes.y_name));
+  NSA_TRY(parse_metric(axes.y_name));
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   std::vector<render::Curve> curves;
   for (const std::string& run : arguments.all("RUN")) {
     NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run)));
     NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));
-    NSA_TRY_ASSIGN(const auto records, fetch_records(daemon, detail.summary.id,
-                                                     {metric.kind, {metric.member}, kPoints}));
-    const std::vector<double> places = places_of(records, x);
-    render::Curve curve{detail.summary.id + "  " + detail.summary.name, {}};
-    for (size_t i = 0; i < records.size(); ++i) {
-      if (!std::isfinite(places[i])) continue;
-      curve.points.emplace_back(places[i], number_of(records[i], metric.member));
-      const bool restarted = i > 0 && records[i]["attempt"] != records[i - 1]["attempt"];
-      if (restarted) axes.marks.push_back(places[i]);
-    }
+    NSA_TRY_ASSIGN(render::Curve curve, fetch_curve(daemon, detail.summary, x, axes));
     curves.push_back(std::move(curve));
   }
   if (out.empty()) {
@@ -67,7 +73,7 @@ Result<Exit> run_plot(const Arguments& arguments, Context& context) {
                                         {context.io.colour, context.io.unicode});
     return Exit::kDone;
   }
-  NSA_TRY(write_file_atomic(out, render::plot_svg(curves, axes), 0644, Survives::kProcessCrash));
+  NSA_TRY(write_file_atomic(out, file_of(*file_kind, curves, axes), 0644, Survives::kProcessCrash));
   context.io.out << out << "\n";
   return Exit::kDone;
 }
@@ -89,7 +95,8 @@ Verb plot_verb() {
                   {"log", 0, ValueType::kFlag, "", "logarithmic vertical axis"},
                   {"height", 0, ValueType::kInteger, "LINES",
                    "height of the plot in the terminal (default: 18)"},
-                  {"out", 0, ValueType::kPath, "FILE", "a picture: FILE.svg"}};
+                  {"out", 0, ValueType::kPath, "FILE",
+                   "a picture, FILE.svg or FILE.png, or its points, FILE.csv"}};
   verb.examples = {
       {"nsactl plot @last", "its loss, in the terminal"},
       {"nsactl plot k3fm2 p446w -m tokens_per_second -x time", "two runs over each other"},

@@ -14,17 +14,6 @@ std::string counted(size_t count) {
   return std::to_string(count) + (count == 1 ? " run" : " runs");
 }
 
-// On a terminal a person is asked; elsewhere only --yes is an answer.
-Result<bool> confirmed(const Arguments& arguments, Context& context, size_t count) {
-  if (arguments.has("yes")) return true;
-  Io& io = context.io;
-  const std::string what = counted(count) + " with logs, evidence and checkpoints";
-  if (!io.in_is_terminal || !io.err_is_terminal || context.output == Output::kJson)
-    return fail(ErrorCode::kInvalidArgument, "nothing was removed: this would remove " + what,
-                "it cannot be undone; say --yes to do it, --dry-run to only look");
-  return ask(context, "remove " + what + "? It cannot be undone.");
-}
-
 // One rule for rm and prune: what would go is shown, and goes when that is confirmed.
 Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::Daemon& daemon,
                          const std::vector<wire::RunSummary>& runs) {
@@ -45,11 +34,11 @@ Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::D
   if (!json && !arguments.has("yes"))
     context.io.out << render::runs_table(runs, WallTime::now(), view_options(context))
                    << std::flush;
-  NSA_TRY_ASSIGN(const bool really, confirmed(arguments, context, runs.size()));
-  if (!really) {
-    context.io.err << "nothing was removed\n";
-    return Exit::kFailed;
-  }
+  NSA_TRY_ASSIGN(const bool really,
+                 confirm_removal(arguments, context,
+                                 counted(runs.size()) + " with logs, evidence and checkpoints",
+                                 "say --yes to do it, --dry-run to only look"));
+  if (!really) return Exit::kFailed;
   Exit worst = Exit::kDone;
   std::vector<wire::RunSummary> gone;
   for (const wire::RunSummary& run : runs) {
@@ -110,8 +99,7 @@ Result<Exit> run_prune(const Arguments& arguments, Context& context) {
 }
 
 std::vector<Option> removal_options() {
-  return {{"yes", 'y', ValueType::kFlag, "", "do it without asking; needed without a terminal"},
-          {"dry-run", 0, ValueType::kFlag, "", "only say what would be removed"}};
+  return {yes_option(), {"dry-run", 0, ValueType::kFlag, "", "only say what would be removed"}};
 }
 
 } // namespace

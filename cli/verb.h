@@ -29,6 +29,8 @@ enum class Exit : int {
   kUnreachable = 6,  // no daemon, or one that speaks another version
   kLost = 7,         // a run stopped, and steps that no checkpoint holds are lost
   kStillPending = 8, // --wait ended before the run did
+  kGate = 9,         // a gate of the run file has stopped the run
+  kPaused = 10,      // a gate has paused the run: it waits for `nsactl resume`
   kTimeout = 124,    //
   kInterrupted = 130 // Ctrl-C
 };

@@ -8,12 +8,18 @@ Verb plan_verb();
 Verb follow_verb();
 Verb ls_verb();
 Verb status_verb();
+Verb gates_verb();
 Verb logs_verb();
 Verb events_verb();
+Verb memory_verb();
 Verb audit_verb();
 Verb plot_verb();
+Verb profile_verb();
+Verb report_verb();
 Verb compare_verb();
 Verb export_verb();
+Verb sample_verb();
+Verb evaluate_verb();
 Verb ui_verb();
 Verb wait_verb();
 Verb stop_verb();
@@ -25,6 +31,7 @@ Verb ckpt_ls_verb();
 Verb ckpt_now_verb();
 Verb ckpt_verify_verb();
 Verb data_prepare_verb();
+Verb data_fetch_verb();
 Verb data_adopt_verb();
 Verb data_info_verb();
 Verb data_verify_verb();
@@ -32,6 +39,14 @@ Verb daemon_start_verb();
 Verb daemon_stop_verb();
 Verb daemon_status_verb();
 Verb daemon_logs_verb();
+Verb node_token_verb();
+Verb node_ls_verb();
+Verb node_show_verb();
+Verb node_drain_verb();
+Verb node_undrain_verb();
+Verb node_rm_verb();
+Verb gpu_ls_verb();
+Verb gpu_release_verb();
 Verb config_validate_verb();
 Verb config_show_verb();
 Verb doctor_verb();
@@ -42,11 +57,13 @@ Verb version_verb();
 const std::vector<Verb>& all_verbs() {
   static const std::vector<Verb> verbs = {
       // clang-format off
-      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), logs_verb(), events_verb(), audit_verb(), plot_verb(), compare_verb(), export_verb(), ui_verb(), wait_verb(),
+      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), gates_verb(), logs_verb(), events_verb(), memory_verb(), audit_verb(), plot_verb(), compare_verb(), export_verb(), sample_verb(), evaluate_verb(), profile_verb(), report_verb(), ui_verb(), wait_verb(),
       stop_verb(), cancel_verb(), resume_verb(), rm_verb(), prune_verb(),
       ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
-      data_prepare_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),
+      data_prepare_verb(), data_fetch_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),
       daemon_start_verb(), daemon_stop_verb(), daemon_status_verb(), daemon_logs_verb(),
+      node_token_verb(), node_ls_verb(), node_show_verb(), node_drain_verb(), node_undrain_verb(), node_rm_verb(),
+      gpu_ls_verb(), gpu_release_verb(),
       config_validate_verb(), config_show_verb(), doctor_verb(), completion_verb(), version_verb(), complete_verb(),
       // clang-format on
   };

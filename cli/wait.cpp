@@ -30,7 +30,7 @@ Result<Goal> parse_goal(const std::string& text) {
     return goal;
   }
   return fail(ErrorCode::kInvalidArgument, "--for does not take '" + text + "'",
-              "write end, running, completed, stopped, failed, cancelled or step=N");
+              "write end, running, completed, stopped, failed, cancelled, paused or step=N");
 }
 
 // Beside the line for programs: what a person asks next.

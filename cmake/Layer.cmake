@@ -2,12 +2,13 @@
 # declared later cannot be named, so there are no circles. cmake/Rooms.cmake says which folders may use which.
 # Breaking either is a configure error, not a review comment.
 #
-#   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH])
+#   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH] [JSON])
 #   nsa_program(NAME nsad SOURCES main.cpp DEPS control ... [TORCH] [STATIC])
 #   nsa_test(NAME spec_test SOURCES spec_test.cpp DEPS spec [LABELS unit] [TORCH] [TIMEOUT 60])
 #
 # DEPS are our own libraries by name (public): all whose headers its files include. EXTERNAL are foreign
-# targets made public, INTERNAL are foreign targets that stay private to this library.
+# targets made public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse
+# JSON's headers.
 include(Rooms)
 
 function(nsa_check_uses name)
@@ -37,8 +38,16 @@ function(nsa_check_uses name)
   endforeach()
 endfunction()
 
+# What waits for disks, sockets and people needs no second pass of the optimizer (preset dev).
+set(NSA_CONTROL_PLANE_FLAGS "" CACHE STRING "Flags of the folders that compute little: cli, daemon, wire, spec, ...")
+function(nsa_optimize target folder)
+  if(folder MATCHES "^(cli|daemon|common/(wire|spec|net|tls|manifest|estimate))(/|$)" AND NSA_CONTROL_PLANE_FLAGS)
+    target_compile_options(${target} PRIVATE ${NSA_CONTROL_PLANE_FLAGS})
+  endif()
+endfunction()
+
 function(nsa_library)
-  cmake_parse_arguments(A "TORCH;SHARED" "NAME" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
+  cmake_parse_arguments(A "TORCH;SHARED;JSON" "NAME" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
   nsa_check_uses(${A_NAME} ${A_DEPS})
   set(scope PUBLIC)
   if(NOT A_SOURCES)
@@ -61,16 +70,20 @@ function(nsa_library)
   endif()
   if(A_SOURCES)
     target_link_libraries(nsa_${A_NAME} PRIVATE nsa_warnings ${A_INTERNAL})
+    nsa_optimize(nsa_${A_NAME} "${folder}")
   endif()
   if(A_TORCH)
     target_link_libraries(nsa_${A_NAME} ${scope} nsa_torch)
     nsa_use_precompiled_header(nsa_${A_NAME})
+  elseif(A_JSON)
+    nsa_use_precompiled_json(nsa_${A_NAME})
   endif()
 endfunction()
 
 function(nsa_program)
   cmake_parse_arguments(A "TORCH;STATIC" "NAME" "SOURCES;DEPS;INTERNAL" ${ARGN})
   nsa_check_uses(${A_NAME} ${A_DEPS})
+  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
   add_executable(${A_NAME} ${A_SOURCES})
   target_include_directories(${A_NAME} PRIVATE "${CMAKE_SOURCE_DIR}")
   foreach(dep ${A_DEPS})
@@ -80,6 +93,8 @@ function(nsa_program)
   if(A_TORCH)
     target_link_libraries(${A_NAME} PRIVATE nsa_torch)
     nsa_use_precompiled_header(${A_NAME})
+  else()
+    nsa_optimize(${A_NAME} "${folder}")
   endif()
   if(A_STATIC AND NOT NSA_SANITIZE)
     target_link_options(${A_NAME} PRIVATE -static)
@@ -108,6 +123,8 @@ function(nsa_test)
     target_link_libraries(${A_NAME} PRIVATE nsa_torch)
     nsa_use_precompiled_header(${A_NAME} TEST)
     list(APPEND A_LABELS torch)
+  else()
+    target_compile_options(${A_NAME} PRIVATE ${NSA_CONTROL_PLANE_FLAGS})
   endif()
   if(A_PROGRAMS)
     add_dependencies(${A_NAME} ${A_PROGRAMS})

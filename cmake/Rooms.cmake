@@ -38,10 +38,13 @@ nsa_room(nsa_model/kernels MAY_USE nsa_model/choice)
 # nsad, nsa-shim and their helpers know no model.
 nsa_room(daemon MAY_USE common)
 nsa_room(daemon/state MAY_USE common/base common/progress common/spec common/wire) # pure: no clock, no file
+nsa_room(daemon/gates MAY_USE common/base common/spec)      # pure, too
 nsa_room(daemon/plan MAY_USE common/base common/spec common/wire)
 nsa_room(daemon/store MAY_USE common/base common/wire)
 nsa_room(daemon/api MAY_USE common daemon/metrics)
 nsa_room(daemon/cluster MAY_USE common/base common/net common/tls common/wire) # knows no runs
+nsa_room(daemon/nodes MAY_USE common daemon/api daemon/cluster daemon/metrics daemon/proc daemon/run_loop
+                              daemon/state daemon/store)
 nsa_room(daemon/metrics MAY_USE common/base common/progress common/wire)
 nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)
@@ -50,7 +53,7 @@ nsa_room(daemon/privilege MAY_USE common daemon/proc daemon/shim)
 
 # The control plane: requests and commands stand above the run loop, which knows neither.
 nsa_room(daemon/run_loop MAY_USE common daemon/state daemon/store)
-nsa_room(daemon/run_metrics MAY_USE common daemon/metrics daemon/proc daemon/run_loop daemon/state daemon/store)
+nsa_room(daemon/run_metrics MAY_USE common daemon/gates daemon/metrics daemon/proc daemon/run_loop daemon/state daemon/store)
 nsa_room(daemon/supervision MAY_USE common daemon/gpu daemon/plan daemon/privilege daemon/proc daemon/run_loop
                                     daemon/shim daemon/state)
 nsa_room(daemon/commands MAY_USE common daemon/gpu daemon/metrics daemon/plan daemon/privilege daemon/proc
@@ -73,8 +76,11 @@ nsa_room(worker/model MAY_USE common nsa_model worker/optimizer worker/rules wor
 nsa_room(worker/trainer MAY_USE common worker/checkpoint worker/comm worker/data worker/link
                                 worker/mesh worker/optimizer worker/process_info worker/rules worker/runtime
                                 worker/step worker/telemetry)
+nsa_room(worker/inference MAY_USE common nsa_model worker)
 nsa_room(worker/bootstrap MAY_USE common nsa_model worker)
 
-# Nobody uses these.
+# Nobody uses these, but nsa-fetch has the words, help and exit codes of nsactl.
 nsa_room(cli MAY_USE common)
+nsa_room(fetch MAY_USE common cli)
 nsa_room(bench MAY_USE common nsa_model worker)
+nsa_room(bench/ranks MAY_USE common/base daemon/proc)      # starts ranks as nsa-shim does

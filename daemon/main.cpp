@@ -1,17 +1,21 @@
 // nsad: one per node; keeps training runs going. Without arguments it serves the user who starts
 // it.
 #include "common/base/build_info.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
+#include "daemon/control/agent_daemon.h"
 #include "daemon/control/daemon.h"
 #include "daemon/privilege/direct_host.h"
 #include "daemon/privilege/system_mode.h"
 
+#include <cctype>
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
 #include <string>
 #include <unistd.h>
+#include <utility>
 
 namespace {
 
@@ -20,6 +24,7 @@ constexpr int kUsage = 2, kBadConfig = 78; // 78: EX_CONFIG, which service manag
 constexpr const char* kHelp = R"(nsad: supervises training runs on this node
 
 usage: nsad [--system] [--state-folder DIR] [--socket PATH] [--config FILE] [--log FILE]
+       nsad --join HOST:PORT [--token TOKEN | --token-file FILE] [--name NAME] ...
 
   --system            for all members of the group nsa: started by root, becomes the account nsad,
                       starts ranks as their submitters; state in /var/lib/nsa, socket in /run/nsa
@@ -28,6 +33,10 @@ usage: nsad [--system] [--state-folder DIR] [--socket PATH] [--config FILE] [--l
   --config FILE       nsad.toml (default: $XDG_CONFIG_HOME/nsa/nsad.toml; may be missing)
   --log FILE          write log lines there (default: standard error; nsad.log beside the ledger
                       when a shim starts nsad again)
+  --join HOST:PORT    be an agent of the nsad there, the head: docs/several-nodes.md
+  --token TOKEN       for the first start with --join: what `nsactl node token` printed on the head
+  --token-file FILE   the same, from a file: other accounts can read a command line
+  --name NAME         with --join: this node's name in the cluster (default: the host's)
   --version, --help
 )";
 
@@ -77,18 +86,68 @@ nsa::Status choose_host(nsa::control::DaemonOptions& options) {
   return {};
 }
 
+// The options that take a value, by name.
+struct Values {
+  std::string state, socket, config, log, join, token, token_file, name;
+  std::string* find(const std::string& option) {
+    const std::pair<const char*, std::string*> known[] = {{"--state-folder", &state},
+                                                          {"--socket", &socket},
+                                                          {"--config", &config},
+                                                          {"--log", &log},
+                                                          {"--join", &join},
+                                                          {"--token", &token},
+                                                          {"--token-file", &token_file},
+                                                          {"--name", &name}};
+    for (const auto& [text, value] : known)
+      if (option == text) return value;
+    return nullptr;
+  }
+};
+
+bool is_path(const std::string& option) {
+  return option != "--join" && option != "--token" && option != "--name";
+}
+
+// What goes together, and the token out of its file.
+nsa::Result<nsa::control::JoinOptions> join_options(const Values& values, bool system_mode) {
+  constexpr size_t kLongest = 4096;
+  nsa::control::JoinOptions join{values.join, values.token, values.name};
+  if (join.head.empty()) {
+    if (values.token.empty() && values.token_file.empty() && values.name.empty()) return join;
+    return nsa::fail(nsa::ErrorCode::kInvalidArgument,
+                     "--token, --token-file and --name have no effect without --join",
+                     "nsad --join HOST:PORT --token TOKEN");
+  }
+  if (system_mode)
+    return nsa::fail(nsa::ErrorCode::kUnsupported, "--join cannot be combined with --system yet",
+                     "start the agent as a user: nsad --join " + join.head);
+  if (!values.token_file.empty()) {
+    if (!join.token.empty())
+      return nsa::fail(nsa::ErrorCode::kInvalidArgument,
+                       "--token and --token-file say the same thing", "leave one of them out");
+    NSA_TRY_ASSIGN(join.token, nsa::read_file(values.token_file, kLongest));
+    while (!join.token.empty() && std::isspace(static_cast<unsigned char>(join.token.back())))
+      join.token.pop_back();
+    if (join.token.empty())
+      return nsa::fail(nsa::ErrorCode::kInvalidArgument, values.token_file + " holds no token",
+                       "nsactl node token on the head prints one");
+  }
+  return join;
+}
+
+nsa::Status run(const nsa::control::DaemonOptions& options) {
+  return options.join.head.empty() ? nsa::control::run_daemon(options)
+                                   : nsa::control::run_agent(options);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   nsa::control::DaemonOptions options;
-  std::string state, socket, config, log;
+  Values values;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    std::string* value = name == "--state-folder" ? &state
-                         : name == "--socket"     ? &socket
-                         : name == "--config"     ? &config
-                         : name == "--log"        ? &log
-                                                  : nullptr;
+    std::string* value = values.find(name);
     options.arguments.push_back(name);
     if (name == "--help") return std::fputs(kHelp, stdout) < 0;
     if (name == "--version")
@@ -102,29 +161,37 @@ int main(int argc, char** argv) {
       return kUsage;
     } else {
       // Absolute, so that a shim can start nsad again from anywhere.
-      *value = std::filesystem::absolute(argv[++i]).string();
+      *value = is_path(name) ? std::filesystem::absolute(argv[++i]).string() : argv[++i];
       options.arguments.push_back(*value);
     }
   }
-  if (!log.empty())
-    if (const auto opened = write_to(log); !opened) return report(opened.error(), kBadConfig);
+  if (!values.log.empty())
+    if (const auto opened = write_to(values.log); !opened)
+      return report(opened.error(), kBadConfig);
+  auto join = join_options(values, options.system_mode);
+  if (!join) return report(join.error(), kUsage);
+  options.join = std::move(*join);
   auto paths = options.system_mode ? nsa::Result<nsa::net::NodePaths>(nsa::net::system_paths())
                                    : nsa::net::user_paths();
   if (!paths) return report(paths.error(), kBadConfig);
   options.paths = std::move(*paths);
-  if (!state.empty()) options.paths.state = state;
-  if (!state.empty()) options.paths.log = state + "/nsad.log";
-  if (!socket.empty()) options.paths.socket = socket;
-  const std::string node_file = config.empty() ? options.paths.config : config;
+  if (!values.state.empty()) options.paths.state = values.state;
+  if (!values.state.empty()) options.paths.log = values.state + "/nsad.log";
+  if (!values.socket.empty()) options.paths.socket = values.socket;
+  const std::string node_file = values.config.empty() ? options.paths.config : values.config;
   // Root reads what only root has written.
   if (options.system_mode && ::access(node_file.c_str(), F_OK) == 0)
     if (auto trusted = nsa::privilege::check_trusted(node_file); !trusted)
       return report(trusted.error(), kBadConfig);
-  auto node = nsa::control::read_node_file(node_file, !config.empty());
+  auto node = nsa::control::read_node_file(node_file, !values.config.empty());
   if (!node) return report(node.error(), kBadConfig);
   options.config = std::move(*node);
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
   if (auto chosen = choose_host(options); !chosen) return report(chosen.error(), kBadConfig);
-  const auto done = nsa::control::run_daemon(options);
-  return done ? 0 : report(done.error(), 1);
+  const auto done = run(options);
+  if (done) return 0;
+  // An agent that its head will not have needs somebody to look at it.
+  const bool is_refused =
+      !options.join.head.empty() && done.error().code == nsa::ErrorCode::kPermission;
+  return report(done.error(), is_refused ? kBadConfig : 1);
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "worker/bootstrap/session.h"
+#include "worker/faults/acts.h"
 #include "worker/link/inherited.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -54,6 +55,8 @@ nsa::train::Failure current_failure() {
             {}};
   } catch (const c10::Error& e) {
     return {RankExit::kFailed, {ErrorCode::kInternal, e.what_without_backtrace(), ""}, {}};
+  } catch (const nsa::train::InjectedOutOfMemory& e) {
+    return {RankExit::kOutOfMemory, {ErrorCode::kExhausted, e.what(), ""}, {}};
   } catch (const std::bad_alloc&) {
     return {RankExit::kFailed,
             {ErrorCode::kExhausted, "out of host memory", "lower train.micro_batch"},

@@ -21,7 +21,8 @@ const std::vector<std::string> kNames = {"--spec",           "--run-folder",   "
                                          "--without-graphs", "--replaced-data"};
 constexpr const char* kUsage =
     "usage: nsa-worker --spec FILE --run-folder FOLDER --attempt-folder FOLDER --run-id ID "
-    "--attempt N --rank R --world-size W --rendezvous unix:FOLDER [--resume CHECKPOINT] "
+    "--attempt N --rank R --world-size W --rendezvous unix:FOLDER|tcp:HOST:PORT [--resume "
+    "CHECKPOINT] "
     "[--without-graphs WHY] [--replaced-data DIGEST,...]";
 
 using Values = std::map<std::string, std::string>;
@@ -88,6 +89,11 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   if (o.world > 1) {
     NSA_TRY_ASSIGN(const std::string where, text(values, "--rendezvous"));
     NSA_TRY_ASSIGN(o.rendezvous, comm::parse_rendezvous(where));
+    if (const char* mark = std::getenv(wire::kAttemptMark); o.rendezvous.tcp && mark != nullptr)
+      o.rendezvous.secret = mark; // which the shims of an attempt give to its ranks alone
+    if (o.rendezvous.tcp && o.rendezvous.secret.empty())
+      return fail(ErrorCode::kInvalidArgument,
+                  std::string("ranks that meet over TCP need a secret in ") + wire::kAttemptMark);
   }
   if (const auto resume = values.find("--resume"); resume != values.end())
     o.resume = resume->second;

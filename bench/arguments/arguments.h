@@ -2,6 +2,7 @@
 // the nearest option. Pure but for the setters that a program gives.
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/result.h"
 
 #include <cstdint>
@@ -47,6 +48,23 @@ std::function<Status(const std::string&)> into(double& target);
 std::function<Status(const std::string&)> into(std::vector<int64_t>& target);
 std::function<Status(const std::string&)> into(std::vector<std::string>& target,
                                                std::vector<std::string> choices);
+// Words of an enum, or of those of its values that are `allowed`.
+template <ChoiceEnum E>
+std::function<Status(const std::string&)> into(std::vector<E>& target,
+                                               std::vector<E> allowed = {}) {
+  std::vector<std::string> names;
+  for (const E value : allowed)
+    names.push_back(text_of(value));
+  if (names.empty()) names.assign(kChoiceNames<E>.begin(), kChoiceNames<E>.end());
+  return [&target, names](const std::string& text) -> Status {
+    std::vector<std::string> words;
+    NSA_TRY(into(words, names)(text));
+    target.clear();
+    for (const std::string& word : words)
+      target.push_back(choice_from<E>(word).value());
+    return {};
+  };
+}
 std::function<Status(const std::string&)> into(bool& target, bool value = true);
 std::function<Status(const std::string&)> behind(std::vector<std::string>& target);
 

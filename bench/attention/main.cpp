@@ -34,7 +34,7 @@ using nlohmann::ordered_json;
 struct Options : bench::AttentionOptions {
   std::vector<int64_t> sequences{2048, 4096, 8192, 16384, 32768, 65536};
   int64_t tokens = 32768, head_dimension = 64;
-  std::vector<std::string> kernels{"fused"};
+  std::vector<ops::Kernels> kernels{ops::Kernels::kFused};
   std::string saved;
 };
 
@@ -57,7 +57,7 @@ Options parse(int argc, char** argv) {
            {"--tokens", "N", "tokens in all, one sequence at least; 32,768", into(o.tokens)},
            {"--head-dimension", "N", "64 or 128; 64", into(o.head_dimension)},
            {"--kernels", "fused,aten", "what computes NSA; fused",
-            into(o.kernels, {"fused", "aten"})},
+            into(o.kernels, {ops::Kernels::kFused, ops::Kernels::kAten})},
            {"--saved", "FILE",
             "inputs of a real layer (nsa-bench model --save-attention); its sizes count",
             into(o.saved)}},
@@ -259,14 +259,14 @@ private:
 // The rows of one problem, the most telling ones of all problems first.
 enum class Row { kWhole, kDenseCudnn, kDenseFused, kBranches, kDenseFlash };
 
-void measure_nsa(Table& table, const Problem& problem, Row row, const std::string& kernels,
+void measure_nsa(Table& table, const Problem& problem, Row row, ops::Kernels kernels,
                  const ops::OptionalTensor& given) {
   const Shape& shape = problem.shape;
   const Pairs pairs(shape.sequence);
   const auto measure = [&](std::string what, double count, std::array<bool, 3> on,
                            const ops::OptionalTensor& indices) {
     if (table.late()) return;
-    if (kernels != "fused") what += " (" + kernels + ")";
+    if (kernels != ops::Kernels::kFused) what += " (" + text_of(kernels) + ")";
     const Problem part = problem.only(on, indices);
     table.measure(
         shape, what, count, [&] { return ops::attention(part.in, ops::Settings{}, kernels); },
@@ -357,7 +357,7 @@ void run(const Options& options) {
     for (const Shape& shape : shapes) {
       const Problem problem(shape, saved);
       if (row == Row::kWhole || row == Row::kBranches) {
-        for (const std::string& kernels : options.kernels)
+        for (const ops::Kernels kernels : options.kernels)
           measure_nsa(table, problem, row, kernels, saved.indices);
       } else if (options.dense && row == Row::kDenseFused) {
         measure_dense_fused(table, problem);

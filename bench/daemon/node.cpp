@@ -31,7 +31,7 @@ Status prepare_data(const fs::path& folder) {
   dataset::PrepareOptions options;
   options.inputs = {folder / "text.txt"};
   options.output = folder / "data";
-  options.tokenizer = "bytes";
+  options.tokenizer = dataset::TokenizerKind::kBytes;
   options.documents = dataset::DocumentUnit::kParagraph;
   if (auto made = dataset::prepare(options); !made) return fail(std::move(made.error()));
   return {};
@@ -105,7 +105,7 @@ Node::~Node() {
     // Those that wait first: none of them shall start.
     if (const auto runs = get("/v1/runs?all"); runs && runs->contains("items"))
       for (const auto& run : runs->at("items"))
-        if (run.value("state", "") == "queued")
+        if (run.value("state", "") == name_of(wire::RunState::kQueued))
           (void)ask("POST", "/v1/runs/" + run.value("id", "") + "/cancel");
     (void)ask("POST", "/v1/runs/" + run_ + "/cancel");
     (void)wait_until([this] {

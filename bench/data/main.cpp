@@ -51,7 +51,7 @@ std::string text_of(const fs::path& input, const fs::path& folder) {
   dataset::PrepareOptions options;
   options.inputs = {input};
   options.output = folder / "text";
-  options.tokenizer = "bytes";
+  options.tokenizer = dataset::TokenizerKind::kBytes;
   options.heldout_fraction = 0;
   options.invalid_utf8 = dataset::InvalidUtf8::kReplace;
   or_die(dataset::prepare(options));
@@ -81,11 +81,11 @@ void measure_tokenizer(const std::string& text, const fs::path& ranks) {
 
 void measure_prepare(const fs::path& input, const fs::path& ranks, const fs::path& folder) {
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  for (const char* tokenizer : {"bytes", "gpt2"}) {
+  for (const auto tokenizer : {dataset::TokenizerKind::kBytes, dataset::TokenizerKind::kGpt2}) {
     for (int threads = 1; threads <= processors; threads *= 2) {
       dataset::PrepareOptions options;
       options.inputs = {input};
-      options.output = folder / tokenizer;
+      options.output = folder / name_of(tokenizer);
       options.tokenizer = tokenizer;
       options.ranks_file = ranks;
       options.documents = dataset::DocumentUnit::kParagraph;
@@ -95,7 +95,7 @@ void measure_prepare(const fs::path& input, const fs::path& ranks, const fs::pat
       options.if_exists = dataset::IfExists::kReplace;
       dataset::PrepareResult result;
       const double seconds = fastest(3, [&] { result = or_die(dataset::prepare(options)); });
-      print({{"measure", std::string("prepare, ") + tokenizer},
+      print({{"measure", "prepare, " + nsa::text_of(tokenizer)},
              {"threads", threads},
              {"s", seconds},
              {"mb_per_s", static_cast<double>(result.text_bytes) / 1e6 / seconds},

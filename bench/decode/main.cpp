@@ -57,7 +57,6 @@ ops::DecodeInputs caches(const bench::DecodeOptions& o, int64_t context, int64_t
   in.q = at::randn({batch, 1, o.groups * o.heads, kHeadDimension}, cuda);
   in.gates = at::rand({batch, 1, o.groups, 3}, cuda.dtype(at::kFloat));
   in.lengths = at::full({batch}, context, cuda.dtype(at::kInt));
-  in.arrivals = at::zeros({2, batch, o.groups}, cuda.dtype(at::kInt));
   const int64_t rows[] = {std::max<int64_t>(1, reference::compressed_count(context, sizes)),
                           context, sizes.window};
   for (std::size_t branch = 0; branch < 3; ++branch)
@@ -162,8 +161,8 @@ void run(const bench::DecodeOptions& o) {
       Row row{context, batch, bench::bytes_read(context, batch, o.groups, kHeadDimension),
               0,       {},    {}};
       row.bound_us = row.bytes / 1e3 / ceilings.copy_gb_s;
-      row.nsa =
-          timer.time([&] { ops::decode_attention(in, {}, "fused"); }, o.repeats, o.row_seconds);
+      row.nsa = timer.time([&] { ops::decode_attention(in, {}, ops::Kernels::kFused); }, o.repeats,
+                           o.row_seconds);
       if (o.dense) row.dense = measure_dense(o, timer, in);
       o.json ? print_json(row) : print_row(row);
       std::fflush(stdout);

@@ -114,7 +114,12 @@ void CaseArguments::read_or_exit(const bench::CommandLine& command, int argc, ch
   given.tuning.family = family_of(given.shape, portable);
 }
 
-int wrong_sizes(const bench::CommandLine& command, const CaseArguments& arguments) {
+int run_mode(const bench::CommandLine& command, const CaseArguments& arguments,
+             std::span<const Mode> modes) {
+  const std::size_t count = arguments.sizes.size();
+  for (const Mode& mode : modes)
+    if (mode.name == arguments.mode && count >= mode.least && count <= mode.most)
+      return mode.run(arguments);
   std::fprintf(stderr, "error: \"%s\" is no mode, or needs other sizes behind it: %s --help\n",
                arguments.mode.c_str(), command.name.c_str());
   return kUsage;

@@ -2,7 +2,11 @@
 // Which attention problem, and how its kernels are tuned, as the words of a command line say it:
 // what nsa-kernel-check and nsa-bench-kernels share. One thread.
 
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/arguments/arguments.h"
@@ -36,7 +40,15 @@ struct CaseArguments {
   // are wrong, and with 77 where there is no GPU.
   void read_or_exit(const bench::CommandLine& command, int argc, char** argv);
 };
-// Tells that the words behind the mode do not fit it. The exit code.
-int wrong_sizes(const bench::CommandLine& command, const CaseArguments& arguments);
+
+struct Mode {
+  std::string_view name;
+  std::size_t least, most; // sizes behind it
+  std::function<int(const CaseArguments&)> run;
+};
+inline constexpr std::size_t kAnyCount = SIZE_MAX;
+// The exit code of the mode that the words name, or 2 where none of them takes these sizes.
+int run_mode(const bench::CommandLine& command, const CaseArguments& arguments,
+             std::span<const Mode> modes);
 
 } // namespace nsa::kernels::check

@@ -170,14 +170,14 @@ void time_cross_entropy() {
   DeviceBuffer<Bf16> logits(static_cast<std::size_t>(kChunk) * kVocabulary);
   fill_normal(logits.get(), logits.size(), 2.0f, 99); // each run leaves gradients to the next
   const auto labels = filled<int64_t>(kChunk, 17);
-  const auto share = filled(kChunk, 1.0f / kChunk);
+  const auto weight = filled(kChunk, 1.0f / kChunk);
   DeviceBuffer<float> loss(kChunk);
   CrossEntropyParams entropy{};
   entropy.rows = kChunk;
   entropy.columns = kVocabulary;
   entropy.logits = logits.get();
   entropy.labels = labels.get();
-  entropy.share = share.get();
+  entropy.weight = weight.get();
   entropy.loss = loss.get();
   entropy.gradient = true;
   print_rate("cross-entropy of 8,192",

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/kernel_cases/case_options.h"
@@ -71,6 +72,32 @@ void time_attention(const CaseArguments& arguments) {
   }
 }
 
+int tokens_of(const CaseArguments& arguments) {
+  return arguments.sizes.empty() ? kTokens : arguments.sizes[0];
+}
+
+// For each of the sizes.
+template <typename Time> auto each_size(Time time) {
+  return [time](const CaseArguments& arguments) {
+    for (const int sequence : arguments.sizes)
+      time(sequence, arguments.given);
+    return 0;
+  };
+}
+
+std::vector<Mode> modes() {
+  return {
+      {"attention", 1, kAnyCount, [](const CaseArguments& a) { return time_attention(a), 0; }},
+      {"documents", 0, 1,
+       [](const CaseArguments& a) { return time_documents(tokens_of(a), a.given), 0; }},
+      {"layers", 0, 1, [](const CaseArguments& a) { return time_layer_kernels(tokens_of(a)), 0; }},
+      {"intervals", 1, kAnyCount, each_size([](int sequence, const CaseOptions& given) {
+         time_interval_kernels(sequence, given.shape.heads);
+       })},
+      {"selection", 1, kAnyCount, each_size(time_selection)},
+  };
+}
+
 int run(int argc, char** argv) {
   bench::CommandLine command = {
       .name = "nsa-bench-kernels",
@@ -86,25 +113,7 @@ int run(int argc, char** argv) {
   CaseArguments arguments;
   arguments.add_options(command);
   arguments.read_or_exit(command, argc, argv);
-  const std::string& mode = arguments.mode;
-  const std::vector<int>& sizes = arguments.sizes;
-  const int tokens = sizes.empty() ? kTokens : sizes[0];
-  if (mode == "attention" && !sizes.empty()) {
-    time_attention(arguments);
-  } else if (mode == "documents" && sizes.size() <= 1) {
-    time_documents(tokens, arguments.given);
-  } else if (mode == "layers" && sizes.size() <= 1) {
-    time_layer_kernels(tokens);
-  } else if (mode == "intervals" && !sizes.empty()) {
-    for (const int sequence : sizes)
-      time_interval_kernels(sequence, arguments.given.shape.heads);
-  } else if (mode == "selection" && !sizes.empty()) {
-    for (const int sequence : sizes)
-      time_selection(sequence, arguments.given);
-  } else {
-    return wrong_sizes(command, arguments);
-  }
-  return 0;
+  return run_mode(command, arguments, modes());
 }
 
 } // namespace

@@ -9,11 +9,24 @@
 
 namespace nsa::bench {
 
+enum class Layers : uint8_t { kAuto, kComposed, kFused };
+constexpr auto choice_names(Layers) {
+  return names_of("auto", "composed", "fused");
+}
+enum class Graphs : uint8_t { kOff, kOn };
+constexpr auto choice_names(Graphs) {
+  return names_of("off", "on");
+}
+
 struct Options {
-  std::vector<std::string> attention{"nsa", "dense"}, layers{"auto"}, graphs{"off"}, overrides;
+  std::vector<spec::Attention> attention{spec::Attention::kNsa, spec::Attention::kDense};
+  std::vector<Layers> layers{Layers::kAuto};
+  std::vector<Graphs> graphs{Graphs::kOff};
+  std::vector<std::string> overrides;
   std::vector<int64_t> sequences{1024, 2048, 4096, 8192, 16384, 32768, 65536};
   std::string trace, run_file, data, checkpoint, save_attention;
-  int64_t tokens = 32768, steps = 20, save_layer = -1; // the middle one
+  int64_t tokens = 32768, steps = 20, ranks = 1;
+  int64_t save_layer = -1; // the middle one
   double seconds = 300, row_seconds = 5;
   bool parts = false, json = false, initial_values = false;
   bool sizes_given = false; // tokens or keys of the run file: not the table of the M7C
@@ -23,7 +36,7 @@ struct Options {
 Options parse_options(int argc, char** argv);
 
 // The run that a row makes steps of. `gpu`: where nothing else is asked for, the kernels are ours.
-spec::RunSpec spec_of(const Options& options, const std::string& attention, int64_t sequence,
+spec::RunSpec spec_of(const Options& options, spec::Attention attention, int64_t sequence,
                       bool gpu);
 
 } // namespace nsa::bench

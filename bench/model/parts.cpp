@@ -115,9 +115,7 @@ double Parts::attention_kernels() const {
     leaves.insert(leaves.end(), {*in.k[b], *in.v[b]});
   }
   in.gates = at::rand({rows_, sequence_, config_.kv_groups, 3}, options_.dtype(at::kFloat));
-  return time(leaves, [&] {
-    return ops::attention(in, settings, std::string(kernels_name(config_.kernels)));
-  });
+  return time(leaves, [&] { return ops::attention(in, settings, config_.kernels); });
 }
 
 double Parts::mlp() const {

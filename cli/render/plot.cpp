@@ -1,5 +1,6 @@
 #include "cli/render/plot.h"
 
+#include "cli/render/picture.h"
 #include "cli/render/table.h"
 
 #include <algorithm>
@@ -161,31 +162,51 @@ std::string coordinate(double value) {
   return text;
 }
 
-// Where the curves are, in a picture of kWidth by kHeight.
-constexpr double kWidth = 960, kHeight = 480, kLeft = 80, kRight = 20, kTop = 40, kBottom = 50;
-double svg_x(double share) {
-  return kLeft + share * (kWidth - kLeft - kRight);
+// Where the curves are.
+constexpr double kLeft = 80, kRight = 20, kTop = 40, kBottom = 50;
+double picture_x(double share) {
+  return kLeft + share * (kPictureWidth - kLeft - kRight);
 }
-double svg_y(double share) {
-  return kHeight - kBottom - share * (kHeight - kTop - kBottom);
-}
-
-std::string svg_text(double x, double y, const char* anchor, const std::string& text) {
-  return "<text x=\"" + coordinate(x) + "\" y=\"" + coordinate(y) + "\" text-anchor=\"" + anchor +
-         "\">" + escaped(text) + "</text>\n";
+double picture_y(double share) {
+  return kPictureHeight - kBottom - share * (kPictureHeight - kTop - kBottom);
 }
 
-std::string svg_path(const Curve& curve, const PlotAxes& axes, const Range& x, const Range& y) {
-  std::string path;
+// One stroke for each part without a gap.
+PictureCurve strokes_of(const Curve& curve, size_t colour, const PlotAxes& axes, const Range& x,
+                        const Range& y) {
+  PictureCurve drawn{colour, {}};
   bool pen_down = false;
   for (const auto& [at, value] : curve.points) {
     const auto height = height_of(value, axes);
+    if (height && !pen_down) drawn.strokes.emplace_back();
     if (height)
-      path += (pen_down ? "L" : "M") + coordinate(svg_x(x.share(at))) + " " +
-              coordinate(svg_y(y.share(*height)));
+      drawn.strokes.back().emplace_back(picture_x(x.share(at)), picture_y(y.share(*height)));
     pen_down = height.has_value();
   }
-  return path;
+  return drawn;
+}
+
+std::string svg_line(const PictureLine& line) {
+  return "<line class=\"" + std::string(line.is_mark ? "mark" : "grid") + "\" x1=\"" +
+         coordinate(line.x) + "\" x2=\"" + coordinate(line.to_x) + "\" y1=\"" + coordinate(line.y) +
+         "\" y2=\"" + coordinate(line.to_y) +
+         (line.is_mark ? "\"><title>restart</title></line>\n" : "\"/>\n");
+}
+
+std::string svg_text(const PictureText& text) {
+  static constexpr std::array kAnchors = {"start", "middle", "end"};
+  return "<text x=\"" + coordinate(text.x) + "\" y=\"" + coordinate(text.y) + "\" text-anchor=\"" +
+         kAnchors[static_cast<size_t>(text.anchor)] + "\">" + escaped(text.text) + "</text>\n";
+}
+
+std::string svg_path(const PictureCurve& curve) {
+  std::string path;
+  for (const auto& stroke : curve.strokes)
+    for (size_t i = 0; i < stroke.size(); ++i)
+      path +=
+          (i == 0 ? "M" : "L") + coordinate(stroke[i].first) + " " + coordinate(stroke[i].second);
+  return "<path stroke=\"" + std::string(picture_colour(curve.colour)) + "\" d=\"" + path +
+         "\"/>\n";
 }
 
 } // namespace
@@ -241,11 +262,48 @@ std::string plot_text(const std::vector<Curve>& curves, const PlotAxes& axes, in
   return text;
 }
 
-std::string plot_svg(const std::vector<Curve>& curves, const PlotAxes& axes) {
+const char* picture_colour(size_t curve) {
   // Of Okabe and Ito: told apart by people who see colours differently, on white and on black.
   static constexpr std::array kColours = {"#0072b2", "#e69f00", "#009e73",
                                           "#cc79a7", "#56b4e9", "#d55e00"};
+  return kColours[curve % kColours.size()];
+}
+
+Picture picture_of(const std::vector<Curve>& curves, const PlotAxes& axes) {
   const auto [x, y] = ranges_of(curves, axes);
+  Picture picture;
+  const auto add_text = [&](double at_x, double at_y, Anchor anchor, std::string text) {
+    picture.texts.push_back({at_x, at_y, anchor, std::move(text)});
+  };
+  add_text(kLeft, kTop - 16, Anchor::kStart,
+           axes.y_name + (axes.logarithmic ? " (logarithmic)" : ""));
+  add_text(kPictureWidth - kRight, kPictureHeight - 10, Anchor::kEnd, axes.x_name);
+  if (y.empty()) {
+    add_text(kPictureWidth / 2, kPictureHeight / 2, Anchor::kMiddle, "no values");
+    return picture;
+  }
+  for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    const double height = picture_y(share);
+    picture.lines.push_back({kLeft, height, kPictureWidth - kRight, height, false});
+    add_text(kLeft - 8, height + 5, Anchor::kEnd, label(share, y, axes));
+    add_text(picture_x(share), kPictureHeight - kBottom + 20, Anchor::kMiddle,
+             axis_number(x.low + share * (x.high - x.low), (x.high - x.low) / 4));
+  }
+  for (const double mark : axes.marks)
+    if (mark >= x.low && mark <= x.high) {
+      const double at = picture_x(x.share(mark));
+      picture.lines.push_back({at, kTop, at, kPictureHeight - kBottom, true});
+    }
+  for (size_t i = 0; i < curves.size(); ++i) {
+    picture.curves.push_back(strokes_of(curves[i], i, axes, x, y));
+    const double at = kTop + 18 * static_cast<double>(i), end = kPictureWidth - kRight;
+    picture.curves.push_back({i, {{{end - 24, at}, {end, at}}}});
+    add_text(end - 30, at + 5, Anchor::kEnd, curves[i].name);
+  }
+  return picture;
+}
+
+std::string plot_svg(const std::vector<Curve>& curves, const PlotAxes& axes) {
   std::string svg =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 480\" "
       "font-family=\"sans-serif\" "
@@ -253,31 +311,13 @@ std::string plot_svg(const std::vector<Curve>& curves, const PlotAxes& axes) {
       "stroke-dasharray:4 4}path{fill:none;stroke-width:1.6}rect{fill:#fff}"
       "@media(prefers-color-scheme:dark){text{fill:#ddd}rect{fill:#111}}</style>\n"
       "<rect width=\"960\" height=\"480\"/>\n";
-  svg +=
-      svg_text(kLeft, kTop - 16, "start", axes.y_name + (axes.logarithmic ? " (logarithmic)" : ""));
-  svg += svg_text(kWidth - kRight, kHeight - 10, "end", axes.x_name);
-  if (y.empty()) return svg + svg_text(kWidth / 2, kHeight / 2, "middle", "no values") + "</svg>\n";
-  for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-    svg += "<line class=\"grid\" x1=\"" + coordinate(kLeft) + "\" x2=\"" +
-           coordinate(kWidth - kRight) + "\" y1=\"" + coordinate(svg_y(share)) + "\" y2=\"" +
-           coordinate(svg_y(share)) + "\"/>\n";
-    svg += svg_text(kLeft - 8, svg_y(share) + 5, "end", label(share, y, axes));
-    svg += svg_text(svg_x(share), kHeight - kBottom + 20, "middle",
-                    axis_number(x.low + share * (x.high - x.low), (x.high - x.low) / 4));
-  }
-  for (const double mark : axes.marks)
-    if (mark >= x.low && mark <= x.high)
-      svg += "<line class=\"mark\" x1=\"" + coordinate(svg_x(x.share(mark))) + "\" x2=\"" +
-             coordinate(svg_x(x.share(mark))) + "\" y1=\"" + coordinate(kTop) + "\" y2=\"" +
-             coordinate(kHeight - kBottom) + "\"><title>restart</title></line>\n";
-  for (size_t i = 0; i < curves.size(); ++i) {
-    const std::string colour = kColours[i % kColours.size()];
-    svg += "<path stroke=\"" + colour + "\" d=\"" + svg_path(curves[i], axes, x, y) + "\"/>\n";
-    const double at = kTop + 18 * static_cast<double>(i);
-    svg += "<path stroke=\"" + colour + "\" d=\"M" + coordinate(kWidth - kRight - 24) + " " +
-           coordinate(at) + "h24\"/>\n" +
-           svg_text(kWidth - kRight - 30, at + 5, "end", curves[i].name);
-  }
+  const Picture picture = picture_of(curves, axes);
+  for (const PictureLine& line : picture.lines)
+    svg += svg_line(line);
+  for (const PictureCurve& curve : picture.curves)
+    svg += svg_path(curve);
+  for (const PictureText& text : picture.texts)
+    svg += svg_text(text);
   return svg + "</svg>\n";
 }
 

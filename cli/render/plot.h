@@ -1,4 +1,4 @@
-// Curves as pictures: in a terminal of braille dots, and as a file of SVG. Pure.
+// Curves as pictures: in a terminal of braille dots, and as a file of SVG or PNG. Pure.
 #pragma once
 
 #include "cli/render/text.h"
@@ -27,6 +27,9 @@ std::string plot_text(const std::vector<Curve>& curves, const PlotAxes& axes, in
 
 // A picture of its own, light or dark as the viewer's system is.
 std::string plot_svg(const std::vector<Curve>& curves, const PlotAxes& axes);
+
+// The same picture in pixels, for programs that show no SVG: 1920 by 960, dark on white.
+std::string plot_png(const std::vector<Curve>& curves, const PlotAxes& axes);
 
 // "1,250", "0.0031", "2.5e+09": as few digits as tell it apart at this distance.
 std::string axis_number(double value, double distance);

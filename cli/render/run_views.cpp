@@ -3,6 +3,7 @@
 #include "cli/render/follow_screen.h"
 #include "cli/render/table.h"
 #include "common/base/text.h"
+#include "common/wire/gate_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -221,6 +222,10 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
   if (options.wide)
     header.insert(header.end(),
                   {"RESUMED", "RANKS", "HELD-OUT", "HANGS", "ETA", "USER", "TAGS", "NOTE"});
+  const bool descend = std::any_of(runs.begin(), runs.end(),
+                                   [](const wire::RunSummary& run) { return !run.from.empty(); });
+  const size_t from = header.size();
+  if (descend) header.push_back("FROM");
   const bool notes = std::any_of(runs.begin(), runs.end(), [&](const wire::RunSummary& run) {
     return !note_of(run, now, options.style).empty();
   });
@@ -230,6 +235,7 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
     table.right(column);
   // Which run, its state and why it is in it stay to the last.
   if (notes) table.give_way(header.size() - 1, kReasonColumns);
+  if (descend) table.give_way(from, 0);
   for (const size_t column : {5, 6, 7, 8, 4}) // trend, rate, restarts, age, loss
     table.give_way(column, 0);
   table.give_way(1, kNameColumns);
@@ -251,8 +257,64 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
                   run.eta_seconds > 0 ? format_duration(run.eta_seconds) : "-",
                   run.user.empty() ? "-" : run.user, run.tags.empty() ? "-" : join(run.tags, ","),
                   run.note.empty() ? "-" : run.note});
+    if (descend) row.push_back(run.from.empty() ? "-" : run.from);
     if (notes) row.push_back(note_of(run, now, options.style));
     table.add(std::move(row));
+  }
+  return table.print(options.wide ? 0 : options.width, options.style.unicode);
+}
+
+namespace {
+
+// "2 passed, 1 failed, 3 wait: nsactl gates k3fm2"
+std::string gates_line(const wire::RunSummary& run) {
+  int passed = 0, failed = 0;
+  for (const wire::GateView& gate : run.gates) {
+    passed += wire::state_of(gate) == wire::GateState::kPassed ? 1 : 0;
+    failed += wire::state_of(gate) == wire::GateState::kFailed ? 1 : 0;
+  }
+  const int waiting = static_cast<int>(run.gates.size()) - passed - failed;
+  std::vector<std::string> parts;
+  if (passed > 0) parts.push_back(std::to_string(passed) + " passed");
+  if (failed > 0) parts.push_back(std::to_string(failed) + " failed");
+  if (waiting > 0) parts.push_back(std::to_string(waiting) + " not judged yet");
+  return join(parts, ", ") + ": nsactl gates " + run.id;
+}
+
+// Whose weights it began with, and which runs began with its own.
+std::string ancestry(const wire::RunDetail& detail) {
+  std::string text;
+  if (!detail.summary.from.empty()) text += " from     " + detail.summary.from + "\n";
+  if (detail.descendants.empty()) return text;
+  std::vector<std::string> runs;
+  for (const wire::DescendantView& run : detail.descendants)
+    runs.push_back(run.name + " (" + run.id + ") at step " + std::to_string(run.from_step));
+  return text + " begun    " + join(runs, ", ") + "\n";
+}
+
+} // namespace
+
+std::string gates_table(const std::vector<wire::GateView>& gates, const ViewOptions& options) {
+  Table table({"GATE", "VERDICT", "VALUE", "BOUND", "OF", "STEPS", "WINDOW", "ACTION"});
+  table.right(2);
+  table.give_way(6, 0);
+  table.give_way(0, kNameColumns);
+  for (const wire::GateView& gate : gates) {
+    const auto verdict = wire::state_of(gate);
+    const bool judged = verdict != wire::GateState::kWaiting;
+    const std::string state = verdict == wire::GateState::kFailed
+                                  ? paint(gate.state, Colour::kRed, options.style)
+                                  : gate.state;
+    std::string value = judged ? "missing" : "-";
+    if (gate.value.is_number()) {
+      char number[32];
+      std::snprintf(number, sizeof number, "%.6g", gate.value.get<double>());
+      value = number;
+    }
+    table.add({gate.name, state, value, gate.bound, gate.over + " of " + gate.metric,
+               judged ? std::to_string(gate.from_step) + " to " + std::to_string(gate.to_step)
+                      : "from " + std::to_string(gate.first_step),
+               std::to_string(gate.window_steps), gate.action});
   }
   return table.print(options.wide ? 0 : options.width, options.style.unicode);
 }
@@ -268,10 +330,12 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   if (!run.user.empty()) text += "  by " + run.user;
   text += "\n";
   if (!run.reason.empty()) text += " why      " + reason_of(run, now) + "\n";
+  if (!run.rung.empty()) text += " ladder   " + paint(run.rung, Colour::kYellow, style) + "\n";
   for (const std::string& alarm : run.alarms)
     text += " " + paint("ALARM    " + alarm, Colour::kRed, style) + "\n";
   if (!run.tags.empty()) text += " tags     " + join(run.tags, ", ") + "\n";
   if (!run.note.empty()) text += " note     " + run.note + "\n";
+  text += ancestry(detail);
   if (!run.inject.empty())
     text += " " +
             paint("INJECT   a fault is made on purpose: " + run.inject, Colour::kYellow, style) +
@@ -294,6 +358,7 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
     text += " waits    data " + percent(run.data_wait_ratio);
     text += peer_waits_text(detail) + " of the time\n";
   }
+  if (!run.gates.empty()) text += " gates    " + gates_line(run) + "\n";
   if (run.restarts > 0 || run.hangs > 0 || run.resumes > 0) {
     text += " restarts " + std::to_string(run.restarts) + ", hangs " + std::to_string(run.hangs);
     if (run.resumes > 0) text += ", resumed " + times(run.resumes);
@@ -371,6 +436,7 @@ std::string end_summary(const wire::RunDetail& detail, const FailureView& failur
                      format_duration(run_seconds(run, {run.ended_at}));
   if (!run.reason.empty()) text += ": " + run.reason;
   text += "\n" + failure_text(failure, options.style);
+  if (!run.rung.empty()) text += "  ladder    " + run.rung + "\n";
   for (const std::string& alarm : run.alarms)
     text += "  " + paint("ALARM     " + alarm, Colour::kRed, options.style) + "\n";
   if (run.has_loss) {

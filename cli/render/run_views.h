@@ -20,6 +20,7 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
 std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOptions& options);
 std::string checkpoints_table(const std::vector<wire::CheckpointView>& checkpoints, WallTime now,
                               const ViewOptions& options);
+std::string gates_table(const std::vector<wire::GateView>& gates, const ViewOptions& options);
 // Why a run failed: of its last attempt, from events and logs.
 struct FailureView {
   ChoiceOrText<wire::FailureClass> failure_class; // empty: the run did not fail

@@ -38,6 +38,8 @@ StateLook look_of(wire::RunState state) {
     return {"✖", "x", Colour::kRed};
   case kCancelled:
     return {"⊘", "-", Colour::kDim};
+  case kPaused:
+    return {"‖", "=", Colour::kYellow};
   }
   return {};
 }

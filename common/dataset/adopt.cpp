@@ -38,7 +38,7 @@ Result<Manifest> adopt(const AdoptOptions& options) {
   NSA_TRY_ASSIGN(const auto tokenizer, load_tokenizer(options.tokenizer, options.ranks_file));
   NSA_TRY_ASSIGN(const std::vector<fs::path> files, shard_files(options.folder));
   Manifest manifest;
-  manifest.tokenizer = {std::string(tokenizer->name()), tokenizer->digest(),
+  manifest.tokenizer = {text_of(tokenizer->kind()), tokenizer->digest(),
                         tokenizer->vocabulary_size(), tokenizer->separator()};
   manifest.preparation.documents = "shards";
   manifest.created_at = format_rfc3339(WallTime::now());
@@ -53,8 +53,8 @@ Result<Manifest> adopt(const AdoptOptions& options) {
     if (largest != tokens.end() && *largest >= tokenizer->vocabulary_size())
       return fail(ErrorCode::kInvalidArgument,
                   file.string() + " holds token " + std::to_string(*largest) + ", '" +
-                      options.tokenizer + "' has " + std::to_string(tokenizer->vocabulary_size()) +
-                      " ids",
+                      text_of(options.tokenizer) + "' has " +
+                      std::to_string(tokenizer->vocabulary_size()) + " ids",
                   "name the tokenizer that made the shards");
     const int64_t documents = std::count(tokens.begin(), tokens.end(), tokenizer->separator());
     manifest.documents += documents;

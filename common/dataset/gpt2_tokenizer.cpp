@@ -20,7 +20,7 @@ class Gpt2Tokenizer final : public Tokenizer {
 public:
   explicit Gpt2Tokenizer(BpeVocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
 
-  std::string_view name() const override { return "gpt2"; }
+  TokenizerKind kind() const override { return TokenizerKind::kGpt2; }
   int32_t vocabulary_size() const override { return kVocabularySize; }
   Token separator() const override { return kSeparator; }
   std::string digest() const override { return std::string(kGpt2RanksChecksum); }

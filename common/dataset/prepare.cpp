@@ -359,11 +359,11 @@ private:
     for (size_t i = 0; i < source_documents_.size(); ++i)
       manifest.sources[i].documents = source_documents_[i];
     manifest.created_at = format_rfc3339(WallTime::now());
-    manifest.tokenizer = {std::string(tokenizer_->name()), tokenizer_->digest(),
+    manifest.tokenizer = {text_of(tokenizer_->kind()), tokenizer_->digest(),
                           tokenizer_->vocabulary_size(), tokenizer_->separator()};
     manifest.preparation = preparation_record(options_);
     manifest.digest = dataset_digest(manifest);
-    if (options_.tokenizer == "gpt2") {
+    if (options_.tokenizer == TokenizerKind::kGpt2) {
       NSA_TRY_ASSIGN(const std::string ranks, read_file(options_.ranks_file));
       NSA_TRY(write_file_atomic(folder / kRanksFile, ranks));
     }

@@ -48,8 +48,8 @@ struct PrepareOptions {
   // content, what is JSON lines by name.
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
-  std::string tokenizer = "gpt2";               // or "bytes"
-  std::filesystem::path ranks_file;             // for gpt2
+  TokenizerKind tokenizer = TokenizerKind::kGpt2;
+  std::filesystem::path ranks_file;             // for kGpt2
   DocumentUnit documents = DocumentUnit::kFile; // of plain text; a row of .jsonl is a document
   int64_t min_document_bytes = 0;
   InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
@@ -88,7 +88,8 @@ Result<PrepareResult> prepare(const PrepareOptions& options,
 struct AdoptOptions {
   std::filesystem::path folder; // holds *.bin; dataset.json is written into it
   ShardFormat format = ShardFormat::kLlmC;
-  std::string tokenizer = "gpt2"; // which one made the tokens: cannot be told from the file
+  // Which one made the tokens: cannot be told from the file.
+  TokenizerKind tokenizer = TokenizerKind::kGpt2;
   std::filesystem::path ranks_file;
 };
 

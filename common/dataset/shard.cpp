@@ -129,8 +129,34 @@ Result<ShardWriter> ShardWriter::create(std::filesystem::path path) {
   return writer;
 }
 
+Result<ShardWriter> ShardWriter::resume(std::filesystem::path path, int64_t tokens) {
+  ShardWriter writer;
+  writer.path_ = std::move(path);
+  writer.tokens_ = tokens;
+  writer.keep_ = true;
+  const std::filesystem::path temporary = temporary_of(writer.path_);
+  std::error_code error;
+  // Finished, and whoever did it ended before it could say so.
+  if (!std::filesystem::exists(temporary, error) && std::filesystem::exists(writer.path_, error))
+    std::filesystem::rename(writer.path_, temporary, error);
+  writer.fd_.reset(::open(temporary.c_str(), O_RDWR | O_CLOEXEC));
+  if (!writer.fd_) return fail_errno("cannot open " + temporary.string());
+  struct stat info{};
+  if (::fstat(writer.fd_.get(), &info) != 0) return fail_errno("cannot stat " + temporary.string());
+  const auto bytes =
+      static_cast<off_t>(kShardHeaderBytes + static_cast<size_t>(tokens) * sizeof(Token));
+  if (info.st_size < bytes)
+    return fail(ErrorCode::kCorrupt, temporary.string() + " has " + std::to_string(info.st_size) +
+                                         " bytes, " + std::to_string(bytes) + " were written");
+  if (::ftruncate(writer.fd_.get(), bytes) != 0)
+    return fail_errno("cannot cut " + temporary.string());
+  if (::lseek(writer.fd_.get(), 0, SEEK_END) != bytes)
+    return fail_errno("cannot seek in " + temporary.string());
+  return writer;
+}
+
 ShardWriter::~ShardWriter() {
-  if (fd_) ::unlink(temporary_of(path_).c_str());
+  if (fd_ && !keep_) ::unlink(temporary_of(path_).c_str());
 }
 
 Status ShardWriter::append(std::span<const Token> tokens) {
@@ -141,6 +167,11 @@ Status ShardWriter::append(std::span<const Token> tokens) {
   if (auto status = write_all(fd_.get(), tokens.data(), tokens.size_bytes()); !status)
     return fail(std::move(status).error().within("writing shard " + path_.string()));
   tokens_ += static_cast<int64_t>(tokens.size());
+  return {};
+}
+
+Status ShardWriter::sync() {
+  if (::fdatasync(fd_.get()) != 0) return fail_errno("cannot sync shard " + path_.string());
   return {};
 }
 

@@ -63,16 +63,25 @@ struct WrittenShard {
 };
 
 // Writes <path>.tmp and gives it its name in finish(), after fsync: a file under a shard's own name
-// is always whole. A writer that goes away unfinished removes its temporary file.
+// is always whole. A writer that goes away unfinished removes its temporary file, unless keep() was
+// called.
 class ShardWriter {
 public:
   static Result<ShardWriter> create(std::filesystem::path path);
+  // Goes on behind the first `tokens` of a file that another writer left, finished or not. kCorrupt
+  // when the file holds fewer. What it holds behind them is cut off.
+  static Result<ShardWriter> resume(std::filesystem::path path, int64_t tokens);
   ShardWriter(ShardWriter&&) noexcept = default;
   ShardWriter& operator=(ShardWriter&&) noexcept = default;
   ~ShardWriter();
 
   Status append(std::span<const Token> tokens);
   int64_t tokens() const { return tokens_; }
+
+  // What was appended is on disk.
+  Status sync();
+  // Leaves the temporary file for resume().
+  void keep() { keep_ = true; }
 
   // Writes the header, fsyncs, renames, fsyncs the folder. Call once; the writer is spent.
   Result<WrittenShard> finish();
@@ -82,6 +91,7 @@ private:
   std::filesystem::path path_;
   UniqueFd fd_;
   int64_t tokens_ = 0;
+  bool keep_ = false;
 };
 
 } // namespace nsa::dataset

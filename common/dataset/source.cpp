@@ -22,7 +22,7 @@ struct Foreign {
 constexpr std::string_view kAsRows =
     "write its text column as JSON lines, {\"text\": ...} a row, into a .jsonl file";
 constexpr Foreign kForeign[] = {
-    {"PAR1", "a Parquet file", kAsRows},
+    {"PAR1", "a Parquet file", "nsactl data fetch reads it: nsactl data fetch --out FOLDER FILE"},
     {"ARROW1", "an Arrow file", kAsRows},
     {"SQLite format 3", "an SQLite database", kAsRows},
     {"\x28\xB5\x2F\xFD", "compressed by Zstandard", "decompress it: zstd -d FILE"},

@@ -1,5 +1,6 @@
 #include "common/dataset/tokenise.h"
 
+#include "common/base/checksum.h"
 #include "common/base/json.h"
 #include "common/dataset/unicode.h"
 
@@ -64,6 +65,10 @@ Result<std::string> text_of(const RawBatch& batch, const RawDocument& document,
 
 } // namespace
 
+int64_t number_of_text(std::string_view text) {
+  return std::stoll(checksum_hex(text).substr(17), nullptr, 16); // the low 60 bits of XXH3-128
+}
+
 double draw_of(int64_t document_number, uint64_t seed) {
   // SplitMix64 (Steele, Lea and Flood 2014), as a hash of the pair.
   uint64_t z = seed * 0xD1342543DE82EF95ull +
@@ -93,11 +98,16 @@ TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,
       ++result.empty_documents;
       continue;
     }
+    const int64_t number = batch.draw == Draw::kByText ? number_of_text(*text) : document.number;
     const auto split =
-        static_cast<size_t>(split_of(document.number, options.seed, options.heldout_fraction));
-    result.least_draw = std::min(result.least_draw, draw_of(document.number, options.seed));
+        static_cast<size_t>(split_of(number, options.seed, options.heldout_fraction));
+    result.least_draw = std::min(result.least_draw, draw_of(number, options.seed));
+    const size_t before = result.tokens[split].size();
     result.tokens[split].push_back(tokenizer.separator());
     tokenizer.encode(*text, result.tokens[split]);
+    if (batch.draw == Draw::kByText)
+      result.order.push_back(
+          {static_cast<Split>(split), document.line, result.tokens[split].size() - before});
     ++result.documents[split];
     result.text_bytes += text->size();
   }

@@ -8,7 +8,7 @@ namespace {
 
 class ByteTokenizer final : public Tokenizer {
 public:
-  std::string_view name() const override { return "bytes"; }
+  TokenizerKind kind() const override { return TokenizerKind::kBytes; }
   int32_t vocabulary_size() const override { return 257; }
   Token separator() const override { return 256; }
   std::string digest() const override { return checksum_hex("bytes: id = byte, separator 256"); }
@@ -40,11 +40,16 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();
 }
 
-Result<std::unique_ptr<Tokenizer>> load_tokenizer(std::string_view name,
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(TokenizerKind kind,
                                                   const std::filesystem::path& ranks_file) {
-  if (name == "bytes") return make_byte_tokenizer();
-  if (name == "gpt2") return load_gpt2_tokenizer(ranks_file);
-  const auto nearest = nearest_name(name, {"bytes", "gpt2"});
+  if (kind == TokenizerKind::kBytes) return make_byte_tokenizer();
+  return load_gpt2_tokenizer(ranks_file);
+}
+
+Result<TokenizerKind> parse_tokenizer(std::string_view name) {
+  if (const auto kind = choice_from<TokenizerKind>(name)) return *kind;
+  const auto& names = kChoiceNames<TokenizerKind>;
+  const auto nearest = nearest_name(name, {names.begin(), names.end()});
   return fail(ErrorCode::kInvalidArgument, "there is no tokenizer '" + std::string(name) + "'",
               nearest ? "did you mean '" + *nearest + "'?" : "use 'gpt2' or 'bytes'");
 }

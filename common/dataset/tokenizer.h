@@ -7,6 +7,7 @@
 // A tokenizer is immutable after it is made: any thread may call it, no call blocks.
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/result.h"
 
 #include <cstdint>
@@ -22,11 +23,16 @@ namespace nsa::dataset {
 // Shards hold 16-bit ids; both vocabularies fit.
 using Token = uint16_t;
 
+enum class TokenizerKind : uint8_t { kGpt2, kBytes };
+constexpr auto choice_names(TokenizerKind) {
+  return names_of("gpt2", "bytes");
+}
+
 class Tokenizer {
 public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view name() const = 0; // "gpt2" or "bytes"
+  virtual TokenizerKind kind() const = 0;
 
   // Ids lie in [0, vocabulary_size), the separator included: 50,257 and 257.
   virtual int32_t vocabulary_size() const = 0;
@@ -62,8 +68,11 @@ inline constexpr std::string_view kGpt2RanksChecksum = "aa5ef69a716d8a563cb2fbe9
 // the script that fetches it; kCorrupt when the file is another than the pinned one.
 Result<std::unique_ptr<Tokenizer>> load_gpt2_tokenizer(const std::filesystem::path& ranks_file);
 
-// By name; `ranks_file` is read for "gpt2" only. kInvalidArgument names the nearest known name.
-Result<std::unique_ptr<Tokenizer>> load_tokenizer(std::string_view name,
+// `ranks_file` is read for kGpt2 only.
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(TokenizerKind kind,
                                                   const std::filesystem::path& ranks_file);
+
+// The name that a manifest has. kInvalidArgument names the nearest known name.
+Result<TokenizerKind> parse_tokenizer(std::string_view name);
 
 } // namespace nsa::dataset

@@ -32,9 +32,25 @@ Status remove_content(const fs::path& folder) {
 } // namespace
 
 Result<WorkFolder> WorkFolder::create(const fs::path& output) {
+  NSA_TRY_ASSIGN(WorkFolder folder, lock(output, ".preparing"));
+  NSA_TRY(folder.clear());
+  return folder;
+}
+
+Result<WorkFolder> WorkFolder::create_or_continue(const fs::path& output) {
+  NSA_TRY_ASSIGN(WorkFolder folder, lock(output, ".fetching"));
+  folder.stays_ = true;
+  return folder;
+}
+
+Status WorkFolder::clear() {
+  return remove_content(path_);
+}
+
+Result<WorkFolder> WorkFolder::lock(const fs::path& output, const char* ending) {
   WorkFolder folder;
   folder.output_ = output.has_filename() ? output : output.parent_path(); // "x/" is x
-  const fs::path path = folder.output_.string() + ".preparing";
+  const fs::path path = folder.output_.string() + ending;
   while (true) {
     NSA_TRY(make_folder(path));
     folder.lock_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -44,18 +60,17 @@ Result<WorkFolder> WorkFolder::create(const fs::path& output) {
     }
     if (::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) != 0)
       return fail(ErrorCode::kConflict,
-                  output.string() + " is being prepared by another process (" + path.string() +
+                  output.string() + " is being made by another process (" + path.string() +
                       " is locked)",
                   "wait for it, or choose another output folder");
     if (is_same_folder(folder.lock_.get(), path)) break;
   }
   folder.path_ = path;
-  NSA_TRY(remove_content(path));
   return folder;
 }
 
 WorkFolder::~WorkFolder() {
-  if (!lock_) return;
+  if (!lock_ || stays_) return;
   std::error_code ignored; // what cannot be removed now is removed by the next create()
   fs::remove_all(path_, ignored);
 }

@@ -1,6 +1,8 @@
 #include "common/estimate/estimate.h"
 
+#include "common/spec/branches.h"
 #include "common/spec/kernel_request.h"
+#include "nsa_model/choice/first_tokens.h"
 
 #include <algorithm>
 
@@ -27,13 +29,10 @@ constexpr double kMostFilling = 1.5;
 constexpr int64_t kFreeFilling = 4096, kRoundingParts = 16;
 // The kernels' work in parts (nsa_model/kernels/block_lists, fused): pairs of token and block
 // behind a partial dK and dV of lists; tokens times groups whose lists are summed together, and
-// whose dQ is kept together; how many sections a sequence has at most. A sequence's first tokens
-// take no lists, all of a short one: kMaskedBesideLists and kWholeUpTo of fused/attention_call.cpp,
-// which no test compares with these. Partial dK and dV of an interval: one in 128 keys, and four a
-// multiprocessor.
+// whose dQ is kept together; how many sections a sequence has at most. Partial dK and dV of an
+// interval: one in 128 keys, and four a multiprocessor.
 constexpr int64_t kPairsOfAUnit = 512, kRowsOfLists = 65536, kRowsOfARound = 32768,
-                  kMostSections = 7, kFirstTokens = 1280, kWholeUpTo = 1536, kColumnKeys = 128,
-                  kMostShares = 4 * 132;
+                  kMostSections = 7, kColumnKeys = 128, kMostShares = 4 * 132;
 // A host's allocator keeps what one step frees for the next, in holes that do not all fit.
 constexpr double kHeapWaste = 0.35;
 
@@ -48,11 +47,6 @@ int64_t moment_bytes(const RunSpec& spec) {
 // What a checkpoint keeps: masters, or weights without them, and two moments.
 int64_t state_bytes(const RunSpec& spec, int64_t count) {
   return count * ((has_masters(spec) ? kFp32 : 2) + 2 * moment_bytes(spec));
-}
-
-bool has(const RunSpec& spec, std::string_view branch) {
-  const auto& branches = spec.nsa.branches;
-  return std::find(branches.begin(), branches.end(), branch) != branches.end();
 }
 
 int64_t branch_count(const RunSpec& spec) {
@@ -74,7 +68,8 @@ int64_t gate_parameters(const RunSpec& spec) {
 }
 
 int64_t compression_parameters(const RunSpec& spec) {
-  if (spec.nsa.compression != spec::Compression::kMlp || !has(spec, "compressed")) return 0;
+  if (spec.nsa.compression != spec::Compression::kMlp || !has(spec.nsa, spec::Branch::kCompressed))
+    return 0;
   const int64_t block = spec.nsa.compression_block * spec.model.head_dimension;
   const int64_t hidden = 2 * spec.model.head_dimension;
   return 2 * (block + block * hidden + hidden * spec.model.head_dimension); // keys and values
@@ -123,8 +118,8 @@ int64_t kept_heads(const RunSpec& spec, Placement placement, const choice::Kerne
   if (kernels.fused_layers()) return projected;
   if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
   // ...but the kernels of NSA on a GPU take contiguous ones; un-pooled keys and values are let go.
-  const bool averaged =
-      has(spec, "compressed") && spec.nsa.compression == spec::Compression::kAverage;
+  const bool averaged = has(spec.nsa, spec::Branch::kCompressed) &&
+                        spec.nsa.compression == spec::Compression::kAverage;
   return projected - (averaged ? 2 * kv : 0);
 }
 
@@ -150,12 +145,13 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   } else {
     scalars += sets * query;                // branch outputs
     if (regrouped) scalars += sets * query; // and as FlashAttention gave them, in its order
-    if (has(spec, "compressed")) {
+    if (has(spec.nsa, spec::Branch::kCompressed)) {
       const int64_t overlap = n.compression_block / n.compression_stride;
       scalars += n.compression == spec::Compression::kMlp ? 2 * overlap * kv
                                                           : 2 * kv / n.compression_stride;
     }
-    if (has(spec, "selected")) a.per_token += m.kv_groups * n.selected_blocks * kFp32;
+    if (has(spec.nsa, spec::Branch::kSelected))
+      a.per_token += m.kv_groups * n.selected_blocks * kFp32;
     if (placement.gpu) a.per_token += sets * m.heads * kFp32; // log-sum-exp
     if (n.gate == spec::Gate::kHeadSigmoid) {
       scalars += 2 * m.head_dimension;
@@ -171,7 +167,7 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   // Of one layer's MLP, or of its branches in FP32.
   a.backward = std::max(2 * m.mlp_ratio * m.dimension * compute,
                         sets * query * compute + (query + 2 * kv) * 2 * kFp32);
-  if (regrouped && has(spec, "selected")) {
+  if (regrouped && has(spec.nsa, spec::Branch::kSelected)) {
     // Only tokens that see more blocks than are selected have pairs.
     const int64_t length = spec.train.sequence_length,
                   later = std::max<int64_t>(0, length - n.selected_blocks * n.selection_block);
@@ -203,10 +199,11 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
     return (kMostShares + kv_heads * (keys / kColumnKeys + 2)) * 2 * unit;
   };
   const int64_t pooled = 2 * kFp32 * m.kv_groups * m.head_dimension / n.compression_stride;
-  const int64_t kept = tokens * (statistics + pooled) + columns(std::min(length, kWholeUpTo));
+  const int64_t kept =
+      tokens * (statistics + pooled) + columns(std::min<int64_t>(length, choice::kWholeUpTo));
   int64_t lists = 0;
-  if (length > kWholeUpTo) {
-    const int64_t listed = length - kFirstTokens;
+  if (length > choice::kWholeUpTo) {
+    const int64_t listed = length - choice::kMaskedBesideLists;
     const int64_t sections = std::min(kMostSections, (listed + kRowsOfARound - 1) / kRowsOfARound);
     const int64_t together = std::min(kv_heads, std::max<int64_t>(1, kRowsOfLists / length));
     lists = together * unit *
@@ -234,8 +231,8 @@ DocumentBatches document_batches(const RunSpec& spec) {
   // Branch outputs, log-sum-exp, chosen blocks and the tokens of each block, pooled keys and
   // values.
   int64_t kept = sets * (query * kBf16 + m.heads * kFp32);
-  if (has(spec, "selected")) kept += 2 * m.kv_groups * n.selected_blocks * kIndex;
-  if (has(spec, "compressed")) kept += 2 * kv * kBf16 / n.compression_stride;
+  if (has(spec.nsa, spec::Branch::kSelected)) kept += 2 * m.kv_groups * n.selected_blocks * kIndex;
+  if (has(spec.nsa, spec::Branch::kCompressed)) kept += 2 * kv * kBf16 / n.compression_stride;
   out.kept = (out.tokens - tokens) * kept;
   // Of one batch at a time, with hardly ever more tokens than the micro-batch unless that is small:
   // queries and their two gradients, keys and values of the branches (the un-pooled ones are not
@@ -356,11 +353,11 @@ Arithmetic arithmetic(const RunSpec& spec) {
   if (dense(spec)) {
     pairs = causal_pairs(length);
   } else {
-    if (has(spec, "compressed"))
+    if (has(spec.nsa, spec::Branch::kCompressed))
       pairs += compressed_pairs(length, double(n.compression_block), double(n.compression_stride));
-    if (has(spec, "selected"))
+    if (has(spec.nsa, spec::Branch::kSelected))
       pairs += selected_pairs(length, double(n.selection_block), double(n.selected_blocks));
-    if (has(spec, "sliding")) pairs += window_pairs(length, double(n.window));
+    if (has(spec.nsa, spec::Branch::kSliding)) pairs += window_pairs(length, double(n.window));
   }
   Arithmetic out;
   constexpr double kForwardAndBackward = 3;
@@ -440,10 +437,16 @@ nlohmann::json estimate(const RunSpec& spec, Placement placement, double tokens_
        {{"products", a.products}, {"attention", a.attention}, {"total", a.total()}}},
       {"tokens_per_second", nullptr},
       {"seconds", nullptr},
+      {"money", nullptr},
   };
   if (tokens_per_second > 0) {
     out["tokens_per_second"] = tokens_per_second;
     out["seconds"] = tokens / tokens_per_second;
+    const double hours = tokens / tokens_per_second / 3600;
+    if (spec.cost.per_gpu_hour > 0)
+      out["money"] = {{"hours", hours},
+                      {"per_gpu_hour", spec.cost.per_gpu_hour},
+                      {"total", hours * double(spec.parallel.ranks) * spec.cost.per_gpu_hour}};
   }
   return out;
 }

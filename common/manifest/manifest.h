@@ -60,7 +60,8 @@ nlohmann::json to_json(const Manifest& manifest);
 Result<Manifest> from_json(const nlohmann::json& json);
 
 inline constexpr const char* kManifestName = "manifest.json";
-std::string folder_name(uint64_t step); // "step-00000120"
+inline constexpr const char* kWeightsName = "model.safetensors"; // the other file: the optimizer's
+std::string folder_name(uint64_t step);                          // "step-00000120"
 std::optional<uint64_t> step_of_folder(const std::string& name);
 
 // Reads and checks the manifest itself; kNotFound or kCorrupt.
@@ -101,6 +102,14 @@ void set_aside(Choice& choice, const std::vector<Distrust>& distrusted);
 // Those folders, by their steps; at most one a step.
 std::map<uint64_t, std::filesystem::path>
 list_set_aside(const std::filesystem::path& checkpoints_folder);
+
+// Makes `folder` a checkpoint of the same files: other names of theirs where the file system has
+// links, so that it stays when the first one is deleted. Verified, whole or not there at all.
+// Without the optimizer, the manifest still names its file.
+Status share(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+             bool with_optimizer);
+// The same checkpoint as verify() and readers of such a folder want it.
+Manifest weights_alone(Manifest manifest);
 
 // Retention: which steps may be deleted, given all present ones. Keeps the last `keep_last`, every
 // multiple of `keep_every_steps`, and the newest verified-finite one; never deletes the only good

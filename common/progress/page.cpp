@@ -1,9 +1,13 @@
 #include "common/progress/page.h"
 
+#include <array>
 #include <fcntl.h>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <type_traits>
 #include <unistd.h>
 #include <utility>
 
@@ -11,28 +15,35 @@ namespace nsa::progress {
 
 namespace {
 
-void store_fields(PageLayout::Copy& copy, const HostRecord& r, size_t count) {
-  const uint64_t words[8] = {r.step,
-                             r.micro_step,
-                             uint64_t{r.phase_number} << 32 | static_cast<uint64_t>(r.phase),
-                             static_cast<uint64_t>(r.phase_start_ns),
-                             static_cast<uint64_t>(r.step_start_ns),
-                             r.tokens,
-                             r.enqueued,
-                             r.batch_index};
-  for (size_t i = 0; i < count; ++i)
-    copy.words[i].store(words[i], std::memory_order_relaxed);
+constexpr size_t kRecordWords = std::extent_v<decltype(PageLayout::Copy::words)>;
+using RecordWords = std::array<uint64_t, kRecordWords>;
+
+// Mixes every bit of each word into the result (the constant is 2^64 over the golden ratio).
+uint64_t check_of(std::initializer_list<uint64_t> head, std::span<const uint64_t> words) {
+  uint64_t check = kPageMagic;
+  const auto mix = [&check](uint64_t word) {
+    check = (check ^ word) * 0x9e37'79b9'7f4a'7c15ull;
+    check ^= check >> 32;
+  };
+  for (const uint64_t word : head)
+    mix(word);
+  for (const uint64_t word : words)
+    mix(word);
+  return check;
 }
 
-// The record of sequence number `sequence`, if that copy is whole and was not rewritten meanwhile
-// (sequence lock; Boehm, "Can seqlocks get along with programming language memory models?", 2012).
-std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t sequence) {
-  if (copy.end.load(std::memory_order_acquire) != sequence) return std::nullopt;
-  uint64_t words[8];
-  for (size_t i = 0; i < 8; ++i)
-    words[i] = copy.words[i].load(std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (copy.begin.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+RecordWords words_of(const HostRecord& r) {
+  return {r.step,
+          r.micro_step,
+          uint64_t{r.phase_number} << 32 | static_cast<uint64_t>(r.phase),
+          static_cast<uint64_t>(r.phase_start_ns),
+          static_cast<uint64_t>(r.step_start_ns),
+          r.tokens,
+          r.enqueued,
+          r.batch_index};
+}
+
+HostRecord record_of(const RecordWords& words) {
   HostRecord r;
   r.step = words[0];
   r.micro_step = words[1];
@@ -44,6 +55,36 @@ std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t seque
   r.enqueued = words[6];
   r.batch_index = words[7];
   return r;
+}
+
+void begin_copy(PageLayout::Copy& copy, uint64_t sequence, const RecordWords& words, size_t count) {
+  copy.begin.store(sequence, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (size_t i = 0; i < count; ++i)
+    copy.words[i].store(words[i], std::memory_order_relaxed);
+}
+
+// The record of sequence number `sequence`, if that copy is whole and was not rewritten meanwhile
+// (sequence lock; Boehm, "Can seqlocks get along with programming language memory models?", 2012).
+std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t sequence,
+                                    uint32_t version) {
+  const uint64_t check = copy.check.load(std::memory_order_acquire);
+  RecordWords words;
+  for (size_t i = 0; i < kRecordWords; ++i)
+    words[i] = copy.words[i].load(std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (copy.begin.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  const uint64_t expected =
+      version <= kVersionWithoutChecks ? sequence : check_of({sequence}, words);
+  if (check != expected) return std::nullopt;
+  return record_of(words);
+}
+
+// What a slot says a collective is, with the check of the whole slot above it.
+uint64_t what_of(const Collective& c) {
+  const uint64_t what = static_cast<uint64_t>(c.kind) << 32 | c.index;
+  const uint64_t check = check_of({c.number, c.step, what, c.bytes}, {}) >> 40;
+  return check << 40 | what;
 }
 
 Result<PageLayout*> map_page(int fd, bool writable) {
@@ -82,8 +123,9 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
     return fail(ErrorCode::kCorrupt, "a progress page is no memory file that keeps its size");
   NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), writable));
   Page page(std::move(fd), layout);
-  const bool older = !writable && layout->version == kVersionWithoutWatermarks;
-  if (layout->magic != kPageMagic || (layout->version != kPageVersion && !older))
+  const bool older = !writable && (page.version_ == kVersionWithoutWatermarks ||
+                                   page.version_ == kVersionWithoutChecks);
+  if (layout->magic != kPageMagic || (page.version_ != kPageVersion && !older))
     return fail(ErrorCode::kCorrupt,
                 "not a progress page of version " + std::to_string(kPageVersion),
                 "the programs are of different versions; restart the run with one installation");
@@ -91,11 +133,14 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
 }
 
 Page::Page(Page&& other) noexcept
-    : fd_(std::move(other.fd_)), layout_(std::exchange(other.layout_, nullptr)) {}
+    : fd_(std::move(other.fd_)), layout_(std::exchange(other.layout_, nullptr)),
+      version_(other.version_), sequence_(other.sequence_) {}
 
 Page& Page::operator=(Page&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(layout_, other.layout_);
+  std::swap(version_, other.version_);
+  std::swap(sequence_, other.sequence_);
   return *this;
 }
 
@@ -109,10 +154,11 @@ std::optional<HostRecord> Page::read_host() const {
   for (int attempt = 0; attempt < 4; ++attempt) {
     const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
     if (latest == 0) return std::nullopt;
-    if (auto record = load_copy(layout_->copies[latest % 2], latest)) return record;
+    if (auto record = load_copy(layout_->copies[latest % 2], latest, version_)) return record;
   }
   const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
-  return latest > 1 ? load_copy(layout_->copies[(latest - 1) % 2], latest - 1) : std::nullopt;
+  return latest > 1 ? load_copy(layout_->copies[(latest - 1) % 2], latest - 1, version_)
+                    : std::nullopt;
 }
 
 DeviceRecord Page::read_device() const {
@@ -134,22 +180,21 @@ CollectiveRing Page::read_collectives() const {
     const uint64_t number = slot.number.load(std::memory_order_acquire);
     const uint64_t what = slot.what.load(std::memory_order_relaxed);
     const Collective read{number, slot.step.load(std::memory_order_relaxed),
-                          static_cast<CollectiveKind>(what >> 32), static_cast<uint32_t>(what),
-                          slot.bytes.load(std::memory_order_relaxed)};
+                          static_cast<CollectiveKind>(what >> 32 & 0xff),
+                          static_cast<uint32_t>(what), slot.bytes.load(std::memory_order_relaxed)};
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (slot.number.load(std::memory_order_relaxed) == number) ring.slots[i] = read;
+    if (slot.number.load(std::memory_order_relaxed) != number) continue; // being stored
+    if (version_ <= kVersionWithoutChecks || what == what_of(read)) ring.slots[i] = read;
   }
   return ring;
 }
 
 void Page::write_host(const HostRecord& record) {
-  const uint64_t sequence = layout_->latest.load(std::memory_order_relaxed) + 1;
-  PageLayout::Copy& copy = layout_->copies[sequence % 2];
-  copy.begin.store(sequence, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  store_fields(copy, record, 8);
-  copy.end.store(sequence, std::memory_order_release);
-  layout_->latest.store(sequence, std::memory_order_release);
+  PageLayout::Copy& copy = layout_->copies[++sequence_ % 2];
+  const RecordWords words = words_of(record);
+  begin_copy(copy, sequence_, words, kRecordWords);
+  copy.check.store(check_of({sequence_}, words), std::memory_order_release);
+  layout_->latest.store(sequence_, std::memory_order_release);
 }
 
 void Page::write_collective(const Collective& c) {
@@ -157,7 +202,7 @@ void Page::write_collective(const Collective& c) {
   slot.number.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   slot.step.store(c.step, std::memory_order_relaxed);
-  slot.what.store(static_cast<uint64_t>(c.kind) << 32 | c.index, std::memory_order_relaxed);
+  slot.what.store(what_of(c), std::memory_order_relaxed);
   slot.bytes.store(c.bytes, std::memory_order_relaxed);
   slot.number.store(c.number, std::memory_order_release);
 }
@@ -167,11 +212,8 @@ void Page::write_device(DeviceWord word, uint64_t value) {
 }
 
 void Page::write_host_torn_for_test(const HostRecord& record) {
-  const uint64_t sequence = layout_->latest.load(std::memory_order_relaxed) + 1;
-  PageLayout::Copy& copy = layout_->copies[sequence % 2];
-  copy.begin.store(sequence, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  store_fields(copy, record, 4);
+  begin_copy(layout_->copies[(sequence_ + 1) % 2], sequence_ + 1, words_of(record),
+             kRecordWords / 2);
 }
 
 void Writer::begin_step(uint64_t step, uint64_t tokens) {

@@ -10,6 +10,9 @@
 // has completed; on a GPU the device itself stores them in stream order (mapped pinned memory), on
 // a CPU the worker does.
 //
+// Host records and ring slots carry a check word. A process of the same user can write garbage into
+// the page; what does not match its check word is not read, so nobody is blamed for it.
+//
 // One writer thread a page; any number of readers in any process. Nothing blocks.
 #pragma once
 
@@ -28,8 +31,10 @@
 namespace nsa::progress {
 
 inline constexpr uint64_t kPageMagic = 0x31'65'67'61'70'61'73'6eull; // "nsapage1" in memory
-// Version 1 had no watermarks but `enqueued`. It is read, so that a newer nsad can adopt its ranks.
-inline constexpr uint32_t kPageVersion = 2, kVersionWithoutWatermarks = 1;
+// Older versions are read, so that a newer nsad can adopt their ranks: version 2 had no check
+// words, version 1 no watermarks but `enqueued` either.
+inline constexpr uint32_t kPageVersion = 3, kVersionWithoutChecks = 2,
+                          kVersionWithoutWatermarks = 1;
 inline constexpr size_t kPageBytes = 4096;
 
 // A point of a rank's program, which is the same on all ranks: the later one is greater.
@@ -95,12 +100,12 @@ struct PageLayout {
   struct Copy {
     std::atomic<uint64_t> begin; // sequence number, stored before the fields
     std::atomic<uint64_t> words[8];
-    std::atomic<uint64_t> end; // the same number, stored after them
+    std::atomic<uint64_t> check; // of the number and the fields, stored after them
   };
   alignas(64) Copy copies[2];
   struct Slot {
-    std::atomic<uint64_t> number; // 0 while the others are stored
-    std::atomic<uint64_t> step, what, bytes;
+    std::atomic<uint64_t> number;            // 0 while the others are stored
+    std::atomic<uint64_t> step, what, bytes; // what: check (24 bits), kind (8), index (32)
   };
   alignas(512) Slot collectives[CollectiveRing::kKept];
   alignas(2048) std::atomic<uint64_t> device[kDeviceWords]; // by DeviceWord
@@ -128,7 +133,7 @@ public:
   std::optional<HostRecord> read_host() const;
   DeviceRecord read_device() const;
   CollectiveRing read_collectives() const; // without one that is being stored
-  bool has_watermarks() const { return layout_->version != kVersionWithoutWatermarks; }
+  bool has_watermarks() const { return version_ != kVersionWithoutWatermarks; }
 
   // Writer (one thread). A few stores; no system call.
   void write_host(const HostRecord& record);
@@ -142,9 +147,12 @@ public:
   void write_host_torn_for_test(const HostRecord& record);
 
 private:
-  Page(UniqueFd fd, PageLayout* layout) : fd_(std::move(fd)), layout_(layout) {}
+  Page(UniqueFd fd, PageLayout* layout)
+      : fd_(std::move(fd)), layout_(layout), version_(layout->version), sequence_(layout->latest) {}
   UniqueFd fd_;
   PageLayout* layout_ = nullptr;
+  uint32_t version_ = kPageVersion;
+  uint64_t sequence_ = 0; // writer: of the newest complete host record
 };
 
 // The writer's convenience: keeps the record and stamps phase changes. Single thread.

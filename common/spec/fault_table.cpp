@@ -26,6 +26,7 @@ constexpr std::array kFaults = {
     FaultRow{kStopInCollect, kStateGather, false, "stops itself with SIGSTOP"},
     FaultRow{kDeadlockInCollect, kStateGather, false,
              "locks two mutexes in the order opposite to another thread's"},
+    FaultRow{kOutOfMemory, kForward, false, "fails as if its device had no memory left"},
 };
 constexpr size_t kFirst = static_cast<size_t>(kStopSignal);
 static_assert([] {

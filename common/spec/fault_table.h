@@ -25,11 +25,12 @@ enum class FaultKind : uint8_t {
   kKillInCollect,
   kStopInCollect,
   kDeadlockInCollect,
+  kOutOfMemory,
 };
 constexpr auto choice_names(FaultKind) {
   return names_of("none", "random", "stop_signal", "mutex_deadlock", "spin", "skip_collective",
                   "data_stall", "kill", "exit", "segfault", "non_finite", "kill_in_collect",
-                  "stop_in_collect", "deadlock_in_collect");
+                  "stop_in_collect", "deadlock_in_collect", "out_of_memory");
 }
 
 // Where it strikes, and with that what a run must have for it.

@@ -123,6 +123,8 @@ Value get(const Field& field) {
 }
 
 bool set(const Field& field, const Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value); field.one_alone && text != nullptr)
+    return set(field, Value(TextList{*text}));
   return std::visit(Overload{
                         [](double* at, int64_t given) {
                           *at = static_cast<double>(given);

@@ -41,6 +41,14 @@ struct Choice {
   std::string_view instead = {};
 };
 
+// What a resume may do with a key, and what it changes by that.
+enum class OnResume : uint8_t {
+  kFixed,    // it stays: the checkpoint, or how the run is found, depends on it
+  kFree,     // it changes nothing that is trained
+  kRounding, // it changes how sums are rounded, and nothing else
+  kCourse,   // it changes what is trained from here on, because somebody wants that
+};
+
 struct Field {
   std::string_view key; // "train.sequence_length"
   Reference at;
@@ -50,8 +58,10 @@ struct Field {
   std::vector<Choice> choices = {};   // of the texts of a list, empty: any; of an enum: the others
   std::string_view refused_true = {}; // why a boolean may not be true (yet)
   bool required = false;              // the default is no value
+  bool one_alone = false;             // of a list: a text alone is a list of it
   std::string_view unit = {};
   std::string_view meaning;
+  OnResume on_resume = OnResume::kFixed;
 };
 
 using FieldTable = std::vector<Field>;

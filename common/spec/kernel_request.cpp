@@ -1,26 +1,9 @@
 #include "common/spec/kernel_request.h"
 
-#include <algorithm>
+#include "common/spec/branches.h"
+#include "common/spec/worker_toggles.h"
 
 namespace nsa::spec {
-
-namespace {
-
-bool has(const RunSpec& spec, std::string_view branch) {
-  const auto& branches = spec.nsa.branches;
-  return std::find(branches.begin(), branches.end(), branch) != branches.end();
-}
-
-template <class E, size_t N>
-E value_of(const std::map<std::string, std::string>& toggles, const char* toggle,
-           const std::array<std::string_view, N>& names) {
-  const auto found = toggles.find(toggle);
-  const auto at =
-      found == toggles.end() ? names.end() : std::find(names.begin(), names.end(), found->second);
-  return at == names.end() ? E::kAuto : static_cast<E>(at - names.begin());
-}
-
-} // namespace
 
 choice::ModelSizes model_sizes(const RunSpec& spec) {
   const ModelSection& m = spec.model;
@@ -32,9 +15,9 @@ choice::ModelSizes model_sizes(const RunSpec& spec) {
           .kv_groups = m.kv_groups,
           .head_dimension = m.head_dimension,
           .mlp_ratio = m.mlp_ratio,
-          .compressed = has(spec, "compressed"),
-          .selected = has(spec, "selected"),
-          .sliding = has(spec, "sliding"),
+          .compressed = has(n, Branch::kCompressed),
+          .selected = has(n, Branch::kSelected),
+          .sliding = has(n, Branch::kSliding),
           .learned_compression = n.compression == Compression::kMlp,
           .group_gate = n.gate == Gate::kGroupSoftmax,
           .nsa = {.compression_block = n.compression_block,
@@ -46,12 +29,10 @@ choice::ModelSizes model_sizes(const RunSpec& spec) {
 
 choice::KernelRequest kernel_request(const RunSpec& spec,
                                      const std::map<std::string, std::string>& toggles) {
-  using namespace choice;
-  return {.attention = value_of<AttentionKernels>(toggles, "attention.kernels", kAttentionKernels),
-          .dense = value_of<DenseAttention>(toggles, "attention.dense", kDenseAttention),
-          .layers = value_of<LayerKernels>(toggles, "layers.kernels", kLayerKernels),
-          .embedding =
-              value_of<EmbeddingGradient>(toggles, "layers.embedding_gradient", kEmbeddingGradient),
+  return {.attention = kAttentionKernels.of(toggles),
+          .dense = kDenseAttention.of(toggles),
+          .layers = kLayerKernels.of(toggles),
+          .embedding = kEmbeddingGradient.of(toggles),
           .micro_batch = spec.train.micro_batch,
           .sequence = spec.train.sequence_length,
           .documents = spec.data.document_mask,

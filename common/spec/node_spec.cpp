@@ -2,6 +2,8 @@
 
 #include "common/spec/reader.h"
 
+#include <arpa/inet.h>
+
 namespace nsa::spec {
 
 // clang-format off
@@ -12,8 +14,10 @@ FieldTable node_fields(NodeSpec& s) {
 
     {.key = "resources.cpu_slots", .at = &s.resources.cpu_slots, .minimum = 0, .maximum = 4096, .unit = "ranks",
      .meaning = "ranks that compute on this node's CPU at a time; 0: one a core, at least 2"},
-    {.key = "resources.gpus", .at = choice(s.resources.gpus),
-     .meaning = "GPUs that runs may get; nsad never uses a GPU on which another program computes"},
+    {.key = "resources.gpus", .at = &s.resources.gpus, .maximum = 64, .one_alone = true,
+     .meaning = "GPUs that runs may get: `\"all\"`, `\"none\"`, or a list of indices and UUIDs, as `nvidia-smi -L` prints them. If "
+                "nsad's environment has `CUDA_VISIBLE_DEVICES`, runs get only GPUs that it names. nsad never uses a GPU on which "
+                "another program computes"},
     {.key = "resources.exclude_gpus", .at = &s.resources.exclude_gpus, .maximum = 64,
      .meaning = "UUIDs of GPUs that no run gets, as `nvidia-smi -L` prints them; for broken or reserved GPUs"},
     {.key = "resources.gpu_locks", .at = &s.resources.gpu_locks, .maximum = 4096,
@@ -68,6 +72,16 @@ FieldTable node_fields(NodeSpec& s) {
      .meaning = "group whose members may submit runs; runs start as the submitter"},
     {.key = "system.minimum_uid", .at = &s.system.minimum_uid, .minimum = 1, .maximum = 4294967294,
      .meaning = "no run starts as an account with a lower uid"},
+
+    {.key = "cluster.address", .at = &s.cluster.address, .maximum = 64,
+     .meaning = "address on which other nodes may join this nsad as their head, such as \"0.0.0.0\"; empty: no node may join"},
+    {.key = "cluster.port", .at = &s.cluster.port, .minimum = 0, .maximum = 65535,
+     .meaning = "TCP port for nodes; 0: any free one, which `nsactl node ls` shows"},
+    {.key = "cluster.folder", .at = &s.cluster.folder, .maximum = 4096,
+     .meaning = "absolute path of the folder with the key and certificate of the head's authority; empty: `cluster` in the state "
+                "folder. Only nsad may be able to read it"},
+    {.key = "cluster.certificate_days", .at = &s.cluster.certificate_days, .minimum = 1, .maximum = 3650, .unit = "days",
+     .meaning = "how long the certificate of a node is valid; a connected node renews its own after two thirds of that time"},
   };
 }
 // clang-format on
@@ -85,9 +99,36 @@ const std::vector<TableMeaning>& node_tables() {
        "reports what is refused."},
       {"supervision", "How nsad limits ranks and is itself restarted."},
       {"system", "Accounts of `nsad --system`; without that option this table has no effect."},
+      {"cluster",
+       "Other nodes that join this nsad as their head ([several nodes](several-nodes.md))."},
   };
   return kTables;
 }
+
+namespace {
+// "all" and "none" stand alone.
+std::optional<Fault> check_gpus(const std::vector<std::string>& names) {
+  constexpr std::string_view kUuid = "GPU-";
+  if (names.empty()) return Fault{"names no GPU", "write gpus = \"none\""};
+  for (const std::string& name : names) {
+    const bool is_word = name == kAllGpus || name == kNoGpus;
+    if (is_word && names.size() > 1)
+      return Fault{"\"" + name + "\" stands beside other values", "write it alone"};
+    const bool is_index =
+        !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_word && !is_index && !(name.starts_with(kUuid) && name.size() > kUuid.size()))
+      return Fault{"\"" + name + "\" is not one of: all, none, an index, a UUID",
+                   "nvidia-smi -L lists indices and UUIDs: gpus = [\"0\", \"1\"]"};
+  }
+  return std::nullopt;
+}
+
+bool is_empty_or_address(const std::string& text) {
+  in6_addr address{};
+  return text.empty() || ::inet_pton(AF_INET, text.c_str(), &address) == 1 ||
+         ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
+} // namespace
 
 ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
   ParsedNode parsed;
@@ -102,7 +143,8 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
                                   std::pair("metrics.socket", parsed.spec.metrics.socket),
                                   std::pair("metrics.token_file", parsed.spec.metrics.token_file),
                                   std::pair("programs.worker", parsed.spec.programs.worker),
-                                  std::pair("programs.shim", parsed.spec.programs.shim)})
+                                  std::pair("programs.shim", parsed.spec.programs.shim),
+                                  std::pair("cluster.folder", parsed.spec.cluster.folder)})
     if (!path.empty() && path[0] != '/')
       add_rule_problem(reading, {key}, {"must be an absolute path, not \"" + path + "\"", ""});
   const std::string& address = parsed.spec.metrics.address;
@@ -110,6 +152,13 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
     add_rule_problem(reading, {"metrics.address"},
                      {"must be a loopback address, not \"" + address + "\"",
                       "the endpoint knows no users: put a proxy in front of it"});
+  if (const std::string& listen = parsed.spec.cluster.address; !is_empty_or_address(listen))
+    add_rule_problem(reading, {"cluster.address"},
+                     {"must be an IPv4 or IPv6 address, not \"" + listen + "\"",
+                      "\"0.0.0.0\" listens on all IPv4 addresses of the machine"});
+  if (reading.bad_keys.count("resources.gpus") == 0)
+    if (auto fault = check_gpus(parsed.spec.resources.gpus))
+      add_rule_problem(reading, {"resources.gpus"}, std::move(*fault));
   sort_problems(reading.problems);
   for (Problem& problem : reading.problems)
     if (problem.file.empty()) problem.file = file_name;

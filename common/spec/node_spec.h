@@ -14,10 +14,8 @@
 
 namespace nsa::spec {
 
-enum class NodeGpus : uint8_t { kAll, kNone };
-constexpr auto choice_names(NodeGpus) {
-  return names_of("all", "none");
-}
+// In resources.gpus, alone.
+inline constexpr std::string_view kAllGpus = "all", kNoGpus = "none";
 enum class MetricNames : uint8_t { kNone, kRuns, kAll };
 constexpr auto choice_names(MetricNames) {
   return names_of("none", "runs", "all");
@@ -25,7 +23,8 @@ constexpr auto choice_names(MetricNames) {
 
 struct NodeResourcesSection {
   int64_t cpu_slots = 0; // ranks on CPU at a time; 0: one a core, at least 2
-  NodeGpus gpus = NodeGpus::kAll;
+  std::vector<std::string> gpus = {std::string(kAllGpus)}; // or indices and UUIDs
+  bool has_gpus() const { return gpus != std::vector<std::string>{std::string(kNoGpus)}; }
   std::vector<std::string> exclude_gpus;       // UUIDs that no run gets
   std::string gpu_locks = "/run/lock/nsa-gpu"; // shared by every nsad of the host
 };
@@ -71,6 +70,13 @@ struct NodeSystemSection {   // of `nsad --system`
   int64_t minimum_uid = 1000;
 };
 
+struct NodeClusterSection { // of a head, whom other nodes may join
+  std::string address;      // to listen on; empty: no node may join
+  int64_t port = 9465;      // 0: any free one
+  std::string folder;       // of the authority's key and certificate; empty: in the state folder
+  int64_t certificate_days = 30; // how long a node's certificate is good
+};
+
 struct NodeSpec {
   int64_t schema = 1;
   NodeResourcesSection resources;
@@ -81,6 +87,7 @@ struct NodeSpec {
   NodeQuotaSection quota;
   NodeSupervisionSection supervision;
   NodeSystemSection system;
+  NodeClusterSection cluster;
 };
 
 FieldTable node_fields(NodeSpec& spec);

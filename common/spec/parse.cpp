@@ -2,6 +2,9 @@
 
 #include "common/base/text.h"
 #include "common/spec/fields.h"
+#include "common/spec/gate.h"
+#include "common/spec/ladder.h"
+#include "common/spec/ladder_rules.h"
 #include "common/spec/reader.h"
 #include "common/spec/rules.h"
 #include "common/spec/toggles.h"
@@ -49,14 +52,15 @@ FreeKey toggle_reader(RunSpec& spec) {
   return [&spec](const TomlEntry& entry) {
     if (!entry.key.starts_with(kTogglePrefix)) return false;
     const std::string name = entry.key.substr(kTogglePrefix.size());
-    if (entry.kind == "table") {
+    if (entry.kind == TomlKind::kTable) {
       // "nccl" of [toggles] nccl.debug = ...: a prefix of names, no name.
       return std::any_of(toggle_registry().begin(), toggle_registry().end(),
                          [&](const Toggle& t) { return t.name.starts_with(name + "."); });
     }
     const Value* value = std::get_if<Value>(&entry.value);
     if (value == nullptr || std::holds_alternative<TextList>(*value)) {
-      spec.toggles[name] = "<" + entry.kind + ">"; // refused by the registry, under its name
+      spec.toggles[name] =
+          "<" + text_of(entry.kind) + ">"; // refused by the registry, under its name
     } else if (const std::string* text = std::get_if<std::string>(value)) {
       std::string_view word = *text;
       if (word.size() >= 2 && word.front() == '"' && word.back() == '"') // of a --set
@@ -67,6 +71,51 @@ FreeKey toggle_reader(RunSpec& spec) {
     }
     return true;
   };
+}
+
+// [[gate]] and [[restart.fallback]]: each table is a gate, or a rung, of its own.
+class ListReader {
+public:
+  ListReader(RunSpec& spec, std::string file, Reading& reading)
+      : spec_(spec), file_(std::move(file)), reading_(reading), toggles_(toggle_reader(spec)) {}
+
+  bool operator()(const TomlEntry& entry) const {
+    if (entry.key.starts_with("gate.")) return true; // of a [gate], which is refused below
+    if (entry.key == "gate") return read(entry, spec_.gates, kMostGates, gate_fields);
+    if (entry.key == "restart.fallback")
+      return read(entry, spec_.restart.fallback, kMostRungs, fallback_fields);
+    return toggles_(entry);
+  }
+
+private:
+  template <class Rule>
+  bool read(const TomlEntry& entry, std::vector<Rule>& rules, size_t most,
+            FieldTable (*fields)(Rule&)) const {
+    const std::string& key = entry.key;
+    const bool none = entry.tables.empty();
+    if (none || entry.tables.size() > most) {
+      reading_.problems.push_back(
+          {file_, entry.key_position.line, entry.key_position.column, key,
+           none ? "must be a list of tables" : "has more than " + std::to_string(most) + " tables",
+           none ? "write [[" + key + "]] and its keys into the run file" : ""});
+      reading_.bad_keys.insert(key);
+      return true;
+    }
+    for (const std::vector<TomlEntry>& table : entry.tables) {
+      const std::string prefix = key + "[" + std::to_string(rules.size()) + "].";
+      read_table(fields(rules.emplace_back()), table, prefix, file_, reading_);
+    }
+    return true;
+  }
+
+  RunSpec& spec_;
+  std::string file_;
+  Reading& reading_;
+  FreeKey toggles_;
+};
+
+FreeKey list_reader(RunSpec& spec, const std::string& file, Reading& reading) {
+  return ListReader(spec, file, reading);
 }
 
 void finish(RunSpec& spec, const FieldTable& fields, Reading& reading) {
@@ -100,8 +149,10 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
   const std::string file(file_name);
   const FieldTable fields = run_fields(parsed.spec);
   Reading reading;
-  read_file(fields, table_names(), toml, file, advise, toggle_reader(parsed.spec), reading);
-  read_overrides(fields, overrides, "--set", advise, toggle_reader(parsed.spec), reading);
+  read_file(fields, table_names(), toml, file, advise, list_reader(parsed.spec, file, reading),
+            reading);
+  read_overrides(fields, overrides, "--set", advise, list_reader(parsed.spec, "--set", reading),
+                 reading);
   if (!reading.places.count("schema"))
     add_rule_problem(reading, {"schema"}, {"is required", "begin the file with: schema = 1"});
   if (parsed.spec.run.name.empty() && !reading.bad_keys.count("run.name"))
@@ -136,7 +187,8 @@ Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& over
   parsed.spec = spec;
   const FieldTable fields = run_fields(parsed.spec);
   Reading reading;
-  read_overrides(fields, overrides, "--set", advise, toggle_reader(parsed.spec), reading);
+  read_overrides(fields, overrides, "--set", advise, list_reader(parsed.spec, "--set", reading),
+                 reading);
   finish(parsed.spec, fields, reading);
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);
@@ -174,8 +226,7 @@ std::vector<std::string> warnings(const RunSpec& spec) {
       interface->second != "lo")
     out.push_back("nccl.socket_interface is \"" + interface->second +
                   "\": NCCL listens on it, and has no secret but a number of 64 bits");
-  if (const auto ras = spec.toggles.find("nccl.ras");
-      ras != spec.toggles.end() && ras->second == "true")
+  if (is_set_true(spec.toggles, "nccl.ras"))
     out.push_back("nccl.ras is true: its ports answer every user of the host");
   return out;
 }
@@ -248,9 +299,22 @@ std::string print_toml(const RunSpec& spec, bool with_comments) {
       }
       out += name + " = " + value + "\n";
     }
+    if (table.name == "restart")
+      for (const FallbackRule& rule : spec.restart.fallback) {
+        out += "[[restart.fallback]]\n";
+        FallbackRule rung = rule;
+        for (const Field& field : fallback_fields(rung))
+          out += std::string(field.key) + " = " + to_toml(get(field)) + "\n";
+      }
     if (table.name == "toggles")
       for (const auto& [name, value] : spec.toggles)
         out += "\"" + name + "\" = " + to_toml(Value(value)) + "\n";
+  }
+  for (const GateRule& rule : spec.gates) {
+    out += "\n[[gate]]\n";
+    GateRule given = rule;
+    for (const Field& field : gate_fields(given))
+      if (is_given(field)) out += std::string(field.key) + " = " + to_toml(get(field)) + "\n";
   }
   return out;
 }

@@ -45,7 +45,7 @@ bool is_choice(const Field& field) {
 }
 
 Fault wrong_value(const Field& field, const TomlEntry& entry) {
-  Fault fault{"must be " + std::string(type_name(field)) + ", not " + entry.kind, ""};
+  Fault fault{"must be " + std::string(type_name(field)) + ", not " + text_of(entry.kind), ""};
   const Value* value = std::get_if<Value>(&entry.value);
   const std::string* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
   if (text != nullptr && is_choice(field)) return *check_choice(field, *text);
@@ -107,7 +107,7 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
   for (const TomlEntry& entry : document.entries) {
     if (!refused_table.empty() && entry.key.starts_with(refused_table + ".")) continue;
     const Field* field = find_field(fields, entry.key);
-    const bool is_table = entry.kind == "table";
+    const bool is_table = entry.kind == TomlKind::kTable;
     if (is_table && std::find(tables.begin(), tables.end(), entry.key) != tables.end()) continue;
     if (field == nullptr) {
       if (free_key && free_key(entry)) {
@@ -162,7 +162,7 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
     }
     const Field* field = find_field(fields, key);
     if (field == nullptr) {
-      TomlEntry entry{key, {}, {}, Value(std::string(value_text)), "text"};
+      TomlEntry entry{key, {}, {}, Value(std::string(value_text)), TomlKind::kText};
       if (free_key && free_key(entry)) {
         note_key(reading, key, file, {});
         continue;
@@ -197,8 +197,9 @@ void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
     const std::string key = prefix + entry.key;
     if (field == nullptr) {
       if (++unknown <= kMostTold)
-        reading.problems.push_back(at(file, entry.key_position, key,
-                                      unknown_key(fields, {}, entry.key, entry.kind == "table")));
+        reading.problems.push_back(
+            at(file, entry.key_position, key,
+               unknown_key(fields, {}, entry.key, entry.kind == TomlKind::kTable)));
       continue;
     }
     note_key(reading, key, file, entry.value_position);

@@ -6,6 +6,8 @@
 #include "common/spec/client_spec.h"
 #include "common/spec/fault_table.h"
 #include "common/spec/fields.h"
+#include "common/spec/gate.h"
+#include "common/spec/ladder_rules.h"
 #include "common/spec/node_spec.h"
 #include "common/spec/toggles.h"
 
@@ -90,6 +92,53 @@ std::string faults_section() {
   return out;
 }
 
+std::string gates_section() {
+  GateRule rule;
+  std::string out = "\n## [[gate]]\n\n"
+                    "A bound that a figure of the run has to keep ([gates](gates.md)). Any number "
+                    "of tables up to " +
+                    std::to_string(kMostGates) +
+                    "; `run.gates` adds those of `configs/gates/`. `--set` cannot set them.\n\n"
+                    "| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
+  for (const Field& field : gate_fields(rule)) {
+    const std::string otherwise = field.required    ? "required"
+                                  : is_given(field) ? code(to_toml(get(field)))
+                                                    : "none";
+    const bool listed = field.key == "metric"; // a table of its own
+    out += "| `" + std::string(field.key) + "` | " + std::string(type_name(field)) +
+           (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " + otherwise + " | " +
+           (listed ? "as below" : range(field)) + " | " + meaning(field) + " |\n";
+  }
+  out += "\n| metric | unit | what it is |\n|---|---|---|\n";
+  for (size_t i = 0; i < kChoiceNames<GateMetric>.size(); ++i) {
+    const GateMetricInfo& info = gate_metric(static_cast<GateMetric>(i));
+    out += "| " + code(name_of(info.metric)) + " | " + std::string(info.unit) + " | " +
+           std::string(info.meaning) + " |\n";
+  }
+  out += "\n| over | what is made of the window's records |\n|---|---|\n";
+  for (const GateOverInfo& info : gate_overs())
+    out += "| " + code(name_of(info.over)) + " | " + std::string(info.meaning) + " |\n";
+  return out;
+}
+
+std::string ladder_section() {
+  FallbackRule defaults;
+  std::string out = "\n## [[restart.fallback]]\n\n"
+                    "A rung of the run's ladder: what it changes about itself after failures. It "
+                    "takes the first rung that answers the class of the failure, and keeps what "
+                    "rungs above have changed. docs/design/ladder.md has the rules.\n\n"
+                    "```\n[[restart.fallback]]\nclasses = [\"gpu-out-of-memory\"]\n"
+                    "halve = \"micro_batch\"\n\n[[restart.fallback]]\n"
+                    "classes = [\"hardware\", \"network\"]\nafter = 2\nranks = 1\n```\n\n"
+                    "| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
+  for (const Field& field : fallback_fields(defaults))
+    out += "| `" + std::string(field.key) + "` | " + std::string(type_name(field)) +
+           (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " +
+           (field.required ? "required" : code(to_toml(get(field)))) + " | " + range(field) +
+           " | " + meaning(field) + " |\n";
+  return out;
+}
+
 std::string run_page() {
   RunSpec defaults;
   std::string out =
@@ -105,6 +154,8 @@ std::string run_page() {
       "line. Relative paths are relative to the file.\n";
   out += tables(run_fields(defaults), run_tables());
   out += faults_section(); // [inject] is the last table
+  out += gates_section();
+  out += ladder_section();
   out += "\n## Rules between keys\n\n"
          "- `model.heads` is a multiple of `model.kv_groups`; `model.head_dimension` is even.\n"
          "- `nsa.compression_block` and `nsa.selection_block` are multiples of "
@@ -169,8 +220,8 @@ std::string toggles_page() {
       "| toggle | type | default | becomes | meaning |\n|---|---|---|---|---|\n";
   for (const Toggle& toggle : toggle_registry())
     out += "| `" + std::string(toggle.name) + "`" + (toggle.from_host ? " *" : "") + " | " +
-           (toggle.choices.empty() ? std::string(toggle.type)
-                                   : join(split(toggle.choices, '|'), ", ")) +
+           (toggle.choices.empty() ? text_of(toggle.type)
+                                   : join({toggle.choices.begin(), toggle.choices.end()}, ", ")) +
            " | " + code(toggle.default_value) + " | " + code(toggle.variable) + " | " +
            cell(toggle.meaning) + " |\n";
   out +=

@@ -2,11 +2,16 @@
 
 #include "common/base/printable.h"
 #include "common/base/text.h"
+#include "common/spec/branches.h"
 #include "common/spec/fault_table.h"
+#include "common/spec/gate.h"
 #include "common/spec/kernel_request.h"
+#include "common/spec/ladder_rules.h"
+#include "common/spec/origin.h"
 #include "common/spec/parse.h"
 #include "common/spec/passed_variables.h"
 #include "common/spec/toggles.h"
+#include "common/spec/worker_toggles.h"
 
 #include <algorithm>
 #include <cctype>
@@ -43,11 +48,14 @@ public:
 
   void all() {
     shown_texts();
+    origin();
     model();
     nsa();
     train();
     placement();
     supervision();
+    check_gates(s_, reading_);
+    check_ladder(s_, reading_);
     inject();
     environment();
   }
@@ -80,6 +88,19 @@ private:
         what, next);
   }
 
+  void origin() {
+    const std::string& from = s_.origin.checkpoint;
+    rule(
+        {"origin.checkpoint"}, [&] { return !from.empty() && !parse_origin(from); },
+        "\"" + printable(from) + "\" names no checkpoint of a run",
+        "write the id of a run and a step that `nsactl ckpt ls` shows: \"k3fm2@400\"");
+    rule(
+        {"origin.optimizer", "origin.checkpoint"},
+        [&] { return s_.origin.optimizer && from.empty(); },
+        "has no effect without origin.checkpoint",
+        "name the run that the optimizer state comes from: origin.checkpoint = \"k3fm2@400\"");
+  }
+
   void model() {
     rule(
         {"model.heads", "model.kv_groups"},
@@ -95,9 +116,6 @@ private:
   void nsa() {
     if (s_.model.attention != Attention::kNsa) return;
     const auto& n = s_.nsa;
-    const auto has = [&](std::string_view name) {
-      return std::find(n.branches.begin(), n.branches.end(), name) != n.branches.end();
-    };
     // When both blocks miss the stride, it is the stride that is out of place.
     const auto misses = [&](int64_t size) { return size % n.compression_stride != 0; };
     const std::string why = "Eq. 9 maps compressed tokens to blocks by the strides they share";
@@ -128,7 +146,7 @@ private:
         {"nsa.branches"}, [&] { return n.branches.empty(); }, "names no branch",
         "write any of: compressed, selected, sliding");
     rule(
-        {"nsa.branches"}, [&] { return has("selected") && !has("compressed"); },
+        {"nsa.branches"}, [&] { return has(n, Branch::kSelected) && !has(n, Branch::kCompressed); },
         "has selected without compressed",
         "the compressed keys score the blocks, and only the compressed output trains them");
     rule(
@@ -137,13 +155,17 @@ private:
         "has no effect on nsa.gate = \"head_sigmoid\"", "leave it out, or use group_softmax");
     rule(
         {"train.sequence_length", "nsa.compression_block", "nsa.branches"},
-        [&] { return has("compressed") && s_.train.sequence_length < n.compression_block; },
+        [&] {
+          return has(n, Branch::kCompressed) && s_.train.sequence_length < n.compression_block;
+        },
         "must be at least nsa.compression_block (" + number(n.compression_block) + "), not " +
             number(s_.train.sequence_length),
         "shorter sequences hold no compressed token at all");
     rule(
         {"train.sequence_length", "nsa.selection_block", "nsa.branches"},
-        [&] { return has("selected") && s_.train.sequence_length % n.selection_block != 0; },
+        [&] {
+          return has(n, Branch::kSelected) && s_.train.sequence_length % n.selection_block != 0;
+        },
         "must be a multiple of nsa.selection_block (" + number(n.selection_block) + "), not " +
             number(s_.train.sequence_length),
         "the last block of every sequence would be cut");
@@ -298,15 +320,17 @@ private:
     graphs();
   }
 
+  bool asks_for_oracle() const {
+    return kAttentionKernels.of(s_.toggles) == choice::AttentionKernels::kReference;
+  }
+
   // As the worker decides (worker/rules/model_setup.cpp), which knows the device and "auto" too.
   void graphs() {
-    const auto graphs = s_.toggles.find("cuda.graphs");
-    const bool on = graphs != s_.toggles.end() && graphs->second == "on";
+    const bool on = kCudaGraphs.of(s_.toggles) == Graphs::kOn;
     const auto refuse = [&](std::vector<std::string> keys, bool hit, const std::string& why) {
       keys.insert(keys.begin(), "toggles.cuda.graphs");
       rule(keys, [&] { return on && hit; }, why, "use \"auto\" or \"off\"");
     };
-    const auto kernels = s_.toggles.find("attention.kernels");
     refuse({"parallel.device"}, s_.parallel.device == Device::kCpu,
            "\"on\" needs a GPU, but parallel.device is \"cpu\"");
     refuse({"data.document_mask"}, s_.data.document_mask,
@@ -316,8 +340,7 @@ private:
            "\"on\" needs the same launches in every step, but with parallel.find_unused the "
            "parameters that get gradients may change");
     refuse({"toggles.attention.kernels"},
-           s_.model.attention == Attention::kNsa && kernels != s_.toggles.end() &&
-               kernels->second == "reference",
+           s_.model.attention == Attention::kNsa && asks_for_oracle(),
            "\"on\" needs kernels that a GPU runs, but attention.kernels is \"reference\"");
   }
 
@@ -347,13 +370,9 @@ private:
             {toggle + " = \"" + std::string(refusal.value) + "\" is not served: " + reason.text,
              "use \"auto\" or \"" + std::string(refusal.instead) + "\""});
       }
-    const auto kernels = s_.toggles.find("attention.kernels");
     rule(
         {"toggles.attention.kernels", "model.attention"},
-        [&] {
-          return kernels != s_.toggles.end() && kernels->second == "reference" &&
-                 s_.model.attention == Attention::kDense;
-        },
+        [&] { return asks_for_oracle() && s_.model.attention == Attention::kDense; },
         "\"reference\" is the oracle of NSA, but model.attention is \"dense\"", "use \"aten\"");
   }
 

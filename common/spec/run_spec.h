@@ -9,6 +9,7 @@
 #include "common/spec/fault_table.h"
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -60,12 +61,56 @@ enum class HangAction : uint8_t { kRestart, kObserve };
 constexpr auto choice_names(HangAction) {
   return names_of("restart", "observe");
 }
+// What a gate looks at; gate.cpp has its unit, its range and what must be there to measure it.
+enum class GateMetric : uint8_t {
+  kTokensPerSecond,
+  kRateRatio,
+  kMfuRatio,
+  kResidentGb,
+  kReservedGb,
+  kLoss,
+  kHeldoutLoss,
+  kGradientNorm,
+  kGateEntropy,
+  kLargestGate,
+  kRankSkewRatio,
+  kDataWaitSeconds,
+  kCheckpointAgeSeconds,
+  kTemperatureCelsius,
+  kTotalHours,
+  kTotalHoursRatio,
+  kCost,
+};
+constexpr auto choice_names(GateMetric) {
+  return names_of("tokens_per_second", "rate_ratio", "mfu_ratio", "resident_gb", "reserved_gb",
+                  "loss", "heldout_loss", "gradient_norm", "gate_entropy", "largest_gate",
+                  "rank_skew_ratio", "data_wait_seconds", "checkpoint_age_seconds",
+                  "temperature_celsius", "total_hours", "total_hours_ratio", "cost");
+}
+enum class GateOver : uint8_t { kMean, kMinimum, kMaximum, kLast, kGrowth, kShareAbove };
+constexpr auto choice_names(GateOver) {
+  return names_of("mean", "minimum", "maximum", "last", "growth", "share_above");
+}
+enum class GateAction : uint8_t { kWarn, kPause, kStop };
+constexpr auto choice_names(GateAction) {
+  return names_of("warn", "pause", "stop");
+}
+// Rungs that are built in, behind those of [[restart.fallback]].
+enum class LadderPreset : uint8_t { kNone, kCommunication, kMemory };
+constexpr auto choice_names(LadderPreset) {
+  return names_of("none", "communication", "memory");
+}
+enum class Halve : uint8_t { kNothing, kMicroBatch };
+constexpr auto choice_names(Halve) {
+  return names_of("nothing", "micro_batch");
+}
 
 struct RunSection {
   std::string name;                          // shown beside the id; default: the file's name
   std::string note;                          // free text
   std::vector<std::string> tags;             //
   std::vector<std::string> pass_environment; // variables of the submitter that reach the ranks
+  std::vector<std::string> gates;            // presets of configs/gates, beside [[gate]]
 };
 
 struct ModelSection {
@@ -167,6 +212,16 @@ struct CheckpointSection {
   bool at_end = true;
 };
 
+// A rung: after `after` failures of these classes the run goes on with these changes.
+struct FallbackRule {
+  std::vector<std::string> classes; // names of wire::FailureClass
+  int64_t after = 1;
+  std::vector<std::string> set; // "parallel.compress=off"
+  int64_t ranks = 0;            // 0: as many as before
+  Halve halve = Halve::kNothing;
+  bool shorten_sequences = false; // halves train.sequence_length
+};
+
 struct RestartSection {
   int64_t max_restarts = 3;        // of one failure class within the window
   double window_seconds = 3600;    //
@@ -174,6 +229,35 @@ struct RestartSection {
   double delay_seconds = 2;        // doubled each time, with 25 % jitter
   double max_delay_seconds = 60;
   int64_t max_without_progress = 3; // attempts in a row that reached no new checkpoint
+  LadderPreset ladder = LadderPreset::kNone;
+  int64_t climb_after_steps = 0; // on a rung, then the one above is tried once; 0: never
+  int64_t shortest_sequence = 0; // to which rungs may shorten them; 0: they stay as they are
+  std::vector<FallbackRule> fallback;
+};
+
+// What a run is planned with: `nsactl plan` and gates hold the run against it.
+struct PlanSection {
+  double tokens_per_second = 0; // over all ranks; 0: not known
+  double hours = 0;             // from its first start to its end; 0: not known
+};
+
+struct CostSection {
+  double per_gpu_hour = 0; // in any currency; on a CPU of a rank and hour; 0: not known
+};
+
+// A bound that a figure of the run has to keep, judged at the end of each window of steps.
+struct GateRule {
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  std::string name; // shown; empty: the metric's
+  GateMetric metric = GateMetric::kTokensPerSecond;
+  GateOver over = GateOver::kMean;
+  double threshold = kNone; // of share_above
+  double at_least = kNone, at_most = kNone;
+  int64_t window_steps = 50;
+  int64_t first_step = 11; // the first ten hold start-up
+  GateAction action = GateAction::kWarn;
+
+  std::string shown_name() const { return name.empty() ? text_of(metric) : name; }
 };
 
 struct MetricsSection {
@@ -188,6 +272,12 @@ struct InjectSection {
   int64_t step = -1; // -1: drawn from the seed, in the second quarter of the run
   int64_t seed = 0;
   int64_t attempt = 1; // fires in this attempt only
+};
+
+// What a run begins with, where that is not random weights (spec/origin.h).
+struct OriginSection {
+  std::string checkpoint; // "k3fm2@400": of another run
+  bool optimizer = false; // and its optimizer state
 };
 
 struct RunSpec {
@@ -205,8 +295,12 @@ struct RunSpec {
   HangSection hang;
   CheckpointSection checkpoint;
   RestartSection restart;
+  PlanSection plan;
+  CostSection cost;
+  std::vector<GateRule> gates; // of the file; common/spec/gate.h adds those of run.gates
   MetricsSection metrics;
   InjectSection inject;
+  OriginSection origin;
 
   // Sequences and tokens an optimizer update takes, over all ranks.
   int64_t sequences_per_step() const {

@@ -3,6 +3,9 @@
 #include "common/base/checksum.h"
 #include "common/base/text.h"
 #include "common/spec/fields.h"
+#include "common/spec/gate.h"
+#include "common/spec/ladder.h"
+#include "common/spec/ladder_rules.h"
 
 namespace nsa::spec {
 
@@ -50,8 +53,21 @@ json to_json(const RunSpec& spec) {
     json& at = table.empty() ? out[name] : out[table][name];
     std::visit([&](const auto& value) { at = value; }, get(field));
   }
+  json rungs = json::array();
+  for (FallbackRule& rule : copy.restart.fallback) {
+    json& rung = rungs.emplace_back();
+    for (const Field& field : fallback_fields(rule))
+      std::visit([&](const auto& value) { rung[std::string(field.key)] = value; }, get(field));
+  }
+  if (!rungs.empty()) out["restart"]["fallback"] = std::move(rungs);
   out["toggles"] = json(spec.toggles);
   if (spec.toggles.empty()) out["toggles"] = json::object();
+  for (const GateRule& rule : copy.gates) { // none: as specs before there were gates
+    GateRule given = rule;
+    json& at = out["gate"].emplace_back(json::object());
+    for (const Field& field : gate_fields(given))
+      if (is_given(field)) std::visit([&](const auto& v) { at[field.key] = v; }, get(field));
+  }
   return out;
 }
 
@@ -68,6 +84,21 @@ Result<RunSpec> from_json(const json& document) {
     else if (!given || !set(*field, *given))
       wrong.push_back(key + " must be " + expected(*field));
   };
+  const auto take_rungs = [&](const json& list) {
+    if (!list.is_array() || list.size() > kMostRungs)
+      return wrong.push_back("restart.fallback must be a list of at most " +
+                             std::to_string(kMostRungs) + " rungs");
+    for (const json& rung : list) {
+      const FieldTable keys = fallback_fields(spec.restart.fallback.emplace_back());
+      if (!rung.is_object()) return wrong.push_back("a rung must be an object");
+      for (const auto& [key, value] : rung.items()) {
+        const Field* field = find_field(keys, key);
+        const auto given = from_json_value(value);
+        if (field == nullptr || !given || !set(*field, *given))
+          wrong.push_back("restart.fallback: " + key + " is unknown or of another type");
+      }
+    }
+  };
   for (const auto& [name, value] : document.items()) {
     if (name == "toggles" && value.is_object()) {
       for (const auto& [toggle, text] : value.items()) {
@@ -76,9 +107,22 @@ Result<RunSpec> from_json(const json& document) {
         else
           wrong.push_back("toggles." + toggle + " must be text");
       }
+    } else if (name == "gate" && value.is_array()) {
+      for (const json& table : value) {
+        const FieldTable gate = gate_fields(spec.gates.emplace_back());
+        for (const auto& [inner, inner_value] : table.items()) {
+          const Field* field = find_field(gate, inner);
+          const auto given = from_json_value(inner_value);
+          if (field == nullptr || !given || !set(*field, *given))
+            wrong.push_back("gate." + inner + " is unknown or of another type");
+        }
+      }
     } else if (value.is_object()) {
       for (const auto& [inner, inner_value] : value.items())
-        take(name + "." + inner, inner_value);
+        if (name == "restart" && inner == "fallback")
+          take_rungs(inner_value);
+        else
+          take(name + "." + inner, inner_value);
     } else {
       take(name, value);
     }

@@ -1,109 +1,129 @@
 #include "common/spec/toggles.h"
 
 #include "common/base/text.h"
+#include "common/spec/worker_toggles.h"
 
 #include <algorithm>
 #include <charconv>
 
 namespace nsa::spec {
 
-// clang-format off
-const std::vector<Toggle>& toggle_registry() {
-  static const std::vector<Toggle> kToggles = {
-    {"attention.kernels", "enum", "auto|aten|reference|fused", "auto", "worker", "",
-     "what computes attention: LibTorch operators, the slow oracle, or our GPU kernels. auto uses our kernels for "
-     "the GPUs, types and sizes that they support, and LibTorch otherwise; the rank logs its choice and the reason. "
-     "Any other value fails the attempt if it is not supported"},
-    {"attention.dense", "enum", "auto|cudnn|flash|efficient|math|fused", "auto", "worker", "",
-     "what computes the dense twin's attention: one of LibTorch's kernels, or ours (fused: BF16 on Hopper, head "
-     "dimension 64, 1 to 16 heads a KV group). auto uses ours without data.document_mask, with six heads a KV group, "
-     "up to 8,192 tokens a sequence, and where train.deterministic is set. Otherwise, and with "
-     "attention.kernels = \"aten\", LibTorch chooses; if that is not cuDNN on a GPU, the rank logs the reason"},
-    {"layers.kernels", "enum", "auto|aten|fused", "auto", "worker", "",
-     "what computes norms, rotation, the loss and the other layers around attention: LibTorch operators or our GPU "
-     "kernels. auto uses our kernels for the devices, types and widths that they support; the rank logs its choice"},
-    {"layers.embedding_gradient", "enum", "auto|separate|joined", "auto", "worker", "",
-     "the tied embedding's gradient: two gradients that are added, or both in one pass. auto joins them if "
-     "layers.kernels are fused and the kernel supports the sizes"},
-    {"kernels.check", "enum", "fail|warn", "fail", "worker", "",
-     "what a rank does if other kernels computed than its report says. fail: the attempt fails. warn: the rank warns "
-     "with the event other_kernels and continues"},
+namespace {
 
-    {"allocator.configuration", "text", "", "", "environment", "PYTORCH_ALLOC_CONF",
+constexpr ToggleType kBool = ToggleType::kBool, kInt = ToggleType::kInt,
+                     kChoice = ToggleType::kChoice, kText = ToggleType::kText;
+
+template <ChoiceEnum E> Toggle row(const WorkerToggle<E>& toggle) {
+  return {.name = toggle.name,
+          .type = kChoice,
+          .choices = {kChoiceNames<E>.begin(), kChoiceNames<E>.end()},
+          .variable = {},
+          .meaning = toggle.meaning,
+          .default_value = name_of(toggle.default_value)};
+}
+
+// clang-format off
+const std::vector<Toggle>& environment_toggles() {
+  static const std::vector<Toggle> kToggles = {
+    {"allocator.configuration", kText, {}, "PYTORCH_ALLOC_CONF",
      "options of LibTorch's GPU allocator, \"expandable_segments:True\""},
-    {"allocator.arenas", "int", "", "", "environment", "MALLOC_ARENA_MAX",
+    {"allocator.arenas", kInt, {}, "MALLOC_ARENA_MAX",
      "arenas of the C library's allocator; with many threads, few arenas keep resident memory small"},
 
-    {"cuda.graphs", "enum", "off|on|auto", "auto", "worker", "",
-     "forward and backward passes are recorded as CUDA graphs after two steps and replayed, with collectives "
-     "between them. auto does so if the launches are the same in every step and a micro-batch has fewer than "
-     "32,768 tokens. Evaluation and update are launched one by one"},
-    {"cuda.launch_blocking", "bool", "", "", "environment", "CUDA_LAUNCH_BLOCKING",
+    {"cuda.launch_blocking", kBool, {}, "CUDA_LAUNCH_BLOCKING",
      "debug: every kernel launch waits for its end"},
-    {"cuda.module_loading", "enum", "LAZY|EAGER", "", "environment", "CUDA_MODULE_LOADING",
+    {"cuda.module_loading", kChoice, {"LAZY", "EAGER"}, "CUDA_MODULE_LOADING",
      "when GPU code is loaded"},
-    {"cuda.max_connections", "int", "", "", "environment", "CUDA_DEVICE_MAX_CONNECTIONS",
+    {"cuda.max_connections", kInt, {}, "CUDA_DEVICE_MAX_CONNECTIONS",
      "hardware queues between host and device"},
-    {"cublas.workspace", "text", "", "", "environment", "CUBLAS_WORKSPACE_CONFIG",
+    {"cublas.workspace", kText, {}, "CUBLAS_WORKSPACE_CONFIG",
      "\":4096:8\" makes cuBLAS deterministic over several streams"},
-    {"cuda.tf32_override", "bool", "", "", "environment", "NVIDIA_TF32_OVERRIDE",
+    {"cuda.tf32_override", kBool, {}, "NVIDIA_TF32_OVERRIDE",
      "false: no library may use TF32 for FP32 products"},
 
-    {"nccl.debug", "enum", "VERSION|WARN|INFO|TRACE", "", "environment", "NCCL_DEBUG",
+    {"nccl.debug", kChoice, {"VERSION", "WARN", "INFO", "TRACE"}, "NCCL_DEBUG",
      "how much NCCL writes to the rank's log"},
-    {"nccl.debug_subsystems", "text", "", "", "environment", "NCCL_DEBUG_SUBSYS",
+    {"nccl.debug_subsystems", kText, {}, "NCCL_DEBUG_SUBSYS",
      "parts of NCCL that nccl.debug = \"INFO\" covers, \"INIT,COLL\""},
-    {"nccl.blocking_wait", "bool", "", "", "environment", "TORCH_NCCL_BLOCKING_WAIT",
+    {"nccl.blocking_wait", kBool, {}, "TORCH_NCCL_BLOCKING_WAIT",
      "debug: the host waits for every collective; slow"},
-    {"nccl.trace_buffer", "int", "", "", "environment", "TORCH_FR_BUFFER_SIZE",
+    {"nccl.trace_buffer", kInt, {}, "TORCH_FR_BUFFER_SIZE",
      "collectives that the flight recorder remembers"},
-    {"nccl.nvls", "int", "", "", "environment", "NCCL_NVLS_ENABLE",
+    {"nccl.nvls", kInt, {}, "NCCL_NVLS_ENABLE",
      "NVLink multicast in NCCL: 0 off, 1 on, 2 on if it works", true},
-    {"nccl.p2p_disable", "bool", "", "", "environment", "NCCL_P2P_DISABLE",
+    {"nccl.p2p_disable", kBool, {}, "NCCL_P2P_DISABLE",
      "true: GPUs do not read each other's memory"},
-    {"nccl.p2p_level", "text", "", "", "environment", "NCCL_P2P_LEVEL",
+    {"nccl.p2p_level", kText, {}, "NCCL_P2P_LEVEL",
      "largest distance at which GPUs read each other's memory: LOC, NVL, PIX, PXB, PHB, SYS"},
-    {"nccl.shm_disable", "bool", "", "", "environment", "NCCL_SHM_DISABLE",
+    {"nccl.shm_disable", kBool, {}, "NCCL_SHM_DISABLE",
      "true: no shared memory between ranks of a host"},
-    {"nccl.ib_disable", "bool", "", "", "environment", "NCCL_IB_DISABLE", "true: no InfiniBand"},
-    {"nccl.socket_interface", "text", "", "", "environment", "NCCL_SOCKET_IFNAME",
+    {"nccl.ib_disable", kBool, {}, "NCCL_IB_DISABLE", "true: no InfiniBand"},
+    {"nccl.socket_interface", kText, {}, "NCCL_SOCKET_IFNAME",
      "network interface that NCCL listens on; if unset \"=lo\" (loopback), since all ranks are on this host"},
-    {"nccl.cumem", "bool", "", "", "environment", "NCCL_CUMEM_ENABLE",
+    {"nccl.cumem", kBool, {}, "NCCL_CUMEM_ENABLE",
      "false: ranks share GPU memory by CUDA IPC instead of an abstract socket that every user of the host can reach; NVLS is then off"},
-    {"nccl.ras", "bool", "", "", "environment", "NCCL_RAS_ENABLE",
+    {"nccl.ras", kBool, {}, "NCCL_RAS_ENABLE",
      "NCCL's status service; if unset false, since the service answers every user of the host without a secret"},
-    {"nccl.algorithm", "text", "", "", "environment", "NCCL_ALGO",
+    {"nccl.algorithm", kText, {}, "NCCL_ALGO",
      "Ring, Tree, NVLS, ...; a list limits the choice"},
-    {"nccl.protocol", "text", "", "", "environment", "NCCL_PROTO", "LL, LL128, Simple"},
-    {"nccl.min_channels", "int", "", "", "environment", "NCCL_MIN_NCHANNELS", "fewest channels"},
-    {"nccl.max_channels", "int", "", "", "environment", "NCCL_MAX_NCHANNELS", "most channels"},
-    {"nccl.cluster_size", "int", "", "", "environment", "NCCL_CGA_CLUSTER_SIZE",
+    {"nccl.protocol", kText, {}, "NCCL_PROTO", "LL, LL128, Simple"},
+    {"nccl.min_channels", kInt, {}, "NCCL_MIN_NCHANNELS", "fewest channels"},
+    {"nccl.max_channels", kInt, {}, "NCCL_MAX_NCHANNELS", "most channels"},
+    {"nccl.cluster_size", kInt, {}, "NCCL_CGA_CLUSTER_SIZE",
      "channels whose CTAs form one cluster on Hopper and later GPUs, 0 to 8"},
-    {"nccl.buffer_bytes", "int", "", "", "environment", "NCCL_BUFFSIZE", "buffer of a channel"},
+    {"nccl.buffer_bytes", kInt, {}, "NCCL_BUFFSIZE", "buffer of a channel"},
 
-    {"symmetric_memory.disable_multicast", "bool", "", "", "environment",
-     "TORCH_SYMM_MEM_DISABLE_MULTICAST", "true: LibTorch's symmetric memory without NVLink multicast",
+    {"symmetric_memory.disable_multicast", kBool, {}, "TORCH_SYMM_MEM_DISABLE_MULTICAST", "true: LibTorch's symmetric memory without NVLink multicast",
      true},
-    {"nvshmem.disable_nvls", "bool", "", "", "environment", "NVSHMEM_DISABLE_NVLS",
+    {"nvshmem.disable_nvls", kBool, {}, "NVSHMEM_DISABLE_NVLS",
      "true: NVSHMEM without NVLink multicast", true},
 
-    {"torch.cpp_log_level", "enum", "INFO|WARNING|ERROR|FATAL", "", "environment",
-     "TORCH_CPP_LOG_LEVEL", "how much LibTorch writes to the rank's log"},
-    {"torch.show_cpp_stacktraces", "bool", "", "", "environment", "TORCH_SHOW_CPP_STACKTRACES",
+    {"torch.cpp_log_level", kChoice, {"INFO", "WARNING", "ERROR", "FATAL"}, "TORCH_CPP_LOG_LEVEL", "how much LibTorch writes to the rank's log"},
+    {"torch.show_cpp_stacktraces", kBool, {}, "TORCH_SHOW_CPP_STACKTRACES",
      "C++ stacks in LibTorch's errors"},
-    {"torch.distributed_debug", "enum", "OFF|INFO|DETAIL", "", "environment",
-     "TORCH_DISTRIBUTED_DEBUG", "DETAIL checks that all ranks call the same collectives; slow"},
+    {"torch.distributed_debug", kChoice, {"OFF", "INFO", "DETAIL"}, "TORCH_DISTRIBUTED_DEBUG", "DETAIL checks that all ranks call the same collectives; slow"},
 
-    {"openmp.bind", "enum", "true|false|close|spread|master", "", "environment", "OMP_PROC_BIND",
+    {"openmp.bind", kChoice, {"true", "false", "close", "spread", "master"}, "OMP_PROC_BIND",
      "where the threads of a rank may run"},
-    {"openmp.wait", "enum", "ACTIVE|PASSIVE", "", "environment", "OMP_WAIT_POLICY",
+    {"openmp.wait", kChoice, {"ACTIVE", "PASSIVE"}, "OMP_WAIT_POLICY",
      "whether idle threads spin or sleep"},
-    {"mkl.reproducible", "text", "", "", "environment", "MKL_CBWR",
+    {"mkl.reproducible", kText, {}, "MKL_CBWR",
      "for example \"AVX2\": the same bits on processors of different generations"},
   };
   return kToggles;
 }
+// clang-format on
 
+std::optional<bool> bool_from(std::string_view text) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  return std::nullopt;
+}
+
+bool is_whole_number(std::string_view text) {
+  int64_t number = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
+  return end.ec == std::errc() && end.ptr == text.data() + text.size() && number >= 0;
+}
+
+} // namespace
+
+const std::vector<Toggle>& toggle_registry() {
+  static const std::vector<Toggle> kAll = [] {
+    std::vector<Toggle> all;
+    std::apply([&](const auto&... toggle) { (all.push_back(row(toggle)), ...); }, kWorkerToggles);
+    all.insert(all.end(), environment_toggles().begin(), environment_toggles().end());
+    return all;
+  }();
+  return kAll;
+}
+
+bool is_set_true(const std::map<std::string, std::string>& toggles, std::string_view name) {
+  const auto found = toggles.find(std::string(name));
+  return found != toggles.end() && bool_from(found->second).value_or(false);
+}
+
+// clang-format off
 const std::vector<ProgramVariable>& program_variables() {
   static const std::vector<ProgramVariable> kVariables = {
     {"NSA_SOCKET", "nsactl, nsad", "path of nsad's socket, as --socket"},
@@ -165,23 +185,22 @@ std::optional<Fault> check_toggle(const std::string& name, const std::string& va
                  nearest ? "did you mean " + *nearest + "?" : "docs/toggles.md lists all of them"};
   }
   if (value.empty()) return std::nullopt; // unset
-  if (toggle->type == "bool") {
-    if (value == "true" || value == "false") return std::nullopt;
+  switch (toggle->type) {
+  case ToggleType::kBool:
+    if (bool_from(value)) return std::nullopt;
     return Fault{"must be true or false, not \"" + value + "\"", ""};
-  }
-  if (toggle->type == "int") {
-    int64_t number = 0;
-    const auto end = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (end.ec == std::errc() && end.ptr == value.data() + value.size() && number >= 0)
-      return std::nullopt;
+  case ToggleType::kInt:
+    if (is_whole_number(value)) return std::nullopt;
     return Fault{"must be a whole number, not \"" + value + "\"", ""};
-  }
-  if (toggle->type == "enum") {
-    const std::vector<std::string> choices = split(toggle->choices, '|');
+  case ToggleType::kChoice: {
+    const std::vector<std::string> choices(toggle->choices.begin(), toggle->choices.end());
     if (std::find(choices.begin(), choices.end(), value) != choices.end()) return std::nullopt;
     const auto nearest = nearest_name(value, choices);
     return Fault{"\"" + value + "\" is not one of: " + join(choices, ", "),
                  nearest ? "did you mean \"" + *nearest + "\"?" : ""};
+  }
+  case ToggleType::kText:
+    break;
   }
   if (value.find('\0') != std::string::npos || value.find('\n') != std::string::npos)
     return Fault{"must be one line", ""};
@@ -214,8 +233,9 @@ toggle_environment(const std::map<std::string, std::string>& resolved) {
     const Toggle* toggle = find_toggle(name);
     if (toggle == nullptr || toggle->variable.empty() || value.empty()) continue;
     // The libraries that read them know 0 and 1.
-    const bool boolean = toggle->type == "bool";
-    environment[std::string(toggle->variable)] = boolean ? (value == "true" ? "1" : "0") : value;
+    const bool boolean = toggle->type == ToggleType::kBool;
+    environment[std::string(toggle->variable)] =
+        boolean ? (is_set_true(resolved, name) ? "1" : "0") : value;
   }
   return environment;
 }
@@ -226,10 +246,11 @@ host_toggles(const std::map<std::string, std::string>& environment) {
   for (const Toggle& toggle : toggle_registry()) {
     const auto found = environment.find(std::string(toggle.variable));
     if (!toggle.from_host || found == environment.end()) continue;
-    const bool boolean = toggle.type == "bool";
-    toggles[std::string(toggle.name)] = !boolean ? found->second
-                                        : found->second == "1" || found->second == "true" ? "true"
-                                                                                          : "false";
+    const std::string& text = found->second; // of a variable: whatever its library takes
+    const bool boolean = toggle.type == ToggleType::kBool;
+    toggles[std::string(toggle.name)] = !boolean                        ? text
+                                        : text == "1" || text == "true" ? "true"
+                                                                        : "false";
   }
   return toggles;
 }

@@ -14,20 +14,27 @@
 
 namespace nsa::spec {
 
+enum class ToggleType : uint8_t { kBool, kInt, kChoice, kText };
+constexpr auto choice_names(ToggleType) {
+  return names_of("bool", "int", "enum", "text");
+}
+
 struct Toggle {
-  std::string_view name;    // "attention.kernels"
-  std::string_view type;    // "bool", "int", "enum", "text"
-  std::string_view choices; // enum: "fused|aten|reference"
-  std::string_view default_value;
-  std::string_view scope;    // "worker" (read from the spec) or "environment" (becomes a variable)
-  std::string_view variable; // the environment variable it becomes; empty for worker toggles
+  std::string_view name; // "attention.kernels"
+  ToggleType type;
+  std::vector<std::string_view> choices; // of kChoice, not empty
+  // The environment variable that it becomes. Empty: a worker reads its value (worker_toggles.h).
+  std::string_view variable;
   std::string_view meaning;
   // A host may depend on it (some forbid NVLink multicast): where the run file says nothing and
   // nsad's own environment has the variable, its value reaches the ranks unchanged.
   bool from_host = false;
+  std::string_view default_value = {};
 };
 const std::vector<Toggle>& toggle_registry();
 const Toggle* find_toggle(std::string_view name);
+// Of a toggle of type kBool, in a run file's toggles or in resolved ones.
+bool is_set_true(const std::map<std::string, std::string>& toggles, std::string_view name);
 
 // What is wrong with this name or value; nothing when it may stand.
 std::optional<Fault> check_toggle(const std::string& name, const std::string& value);

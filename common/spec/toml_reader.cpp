@@ -23,30 +23,30 @@ SourcePosition position_of(const toml::source_region& region) {
 void read_value(const toml::node& node, TomlEntry& entry) {
   if (const auto* integer = node.as_integer()) {
     entry.value = Value(integer->get());
-    entry.kind = "integer";
+    entry.kind = TomlKind::kInteger;
   } else if (const auto* number = node.as_floating_point()) {
     entry.value = Value(number->get());
-    entry.kind = "number";
+    entry.kind = TomlKind::kNumber;
   } else if (const auto* boolean = node.as_boolean()) {
     entry.value = Value(boolean->get());
-    entry.kind = "true or false";
+    entry.kind = TomlKind::kBoolean;
   } else if (const auto* text = node.as_string()) {
     entry.value = Value(text->get());
-    entry.kind = "text";
+    entry.kind = TomlKind::kText;
   } else if (const auto* array = node.as_array()) {
     TextList list;
-    entry.kind = "list of texts";
+    entry.kind = TomlKind::kTextList;
     for (const toml::node& element : *array) {
       if (const auto* word = element.as_string()) {
         list.push_back(word->get());
       } else {
-        entry.kind = element.is_table() ? "list of tables" : "list of other things than texts";
+        entry.kind = element.is_table() ? TomlKind::kTableList : TomlKind::kOtherList;
         return;
       }
     }
     entry.value = Value(std::move(list));
   } else {
-    entry.kind = "date or time";
+    entry.kind = TomlKind::kDate;
   }
 }
 
@@ -89,12 +89,12 @@ void flatten(const toml::table& table, const std::string& prefix, Entries& entri
     }
     entry.key = prefix + std::string(key.str());
     if (const toml::table* inner = node.as_table()) {
-      entry.kind = "table";
+      entry.kind = TomlKind::kTable;
       entries.push_back(entry);
       flatten(*inner, entry.key + ".", entries, document);
     } else {
       read_value(node, entry);
-      if (entry.kind == "list of tables") read_tables(*node.as_array(), entry, document);
+      if (entry.kind == TomlKind::kTableList) read_tables(*node.as_array(), entry, document);
       entries.push_back(std::move(entry));
     }
   }

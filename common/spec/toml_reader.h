@@ -15,13 +15,29 @@ struct SourcePosition {
   int line = 0, column = 0; // 1-based; 0: none
 };
 
+// What a file writes, with the words of messages.
+enum class TomlKind : uint8_t {
+  kInteger,
+  kNumber,
+  kBoolean,
+  kText,
+  kTextList,
+  kTableList,
+  kOtherList,
+  kTable,
+  kDate,
+};
+constexpr auto choice_names(TomlKind) {
+  return names_of("integer", "number", "true or false", "text", "list of texts", "list of tables",
+                  "list of other things than texts", "table", "date or time");
+}
+
 struct TomlEntry {
   std::string key;                             // full path joined by dots: "train.steps"
   SourcePosition key_position, value_position; //
   std::variant<std::monostate, Value> value;   // nothing: a kind that no field has
-  std::string
-      kind; // "integer", "number", "true or false", "text", "list of texts", "table", "date"
-  // Of a "list of tables": each table's entries, with keys that begin inside of it.
+  TomlKind kind = TomlKind::kText;
+  // Of kTableList: each table's entries, with keys that begin inside of it.
   std::vector<std::vector<TomlEntry>> tables = {};
 };
 

@@ -31,13 +31,28 @@ Error closed_by_peer(const error_code& error) {
   return {ErrorCode::kUnavailable, "the link broke: " + error.message(), {}};
 }
 
+class Connection;
+
+// Connections in the same state, oldest first. One more than `most` shuts the oldest.
+class Crowd {
+public:
+  explicit Crowd(size_t most) : most_(most) {}
+  void enter(const std::shared_ptr<Connection>& connection);
+  void leave(const Connection& connection);
+
+private:
+  const size_t most_;
+  std::deque<std::weak_ptr<Connection>> list_;
+};
+
 // Owns the socket. It lives as long as an operation of its own is under way, which may be longer
 // than its Link: the last frames are still sent then.
 class Connection : public std::enable_shared_from_this<Connection> {
 public:
-  Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> context, LinkLimits limits)
+  Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> context, LinkLimits limits,
+             std::shared_ptr<Crowd> goodbyes = nullptr)
       : context_(std::move(context)), stream_(std::move(socket), *context_),
-        timer_(stream_.get_executor()), limits_(limits) {}
+        timer_(stream_.get_executor()), limits_(limits), goodbyes_(std::move(goodbyes)) {}
 
   void shake_hands(asio::ssl::stream_base::handshake_type side,
                    std::function<void(const Error*)> done) {
@@ -50,7 +65,10 @@ public:
                                    done = std::move(done)](const error_code& error) {
       self->timer_.cancel();
       if (error) {
-        const Error why = handshake_error(self->stream_.native_handle(), error, self->timed_out_);
+        const Error why =
+            self->gave_way_
+                ? Error{ErrorCode::kUnavailable, "it gave way to newer calls in its handshake", {}}
+                : handshake_error(self->stream_.native_handle(), error, self->timed_out_);
         self->shut();
         return done(&why);
       }
@@ -61,6 +79,7 @@ public:
 
   SSL* native() { return stream_.native_handle(); }
   Peer& peer() { return peer_; }
+  bool closed() const { return closed_; }
 
   void start(Link::Events events) {
     events_ = std::move(events);
@@ -87,7 +106,13 @@ public:
     abandoned_ = true;
     if (closed_) return;
     close_after(limits_.flush);
-    if (outgoing_.empty()) say_goodbye();
+    if (goodbyes_) goodbyes_->enter(shared_from_this());
+    if (outgoing_.empty() && !closed_) say_goodbye();
+  }
+
+  void give_way() {
+    gave_way_ = true;
+    shut();
   }
 
   void shut() {
@@ -161,8 +186,27 @@ private:
   std::array<char, kReadBytes> incoming_{};
   std::deque<std::string> outgoing_;
   size_t queued_ = 0;
-  bool closed_ = false, abandoned_ = false, timed_out_ = false;
+  std::shared_ptr<Crowd> goodbyes_; // of the listener; none at a node's end
+  bool closed_ = false, abandoned_ = false, timed_out_ = false, gave_way_ = false;
 };
+
+void Crowd::enter(const std::shared_ptr<Connection>& connection) {
+  std::erase_if(list_, [](const std::weak_ptr<Connection>& each) {
+    const auto held = each.lock();
+    return !held || held->closed();
+  });
+  list_.push_back(connection);
+  if (list_.size() <= most_) return;
+  const auto oldest = list_.front().lock();
+  list_.pop_front();
+  if (oldest) oldest->give_way();
+}
+
+void Crowd::leave(const Connection& connection) {
+  std::erase_if(list_, [&](const std::weak_ptr<Connection>& each) {
+    return each.lock().get() == &connection;
+  });
+}
 
 class TlsLink : public Link {
 public:
@@ -215,13 +259,15 @@ private:
   struct State {
     State(asio::io_context& io, std::shared_ptr<asio::ssl::context> tls, Events told,
           LinkLimits bounds)
-        : acceptor(io), pause(io), context(std::move(tls)), events(std::move(told)),
-          limits(bounds) {}
+        : acceptor(io), pause(io), context(std::move(tls)), events(std::move(told)), limits(bounds),
+          handshakes(std::make_shared<Crowd>(bounds.handshakes)),
+          goodbyes(std::make_shared<Crowd>(bounds.goodbyes)) {}
     tcp::acceptor acceptor;
     asio::steady_timer pause;
     std::shared_ptr<asio::ssl::context> context;
     Events events;
     LinkLimits limits;
+    std::shared_ptr<Crowd> handshakes, goodbyes;
     bool gone = false;
   };
 
@@ -236,15 +282,17 @@ private:
         });
         return;
       }
-      const auto connection =
-          std::make_shared<Connection>(std::move(socket), state->context, state->limits);
+      const auto connection = std::make_shared<Connection>(std::move(socket), state->context,
+                                                           state->limits, state->goodbyes);
       connection->shake_hands(asio::ssl::stream_base::server,
                               [state, connection](const Error* why) {
+                                state->handshakes->leave(*connection);
                                 if (state->gone) return connection->shut();
                                 if (why)
                                   return state->events.refused(connection->peer().address, *why);
                                 state->events.accepted(std::make_unique<TlsLink>(connection));
                               });
+      state->handshakes->enter(connection);
       accept(state);
     });
   }

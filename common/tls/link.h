@@ -24,6 +24,10 @@ struct LinkLimits {
   size_t queue_bytes = size_t{8} << 20; // of frames that wait to be sent
   Duration handshake = std::chrono::seconds(10);
   Duration flush = std::chrono::seconds(5); // how long the last frames of a closed link are tried
+  // Of a listener, at once: calls that shake hands, and closed links whose last frames are tried.
+  // One more ends the oldest. So whoever calls and stays silent takes no descriptor for long, and
+  // keeps nobody out who shakes hands at once.
+  size_t handshakes = 128, goodbyes = 128;
 };
 
 struct Peer {

@@ -60,7 +60,9 @@ struct SubmitReply {
   ChoiceOrText<RunState> state; // "admissible" after a dry run, which makes no run
   std::string reason;           // why it waits, when it waits
   std::vector<std::string> warnings;
-  std::string exactness; // of a resume: what is as in a run that nobody disturbed, and what is not
+  // Of a resume: what is as in a run that nobody disturbed, and what is not. Of a run with the
+  // weights of another: what begins anew.
+  std::string exactness;
 };
 
 struct ResumeRequest {
@@ -68,6 +70,15 @@ struct ResumeRequest {
   bool from_start = false;            // step 0 is meant, where no checkpoint is left
   bool dry_run = false;               // judge it, and start nothing
   int64_t from_step = -1;             // go on from this checkpoint; -1: from the newest
+};
+
+// A gate of a run and its newest verdict.
+struct GateView {
+  std::string name, metric, over, action, bound; // bound: "at most 75"
+  uint64_t first_step = 0, window_steps = 0;     // of the run file
+  std::string state;                             // waiting passed failed
+  nlohmann::json value;                          // null: none yet, or the metric was missing
+  uint64_t from_step = 0, to_step = 0;           // the window that was judged
 };
 
 struct RunSummary {
@@ -93,7 +104,11 @@ struct RunSummary {
   // What a person has to look at, though the run goes on or has ended well: checkpoints that fail,
   // a loss that diverges. One clause each.
   std::vector<std::string> alarms;
-  uint64_t lost_steps = 0; // of an ended run: computed, and in no checkpoint
+  uint64_t lost_steps = 0;   // of an ended run: computed, and in no checkpoint
+  std::string failure_class; // of a failed run
+  std::vector<GateView> gates;
+  std::string from; // "k3fm2@400": whose weights it began with; empty: random ones
+  std::string rung; // of its ladder: which, why and what it changes; empty: none
 };
 
 struct RankView {
@@ -153,11 +168,18 @@ struct AuditView {
   int64_t sequence = 0;
   Time at;
   int64_t uid = 0, pid = 0; // of the process that asked
-  std::string user, verb;   // verb: submit stop cancel resume checkpoint remove daemon-stop
-  RunId run;                // empty for the daemon's own
+  std::string user, verb;   // verb: submit stop ... (docs/api.md)
+  RunId run;                // empty for the daemon's own; of verbs node-*, the node
   int64_t owner = -1;       // uid that the run belongs to; -1: nobody
   ChoiceOrText<RequestResult> result;
   std::string why; // empty when done
+};
+
+// A run that began with the weights of this one's checkpoint.
+struct DescendantView {
+  RunId id;
+  std::string name;
+  uint64_t from_step = 0;
 };
 
 struct RunDetail {
@@ -173,6 +195,7 @@ struct RunDetail {
   std::string run_folder;
   nlohmann::json
       hangs; // array: rank, step, phase, kind, detect_seconds, evidence_path, recover_seconds
+  std::vector<DescendantView> descendants; // oldest first
 };
 
 struct LogLine {
@@ -203,6 +226,7 @@ NSA_DECLARE_JSON(CandidateView);
 NSA_DECLARE_JSON(ErrorView);
 NSA_DECLARE_JSON(SubmitReply);
 NSA_DECLARE_JSON(ResumeRequest);
+NSA_DECLARE_JSON(GateView);
 NSA_DECLARE_JSON(RunSummary);
 NSA_DECLARE_JSON(RankView);
 NSA_DECLARE_JSON(AttemptView);
@@ -210,6 +234,7 @@ NSA_DECLARE_JSON(ToggleView);
 NSA_DECLARE_JSON(CheckpointView);
 NSA_DECLARE_JSON(EventView);
 NSA_DECLARE_JSON(AuditView);
+NSA_DECLARE_JSON(DescendantView);
 NSA_DECLARE_JSON(RunDetail);
 NSA_DECLARE_JSON(LogLine);
 NSA_DECLARE_JSON(FollowLine);

@@ -36,12 +36,13 @@ enum class FailureClass : uint8_t {
   kSupervisor, // our own fault: shim lost, daemon error
   kCrash,      // a rank died by a signal or an unclassified error
   kGraphs,     // CUDA graphs that nobody insists on cannot be recorded
+  kGate,       // a gate of the run file has stopped it
 };
 
 constexpr auto choice_names(FailureClass) {
   return names_of("user-error", "data", "gpu-out-of-memory", "host-out-of-memory", "hardware",
                   "network", "hang", "stopped", "non-finite", "preemption", "supervisor", "crash",
-                  "cuda-graphs");
+                  "cuda-graphs", "gate");
 }
 
 } // namespace nsa::wire

@@ -22,6 +22,10 @@ inline constexpr int kRankStoreFd = 5; // rank 0 only: the listening socket of t
 // run.pass_environment names. Their values are written nowhere else.
 inline constexpr const char* kPassedEnvironmentName = "passed-environment.json";
 
+// In the environment of every rank and of what it starts. Its value follows from the attempt's
+// token: it finds what a lost shim left behind, and ranks that meet over TCP show it to each other.
+inline constexpr const char* kAttemptMark = "NSAD_ATTEMPT";
+
 // In the folder of the rendezvous. The shim makes it, so that it is there before any rank.
 inline constexpr const char* kStoreSocketName = "store.sock";
 
@@ -56,15 +60,22 @@ struct LaunchPlan {
   // Names of variables whose values the shim takes from <run folder>/passed-environment.json.
   std::vector<std::string> passed_environment;
   // How the ranks meet: "unix:<attempt folder>/rendezvous", whose store socket the shim of rank 0
-  // makes; empty where there is one rank.
+  // makes; empty where there is one rank. On several nodes "tcp:HOST:PORT"; the shim of rank 0 is
+  // then handed the listening socket.
   std::string rendezvous;
+  // On several nodes: ranks that no nsad has asked for this long are ended, since another attempt
+  // may have been started without them. 0: they go on.
+  double orphan_seconds = 0;
   uint64_t log_max_bytes = 64ull << 20; // a file, before rotation
   int log_files = 4;                    // kept a rank, the live one included
   RankQuotas quotas;
   AttemptLimits limits;
   // For an nsad that has lost its ledger and learns of the attempt from this file.
-  std::vector<std::string> slots; // one a rank: GPU UUIDs, or names of CPU slots
-  uint64_t first_step = 0;        // of the checkpoint that the ranks resume from; 0: from scratch
+  std::vector<std::string> slots;       // one a rank: GPU UUIDs, or names of CPU slots
+  std::vector<std::string> spare_slots; // that the run holds beside them, on a rung of its ladder
+  nlohmann::json run_spec; // at the top of the ladder; null: the attempt's own spec is that one
+  std::vector<int> rungs;  // of the ladder, in effect
+  uint64_t first_step = 0; // of the checkpoint that the ranks resume from; 0: from scratch
   std::string checkpoint_folder;
   // User mode, where no service manager does it: how the shim starts nsad again when it goes away
   // without having said so. Empty: it does not.

@@ -57,6 +57,9 @@ constexpr Column kColumns[] = {
     {"exposed_communication_ratio", &RunSummary::exposed_communication_ratio},
     {"alarms", &RunSummary::alarms},
     {"lost_steps", &RunSummary::lost_steps},
+    {"from", &RunSummary::from},
+    {"rung", &RunSummary::rung},
+    {"failure_class", &RunSummary::failure_class},
 };
 
 double rounded(double value) {

@@ -17,11 +17,12 @@ enum class RunState : uint8_t {
   kStopped,
   kFailed,
   kCancelled,
+  kPaused,  // by a gate: it waits for a person, who resumes it
   kDamaged, // the ledger's rows do not give the run any more; no live run is ever in it
 };
 constexpr auto choice_names(RunState) {
   return names_of("queued", "starting", "running", "restarting", "stopping", "completed", "stopped",
-                  "failed", "cancelled", "damaged");
+                  "failed", "cancelled", "paused", "damaged");
 }
 constexpr bool has_ended(RunState state) {
   return state >= RunState::kCompleted;
@@ -81,6 +82,11 @@ enum class EventKind : uint8_t {
   kCheckpointsRecovered,
   kCheckpointCorrupt,
   kLossDiverged,
+  kGatesUniform,
+  kGateCollapse,
+  kLossSpike,
+  kRungChanged,
+  kRungKept,
   kProgramsChanged,
   kSetAside,
   kUnknownAttemptEnded,
@@ -91,7 +97,8 @@ constexpr auto choice_names(EventKind) {
                   "rank_finished", "rank_exited", "timer_fired", "shim_released", "run_closed",
                   "attempt_failed", "restarting", "recovered", "checkpoint_rejected",
                   "checkpoint_failed", "checkpoints_recovered", "checkpoint_corrupt",
-                  "loss_diverged", "programs_changed", "set_aside", "unknown_attempt_ended");
+                  "loss_diverged", "gates_uniform", "gate_collapse", "loss_spike", "rung_changed",
+                  "rung_kept", "programs_changed", "set_aside", "unknown_attempt_ended");
 }
 
 // Why a rank's training has ended well.

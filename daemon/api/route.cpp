@@ -9,8 +9,7 @@ namespace nsa::api {
 
 namespace {
 
-constexpr std::string_view kRunPart = "{run}";
-constexpr size_t kMaxRunText = 256; // names are shorter; bounds what reaches the ledger
+constexpr size_t kMaxPartText = 256; // names are shorter; bounds what reaches the ledger
 
 tl::unexpected<RouteFailure> refuse(int status, ErrorCode code, std::string what,
                                     std::string next = {}, std::string allowed = {}) {
@@ -18,15 +17,15 @@ tl::unexpected<RouteFailure> refuse(int status, ErrorCode code, std::string what
       RouteFailure{{code, std::move(what), std::move(next)}, status, std::move(allowed)});
 }
 
-// Whether `path` has the route's shape; sets `run` where the route has one.
-bool matches(std::string_view route, std::string_view path, std::string& run) {
-  const size_t part = route.find(kRunPart);
+// Whether `path` has the route's shape; sets `named` to what stands for its {run}, {node} or {gpu}.
+bool matches(std::string_view route, std::string_view path, std::string& named) {
+  const size_t part = route.find('{');
   if (part == std::string_view::npos) return route == path;
   if (path.size() <= part || path.substr(0, part) != route.substr(0, part)) return false;
   const size_t end = std::min(path.find('/', part), path.size());
-  if (end == part || path.substr(end) != route.substr(part + kRunPart.size())) return false;
+  if (end == part || path.substr(end) != route.substr(route.find('}') + 1)) return false;
   const auto decoded = net::decode_component(path.substr(part, end - part));
-  if (decoded) run = *decoded;
+  if (decoded) named = *decoded;
   return decoded.has_value();
 }
 
@@ -114,7 +113,7 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
   if (name == "last_step") return parse_integer(text, 0, INT64_MAX, call.metrics.last_step);
   if (name == "run") {
     call.about = text;
-    return text.size() <= kMaxRunText;
+    return text.size() <= kMaxPartText;
   }
   if (name == "since") {
     call.since = text;
@@ -180,19 +179,32 @@ const std::vector<RouteRow>& route_table() {
        {"kind", "metrics", "points", "first_step", "last_step"}},
       {Endpoint::kFollow, kOwner, "", "GET", "/v1/runs/{run}/follow", {}},
       {Endpoint::kFollow, kAdministrator, "", "GET", "/v1/follow", {}},
+      {Endpoint::kNodes, kNothing, "", "GET", "/v1/nodes", {"all"}},
+      {Endpoint::kNode, kNothing, "", "GET", "/v1/nodes/{node}", {}},
+      {Endpoint::kNodeToken, kAdministrator, "node-token", "POST", "/v1/node-tokens", {}},
+      {Endpoint::kNodeRemove, kAdministrator, "node-remove", "DELETE", "/v1/nodes/{node}", {}},
+      {Endpoint::kNodeDrain, kAdministrator, "node-drain", "POST", "/v1/nodes/{node}/drain", {}},
+      {Endpoint::kNodeUndrain,
+       kAdministrator,
+       "node-undrain",
+       "POST",
+       "/v1/nodes/{node}/undrain",
+       {}},
+      {Endpoint::kGpus, kNothing, "", "GET", "/v1/gpus", {}},
+      {Endpoint::kGpuRelease, kAdministrator, "gpu-release", "POST", "/v1/gpus/{gpu}/release", {}},
   };
   return table;
 }
 
 tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net::Target& target) {
   const RouteRow* found = nullptr;
-  std::string run, allowed;
+  std::string named, allowed;
   for (const RouteRow& row : route_table()) {
     std::string part;
     if (!matches(row.route, target.path, part)) continue;
     if (row.method == method) {
       found = &row;
-      run = std::move(part);
+      named = std::move(part);
       break;
     }
     allowed += (allowed.empty() ? "" : ", ") + std::string(row.method);
@@ -203,14 +215,21 @@ tl::expected<Call, RouteFailure> parse_call(const std::string& method, const net
   if (!found)
     return refuse(404, ErrorCode::kNotFound, "no such path: " + target.path,
                   "the paths are in docs/api.md");
-  if (run.size() > kMaxRunText)
-    return refuse(400, ErrorCode::kInvalidArgument, "the run's name is too long");
+  const bool is_node = found->route.find("{node}") != std::string_view::npos;
+  const bool is_gpu = found->route.find("{gpu}") != std::string_view::npos;
+  if (named.size() > kMaxPartText)
+    return refuse(400, ErrorCode::kInvalidArgument,
+                  std::string("the ") +
+                      (is_node  ? "node"
+                       : is_gpu ? "GPU"
+                                : "run") +
+                      "'s name is too long");
   Call call;
   call.endpoint = found->endpoint;
   call.route = found->route;
   call.need = found->need;
   call.verb = found->verb;
-  call.run = std::move(run);
+  (is_node ? call.node : is_gpu ? call.gpu : call.run) = std::move(named);
   const std::vector<std::string> known(found->parameters.begin(), found->parameters.end());
   for (const auto& [name, value] : target.query) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {

@@ -34,12 +34,22 @@ enum class Endpoint {
   kFollow,
   kCheckpoints,
   kAudit,
+  kNodes,
+  kNode,
+  kNodeToken,
+  kNodeRemove,
+  kNodeDrain,
+  kNodeUndrain,
+  kGpus,
+  kGpuRelease,
 };
 
 struct Call {
   Endpoint endpoint = Endpoint::kVersion;
   std::string_view route; // "/v1/runs/{run}/logs": static text, for metrics
   std::string run;        // as given: id, prefix, name, @last; empty: all runs
+  std::string node;       // a name; empty: the route is about none
+  std::string gpu;        // an index or a UUID; empty: the route is about none
   // From the query; every parameter of every endpoint has its place here.
   bool all = false, follow = false, verify = false, positions = false, rows = false, unique = false;
   int64_t after = 0, limit = 1000;

@@ -94,8 +94,10 @@ wire::RunSummary says_little(const wire::RunSummary& run) {
   return little;
 }
 
-Routes::Routes(net::EventLoop& loop, Queries& queries, Requests& requests, AccessRules rules)
-    : loop_(loop), queries_(queries), requests_(requests), rules_(rules), readers_(loop) {}
+Routes::Routes(net::EventLoop& loop, Queries& queries, Requests& requests, Nodes& nodes,
+               AccessRules rules)
+    : loop_(loop), queries_(queries), requests_(requests), nodes_(nodes), rules_(rules),
+      readers_(loop) {}
 
 net::HttpObserver Routes::observer() {
   return [this](const net::HttpRecord& record) {
@@ -181,11 +183,14 @@ tl::expected<RunId, net::Response> Routes::find(const Call& call, const Caller& 
 net::Response Routes::dispatch(const Call& call, const net::Request& request,
                                const Caller& caller) {
   if (call.need == Need::kAdministrator && !caller.administrator)
-    return refuse(call, caller, "", -1,
-                  {ErrorCode::kPermission,
-                   call.verb.empty() ? "only administrators may see what is about all runs"
-                                     : "only administrators may stop this nsad",
-                   call.verb.empty() ? "name one of your runs: nsactl ls" : "ask one of them"});
+    return refuse(
+        call, caller, call.node + call.gpu, -1,
+        {ErrorCode::kPermission,
+         call.verb.empty()                ? "only administrators may see what is about all runs"
+         : call.verb.starts_with("node-") ? "only administrators may change the nodes of this nsad"
+         : call.verb.starts_with("gpu-")  ? "only administrators may release a GPU from quarantine"
+                                          : "only administrators may stop this nsad",
+         call.verb.empty() ? "name one of your runs: nsactl ls" : "ask one of them"});
   if (call.run.empty()) return serve(call, "", request, caller);
   std::string notice;
   auto run = find(call, caller, notice);
@@ -253,13 +258,29 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
     return checkpoints(call, run);
   case Endpoint::kAudit:
     return audit(call, caller);
+  case Endpoint::kNodes:
+    return nodes(call);
+  case Endpoint::kNode:
+    return node(call.node);
+  case Endpoint::kNodeToken:
+    return node_token(caller);
+  case Endpoint::kGpus:
+    return reply_items(nodes_.gpus());
+  case Endpoint::kGpuRelease: {
+    const auto released = nodes_.release_gpu(call.gpu, caller);
+    return released ? reply(*released) : reply_error(released.error());
+  }
+  case Endpoint::kNodeRemove:
+  case Endpoint::kNodeDrain:
+  case Endpoint::kNodeUndrain:
+    return change_node(call, caller);
   }
   return reply_error({ErrorCode::kInternal, "an endpoint without a handler", ""});
 }
 
 // Megabytes of JSON take longer than a tick of the loop may.
 template <class T, class Use>
-net::Response Routes::with_body(const net::Request& request, const Caller& caller, Use use) {
+net::Response Routes::with_body(const net::Request& request, const Caller& caller, const Use& use) {
   auto body = std::make_shared<const std::string>(request.body);
   return answer_later([this, body = std::move(body), caller, use](const Answer& answer) {
     readers_.run(
@@ -309,6 +330,34 @@ net::Response Routes::checkpoints(const Call& call, const RunId& run) {
                            answer(listed ? reply_items(*listed) : reply_error(listed.error()));
                          });
   });
+}
+
+net::Response Routes::nodes(const Call& call) {
+  std::vector<wire::NodeView> listed = nodes_.list();
+  if (!call.all)
+    std::erase_if(listed, [](const wire::NodeView& view) {
+      return view.state == wire::NodeStatus::kRemoved;
+    });
+  return reply_items(listed);
+}
+
+net::Response Routes::node(const std::string& name) {
+  for (const wire::NodeView& view : nodes_.list())
+    if (view.name == name) return reply(view);
+  return reply_error({ErrorCode::kNotFound, "no node is named '" + name + "'", "nsactl node ls"});
+}
+
+net::Response Routes::node_token(const Caller& caller) {
+  const auto token = nodes_.make_token(caller);
+  return token ? reply(*token) : reply_error(token.error());
+}
+
+net::Response Routes::change_node(const Call& call, const Caller& caller) {
+  const Status done =
+      call.endpoint == Endpoint::kNodeRemove
+          ? nodes_.remove(call.node, caller)
+          : nodes_.set_drained(call.node, call.endpoint == Endpoint::kNodeDrain, caller);
+  return done ? node(call.node) : reply_error(done.error());
 }
 
 } // namespace nsa::api

@@ -9,6 +9,7 @@
 #include "common/net/http_server.h"
 #include "common/net/offload.h"
 #include "daemon/api/metric_points.h"
+#include "daemon/api/nodes.h"
 #include "daemon/api/route.h"
 #include "daemon/api/service.h"
 #include "daemon/metrics/snapshot.h"
@@ -20,7 +21,8 @@ namespace nsa::api {
 
 class Routes {
 public:
-  Routes(net::EventLoop& loop, Queries& queries, Requests& requests, AccessRules rules);
+  Routes(net::EventLoop& loop, Queries& queries, Requests& requests, Nodes& nodes,
+         AccessRules rules);
 
   net::Response handle(const net::Request& request);
   net::Handler handler() {
@@ -39,11 +41,15 @@ private:
   net::Response serve(const Call& call, const RunId& run, const net::Request& request,
                       const Caller& caller);
   net::Response audit(const Call& call, const Caller& caller);
+  net::Response nodes(const Call& call);
+  net::Response node(const std::string& name);
+  net::Response node_token(const Caller& caller);
+  net::Response change_node(const Call& call, const Caller& caller);
   net::Response submit(const net::Request& request, const Caller& caller);
   net::Response resume(const RunId& run, const net::Request& request, const Caller& caller);
   // Parses the body on another thread, then calls `use` with it, or answers that it is no T.
   template <class T, class Use>
-  net::Response with_body(const net::Request& request, const Caller& caller, Use use);
+  net::Response with_body(const net::Request& request, const Caller& caller, const Use& use);
   net::Response mutate(const RunId& run, Status done);
   // `start`, the items of all pages, `end`: one JSON text.
   net::Response paged_list(const std::string& start, std::function<Result<ListPage>()> read,
@@ -59,6 +65,7 @@ private:
   net::EventLoop& loop_;
   Queries& queries_;
   Requests& requests_;
+  Nodes& nodes_;
   AccessRules rules_;
   std::map<std::string, metrics::RouteSample> counts_;
   std::map<uint32_t, std::string> users_;

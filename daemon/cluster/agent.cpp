@@ -14,10 +14,10 @@ constexpr const char* kJoinAgain =
 
 // What the file holds.
 struct Stored {
-  std::string head, node, key, certificate, authority;
+  std::string head, node, key, certificate, authority, joined_by;
 };
 NSA_DECLARE_JSON(Stored);
-NSA_DEFINE_JSON(Stored, head, node, key, certificate, authority)
+NSA_DEFINE_JSON(Stored, head, node, key, certificate, authority, joined_by)
 
 Error error_of(const Dismissed& dismissed) {
   return {ErrorCode::kPermission, dismissed.what, dismissed.next};
@@ -72,14 +72,16 @@ Result<Membership> Membership::load(const std::filesystem::path& folder) {
   if (!authority) return broken(authority.error());
   return Membership{std::move(*head),
                     stored.node,
-                    {std::move(*authority), std::move(*certificate), std::move(*key)}};
+                    {std::move(*authority), std::move(*certificate), std::move(*key)},
+                    stored.joined_by};
 }
 
 Status Membership::save(const std::filesystem::path& folder) const {
   NSA_TRY(make_folder(folder, 0700));
   NSA_TRY_ASSIGN(const std::string key, identity.key.to_pem());
-  const Stored stored{head.text(), node, key, identity.certificate.to_pem(),
-                      identity.authority.to_pem()};
+  const Stored stored{
+      head.text(), node, key, identity.certificate.to_pem(), identity.authority.to_pem(),
+      joined_by};
   return write_file_atomic(folder / kFile, nlohmann::json(stored).dump(2) + "\n", 0600);
 }
 
@@ -121,7 +123,8 @@ private:
       return fail(ErrorCode::kCorrupt, "the head answered with something else than a certificate");
     NSA_TRY_ASSIGN(const Signed answer, read_frame<Signed>(frame));
     NSA_TRY_ASSIGN(tls::Certificate certificate, tls::Certificate::from_pem(answer.certificate));
-    Membership made{head_, node_, {*link_->peer().authority, std::move(certificate), *key_}};
+    Membership made{
+        head_, node_, {*link_->peer().authority, std::move(certificate), *key_}, token_.digest()};
     NSA_TRY(made.save(folder_));
     return made;
   }
@@ -180,7 +183,9 @@ void Agent::call() {
 
 // Longer and longer, and never all nodes at once.
 void Agent::call_later(const Error& why) {
-  const Error reason = why; // it may belong to the link
+  // A copy, since it may belong to the link.
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+  const Error reason = why;
   const bool was_ready = std::exchange(ready_, false);
   link_.reset();
   next_key_.reset();
@@ -218,11 +223,10 @@ void Agent::take(const wire::Frame& frame) {
 }
 
 void Agent::welcome(const Welcome& welcome) {
+  constexpr double kLongest = 3600;
   failures_ = 0;
-  lost_after_ =
-      std::max(from_seconds(welcome.lost_seconds), Duration(std::chrono::milliseconds(10)));
-  const Duration pace =
-      std::max(from_seconds(welcome.heartbeat_seconds), Duration(std::chrono::milliseconds(1)));
+  lost_after_ = from_seconds(std::clamp(welcome.lost_seconds, 0.01, kLongest));
+  const Duration pace = from_seconds(std::clamp(welcome.heartbeat_seconds, 0.001, kLongest));
   timer_ = loop_.every(pace, [this] { beat(); });
   const bool was_ready = std::exchange(ready_, true);
   if (!was_ready && events_.ready) events_.ready();
@@ -272,6 +276,7 @@ void Agent::renewed(const Signed& signed_one) {
   (void)link_->send(frame_of(Renewed{membership_.identity.certificate.serial()}));
 }
 
+// By value, since it may belong to the link. NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Agent::give_up(Error why) {
   ready_ = false;
   link_.reset();

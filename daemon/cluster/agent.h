@@ -32,6 +32,7 @@ struct Membership {
   HeadAddress head;
   std::string node;
   tls::Identity identity;
+  std::string joined_by; // digest of the token that was spent for it
 
   // <folder>/membership.json. kNotFound: this node has not joined; kCorrupt.
   static Result<Membership> load(const std::filesystem::path& folder);
@@ -63,6 +64,7 @@ public:
   ~Agent();
 
   bool is_ready() const { return ready_; }
+  const Membership& membership() const { return membership_; }
   // The head's clock minus this node's, and how long a message and its answer take; of the newest
   // heartbeat, 0 before one.
   Duration clock_offset() const { return clock_offset_; }

@@ -74,7 +74,8 @@ Status Head::start() {
                                 loop_, options_.address, options_.port,
                                 {authority_.certificate(), std::move(certificate), std::move(key)},
                                 std::move(events), options_.links));
-  timer_ = loop_.every(options_.heartbeat / 2, [this] { look_for_silence(); });
+  looked_ = MonotonicTime::now();
+  timer_ = loop_.every(options_.heartbeat / 4, [this] { look_for_silence(); });
   return {};
 }
 
@@ -130,11 +131,32 @@ void Head::accept(std::unique_ptr<tls::Link> link) {
   sessions_[&session] = std::move(made);
   if (sessions_.size() > kMostSessions)
     return dismiss(session, {ErrorCode::kExhausted, "the head has too many links", ""}, false);
+  make_room(session);
   if (!session.node.empty())
     if (const auto known_now = known(session); !known_now)
-      return dismiss(session, known_now.error(), true);
+      // A ledger that cannot be written is no reason for a node to leave for good.
+      return dismiss(session, known_now.error(), known_now.error().code == ErrorCode::kPermission);
   session.link->start({[this, &session](const wire::Frame& frame) { take(session, frame); },
-                       [this, &session](const Error& why) { end(session, why.what); }});
+                       [this, &session](const Error& why) {
+                         if (why.code == ErrorCode::kCorrupt)
+                           told_({Notice::Kind::kRefused, session.node, session.address, why.what});
+                         end(session, why.what);
+                       }});
+}
+
+// Whoever reaches the port may call as often as it likes. It must not use up nsad's descriptors.
+void Head::make_room(const Session& newest) {
+  const size_t most = newest.node.empty() ? options_.strangers : options_.links_of_node;
+  size_t count = 0;
+  Session* oldest = nullptr;
+  for (const auto& [key, session] : sessions_) {
+    if (session->node != newest.node) continue;
+    ++count;
+    if (!session->greeted && (oldest == nullptr || session->heard < oldest->heard))
+      oldest = session.get();
+  }
+  if (count <= most || oldest == nullptr || oldest == &newest) return;
+  dismiss(*oldest, {ErrorCode::kExhausted, "it gave way to newer calls", "call again"}, false);
 }
 
 Status Head::known(const Session& session) {
@@ -211,6 +233,9 @@ Result<tls::Certificate> Head::admit(const Join& request, const std::string& add
   const WallTime now = WallTime::now();
   const std::string digest = JoinToken{request.secret, ""}.digest();
   NSA_TRY_ASSIGN(const TokenRecord token, good_token(digest, now));
+  if (request.node == options_.own_node)
+    return fail(ErrorCode::kConflict, "the head's own node is named " + request.node,
+                "join under another name: nsad --join HEAD --name NAME");
   const auto known_node = nodes_.find(request.node);
   if (known_node != nodes_.end() && known_node->second.state == NodeState::kReady)
     return fail(ErrorCode::kConflict, "a node named " + request.node + " is connected",
@@ -301,6 +326,8 @@ void Head::answer(Session& session, const Heartbeat& beat) {
 
 void Head::look_for_silence() {
   const MonotonicTime now = MonotonicTime::now();
+  // The head itself was held up, and what nodes have said meanwhile is not read yet.
+  if (now - std::exchange(looked_, now) > options_.heartbeat) return;
   std::vector<Session*> silent;
   for (const auto& [key, session] : sessions_) {
     const Duration limit = session->greeted ? options_.lost_after : kStrangerLimit;

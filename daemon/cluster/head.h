@@ -69,12 +69,16 @@ struct Notice {
 };
 
 struct HeadOptions {
-  std::string folder; // of the authority's key and certificate
+  std::string folder;   // of the authority's key and certificate
+  std::string own_node; // its name, which no other node may take
   std::string address = "0.0.0.0";
   uint16_t port = 0; // 0: any free one
-  Duration heartbeat = std::chrono::seconds(1), lost_after = std::chrono::seconds(4);
+  Duration heartbeat = std::chrono::seconds(1), lost_after = std::chrono::milliseconds(3500);
   Duration certificate_lifetime = std::chrono::hours(24 * 30);
   tls::LinkLimits links;
+  // Links at once of those who have no certificate of a node, and of one node. One more ends the
+  // oldest of them that has not said hello.
+  size_t strangers = 64, links_of_node = 4;
 };
 
 class Head {
@@ -112,6 +116,7 @@ private:
   void answer(Session& session, const Heartbeat& beat);
   void dismiss(Session& session, const Error& why, bool for_good);
   void end(Session& session, const std::string& why);
+  void make_room(const Session& newest);
   void look_for_silence();
   Status known(const Session& session);
 
@@ -124,6 +129,7 @@ private:
   std::map<const Session*, std::unique_ptr<Session>> sessions_;
   std::unique_ptr<tls::Listener> listener_;
   net::Timer timer_;
+  MonotonicTime looked_; // for silence, last
 };
 
 } // namespace nsa::cluster

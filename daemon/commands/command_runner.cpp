@@ -72,6 +72,8 @@ void CommandRunner::carry_out(const Command& command) {
   const AttemptKey key{command.run, command.attempt};
   ShimConnection* shim = tools_.connections.get(key);
   switch (command.kind) {
+  case CommandKind::kReleaseSlots:
+    return release_slots(command.run);
   case CommandKind::kAcquireSlots:
     return acquire_slots(command);
   case CommandKind::kChooseCheckpoint:
@@ -110,6 +112,15 @@ void CommandRunner::acknowledge(const AttemptKey& key, uint64_t sequence) {
 
 // ---- slots --------------------------------------------------------------------------------------
 
+void CommandRunner::release_slots(const RunId& id) {
+  const state::Run* run = find_open(id);
+  if (run == nullptr) return;
+  tools_.slots.release(id);
+  for (const std::string& slot : run->slots)
+    tools_.loop.batch().leases.push_back({slot, "", 0});
+  tools_.loop.handle({id, 0, 0, state::SlotsReleased{}});
+}
+
 void CommandRunner::acquire_slots(const Command& command) {
   if (command.device != spec::Device::kCuda) return grant_slots(command.run);
   // Who uses a GPU may have changed; the driver is asked on another thread, since it may block.
@@ -127,7 +138,7 @@ void CommandRunner::acquire_slots(const Command& command) {
 void CommandRunner::grant_slots(const RunId& id) {
   const state::Run* run = find_open(id);
   if (run == nullptr || run->phase != state::RunState::kQueued) return;
-  auto slots = tools_.slots.acquire(id, run->device, run->ranks);
+  auto slots = tools_.slots.acquire(id, run->device, state::slots_of(*run));
   if (!slots) return tools_.metrics.set_waiting(id, slots.error().what);
   tools_.metrics.at(id).waiting.clear();
   tools_.loop.handle({id, 0, 0, state::SlotsGranted{std::move(*slots)}});
@@ -331,10 +342,12 @@ void CommandRunner::close_run(const RunId& id) {
 
 void CommandRunner::on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) {
   tools_.loop.handle({key.run, key.attempt, sequence, std::move(body)});
+  tools_.metrics.tell_verdicts();
 }
 
 void CommandRunner::on_step(const AttemptKey& key, const wire::RankStep& step) {
   if (tools_.metrics.on_step(key, step) && step.rank == 0) options_.on_step(key.run, step);
+  tools_.metrics.tell_verdicts();
 }
 
 void CommandRunner::on_dealt_with(const AttemptKey& key, uint64_t sequence) {

@@ -67,6 +67,7 @@ private:
   const state::Run* find_open(const RunId& run) const;
   std::string attempt_folder(const AttemptKey& key) const;
 
+  void release_slots(const RunId& run);
   void acquire_slots(const state::Command& command);
   void grant_slots(const RunId& run);
   void choose_checkpoint(const state::Command& command);

@@ -4,6 +4,9 @@
 #include "daemon/proc/process.h"
 #include "daemon/state/xid.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace nsa::control {
 
 namespace {
@@ -21,13 +24,22 @@ void GpuWatch::start(const spec::NodeResourcesSection& resources, const std::str
     slots_.use_gpus(std::move(*locks));
   else
     log::warning("control", "GPUs are not used", {{"why", locks.error().what}});
-  slots_.exclude_gpus(resources.exclude_gpus);
+  const GpuSelection selection{resources.gpus, resources.exclude_gpus, visible_devices()};
+  slots_.select_gpus(selection);
   slots_.expect_gpus();
-  launcher.list_gpus([this](Result<gpu::Gpus> gpus) {
+  launcher.list_gpus([this, selection](Result<gpu::Gpus> gpus) {
+    if (gpus)
+      for (const std::string& name : selection.missing(*gpus))
+        log::warning("gpu", "resources.gpus names a GPU that is not there", {{"gpu", name}});
     if (!gpus) log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
     slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
     if (!slots_.gpus().list.empty()) watch();
   });
+}
+
+std::optional<std::string> GpuWatch::visible_devices() {
+  const char* devices = std::getenv("CUDA_VISIBLE_DEVICES");
+  return devices == nullptr ? std::nullopt : std::optional<std::string>(devices);
 }
 
 void GpuWatch::watch() {
@@ -35,7 +47,7 @@ void GpuWatch::watch() {
   events.sample = [this](gpu::Gpus gpus) {
     loop_.post([this, gpus = std::move(gpus)]() mutable { slots_.set_gpus(std::move(gpus)); });
   };
-  events.xid = [this](gpu::Xid xid) { loop_.post([this, xid] { note(xid); }); };
+  events.xid = [this](const gpu::Xid& xid) { loop_.post([this, xid] { note(xid); }); };
   monitor_ = std::make_unique<gpu::Monitor>(std::move(events), kInterval);
 }
 
@@ -48,9 +60,10 @@ void GpuWatch::note(const gpu::Xid& xid) {
 
 std::vector<RankGpu> GpuWatch::gpus_of(const state::Run& run) const {
   std::vector<RankGpu> gpus;
-  for (size_t r = 0; r < run.slots.size(); ++r)
+  const std::vector<std::string>& slots = run.attempt.slots;
+  for (size_t r = 0; r < slots.size(); ++r)
     for (const gpu::Gpu& g : slots_.gpus().list) {
-      if (g.uuid != run.slots[r]) continue;
+      if (g.uuid != slots[r]) continue;
       RankGpu& mine = gpus.emplace_back(RankGpu{static_cast<Rank>(r), g, {}});
       if (const auto found = xids_.find(g.uuid); found != xids_.end())
         for (const auto& [number, count] : found->second)
@@ -75,6 +88,7 @@ void GpuWatch::add_samples(metrics::DaemonSample& daemon) const {
     sample.sm_clock_hertz = g.sm_clock_hertz;
     if (g.ecc_corrected) sample.ecc_errors["corrected"] = *g.ecc_corrected;
     if (g.ecc_uncorrected) sample.ecc_errors["uncorrected"] = *g.ecc_uncorrected;
+    sample.is_quarantined = slots_.is_quarantined(g.uuid);
     if (const auto found = xids_.find(g.uuid); found != xids_.end())
       sample.xid_errors = found->second;
     // From the start, so that an increase shows the first one, too.

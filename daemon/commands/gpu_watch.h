@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ public:
   // Takes the host's locks and lists the GPUs, which takes the driver seconds.
   void start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
              Launcher& launcher);
+  // CUDA_VISIBLE_DEVICES of this process.
+  static std::optional<std::string> visible_devices();
   // Of a run's ranks, in their order.
   std::vector<RankGpu> gpus_of(const state::Run& run) const;
   void add_samples(metrics::DaemonSample& daemon) const;

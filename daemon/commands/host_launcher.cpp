@@ -69,7 +69,12 @@ Result<privilege::AttemptStart> HostLauncher::prepare(const state::Run& run,
   input.checkpoint_folder = run.attempt.checkpoint_folder;
   input.without_graphs = run.without_graphs;
   input.replaced_data = run.replaced_data;
-  input.slots = run.slots;
+  input.slots = run.attempt.slots;
+  for (const std::string& slot : run.slots)
+    if (std::find(input.slots.begin(), input.slots.end(), slot) == input.slots.end())
+      input.spare_slots.push_back(slot);
+  input.rungs = run.standing.active;
+  if (!input.rungs.empty()) input.run_spec = record.row.spec;
   input.node_environment = options_.host->node_environment();
   input.first_step = run.attempt.first_step;
   const spec::NodeQuotaSection& quota = options_.config.quota;

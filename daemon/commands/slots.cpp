@@ -17,7 +17,7 @@ std::string counted(int n, const std::string& what) {
 
 int SlotPool::capacity(spec::Device device) const {
   if (device != spec::Device::kCuda) return cpu_slots_;
-  const auto given_out = [this](const gpu::Gpu& g) { return excluded_.count(g.uuid) == 0; };
+  const auto given_out = [this](const gpu::Gpu& g) { return selection_.why_kept_out(g).empty(); };
   return locks_ ? static_cast<int>(std::count_if(gpus_.list.begin(), gpus_.list.end(), given_out))
                 : 0;
 }
@@ -31,6 +31,7 @@ int SlotPool::used(spec::Device device) const {
 
 Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, spec::Device device,
                                                    int count) {
+  if (!held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
   if (device == spec::Device::kCuda) return acquire_gpus(run, count);
   std::vector<std::string> slots;
   for (int i = 0; i < cpu_slots_ && static_cast<int>(slots.size()) < count; ++i)
@@ -51,9 +52,14 @@ Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int co
   std::vector<std::string> slots, reasons;
   for (const gpu::Gpu& g : gpus_.list) {
     if (static_cast<int>(slots.size()) == count) break;
+    if (const auto found = quarantine_.find(g.uuid); found != quarantine_.end()) {
+      reasons.push_back("GPU " + std::to_string(g.index) + " is in quarantine (" + found->second +
+                        "; nsactl gpu release " + std::to_string(g.index) + ")");
+      continue;
+    }
     if (is_taken(g.uuid)) continue;
-    if (excluded_.count(g.uuid) != 0) {
-      reasons.push_back("GPU " + std::to_string(g.index) + " is kept out (resources.exclude_gpus)");
+    if (const std::string why = selection_.why_kept_out(g); !why.empty()) {
+      reasons.push_back("GPU " + std::to_string(g.index) + " is kept out (" + why + ")");
       continue;
     }
     if (!g.processes.empty()) {
@@ -79,6 +85,44 @@ Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int co
   for (const std::string& slot : slots)
     owners_[slot] = run;
   return slots;
+}
+
+int SlotPool::quarantined() const {
+  return static_cast<int>(
+      std::count_if(gpus_.list.begin(), gpus_.list.end(), [this](const gpu::Gpu& g) {
+        return quarantine_.count(g.uuid) != 0 && !is_taken(g.uuid) &&
+               selection_.why_kept_out(g).empty();
+      }));
+}
+
+std::vector<wire::GpuView> SlotPool::gpu_views() const {
+  using enum wire::GpuStatus;
+  std::vector<wire::GpuView> views;
+  for (const gpu::Gpu& g : gpus_.list) {
+    wire::GpuView& view = views.emplace_back();
+    view.index = g.index;
+    view.uuid = g.uuid;
+    view.name = g.name;
+    view.memory_bytes = g.memory_bytes;
+    const auto owner = owners_.find(g.uuid);
+    if (owner != owners_.end()) view.run = owner->second;
+    const auto quarantined = quarantine_.find(g.uuid);
+    view.why = selection_.why_kept_out(g);
+    if (quarantined != quarantine_.end()) {
+      view.state = kQuarantine;
+      view.why = quarantined->second;
+    } else if (owner != owners_.end()) {
+      view.state = kUsed;
+    } else if (!view.why.empty()) {
+      view.state = kKeptOut;
+    } else if (!g.processes.empty()) {
+      view.state = kForeign;
+      view.why = "used by process " + std::to_string(g.processes.front());
+    } else {
+      view.state = kFree;
+    }
+  }
+  return views;
 }
 
 Status SlotPool::take_back(const RunId& run, spec::Device device,

@@ -6,15 +6,16 @@
 // (daemon/gpu/host_locks.h). A GPU on which a foreign process computes is not used.
 #pragma once
 
+#include "daemon/commands/gpu_selection.h"
 #include "daemon/gpu/host_locks.h"
 #include "daemon/gpu/nvml.h"
 
 #include "common/base/ids.h"
 #include "common/spec/run_spec.h"
+#include "common/wire/gpu_view.h"
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,11 @@ namespace nsa::control {
 class SlotPool {
 public:
   explicit SlotPool(int cpu_slots) : cpu_slots_(cpu_slots) {}
-  // UUIDs that no run gets: a GPU that is broken, or kept for others.
-  void exclude_gpus(const std::vector<std::string>& uuids) {
-    excluded_.insert(uuids.begin(), uuids.end());
+  // Which GPUs runs may get at all.
+  void select_gpus(GpuSelection selection) { selection_ = std::move(selection); }
+  // UUID -> why no run gets it until a person releases it. Who has one keeps it.
+  void set_quarantine(std::map<std::string, std::string> quarantine) {
+    quarantine_ = std::move(quarantine);
   }
   void use_gpus(gpu::HostLocks locks) { locks_ = std::move(locks); }
   void set_gpus(gpu::Gpus seen) {
@@ -37,6 +40,8 @@ public:
   bool gpus_pending() const { return gpus_pending_; }
   const gpu::Gpus& gpus() const { return gpus_; }
 
+  // Nobody gets a slot while there is a reason; who has slots keeps them. Empty: they may again.
+  void hold_back(std::string why) { held_back_ = std::move(why); }
   // All or nothing. The error says why the run waits.
   Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
   // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
@@ -49,8 +54,11 @@ public:
   void set_shim(const RunId& run, const gpu::Holder& holder);
   void release(const RunId& run);
 
-  int capacity(spec::Device device) const;
+  int capacity(spec::Device device) const; // those in quarantine among them
   int used(spec::Device device) const;
+  bool is_quarantined(const std::string& uuid) const { return quarantine_.count(uuid) != 0; }
+  int quarantined() const; // GPUs that nobody has, and nobody gets
+  std::vector<wire::GpuView> gpu_views() const;
 
 private:
   Result<std::vector<std::string>> acquire_gpus(const RunId& run, int count);
@@ -58,9 +66,11 @@ private:
 
   int cpu_slots_;
   bool gpus_pending_ = false;
+  std::string held_back_;
   std::optional<gpu::HostLocks> locks_; // none: GPUs are not used here
   gpu::Gpus gpus_;
-  std::set<std::string> excluded_;
+  GpuSelection selection_;
+  std::map<std::string, std::string> quarantine_;
   std::map<std::string, RunId> owners_; // slot -> run
 };
 

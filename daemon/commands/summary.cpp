@@ -44,6 +44,8 @@ nlohmann::json summary_json(const state::Run& run, const RunRecord& record) {
           {"steps_without_checkpoint", summary.lost_steps},
           {"alarms", summary.alarms},
           {"restarts", record.counters.restarts},
+          {"rung", summary.rung},
+          {"fallback", record.fallback},
           {"hangs", hangs_json(run)},
           {"estimate", record.row.estimate},
           {"came", came_of(summary, record, seconds)},

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/run_metrics/run_loader.h"
+#include "daemon/state/xid.h"
 #include "daemon/supervision/attempt_supervisor.h"
 
 #include <algorithm>
@@ -52,6 +53,17 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                 {options_.state_folder,
                  std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker")),
                  options_.shut_down}),
+      quarantine_(clock_, loop_, ledger_,
+                  [this](const GpuQuarantine::Entries& entries) {
+                    std::map<std::string, std::string> why;
+                    for (const auto& [uuid, row] : entries)
+                      why[uuid] = row.why;
+                    slots_.set_quarantine(std::move(why));
+                  }),
+      nodes_({loop, clock_, loop_, ledger_, quarantine_},
+             {options_.config.cluster, options_.state_folder, proc::host_name(),
+              [this](const std::string& node) { hold_runs_back(node); },
+              [this] { return slots_.gpu_views(); }}),
       loop_delay_(kTick, MonotonicTime::now()), started_at_(WallTime::now()) {
   metrics::DaemonSample& counters = metrics_.counters();
   counters.version = build_info().version;
@@ -93,6 +105,7 @@ Status ControlPlane::load_open_runs() {
       continue;
     }
     const state::Run& run = *loop_.find(id);
+    if (run.phase == state::RunState::kQueued) continue; // it has given its slots back, or will
     if (auto taken = slots_.take_back(id, run.device, run.slots); !taken)
       log::warning("control", "a slot is somebody else's by now",
                    {{"run", id}, {"why", taken.error().what}});
@@ -101,16 +114,18 @@ Status ControlPlane::load_open_runs() {
 }
 
 Status ControlPlane::start() {
-  if (options_.config.resources.gpus == spec::NodeGpus::kAll)
+  if (options_.config.resources.has_gpus())
     gpus_.start(options_.config.resources, options_.state_folder, launcher_);
   NSA_TRY(load_open_runs());
   // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
   NSA_TRY(Recovery({loop_, metrics_, ledger_, slots_, options_.host}, options_.state_folder)
               .take_up_live_shims());
+  NSA_TRY(quarantine_.start());
   loop_.flush(); // a supervisor reads in the ledger which messages of its shim are known
   auto boot_id = proc::read_boot_id();
   (void)ledger_.note_node(proc::host_name(), boot_id ? *boot_id : "", build_info().version,
                           started_at_);
+  NSA_TRY(nodes_.start());
   loop_delay_ = LoopDelay(kTick, MonotonicTime::now());
   tick_timer_ = events_.every(kTick, [this] { tick(); });
   slow_timer_ = events_.every(kSlowTick, [this] { tick_slowly(); });
@@ -171,6 +186,8 @@ void ControlPlane::tick_slowly() {
     log::info("control", "disk space is set aside again");
   commands_.look_for_slots();
   metrics_.drop_old_samples();
+  metrics_.counters().gpus.clear(); // gates look at temperatures
+  gpus_.add_samples(metrics_.counters());
   // A list of ten thousand runs leaves megabytes behind that only the allocator still wants.
   if (ticks_ % kMinute == 0) ::malloc_trim(0);
   if (ticks_ % kDay == 0)
@@ -178,12 +195,23 @@ void ControlPlane::tick_slowly() {
       log::warning("control", "the ledger was not backed up", {{"why", done.error().what}});
 }
 
+void ControlPlane::hold_runs_back(const std::string& drained) {
+  slots_.hold_back(
+      drained.empty() ? "" : "node " + drained + " is drained; nsactl node undrain " + drained);
+}
+
 void ControlPlane::on_xid(const gpu::Xid& xid) {
+  std::optional<state::Event> fault;
   for (const auto& [id, run] : loop_.state().runs)
-    for (size_t r = 0; r < run.slots.size(); ++r)
-      if (run.slots[r] == xid.uuid)
-        return loop_.submit({id, run.attempt.number, 0,
-                             state::GpuFault{static_cast<Rank>(r), xid.uuid, xid.number}});
+    for (size_t r = 0; r < run.attempt.slots.size(); ++r)
+      if (run.attempt.slots[r] == xid.uuid)
+        fault = state::Event{id, run.attempt.number, 0,
+                             state::GpuFault{static_cast<Rank>(r), xid.uuid, xid.number}};
+  if (fault) loop_.submit(*fault);
+  // A broken one is put away also where no rank computes on it.
+  const state::XidMeaning meaning = state::xid_meaning(xid.number);
+  if (meaning.hardware)
+    quarantine_.add(xid.uuid, "Xid " + std::to_string(xid.number) + ", " + meaning.text);
 }
 
 // ---- readings -----------------------------------------------------------------------------------
@@ -191,9 +219,13 @@ void ControlPlane::on_xid(const gpu::Xid& xid) {
 nlohmann::json ControlPlane::status() {
   const auto [free, size] = proc::disk_space(options_.state_folder);
   nlohmann::json gpus = nlohmann::json::array();
-  for (const gpu::Gpu& g : slots_.gpus().list)
-    gpus.push_back(
-        {{"index", g.index}, {"uuid", g.uuid}, {"name", g.name}, {"memory_bytes", g.memory_bytes}});
+  for (const wire::GpuView& g : slots_.gpu_views())
+    gpus.push_back({{"index", g.index},
+                    {"uuid", g.uuid},
+                    {"name", g.name},
+                    {"memory_bytes", g.memory_bytes},
+                    {"state", g.state}});
+  const auto visible = GpuWatch::visible_devices();
   return {{"pid", ::getpid()},
           {"version", build_info().version},
           {"commit", build_info().commit},
@@ -210,6 +242,7 @@ nlohmann::json ControlPlane::status() {
           {"cpu_slots_used", slots_.used(spec::Device::kCpu)},
           {"gpus", gpus},
           {"gpus_used", slots_.used(spec::Device::kCuda)},
+          {"cuda_visible_devices", visible ? nlohmann::json(*visible) : nlohmann::json()},
           {"ledger", ledger_.path().string()},
           {"ledger_ok", !loop_.ledger_full()},
           {"reserve_held", ledger_.reserve().held()},
@@ -230,7 +263,10 @@ metrics::Snapshot ControlPlane::snapshot(const std::map<std::string, metrics::Ro
   };
   add_slots(spec::Device::kCpu);
   add_slots(spec::Device::kCuda);
+  snapshot.daemon.slots["free"] -= static_cast<uint64_t>(slots_.quarantined());
+  snapshot.daemon.gpus.clear();
   gpus_.add_samples(snapshot.daemon);
+  nodes_.add_samples(snapshot.daemon);
   std::tie(snapshot.daemon.state_free_bytes, snapshot.daemon.state_size_bytes) =
       proc::disk_space(options_.state_folder);
   return snapshot;

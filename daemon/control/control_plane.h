@@ -18,6 +18,7 @@
 #include "daemon/commands/node_provenance.h"
 #include "daemon/control/loop_delay.h"
 #include "daemon/control/recovery.h"
+#include "daemon/nodes/cluster_nodes.h"
 #include "daemon/queries/run_queries.h"
 #include "daemon/requests/run_requests.h"
 
@@ -59,6 +60,7 @@ public:
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
   api::Queries& queries() { return queries_; }
   api::Requests& requests() { return requests_; }
+  api::Nodes& nodes() { return nodes_; }
 
 private:
   void tick(); // ten times a second
@@ -66,6 +68,7 @@ private:
   void set_aside(const store::DamagedRun& damaged);
   Status load_open_runs();
   void on_xid(const gpu::Xid& xid);
+  void hold_runs_back(const std::string& drained); // no new run starts while a node is named
   nlohmann::json status();
 
   net::EventLoop& events_;
@@ -85,6 +88,8 @@ private:
   RunQueries queries_;
   CommandRunner commands_;
   RunRequests requests_;
+  GpuQuarantine quarantine_;
+  ClusterNodes nodes_;
   net::Timer tick_timer_, slow_timer_;
   int64_t ticks_ = 0;
   LoopDelay loop_delay_;

@@ -7,17 +7,17 @@
 #include "common/net/unix_socket.h"
 #include "daemon/api/metrics_route.h"
 #include "daemon/api/routes.h"
+#include "daemon/control/agent_daemon.h"
 #include "daemon/control/config.h"
 #include "daemon/control/control_plane.h"
 #include "daemon/control/notify.h"
+#include "daemon/control/state_lock.h"
 #include "daemon/proc/cgroup.h"
 
 #include <algorithm>
 #include <csignal>
-#include <fcntl.h>
 #include <filesystem>
 #include <malloc.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -26,17 +26,6 @@ namespace nsa::control {
 namespace {
 
 constexpr Duration kFinishLimit = std::chrono::seconds(2);
-
-// Held as long as the process lives; the kernel lets go of it however the process ends.
-Result<UniqueFd> lock_state_folder(const std::string& folder) {
-  UniqueFd fd(
-      ::open((folder + "/nsad.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return fail_errno("cannot open " + folder + "/nsad.lock");
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
-    return fail(ErrorCode::kConflict, "another nsad runs on " + folder,
-                "use it, or stop it with nsactl daemon stop");
-  return fd;
-}
 
 // A run needs a few descriptors for each rank.
 void raise_descriptor_limit() {
@@ -134,6 +123,7 @@ Status run_daemon(const DaemonOptions& options) {
       log::warning("control", "attempts go without limits of processes and memory",
                    {{"why", moved.error().what}});
   NSA_TRY_ASSIGN(const UniqueFd lock, lock_state_folder(state));
+  NSA_TRY(refuse_folder_of_agent(state));
   NSA_TRY(make_folder(state + "/runs", 0750));
   NSA_TRY_ASSIGN(
       store::Ledger ledger,
@@ -147,7 +137,7 @@ Status run_daemon(const DaemonOptions& options) {
                        control_options(options, started, [&loop] { loop.stop(); }));
 
   NSA_TRY_ASSIGN(const auto administrators, administrators_of(options.config));
-  api::Routes routes(loop, control.queries(), control.requests(),
+  api::Routes routes(loop, control.queries(), control.requests(), control.nodes(),
                      {options.system_mode, ::getuid(), administrators});
   const std::filesystem::path socket(options.paths.socket);
   NSA_TRY(make_folder(socket.parent_path(), options.system_mode ? 0755 : 0700));

@@ -13,12 +13,20 @@
 
 namespace nsa::control {
 
+// Of a node that is to be an agent of a head elsewhere.
+struct JoinOptions {
+  std::string head;  // "HOST:PORT"; empty: this nsad decides for itself
+  std::string token; // empty: it has joined before
+  std::string name;  // empty: the host's, or the one that it has joined by
+};
+
 struct DaemonOptions {
   std::shared_ptr<privilege::Host> host;
   int starter_socket = -1; // system mode: readable once the starter has gone
   net::NodePaths paths;
   spec::NodeSpec config;
   bool system_mode = false;
+  JoinOptions join;
   std::string program;                // absolute path of nsad
   std::vector<std::string> arguments; // as given: shims start nsad again with them
 };

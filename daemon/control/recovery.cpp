@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
+#include "common/spec/ladder.h"
 #include "common/spec/parse.h"
 #include "common/spec/spec_json.h"
 #include "daemon/commands/policies.h"
@@ -34,8 +35,41 @@ Result<T> read_as(const std::filesystem::path& path, const FileOpener& open, Fro
 // What nsad wrote when it started the attempt, held against the shim that was found.
 struct Evidence {
   wire::LaunchPlan plan;
-  spec::RunSpec spec;
+  spec::RunSpec spec; // of the attempt, on its rungs
+  spec::RunSpec base; // of the run, at the top of its ladder
+  spec::Ladder ladder;
 };
+
+// The run's ladder and where the attempt stands on it. The files belong to the submitter: what they
+// say of rungs must give the attempt's own settings. If it does not, as with files of an older
+// nsad, the run goes on with these settings and without a ladder.
+Status note_ladder(Evidence& evidence, const std::filesystem::path& folder) {
+  wire::LaunchPlan& plan = evidence.plan;
+  evidence.base = evidence.spec;
+  if (!plan.run_spec.is_null()) {
+    NSA_TRY_ASSIGN(evidence.base, spec::from_json(plan.run_spec));
+  }
+  if (spec::validate(evidence.base).empty()) {
+    evidence.ladder = spec::ladder_of(evidence.base);
+    if (state::are_rungs_of(evidence.ladder, plan.rungs) &&
+        spec::digest(spec::on_rungs(evidence.base, evidence.ladder, plan.rungs)) ==
+            spec::digest(evidence.spec))
+      return {};
+  }
+  log::warning("control", "the ladder of a run is not known; it keeps its present settings",
+               {{"attempt", folder.string()}});
+  plan.rungs.clear();
+  evidence.ladder = {};
+  evidence.base = evidence.spec;
+  const spec::RestartSection defaults;
+  spec::RestartSection& restart = evidence.base.restart;
+  restart.fallback.clear();
+  restart.ladder = defaults.ladder;
+  restart.climb_after_steps = defaults.climb_after_steps;
+  restart.shortest_sequence = defaults.shortest_sequence;
+  return {};
+}
+
 Result<Evidence> read_evidence(const LiveShim& shim, const FileOpener& open) {
   const std::filesystem::path folder = shim.folder;
   Evidence evidence;
@@ -51,6 +85,7 @@ Result<Evidence> read_evidence(const LiveShim& shim, const FileOpener& open) {
       ranks > kMaxRanks || ranks != static_cast<size_t>(evidence.spec.parallel.ranks))
     return fail(ErrorCode::kCorrupt,
                 (folder / shim::kLaunchName).string() + " is not about this attempt");
+  NSA_TRY(note_ladder(evidence, folder));
   return evidence;
 }
 
@@ -63,6 +98,12 @@ int64_t written_at(const std::string& path) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0) return WallTime::now().nanoseconds;
   return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+void note_spec(store::RunRow& row, const spec::RunSpec& spec) {
+  row.spec = spec::to_json(spec);
+  row.spec_digest = spec::digest(spec);
+  row.estimate = estimate_of(spec);
 }
 
 bool goes_on(state::AttemptPhase phase) {
@@ -115,9 +156,8 @@ Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec
   row.file_name = "run.toml";
   row.submitted_at = written_at(record.folder + "/run.toml");
   row.run_file = spec::print_toml(spec, false);
-  row.spec = spec::to_json(spec);
-  row.spec_digest = spec::digest(spec);
-  row.estimate = estimate_of(spec);
+  note_spec(row, spec);
+  note_origin(row, spec);
   record.spec = spec;
   tools_.loop.batch().runs.push_back(row);
   tools_.loop.batch().made_anew.push_back(id);
@@ -129,7 +169,7 @@ Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec
 Status Recovery::recover(const LiveShim& shim, bool stored) {
   NSA_TRY_ASSIGN(const Evidence evidence,
                  read_evidence(shim, privilege::opener(tools_.host, shim.user)));
-  NSA_TRY(recall_or_make_record(shim, evidence.spec, stored));
+  NSA_TRY(recall_or_make_record(shim, evidence.base, stored));
   RunRecord& record = tools_.metrics.at(shim.run);
   if (const state::Run* found = tools_.loop.find(shim.run)) {
     const state::Run& run = *found;
@@ -157,6 +197,7 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
   recovered.shim_start_time_ticks = shim.identity.start_time_ticks;
   std::vector<std::string> slots = evidence.plan.slots;
   slots.resize(evidence.plan.ranks.size());
+  slots.insert(slots.end(), evidence.plan.spare_slots.begin(), evidence.plan.spare_slots.end());
   tools_.slots.release(shim.run);
   recovered.slots = tools_.slots.take_back_unknown(shim.run, recovered.device, std::move(slots));
   tools_.slots.set_shim(shim.run, {state_folder_, shim.run, shim.identity.boot_id,
@@ -164,7 +205,15 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
   const auto checkpoints = tools_.host->list_checkpoints(shim.user, record.folder, false);
   for (const manifest::Found& found : checkpoints.value_or(std::vector<manifest::Found>{}))
     if (found.problem.empty()) recovered.best_step = std::max(recovered.best_step, found.step);
-  record.spec = evidence.spec;
+  recovered.ladder = evidence.ladder;
+  recovered.rungs = evidence.plan.rungs;
+  // The ledger may know the run as it was before a resume that changed it.
+  if (record.row.spec_digest != spec::digest(evidence.base)) {
+    note_spec(record.row, evidence.base);
+    tools_.loop.batch().runs.push_back(record.row);
+  }
+  record.spec = evidence.base;
+  record.rungs.clear(); // the event brings the attempt's own
   log::warning("control", "a live attempt was not in the ledger; its run is taken up",
                {{"run", shim.run},
                 {"attempt", std::to_string(shim.attempt)},

@@ -148,6 +148,20 @@ Labels of(const Snapshot& snapshot, const GpuSample& gpu) {
   return {{"node", snapshot.daemon.node}, {"gpu", std::to_string(gpu.index)}};
 }
 
+// Of every node that has joined this head.
+template <auto Field> void node_value(const Snapshot& snapshot, Samples& samples) {
+  for (const NodeSample& node : snapshot.daemon.nodes) {
+    const auto& field = node.*Field;
+    if constexpr (requires { field.has_value(); }) {
+      if (field) samples.value({{"node", node.node}}, *field);
+    } else if constexpr (requires { field.nanoseconds; }) {
+      samples.value({{"node", node.node}}, number(field));
+    } else {
+      samples.value({{"node", node.node}}, field);
+    }
+  }
+}
+
 // Of every GPU of the node: {node, gpu} and one figure; what it does not tell is left out.
 template <auto Field> void gpu_value(const Snapshot& snapshot, Samples& samples) {
   for (const GpuSample& gpu : snapshot.daemon.gpus) {
@@ -232,6 +246,13 @@ std::vector<Row> run_rows() {
            by_word(out, of(r), "reason", kChoiceNames<wire::FailureClass>, r.restarts);
        },
        {"restarts", &RunSample::restarts}},
+      {"nsa_run_rungs",
+       kGauge,
+       "run_id",
+       "Rungs of the run's ladder that are in effect; 0: as the run file says.",
+       run_value<&RunSample::rungs>,
+       {},
+       kQueryOnly},
       {"nsa_run_hangs_total",
        kCounter,
        "run_id",
@@ -424,6 +445,20 @@ std::vector<Row> rank_and_checkpoint_rows() {
                        gate.mean);
        }},
 
+      {"nsa_run_failing_gates",
+       kGauge,
+       "run_id, metric, action",
+       "Gates of the run file whose newest verdict is a failure, by what they look at and what "
+       "they do.",
+       [](S s, Samples& out) {
+         for (const RunSample& r : s.runs)
+           for (const auto& [which, count] : r.failing_gates)
+             out.value({{"run_id", r.id}, {"metric", which.first}, {"action", which.second}},
+                       number(count));
+       },
+       {},
+       kQueryOnly},
+
       // ---- checkpoints --------------------------------------------------------------------------
       {"nsa_checkpoint_last_success_timestamp_seconds",
        kGauge,
@@ -556,6 +591,12 @@ std::vector<Row> daemon_rows() {
              out.value(std::move(labels), number(count));
            }
        }},
+      {"nsa_gpu_quarantined", kGauge, "node, gpu",
+       "1 if a GPU is in quarantine: no run gets it until nsactl gpu release.",
+       [](S s, Samples& out) {
+         for (const GpuSample& g : s.daemon.gpus)
+           out.value(of(s, g), g.is_quarantined ? 1 : 0);
+       }},
       {"nsa_gpu_processes", kGauge, "node, gpu",
        "Processes of any user that computed on a GPU when nsad last looked.",
        gpu_value<&GpuSample::processes>},
@@ -608,13 +649,46 @@ std::vector<Row> daemon_rows() {
   };
 }
 
+std::vector<Row> node_rows() {
+  using enum Type;
+  return {
+      {"nsa_node_up", kGauge, "node",
+       "Of each node that has joined this head: 1 while the head hears it.",
+       node_value<&NodeSample::up>},
+      {"nsa_node_clock_offset_seconds", kGauge, "node",
+       "The head's clock minus the node's, by the newest heartbeat; absent while it is not heard.",
+       node_value<&NodeSample::clock_offset_seconds>},
+      {"nsa_node_round_trip_seconds",
+       kGauge,
+       "node",
+       "Time of a heartbeat and its answer; absent while the node is not heard.",
+       node_value<&NodeSample::round_trip_seconds>,
+       {},
+       kQueryOnly},
+      {"nsa_node_certificate_expiry_timestamp_seconds",
+       kGauge,
+       "node",
+       "When the node's newest certificate ends; connected nodes renew it before.",
+       node_value<&NodeSample::certificate_expires>,
+       {},
+       kQueryOnly},
+      {"nsa_node_refusals_total",
+       kCounter,
+       "",
+       "Calls to the port for nodes that were refused, since nsad was started.",
+       [](S s, Samples& out) { out.value({}, static_cast<double>(s.daemon.node_refusals)); },
+       {},
+       kQueryOnly},
+  };
+}
+
 } // namespace
 
 const std::vector<Row>& catalogue() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all;
-    for (std::vector<Row>& part :
-         std::array{run_rows(), step_rows(), rank_and_checkpoint_rows(), daemon_rows()})
+    for (std::vector<Row>& part : std::array{run_rows(), step_rows(), rank_and_checkpoint_rows(),
+                                             daemon_rows(), node_rows()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

@@ -95,6 +95,7 @@ struct RunSample {
   AttemptNumber attempt = 0;
   std::map<std::string, uint64_t> restarts;          // failure class name -> count, total
   uint64_t hangs = 0;                                // total
+  uint64_t rungs = 0;                                // of its ladder that are in effect
   uint64_t lost_steps = 0;                           // total: steps computed again after restarts
   std::map<std::string, Histogram> recovery_seconds; // detect, restore: of hangs
   // train, data-wait, checkpoint, evaluation, restart, idle -> seconds, total
@@ -120,6 +121,8 @@ struct RunSample {
   std::map<std::string, uint64_t> checkpoint_failures; // write, verify -> count, total
 
   std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate
+  // Of [[gate]]: how many fail now, by metric and action.
+  std::map<std::pair<std::string, std::string>, uint64_t> failing_gates;
   std::vector<RankSample> ranks;
 };
 
@@ -133,10 +136,19 @@ struct GpuSample {
   std::string uuid, model;
   uint64_t memory_bytes = 0, used_bytes = 0;
   uint64_t processes = 0; // that compute on it
+  bool is_quarantined = false;
   std::optional<double> utilization_ratio, temperature_celsius, power_watts, sm_clock_hertz;
   std::map<std::string, uint64_t>
       ecc_errors;                          // corrected, uncorrected -> since the driver was loaded
   std::map<uint64_t, uint64_t> xid_errors; // number -> count since nsad was started
+};
+
+// A node that has joined this nsad as its head.
+struct NodeSample {
+  std::string node;
+  bool up = false;
+  WallTime certificate_expires;
+  std::optional<double> clock_offset_seconds, round_trip_seconds; // of the newest heartbeat
 };
 
 struct DaemonSample {
@@ -153,6 +165,8 @@ struct DaemonSample {
   std::string driver;                    // of the GPUs; empty: none
   std::vector<GpuSample> gpus;
   uint64_t state_free_bytes = 0, state_size_bytes = 0; // file system of the state folder
+  std::vector<NodeSample> nodes;
+  uint64_t node_refusals = 0; // total, since nsad was started
 };
 
 struct Snapshot {

@@ -101,6 +101,9 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   plan.quotas = input.quotas;
   plan.limits = input.limits;
   plan.slots = input.slots;
+  plan.spare_slots = input.spare_slots;
+  plan.run_spec = input.run_spec;
+  plan.rungs = input.rungs;
   plan.first_step = input.first_step;
   plan.checkpoint_folder = input.checkpoint_folder;
   plan.restart_daemon = input.restart_daemon;

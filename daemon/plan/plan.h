@@ -32,6 +32,9 @@ struct AttemptInput {
   std::string without_graphs;                // why CUDA graphs are not to be tried; empty: they may
   std::set<std::string> replaced_data;       // digests of data sets that the checkpoint may name
   std::vector<std::string> slots;            // one a rank: GPU UUIDs, or names of CPU slots
+  std::vector<std::string> spare_slots;      // held beside them, on a rung of the run's ladder
+  nlohmann::json run_spec;                   // at the top of the ladder; null: `spec` is that
+  std::vector<int> rungs;                    // in effect
   std::map<std::string, std::string> node_environment; // of nsad; only kNodeVariables are taken
   wire::RankQuotas quotas;
   wire::AttemptLimits limits;

@@ -1,5 +1,6 @@
 #include "daemon/privilege/direct_host.h"
 
+#include "common/base/kill_point.h"
 #include "daemon/proc/process.h"
 
 #include <algorithm>
@@ -54,12 +55,14 @@ Result<UniqueFd> DirectHost::open_file(uid_t, const std::string& path) {
 
 Status DirectHost::write_files(uid_t, const std::string& folder,
                                const std::vector<NewFile>& files) {
+  pass_kill_point(KillPoint::kRunFolderWrite);
   NSA_TRY(make_folder(folder, 0750));
   for (const NewFile& file : files) {
     if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.')
       return fail(ErrorCode::kInvalidArgument, "'" + file.name + "' is no name of a file");
     NSA_TRY(write_file_atomic(fs::path(folder) / file.name, file.content, file.mode));
   }
+  pass_kill_point(KillPoint::kRunFolderWritten);
   return {};
 }
 
@@ -76,8 +79,11 @@ Status DirectHost::remove_run_folder(uid_t, const std::string& folder) {
 
 Status DirectHost::write_summary(uid_t, const std::string& run_folder, nlohmann::json summary) {
   summary["came"]["disk_bytes"] = folder_bytes(run_folder);
-  return write_file_atomic(fs::path(run_folder) / "summary.json",
-                           summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  pass_kill_point(KillPoint::kSummaryWrite);
+  NSA_TRY(write_file_atomic(fs::path(run_folder) / "summary.json",
+                            summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace)));
+  pass_kill_point(KillPoint::kSummaryWritten);
+  return {};
 }
 
 Result<std::vector<manifest::Found>>
@@ -104,12 +110,24 @@ DirectHost::choose_checkpoint(uid_t, const std::string& run_folder,
   return choice;
 }
 
+Status DirectHost::share_checkpoint(uid_t, const std::string& checkpoint, const std::string& folder,
+                                    bool with_optimizer) {
+  pass_kill_point(KillPoint::kOriginShare);
+  NSA_TRY(manifest::share(checkpoint, folder, with_optimizer));
+  pass_kill_point(KillPoint::kOriginShared);
+  return {};
+}
+
 Result<shim::StartedShim> DirectHost::start_attempt(uid_t, AttemptStart start) {
   const std::string folder = start.plan.attempt_folder;
   NSA_TRY(make_folder(folder + "/logs", 0750));
+  pass_kill_point(KillPoint::kSpecWrite);
   NSA_TRY(write_file_atomic(folder + "/spec.json", start.spec, 0640));
+  pass_kill_point(KillPoint::kSpecWritten);
   add_own_account(start.plan);
+  pass_kill_point(KillPoint::kShimStart);
   auto started = shim::start_shim(start.plan, start.options);
+  pass_kill_point(KillPoint::kShimStarted);
   if (started || started.error().code != ErrorCode::kConflict) return started;
   NSA_TRY_ASSIGN(const shim::StartedAttempt found, shim::read_started(folder));
   const proc::ProcessIdentity identity{found.boot_id, static_cast<pid_t>(found.shim_pid),

@@ -59,6 +59,9 @@ public:
   virtual Result<manifest::Choice>
   choose_checkpoint(uid_t as, const std::string& run_folder,
                     const std::vector<manifest::Distrust>& distrusted) = 0;
+  // Makes `folder` a checkpoint of the files of another one, `checkpoint` (manifest::share).
+  virtual Status share_checkpoint(uid_t as, const std::string& checkpoint,
+                                  const std::string& folder, bool with_optimizer) = 0;
 
   // ---- attempts
   // Makes the attempt's folder and starts its shim, or finds the one that was started for this very

@@ -150,6 +150,11 @@ const std::map<std::string, Call, std::less<>>& calls() {
          return Answer{found_json(found), {}};
        }},
       {"choose_checkpoint", choose_checkpoint},
+      {"share_checkpoint",
+       [](Host& h, const json& a, Descriptors) {
+         return nothing_of(h.share_checkpoint(kSelf, text(a, "checkpoint"), text(a, "folder"),
+                                              a.at("with_optimizer").get<bool>()));
+       }},
       {"start_attempt", start_attempt},
       {"connect_shim",
        [](Host& h, const json& a, Descriptors) {

@@ -148,6 +148,14 @@ StarterHost::choose_checkpoint(uid_t as, const std::string& run_folder,
       });
 }
 
+Status StarterHost::share_checkpoint(uid_t as, const std::string& checkpoint,
+                                     const std::string& folder, bool with_optimizer) {
+  return status_of(
+      job(as, "share_checkpoint",
+          {{"checkpoint", checkpoint}, {"folder", folder}, {"with_optimizer", with_optimizer}},
+          kVerification));
+}
+
 Result<shim::StartedShim> StarterHost::start_attempt(uid_t as, AttemptStart start) {
   auto answer = job(as, "start_attempt",
                     {{"plan", start.plan},

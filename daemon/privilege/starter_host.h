@@ -28,6 +28,8 @@ public:
   Result<manifest::Choice>
   choose_checkpoint(uid_t as, const std::string& run_folder,
                     const std::vector<manifest::Distrust>& distrusted) override;
+  Status share_checkpoint(uid_t as, const std::string& checkpoint, const std::string& folder,
+                          bool with_optimizer) override;
   Result<shim::StartedShim> start_attempt(uid_t as, AttemptStart start) override;
   Result<UniqueFd> connect_shim(uid_t as, const std::string& attempt_folder) override;
   Result<shim::StartedAttempt> read_started(uid_t as, const std::string& attempt_folder) override;

@@ -37,4 +37,8 @@ wire::AuditView view_of(const store::AuditRow& row) {
           row.verb,     row.run, row.owner, row.result, row.why};
 }
 
+wire::DescendantView view_of(const store::DescendantRow& row) {
+  return {row.id, row.name, row.from_step};
+}
+
 } // namespace nsa::control

@@ -14,6 +14,7 @@ wire::RankView view_of(const store::RankRow& row);
 wire::ToggleView view_of(const store::ToggleRow& row);
 wire::CheckpointView view_of(const store::CheckpointRow& row);
 wire::AuditView view_of(const store::AuditRow& row);
+wire::DescendantView view_of(const store::DescendantRow& row);
 
 template <class Row> auto views_of(const std::vector<Row>& rows) {
   std::vector<decltype(view_of(rows.front()))> views;

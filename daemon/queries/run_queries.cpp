@@ -135,6 +135,8 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(id));
   NSA_TRY_ASSIGN(const auto toggles, tools_.ledger.toggles(id));
   NSA_TRY_ASSIGN(const auto events, tools_.ledger.events(id, 0, -kEventsInDetail));
+  NSA_TRY_ASSIGN(const auto descendants, tools_.ledger.descendants(id));
+  detail.descendants = views_of(descendants);
   detail.attempts = views_of(attempts);
   detail.toggles = views_of(toggles);
   detail.last_events = views_of(events);

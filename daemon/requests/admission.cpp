@@ -9,6 +9,8 @@
 #include "common/spec/toggles.h"
 #include "daemon/privilege/direct_host.h"
 #include "daemon/proc/node_readings.h"
+#include "daemon/queries/run_files.h"
+#include "daemon/requests/origin_rules.h"
 
 namespace nsa::control {
 
@@ -97,9 +99,11 @@ tl::unexpected<api::SubmitFailure> refuse(Error error) {
 
 nlohmann::json estimate_of(const spec::RunSpec& spec) {
   const auto cpuinfo = read_file("/proc/cpuinfo", 1 << 24);
-  return estimate::estimate(
-      spec, estimate::choose_placement(spec, spec.parallel.device == spec::Device::kCuda,
-                                       cpuinfo.value_or("")));
+  return estimate::estimate(spec,
+                            estimate::choose_placement(spec,
+                                                       spec.parallel.device == spec::Device::kCuda,
+                                                       cpuinfo.value_or("")),
+                            spec.plan.tokens_per_second);
 }
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
@@ -115,6 +119,42 @@ tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const Node
   admitted.estimate = estimate_of(admitted.spec);
   admitted.warnings = spec::warnings(admitted.spec);
   return admitted;
+}
+
+std::vector<uint64_t> usable_steps(const std::vector<store::CheckpointRow>& rows, const RunId& run,
+                                   const std::vector<manifest::Found>& found) {
+  std::vector<uint64_t> steps;
+  for (const store::CheckpointRow& view : checkpoints_on_disk(rows, run, found, false))
+    if (view.state != wire::CheckpointState::kCorrupt &&
+        view.state != wire::CheckpointState::kDeleted)
+      steps.push_back(view.step);
+  return steps;
+}
+
+tl::expected<void, api::SubmitFailure> check_parent(const RunFile& file, const spec::RunSpec& spec,
+                                                    const Parent& parent,
+                                                    const std::vector<manifest::Found>& found,
+                                                    const FileOpener& open) {
+  const spec::Origin& origin = parent.origin;
+  std::vector<Misfit> misfits = shape_misfits(origin, parent.spec, spec);
+  const auto add = [&](std::optional<Misfit> misfit) {
+    if (misfit) misfits.push_back(std::move(*misfit));
+  };
+  add(step_misfit(origin, usable_steps(parent.checkpoints, origin.run, found)));
+  std::string trained_on;
+  for (const manifest::Found& one : found)
+    if (one.step == origin.step && one.manifest) trained_on = one.manifest->data.dataset_digest;
+  const auto ours = dataset::read_manifest(spec.data.path, open);
+  if (!ours) return refuse(ours.error());
+  std::optional<dataset::Manifest> theirs;
+  if (auto read = dataset::read_manifest(parent.spec.data.path, open)) theirs = std::move(*read);
+  add(tokenizer_misfit(origin, theirs, trained_on, *ours));
+  if (misfits.empty()) return {};
+  const spec::Parsed parsed = spec::parse_run_file(file.toml, file.name, file.overrides);
+  std::vector<spec::Problem> problems;
+  for (const Misfit& misfit : misfits)
+    problems.push_back(spec::problem_at(parsed, file.name, misfit.key, misfit.what, misfit.next));
+  return refuse(file.name, std::move(problems));
 }
 
 Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,

@@ -8,10 +8,13 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/manifest/manifest.h"
+#include "common/spec/origin.h"
 #include "common/spec/run_spec.h"
 #include "daemon/api/service.h"
 #include "daemon/privilege/host.h"
 #include "daemon/requests/worker_check.h"
+#include "daemon/store/rows.h"
 
 #include <string>
 #include <vector>
@@ -45,6 +48,25 @@ struct Resumable {
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
                                                  const FileOpener& open = open_regular_file);
+
+// The run whose weights another one begins with, as the ledger has it.
+struct Parent {
+  spec::Origin origin;
+  spec::RunSpec spec;
+  std::string folder; // <state>/runs/<id>
+  std::vector<store::CheckpointRow> checkpoints;
+};
+
+// Whether the weights fit the run: each key that is in the way, at its place. `found`: the parent's
+// checkpoints on the disk.
+tl::expected<void, api::SubmitFailure> check_parent(const RunFile& file, const spec::RunSpec& spec,
+                                                    const Parent& parent,
+                                                    const std::vector<manifest::Found>& found,
+                                                    const FileOpener& open = open_regular_file);
+
+// Steps of the checkpoints that a run can begin with, newest first.
+std::vector<uint64_t> usable_steps(const std::vector<store::CheckpointRow>& rows, const RunId& run,
+                                   const std::vector<manifest::Found>& found);
 
 // What the run will take, where it can be said before it starts.
 nlohmann::json estimate_of(const spec::RunSpec& spec);

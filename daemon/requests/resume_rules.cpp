@@ -9,44 +9,32 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <span>
 #include <string_view>
 
 namespace nsa::control {
 
 namespace {
 
-// "table." allows every key of the table.
-constexpr std::string_view kMayChange[] = {"run.note",
-                                           "run.tags",
-                                           "data.path",
-                                           "train.steps",
-                                           "train.learning_rate",
-                                           "train.final_learning_rate_ratio",
-                                           "train.warmup_steps",
-                                           "train.schedule",
-                                           "train.gradient_clip",
-                                           "train.non_finite",
-                                           "train.non_finite_limit",
-                                           "train.micro_batch",
-                                           "train.accumulate",
-                                           "train.global_batch",
-                                           "train.activation_recompute",
-                                           "train.threads",
-                                           "train.log_interval_steps",
-                                           "parallel.ranks",
-                                           "parallel.bucket_mib",
-                                           "parallel.compress",
-                                           "parallel.shard_update",
-                                           "parallel.collective_timeout_seconds",
-                                           "toggles.",
-                                           "checkpoint.",
-                                           "hang.",
-                                           "restart.",
-                                           "eval.",
-                                           "metrics.",
-                                           "inject."};
+using spec::OnResume;
 
+constexpr std::string_view kToggles = "toggles.";
+
+// As the key's row in common/spec/fields.cpp says. A key that is none goes through with a table
+// whose keys may all be changed: apply_overrides() then tells the nearest name.
+OnResume on_resume(const spec::FieldTable& fields, std::string_view key) {
+  if (key.starts_with(kToggles)) return OnResume::kRounding;
+  if (const spec::Field* field = spec::find_field(fields, key)) return field->on_resume;
+  const std::string_view table = key.substr(0, key.find('.') + 1);
+  const auto is_of = [&](const spec::Field& field) { return field.key.starts_with(table); };
+  const auto is_fixed = [&](const spec::Field& field) {
+    return is_of(field) && field.on_resume == OnResume::kFixed;
+  };
+  const bool free = std::any_of(fields.begin(), fields.end(), is_of) &&
+                    std::none_of(fields.begin(), fields.end(), is_fixed);
+  return free ? OnResume::kFree : OnResume::kFixed;
+}
+
+// The reasons for OnResume::kFixed; "table." holds for the rest of the table.
 struct Reason {
   std::string_view key, why;
 };
@@ -59,31 +47,12 @@ constexpr Reason kWhyNot[] = {
     {"precision.", "the checkpoint holds the state of one precision"},
     {"parallel.device", "a run keeps its kind of device"},
     {"run.name", "the run is found by it"},
+    {"run.pass_environment", "nsad keeps the values that were given at the submission"},
+    {"schema", "it is the version of the run file"},
+    {"parallel.", "which parameters get gradients follows from the model"},
+    {"origin.", "its first weights came from there"},
     {"train.", "the optimizer's state belongs to it"},
 };
-
-// Keys that change how sums are rounded, and nothing else. "table." as above.
-constexpr std::string_view kRounding[] = {
-    "train.micro_batch",          "train.accumulate",      "train.threads",
-    "train.activation_recompute", "parallel.ranks",        "parallel.bucket_mib",
-    "parallel.compress",          "parallel.shard_update", "toggles."};
-// Keys that change what is trained from here on, because somebody wants that.
-constexpr std::string_view kCourse[] = {"data.path",
-                                        "train.steps",
-                                        "train.learning_rate",
-                                        "train.final_learning_rate_ratio",
-                                        "train.warmup_steps",
-                                        "train.schedule",
-                                        "train.gradient_clip",
-                                        "train.non_finite",
-                                        "train.non_finite_limit",
-                                        "train.sequence_length"};
-
-bool is_of(std::string_view key, std::span<const std::string_view> list) {
-  return std::any_of(list.begin(), list.end(), [&](std::string_view one) {
-    return one.ends_with('.') ? key.starts_with(one) : key == one;
-  });
-}
 
 std::string_view key_of(std::string_view override_pair) {
   return override_pair.substr(0, override_pair.find('='));
@@ -104,25 +73,27 @@ std::string steps(uint64_t count) {
   return std::to_string(count) + (count == 1 ? " step" : " steps");
 }
 
-// "train.micro_batch 4 -> 2", of each key in `list` that differs.
+// "train.micro_batch 4 -> 2", of each key of this kind that differs.
 std::vector<std::string> changes(const spec::RunSpec& before, const spec::RunSpec& after,
-                                 std::span<const std::string_view> list) {
+                                 OnResume kind) {
   std::vector<std::string> out;
   const auto add = [&](const std::string& key, const std::string& was, const std::string& is) {
-    if (was != is && is_of(key, list)) out.push_back(key + " " + was + " -> " + is);
+    if (was != is) out.push_back(key + " " + was + " -> " + is);
   };
   spec::RunSpec old = before, now = after;
   const spec::FieldTable then_fields = spec::run_fields(old), now_fields = spec::run_fields(now);
   for (size_t i = 0; i < now_fields.size(); ++i)
-    add(std::string(now_fields[i].key), spec::to_toml(spec::get(then_fields[i])),
-        spec::to_toml(spec::get(now_fields[i])));
+    if (now_fields[i].on_resume == kind)
+      add(std::string(now_fields[i].key), spec::to_toml(spec::get(then_fields[i])),
+          spec::to_toml(spec::get(now_fields[i])));
+  if (kind != OnResume::kRounding) return out;
   std::map<std::string, std::pair<std::string, std::string>> toggles;
   for (const auto& [name, value] : before.toggles)
     toggles[name].first = value;
   for (const auto& [name, value] : after.toggles)
     toggles[name].second = value;
   for (const auto& [name, values] : toggles)
-    add("toggles." + name, values.first.empty() ? "default" : values.first,
+    add(std::string(kToggles) + name, values.first.empty() ? "default" : values.first,
         values.second.empty() ? "default" : values.second);
   return out;
 }
@@ -130,10 +101,12 @@ std::vector<std::string> changes(const spec::RunSpec& before, const spec::RunSpe
 } // namespace
 
 Status check_changed_keys(const std::vector<std::string>& overrides) {
+  spec::RunSpec spec;
+  const spec::FieldTable fields = spec::run_fields(spec);
   std::vector<std::string> refused;
   for (const std::string& pair : overrides) {
     const std::string key(key_of(pair));
-    if (is_of(key, kMayChange)) continue;
+    if (on_resume(fields, key) != OnResume::kFixed) continue;
     std::string text = key;
     for (const Reason& reason : kWhyNot)
       if (key.starts_with(reason.key)) {
@@ -197,11 +170,14 @@ std::string exactness(uint64_t step, const spec::RunSpec& before, const spec::Ru
   const bool new_length = before.train.sequence_length != after.train.sequence_length;
   std::string text = "exact " + after_step + ": weights, optimizer state and counters";
   if (!new_data && !new_length) text += ", and the order of the text";
-  std::vector<std::string> course = changes(before, after, kCourse);
+  std::vector<std::string> course = changes(before, after, OnResume::kCourse);
+  if (new_length)
+    course.push_back("train.sequence_length " + std::to_string(before.train.sequence_length) +
+                     " -> " + std::to_string(after.train.sequence_length));
   if (before.sequences_per_step() != after.sequences_per_step())
     course.push_back("sequences a step " + std::to_string(before.sequences_per_step()) + " -> " +
                      std::to_string(after.sequences_per_step()));
-  const std::vector<std::string> rounding = changes(before, after, kRounding);
+  const std::vector<std::string> rounding = changes(before, after, OnResume::kRounding);
   if (!course.empty()) text += "; changed on purpose: " + join(course, ", ");
   if (new_data) text += "; the new text is read from its beginning";
   if (!rounding.empty()) return text + "; not bit for bit: " + join(rounding, ", ");

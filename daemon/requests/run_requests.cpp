@@ -1,12 +1,16 @@
 #include "daemon/requests/run_requests.h"
 
 #include "common/base/log.h"
-#include "common/dataset/manifest.h"
+#include "common/spec/ladder.h"
+#include "common/spec/origin.h"
 #include "common/spec/parse.h"
+#include "common/spec/spec_json.h"
 #include "daemon/commands/host_launcher.h"
 #include "daemon/commands/policies.h"
 #include "daemon/queries/run_files.h"
 #include "daemon/requests/admission.h"
+#include "daemon/requests/origin_rules.h"
+#include "daemon/requests/replaced_data.h"
 #include "daemon/requests/resume_rules.h"
 #include "daemon/run_metrics/run_loader.h"
 
@@ -20,40 +24,53 @@ namespace {
 
 const ChoiceOrText<wire::RunState> kAdmissible("admissible"); // no state: there is no run
 
-// Steps of the checkpoints that a resume can begin with, newest first.
-std::vector<uint64_t> usable_steps(const std::vector<store::CheckpointRow>& rows, const RunId& run,
-                                   const std::vector<manifest::Found>& found) {
-  std::vector<uint64_t> steps;
-  for (const store::CheckpointRow& view : checkpoints_on_disk(rows, run, found, false))
-    if (view.state != wire::CheckpointState::kCorrupt &&
-        view.state != wire::CheckpointState::kDeleted)
-      steps.push_back(view.step);
-  return steps;
-}
+struct ResumeInput {
+  RunFile file;
+  ResumeFacts facts;
+  std::vector<store::CheckpointRow> rows;
+  spec::RunSpec before, base; // of the last attempt, with its rungs; of the run file
+  spec::Ladder ladder;
+  std::vector<int> rungs; // in effect
+  int64_t has = 0;        // bytes of checkpoints
+  NodeCapacity node;
+  std::string folder, state_folder;
+  bool dry_run = false;
+  uid_t as = 0;
+};
 
-// The digest of the data set that `after` replaces, as the checkpoint names it; empty: none.
-Result<std::string> replaced_data(const spec::RunSpec& before, const spec::RunSpec& after,
-                                  const std::vector<manifest::Found>& found,
-                                  std::optional<uint64_t> step, const FileOpener& open) {
-  if (before.data.path == after.data.path) return std::string();
-  const auto old = dataset::read_manifest(before.data.path, open);
-  if (!old)
-    return fail(ErrorCode::kInvalidArgument,
-                "data.path may change where the tokenizer stays, but the data set of the run "
-                "cannot be read: " +
-                    old.error().what,
-                "bring it back to " + before.data.path + ", or submit a new run");
-  NSA_TRY_ASSIGN(const auto now, dataset::read_manifest(after.data.path, open));
-  if (old->tokenizer.digest != now.tokenizer.digest)
-    return fail(ErrorCode::kInvalidArgument,
-                "a resume may not change the tokenizer: " + before.data.path + " has " +
-                    old->tokenizer.name + ", " + after.data.path + " has " + now.tokenizer.name +
-                    (old->tokenizer.name == now.tokenizer.name ? " with other tokens" : ""),
-                "prepare the text with the same tokenizer, or submit a new run");
-  for (const manifest::Found& one : found)
-    if (one.step == step && one.manifest && one.manifest->data.dataset_digest != now.digest)
-      return one.manifest->data.dataset_digest;
-  return std::string();
+// Reads the run's files: on a thread that may wait for them.
+tl::expected<Resumable, api::SubmitFailure>
+judge_resume(const ResumeInput& in, WorkerCheck& worker,
+             const std::shared_ptr<privilege::Host>& host) {
+  const FileOpener open = privilege::opener(host, in.as);
+  auto admitted = admit(in.file, in.node, open);
+  if (!admitted) return tl::unexpected(std::move(admitted.error()));
+  if (auto able = require_means(admitted->spec, in.state_folder, in.has, worker); !able)
+    return control::refuse(std::move(able.error()));
+  const auto found = host->list_checkpoints(in.as, in.folder, false);
+  if (!found) return control::refuse(found.error());
+  ResumeFacts facts = in.facts;
+  const std::vector<uint64_t> usable = usable_steps(in.rows, facts.run, *found);
+  if (facts.from)
+    if (auto kept = check_from(facts.run, *facts.from, usable); !kept)
+      return control::refuse(std::move(kept.error()));
+  facts.checkpoint_step = facts.from;
+  if (!facts.from && !usable.empty()) facts.checkpoint_step = usable.front();
+  // It stays on its rungs where the ladder is as before (state::ResumeRequested).
+  const bool stays = spec::ladder_of(admitted->spec) == in.ladder;
+  const spec::RunSpec after =
+      stays ? spec::on_rungs(admitted->spec, in.ladder, in.rungs) : admitted->spec;
+  if (auto sound = check_resume(facts, in.base, admitted->spec); !sound)
+    return control::refuse(std::move(sound.error()));
+  auto replaced = replaced_data(in.base, admitted->spec, *found, facts.checkpoint_step, open);
+  if (!replaced) return control::refuse(std::move(replaced.error()));
+  admitted->warnings = resume_warnings(facts, in.base, admitted->spec);
+  std::string exact = exactness(facts.checkpoint_step.value_or(0), in.before, after);
+  Resumable resumable{std::move(*admitted), std::move(exact), std::move(*replaced)};
+  if (in.dry_run) return resumable;
+  if (auto made = make_run_folder(*host, in.as, in.folder, resumable.admitted, nullptr); !made)
+    return control::refuse(std::move(made.error()));
+  return resumable;
 }
 
 } // namespace
@@ -143,18 +160,86 @@ void RunRequests::submit(wire::SubmitRequest request, const api::Caller& caller,
     if (admitted)
       if (auto able = require_means(admitted->spec, state, 0, *worker); !able)
         admitted = control::refuse(std::move(able.error()));
-    if (admitted && !dry_run)
+    if (admitted && !dry_run && admitted->spec.origin.checkpoint.empty())
       if (auto made = make_run_folder(*host, as, folder, *admitted, &environment); !made)
         admitted = control::refuse(std::move(made.error()));
     return admitted;
   };
   using Work = tl::expected<Admitted, api::SubmitFailure>;
   tools_.readers.run({caller.user, file.name + " with its data set"}, work,
-                     [this, id, request = std::move(request), caller,
+                     [this, id, file, request = std::move(request), caller,
                       done = std::move(done)](Result<Work> admitted) {
                        if (!admitted) return done(control::refuse(std::move(admitted.error())));
                        if (!*admitted) return done(tl::unexpected(std::move(admitted->error())));
-                       done(accept(id, request, std::move(**admitted), caller));
+                       if ((*admitted)->spec.origin.checkpoint.empty())
+                         return done(accept(id, request, std::move(**admitted), caller));
+                       begin_from(id, file, request, std::move(**admitted), caller, done);
+                     });
+}
+
+tl::expected<Parent, api::SubmitFailure> RunRequests::parent_of(const spec::Origin& origin,
+                                                                const api::Caller& caller) {
+  const RunId& id = origin.run;
+  auto stored = tools_.ledger.run(id);
+  if (!stored) return control::refuse(std::move(stored.error()));
+  if (!*stored)
+    return control::refuse(
+        {ErrorCode::kNotFound, "origin.checkpoint: there is no run " + id, "see nsactl ls --all"});
+  const store::RunRow& row = (*stored)->row;
+  // Its files are read, and shared, as the caller: an administrator may not do that with another's.
+  // Where one of the two is root, or nobody knows whose run it is, nsad serves a single user.
+  const bool another = row.uid > 0 && caller.uid != 0 && row.uid != int64_t{caller.uid};
+  if (another || !api::owns(caller, row.uid))
+    return control::refuse({ErrorCode::kPermission,
+                            "origin.checkpoint: run " + id + " belongs to " +
+                                (row.user.empty() ? "somebody else" : row.user),
+                            "begin with a run of your own: nsactl ls --all"});
+  auto spec = spec::from_json(row.spec);
+  auto checkpoints = tools_.ledger.checkpoints(id);
+  if (!spec || !checkpoints)
+    return control::refuse({ErrorCode::kCorrupt,
+                            "origin.checkpoint: what is stored of run " + id + " cannot be read: " +
+                                (spec ? checkpoints.error() : spec.error()).what,
+                            "begin with another run"});
+  return Parent{origin, std::move(*spec), run_folder(id), std::move(*checkpoints)};
+}
+
+void RunRequests::begin_from(const RunId& id, RunFile file, wire::SubmitRequest request,
+                             Admitted admitted, const api::Caller& caller, api::SubmitDone done) {
+  const auto origin = spec::parse_origin(admitted.spec.origin.checkpoint); // a rule of the run file
+  if (!origin)
+    return done(
+        control::refuse({ErrorCode::kInternal, "origin.checkpoint is no ID@STEP any more", ""}));
+  auto parent = parent_of(*origin, caller);
+  if (!parent) return done(tl::unexpected(std::move(parent.error())));
+  using Work = tl::expected<Admitted, api::SubmitFailure>;
+  auto work = [file = std::move(file), parent = std::move(*parent), admitted = std::move(admitted),
+               folder = run_folder(id), dry_run = request.dry_run, host = tools_.host,
+               as = static_cast<uid_t>(caller.uid),
+               environment = request.environment]() mutable -> Work {
+    const auto found = host->list_checkpoints(as, parent.folder, false);
+    if (!found) return control::refuse(found.error());
+    if (auto fits = check_parent(file, admitted.spec, parent, *found, privilege::opener(host, as));
+        !fits)
+      return tl::unexpected(std::move(fits.error()));
+    if (dry_run) return std::move(admitted);
+    Status made = make_run_folder(*host, as, folder, admitted, &environment);
+    if (made)
+      made = host->share_checkpoint(
+          as, parent.folder + "/checkpoints/" + manifest::folder_name(parent.origin.step),
+          folder + "/" + spec::kOriginFolder, admitted.spec.origin.optimizer);
+    if (made) return std::move(admitted);
+    (void)host->remove_run_folder(as, folder); // nobody has heard of it
+    Error error = std::move(made.error()).within("origin.checkpoint");
+    error.next = "choose another checkpoint: nsactl ckpt ls --verify " + parent.origin.run;
+    return control::refuse(std::move(error));
+  };
+  tools_.workers.run({caller.user, "the weights of " + spec::text_of(*origin)}, std::move(work),
+                     [this, id, request = std::move(request), caller,
+                      done = std::move(done)](Result<Work> checked) {
+                       if (!checked) return done(control::refuse(std::move(checked.error())));
+                       if (!*checked) return done(tl::unexpected(std::move(checked->error())));
+                       done(accept(id, request, std::move(**checked), caller));
                      });
 }
 
@@ -186,6 +271,7 @@ RunRequests::accept(const RunId& id, const wire::SubmitRequest& request, Admitte
   row.overrides = request.overrides;
   row.spec = std::move(admitted.spec_json);
   row.spec_digest = admitted.digest;
+  note_origin(row, spec);
   row.estimate = std::move(admitted.estimate);
   record.spec = spec;
   record.folder = run_folder(id);
@@ -193,15 +279,17 @@ RunRequests::accept(const RunId& id, const wire::SubmitRequest& request, Admitte
   note_request(caller, "submit", id, row.uid);
   const std::string name = row.name;
   tools_.metrics.add(std::move(record));
-  tools_.loop.handle({id, 0, 0,
-                      state::Submitted{static_cast<int>(spec.parallel.ranks), spec.parallel.device,
-                                       caller.user, name, policy_of(spec, jitter_seed())}});
+  tools_.loop.handle(
+      {id, 0, 0,
+       state::Submitted{static_cast<int>(spec.parallel.ranks), spec.parallel.device, caller.user,
+                        name, policy_of(spec, jitter_seed()), spec::ladder_of(spec)}});
   tools_.loop.flush();
   if (tools_.loop.ledger_full())
     return control::refuse({ErrorCode::kExhausted, "the ledger cannot be written: the disk is full",
                             "free disk space in " + options_.state_folder});
   wire::SubmitReply reply = reply_of(id);
   reply.warnings = std::move(admitted.warnings);
+  if (!spec.origin.checkpoint.empty()) reply.exactness = beginning(spec);
   return reply;
 }
 
@@ -237,7 +325,9 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
   auto rows = tools_.ledger.checkpoints(id);
   if (!rows) return done(control::refuse(std::move(rows.error())));
   const store::RunRow& row = stored->record.row;
-  auto completed = complete_overrides(stored->record.spec, request.overrides);
+  const auto base = spec::from_json(row.spec); // what rungs have changed is no change of a person
+  if (!base) return done(control::refuse({ErrorCode::kCorrupt, base.error().what, ""}));
+  auto completed = complete_overrides(*base, request.overrides);
   if (!completed) return done(control::refuse(std::move(completed.error())));
   request.overrides = std::move(*completed);
   RunFile file{row.run_file, row.file_name, row.folder, row.overrides};
@@ -257,35 +347,12 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
                     request.from_start,
                     {}};
   if (request.from_step >= 0) known.from = static_cast<uint64_t>(request.from_step);
-  auto work = [file, known, rows = std::move(*rows), before = stored->record.spec, has,
-               node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
-               state = options_.state_folder, worker = options_.worker, host = tools_.host,
-               as = uid_of(row)]() -> Work {
-    const FileOpener open = privilege::opener(host, as);
-    auto admitted = admit(file, node, open);
-    if (!admitted) return tl::unexpected(std::move(admitted.error()));
-    if (auto able = require_means(admitted->spec, state, has, *worker); !able)
-      return control::refuse(std::move(able.error()));
-    const auto found = host->list_checkpoints(as, folder, false);
-    if (!found) return control::refuse(found.error());
-    ResumeFacts facts = known;
-    const std::vector<uint64_t> usable = usable_steps(rows, facts.run, *found);
-    if (facts.from)
-      if (auto kept = check_from(facts.run, *facts.from, usable); !kept)
-        return control::refuse(std::move(kept.error()));
-    facts.checkpoint_step = facts.from;
-    if (!facts.from && !usable.empty()) facts.checkpoint_step = usable.front();
-    if (auto sound = check_resume(facts, before, admitted->spec); !sound)
-      return control::refuse(std::move(sound.error()));
-    auto replaced = replaced_data(before, admitted->spec, *found, facts.checkpoint_step, open);
-    if (!replaced) return control::refuse(std::move(replaced.error()));
-    admitted->warnings = resume_warnings(facts, before, admitted->spec);
-    std::string exact = exactness(facts.checkpoint_step.value_or(0), before, admitted->spec);
-    Resumable resumable{std::move(*admitted), std::move(exact), std::move(*replaced)};
-    if (dry_run) return resumable;
-    if (auto made = make_run_folder(*host, as, folder, resumable.admitted, nullptr); !made)
-      return control::refuse(std::move(made.error()));
-    return resumable;
+  ResumeInput input{file,       std::move(known),   std::move(*rows),      stored->record.spec,
+                    *base,      stored->run.ladder, stored->record.rungs,  has,
+                    capacity(), run_folder(id),     options_.state_folder, request.dry_run,
+                    uid_of(row)};
+  auto work = [input = std::move(input), worker = options_.worker, host = tools_.host] {
+    return judge_resume(input, *worker, host);
   };
   tools_.readers.run({caller.user, file.name + " with its data set"}, work,
                      [this, id, request = std::move(request), all = file.overrides, caller,
@@ -309,7 +376,10 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
       !loaded)
     return control::refuse(std::move(loaded.error()));
   RunRecord& record = tools_.metrics.at(id);
+  const spec::RunSpec base = admitted.spec;
   record.spec = std::move(admitted.spec);
+  record.rungs.clear(); // followed anew when the event is applied
+  record.fallback.clear();
   record.row.overrides = overrides;
   record.row.spec = std::move(admitted.spec_json);
   record.row.spec_digest = admitted.digest;
@@ -318,10 +388,10 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
   note_request(caller, "resume", id, record.row.uid);
   tools_.loop.handle(
       {id, 0, 0,
-       state::ResumeRequested{caller.user, request.overrides,
-                              static_cast<int>(record.spec.parallel.ranks),
-                              record.spec.parallel.device, policy_of(record.spec, jitter_seed()),
-                              request.from_step, resumable.exactness, resumable.replaced_data}});
+       state::ResumeRequested{
+           caller.user, request.overrides, static_cast<int>(record.spec.parallel.ranks),
+           record.spec.parallel.device, policy_of(record.spec, jitter_seed()), request.from_step,
+           resumable.exactness, resumable.replaced_data, spec::ladder_of(base)}});
   tools_.loop.flush();
   wire::SubmitReply reply = reply_of(id);
   reply.warnings = std::move(admitted.warnings);

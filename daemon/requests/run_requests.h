@@ -63,6 +63,12 @@ private:
   // kConflict while the run goes on; kUnavailable in the moment between its end and its closing.
   Status require_ended(const RunId& run, const std::string& verb) const;
   NodeCapacity capacity() const;
+  // The run that `origin` names, where the caller may use its weights.
+  tl::expected<Parent, api::SubmitFailure> parent_of(const spec::Origin& origin,
+                                                     const api::Caller& caller);
+  // Accepts an admitted run that begins with the weights of another, once they fit and are its own.
+  void begin_from(const RunId& id, RunFile file, wire::SubmitRequest request, Admitted admitted,
+                  const api::Caller& caller, api::SubmitDone done);
   tl::expected<wire::SubmitReply, api::SubmitFailure> accept(const RunId& id,
                                                              const wire::SubmitRequest& request,
                                                              Admitted admitted,

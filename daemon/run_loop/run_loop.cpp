@@ -44,15 +44,17 @@ void RunLoop::load(state::Run run, int64_t next_order) {
   state_.runs[id] = std::move(run);
 }
 
-void RunLoop::handle(state::Event event) {
+void RunLoop::handle(const state::Event& event) {
   const WallTime now = clock_.wall();
   state::Applied applied = state::apply(std::move(state_), event, now);
   state_ = std::move(applied.state);
   if (applied.ignored) return;
   batch_.events.push_back(row_of(event, now));
-  projection_->project(state_, event, now, batch_);
+  for (Projection* projection : projections_)
+    projection->project(state_, event, now, batch_);
   for (const state::Note& note : applied.notes) {
-    projection_->project(note);
+    for (Projection* projection : projections_)
+      projection->project(note);
     batch_.events.push_back(row_of(note, now));
   }
   touch(event.run);
@@ -74,7 +76,8 @@ void RunLoop::touch_unacknowledged() {
 bool RunLoop::commit() {
   const size_t progress = batch_.progress.size(), attempts = batch_.attempts.size();
   const size_t ranks = batch_.ranks.size();
-  projection_->add_rows(state_, changed_, batch_);
+  for (Projection* projection : projections_)
+    projection->add_rows(state_, changed_, batch_);
   // What a message has added to the figures of its run is in the same commit as its number: told
   // again after a crash, it is counted once.
   std::map<AttemptKey, uint64_t> written;

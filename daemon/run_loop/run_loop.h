@@ -56,7 +56,7 @@ class RunLoop {
 public:
   RunLoop(Clock& clock, store::RunLedger& ledger) : clock_(clock), ledger_(ledger) {}
   // All before the first event.
-  void attach(Projection& projection) { projection_ = &projection; }
+  void attach(Projection& projection) { projections_.push_back(&projection); }
   void attach(Dispatch& dispatch) { dispatch_ = &dispatch; }
   void set_watcher(std::function<void(const Committed&)> committed) {
     committed_ = std::move(committed);
@@ -68,10 +68,10 @@ public:
   void load(state::Run run, int64_t next_order);
   void forget(const RunId& run) { state_.runs.erase(run); }
 
-  void handle(state::Event event); // applies and queues; flush() makes it so
-  void flush();                    // writes, then carries out
-  void submit(state::Event event) {
-    handle(std::move(event));
+  void handle(const state::Event& event); // applies and queues; flush() makes it so
+  void flush();                           // writes, then carries out
+  void submit(const state::Event& event) {
+    handle(event);
     flush();
   }
   // Rows that go with the next commit, and runs whose rows are made anew.
@@ -91,7 +91,7 @@ private:
 
   Clock& clock_;
   store::RunLedger& ledger_;
-  Projection* projection_ = nullptr;
+  std::vector<Projection*> projections_;
   Dispatch* dispatch_ = nullptr;
   std::function<void(const Committed&)> committed_;
 

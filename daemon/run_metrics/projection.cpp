@@ -1,4 +1,6 @@
 // Rows beside an event's own, and what an event adds to a run's figures.
+#include "common/base/log.h"
+#include "common/spec/origin.h"
 #include "common/spec/parse.h"
 #include "common/spec/toggles.h"
 #include "daemon/run_metrics/provenance.h"
@@ -29,6 +31,12 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
 
 } // namespace
 
+void note_origin(store::RunRow& row, const spec::RunSpec& spec) {
+  const auto origin = spec::parse_origin(spec.origin.checkpoint);
+  row.from_run = origin ? origin->run : RunId();
+  row.from_step = origin ? origin->step : 0;
+}
+
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt) {
   std::vector<store::ToggleRow> rows;
   const auto resolved = spec::resolve_toggles(spec::requested_toggles(record.spec));
@@ -43,6 +51,8 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
                                                                 : "default";
     for (const std::string& pair : record.row.overrides)
       if (pair.starts_with("toggles." + name + "=")) origin = "--set";
+    for (const std::string& pair : record.fallback)
+      if (pair.starts_with("toggles." + name + "=")) origin = "fallback";
     rows.push_back({record.row.id, attempt, name, value, "", origin});
   }
   return rows;
@@ -52,6 +62,9 @@ void RunMetrics::project(const state::State& state, const state::Event& event, W
                          store::Batch& batch) {
   RunRecord* record = find(event.run);
   if (record == nullptr) return;
+  if (const auto found = state.runs.find(event.run); found != state.runs.end())
+    if (auto followed = follow_ladder(found->second, *record); !followed)
+      log::error("control", followed.error().what);
   if (const auto* granted = std::get_if<state::SlotsGranted>(&event.body)) {
     for (const std::string& slot : granted->slots)
       batch.leases.push_back({slot, event.run, now.nanoseconds});
@@ -74,6 +87,7 @@ void RunMetrics::project(const state::State& state, const state::Event& event, W
       batch.toggles.push_back(std::move(row));
   }
   note_event(*record, event.body, now);
+  note_gates(state, event, *record);
   project_rank_event(event, *record, now, batch);
 }
 
@@ -89,6 +103,11 @@ void RunMetrics::begin_attempt(const state::Run& run, RunRecord& record,
   record.exchange = {};
   record.learned = {};
   record.divergence_told = false;
+  record.health.begin_attempt(record.spec.nsa.branches.size());
+  gates::Evaluator gates(spec::all_gates(record.spec)); // a resume may have brought others
+  gates.recall(record.gates.memory());
+  gates.begin_attempt(chosen.step + 1);
+  record.gates = std::move(gates);
   record.last.tokens_per_second = 0;
   nlohmann::json now = provenance_.begin(record);
   nlohmann::json changed = changed_programs(record.provenance, now);
@@ -135,7 +154,8 @@ void RunMetrics::project(const state::Note& note) {
   RunRecord* record = find(note.run);
   if (record == nullptr) return;
   metrics::RunSample& c = record->counters;
-  if (note.kind == wire::EventKind::kRestarting)
+  const bool on_rung = note.kind == wire::EventKind::kRungChanged && note.detail.contains("class");
+  if (note.kind == wire::EventKind::kRestarting || on_rung)
     ++c.restarts[note.detail.value("class", "unknown")];
   if (note.kind == wire::EventKind::kCheckpointFailed) ++c.checkpoint_failures["write"];
   if (note.kind == wire::EventKind::kCheckpointRejected) ++c.checkpoint_failures["verify"];
@@ -185,6 +205,23 @@ void RunMetrics::add_rows(const state::State& state, const std::set<RunId>& chan
                              rank.start_time_ticks, view.device, view.compute_precision,
                              view.exit});
     }
+  }
+}
+
+void RunMetrics::tell_health(const state::Run& run, RunRecord& record, const wire::RankStep& step) {
+  for (HealthWatch::Finding& finding : record.health.add(step)) {
+    store::EventRow row;
+    row = {0,
+           clock_.wall().nanoseconds,
+           run.id,
+           run.attempt.number,
+           -1,
+           finding.kind,
+           wire::Severity::kWarning,
+           std::move(finding.text),
+           {{"step", step.step}, {"loss", step.loss}}};
+    loop_.note(std::move(row));
+    loop_.touch(run.id);
   }
 }
 

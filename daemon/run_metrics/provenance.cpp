@@ -88,9 +88,8 @@ std::string program_id(const std::filesystem::path& program) {
 }
 
 std::string program_interpreter(const std::filesystem::path& program) {
-  return from_segment(program, PT_INTERP, [](const std::string& path) {
-    return std::string(path.c_str()); // up to its NUL
-  });
+  return from_segment(program, PT_INTERP,
+                      [](const std::string& path) { return path.substr(0, path.find('\0')); });
 }
 
 nlohmann::json begin_provenance(const RunRecord& record,
@@ -125,9 +124,10 @@ nlohmann::json changed_programs(const nlohmann::json& before, const nlohmann::js
     return provenance.is_object() ? provenance.value("build_ids", none) : none;
   };
   const nlohmann::json old_ids = ids(before), new_ids = ids(now);
-  for (const auto& [name, id] : new_ids.items()) {
+  for (const auto& [name, value] : new_ids.items()) {
     const std::string old = old_ids.value(name, std::string());
-    if (old.empty() || id == "" || id == old) continue;
+    const std::string id = value.is_string() ? value.get<std::string>() : std::string();
+    if (old.empty() || id.empty() || id == old) continue;
     changed[name] = {{"before", old}, {"now", id}};
   }
   return changed;

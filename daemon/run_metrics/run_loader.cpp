@@ -23,6 +23,7 @@ Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::st
   NSA_TRY_ASSIGN(const auto events, ledger.replayable(id));
   NSA_TRY_ASSIGN(Replayed replayed, replay(id, events, next_order));
   const state::Run& run = replayed.run;
+  NSA_TRY(follow_ladder(run, record));
   NSA_TRY_ASSIGN(const auto attempts, ledger.attempts(id));
   for (const store::AttemptRow& a : attempts)
     record.reached_step = std::max(record.reached_step, a.last_step);
@@ -35,6 +36,7 @@ Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::st
       record.ranks[r.rank].compute_precision = r.compute_precision;
     }
   }
+  record.gates = gates::Evaluator(spec::all_gates(record.spec));
   recall(record, stored->progress.memory);
   for (const double loss : record.last.loss_trend)
     record.trend.add(loss);

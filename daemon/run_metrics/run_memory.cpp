@@ -101,9 +101,12 @@ nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
        {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
       {"exchange_pace_records", record.exchange.pace_records},
       {"loss", record.loss},
+      {"health", record.health},
+      {"spent", {record.spent.seconds, record.spent.up_to}},
       {"ranks", ranks}};
   for_each_kept([&](const char* key, auto member) { memory[key] = kept(c.*member); });
   keep(c.figures, memory);
+  if (!record.gates.rules().empty()) memory["gates"] = record.gates.memory();
   return memory;
 }
 
@@ -113,6 +116,9 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
   try {
     restore(record.learned, memory, "learned");
     restore(record.loss, memory, "loss");
+    restore(record.health, memory, "health");
+    if (memory.contains("spent"))
+      record.spent = {memory["spent"].at(0).get<double>(), memory["spent"].at(1).get<int>()};
     for_each_kept([&](const char* key, auto member) { restore(c.*member, memory, key); });
     recall(c.figures, memory);
     restore(record.exchange.pace_records, memory, "exchange_pace_records");
@@ -130,6 +136,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
       restore(info.own_step_seconds, kept, "own_step_seconds");
       restore(info.pace_records, kept, "pace_records");
     }
+    record.gates.recall(memory.value("gates", nlohmann::json()));
   } catch (const std::exception& e) {
     // Counters are not worth a run: it is taken up with what could be read.
     log::warning("control", "a run's counters cannot be read",

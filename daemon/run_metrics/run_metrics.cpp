@@ -1,6 +1,7 @@
 #include "daemon/run_metrics/run_metrics.h"
 
 #include "common/base/log.h"
+#include "daemon/run_metrics/run_gates.h"
 
 namespace nsa::control {
 
@@ -28,10 +29,23 @@ wire::RunSummary RunMetrics::summary(const state::Run& run) const {
   return summary_of(run, records_.at(run.id));
 }
 
+void RunMetrics::add(RunRecord record) {
+  if (record.gates.rules().empty()) record.gates = gates::Evaluator(spec::all_gates(record.spec));
+  records_[record.row.id] = std::move(record);
+}
+
 bool RunMetrics::on_step(const AttemptKey& key, const wire::RankStep& step) {
   RunRecord* record = find(key.run);
   if (record == nullptr) return false;
+  const uint64_t before = record->last.step;
   note_step(*record, step);
+  const state::Run& run = *loop_.find(key.run);
+  if (step.rank == 0 && key.attempt == run.attempt.number) {
+    const uint64_t updates = step.step > before ? step.step - before : 1;
+    tell_health(run, *record, step);
+    judge(run, *record, step.step,
+          figures_of({run, *record, step, updates, clock_.wall(), counters_.gpus}));
+  }
   if (telemetry_ != nullptr) telemetry_->add(key.run, key.attempt, step);
   if (step.rank == 0) tell_divergence(*loop_.find(key.run), *record);
   return true;

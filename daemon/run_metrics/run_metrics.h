@@ -39,7 +39,7 @@ public:
   RunRecord* find(const RunId& run);
   const RunRecord* find(const RunId& run) const;
   RunRecord& at(const RunId& run) { return records_.at(run); }
-  void add(RunRecord record) { records_[record.row.id] = std::move(record); }
+  void add(RunRecord record);
   void erase(const RunId& run) { records_.erase(run); }
   // The curve of a run whose record was made of its files. At start only.
   void recall_losses(const RunId& run);
@@ -56,6 +56,8 @@ public:
                 store::Batch& batch) override;
   // False: of a run that is not here.
   bool on_step(const AttemptKey& key, const wire::RankStep& step);
+  // Verdicts of gates since the last call, as events of the loop: behind each event and step.
+  void tell_verdicts();
   void set_waiting(const RunId& run, const std::string& why);
   // Runs whose place in the queue is another since the last call.
   std::set<RunId> take_moved() { return std::exchange(moved_, {}); }
@@ -82,6 +84,12 @@ private:
   void note_dataset(const RunRecord& record);
   void project_rank_event(const state::Event& event, RunRecord& record, WallTime now,
                           store::Batch& batch);
+  void judge(const state::Run& run, RunRecord& record, uint64_t step,
+             const gates::Figures& figures);
+  void add_verdicts(const state::Run& run, const RunRecord& record,
+                    const std::vector<gates::Verdict>& verdicts);
+  void note_gates(const state::State& state, const state::Event& event, RunRecord& record);
+  void tell_health(const state::Run& run, RunRecord& record, const wire::RankStep& step);
   void tell_divergence(const state::Run& run, RunRecord& record);
   void note_queue(const state::State& state);
 
@@ -92,7 +100,8 @@ private:
   store::Telemetry* telemetry_;
   std::map<RunId, RunRecord> records_;
   std::set<RunId> moved_;
-  std::map<RunId, Ended> ended_; // kept for a while, so that a scrape sees the end
+  std::vector<state::Event> verdicts_; // not yet told
+  std::map<RunId, Ended> ended_;       // kept for a while, so that a scrape sees the end
   metrics::DaemonSample counters_;
 };
 

@@ -2,10 +2,22 @@
 
 #include "common/estimate/estimate.h"
 #include "common/progress/phase.h"
+#include "common/spec/spec_json.h"
 
 #include <algorithm>
 
 namespace nsa::control {
+
+Status follow_ladder(const state::Run& run, RunRecord& record) {
+  if (record.rungs == run.standing.active) return {};
+  auto base = spec::from_json(record.row.spec);
+  if (!base)
+    return fail(ErrorCode::kCorrupt, "the stored spec of run " + run.id + ": " + base.error().what);
+  record.rungs = run.standing.active;
+  record.fallback = spec::overrides_of(run.ladder, record.rungs);
+  record.spec = spec::on_rungs(*base, run.ladder, record.rungs);
+  return {};
+}
 
 void Trend::add(double value) {
   if (seen_++ % every_ != 0) return;

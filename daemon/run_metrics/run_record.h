@@ -4,8 +4,10 @@
 
 #include "common/spec/run_spec.h"
 #include "common/wire/messages.h"
+#include "daemon/gates/evaluator.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/run_loop/live_attempt.h"
+#include "daemon/run_metrics/health_watch.h"
 #include "daemon/run_metrics/loss_watch.h"
 #include "daemon/state/event.h"
 #include "daemon/state/state.h"
@@ -62,12 +64,20 @@ struct Peaks {
   uint64_t allocated_bytes = 0, reserved_bytes = 0; // on its GPU
 };
 
+// Time that ranks held their slots, of attempts that have ended.
+struct Spent {
+  double seconds = 0;
+  AttemptNumber up_to = 0; // attempt
+};
+
 struct RunRecord {
   store::RunRow row;
-  spec::RunSpec spec;
-  std::string folder;           // <state>/runs/<id>
-  std::string waiting;          // why it is queued
-  AttemptNumber of_attempt = 0; // that `ranks` is about
+  spec::RunSpec spec;                // with the changes of the rungs that are in effect
+  std::vector<int> rungs;            // those
+  std::vector<std::string> fallback; // what they change: "train.micro_batch=1"
+  std::string folder;                // <state>/runs/<id>
+  std::string waiting;               // why it is queued
+  AttemptNumber of_attempt = 0;      // that `ranks` is about
   std::map<Rank, RankInfo> ranks;
   Exchange exchange;     // of this attempt
   wire::RunSummary last; // figures as of the newest report
@@ -78,8 +88,14 @@ struct RunRecord {
   nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
   metrics::RunSample counters;
   Peaks peaks;
+  HealthWatch health; // of this attempt
+  gates::Evaluator gates;
+  Spent spent;
   state::Learned learned; // of the newest attempt, as the nsad before us knew it
 };
+
+// Brings record.spec to where the run stands on its ladder. kCorrupt: the stored spec is none.
+Status follow_ladder(const state::Run& run, RunRecord& record);
 
 // What the next nsad has to know: counters, which may never go back, and learned durations. It is
 // written in one transaction with the shim messages that are counted in it, so that what is told
@@ -89,6 +105,9 @@ void recall(RunRecord& record, const nlohmann::json& memory);
 // What is told of a rank of a run that has ended.
 void recall(wire::RankView& view, const nlohmann::json& memory);
 
+// Whose weights the run begins with, as its spec says.
+void note_origin(store::RunRow& row, const spec::RunSpec& spec);
+
 // The registry's toggles as an attempt requested them; in effect: not known yet.
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);
 
@@ -97,6 +116,9 @@ void add_phases(std::map<std::string, double>& sums, const std::map<std::string,
 void note_step(RunRecord& record, const wire::RankStep& step);
 // The figures in an event of the ledger, when it happens.
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
+
+// Model FLOPs a second over what the ranks' devices can do; nothing where that is not known.
+std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_second);
 
 // What a person has to look at (RunSummary::alarms).
 std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& record);

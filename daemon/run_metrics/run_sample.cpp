@@ -34,6 +34,13 @@ std::map<std::string, std::string> kernels_of(const nlohmann::json& provenance) 
 
 } // namespace
 
+std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_second) {
+  const double peak = peak_flops(record);
+  if (peak <= 0 || tokens_per_second <= 0) return std::nullopt;
+  return estimate::arithmetic(record.spec).total() * tokens_per_second /
+         static_cast<double>(record.spec.tokens_per_step()) / peak;
+}
+
 metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
                               const LiveAttempt* live) {
   metrics::RunSample sample = record.counters;
@@ -42,6 +49,7 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   sample.name = record.row.name;
   sample.user = record.row.user;
   sample.model = "nsa";
+  sample.rungs = run.standing.active.size();
   sample.attention = spec::text_of(record.spec.model.attention);
   sample.spec_digest = record.row.spec_digest;
   sample.state = summary.state;
@@ -54,9 +62,13 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
   if (summary.eta_seconds > 0) sample.eta = WallTime::now() + from_seconds(summary.eta_seconds);
   if (summary.has_heldout_loss) sample.heldout_loss = summary.heldout_loss;
   if (summary.tokens_per_second > 0) sample.tokens_per_second = summary.tokens_per_second;
-  if (const double peak = peak_flops(record); peak > 0 && summary.tokens_per_second > 0)
-    sample.mfu_ratio = estimate::arithmetic(record.spec).total() * summary.tokens_per_second /
-                       static_cast<double>(record.spec.tokens_per_step()) / peak;
+  sample.mfu_ratio = mfu_ratio(record, summary.tokens_per_second);
+  for (size_t i = 0; i < record.gates.rules().size(); ++i) {
+    const spec::GateRule& rule = record.gates.rules()[i];
+    const auto& verdict = record.gates.newest()[i];
+    sample.failing_gates[{spec::text_of(rule.metric), spec::text_of(rule.action)}] +=
+        verdict && !verdict->passed ? 1 : 0;
+  }
   sample.checkpoint_interval_steps = static_cast<double>(record.spec.checkpoint.interval_steps);
   double fastest = 0;
   for (const auto& [rank, info] : record.ranks)
@@ -67,7 +79,8 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
     metrics::RankSample& rank = sample.ranks.emplace_back();
     rank.rank = view.rank;
     rank.gpu = run.device == spec::Device::kCuda ? std::to_string(r) : "cpu";
-    if (run.device == spec::Device::kCuda && r < run.slots.size()) rank.gpu_uuid = run.slots[r];
+    if (run.device == spec::Device::kCuda && r < run.attempt.slots.size())
+      rank.gpu_uuid = run.attempt.slots[r];
     rank.up = run.attempt.ranks[r].started && !run.attempt.ranks[r].exited;
     rank.step = view.step;
     rank.resident_bytes = view.resident_bytes;

@@ -1,5 +1,6 @@
 // A run, its attempts and its ranks as users see them.
 #include "common/progress/phase.h"
+#include "daemon/run_metrics/run_gates.h"
 #include "daemon/run_metrics/run_record.h"
 #include "daemon/state/policy.h"
 
@@ -20,6 +21,12 @@ std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& recor
                      failed.why);
   }
   if (record.loss.diverged(has_ended(run.phase))) alarms.push_back(record.loss.text());
+  for (const auto& verdict : record.gates.newest())
+    if (verdict && !verdict->passed) {
+      const spec::GateRule& rule = record.gates.rules()[verdict->gate];
+      alarms.push_back("gate \"" + rule.shown_name() +
+                       "\" fails: " + gates::text_of(rule, *verdict));
+    }
   return alarms;
 }
 
@@ -54,7 +61,7 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   s.attempt = run.attempt.number;
   s.ranks = run.ranks;
   s.resumes = run.resumes;
-  s.restarts = std::max(0, run.attempt.number - 1 - run.resumes);
+  s.restarts = std::max(0, run.attempt.number - 1 - run.resumes - run.climbs);
   s.waits_until = 0;
   if (run.timer && (run.timer->kind == state::TimerKind::kStopGrace ||
                     run.timer->kind == state::TimerKind::kBackoff))
@@ -62,6 +69,8 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   if (run.phase == state::RunState::kStopping) s.reason += unanswering(run);
   s.note = record.spec.run.note;
   s.tags = record.spec.run.tags;
+  s.from = record.spec.origin.checkpoint;
+  s.rung = state::standing_text(run.ladder, run.standing);
   s.hangs = static_cast<int>(run.hangs.size());
   s.steps = static_cast<uint64_t>(record.spec.train.steps);
   const double tokens_left = s.steps > s.step
@@ -71,6 +80,10 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   s.eta_seconds =
       s.tokens_per_second > 0 && !has_ended(run.phase) ? tokens_left / s.tokens_per_second : 0;
   s.loss_trend = record.trend.points();
+  s.gates = gate_views(record.gates);
+  s.failure_class.clear();
+  if (run.phase == state::RunState::kFailed && run.attempt.failure)
+    s.failure_class = text_of(*run.attempt.failure);
   s.submitted_at = run.submitted_at.nanoseconds;
   s.started_at = run.started_at.nanoseconds;
   s.ended_at = run.ended_at.nanoseconds;

@@ -1,8 +1,10 @@
 // nsa-shim --attempt-folder DIR [--cgroup-root DIR|none] [--linger-seconds N]
 //
-// Started by nsad (client.h). Reads DIR/launch.json; descriptor 3, if open, is a pidfd of nsad.
+// Started by nsad (client.h). Reads DIR/launch.json; descriptor 3, if open, is a pidfd of nsad,
+// descriptor 4 the listening socket of rank 0's store.
 // Exit codes: 0 done and released, 1 failed, 2 bad arguments, 3 the attempt has a shim or had one.
 #include "common/base/log.h"
+#include "daemon/shim/client/attempt_files.h"
 #include "daemon/shim/shim.h"
 
 #include <cstdio>
@@ -26,14 +28,19 @@ int usage(const char* why) {
 
 int main(int argc, char** argv) {
   // Before anything is opened: a free number 3 would be given to the next file.
-  nsa::UniqueFd nsad(::fcntl(3, F_DUPFD_CLOEXEC, 10));
-  if (nsad) nsa::UniqueFd(3).reset();
+  const auto take = [](int inherited) {
+    nsa::UniqueFd fd(::fcntl(inherited, F_DUPFD_CLOEXEC, 10));
+    if (fd) nsa::UniqueFd(inherited).reset();
+    return fd;
+  };
+  nsa::UniqueFd nsad = take(nsa::shim::kShimNsadFd);
+  nsa::shim::ShimOptions options;
+  options.store_listener = take(nsa::shim::kShimStoreFd);
   // Memory goes back to the kernel as soon as a burst of messages is over.
   ::mallopt(M_MMAP_THRESHOLD, 64 * 1024);
   ::mallopt(M_TRIM_THRESHOLD, 64 * 1024);
 
   std::string folder;
-  nsa::shim::ShimOptions options;
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc) return usage("an option without a value");
     const std::string name = argv[i], value = argv[i + 1];
@@ -48,7 +55,7 @@ int main(int argc, char** argv) {
   }
   if (folder.empty()) return usage("--attempt-folder is missing");
 
-  auto shim = nsa::shim::Shim::open(folder, options);
+  auto shim = nsa::shim::Shim::open(folder, std::move(options));
   if (!shim) {
     nsa::log::error("shim", shim.error().what);
     return shim.error().code == nsa::ErrorCode::kConflict ? 3 : 1;

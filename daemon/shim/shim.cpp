@@ -55,8 +55,7 @@ Result<std::map<std::string, std::string>> read_passed_environment(const wire::L
 
 } // namespace
 
-Result<std::unique_ptr<Shim>> Shim::open(const std::string& attempt_folder,
-                                         const ShimOptions& options) {
+Result<std::unique_ptr<Shim>> Shim::open(const std::string& attempt_folder, ShimOptions options) {
   const std::filesystem::path path = attempt_folder;
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return fail_errno("cannot open " + attempt_folder);
@@ -73,8 +72,8 @@ Result<std::unique_ptr<Shim>> Shim::open(const std::string& attempt_folder,
                 (path / kLaunchName).string() + " names no ranks, or no token");
   NSA_TRY_ASSIGN(EventLoop loop, EventLoop::create());
   plan.attempt_folder = attempt_folder;
-  return std::unique_ptr<Shim>(
-      new Shim(std::move(plan), std::move(folder), std::move(lock), std::move(loop), options));
+  return std::unique_ptr<Shim>(new Shim(std::move(plan), std::move(folder), std::move(lock),
+                                        std::move(loop), std::move(options)));
 }
 
 Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop,
@@ -90,8 +89,8 @@ Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop
                  fds.push_back(rank.page_fd());
                return fds;
              },
-             [this] { restart_.present(); }, [this](wire::Message message) { on_request(message); },
-             [] {}, [this] { restart_.absent(kReconnection); }}),
+             [this] { on_greeted(); }, [this](wire::Message message) { on_request(message); },
+             [] {}, [this] { on_lost(); }}),
       restart_(loop_, plan_.restart_daemon),
       evidence_(
           loop_, folder_path_ / kEvidenceFolder, [this] { return identities(); },
@@ -127,6 +126,7 @@ Status Shim::run(UniqueFd nsad) {
   if (auto written = write_started(); !written)
     log::error("shim", "cannot write started.json", {{"why", written.error().what}});
   restart_.absent(kFirstConnection);
+  await_nsad();
   watch_nsad();
   finish_if_done();
   return loop_.run();
@@ -176,9 +176,10 @@ void Shim::open_cgroup() {
 // The store's socket, in a folder that only this user may enter. It goes to rank 0, and no copy
 // stays here: when rank 0 dies, whoever connects must learn at once that nobody listens.
 Result<UniqueFd> Shim::open_rendezvous() {
-  constexpr std::string_view kUnix = "unix:";
+  constexpr std::string_view kUnix = "unix:", kTcp = "tcp:";
   constexpr int kBacklog = 1024;
   if (plan_.rendezvous.empty()) return UniqueFd();
+  if (plan_.rendezvous.starts_with(kTcp)) return std::move(options_.store_listener);
   if (!plan_.rendezvous.starts_with(kUnix))
     return fail(ErrorCode::kUnsupported, "this shim knows no rendezvous " + plan_.rendezvous);
   const std::string folder = plan_.rendezvous.substr(kUnix.size());
@@ -278,6 +279,29 @@ void Shim::tell_refusals(bool all) {
   refusals_timer_ = loop_.after(Refusals::kPause, [this] {
     refusals_timer_.reset();
     tell_refusals(false);
+  });
+}
+
+void Shim::on_greeted() {
+  restart_.present();
+  if (orphan_timer_) loop_.cancel(*orphan_timer_);
+  orphan_timer_.reset();
+}
+
+void Shim::on_lost() {
+  restart_.absent(kReconnection);
+  await_nsad();
+}
+
+// A head that cannot reach this node starts the next attempt without it once this time is over. So
+// the ranks must be gone by then, whoever else of this node still lives.
+void Shim::await_nsad() {
+  if (plan_.orphan_seconds <= 0 || orphan_timer_) return;
+  orphan_timer_ = loop_.after(from_seconds(plan_.orphan_seconds), [this] {
+    orphan_timer_.reset();
+    log::warning("shim", "no nsad has asked for the ranks; ending them",
+                 {{"seconds", std::to_string(plan_.orphan_seconds)}});
+    kill_ranks("no nsad has asked for them");
   });
 }
 

@@ -26,13 +26,13 @@ namespace nsa::shim {
 struct ShimOptions {
   std::string cgroup_root;                  // empty: find one; "none": do without
   Duration linger = std::chrono::hours(24); // for nsad's release, after the last rank has ended
+  UniqueFd store_listener;                  // handed over: where ranks meet over TCP
 };
 
 class Shim {
 public:
   // Takes the attempt folder's lock: kConflict if another shim has it, or had.
-  static Result<std::unique_ptr<Shim>> open(const std::string& attempt_folder,
-                                            const ShimOptions& options);
+  static Result<std::unique_ptr<Shim>> open(const std::string& attempt_folder, ShimOptions options);
 
   // `nsad`: a pidfd of the one that started us, if it gave one.
   Status run(UniqueFd nsad);
@@ -54,6 +54,9 @@ private:
   void on_log_dropped(Rank rank, const RankLog::Dropped& dropped);
   void tell_refusals(bool all);
   void on_connected();
+  void on_greeted();
+  void on_lost();
+  void await_nsad();
   void send_to_ranks(wire::MessageType type, const nlohmann::json& body);
   void kill_ranks(const std::string& reason);
   void sweep();
@@ -75,6 +78,7 @@ private:
   DaemonLink link_;
   DaemonRestart restart_;
   EvidenceRunner evidence_;
+  std::optional<EventLoop::Timer> orphan_timer_;
   std::map<Rank, RankLog::Dropped> unsaid_drops_; // one sum a rank while nsad is away
   Refusals refusals_;
   std::optional<EventLoop::Timer> refusals_timer_;

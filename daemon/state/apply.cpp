@@ -15,6 +15,7 @@ Run make_run(State& state, const Event& event, const Submitted& body, WallTime n
   run.ranks = body.ranks;
   run.device = body.device;
   run.policy = body.policy;
+  run.ladder = body.ladder;
   run.submitted_at = now;
   return run;
 }
@@ -31,12 +32,21 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.ranks = body.ranks;
   run.device = body.device;
   run.policy = body.policy;
+  run.ladder = body.ladder;
+  run.standing = {}; // on the rungs that the attempt was started with; older failures are forgotten
+  run.standing.active = body.rungs;
+  run.standing.since_step = body.first_step;
+  run.standing.begins = false;
   run.slots = body.slots;
+  run.quarantine.clear();
+  run.deaths.clear();
+  run.requeued = false;
   run.phase = RunState::kStarting;
   run.reason = "recovered: the ledger did not know this attempt";
   run.best_step = std::max(run.best_step, body.best_step);
   run.unreleased.erase(event.attempt);
   run.stop_requested = run.cancel_requested = false;
+  run.gate.reset();
   run.timer.reset();
   if (run.started_at.nanoseconds == 0) run.started_at = now;
   run.ended_at = {};
@@ -51,6 +61,8 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.attempt.shim_start_time_ticks = body.shim_start_time_ticks;
   run.attempt.started_at = now;
   run.attempt.ranks.resize(static_cast<size_t>(body.ranks));
+  run.attempt.slots = body.slots; // those of its ranks come first
+  run.attempt.slots.resize(std::min(body.slots.size(), run.attempt.ranks.size()));
 }
 
 // False: nothing changed.

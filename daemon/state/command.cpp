@@ -7,6 +7,8 @@ namespace nsa::state {
 
 std::string_view command_name(CommandKind kind) {
   switch (kind) {
+  case CommandKind::kReleaseSlots:
+    return "release_slots";
   case CommandKind::kAcquireSlots:
     return "acquire_slots";
   case CommandKind::kChooseCheckpoint:
@@ -87,10 +89,14 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     return;
   }
   if (run.phase == RunState::kQueued) {
+    if (!run.slots.empty()) {
+      add(CommandKind::kReleaseSlots).attempt = 0;
+      return;
+    }
     if (!first_in_queue) return;
     Command& c = add(CommandKind::kAcquireSlots);
     c.attempt = 0;
-    c.count = run.ranks;
+    c.count = slots_of(run);
     c.device = run.device;
     return;
   }
@@ -106,7 +112,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     add(CommandKind::kTakeEvidence).text = run.hangs.back().id;
     break;
   case AttemptPhase::kStopping:
-    add(CommandKind::kStopRanks).checkpoint = run.stop_with_checkpoint;
+    add(CommandKind::kStopRanks).checkpoint = run.stop_with_checkpoint || run.attempt.climbing;
     break;
   case AttemptPhase::kKilling:
     add(CommandKind::kKillRanks).text = run.attempt.kill_reason;
@@ -122,6 +128,21 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
 }
 
 } // namespace
+
+int slots_of(const Run& run) {
+  return ranks_on(run.ladder, Standing{}, run.ranks);
+}
+
+std::vector<std::string> usable_slots(const Run& run) {
+  std::vector<std::string> usable;
+  for (const std::string& slot : run.slots)
+    if (run.quarantine.count(slot) == 0) usable.push_back(slot);
+  return usable;
+}
+
+bool has_slots_for(const Run& run, int ranks) {
+  return run.quarantine.empty() || usable_slots(run).size() >= static_cast<size_t>(ranks);
+}
 
 std::vector<const Run*> queued_runs(const State& state) {
   std::vector<const Run*> queue;

@@ -12,6 +12,7 @@
 namespace nsa::state {
 
 enum class CommandKind {
+  kReleaseSlots,     // of a run that is queued again; then SlotsReleased
   kAcquireSlots,     // lease count slots; then SlotsGranted
   kChooseCheckpoint, // newest verified one; then CheckpointChosen
   kStartAttempt,     // without a token: AttemptPrepared. With it: the shim, then ShimStarted, or
@@ -41,6 +42,13 @@ struct Command {
 
 // "kill_ranks run=a attempt=1 reason=..." as scenarios and the log write it.
 std::string to_text(const Command& command);
+
+// That the run holds: one for each rank of the run file, so that it can climb back.
+int slots_of(const Run& run);
+
+// Those of its slots that its next attempt may use: none in quarantine.
+std::vector<std::string> usable_slots(const Run& run);
+bool has_slots_for(const Run& run, int ranks);
 
 // Those that wait for slots, first come, first served.
 std::vector<const Run*> queued_runs(const State& state);

@@ -31,6 +31,16 @@ Description of(const Submitted& e, AttemptNumber) {
 Description of(const SlotsGranted& e, AttemptNumber) {
   return info("got " + join(e.slots, ", "));
 }
+Description of(const SlotsReleased&, AttemptNumber) {
+  return info("its slots are free; it waits for others");
+}
+Description of(const GpuQuarantined& e, AttemptNumber) {
+  return error("GPU " + e.uuid + " is in quarantine: " + e.why +
+               "; no run gets it until nsactl gpu release");
+}
+Description of(const GpuReleased& e, AttemptNumber) {
+  return info("GPU " + e.uuid + " was released from quarantine by " + e.by);
+}
 Description of(const CheckpointChosen& e, AttemptNumber attempt) {
   return info("attempt " + std::to_string(attempt) +
               (e.step == 0 ? " starts from scratch"
@@ -92,6 +102,14 @@ Description of(const SlowStep& e, AttemptNumber) {
 Description of(const EvidenceSaved& e, AttemptNumber) {
   if (!e.error.empty()) return warning("evidence is incomplete: " + e.error);
   return info("evidence saved in " + format_duration(e.seconds) + ": " + e.folder);
+}
+Description of(const GateJudged& e, AttemptNumber) {
+  const std::string gate = "gate \"" + e.name + "\" ";
+  if (e.passed) return info(gate + "passed: " + e.text);
+  if (e.action == spec::GateAction::kWarn) return warning(gate + "failed: " + e.text);
+  return error(
+      gate + "failed: " + e.text +
+      (e.action == spec::GateAction::kStop ? "; the run is stopped" : "; the run is paused"));
 }
 Description of(const TimerFired& e, AttemptNumber) {
   return info("the " + e.timer.text() + " time is over");

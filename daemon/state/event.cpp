@@ -4,10 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+
+namespace nsa::spec {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Rung, classes, after, set, ranks, halve_micro_batch,
+                                                shorten_sequences)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ladder, rungs, base, climb_after_steps,
+                                                shortest_sequence)
+} // namespace nsa::spec
 
 namespace nsa::state {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Submitted, ranks, device, user, name, policy)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Submitted, ranks, device, user, name, policy,
+                                                ladder)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SlotsGranted, slots)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RejectedCheckpoint, step, folder, problem)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CheckpointChosen, step, folder, rejected)
@@ -29,14 +38,43 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SlowStep, rank, phase, step, sec
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvidenceSaved, id, folder, kind, error, seconds,
                                                 findings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TimerFired, timer)
+
+namespace {
+constexpr auto kGateNumbers = {std::pair("value", &GateJudged::value),
+                               std::pair("at_least", &GateJudged::at_least),
+                               std::pair("at_most", &GateJudged::at_most)};
+} // namespace
+
+void to_json(nlohmann::json& j, const GateJudged& e) {
+  j = {{"name", e.name},          {"metric", e.metric}, {"action", e.action},
+       {"passed", e.passed},      {"text", e.text},     {"first_step", e.first_step},
+       {"last_step", e.last_step}};
+  for (const auto& [name, at] : kGateNumbers)
+    j[name] = e.*at ? nlohmann::json(*(e.*at)) : nlohmann::json();
+}
+
+void from_json(const nlohmann::json& j, GateJudged& e) {
+  const GateJudged d;
+  e.name = j.value("name", d.name);
+  e.metric = j.value("metric", d.metric);
+  e.action = j.value("action", d.action);
+  e.passed = j.value("passed", d.passed);
+  e.text = j.value("text", d.text);
+  e.first_step = j.value("first_step", d.first_step);
+  e.last_step = j.value("last_step", d.last_step);
+  for (const auto& [name, at] : kGateNumbers)
+    if (j.contains(name) && j[name].is_number()) e.*at = j[name].get<double>();
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StopRequested, by, checkpoint)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CancelRequested, by)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequested, by, overrides, ranks, device,
-                                                policy, from_step, exactness, replaced_data)
+                                                policy, from_step, exactness, replaced_data, ladder)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunRecovered, ranks, device, user, name, policy,
                                                 slots, token, first_step, best_step,
                                                 checkpoint_folder, boot_id, shim_pid,
-                                                shim_start_time_ticks)
+                                                shim_start_time_ticks, ladder, rungs)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuQuarantined, uuid, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReleased, uuid, by)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MessagesLost, first, last, ranks)
 
 namespace {
@@ -75,6 +113,38 @@ bool is_plausible(const Policy& p) {
                      [](double t) { return t >= 0 && t <= kMaxPolicySeconds; });
 }
 
+// Whatever rungs are taken: every key has its value in the run file, and no number overflows, since
+// rungs keep the tokens of a step.
+bool is_plausible(const spec::Ladder& ladder) {
+  if (ladder.rungs.empty()) return ladder == spec::Ladder{};
+  if (ladder.rungs.size() > spec::kMostRungs) return false;
+  const auto number = [&](std::string_view key) {
+    const auto found = ladder.base.find(std::string(key));
+    constexpr size_t kMostDigits = 13; // of a global batch
+    const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+    if (found == ladder.base.end() || found->second.empty() || found->second.size() > kMostDigits ||
+        !std::all_of(found->second.begin(), found->second.end(), is_digit))
+      return -1.0;
+    return std::stod(found->second);
+  };
+  double tokens = 1;
+  for (const std::string_view key : spec::kLadderNumbers)
+    if (number(key) < 0) return false;
+  for (const char* key :
+       {"parallel.ranks", "train.micro_batch", "train.accumulate", "train.sequence_length"})
+    tokens *= std::max(1.0, number(key));
+  for (const spec::Rung& rung : ladder.rungs)
+    for (const auto& [key, value] : rung.set)
+      if (!ladder.base.contains(key) ||
+          std::find(spec::kLadderNumbers.begin(), spec::kLadderNumbers.end(), key) !=
+              spec::kLadderNumbers.end())
+        return false;
+  const double sequences = std::max(1.0, number("train.global_batch"));
+  constexpr double kMost = 5e18; // of what a run file can say, and below 2^63
+  return tokens <= kMost && sequences * number("train.sequence_length") <= kMost &&
+         number("parallel.ranks") <= 1024;
+}
+
 template <size_t I = 0>
 Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
   if constexpr (I == std::variant_size_v<EventBody>) {
@@ -96,6 +166,14 @@ Result<EventBody> parse_alternative(size_t index, const nlohmann::json& json) {
             return fail(ErrorCode::kCorrupt, std::string(kKinds[I]) +
                                                  " event: a time of its restart policy is "
                                                  "negative or longer than three years");
+        if constexpr (requires { body.ladder; })
+          if (!is_plausible(body.ladder))
+            return fail(ErrorCode::kCorrupt,
+                        std::string(kKinds[I]) + " event: its ladder cannot be composed");
+        if constexpr (requires { body.rungs; })
+          if (!are_rungs_of(body.ladder, body.rungs))
+            return fail(ErrorCode::kCorrupt,
+                        std::string(kKinds[I]) + " event: its ladder has no such rungs");
         return EventBody(std::move(body));
       }
     } catch (const nlohmann::json::exception& e) {

@@ -18,6 +18,7 @@ struct Submitted {
   spec::Device device = spec::Device::kCpu;
   std::string user, name;
   Policy policy;
+  spec::Ladder ladder;
 };
 struct SlotsGranted {
   static constexpr std::string_view kKind = "slots_granted";
@@ -26,6 +27,17 @@ struct SlotsGranted {
 struct RejectedCheckpoint {
   uint64_t step = 0;
   std::string folder, problem;
+};
+struct SlotsReleased { // of a run that is queued again
+  static constexpr std::string_view kKind = "slots_released";
+};
+struct GpuQuarantined { // one that the run holds, and that none of its ranks used
+  static constexpr std::string_view kKind = "gpu_quarantined";
+  std::string uuid, why;
+};
+struct GpuReleased { // from quarantine, by a person
+  static constexpr std::string_view kKind = "gpu_released";
+  std::string uuid, by;
 };
 struct CheckpointChosen {
   static constexpr std::string_view kKind = "checkpoint_chosen";
@@ -115,6 +127,17 @@ struct EvidenceSaved {
   double seconds = 0;
   std::vector<std::string> findings;
 };
+// Another verdict of a gate than the one before in this attempt, or its first.
+struct GateJudged {
+  static constexpr std::string_view kKind = "gate_judged";
+  std::string name;
+  spec::GateMetric metric = spec::GateMetric::kTokensPerSecond;
+  spec::GateAction action = spec::GateAction::kWarn;
+  bool passed = false;
+  std::string text;                               // value, bound and window
+  std::optional<double> value, at_least, at_most; // no value: the metric was missing
+  uint64_t first_step = 0, last_step = 0;
+};
 struct TimerFired {
   static constexpr std::string_view kKind = name_of(wire::EventKind::kTimerFired);
   ChoiceOrText<TimerKind> timer;
@@ -138,6 +161,7 @@ struct ResumeRequested {
   int64_t from_step = -1;    // go on from this checkpoint, and leave newer ones; -1: the newest
   std::string exactness;     // what is as in a run that nobody disturbed, and what is not
   std::string replaced_data; // digest of the data set that another one takes the place of
+  spec::Ladder ladder;       // where it is as before, the run stays on its rungs
 };
 struct RunRecovered { // a live shim was found whose attempt the ledger does not know
   static constexpr std::string_view kKind = "run_recovered";
@@ -152,6 +176,8 @@ struct RunRecovered { // a live shim was found whose attempt the ledger does not
   std::string boot_id;
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
+  spec::Ladder ladder;
+  std::vector<int> rungs; // of it, in effect; ranks is how many there are on them
 };
 struct MessagesLost { // the shim forgot them when an nsad had stored them, in a ledger that is lost
   static constexpr std::string_view kKind = "messages_lost";
@@ -168,7 +194,8 @@ using EventBody = wire::RankEvents::VariantAfter<
     ShimReleased, AttemptFailedToStart, HostOutOfMemory, FirstStep, HangFound, HangWithdrawn,
     DebuggerAttached, DebuggerGone, SlowStep, EvidenceSaved, TimerFired, StopRequested,
     CancelRequested, ResumeRequested, RunClosed, wire::RankStarted, wire::RankExited,
-    wire::LogDropped, GpuFault, wire::Refused, RunRecovered, MessagesLost>;
+    wire::LogDropped, GpuFault, wire::Refused, RunRecovered, MessagesLost, GateJudged,
+    SlotsReleased, GpuQuarantined, GpuReleased>;
 
 struct Event {
   RunId run;

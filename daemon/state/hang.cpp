@@ -329,7 +329,10 @@ Observation HangDetector::observe(const std::vector<RankSample>& samples, Monoto
     t.limit = limit_of(t, samples[r], now);
   }
   if (reported_) return result;
-  if (!out_of_step_ && (out_of_step_ = find_out_of_step(samples))) out_of_step_at_ = now;
+  if (!out_of_step_) {
+    out_of_step_ = find_out_of_step(samples);
+    if (out_of_step_) out_of_step_at_ = now;
+  }
 
   const auto verdict = judge(samples, now);
   if (!verdict) {

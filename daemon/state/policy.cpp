@@ -150,6 +150,12 @@ Failure classify(const Attempt& attempt) {
   return {FailureClass::kSupervisor, -1, "the ranks' ends are not known", ""};
 }
 
+bool total_budget_spent(const Run& run, WallTime now) {
+  const auto of_all = std::count_if(run.restarts.begin(), run.restarts.end(),
+                                    [&](const Restart& r) { return now - r.at < kTotalWindow; });
+  return of_all >= run.policy.max_total_restarts;
+}
+
 Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
   if (failure == FailureClass::kUserError)
     return {false, {}, "a mistake in the run is not retried"};
@@ -160,7 +166,10 @@ Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
   int of_class = 0, of_all = 0;
   for (const Restart& r : run.restarts) {
     if (now - r.at < kTotalWindow) ++of_all;
-    if (r.failure == failure && now - r.at < from_seconds(policy.window_seconds)) ++of_class;
+    // What lies before a rung was taken is not held against it.
+    const bool since = !run.standing.changed_at || r.at > *run.standing.changed_at;
+    if (r.failure == failure && since && now - r.at < from_seconds(policy.window_seconds))
+      ++of_class;
   }
   if (run.without_progress >= policy.max_without_progress)
     return {false,

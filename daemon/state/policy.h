@@ -38,6 +38,9 @@ struct Decision {
 // restarts so far. `run.without_progress` already counts the attempt that just failed.
 Decision decide_restart(const Run& run, wire::FailureClass failure, WallTime now);
 
+// restart.max_total_restarts: a rung does not get around it.
+bool total_budget_spent(const Run& run, WallTime now);
+
 // Short form of how a rank ended: "exit 3", "signal 9 (SIGKILL)".
 std::string exit_text(int exit_code, int signal);
 

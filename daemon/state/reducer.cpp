@@ -1,5 +1,7 @@
 #include "daemon/state/reducer.h"
 
+#include "daemon/state/command.h"
+
 #include <algorithm>
 
 namespace nsa::state {
@@ -49,10 +51,29 @@ void Reducer::note(ChoiceOrText<EventKind> kind, Severity severity, std::string 
 
 void Reducer::begin_attempt() {
   const AttemptNumber number = attempt_.number + 1;
+  if (run_.standing.trial && run_.standing.begins) ++run_.climbs;
   attempt_ = Attempt{};
   attempt_.number = number;
   attempt_.started_at = now_;
   attempt_.ranks.resize(static_cast<size_t>(run_.ranks));
+  attempt_.slots = usable_slots(run_);
+  attempt_.slots.resize(std::min(attempt_.slots.size(), attempt_.ranks.size()));
+}
+
+void Reducer::begin_or_queue() {
+  if (has_slots_for(run_, run_.ranks)) return begin_attempt();
+  run_.requeued = true;
+  set_phase(RunState::kQueued,
+            "too few of its GPUs are left: " + std::to_string(run_.quarantine.size()) + " of " +
+                std::to_string(run_.slots.size()) + " are in quarantine");
+}
+
+void Reducer::quarantine(const std::string& slot, const std::string& why, Rank rank) {
+  const bool is_held = std::find(run_.slots.begin(), run_.slots.end(), slot) != run_.slots.end();
+  if (!is_held || !run_.quarantine.try_emplace(slot, why).second) return;
+  note(ChoiceOrText<EventKind>(GpuQuarantined::kKind), Severity::kError,
+       "GPU " + slot + " is in quarantine: " + why + "; no run gets it until nsactl gpu release",
+       {{"uuid", slot}, {"why", why}}, rank);
 }
 
 void Reducer::stop_ranks() {
@@ -68,7 +89,7 @@ void Reducer::kill(const std::string& reason) {
 
 void Reducer::take_down(const std::string& why) {
   kill(why);
-  if (!run_.stop_requested && !run_.cancel_requested) set_phase(RunState::kRestarting, why);
+  if (!is_leaving()) set_phase(RunState::kRestarting, why);
 }
 
 } // namespace nsa::state

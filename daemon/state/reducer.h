@@ -9,6 +9,7 @@
 #include "daemon/state/apply.h"
 #include "daemon/state/policy.h"
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,6 +29,9 @@ public:
 private:
   bool on(const Submitted&) { return false; } // handled by apply(): makes the run
   bool on(const SlotsGranted& e);
+  bool on(const SlotsReleased& e);
+  bool on(const GpuQuarantined& e);
+  bool on(const GpuReleased& e);
   bool on(const CheckpointChosen& e);
   bool on(const AttemptPrepared& e);
   bool on(const ShimStarted& e);
@@ -64,6 +68,7 @@ private:
   bool on(const SlowStep& e) { return rank_of(e.rank) != nullptr; }
   bool on(const EvidenceSaved& e);
 
+  bool on(const GateJudged& e);
   bool on(const TimerFired& e);
   bool on(const StopRequested& e);
   bool on(const CancelRequested& e);
@@ -86,14 +91,28 @@ private:
   void note(ChoiceOrText<EventKind> kind, Severity severity, std::string text,
             nlohmann::json detail = {}, Rank rank = -1);
   void begin_attempt();
+  // Of a restart: where too many of its slots are in quarantine, it waits for others.
+  void begin_or_queue();
+  void quarantine(const std::string& slot, const std::string& why, Rank rank);
+  void note_death(const Failure& failure);
+  // The run was asked to leave, by a person or a gate: no restart follows.
+  bool is_leaving() const { return run_.stop_requested || run_.cancel_requested || run_.gate; }
   void stop_ranks();
   void kill(const std::string& reason);
   void take_down(const std::string& why);
   void end_attempt_without_ranks();
   void end_run(RunState phase, std::string reason);
+  void end_by_gate(bool left_well);
   // All ranks have ended (or never were): what was this attempt, and what comes next?
   void conclude();
   void restart(const Failure& failure, const Decision& decision);
+  void climb_at(uint64_t step);
+  void climb();
+  // Takes a rung of the ladder, where one answers the failure.
+  bool step_down(const Failure& failure, const Decision& decision);
+  // `failure`: its class, or nothing: a climb.
+  void tell_rung(const std::string& what, const spec::Settings& before, Duration delay,
+                 std::optional<wire::FailureClass> failure);
   Failure attempt_failure() const;
 
   State& state_;

@@ -1,13 +1,16 @@
 #include "daemon/state/reducer.h"
 
 #include "common/base/text.h"
+#include "daemon/state/command.h"
 
 #include <algorithm>
+#include <csignal>
 
 namespace nsa::state {
 
 namespace {
 constexpr size_t kMaxRestartsKept = 64;
+constexpr int kDeathsOfABrokenGpu = 2;
 } // namespace
 
 uint64_t Reducer::lost_steps() const {
@@ -31,7 +34,8 @@ void Reducer::end_run(RunState phase, std::string reason) {
   set_phase(phase, std::move(reason));
   run_.timer.reset();
   run_.ended_at = now_;
-  const bool bad = phase == RunState::kFailed || (phase == RunState::kStopped && lost_steps() > 0);
+  const bool left = phase == RunState::kStopped || phase == RunState::kPaused;
+  const bool bad = phase == RunState::kFailed || (left && lost_steps() > 0);
   std::string text = "run " + text_of(phase);
   if (!run_.reason.empty()) text += ": " + run_.reason;
   note(ChoiceOrText<EventKind>("run_" + text_of(phase)), bad ? Severity::kError : Severity::kInfo,
@@ -52,6 +56,8 @@ void Reducer::conclude() {
                                  [](const RankState& r) { return r.exit_code == 0 && r.finished; });
   if (completed) return end_run(RunState::kCompleted, "");
   if (run_.cancel_requested) return end_run(RunState::kCancelled, run_.reason);
+  if (run_.gate) return end_by_gate(left_well);
+  if (attempt_.climbing && left_well && !run_.stop_requested) return climb();
   if (run_.stop_requested && left_well && lost_steps() == 0)
     return end_run(RunState::kStopped, "checkpoint of step " + std::to_string(run_.best_step));
   if (run_.stop_requested && left_well) // its ranks have done what was asked, but the checkpoint
@@ -78,11 +84,101 @@ void Reducer::conclude() {
     return restart(failure, {true, {}, "goes on without CUDA graphs (cuda.graphs = \"auto\")"});
   }
   if (attempt_.committed_step <= attempt_.first_step) ++run_.without_progress;
+  note_death(failure);
   const Decision decision = decide_restart(run_, failure.failure, now_);
+  if (step_down(failure, decision)) return;
   if (!decision.restart) return end_run(RunState::kFailed, failure.text + "; " + decision.why);
   run_.restarts.push_back({failure.failure, now_});
   if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
   restart(failure, decision);
+}
+
+// A pause whose ranks did not leave well is one all the same: a resume goes on from the newest
+// checkpoint, and what is lost is said.
+void Reducer::end_by_gate(bool left_well) {
+  std::string text = run_.gate->text;
+  if (!left_well) text += "; while stopping, " + attempt_failure().text;
+  text += lost_steps() > 0 ? "; " + lost_text()
+                           : "; checkpoint of step " + std::to_string(run_.best_step);
+  if (run_.gate->action == spec::GateAction::kPause) return end_run(RunState::kPaused, text);
+  attempt_.failure = wire::FailureClass::kGate;
+  attempt_.failure_text = run_.gate->text;
+  note(EventKind::kAttemptFailed, Severity::kError,
+       "attempt " + std::to_string(attempt_.number) + " failed (gate): " + run_.gate->text,
+       {{"class", text_of(wire::FailureClass::kGate)},
+        {"next", "look at nsactl gates " + run_.id + "; it can go on: nsactl resume " + run_.id}});
+  end_run(RunState::kFailed, text);
+}
+
+bool Reducer::step_down(const Failure& failure, const Decision& decision) {
+  if (run_.ladder.rungs.empty() || total_budget_spent(run_, now_)) return false;
+  ++run_.standing.failures[failure.failure];
+  // The rung above fails: no second trial. What no settings mend is no reason to go back.
+  const bool is_retried = failure.failure != wire::FailureClass::kUserError &&
+                          failure.failure != wire::FailureClass::kData;
+  const auto back = is_retried ? run_.standing.trial : std::nullopt;
+  auto rung =
+      back ? back : next_rung(run_.ladder, run_.standing, failure.failure, !decision.restart);
+  if (const int ranks = ranks_on(run_.ladder, run_.standing, run_.ranks);
+      is_retried && !has_slots_for(run_, ranks))
+    if (const auto fewer = rung_for_slots(run_.ladder, run_.standing, failure.failure,
+                                          static_cast<int>(usable_slots(run_).size())))
+      rung = fewer;
+  if (!rung) return false;
+  const spec::Settings before = spec::compose(run_.ladder, run_.standing.active);
+  take_rung(run_.ladder, run_.standing, *rung, failure.failure, now_);
+  run_.restarts.push_back({failure.failure, now_});
+  if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
+  run_.without_progress = 0; // the next attempt is another one
+  set_phase(RunState::kRestarting, failure.text);
+  tell_rung((back ? "back to rung " : "takes rung ") + std::to_string(*rung + 1) + " of " +
+                std::to_string(run_.ladder.rungs.size()) + " after " + text_of(failure.failure),
+            before, from_seconds(run_.policy.delay_seconds), failure.failure);
+  return true;
+}
+
+// A GPU that breaks does not always tell the driver. A SIGKILL comes from a person or from the
+// kernel, never from a GPU.
+void Reducer::note_death(const Failure& failure) {
+  if (run_.device != spec::Device::kCuda) return;
+  const auto rank = static_cast<size_t>(failure.culprit);
+  const bool may_be_the_gpu =
+      failure.culprit >= 0 && rank < attempt_.slots.size() &&
+      (failure.failure == wire::FailureClass::kHang ||
+       (failure.failure == wire::FailureClass::kCrash && attempt_.ranks[rank].signal != SIGKILL));
+  const std::string slot = may_be_the_gpu ? attempt_.slots[rank] : "";
+  const int before = run_.deaths.count(slot) != 0 ? run_.deaths.at(slot) : 0;
+  run_.deaths.clear(); // whoever did not die now
+  if (!may_be_the_gpu) return;
+  run_.deaths[slot] = before + 1;
+  if (before + 1 < kDeathsOfABrokenGpu) return;
+  quarantine(slot, times(before + 1) + " attempts in a row died on it", failure.culprit);
+}
+
+void Reducer::climb() {
+  run_.deaths.clear();
+  const int rung = run_.standing.active.back();
+  const spec::Settings before = spec::compose(run_.ladder, run_.standing.active);
+  leave_rung(run_.standing, rung, now_);
+  set_phase(RunState::kRestarting, "tries without rung " + std::to_string(rung + 1));
+  tell_rung("leaves rung " + std::to_string(rung + 1) + " of " +
+                std::to_string(run_.ladder.rungs.size()) + " at a checkpoint, as a trial",
+            before, {}, {});
+}
+
+void Reducer::tell_rung(const std::string& what, const spec::Settings& before, Duration delay,
+                        std::optional<wire::FailureClass> failure) {
+  const spec::Settings after = spec::compose(run_.ladder, run_.standing.active);
+  run_.ranks = ranks_on(run_.ladder, run_.standing, run_.ranks);
+  arm(TimerKind::kBackoff, delay);
+  nlohmann::json detail = {{"rungs", run_.standing.active},
+                           {"of", run_.ladder.rungs.size()},
+                           {"reason", failure ? text_of(*failure) : "climb"},
+                           {"settings", spec::overrides_of(run_.ladder, run_.standing.active)},
+                           {"delay_seconds", to_seconds(delay)}};
+  if (failure) detail["class"] = *failure; // a restart, which is counted by it
+  note(EventKind::kRungChanged, Severity::kWarning, what + ": " + spec::changes_text(before, after),
+       std::move(detail));
 }
 
 void Reducer::restart(const Failure& failure, const Decision& decision) {

@@ -29,8 +29,7 @@ bool Reducer::on(const HangFound& e) {
   if (!hang.observed_only) {
     attempt_.phase = AttemptPhase::kCollecting;
     arm(TimerKind::kEvidence, from_seconds(run_.policy.evidence_seconds));
-    if (!run_.stop_requested)
-      set_phase(RunState::kRestarting, hang_text(hang) + "; taking evidence");
+    if (!is_leaving()) set_phase(RunState::kRestarting, hang_text(hang) + "; taking evidence");
   }
   return true;
 }
@@ -39,9 +38,10 @@ bool Reducer::on(const HangWithdrawn&) {
   if (run_.hangs.empty() || run_.hangs.back().attempt != attempt_.number) return false;
   if (!attempt_.hang_pending && !run_.hangs.back().observed_only) return false;
   if (attempt_.phase == AttemptPhase::kCollecting) {
-    attempt_.phase = run_.stop_requested ? AttemptPhase::kStopping : AttemptPhase::kLive;
+    const bool stopping = is_leaving() || attempt_.climbing;
+    attempt_.phase = stopping ? AttemptPhase::kStopping : AttemptPhase::kLive;
     run_.timer.reset();
-    if (run_.stop_requested)
+    if (stopping)
       arm(TimerKind::kStopGrace, from_seconds(run_.policy.stop_grace_seconds));
     else
       set_phase(RunState::kRunning, "");

@@ -1,6 +1,8 @@
 #include "daemon/state/reducer.h"
 
 #include "common/base/text.h"
+#include "common/wire/toggle_request.h"
+#include "daemon/state/command.h"
 #include "daemon/state/xid.h"
 
 #include <algorithm>
@@ -81,7 +83,7 @@ bool Reducer::on(const wire::RankFinished& e) {
 bool Reducer::on(const wire::RankToggles& e) {
   if (rank_of(e.rank) == nullptr) return false;
   for (const wire::EffectiveToggle& t : e.toggles) {
-    if (t.requested.empty() || t.requested == "auto" || t.requested == t.effective) continue;
+    if (is_as_requested(t)) continue;
     if (attempt_.failure) break;
     attempt_.failure = wire::FailureClass::kUserError;
     attempt_.failure_text = "toggle " + t.name + " was requested as " + t.requested +
@@ -112,7 +114,34 @@ bool Reducer::on(const wire::RankCheckpoint& e) {
     run_.best_step = e.step;
     run_.without_progress = 0;
   }
+  climb_at(e.step);
   return true;
+}
+
+// The rung above is tried where nothing is lost: the ranks are asked to leave, as by a stop.
+void Reducer::climb_at(uint64_t step) {
+  if (trial_passed(run_.ladder, run_.standing, step)) {
+    run_.standing.trial.reset();
+    run_.standing.since_step = step;
+    note(EventKind::kRungKept, Severity::kInfo,
+         "the rung above has trained for " + std::to_string(run_.ladder.climb_after_steps) +
+             " steps and stays");
+    return;
+  }
+  if (run_.stop_requested || run_.cancel_requested || attempt_.climbing ||
+      attempt_.phase != AttemptPhase::kLive)
+    return;
+  const auto rung = rung_to_leave(run_.ladder, run_.standing, step);
+  if (!rung) return;
+  Standing above = run_.standing;
+  std::erase(above.active, *rung);
+  // With a GPU in quarantine it waits here for somebody who releases it.
+  if (!has_slots_for(run_, ranks_on(run_.ladder, above, run_.ranks))) return;
+  run_.standing.climbed.insert(*rung); // once, however the stop ends
+  attempt_.climbing = true;
+  stop_ranks();
+  set_phase(RunState::kRestarting,
+            "stops at a checkpoint, to try without rung " + std::to_string(*rung + 1));
 }
 
 bool Reducer::on(const HostOutOfMemory&) {
@@ -123,8 +152,10 @@ bool Reducer::on(const HostOutOfMemory&) {
 
 bool Reducer::on(const GpuFault& e) {
   if (rank_of(e.rank) == nullptr) return false;
-  if (!attempt_.hardware_error && xid_meaning(e.xid).hardware)
-    attempt_.hardware_error = GpuError{e.rank, e.uuid, e.xid};
+  const XidMeaning meaning = xid_meaning(e.xid);
+  if (!meaning.hardware) return true;
+  if (!attempt_.hardware_error) attempt_.hardware_error = GpuError{e.rank, e.uuid, e.xid};
+  quarantine(e.uuid, "Xid " + std::to_string(e.xid) + ", " + meaning.text, e.rank);
   return true;
 }
 

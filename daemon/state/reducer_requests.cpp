@@ -10,7 +10,7 @@ bool Reducer::on(const TimerFired& e) {
   run_.timer.reset();
   switch (kind) {
   case TimerKind::kBackoff:
-    begin_attempt();
+    begin_or_queue();
     break;
   case TimerKind::kSettle:
     take_down("a rank lost its peers");
@@ -19,9 +19,27 @@ bool Reducer::on(const TimerFired& e) {
     kill(hang_text(run_.hangs.back()) + "; evidence took too long");
     break;
   case TimerKind::kStopGrace:
+    if (attempt_.climbing && !is_leaving()) {
+      attempt_.failure = wire::FailureClass::kHang;
+      attempt_.failure_text = "not stopped within " +
+                              format_duration(run_.policy.stop_grace_seconds) +
+                              ", to try the rung above";
+    }
     kill("not stopped within " + format_duration(run_.policy.stop_grace_seconds));
     break;
   }
+  return true;
+}
+
+// The ranks are asked to leave with a checkpoint, as a person's stop does. An attempt that is
+// ending already ends the run as it does so.
+bool Reducer::on(const GateJudged& e) {
+  if (has_ended(run_.phase) || no_ranks()) return false;
+  if (e.passed || e.action == spec::GateAction::kWarn || is_leaving()) return true;
+  run_.gate = GateStop{e.action, "gate \"" + e.name + "\": " + e.text};
+  run_.stop_with_checkpoint = true;
+  set_phase(RunState::kStopping, run_.gate->text);
+  if (attempt_.phase == AttemptPhase::kLive) stop_ranks();
   return true;
 }
 
@@ -56,7 +74,17 @@ bool Reducer::on(const CancelRequested& e) {
 
 bool Reducer::on(const ResumeRequested& e) {
   if (!has_ended(run_.phase)) return false;
-  run_.ranks = e.ranks;
+  // On its rungs, unless somebody has changed what they stand on: memory that was saved stays
+  // saved.
+  if (!(run_.ladder == e.ladder)) {
+    run_.ladder = e.ladder;
+    run_.standing = {};
+  }
+  run_.standing.trial.reset();
+  run_.standing.failures.clear();
+  run_.standing.climbed.clear(); // a person has looked at it: each may be left once more
+  run_.standing.begins = true;
+  run_.ranks = ranks_on(run_.ladder, run_.standing, e.ranks);
   run_.device = e.device;
   run_.policy = e.policy;
   run_.order = state_.next_order++;
@@ -64,6 +92,11 @@ bool Reducer::on(const ResumeRequested& e) {
   run_.without_progress = 0;
   run_.restarts.clear(); // a person has looked at it
   run_.without_graphs.clear();
+  run_.gate.reset();
+  run_.slots.clear(); // it gave them back as it ended
+  run_.quarantine.clear();
+  run_.deaths.clear();
+  run_.requeued = false;
   run_.ended_at = {};
   if (e.from_step >= 0)
     run_.left_behind.push_back({attempt_.number, static_cast<uint64_t>(e.from_step)});

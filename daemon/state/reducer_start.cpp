@@ -1,23 +1,45 @@
 #include "daemon/state/reducer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nsa::state {
 
 bool Reducer::on(const SlotsGranted& e) {
   if (run_.phase != RunState::kQueued) return false;
   run_.slots = e.slots;
-  if (attempt_.number > 0) ++run_.resumes;
+  run_.quarantine.clear(); // none of these is
+  run_.deaths.clear();
+  const bool is_restart = std::exchange(run_.requeued, false);
+  if (attempt_.number > 0 && !is_restart) ++run_.resumes;
   if (run_.started_at.nanoseconds == 0) run_.started_at = now_;
   begin_attempt();
   set_phase(RunState::kStarting, "");
   return true;
 }
 
+bool Reducer::on(const SlotsReleased&) {
+  if (run_.phase != RunState::kQueued || run_.slots.empty()) return false;
+  run_.slots.clear();
+  run_.quarantine.clear();
+  return true;
+}
+
+bool Reducer::on(const GpuQuarantined& e) {
+  const bool is_held = std::find(run_.slots.begin(), run_.slots.end(), e.uuid) != run_.slots.end();
+  return is_held && run_.quarantine.try_emplace(e.uuid, e.why).second;
+}
+
+bool Reducer::on(const GpuReleased& e) {
+  run_.deaths.erase(e.uuid);
+  return run_.quarantine.erase(e.uuid) > 0;
+}
+
 bool Reducer::on(const CheckpointChosen& e) {
   if (attempt_.phase != AttemptPhase::kChoosing) return false;
   attempt_.first_step = e.step;
   attempt_.checkpoint_folder = e.folder;
+  if (std::exchange(run_.standing.begins, false)) run_.standing.since_step = e.step;
   run_.best_step = e.step; // what was newer did not verify, and does not count as progress
   run_.reached_step = e.step;
   attempt_.phase = AttemptPhase::kLaunching;
@@ -43,7 +65,7 @@ bool Reducer::on(const ShimStarted& e) {
   // Asked to leave while it was being started.
   if (run_.cancel_requested)
     kill("cancelled");
-  else if (run_.stop_requested)
+  else if (is_leaving())
     stop_ranks();
   return true;
 }

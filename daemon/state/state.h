@@ -11,6 +11,7 @@
 #include "common/spec/run_spec.h"
 #include "common/wire/exit_code.h"
 #include "common/wire/words.h"
+#include "daemon/state/ladder.h"
 
 #include <cstdint>
 #include <map>
@@ -130,11 +131,13 @@ struct Attempt {
   uint64_t shim_start_time_ticks = 0;
   uint64_t shim_sequence = 0; // last message of the shim that is part of this state
   std::vector<RankState> ranks;
-  uint64_t committed_step = 0; // newest checkpoint of this attempt
+  std::vector<std::string> slots; // of the ranks, in their order
+  uint64_t committed_step = 0;    // newest checkpoint of this attempt
   bool host_out_of_memory = false;
   std::optional<GpuError> hardware_error; // the first that means broken hardware
   std::optional<ToldCause> told;
   bool first_step_done = false;
+  bool climbing = false;     // it is stopped at a checkpoint, to try the rung above
   bool hang_pending = false; // run.hangs.back() is what ends this attempt
   std::string kill_reason;
   std::optional<wire::FailureClass> failure; // set when known before the ranks have ended
@@ -169,6 +172,13 @@ struct Restart {
   bool operator==(const Restart&) const = default;
 };
 
+// Why a gate makes a run leave.
+struct GateStop {
+  spec::GateAction action = spec::GateAction::kWarn;
+  std::string text;
+  bool operator==(const GateStop&) const = default;
+};
+
 // Checkpoints that a person has gone back behind: those that attempts up to `attempt` wrote after
 // `step`.
 struct LeftBehind {
@@ -181,15 +191,22 @@ struct Run {
   RunId id;
   int64_t order = 0; // of the queue: first come, first served
   RunState phase = RunState::kQueued;
-  std::string reason; // one clause for people
-  int ranks = 1;
+  std::string reason;                       // one clause for people
+  int ranks = 1;                            // of the newest attempt, or the next one
   spec::Device device = spec::Device::kCpu; // never kAuto
   Policy policy;
-  std::vector<std::string> slots;
+  spec::Ladder ladder;            // without rungs: a restart repeats the same settings
+  Standing standing;              // on it
+  std::vector<std::string> slots; // one for each rank of the run file; on a rung some stay empty
+  // Of these slots: GPUs in quarantine, which no attempt gets, and why.
+  std::map<std::string, std::string> quarantine;
+  std::map<std::string, int> deaths;  // GPU -> newest attempts in a row that died on it
+  bool requeued = false;              // its next slots are for a restart, not for a resume
   Attempt attempt;                    // the newest; number 0: none yet
   std::set<AttemptNumber> unreleased; // ended attempts whose shim has not been let go
   std::vector<Restart> restarts;      // automatic ones, oldest first
   int resumes = 0;                    // attempts that a person began: no restarts
+  int climbs = 0;                     // attempts that began to try the rung above: no restarts
   int without_progress = 0;           // failed attempts in a row without a new checkpoint
   uint64_t best_step = 0;             // newest checkpoint of all attempts
   uint64_t reached_step = 0; // of the newest attempt, as checkpoints and ends have told; at least
@@ -198,6 +215,7 @@ struct Run {
   std::set<std::string> replaced_data; // digests of data sets that checkpoints may still name
   std::vector<Hang> hangs;
   bool stop_requested = false, stop_with_checkpoint = true, cancel_requested = false;
+  std::optional<GateStop> gate; // ended, or about to end, by it
   // Set: attempts are started without CUDA graphs, since this one could not record them, and why.
   std::string without_graphs;
   std::optional<Timer> timer;

@@ -1,6 +1,7 @@
 #include "daemon/store/ledger.h"
 
 #include "common/base/file.h"
+#include "common/base/kill_point.h"
 #include "common/base/log.h"
 #include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr uint64_t kPreallocated = uint64_t{4} << 20;
 constexpr int64_t kAuditRowsOfUid = 10'000, kAuditPrunedEvery = 256;
+constexpr int64_t kTokensKept = std::chrono::nanoseconds(std::chrono::hours(24)).count();
 
 std::string dump(const nlohmann::json& json) {
   // Texts from ranks may hold invalid UTF-8; replace it rather than throw.
@@ -78,15 +80,16 @@ Status write_runs(const Batch& batch, const Prepare& cached) {
     NSA_LEDGER_RUN("UPDATE attempts SET shim_sequence=0 WHERE run=?", run);
   }
   for (const RunRow& r : batch.runs)
-    NSA_LEDGER_RUN("INSERT INTO runs "
-                   "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
-                   "spec,spec_digest,estimate,summary,uid) VALUES "
-                   "(?1,?2,?3,?13,1,?4,?5,?6,?7,"
-                   "?8,?9,?10,?11,'{}',?12) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?9,"
-                   "spec_digest=?10,estimate=?11,open=1",
-                   r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder,
-                   dump(r.overrides), dump(r.spec), r.spec_digest, dump(r.estimate), r.uid,
-                   wire::RunState::kQueued);
+    NSA_LEDGER_RUN(
+        "INSERT INTO runs "
+        "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
+        "spec,spec_digest,estimate,summary,uid,from_run,from_step) VALUES "
+        "(?1,?2,?3,?13,1,?4,?5,?6,?7,"
+        "?8,?9,?10,?11,'{}',?12,?14,?15) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?9,"
+        "spec_digest=?10,estimate=?11,open=1",
+        r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
+        dump(r.spec), r.spec_digest, dump(r.estimate), r.uid, wire::RunState::kQueued, r.from_run,
+        static_cast<int64_t>(r.from_step));
   for (const RunProgressRow& p : batch.progress)
     NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6,list_row=?7 "
                    "WHERE id=?1",
@@ -163,6 +166,32 @@ Status write_events(Batch& batch, Database& database, const Prepare& cached) {
   return {};
 }
 
+Status write_cluster(const Batch& batch, const Prepare& cached) {
+  for (const ClusterNodeRow& n : batch.cluster_nodes)
+    NSA_LEDGER_RUN("INSERT OR REPLACE INTO cluster_nodes "
+                   "(name,serial,next_serial,joined_at,expires_at,removed_at) VALUES (?,?,?,?,?,?)",
+                   n.name, n.serial, n.next_serial, n.joined_at, n.expires_at, n.removed_at);
+  for (const JoinTokenRow& t : batch.join_tokens) {
+    NSA_LEDGER_RUN("INSERT OR REPLACE INTO join_tokens (digest,expires_at,used_by) VALUES (?,?,?)",
+                   t.digest, t.expires_at, t.used_by);
+    // Who tries an old one hears for a day why it is refused.
+    NSA_LEDGER_RUN("DELETE FROM join_tokens WHERE expires_at<?", t.expires_at - kTokensKept);
+  }
+  for (const DrainRow& d : batch.drains)
+    NSA_LEDGER_RUN("UPDATE nodes SET drained_at=?2 WHERE name=?1", d.node, d.drained_at);
+  return {};
+}
+
+Status write_gpu_quarantine(const Batch& batch, const Prepare& cached) {
+  for (const GpuQuarantineRow& q : batch.gpu_quarantine)
+    if (q.is_over)
+      NSA_LEDGER_RUN("DELETE FROM gpu_quarantine WHERE uuid=?", q.uuid);
+    else
+      NSA_LEDGER_RUN("INSERT OR REPLACE INTO gpu_quarantine (uuid,why,run,since) VALUES (?,?,?,?)",
+                     q.uuid, q.why, q.run, q.since);
+  return {};
+}
+
 } // namespace
 
 Status Ledger::write(Batch& batch) {
@@ -180,6 +209,8 @@ Status Ledger::write(Batch& batch) {
   for (const DamagedRun& d : batch.damaged_runs)
     NSA_TRY(set_aside(d));
   NSA_TRY(write_events(batch, database_, prepare));
+  NSA_TRY(write_cluster(batch, prepare));
+  NSA_TRY(write_gpu_quarantine(batch, prepare));
   for (const RunId& run : batch.removed) {
     NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
     NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
@@ -198,7 +229,9 @@ Status Ledger::set_aside(const DamagedRun& damaged) {
 
 Status Ledger::commit(Batch& batch) {
   if (batch.empty()) return {};
+  pass_kill_point(KillPoint::kLedgerCommit);
   auto written = write(batch);
+  pass_kill_point(KillPoint::kLedgerCommitted);
   if (written) return {};
   if (database_.in_transaction()) (void)database_.execute("ROLLBACK");
   if (written.error().code != ErrorCode::kExhausted || !reserve_.release()) return written;
@@ -209,7 +242,8 @@ Status Ledger::commit(Batch& batch) {
 
 Status Ledger::note_node(const std::string& name, const std::string& boot_id,
                          const std::string& build, WallTime now) {
-  NSA_LEDGER_RUN("INSERT INTO nodes VALUES (?1,?2,?3,?4,?4) ON CONFLICT (name) DO UPDATE SET "
+  NSA_LEDGER_RUN("INSERT INTO nodes (name,boot_id,build,first_seen,last_seen) VALUES "
+                 "(?1,?2,?3,?4,?4) ON CONFLICT (name) DO UPDATE SET "
                  "boot_id=?2,build=?3,last_seen=?4",
                  name, boot_id, build, now.nanoseconds);
   return {};

@@ -87,6 +87,8 @@ public:
   // By id, name, prefix of an id, or "@last". A name and "@last" mean runs of `uid` first, and
   // anybody's where it has none; without `uid`, anybody's.
   Result<Found> find(const std::string& text, std::optional<int64_t> uid = {});
+  // Runs that began with its weights, oldest first.
+  Result<std::vector<DescendantRow>> descendants(const RunId& run);
   Result<std::vector<AttemptRow>> attempts(const RunId& run);
   Result<std::string> token(const RunId& run, AttemptNumber attempt) override;
   Result<std::vector<RankRow>> ranks(const RunId& run, AttemptNumber attempt);
@@ -114,6 +116,11 @@ public:
   bool gone() const { return database_.moved(); }
   // Newest last. `run` empty: of all; `uid`: only what this user asked for, or others of its runs.
   Result<std::vector<AuditRow>> audit(const RunId& run, std::optional<int64_t> uid, int limit);
+  // Of the cluster whose head this nsad is; by name.
+  Result<std::vector<ClusterNodeRow>> cluster_nodes();
+  Result<std::optional<JoinTokenRow>> join_token(const std::string& digest);
+  Result<std::vector<GpuQuarantineRow>> gpu_quarantine(); // by UUID
+  Result<int64_t> drained_at(const std::string& node);    // of this node; 0: it is not
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);
 

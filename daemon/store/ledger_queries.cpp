@@ -138,7 +138,8 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
       Statement s,
       database_.prepare(
           "SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
-          "spec,spec_digest,estimate,summary,open,memory,state,uid FROM runs WHERE id=?"));
+          "spec,spec_digest,estimate,summary,open,memory,state,uid,from_run,from_step FROM runs "
+          "WHERE id=?"));
   NSA_TRY_ASSIGN(const bool row, s.bind(id).step());
   if (!row) return std::nullopt;
   StoredRun stored;
@@ -168,7 +169,20 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
     stored.progress.summary = summary_of_damaged(id, stored.damage);
   if (!set_aside && !stored.progress.open) note_damage(id, stored.damage);
   r.uid = s.integer(14);
+  r.from_run = s.text(15);
+  r.from_step = static_cast<uint64_t>(s.integer(16));
   return stored;
+}
+
+Result<std::vector<DescendantRow>> Ledger::descendants(const RunId& run) {
+  constexpr int64_t kMost = 1000; // nobody reads more
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT id,name,from_step FROM runs WHERE from_run=? AND "
+                                   "from_run<>'' ORDER BY submitted_at LIMIT ?"));
+  s.bind(run, kMost);
+  return all_rows<DescendantRow>(s, [](const Statement& row) {
+    return DescendantRow{row.text(0), row.text(1), static_cast<uint64_t>(row.integer(2))};
+  });
 }
 
 Result<std::vector<OwnedSummary>> Ledger::summaries(int64_t limit, const ListedRow& behind) {
@@ -447,6 +461,40 @@ Result<std::vector<AuditRow>> Ledger::audit(const RunId& run, std::optional<int6
       }));
   std::reverse(rows.begin(), rows.end());
   return rows;
+}
+
+Result<std::vector<ClusterNodeRow>> Ledger::cluster_nodes() {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT name,serial,next_serial,joined_at,expires_at,removed_at "
+                                   "FROM cluster_nodes ORDER BY name"));
+  return all_rows<ClusterNodeRow>(s, [](const Statement& row) {
+    return ClusterNodeRow{row.text(0),    row.text(1),    row.text(2),
+                          row.integer(3), row.integer(4), row.integer(5)};
+  });
+}
+
+Result<std::vector<GpuQuarantineRow>> Ledger::gpu_quarantine() {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT uuid,why,run,since FROM gpu_quarantine ORDER BY uuid"));
+  return all_rows<GpuQuarantineRow>(s, [](const Statement& row) {
+    return GpuQuarantineRow{row.text(0), row.text(1), row.text(2), row.integer(3), false};
+  });
+}
+
+Result<std::optional<JoinTokenRow>> Ledger::join_token(const std::string& digest) {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT expires_at,used_by FROM join_tokens WHERE digest=?"));
+  s.bind(digest);
+  NSA_TRY_ASSIGN(const bool row, s.step());
+  if (!row) return std::nullopt;
+  return JoinTokenRow{digest, s.integer(0), s.text(1)};
+}
+
+Result<int64_t> Ledger::drained_at(const std::string& node) {
+  NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT drained_at FROM nodes WHERE name=?"));
+  s.bind(node);
+  NSA_TRY_ASSIGN(const bool row, s.step());
+  return row ? s.integer(0) : 0;
 }
 
 } // namespace nsa::store

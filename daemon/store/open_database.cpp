@@ -85,7 +85,7 @@ Result<Database> open_and_check(const fs::path& path, const char* synchronous) {
 // The database with its log; SQLite would otherwise apply the old log to the restored file.
 Result<std::string> move_aside(const fs::path& path) {
   for (int i = 1; i < 1000; ++i) {
-    const std::string target = path.string() + ".corrupt-" + std::to_string(i);
+    std::string target = path.string() + ".corrupt-" + std::to_string(i);
     if (fs::exists(target)) continue;
     for (const char* suffix : kSuffixes) {
       std::error_code error;

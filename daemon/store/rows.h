@@ -38,6 +38,15 @@ struct RunRow {
   std::vector<std::string> overrides;
   nlohmann::json spec, estimate;
   std::string spec_digest;
+  RunId from_run; // whose weights it began with; empty: random ones
+  uint64_t from_step = 0;
+};
+
+// A run that began with the weights of another's checkpoint.
+struct DescendantRow {
+  RunId id;
+  std::string name;
+  uint64_t from_step = 0;
 };
 
 // What changes while it goes on.
@@ -117,6 +126,30 @@ struct AuditRow {
   std::string why;
 };
 
+// A node that has joined this head's cluster, and a token by which one may (daemon/cluster/head.h).
+struct ClusterNodeRow {
+  std::string name, serial, next_serial;
+  int64_t joined_at = 0, expires_at = 0, removed_at = 0;
+};
+struct JoinTokenRow {
+  std::string digest;
+  int64_t expires_at = 0;
+  std::string used_by;
+};
+// Of this node itself.
+struct DrainRow {
+  std::string node;
+  int64_t drained_at = 0; // 0: runs may start
+};
+
+// A GPU that no run gets until a person releases it (daemon/nodes/gpu_quarantine.h).
+struct GpuQuarantineRow {
+  std::string uuid, why;
+  RunId run; // whose attempt showed the fault; empty: no rank computed on it
+  int64_t since = 0;
+  bool is_over = false; // the row goes
+};
+
 struct Batch {
   // From their files: events of before this batch are not replayed, and the shims' messages are
   // asked for again.
@@ -133,12 +166,17 @@ struct Batch {
   std::vector<DamagedRun> damaged_runs; // closed; what is stored of them stays as it is
   std::vector<EventRow> events;
   std::vector<AuditRow> audit;
+  std::vector<ClusterNodeRow> cluster_nodes;
+  std::vector<JoinTokenRow> join_tokens;
+  std::vector<DrainRow> drains;
+  std::vector<GpuQuarantineRow> gpu_quarantine;
   std::vector<RunId> removed; // with all that is stored of them, but the audit
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
            leases.empty() && damaged_runs.empty() && made_anew.empty() && events.empty() &&
-           audit.empty() && removed.empty();
+           audit.empty() && cluster_nodes.empty() && join_tokens.empty() && drains.empty() &&
+           gpu_quarantine.empty() && removed.empty();
   }
 };
 

@@ -12,8 +12,10 @@ namespace {
 
 Result<int> number_of(std::string_view file_name) {
   int number = 0;
-  const auto [end, error] = std::from_chars(file_name.data(), file_name.data() + 4, number);
-  if (error != std::errc() || end != file_name.data() + 4)
+  const std::string digits(file_name.substr(0, 4));
+  const char* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, number);
+  if (digits.size() != 4 || error != std::errc() || end != last)
     return fail(ErrorCode::kInternal, "migration " + std::string(file_name) + " has no number");
   return number;
 }

@@ -44,8 +44,8 @@ void AttemptSupervisor::call(const char* what, Work work, Done done) {
       [host = reach_.host, as = options_.submitter, work = std::move(work)] {
         return work(*host, as);
       },
-      [alive = std::weak_ptr<void>(alive_), done = std::move(done)](auto result) {
-        if (!alive.expired()) done(std::move(result));
+      [alive = std::weak_ptr<void>(alive_), done = std::move(done)](auto&& result) {
+        if (!alive.expired()) done(std::forward<decltype(result)>(result));
       });
 }
 

@@ -203,8 +203,8 @@ private:
     }
     // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
     PlannedKernel& kernel = add(Part::kDense, Backend::kSdpa, reason);
-    kernel.variant = on_.sdpa.empty() ? "sdpa" : on_.sdpa;
-    if (on_.gpu && r_.dense == DenseAttention::kAuto && !on_.sdpa.empty() && on_.sdpa != "cudnn")
+    kernel.variant = on_.sdpa ? choice_names(*on_.sdpa).at(size_t(*on_.sdpa)) : "sdpa";
+    if (on_.gpu && r_.dense == DenseAttention::kAuto && on_.sdpa && on_.sdpa != SdpaKernel::kCudnn)
       kernel.variant += " (" + on_.why_not_cudnn + ")";
     kernel.variant += each;
   }

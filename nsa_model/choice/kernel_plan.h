@@ -48,16 +48,21 @@ std::string_view backend_name(Backend backend); // "sm90", "cublaslt", ...
 
 // ---- what is asked -----------------------------------------------------------------------------
 
+// LibTorch's kernels for scaled_dot_product_attention, in the order of at::SDPBackend.
+enum class SdpaKernel : uint8_t { kMath, kFlash, kEfficient, kCudnn, kNone };
+constexpr std::array<std::string_view, 5> choice_names(SdpaKernel) {
+  return {"math", "flash", "efficient", "cudnn", "none"};
+}
+
 // Of a rank's device and process.
 struct Capabilities {
   bool gpu = false;
-  bool bf16 = false;          // computes in BF16; else in FP32
-  int compute_capability = 0; // 10 * major + minor; 0 on a CPU
-  bool kernels_loaded = true; // libnsa_ops_cuda.so, on a GPU
-  bool flash = true;          // LibTorch's FlashAttention is switched on
-  // What LibTorch takes for the dense twin ("cudnn", "flash", ..., "none"), and why not cuDNN.
-  // Empty: not asked yet.
-  std::string sdpa, why_not_cudnn;
+  bool bf16 = false;              // computes in BF16; else in FP32
+  int compute_capability = 0;     // 10 * major + minor; 0 on a CPU
+  bool kernels_loaded = true;     // libnsa_ops_cuda.so, on a GPU
+  bool flash = true;              // LibTorch's FlashAttention is switched on
+  std::optional<SdpaKernel> sdpa; // what LibTorch takes for the dense twin; empty: not asked yet
+  std::string why_not_cudnn;
 };
 
 struct ModelSizes {
@@ -72,17 +77,24 @@ struct ModelSizes {
   int branches() const { return int(compressed) + int(selected) + int(sliding); }
 };
 
-// Values of the toggles, in the order of their names.
+// Values of the toggles and their texts (common/spec/worker_toggles.h), as common/base/choice.h has
+// closed lists.
 enum class AttentionKernels : uint8_t { kAuto, kAten, kReference, kFused };
-inline constexpr std::array<std::string_view, 4> kAttentionKernels{"auto", "aten", "reference",
-                                                                   "fused"};
+constexpr std::array<std::string_view, 4> choice_names(AttentionKernels) {
+  return {"auto", "aten", "reference", "fused"};
+}
 enum class DenseAttention : uint8_t { kAuto, kCudnn, kFlash, kEfficient, kMath, kFused };
-inline constexpr std::array<std::string_view, 6> kDenseAttention{"auto",      "cudnn", "flash",
-                                                                 "efficient", "math",  "fused"};
+constexpr std::array<std::string_view, 6> choice_names(DenseAttention) {
+  return {"auto", "cudnn", "flash", "efficient", "math", "fused"};
+}
 enum class LayerKernels : uint8_t { kAuto, kAten, kFused };
-inline constexpr std::array<std::string_view, 3> kLayerKernels{"auto", "aten", "fused"};
+constexpr std::array<std::string_view, 3> choice_names(LayerKernels) {
+  return {"auto", "aten", "fused"};
+}
 enum class EmbeddingGradient : uint8_t { kAuto, kSeparate, kJoined };
-inline constexpr std::array<std::string_view, 3> kEmbeddingGradient{"auto", "separate", "joined"};
+constexpr std::array<std::string_view, 3> choice_names(EmbeddingGradient) {
+  return {"auto", "separate", "joined"};
+}
 
 struct KernelRequest {
   AttentionKernels attention = AttentionKernels::kAuto;

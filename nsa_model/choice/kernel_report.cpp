@@ -25,9 +25,9 @@ std::string why(const PlannedKernel& kernel) {
 }
 
 std::string text_of(const PlannedKernel& kernel) {
-  const std::string value = toggle_value(kernel);
   if (kernel.part == Part::kEmbeddingGradient)
-    return (value == "fused" ? "joined" : "separate") + why(kernel);
+    return (is_ours(kernel.backend) ? "joined" : "separate") + why(kernel);
+  const std::string value = toggle_value(kernel);
   if (!is_attention(kernel.part) && kernel.part != Part::kSelection) return value + why(kernel);
   if (!kernel.variant.empty()) return value + " " + kernel.variant;
   if (kernel.backend == Backend::kSm90) return value + " hopper";

@@ -29,7 +29,7 @@ AttentionLayer::AttentionLayer(const ModelConfig& config,
   const NsaConfig& nsa = config.nsa;
   for (const Branch branch : kBranches) {
     if (!has_branch(nsa, branch)) continue;
-    const std::string suffix = "_" + std::string(branch_name(branch)) + ".weight";
+    const std::string suffix = "_" + std::string(name_of(branch)) + ".weight";
     w_k_[int(branch)] = parameter("w_k" + suffix);
     w_v_[int(branch)] = parameter("w_v" + suffix);
   }
@@ -67,7 +67,7 @@ Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, 
   }
   const ops::AttentionInputs inputs{
       heads.q, heads.k, heads.v, heads.gates, context.document_start, std::nullopt};
-  return output(ops::attention(inputs, settings(), std::string(kernels_name(config_.kernels))));
+  return output(ops::attention(inputs, settings(), config_.kernels));
 }
 
 Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {

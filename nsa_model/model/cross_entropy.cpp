@@ -42,7 +42,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const auto type = loss_type(hidden);
     const int64_t tokens = hidden.size(0);
     const Tensor counted = targets.ge(0).to(type);
-    const Tensor share = counted / counted.sum().clamp_min(1); // of each token in the mean
+    const Tensor in_mean = counted / counted.sum().clamp_min(1); // weight of each token
     const Tensor labels = targets.clamp_min(0);
     Tensor loss = at::zeros({}, hidden.options().dtype(type));
     Tensor grad_hidden, grad_weight;
@@ -57,7 +57,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const Tensor h = hidden.narrow(0, begin, count);
       const Tensor logits = ops::linear(h, weight, fused);
       loss.add_(ops::cross_entropy_(logits, labels.narrow(0, begin, count),
-                                    share.narrow(0, begin, count), with_gradient, fused)
+                                    in_mean.narrow(0, begin, count), with_gradient, fused)
                     .sum());
       if (!with_gradient) continue;
       const Tensor& grad = logits; // by now

@@ -1,5 +1,6 @@
 #include "nsa_model/model/decode.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/ops/decode.h"
 
@@ -44,13 +45,28 @@ ops::OptionalTensor if_defined(const Tensor& x) {
   return x.defined() ? ops::OptionalTensor(x) : std::nullopt;
 }
 
+// Whether the decoding kernels compute steps of one token. The model's kernels are "fused" only
+// where libnsa_ops_cuda.so is loaded and the GPU serves them.
+bool serves_decoding(const ModelConfig& config, at::Device device, at::ScalarType dtype,
+                     int64_t batch, int64_t capacity) {
+  const NsaConfig& nsa = config.nsa;
+  const serves::NsaSizes sizes{nsa.compression_block, nsa.compression_stride, nsa.selection_block,
+                               nsa.selected_blocks, nsa.window};
+  return config.kernels == Kernels::kFused && config.attention == Attention::kNsa &&
+         device.is_cuda() && dtype == at::kBFloat16 && nsa.compressed && nsa.selected &&
+         nsa.sliding && sizes == serves::NsaSizes{} &&
+         serves::decode(batch, config.heads, config.kv_groups, config.head_dimension, capacity);
+}
+
 } // namespace
 
 DecodeState LanguageModel::start_decoding(int64_t batch, int64_t capacity) const {
   DecodeState state;
   state.batch_ = batch;
   state.capacity_ = capacity;
-  state.lengths_ = at::zeros({batch}, at::kInt);
+  state.fused_ = serves_decoding(impl_->config, impl_->device, impl_->dtype, batch, capacity);
+  state.lengths_ = at::zeros({batch}, at::TensorOptions().dtype(at::kInt).device(
+                                          state.fused_ ? impl_->device : at::Device(at::kCPU)));
   state.layers_.resize(impl_->config.layers);
   const ModelConfig& config = impl_->config;
   const NsaConfig& nsa = config.nsa;
@@ -89,8 +105,7 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
   for (int64_t layer = 0; layer < impl_->config.layers; ++layer) {
     const Impl::Block& block = impl_->blocks[layer];
     x = x + impl_->decode_attention(block.attention, state.layers_[layer],
-                                    impl_->norm(x, block.attention_norm), first, context,
-                                    state.lengths_);
+                                    impl_->norm(x, block.attention_norm), first, context, state);
     x = x + impl_->mlp(block, impl_->norm(x, block.mlp_norm));
   }
   state.length_ += tokens.size(1);
@@ -101,7 +116,7 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
 Tensor LanguageModel::Impl::decode_attention(const AttentionLayer& layer, LayerCache& cache,
                                              const Tensor& normed, int64_t first,
                                              const SequenceContext& context,
-                                             const Tensor& lengths) {
+                                             const DecodeState& state) {
   const Heads heads = layer.project(normed, context);
   check(heads);
   const int64_t fresh = normed.size(1), total = first + fresh;
@@ -135,12 +150,13 @@ Tensor LanguageModel::Impl::decode_attention(const AttentionLayer& layer, LayerC
       store_in_ring(cache.k[2], first, *heads.k[2]);
       store_in_ring(cache.v[2], first, *heads.v[2]);
     }
-    ops::DecodeInputs in{heads.q, {}, {}, heads.gates, lengths, std::nullopt};
+    ops::DecodeInputs in{heads.q, {}, {}, heads.gates, state.lengths_};
     for (int branch = 0; branch < kBranchCount; ++branch) {
       in.k[branch] = if_defined(cache.k[branch]);
       in.v[branch] = if_defined(cache.v[branch]);
     }
-    return layer.output(ops::decode_attention(in, settings, "aten"));
+    const ops::Kernels kernels = state.fused_ ? ops::Kernels::kFused : ops::Kernels::kAten;
+    return layer.output(ops::decode_attention(in, settings, kernels));
   }
 
   std::array<std::optional<Tensor>, 3> branch_o;

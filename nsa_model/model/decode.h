@@ -27,7 +27,8 @@ public:
 private:
   friend class LanguageModel;
   int64_t batch_ = 0, length_ = 0, capacity_ = 0;
-  at::Tensor lengths_; // int32 [B], length_ in a step of one token
+  bool fused_ = false; // steps of one token by nsa_model/kernels/decode
+  at::Tensor lengths_; // int32 [B], length_ in a step of one token; where the step reads them
   std::vector<LayerCache> layers_;
 };
 

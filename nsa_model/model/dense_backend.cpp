@@ -3,8 +3,6 @@
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/ops/fused_support.h"
 
-#include <array>
-
 namespace nsa::model {
 
 namespace {
@@ -48,17 +46,18 @@ LibTorchAttention libtorch_attention(int64_t heads, int64_t kv_groups, int64_t h
         .set_requires_grad(true);
   };
   const at::Tensor q = of(heads), k = of(kv_groups), v = of(kv_groups);
-  int64_t choice = -1;
+  int64_t number = -1;
   try {
-    choice = at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
+    number = at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,
                                    /*enable_gqa=*/true);
   } catch (const c10::Error&) { // "no viable backend"
-    return {"none", ""};
+    return {};
   }
-  constexpr std::array<const char*, 4> kNames{"math", "flash", "efficient", "cudnn"};
-  LibTorchAttention taken{
-      choice >= 0 && choice < int64_t(kNames.size()) ? kNames[size_t(choice)] : "none", ""};
-  if (device.is_cuda() && taken.backend != "cudnn") taken.why_not_cudnn = why_not_cudnn();
+  LibTorchAttention taken;
+  if (number >= 0 && number < int64_t(choice::SdpaKernel::kNone))
+    taken.kernel = choice::SdpaKernel(number);
+  if (device.is_cuda() && taken.kernel != choice::SdpaKernel::kCudnn)
+    taken.why_not_cudnn = why_not_cudnn();
   return taken;
 }
 

@@ -2,6 +2,7 @@
 // which is taken. The choice is LibTorch's global state; any thread, before the model is used.
 #pragma once
 
+#include "nsa_model/choice/kernel_plan.h"
 #include "nsa_model/model_config/config.h"
 
 #include <ATen/ATen.h>
@@ -19,11 +20,11 @@ void request_dense_backend(DenseBackend backend);
 // backend was asked for.
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype);
 
-// What LibTorch takes for training such heads: "cudnn", "flash", "efficient" or "math", or "none"
-// where what was requested cannot be had. Deterministic algorithms, a cuDNN that another one
-// shadows, sizes and dtype decide it beside what was requested.
+// What LibTorch takes for training such heads; kNone where what was requested cannot be had.
+// Deterministic algorithms, a cuDNN that another one shadows, sizes and dtype decide it beside what
+// was requested.
 struct LibTorchAttention {
-  std::string backend;
+  choice::SdpaKernel kernel = choice::SdpaKernel::kNone;
   std::string why_not_cudnn; // on a GPU, where it is another one
 };
 LibTorchAttention libtorch_attention(int64_t heads, int64_t kv_groups, int64_t head_dimension,

@@ -19,9 +19,9 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
   TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kDouble,
               "the model computes in FP32 or BF16 (FP64 for tests), not ", dtype);
   if (config.attention == Attention::kNsa)
-    ops::require_kernels(std::string(kernels_name(config.kernels)), device);
+    ops::require_kernels(config.kernels, device);
   else if (config.dense_backend == DenseBackend::kFused)
-    ops::require_kernels("fused", device);
+    ops::require_kernels(Kernels::kFused, device);
   else
     request_dense_backend(config.dense_backend);
   specs = parameter_specs(config);

@@ -53,7 +53,7 @@ struct LanguageModel::Impl {
   // One decoding step of a layer's attention; normed [B, n, dimension] at positions first ...
   at::Tensor decode_attention(const AttentionLayer& layer, LayerCache& cache,
                               const at::Tensor& normed, int64_t first,
-                              const SequenceContext& context, const at::Tensor& lengths);
+                              const SequenceContext& context, const DecodeState& state);
   // Adds the compressed tokens that these tokens complete to their cache.
   void add_compressed(const AttentionLayer& layer, LayerCache& cache, const Heads& heads,
                       int64_t first);

@@ -74,7 +74,7 @@ void SpecList::attention(const std::string& name) {
   } else {
     for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
       if (!has_branch(c.nsa, branch)) continue;
-      const std::string suffix = "_" + std::string(branch_name(branch));
+      const std::string suffix = "_" + std::string(name_of(branch));
       matrix(name + ".w_k" + suffix, kv, c.dimension, deviation());
       matrix(name + ".w_v" + suffix, kv, c.dimension, deviation());
     }

@@ -1,32 +1,10 @@
 #include "nsa_model/model_config/config.h"
 
-#include <array>
 #include <utility>
 
 namespace nsa::model {
 
 namespace {
-
-template <class Enum, size_t N>
-Result<Enum> parse_name(std::string_view text, std::string_view key,
-                        const std::array<std::pair<std::string_view, Enum>, N>& names) {
-  std::string choices;
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-    choices += (choices.empty() ? "" : ", ") + std::string(name);
-  }
-  return fail(ErrorCode::kInvalidArgument,
-              std::string(key) + ": '" + std::string(text) + "' is not known",
-              "write one of: " + choices);
-}
-
-constexpr std::array<std::pair<std::string_view, DenseBackend>, 6> kDenseBackends{
-    {{"auto", DenseBackend::kAuto},
-     {"cudnn", DenseBackend::kCudnn},
-     {"flash", DenseBackend::kFlash},
-     {"efficient", DenseBackend::kEfficient},
-     {"math", DenseBackend::kMath},
-     {"fused", DenseBackend::kFused}}};
 
 Status require(bool holds, std::string what, std::string next) {
   if (holds) return {};
@@ -57,80 +35,6 @@ Status validate_nsa(const NsaConfig& nsa) {
 }
 
 } // namespace
-
-std::string_view branch_name(Branch branch) {
-  switch (branch) {
-  case Branch::kCompressed:
-    return "compressed";
-  case Branch::kSelected:
-    return "selected";
-  case Branch::kSliding:
-    return "sliding";
-  }
-  return "";
-}
-
-std::string_view kernels_name(Kernels kernels) {
-  switch (kernels) {
-  case Kernels::kAten:
-    return "aten";
-  case Kernels::kReference:
-    return "reference";
-  case Kernels::kFused:
-    return "fused";
-  }
-  return "";
-}
-
-Result<Attention> parse_attention(std::string_view text) {
-  return parse_name(text, "model.attention",
-                    std::array{std::pair{std::string_view("nsa"), Attention::kNsa},
-                               std::pair{std::string_view("dense"), Attention::kDense}});
-}
-
-Result<Compression> parse_compression(std::string_view text) {
-  return parse_name(text, "nsa.compression",
-                    std::array{std::pair{std::string_view("average"), Compression::kAverage},
-                               std::pair{std::string_view("mlp"), Compression::kMlp}});
-}
-
-Result<Gate> parse_gate(std::string_view text) {
-  return parse_name(text, "nsa.gate",
-                    std::array{std::pair{std::string_view("group_softmax"), Gate::kGroupSoftmax},
-                               std::pair{std::string_view("head_sigmoid"), Gate::kHeadSigmoid}});
-}
-
-std::string_view dense_backend_name(DenseBackend backend) {
-  for (const auto& [name, value] : kDenseBackends)
-    if (value == backend) return name;
-  return "";
-}
-
-Result<DenseBackend> parse_dense_backend(std::string_view text) {
-  return parse_name(text, "attention.dense", kDenseBackends);
-}
-
-Result<Kernels> parse_kernels(std::string_view text) {
-  return parse_name(text, "attention.kernels",
-                    std::array{std::pair{std::string_view("aten"), Kernels::kAten},
-                               std::pair{std::string_view("reference"), Kernels::kReference},
-                               std::pair{std::string_view("fused"), Kernels::kFused}});
-}
-
-Status set_branch(NsaConfig& nsa, std::string_view name, bool on) {
-  if (name == "compressed") {
-    nsa.compressed = on;
-  } else if (name == "selected") {
-    nsa.selected = on;
-  } else if (name == "sliding") {
-    nsa.sliding = on;
-  } else {
-    return fail(ErrorCode::kInvalidArgument,
-                "nsa.branches: '" + std::string(name) + "' is not a branch",
-                "write any of: compressed, selected, sliding");
-  }
-  return {};
-}
 
 bool has_branch(const NsaConfig& nsa, Branch branch) {
   switch (branch) {

@@ -4,7 +4,9 @@
 // Thread-safe: pure functions of their arguments.
 #pragma once
 
+#include "common/base/choice.h"
 #include "common/base/result.h"
+#include "nsa_model/choice/attention_kernels.h"
 
 #include <cstdint>
 #include <string>
@@ -12,19 +14,31 @@
 
 namespace nsa::model {
 
-enum class Attention { kNsa, kDense };            // "nsa" | "dense"
-enum class Compression { kAverage, kMlp };        // phi of Eq. 7: "average" | "mlp"
-enum class Gate { kGroupSoftmax, kHeadSigmoid };  // "group_softmax" | "head_sigmoid"
-enum class Kernels { kAten, kReference, kFused }; // toggle attention.kernels
+// Choices with the words that run files have for them.
+enum class Attention : uint8_t { kNsa, kDense };
+constexpr auto choice_names(Attention) {
+  return names_of("nsa", "dense");
+}
+enum class Compression : uint8_t { kAverage, kMlp }; // phi of Eq. 7
+constexpr auto choice_names(Compression) {
+  return names_of("average", "mlp");
+}
+enum class Gate : uint8_t { kGroupSoftmax, kHeadSigmoid };
+constexpr auto choice_names(Gate) {
+  return names_of("group_softmax", "head_sigmoid");
+}
+using choice::Kernels; // toggle attention.kernels
 // What computes dense attention: toggle attention.dense. kFused: our kernels
 // (ops::fused_causal_attention()); the others are LibTorch's, kAuto the one that it prefers.
-enum class DenseBackend { kAuto, kCudnn, kFlash, kEfficient, kMath, kFused };
-enum class Branch { kCompressed, kSelected, kSliding };
-
+enum class DenseBackend : uint8_t { kAuto, kCudnn, kFlash, kEfficient, kMath, kFused };
+constexpr auto choice_names(DenseBackend) {
+  return names_of("auto", "cudnn", "flash", "efficient", "math", "fused");
+}
+enum class Branch : uint8_t { kCompressed, kSelected, kSliding };
+constexpr auto choice_names(Branch) {
+  return names_of("compressed", "selected", "sliding");
+}
 inline constexpr int kBranchCount = 3;
-std::string_view branch_name(Branch branch); // "compressed" | "selected" | "sliding"
-std::string_view kernels_name(Kernels kernels);
-std::string_view dense_backend_name(DenseBackend backend); // "auto", "cudnn", ...
 
 // Native Sparse Attention (arXiv 2502.11089), section 3 there; sizes in tokens.
 struct NsaConfig {
@@ -68,15 +82,6 @@ struct ModelConfig {
   bool check_dtypes = false;         // every module boundary checks dtype and device
   bool gate_statistics = false;      // accumulate the mean gate of each branch and layer
 };
-
-// Names as run files and toggles write them; the error lists the right ones.
-Result<Attention> parse_attention(std::string_view text);
-Result<Compression> parse_compression(std::string_view text);
-Result<Gate> parse_gate(std::string_view text);
-Result<Kernels> parse_kernels(std::string_view text);
-Result<DenseBackend> parse_dense_backend(std::string_view text);
-// Switches on exactly the named branches.
-Status set_branch(NsaConfig& nsa, std::string_view name, bool on);
 
 bool has_branch(const NsaConfig& nsa, Branch branch);
 int branch_count(const NsaConfig& nsa);

@@ -5,6 +5,9 @@
 #include "nsa_model/ops/reference_attention.h"
 #include "nsa_model/ops/segments.h"
 
+#include <algorithm>
+#include <string>
+
 namespace nsa::ops {
 
 namespace {
@@ -77,35 +80,44 @@ at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
 
 } // namespace
 
-at::Tensor attention(const AttentionInputs& inputs, const Settings& settings,
-                     const std::string& kernels) {
+at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Kernels kernels) {
   require_kernels(kernels, inputs.q.device());
   check(inputs, settings);
-  if (kernels == "fused") return fused_attention(inputs, settings);
+  if (kernels == Kernels::kFused) return fused_attention(inputs, settings);
   AttentionInputs in = inputs;
   if (comes_unpooled(inputs, settings))
     for (auto* side : {&in.k, &in.v}) {
       OptionalTensor& x = (*side)[int(Branch::kCompressed)];
       x = pool(*x, settings.sizes, inputs.document_start);
     }
-  if (kernels == "reference") {
+  if (kernels == Kernels::kReference) {
     count_reference(in, settings);
     return reference_attention(in, settings);
   }
   return aten_attention(in, settings);
 }
 
-void require_kernels(const std::string& kernels, at::Device device) {
-  if (kernels == "aten") return;
-  if (kernels == "reference") {
+Kernels parse_kernels(std::string_view op, std::string_view name, std::vector<Kernels> known) {
+  const std::optional<Kernels> kernels = choice::kernels_from(name);
+  if (kernels && std::find(known.begin(), known.end(), *kernels) != known.end()) return *kernels;
+  std::string names;
+  for (size_t i = 0; i < known.size(); ++i)
+    names += (i == 0                  ? ""
+              : i + 1 == known.size() ? " or "
+                                      : ", ") +
+             std::string(choice::kernels_name(known[i]));
+  TORCH_CHECK(false, op, ": kernels = \"", name, "\" is not known: write ", names);
+}
+
+void require_kernels(Kernels kernels, at::Device device) {
+  if (kernels == Kernels::kAten) return;
+  if (kernels == Kernels::kReference) {
     TORCH_CHECK(device.is_cpu(),
                 "attention.kernels = \"reference\" is the float64 oracle and runs on "
                 "the CPU only, not on ",
                 device);
     return;
   }
-  TORCH_CHECK(kernels == "fused", "attention.kernels = \"", kernels,
-              "\" is not known: write aten, reference or fused");
   if (device.is_meta()) return; // shapes alone
   TORCH_CHECK(device.is_cuda(),
               "attention.kernels = \"fused\" needs a CUDA GPU, and this model is on ", device,

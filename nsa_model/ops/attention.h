@@ -12,17 +12,20 @@
 // Thread-safe. Wrong shapes, dtypes or devices throw c10::Error.
 #pragma once
 
+#include "nsa_model/choice/attention_kernels.h"
 #include "nsa_model/ops/branch_pass.h"
 
 #include <ATen/ATen.h>
 
 #include <array>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace nsa::ops {
 
+using choice::Kernels;
 using OptionalTensor = std::optional<at::Tensor>;
 
 struct Settings {
@@ -91,13 +94,14 @@ struct AttentionInputs {
   OptionalTensor indices; // given selection, different blocks; absent: selected by compressed keys
 };
 
-// All branches and gates. `kernels`: "aten" (chunked dense operations, any device), "reference"
-// (the float64 oracle; CPU, tiny sizes) or "fused" (hand-written CUDA). What cannot be had is
-// refused.
-at::Tensor attention(const AttentionInputs& inputs, const Settings& settings,
-                     const std::string& kernels);
+// All branches and gates. kAten: chunked dense operations, any device. kReference: the float64
+// oracle; CPU, tiny sizes. kFused: hand-written CUDA. What cannot be had is refused.
+at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Kernels kernels);
 
 // Throws unless `kernels` can be had for tensors on `device`.
-void require_kernels(const std::string& kernels, at::Device device);
+void require_kernels(Kernels kernels, at::Device device);
+
+// Of the argument `kernels` of torch.ops.nsa.*; throws where it is none of `known`.
+Kernels parse_kernels(std::string_view op, std::string_view name, std::vector<Kernels> known);
 
 } // namespace nsa::ops

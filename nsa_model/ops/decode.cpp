@@ -112,7 +112,7 @@ Tensor aten_decode(const DecodeInputs& in, const Settings& settings) {
     while (end < in.q.size(0) && lengths[end] == lengths[begin])
       ++end;
     const auto rows = [&](const Tensor& x) { return x.narrow(0, begin, end - begin); };
-    DecodeInputs part{rows(in.q), {}, {}, rows(in.gates), in.lengths, std::nullopt};
+    DecodeInputs part{rows(in.q), {}, {}, rows(in.gates), in.lengths};
     for (const Branch branch : kBranches)
       if (is_on(in, branch)) {
         part.k[int(branch)] = rows(*in.k[int(branch)]);
@@ -135,30 +135,27 @@ Tensor decode_op(const Tensor& q, const OptionalTensor& k_compressed,
                  const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
                  const OptionalTensor& v_sliding, const Tensor& gates, const Tensor& lengths,
                  int64_t compression_block, int64_t compression_stride, int64_t selection_block,
-                 int64_t selected_blocks, int64_t window, double scale, std::string kernels,
-                 const OptionalTensor& arrivals) {
+                 int64_t selected_blocks, int64_t window, double scale, std::string kernels) {
   return decode_attention(
       {q,
        {k_compressed, k_selected, k_sliding},
        {v_compressed, v_selected, v_sliding},
        gates,
-       lengths,
-       arrivals},
+       lengths},
       {{compression_block, compression_stride, selection_block, selected_blocks, window}, scale},
-      kernels);
+      parse_kernels("decode_attention", kernels, {Kernels::kAten, Kernels::kFused}));
 }
 
 } // namespace
 
-Tensor decode_attention(const DecodeInputs& in, const Settings& settings,
-                        const std::string& kernels) {
-  TORCH_CHECK(kernels == "aten" || kernels == "fused", "decode_attention: kernels \"", kernels,
-              "\" is not known: write aten or fused");
+Tensor decode_attention(const DecodeInputs& in, const Settings& settings, Kernels kernels) {
+  TORCH_CHECK(kernels != Kernels::kReference,
+              "decode_attention: the oracle decodes nothing: use aten or fused");
   require_kernels(kernels, in.q.device());
   check(in);
   const c10::NoGradGuard no_grad;
   if (in.q.is_meta()) return at::empty_like(in.q);
-  if (kernels == "aten") return aten_decode(in, settings);
+  if (kernels == Kernels::kAten) return aten_decode(in, settings);
   TORCH_CHECK(same_sizes(settings.sizes, Sizes{}),
               "decode_attention: kernels \"fused\" serve l = 32, d = 16, block 64, 16 selected "
               "blocks and a window of 512; for other sizes write aten");
@@ -166,20 +163,16 @@ Tensor decode_attention(const DecodeInputs& in, const Settings& settings,
 }
 
 std::tuple<Tensor, Tensor> fused_decode(const DecodeInputs& in, double scale) {
-  using Signature = std::tuple<Tensor, Tensor>(
-      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-      const Tensor&, const Tensor&, const Tensor&, Tensor, double);
+  using Signature = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                               const Tensor&, const Tensor&, const Tensor&,
+                                               const Tensor&, const Tensor&, const Tensor&, double);
   for (const Branch branch : kBranches)
     TORCH_CHECK(is_on(in, branch), "decode_attention: kernels \"fused\" serve all three branches "
                                    "together; for fewer write aten");
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("nsa::fused_decode", "").typed<Signature>();
-  const Tensor arrivals =
-      in.arrivals && in.arrivals->defined()
-          ? *in.arrivals
-          : at::zeros({2, in.q.size(0), in.k[0]->size(1)}, in.q.options().dtype(at::kInt));
   return op.call(in.q, *in.k[0], *in.v[0], *in.k[1], *in.v[1], *in.k[2], *in.v[2], in.gates,
-                 in.lengths, arrivals, scale);
+                 in.lengths, scale);
 }
 
 TORCH_LIBRARY_FRAGMENT(nsa, library) {
@@ -187,13 +180,13 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
       "decode_attention(Tensor q, Tensor? k_compressed, Tensor? v_compressed, Tensor? k_selected, "
       "Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, Tensor gates, Tensor lengths, *, "
       "int compression_block=32, int compression_stride=16, int selection_block=64, "
-      "int selected_blocks=16, int window=512, float scale=0., str kernels=\"aten\", "
-      "Tensor? arrivals=None) -> Tensor",
+      "int selected_blocks=16, int window=512, float scale=0., str kernels=\"aten\") "
+      "-> Tensor",
       &decode_op);
   // Implemented by libnsa_ops_cuda.so for CUDA; scale 0 means 1 / sqrt(D).
   library.def("fused_decode(Tensor q, Tensor k_compressed, Tensor v_compressed, Tensor k_selected, "
               "Tensor v_selected, Tensor k_sliding, Tensor v_sliding, Tensor gates, "
-              "Tensor lengths, Tensor(a!) arrivals, float scale) -> (Tensor o, Tensor indices)");
+              "Tensor lengths, float scale) -> (Tensor o, Tensor indices)");
 }
 
 } // namespace nsa::ops

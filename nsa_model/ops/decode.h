@@ -1,7 +1,7 @@
 // Attention of one decoding step over key/value caches: all branches and gates for the newest token
 // of each sequence. torch.ops.nsa.decode_attention (docs/operators.md). No gradients.
 //
-// Thread-safe apart from `arrivals`. Wrong shapes, dtypes or devices throw c10::Error.
+// Thread-safe. Wrong shapes, dtypes or devices throw c10::Error.
 #pragma once
 
 #include "nsa_model/ops/attention.h"
@@ -17,15 +17,11 @@ struct DecodeInputs {
   std::array<OptionalTensor, 3> k, v;
   at::Tensor gates;   // [B, 1, H or G, 3]
   at::Tensor lengths; // int32 [B]: tokens of each sequence, the newest included
-  // Of "fused": int32 [2, B, G] on the device, zeros, which each step leaves so. Absent: made anew.
-  OptionalTensor arrivals;
 };
 
-// Like q. `kernels`: "aten" (any device; reads lengths on the host, so keep them on the CPU) or
-// "fused" (nsa_model/kernels/decode; lengths on the device, nothing waits). What cannot be had is
-// refused.
-at::Tensor decode_attention(const DecodeInputs& inputs, const Settings& settings,
-                            const std::string& kernels);
+// Like q. kAten: any device; reads lengths on the host, so keep them on the CPU. kFused:
+// nsa_model/kernels/decode; lengths on the device, nothing waits. What cannot be had is refused.
+at::Tensor decode_attention(const DecodeInputs& inputs, const Settings& settings, Kernels kernels);
 
 // The kernels' own: the result, and the selected blocks int32 [B, G, 16].
 std::tuple<at::Tensor, at::Tensor> fused_decode(const DecodeInputs& inputs, double scale);

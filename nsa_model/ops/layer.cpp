@@ -152,12 +152,12 @@ Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, dou
                : composed::group_gates(mean, fc1, fc2, temperature, heads);
 }
 
-Tensor cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& share,
+Tensor cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& weight,
                       bool gradient, bool fused) {
   static const auto op =
       registered<Tensor(Tensor, const Tensor&, const Tensor&, bool)>("nsa::cross_entropy_");
-  return fused ? op.call(logits, labels, share, gradient)
-               : composed::cross_entropy_(logits, labels, share, gradient);
+  return fused ? op.call(logits, labels, weight, gradient)
+               : composed::cross_entropy_(logits, labels, weight, gradient);
 }
 
 namespace checked {
@@ -259,13 +259,13 @@ void group_gates_backward(const Tensor& d_gates, const Tensor& gates, const Tens
   expect_like("group_gates_backward: d_gates", d_gates, gates);
 }
 
-void cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& share) {
+void cross_entropy_(const Tensor& logits, const Tensor& labels, const Tensor& weight) {
   TORCH_CHECK(logits.dim() == 2 && logits.is_floating_point(),
               "nsa: cross_entropy_ takes logits [N, V], got ", logits.sizes(), " ",
               logits.scalar_type());
   const int64_t rows = logits.size(0);
   expect_tensor("cross_entropy_: labels", labels, {rows}, at::kLong, logits.device());
-  expect_tensor("cross_entropy_: share", share, {rows}, compute_type(logits.scalar_type()),
+  expect_tensor("cross_entropy_: weight", weight, {rows}, compute_type(logits.scalar_type()),
                 logits.device());
 }
 
@@ -357,9 +357,9 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
   checked::group_gates_backward(d_gates, gates, mean, fc1, fc2);
   count_kernel(choice::Part::kGate, choice::Backend::kAten);
   const auto type = mean.scalar_type();
-  const int64_t groups = mean.size(2), share = gates.size(2) / groups;
-  const Tensor gate = gates.unflatten(2, {groups, share}).select(3, 0);
-  const Tensor up = d_gates.unflatten(2, {groups, share}).sum(3);
+  const int64_t groups = mean.size(2), heads = gates.size(2) / groups;
+  const Tensor gate = gates.unflatten(2, {groups, heads}).select(3, 0);
+  const Tensor up = d_gates.unflatten(2, {groups, heads}).sum(3);
   const Tensor d_score =
       (gate * (up - (gate * up).sum(-1, /*keepdim=*/true))).div_(temperature).to(type);
   const Tensor before = at::linear(mean, fc1);
@@ -371,11 +371,11 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
           of_weight(d_score, at::silu(before))};
 }
 
-Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
-  checked::cross_entropy_(logits, labels, share);
+Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& weight, bool gradient) {
+  checked::cross_entropy_(logits, labels, weight);
   count_kernel(choice::Part::kLoss, choice::Backend::kAten);
-  const Tensor label = labels.unsqueeze(1), part = share.unsqueeze(1);
-  Tensor log_p = at::log_softmax(logits, 1, share.scalar_type());
+  const Tensor label = labels.unsqueeze(1), part = weight.unsqueeze(1);
+  Tensor log_p = at::log_softmax(logits, 1, weight.scalar_type());
   const Tensor loss = log_p.gather(1, label).mul_(part).neg_().squeeze(1);
   if (!gradient) return loss;
   const Tensor p = log_p.exp_();
@@ -406,7 +406,7 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
   library.def("group_gates_backward(Tensor d_gates, Tensor gates, Tensor mean, Tensor fc1, "
               "Tensor fc2, float temperature) -> (Tensor d_mean, Tensor d_fc1, Tensor d_fc2)",
               torch::dispatch(key, &composed::group_gates_backward));
-  library.def("cross_entropy_(Tensor(a!) logits, Tensor labels, Tensor share, bool gradient) "
+  library.def("cross_entropy_(Tensor(a!) logits, Tensor labels, Tensor weight, bool gradient) "
               "-> Tensor",
               torch::dispatch(key, &composed::cross_entropy_));
 }

@@ -46,11 +46,11 @@ HeadSets split_heads(const at::Tensor& joined, const at::Tensor& cos, const at::
 at::Tensor group_gates(const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor& fc2,
                        double temperature, int64_t heads, bool fused);
 
-// share * -log softmax(logits)[label] of each row, FP32 (FP64 for FP64) [N]. With `gradient` the
-// logits [N, V] are overwritten by share * (softmax - one_hot). labels [N] int64 in [0, V), share
+// weight * -log softmax(logits)[label] of each row, FP32 (FP64 for FP64) [N]. With `gradient` the
+// logits [N, V] are overwritten by weight * (softmax - one_hot). labels [N] int64 in [0, V), weight
 // [N] in the result's dtype. No autograd: the caller has the gradient in hand.
 at::Tensor cross_entropy_(const at::Tensor& logits, const at::Tensor& labels,
-                          const at::Tensor& share, bool gradient, bool fused);
+                          const at::Tensor& weight, bool gradient, bool fused);
 
 // The operations behind those with autograd, each implemented as nsa::<name> for CUDA too.
 namespace composed {
@@ -71,7 +71,7 @@ at::Tensor group_gates(const at::Tensor& mean, const at::Tensor& fc1, const at::
 std::tuple<at::Tensor, at::Tensor, at::Tensor> // of the mean, fc1, fc2
 group_gates_backward(const at::Tensor& d_gates, const at::Tensor& gates, const at::Tensor& mean,
                      const at::Tensor& fc1, const at::Tensor& fc2, double temperature);
-at::Tensor cross_entropy_(at::Tensor logits, const at::Tensor& labels, const at::Tensor& share,
+at::Tensor cross_entropy_(at::Tensor logits, const at::Tensor& labels, const at::Tensor& weight,
                           bool gradient);
 } // namespace composed
 
@@ -91,7 +91,7 @@ void group_gates(const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor
                  int64_t heads);
 void group_gates_backward(const at::Tensor& d_gates, const at::Tensor& gates,
                           const at::Tensor& mean, const at::Tensor& fc1, const at::Tensor& fc2);
-void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& share);
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weight);
 } // namespace checked
 
 } // namespace nsa::ops

@@ -31,10 +31,11 @@ Tensor attention_op(const Tensor& q, const OptionalTensor& k_compressed,
                      gates,
                      document_start,
                      indices};
-  return attention(in,
-                   settings_of(compression_block, compression_stride, selection_block,
-                               selected_blocks, window, scale),
-                   kernels);
+  return attention(
+      in,
+      settings_of(compression_block, compression_stride, selection_block, selected_blocks, window,
+                  scale),
+      parse_kernels("attention", kernels, {Kernels::kAten, Kernels::kReference, Kernels::kFused}));
 }
 
 std::tuple<Tensor, Tensor> compressed_attention_op(const Tensor& q, const Tensor& k,

@@ -1,4 +1,4 @@
-// nsa::fused_decode for CUDA: tensors on one side, the launches of nsa_model/kernels/decode on the
+// nsa::fused_decode for CUDA: tensors on one side, the launch of nsa_model/kernels/decode on the
 // other. The schema is declared by libnsa_ops.so.
 //
 // Any thread; nothing waits for the device. Refusals throw c10::Error.
@@ -39,7 +39,7 @@ std::tuple<Tensor, Tensor> fused_decode(const Tensor& q_given, const Tensor& k_c
                                         const Tensor& v_compressed, const Tensor& k_selected,
                                         const Tensor& v_selected, const Tensor& k_sliding,
                                         const Tensor& v_sliding, const Tensor& gates_given,
-                                        const Tensor& lengths, Tensor arrivals, double scale) {
+                                        const Tensor& lengths, double scale) {
   const Tensor q = q_given.contiguous(), gates = gates_given.contiguous();
   const c10::DeviceGuard guard(q.device());
   const int64_t batch = q.size(0), heads = q.size(2), groups = k_selected.size(1),
@@ -80,13 +80,12 @@ std::tuple<Tensor, Tensor> fused_decode(const Tensor& q_given, const Tensor& k_c
   params.lengths = checked("lengths", lengths, {batch}, at::kInt, q).data_ptr<int32_t>();
   params.out = static_cast<__nv_bfloat16*>(out.data_ptr());
   params.indices = indices.data_ptr<int32_t>();
-  params.arrivals = reinterpret_cast<uint32_t*>(
-      checked("arrivals", arrivals, {2, batch, groups}, at::kInt, q).data_ptr<int32_t>());
-  params.plan = kernels::plan_decode(kv_heads, params.tokens);
+  params.plan = kernels::plan_decode(kv_heads, params.heads, params.tokens);
   const auto bytes = static_cast<int64_t>(
       kernels::decode_workspace_bytes(params.plan, kv_heads, params.heads, params.tokens));
-  const Tensor workspace = at::empty({bytes}, q.options().dtype(at::kByte));
-  params.workspace = workspace.data_ptr();
+  const Tensor workspace =
+      bytes > 0 ? at::empty({bytes}, q.options().dtype(at::kByte)) : Tensor(); // mostly none
+  params.workspace = bytes > 0 ? workspace.data_ptr() : nullptr;
   const cudaError_t error =
       kernels::launch_decode(params, c10::cuda::getCurrentCUDAStream().stream());
   TORCH_CHECK(error == cudaSuccess, "fused decoding: ", cudaGetErrorString(error));

@@ -234,20 +234,20 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
   return {d_mean, d_fc1, d_fc2};
 }
 
-Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& share, bool gradient) {
-  checked::cross_entropy_(logits, labels, share);
+Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& weight, bool gradient) {
+  checked::cross_entropy_(logits, labels, weight);
   if (!is_served(logits) || !serves::loss(logits.size(1)) || !labels.is_contiguous() ||
-      !share.is_contiguous())
-    return composed::cross_entropy_(logits, labels, share, gradient);
+      !weight.is_contiguous())
+    return composed::cross_entropy_(logits, labels, weight, gradient);
   const c10::DeviceGuard guard(logits.device());
-  const Tensor loss = at::empty({logits.size(0)}, share.options());
+  const Tensor loss = at::empty({logits.size(0)}, weight.options());
   count_kernel(choice::Part::kLoss, choice::Backend::kPortable);
   kernels::CrossEntropyParams params{};
   params.rows = count_of(logits.size(0));
   params.columns = static_cast<int>(logits.size(1));
   params.logits = bf16(logits);
   params.labels = labels.data_ptr<int64_t>();
-  params.share = share.data_ptr<float>();
+  params.weight = weight.data_ptr<float>();
   params.loss = loss.data_ptr<float>();
   params.gradient = gradient;
   check_launch(kernels::launch_cross_entropy(params, stream()), "cross_entropy_");

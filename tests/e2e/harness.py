@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -79,6 +80,7 @@ class Skipped(Exception):
 
 SANITIZED = os.environ.get("NSA_SANITIZED", "")  # asan or tsan, from tools/sanitize: memory says nothing there
 LIMIT = 120  # seconds: only what is broken takes so long, on a machine ten times slower than ours as well
+PEER_LOST = 8  # a rank's exit code when a collective failed because a peer went away
 FOREVER = 100_000  # steps of a run that is there until it is stopped, however busy the machine
 
 
@@ -97,6 +99,21 @@ def wait_for(what, condition, timeout=LIMIT, interval=0.05):
         if time.monotonic() > deadline:
             raise Failed(f"waited {timeout} s for {what}")
         time.sleep(interval)
+
+
+def own_death(node, run, rank):
+    """The exit event of a rank that died by itself in attempt 1: nsad names it as the cause, and its peers are victims.
+
+    A victim may be reaped first. The kernel closes a dying process's sockets before it tells the parent, and a peer that
+    reads the end of such a socket can leave in between."""
+    exits = [e for e in node.events(run, "rank_exited") if e["attempt"] == 1]
+    own = [e for e in exits if e["rank"] == rank]
+    expect(len(own) == 1, f"{len(own)} deaths of rank {rank} in attempt 1: {exits}")
+    before = [e for e in exits if e["sequence"] < own[0]["sequence"]]
+    expect(all(e["detail"]["exit_code"] == PEER_LOST for e in before), f"no victims of rank {rank} died before it: {before}")
+    reason = node.detail(run)["attempts"][0]["reason"]
+    expect(reason.startswith(f"rank {rank} ended with "), f"rank {rank} was killed; attempt 1 ended with {reason!r}")
+    return own[0]
 
 
 def alive(pid):
@@ -172,6 +189,21 @@ class Node:
             self.run("data", "prepare", "--tokenizer", "bytes", "--documents", "paragraph", "--out", target, text / "prose.txt")
         return target
 
+    def data_of_another_tokenizer(self):
+        """data(), with a manifest that says that another tokenizer made its tokens."""
+        target = self.folder / "data-of-another-tokenizer"
+        if not target.exists():
+            shutil.copytree(self.data(), target)
+            path = target / "dataset.json"
+            manifest = json.loads(path.read_text())
+            manifest["tokenizer"].update(name="letters", digest="0" * 32)
+            path.write_text(json.dumps(manifest))
+            # The data set's digest follows; the error says what it is.
+            said = self.run("data", "info", target, check=False).stderr
+            manifest["digest"] = re.search(r"does not fit the list of shards \((\w+)", said).group(1)
+            path.write_text(json.dumps(manifest))
+        return target
+
     def run_file(self, name="run", steps=60, ranks=2, seed=1, checkpoint_interval=10, extra=""):
         path = self.folder / f"{name}.toml"
         path.write_text(TINY_RUN.format(name=name, data=self.data(), steps=steps, ranks=ranks, seed=seed,
@@ -214,7 +246,7 @@ class Node:
         return wait_for(f"step {step} of {run}", reached, timeout)
 
     def wait_end(self, run, timeout=2 * LIMIT, state="completed"):
-        ends = ("completed", "stopped", "failed", "cancelled")
+        ends = ("completed", "stopped", "failed", "cancelled", "paused")
         summary = wait_for(f"the end of {run}",
                            lambda: (s := self.detail(run)["summary"])["state"] in ends and s, timeout, 0.1)
         expect(summary["state"] == state, f"run {run} ended {summary['state']} ({summary['reason']}), "
@@ -277,7 +309,7 @@ class Node:
         """Ends what this node started, and says whether anything outlived its daemon's own clean-up."""
         with contextlib.suppress(Exception):
             for run in self.items("ls"):
-                if run["state"] not in ("completed", "stopped", "failed", "cancelled"):
+                if run["state"] not in ("completed", "stopped", "failed", "cancelled", "paused"):
                     self.run("cancel", run["id"], check=False)
         with contextlib.suppress(Exception):
             self.run("daemon", "stop", check=False)

@@ -1,7 +1,7 @@
 // A file of tensors: refused with its path, or entries that tile its data. The header's length is
 // put right first, so that its text is what varies.
+#include "common/safetensors/safetensors.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/checkpoint/safetensors.h"
 
 #include <cstring>
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (::ftruncate(fd, 0) != 0 ||
       ::pwrite(fd, file.data(), file.size(), 0) != static_cast<ssize_t>(file.size()))
     std::abort();
-  const auto reader = checkpoint::SafetensorsReader::open(path);
+  const auto reader = safetensors::Reader::open(path);
   if (!reader) fuzz::expect_error(reader, path);
   return 0;
 }

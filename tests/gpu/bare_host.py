@@ -18,7 +18,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ENDED = ("completed", "stopped", "failed", "cancelled")
+ENDED = ("completed", "stopped", "failed", "cancelled", "paused")
 STATE_BYTES = 12 << 30  # what a script's runs may take at a time: checkpoints of two runs
 
 

@@ -64,7 +64,8 @@ protected:
     const auto submitted = body_from_json("submitted", options);
     ASSERT_TRUE(submitted);
     send(*submitted);
-    send(SlotsGranted{std::vector<std::string>(static_cast<size_t>(ranks), "cpu")});
+    send(SlotsGranted{
+        step.options.value("slots", std::vector<std::string>(static_cast<size_t>(ranks), "cpu"))});
     send(CheckpointChosen{}, n);
     send(AttemptPrepared{"token"}, n);
     send(ShimStarted{"boot", 100, 1}, n);

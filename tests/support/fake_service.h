@@ -15,6 +15,55 @@
 
 namespace nsa::testing_support {
 
+// Nodes that a test sets.
+class FakeNodes : public api::Nodes {
+public:
+  std::vector<wire::NodeView> list() override { return nodes; }
+  Result<wire::NodeToken> make_token(const api::Caller&) override {
+    if (!is_head) return fail(ErrorCode::kConflict, "this nsad is no head", "set cluster.address");
+    return wire::NodeToken{"nsa1-secret-print", "head:9465", 600'000'000'000};
+  }
+  Status remove(const std::string& node, const api::Caller&) override {
+    return change(node, wire::NodeStatus::kRemoved);
+  }
+  Status set_drained(const std::string& node, bool drained, const api::Caller&) override {
+    return change(node, drained ? wire::NodeStatus::kDrained : wire::NodeStatus::kReady);
+  }
+  std::vector<wire::GpuView> gpus() override { return gpu_views; }
+  Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller&) override {
+    for (wire::GpuView& view : gpu_views) {
+      if (gpu != view.uuid && gpu != std::to_string(view.index)) continue;
+      if (view.state != wire::GpuStatus::kQuarantine)
+        return fail(ErrorCode::kConflict, "GPU " + gpu + " is not in quarantine", "nsactl gpu ls");
+      view.state = wire::GpuStatus::kFree;
+      view.why.clear();
+      return view;
+    }
+    return fail(ErrorCode::kNotFound, "this node has no GPU '" + gpu + "'", "nsactl gpu ls");
+  }
+  void add(const std::string& name, wire::NodeRole role, wire::NodeStatus state) {
+    wire::NodeView view;
+    view.name = name;
+    view.role = role;
+    view.state = state;
+    nodes.push_back(view);
+  }
+
+  std::vector<wire::NodeView> nodes;
+  std::vector<wire::GpuView> gpu_views;
+  bool is_head = true;
+
+private:
+  Status change(const std::string& name, wire::NodeStatus state) {
+    for (wire::NodeView& view : nodes)
+      if (view.name == name) {
+        view.state = state;
+        return {};
+      }
+    return fail(ErrorCode::kNotFound, "no node is named '" + name + "'", "nsactl node ls");
+  }
+};
+
 class FakeService : public api::Queries, public api::Requests {
 public:
   struct Follower : api::Subscription {
@@ -295,7 +344,7 @@ public:
     char name[] = "/tmp/nsa-fake-XXXXXX";
     folder = ::mkdtemp(name);
     socket = folder + "/d.sock";
-    routes = std::make_unique<api::Routes>(loop, service, service, rules);
+    routes = std::make_unique<api::Routes>(loop, service, service, nodes, rules);
     if (rules.system_mode) std::filesystem::permissions(folder, std::filesystem::perms(0711));
     auto made = net::HttpServer::listen_unix(loop, socket, rules.system_mode ? 0666 : 0600,
                                              routes->handler(), limits, routes->observer());
@@ -330,6 +379,7 @@ public:
   std::string folder, socket;
   net::EventLoop loop;
   FakeService service;
+  FakeNodes nodes;
   std::unique_ptr<api::Routes> routes;
   std::unique_ptr<net::HttpServer> server;
   std::thread thread;

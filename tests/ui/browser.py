@@ -49,6 +49,7 @@ class Browser:
         self.number, self.left, self.session = 0, b"", None
         self.errors, self.hosts, self.bytes = [], set(), 0
         self.expected = ()  # texts of errors that a test causes on purpose
+        self.accepts, self.questions = True, []  # what is answered to confirm(), and what was asked
         target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -73,6 +74,9 @@ class Browser:
 
     # ---- the protocol ----------------------------------------------------------------------------
     def call(self, method, **parameters):
+        return self._answer(self._send(method, parameters), method)
+
+    def _send(self, method, parameters):
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
         if self.session:
@@ -80,7 +84,7 @@ class Browser:
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self.down, data):]
-        return self._answer(self.number, method)
+        return self.number
 
     def _answer(self, number, method):
         deadline = time.monotonic() + LIMIT
@@ -114,6 +118,9 @@ class Browser:
                 self.hosts.add(address.hostname)
         elif method == "Network.loadingFinished":
             self.bytes += event["encodedDataLength"]
+        elif method == "Page.javascriptDialogOpening":  # the script waits; its answer comes among the others
+            self.questions.append(event["message"])
+            self._send("Page.handleJavaScriptDialog", {"accept": self.accepts})
 
     # ---- what tests do ---------------------------------------------------------------------------
     def size(self, width, height, scale=1):
@@ -147,7 +154,8 @@ class Browser:
         return value
 
     def key(self, name, text=None):
-        code = {"Tab": 9, "Enter": 13}.get(name, ord(name[0]))
+        code = {"Tab": 9, "Enter": 13, " ": 32}.get(name, ord(name[0]))
+        text = text or {"Enter": "\r", " ": " "}.get(name)
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code,
                       **({"text": text} if text and kind == "keyDown" else {}))

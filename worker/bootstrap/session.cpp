@@ -3,8 +3,10 @@
 #include "common/base/build_info.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/spec/origin.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
+#include "common/spec/worker_toggles.h"
 #include "worker/comm/watched_collectives.h"
 #include "worker/faults/fault_hook.h"
 #include "worker/link/flight_record_writer.h"
@@ -80,10 +82,14 @@ private:
   RankResult<void> open_data();
   RankResult<void> open_model();
   RankResult<void> resume();
+  RankResult<void> begin_from_origin();
   RankResult<void> meet_peers();
   RankResult<void> open_loader();
   RankResult<void> open_outputs();
   void say_hello();
+  bool has_origin() const {
+    return !o_.spec.origin.checkpoint.empty();
+  } // but a checkpoint of its own wins
   manifest::Manifest manifest_base() const;
 
   const RankOptions& o_;
@@ -125,7 +131,8 @@ RankResult<void> Session::open_device() {
   request.rank = o_.rank;
   request.threads = static_cast<int>(o_.spec.train.threads);
   request.deterministic = o_.spec.train.deterministic;
-  request.graphs = toggles_["cuda.graphs"] != "off" && o_.without_graphs.empty();
+  request.graphs =
+      spec::kCudaGraphs.of(toggles_) != spec::Graphs::kOff && o_.without_graphs.empty();
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
   NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.writer().page().device_words()));
@@ -173,7 +180,8 @@ RankResult<void> Session::open_model() {
   model_ = std::make_unique<model::LanguageModel>(
       planned.config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
       static_cast<uint64_t>(o_.spec.train.seed), model::Weights::kUnset);
-  std::vector<Parameter> parameters = parameters_of(*model_, /*initial_values=*/!o_.resume);
+  std::vector<Parameter> parameters =
+      parameters_of(*model_, /*initial_values=*/!o_.resume && !has_origin());
   int64_t drawn = 0;
   for (const Parameter& parameter : parameters)
     if (parameter.initial.defined()) drawn += parameter.initial.numel();
@@ -193,8 +201,31 @@ RankResult<void> Session::open_model() {
   return {};
 }
 
+// As step 0, whatever the checkpoint's step: schedule and data begin anew.
+RankResult<void> Session::begin_from_origin() {
+  const std::filesystem::path folder = o_.run_folder / spec::kOriginFolder;
+  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, manifest::Manifest origin, manifest::read(folder));
+  if (spec::text_of(spec::Origin{origin.run_id, origin.step}) != o_.spec.origin.checkpoint)
+    return failed(RankExit::kCheckpoint,
+                  {ErrorCode::kCorrupt,
+                   folder.string() + " is the checkpoint " + origin.run_id + "@" +
+                       std::to_string(origin.step) + ", not " + o_.spec.origin.checkpoint,
+                   "submit the run again: nsactl submit --from " + o_.spec.origin.checkpoint});
+  if (!o_.spec.origin.optimizer) origin = manifest::weights_alone(std::move(origin));
+  NSA_RANK_TRY(RankExit::kCheckpoint, manifest::verify(folder, origin));
+  if (o_.spec.origin.optimizer)
+    NSA_RANK_TRY(RankExit::kCheckpoint, load_state(folder, *state_).map([](const Counters&) {}));
+  else
+    NSA_RANK_TRY(RankExit::kCheckpoint, load_weights(folder, *state_));
+  log::info("train",
+            o_.spec.origin.optimizer ? "begins with weights and optimizer state"
+                                     : "begins with weights",
+            {{"of", o_.spec.origin.checkpoint}});
+  return {};
+}
+
 RankResult<void> Session::resume() {
-  if (!o_.resume) return {};
+  if (!o_.resume) return has_origin() ? begin_from_origin() : RankResult<void>();
   NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, resumed_, manifest::read(*o_.resume));
   NSA_RANK_TRY(RankExit::kCheckpoint, manifest::verify(*o_.resume, *resumed_));
   NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, const Counters counters,
@@ -235,6 +266,7 @@ RankResult<void> Session::open_loader() {
   options.dataset = dataset_;
   options.shape = shape;
   options.seed = static_cast<uint64_t>(o_.spec.train.seed);
+  options.shortest_sequence = o_.spec.restart.shortest_sequence;
   options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
   if (faults_)
     options.before_batch = [this](int64_t step, int64_t micro_step,
@@ -376,7 +408,7 @@ RankResult<Finished> Session::run() {
                                 make_loss(*model_, runtime_->device(), separator),
                                 make_token_losses(*model_, runtime_->device(), separator),
                                 staged,
-                                toggles_["cuda.graphs"] == "on",
+                                spec::kCudaGraphs.of(toggles_) == spec::Graphs::kOn,
                                 *loader_,
                                 evaluation_ ? &*evaluation_ : nullptr,
                                 *checkpointer_,

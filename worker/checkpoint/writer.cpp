@@ -2,6 +2,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/file.h"
+#include "common/base/kill_point.h"
 #include "common/base/log.h"
 
 #include <fcntl.h>
@@ -137,19 +138,25 @@ Status Writer::write_folder(const Snapshot& snapshot, Report& report) {
   manifest::Manifest m = snapshot.manifest;
   m.files.clear();
   for (const FileContent& file : snapshot.files) {
-    NSA_TRY_ASSIGN(const WrittenFile written,
-                   write_safetensors(temporary / file.name, file.tensors, file.metadata));
+    pass_kill_point(KillPoint::kCheckpointFile);
+    NSA_TRY_ASSIGN(const safetensors::WrittenFile written,
+                   safetensors::write(temporary / file.name, file.tensors, file.metadata));
     m.files.push_back({file.name, written.bytes, written.checksum});
     report.bytes += written.bytes;
+    pass_kill_point(KillPoint::kCheckpointFileWritten);
   }
   m.written_at = format_rfc3339(WallTime::now());
   const std::string text = manifest::to_json(m).dump(2) + "\n";
+  pass_kill_point(KillPoint::kCheckpointManifest);
   NSA_TRY(write_file_atomic(temporary / manifest::kManifestName, text));
+  pass_kill_point(KillPoint::kCheckpointManifestWritten);
   report.bytes += text.size();
   report.manifest_checksum = checksum_hex(text);
   NSA_TRY(sync_folder(temporary));
+  pass_kill_point(KillPoint::kCheckpointRename);
   NSA_TRY(take_name(temporary, report.folder));
   NSA_TRY(sync_folder(folder_));
+  pass_kill_point(KillPoint::kCheckpointRenamed);
   // Read back: what cannot be read now must not push an older, good checkpoint out.
   if (auto good = manifest::verify(report.folder, m); !good) {
     verified_.erase(m.step);
@@ -184,8 +191,11 @@ void Writer::apply_retention(Report& report) {
     const fs::path folder = folder_ / manifest::folder_name(step);
     const fs::path doomed = folder.string() + kTemporarySuffix;
     std::error_code ec;
+    pass_kill_point(KillPoint::kCheckpointDelete);
     fs::rename(folder, doomed, ec);
+    pass_kill_point(KillPoint::kCheckpointDoomed);
     if (!ec) fs::remove_all(doomed, ec);
+    pass_kill_point(KillPoint::kCheckpointDeleted);
     if (ec) {
       log::warning("checkpoint", "cannot delete an old checkpoint: " + ec.message(),
                    {{"folder", folder.string()}});

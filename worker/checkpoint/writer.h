@@ -10,7 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/manifest/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "common/safetensors/safetensors.h"
 
 #include <condition_variable>
 #include <functional>
@@ -24,8 +24,8 @@ namespace nsa::checkpoint {
 
 struct FileContent {
   std::string name; // "model.safetensors"
-  std::vector<TensorView> tensors;
-  Metadata metadata;
+  std::vector<safetensors::TensorView> tensors;
+  safetensors::Metadata metadata;
 };
 
 struct Snapshot {

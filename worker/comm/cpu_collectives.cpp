@@ -131,10 +131,11 @@ Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
   // The store is only where ranks meet: it is closed before training, so that no thread of it and
   // no socket of a dead rank 0 can be in the way later.
   NSA_TRY_ASSIGN(std::shared_ptr<Store> store, Store::open(rank, address));
+  MeshOptions options{address.folder, address.limit, collective_limit};
+  if (address.tcp) options.tcp = MeshOverTcp{address.tcp->host, store->own_host(), address.secret};
   const auto rendezvous = rendezvous_over(std::move(store));
-  NSA_TRY_ASSIGN(
-      std::unique_ptr<Mesh> mesh,
-      Mesh::connect(rank, world, *rendezvous, {address.folder, address.limit, collective_limit}));
+  NSA_TRY_ASSIGN(std::unique_ptr<Mesh> mesh,
+                 Mesh::connect(rank, world, *rendezvous, std::move(options)));
   // Rank 0 serves the store, so it may leave only when all have what they need from it.
   if (auto met = mesh->barrier({0, Kind::kBarrier, 0})->wait(); !met)
     return fail(ErrorCode::kUnavailable,

@@ -32,7 +32,10 @@ Status check_resume(const DataState& resume, const LoaderOptions& options) {
                 "keep it, or begin a new run");
   };
   if (resume.seed != options.seed) return differs("seed", resume.seed, options.seed);
-  if (resume.sequence_length != options.shape.sequence_length)
+  const int64_t shortest = options.shortest_sequence;
+  const bool may =
+      shortest > 0 && std::min(resume.sequence_length, options.shape.sequence_length) >= shortest;
+  if (resume.sequence_length != options.shape.sequence_length && !may)
     return differs("sequence length", resume.sequence_length, options.shape.sequence_length);
   return {};
 }
@@ -88,11 +91,14 @@ Result<std::unique_ptr<Loader>> Loader::open(LoaderOptions options,
   int64_t first = 0;
   if (resume) {
     NSA_TRY(check_resume(*resume, options));
-    if (resume->index >= samples)
+    const int64_t then = sample_count(tokens, resume->sequence_length);
+    if (resume->index >= then)
       return fail(ErrorCode::kCorrupt, "the checkpoint stands at sequence " +
                                            std::to_string(resume->index) + " of an epoch of " +
-                                           std::to_string(samples));
-    first = resume->epoch * samples + resume->index;
+                                           std::to_string(then));
+    // Cut into other sequences, the text has another order: the share of the epoch stays.
+    const int64_t index = resume->index * resume->sequence_length / options.shape.sequence_length;
+    first = resume->epoch * samples + std::min(index, samples - 1);
   }
   auto worker = std::make_unique<Worker>(std::move(options), samples, first);
   worker->thread = std::thread([w = worker.get()] { w->run(); });

@@ -26,8 +26,9 @@ struct LoaderOptions {
   std::shared_ptr<const dataset::Dataset> dataset; // its train split is read
   BatchShape shape;
   uint64_t seed = 0;
-  int prefetch = 2;        // batches made ahead, >= 1
-  AllocateBuffer allocate; // empty: ordinary memory
+  int prefetch = 2;              // batches made ahead, >= 1
+  int64_t shortest_sequence = 0; // a resume may change the length, down to this; 0: it may not
+  AllocateBuffer allocate;       // empty: ordinary memory
 
   // Called by the loader's thread before it assembles a batch. For fault injection and tests: data
   // that come late are a callback that blocks. `stopping` says when to give up.

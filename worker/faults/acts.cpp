@@ -74,6 +74,8 @@ void act_on_training_thread(spec::FaultKind fault) {
     return inject_exit();
   case kSegfault:
     return inject_segfault();
+  case kOutOfMemory:
+    throw InjectedOutOfMemory();
   case kSkipCollective:
   case kDataStall:
   case kNonFinite:

@@ -5,8 +5,15 @@
 #include "common/spec/fault_table.h"
 
 #include <functional>
+#include <new>
 
 namespace nsa::train {
+
+// Thrown where a real one comes from: by the training thread, in the forward pass. nsa-worker ends
+// with the exit code of device memory that has run out.
+struct InjectedOutOfMemory : std::bad_alloc {
+  const char* what() const noexcept override { return "out of memory, injected on purpose"; }
+};
 
 void inject_stop_signal();    // SIGSTOP to this process; returns if somebody continues it
 void inject_mutex_deadlock(); // two threads, two mutexes, opposite order

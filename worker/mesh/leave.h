@@ -1,7 +1,8 @@
 // The orderly end of ranks. Any thread.
 #pragma once
 
-#include "worker/mesh/mesh.h"
+#include "common/base/ids.h"
+#include "worker/mesh/rendezvous.h"
 
 namespace nsa::comm {
 

@@ -233,8 +233,13 @@ Result<std::unique_ptr<Mesh>> Mesh::connect(Rank rank, int world, Rendezvous& re
   impl->options = std::move(options);
   impl->wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!impl->wake) return fail_errno("cannot make an eventfd");
-  NSA_TRY_ASSIGN(impl->sockets, connect_peers(rank, world, rendezvous, impl->options.folder,
-                                              impl->options.connect_limit));
+  const Duration limit = impl->options.connect_limit;
+  if (const auto& tcp = impl->options.tcp) {
+    NSA_TRY_ASSIGN(impl->sockets, connect_peers_over_tcp(rank, world, rendezvous, *tcp, limit));
+  } else {
+    NSA_TRY_ASSIGN(impl->sockets,
+                   connect_peers(rank, world, rendezvous, impl->options.folder, limit));
+  }
   return std::unique_ptr<Mesh>(new Mesh(std::move(impl)));
 }
 

@@ -1,4 +1,5 @@
-// Mesh: collectives between the CPU ranks of one host, over unix stream sockets between each two.
+// Mesh: collectives between CPU ranks, over stream sockets between each two: unix sockets on one
+// host, TCP between hosts.
 //
 // Every all-reduce is a reduce-scatter and an all-gather, which there are by themselves too: rank r
 // receives chunk r of every peer, adds them in rank order, and sends the sum back. So the result
@@ -17,6 +18,8 @@
 #include "common/base/result.h"
 #include "common/progress/collective.h"
 #include "worker/mesh/flight_log.h"
+#include "worker/mesh/rendezvous.h"
+#include "worker/mesh/tcp.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -65,20 +68,18 @@ struct ElementType {
 // FP32 and FP64, added in their own precision.
 extern const ElementType kFloat32, kFloat64;
 
-// How ranks find each other; in production the store that rank 0 serves (store.h).
-class Rendezvous {
-public:
-  virtual ~Rendezvous() = default;
-  virtual Status publish(const std::string& key, const std::string& value) = 0;
-  // kExhausted where nobody published it in time, kUnavailable where no key can come any more: who
-  // serves the rendezvous is gone.
-  virtual Result<std::string> wait_for(const std::string& key, Duration limit) = 0;
+// How ranks reach each other over TCP.
+struct MeshOverTcp {
+  std::string store_host; // of those that tell no address of their own
+  std::string own_host;   // by which others reach this rank; empty: it is on the store's host
+  std::string secret;
 };
 
 struct MeshOptions {
   std::filesystem::path folder; // where ranks listen until they are connected; their user's alone
   Duration connect_limit = std::chrono::seconds(120);
   Duration collective_limit = std::chrono::seconds(300);
+  std::optional<MeshOverTcp> tcp = std::nullopt; // instead of unix sockets in the folder
 };
 
 class Mesh {

@@ -1,15 +1,17 @@
 // Making the sockets of a mesh. Used once, at start-up.
 #pragma once
 
+#include "common/base/ids.h"
 #include "common/base/unique_fd.h"
 #include "worker/mesh/mesh.h"
+#include "worker/mesh/rendezvous.h"
 
 #include <filesystem>
 #include <vector>
 
 namespace nsa::comm {
 
-// What connects a rank to one peer: unix stream sockets, non-blocking. Notes have one of their own,
+// What connects a rank to one peer: stream sockets, non-blocking. Notes have one of their own,
 // so that a rank which gives up in the middle of a message can still say because of whom.
 struct PeerSockets {
   UniqueFd data, notes;
@@ -19,5 +21,9 @@ struct PeerSockets {
 // user alone may enter, as long as peers are missing.
 Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
                                                const std::filesystem::path& folder, Duration limit);
+// The same between hosts: each rank listens on a port of its own, which the rendezvous tells.
+Result<std::vector<PeerSockets>> connect_peers_over_tcp(Rank rank, int world,
+                                                        Rendezvous& rendezvous,
+                                                        const MeshOverTcp& tcp, Duration limit);
 
 } // namespace nsa::comm

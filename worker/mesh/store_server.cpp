@@ -2,6 +2,7 @@
 
 #include "common/base/local_socket.h"
 #include "common/base/log.h"
+#include "worker/mesh/tcp.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,16 +14,18 @@
 
 namespace nsa::comm {
 
-Result<std::unique_ptr<StoreServer>> StoreServer::start(UniqueFd listener) {
+Result<std::unique_ptr<StoreServer>> StoreServer::start(UniqueFd listener, std::string secret) {
   if (::fcntl(listener.get(), F_SETFL, O_NONBLOCK) != 0)
     return fail_errno("cannot serve the rendezvous");
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return fail_errno("cannot make an eventfd");
-  return std::unique_ptr<StoreServer>(new StoreServer(std::move(listener), std::move(wake)));
+  return std::unique_ptr<StoreServer>(
+      new StoreServer(std::move(listener), std::move(wake), std::move(secret)));
 }
 
-StoreServer::StoreServer(UniqueFd listener, UniqueFd wake)
-    : listener_(std::move(listener)), wake_(std::move(wake)), thread_([this] { run(); }) {}
+StoreServer::StoreServer(UniqueFd listener, UniqueFd wake, std::string secret)
+    : listener_(std::move(listener)), wake_(std::move(wake)), secret_(std::move(secret)),
+      thread_([this] { run(); }) {}
 
 StoreServer::~StoreServer() {
   const uint64_t one = 1;
@@ -35,15 +38,15 @@ void StoreServer::run() {
   while (true) {
     std::vector<pollfd> ready = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     std::vector<KeyValueStore::Client> clients;
-    for (const auto& [client, socket] : peers_) {
-      ready.push_back({socket.get(), POLLIN, 0});
+    for (const auto& [client, peer] : peers_) {
+      ready.push_back({peer.socket.fd(), POLLIN, 0});
       clients.push_back(client);
     }
     if (::poll(ready.data(), ready.size(), -1) < 0) continue;
     if (ready[0].revents != 0) return;
     if (ready[1].revents != 0) accept();
     for (size_t i = 0; i < clients.size(); ++i) {
-      if (ready[i + 2].revents == 0 || read(clients[i], ready[i + 2].fd)) continue;
+      if (ready[i + 2].revents == 0 || read(clients[i], peers_.at(clients[i]))) continue;
       values_.forget(clients[i]);
       peers_.erase(clients[i]);
     }
@@ -53,25 +56,34 @@ void StoreServer::run() {
 void StoreServer::accept() {
   UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!socket) return;
+  if (!secret_.empty()) {
+    if (!set_up_tcp(socket.get())) return;
+    peers_[++last_client_] = {{std::move(socket), PacketSocket::Kind::kStream}, false};
+    return;
+  }
   if (auto same = require_same_user(socket.get()); !same)
     return log::warning("rendezvous", "turned a connection away", {{"why", same.error().what}});
-  peers_.emplace(++last_client_, std::move(socket));
+  peers_[++last_client_] = {{std::move(socket), PacketSocket::Kind::kPackets}, true};
 }
 
-bool StoreServer::read(KeyValueStore::Client client, int socket) {
-  std::string bytes(kMaxStoreMessageBytes, '\0');
-  const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  bytes.resize(static_cast<size_t>(got));
-  auto request = decode_store_message(bytes);
-  if (!request) {
-    log::warning("rendezvous", "turned away what is no rank", {{"why", request.error().what}});
-    return false;
+bool StoreServer::read(KeyValueStore::Client client, Peer& peer) {
+  if (!peer.greeted) {
+    const auto greeting = receive_greeting(peer.socket.fd(), secret_);
+    peer.greeted = greeting && greeting->use == TcpUse::kStore;
+    if (!peer.greeted) log::warning("rendezvous", "turned away what is no rank of this attempt");
+    return peer.greeted;
   }
-  for (const auto& answer : values_.handle(client, std::move(*request)))
-    send(answer);
-  return true;
+  PacketSocket::Received received = peer.socket.receive();
+  for (const std::string& packet : received.packets) {
+    auto request = decode_store_message(packet);
+    if (!request) {
+      log::warning("rendezvous", "turned away what is no rank", {{"why", request.error().what}});
+      return false;
+    }
+    for (const auto& answer : values_.handle(client, std::move(*request)))
+      send(answer);
+  }
+  return !received.closed;
 }
 
 // A client has one request at a time, so an answer finds room unless the client never reads; one
@@ -80,7 +92,7 @@ void StoreServer::send(const KeyValueStore::Answer& answer) {
   const auto peer = peers_.find(answer.to);
   const auto bytes = encode(answer.message);
   if (peer == peers_.end() || !bytes) return;
-  if (::send(peer->second.get(), bytes->data(), bytes->size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+  if (!peer->second.socket.send(*bytes, MSG_DONTWAIT))
     log::warning("rendezvous", "a client takes no answer");
 }
 

@@ -24,7 +24,7 @@ Result<PlannedModel> plan_model(const spec::RunSpec& spec,
     const model::LibTorchAttention taken =
         model::libtorch_attention(config.heads, config.kv_groups, config.head_dimension, device,
                                   bf16 ? at::kBFloat16 : at::kFloat);
-    on.sdpa = taken.backend;
+    on.sdpa = taken.kernel;
     on.why_not_cudnn = taken.why_not_cudnn;
   }
   PlannedModel planned;

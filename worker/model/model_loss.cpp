@@ -129,8 +129,8 @@ GateMeans gates_of(model::LanguageModel& model) {
     for (int b = 0; b < model::kBranchCount; ++b) {
       const auto branch = static_cast<model::Branch>(b);
       const bool computed = model::has_branch(model.config().nsa, branch);
-      gates.names.push_back(
-          computed ? std::to_string(layer) + "/" + std::string(model::branch_name(branch)) : "");
+      gates.names.push_back(computed ? std::to_string(layer) + "/" + std::string(name_of(branch))
+                                     : "");
     }
   gates.take = [&model] { return model.take_gate_means().flatten(); };
   return gates;

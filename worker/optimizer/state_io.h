@@ -37,5 +37,7 @@ private:
 // Fills masters, moments, updates and weights. Errors name the tensor that is missing or of another
 // shape.
 Result<Counters> load_state(const std::filesystem::path& checkpoint, FlatState& state);
+// Fills masters and weights alone: the optimizer begins anew.
+Status load_weights(const std::filesystem::path& checkpoint, FlatState& state);
 
 } // namespace nsa::train

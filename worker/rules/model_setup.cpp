@@ -1,12 +1,27 @@
 #include "worker/rules/model_setup.h"
 
+#include "common/spec/branches.h"
+#include "common/spec/toggles.h"
+#include "common/spec/worker_toggles.h"
+
 namespace nsa::train {
+
+namespace {
+
+// A choice of the run file as the model has it: the model knows no run files, so it lists the same
+// words once more.
+template <ChoiceEnum To, ChoiceEnum From> constexpr To as(From value) {
+  static_assert(kChoiceNames<To> == kChoiceNames<From>);
+  return static_cast<To>(value);
+}
+
+} // namespace
 
 Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
                                         const std::map<std::string, std::string>& toggles) {
   const spec::ModelSection& m = spec.model;
   model::ModelConfig c;
-  NSA_TRY_ASSIGN(c.attention, model::parse_attention(spec::text_of(m.attention)));
+  c.attention = as<model::Attention>(m.attention);
   c.vocabulary = m.vocabulary;
   c.dimension = m.dimension;
   c.layers = m.layers;
@@ -21,15 +36,13 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.nsa.selection_block = spec.nsa.selection_block;
   c.nsa.selected_blocks = spec.nsa.selected_blocks;
   c.nsa.window = spec.nsa.window;
-  NSA_TRY_ASSIGN(c.nsa.compression, model::parse_compression(spec::text_of(spec.nsa.compression)));
-  NSA_TRY_ASSIGN(c.nsa.gate, model::parse_gate(spec::text_of(spec.nsa.gate)));
+  c.nsa.compression = as<model::Compression>(spec.nsa.compression);
+  c.nsa.gate = as<model::Gate>(spec.nsa.gate);
   c.nsa.gate_temperature = spec.nsa.gate_temperature;
-  c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
-  for (const std::string& branch : spec.nsa.branches)
-    NSA_TRY(model::set_branch(c.nsa, branch, true));
-  if (const auto dense = toggles.find("attention.dense"); dense != toggles.end()) {
-    NSA_TRY_ASSIGN(c.dense_backend, model::parse_dense_backend(dense->second));
-  }
+  c.nsa.compressed = spec::has(spec.nsa, spec::Branch::kCompressed);
+  c.nsa.selected = spec::has(spec.nsa, spec::Branch::kSelected);
+  c.nsa.sliding = spec::has(spec.nsa, spec::Branch::kSliding);
+  c.dense_backend = as<model::DenseBackend>(spec::kDenseAttention.of(toggles));
   c.activation_recompute = spec.train.activation_recompute;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
@@ -62,26 +75,23 @@ void apply(const choice::KernelPlan& plan, model::ModelConfig& config) {
 
 Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& toggles,
                                   const spec::RunSpec& spec, const std::string& device_cannot) {
-  const auto value = [&](const char* name) {
-    const auto found = toggles.find(name);
-    return found == toggles.end() ? std::string() : found->second;
-  };
-  const std::string requested = value("cuda.graphs");
-  if (requested.empty() || requested == "off") return GraphChoice{};
+  const spec::Graphs requested = spec::kCudaGraphs.of(toggles);
+  const bool is_auto = requested == spec::Graphs::kAuto;
+  if (requested == spec::Graphs::kOff) return GraphChoice{};
   std::string why_not = device_cannot;
   if (spec.data.document_mask)
     why_not = "with data.document_mask launches follow where documents begin";
   else if (spec.parallel.find_unused)
     why_not = "with parallel.find_unused the parameters that get gradients may change";
   else if (spec.model.attention == spec::Attention::kNsa &&
-           value("attention.kernels") == "reference")
+           spec::kAttentionKernels.of(toggles) == choice::AttentionKernels::kReference)
     why_not = "attention.kernels = \"reference\" computes on the host";
-  else if (requested == "auto" && value("cuda.launch_blocking") == "true")
+  else if (is_auto && spec::is_set_true(toggles, "cuda.launch_blocking"))
     why_not = "cuda.launch_blocking waits for launches, and a graph is one";
   const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
-  if (requested == "auto" && why_not.empty() && tokens >= kGraphsBelowTokens)
+  if (is_auto && why_not.empty() && tokens >= kGraphsBelowTokens)
     why_not = std::to_string(tokens) + " tokens a micro-batch keep the device busier than the host";
-  if (why_not.empty() || requested == "auto") return GraphChoice{why_not.empty(), why_not};
+  if (why_not.empty() || is_auto) return GraphChoice{why_not.empty(), why_not};
   return fail(ErrorCode::kInvalidArgument, "toggles.cuda.graphs = \"on\" is not served: " + why_not,
               "use \"auto\" or \"off\"");
 }

@@ -2,14 +2,13 @@
 
 #include "common/base/text.h"
 #include "common/spec/toggles.h"
+#include "common/wire/toggle_request.h"
 
 #include <cstdlib>
 
 namespace nsa::train {
 
 namespace {
-
-constexpr const char* kAnyChoice = "auto";
 
 std::string environment_value(const std::string& variable) {
   const char* value = std::getenv(variable.c_str());
@@ -48,7 +47,7 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
 Status check_toggles(const wire::RankToggles& report) {
   std::string differing;
   for (const wire::EffectiveToggle& t : report.toggles)
-    if (t.requested != t.effective && t.requested != kAnyChoice)
+    if (!is_as_requested(t))
       differing += (differing.empty() ? "" : ", ") + t.name + " (requested " + t.requested +
                    ", in effect " + t.effective + ")";
   if (differing.empty()) return {};

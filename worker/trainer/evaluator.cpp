@@ -2,7 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "worker/checkpoint/safetensors.h"
+#include "common/safetensors/safetensors.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -30,17 +30,17 @@ public:
     for (size_t b = 0; b < losses_.size(); ++b)
       losses.insert(losses.end(), losses_[b].get(), losses_[b].get() + bytes_[b]);
     const auto rows = static_cast<int64_t>(positions_.size());
-    const std::vector<checkpoint::TensorView> tensors = {
-        {"loss", checkpoint::DataType::kF32, {rows, sequence_length}, losses},
+    const std::vector<safetensors::TensorView> tensors = {
+        {"loss", safetensors::DataType::kF32, {rows, sequence_length}, losses},
         {"target",
-         checkpoint::DataType::kI64,
+         safetensors::DataType::kI64,
          {rows, sequence_length},
          std::as_bytes(std::span(targets_))},
-        {"position", checkpoint::DataType::kI64, {rows}, std::as_bytes(std::span(positions_))}};
+        {"position", safetensors::DataType::kI64, {rows}, std::as_bytes(std::span(positions_))}};
     NSA_TRY(make_folder(path.parent_path()));
     std::error_code error;
     const std::filesystem::path temporary = path.string() + ".tmp";
-    if (auto written = checkpoint::write_safetensors(temporary, tensors, {}); !written) {
+    if (auto written = safetensors::write(temporary, tensors, {}); !written) {
       std::filesystem::remove(temporary, error);
       return tl::unexpected(written.error());
     }

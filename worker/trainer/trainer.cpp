@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/spec/schedule.h"
+#include "common/spec/worker_toggles.h"
 #include "worker/optimizer/state_io.h"
 #include "worker/trainer/checkpoint_hook.h"
 #include "worker/trainer/evaluation_hook.h"
@@ -217,8 +218,7 @@ RankResult<void> Trainer::compare_kernels(choice::Pass pass) {
   if (as_planned) return {};
   p_.link.send(wire::RankKernels{p_.rank, position_.step, as_planned.error().what});
   Error error = as_planned.error();
-  const auto check = p_.spec.toggles.find("kernels.check");
-  if (check != p_.spec.toggles.end() && check->second == "warn") {
+  if (spec::kKernelCheck.of(p_.spec.toggles) == spec::OtherKernels::kWarn) {
     log::warning("train", error.what + "; toggles.kernels.check = \"warn\" lets it train on");
     return {};
   }

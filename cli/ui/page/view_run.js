@@ -24,12 +24,12 @@ const TABS = {
 
 export function show(main, [run, asked = "curves"]) {
   const name = TABS[asked] ? asked : "curves";
-  const head = h("div");
+  const head = makeHead();
   const tabs = h("nav", { class: "tabs", "aria-label": "About this run" });
   const place = h("div", { class: "tab" });
   let tab = null;
   let actions = null;
-  replace(main, head, tabs, place);
+  replace(main, head.element, tabs, place);
 
   const update = (detail) => {
     drawHead(head, detail, actions);
@@ -67,15 +67,24 @@ function drawTabs(tabs, detail, run, name) {
   }));
 }
 
+// Parts are drawn anew where they change, and the buttons only where they become others: what has
+// the focus keeps it.
+function makeHead() {
+  const head = { name: h("h1"), about: h("span", { class: "about" }), actions: h("span", { class: "actions" }), facts: h("div") };
+  head.element = h("div", {}, h("div", { class: "title" }, head.name, head.about, head.actions), head.facts);
+  return head;
+}
+
 function drawHead(head, detail, actions) {
   const run = detail.summary;
-  const key = JSON.stringify(run);
-  if (head.dataset.key === key) return;
-  head.dataset.key = key;
+  const key = JSON.stringify([run, detail.attempts.length, detail.came]);
+  if (head.element.dataset.key === key) return;
+  head.element.dataset.key = key;
+  if (head.name.textContent !== run.name) replace(head.name, run.name);
+  replace(head.about, h("span", { class: "muted id" }, run.id), stateBadge(run.state), (run.tags || []).map((tag) => h("span", { class: "tag" }, tag)));
+  if (actions) drawActions(head.actions, run);
   const done = run.steps ? run.step / run.steps : 0;
-  replace(head,
-    h("div", { class: "title" }, h("h1", {}, run.name), h("span", { class: "muted id" }, run.id), stateBadge(run.state),
-      (run.tags || []).map((tag) => h("span", { class: "tag" }, tag)), actions ? actionButtons(run) : null),
+  replace(head.facts,
     run.reason ? h("p", { class: "reason" }, run.reason) : null,
     (run.alarms || []).map((alarm) => h("p", { class: "alarm" }, `⚠ ${alarm}`)),
     run.inject ? h("p", { class: "muted" }, `A fault is injected on purpose: ${run.inject}.`) : null,
@@ -93,17 +102,27 @@ function drawHead(head, detail, actions) {
     ]));
 }
 
-function actionButtons(run) {
-  const act = (verb, title, question) => h("button", { type: "button", class: "small", onclick: async () => {
+// [verb of nsad, what the button says, what is asked before]
+function actionsOf(run) {
+  if (!isLive(run.state)) return [["resume", "Resume", `Resume ${run.name} from its newest checkpoint?`]];
+  return [["checkpoint", "Checkpoint now", `Save a checkpoint of ${run.name} after this step?`],
+    ["stop", "Stop", `Save a checkpoint of ${run.name}, and end it?`],
+    ["cancel", "Cancel", `End ${run.name} now, without a checkpoint?`]];
+}
+
+function drawActions(place, run) {
+  const actions = actionsOf(run);
+  const key = JSON.stringify(actions);
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  const had_focus = place.contains(document.activeElement);
+  replace(place, actions.map(([verb, title, question]) => h("button", { type: "button", class: "small", id: `act-${verb}`, onclick: async () => {
     if (!confirm(question)) return;
     try {
       await post(runPath(run.id, `/${verb}`));
     } catch (error) {
       alert(error.message);
     }
-  } }, title);
-  if (!isLive(run.state)) return act("resume", "Resume", `Resume ${run.name} from its newest checkpoint?`);
-  return [act("checkpoint", "Checkpoint now", `Save a checkpoint of ${run.name} after this step?`),
-    act("stop", "Stop", `Save a checkpoint of ${run.name}, and end it?`),
-    act("cancel", "Cancel", `End ${run.name} now, without a checkpoint?`)];
+  } }, title)));
+  if (had_focus) place.querySelector("button").focus();
 }

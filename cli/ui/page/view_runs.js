@@ -21,7 +21,7 @@ const COLUMNS = [
   { id: "user", title: "User", value: (run) => run.user, cell: (run) => run.user },
   { id: "submitted_at", title: "Submitted", right: true, value: (run) => run.submitted_at, cell: (run) => ago(run.submitted_at) },
 ];
-const STATES = ["running", "queued", "starting", "restarting", "stopping", "completed", "stopped", "failed", "cancelled"];
+const STATES = ["running", "queued", "starting", "restarting", "stopping", "paused", "completed", "stopped", "failed", "cancelled"];
 
 // What the reader chose outlives a look at one run.
 const chosen = { text: "", state: "", sort: "submitted_at", down: true, selected: new Set() };

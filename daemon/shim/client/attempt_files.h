@@ -4,6 +4,7 @@
 #include "common/base/checksum.h"
 #include "common/base/ids.h"
 #include "common/base/local_socket.h"
+#include "common/wire/launch_plan.h"
 
 #include <string>
 
@@ -16,14 +17,17 @@ inline constexpr const char* kLockName = "shim.lock";     // held while a shim l
 inline constexpr const char* kSpillName = "outbox.spill"; // messages that memory has no room for
 inline constexpr const char* kEvidenceFolder = "evidence";
 
+// Descriptors that a shim inherits: a pidfd of the nsad that starts it, and on several nodes the
+// listening socket of rank 0's store.
+inline constexpr int kShimNsadFd = 3, kShimStoreFd = 4;
+
 inline std::string exit_name(Rank rank) {
   return "exit-" + std::to_string(rank) + ".json";
 }
 
-// In the environment of every rank and, so, of what it starts: finds what a lost shim left behind.
 // Not NSA_*: those are toggles, and workers refuse ones that they do not know.
 inline std::string attempt_mark(const std::string& token) {
-  return "NSAD_ATTEMPT=" + checksum_hex(token);
+  return wire::kAttemptMark + ("=" + checksum_hex(token));
 }
 
 inline sockaddr_un socket_address(int folder_fd) {

@@ -80,7 +80,9 @@ Result<StartedShim> start_shim(const wire::LaunchPlan& plan, const StartOptions&
   spec.working_folder = folder.string();
   spec.descriptors = {{null.get(), 0}, {log.get(), 1}, {log.get(), 2}};
   NSA_TRY_ASSIGN(const UniqueFd self, proc::open_pidfd(::getpid()));
-  spec.descriptors.push_back({self.get(), 3});
+  spec.descriptors.push_back({self.get(), kShimNsadFd});
+  if (options.store_listener >= 0)
+    spec.descriptors.push_back({options.store_listener, kShimStoreFd});
   spec.new_session = true;
   NSA_TRY_ASSIGN(proc::ChildProcess child, proc::launch(spec));
   NSA_TRY_ASSIGN(proc::ProcessIdentity identity, proc::identify(child.pid));

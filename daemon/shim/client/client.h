@@ -28,6 +28,7 @@ struct StartOptions {
   std::string cgroup_root;
   // How long the shim waits for release() after its last rank has ended; 0: a day.
   double linger_seconds = 0;
+  int store_listener = -1; // where ranks meet over TCP: the listening socket for rank 0
 };
 
 struct StartedShim {

@@ -1,5 +1,5 @@
 // Softmax cross-entropy of a row of logits x, and its gradient in their place:
-//   loss = -share log softmax(x)[label];   x <- share (softmax(x) - one_hot(label))
+//   loss = -weight log softmax(x)[label];   x <- weight (softmax(x) - one_hot(label))
 //
 // Tile (config.h): a CTA owns a row, a thread vectors of 8 columns. First pass: running maximum and
 // sum a thread, joined in a fixed order. Second pass: the row again, from L2 (two hundred rows of
@@ -89,17 +89,17 @@ __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntr
   const int vectors = params.columns / kVector;
   const int64_t label = params.labels[row];
   const bool known = label >= 0 && label < params.columns;
-  const float share = params.share[row];
+  const float weight = params.weight[row];
   // Read before the barrier in join_block, behind which the row is written.
   const float at_label = known ? __bfloat162float(logits[label]) : NAN;
 
   Running mine;
   for_each_vector(logits, vectors, [&](int, const Eight& eight) { add(mine, eight); });
   const Running all = join_block(mine);
-  if (threadIdx.x == 0) params.loss[row] = share * (kLn2 * (all.peak + log2f(all.sum)) - at_label);
+  if (threadIdx.x == 0) params.loss[row] = weight * (kLn2 * (all.peak + log2f(all.sum)) - at_label);
   if (!params.gradient) return;
 
-  const float scale = share / all.sum;
+  const float scale = weight / all.sum;
   const auto probability = [&](float logit) {
     return scale * fast_exp2(fmaf(logit, kLog2E, -all.peak));
   };
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntr
   });
   // The label's own, again, by the thread that has just written its vector.
   if (known && static_cast<int>(label / kVector) % Tile::kThreads == static_cast<int>(threadIdx.x))
-    logits[label] = __float2bfloat16_rn(probability(at_label) - share);
+    logits[label] = __float2bfloat16_rn(probability(at_label) - weight);
 }
 
 } // namespace

@@ -13,10 +13,10 @@ struct CrossEntropyParams {
   int rows = 0;
   int columns = 0;       // a multiple of 8
   __nv_bfloat16* logits; // [rows, columns], 16-byte aligned; with `gradient` they become
-                         //   share * (softmax - one_hot(label))
+                         //   weight * (softmax - one_hot(label))
   const int64_t* labels; // [rows]; one outside [0, columns) makes its loss NaN
-  const float* share;    // [rows], weight of the row in the loss
-  float* loss;           // [rows] = -share * log softmax[label]
+  const float* weight;   // [rows], of the row in the loss
+  float* loss;           // [rows] = -weight * log softmax[label]
   bool gradient = false;
 };
 cudaError_t launch_cross_entropy(const CrossEntropyParams& params, cudaStream_t stream);

@@ -1,7 +1,5 @@
 #pragma once
-// The choice of a token's blocks by their scores, by a CTA for one token. Equal scores give the
-// lower block. Each warp finds the 13 best of its blocks, one after another; of all warps' best
-// those are taken that fewer than 13 others beat. Tests compile it for the host.
+// The best of scored blocks. Equal scores give the lower block. Tests compile it for the host.
 
 #include "nsa_model/kernels/decode/config.h"
 #include "nsa_model/kernels/selection/pick.cuh"
@@ -10,55 +8,77 @@
 
 namespace nsa::kernels::decode {
 
-// A score as an integer of the same order; scores are at least 0.
+// Scores are integers of the same order as the floats, which are at least 0; kNoKey: no candidate.
+
+// Up to so many blocks are compared each with each.
+inline constexpr int kMostCompared = 128;
+
+// How many of the four keys from place j on go before `key` of place i: larger ones, and equal ones
+// that stand before it.
+__device__ __forceinline__ int before_in_four(const int* keys, int j, int key, int i) {
+  const int4 four = *reinterpret_cast<const int4*>(keys + j);
+  const int fours[4] = {four.x, four.y, four.z, four.w};
+  int count = 0;
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    count += fours[n] > key || (fours[n] == key && j + n < i) ? 1 : 0;
+  return count;
+}
+// How many of the first `count` of `keys`, a multiple of four, go before key i. Two lanes together,
+// of which each takes every other four; both get the sum.
+__device__ __forceinline__ int rank_of(const int* keys, int count, int i) {
+  const int key = keys[i];
+  const int own = i / 4 * 4;
+  const int half = static_cast<int>(threadIdx.x % 2);
+  unsigned rank = 0;
+#pragma unroll 4
+  for (int j = 4 * half; j < count; j += 8) {
+    const int4 four = *reinterpret_cast<const int4*>(keys + j);
+    // Of those before, equal ones count. The sign of a difference is its highest bit.
+    const int least = j < i ? key - 1 : key;
+    unsigned here = static_cast<unsigned>(least - four.x) >> 31;
+    here += static_cast<unsigned>(least - four.y) >> 31;
+    here += static_cast<unsigned>(least - four.z) >> 31;
+    here += static_cast<unsigned>(least - four.w) >> 31;
+    rank += j == own ? 0u : here;
+  }
+  const int sum = static_cast<int>(rank) + __shfl_xor_sync(~0u, static_cast<int>(rank), 1);
+  return sum + before_in_four(keys, own, key, i);
+}
+
 struct Candidate {
-  int key; // kNoKey: none
+  int key;
   int block;
 };
-inline constexpr int kCandidates = Tile::kWarps * kPickedBlocks;
 
-__host__ __device__ constexpr bool is_better(const Candidate& a, const Candidate& b) {
-  return a.key > b.key || (a.key == b.key && a.block < b.block);
-}
-
-// Block i of a warp's lane; the warps take 32 blocks each in turn.
-__host__ __device__ constexpr int candidate_block(int warp, int lane, int i) {
-  return 32 * (warp + Tile::kWarps * i) + lane;
-}
-
-// The best of a lane's blocks among 1 .. own - 2.
-__device__ __forceinline__ Candidate best_of_lane(const int* keys, int own, int warp, int lane) {
+// The best of a lane's keys: places begin + lane, + 32, ..
+__device__ __forceinline__ Candidate best_of_lane(const int* keys, int begin, int end) {
   Candidate best = {kNoKey, INT_MAX};
-  for (int i = 0; candidate_block(warp, lane, i) <= own - 2; ++i) {
-    const Candidate candidate = {keys[candidate_block(warp, lane, i)],
-                                 candidate_block(warp, lane, i)};
-    if (candidate.block > 0 && is_better(candidate, best)) best = candidate;
-  }
+#pragma unroll 4
+  for (int i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32)
+    if (keys[i] > best.key) best = {keys[i], i};
   return best;
 }
 
-// All lanes of warp `warp` together. keys: scores as integers, by block; those that are found are
-// overwritten. Writes the warp's kPickedBlocks best to `found`.
-__device__ __forceinline__ void find_best(int* keys, int own, int warp, Candidate* found) {
+// All lanes of a warp together: writes the kPickedBlocks best of keys[begin], .. keys[end - 1] and
+// their places, the best first. Found keys are overwritten.
+__device__ __forceinline__ void find_best(int* keys, int begin, int end, int* found_keys,
+                                          int* found_places) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  Candidate best = best_of_lane(keys, own, warp, lane);
+  Candidate best = best_of_lane(keys, begin, end);
+#pragma unroll 1
   for (int round = 0; round < kPickedBlocks; ++round) {
     const int key = __reduce_max_sync(~0u, best.key);
-    const int block = __reduce_min_sync(~0u, best.key == key ? best.block : INT_MAX);
-    if (lane == 0) found[round] = {key, block};
-    if (key != kNoKey && block == best.block) {
-      keys[block] = kNoKey;
-      best = best_of_lane(keys, own, warp, lane);
+    const int place = __reduce_min_sync(~0u, best.key == key ? best.block : INT_MAX);
+    if (lane == 0) {
+      found_keys[round] = key;
+      found_places[round] = place;
+    }
+    if (key != kNoKey && place == best.block) {
+      keys[place] = kNoKey;
+      best = best_of_lane(keys, begin, end);
     }
   }
-}
-
-// How many of all warps' candidates are better than candidate i.
-__device__ __forceinline__ int rank_of(const Candidate* found, int i) {
-  int rank = 0;
-  for (int j = 0; j < kCandidates; ++j)
-    rank += is_better(found[j], found[i]) ? 1 : 0;
-  return rank;
 }
 
 // Where block i of the taken ones stands in `slots`, ascending behind block 0.

@@ -7,9 +7,6 @@ namespace {
 constexpr std::size_t kVectorBytes = sizeof(uint4); // that a lane loads at once
 static_assert(kHeadDim * sizeof(__nv_bfloat16) % kVectorBytes == 0,
               "every row of an aligned cache, query or output is aligned");
-static_assert(kHeadDim * sizeof(float) % kVectorBytes == 0 &&
-                  decode::kStepBlocks * sizeof(float) % kVectorBytes == 0,
-              "so is every row of an aligned workspace");
 
 bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % kVectorBytes == 0;
@@ -18,15 +15,12 @@ bool is_aligned(const void* pointer) {
 } // namespace
 
 cudaError_t check_decode(const DecodeParams& p) {
-  const auto is_piece_count = [](int pieces) {
-    return pieces >= 1 && pieces <= decode::Tile::kMostPieces;
-  };
+  const bool is_cluster = p.plan.log_ctas >= 0 && p.plan.ctas() <= decode::Tile::kMostCtas;
   if (p.batch < 1 || p.groups < 1 || p.heads < 1 || p.heads > kMostHeads || p.tokens < 1 ||
       p.tokens > kMostDecodeTokens || p.compressed_rows < decode::compressed_keys(p.tokens) ||
       p.window_rows < decode::window_keys(p.tokens) ||
-      (p.gates_of_token != p.groups && p.gates_of_token != p.groups * p.heads) ||
-      !is_piece_count(p.plan.compressed_pieces) || !is_piece_count(p.plan.window_pieces) ||
-      !is_piece_count(p.plan.selected_pieces))
+      (p.gates_of_token != p.groups && p.gates_of_token != p.groups * p.heads) || !is_cluster ||
+      (p.plan.sums_in_workspace && p.workspace == nullptr))
     return cudaErrorInvalidValue;
   const void* const vectors[] = {p.q,          p.k_compressed, p.v_compressed,
                                  p.k_selected, p.v_selected,   p.k_window,

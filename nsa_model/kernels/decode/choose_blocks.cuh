@@ -1,116 +1,232 @@
 #pragma once
-// Block scores from what the steps of the compressed branch leave, and the choice of a KV head's 16
-// blocks. Tests compile it for the host.
+// Block scores from what the steps of the compressed branch leave, and the choice of a KV head's
+// blocks by half of the warps of its cluster. Tests compile it for the host.
 
-#include "nsa_model/kernels/decode/best_blocks.cuh"
-#include "nsa_model/kernels/decode/pieces.cuh"
+#include "nsa_model/kernels/decode/shared.cuh"
 
 namespace nsa::kernels::decode {
 
-// What the choice of blocks keeps.
-struct Choice {
-  float weight[kMostRows]; // 1 / sum of a head's probabilities
-  int reference[kMostRows];
-  Candidate found[kCandidates];
-  int taken[kPickedBlocks];
-};
-
-// Scores of a step's blocks: their probabilities over all heads (Eq. 9 and 10). Without branches on
-// the number of heads, so that all loads are under way together; others have weight 0.
+// Leaves the sums of a step's probabilities by block.
 template <int kHalves>
-__device__ __forceinline__ void score_step(const Work& work, const Choice& choice, int kv_head,
-                                           int step, float (&scores)[kStepBlocks]) {
-  static_assert(kStepBlocks == 8, "two vectors of four");
-  const int heads = work.step.heads;
-  const int64_t here = work.step_row(kv_head, step);
-  const int64_t before = work.step_row(kv_head, max(step - 1, 0));
+__device__ __forceinline__ void write_block_sums(const Cta& cta, int heads, int step,
+                                                 const WarpAttention<kHalves>& attention,
+                                                 const float (&p)[kHalves][kLaneKeys]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int quad = lane % 4;
 #pragma unroll
-  for (int i = 0; i < kStepBlocks; ++i)
-    scores[i] = 0;
+  for (int half = 0; half < kHalves; ++half) {
+    const int head = lane / 4 + 8 * half;
+    const BlockSums of_blocks = block_sums(p[half]);
+    if (head >= heads) continue;
+    float* const sums = cta.sums_of(step, heads, head);
+    *reinterpret_cast<float2*>(sums + 2 * quad) = {of_blocks.first, of_blocks.second};
+    if (quad == 3)
+      *reinterpret_cast<float2*>(sums + kStepBlocks) = {p[half][kLaneKeys - 1],
+                                                        __int_as_float(attention.reference[half])};
+  }
+}
+
+// Tells every CTA what a warp has of the compressed branch. `last_step`: the warp's, of which p is;
+// -1: it had none.
+template <int kHalves>
+__device__ __forceinline__ void
+share_compressed(Shared<kHalves>& shared, const Cta& cta, int last_step,
+                 const WarpAttention<kHalves>& attention, const float (&p)[kHalves][kLaneKeys]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  // The next step may need this one's last key; where it is in another CTA, that is told.
+  const int steps = steps_of(compressed_keys(cta.length));
+  const bool ends_cta = last_step >= 0 && last_step == cta.compressed.end - 1 &&
+                        last_step + 1 < steps && lane % 4 == 3;
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    const int row = lane / 4 + 8 * half;
+    const Partial partial = {attention.reference[half], quad_sum(attention.sum[half])};
+#pragma unroll
+    for (int to = 0; to < Tile::kMostCtas; to += 4)
+      if (to + lane % 4 < cta.ctas())
+        send(&shared.compressed[cta.rank][thread / 32][row], partial, to + lane % 4,
+             shared.compressed_done);
+    if (ends_cta)
+      send(&shared.before[row], Partial{attention.reference[half], p[half][kLaneKeys - 1]},
+           part_of(steps, cta.log_ctas, last_step + 1), shared.compressed_done);
+  }
+  arrive(shared.compressed_done);
+}
+
+// The heads' sums over all warps of the cluster, for scores. Half a warp for each head.
+template <int kHalves>
+__device__ __forceinline__ void weigh_heads(Shared<kHalves>& shared, const Cta& cta, int heads) {
+  constexpr int kChoosers = Shared<kHalves>::kChoosers;
+  constexpr int kLanes = 16;
+  const int thread = static_cast<int>(threadIdx.x);
+  // Warps that may have had a step, rounded up to a power of two of each CTA.
+  const int most = (steps_of(compressed_keys(cta.length)) + cta.ctas() - 1) >> cta.log_ctas;
+  const int log_warps = most <= 1 ? 0 : most == 2 ? 1 : most <= 4 || kHalves == 2 ? 2 : 3;
+  static_assert(Shared<1>::kWarps == 8 && Shared<2>::kWarps == 4);
+  if (thread < Shared<kHalves>::kRows && thread >= heads) {
+    shared.weight[thread] = 0;
+    shared.weight_reference[thread] = -kNoReference;
+  }
+  const int entries = cta.ctas() << log_warps;
+#pragma unroll 1
+  for (int first = 0; first < heads; first += 2 * kChoosers) {
+    const int head = min(first + thread / kLanes, heads - 1);
+    int reference = kNoReference;
+    float sum = 0;
+    for (int i = thread % kLanes; i < entries; i += kLanes) {
+      const Partial partial = shared.compressed[i >> log_warps][i & ((1 << log_warps) - 1)][head];
+      const int larger = max(reference, partial.reference);
+      sum = sum * power_of_two(reference - larger) +
+            partial.sum * power_of_two(partial.reference - larger);
+      reference = larger;
+    }
+    const int own = reference;
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2)
+      reference = max(reference, __shfl_xor_sync(~0u, reference, distance));
+    sum *= power_of_two(own - reference);
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2)
+      sum += __shfl_xor_sync(~0u, sum, distance);
+    if (thread % kLanes == 0) {
+      shared.weight[head] = 1.0f / sum;
+      shared.weight_reference[head] = reference;
+    }
+  }
+}
+
+// A block's score: its probabilities over all heads (Eq. 9 and 10). `block` begins in the CTA.
+// Without branches on the number of heads, so that all loads are under way together.
+template <int kHalves>
+__device__ __forceinline__ float score_of(const Shared<kHalves>& shared, const Cta& cta, int heads,
+                                          int block) {
+  const int step = block / kStepBlocks;
+  const bool is_first = block % kStepBlocks == 0 && step > 0; // its first row is also of the last
+  const bool is_here = is_first && step > cta.compressed.begin;
+  float score = 0;
 #pragma unroll
   for (int row = 0; row < 8 * kHalves; ++row) {
     const int head = min(row, heads - 1);
-    const auto* sums =
-        reinterpret_cast<const float4*>(work.block_sum + (here + head) * kStepBlocks);
-    const float4 low = __ldcg(sums);
-    const float4 high = __ldcg(sums + 1);
-    const float scale =
-        power_of_two(__ldcg(work.step_reference + here + head) - choice.reference[row]);
-    const float earlier =
-        __ldcg(work.last_probability + before + head) *
-        power_of_two(__ldcg(work.step_reference + before + head) - choice.reference[row]);
-    const float weight = choice.weight[row];
-    const float of_blocks[kStepBlocks] = {low.x,  low.y,  low.z,  low.w,
-                                          high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < kStepBlocks; ++i) {
-      float sum = of_blocks[i] * scale;
-      if (i == 0 && step > 0) sum += earlier;
-      scores[i] = fmaf(weight, sum, scores[i]);
-    }
+    const float* const sums = cta.sums_of(step, heads, head);
+    const float* const last = cta.sums_of(is_here ? step - 1 : step, heads, head) + kStepBlocks;
+    const Partial remote = shared.before[row];
+    const int reference = shared.weight_reference[row];
+    const int last_reference = is_here ? __float_as_int(last[1]) : remote.reference;
+    float sum =
+        sums[block % kStepBlocks] * power_of_two(__float_as_int(sums[kStepBlocks + 1]) - reference);
+    if (is_first)
+      sum += (is_here ? last[0] : remote.sum) * power_of_two(last_reference - reference);
+    score = fmaf(shared.weight[row], sum, score);
+  }
+  return score;
+}
+
+// Leaves the CTA's best blocks. keys: of its `count` blocks.
+template <int kHalves>
+__device__ __forceinline__ void find_best_of_cta(Shared<kHalves>& shared, const Cta& cta,
+                                                 int count) {
+  constexpr int kChoosers = Shared<kHalves>::kChoosers;
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool finds_first = count > kMostCompared; // each warp's best
+  const int* keys = cta.keys;
+  int candidates = count;
+  if (finds_first) {
+    const int begin = count * (thread / 32) / kChoosers;
+    const int end = count * (thread / 32 + 1) / kChoosers;
+    const int place = thread / 32 * kPickedBlocks;
+    find_best(cta.keys, begin, end, shared.found_keys + place, shared.found_places + place);
+    keys = shared.found_keys;
+    candidates = round_up(kChoosers * kPickedBlocks, 4);
+    if (thread < candidates - kChoosers * kPickedBlocks)
+      shared.found_keys[kChoosers * kPickedBlocks + thread] = kNoKey;
+    meet_warps(kChoosers);
+  }
+#pragma unroll 1
+  for (int i = thread / 2; i < round_up(candidates, 16); i += 16 * kChoosers) {
+    const int rank = rank_of(keys, candidates, min(i, candidates - 1));
+    if (thread % 2 != 0 || i >= candidates || keys[i] == kNoKey || rank >= kPickedBlocks) continue;
+    shared.best_keys[rank] = keys[i];
+    shared.best_blocks[rank] =
+        cta.compressed.begin * kStepBlocks + (finds_first ? shared.found_places[i] : i);
   }
 }
 
-// The kv head's 16 blocks, by a CTA after all of the kv head's `pieces` compressed pieces.
+// Sends the CTA's keys or best blocks to all CTAs.
 template <int kHalves>
-__device__ void choose_blocks(const Work& work, int kv_head, int pieces, Statistics& statistics,
-                              Choice& choice, int* keys) {
+__device__ __forceinline__ void send_list(Shared<kHalves>& shared, const Cta& cta, int count) {
+  constexpr int kChoosers = Shared<kHalves>::kChoosers;
   const int thread = static_cast<int>(threadIdx.x);
-  const int own = own_block(work.length(kv_head));
-  const int heads = work.step.heads;
-  load_statistics(work, kv_head, 0, pieces, statistics);
-  for (int head = thread / 32; head < heads; head += Tile::kWarps) {
-    const HeadTotal total = total_of(statistics, heads, 0, pieces, head);
-    if (thread % 32 == 0) {
-      choice.weight[head] = 1.0f / total.sum;
-      choice.reference[head] = total.reference;
+  const bool all = cta.compares_all();
+  if (!all) {
+    if (count > 0) find_best_of_cta(shared, cta, count);
+    const int lists = cta.ctas() * kPickedBlocks;
+    if (thread < round_up(lists, 4) - lists) shared.list_keys[lists + thread] = kNoKey;
+    meet_warps(kChoosers);
+  }
+  const int items = (all ? count : kPickedBlocks) << cta.log_ctas;
+#pragma unroll 1
+  for (int i = thread; i < items; i += 32 * kChoosers) {
+    const int to = i & (cta.ctas() - 1);
+    const int from = i >> cta.log_ctas;
+    if (all) {
+      send(&shared.list_keys[cta.compressed.begin * kStepBlocks + from], cta.keys[from], to,
+           shared.lists_done);
+      continue;
     }
+    const int place = cta.rank * kPickedBlocks + from;
+    send(&shared.list_keys[place], shared.best_keys[from], to, shared.lists_done);
+    send(&shared.list_blocks[place], shared.best_blocks[from], to, shared.lists_done);
   }
-  if (thread >= heads && thread < 8 * kHalves) {
-    choice.weight[thread] = 0;
-    choice.reference[thread] = -kNoReference;
-  }
-  __syncthreads();
-  for (int step = thread; step <= (own - 2) / kStepBlocks; step += Tile::kThreads) {
-    float scores[kStepBlocks];
-    score_step<kHalves>(work, choice, kv_head, step, scores);
-#pragma unroll
-    for (int i = 0; i < kStepBlocks; ++i)
-      if (step * kStepBlocks + i <= own - 2)
-        keys[step * kStepBlocks + i] = __float_as_int(scores[i]);
-  }
-  __syncthreads();
-  find_best(keys, own, thread / 32, choice.found + thread / 32 * kPickedBlocks);
-  __syncthreads();
-  if (thread < kCandidates && choice.found[thread].key != kNoKey) {
-    const int rank = rank_of(choice.found, thread);
-    if (rank < kPickedBlocks) choice.taken[rank] = choice.found[thread].block;
-  }
-  __syncthreads();
-  int32_t* const slots = work.step.indices + static_cast<int64_t>(kv_head) * kSlots;
-  if (thread < kPickedBlocks) slots[slot_of(choice.taken, thread)] = choice.taken[thread];
-  if (thread < kForcedBlocks)
-    slots[thread == 0 ? 0 : kSlots - kForcedBlocks + thread] = thread == 0 ? 0 : own - 2 + thread;
+  arrive(shared.lists_done);
 }
 
-// Leaves the sums of a step's probabilities by block.
+// By the choosers of every CTA; leaves the KV head's 13 blocks in each CTA's `taken`, which
+// blocks_taken signals.
 template <int kHalves>
-__device__ __forceinline__ void write_block_sums(const Work& work, int kv_head, int step,
-                                                 const WarpAttention<kHalves>& attention,
-                                                 const float (&p)[kHalves][kLaneKeys]) {
+__device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta& cta, int heads) {
+  constexpr int kChoosers = Shared<kHalves>::kChoosers;
   const int thread = static_cast<int>(threadIdx.x);
-  const int quad = thread % 4;
-  const int heads = work.step.heads;
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    const int head = thread % 32 / 4 + 8 * half;
-    const BlockSums of_blocks = block_sums(p[half]);
-    if (head >= heads) continue;
-    const int64_t row = work.step_row(kv_head, step) + head;
-    *reinterpret_cast<float2*>(work.block_sum + row * kStepBlocks + 2 * quad) = {of_blocks.first,
-                                                                                 of_blocks.second};
-    if (quad == 3) work.last_probability[row] = p[half][kLaneKeys - 1];
-    if (quad == 0) work.step_reference[row] = attention.reference[half];
+  if (thread < kPickedBlocks) shared.best_keys[thread] = kNoKey;
+  await(shared.compressed_done);
+  weigh_heads(shared, cta, heads);
+  meet_warps(kChoosers);
+  const int first = cta.compressed.begin * kStepBlocks;
+  const int count = cta.compressed.end * kStepBlocks - first;
+#pragma unroll 1
+  for (int i = thread; i < count; i += 32 * kChoosers) {
+    const int block = first + i;
+    cta.keys[i] = block > 0 && block <= cta.own - 2
+                      ? __float_as_int(score_of(shared, cta, heads, block))
+                      : kNoKey;
+  }
+  meet_warps(kChoosers);
+  send_list(shared, cta, count);
+  await(shared.lists_done);
+  // Lists are in the order of blocks, so of equal scores the lower block comes first.
+  const bool all = cta.compares_all();
+  const int candidates = all ? steps_of(compressed_keys(cta.length)) * kStepBlocks
+                             : round_up(cta.ctas() * kPickedBlocks, 4);
+#pragma unroll 1
+  for (int i = thread / 2; i < round_up(candidates, 16); i += 16 * kChoosers) {
+    const int rank = rank_of(shared.list_keys, candidates, min(i, candidates - 1));
+    if (thread % 2 == 0 && i < candidates && shared.list_keys[i] != kNoKey && rank < kPickedBlocks)
+      shared.taken[rank] = all ? i : shared.list_blocks[i];
+  }
+  arrive(shared.blocks_taken);
+}
+
+// The selected blocks for the caller: ascending, -1 behind the last. One warp of the cluster.
+__device__ __forceinline__ void write_indices(int32_t* slots, const int* taken, int length) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int own = own_block(length);
+  if (lane >= kSlots) return;
+  if (!chooses_blocks(length)) {
+    slots[lane] = lane < selected_count(length) ? lane : -1;
+  } else if (lane < kPickedBlocks) {
+    slots[slot_of(taken, lane)] = taken[lane];
+  } else {
+    slots[lane == kPickedBlocks ? 0 : lane] = lane == kPickedBlocks ? 0 : own - (kSlots - 1 - lane);
   }
 }
 

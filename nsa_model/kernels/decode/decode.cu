@@ -6,105 +6,114 @@
 // (Eq. 5). Blocks are scored by the compressed probabilities (Eq. 8 to 12).
 //
 // A kv head is one sequence and KV group. Its 1 to 16 heads are the rows of every product, so that
-// each key is read once (warp_attention.cuh). A warp takes 32 keys a step; a piece is a CTA's share
-// of a kv head's keys. A partial result is (reference, sum, O): sums of 2^(score - reference).
+// each key is read once (warp_attention.cuh). A warp takes 32 keys a step. A kv head is served by a
+// cluster of 1 to 16 CTAs, more for few kv heads; what their warps have of it is joined through
+// their shared memory. One launch, and nothing in global memory but the result (and the block sums
+// of very long caches). Before Hopper a cluster is one CTA.
 //
-// launch             CTAs                              writes
-// -----------------  --------------------------------  ------------------------------------------
-// first_kernel       compressed pieces, kv head by     partial results; of each compressed step
-//                    kv head; then window pieces       the blocks' sums of probabilities
-//   its last arrival of a kv head's compressed pieces  the kv head's 16 blocks
-// second_kernel      selected pieces, and one that     partial results; the joined one of the
-//                    joins the compressed ones         compressed branch
-//   its last arrival of a kv head                         out
+// half of the warps (choosers)          the other half               signal between them
+// ------------------------------------  --------------------------- -------------------------------
+// their steps of the compressed keys, of which each leaves its blocks' sums of probabilities
+//                                                                    compressed_done: every warp of
+//                                                                    the cluster, at every CTA
+// scores of the CTA's blocks, the best  the window, the three        lists_done: every chooser of
+// the 13 of them to every CTA; the 13 best  forced blocks                cluster, at every CTA of
+// all lists                                                       blocks_taken: the CTA's choosers
+// the chosen blocks' steps
+// the warps' results of each branch are joined; each CTA gets some dimensions of all of them
+// meet_cluster(); each CTA writes its dimensions under the gates
 //
-// Who arrives last reads what the others wrote: they fence before they count, and it fences behind
-// its own count. It leaves the count at 0 for the next step. Selections of the first kv heads run
-// while later kv heads' keys are read; window pieces fill up the end.
+// Each signal is awaited once a launch. A CTA writes into another's shared memory only after all
+// have begun (await_cluster) and before all meet at the end, so that all are there.
 //
 // A step's block sums are relative to that step's reference, a whole number, so that joining them
 // rounds nothing. A block's first row belongs to the block before as well, which may be of another
-// step: last_probability has it.
+// step or CTA: the last word of a step's sums, and `before`, have it.
 
 #include "nsa_model/kernels/decode/decode.h"
 
-#include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/decode/ctas.cuh"
+#include "nsa_model/kernels/decode/cta.cuh"
+
+#include <algorithm>
 
 namespace nsa::kernels {
 namespace decode {
 namespace {
 
 template <int kHalves>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
-    first_kernel(const __grid_constant__ Work work) {
-  wait_for_earlier_kernels();
+__global__ void __launch_bounds__(Tile::kThreads<kHalves>, Tile::kResident)
+    decode_kernel(const __grid_constant__ DecodeParams step) {
   extern __shared__ float4 raw[];
-  __shared__ Shared shared;
-  first_cta<kHalves>(work, static_cast<int>(blockIdx.x), raw, shared);
+  decode_cta<kHalves>(step, static_cast<int>(blockIdx.x), *reinterpret_cast<Shared<kHalves>*>(raw));
 }
 
-template <int kHalves>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
-    second_kernel(const __grid_constant__ Work work) {
-  wait_for_earlier_kernels();
-  extern __shared__ float4 raw[];
-  __shared__ Shared shared;
-  second_cta<kHalves>(work, static_cast<int>(blockIdx.x), raw, shared);
-}
-
-// A launch whose CTAs may take their places while the kernel before still runs.
-cudaError_t launch_behind(void (*function)(Work), int ctas, std::size_t shared_bytes,
-                          const Work& work, cudaStream_t stream) {
-  int device = 0;
-  int major = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  if (const cudaError_t error =
-          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-      error != cudaSuccess)
-    return error;
+template <int kHalves> cudaError_t launch(const DecodeParams& step, cudaStream_t stream) {
+  Device device;
+  cudaError_t error = current_device(device);
+  if (error != cudaSuccess) return error;
+  if (step.plan.ctas() > device.most_ctas) return cudaErrorInvalidValue;
+  const auto set = [&](cudaFuncAttribute attribute, int value) {
+    if (error == cudaSuccess)
+      error = cudaFuncSetAttribute(decode_kernel<kHalves>, attribute, value);
+  };
+  // The same values whatever the step, for threads that launch at the same time.
+  set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(device.shared_bytes));
+  if (device.most_ctas > 8) set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(step.plan.ctas());
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(ctas));
-  config.blockDim = dim3(Tile::kThreads);
-  config.dynamicSmemBytes = shared_bytes;
+  config.gridDim = dim3(static_cast<unsigned>(step.batch * step.groups * step.plan.ctas()));
+  config.blockDim = dim3(Tile::kThreads<kHalves>);
+  config.dynamicSmemBytes = shared_bytes<kHalves>(step.plan, step.heads, step.tokens);
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, function, work);
-}
-
-template <int kHalves> cudaError_t launch(const Work& work, cudaStream_t stream) {
-  const DecodeParams& step = work.step;
-  const int kv_heads = step.batch * step.groups;
-  first_kernel<kHalves><<<static_cast<unsigned>(kv_heads * step.plan.first_selected()),
-                          Tile::kThreads, first_raw_bytes<kHalves>(step.tokens), stream>>>(work);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  return launch_behind(second_kernel<kHalves>, kv_heads * (step.plan.selected_pieces + 1),
-                       second_raw_bytes<kHalves>(), work, stream);
+  config.numAttrs = device.most_ctas > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, decode_kernel<kHalves>, step);
 }
 
 } // namespace
+
+cudaError_t current_device(Device& device) {
+  int ordinal = 0;
+  cudaError_t error = cudaGetDevice(&ordinal);
+  const auto ask = [&](cudaDeviceAttr attribute) {
+    int value = 0;
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, attribute, ordinal);
+    return value;
+  };
+  device.multiprocessors = ask(cudaDevAttrMultiProcessorCount);
+  device.most_ctas = ask(cudaDevAttrComputeCapabilityMajor) >= 9 ? Tile::kMostCtas : 1;
+  // Parts of a GPU have fewer multiprocessors that a cluster may lie on; 8 CTAs fit everywhere.
+  if (device.multiprocessors < 100) device.most_ctas = std::min(device.most_ctas, 8);
+  constexpr int kReserved = 1024; // of each CTA
+  const int a_cta = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / Tile::kResident - kReserved;
+  const int least = static_cast<int>(std::max(sizeof(Shared<1>), sizeof(Shared<2>)));
+  device.shared_bytes = static_cast<std::size_t>(
+      std::min(std::max(a_cta, least), ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)));
+  return error;
+}
+
 } // namespace decode
 
-decode::Plan plan_decode(int kv_heads, int tokens) {
-  int device = 0;
-  int multiprocessors = 1;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  return decode::make_plan(kv_heads, tokens, multiprocessors);
+decode::Plan plan_decode(int kv_heads, int heads, int tokens) {
+  decode::Device device;
+  decode::current_device(device);
+  return decode::make_plan(kv_heads, heads, tokens,
+                           heads <= 8 ? sizeof(decode::Shared<1>) : sizeof(decode::Shared<2>),
+                           device);
 }
 
 std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int heads, int tokens) {
-  return decode::make_workspace(plan, kv_heads, heads, tokens).bytes;
+  return decode::workspace_bytes(plan, kv_heads, heads, tokens);
 }
 
 cudaError_t launch_decode(const DecodeParams& params, cudaStream_t stream) {
   if (const cudaError_t error = check_decode(params); error != cudaSuccess) return error;
-  const decode::Work work = decode::work_of(params);
-  return params.heads <= 8 ? decode::launch<1>(work, stream) : decode::launch<2>(work, stream);
+  return params.heads <= 8 ? decode::launch<1>(params, stream) : decode::launch<2>(params, stream);
 }
 
 } // namespace nsa::kernels

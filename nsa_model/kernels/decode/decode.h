@@ -1,7 +1,7 @@
 #pragma once
 // Attention of one new token a sequence over key/value caches, all three branches and their gates:
-// what decoding does in a layer, in two launches. Sequences have lengths of their own, which are
-// read on the device. Deterministic for a given plan.
+// what decoding does in a layer, in one launch. Sequences have lengths of their own, which are read
+// on the device. Deterministic for a given plan.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -33,16 +33,21 @@ struct DecodeParams {
   const int32_t* lengths; // [batch], tokens with the newest one; the caches hold its keys already
   __nv_bfloat16* out;     // [batch, groups * heads, 64]
   int32_t* indices;       // [batch, groups, 16]: the selected blocks, ascending, -1 behind the last
-  uint32_t* arrivals;     // [2, batch, groups], 0, and left so
   void* workspace;        // decode_workspace_bytes(), aligned to 16 bytes, any content
   decode::Plan plan;
 };
 
-// A longer cache's block scores would not fit beside what else a CTA keeps.
+// A longer cache's steps would be too many for the tests that count them.
 inline constexpr int kMostDecodeTokens = 1 << 19;
 
-// On the current device. `kv_heads`: batch times groups.
-decode::Plan plan_decode(int kv_heads, int tokens);
+namespace decode {
+// Of the current device; how it serves these kernels.
+cudaError_t current_device(Device& device);
+} // namespace decode
+
+// On the current device. `kv_heads`: batch times groups; `heads`: of a group.
+decode::Plan plan_decode(int kv_heads, int heads, int tokens);
+// Mostly 0: block sums that shared memory has no room for.
 std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int heads, int tokens);
 
 // What launch_decode refuses; asks no device. q, out, caches and workspace are read and written 16

@@ -1,27 +1,22 @@
 #pragma once
-// How the work of one decoding step is divided among CTAs, and where pieces of it lie. The grid is
-// fixed by the longest sequence that the caches hold; how many keys there are is read on the
-// device, so that a recorded graph serves every length. Pure functions, host and device.
+// How the work of one decoding step is divided among the CTAs of a cluster. The grid is fixed by
+// the longest sequence that the caches hold; how many keys there are is read on the device, so that
+// a recorded graph serves every length. Pure functions, host and device.
 
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/decode/config.h"
 
+#include <cstddef>
 #include <cstdint>
 
 namespace nsa::kernels::decode {
 
-// CTAs of one sequence and KV group.
 struct Plan {
-  int compressed_pieces = 1;
-  int window_pieces = 1;
-  int selected_pieces = 1;
-  // Places of partial results: these pieces in this order, then the compressed ones joined.
-  __host__ __device__ constexpr int first_window() const { return compressed_pieces; }
-  __host__ __device__ constexpr int first_selected() const {
-    return compressed_pieces + window_pieces;
-  }
-  __host__ __device__ constexpr int joined() const { return first_selected() + selected_pieces; }
-  __host__ __device__ constexpr int places() const { return joined() + 1; }
+  // Of one sequence and KV group: a cluster, 2^log_ctas CTAs, up to 16. Divisions by it are shifts.
+  int log_ctas = 0;
+  __host__ __device__ constexpr int ctas() const { return 1 << log_ctas; }
+  // Whether the block sums lie in the workspace, because shared memory has no room for them.
+  bool sums_in_workspace = false;
 };
 
 __host__ __device__ constexpr int steps_of(int keys) {
@@ -46,20 +41,16 @@ __host__ __device__ constexpr int selected_count(int length) {
   return chooses_blocks(length) ? kSlots : own_block(length) + 1;
 }
 
-// Of the compressed pieces, those that have work: each warp of them has a step at least, as long as
-// there are so many.
-__host__ __device__ constexpr int used_pieces(int steps, int pieces) {
-  const int wanted = (steps + Tile::kWarps - 1) / Tile::kWarps;
-  return wanted < pieces ? wanted : pieces;
-}
-
 struct Range {
   int begin = 0, end = 0;
 };
-// Part `part` of `count` things in `parts` parts whose sizes differ by one at most.
-__host__ __device__ constexpr Range even_part(int count, int parts, int part) {
-  return {static_cast<int>(static_cast<int64_t>(count) * part / parts),
-          static_cast<int>(static_cast<int64_t>(count) * (part + 1) / parts)};
+// Part `part` of `count` things in 2^log_parts parts whose sizes differ by one at most.
+__host__ __device__ constexpr Range even_part(int count, int log_parts, int part) {
+  return {count * part >> log_parts, count * (part + 1) >> log_parts};
+}
+// The part that has thing `i`.
+__host__ __device__ constexpr int part_of(int count, int log_parts, int i) {
+  return (((i + 1) << log_parts) - 1) / count;
 }
 
 // Row of a window cache of `rows` rows in which position `first` + i lies; `first_row` is that of
@@ -68,49 +59,53 @@ __host__ __device__ constexpr int ring_row(int first_row, int i, int rows) {
   return first_row + i < rows ? first_row + i : first_row + i - rows;
 }
 
-// `kv_heads`: of all sequences together. `tokens`: the longest sequence.
-constexpr Plan make_plan(int kv_heads, int tokens, int multiprocessors) {
-  const auto within = [](int value, int most) {
-    return value < 1 ? 1 : value > most ? (most < 1 ? 1 : most) : value;
-  };
-  const int resident = Tile::kResident * multiprocessors;
-  Plan plan;
-  const int wanted = (steps_of(compressed_keys(tokens)) + Tile::kWarps - 1) / Tile::kWarps;
-  plan.compressed_pieces = within(Tile::kWaves * resident / kv_heads,
-                                  wanted < Tile::kMostPieces ? wanted : Tile::kMostPieces);
-  plan.window_pieces = within(resident / kv_heads, steps_of(kWindow) / Tile::kWarps);
-  plan.selected_pieces =
-      within(resident / kv_heads, kSlots * (kBlock / Tile::kStepKeys) / Tile::kWarps);
-  return plan;
+// What a compressed step leaves of a head: the sums of its blocks, the probability of its last key,
+// and the reference of both.
+inline constexpr int kStepWords = kStepBlocks + 2;
+
+// Of a CTA at most, with `tokens` in the cache.
+__host__ __device__ constexpr int steps_of_cta(const Plan& plan, int tokens) {
+  return (steps_of(compressed_keys(tokens)) + plan.ctas() - 1) >> plan.log_ctas;
+}
+constexpr std::size_t key_bytes(const Plan& plan, int tokens) {
+  return static_cast<std::size_t>(steps_of_cta(plan, tokens)) * kStepBlocks * sizeof(int);
+}
+constexpr std::size_t sum_bytes(const Plan& plan, int heads, int tokens) {
+  return static_cast<std::size_t>(steps_of_cta(plan, tokens)) * static_cast<std::size_t>(heads) *
+         kStepWords * sizeof(float);
+}
+constexpr std::size_t workspace_bytes(const Plan& plan, int kv_heads, int heads, int tokens) {
+  if (!plan.sums_in_workspace) return 0;
+  return static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(plan.ctas()) *
+         sum_bytes(plan, heads, tokens);
 }
 
-// Bytes of the workspace, and where its parts begin. Every part is aligned to 16 bytes.
-struct Workspace {
-  std::size_t out = 0;              // float [kv_heads, places, heads, 64]
-  std::size_t sum = 0;              // float [kv_heads, places, heads]
-  std::size_t reference = 0;        // int32 [kv_heads, places, heads]
-  std::size_t block_sum = 0;        // float [kv_heads, steps, heads, 8]
-  std::size_t last_probability = 0; // float [kv_heads, steps, heads]
-  std::size_t step_reference = 0;   // int32 [kv_heads, steps, heads]
-  std::size_t bytes = 0;
+inline constexpr int kLongTokens = 1 << 16;
+
+struct Device {
+  int multiprocessors = 132;
+  int most_ctas = Tile::kMostCtas; // of a cluster; 1 before Hopper
+  std::size_t shared_bytes = 0;    // that a CTA may have, with Tile::kResident on a multiprocessor
 };
-constexpr Workspace make_workspace(const Plan& plan, int kv_heads, int heads, int tokens) {
-  const auto steps = static_cast<std::size_t>(steps_of(compressed_keys(tokens)));
-  const auto rows = static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(heads);
-  const auto places = static_cast<std::size_t>(plan.places());
-  Workspace w;
-  const auto take = [&](std::size_t words) {
-    const std::size_t begin = w.bytes;
-    w.bytes += (words * 4 + 15) / 16 * 16;
-    return begin;
+// `kv_heads`: of all sequences together. `tokens`: the longest sequence. `fixed_bytes`: of shared
+// memory, whatever the length.
+constexpr Plan make_plan(int kv_heads, int heads, int tokens, std::size_t fixed_bytes,
+                         const Device& device) {
+  Plan plan;
+  // Two CTAs lie on a multiprocessor. Larger clusters find less room, and more of them cost more
+  // than they bring; 16 CTAs pay for the longest caches alone (docs/lab: decode-in-one-launch).
+  const auto fits = [&](int ctas, int most) {
+    return ctas <= device.most_ctas && ctas * kv_heads <= most;
   };
-  w.out = take(rows * places * kHeadDim);
-  w.sum = take(rows * places);
-  w.reference = take(rows * places);
-  w.block_sum = take(rows * steps * kStepBlocks);
-  w.last_probability = take(rows * steps);
-  w.step_reference = take(rows * steps);
-  return w;
+  const int half = device.multiprocessors / 2;
+  plan.log_ctas = fits(16, half) && tokens > kLongTokens ? 4
+                  : fits(8, half)                        ? 3
+                  : fits(4, 2 * half)                    ? 2
+                  : fits(2, 4 * half)                    ? 1
+                                                         : 0;
+  plan.sums_in_workspace =
+      fixed_bytes + key_bytes(plan, tokens) + sum_bytes(plan, heads, tokens) > device.shared_bytes;
+  return plan;
 }
 
 } // namespace nsa::kernels::decode

@@ -123,6 +123,11 @@ public:
         q_[i].r[half + 2] = word_of(words[i / 2], i % 2 * 2 + 1);
       }
     }
+    clear();
+  }
+
+  // As if no key had been seen.
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       reference[half] = kNoReference;

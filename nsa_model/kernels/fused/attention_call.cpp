@@ -2,16 +2,11 @@
 
 #include <algorithm>
 
+#include "nsa_model/choice/first_tokens.h"
 #include "nsa_model/kernels/selection/selection.h"
 
 namespace nsa::kernels {
 namespace {
-
-// Lists cost their launches and partial results once there are any: a sequence that would have few
-// of them is taken whole. Of longer ones so many tokens under masks were fastest, at 2,048 as at
-// 16,384 tokens a sequence (lab "query-major-border"). common/estimate repeats both numbers.
-constexpr int kWholeUpTo = 1536;
-constexpr int kMaskedBesideLists = 1280;
 
 // The more, the longer the sum of dQ takes, with the listed tokens of a kv head, and the less they
 // take, with the square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 kv heads at
@@ -44,6 +39,7 @@ AttentionCall call_of(const FusedInputs& inputs) {
 }
 
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
+  using choice::kMaskedBesideLists, choice::kWholeUpTo;
   const int fastest = shape.sequence <= kWholeUpTo ? kWholeUpTo : kMaskedBesideLists;
   const int wanted = tuning.query_major_tokens > 0 ? tuning.query_major_tokens : fastest;
   const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;

@@ -136,11 +136,11 @@ __host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint3
     }
   }
   if (!wants_mean) return;
-  const float share = 1.0f / static_cast<float>(heads_a_group(layout));
+  const float weight = 1.0f / static_cast<float>(heads_a_group(layout));
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
-    first_sum.values[j] *= share;
-    second_sum.values[j] *= share;
+    first_sum.values[j] *= weight;
+    second_sum.values[j] *= weight;
   }
   __nv_bfloat16* mean =
       params.mean + (chunk.token * layout.groups + chunk.group) * layout.head_dim + chunk.offset;
@@ -156,12 +156,12 @@ __host__ __device__ inline void join_chunk(const HeadSplitBackwardParams& params
       params.d_joined + chunk.token * joined_heads(layout) * layout.head_dim + chunk.offset;
   Eight first_mean = {}, second_mean = {};
   if (params.d_mean != nullptr && chunk.group >= 0) {
-    const float share = 1.0f / static_cast<float>(heads_a_group(layout));
+    const float weight = 1.0f / static_cast<float>(heads_a_group(layout));
     const __nv_bfloat16* mean = params.d_mean +
                                 (chunk.token * layout.groups + chunk.group) * layout.head_dim +
                                 chunk.offset;
-    accumulate(first_mean, mean, share);
-    accumulate(second_mean, mean + half, share);
+    accumulate(first_mean, mean, weight);
+    accumulate(second_mean, mean + half, weight);
   }
   HeadPlace loaded = head_place(layout, chunk.first), stored = loaded;
   for (int head = chunk.first; head < chunk.end; head += kHeadsInFlight) {

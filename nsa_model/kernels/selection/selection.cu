@@ -47,59 +47,109 @@ namespace {
 
 #if NSA_HOPPER_CODE
 
-// Parts of selection_kernel. They take numbers by reference, as its lambdas do: the machine code is
-// that of one function (docs/lab/2026-11-23-kernel-functions.md).
+// Parts of selection_kernel: objects that hold references, as a lambda's does that captures by
+// reference, and functions that take numbers by reference. So the machine code is that of one
+// function (docs/lab/2026-11-23-kernel-functions.md).
+
+// First token of a tile, negative for none.
+struct TokenOf {
+  const TileOrder& order;
+  const int& cta_tokens;
+  __device__ int operator()(int number) const {
+    return number < 0 ? -1 : (order.tiles - 1 - number) * cta_tokens;
+  }
+};
+
+struct RowOf {
+  const int& batch;
+  const AttentionShape& shape;
+  const int& group;
+  __device__ int64_t operator()(int token) const {
+    return (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
+  }
+};
+
+// Products of a warpgroup.
+struct ProductsOf {
+  const int& sharer;
+  const int& sharer_bits;
+  __device__ int operator()(const ScorePlan& plan) const {
+    return kBlockKeys * plan.steps_of(sharer, sharer_bits) + plan.rest_of(sharer, sharer_bits);
+  }
+};
 
 // Asks for the keys of a product, into their stage.
-__device__ __forceinline__ void ask_keys(const CUtensorMap& k_map, const CUtensorMap& rest_map,
-                                         const ScorePlan& plan, const int& product,
-                                         const uint32_t& keys, const uint32_t& keys_full,
-                                         const int& group, const int& batch, const int& sharer,
-                                         const int& sharer_bits, const int& sharers) {
-  const int stage = product % Tile::kKeyStages;
-  const uint32_t full = keys_full + 8 * stage;
-  const uint32_t into = keys + stage * Tile::kKeyBytes;
-  const int step = product / kBlockKeys;
-  barrier_expect(full, Tile::kKeyBytes);
-  if (step < plan.steps_of(sharer, sharer_bits)) {
-    tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * Tile::kStepBlocks,
-             product % kBlockKeys, batch, full);
-  } else {
-    tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
-             0, batch, full);
+struct KeyLoader {
+  const CUtensorMap& k_map;
+  const CUtensorMap& rest_map;
+  const uint32_t& keys;
+  const uint32_t& keys_full;
+  const int& group;
+  const int& batch;
+  const int& sharer;
+  const int& sharer_bits;
+  const int& sharers;
+
+  __device__ void operator()(const ScorePlan& plan, int product) const {
+    const int stage = product % Tile::kKeyStages;
+    const uint32_t full = keys_full + 8 * stage;
+    const uint32_t into = keys + stage * Tile::kKeyBytes;
+    const int step = product / kBlockKeys;
+    barrier_expect(full, Tile::kKeyBytes);
+    if (step < plan.steps_of(sharer, sharer_bits)) {
+      tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * Tile::kStepBlocks,
+               product % kBlockKeys, batch, full);
+    } else {
+      tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
+               0, batch, full);
+    }
   }
-}
+};
 
 // Asks for the queries of a tile and as many keys as there are stages, all of which are free. The
 // first tile's warps share this work, as they do for later keys: others wait for who does it all.
-template <typename Heads, typename ProductsOf, typename LoadKeys>
-__device__ __forceinline__ void
-ask_first(const Heads& heads, Shared<Heads>& shared, const CUtensorMap& q_map,
-          const uint8_t* const& all_queries, const int& cta_tiles, const int& group,
-          const int& batch, const int& tile, const int& warp, const int& lane,
-          const int& first_token, const ProductsOf& products_of, const LoadKeys& load_keys) {
-  if (tile > 0 || lane > 0) return;
-  const int product = warp % kWarpgroupWarps;
-  if (warp == kWarpgroupWarps - 1) {
-    const uint32_t full = shared_address(&shared.queries_full);
-    barrier_expect(full, cta_tiles * heads.count() * Tile::kTokens * kRowBytes);
+template <typename Heads, typename ProductsOf, typename LoadKeys> struct FirstLoader {
+  const Heads& heads;
+  Shared<Heads>& shared;
+  const CUtensorMap& q_map;
+  const uint8_t* const& all_queries;
+  const int& cta_tiles;
+  const int& group;
+  const int& batch;
+  const int& tile;
+  const int& warp;
+  const int& lane;
+  const ProductsOf& products_of;
+  const LoadKeys& load_keys;
+
+  __device__ void operator()(int first_token) const {
+    if (tile > 0 || lane > 0) return;
+    const int product = warp % kWarpgroupWarps;
+    if (warp == kWarpgroupWarps - 1) {
+      const uint32_t full = shared_address(&shared.queries_full);
+      barrier_expect(full, cta_tiles * heads.count() * Tile::kTokens * kRowBytes);
 #pragma unroll 1
-    for (int i = 0; i < cta_tiles; ++i) {
-      tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
-               first_token + i * Tile::kTokens, group * heads.count(), batch, full);
+      for (int i = 0; i < cta_tiles; ++i) {
+        tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
+                 first_token + i * Tile::kTokens, group * heads.count(), batch, full);
+      }
     }
+    const ScorePlan plan(first_token / kBlock);
+    if (product < min(products_of(plan), Tile::kKeyStages)) load_keys(plan, product);
   }
-  const ScorePlan plan(first_token / kBlock);
-  if (product < min(products_of(plan), Tile::kKeyStages)) load_keys(plan, product);
-}
+};
+
+// Log-sums that a thread reads of a tile.
+template <typename Heads>
+constexpr int kLsePieces = Heads::kPads ? kMostHeads * Tile::kTokens / kWarpgroupThreads : 1;
 
 // What read_log_sums has read, negated and in log2, in shared memory.
-template <typename Heads, int kLsePieces>
+template <typename Heads>
 __device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads& heads,
                                               const int& tile, const int& sharer, const int& thread,
-                                              const float (&lse_pieces)[kLsePieces]) {
+                                              const float (&lse_pieces)[kLsePieces<Heads>]) {
 #pragma unroll
-  for (int i = 0; i < kLsePieces; ++i) {
+  for (int i = 0; i < kLsePieces<Heads>; ++i) {
     const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
     const int token = piece / heads.count();
     if (sharer > 0 || token >= Tile::kTokens) continue;
@@ -108,14 +158,14 @@ __device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads
 }
 
 // Reads the log-sums of a tile's tokens, whose products are this warpgroup's, a few a thread.
-template <typename Heads, typename RowOf, int kLsePieces>
+template <typename Heads, typename RowOf>
 __device__ __forceinline__ void
 read_log_sums(const SelectionParams& params, const Heads& heads, const int& first_token,
               const int& tile, const int& sharer, const int& thread, const RowOf& row_of,
-              float (&lse_pieces)[kLsePieces]) {
+              float (&lse_pieces)[kLsePieces<Heads>]) {
   const AttentionShape& shape = params.shape;
 #pragma unroll
-  for (int i = 0; i < kLsePieces; ++i) {
+  for (int i = 0; i < kLsePieces<Heads>; ++i) {
     const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
     const int token = piece / heads.count();
     if (sharer > 0 || token >= Tile::kTokens) continue;
@@ -123,6 +173,70 @@ read_log_sums(const SelectionParams& params, const Heads& heads, const int& firs
         params.lse_cmp[row_of(min(first_token + tile * Tile::kTokens + token, shape.sequence - 1)) *
                            heads.count() +
                        piece % heads.count()];
+  }
+}
+
+// Waits for the keys of a product and adds up its probabilities, where the warp has any to add.
+template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductScorer {
+  const int& tile;
+  const int& warp;
+  const int& products;
+  const int& lane;
+  const uint32_t& keys_empty;
+  uint32_t& key_parities;
+  const LoadKeys& load_keys;
+  const ScorePlan& plan;
+  const uint32_t& keys_full;
+  const Heads& heads;
+  const uint32_t& keys;
+  const uint32_t& queries;
+  const LseFrom& lse_from;
+  float4 (&lse)[6];
+  const SelectionParams& params;
+
+  __device__ void operator()(int product, int key, bool adds, float (&sums)[4][2]) const {
+    constexpr int kLseHeads = Shared<Heads>::kLseHeads;
+    const int stage = key % Tile::kKeyStages;
+    // Into the stage of the product before, when all warps are done with it.
+    const int later = product - 1 + Tile::kKeyStages;
+    if (tile == 0 && warp % kWarpgroupWarps == key && product > 0 && later < products &&
+        lane == 0) {
+      const int before = (stage + Tile::kKeyStages - 1) % Tile::kKeyStages;
+      barrier_wait(keys_empty + 8 * before, (key_parities >> before & 1u) ^ 1u);
+      load_keys(plan, later);
+    }
+    barrier_wait(keys_full + 8 * stage, key_parities >> stage & 1u);
+    key_parities ^= 1u << stage;
+#pragma unroll 1
+    for (int first_head = 0; first_head < heads.count(); first_head += Tile::kPassHeads) {
+      float s[kLaneFloats<Tile::kRows>];
+      wgmma_fence();
+      multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+          s, keys + stage * Tile::kKeyBytes, queries + first_head * Tile::kTokens * kRowBytes);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(s);
+      if (first_head + Tile::kPassHeads >= heads.count()) warp_arrive(keys_empty + 8 * stage);
+      if (adds) {
+        const int pass_heads = heads.count() - first_head;
+        if (Heads::kPads) load_lse<kLseHeads>(lse_from + first_head, pass_heads, lse);
+        add_heads(s, lse, params.scale * kLog2e, pass_heads, sums);
+      }
+    }
+  }
+};
+template <typename Heads, typename LoadKeys, typename LseFrom>
+ProductScorer(const int&, const int&, const int&, const int&, const uint32_t&, uint32_t&,
+              const LoadKeys&, const ScorePlan&, const uint32_t&, const Heads&, const uint32_t&,
+              const uint32_t&, const LseFrom&, float4 (&)[6], const SelectionParams&)
+    -> ProductScorer<Heads, LoadKeys, LseFrom>;
+
+__device__ __forceinline__ void add_key(const int& key, const float (&sums)[4][2],
+                                        float (&first_keys)[4][2], float (&last_key)[4][2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float& sum = key < kBlockKeys - 1 ? first_keys[i / 2][i % 2] : last_key[i / 2][i % 2];
+    sum = key % (kBlockKeys - 1) == 0 ? sums[i / 2][i % 2] : sum + sums[i / 2][i % 2];
   }
 }
 
@@ -198,16 +312,10 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const uint32_t keys_empty = shared_address(&shared.keys_empty[sharer * Tile::kKeyStages]);
   const int cta_kv_head = static_cast<int>(blockIdx.x) % (shape.batch * shape.groups);
   const int cta = static_cast<int>(blockIdx.x) / (shape.batch * shape.groups);
-  const int group = cta_kv_head % shape.groups;
-  const int batch = cta_kv_head / shape.groups;
+  const int group = cta_kv_head % shape.groups, batch = cta_kv_head / shape.groups;
   const int cta_tokens = cta_tiles * Tile::kTokens;
-  // First token of a tile, negative for none.
-  const auto token_of = [&](int number) {
-    return number < 0 ? -1 : (order.tiles - 1 - number) * cta_tokens;
-  };
-  const auto row_of = [&](int token) {
-    return (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
-  };
+  const TokenOf token_of{order, cta_tokens};
+  const RowOf row_of{batch, shape, group};
   if (thread == 0) {
     barrier_init(shared_address(&shared.queries_full), 1);
     for (int i = 0; i < Tile::kMostSharers * Tile::kKeyStages; ++i) {
@@ -219,25 +327,16 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   }
   __syncthreads();
 
-  uint32_t key_parities = 0; // of the stages' next phases, a bit each
-  uint32_t query_parity = 0;
-  constexpr int kLseHeads = Shared<Heads>::kLseHeads;
+  uint32_t key_parities = 0, query_parity = 0; // of next phases; a bit for each stage of keys
   const float(*lse_from)[2] = shared.lse[tile][lane % 4];
   float4 lse[6];
-  // Products of this warpgroup.
-  const auto products_of = [&](const ScorePlan& plan) {
-    return kBlockKeys * plan.steps_of(sharer, sharer_bits) + plan.rest_of(sharer, sharer_bits);
-  };
-  const auto load_keys = [&](const ScorePlan& plan, int product) {
-    ask_keys(k_map, rest_map, plan, product, keys, keys_full, group, batch, sharer, sharer_bits,
-             sharers);
-  };
-  const auto load_first = [&](int first_token) {
-    ask_first(heads, shared, q_map, all_queries, cta_tiles, group, batch, tile, warp, lane,
-              first_token, products_of, load_keys);
-  };
-  constexpr int kLsePieces = Heads::kPads ? kMostHeads * Tile::kTokens / kWarpgroupThreads : 1;
-  float lse_pieces[kLsePieces];
+  const ProductsOf products_of{sharer, sharer_bits};
+  const KeyLoader load_keys{k_map, rest_map, keys,        keys_full, group,
+                            batch, sharer,   sharer_bits, sharers};
+  const FirstLoader<Heads, decltype(products_of), decltype(load_keys)> load_first{
+      heads, shared, q_map, all_queries, cta_tiles,   group,
+      batch, tile,   warp,  lane,        products_of, load_keys};
+  float lse_pieces[kLsePieces<Heads>];
   const auto read_lse = [&](int first_token) {
     read_log_sums(params, heads, first_token, tile, sharer, thread, row_of, lse_pieces);
   };
@@ -257,53 +356,21 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     const int products = products_of(plan);
     barrier_wait(shared_address(&shared.queries_full), query_parity);
     query_parity ^= 1u;
-    if (!Heads::kPads) load_lse<kLseHeads>(lse_from, heads.count(), lse);
-    // Waits for the keys of a product and adds up its probabilities, where the warp has any to add.
-    const auto score_keys = [&](int product, int key, bool adds, float(&sums)[4][2]) {
-      const int stage = key % Tile::kKeyStages;
-      // Into the stage of the product before, when all warps are done with it.
-      const int later = product - 1 + Tile::kKeyStages;
-      if (tile == 0 && warp % kWarpgroupWarps == key && product > 0 && later < products &&
-          lane == 0) {
-        const int before = (stage + Tile::kKeyStages - 1) % Tile::kKeyStages;
-        barrier_wait(keys_empty + 8 * before, (key_parities >> before & 1u) ^ 1u);
-        load_keys(plan, later);
-      }
-      barrier_wait(keys_full + 8 * stage, key_parities >> stage & 1u);
-      key_parities ^= 1u << stage;
-#pragma unroll 1
-      for (int first_head = 0; first_head < heads.count(); first_head += Tile::kPassHeads) {
-        float s[kLaneFloats<Tile::kRows>];
-        wgmma_fence();
-        multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-            s, keys + stage * Tile::kKeyBytes, queries + first_head * Tile::kTokens * kRowBytes);
-        wgmma_commit();
-        wgmma_wait<0>();
-        pin(s);
-        if (first_head + Tile::kPassHeads >= heads.count()) warp_arrive(keys_empty + 8 * stage);
-        if (adds) {
-          const int pass_heads = heads.count() - first_head;
-          if (Heads::kPads) load_lse<kLseHeads>(lse_from + first_head, pass_heads, lse);
-          add_heads(s, lse, params.scale * kLog2e, pass_heads, sums);
-        }
-      }
-    };
+    if (!Heads::kPads) load_lse<Shared<Heads>::kLseHeads>(lse_from, heads.count(), lse);
+    const ProductScorer score_keys{tile,         warp,      products, lane,      keys_empty,
+                                   key_parities, load_keys, plan,     keys_full, heads,
+                                   keys,         queries,   lse_from, lse,       params};
     int product = 0;
 #pragma unroll 1
     for (int step = sharer; step < plan.steps(); step += sharers) {
       const int unit = kWarpgroupWarps * step + warp % kWarpgroupWarps;
       const bool has_candidates = unit < plan.units;
-      float first_keys[4][2] = {};
-      float last_key[4][2] = {};
+      float first_keys[4][2] = {}, last_key[4][2] = {};
 #pragma unroll
       for (int key = 0; key < kBlockKeys; ++key, ++product) {
         float sums[4][2] = {};
         score_keys(product, key, has_candidates, sums);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          float& sum = key < kBlockKeys - 1 ? first_keys[i / 2][i % 2] : last_key[i / 2][i % 2];
-          sum = key % (kBlockKeys - 1) == 0 ? sums[i / 2][i % 2] : sum + sums[i / 2][i % 2];
-        }
+        add_key(key, sums, first_keys, last_key);
       }
       if (has_candidates)
         store_scores(first_keys, last_key, unit, plan.units, own - 2, scores, stride);
@@ -323,9 +390,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
       load_first(next);
       read_lse(next);
     }
-    if (sharer == 0) {
-      pick(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of);
-    }
+    if (sharer == 0) pick(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of);
     if (next >= 0) keep_lse();
     first_token = next;
   }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "tests/gpu/kernels/attention_checks.h"
 #include "tests/gpu/kernels/cases.h"
@@ -26,6 +27,12 @@ int once(const CaseArguments& arguments) {
   c.backward();
   cuda_check(cudaDeviceSynchronize(), "once");
   return 0;
+}
+
+int long_case(const CaseArguments& arguments) {
+  CaseOptions given = arguments.given;
+  given.shape.sequence = arguments.sizes[0];
+  return run_case("long", given) ? 0 : 1;
 }
 
 int run(int argc, char** argv) {
@@ -50,17 +57,16 @@ int run(int argc, char** argv) {
   arguments.add_options(command);
   arguments.read_or_exit(command, argc, argv);
   wanted.portable = arguments.portable;
-  const std::string& mode = arguments.mode;
-  const std::vector<int>& sizes = arguments.sizes;
-  if (mode == "check") return check_all(wanted);
-  if (mode == "layers") return check_layer_kernels() == 0 ? 0 : 1;
-  if (mode == "long" && sizes.size() == 1) {
-    arguments.given.shape.sequence = sizes[0];
-    return run_case("long", arguments.given) ? 0 : 1;
-  }
-  if (mode == "repeat" && sizes.size() == 2) return repeat(arguments.given, sizes[0], sizes[1]);
-  if (mode == "once" && (sizes.size() == 1 || sizes.size() == 2)) return once(arguments);
-  return wrong_sizes(command, arguments);
+  const std::vector<Mode> modes = {
+      {"check", 0, kAnyCount, [&](const CaseArguments&) { return check_all(wanted); }},
+      {"layers", 0, kAnyCount,
+       [](const CaseArguments&) { return check_layer_kernels() == 0 ? 0 : 1; }},
+      {"long", 1, 1, long_case},
+      {"repeat", 2, 2,
+       [](const CaseArguments& a) { return repeat(a.given, a.sizes[0], a.sizes[1]); }},
+      {"once", 1, 2, once},
+  };
+  return run_mode(command, arguments, modes);
 }
 
 } // namespace

@@ -109,20 +109,20 @@ void check_cross_entropy(int rows, int columns, double deviation) {
   const std::size_t count = static_cast<std::size_t>(rows) * columns;
   Input logits(count, deviation);
   std::vector<int64_t> labels(rows);
-  std::vector<float> share(rows);
+  std::vector<float> weight(rows);
   for (int row = 0; row < rows; ++row) {
     labels[row] = row == 0 ? columns - 1 : static_cast<int64_t>(generator() % columns);
-    share[row] = row % 5 == 4 ? 0.0f : 1.0f / static_cast<float>(rows);
+    weight[row] = row % 5 == 4 ? 0.0f : 1.0f / static_cast<float>(rows);
   }
   const auto labels_device = on_device(labels);
-  const auto share_device = on_device(share);
+  const auto weight_device = on_device(weight);
   DeviceBuffer<float> loss(rows), loss_alone(rows);
   CrossEntropyParams params{};
   params.rows = rows;
   params.columns = columns;
   params.logits = logits.device.get();
   params.labels = labels_device.get();
-  params.share = share_device.get();
+  params.weight = weight_device.get();
   params.loss = loss_alone.get();
   cuda_check(launch_cross_entropy(params, nullptr), "cross_entropy without gradient");
   params.loss = loss.get();
@@ -137,10 +137,10 @@ void check_cross_entropy(int rows, int columns, double deviation) {
       peak = std::max(peak, logits.host[at + c]);
     for (int c = 0; c < columns; ++c)
       sum += std::exp(logits.host[at + c] - peak);
-    want_loss[row] = share[row] * (peak + std::log(sum) - logits.host[at + labels[row]]);
+    want_loss[row] = weight[row] * (peak + std::log(sum) - logits.host[at + labels[row]]);
     for (int c = 0; c < columns; ++c)
-      want_gradient[at + c] = share[row] * (std::exp(logits.host[at + c] - peak) / sum -
-                                            (c == labels[row] ? 1.0 : 0.0));
+      want_gradient[at + c] = weight[row] * (std::exp(logits.host[at + c] - peak) / sum -
+                                             (c == labels[row] ? 1.0 : 0.0));
   }
   expect_fp32(name + ", loss", loss, want_loss);
   expect_fp32(name + ", loss without gradient", loss_alone, want_loss);
@@ -150,14 +150,14 @@ void check_cross_entropy(int rows, int columns, double deviation) {
 void check_unknown_label() {
   Input logits(2 * 64);
   const auto labels = on_device<int64_t>({64, -1});
-  const auto share = on_device<float>({1.0f, 1.0f});
+  const auto weight = on_device<float>({1.0f, 1.0f});
   DeviceBuffer<float> loss(2);
   CrossEntropyParams params{};
   params.rows = 2;
   params.columns = 64;
   params.logits = logits.device.get();
   params.labels = labels.get();
-  params.share = share.get();
+  params.weight = weight.get();
   params.loss = loss.get();
   params.gradient = true;
   cuda_check(launch_cross_entropy(params, nullptr), "cross_entropy");

@@ -191,7 +191,7 @@ TEST_F(Layers, AttentionPoolsWhatComesUnpooled) {
         in.k[0] = ops::pool(leaves[1], {}, std::nullopt);
         in.v[0] = ops::pool(leaves[4], {}, std::nullopt);
       }
-      return with_gradients({ops::attention(in, {}, "fused")}, leaves);
+      return with_gradients({ops::attention(in, {}, ops::Kernels::kFused)}, leaves);
     };
     const auto inside = run(true), before = run(false);
     for (size_t i = 0; i < inside.size(); ++i) {

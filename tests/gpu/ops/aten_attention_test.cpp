@@ -40,8 +40,7 @@ struct Problem {
   }
 
   // Output and gradients of all leaves, in FP64 on the CPU.
-  std::vector<Tensor> run(at::Device device, at::ScalarType type,
-                          const std::string& kernels) const {
+  std::vector<Tensor> run(at::Device device, at::ScalarType type, Kernels kernels) const {
     std::vector<Tensor> x;
     for (size_t i = 0; i < leaves.size(); ++i)
       x.push_back(leaves[i].to(i == 7 ? compute_type(type) : type).to(device).requires_grad_());
@@ -73,8 +72,8 @@ TEST_F(Gpu, ChunkedAgreesWithTheCpu) {
         starts.narrow(1, 180, 120).fill_(180);
         problem.documents = starts;
       }
-      const auto exact = problem.run(at::kCPU, at::kDouble, "aten");
-      const auto found = problem.run(at::Device("cuda"), type, "aten");
+      const auto exact = problem.run(at::kCPU, at::kDouble, Kernels::kAten);
+      const auto found = problem.run(at::Device("cuda"), type, Kernels::kAten);
       for (size_t i = 0; i < exact.size(); ++i)
         EXPECT_LE(error(found[i], exact[i]), type == at::kDouble ? 1e-12 : 1e-5) << i;
     }
@@ -87,8 +86,8 @@ constexpr double kBf16 = 0.005;
 TEST_F(Gpu, RegroupedBf16AgreesWithFp64) {
   for (const int64_t length : {1, 32, 64, 65, 68, 300}) {
     const Problem problem(2, length, 64, {8, 4, 16, 4, 12}, at::kBFloat16);
-    const auto exact = problem.run(at::kCPU, at::kDouble, "aten");
-    const auto found = problem.run(at::Device("cuda"), at::kBFloat16, "aten");
+    const auto exact = problem.run(at::kCPU, at::kDouble, Kernels::kAten);
+    const auto found = problem.run(at::Device("cuda"), at::kBFloat16, Kernels::kAten);
     for (size_t i = 0; i < exact.size(); ++i)
       EXPECT_LE(error(found[i], exact[i]), kBf16) << length << ' ' << i;
   }

@@ -63,15 +63,10 @@ DecodeInputs inputs_of(const Problem& p) {
 struct Fused {
   Tensor o, indices;
 };
-Fused fused(DecodeInputs in, const Tensor& arrivals) {
+Fused fused(DecodeInputs in) {
   in.lengths = in.lengths.to(at::kCUDA);
-  in.arrivals = arrivals;
   const auto [o, indices] = fused_decode(in, 0);
   return {o, indices.cpu()};
-}
-Tensor no_arrivals(const Problem& p) {
-  return at::zeros({2, static_cast<int64_t>(p.lengths.size()), p.groups},
-                   at::TensorOptions().device(at::kCUDA).dtype(at::kInt));
 }
 
 // One sequence in float64 over the first rows of its caches.
@@ -153,10 +148,8 @@ void expect_choice(const Tensor& chosen, const Tensor& scores, const std::string
 void expect_close(const Problem& p) {
   at::manual_seed(11);
   const DecodeInputs in = inputs_of(p);
-  const Tensor arrivals = no_arrivals(p);
-  const Fused got = fused(in, arrivals);
-  EXPECT_TRUE(arrivals.eq(0).all().item<bool>()) << "arrivals are left at 0";
-  EXPECT_TRUE(fused(in, arrivals).o.equal(got.o)) << "twice the same bits";
+  const Fused got = fused(in);
+  EXPECT_TRUE(fused(in).o.equal(got.o)) << "twice the same bits";
   const auto batch = static_cast<int64_t>(p.lengths.size());
   for (int64_t b = 0; b < batch; b += batch > 8 ? 9 : 1) {
     const int64_t length = p.lengths[static_cast<std::size_t>(b)];
@@ -222,7 +215,7 @@ TEST_F(FusedDecode, OfEqualScoresTheLowestBlock) {
   const int64_t rows = in.k[0]->size(2);
   in.k[0] =
       in.k[0]->narrow(2, 0, 64).repeat({1, 1, rows / 64 + 1, 1}).narrow(2, 0, rows).contiguous();
-  const auto chosen_of = [&] { return fused(in, no_arrivals(p)).indices; };
+  const auto chosen_of = [&] { return fused(in).indices; };
   Tensor indices = chosen_of();
   for (int64_t b = 0; b < 2; ++b)
     for (int64_t group = 0; group < 2; ++group) {
@@ -246,16 +239,16 @@ TEST_F(FusedDecode, IsTheOperatorsFusedWay) {
   const Problem p{{1500, 300}, 1600};
   at::manual_seed(13);
   DecodeInputs in = inputs_of(p);
-  const Tensor got = fused(in, no_arrivals(p)).o;
-  const Tensor aten = decode_attention(in, {}, "aten");
+  const Tensor got = fused(in).o;
+  const Tensor aten = decode_attention(in, {}, Kernels::kAten);
   in.lengths = in.lengths.to(at::kCUDA);
-  EXPECT_TRUE(decode_attention(in, {}, "fused").equal(got));
+  EXPECT_TRUE(decode_attention(in, {}, Kernels::kFused).equal(got));
   EXPECT_LE((aten - got).to(at::kFloat).norm().item<double>(),
             0.01 * got.to(at::kFloat).norm().item<double>());
-  EXPECT_THROW(decode_attention(in, {{32, 16, 64, 16, 256}, 0}, "fused"), c10::Error);
+  EXPECT_THROW(decode_attention(in, {{32, 16, 64, 16, 256}, 0}, Kernels::kFused), c10::Error);
   in.k[0].reset();
   in.v[0].reset();
-  EXPECT_THROW(decode_attention(in, {}, "fused"), c10::Error);
+  EXPECT_THROW(decode_attention(in, {}, Kernels::kFused), c10::Error);
 }
 
 } // namespace

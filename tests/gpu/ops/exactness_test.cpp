@@ -15,7 +15,7 @@ using at::Tensor;
 struct Way {
   const char* name;
   bool gpu;
-  const char* kernels;
+  Kernels kernels;
 };
 void PrintTo(const Way& way, std::ostream* out) {
   *out << way.name;
@@ -25,7 +25,7 @@ void PrintTo(const Way& way, std::ostream* out) {
 std::string missing(const Way& way) {
   const std::string& no_gpu = gpu_missing(); // asked for the CPU's way too, which touches tensors
   if (!way.gpu) return "";
-  return std::string(way.kernels) == "fused" ? fused_missing() : no_gpu;
+  return way.kernels == Kernels::kFused ? fused_missing() : no_gpu;
 }
 
 class Exactness : public testing::TestWithParam<Way> {
@@ -108,7 +108,8 @@ void expect_exact(const AttentionCase& c, const AttentionCase& wide, const Tenso
                   const Tensor& indices, bool plain_too, const std::string& what) {
   const Tensor direction = c.direction();
   const auto found = results(out, c, direction);
-  const auto wanted = results(attention(wide.tensors, wide.settings, "aten"), wide, direction);
+  const auto wanted =
+      results(attention(wide.tensors, wide.settings, Kernels::kAten), wide, direction);
   std::vector<Tensor> plain;
   const auto error = [&](const Tensor& value, size_t i) {
     return root_mean_square(value.to(wanted[i].device(), at::kDouble) - wanted[i]);
@@ -196,7 +197,7 @@ TEST_P(Exactness, TiesGoToTheLowerBlock) {
   indices = indices.to(device());
   EXPECT_TRUE(at::equal(selection(c), indices));
   const AttentionCase wide = exact(c, indices);
-  const Tensor wanted = attention(wide.tensors, wide.settings, "aten");
+  const Tensor wanted = attention(wide.tensors, wide.settings, Kernels::kAten);
   // A row that chose otherwise would be off by a tenth of its size and more.
   const Tensor found = run(c).to(at::kDouble);
   const Tensor off =
@@ -248,7 +249,7 @@ TEST_P(GivenIndices, OneBlockForAllQueries) {
 // in dQ, in it alone (the first of the gradients). So it is asked for them, as train.deterministic
 // does; what it gives without them is held to FP64 alone.
 TEST_P(GivenIndices, AreASet) {
-  const bool flash = GetParam().gpu && std::string(GetParam().kernels) == "aten";
+  const bool flash = GetParam().gpu && GetParam().kernels == Kernels::kAten;
   at::globalContext().setDeterministicAlgorithms(flash, false);
   AttentionCase c = make(length(), true);
   const Tensor direction = c.direction();
@@ -290,8 +291,9 @@ TEST_P(GivenIndices, OfQueriesThatSeeLittleOrNothing) {
   EXPECT_GT(root_mean_square(out.select(1, 8)), 0);
 }
 
-const auto kWays = testing::Values(Way{"cpu_aten", false, "aten"}, Way{"gpu_aten", true, "aten"},
-                                   Way{"gpu_fused", true, "fused"});
+const auto kWays =
+    testing::Values(Way{"cpu_aten", false, Kernels::kAten}, Way{"gpu_aten", true, Kernels::kAten},
+                    Way{"gpu_fused", true, Kernels::kFused});
 const auto name_of = [](const auto& info) { return std::string(info.param.name); };
 INSTANTIATE_TEST_SUITE_P(, Exactness, kWays, name_of);
 INSTANTIATE_TEST_SUITE_P(, GivenIndices, kWays, name_of);

@@ -38,7 +38,7 @@ struct Problem {
 };
 
 // Output, then gradients of q, gates and the branches' k and v.
-std::vector<Tensor> run(const Problem& problem, const std::string& kernels, at::ScalarType type) {
+std::vector<Tensor> run(const Problem& problem, Kernels kernels, at::ScalarType type) {
   const int64_t heads = problem.heads * problem.groups;
   const int64_t compressed = compressed_count(problem.sequence, Sizes{});
   const auto cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kFloat);
@@ -93,9 +93,9 @@ double relative(const Tensor& value, const Tensor& reference) {
 }
 
 void expect_close(const Problem& problem) {
-  const auto fused = run(problem, "fused", at::kBFloat16);
-  const auto exact = run(problem, "aten", at::kDouble);
-  const auto plain = run(problem, "aten", at::kBFloat16);
+  const auto fused = run(problem, Kernels::kFused, at::kBFloat16);
+  const auto exact = run(problem, Kernels::kAten, at::kDouble);
+  const auto plain = run(problem, Kernels::kAten, at::kBFloat16);
   ASSERT_EQ(fused.size(), exact.size());
   for (std::size_t i = 0; i < fused.size(); ++i) {
     const double error = relative(fused[i], exact[i]);
@@ -149,9 +149,9 @@ TEST_F(FusedAttention, SaysWhichKernelsServe) {
 
 TEST_F(FusedAttention, RepeatsBitByBit) {
   const Problem problem{1, 3000, 2, 12};
-  const auto first = run(problem, "fused", at::kBFloat16);
+  const auto first = run(problem, Kernels::kFused, at::kBFloat16);
   for (int i = 0; i < 5; ++i) {
-    const auto again = run(problem, "fused", at::kBFloat16);
+    const auto again = run(problem, Kernels::kFused, at::kBFloat16);
     for (std::size_t t = 0; t < first.size(); ++t)
       EXPECT_TRUE(at::equal(first[t], again[t])) << "tensor " << t;
   }
@@ -178,8 +178,8 @@ TEST_F(FusedAttention, TakesAWholeBatchAndItsBackwardTwice) {
     }
     const Tensor grad = at::randn_like(in.q);
     for (int i = 0; i < 3; ++i)
-      attention(in, Settings{}, "fused");
-    const Tensor out = attention(in, Settings{}, "fused");
+      attention(in, Settings{}, Kernels::kFused);
+    const Tensor out = attention(in, Settings{}, Kernels::kFused);
     const auto first = torch::autograd::grad({out}, leaves, {grad}, /*retain_graph=*/true);
     const auto again = torch::autograd::grad({out}, leaves, {grad});
     for (std::size_t t = 0; t < first.size(); ++t) {
@@ -201,13 +201,13 @@ TEST_F(FusedAttention, ServesAThreadThatHasMadeNoCallYet) {
     in.k[branch] = at::randn({2, keys, 2, 64}, bf16);
     in.v[branch] = at::randn({2, keys, 2, 64}, bf16);
   }
-  const auto want = attention(in, Settings{}, "fused").cpu();
-  attention(in, Settings{}, "fused"); // its memory goes back to the cache
+  const auto want = attention(in, Settings{}, Kernels::kFused).cpu();
+  attention(in, Settings{}, Kernels::kFused); // its memory goes back to the cache
   Tensor got;
   std::string failure;
   std::thread([&] {
     try {
-      got = attention(in, Settings{}, "fused");
+      got = attention(in, Settings{}, Kernels::kFused);
     } catch (const c10::Error& error) {
       failure = error.what_without_backtrace();
     }
@@ -222,13 +222,13 @@ TEST_F(FusedAttention, RefusesWhatItDoesNotServe) {
   in.q = at::zeros({1, 64, 34, 64}, bf16); // 17 heads a group
   in.k[2] = in.v[2] = at::zeros({1, 64, 2, 64}, bf16);
   in.gates = at::ones({1, 64, 34, 3}, bf16.dtype(at::kFloat));
-  EXPECT_THROW(attention(in, Settings{}, "fused"), c10::Error);
+  EXPECT_THROW(attention(in, Settings{}, Kernels::kFused), c10::Error);
   in.q = at::zeros({1, 64, 12, 64}, bf16);
   in.gates = at::ones({1, 64, 12, 3}, bf16.dtype(at::kFloat));
   Settings other;
   other.sizes.window = 256;
-  EXPECT_THROW(attention(in, other, "fused"), c10::Error);
-  EXPECT_NO_THROW(attention(in, Settings{}, "fused"));
+  EXPECT_THROW(attention(in, other, Kernels::kFused), c10::Error);
+  EXPECT_NO_THROW(attention(in, Settings{}, Kernels::kFused));
 }
 
 class CausalAttention : public FusedAttention {

@@ -123,6 +123,21 @@ TEST_F(SystemMode, NobodyChangesAnothersRun) {
   EXPECT_EQ(audit(), expected + uid + " daemon-stop  refused\n");
 }
 
+TEST_F(SystemMode, AdministratorsAloneChangeNodes) {
+  daemon.on_loop(
+      [&] { return daemon.nodes.add("ant", wire::NodeRole::kHead, wire::NodeStatus::kReady), 0; });
+  EXPECT_EQ(ask(kAlice, "GET", "/v1/nodes").first, 200);
+  EXPECT_EQ(ask(kAlice, "POST", "/v1/node-tokens").first, 403);
+  EXPECT_EQ(ask(kAlice, "POST", "/v1/nodes/ant/drain").first, 403);
+  EXPECT_EQ(ask(kAlice, "DELETE", "/v1/nodes/ant").first, 403);
+  EXPECT_EQ(ask(kAlice, "GET", "/v1/gpus").first, 200);
+  EXPECT_EQ(ask(kAlice, "POST", "/v1/gpus/1/release").first, 403);
+  const std::string uid = std::to_string(kAlice);
+  EXPECT_EQ(audit(), uid + " node-token  refused\n" + uid + " node-drain ant refused\n" + uid +
+                         " node-remove ant refused\n" + uid + " gpu-release 1 refused\n");
+  EXPECT_EQ(ask(kAlice, "POST", "/v1/node-tokens", {kAdministrators}).first, 200);
+}
+
 TEST_F(SystemMode, TheOwnerAnAdministratorAndRootMay) {
   EXPECT_EQ(ask(kBob, "POST", "/v1/runs/bobby/stop").first, 200);
   EXPECT_EQ(ask(kAlice, "POST", "/v1/runs/bobby/stop", {kAdministrators}).first, 200);

@@ -116,6 +116,25 @@ TEST(Routes, UnknownRunsAndPathsAreNotFound) {
   EXPECT_EQ(method.header.at("allow"), "GET");
 }
 
+TEST(Routes, NodesAreListedAndChanged) {
+  FakeDaemon daemon;
+  daemon.on_loop([&] {
+    daemon.nodes.add("ant", wire::NodeRole::kHead, wire::NodeStatus::kReady);
+    daemon.nodes.add("bee/1", wire::NodeRole::kAgent, wire::NodeStatus::kReady);
+    return 0;
+  });
+  EXPECT_EQ(ask(daemon, "GET", "/v1/nodes").body.at("items").size(), 2u);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/nodes/bee%2F1").body.at("role"), "agent");
+  EXPECT_EQ(ask(daemon, "GET", "/v1/nodes/cow").status, 404);
+  EXPECT_EQ(ask(daemon, "POST", "/v1/nodes/ant/drain").body.at("state"), "drained");
+  EXPECT_EQ(ask(daemon, "POST", "/v1/nodes/ant/undrain").body.at("state"), "ready");
+  EXPECT_EQ(ask(daemon, "DELETE", "/v1/nodes/bee%2F1").body.at("state"), "removed");
+  EXPECT_EQ(ask(daemon, "GET", "/v1/nodes").body.at("items").size(), 1u);
+  EXPECT_EQ(ask(daemon, "GET", "/v1/nodes?all").body.at("items").size(), 2u);
+  EXPECT_EQ(ask(daemon, "POST", "/v1/node-tokens").body.at("head"), "head:9465");
+  EXPECT_EQ(ask(daemon, "GET", "/v1/node-tokens").status, 405);
+}
+
 TEST(Routes, OnlyTheOwnerAndRootMayCall) {
   FakeDaemon daemon;
   daemon.on_loop([&] {
@@ -456,9 +475,9 @@ TEST(Routes, RowsAreTheListWithoutNames) {
   EXPECT_EQ(run->tags, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(run->loss, 1.23456789);
   EXPECT_EQ(run->loss_trend, std::vector<double>(8, 1.235));
-  // A summary's fields and a row's columns are one list, but for the order.
-  json fields = wire::RunSummary{};
-  EXPECT_EQ(fields.size(), wire::run_columns().size());
+  // A summary's fields and a row's columns are one list, but for the order and for gates.
+  const json fields = wire::RunSummary{};
+  EXPECT_EQ(fields.size(), wire::run_columns().size() + 1);
   for (const std::string& name : wire::run_columns())
     EXPECT_TRUE(fields.contains(name)) << name;
 }

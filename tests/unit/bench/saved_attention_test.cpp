@@ -76,7 +76,7 @@ TEST(SavedAttention, IsWhatTheModelAttendsWith) {
     }
     const auto inputs = from_named(*tensors);
     ASSERT_TRUE(inputs) << name << ": " << inputs.error().what;
-    const Tensor attended = ops::attention(*inputs, settings_of(config), "aten");
+    const Tensor attended = ops::attention(*inputs, settings_of(config), ops::Kernels::kAten);
     EXPECT_LE(
         model::largest_difference(logits_behind(model, tokens, attended), model.logits(tokens)),
         1e-11)

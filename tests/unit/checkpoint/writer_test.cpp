@@ -37,9 +37,10 @@ protected:
     s.manifest.step = step;
     s.manifest.tokens = step * 10;
     s.manifest.finite = finite;
-    s.files = {{"model.safetensors",
-                {{"w", DataType::kF32, {int64_t(floats)}, std::as_bytes(std::span(*values))}},
-                {}}};
+    s.files = {
+        {"model.safetensors",
+         {{"w", safetensors::DataType::kF32, {int64_t(floats)}, std::as_bytes(std::span(*values))}},
+         {}}};
     s.memory = values;
     return s;
   }
@@ -75,9 +76,10 @@ TEST_F(WriterTest, WritesWhatVerifiesAndReportsIt) {
   const auto choice = manifest::choose_newest_verified(folder_);
   ASSERT_TRUE(choice.chosen);
   EXPECT_EQ(choice.chosen->manifest->tokens, 400u);
-  auto reader = SafetensorsReader::open(choice.chosen->folder / "model.safetensors");
+  auto reader = safetensors::Reader::open(choice.chosen->folder / "model.safetensors");
   std::vector<float> w(1000);
-  ASSERT_TRUE(reader->read("w", DataType::kF32, {1000}, std::as_writable_bytes(std::span(w))));
+  ASSERT_TRUE(
+      reader->read("w", safetensors::DataType::kF32, {1000}, std::as_writable_bytes(std::span(w))));
   EXPECT_EQ(w[999], 40.0f);
 }
 

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 constexpr Capabilities kCpu{};
 
 Capabilities hopper() {
-  return {.gpu = true, .bf16 = true, .compute_capability = 90, .sdpa = "cudnn"};
+  return {.gpu = true, .bf16 = true, .compute_capability = 90, .sdpa = SdpaKernel::kCudnn};
 }
 
 // The M7C's sizes.
@@ -102,7 +102,7 @@ TEST(KernelPlan, OfACpuIsLibTorchsAndSaysWhy) {
   EXPECT_EQ(report_of(c.plan()).size(), 6u) << "no parts of layers that are not fused";
   c = dense_case();
   c.on = kCpu;
-  c.on.sdpa = "flash";
+  c.on.sdpa = SdpaKernel::kFlash;
   EXPECT_EQ(c.text("dense"), "aten flash");
   EXPECT_EQ(c.backend(Part::kDense), Backend::kSdpa);
 }
@@ -275,7 +275,7 @@ TEST(KernelPlan, OfPackedDocuments) {
   EXPECT_EQ(c.text("dense"), "aten flash (all documents)");
   c.on.flash = false;
   EXPECT_EQ(c.text("dense"), "aten cudnn (each document)");
-  c.on.sdpa = "efficient";
+  c.on.sdpa = SdpaKernel::kEfficient;
   c.on.why_not_cudnn = "no cuDNN is loaded";
   EXPECT_EQ(c.text("dense"), "aten efficient (no cuDNN is loaded) (each document)");
   c.request.dense = DenseAttention::kFused;
@@ -315,7 +315,7 @@ TEST(EffectiveToggles, AreThePlans) {
   EXPECT_EQ(effective_toggles(c.plan()).at("attention.dense"), "fused");
   EXPECT_EQ(effective_toggles(c.plan()).at("attention.kernels"), "fused");
   c.request.dense = DenseAttention::kCudnn;
-  c.on.sdpa = "flash";
+  c.on.sdpa = SdpaKernel::kFlash;
   c.on.why_not_cudnn = "another one shadows it";
   EXPECT_EQ(effective_toggles(c.plan()).at("attention.dense"), "flash");
   EXPECT_EQ(effective_toggles(c.plan()).at("attention.kernels"), "aten");

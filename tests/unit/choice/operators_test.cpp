@@ -201,7 +201,8 @@ public:
             .compute_capability = capability,
             .kernels_loaded = !once_in(8),
             .flash = !once_in(8),
-            .sdpa = of<std::string>({"cudnn", "flash", "efficient", "math"})};
+            .sdpa = of<SdpaKernel>({SdpaKernel::kCudnn, SdpaKernel::kFlash, SdpaKernel::kEfficient,
+                                    SdpaKernel::kMath})};
     c.model = {.dense = once_in(3),
                .vocabulary = of<int64_t>({512, 50304, 50257, 125000, 250000, 100008}),
                .dimension = of<int64_t>({96, 256, 512, 768, 1024, 1280}),

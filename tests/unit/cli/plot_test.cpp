@@ -1,9 +1,12 @@
-// Curves as text and as SVG: what is drawn where, gaps, and runs without values.
+// Curves as text, SVG and PNG: what is drawn where, gaps, and runs without values.
 #include "cli/render/plot.h"
+#include "cli/render/png_font.h"
 
 #include <cmath>
 #include <gmock/gmock.h>
 #include <limits>
+#include <set>
+#include <zlib.h>
 
 namespace nsa::render {
 namespace {
@@ -58,6 +61,91 @@ TEST(Plot, GapsBreakTheLine) {
   const std::string drawn = svg.substr(path, svg.find('"', path) - path);
   EXPECT_EQ(std::count(drawn.begin(), drawn.end(), 'M'), 2) << drawn;
   EXPECT_EQ(std::count(drawn.begin(), drawn.end(), 'L'), 2) << drawn;
+}
+
+// What a PNG of 8 bits a channel without filters holds; its checksums are looked at.
+struct Pixels {
+  uint32_t width = 0, height = 0;
+  std::string rows;
+  std::string at(double x, double y) const { // "rrggbb" in units of the picture
+    const auto column = static_cast<size_t>(x * width / 960),
+               row = static_cast<size_t>(y * height / 480);
+    char text[8];
+    const auto* pixel = reinterpret_cast<const unsigned char*>(
+        rows.data() + row * (width * size_t{3} + 1) + 1 + column * 3);
+    std::snprintf(text, sizeof text, "%02x%02x%02x", pixel[0], pixel[1], pixel[2]);
+    return text;
+  }
+};
+
+uint32_t big_endian(const std::string& bytes, size_t at) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < 4; ++i)
+    value = value << 8 | static_cast<unsigned char>(bytes.at(at + i));
+  return value;
+}
+
+Pixels read_png(const std::string& png) {
+  Pixels pixels;
+  std::string packed;
+  EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  for (size_t at = 8; at < png.size();) {
+    const uint32_t size = big_endian(png, at);
+    const std::string kind = png.substr(at + 4, 4), content = png.substr(at + 8, size);
+    const std::string checked = kind + content;
+    EXPECT_EQ(big_endian(png, at + 8 + size),
+              ::crc32(0, reinterpret_cast<const Bytef*>(checked.data()),
+                      static_cast<uInt>(checked.size())))
+        << kind;
+    if (kind == "IHDR") {
+      pixels.width = big_endian(content, 0);
+      pixels.height = big_endian(content, 4);
+    }
+    if (kind == "IDAT") packed += content;
+    at += size + 12;
+  }
+  uLongf size = (pixels.width * uLongf{3} + 1) * pixels.height;
+  pixels.rows.resize(size);
+  EXPECT_EQ(::uncompress(reinterpret_cast<Bytef*>(pixels.rows.data()), &size,
+                         reinterpret_cast<const Bytef*>(packed.data()), packed.size()),
+            Z_OK);
+  EXPECT_EQ(size, pixels.rows.size());
+  return pixels;
+}
+
+TEST(Plot, APngHasTheCurvesWhereTheSvgHasThem) {
+  PlotAxes axes = kLoss;
+  axes.marks = {2.5};
+  const double none = std::nan("");
+  const std::vector<Curve> curves = {{"k1", {{0, 0}, {4, 0}, {5, none}, {6, 0}, {10, 0}}},
+                                     {"k2", {{0, 10}, {10, 10}}}};
+  const Pixels png = read_png(plot_png(curves, axes));
+  ASSERT_EQ(png.width, 1920u);
+  ASSERT_EQ(png.height, 960u);
+  const double left = 80, right = 940, top = 40, bottom = 430; // of the axes, as in the SVG
+  const auto x = [&](double step) { return left + (right - left) * step / 10; };
+  EXPECT_EQ(png.at(x(3), bottom), "0072b2") << "the first curve";
+  EXPECT_EQ(png.at(x(7), top), "e69f00") << "the second curve";
+  EXPECT_EQ(png.at(x(5), bottom), "dfdfdf") << "the grid, where the first curve has a gap";
+  EXPECT_EQ(png.at(x(3), 200), "ffffff");
+  EXPECT_EQ(png.at(x(2.5), top + 2), "d55e00") << "a restart";
+  const std::string svg = plot_svg(curves, axes);
+  EXPECT_THAT(svg, HasSubstr("M80.0 430.0L424.0 430.0M596.0 430.0L940.0 430.0"));
+  EXPECT_THAT(svg, HasSubstr("x1=\"295.0\" x2=\"295.0\" y1=\"40.0\" y2=\"430.0\""));
+}
+
+TEST(Plot, APngWithoutValuesHasItsWords) {
+  const Pixels png = read_png(plot_png({}, kLoss));
+  EXPECT_NE(png.rows.find(std::string(6, '\x22')), std::string::npos) << "nothing is written";
+}
+
+TEST(Plot, LettersArePrintedAndOtherCharactersAreQuestions) {
+  EXPECT_EQ(glyphs_of("aß").size(), 2u);
+  EXPECT_EQ(glyphs_of("ß")[0], glyphs_of("?")[0]);
+  std::set<Glyph> all;
+  for (char c = '!'; c <= '~'; ++c)
+    all.insert(glyphs_of(std::string(1, c))[0]);
+  EXPECT_EQ(all.size(), size_t{'~' - '!' + 1}) << "two letters look the same";
 }
 
 TEST(Plot, NumbersOfAxes) {

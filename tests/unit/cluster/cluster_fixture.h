@@ -3,6 +3,7 @@
 
 #include "daemon/cluster/agent.h"
 #include "daemon/cluster/head.h"
+#include "tests/support/run_until.h"
 
 #include <filesystem>
 #include <gtest/gtest.h>
@@ -49,8 +50,6 @@ private:
 
 class ClusterTest : public testing::Test {
 protected:
-  static constexpr Duration kLimit = std::chrono::seconds(20);
-
   void SetUp() override {
     std::string pattern = testing::TempDir() + "nsa-cluster-XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
@@ -117,12 +116,7 @@ protected:
     return false;
   }
 
-  bool wait_until(const std::function<bool()>& holds) {
-    const MonotonicTime end = MonotonicTime::now() + kLimit;
-    while (!holds() && MonotonicTime::now() < end)
-      loop_.run_for(std::chrono::milliseconds(5));
-    return holds();
-  }
+  bool wait_until(const std::function<bool()>& holds) { return test::run_until(loop_, holds); }
 
   net::EventLoop loop_;
   std::filesystem::path folder_;

@@ -53,6 +53,44 @@ TEST_F(ClusterTest, ATokenIsGoodForOneNode) {
   EXPECT_EQ(head_->nodes().size(), 1u);
 }
 
+TEST_F(ClusterTest, NoNodeTakesTheNameOfTheHeadsOwn) {
+  head_.reset();
+  options_.own_node = "node-0";
+  start_head();
+  const auto refused = join("node-0", *head_->make_token());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().next.find("--name"), std::string::npos) << refused.error().next;
+  EXPECT_TRUE(head_->nodes().empty());
+}
+
+TEST_F(ClusterTest, AMembershipSaysWhichTokenMadeIt) {
+  const JoinToken token = *head_->make_token();
+  const auto joined = join("node-1", token);
+  ASSERT_TRUE(joined) << joined.error().what;
+  const auto stored = Membership::load(folder_ / "node-1");
+  ASSERT_TRUE(stored) << stored.error().what;
+  EXPECT_EQ(stored->joined_by, token.digest());
+}
+
+// A head that cannot write is no reason to leave the cluster: the node calls again.
+TEST_F(ClusterTest, AFullDiskSendsNoNodeAwayForGood) {
+  options_.certificate_lifetime = std::chrono::seconds(3600);
+  auto membership = join("node-1", *head_->make_token());
+  ASSERT_TRUE(membership) << membership.error().what;
+  // A certificate that was signed and not yet shown: the call must be written down.
+  NodeRecord record = head_->nodes().at(0).record;
+  record.next_serial = std::exchange(record.serial, "0");
+  ASSERT_TRUE(book_.save(record));
+  head_.reset();
+  start_head();
+  book_.full = true;
+  start("node-1", std::move(*membership));
+  ASSERT_TRUE(wait_until([&] { return was_told(Notice::Kind::kRefused, "the disk is full"); }));
+  book_.full = false;
+  EXPECT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  EXPECT_TRUE(ended_.empty());
+}
+
 TEST_F(ClusterTest, ATokenExpires) {
   const JoinToken token = *head_->make_token();
   book_.tokens.at(token.digest()).expires_at = WallTime::now().nanoseconds - 1;
@@ -186,6 +224,54 @@ TEST_F(ClusterTest, WhoHasNoCertificateCanOnlyJoin) {
   ASSERT_TRUE(link->send(frame_of(NodeHello{})));
   ASSERT_TRUE(wait_until([&] { return dismissed.has_value(); }));
   EXPECT_NE(dismissed->what.find("can only join"), std::string::npos);
+}
+
+// They finish their handshakes, say nothing, and are many: the oldest gives way.
+TEST_F(ClusterTest, StrangersAreBoundedAndKeepNoNodeOut) {
+  head_.reset();
+  options_.strangers = 4;
+  start_head();
+  add("node-1");
+  ASSERT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
+  const std::string fingerprint = JoinToken(*head_->make_token()).fingerprint;
+  constexpr int kCalls = 12;
+  int closed = 0;
+  std::vector<std::unique_ptr<tls::Link>> links;
+  for (int i = 0; i < kCalls; ++i) {
+    std::unique_ptr<tls::Link> link;
+    const auto call =
+        tls::join(loop_, "127.0.0.1", head_->port(), fingerprint,
+                  [&](Result<std::unique_ptr<tls::Link>> made) { link = std::move(*made); });
+    ASSERT_TRUE(wait_until([&] { return link != nullptr; }));
+    link->start({{}, [&](const Error&) { ++closed; }});
+    links.push_back(std::move(link));
+  }
+  ASSERT_TRUE(wait_until([&] { return closed >= kCalls - 4; }));
+  EXPECT_TRUE(was_told(Notice::Kind::kRefused, "gave way"));
+  EXPECT_TRUE(is("node-1", NodeState::kReady));
+  EXPECT_TRUE(cut_.empty()) << "the node kept its link";
+  add("node-2");
+  EXPECT_TRUE(wait_until([&] { return is("node-2", NodeState::kReady); }));
+}
+
+// A certificate that was stolen, say: its links do not use up the head's descriptors either.
+TEST_F(ClusterTest, LinksOfOneNodeThatSayNothingAreBounded) {
+  const auto membership = join("node-1", *head_->make_token());
+  ASSERT_TRUE(membership);
+  const size_t most = options_.links_of_node;
+  size_t closed = 0;
+  std::vector<std::unique_ptr<tls::Link>> links;
+  for (size_t i = 0; i < 3 * most; ++i) {
+    std::unique_ptr<tls::Link> link;
+    const auto call =
+        tls::connect(loop_, "127.0.0.1", head_->port(), membership->identity,
+                     [&](Result<std::unique_ptr<tls::Link>> made) { link = std::move(*made); });
+    ASSERT_TRUE(wait_until([&] { return link != nullptr; }));
+    link->start({{}, [&](const Error&) { ++closed; }});
+    links.push_back(std::move(link));
+  }
+  ASSERT_TRUE(wait_until([&] { return closed >= 2 * most; }));
+  EXPECT_TRUE(was_told(Notice::Kind::kRefused, "gave way"));
 }
 
 TEST_F(ClusterTest, FramesThatAreNoMessagesEndTheirLinkAlone) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@ namespace nsa::comm {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::ElementsAre;
 using ::testing::StartsWith;
 
 constexpr int kWorld = 3;
@@ -140,6 +142,41 @@ TEST(Leaving, OneThatDiesWhileItLeavesIsMissedByRankZeroAlone) {
   EXPECT_EQ(ends[2].signal, SIGKILL);
   EXPECT_EQ(ends[1].problem, "");
   EXPECT_EQ(ends[0].problem, "did not come to the end: rank 2");
+}
+
+// Answers at once, and writes down what it is asked: no rank has to be late for it.
+class WrittenDown final : public Rendezvous {
+public:
+  explicit WrittenDown(std::vector<std::string> missing) : missing_(std::move(missing)) {}
+  Status publish(const std::string& key, const std::string&) override {
+    asked.push_back("publish " + key);
+    return {};
+  }
+  Result<std::string> wait_for(const std::string& key, Duration) override {
+    asked.push_back("wait for " + key);
+    if (std::count(missing_.begin(), missing_.end(), key) == 0) return "1";
+    return fail(ErrorCode::kExhausted, key + " did not come");
+  }
+
+  std::vector<std::string> asked;
+
+private:
+  std::vector<std::string> missing_;
+};
+
+// A peer that came may still ask the store for the one that did not.
+TEST(Leaving, RankZeroKeepsItsStoreForThoseThatCameThoughItHasGivenAPeerUp) {
+  WrittenDown store({"done/2"});
+  const Status left = take_leave(store, 0, kWorld, 1s);
+  ASSERT_FALSE(left);
+  EXPECT_EQ(left.error().what, "did not come to the end: rank 2");
+  EXPECT_THAT(store.asked, ElementsAre("publish done/0", "wait for done/1", "wait for done/2",
+                                       "publish left/0", "wait for left/1"));
+  WrittenDown served({});
+  EXPECT_TRUE(take_leave(served, 1, kWorld, 1s));
+  EXPECT_THAT(served.asked,
+              ElementsAre("publish done/1", "wait for done/0", "wait for done/2", "publish left/1"))
+      << "only rank 0 has a store to keep";
 }
 
 // The store dies with it: that is found out at once.

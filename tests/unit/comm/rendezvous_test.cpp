@@ -208,11 +208,14 @@ TEST_F(StoreTest, AnotherUserCannotReachIt) {
   EXPECT_EQ(mine.error().code, ErrorCode::kExhausted) << "nothing was written";
 }
 
-TEST(RendezvousAddress, KnowsUnixAlone) {
+TEST(RendezvousAddress, IsAFolderOrAHostWithAPort) {
   const auto here = parse_rendezvous("unix:/tmp/a b");
   ASSERT_TRUE(here);
   EXPECT_EQ(here->folder, "/tmp/a b");
-  for (const char* text : {"", "unix:", "tcp:127.0.0.1:4000", "/tmp"})
+  const auto there = parse_rendezvous("tcp:127.0.0.1:4000");
+  ASSERT_TRUE(there);
+  EXPECT_EQ(there->tcp->text(), "127.0.0.1:4000");
+  for (const char* text : {"", "unix:", "tcp:", "tcp:127.0.0.1", "udp:127.0.0.1:4000", "/tmp"})
     EXPECT_FALSE(parse_rendezvous(text)) << text;
 }
 

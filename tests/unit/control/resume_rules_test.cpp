@@ -1,6 +1,7 @@
 // What a resume refuses and warns of, on plain values.
 #include "daemon/requests/resume_rules.h"
 
+#include "common/spec/fields.h"
 #include "common/spec/schedule.h"
 
 #include <gmock/gmock.h>
@@ -83,6 +84,22 @@ TEST(ResumeRules, OnlyWhatIsTrainedStays) {
   ASSERT_FALSE(both);
   EXPECT_THAT(both.error().what, HasSubstr("model.layers (the weights in the checkpoint"));
   EXPECT_THAT(both.error().what, HasSubstr("train.seed (the order of the text")) << "all at once";
+}
+
+// A row without `on_resume` stays fixed; nobody is refused without a word why.
+TEST(ResumeRules, EveryFixedKeyHasItsReason) {
+  spec::RunSpec spec;
+  size_t fixed = 0;
+  for (const spec::Field& field : spec::run_fields(spec)) {
+    const auto status = check_changed_keys({std::string(field.key) + "=1"});
+    EXPECT_EQ(status.has_value(), field.on_resume != spec::OnResume::kFixed) << field.key;
+    if (status) continue;
+    ++fixed;
+    EXPECT_THAT(status.error().what, HasSubstr(std::string(field.key) + " ("));
+  }
+  EXPECT_GT(fixed, 20u);
+  EXPECT_TRUE(check_changed_keys({"hang.flor_seconds=9"})) << "told with the nearest name later";
+  EXPECT_FALSE(check_changed_keys({"hanging.floor_seconds=9"}));
 }
 
 spec::RunSpec batch_of(int64_t micro_batch, int64_t accumulate, int64_t ranks) {

@@ -46,7 +46,7 @@ inline PrepareOptions byte_options(const test::TemporaryFolder& folder,
   PrepareOptions options;
   options.inputs = std::move(inputs);
   options.output = folder.path() / "data";
-  options.tokenizer = "bytes";
+  options.tokenizer = TokenizerKind::kBytes;
   options.documents = DocumentUnit::kParagraph;
   options.heldout_fraction = 0.1;
   options.threads = 2;

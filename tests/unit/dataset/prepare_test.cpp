@@ -198,7 +198,7 @@ TEST(Adopt, ForeignShardsBecomeADataSet) {
   };
   write("text_val_000000.bin", {256, 72, 105});
   write("text_train_000001.bin", {256, 1, 2, 256, 3});
-  AdoptOptions options{folder.path(), ShardFormat::kLlmC, "bytes", {}};
+  AdoptOptions options{folder.path(), ShardFormat::kLlmC, TokenizerKind::kBytes, {}};
   const auto manifest = adopt(options);
   ASSERT_TRUE(manifest) << manifest.error().what;
   EXPECT_EQ(manifest->documents, 3);
@@ -213,7 +213,7 @@ TEST(Adopt, IdsPastTheVocabularyAreRefused) {
   auto writer = ShardWriter::create(folder.path() / "a.bin").value();
   ASSERT_TRUE(writer.append(std::vector<Token>{1, 50256}));
   ASSERT_TRUE(writer.finish());
-  const auto manifest = adopt({folder.path(), ShardFormat::kLlmC, "bytes", {}});
+  const auto manifest = adopt({folder.path(), ShardFormat::kLlmC, TokenizerKind::kBytes, {}});
   ASSERT_FALSE(manifest);
   EXPECT_THAT(manifest.error().what, HasSubstr("50256"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / kManifestFile));

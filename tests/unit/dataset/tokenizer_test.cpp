@@ -29,10 +29,11 @@ TEST(ByteTokenizer, IdsAreBytes) {
 }
 
 TEST(Tokenizer, AnUnknownNameGetsTheNearest) {
-  const auto tokenizer = load_tokenizer("gtp2", kRanks);
+  const auto tokenizer = parse_tokenizer("gtp2");
   ASSERT_FALSE(tokenizer);
   EXPECT_EQ(tokenizer.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(tokenizer.error().next.find("'gpt2'"), std::string::npos);
+  EXPECT_EQ(parse_tokenizer("bytes"), TokenizerKind::kBytes);
 }
 
 TEST(Gpt2Tokenizer, AMissingRankFileNamesTheScriptThatFetchesIt) {

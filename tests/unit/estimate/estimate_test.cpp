@@ -2,6 +2,7 @@
 #include "common/estimate/estimate.h"
 
 #include "common/base/file.h"
+#include "common/spec/branches.h"
 #include "common/spec/parse.h"
 #include "nsa_model/model_config/config.h"
 #include "tests/support/test_paths.h"
@@ -21,7 +22,7 @@ spec::RunSpec m7c() {
 // The model's own count, from the same sizes.
 int64_t counted_by_the_model(const spec::RunSpec& spec) {
   model::ModelConfig c;
-  c.attention = model::parse_attention(text_of(spec.model.attention)).value();
+  c.attention = choice_from<model::Attention>(name_of(spec.model.attention)).value();
   c.vocabulary = spec.model.vocabulary;
   c.dimension = spec.model.dimension;
   c.layers = spec.model.layers;
@@ -30,11 +31,11 @@ int64_t counted_by_the_model(const spec::RunSpec& spec) {
   c.head_dimension = spec.model.head_dimension;
   c.mlp_ratio = spec.model.mlp_ratio;
   c.nsa.compression_block = spec.nsa.compression_block;
-  c.nsa.compression = model::parse_compression(text_of(spec.nsa.compression)).value();
-  c.nsa.gate = model::parse_gate(text_of(spec.nsa.gate)).value();
-  c.nsa.compressed = c.nsa.selected = c.nsa.sliding = false;
-  for (const std::string& branch : spec.nsa.branches)
-    EXPECT_TRUE(model::set_branch(c.nsa, branch, true));
+  c.nsa.compression = choice_from<model::Compression>(name_of(spec.nsa.compression)).value();
+  c.nsa.gate = choice_from<model::Gate>(name_of(spec.nsa.gate)).value();
+  c.nsa.compressed = spec::has(spec.nsa, spec::Branch::kCompressed);
+  c.nsa.selected = spec::has(spec.nsa, spec::Branch::kSelected);
+  c.nsa.sliding = spec::has(spec.nsa, spec::Branch::kSliding);
   return model::parameter_count(c);
 }
 

@@ -1,5 +1,6 @@
-// The decoding kernels' device code for the host: products are computed from the fragments that the
-// lanes of a warp hold, as the hardware lays them out; and rows of bf16 to feed them.
+// The decoding kernel's device code for the host: products are computed from the fragments that the
+// lanes of a warp hold, as the hardware lays them out; CTAs of a cluster write into each other's
+// shared memory; and rows of bf16 to feed them.
 #pragma once
 
 #include "tests/unit/kernels/one_warp.h"
@@ -50,7 +51,143 @@ inline float exp2_approximate(float x) {
 
 } // namespace nsa::kernels::portable
 
-#include "nsa_model/kernels/decode/ctas.cuh"
+#include "nsa_model/kernels/decode/cluster.cuh"
+
+#include <vector_types.h>
+
+namespace nsa::kernels::decode {
+
+// Warps of all CTAs of a cluster take turns. `shared`: each CTA's, of one layout. A warp that waits
+// for a count looks again at each of its turns, all its lanes in the same one: nothing is counted
+// between their looks.
+class HostCluster {
+public:
+  using Bytes = std::vector<float4>;
+  HostCluster(int warps, std::vector<Bytes>& shared) : warps_(warps), shared_(shared) {}
+
+  // Runs body(rank) as each thread of each CTA. False when lanes part or all wait for ever.
+  bool run(const std::function<void(int)>& body) {
+    const int ctas = static_cast<int>(shared_.size());
+    std::vector<std::function<void()>> bodies;
+    for (int rank = 0; rank < ctas; ++rank)
+      bodies.emplace_back([&body, rank] { body(rank); });
+    for (int i = 0; i < ctas * warps_; ++i)
+      all_.push_back(std::make_unique<Warp>(bodies[static_cast<std::size_t>(i / warps_)],
+                                            i % warps_ * kLanes));
+    began_.assign(all_.size(), 0);
+    met_.assign(all_.size(), 0);
+    met_of_cta_.assign(shared_.size(), 0);
+    current = this;
+    bool good = true;
+    for (int turn = 0; good && turn < 1 << 20; ++turn) {
+      bool is_over = true;
+      for (int rank = 0; rank < ctas; ++rank)
+        good = good && advance(rank, is_over);
+      if (is_over) break;
+      if (turn + 1 == 1 << 20) good = false;
+    }
+    current = nullptr;
+    return good;
+  }
+
+  static inline HostCluster* current = nullptr;
+  int rank() const { return static_cast<int>(running_) / warps_; }
+  // Where CTA `rank` has what this one has at `mine`.
+  template <typename T> T* of_rank(T* mine, int rank) const {
+    const Bytes& own = shared_[static_cast<std::size_t>(this->rank())];
+    const auto offset =
+        reinterpret_cast<const char*>(mine) - reinterpret_cast<const char*>(own.data());
+    Bytes& theirs = shared_[static_cast<std::size_t>(rank)];
+    if (offset < 0 || static_cast<std::size_t>(offset) + sizeof(T) > theirs.size() * sizeof(float4))
+      std::abort(); // not in shared memory
+    return reinterpret_cast<T*>(reinterpret_cast<char*>(theirs.data()) + offset);
+  }
+  void begin() {
+    Warp::current->meet(20, 0);
+    if (Warp::current->lane() == 0) {
+      ++began_[running_];
+      ++began_of_all_;
+    }
+  }
+  void await() {
+    const auto running = running_;
+    do
+      Warp::current->meet(21, 0);
+    while (began_of_all_ < began_[running] * static_cast<int>(all_.size()));
+  }
+  void meet_warps(int warps) {
+    const auto running = running_;
+    int& count = met_of_cta_[running / static_cast<std::size_t>(warps_)];
+    Warp::current->meet(22, 0);
+    if (Warp::current->lane() == 0) {
+      ++met_[running];
+      ++count;
+    }
+    do
+      Warp::current->meet(23, 0);
+    while (count < met_[running] * warps);
+  }
+
+private:
+  bool advance(int rank, bool& is_over) {
+    const auto begin = static_cast<std::size_t>(rank * warps_);
+    const auto end = begin + static_cast<std::size_t>(warps_);
+    bool opens = true;
+    for (auto i = begin; i < end; ++i)
+      opens = opens && (all_[i]->is_finished() || all_[i]->is_at_barrier());
+    for (auto i = begin; i < end; ++i) {
+      if (all_[i]->is_finished()) continue;
+      is_over = false;
+      if (all_[i]->is_at_barrier() && !opens) continue;
+      running_ = i;
+      if (!all_[i]->advance()) return false;
+    }
+    return true;
+  }
+
+  const int warps_;
+  std::vector<Bytes>& shared_;
+  std::vector<std::unique_ptr<Warp>> all_;
+  std::size_t running_ = 0;
+  std::vector<int> began_, met_, met_of_cta_; // how often each warp, each CTA
+  int began_of_all_ = 0;
+};
+
+// A signal's state: warps to come below, bytes to come above.
+inline void expect(Signal& signal, int warps, int bytes) {
+  signal.state = static_cast<uint64_t>(bytes) << 32 | static_cast<uint32_t>(warps);
+}
+inline void begin_cluster() {
+  HostCluster::current->begin();
+}
+inline void await_cluster() {
+  HostCluster::current->await();
+}
+template <typename T> void send(T* mine, const T& value, int rank, Signal& signal) {
+  *HostCluster::current->of_rank(mine, rank) = value;
+  uint64_t& state = HostCluster::current->of_rank(&signal, rank)->state;
+  if (state >> 32 < sizeof(T)) std::abort(); // more than is expected
+  state -= static_cast<uint64_t>(sizeof(T)) << 32;
+}
+inline void arrive(Signal& signal) {
+  Warp::current->meet(25, 0);
+  if (Warp::current->lane() != 0) return;
+  if (static_cast<uint32_t>(signal.state) == 0) std::abort();
+  --signal.state;
+}
+inline void await(const Signal& signal) {
+  do
+    Warp::current->meet(24, 0);
+  while (signal.state != 0);
+}
+inline void prefetch(const void*, int) {}
+inline void meet_warps(int warps) {
+  HostCluster::current->meet_warps(warps);
+}
+
+} // namespace nsa::kernels::decode
+
+#include "nsa_model/kernels/decode/cta.cuh"
 #include "nsa_model/reference/attention.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// Whole decoding steps without a GPU: every CTA of both launches against plain loops in float64.
+// Whole decoding steps without a GPU: every cluster of a launch against plain loops in float64.
 // What no sequence has reached, the workspace and shared memory are not numbers.
 #include "tests/unit/kernels/decode_on_host.h"
 
@@ -12,7 +12,8 @@ struct StepProblem {
   int heads = 6;
   bool gate_a_head = false;
   int window_rows = kWindow;
-  int multiprocessors = 132;
+  int log_ctas = -1; // of a cluster; -1: as planned for a GPU of 132 multiprocessors
+  bool sums_in_workspace = false;
 };
 
 class StepRun {
@@ -37,7 +38,6 @@ public:
     gates_.resize(static_cast<std::size_t>(3 * (p.gate_a_head ? kv_heads_ * p.heads : kv_heads_)));
     for (float& gate : gates_)
       gate = std::uniform_real_distribution<float>(0, 1)(random);
-    arrivals_.resize(2 * static_cast<std::size_t>(kv_heads_));
   }
 
   // But for the workspace.
@@ -62,38 +62,32 @@ public:
     params.out = const_cast<__nv_bfloat16*>(out_.data());
     indices.assign(static_cast<std::size_t>(kv_heads_) * kSlots, -7);
     params.indices = indices.data();
-    params.arrivals = arrivals_.data();
-    params.plan = make_plan(kv_heads_, p_.tokens, p_.multiprocessors);
+    params.plan = make_plan(kv_heads_, p_.heads, p_.tokens, 0, {132, Tile::kMostCtas, 1 << 20});
+    if (p_.log_ctas >= 0) params.plan.log_ctas = p_.log_ctas;
+    params.plan.sums_in_workspace = p_.sums_in_workspace;
     return params;
   }
 
-  template <int kHalves> void run(unsigned order) {
+  template <int kHalves> void run() {
     DecodeParams params = this->params();
-    std::vector<float4> workspace(
-        make_workspace(params.plan, kv_heads_, p_.heads, p_.tokens).bytes / sizeof(float4),
-        float4{NAN, NAN, NAN, NAN});
-    params.workspace = workspace.data();
-    const Work work = work_of(params);
-    const auto launch = [&](int ctas, std::size_t bytes, auto cta) {
-      std::vector<int> units(static_cast<std::size_t>(ctas));
-      std::iota(units.begin(), units.end(), 0);
-      std::shuffle(units.begin(), units.end(), std::mt19937(order));
-      for (const int unit : units) {
-        std::vector<float4> raw((bytes + 15) / 16, float4{NAN, NAN, NAN, NAN});
-        auto shared = std::make_unique<Shared>();
-        ASSERT_TRUE(run_cta(Tile::kWarps, [&] { cta(unit, raw.data(), *shared); })) << unit;
-      }
+    const auto not_numbers = [](std::size_t bytes) {
+      return std::vector<float4>((bytes + 15) / 16, float4{NAN, NAN, NAN, NAN});
     };
-    launch(kv_heads_ * params.plan.first_selected(), first_raw_bytes<kHalves>(p_.tokens),
-           [&](int unit, float4* raw, Shared& shared) {
-             first_cta<kHalves>(work, unit, raw, shared);
-           });
-    launch(kv_heads_ * (params.plan.selected_pieces + 1), second_raw_bytes<kHalves>(),
-           [&](int unit, float4* raw, Shared& shared) {
-             second_cta<kHalves>(work, unit, raw, shared);
-           });
-    for (const uint32_t arrived : arrivals_)
-      EXPECT_EQ(arrived, 0U) << "arrivals are left at 0";
+    std::vector<float4> workspace =
+        not_numbers(workspace_bytes(params.plan, kv_heads_, p_.heads, p_.tokens));
+    params.workspace = workspace.data();
+    const int ctas = params.plan.ctas();
+    for (int kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+      std::vector<std::vector<float4>> shared(
+          static_cast<std::size_t>(ctas),
+          not_numbers(shared_bytes<kHalves>(params.plan, p_.heads, p_.tokens)));
+      HostCluster cluster(Tile::kWarps<kHalves>, shared);
+      ASSERT_TRUE(cluster.run([&](int rank) {
+        decode_cta<kHalves>(
+            params, kv_head * ctas + rank,
+            *reinterpret_cast<Shared<kHalves>*>(shared[static_cast<std::size_t>(rank)].data()));
+      })) << kv_head;
+    }
   }
 
   // Against plain loops in float64.
@@ -185,44 +179,47 @@ private:
   const int rows_[3];
   std::vector<int32_t> lengths_;
   std::vector<float> gates_;
-  std::vector<uint32_t> arrivals_;
 };
 
 void expect_step(const StepProblem& p) {
   StepRun step(p);
-  p.heads <= 8 ? step.run<1>(1) : step.run<2>(1);
+  p.heads <= 8 ? step.run<1>() : step.run<2>();
   step.expect_right();
-  const Rows before = step.out();
-  p.heads <= 8 ? step.run<1>(2) : step.run<2>(2); // CTAs in another order
-  const int values = static_cast<int>(p.lengths.size()) * p.groups * p.heads * kHeadDim;
-  EXPECT_EQ(std::memcmp(before.data(), step.out().data(), 2 * static_cast<std::size_t>(values)), 0);
 }
 
-TEST(DecodeLaunches, EqualPlainLoopsAtEdgesOfLengths) {
+TEST(DecodeStep, EqualsPlainLoopsAtEdgesOfLengths) {
   for (const int length : {1, 31, 32, 48, 63, 64, 65, 511, 513, 1024, 1025, 1040, 1088, 1089})
-    expect_step({{length}, 1200});
+    for (const int log_ctas : {0, 2})
+      expect_step({{length}, 1200, 1, 6, false, kWindow, log_ctas});
 }
-TEST(DecodeLaunches, EqualPlainLoopsInManyPieces) {
-  expect_step({{9000}, 9000});
-  expect_step({{9001}, 70000}); // short in a long cache
-  StepProblem few{{9002}, 9100};
-  few.multiprocessors = 1; // a piece or two of each branch
-  expect_step(few);
+TEST(DecodeStep, EqualsPlainLoopsInClustersOfAnySize) {
+  for (const int log_ctas : {0, 1, 2, 3, 4})
+    for (const int length : {2100, 9000}) // all blocks compared, and lists of the best
+      expect_step({{length}, 9000, 1, 6, false, kWindow, log_ctas});
+  expect_step({{1500}, 9000}); // short in a long cache: most CTAs have no compressed step
+  expect_step({{9001}, 70000});
 }
-TEST(DecodeLaunches, SequencesHaveTheirOwnLengths) {
+TEST(DecodeStep, TakesTheBestOfMoreBlocksThanAreComparedAtOnce) {
+  expect_step({{9002}, 9100, 1, 6, false, kWindow, 0});
+  expect_step({{20000}, 20000, 1, 2, false, kWindow, 1});
+}
+TEST(DecodeStep, KeepsSumsInTheWorkspaceWhereTheyHaveNoRoom) {
+  expect_step({{5000, 1500}, 5000, 2, 6, false, kWindow, 1, true});
+}
+TEST(DecodeStep, SequencesHaveTheirOwnLengths) {
   expect_step({{0, 2500, 7, 1500}, 2600, 2});
 }
-TEST(DecodeLaunches, ServeOneToSixteenHeads) {
+TEST(DecodeStep, ServesOneToSixteenHeads) {
   for (const int heads : {1, 8, 9, 16})
-    expect_step({{1700, 40}, 1800, 2, heads, heads % 2 == 0});
+    expect_step({{1700, 40}, 1800, 2, heads, heads % 2 == 0, kWindow, heads == 16 ? 4 : 1});
 }
-TEST(DecodeLaunches, TakeAWindowOfAnyRows) {
+TEST(DecodeStep, TakesAWindowOfAnyRows) {
   for (const int rows : {512, 700, 2000})
-    expect_step({{1990, 100, 513}, 2000, 1, 6, false, rows});
+    expect_step({{1990, 100, 513}, 2000, 1, 6, false, rows, 1});
 }
 
 // Loads and stores of 16 bytes would fault, on the device and with no word of which tensor.
-TEST(DecodeLaunches, RefuseAddressesThatVectorsDoNotFit) {
+TEST(DecodeStep, RefuseAddressesThatVectorsDoNotFit) {
   StepRun step({{1700, 40}, 1800, 2});
   float4 workspace[1] = {};
   DecodeParams params = step.params();
@@ -245,7 +242,7 @@ TEST(DecodeLaunches, RefuseAddressesThatVectorsDoNotFit) {
   refuses(&DecodeParams::out);
   refuses(&DecodeParams::workspace);
 }
-TEST(DecodeLaunches, RefuseSizesThatAreNotServed) {
+TEST(DecodeStep, RefuseSizesThatAreNotServed) {
   StepRun step({{1700, 40}, 1800, 2});
   float4 workspace[1] = {};
   DecodeParams params = step.params();
@@ -261,7 +258,8 @@ TEST(DecodeLaunches, RefuseSizesThatAreNotServed) {
   refuses([](DecodeParams& p) { p.compressed_rows = compressed_keys(p.tokens) - 1; });
   refuses([](DecodeParams& p) { p.window_rows = kWindow - 1; });
   refuses([](DecodeParams& p) { p.gates_of_token = p.groups + 1; });
-  refuses([](DecodeParams& p) { p.plan.selected_pieces = Tile::kMostPieces + 1; });
+  refuses([](DecodeParams& p) { p.plan.log_ctas = -1; });
+  refuses([](DecodeParams& p) { p.plan.log_ctas = 5; });
 }
 
 } // namespace

@@ -188,21 +188,39 @@ std::vector<int> sorted_choice(const std::vector<float>& scores, int own) {
   return others;
 }
 
-std::vector<int> choose(const std::vector<float>& scores, int own) {
-  std::vector<int> keys(scores.size());
-  std::memcpy(keys.data(), scores.data(), scores.size() * sizeof(float));
-  std::vector<Candidate> found(kCandidates);
-  for (int warp = 0; warp < Tile::kWarps; ++warp)
-    EXPECT_TRUE(Warp::run([&] {
-      find_best(keys.data(), own, warp, &found[static_cast<std::size_t>(warp * kPickedBlocks)]);
-    }));
-  std::vector<int> taken(kPickedBlocks, -1);
-  for (int i = 0; i < kCandidates; ++i) {
-    const Candidate& candidate = found[static_cast<std::size_t>(i)];
-    if (candidate.key == kNoKey) continue;
-    const int rank = rank_of(found.data(), i);
-    if (rank < kPickedBlocks) taken[static_cast<std::size_t>(rank)] = candidate.block;
+// As four warps choose: each compared with each, or the best of a warp's blocks first.
+std::vector<int> choose(const std::vector<float>& scores, int own, bool compares_all) {
+  constexpr int kWarps = 4;
+  const auto count = static_cast<std::size_t>(round_up(static_cast<int>(scores.size()), 4));
+  std::vector<int> keys(count, kNoKey);
+  for (int block = 1; block <= own - 2; ++block)
+    std::memcpy(&keys[static_cast<std::size_t>(block)], &scores[static_cast<std::size_t>(block)],
+                4);
+  std::vector<int> blocks(count);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  if (!compares_all) {
+    std::vector<int> found(kWarps * kPickedBlocks);
+    std::vector<int> places(kWarps * kPickedBlocks);
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const Range part = even_part(static_cast<int>(count), 2, warp);
+      EXPECT_TRUE(Warp::run([&] {
+        find_best(keys.data(), part.begin, part.end, &found[std::size_t(warp * kPickedBlocks)],
+                  &places[std::size_t(warp * kPickedBlocks)]);
+      }));
+    }
+    keys = found;
+    blocks = places;
   }
+  std::vector<int> taken(kPickedBlocks, -1);
+  const int candidates = static_cast<int>(keys.size());
+  EXPECT_TRUE(Warp::run([&] { // two lanes a candidate
+    const int lane = static_cast<int>(threadIdx.x);
+    for (int i = lane / 2; i < round_up(candidates, 16); i += 16) {
+      const int rank = rank_of(keys.data(), candidates, std::min(i, candidates - 1));
+      if (i < candidates && keys[static_cast<std::size_t>(i)] != kNoKey && rank < kPickedBlocks)
+        taken[static_cast<std::size_t>(rank)] = blocks[static_cast<std::size_t>(i)];
+    }
+  }));
   std::vector<int> slots(kPickedBlocks, -1);
   for (int i = 0; i < kPickedBlocks; ++i)
     slots[static_cast<std::size_t>(slot_of(taken.data(), i) - 1)] =
@@ -218,12 +236,13 @@ TEST(DecodeChoice, TakesTheBestAndOfEqualOnesTheLowest) {
       std::vector<float> scores(count);
       for (float& score : scores)
         score = static_cast<float>(random() % values);
-      EXPECT_EQ(choose(scores, own), sorted_choice(scores, own)) << own << ", " << values;
+      for (const bool all : {true, false})
+        EXPECT_EQ(choose(scores, own, all), sorted_choice(scores, own)) << own << ", " << values;
     }
     std::vector<float> few(count, 0.0f); // all of the best with one lane
-    for (std::size_t block = 5; block < count; block += 32 * Tile::kWarps)
+    for (std::size_t block = 5; block < count; block += 128)
       few[block] = 1.0f;
-    EXPECT_EQ(choose(few, own), sorted_choice(few, own)) << own << ", one lane";
+    EXPECT_EQ(choose(few, own, false), sorted_choice(few, own)) << own << ", one lane";
   }
 }
 
@@ -240,38 +259,75 @@ TEST(DecodePlan, CountsAsTheReferenceDoes) {
 
 TEST(DecodePlan, PartsCoverEverythingOnce) {
   for (const int count : {0, 1, 3, 8, 31, 256})
-    for (const int parts : {1, 2, 3, 7, 64}) {
+    for (const int log_parts : {0, 1, 2, 4}) {
+      const int parts = 1 << log_parts;
       int next = 0;
       for (int part = 0; part < parts; ++part) {
-        const Range range = even_part(count, parts, part);
+        const Range range = even_part(count, log_parts, part);
         EXPECT_EQ(range.begin, next);
         EXPECT_LE(range.end - range.begin, count / parts + 1);
+        for (int i = range.begin; i < range.end; ++i)
+          EXPECT_EQ(part_of(count, log_parts, i), part);
         next = range.end;
       }
       EXPECT_EQ(next, count);
     }
 }
 
-TEST(DecodePlan, FillsTheGpuAndWastesNoPiece) {
+// Every step of every part is some warp's, once, whatever the cluster and the length.
+TEST(DecodePlan, EveryStepIsTakenOnce) {
+  for (const int log_ctas : {0, 1, 2, 3, 4})
+    for (const int length : {1, 100, 600, 1024, 1025, 4096, 131072}) {
+      std::array<std::vector<int>, kParts> taken;
+      for (int rank = 0; rank < 1 << log_ctas; ++rank)
+        for (int warp = 0; warp < Tile::kWarps<1>; ++warp) {
+          Cta cta{};
+          cta.log_ctas = log_ctas;
+          cta.rank = rank;
+          cta.length = length;
+          cta.own = own_block(length);
+          cta.compressed = even_part(steps_of(compressed_keys(length)), log_ctas, rank);
+          for (int part = 0; part < kParts; ++part) {
+            const Steps steps = steps_of_part<1>(part, cta, warp);
+            for (int i = steps.begin; i < steps.end; i += steps.stride)
+              taken[static_cast<std::size_t>(part)].push_back(i);
+          }
+        }
+      const int chosen = chooses_blocks(length) ? kPickedBlocks : selected_count(length);
+      const int forced = chooses_blocks(length) ? kForcedBlocks : 0;
+      const int counts[] = {steps_of(compressed_keys(length)), steps_of(window_keys(length)),
+                            kBlockSteps * forced, kBlockSteps * chosen};
+      for (int part = 0; part < kParts; ++part) {
+        std::vector<int>& steps = taken[static_cast<std::size_t>(part)];
+        std::sort(steps.begin(), steps.end());
+        std::vector<int> wanted(static_cast<std::size_t>(counts[part]));
+        std::iota(wanted.begin(), wanted.end(), 0);
+        EXPECT_EQ(steps, wanted) << (1 << log_ctas) << " CTAs, " << length << " tokens, part "
+                                 << part;
+      }
+    }
+}
+
+TEST(DecodePlan, FillsTheGpu) {
+  const Device hopper{132, 16, 113 << 10};
+  const auto plan_of = [&](int kv_heads, int tokens) {
+    return make_plan(kv_heads, 6, tokens, sizeof(Shared<1>), hopper);
+  };
+  EXPECT_EQ(plan_of(2, 4096).ctas(), 8); // a sequence of two groups
+  EXPECT_EQ(plan_of(2, 131072).ctas(), 16);
+  EXPECT_EQ(plan_of(16, 4096).ctas(), 4);
+  EXPECT_EQ(plan_of(64, 4096).ctas(), 2);
+  EXPECT_EQ(plan_of(128, 4096).ctas(), 2);
+  EXPECT_EQ(plan_of(4096, 4096).ctas(), 1);
+  EXPECT_EQ(make_plan(2, 6, 4096, 0, {108, 1, 80 << 10}).ctas(), 1) << "before Hopper";
   for (const int kv_heads : {1, 2, 16, 128, 4096})
     for (const int tokens : {1, 31, 32, 1000, 4096, 131072, kMostDecodeTokens}) {
-      const Plan plan = make_plan(kv_heads, tokens, 132);
-      for (const int pieces : {plan.compressed_pieces, plan.window_pieces, plan.selected_pieces})
-        EXPECT_GE(pieces, 1);
-      const int steps = steps_of(compressed_keys(tokens));
-      EXPECT_EQ(used_pieces(steps, plan.compressed_pieces), steps == 0 ? 0 : plan.compressed_pieces)
-          << kv_heads << ' ' << tokens;
-      EXPECT_LE(plan.selected_pieces, 8);
-      const Workspace w = make_workspace(plan, kv_heads, 6, tokens);
-      EXPECT_EQ(w.out, 0U);
-      EXPECT_GE(w.sum, static_cast<std::size_t>(kv_heads) *
-                           static_cast<std::size_t>(plan.places()) * 6 * 64 * 4);
-      EXPECT_EQ(w.bytes % 16, 0U);
+      const Plan plan = plan_of(kv_heads, tokens);
+      EXPECT_LE(shared_bytes<1>(plan, 6, tokens), hopper.shared_bytes) << kv_heads << ' ' << tokens;
+      EXPECT_EQ(workspace_bytes(plan, kv_heads, 6, tokens) > 0, plan.sums_in_workspace);
     }
-  const Plan one = make_plan(2, 131072, 132); // a sequence of two groups
-  EXPECT_EQ(one.compressed_pieces, 64);
-  EXPECT_EQ(one.selected_pieces, 8);
-  EXPECT_EQ(one.window_pieces, 4);
+  EXPECT_FALSE(plan_of(128, 131072).sums_in_workspace);
+  EXPECT_TRUE(plan_of(4096, kMostDecodeTokens).sums_in_workspace);
 }
 
 TEST(DecodePlan, WindowIsARing) {

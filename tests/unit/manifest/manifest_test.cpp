@@ -7,10 +7,45 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <climits>
 #include <cmath>
+#include <fcntl.h>
 #include <fstream>
 #include <limits>
+#include <string>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+// What the C library's link() and fsync() of this program do and note.
+struct Disk {
+  bool links_fail = false;
+  std::vector<std::string> synced;
+};
+Disk& disk() {
+  static Disk instance;
+  return instance;
+}
+} // namespace
+
+extern "C" int link(const char* from, const char* to) noexcept {
+  if (disk().links_fail) {
+    errno = EPERM; // as on a file system without links
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+
+extern "C" int fsync(int fd) {
+  char path[PATH_MAX];
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t size = ::readlink(link.c_str(), path, sizeof path);
+  if (size > 0) disk().synced.emplace_back(path, static_cast<size_t>(size));
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace nsa::manifest {
 namespace {
@@ -335,6 +370,53 @@ TEST_F(ManifestTest, AManifestWrittenToHarmCostsItsCheckpointOnly) {
   for (const Found& found : choice.rejected)
     EXPECT_THAT(found.problem, HasSubstr(folder_name(found.step) + "/manifest.json")) << found.step;
   EXPECT_THAT(choice.rejected[5].problem, HasSubstr("column 107: nested deeper than 64 levels"));
+}
+
+TEST_F(ManifestTest, ASharedCheckpointOutlivesTheFirstOne) {
+  const fs::path from = make_checkpoint(10);
+  ASSERT_TRUE(write_file_atomic(from / "optimizer.safetensors", "moments"));
+  auto manifest = read(from);
+  ASSERT_TRUE(manifest);
+  manifest->files.push_back({"optimizer.safetensors", 7, checksum_hex("moments")});
+  ASSERT_TRUE(write_file_atomic(from / kManifestName, to_json(*manifest).dump()));
+  const fs::path whole = folder_ / "whole", weights = folder_ / "weights";
+  ASSERT_TRUE(share(from, whole, true));
+  ASSERT_TRUE(share(from, weights, false));
+  EXPECT_EQ(fs::hard_link_count(from / "model.safetensors"), 3u) << "no byte is copied";
+  fs::remove_all(from);
+  EXPECT_TRUE(verify(whole, *read(whole)));
+  EXPECT_TRUE(verify(weights, weights_alone(*read(weights))));
+  EXPECT_FALSE(fs::exists(weights / "optimizer.safetensors"));
+  EXPECT_FALSE(verify(weights, *read(weights)));
+}
+
+// A file system without second names: what is copied is on disk before the folder has its name.
+TEST_F(ManifestTest, ACopiedCheckpointIsOnDisk) {
+  const fs::path from = make_checkpoint(10), to = folder_ / "to";
+  disk().links_fail = true;
+  disk().synced.clear();
+  const Status shared = share(from, to, true);
+  const std::vector<std::string> synced = disk().synced;
+  disk() = {};
+  ASSERT_TRUE(shared) << shared.error().what;
+  EXPECT_EQ(fs::hard_link_count(to / "model.safetensors"), 1u) << "a copy was asked for";
+  const std::string unfinished = to.string() + ".tmp/";
+  for (const char* name : {"model.safetensors", "manifest.json"})
+    EXPECT_THAT(synced, testing::Contains(unfinished + name));
+}
+
+TEST_F(ManifestTest, ADamagedCheckpointIsNotShared) {
+  const fs::path from = make_checkpoint(10), to = folder_ / "to";
+  ASSERT_TRUE(write_file_atomic(from / "model.safetensors", "torn"));
+  const Status shared = share(from, to, false);
+  ASSERT_FALSE(shared);
+  EXPECT_THAT(shared.error().what, HasSubstr("model.safetensors"));
+  EXPECT_FALSE(fs::exists(to));
+  EXPECT_FALSE(fs::exists(to.string() + ".tmp"));
+  EXPECT_EQ(share(folder_ / "nothing", to, false).error().code, ErrorCode::kNotFound);
+  // What a killed nsad left is no obstacle.
+  fs::create_directories(to.string() + ".tmp");
+  EXPECT_TRUE(share(make_checkpoint(20), to, false));
 }
 
 } // namespace

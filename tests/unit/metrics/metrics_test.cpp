@@ -75,6 +75,8 @@ Snapshot full_snapshot() {
   run.flops = 1e15;
   run.checkpoint_last_success = WallTime{1'700'000'050'000'000'000};
   run.gates = {{"0/selected", 0.25}, {"malformed", 1}};
+  run.failing_gates = {{{"loss", "warn"}, 1}};
+  run.rungs = 2;
   RankSample rank;
   rank.rank = 1;
   rank.node = "node-a";
@@ -97,6 +99,9 @@ Snapshot full_snapshot() {
   queued.id = "kqqqq";
   queued.state = wire::RunState::kQueued;
   snapshot.runs.push_back(queued);
+  snapshot.daemon.nodes = {{"bee", true, WallTime{2'000'000'000}, -0.25, 0.5},
+                           {"cow", false, WallTime{3'000'000'000}, {}, {}}};
+  snapshot.daemon.node_refusals = 7;
   return snapshot;
 }
 
@@ -133,6 +138,12 @@ TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
         "nsa_gpu_power_watts{node=\"node-a\",gpu=\"0\"} 412.5",
         "nsa_gpu_ecc_errors_total{node=\"node-a\",gpu=\"0\",type=\"corrected\"} 3",
         "nsa_gpu_xid_errors_total{node=\"node-a\",gpu=\"0\",xid=\"79\"} 1",
+        "nsa_gpu_quarantined{node=\"node-a\",gpu=\"0\"} 0",
+        "nsa_node_up{node=\"bee\"} 1",
+        "nsa_node_up{node=\"cow\"} 0",
+        "nsa_node_clock_offset_seconds{node=\"bee\"} -0.25",
+        "nsa_node_certificate_expiry_timestamp_seconds{node=\"cow\"} 3",
+        "nsa_node_refusals_total 7",
         "nsad_http_requests_total{route=\"/v1/runs\",code=\"200\"} 7",
         "nsa_runs{state=\"running\"} 1",
         "nsa_runs_finished_total{result=\"failed\"} 0"})
@@ -144,6 +155,7 @@ TEST(Metrics, WhatIsNotKnownHasNoSeries) {
   EXPECT_EQ(text.find("nsa_train_loss{run_id=\"kqqqq\"}"), std::string::npos);
   EXPECT_EQ(text.find("nsa_run_start_timestamp_seconds{run_id=\"kqqqq\"}"), std::string::npos);
   EXPECT_EQ(text.find("malformed"), std::string::npos);
+  EXPECT_EQ(text.find("nsa_node_clock_offset_seconds{node=\"cow\"}"), std::string::npos);
 }
 
 // docs/metrics.md: at most 400 series a rank, those of its run included, whatever ranks say.

@@ -20,17 +20,16 @@ TEST(ParameterCount, OfTheM7c) {
             12 * (4 * 768 * 128 + 64 * 32 + 32 * 3));
 }
 
-TEST(Names, RoundTripAndRefuseWithTheChoices) {
-  EXPECT_EQ(parse_attention("dense").value(), Attention::kDense);
-  EXPECT_EQ(parse_compression("mlp").value(), Compression::kMlp);
-  EXPECT_EQ(parse_gate("head_sigmoid").value(), Gate::kHeadSigmoid);
-  EXPECT_EQ(parse_kernels(kernels_name(Kernels::kFused)).value(), Kernels::kFused);
-  EXPECT_THAT(parse_kernels("quick").error().next, testing::HasSubstr("aten, reference, fused"));
+TEST(Names, AreThoseOfRunFilesAndOperators) {
+  EXPECT_EQ(choice_from<Attention>("dense"), Attention::kDense);
+  EXPECT_EQ(choice_from<Gate>("head_sigmoid"), Gate::kHeadSigmoid);
+  EXPECT_EQ(name_of(Branch::kSliding), "sliding"); // of parameters in checkpoints
+  EXPECT_EQ(choice::kernels_from("fused"), Kernels::kFused);
+  EXPECT_EQ(choice::kernels_from("quick"), std::nullopt);
   NsaConfig nsa;
-  ASSERT_TRUE(set_branch(nsa, "sliding", false));
+  nsa.sliding = false;
   EXPECT_FALSE(has_branch(nsa, Branch::kSliding));
   EXPECT_EQ(branch_count(nsa), 2);
-  EXPECT_FALSE(set_branch(nsa, "window", true));
 }
 
 std::string refusal(const ModelConfig& config) {

@@ -253,16 +253,16 @@ TEST(Kernels, DenseBackendIsTheOneAskedFor) {
     const LanguageModel model(config, at::kCPU, at::kFloat, 1); // asks LibTorch for it
     return libtorch_attention(config.heads, config.kv_groups, config.head_dimension, at::kCPU,
                               at::kFloat)
-        .backend;
+        .kernel;
   };
-  EXPECT_EQ(in_effect(DenseBackend::kMath), "math");
-  EXPECT_EQ(in_effect(DenseBackend::kFlash), "flash");
-  EXPECT_EQ(in_effect(DenseBackend::kCudnn), "none");
+  EXPECT_EQ(in_effect(DenseBackend::kMath), choice::SdpaKernel::kMath);
+  EXPECT_EQ(in_effect(DenseBackend::kFlash), choice::SdpaKernel::kFlash);
+  EXPECT_EQ(in_effect(DenseBackend::kCudnn), choice::SdpaKernel::kNone);
   at::Context& context = at::globalContext();
   context.setSDPUseFlash(true);
   context.setSDPUseMath(true);
   context.setSDPUseMemEfficient(true);
-  EXPECT_EQ(in_effect(DenseBackend::kAuto), "flash");
+  EXPECT_EQ(in_effect(DenseBackend::kAuto), choice::SdpaKernel::kFlash);
 }
 
 TEST(Kernels, FusedIsRefusedWithoutAGpu) {

@@ -143,8 +143,8 @@ inline at::Tensor indices_tensor(const AttentionCase& c, const reference::Output
       .view({c.shape.batch, c.shape.sequence, c.shape.groups, c.settings.sizes.selected_blocks});
 }
 
-inline void expect_gradients_like_oracle(const AttentionCase& c, const std::string& kernels,
-                                         double tolerance, const std::string& what = "") {
+inline void expect_gradients_like_oracle(const AttentionCase& c, Kernels kernels, double tolerance,
+                                         const std::string& what = "") {
   const at::Tensor out = attention(c.tensors, c.settings, kernels);
   const at::Tensor direction = c.direction();
   const auto found = torch::autograd::grad({out}, c.leaves(), {direction});
@@ -154,7 +154,7 @@ inline void expect_gradients_like_oracle(const AttentionCase& c, const std::stri
     if (wanted[i].numel() == 0) continue;
     const double scale = std::max(1.0, wanted[i].abs().max().item<double>());
     EXPECT_LE(largest_difference(found[i], wanted[i]), tolerance * scale)
-        << what << ' ' << kernels << " gradient " << i;
+        << what << ' ' << choice::kernels_name(kernels) << " gradient " << i;
   }
 }
 

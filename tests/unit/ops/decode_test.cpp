@@ -60,14 +60,16 @@ TEST(DecodeStep, EqualsTheOraclesNewestToken) {
   at::manual_seed(1);
   for (const int64_t length : {1, 7, 8, 9, 24, 25, 63, 64, 65, 66, 200}) {
     const Step step = step_of(length, 220, 24, kSmall);
-    EXPECT_LE(difference(decode_attention(step.in, {kSmall, 0}, "aten"), step.wanted), 1e-12)
+    EXPECT_LE(difference(decode_attention(step.in, {kSmall, 0}, Kernels::kAten), step.wanted),
+              1e-12)
         << length;
     const Step roomy = step_of(length, length, 31, kSmall); // no room but in the window's cache
-    EXPECT_LE(difference(decode_attention(roomy.in, {kSmall, 0}, "aten"), roomy.wanted), 1e-12)
+    EXPECT_LE(difference(decode_attention(roomy.in, {kSmall, 0}, Kernels::kAten), roomy.wanted),
+              1e-12)
         << length;
   }
   const Step step = step_of(1100, 1200, 512, Sizes{});
-  EXPECT_LE(difference(decode_attention(step.in, {}, "aten"), step.wanted), 1e-12);
+  EXPECT_LE(difference(decode_attention(step.in, {}, Kernels::kAten), step.wanted), 1e-12);
 }
 
 TEST(DecodeStep, LeavesOutBranches) {
@@ -75,7 +77,8 @@ TEST(DecodeStep, LeavesOutBranches) {
   for (const std::array<bool, 3> on :
        {std::array{true, false, true}, {true, true, false}, {false, false, true}}) {
     const Step step = step_of(150, 160, 24, kSmall, on);
-    EXPECT_LE(difference(decode_attention(step.in, {kSmall, 0}, "aten"), step.wanted), 1e-12);
+    EXPECT_LE(difference(decode_attention(step.in, {kSmall, 0}, Kernels::kAten), step.wanted),
+              1e-12);
   }
 }
 
@@ -100,15 +103,16 @@ TEST(DecodeStep, SequencesHaveTheirOwnLengths) {
     in.v[branch] = joined([&](const Step& s) { return *s.in.v[branch]; });
   }
   const Tensor wanted = joined([](const Step& s) { return s.wanted; });
-  EXPECT_LE(difference(decode_attention(in, {kSmall, 0}, "aten"), wanted), 1e-12);
+  EXPECT_LE(difference(decode_attention(in, {kSmall, 0}, Kernels::kAten), wanted), 1e-12);
   in.lengths.select(0, 1).zero_();
-  EXPECT_TRUE(decode_attention(in, {kSmall, 0}, "aten").select(0, 1).eq(0).all().item<bool>());
+  EXPECT_TRUE(
+      decode_attention(in, {kSmall, 0}, Kernels::kAten).select(0, 1).eq(0).all().item<bool>());
 }
 
 TEST(DecodeStep, RefusesWhatDoesNotFit) {
   const Step step = step_of(100, 110, 24, kSmall);
   const auto refusal = [&](const std::function<void(DecodeInputs&)>& change,
-                           const char* kernels = "aten") -> std::string {
+                           Kernels kernels = Kernels::kAten) -> std::string {
     DecodeInputs in = step.in;
     change(in);
     try {
@@ -120,8 +124,8 @@ TEST(DecodeStep, RefusesWhatDoesNotFit) {
   };
   using testing::HasSubstr;
   EXPECT_EQ(refusal([](DecodeInputs&) {}), "");
-  EXPECT_THAT(refusal([](DecodeInputs&) {}, "fused"), HasSubstr("needs a CUDA GPU"));
-  EXPECT_THAT(refusal([](DecodeInputs&) {}, "fast"), HasSubstr("write aten or fused"));
+  EXPECT_THAT(refusal([](DecodeInputs&) {}, Kernels::kFused), HasSubstr("needs a CUDA GPU"));
+  EXPECT_THAT(refusal([](DecodeInputs&) {}, Kernels::kReference), HasSubstr("use aten or fused"));
   EXPECT_THAT(refusal([](DecodeInputs& in) { in.v[1].reset(); }), HasSubstr("together"));
   EXPECT_THAT(refusal([](DecodeInputs& in) {
                 in.k[0].reset();

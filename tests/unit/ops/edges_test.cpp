@@ -62,10 +62,10 @@ Tensor given(const AttentionCase& c, const std::function<int(int64_t t, int64_t 
 }
 
 void expect_like_oracle(const AttentionCase& c, const std::string& what) {
-  for (const std::string kernels : {"aten", "reference"}) {
+  for (const Kernels kernels : {Kernels::kAten, Kernels::kReference}) {
     const Tensor out = attention(c.tensors, c.settings, kernels);
     EXPECT_LE(largest_difference(out, to_tensor(c.oracle().o, c.output_shape())), 1e-12)
-        << what << ' ' << kernels;
+        << what << ' ' << choice::kernels_name(kernels);
     expect_gradients_like_oracle(c, kernels, 1e-12, what);
   }
 }
@@ -76,7 +76,7 @@ TEST(GivenIndices, OneBlockForAllQueries) {
   AttentionCase c({2, 150, 4, 2, 6}, kSmall, at::kDouble, true);
   c.tensors.indices = given(c, [](int64_t, int64_t slot) { return slot == 0 ? 2 : -1; });
   expect_like_oracle(c, "block 2 for all");
-  const Tensor out = attention(c.tensors, c.settings, "aten");
+  const Tensor out = attention(c.tensors, c.settings, Kernels::kAten);
   const auto grads = torch::autograd::grad({out.sum()}, {*c.tensors.v[1]});
   EXPECT_EQ(grads[0].narrow(1, 0, 32).abs().max().item<double>(), 0) << "blocks 0 and 1";
   EXPECT_EQ(grads[0].narrow(1, 48, 102).abs().max().item<double>(), 0) << "blocks from 3 on";
@@ -89,7 +89,7 @@ TEST(GivenIndices, AreASet) {
   const Tensor direction = c.direction();
   const auto run = [&](const Tensor& indices) {
     c.tensors.indices = indices;
-    const Tensor out = attention(c.tensors, c.settings, "aten");
+    const Tensor out = attention(c.tensors, c.settings, Kernels::kAten);
     auto all = torch::autograd::grad({out}, c.leaves(), {direction});
     all.push_back(out.detach());
     return all;
@@ -168,7 +168,7 @@ TEST(SlidingBranch, IsDenseCausalWhenTheWindowHoldsTheText) {
     sizes.window = window;
     const AttentionCase c({2, 70, 4, 2, 6}, sizes, at::kDouble, true);
     EXPECT_LE(largest_difference(c.run(Branch::kSliding, std::nullopt).o, causal(c, 2)), 1e-12);
-    expect_gradients_like_oracle(c, "aten", 1e-12, "w = " + std::to_string(window));
+    expect_gradients_like_oracle(c, Kernels::kAten, 1e-12, "w = " + std::to_string(window));
   }
   Sizes sizes = kSmall;
   sizes.window = 69; // the last token does not see the first
@@ -201,7 +201,7 @@ TEST(Narrow, LosesNoMoreThanAPlainEvaluationInTheSameDtype) {
         all.push_back(root_mean_square(grads[i].to(at::kDouble) - exact[i]));
       return all;
     };
-    const auto ours = errors(attention(c.tensors, c.settings, "aten")),
+    const auto ours = errors(attention(c.tensors, c.settings, Kernels::kAten)),
                plain = errors(plain_attention(c, indices));
     for (size_t i = 0; i < ours.size(); ++i) {
       // FP32 is computed in FP32 either way: only the order of additions differs.

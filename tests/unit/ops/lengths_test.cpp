@@ -89,7 +89,7 @@ void expect_selection(const AttentionCase& c, const Tensor& scores, const Tensor
 void expect_like_oracle(AttentionCase& c, double tolerance, const std::string& what) {
   const auto [scores, indices] =
       select(c.tensors.q, *c.tensors.k[0], c.settings, c.tensors.document_start);
-  const Tensor out = attention(c.tensors, c.settings, "aten");
+  const Tensor out = attention(c.tensors, c.settings, Kernels::kAten);
   const Tensor direction = c.direction();
   const auto grads = torch::autograd::grad({out}, c.leaves(), {direction});
   c.tensors.indices = indices; // from here on everybody computes on the same selection

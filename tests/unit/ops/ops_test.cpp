@@ -46,9 +46,9 @@ void expect_forward_like_oracle(const AttentionCase& c, double tolerance, const 
               tolerance)
         << what << " branch " << int(branch);
   }
-  EXPECT_LE(
-      largest_difference(attention(c.tensors, c.settings, "aten"), to_tensor(oracle.o, shape)),
-      3 * tolerance)
+  EXPECT_LE(largest_difference(attention(c.tensors, c.settings, Kernels::kAten),
+                               to_tensor(oracle.o, shape)),
+            3 * tolerance)
       << what;
 }
 
@@ -92,7 +92,7 @@ TEST(Forward, DocumentsLikeTheOracleAndLikeEachAlone) {
   const std::vector<int64_t> lengths = {1, 9, 100, 7, 23};
   c.set_documents(lengths);
   expect_forward_like_oracle(c, 1e-12, "documents");
-  const Tensor whole = attention(c.tensors, c.settings, "aten");
+  const Tensor whole = attention(c.tensors, c.settings, Kernels::kAten);
   int64_t begin = 0, compressed = 0;
   for (const int64_t length : lengths) {
     const int64_t count = reference::compressed_count(length, kSmall);
@@ -106,9 +106,9 @@ TEST(Forward, DocumentsLikeTheOracleAndLikeEachAlone) {
       alone.k[branch] = cut(*c.tensors.k[branch]);
       alone.v[branch] = cut(*c.tensors.v[branch]);
     }
-    EXPECT_LE(
-        largest_difference(attention(alone, c.settings, "aten"), whole.narrow(1, begin, length)),
-        1e-14);
+    EXPECT_LE(largest_difference(attention(alone, c.settings, Kernels::kAten),
+                                 whole.narrow(1, begin, length)),
+              1e-14);
     begin += length;
     compressed += count;
   }
@@ -138,7 +138,7 @@ TEST(Semantics, ShortTextsSelectEverythingAndWideWindowsSeeEverything) {
 TEST(Semantics, FutureTokensChangeNoPastBit) {
   at::manual_seed(9);
   AttentionCase c({1, 160, 4, 2, 8}, kSmall, at::kFloat);
-  const Tensor before = attention(c.tensors, c.settings, "aten").clone();
+  const Tensor before = attention(c.tensors, c.settings, Kernels::kAten).clone();
   for (const int64_t cut : {5, 64, 101, 159}) {
     AttentionInputs changed = c.tensors;
     const int64_t first_block =
@@ -152,7 +152,7 @@ TEST(Semantics, FutureTokensChangeNoPastBit) {
         (*x)->narrow(1, from, (*x)->size(1) - from).normal_().mul_(30);
       }
     }
-    const Tensor after = attention(changed, c.settings, "aten");
+    const Tensor after = attention(changed, c.settings, Kernels::kAten);
     EXPECT_TRUE(at::equal(after.narrow(1, 0, cut), before.narrow(1, 0, cut))) << cut;
     EXPECT_FALSE(at::equal(after.narrow(1, cut, 160 - cut), before.narrow(1, cut, 160 - cut)));
   }
@@ -207,20 +207,20 @@ TEST(Gradients, LikeTheOracle) {
   at::manual_seed(13);
   for (const int64_t length : {1, 7, 8, 40, 150})
     expect_gradients_like_oracle(AttentionCase({2, length, 4, 2, 6}, kSmall, at::kDouble, true),
-                                 "aten", 1e-12);
-  expect_gradients_like_oracle(AttentionCase({2, 150, 4, 2, 16}, kSmall, at::kFloat, true), "aten",
-                               1e-5);
+                                 Kernels::kAten, 1e-12);
+  expect_gradients_like_oracle(AttentionCase({2, 150, 4, 2, 16}, kSmall, at::kFloat, true),
+                               Kernels::kAten, 1e-5);
   AttentionCase documents({2, 140, 4, 2, 6}, kSmall, at::kDouble, true);
   documents.set_documents({3, 90, 1, 46});
-  expect_gradients_like_oracle(documents, "aten", 1e-12);
+  expect_gradients_like_oracle(documents, Kernels::kAten, 1e-12);
 }
 
 TEST(Gradients, GatesOfGroups) {
   at::manual_seed(14);
   AttentionCase c({2, 80, 6, 2, 4}, kSmall, at::kDouble, true);
   c.tensors.gates = at::rand({2, 80, 2, 3}, at::kDouble).set_requires_grad(true);
-  expect_gradients_like_oracle(c, "aten", 1e-12);
-  expect_gradients_like_oracle(c, "reference", 1e-12);
+  expect_gradients_like_oracle(c, Kernels::kAten, 1e-12);
+  expect_gradients_like_oracle(c, Kernels::kReference, 1e-12);
 }
 
 TEST(Gradients, BranchesOff) {
@@ -237,9 +237,9 @@ TEST(Gradients, BranchesOff) {
       if (branch != off)
         expected += gates.select(3, branch).unsqueeze(3) *
                     to_tensor(oracle.branch_o[branch], c.output_shape());
-    for (const char* kernels : {"aten", "reference"}) {
+    for (const Kernels kernels : {Kernels::kAten, Kernels::kReference}) {
       const Tensor out = attention(inputs, c.settings, kernels);
-      EXPECT_LE(largest_difference(out, expected), 1e-12) << kernels;
+      EXPECT_LE(largest_difference(out, expected), 1e-12) << choice::kernels_name(kernels);
       const auto grads = torch::autograd::grad({out.sum()}, {c.tensors.gates});
       EXPECT_EQ(grads[0].select(3, off).abs().max().item<double>(), 0);
     }
@@ -276,7 +276,7 @@ TEST(Pool, HappensInsideForKeysThatComeUnpooled) {
   at::manual_seed(28);
   for (const std::vector<int64_t>& documents :
        std::vector<std::vector<int64_t>>{{}, {70, 5, 45}, {7}})
-    for (const std::string kernels : {"aten", "reference"}) {
+    for (const Kernels kernels : {Kernels::kAten, Kernels::kReference}) {
       const int64_t length =
           documents.empty() ? 120 : std::reduce(documents.begin(), documents.end());
       AttentionCase c({2, length, 4, 2, 8}, kSmall, at::kDouble, true);
@@ -297,7 +297,8 @@ TEST(Pool, HappensInsideForKeysThatComeUnpooled) {
       };
       const auto inside = run(true), before = run(false);
       for (size_t i = 0; i < inside.size(); ++i)
-        EXPECT_TRUE(at::equal(inside[i], before[i])) << kernels << ' ' << length << " tensor " << i;
+        EXPECT_TRUE(at::equal(inside[i], before[i]))
+            << choice::kernels_name(kernels) << ' ' << length << " tensor " << i;
       c.tensors.v[0] = pool(*c.tensors.v[0], kSmall, c.tensors.document_start);
       EXPECT_THROW(attention(c.tensors, c.settings, kernels), c10::Error) << "only v is pooled";
     }
@@ -344,7 +345,7 @@ TEST(Library, OperatorsAreRegisteredAndDifferentiable) {
                                  std::string("aten")};
   op.callBoxed(stack);
   const Tensor out = stack[0].toTensor();
-  EXPECT_TRUE(at::equal(out, attention(c.tensors, c.settings, "aten")));
+  EXPECT_TRUE(at::equal(out, attention(c.tensors, c.settings, Kernels::kAten)));
   EXPECT_TRUE(out.requires_grad());
   for (const char* name :
        {"nsa::compressed_attention", "nsa::selected_attention", "nsa::sliding_attention",
@@ -362,14 +363,14 @@ TEST(Library, MetaTensorsGiveShapes) {
     c.tensors.v[branch] = c.tensors.v[branch]->to(at::kMeta);
   }
   c.tensors.q.set_requires_grad(true);
-  const Tensor out = attention(c.tensors, c.settings, "aten");
+  const Tensor out = attention(c.tensors, c.settings, Kernels::kAten);
   EXPECT_TRUE(out.is_meta());
   EXPECT_EQ(out.sizes(), c.tensors.q.sizes());
   EXPECT_EQ(out.scalar_type(), at::kBFloat16);
   AttentionInputs unpooled = c.tensors;
   unpooled.k[0] = c.tensors.k[1];
   unpooled.v[0] = c.tensors.v[1];
-  EXPECT_EQ(attention(unpooled, c.settings, "aten").sizes(), c.tensors.q.sizes());
+  EXPECT_EQ(attention(unpooled, c.settings, Kernels::kAten).sizes(), c.tensors.q.sizes());
   const auto grads = torch::autograd::grad({out.sum()}, {c.tensors.q});
   EXPECT_EQ(grads[0].sizes(), c.tensors.q.sizes());
   const auto [scores, indices] = select(c.tensors.q, *c.tensors.k[0], c.settings, std::nullopt);
@@ -390,23 +391,27 @@ std::string refusal(const std::function<void()>& call) {
 
 TEST(Refusals, SayWhatIsNeeded) {
   const AttentionCase c({1, 100, 4, 2, 8}, kSmall, at::kFloat);
-  EXPECT_THAT(refusal([&] { attention(c.tensors, c.settings, "fused"); }),
+  EXPECT_THAT(refusal([&] { attention(c.tensors, c.settings, Kernels::kFused); }),
               testing::HasSubstr("CUDA GPU"));
-  EXPECT_THAT(refusal([&] { attention(c.tensors, c.settings, "fast"); }),
-              testing::HasSubstr("not known"));
+  const std::vector<Kernels> known = {Kernels::kAten, Kernels::kFused};
+  EXPECT_EQ(parse_kernels("decode_attention", "fused", known), Kernels::kFused);
+  for (const char* name : {"fast", "reference", ""})
+    EXPECT_THAT(refusal([&] { parse_kernels("decode_attention", name, known); }),
+                testing::HasSubstr("decode_attention: kernels = \"" + std::string(name) +
+                                   "\" is not known: write aten or fused"));
   EXPECT_THAT(refusal([&] { c.run(Branch::kSelected, std::nullopt); }),
               testing::HasSubstr("nsa::select"));
   AttentionInputs mixed = c.tensors;
   mixed.k[1] = mixed.k[1]->to(at::kBFloat16);
-  EXPECT_THAT(refusal([&] { attention(mixed, c.settings, "aten"); }),
+  EXPECT_THAT(refusal([&] { attention(mixed, c.settings, Kernels::kAten); }),
               testing::HasSubstr("one floating dtype"));
   AttentionInputs gates = c.tensors;
   gates.gates = gates.gates.to(at::kBFloat16);
-  EXPECT_THAT(refusal([&] { attention(gates, c.settings, "aten"); }),
+  EXPECT_THAT(refusal([&] { attention(gates, c.settings, Kernels::kAten); }),
               testing::HasSubstr("gates must be Float"));
   AttentionInputs documents = c.tensors;
   documents.document_start = at::zeros({1, 99}, at::kLong);
-  EXPECT_THAT(refusal([&] { attention(documents, c.settings, "aten"); }),
+  EXPECT_THAT(refusal([&] { attention(documents, c.settings, Kernels::kAten); }),
               testing::HasSubstr("document_start"));
 }
 

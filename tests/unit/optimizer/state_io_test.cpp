@@ -38,8 +38,7 @@ TEST_P(StoredState, RoundTripsBitForBit) {
   SnapshotMaker maker(w.state, **runtime,
                       (*runtime)->allocate_host(SnapshotMaker::bytes_of(w.state)));
   for (const auto& file : maker.copy({.non_finite_streak = 4}))
-    ASSERT_TRUE(
-        checkpoint::write_safetensors(fs::path(folder) / file.name, file.tensors, file.metadata));
+    ASSERT_TRUE(safetensors::write(fs::path(folder) / file.name, file.tensors, file.metadata));
   World other(at::kBFloat16, {}, nullptr, 1 << 20, GetParam()); // one bucket instead of three
   auto counters = load_state(folder, other.state);
   ASSERT_TRUE(counters) << counters.error().what;

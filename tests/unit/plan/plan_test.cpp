@@ -54,7 +54,7 @@ TEST(Plan, OnlyListedVariablesReachARank) {
 TEST(Plan, TogglesBecomeTheirVariables) {
   const auto& registry = spec::toggle_registry();
   const auto toggle = std::find_if(registry.begin(), registry.end(), [](const spec::Toggle& t) {
-    return t.scope == "environment" && t.type == "bool";
+    return !t.variable.empty() && t.type == spec::ToggleType::kBool;
   });
   if (toggle == registry.end()) GTEST_SKIP() << "no toggle becomes a variable";
   AttemptInput in = input(1);

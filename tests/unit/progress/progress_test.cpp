@@ -1,12 +1,16 @@
 #include "common/progress/page.h"
 
+#include <cstddef>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <random>
+#include <set>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace nsa::progress {
 namespace {
@@ -138,17 +142,70 @@ TEST(Page, AnOlderVersionIsReadWithoutWatermarksAndNeverWritten) {
   ASSERT_NE(mapped, MAP_FAILED);
   auto* layout = static_cast<PageLayout*>(mapped);
   layout->version = kVersionWithoutWatermarks;
+  layout->copies[1].check = 1; // of record 1 the number alone
   auto older = Page::open(UniqueFd(::dup(page.fd())), false);
   ASSERT_TRUE(older);
   EXPECT_FALSE(older->has_watermarks());
   EXPECT_EQ(older->read_host(), record_of(3));
   EXPECT_EQ(older->read_device(), (DeviceRecord{7, {}, 0, 0}));
   EXPECT_THAT(Page::open(UniqueFd(::dup(page.fd())), true).error().what,
-              testing::HasSubstr("version 2"));
+              testing::HasSubstr("version 3"));
   layout->version = kPageVersion + 1;
   EXPECT_THAT(Page::open(UniqueFd(::dup(page.fd())), false).error().what,
-              testing::HasSubstr("version 2"));
+              testing::HasSubstr("version 3"));
   ::munmap(mapped, kPageBytes);
+}
+
+TEST(Page, TheVersionWithoutCheckWordsIsReadWhole) {
+  Page page = Page::create(0, 1).value();
+  page.write_host(record_of(3));
+  page.write_collective({5, 2, CollectiveKind::kWeights, 8, 10});
+  auto* layout = static_cast<PageLayout*>(
+      ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page.fd(), 0));
+  ASSERT_NE(layout, MAP_FAILED);
+  layout->version = kVersionWithoutChecks;
+  layout->copies[1].check = 1;
+  layout->collectives[5].what = static_cast<uint64_t>(CollectiveKind::kWeights) << 32 | 8;
+  const Page older = Page::open(UniqueFd(::dup(page.fd())), false).value();
+  EXPECT_EQ(older.read_host(), record_of(3));
+  ASSERT_NE(older.read_collectives().find(5), nullptr);
+  EXPECT_EQ(*older.read_collectives().find(5), (Collective{5, 2, CollectiveKind::kWeights, 8, 10}));
+  ::munmap(layout, kPageBytes);
+}
+
+// A process of the same user may write anything into the page at any time.
+TEST(Page, GarbageIsNeverReadAsARecord) {
+  Page page = Page::create(0, 1).value();
+  const Page reader = Page::open(UniqueFd(::dup(page.fd())), false).value();
+  auto* bytes = static_cast<uint8_t*>(
+      ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page.fd(), 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  const size_t begin = offsetof(PageLayout, latest), end = offsetof(PageLayout, device);
+  std::mt19937_64 random(7);
+  uint64_t number = 0, read = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    for (int i = 0; i < 3; ++i) {
+      page.write_host(record_of(++number));
+      page.write_collective({number, number + 1, CollectiveKind::kGradient, 7, number + 2});
+    }
+    ASSERT_EQ(reader.read_host(), record_of(number)) << "what was garbage before has been replaced";
+    for (size_t left = 1 + random() % 64, at = begin + random() % (end - begin - 64); left > 0;
+         --left)
+      bytes[at++] = static_cast<uint8_t>(random());
+    if (const auto record = reader.read_host()) {
+      ASSERT_EQ(*record, record_of(record->step));
+      ASSERT_LE(record->step, number);
+      ++read;
+    }
+    for (const Collective& c : reader.read_collectives().slots) {
+      if (c.number == 0) continue;
+      ASSERT_LE(c.number, number);
+      ASSERT_EQ(c,
+                (Collective{c.number, c.number + 1, CollectiveKind::kGradient, 7, c.number + 2}));
+    }
+  }
+  EXPECT_GT(read, 10'000u);
+  ::munmap(bytes, kPageBytes);
 }
 
 TEST(StepPosition, IsOrderedAndFitsAWord) {
@@ -159,6 +216,27 @@ TEST(StepPosition, IsOrderedAndFitsAWord) {
     EXPECT_EQ(StepPosition::of_word(position.word()), position);
   EXPECT_EQ(StepPosition::of_word(StepPosition{1, 1u << 20, Phase::kData}.word()).phase_number,
             StepPosition::kMostPhases);
+}
+
+// The compiler's own name of a value: "nsa::progress::Phase::kData", or "(nsa::progress::Phase)14"
+// where the enum has no such value.
+template <Phase P> constexpr bool is_named() {
+  constexpr std::string_view kSignature = __PRETTY_FUNCTION__;
+  return kSignature.find("Phase)") == std::string_view::npos;
+}
+template <uint32_t... N> std::set<Phase> named(std::integer_sequence<uint32_t, N...>) {
+  std::set<Phase> values;
+  ((is_named<Phase(N)>() ? (void)values.insert(Phase(N)) : void()), ...);
+  return values;
+}
+
+TEST(Phase, EveryValueHasARow) {
+  const std::set<Phase> values = named(std::make_integer_sequence<uint32_t, 64>());
+  ASSERT_TRUE(values.count(Phase::kAllReduceEvaluation));
+  std::set<Phase> rows;
+  for (const PhaseInfo& info : kPhases)
+    EXPECT_TRUE(rows.insert(info.phase).second) << info.name << " stands twice";
+  EXPECT_EQ(values, rows) << "a phase without a row in kPhases is shown as unknown";
 }
 
 TEST(Phase, NamesRoundTrip) {

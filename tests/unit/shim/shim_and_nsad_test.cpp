@@ -232,5 +232,28 @@ TEST(Shim, PassesAShutdownOnAsAStopRequest) {
   EXPECT_EQ(nsad.rank_messages(MessageType::kRankCheckpoint).size(), 1u);
 }
 
+// Of a run on several nodes: the head starts the next attempt without ranks that it cannot reach.
+TEST(Shim, EndsRanksThatNobodyAsksFor) {
+  Attempt attempt(2);
+  attempt.fake_all({"steps=100000", "step_ms=4"});
+  attempt.plan.orphan_seconds = 10; // more than nsad takes to connect
+  attempt.start();
+  pid_t pid = 0;
+  {
+    Daemon nsad(attempt);
+    ASSERT_TRUE(nsad.hear_until(
+        [](const Daemon& d) { return d.rank_messages(MessageType::kRankHello).size() == 2; }));
+    pid = started_pid(nsad, 0);
+    ASSERT_GT(pid, 0);
+  }
+  ASSERT_TRUE(eventually([&] { return state_of(pid) == '-'; }));
+  EXPECT_FALSE(attempt.shim_ended()) << "it must still tell how they ended";
+  Daemon next(attempt);
+  ASSERT_TRUE(next.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
+  const auto exited = next.find<wire::RankExited>(MessageType::kRankExited, 1);
+  EXPECT_TRUE(exited->killed_by_shim);
+  release_and_wait(attempt, next);
+}
+
 } // namespace
 } // namespace nsa::shim::test

@@ -25,7 +25,7 @@ TEST(Configs, EveryRunFileIsRightOrRefusedForItsReason) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
     const std::string name = entry.path().filename().string();
-    if (name == "nsad.toml") continue;
+    if (name == "nsad.toml" || entry.is_directory()) continue;
     SCOPED_TRACE(name);
     ++files;
     const auto text = read_file(entry.path());
@@ -60,6 +60,21 @@ TEST(Configs, NodeFileHoldsExactlyTheDefaults) {
   const FieldTable given = node_fields(parsed.spec), wanted = node_fields(defaults);
   for (size_t i = 0; i < given.size(); ++i)
     EXPECT_EQ(get(given[i]), get(wanted[i])) << given[i].key;
+}
+
+TEST(NodeFile, GpusAreAWordOrAList) {
+  const auto gpus = [](const std::string& value) {
+    return parse_node_file("schema = 1\n[resources]\ngpus = " + value + "\n", "nsad.toml");
+  };
+  EXPECT_EQ(gpus("\"all\"").spec.resources.gpus, std::vector<std::string>{"all"});
+  EXPECT_FALSE(gpus("\"none\"").spec.resources.has_gpus());
+  const ParsedNode list = gpus("[\"0\", \"GPU-5fd4\"]");
+  EXPECT_TRUE(list.problems.empty());
+  EXPECT_EQ(list.spec.resources.gpus, (std::vector<std::string>{"0", "GPU-5fd4"}));
+  EXPECT_TRUE(list.spec.resources.has_gpus());
+  for (const char* wrong :
+       {"[]", "[\"all\", \"0\"]", "[\"GPU-\"]", "[\"0\", \"0\"]", "[0]", "0", "\"\""})
+    EXPECT_EQ(gpus(wrong).problems.size(), 1u) << wrong;
 }
 
 TEST(NodeFile, ReportsEveryMistakeWithItsPlace) {

@@ -36,7 +36,7 @@ TEST(ListTables, EachTableHasItsOwnEntriesInTheOrderOfTheText) {
   ASSERT_EQ(document.entries.size(), 1u);
   const TomlEntry& pets = document.entries[0];
   EXPECT_EQ(pets.key, "pet");
-  EXPECT_EQ(pets.kind, "list of tables");
+  EXPECT_EQ(pets.kind, TomlKind::kTableList);
   ASSERT_EQ(pets.tables.size(), 2u);
   ASSERT_EQ(pets.tables[0].size(), 2u);
   EXPECT_EQ(pets.tables[0][0].key, "name");

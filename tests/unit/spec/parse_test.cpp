@@ -170,8 +170,10 @@ dimension = 3
       ElementsAre(HasSubstr("6:1: train.seq_len: is a name of the predecessor: renamed\n"
                             "  hint: write train.sequence_length"),
                   HasSubstr("8:1: model.n_layers: is a name of the predecessor"),
-                  HasSubstr("gate: is refused: go/no-go gates"),
-                  HasSubstr("restart.fallback: is refused: fallback ladders are not built yet"),
+                  HasSubstr("gate: must be a list of tables"),
+                  HasSubstr("restart.fallback[0].class: no key has this name\n"
+                            "  hint: did you mean classes?"),
+                  HasSubstr("restart.fallback[0].classes: is required"),
                   HasSubstr("14:1: toggles.NSA_FORCE_SEL_MASK: is a name of the predecessor"),
                   HasSubstr("modell: no table has this name\n  hint: did you mean [model]?")));
 }

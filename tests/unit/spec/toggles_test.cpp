@@ -2,6 +2,7 @@
 
 #include "common/spec/fields.h"
 #include "common/spec/parse.h"
+#include "common/spec/worker_toggles.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,14 +20,26 @@ TEST(Toggles, EveryRowIsWhole) {
   for (const Toggle& toggle : toggle_registry()) {
     EXPECT_TRUE(names.insert(toggle.name).second) << toggle.name;
     EXPECT_FALSE(toggle.meaning.empty()) << toggle.name;
-    EXPECT_EQ(toggle.scope == "environment", !toggle.variable.empty()) << toggle.name;
     if (!toggle.variable.empty()) {
       EXPECT_TRUE(variables.insert(toggle.variable).second) << toggle.variable;
     }
-    EXPECT_EQ(toggle.type == "enum", !toggle.choices.empty()) << toggle.name;
+    EXPECT_EQ(toggle.type == ToggleType::kChoice, !toggle.choices.empty()) << toggle.name;
     EXPECT_FALSE(check_toggle(std::string(toggle.name), std::string(toggle.default_value)))
         << toggle.name;
   }
+}
+
+TEST(Toggles, AWorkerAsksForValuesAndATextThatIsNoneCountsAsTheDefault) {
+  EXPECT_EQ(kCudaGraphs.of({}), Graphs::kAuto);
+  EXPECT_EQ(kCudaGraphs.of({{"cuda.graphs", "on"}}), Graphs::kOn);
+  EXPECT_EQ(kCudaGraphs.of({{"cuda.graphs", "sometimes"}}), Graphs::kAuto);
+  EXPECT_EQ(kKernelCheck.of({{"kernels.check", "warn"}}), OtherKernels::kWarn);
+  const auto resolved = resolve_toggles({{"attention.kernels", "reference"}});
+  ASSERT_TRUE(resolved);
+  EXPECT_EQ(kAttentionKernels.of(*resolved), choice::AttentionKernels::kReference);
+  EXPECT_EQ(kDenseAttention.of(*resolved), choice::DenseAttention::kAuto);
+  EXPECT_FALSE(is_set_true(*resolved, "nccl.ras"));
+  EXPECT_TRUE(is_set_true({{"nccl.ras", "true"}}, "nccl.ras"));
 }
 
 TEST(Toggles, ResolveFillsDefaultsAndBecomesVariables) {

@@ -25,6 +25,12 @@ TEST(EventFromRow, RefusesNumbersOfRanksThatNoRunHas) {
                 std::string(kind) + " event: " + std::to_string(ranks) + " ranks");
 }
 
+// C++ does not define what such a number is as an integer (common/base/json.h refuses it).
+TEST(EventFromRow, RefusesIntegersBeyondTheirRange) {
+  EXPECT_NE(refusal_of("shim_started", {{"boot_id", "b"}, {"pid", 5e35}}), "");
+  EXPECT_EQ(refusal_of("shim_started", {{"boot_id", "b"}, {"pid", 5}}), "");
+}
+
 // A wait that is added to a date, which would overflow.
 TEST(EventFromRow, RefusesTimesThatLeaveTheRangeOfTheClock) {
   for (const char* name : {"window_seconds", "delay_seconds", "max_delay_seconds",

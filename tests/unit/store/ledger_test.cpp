@@ -53,6 +53,48 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   EXPECT_EQ(*ledger->open_runs(), std::vector<RunId>{"abcde"});
 }
 
+TEST_F(StoreTest, NodesOfAClusterComeBackAsWritten) {
+  constexpr int64_t kDay = int64_t{24} * 3600 * 1'000'000'000;
+  {
+    auto ledger = open();
+    ASSERT_TRUE(ledger) << ledger.error().what;
+    Batch batch;
+    batch.cluster_nodes = {{"b", "11", "12", 100, 200, 0}, {"a", "21", "", 100, 200, 150}};
+    batch.join_tokens = {{"digest-1", 5 * kDay, ""}};
+    ASSERT_TRUE(ledger->commit(batch));
+    Batch used;
+    used.cluster_nodes = {{"b", "12", "", 100, 300, 0}};
+    used.join_tokens = {{"digest-1", 5 * kDay, "b"}};
+    ASSERT_TRUE(ledger->commit(used));
+    ASSERT_TRUE(ledger->note_node("host", "boot", "1", WallTime{7}));
+    EXPECT_EQ(*ledger->drained_at("host"), 0);
+    Batch drained;
+    drained.drains = {{"host", 42}};
+    ASSERT_TRUE(ledger->commit(drained));
+  }
+  auto ledger = open();
+  ASSERT_TRUE(ledger) << ledger.error().what;
+  ASSERT_TRUE(ledger->note_node("host", "boot", "2", WallTime{8}));
+  EXPECT_EQ(*ledger->drained_at("host"), 42) << "a restart does not undrain";
+  EXPECT_EQ(*ledger->drained_at("nobody"), 0);
+  const auto nodes = ledger->cluster_nodes();
+  ASSERT_TRUE(nodes);
+  ASSERT_EQ(nodes->size(), 2u);
+  EXPECT_EQ(nodes->at(0).name, "a");
+  EXPECT_EQ(nodes->at(0).removed_at, 150);
+  EXPECT_EQ(nodes->at(1).serial, "12");
+  EXPECT_EQ(nodes->at(1).next_serial, "");
+  EXPECT_EQ(nodes->at(1).expires_at, 300);
+  EXPECT_EQ((*ledger->join_token("digest-1"))->used_by, "b");
+  EXPECT_FALSE(*ledger->join_token("digest-2"));
+  // An old token is forgotten a day after its end, when a new one is made.
+  Batch later;
+  later.join_tokens = {{"digest-2", 6 * kDay + 1, ""}};
+  ASSERT_TRUE(ledger->commit(later));
+  EXPECT_FALSE(*ledger->join_token("digest-1"));
+  EXPECT_TRUE(*ledger->join_token("digest-2"));
+}
+
 TEST_F(StoreTest, AShimSequenceNeverGoesBack) {
   auto ledger = open();
   ASSERT_TRUE(ledger);

@@ -2,8 +2,11 @@
 #include "common/tls/link.h"
 
 #include "common/base/unique_fd.h"
+#include "tests/support/run_until.h"
 
 #include <arpa/inet.h>
+#include <cerrno>
+#include <filesystem>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <random>
@@ -13,7 +16,6 @@ namespace nsa::tls {
 namespace {
 
 constexpr Duration kDay = std::chrono::hours(24);
-constexpr Duration kLimit = std::chrono::seconds(20);
 
 Identity identity(const Authority& authority, const std::string& name,
                   WallTime now = WallTime::now(), Duration lifetime = kDay) {
@@ -51,13 +53,7 @@ protected:
       error_ = std::move(link).error();
   }
 
-  // Runs the loop until something holds; false when the limit comes first.
-  bool wait_until(const std::function<bool()>& holds) {
-    const MonotonicTime end = MonotonicTime::now() + kLimit;
-    while (!holds() && MonotonicTime::now() < end)
-      loop_.run_for(std::chrono::milliseconds(5));
-    return holds();
-  }
+  bool wait_until(const std::function<bool()>& holds) { return test::run_until(loop_, holds); }
 
   net::EventLoop loop_;
   Authority authority_ = *Authority::make(WallTime::now());
@@ -77,12 +73,12 @@ TEST_F(LinkTest, FramesArriveInOrderInBothDirections) {
   EXPECT_EQ(link_->peer().certificate->node(), kHeadName);
 
   std::vector<std::string> head_got, node_got;
-  accepted_[0]->start({[&](wire::Frame frame) {
+  accepted_[0]->start({[&](const wire::Frame& frame) {
                          head_got.push_back(frame.body);
                          EXPECT_TRUE(accepted_[0]->send({2, 0, "echo " + frame.body}));
                        },
                        {}});
-  link_->start({[&](wire::Frame frame) { node_got.push_back(frame.body); }, {}});
+  link_->start({[&](const wire::Frame& frame) { node_got.push_back(frame.body); }, {}});
   constexpr int kFrames = 500;
   for (int i = 0; i < kFrames; ++i)
     ASSERT_TRUE(link_->send({1, 0, std::to_string(i) + std::string(1000, 'x')}));
@@ -245,6 +241,59 @@ TEST_F(LinkTest, WhoSaysNothingIsSentAway) {
   const UniqueFd silent = plain_socket(listener_->port());
   ASSERT_TRUE(wait_until([&] { return !refused_.empty(); }));
   EXPECT_EQ(refused_[0].second.code, ErrorCode::kUnavailable);
+}
+
+// Whether the other end has closed the connection.
+bool is_closed(const UniqueFd& fd) {
+  char byte = 0;
+  const ssize_t got = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+// Whoever calls and says nothing: the oldest gives way to the next, long before its time is over.
+TEST_F(LinkTest, SilentCallsAreBoundedAndKeepNobodyOut) {
+  LinkLimits limits;
+  limits.handshake = std::chrono::hours(1);
+  limits.handshakes = 8;
+  listen(limits);
+  const size_t before = open_descriptors();
+  constexpr size_t kCalls = 40;
+  std::vector<UniqueFd> silent;
+  for (size_t i = 0; i < kCalls; ++i)
+    silent.push_back(plain_socket(listener_->port()));
+  ASSERT_TRUE(wait_until([&] { return refused_.size() >= kCalls - limits.handshakes; }));
+  EXPECT_NE(refused_[0].second.what.find("gave way"), std::string::npos) << refused_[0].second.what;
+  EXPECT_LE(open_descriptors(), before + kCalls + limits.handshakes);
+  ASSERT_TRUE(wait_until([&] { return is_closed(silent.front()); }));
+  EXPECT_FALSE(is_closed(silent.back())) << "the newest is given its time";
+  dial(identity(authority_, "node-1"));
+  EXPECT_TRUE(wait_until([&] { return link_ && !accepted_.empty(); }));
+}
+
+// A closed link whose peer does not read keeps its descriptor until it is given up.
+TEST_F(LinkTest, ClosedLinksThatNobodyReadsAreBounded) {
+  LinkLimits limits;
+  limits.flush = std::chrono::hours(1);
+  limits.goodbyes = 4;
+  listen(limits);
+  const size_t before = open_descriptors();
+  constexpr size_t kCalls = 12;
+  std::vector<std::unique_ptr<Link>> theirs; // never started: they do not read
+  for (size_t i = 0; i < kCalls; ++i) {
+    dial(identity(authority_, "node-1"));
+    ASSERT_TRUE(wait_until([&] { return link_ && !accepted_.empty(); }));
+    theirs.push_back(std::move(link_));
+    ASSERT_TRUE(accepted_[0]->send({1, 0, "goodbye"}));
+    accepted_.clear();
+  }
+  EXPECT_LE(open_descriptors(), before + kCalls + limits.goodbyes);
 }
 
 TEST_F(LinkTest, NobodyThereIsSaidWithTheAddress) {

@@ -1,10 +1,9 @@
 // The held-out loss over one rank and over two, whose last round does not reach all of them, and
 // the losses that it is made of.
-#include "tests/support/temporary_folder.h"
-#include "worker/checkpoint/safetensors.h"
+#include "common/safetensors/safetensors.h"
+#include "tests/unit/trainer/paragraphs.h"
 #include "worker/trainer/evaluator.h"
 
-#include "common/dataset/prepare.h"
 #include "worker/comm/collectives.h"
 #include "worker/runtime/runtime.h"
 
@@ -33,15 +32,7 @@ protected:
     std::string text;
     for (int i = 0; i < 200; ++i)
       text += "Paragraph " + std::to_string(i * i) + " is over the moon.\n\n";
-    dataset::PrepareOptions prepare;
-    prepare.inputs = {folder_.write("text.txt", text)};
-    prepare.output = folder_.path() / "data";
-    prepare.tokenizer = "bytes";
-    prepare.documents = dataset::DocumentUnit::kParagraph;
-    prepare.heldout_fraction = 0.2;
-    prepare.threads = 1;
-    EXPECT_TRUE(dataset::prepare(prepare));
-    dataset_ = *dataset::Dataset::open(prepare.output, dataset::Check::kSizes);
+    dataset_ = test::paragraphs(folder_, text);
   }
 
   double evaluate_rank(comm::Collectives& collectives, int64_t sequences) {
@@ -77,20 +68,20 @@ protected:
 
   // The rows that a rank kept, each held against the text: position -> sum of its losses.
   std::map<int64_t, double> rows_of(Rank rank, int64_t rows) {
-    const auto file = checkpoint::SafetensorsReader::open(
-        kept_ / ("rank-" + std::to_string(rank) + ".safetensors"));
+    const auto file =
+        safetensors::Reader::open(kept_ / ("rank-" + std::to_string(rank) + ".safetensors"));
     EXPECT_TRUE(file);
     if (!file) return {};
     at::Tensor losses = at::empty({rows, kLength}), targets = at::empty({rows, kLength}, at::kLong),
                positions = at::empty({rows}, at::kLong);
-    const auto read = [&](const char* name, checkpoint::DataType type, const at::Tensor& into) {
+    const auto read = [&](const char* name, safetensors::DataType type, const at::Tensor& into) {
       EXPECT_TRUE(
           file->read(name, type, into.sizes().vec(),
                      {static_cast<std::byte*>(into.mutable_data_ptr()), size_t(into.nbytes())}));
     };
-    read("loss", checkpoint::DataType::kF32, losses);
-    read("target", checkpoint::DataType::kI64, targets);
-    read("position", checkpoint::DataType::kI64, positions);
+    read("loss", safetensors::DataType::kF32, losses);
+    read("target", safetensors::DataType::kI64, targets);
+    read("position", safetensors::DataType::kI64, positions);
     EXPECT_TRUE(at::equal(losses, loss_of(targets)));
     std::map<int64_t, double> sums;
     for (int64_t row = 0; row < rows; ++row) {

@@ -1,10 +1,8 @@
 // The loop itself, in this process, on a model of four numbers.
-#include "tests/support/temporary_folder.h"
+#include "common/safetensors/safetensors.h"
 #include "tests/unit/trainer/devices.h"
-#include "worker/checkpoint/safetensors.h"
+#include "tests/unit/trainer/paragraphs.h"
 #include "worker/trainer/trainer.h"
-
-#include "common/dataset/prepare.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -37,15 +35,7 @@ protected:
     std::string text;
     for (int i = 0; i < 400; ++i)
       text += "The moon is over the river, and the river is under the moon.\n\n";
-    dataset::PrepareOptions prepare;
-    prepare.inputs = {folder_.write("text.txt", text)};
-    prepare.output = folder_.path() / "data";
-    prepare.tokenizer = "bytes";
-    prepare.documents = dataset::DocumentUnit::kParagraph;
-    prepare.heldout_fraction = 0.2;
-    prepare.threads = 1;
-    EXPECT_TRUE(dataset::prepare(prepare));
-    dataset_ = *dataset::Dataset::open(prepare.output, dataset::Check::kSizes);
+    dataset_ = test::paragraphs(folder_, text);
     spec_.train.steps = 6;
     spec_.train.sequence_length = 32;
     spec_.train.learning_rate = 1e-2;
@@ -444,10 +434,10 @@ TEST_F(TrainerTest, HeldOutTokensAreKeptStepByStep) {
   for (const wire::RankEvaluation& evaluation : seen_.evaluations) {
     const auto path = folder_.path() / "evaluations" / manifest::folder_name(evaluation.step) /
                       "rank-0.safetensors";
-    const auto file = checkpoint::SafetensorsReader::open(path);
+    const auto file = safetensors::Reader::open(path);
     ASSERT_TRUE(file) << file.error().what;
     std::vector<float> losses(64);
-    ASSERT_TRUE(file->read("loss", checkpoint::DataType::kF32, {2, 32},
+    ASSERT_TRUE(file->read("loss", safetensors::DataType::kF32, {2, 32},
                            std::as_writable_bytes(std::span(losses))));
     for (const float loss : losses)
       EXPECT_NEAR(loss, evaluation.loss, 1e-6);

@@ -51,7 +51,7 @@ TEST(Words, EachValueHasItsOwn) {
   expect_list(NonFiniteAction::kReport, "report");
   expect_list(RequestResult::kRefused, "refused");
   expect_list(RecordKind::kNonFinite, "non_finite");
-  expect_list(FailureClass::kGraphs, "cuda-graphs");
+  expect_list(FailureClass::kGate, "gate");
   // What stands in ledgers and in scripts of users.
   EXPECT_EQ(nsa::name_of(EventKind::kRankExited), "rank_exited");
   EXPECT_EQ(nsa::name_of(EventKind::kAttemptFailed), "attempt_failed");

@@ -251,7 +251,7 @@ fs::path prepare_text(const fs::path& folder) {
   dataset::PrepareOptions options;
   options.inputs = {folder / "text.txt"};
   options.output = folder / "dataset";
-  options.tokenizer = "bytes";
+  options.tokenizer = dataset::TokenizerKind::kBytes;
   options.documents = dataset::DocumentUnit::kParagraph;
   options.heldout_fraction = 0.1;
   options.threads = 1;

@@ -1,0 +1,88 @@
+// Training of one rank as the worker does it, a step at a time, by the worker's TrainStep.
+#pragma once
+
+#include "bench/model/batches.h"
+#include "bench/model/failure.h"
+#include "bench/model/options.h"
+#include "bench/model/stopwatch.h"
+#include "worker/model/kernel_setup.h"
+#include "worker/model/model_loss.h"
+#include "worker/rules/precision.h"
+#include "worker/step/train_step.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nsa::bench {
+
+// Four marks a step: its begin, forward's end, the optimizer's begin, its end. And this rank's
+// request to stop.
+class StepMarks : public train::StepHook {
+public:
+  Stopwatch* watch = nullptr; // nothing: not measured
+  bool wants_stop = false;
+  void enter(progress::Phase phase, uint64_t step, uint64_t micro_step) override;
+  void add_requests(train::StepRequests& requests) override {
+    requests.stop = requests.stop || wants_stop;
+  }
+};
+
+class Training {
+public:
+  // `dataset`: none for random tokens.
+  Training(const spec::RunSpec& spec, runtime::Runtime& runtime, comm::Collectives& collectives,
+           Layers layers, std::shared_ptr<const dataset::Dataset> dataset);
+
+  // Whether "auto" takes the same kernels of attention for a run of another length.
+  bool serves(const spec::RunSpec& spec) const;
+  // Afterwards parameters have hooks and live in flat buffers, of which this rank updates its
+  // shard.
+  void prepare();
+  void load(const std::string& checkpoint);
+  // Goes on with batches of another length, or in another way. The model is the same.
+  void use(const spec::RunSpec& spec, bool graphs);
+
+  // Waits for the step before last.
+  void step(Stopwatch& watch);
+  void finish();
+  // This rank asks all to stop; every rank sees it behind the same step.
+  void ask_to_stop() { marks_.wants_stop = true; }
+  bool stopped() const { return stopped_; }
+  // Of the steps since use() that have completed.
+  const std::vector<train::StepResult>& results() const { return results_; }
+
+  size_t graphs() const { return step_->graphs(); }
+  model::LanguageModel& model() { return model_; }
+  std::string computes_in() const { return precision_.name(); }
+  // "fused hopper", "aten cudnn"; of each branch where they differ.
+  std::string kernels_in_effect() const;
+  // What a layer attends with on a batch of held-out text (of random tokens without a data set),
+  // and the blocks that it selects.
+  ops::AttentionInputs attention_inputs(int64_t layer);
+
+private:
+  train::PlannedModel planned(const spec::RunSpec& spec) const;
+  void take(size_t leave);
+
+  spec::RunSpec spec_;
+  runtime::Runtime& runtime_;
+  comm::Collectives& collectives_;
+  Layers layers_;
+  train::Precision precision_;
+  model::LanguageModel model_;
+  train::PhaseClock clock_;
+  std::shared_ptr<const dataset::Dataset> dataset_;
+  train::BatchLoss loss_;
+  train::GateMeans gates_;
+  std::optional<train::FlatState> state_;
+  StepMarks marks_;
+  std::optional<train::TrainStep> step_;
+  std::optional<Batches> batches_;
+  uint64_t count_ = 0; // steps begun
+  bool stopped_ = false;
+  std::vector<train::StepResult> results_;
+};
+
+} // namespace nsa::bench

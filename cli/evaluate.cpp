@@ -1,0 +1,116 @@
+#include "cli/connect.h"
+#include "cli/json_text.h"
+#include "cli/model_program.h"
+#include "cli/parts.h"
+#include "cli/render/table.h"
+#include "common/base/printable.h"
+#include "common/base/text.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace nsa::cli {
+
+namespace {
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+Result<wire::ModelRequest> evaluation_request(const ChosenCheckpoint& chosen,
+                                              const Arguments& arguments) {
+  NSA_TRY_ASSIGN(wire::ModelRequest request,
+                 make_request(chosen, wire::ModelTask::kEvaluate, arguments));
+  request.data = arguments.has("data") ? std::filesystem::absolute(arguments.text("data")).string()
+                                       : chosen.spec.data.path;
+  request.sequences =
+      arguments.integer("sequences", chosen.spec.eval.batches * chosen.spec.train.micro_batch);
+  request.sequence_length = arguments.integer("sequence-length", chosen.spec.train.sequence_length);
+  if (request.sequences < 0)
+    return fail(ErrorCode::kInvalidArgument, "--sequences takes 0, which means all, or more");
+  if (request.sequence_length < 1 || request.sequence_length > (int64_t{1} << 20))
+    return fail(ErrorCode::kInvalidArgument, "--sequence-length takes a number from 1 to 1048576");
+  return request;
+}
+
+nlohmann::ordered_json as_json(const ChosenCheckpoint& chosen, const wire::ModelRequest& request,
+                               const wire::ModelEnd& end) {
+  return {{"run", chosen.detail.summary.id},
+          {"step", chosen.manifest.step},
+          {"data", request.data},
+          {"data_digest", end.data_digest},
+          {"sequences", end.sequences},
+          {"sequence_length", end.sequence_length},
+          {"loss", end.loss},
+          {"perplexity", std::exp(end.loss)},
+          {"positions", nlohmann::json(end.positions)},
+          {"seconds", end.seconds},
+          {"device", end.device}};
+}
+
+void print_tables(const ChosenCheckpoint& chosen, const wire::ModelRequest& request,
+                  const wire::ModelEnd& end, Context& context) {
+  std::ostream& out = context.io.out;
+  const auto line = [&](const char* name, const std::string& value) {
+    out << name << std::string(12 - std::string_view(name).size(), ' ') << printable(value) << "\n";
+  };
+  line("model", chosen.detail.summary.id + "@" + std::to_string(chosen.manifest.step));
+  line("data", request.data + ", digest " + end.data_digest);
+  line("text", std::to_string(end.sequences) + " held-out sequences of " +
+                   std::to_string(end.sequence_length) + " tokens");
+  line("loss", fixed(end.loss, 6) + " nats a token");
+  line("perplexity", fixed(std::exp(end.loss), 4));
+  line("computed", "in " + format_duration(end.seconds) + " on " + end.device);
+  out << "\nposition      loss  perplexity\n";
+  for (const wire::PositionLoss& range : end.positions) {
+    const std::string last = std::to_string(range.to - 1);
+    const std::string where =
+        range.to == range.from + 1 ? last : std::to_string(range.from) + "-" + last;
+    char row[96];
+    std::snprintf(row, sizeof row, "%-10s %7.4f  %10.4f\n", where.c_str(), range.loss,
+                  std::exp(range.loss));
+    out << row;
+  }
+}
+
+Result<Exit> run_evaluate(const Arguments& arguments, Context& context) {
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+  NSA_TRY_ASSIGN(const ChosenCheckpoint chosen,
+                 choose_checkpoint(daemon, arguments.text("RUN[@STEP]")));
+  NSA_TRY_ASSIGN(const wire::ModelRequest request, evaluation_request(chosen, arguments));
+  NSA_TRY_ASSIGN(const wire::ModelEnd end, run_model_program(context, request, [](const auto&) {}));
+  if (context.output == Output::kJson)
+    context.io.out << json_text(as_json(chosen, request, end)) << "\n";
+  else
+    print_tables(chosen, request, end, context);
+  return Exit::kDone;
+}
+
+} // namespace
+
+Verb evaluate_verb() {
+  Verb verb;
+  verb.name = "evaluate";
+  verb.summary = "Measure a run's model on held-out text";
+  verb.detail =
+      "Loss, perplexity and loss by position, on the held-out split of a data set. Without "
+      "options the text is that of the run's own evaluations, so the loss is the one that "
+      "the run recorded at this step, if it computes in the same type on the same device.";
+  verb.positionals = {checkpoint_argument()};
+  verb.options = {
+      {"data", 0, ValueType::kPath, "FOLDER", "a data set (default: the run's)"},
+      {"sequences", 0, ValueType::kInteger, "N",
+       "so many, evenly spread; 0 means all (default: as the run)"},
+      {"sequence-length", 0, ValueType::kInteger, "N", "tokens of each (default: as in training)"}};
+  for (Option& option : computing_options())
+    verb.options.push_back(std::move(option));
+  verb.examples = {
+      {"nsactl evaluate k3fm2@400", "as the run evaluates itself"},
+      {"nsactl evaluate @last --data /data/books --sequences 0", "all of another set"}};
+  verb.run = run_evaluate;
+  return verb;
+}
+
+} // namespace nsa::cli

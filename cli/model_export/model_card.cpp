@@ -1,0 +1,186 @@
+#include "cli/model_export/model_card.h"
+
+#include "common/base/printable.h"
+#include "common/base/text.h"
+#include "common/spec/spec_json.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace nsa::model_export {
+
+namespace {
+
+// A cell of a table: what people wrote must not end it, nor begin markup.
+std::string cell(const std::string& text) {
+  std::string safe;
+  for (const char c : printable(text)) {
+    if (c == '|' || c == '`' || c == '<' || c == '\\' || c == '[' || c == '*' || c == '_')
+      safe += '\\';
+    safe += c == '\n' ? ' ' : c;
+  }
+  return safe;
+}
+
+std::string number(double value, const char* format = "%.4f") {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+class Table {
+public:
+  Table(std::string& text, const std::vector<std::string>& header) : text_(text) {
+    row(header);
+    for (size_t i = 0; i < header.size(); ++i)
+      text_ += i == 0 ? "|---|" : "---|";
+    text_ += "\n";
+  }
+  void row(const std::vector<std::string>& cells) {
+    for (const std::string& c : cells)
+      text_ += "| " + c + " ";
+    text_ += "|\n";
+  }
+
+private:
+  std::string& text_;
+};
+
+std::string front_matter(const Facts& facts) {
+  return "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- nsa\n"
+         "- sparse-attention\nmodel_name: " +
+         facts.detail.summary.name + "\n---\n\n";
+}
+
+std::string how_to_load(const Facts& facts) {
+  std::string text = "```python\nfrom transformers import AutoModelForCausalLM";
+  text += facts.tokenizer ? ", AutoTokenizer\n\n" : "\n\n";
+  text += "model = AutoModelForCausalLM.from_pretrained(\".\", trust_remote_code=True)\n";
+  if (facts.tokenizer)
+    text += "tokenizer = AutoTokenizer.from_pretrained(\".\", trust_remote_code=True)\n"
+            "ids = tokenizer(\"<|endoftext|>Once\", return_tensors=\"pt\").input_ids\n"
+            "print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))\n";
+  text += "```\n\n"
+          "`trust_remote_code` runs `modeling_nsa.py` of this folder; read it first. It needs "
+          "PyTorch 2.5 or newer.\n"
+          "Without transformers: `import modeling_nsa; model = modeling_nsa.load(\".\")`.\n";
+  if (facts.tokenizer)
+    text += "In training every text began with `<|endoftext|>`, so begin a prompt with it.\n";
+  return text + "The module keeps no cache: each new token computes the whole text again.\n\n";
+}
+
+void describe_model(std::string& text, const Facts& facts, int64_t parameters,
+                    const std::string& type) {
+  const spec::ModelSection& m = facts.spec.model;
+  const spec::NsaSection& n = facts.spec.nsa;
+  text += "## Model\n\n";
+  Table table(text, {"property", "value"});
+  table.row({"parameters", std::to_string(parameters)});
+  table.row({"weights", type});
+  table.row({"layers, width, heads, key/value heads",
+             std::to_string(m.layers) + ", " + std::to_string(m.dimension) + ", " +
+                 std::to_string(m.heads) + ", " + std::to_string(m.kv_groups)});
+  table.row({"vocabulary, padded", std::to_string(m.vocabulary)});
+  table.row({"tokenizer", facts.tokenizer ? tokenizer_text(facts) : "not exported"});
+  table.row({"length of training texts", std::to_string(facts.spec.train.sequence_length)});
+  if (m.attention == spec::Attention::kDense) {
+    table.row({"attention", "dense, causal"});
+  } else {
+    table.row({"attention",
+               "Native Sparse Attention (arXiv 2502.11089): " + cell(join(n.branches, ", "))});
+    table.row({"compression block, stride",
+               std::to_string(n.compression_block) + ", " + std::to_string(n.compression_stride)});
+    table.row({"selection block, blocks, window", std::to_string(n.selection_block) + ", " +
+                                                      std::to_string(n.selected_blocks) + ", " +
+                                                      std::to_string(n.window)});
+  }
+  text += "\n";
+}
+
+void describe_training(std::string& text, const Facts& facts) {
+  const manifest::Manifest& c = facts.checkpoint;
+  text += "## Training\n\n";
+  Table table(text, {"property", "value"});
+  table.row({"run", cell(facts.detail.summary.id + " (" + facts.detail.summary.name + ")")});
+  table.row({"checkpoint",
+             "step " + std::to_string(c.step) + " of " + std::to_string(facts.spec.train.steps)});
+  table.row({"tokens", std::to_string(c.tokens)});
+  table.row({"loss of the last step, nats a token", number(c.loss)});
+  if (facts.held_out)
+    table.row({"held-out loss, nats a token",
+               number(facts.held_out->loss) + " at step " + std::to_string(facts.held_out->step)});
+  table.row({"data set, digest", "`" + c.data.dataset_digest + "`"});
+  table.row({"text read", "epoch " + std::to_string(c.data.epoch) + ", " +
+                              std::to_string(c.data.index) + " sequences of it"});
+  table.row({"seed", std::to_string(facts.spec.train.seed)});
+  table.row({"precision", cell(c.precision + ", computed in " + c.compute)});
+  table.row({"ranks, device", std::to_string(c.world_size) + ", " + cell(c.device)});
+  table.row({"spec, digest", "`" + c.spec_digest + "`"});
+  table.row({"nsa-worker", cell(c.build)});
+  for (const auto& [name, version] : c.versions)
+    table.row({cell(name), cell(version)});
+  table.row({"written at", cell(c.written_at)});
+  table.row({"exported by nsactl", cell(facts.exported_by)});
+  text += "\n";
+}
+
+// Those of attempts that this checkpoint rests on.
+void describe_faults(std::string& text, const Facts& facts) {
+  text += "## Faults\n\n";
+  const int newest = facts.checkpoint.attempt;
+  if (!facts.detail.summary.inject.empty())
+    text += "**A fault was injected on purpose: " + cell(facts.detail.summary.inject) + ".**\n\n";
+  bool any = false;
+  for (const wire::AttemptView& attempt : facts.detail.attempts)
+    any = any || attempt.attempt < newest;
+  if (!any) {
+    text += "None: the run came to this checkpoint in its first attempt.\n\n";
+    return;
+  }
+  text += "Each attempt continued from the newest checkpoint that had verified.\n\n";
+  Table table(text, {"attempt", "from step", "to step", "ended"});
+  for (const wire::AttemptView& attempt : facts.detail.attempts) {
+    if (attempt.attempt >= newest) continue;
+    const std::string failure = attempt.failure_class.text();
+    table.row({std::to_string(attempt.attempt), std::to_string(attempt.first_step),
+               std::to_string(attempt.last_step),
+               cell((failure.empty() ? "" : failure + ": ") + attempt.reason)});
+  }
+  text += "\n";
+}
+
+void describe_toggles(std::string& text, const Facts& facts) {
+  std::vector<const wire::ToggleView*> shown;
+  for (const wire::ToggleView& toggle : facts.detail.toggles)
+    if (toggle.attempt == facts.checkpoint.attempt &&
+        !(toggle.requested.empty() && toggle.effective.empty()))
+      shown.push_back(&toggle);
+  text += "## Toggles\n\n";
+  if (shown.empty()) {
+    text += "The ledger has none of attempt " + std::to_string(facts.checkpoint.attempt) + ".\n";
+    return;
+  }
+  Table table(text, {"toggle", "requested", "effective"});
+  for (const wire::ToggleView* toggle : shown)
+    table.row({cell(toggle->name), cell(toggle->requested), cell(toggle->effective)});
+}
+
+} // namespace
+
+std::string tokenizer_text(const Facts& facts) {
+  return facts.tokenizer ? text_of(*facts.tokenizer) : std::string();
+}
+
+std::string model_card(const Facts& facts, int64_t parameters, const std::string& type) {
+  std::string text = front_matter(facts);
+  text += "# " + cell(facts.detail.summary.name) + "\n\n";
+  if (!facts.detail.summary.note.empty()) text += cell(facts.detail.summary.note) + "\n\n";
+  text += how_to_load(facts);
+  describe_model(text, facts, parameters, type);
+  describe_training(text, facts);
+  describe_faults(text, facts);
+  describe_toggles(text, facts);
+  return text;
+}
+
+} // namespace nsa::model_export

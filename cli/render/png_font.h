@@ -1,0 +1,18 @@
+// Letters of 5 by 7 dots for pictures.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace nsa::render {
+
+inline constexpr int kGlyphColumns = 5, kGlyphRows = 7;
+// Columns from left to right; bit 0 is the highest dot.
+using Glyph = std::array<uint8_t, kGlyphColumns>;
+
+// Of printable ASCII; every other character of the UTF-8 text is a "?".
+std::vector<Glyph> glyphs_of(std::string_view text);
+
+} // namespace nsa::render

@@ -1,0 +1,12 @@
+// Builds without NSA_KILL_POINTS: nothing can be armed.
+#include "common/base/kill_point.h"
+
+namespace nsa {
+
+void pass_kill_point(KillPoint) {}
+
+bool has_kill_points() {
+  return false;
+}
+
+} // namespace nsa

@@ -1,0 +1,59 @@
+// Nodes as the API shows them: this nsad's own, and those that have joined it as their head.
+// Plain values.
+#pragma once
+
+#include "common/base/choice_or_text.h"
+#include "common/wire/json_members.h"
+#include "common/wire/time.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::wire {
+
+enum class NodeRole : uint8_t {
+  kSingle, // no node may join this nsad
+  kHead,   // it lets nodes join, and answers users
+  kAgent,  // it has joined
+};
+constexpr auto choice_names(NodeRole) {
+  return names_of("single", "head", "agent");
+}
+
+enum class NodeStatus : uint8_t {
+  kReady,   // it is heard
+  kDrained, // it is, and no new run starts there
+  kLost,    // it is not heard
+  kRemoved, // its certificate is refused
+};
+constexpr auto choice_names(NodeStatus) {
+  return names_of("ready", "drained", "lost", "removed");
+}
+
+struct NodeView {
+  std::string name;
+  ChoiceOrText<NodeRole> role;
+  ChoiceOrText<NodeStatus> state;
+  std::string address; // where nodes may join, or where it called from last; empty: not known
+  std::string problem; // why nodes cannot join now; empty: they can, or are not meant to
+  std::string build;   // version and commit; like the facts below of its last call
+  std::string boot_id;
+  int64_t processors = 0;
+  uint64_t memory_bytes = 0;
+  std::vector<std::string> gpus; // names
+  Time joined_at, certificate_expires_at, heard_at, drained_at, removed_at;
+  double clock_offset_seconds = 0; // the head's clock minus the node's
+  double round_trip_seconds = 0;   // 0: not measured yet
+};
+
+// The answer to POST /v1/node-tokens. Whoever has the token can join, once.
+struct NodeToken {
+  std::string token;
+  std::string head; // host and port, as far as the head knows them
+  Time expires_at;
+};
+
+NSA_DECLARE_JSON(NodeView);
+NSA_DECLARE_JSON(NodeToken);
+
+} // namespace nsa::wire

@@ -1,0 +1,335 @@
+#include "daemon/nodes/cluster_nodes.h"
+
+#include "common/base/log.h"
+#include "common/wire/words.h"
+#include "daemon/cluster/agent.h"
+#include "daemon/nodes/node_facts.h"
+
+#include <algorithm>
+
+namespace nsa::control {
+
+namespace {
+constexpr Duration kOpenAgain = std::chrono::seconds(5);
+// Anybody who reaches the port can be refused as often as it likes. The audit takes this many rows
+// at once and one a second after, and then says how many it has left out.
+constexpr double kMostRefusals = 60;
+constexpr std::string_view kReleaseGpu = "gpu-release";
+constexpr size_t kMostWaiting = 10'000; // for a ledger that cannot be written
+
+wire::NodeStatus status_of(cluster::NodeState state) {
+  switch (state) {
+  case cluster::NodeState::kReady:
+    return wire::NodeStatus::kReady;
+  case cluster::NodeState::kLost:
+    return wire::NodeStatus::kLost;
+  case cluster::NodeState::kRemoved:
+    return wire::NodeStatus::kRemoved;
+  }
+  return wire::NodeStatus::kLost;
+}
+
+void add_facts(wire::NodeView& view, const cluster::NodeHello& facts) {
+  view.build = facts.build;
+  view.boot_id = facts.boot_id;
+  view.processors = facts.processors;
+  view.memory_bytes = facts.memory_bytes;
+  view.gpus = facts.gpus;
+}
+
+wire::NodeView view_of(const cluster::Node& node) {
+  wire::NodeView view;
+  view.name = node.record.name;
+  view.role = wire::NodeRole::kAgent;
+  view.state = status_of(node.state);
+  view.address = node.address;
+  add_facts(view, node.facts);
+  view.joined_at = node.record.joined_at;
+  view.certificate_expires_at = node.record.expires_at;
+  view.heard_at = node.heard_at;
+  view.removed_at = node.record.removed_at;
+  view.clock_offset_seconds = to_seconds(Duration(node.clock_offset_ns));
+  view.round_trip_seconds = to_seconds(Duration(node.round_trip_ns));
+  return view;
+}
+} // namespace
+
+ClusterNodes::ClusterNodes(Tools tools, Options options)
+    : tools_(tools), options_(std::move(options)), book_(tools.ledger), facts_(read_node_facts()),
+      refusals_left_(kMostRefusals), refilled_(tools.clock.monotonic()) {
+  if (options_.cluster.folder.empty()) options_.cluster.folder = options_.state_folder + "/cluster";
+}
+
+Status ClusterNodes::start() {
+  NSA_TRY_ASSIGN(const int64_t drained_at, tools_.ledger.drained_at(options_.node));
+  drained_at_ = {drained_at};
+  if (drained_at != 0) options_.hold_back(options_.node);
+  if (!options_.cluster.address.empty()) open();
+  return {};
+}
+
+// A taken port is no reason to leave ranks unsupervised.
+void ClusterNodes::open() {
+  cluster::HeadOptions wanted;
+  wanted.folder = options_.cluster.folder;
+  wanted.own_node = options_.node;
+  wanted.address = options_.cluster.address;
+  wanted.port = static_cast<uint16_t>(options_.cluster.port);
+  wanted.certificate_lifetime = std::chrono::hours(24 * options_.cluster.certificate_days);
+  auto opened = cluster::Head::open(tools_.events, book_, wanted,
+                                    [this](const cluster::Notice& notice) { take(notice); });
+  if (!opened) {
+    if (problem_ != opened.error().what)
+      log::error("nodes", "no node can reach this head", {{"why", opened.error().what}});
+    problem_ = opened.error().what;
+    again_ = tools_.clock.after(kOpenAgain, [this] { open(); });
+    return;
+  }
+  head_ = std::move(*opened);
+  problem_.clear();
+  log::info("nodes", "nodes may join", {{"address", address()}});
+}
+
+std::string ClusterNodes::address() const {
+  const std::string& given = options_.cluster.address;
+  const bool is_any = given == "0.0.0.0" || given == "::";
+  return cluster::HeadAddress{is_any ? options_.node : given, head_->port()}.text();
+}
+
+Result<cluster::Head*> ClusterNodes::head() {
+  if (head_) return head_.get();
+  if (options_.cluster.address.empty())
+    return fail(ErrorCode::kConflict, "this nsad is no head: no other node may join it",
+                "in nsad.toml write [cluster] and address = \"0.0.0.0\"; then nsactl daemon stop "
+                "&& nsactl daemon start");
+  return fail(ErrorCode::kUnavailable, "this head cannot be reached by nodes: " + problem_,
+              "free the port, or set cluster.port in nsad.toml; nsad tries again every 5 s");
+}
+
+// ---- what users ask
+// ---------------------------------------------------------------------------------
+
+wire::NodeView ClusterNodes::own_view() {
+  wire::NodeView view;
+  view.name = options_.node;
+  const bool is_head = !options_.cluster.address.empty();
+  view.role = is_head ? wire::NodeRole::kHead : wire::NodeRole::kSingle;
+  view.state = drained_at_.nanoseconds != 0 ? wire::NodeStatus::kDrained : wire::NodeStatus::kReady;
+  if (head_) view.address = address();
+  view.problem = problem_;
+  add_facts(view, facts_);
+  view.gpus.clear();
+  for (const wire::GpuView& gpu : options_.gpus())
+    view.gpus.push_back(gpu.name);
+  view.heard_at = tools_.clock.wall().nanoseconds;
+  view.drained_at = drained_at_.nanoseconds;
+  return view;
+}
+
+std::vector<wire::NodeView> ClusterNodes::list() {
+  std::vector<wire::NodeView> views = {own_view()};
+  if (!head_) return views;
+  for (const cluster::Node& node : head_->nodes())
+    views.push_back(view_of(node));
+  return views;
+}
+
+Result<wire::NodeToken> ClusterNodes::make_token(const api::Caller& caller) {
+  const auto make = [this]() -> Result<wire::NodeToken> {
+    NSA_TRY_ASSIGN(cluster::Head * open_head, head());
+    const WallTime expires = tools_.clock.wall() + cluster::JoinToken::kLifetime;
+    NSA_TRY_ASSIGN(const cluster::JoinToken token, open_head->make_token());
+    return wire::NodeToken{token.text(), address(), expires.nanoseconds};
+  };
+  auto made = make();
+  NSA_TRY(audited(caller, "node-token", "", made ? Status() : fail(made.error())));
+  return made;
+}
+
+Status ClusterNodes::remove(const std::string& node, const api::Caller& caller) {
+  const auto remove = [&]() -> Status {
+    if (node == options_.node)
+      return fail(ErrorCode::kConflict, "node " + node + " is this nsad's own",
+                  "to end it: nsactl daemon stop");
+    NSA_TRY_ASSIGN(cluster::Head * open_head, head());
+    return open_head->remove(node);
+  };
+  return audited(caller, "node-remove", node, remove());
+}
+
+Status ClusterNodes::set_drained(const std::string& node, bool drained, const api::Caller& caller) {
+  const char* verb = drained ? "node-drain" : "node-undrain";
+  if (node == options_.node) {
+    auto done = drain_own(drained, caller);
+    return done ? done : audited(caller, verb, node, std::move(done));
+  }
+  const auto listed = list();
+  const bool is_known =
+      std::ranges::any_of(listed, [&](const wire::NodeView& view) { return view.name == node; });
+  return audited(
+      caller, verb, node,
+      is_known
+          ? fail(ErrorCode::kUnsupported, "this version starts no ranks on nodes that have joined",
+                 "to keep node " + node + " out of the cluster: nsactl node rm " + node)
+          : fail(ErrorCode::kNotFound, "no node is named '" + node + "'", "see nsactl node ls"));
+}
+
+Status ClusterNodes::drain_own(bool drained, const api::Caller& caller) {
+  if ((drained_at_.nanoseconds != 0) == drained) return {};
+  const WallTime at = drained ? tools_.clock.wall() : WallTime{};
+  store::Batch batch;
+  batch.drains = {{options_.node, at.nanoseconds}};
+  batch.audit = {audit_row(caller, drained ? "node-drain" : "node-undrain", options_.node)};
+  NSA_TRY(tools_.ledger.commit(batch));
+  drained_at_ = at;
+  options_.hold_back(drained ? options_.node : "");
+  return {};
+}
+
+std::vector<wire::GpuView> ClusterNodes::gpus() {
+  std::vector<wire::GpuView> views = options_.gpus();
+  auto left = tools_.quarantine.entries();
+  for (wire::GpuView& view : views)
+    if (const auto found = left.find(view.uuid); found != left.end()) {
+      view.quarantined_at = found->second.since;
+      view.quarantined_by_run = found->second.run;
+      left.erase(found);
+    }
+  for (const auto& [uuid, row] : left) { // it has gone from the node
+    wire::GpuView& view = views.emplace_back();
+    view.index = -1;
+    view.uuid = uuid;
+    view.state = wire::GpuStatus::kQuarantine;
+    view.why = row.why;
+    view.quarantined_at = row.since;
+    view.quarantined_by_run = row.run;
+  }
+  return views;
+}
+
+Result<wire::GpuView> ClusterNodes::release_gpu(const std::string& gpu, const api::Caller& caller) {
+  const auto find = [&]() -> Result<wire::GpuView> {
+    for (wire::GpuView& view : gpus())
+      if (gpu == view.uuid || gpu == std::to_string(view.index)) return std::move(view);
+    return fail(ErrorCode::kNotFound, "this node has no GPU '" + gpu + "'", "see nsactl gpu ls");
+  };
+  const auto found = find();
+  const Status done =
+      found ? tools_.quarantine.release(found->uuid, audit_row(caller, kReleaseGpu, found->uuid))
+            : fail(found.error());
+  if (!done) {
+    NSA_TRY(audited(caller, kReleaseGpu, gpu, done));
+  }
+  return find();
+}
+
+// ---- what nodes do
+// ----------------------------------------------------------------------------------
+
+void ClusterNodes::take(const cluster::Notice& notice) {
+  using enum cluster::Notice::Kind;
+  switch (notice.kind) {
+  case kJoined:
+    log::info("nodes", "a node has joined", {{"node", notice.node}, {"address", notice.address}});
+    return note(notice.address, "node-join", notice.node, "");
+  case kRenewed:
+    log::info("nodes", "a node has a new certificate", {{"node", notice.node}});
+    return note(notice.address, "node-renew", notice.node, "");
+  case kReady:
+    return log::info("nodes", "a node is heard",
+                     {{"node", notice.node}, {"address", notice.address}});
+  case kLost:
+    return log::warning("nodes", "a node is not heard any more",
+                        {{"node", notice.node}, {"why", notice.why}});
+  case kRemoved: // the audit has who asked for it
+    return log::info("nodes", "a node was removed", {{"node", notice.node}});
+  case kRefused:
+    return note_refusal(notice);
+  }
+}
+
+void ClusterNodes::note_refusal(const cluster::Notice& notice) {
+  ++refusals_;
+  const MonotonicTime now = tools_.clock.monotonic();
+  refusals_left_ =
+      std::min(kMostRefusals, refusals_left_ + to_seconds(now - std::exchange(refilled_, now)));
+  if (refusals_left_ < 1) {
+    ++unlisted_;
+    return;
+  }
+  refusals_left_ -= 1;
+  std::string why = notice.why;
+  if (const uint64_t count = std::exchange(unlisted_, 0); count > 0)
+    why += "; " + std::to_string(count) + " refusals before this one are not listed";
+  log::warning("nodes", "a call is refused",
+               {{"node", notice.node}, {"address", notice.address}, {"why", why}});
+  note(notice.address, "node-call", notice.node, why);
+}
+
+// ---- the audit
+// --------------------------------------------------------------------------------------
+
+store::AuditRow ClusterNodes::audit_row(const api::Caller& caller, std::string_view verb,
+                                        const std::string& node) const {
+  store::AuditRow row;
+  row.at = tools_.clock.wall().nanoseconds;
+  row.uid = caller.uid;
+  row.user = caller.user;
+  row.pid = caller.pid;
+  row.verb = verb;
+  row.run = node;
+  row.result = wire::RequestResult::kDone;
+  return row;
+}
+
+Status ClusterNodes::audited(const api::Caller& caller, std::string_view verb,
+                             const std::string& node, Status done) {
+  if (tools_.loop.batch().audit.size() >= kMostWaiting) return done;
+  store::AuditRow row = audit_row(caller, verb, node);
+  if (!done) {
+    row.result = wire::RequestResult::kRefused;
+    row.why = done.error().what;
+  }
+  tools_.loop.batch().audit.push_back(std::move(row));
+  tools_.loop.flush();
+  return done;
+}
+
+// Of somebody on the network, who has no uid here. The audit keeps so many rows of each uid. With
+// a uid of their own, refusals push no joins out.
+void ClusterNodes::note(const std::string& who, std::string_view verb, const std::string& node,
+                        const std::string& why) {
+  if (tools_.loop.batch().audit.size() >= kMostWaiting) return;
+  store::AuditRow row;
+  row.at = tools_.clock.wall().nanoseconds;
+  row.uid = why.empty() ? -1 : -2;
+  row.user = who;
+  row.verb = verb;
+  row.run = node;
+  row.result = why.empty() ? wire::RequestResult::kDone : wire::RequestResult::kRefused;
+  row.why = why;
+  tools_.loop.batch().audit.push_back(std::move(row));
+  tools_.loop.flush();
+}
+
+// ---- metrics
+// ----------------------------------------------------------------------------------------
+
+void ClusterNodes::add_samples(metrics::DaemonSample& daemon) const {
+  daemon.node_refusals = refusals_;
+  if (!head_) return;
+  for (const cluster::Node& node : head_->nodes()) {
+    if (node.state == cluster::NodeState::kRemoved) continue;
+    metrics::NodeSample sample;
+    sample.node = node.record.name;
+    sample.up = node.state == cluster::NodeState::kReady;
+    sample.certificate_expires = {node.record.expires_at};
+    if (sample.up && node.round_trip_ns > 0) {
+      sample.clock_offset_seconds = to_seconds(Duration(node.clock_offset_ns));
+      sample.round_trip_seconds = to_seconds(Duration(node.round_trip_ns));
+    }
+    daemon.nodes.push_back(std::move(sample));
+  }
+}
+
+} // namespace nsa::control

@@ -1,0 +1,81 @@
+// The nodes that this nsad knows: its own, and those that have joined it as their head. Opens the
+// head where nsad.toml asks for one, and tries again where the port is taken. Whoever joins, is
+// refused, renewed or removed leaves a row in the audit.
+//
+// All on the loop's thread. It stops by being destroyed; nodes call again until the next head
+// answers.
+#pragma once
+
+#include "common/spec/node_spec.h"
+#include "daemon/api/nodes.h"
+#include "daemon/metrics/snapshot.h"
+#include "daemon/nodes/gpu_quarantine.h"
+#include "daemon/nodes/ledger_book.h"
+#include "daemon/run_loop/run_loop.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+class ClusterNodes final : public api::Nodes {
+public:
+  // What it works with; all of them outlive it.
+  struct Tools {
+    net::EventLoop& events;
+    Clock& clock;
+    RunLoop& loop;
+    store::Ledger& ledger;
+    GpuQuarantine& quarantine;
+  };
+  struct Options {
+    spec::NodeClusterSection cluster;
+    std::string state_folder, node;
+    // Told this node's name when it is drained, and nothing when it is not any more.
+    std::function<void(const std::string& node)> hold_back;
+    std::function<std::vector<wire::GpuView>()> gpus; // of this node, as its slots know them
+  };
+
+  ClusterNodes(Tools tools, Options options);
+  // Once the ledger knows this node.
+  Status start();
+
+  std::vector<wire::NodeView> list() override;
+  Result<wire::NodeToken> make_token(const api::Caller& caller) override;
+  Status remove(const std::string& node, const api::Caller& caller) override;
+  Status set_drained(const std::string& node, bool drained, const api::Caller& caller) override;
+  std::vector<wire::GpuView> gpus() override;
+  Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
+  void add_samples(metrics::DaemonSample& daemon) const;
+
+private:
+  void open();
+  Result<cluster::Head*> head();
+  void take(const cluster::Notice& notice);
+  void note_refusal(const cluster::Notice& notice);
+  void note(const std::string& who, std::string_view verb, const std::string& node,
+            const std::string& why);
+  Status audited(const api::Caller& caller, std::string_view verb, const std::string& node,
+                 Status done);
+  store::AuditRow audit_row(const api::Caller& caller, std::string_view verb,
+                            const std::string& node) const;
+  Status drain_own(bool drained, const api::Caller& caller);
+  wire::NodeView own_view();
+  std::string address() const;
+
+  Tools tools_;
+  Options options_;
+  LedgerBook book_;
+  cluster::NodeHello facts_;
+  WallTime drained_at_;
+  std::string problem_; // why the head is not open
+  net::Timer again_;
+  double refusals_left_;
+  MonotonicTime refilled_;
+  uint64_t refusals_ = 0, unlisted_ = 0;
+  std::unique_ptr<cluster::Head> head_;
+};
+
+} // namespace nsa::control

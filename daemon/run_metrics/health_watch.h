@@ -1,0 +1,52 @@
+// Whether training looks well, from the records of rank 0: gates of NSA that stay uniform or
+// collapse, and losses that jump. Each is told once an attempt, but a spike each time. Divergence
+// is LossWatch's, losses that are not finite are the trainer's. Pure values.
+#pragma once
+
+#include "common/base/json.h"
+#include "common/wire/rank_messages.h"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace nsa::control {
+
+// Of a layer whose mean gates add up to 1 (nsa.gate = "group_softmax").
+struct LayerGates {
+  double entropy = 0; // of the mean gates, nats
+  double largest = 0; // mean gate
+};
+// By layer; empty where the record has no gates.
+std::map<std::string, LayerGates> layer_gates(const wire::RankStep& step);
+
+class HealthWatch {
+public:
+  struct Finding {
+    wire::EventKind kind;
+    std::string text;
+  };
+
+  // Branches that gates choose between.
+  void begin_attempt(size_t branches);
+  std::vector<Finding> add(const wire::RankStep& step);
+
+private:
+  // A spike is judged against the losses before it.
+  static constexpr size_t kLosses = 64;
+
+  void look_at_gates(const wire::RankStep& step, std::vector<Finding>& findings);
+  void look_at_loss(const wire::RankStep& step, std::vector<Finding>& findings);
+
+  size_t branches_ = 3;
+  std::array<double, kLosses> losses_{}; // the newest, in a ring
+  uint64_t seen_ = 0, quiet_until_ = 0;  // records
+  bool uniform_told_ = false, collapse_told_ = false;
+  std::map<std::string, int> collapsed_; // layer -> records in a row
+  friend void to_json(nlohmann::json& json, const HealthWatch& watch);
+  friend void from_json(const nlohmann::json& json, HealthWatch& watch);
+};
+
+} // namespace nsa::control

@@ -1,0 +1,487 @@
+#include "fetch/fetch.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/text.h"
+#include "common/dataset/dataset.h"
+#include "common/dataset/entropy.h"
+#include "common/dataset/ordered_pipeline.h"
+#include "common/dataset/tokenise.h"
+#include "common/dataset/work_folder.h"
+#include "fetch/progress_file.h"
+#include "fetch/split_writer.h"
+
+#include <cmath>
+#include <optional>
+#include <thread>
+
+namespace nsa::fetch {
+namespace {
+
+namespace fs = std::filesystem;
+using dataset::Split;
+
+constexpr size_t kBatchBytes = size_t{1} << 20;
+
+// A batch, and where its reader stands behind it.
+struct Placed {
+  size_t file = 0;
+  RowPlace place;
+  double part = 0; // of all files
+};
+struct RawPart {
+  dataset::RawBatch batch;
+  Placed end;
+};
+struct TokenPart {
+  dataset::TokenBatch batch;
+  Placed end;
+};
+using Pipeline = dataset::OrderedPipeline<RawPart, TokenPart>;
+
+// The reading thread: files in order, from a place on, cut into batches of documents.
+class Reader {
+public:
+  Reader(const FetchOptions& options, const Plan& plan, Http& http, std::string folder,
+         Pipeline& pipeline, std::stop_token stop)
+      : options_(options), plan_(plan), http_(http), folder_(std::move(folder)),
+        pipeline_(pipeline), stop_(std::move(stop)) {
+    for (const PlannedFile& file : plan.files)
+      total_ += static_cast<double>(weight(file));
+  }
+
+  double part_of(size_t file, double within) const {
+    double before = 0;
+    for (size_t i = 0; i < file && i < plan_.files.size(); ++i)
+      before += static_cast<double>(weight(plan_.files[i]));
+    if (file < plan_.files.size())
+      before += within * static_cast<double>(weight(plan_.files[file]));
+    return before / total_;
+  }
+
+  Status read_all(size_t file, RowPlace place) {
+    for (; file < plan_.files.size(); ++file, place = {}) {
+      NSA_TRY_ASSIGN(const bool more, read_file(file, place));
+      if (!more) break;
+    }
+    return {};
+  }
+
+private:
+  static uint64_t weight(const PlannedFile& file) { return std::max<uint64_t>(file.bytes, 1); }
+
+  // False: the pipeline wants no more.
+  Result<bool> read_file(size_t index, RowPlace from) {
+    const PlannedFile& file = plan_.files[index];
+    if (file.format == Format::kSynthetic) {
+      NSA_TRY_ASSIGN(const auto made, open_synthetic(file.name, from));
+      return read_rows(index, *made);
+    }
+    NSA_TRY_ASSIGN(const std::string address, address_of(file, options_.sources, options_.http));
+    NSA_TRY_ASSIGN(const auto source, open_file(file, address, http_, folder_, stop_));
+    RowsOptions how;
+    how.name = file.name;
+    how.format = file.format;
+    how.compression = file.compression;
+    how.column = options_.prepare.jsonl_key;
+    how.paragraphs = options_.prepare.documents == dataset::DocumentUnit::kParagraph;
+    how.min_document_bytes = options_.prepare.min_document_bytes;
+    NSA_TRY_ASSIGN(const auto rows, open_rows(*source, how, from));
+    return read_rows(index, *rows);
+  }
+
+  Result<bool> read_rows(size_t index, Rows& rows) {
+    RawPart part = begin(index);
+    std::string_view text;
+    while (true) {
+      NSA_TRY_ASSIGN(const bool there, rows.next(text));
+      if (!there) break;
+      const size_t start = part.batch.text.size();
+      part.batch.text.append(text);
+      part.batch.documents.push_back({start, part.batch.text.size(), rows.place().row, 0});
+      // From a slow source a batch goes out small: what was read is then recorded soon.
+      const bool slow = MonotonicTime::now() - begun_ > std::chrono::milliseconds(200);
+      if (part.batch.text.size() < kBatchBytes && !slow) continue;
+      part.end = {index, rows.place(), part_of(index, rows.part())};
+      if (!pipeline_.push(std::move(part))) return false;
+      part = begin(index);
+    }
+    part.end = {index + 1, {}, part_of(index + 1, 0)};
+    return pipeline_.push(std::move(part));
+  }
+
+  RawPart begin(size_t index) {
+    begun_ = MonotonicTime::now();
+    RawPart part;
+    part.batch.source = index;
+    part.batch.path = plan_.files[index].name;
+    part.batch.json_lines = plan_.files[index].format == Format::kJsonLines;
+    part.batch.draw = dataset::Draw::kByText;
+    return part;
+  }
+
+  const FetchOptions& options_;
+  const Plan& plan_;
+  Http& http_;
+  const std::string folder_;
+  Pipeline& pipeline_;
+  const std::stop_token stop_;
+  double total_ = 0;
+  MonotonicTime begun_; // when the batch was begun
+};
+
+Request request_of(const FetchOptions& options, const dataset::Tokenizer& tokenizer) {
+  Request request = {{"tokenizer", tokenizer.digest()},
+                     {"documents", text_of(options.prepare.documents)},
+                     {"min_document_bytes", options.prepare.min_document_bytes},
+                     {"invalid_utf8", text_of(options.prepare.invalid_utf8)},
+                     {"column", options.prepare.jsonl_key},
+                     {"heldout_fraction", options.prepare.heldout_fraction},
+                     {"seed", options.prepare.seed},
+                     {"shard_tokens", options.prepare.shard_tokens},
+                     {"tokens", options.most_tokens},
+                     {"sources", nlohmann::json::array()}};
+  for (const std::string& source : options.sources)
+    request["sources"].push_back(printable_source(source));
+  return request;
+}
+
+// What a call of fetch() holds together.
+class Fetch {
+public:
+  Fetch(const FetchOptions& options, const std::function<void(const FetchProgress&)>& report,
+        std::stop_token stop)
+      : options_(options), prepare_(options.prepare), report_(report), stop_(std::move(stop)),
+        http_(options.http, stop_) {}
+
+  Result<FetchResult> run() {
+    NSA_TRY(check());
+    NSA_TRY_ASSIGN(tokenizer_, dataset::load_tokenizer(prepare_.tokenizer, prepare_.ranks_file));
+    NSA_TRY_ASSIGN(const bool reusable, look_at_output());
+    if (reusable) return std::move(result_);
+    NSA_TRY_ASSIGN(dataset::WorkFolder folder,
+                   dataset::WorkFolder::create_or_continue(prepare_.output));
+    folder_ = folder.path();
+    if (options_.restart) NSA_TRY(folder.clear());
+    NSA_TRY(make_or_read_plan());
+    NSA_TRY_ASSIGN(state_, read_state(folder_));
+    tokens_written_ = state_.splits[0].tokens() + state_.splits[1].tokens();
+    state_.source_documents.resize(plan_.files.size());
+    NSA_TRY(resume_shards());
+    if (!state_.done) NSA_TRY(read_and_write());
+    progress_.finishing = true;
+    tell(true);
+    NSA_TRY(complete());
+    NSA_TRY(folder.commit(prepare_.if_exists == dataset::IfExists::kReplace));
+    remove_progress(prepare_.output);
+    result_.text_bytes = state_.text_bytes;
+    result_.own_text_bytes = progress_.text_bytes;
+    result_.received_bytes = http_.bytes_received();
+    result_.empty_documents = state_.empty_documents;
+    result_.seconds = elapsed();
+    return std::move(result_);
+  }
+
+private:
+  double elapsed() const { return to_seconds(MonotonicTime::now() - start_); }
+
+  Status check() const {
+    auto wrong = [](std::string what) {
+      return fail(ErrorCode::kInvalidArgument, std::move(what));
+    };
+    if (options_.sources.empty()) return wrong("no source is given");
+    if (!(prepare_.heldout_fraction >= 0 && prepare_.heldout_fraction <= 0.5))
+      return wrong("the held-out fraction must lie between 0 and 0.5");
+    if (prepare_.shard_tokens < 1 || prepare_.shard_tokens > INT32_MAX)
+      return wrong("a shard holds between 1 and 2147483647 tokens");
+    if (prepare_.threads < 0 || prepare_.threads > 1024)
+      return wrong("the number of threads must lie between 0 (all processors) and 1024");
+    if (prepare_.min_document_bytes > 0 && prepare_.documents != dataset::DocumentUnit::kParagraph)
+      return wrong("--min-document-bytes joins paragraphs: it needs --documents paragraph");
+    if (options_.most_tokens < 0) return wrong("--tokens must be at least 1");
+    return {};
+  }
+
+  dataset::PreparationRecord preparation_record() const {
+    return {text_of(prepare_.documents),    prepare_.min_document_bytes,
+            text_of(prepare_.invalid_utf8), prepare_.jsonl_key,
+            prepare_.heldout_fraction,      prepare_.seed,
+            prepare_.shard_tokens};
+  }
+
+  // True: what is there will do. An output that is not a data set is never touched.
+  Result<bool> look_at_output() {
+    const fs::path& output = prepare_.output;
+    std::error_code error;
+    if (!fs::exists(output, error) || fs::is_empty(output, error)) return false;
+    if (!fs::exists(output / dataset::kManifestFile, error))
+      return fail(ErrorCode::kConflict, output.string() + " exists and is not a data set",
+                  "choose another output folder");
+    if (prepare_.if_exists == dataset::IfExists::kReplace) return false;
+    if (prepare_.if_exists == dataset::IfExists::kFail)
+      return fail(ErrorCode::kConflict, output.string() + " exists",
+                  "take it as it is: --reuse; or replace it: --replace");
+    NSA_TRY_ASSIGN(const auto there, dataset::Dataset::open(output, dataset::Check::kSizes));
+    NSA_TRY_ASSIGN(const auto files, list_files(options_.sources, http_));
+    bool same = there->manifest().tokenizer.digest == tokenizer_->digest() &&
+                there->manifest().preparation == preparation_record() &&
+                there->manifest().sources.size() == files.size();
+    for (size_t i = 0; same && i < files.size(); ++i)
+      same = there->manifest().sources[i].path == files[i].name &&
+             there->manifest().sources[i].checksum == files[i].checksum;
+    if (!same)
+      return fail(ErrorCode::kConflict,
+                  output.string() + " was made of other sources or with other options",
+                  "choose another output folder, or replace it: --replace");
+    result_.manifest = there->manifest();
+    result_.reused = true;
+    result_.seconds = elapsed();
+    return true;
+  }
+
+  Status make_or_read_plan() {
+    const Request request = request_of(options_, *tokenizer_);
+    NSA_TRY_ASSIGN(auto stored, read_plan(folder_));
+    if (stored) {
+      for (const auto& [key, value] : request.items())
+        if (!stored->request.contains(key) || stored->request.at(key) != value)
+          return fail(ErrorCode::kConflict,
+                      folder_.string() + " was begun with other options: '" + key +
+                          "' differs from the one given now",
+                      "give the same options to continue, or begin anew: --restart");
+      plan_ = std::move(*stored);
+      result_.resumed = true;
+      return {};
+    }
+    plan_.request = request;
+    NSA_TRY_ASSIGN(plan_.files, list_files(options_.sources, http_));
+    return write_plan(folder_, plan_);
+  }
+
+  Status resume_shards() {
+    for (const Split split : {Split::kTrain, Split::kHeldout}) {
+      auto& writer = writers_[static_cast<size_t>(split)];
+      writer.emplace(folder_, split, prepare_.shard_tokens);
+      auto status = writer->resume(state_.splits[static_cast<size_t>(split)]);
+      if (status) continue;
+      Error error = std::move(status).error();
+      error.next = "the folder was changed by hand or is damaged: begin anew with --restart";
+      return fail(std::move(error));
+    }
+    return {};
+  }
+
+  Status read_and_write() {
+    const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int threads = prepare_.threads > 0 ? prepare_.threads : processors;
+    Pipeline pipeline(threads, threads * 4, [&](RawPart&& part) {
+      return TokenPart{dataset::tokenise(part.batch, *tokenizer_, prepare_), part.end};
+    });
+    // Ends the reader's downloads, too, when the writer has enough or fails.
+    std::stop_source enough;
+    const std::stop_callback pass_on(stop_, [&] { enough.request_stop(); });
+    Status read;
+    {
+      Reader reader(options_, plan_, http_, folder_.string(), pipeline, enough.get_token());
+      progress_.part = progress_.part_at_start =
+          state_.file < plan_.files.size() ? reader.part_of(state_.file, 0) : 1;
+      const std::jthread thread([&, file = state_.file, place = state_.place] {
+        read = reader.read_all(file, place);
+        pipeline.close();
+      });
+      auto status = write_batches(pipeline);
+      enough.request_stop();
+      pipeline.stop();
+      if (!status) return status;
+    }
+    // What was read before the error is kept.
+    if (!read && !state_.done) return read;
+    return {};
+  }
+
+  Status write_batches(Pipeline& pipeline) {
+    while (auto part = pipeline.next(stop_)) {
+      if (part->batch.error) {
+        NSA_TRY(commit());
+        return fail(std::move(*part->batch.error));
+      }
+      const bool enough = cut_to_most(part->batch);
+      for (const Split split : {Split::kTrain, Split::kHeldout})
+        NSA_TRY(writer(split).append(part->batch.tokens[static_cast<size_t>(split)]));
+      note(*part);
+      if (enough) break;
+      NSA_TRY(commit_when_due());
+      tell(false);
+    }
+    if (stop_.stop_requested()) {
+      NSA_TRY(commit());
+      return fail(ErrorCode::kUnavailable, "interrupted", "the same command continues");
+    }
+    const bool all = state_.file == plan_.files.size();
+    const bool reached = options_.most_tokens > 0 && tokens() >= options_.most_tokens;
+    if (!all && !reached) return commit(); // the reader says why
+    for (auto& writer : writers_)
+      NSA_TRY(writer->finish());
+    state_.done = true;
+    return commit();
+  }
+
+  SplitWriter& writer(Split split) { return *writers_[static_cast<size_t>(split)]; }
+  int64_t tokens() const { return tokens_written_; }
+
+  // Takes away the documents behind the one that reaches the number of tokens asked for.
+  bool cut_to_most(dataset::TokenBatch& batch) {
+    if (options_.most_tokens == 0) return false;
+    int64_t sum = tokens_written_;
+    size_t kept[2] = {0, 0};
+    int64_t documents[2] = {0, 0};
+    for (const dataset::DocumentTokens& document : batch.order) {
+      const auto split = static_cast<size_t>(document.split);
+      kept[split] += document.tokens;
+      ++documents[split];
+      sum += static_cast<int64_t>(document.tokens);
+      if (sum < options_.most_tokens) continue;
+      for (const size_t i : {size_t{0}, size_t{1}}) {
+        batch.tokens[i].resize(kept[i]);
+        batch.documents[i] = documents[i];
+      }
+      return true;
+    }
+    return false;
+  }
+
+  void note(const TokenPart& part) {
+    const auto heldout = static_cast<size_t>(Split::kHeldout);
+    const dataset::TokenBatch& batch = part.batch;
+    const int64_t documents = batch.documents[0] + batch.documents[1];
+    state_.file = part.end.file;
+    state_.place = part.end.place;
+    state_.source_documents[batch.source] += documents;
+    state_.documents += documents;
+    state_.heldout_documents += batch.documents[heldout];
+    state_.empty_documents += batch.empty_documents;
+    state_.replaced_characters += batch.replaced_characters;
+    state_.text_bytes += batch.text_bytes;
+    tokens_written_ += static_cast<int64_t>(batch.tokens[0].size() + batch.tokens[1].size());
+    progress_.part = part.end.part;
+    progress_.text_bytes += batch.text_bytes;
+  }
+
+  // As often as costs a twentieth of the time at most.
+  Status commit_when_due() {
+    const MonotonicTime now = MonotonicTime::now();
+    const Duration least = std::chrono::milliseconds(250);
+    if (now - committed_ < std::max(least, commit_cost_ * 20)) return {};
+    NSA_TRY(commit());
+    committed_ = MonotonicTime::now();
+    commit_cost_ = committed_ - now;
+    return {};
+  }
+
+  // First the tokens, then the state that counts them.
+  Status commit() {
+    for (const Split split : {Split::kTrain, Split::kHeldout}) {
+      NSA_TRY_ASSIGN(state_.splits[static_cast<size_t>(split)], writer(split).sync());
+    }
+    return write_state(folder_, state_);
+  }
+
+  void tell(bool always) {
+    const MonotonicTime now = MonotonicTime::now();
+    if (!report_ || (!always && now - last_told_ < std::chrono::milliseconds(100))) return;
+    last_told_ = now;
+    progress_.elapsed_seconds = elapsed();
+    progress_.documents = state_.documents;
+    progress_.tokens = tokens();
+    progress_.received_bytes = http_.bytes_received();
+    progress_.written_bytes = static_cast<uint64_t>(tokens()) * sizeof(dataset::Token);
+    std::error_code error;
+    progress_.free_bytes = fs::space(folder_, error).available;
+    report_(progress_);
+  }
+
+  Status measure() {
+    dataset::EntropyMeter whole(tokenizer_->vocabulary_size()),
+        heldout(tokenizer_->vocabulary_size());
+    for (const dataset::ShardRecord& record : result_.manifest.shards) {
+      if (stop_.stop_requested())
+        return fail(ErrorCode::kUnavailable, "interrupted", "the same command continues");
+      NSA_TRY_ASSIGN(const auto shard,
+                     dataset::ShardReader::open(folder_ / record.file, record.format));
+      whole.add(shard.tokens());
+      if (record.split == Split::kHeldout) heldout.add(shard.tokens());
+    }
+    result_.manifest.text = whole.measure();
+    result_.manifest.heldout = heldout.measure();
+    return {};
+  }
+
+  Status complete() {
+    dataset::Manifest& manifest = result_.manifest;
+    manifest.shards = state_.splits[1].shards; // held-out text first, as llm.c has it
+    const auto& train = state_.splits[0].shards;
+    manifest.shards.insert(manifest.shards.end(), train.begin(), train.end());
+    manifest.documents = state_.documents;
+    manifest.heldout_documents = state_.heldout_documents;
+    manifest.replaced_characters = state_.replaced_characters;
+    if (manifest.documents == 0)
+      return fail(ErrorCode::kInvalidArgument, "the sources hold no text",
+                  "name others, or another column: --column NAME");
+    if (manifest.tokens(Split::kTrain) == 0 ||
+        (prepare_.heldout_fraction > 0 && manifest.heldout_documents == 0))
+      return fail(ErrorCode::kInvalidArgument,
+                  "of " + std::to_string(manifest.documents) + " documents, " +
+                      std::to_string(manifest.heldout_documents) +
+                      " fell to the held-out split: too few documents for that fraction",
+                  "choose another one and begin anew: --restart --heldout-fraction 0.1; 0 sets "
+                  "nothing aside");
+    NSA_TRY(measure());
+    for (size_t i = 0; i < plan_.files.size(); ++i) {
+      const PlannedFile& file = plan_.files[i];
+      manifest.sources.push_back(
+          {file.name, file.bytes, file.checksum, state_.source_documents[i]});
+    }
+    manifest.created_at = format_rfc3339(WallTime::now());
+    manifest.tokenizer = {text_of(tokenizer_->kind()), tokenizer_->digest(),
+                          tokenizer_->vocabulary_size(), tokenizer_->separator()};
+    manifest.preparation = preparation_record();
+    manifest.digest = dataset_digest(manifest);
+    if (prepare_.tokenizer == dataset::TokenizerKind::kGpt2) {
+      NSA_TRY_ASSIGN(const std::string ranks, read_file(prepare_.ranks_file));
+      NSA_TRY(write_file_atomic(folder_ / dataset::kRanksFile, ranks));
+    }
+    return write_manifest(folder_, manifest);
+  }
+
+  const FetchOptions& options_;
+  const dataset::PrepareOptions& prepare_;
+  const std::function<void(const FetchProgress&)>& report_;
+  const std::stop_token stop_;
+  Http http_;
+  const MonotonicTime start_ = MonotonicTime::now();
+  MonotonicTime last_told_, committed_ = MonotonicTime::now();
+  Duration commit_cost_{};
+  fs::path folder_;
+  std::unique_ptr<dataset::Tokenizer> tokenizer_;
+  Plan plan_;
+  FetchState state_;
+  std::optional<SplitWriter> writers_[2]; // by Split
+  int64_t tokens_written_ = 0;
+  FetchProgress progress_;
+  FetchResult result_;
+};
+
+} // namespace
+
+Result<FetchResult> fetch(const FetchOptions& options,
+                          const std::function<void(const FetchProgress&)>& progress,
+                          std::stop_token stop) {
+  auto result = Fetch(options, progress, std::move(stop)).run();
+  if (result) return result;
+  Error error = std::move(result).error().within("fetching " + options.prepare.output.string());
+  if (error.code == ErrorCode::kExhausted && error.next.empty())
+    error.next = "free space there; the same command continues";
+  return fail(std::move(error));
+}
+
+} // namespace nsa::fetch

@@ -1,0 +1,117 @@
+// GET over libcurl: redirects, credentials, retries. Any thread may call; each call blocks, and a
+// stop request ends it with kUnavailable "interrupted".
+//
+// HF_TOKEN goes to the hub's own origin and to no other: redirects are followed here, not by
+// libcurl, and each hop is looked at. It stands in no error, no notice and no file. URLs appear
+// without user, password and query, where signatures stand.
+//
+// What may pass is tried again: 408, 429 and 5xx, cut or silent connections. The wait is what
+// Retry-After or RateLimit says, else it doubles from half a second to a minute. Bytes that arrive
+// set the count of tries back.
+#pragma once
+
+#include "common/base/result.h"
+#include "fetch/http_answer.h"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace nsa::fetch {
+
+struct HttpOptions {
+  std::string hub = "https://huggingface.co"; // HF_ENDPOINT
+  std::string token;                          // HF_TOKEN; may be empty
+  int retries = 8;                            // without a byte in between
+  double silence_seconds = 60;                // a connection that gives nothing for so long is cut
+  std::function<void(const std::string&)> notice; // of a wait; any thread
+};
+
+struct ByteRange {
+  uint64_t first = 0, last = 0; // inclusive, as in HTTP
+};
+
+// What identifies the content of a file. Empty or unknown parts are not compared.
+struct FileIdentity {
+  std::optional<uint64_t> bytes;
+  std::string etag;
+};
+
+class Http {
+public:
+  Http(HttpOptions options, std::stop_token stop);
+  ~Http();
+  const HttpOptions& options() const { return options_; }
+
+  struct Page {
+    std::string body, next; // next: of the Link header, absolute; may be empty
+  };
+  // A whole small answer, such as a listing of the hub.
+  Result<Page> get_page(const std::string& url, size_t max_bytes);
+
+  // A file of which any range can be read.
+  class File {
+  public:
+    File(Http& http, std::string url) : http_(http), url_(std::move(url)) {}
+
+    // Learns size, ETag and whether ranges are served; kConflict when that is not `expected`.
+    Status probe(const FileIdentity& expected);
+    bool has_ranges() const { return has_ranges_; }
+    const FileIdentity& identity() const { return identity_; }
+    std::string name() const;
+
+    // Several threads at a time, after probe(). `enough` ends it as the stop request does.
+    Status read(uint64_t first, std::span<char> out, std::stop_token enough = {});
+    // All of it in order, for servers without ranges: starts again from the beginning where the
+    // connection is cut. `begin` is called before each beginning.
+    Status read_whole(const std::function<Status()>& begin,
+                      const std::function<Status(std::string_view)>& body);
+
+  private:
+    friend class Http;
+    Status check(const HttpAnswer& answer, std::optional<ByteRange> range);
+
+    Http& http_;
+    std::string url_;
+    FileIdentity identity_;
+    bool has_ranges_ = false;
+    std::mutex mutex_;
+    std::string redirected_to_; // where url_ led last; a signed address expires
+  };
+
+  uint64_t bytes_received() const { return received_; }
+
+private:
+  struct Try;
+  struct Transfer;
+  class Patience;
+  using Accept = std::function<Status(const HttpAnswer&)>;
+  using Body = std::function<Status(std::string_view)>;
+
+  struct Request {
+    std::string url;
+    std::optional<ByteRange> range;
+    Accept accept; // of the last hop's headers, before its body
+    Body body;
+    std::stop_token enough;
+  };
+  Try follow(Request request, std::string* led_to = nullptr);
+  Try exchange(const Request& request);
+  bool may_have_token(const std::string& url) const;
+  Error refusal(const std::string& url, const HttpAnswer& answer) const;
+
+  HttpOptions options_;
+  std::stop_token stop_;
+  std::mutex mutex_;
+  std::vector<void*> idle_; // libcurl's handles, which keep their connections
+  std::atomic<uint64_t> received_ = 0;
+};
+
+} // namespace nsa::fetch

@@ -1,0 +1,16 @@
+// In the place of parquet.cpp where Arrow was not there at build time.
+#include "fetch/rows.h"
+
+namespace nsa::fetch {
+
+Result<std::unique_ptr<Rows>> open_parquet(ByteSource&, const RowsOptions& options, RowPlace) {
+  return fail(ErrorCode::kUnsupported,
+              options.name + " is a Parquet file, and this nsa-fetch was built without Arrow",
+              "run tools/fetch-arrow and build again");
+}
+
+bool can_parquet() {
+  return false;
+}
+
+} // namespace nsa::fetch

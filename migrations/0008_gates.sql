@@ -1,0 +1,2 @@
+-- Events gate_judged, and specs with [[gate]], [plan] and [cost]: an nsad that does not know them
+-- refuses the ledger.

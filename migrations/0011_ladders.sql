@@ -1,0 +1,2 @@
+-- No table changes. From here on a run may take rungs of a ladder, with other ranks and settings than its file has: an older
+-- nsad would replay its attempts with the settings of the file, so it refuses the ledger.

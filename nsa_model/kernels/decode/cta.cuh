@@ -1,0 +1,361 @@
+#pragma once
+// What a CTA does (decode.cu). Tests compile it for the host.
+
+#include "nsa_model/kernels/decode/choose_blocks.cuh"
+
+namespace nsa::kernels::decode {
+
+// The parts of a CTA's work, in this order. A warp's steps of each are begin, begin + stride, ..
+enum Part { kCompressedPart, kWindowPart, kForcedPart, kChosenPart, kParts };
+struct Steps {
+  int begin = 0, end = 0, stride = 1;
+};
+
+// Steps of warp `warp`. Where blocks are chosen, warps that do not choose attend to the window and
+// to the forced blocks meanwhile, one after another over both.
+template <int kHalves>
+__device__ __forceinline__ Steps steps_of_part(int part, const Cta& cta, int warp) {
+  constexpr int kWarps = Tile::kWarps<kHalves>;
+  constexpr int kChoosers = Tile::kChoosers<kHalves>;
+  const int of_cluster = cta.rank * kWarps + warp;
+  const bool chooses = chooses_blocks(cta.length);
+  if (part == kCompressedPart) return {cta.compressed.begin + warp, cta.compressed.end, kWarps};
+  if (part == kChosenPart)
+    return {of_cluster, kBlockSteps * (chooses ? kPickedBlocks : selected_count(cta.length)),
+            kWarps << cta.log_ctas};
+  const int window = steps_of(window_keys(cta.length));
+  const int others = chooses ? kWarps - kChoosers : kWarps;
+  const int first = warp - (kWarps - others);
+  if (first < 0 || (part == kForcedPart && (!chooses || cta.length <= 0))) return {};
+  const int begin = cta.rank * others + first;
+  const int stride = others << cta.log_ctas; // a power of two
+  if (part == kWindowPart) return {begin, window, stride};
+  const int past = begin < window ? (window - begin + stride - 1) & -stride : 0;
+  return {begin + past - window, kBlockSteps * kForcedBlocks, stride};
+}
+
+// All threads of the CTA meet; as in meet_warps(), lanes come together first.
+__device__ __forceinline__ void meet_cta() {
+  __syncwarp();
+  __syncthreads();
+}
+
+// Keys of one step.
+struct Source {
+  const __nv_bfloat16 *k, *v; // of the KV head
+  int first, rows;            // row of the first key; rows of a ring
+  int count;                  // up to kStepKeys; 0 or less: none
+};
+__device__ __forceinline__ Source source_of(const DecodeParams& step, const Cta& cta, int part,
+                                            int i, const int* taken) {
+  const int first = i * Tile::kStepKeys;
+  const auto of = [&](const __nv_bfloat16* k, const __nv_bfloat16* v, int rows, int row, int ring,
+                      int count) -> Source {
+    const int64_t begin = static_cast<int64_t>(cta.kv_head) * rows * kHeadDim;
+    return {k + begin, v + begin, row, ring, min(count, Tile::kStepKeys)};
+  };
+  constexpr int kNoRing = INT_MAX;
+  if (part == kCompressedPart)
+    return of(step.k_compressed, step.v_compressed, step.compressed_rows, first, kNoRing,
+              compressed_keys(cta.length) - first);
+  if (part == kWindowPart) {
+    const int keys = window_keys(cta.length);
+    const int row = (cta.length - keys + first) % step.window_rows;
+    return of(step.k_window, step.v_window, step.window_rows, row, step.window_rows, keys - first);
+  }
+  int block = i / kBlockSteps;
+  if (part == kForcedPart) {
+    block = block == 0 ? 0 : cta.own - 2 + block;
+  } else if (chooses_blocks(cta.length)) {
+    block = taken[block];
+  }
+  const int row = block * kBlock + i % kBlockSteps * Tile::kStepKeys;
+  return of(step.k_selected, step.v_selected, step.tokens, row, kNoRing, cta.length - row);
+}
+
+// Asks for a step's keys and values, so that they come while others are attended to. A warp.
+__device__ __forceinline__ void prefetch(const Source& source) {
+  const int rows = min(source.count, source.rows - source.first);
+  if (rows <= 0 || threadIdx.x % 32 >= 2) return;
+  const __nv_bfloat16* const begin = threadIdx.x % 32 == 0 ? source.k : source.v;
+  prefetch(begin + source.first * kHeadDim, rows * kHeadDim * static_cast<int>(sizeof(*begin)));
+}
+
+// Leaves a warp's result of a branch; of O nothing where it had no step.
+template <int kHalves>
+__device__ __forceinline__ void leave(Shared<kHalves>& shared, int branch, bool had_step,
+                                      const WarpAttention<kHalves>& attention) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int quad = thread % 4;
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    const int row = thread % 32 / 4 + 8 * half;
+    const float sum = quad_sum(attention.sum[half]);
+    if (quad == 0) shared.partial[branch][warp][row] = {attention.reference[half], sum};
+    if (!had_step) continue;
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const float4 four = {attention.out(half, i), attention.out(half, i + 1),
+                           attention.out(half, i + 2), attention.out(half, i + 3)};
+      *reinterpret_cast<float4*>(&shared.out[branch][warp][row][out_dimension(quad, i)]) = four;
+    }
+  }
+}
+
+// Joins the warps' results of every branch. CTA r of the cluster gets dimensions 64 r / ctas ..
+template <int kHalves>
+__device__ __forceinline__ void send_results(Shared<kHalves>& shared, const Cta& cta, int heads) {
+  constexpr int kWarps = Shared<kHalves>::kWarps;
+  constexpr int kRows = Shared<kHalves>::kRows;
+  constexpr int kThreads = Tile::kThreads<kHalves>;
+  constexpr int kColumns = 8; // of a thread
+  constexpr int kItems = kBranches * kRows * kHeadDim / kColumns;
+  const int dims = kHeadDim >> cta.log_ctas;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kItems; i += kThreads) {
+    const int place = i % (kHeadDim / kColumns);
+    const int row = i / (kHeadDim / kColumns) % kRows;
+    const int branch = i / (kHeadDim / kColumns) / kRows;
+    if (row >= heads) continue;
+    Partial of_warps[kWarps];
+    Partial total = {kNoReference, 0};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      of_warps[w] = shared.partial[branch][w][row];
+      total.reference = max(total.reference, of_warps[w].reference);
+    }
+    float4 out[2] = {}; // dimensions 4 place .. and 32 + 4 place ..
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (of_warps[w].reference == kNoReference) continue; // it had no step
+      const float scale = power_of_two(of_warps[w].reference - total.reference);
+      total.sum = fmaf(scale, of_warps[w].sum, total.sum);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float4 part = *reinterpret_cast<const float4*>(
+            &shared.out[branch][w][row][kHeadDim / 2 * n + 4 * place]);
+        out[n].x = fmaf(scale, part.x, out[n].x);
+        out[n].y = fmaf(scale, part.y, out[n].y);
+        out[n].z = fmaf(scale, part.z, out[n].z);
+        out[n].w = fmaf(scale, part.w, out[n].w);
+      }
+    }
+    const int at = (cta.rank * kBranches + branch) * kRows + row;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int column = kHeadDim / 2 * n + 4 * place;
+      send(reinterpret_cast<float4*>(&shared.joined[at * dims + (column & (dims - 1))]), out[n],
+           column >> (6 - cta.log_ctas), shared.results_done);
+    }
+    static_assert(kHeadDim == 1 << 6);
+    // The threads of a row tell a CTA or two each.
+    for (int to = place; to < cta.ctas(); to += kHeadDim / kColumns)
+      send(&shared.of_ctas[cta.rank][branch][row], total, to, shared.results_done);
+  }
+  arrive(shared.results_done);
+}
+
+// The gates of the KV head's heads, early, since they come from memory. A warp.
+template <int kHalves>
+__device__ __forceinline__ void load_gates(Shared<kHalves>& shared, const DecodeParams& step,
+                                           const Cta& cta) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int branch = lane % 4;
+  const int group = cta.kv_head % step.groups;
+  const float* const gates = step.gates + static_cast<int64_t>(cta.kv_head / step.groups) *
+                                              step.gates_of_token * kBranches;
+  if (branch >= kBranches) return;
+#pragma unroll 1
+  for (int row = lane / 4; row < step.heads; row += 8) {
+    const int gate = step.gates_of_token == step.groups ? group : group * step.heads + row;
+    shared.gates[branch][row] = gates[gate * kBranches + branch];
+  }
+}
+
+// What each CTA's part of a branch counts: by a CTA's lane each, after all have sent.
+template <int kHalves>
+__device__ __forceinline__ void weigh_ctas(Shared<kHalves>& shared, const Cta& cta, int heads) {
+  constexpr int kThreads = Tile::kThreads<kHalves>;
+  const int from = static_cast<int>(threadIdx.x) & (cta.ctas() - 1);
+#pragma unroll 1
+  for (int first = 0; first < kBranches * heads; first += kThreads >> cta.log_ctas) {
+    const int i =
+        min(first + (static_cast<int>(threadIdx.x) >> cta.log_ctas), kBranches * heads - 1);
+    const int branch = i % kBranches;
+    const int row = i / kBranches;
+    const Partial partial = shared.of_ctas[from][branch][row];
+    int reference = partial.reference;
+#pragma unroll
+    for (int distance = Tile::kMostCtas / 2; distance > 0; distance /= 2) {
+      const int other = __shfl_xor_sync(~0u, reference, distance);
+      if (distance < cta.ctas()) reference = max(reference, other);
+    }
+    const float scale = power_of_two(partial.reference - reference);
+    float sum = scale * partial.sum;
+#pragma unroll
+    for (int distance = Tile::kMostCtas / 2; distance > 0; distance /= 2) {
+      const float other = __shfl_xor_sync(~0u, sum, distance);
+      if (distance < cta.ctas()) sum += other;
+    }
+    // A branch that saw no key gives 0.
+    shared.factor[from][branch][row] = sum > 0 ? scale * shared.gates[branch][row] / sum : 0.0f;
+  }
+}
+
+// The branches under their gates, of this CTA's dimensions. Of a cluster of more than two CTAs,
+// ctas / 2 neighbouring lanes add up a pair of dimensions together.
+template <int kHalves>
+__device__ __forceinline__ void write_out(Shared<kHalves>& shared, const DecodeParams& step,
+                                          const Cta& cta) {
+  constexpr int kThreads = Tile::kThreads<kHalves>;
+  constexpr int kRows = Shared<kHalves>::kRows;
+  const int heads = step.heads;
+  weigh_ctas(shared, cta, heads);
+  meet_cta();
+  const int dims = kHeadDim >> cta.log_ctas;
+  const int log_lanes = max(cta.log_ctas - 1, 0);
+  const int log_pairs = 5 - cta.log_ctas; // of dimensions
+  static_assert(kHeadDim / 2 == 1 << 5);
+  const int parts = kBranches << cta.log_ctas;
+  const int items = heads << (log_pairs + log_lanes);
+#pragma unroll 1
+  for (int first = 0; first < items; first += kThreads) {
+    const int i = min(first + static_cast<int>(threadIdx.x), items - 1);
+    const int lane = i & ((1 << log_lanes) - 1);
+    const int column = (i >> log_lanes & ((1 << log_pairs) - 1)) * 2;
+    const int row = i >> (log_lanes + log_pairs);
+    float2 out = {};
+#pragma unroll 6
+    for (int part = lane; part < parts; part += 1 << log_lanes) {
+      const float factor = (&shared.factor[0][0][0])[part * kRows + row];
+      const float2 two =
+          *reinterpret_cast<const float2*>(&shared.joined[(part * kRows + row) * dims + column]);
+      out.x = fmaf(factor, two.x, out.x);
+      out.y = fmaf(factor, two.y, out.y);
+    }
+#pragma unroll
+    for (int distance = Tile::kMostCtas / 4; distance > 0; distance /= 2) {
+      const float x = __shfl_xor_sync(~0u, out.x, distance);
+      const float y = __shfl_xor_sync(~0u, out.y, distance);
+      if (distance < 1 << log_lanes) {
+        out.x += x;
+        out.y += y;
+      }
+    }
+    const int64_t to =
+        (static_cast<int64_t>(cta.kv_head) * heads + row) * kHeadDim + cta.rank * dims + column;
+    if (lane == 0) *reinterpret_cast<uint32_t*>(step.out + to) = portable::pack_bf16(out.x, out.y);
+  }
+}
+
+// Where a CTA's variable part of shared memory, or of the workspace, lies; and what its work is.
+template <int kHalves>
+__device__ __forceinline__ Cta cta_of(const DecodeParams& step, int unit, Shared<kHalves>& shared) {
+  Cta cta{};
+  cta.log_ctas = step.plan.log_ctas;
+  cta.kv_head = unit >> cta.log_ctas;
+  cta.rank = unit & (cta.ctas() - 1);
+  cta.length = min(step.lengths[cta.kv_head / step.groups], step.tokens);
+  cta.own = own_block(cta.length);
+  cta.compressed = even_part(steps_of(compressed_keys(cta.length)), cta.log_ctas, cta.rank);
+  const int most = steps_of_cta(step.plan, step.tokens);
+  cta.keys = reinterpret_cast<int*>(&shared + 1);
+  cta.sums = step.plan.sums_in_workspace
+                 ? static_cast<float*>(step.workspace) +
+                       static_cast<int64_t>(unit) * most * step.heads * kStepWords
+                 : reinterpret_cast<float*>(cta.keys + most * kStepBlocks);
+  return cta;
+}
+
+// Says what the CTA waits for, before others may send it.
+template <int kHalves>
+__device__ __forceinline__ void prepare(Shared<kHalves>& shared, const Cta& cta, int heads) {
+  using Own = Shared<kHalves>;
+  if (threadIdx.x == 0) {
+    const int before = cta.compressed.begin > 0 && cta.compressed.begin < cta.compressed.end;
+    expect(shared.compressed_done, Own::kWarps,
+           static_cast<int>(sizeof(Partial)) * Own::kRows * (cta.ctas() * Own::kWarps + before));
+    const int words = cta.compares_all() ? steps_of(compressed_keys(cta.length)) * kStepBlocks
+                                         : 2 * cta.ctas() * kPickedBlocks;
+    expect(shared.lists_done, Own::kChoosers, static_cast<int>(sizeof(int)) * words);
+    expect(shared.blocks_taken, Own::kChoosers, 0);
+    expect(shared.results_done, Own::kWarps,
+           kBranches * heads *
+               (kHeadDim * static_cast<int>(sizeof(float)) +
+                (static_cast<int>(sizeof(Partial)) << cta.log_ctas)));
+  }
+  __syncwarp();
+  begin_cluster();
+}
+
+// The window and the forced blocks come while other things are done. A warp.
+template <int kHalves>
+__device__ __forceinline__ void prefetch_known(const DecodeParams& step, const Cta& cta, int warp) {
+#pragma unroll 1
+  for (int part = kWindowPart; part <= kForcedPart; ++part) {
+    const Steps steps = steps_of_part<kHalves>(part, cta, warp);
+#pragma unroll 1
+    for (int i = steps.begin; i < steps.end; i += steps.stride)
+      prefetch(source_of(step, cta, part, i, nullptr));
+  }
+}
+
+template <int kHalves>
+__device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
+                                           Shared<kHalves>& shared) {
+  constexpr int kWarps = Shared<kHalves>::kWarps;
+  constexpr int kChoosers = Shared<kHalves>::kChoosers;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Cta cta = cta_of(step, unit, shared);
+  prepare(shared, cta, step.heads);
+  const bool chooses = chooses_blocks(cta.length);
+  WarpAttention<kHalves> attention(
+      step.q + static_cast<int64_t>(cta.kv_head) * step.heads * kHeadDim, step.heads, step.scale);
+  float p[kHalves][kLaneKeys];
+  bool had_step = false; // since the last result was left
+#pragma unroll 1
+  for (int part = kCompressedPart; part < kParts; ++part) {
+    if (part == kChosenPart && chooses) await(shared.blocks_taken);
+    const Steps steps = steps_of_part<kHalves>(part, cta, warp);
+    int last = -1;
+#pragma unroll 1
+    for (int i = steps.begin; i < steps.end; i += steps.stride) {
+      const Source source = source_of(step, cta, part, i, shared.taken);
+      if ((part == kCompressedPart || part == kChosenPart) && i + steps.stride < steps.end)
+        prefetch(source_of(step, cta, part, i + steps.stride, shared.taken));
+      if (source.count <= 0) continue;
+      const auto row = [&](int key) { return ring_row(source.first, key, source.rows) * kHeadDim; };
+      attention.attend(source.k, source.v, row, source.count, p);
+      last = i;
+      had_step = true;
+      if (part == kCompressedPart && chooses) write_block_sums(cta, step.heads, i, attention, p);
+    }
+    if (part == kForcedPart) continue; // the chosen blocks are of the same branch
+    if (part == kCompressedPart) {
+      __syncwarp();
+      await_cluster();
+      if (warp >= kChoosers) prefetch_known<kHalves>(step, cta, warp);
+      if (chooses) share_compressed(shared, cta, last, attention, p);
+    }
+    leave(shared,
+          part == kCompressedPart ? kCompressed
+          : part == kWindowPart   ? kWindowed
+                                  : kSelected,
+          had_step, attention);
+    if (had_step) attention.clear();
+    had_step = false;
+    if (part != kCompressedPart) continue;
+    if (warp == kWarps - 1) load_gates(shared, step, cta);
+    if (chooses && warp < kChoosers) choose_blocks(shared, cta, step.heads);
+  }
+  meet_cta();
+  send_results(shared, cta, step.heads);
+  await(shared.results_done);
+  write_out(shared, step, cta);
+  if (cta.rank == 0 && warp == kWarps - 1)
+    write_indices(step.indices + static_cast<int64_t>(cta.kv_head) * kSlots, shared.taken,
+                  cta.length);
+}
+
+} // namespace nsa::kernels::decode

@@ -1,0 +1,31 @@
+"""`nsactl ui` as a process of a test, and how its views are opened."""
+import json
+import subprocess
+
+from harness import expect
+
+ALWAYS = ("favicon.ico",)  # Chromium asks for it where an answer is no page, as the refusal without a token
+
+
+class Page:
+    """`with Page(node) as page:`; nsactl ui, and its URL."""
+
+    def __init__(self, node, *options):
+        self.process = subprocess.Popen([str(node.binaries / "nsactl"), "ui", "-o", "json", *options], env=node.environment,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        expect(line, f"nsactl ui said nothing: {self.process.stderr.read() if not line else ''}")
+        told = json.loads(line)
+        self.url, self.port = told["url"], told["port"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def show(browser, view, ready):
+    browser.evaluate(f"location.hash = '#/{view}'")
+    return browser.wait(ready, f"view {view}")

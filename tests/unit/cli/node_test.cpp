@@ -1,0 +1,81 @@
+// nsactl node: the nodes of a head as people and scripts see them.
+#include "commands_fixture.h"
+
+namespace nsa::cli {
+namespace {
+
+class NodeCommands : public Commands {
+protected:
+  void SetUp() override {
+    daemon.on_loop([&] {
+      daemon.nodes.add("ant", wire::NodeRole::kHead, wire::NodeStatus::kReady);
+      daemon.nodes.add("bee", wire::NodeRole::kAgent, wire::NodeStatus::kReady);
+      daemon.nodes.add("cow", wire::NodeRole::kAgent, wire::NodeStatus::kRemoved);
+      wire::NodeView& bee = daemon.nodes.nodes[1];
+      bee.processors = 32;
+      bee.memory_bytes = uint64_t{64} << 30;
+      bee.gpus = {"NVIDIA H200", "NVIDIA H200"};
+      bee.address = "10.0.0.7:40122";
+      bee.clock_offset_seconds = -0.00025;
+      bee.round_trip_seconds = 0.0004;
+      return 0;
+    });
+  }
+};
+
+TEST_F(NodeCommands, LsShowsWhoIsThere) {
+  const Outcome listed = run({"node", "ls"});
+  EXPECT_EQ(listed.exit, 0) << listed.err;
+  EXPECT_NE(listed.out.find("ant"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("64.0 GiB"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("-0.25 ms"), std::string::npos) << listed.out;
+  EXPECT_EQ(listed.out.find("cow"), std::string::npos) << "it was removed\n" << listed.out;
+  EXPECT_NE(run({"node", "ls", "-a"}).out.find("removed"), std::string::npos);
+  EXPECT_EQ(json::parse(run({"node", "ls", "-o", "json"}).out).at("items").size(), 2u);
+}
+
+TEST_F(NodeCommands, ShowTellsOneNode) {
+  const Outcome shown = run({"node", "show", "bee"});
+  EXPECT_EQ(shown.exit, 0) << shown.err;
+  EXPECT_NE(shown.out.find("NVIDIA H200, NVIDIA H200"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("10.0.0.7:40122"), std::string::npos) << shown.out;
+  EXPECT_EQ(shown.out.find("drained"), std::string::npos) << shown.out;
+  const Outcome unknown = run({"node", "show", "emu"});
+  EXPECT_EQ(unknown.exit, 3);
+  EXPECT_NE(unknown.err.find("no node is named 'emu'"), std::string::npos) << unknown.err;
+}
+
+TEST_F(NodeCommands, ATokenIsAloneOnStandardOutput) {
+  const Outcome made = run({"node", "token"});
+  EXPECT_EQ(made.out, "nsa1-secret-print\n") << "so that $(nsactl node token) is it";
+  EXPECT_NE(made.err.find("nsad --join head:9465 --token"), std::string::npos) << made.err;
+  EXPECT_EQ(run({"node", "token", "-q"}).err, "");
+  daemon.on_loop([&] { return daemon.nodes.is_head = false, 0; });
+  const Outcome refused = run({"node", "token"});
+  EXPECT_EQ(refused.exit, 5);
+  EXPECT_NE(refused.err.find("hint: "), std::string::npos) << refused.err;
+}
+
+TEST_F(NodeCommands, ARemovalNeedsAYes) {
+  const Outcome refused = run({"node", "rm", "bee"});
+  EXPECT_EQ(refused.exit, 2) << "without a terminal nobody can be asked";
+  EXPECT_NE(refused.err.find("nsactl node rm -y bee"), std::string::npos) << refused.err;
+  const Outcome no = run_on_terminal({"node", "rm", "bee"}, "n\n");
+  EXPECT_EQ(no.exit, 1) << "as rm and prune say it";
+  EXPECT_NE(no.err.find("nothing was removed"), std::string::npos) << no.err;
+  EXPECT_NE(run({"node", "ls"}).out.find("bee"), std::string::npos);
+  EXPECT_EQ(run_on_terminal({"node", "rm", "bee"}, "y\n").exit, 0);
+  EXPECT_EQ(run({"node", "ls"}).out.find("bee"), std::string::npos);
+  EXPECT_EQ(run({"node", "rm", "-y", "emu"}).exit, 3);
+}
+
+TEST_F(NodeCommands, DrainAndUndrain) {
+  EXPECT_EQ(run({"node", "drain", "ant"}).exit, 0);
+  EXPECT_NE(run({"node", "ls"}).out.find("drained"), std::string::npos);
+  EXPECT_EQ(run({"node", "undrain", "ant"}).exit, 0);
+  EXPECT_EQ(run({"node", "ls"}).out.find("drained"), std::string::npos);
+  EXPECT_EQ(run({"node", "drain"}).exit, 2);
+}
+
+} // namespace
+} // namespace nsa::cli

@@ -1,0 +1,38 @@
+// tokenizer.json of both tokenizers. That Hugging Face's library gives our ids is
+// e2e_exported_model's.
+#include "cli/model_export/tokenizer_files.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace nsa::model_export {
+namespace {
+
+TEST(TokenizerFile, OfBytesHasEachByteAndTheSeparator) {
+  const auto file = make_tokenizer_file(dataset::TokenizerKind::kBytes, "");
+  ASSERT_TRUE(file) << file.error().what;
+  const auto& vocabulary = file->json["model"]["vocab"];
+  EXPECT_EQ(vocabulary.size(), 257u);
+  EXPECT_EQ(vocabulary["A"], 65);
+  EXPECT_EQ(vocabulary["\u0120"], 32); // a blank
+  EXPECT_EQ(vocabulary["\u0100"], 0);
+  EXPECT_EQ(vocabulary["\u00ff"], 255);
+  EXPECT_EQ(vocabulary[kSeparatorText], 256);
+  EXPECT_EQ(file->separator, 256);
+  std::set<int> ids;
+  for (const auto& [text, id] : vocabulary.items())
+    ids.insert(id.get<int>());
+  EXPECT_EQ(ids.size(), 257u);
+  EXPECT_TRUE(file->json["model"]["merges"].empty());
+}
+
+TEST(TokenizerFile, OfGpt2NeedsItsRanks) {
+  const auto file =
+      make_tokenizer_file(dataset::TokenizerKind::kGpt2, "/nonexistent/gpt2.tiktoken");
+  ASSERT_FALSE(file);
+  EXPECT_NE(file.error().next.find("tools/fetch-tokenizer"), std::string::npos);
+}
+
+} // namespace
+} // namespace nsa::model_export

@@ -1,0 +1,80 @@
+#include "worker/inference/measure.h"
+
+#include "common/dataset/dataset.h"
+#include "common/progress/page.h"
+#include "worker/comm/collectives.h"
+#include "worker/data/evaluation.h"
+#include "worker/link/phase_clock.h"
+#include "worker/model/model_loss.h"
+#include "worker/trainer/evaluator.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace nsa::inference {
+
+namespace {
+
+Status check_vocabulary(const dataset::Dataset& dataset, const spec::RunSpec& spec) {
+  const int64_t vocabulary = dataset.manifest().tokenizer.vocabulary_size;
+  if (vocabulary <= spec.model.vocabulary) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the data set has " + std::to_string(vocabulary) + " token ids, the model " +
+                  std::to_string(spec.model.vocabulary),
+              "evaluate on a data set of the model's tokenizer");
+}
+
+} // namespace
+
+std::vector<wire::PositionLoss> by_range(const std::vector<double>& mean) {
+  std::vector<wire::PositionLoss> ranges;
+  const auto size = static_cast<int64_t>(mean.size());
+  for (int64_t from = 0, to = 1; from < size; from = to, to = std::min(size, 2 * to)) {
+    double sum = 0;
+    for (int64_t i = from; i < to; ++i)
+      sum += mean[static_cast<size_t>(i)];
+    ranges.push_back({from, to, sum / static_cast<double>(to - from)});
+  }
+  return ranges;
+}
+
+Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& request) {
+  NSA_TRY_ASSIGN(const auto dataset,
+                 dataset::Dataset::open(request.data, dataset::Check::kChecksums));
+  NSA_TRY(check_vocabulary(*dataset, saved.spec));
+  data::BatchShape shape;
+  shape.sequence_length = request.sequence_length;
+  shape.micro_batch = saved.spec.train.micro_batch;
+  NSA_TRY_ASSIGN(const auto set, data::EvaluationSet::open(dataset, shape, request.sequences));
+  std::optional<int64_t> separator;
+  if (saved.spec.data.document_mask) separator = dataset->manifest().tokenizer.separator;
+  NSA_TRY_ASSIGN(auto page, progress::Page::create(0, 1));
+  train::PhaseClock clock(std::move(page));
+  const auto collectives = comm::make_single_rank_collectives();
+  const at::Device device = saved.runtime->device();
+  at::Tensor sums =
+      at::zeros({shape.sequence_length}, at::TensorOptions().dtype(at::kDouble).device(device));
+  const train::TokenLosses losses = train::make_token_losses(*saved.model, device, separator);
+  const auto add_up = [&](const std::shared_ptr<const data::Batch>& batch) {
+    const at::Tensor loss = losses(batch);
+    sums.add_(loss.sum(at::IntArrayRef{0}, false, at::kDouble));
+    return loss;
+  };
+  const MonotonicTime begin = MonotonicTime::now();
+  const train::TokenLosses watched = add_up;
+  auto loss = train::evaluate({set, watched, *saved.runtime, *collectives, clock, {}}, 0);
+  if (!loss) return fail(loss.error().error);
+  wire::ModelEnd end;
+  end.seconds = to_seconds(MonotonicTime::now() - begin);
+  end.loss = *loss;
+  end.sequences = set.sequences();
+  end.sequence_length = shape.sequence_length;
+  end.data_digest = dataset->digest();
+  const at::Tensor mean = sums.div_(static_cast<double>(set.sequences())).to(at::kCPU);
+  const double* values = mean.const_data_ptr<double>();
+  end.positions = by_range({values, values + shape.sequence_length});
+  return end;
+}
+
+} // namespace nsa::inference
