@@ -27,7 +27,7 @@ demo: configure
 
 test: arrow all
 	@tools/fetch-tokenizer > /dev/null
-	@tools/run-tests $(BUILD)
+	@tools/run-tests $(BUILD) $(TEST_OPTIONS)
 
 # The tests that need no LibTorch: seconds.
 test-fast:
