@@ -2,13 +2,13 @@
 # declared later cannot be named, so there are no circles. cmake/Rooms.cmake says which folders may use which.
 # Breaking either is a configure error, not a review comment.
 #
-#   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH] [JSON])
+#   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH] [JSON] [SEPARATE])
 #   nsa_program(NAME nsad SOURCES main.cpp DEPS control ... [TORCH] [STATIC])
 #   nsa_test(NAME spec_test SOURCES spec_test.cpp DEPS spec [LABELS unit] [TORCH] [TIMEOUT 60])
 #
 # DEPS are our own libraries by name (public): all whose headers its files include. EXTERNAL are foreign
 # targets made public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse
-# JSON's headers.
+# JSON's headers. SEPARATE: its sources have local functions of the same name, so that each is compiled by itself.
 include(Rooms)
 
 function(nsa_check_uses name)
@@ -46,8 +46,19 @@ function(nsa_optimize target folder)
   endif()
 endfunction()
 
+# Some sources of a library are compiled as one, since most of the time goes to what their headers have in common. Names in
+# anonymous namespaces must differ among them. 1: each by itself, which shows a source that lacks an #include.
+set(NSA_SOURCES_AT_ONCE 4 CACHE STRING "Sources of a library that are compiled as one")
+function(nsa_compile_together target)
+  if(NSA_SOURCES_AT_ONCE GREATER 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NSA_SOURCES_AT_ONCE})
+    # A class of a source may hold types of its anonymous namespace; GCC takes the source for a header here.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 function(nsa_library)
-  cmake_parse_arguments(A "TORCH;SHARED;JSON" "NAME" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
+  cmake_parse_arguments(A "TORCH;SHARED;JSON;SEPARATE" "NAME" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
   nsa_check_uses(${A_NAME} ${A_DEPS})
   set(scope PUBLIC)
   if(NOT A_SOURCES)
@@ -71,6 +82,9 @@ function(nsa_library)
   if(A_SOURCES)
     target_link_libraries(nsa_${A_NAME} PRIVATE nsa_warnings ${A_INTERNAL})
     nsa_optimize(nsa_${A_NAME} "${folder}")
+    if(NOT A_SEPARATE)
+      nsa_compile_together(nsa_${A_NAME})
+    endif()
   endif()
   if(A_TORCH)
     target_link_libraries(nsa_${A_NAME} ${scope} nsa_torch)

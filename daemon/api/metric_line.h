@@ -3,11 +3,15 @@
 // UTF-8 nor at the size of numbers nobody asked for. Pure.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nsa::api {
+
+// Longer lines are no records of a worker: a record has about 1 KiB.
+constexpr size_t kMaxMetricLine = size_t{64} << 10;
 
 struct MetricLine {
   std::string kind, time;     // "" where it is missing, no text, or has escapes

@@ -12,9 +12,8 @@ namespace nsa::api {
 
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 20;    // read at a time: some milliseconds
-constexpr size_t kMaxLine = size_t{64} << 10; // a record has about 1 KiB
-constexpr size_t kMaxRows = size_t{1} << 14;  // kept of a whole file
+constexpr size_t kBlock = size_t{1} << 20;   // read at a time: some milliseconds
+constexpr size_t kMaxRows = size_t{1} << 14; // kept of a whole file
 constexpr size_t kMaxZoomed = size_t{1} << 16;
 constexpr size_t kTold = size_t{128} << 10; // bytes of a piece: a stream's queue is bounded
 
@@ -96,7 +95,7 @@ template <class Use> size_t MetricPoints::each_line(std::string_view bytes, Use 
 // False: unreadable. `is_record`: of the kind that is asked for.
 bool MetricPoints::read_row(std::string_view text, MetricRow& row, bool& is_record) {
   is_record = false;
-  if (text.size() > kMaxLine || !read_metric_line(text, names_, line_) || !line_.has_kind)
+  if (text.size() > kMaxMetricLine || !read_metric_line(text, names_, line_) || !line_.has_kind)
     return false;
   if (choice_from<wire::RecordKind>(line_.kind) != query_.kind) return true;
   is_record = true;
@@ -137,7 +136,7 @@ Result<bool> MetricPoints::scan_on() {
     keep(scan.rows, std::move(row), kMaxRows);
   });
   // What has no end yet is still being written, or longer than any record.
-  if (bytes.size() - used > kMaxLine) {
+  if (bytes.size() - used > kMaxMetricLine) {
     ++scan.unreadable;
     scan.too_long = true;
     used = bytes.size();

@@ -1,5 +1,6 @@
 #include "daemon/api/metric_records.h"
 
+#include "daemon/api/metric_line.h"
 #include "daemon/api/metric_points.h"
 #include "daemon/api/reply.h"
 
@@ -12,8 +13,7 @@ namespace nsa::api {
 
 namespace {
 
-constexpr size_t kPiece = size_t{256} << 10;  // read at a time: some ten milliseconds of parsing
-constexpr size_t kMaxLine = size_t{64} << 10; // a record has about 1 KiB
+constexpr size_t kReadSize = size_t{256} << 10; // read at a time: some ten milliseconds of parsing
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // The number at "phase_seconds.forward". Names of members may hold dots themselves: the longest
@@ -103,7 +103,7 @@ Result<MetricRecords::Piece> MetricRecords::next() {
     if (!file && file.error().code != ErrorCode::kNotFound) return fail(std::move(file).error());
     if (file) file_ = std::move(*file);
   }
-  std::string bytes(kPiece, '\0');
+  std::string bytes(kReadSize, '\0');
   ssize_t got = 0;
   if (file_) do
       got = ::read(file_.get(), bytes.data(), bytes.size());
@@ -113,7 +113,7 @@ Result<MetricRecords::Piece> MetricRecords::next() {
   size_t from = 0;
   for (size_t end; (end = bytes.find('\n', from)) != std::string::npos; from = end + 1) {
     rest_.append(bytes, from, end - from);
-    if (too_long_ || rest_.size() > kMaxLine)
+    if (too_long_ || rest_.size() > kMaxMetricLine)
       ++unreadable_;
     else
       take(rest_, piece.lines);
@@ -121,7 +121,7 @@ Result<MetricRecords::Piece> MetricRecords::next() {
     too_long_ = false;
   }
   rest_.append(bytes, from);
-  if (rest_.size() > kMaxLine) {
+  if (rest_.size() > kMaxMetricLine) {
     rest_.clear();
     too_long_ = true;
   }
@@ -133,7 +133,7 @@ Result<MetricRecords::Piece> MetricRecords::next() {
 }
 
 void MetricRecords::take(std::string_view line, std::string& out) {
-  const auto record = parse_json(line, path_, {.bytes = kMaxLine});
+  const auto record = parse_json(line, path_, {.bytes = kMaxMetricLine});
   if (!record || !record->is_object() || !record->contains("kind")) {
     ++unreadable_;
     return;

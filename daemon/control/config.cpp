@@ -20,7 +20,7 @@ Result<spec::NodeSpec> read_node_file(const std::string& path, bool must_exist) 
     std::vector<std::string> lines;
     for (const spec::Problem& problem : parsed.problems)
       lines.push_back(spec::format_problem(problem));
-    return fail(ErrorCode::kInvalidArgument, join(lines, "\n"),
+    return fail(ErrorCode::kInvalidArgument, nsa::join(lines, "\n"),
                 "docs/node-file.md lists the keys and what they may hold");
   }
   if (parsed.spec.resources.cpu_slots == 0)

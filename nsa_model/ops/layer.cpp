@@ -3,8 +3,8 @@
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/branch_pass.h"
 #include "nsa_model/ops/kernel_counts.h"
+#include "nsa_model/ops/registered.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -17,11 +17,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// The operator of that name as the dispatcher has it for the arguments' device.
-template <class Signature> auto registered(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 std::tuple<Tensor, Tensor, Tensor> norm_forward(const Tensor& x, const OptionalTensor& addend,
                                                 const Tensor& gain, double epsilon) {

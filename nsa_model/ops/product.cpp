@@ -1,9 +1,9 @@
 #include "nsa_model/ops/product.h"
 
 #include "nsa_model/ops/kernel_counts.h"
+#include "nsa_model/ops/registered.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -14,10 +14,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-template <class Signature> auto registered(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 Tensor product(const Tensor& a, const Tensor& b, Transposed transposed) {
   const Tensor out =

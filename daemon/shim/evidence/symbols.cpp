@@ -1,8 +1,9 @@
 #include "daemon/shim/evidence/symbols.h"
 
+#include "daemon/shim/evidence/elfutils.h"
+
 #include <cstdlib>
 #include <cxxabi.h>
-#include <elfutils/libdwfl.h>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -12,15 +13,6 @@ namespace nsa::shim::evidence {
 namespace {
 
 constexpr size_t kMaxNameLength = 200;
-
-int find_no_debuginfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
-                      GElf_Word, char**) {
-  return -1; // the object's own sections are all we use
-}
-
-struct DwflEnd {
-  void operator()(Dwfl* dwfl) const { ::dwfl_end(dwfl); }
-};
 
 std::string hexadecimal(uint64_t value) {
   char digits[24];
@@ -52,7 +44,7 @@ void Symbols::look_up() {
 void Symbols::look_up_object(const std::string& object, std::map<uint64_t, Name>& wanted) {
   static const Dwfl_Callbacks callbacks{nullptr, find_no_debuginfo, ::dwfl_offline_section_address,
                                         nullptr};
-  const std::unique_ptr<Dwfl, DwflEnd> dwfl(::dwfl_begin(&callbacks));
+  const DwflPointer dwfl(::dwfl_begin(&callbacks));
   if (!dwfl) return;
   Dwfl_Module* module = ::dwfl_report_offline(dwfl.get(), "", object.c_str(), -1);
   ::dwfl_report_end(dwfl.get(), nullptr, nullptr);

@@ -1,11 +1,11 @@
 #include "daemon/shim/evidence/unwind.h"
 
 #include "daemon/proc/procfs.h"
+#include "daemon/shim/evidence/elfutils.h"
 #include "daemon/shim/evidence/stack_scan.h"
 
 #include <algorithm>
 #include <csignal>
-#include <elfutils/libdwfl.h>
 #include <map>
 #include <memory>
 #include <sys/ptrace.h>
@@ -21,17 +21,6 @@ namespace {
 constexpr size_t kMaxFrames = 128;
 constexpr size_t kFewFrames = 3; // a walk that ends this early missed what matters
 constexpr size_t kMaxGuessedFrames = 24;
-
-// Symbol files are not looked for anywhere else (and never downloaded): unwinding needs none.
-int find_no_debuginfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
-                      GElf_Word, char**) {
-  return -1;
-}
-
-struct DwflEnd {
-  void operator()(Dwfl* dwfl) const { ::dwfl_end(dwfl); }
-};
-using DwflPointer = std::unique_ptr<Dwfl, DwflEnd>;
 
 Result<DwflPointer> open_process(pid_t pid) {
   static const Dwfl_Callbacks callbacks{::dwfl_linux_proc_find_elf, find_no_debuginfo, nullptr,
