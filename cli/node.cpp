@@ -228,7 +228,7 @@ Verb node_drain_verb() {
   verb.summary = "Start no new run on a node; what runs there goes on";
   verb.detail = "Runs that are submitted wait in the queue, also after a restart of nsad. A run "
                 "that has its slots keeps them, and is restarted after a failure. Only the node of "
-                "this nsad can be drained: other nodes get no ranks yet.";
+                "this nsad can be drained.";
   verb.positionals = {node_argument()};
   verb.examples = {{"nsactl node drain $(hostname)", "before an upgrade of the machine"}};
   verb.run = [](const Arguments& arguments, Context& context) {

@@ -45,6 +45,9 @@ nsa_room(daemon/api MAY_USE common daemon/metrics)
 nsa_room(daemon/cluster MAY_USE common/base common/net common/tls common/wire) # knows no runs
 nsa_room(daemon/nodes MAY_USE common daemon/api daemon/cluster daemon/metrics daemon/proc daemon/run_loop
                               daemon/state daemon/store)
+nsa_room(daemon/parts MAY_USE common daemon/cluster daemon/commands daemon/gpu daemon/plan daemon/privilege daemon/proc
+                              daemon/run_loop daemon/run_metrics daemon/shim daemon/state daemon/store
+                              daemon/supervision)
 nsa_room(daemon/metrics MAY_USE common/base common/progress common/wire)
 nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)

@@ -64,14 +64,15 @@ Result<std::string> text(const Values& values, const std::string& name) {
   return found->second;
 }
 
-// Descriptor 5 counts only when it is a listening unix socket; run by hand it may be anything.
-bool is_listening_socket(int fd) {
+// Descriptor 5 counts only when it is a listening socket of that kind; run by hand it may be
+// anything.
+bool is_listening_socket(int fd, bool tcp) {
   int listening = 0, domain = 0;
   socklen_t size = sizeof(int);
   if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0) return false;
   size = sizeof(int);
   return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && listening != 0 &&
-         domain == AF_UNIX;
+         (domain == AF_UNIX) == !tcp;
 }
 
 } // namespace
@@ -105,7 +106,7 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   // Messages carry these paths to processes with another working folder.
   o.run_folder = std::filesystem::absolute(o.run_folder);
   o.attempt_folder = std::filesystem::absolute(o.attempt_folder);
-  if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd))
+  if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd, o.rendezvous.tcp.has_value()))
     o.rendezvous.listen_fd = wire::kRankStoreFd;
 
   constexpr JsonLimits kLimits{};

@@ -349,8 +349,27 @@ FieldTable run_fields(RunSpec& s) {
        .minimum = 1,
        .maximum = 1024,
        .unit = "ranks",
-       .meaning = "worker processes; each gets its own GPU or CPU slots",
+       .meaning =
+           "worker processes; each gets its own GPU or CPU slots. With several nodes it may be "
+           "left out",
        .on_resume = OnResume::kRounding},
+      {.key = "parallel.nodes",
+       .at = &s.parallel.nodes,
+       .minimum = 1,
+       .maximum = 64,
+       .unit = "nodes",
+       .meaning =
+           "nodes that the ranks run on (docs/several-nodes.md): this one and those that have "
+           "joined it. More than one needs parallel.ranks_per_node",
+       .on_resume = OnResume::kFree},
+      {.key = "parallel.ranks_per_node",
+       .at = &s.parallel.ranks_per_node,
+       .minimum = 0,
+       .maximum = 1024,
+       .unit = "ranks",
+       .meaning = "ranks on each of parallel.nodes; parallel.ranks becomes their product; 0: all "
+                  "ranks are on one node",
+       .on_resume = OnResume::kFree},
       {.key = "parallel.device",
        .at = choice(s.parallel.device),
        .choices = {{"gpu", {}, "cuda"}},
@@ -638,12 +657,8 @@ const std::vector<NotBuilt>& keys_not_built() {
   static const std::vector<NotBuilt> kKeys = {
       {"gates", "name built-in gates under [run]: gates = [\"memory\"]; write your own as tables "
                 "[[gate]]"},
-      {"parallel.nodes",
-       "runs over several nodes are not built yet; nodes join a head, and get no ranks"},
-      {"parallel.ranks_per_node",
-       "runs over several nodes are not built yet; parallel.ranks counts this node's"},
-      {"nodes", "runs over several nodes are not built yet; parallel.ranks counts this node's"},
-      {"cluster", "runs over several nodes are not built yet; parallel.ranks counts this node's"},
+      {"nodes", "the number of nodes is parallel.nodes"},
+      {"cluster", "nodes join by nsad.toml and nsactl node; the number of nodes is parallel.nodes"},
       {"resources",
        "placement by request is not built; parallel.ranks and parallel.device say what "
        "a run needs"},

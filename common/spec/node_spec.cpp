@@ -82,6 +82,9 @@ FieldTable node_fields(NodeSpec& s) {
                 "folder. Only nsad may be able to read it"},
     {.key = "cluster.certificate_days", .at = &s.cluster.certificate_days, .minimum = 1, .maximum = 3650, .unit = "days",
      .meaning = "how long the certificate of a node is valid; a connected node renews its own after two thirds of that time"},
+    {.key = "cluster.orphan_seconds", .at = &s.cluster.orphan_seconds, .minimum = 1, .maximum = 86400, .unit = "s",
+     .meaning = "ranks on another node end themselves when the head has not reached them for this long; the head waits a little "
+                "longer before it starts their run again"},
   };
 }
 // clang-format on

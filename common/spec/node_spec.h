@@ -75,6 +75,7 @@ struct NodeClusterSection { // of a head, whom other nodes may join
   int64_t port = 9465;      // 0: any free one
   std::string folder;       // of the authority's key and certificate; empty: in the state folder
   int64_t certificate_days = 30; // how long a node's certificate is good
+  double orphan_seconds = 120;   // until ranks end themselves that the head does not reach
 };
 
 struct NodeSpec {

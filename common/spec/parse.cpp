@@ -118,6 +118,15 @@ FreeKey list_reader(RunSpec& spec, const std::string& file, Reading& reading) {
   return ListReader(spec, file, reading);
 }
 
+// Of several nodes, where parallel.ranks was left out.
+void count_ranks(RunSpec& spec, const Reading& reading) {
+  ParallelSection& parallel = spec.parallel;
+  const bool is_asked = reading.places.count("parallel.ranks_per_node") != 0 ||
+                        reading.places.count("parallel.nodes") != 0;
+  if (is_asked && parallel.ranks_per_node > 0 && reading.places.count("parallel.ranks") == 0)
+    parallel.ranks = parallel.nodes * parallel.ranks_per_node;
+}
+
 void finish(RunSpec& spec, const FieldTable& fields, Reading& reading) {
   check_fields(fields, reading);
   check_rules(spec, reading);
@@ -157,6 +166,7 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
     add_rule_problem(reading, {"schema"}, {"is required", "begin the file with: schema = 1"});
   if (parsed.spec.run.name.empty() && !reading.bad_keys.count("run.name"))
     parsed.spec.run.name = run_name_of(std::filesystem::path(file).stem().string());
+  count_ranks(parsed.spec, reading);
   finish(parsed.spec, fields, reading);
   // A rule about a default has no place of its own, but it is still this file's.
   for (Problem& problem : reading.problems)
@@ -189,6 +199,7 @@ Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& over
   Reading reading;
   read_overrides(fields, overrides, "--set", advise, list_reader(parsed.spec, "--set", reading),
                  reading);
+  count_ranks(parsed.spec, reading);
   finish(parsed.spec, fields, reading);
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);

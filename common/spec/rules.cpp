@@ -224,7 +224,24 @@ private:
         {"parallel.ranks", "parallel.device"},
         [&] { return s_.parallel.device == Device::kCuda && s_.parallel.ranks > 8; },
         "must be at most 8 on \"cuda\", the GPUs of a node, not " + number(s_.parallel.ranks),
-        "runs over several nodes are not built yet");
+        "runs on GPUs of several nodes are not built yet");
+    const auto& p = s_.parallel;
+    rule(
+        {"parallel.nodes", "parallel.ranks_per_node"},
+        [&] { return p.nodes > 1 && p.ranks_per_node == 0; },
+        "is " + number(p.nodes) + ", so that parallel.ranks_per_node is needed",
+        "write ranks_per_node, the ranks on each node");
+    rule(
+        {"parallel.ranks", "parallel.nodes", "parallel.ranks_per_node"},
+        [&] { return p.ranks_per_node > 0 && p.ranks > p.nodes * p.ranks_per_node; },
+        "must be at most parallel.nodes * parallel.ranks_per_node = " +
+            number(p.nodes * p.ranks_per_node) + ", not " + number(p.ranks),
+        "leave parallel.ranks out and it is computed");
+    rule(
+        {"parallel.device", "parallel.nodes"},
+        [&] { return p.nodes > 1 && p.device != Device::kCpu; },
+        "must be \"cpu\" on several nodes, not \"" + text_of(p.device) + "\"",
+        "runs on GPUs of several nodes are not built yet");
   }
 
   void supervision() {

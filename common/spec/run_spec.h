@@ -182,7 +182,9 @@ struct PrecisionSection {
 };
 
 struct ParallelSection {
-  int64_t ranks = 1;
+  int64_t ranks = 1; // on all nodes together
+  int64_t nodes = 1;
+  int64_t ranks_per_node = 0;              // 0: on one node
   Device device = Device::kAuto;           // a GPU asked for and not had is an error
   double bucket_mib = 1024;                // gradient all-reduce bucket
   Compress compress = Compress::kOff;      // gradients on the wire

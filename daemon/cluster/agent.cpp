@@ -218,6 +218,7 @@ void Agent::take(const wire::Frame& frame) {
     return call_later(error_of(*dismissed));
   }
   default:
+    if (frame.type >= kFirstForeignFrame && ready_ && events_.frame) events_.frame(frame);
     return; // a newer head says more than this node knows
   }
 }
@@ -230,6 +231,11 @@ void Agent::welcome(const Welcome& welcome) {
   timer_ = loop_.every(pace, [this] { beat(); });
   const bool was_ready = std::exchange(ready_, true);
   if (!was_ready && events_.ready) events_.ready();
+}
+
+Status Agent::send(const wire::Frame& frame) {
+  if (!ready_) return fail(ErrorCode::kUnavailable, "the head does not hear this node");
+  return link_->send(frame);
 }
 
 void Agent::beat() {

@@ -58,12 +58,16 @@ public:
     std::function<void()> ready;             // the head has welcomed this node
     std::function<void(const Error&)> cut;   // it calls again after a pause
     std::function<void(const Error&)> ended; // for good: it was removed, or has to join again
+    std::function<void(const wire::Frame&)> frame = {}; // of the layers above
   };
 
   Agent(net::EventLoop& loop, Membership membership, Options options, Events events);
   ~Agent();
 
   bool is_ready() const { return ready_; }
+  // kUnavailable: the head does not hear this node. kExhausted: too much waits to be sent.
+  Status send(const wire::Frame& frame);
+  size_t queued_bytes() const { return link_ ? link_->queued_bytes() : 0; }
   const Membership& membership() const { return membership_; }
   // The head's clock minus this node's, and how long a message and its answer take; of the newest
   // heartbeat, 0 before one.

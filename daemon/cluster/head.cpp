@@ -92,6 +92,27 @@ std::vector<Node> Head::nodes() const {
   return listed;
 }
 
+const Head::Session* Head::session_of(const std::string& node) const {
+  for (const auto& [key, session] : sessions_)
+    if (session->greeted && session->node == node) return session.get();
+  return nullptr;
+}
+
+Status Head::send(const std::string& node, const wire::Frame& frame) {
+  const Session* session = session_of(node);
+  if (session == nullptr) return fail(ErrorCode::kUnavailable, "node " + node + " is not heard");
+  return session->link->send(frame);
+}
+
+bool Head::is_ready(const std::string& node) const {
+  return session_of(node) != nullptr;
+}
+
+size_t Head::queued_bytes(const std::string& node) const {
+  const Session* session = session_of(node);
+  return session == nullptr ? 0 : session->link->queued_bytes();
+}
+
 Status Head::remove(const std::string& name) {
   const auto found = nodes_.find(name);
   if (found == nodes_.end())
@@ -203,6 +224,7 @@ void Head::take(Session& session, const wire::Frame& frame) {
     const auto renewed = read_frame<Renewed>(frame);
     return renewed ? confirm(session, *renewed) : broken(renewed.error());
   }
+  if (frame.type >= kFirstForeignFrame && options_.frame) options_.frame(session.node, frame);
   // A newer node says more than this head knows.
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/cluster/join_token.h"
 #include "daemon/cluster/messages.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -79,6 +80,8 @@ struct HeadOptions {
   // Links at once of those who have no certificate of a node, and of one node. One more ends the
   // oldest of them that has not said hello.
   size_t strangers = 64, links_of_node = 4;
+  // A frame of the layers above, from a node that is ready.
+  std::function<void(const std::string& node, const wire::Frame&)> frame;
 };
 
 class Head {
@@ -95,6 +98,10 @@ public:
   // Good for one node and ten minutes.
   Result<JoinToken> make_token();
   std::vector<Node> nodes() const; // by name
+  // kUnavailable: the node is not heard. kExhausted: too much waits to be sent.
+  Status send(const std::string& node, const wire::Frame& frame);
+  bool is_ready(const std::string& node) const;
+  size_t queued_bytes(const std::string& node) const; // that wait to be sent
   // Ends its link and refuses its certificate from now on. kNotFound: no such node.
   Status remove(const std::string& name);
 
@@ -119,6 +126,7 @@ private:
   void make_room(const Session& newest);
   void look_for_silence();
   Status known(const Session& session);
+  const Session* session_of(const std::string& node) const; // that has said hello
 
   net::EventLoop& loop_;
   NodeBook& book_;

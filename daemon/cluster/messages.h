@@ -27,6 +27,9 @@ enum class MessageType : uint8_t {
   kDismissed = 9,
 };
 
+// Frames from this number on belong to the layers above, which the cluster does not know.
+inline constexpr uint8_t kFirstForeignFrame = 32;
+
 struct Join {
   static constexpr MessageType kType = MessageType::kJoin;
   std::string secret, node;
@@ -44,6 +47,7 @@ struct NodeHello {
   int64_t processors = 0;
   uint64_t memory_bytes = 0;
   std::vector<std::string> gpus; // names, in the order of their indices
+  int64_t cpu_slots = 0;         // ranks on CPU at a time; 0: of a build that starts none
 };
 struct Welcome {
   static constexpr MessageType kType = MessageType::kWelcome;

@@ -6,6 +6,7 @@
 #include "daemon/commands/policies.h"
 #include "daemon/commands/summary.h"
 #include "daemon/plan/plan.h"
+#include "daemon/state/parts.h"
 
 #include <algorithm>
 #include <utility>
@@ -138,10 +139,19 @@ void CommandRunner::acquire_slots(const Command& command) {
 void CommandRunner::grant_slots(const RunId& id) {
   const state::Run* run = find_open(id);
   if (run == nullptr || run->phase != state::RunState::kQueued) return;
-  auto slots = tools_.slots.acquire(id, run->device, state::slots_of(*run));
+  auto slots = slots_for(*run);
   if (!slots) return tools_.metrics.set_waiting(id, slots.error().what);
   tools_.metrics.at(id).waiting.clear();
   tools_.loop.handle({id, 0, 0, state::SlotsGranted{std::move(*slots)}});
+}
+
+Result<std::vector<std::string>> CommandRunner::slots_for(const state::Run& run) {
+  const spec::ParallelSection& parallel = tools_.metrics.at(run.id).spec.parallel;
+  const int count = state::slots_of(run);
+  if (parallel.nodes <= 1) return tools_.slots.acquire(run.id, run.device, count);
+  return tools_.slots.acquire_on_nodes(run.id, static_cast<int>(parallel.nodes),
+                                       static_cast<int>(parallel.ranks_per_node), count,
+                                       options_.other_nodes());
 }
 
 // ---- attempts -----------------------------------------------------------------------------------
@@ -176,7 +186,10 @@ void CommandRunner::start_attempt(const Command& command) {
   const state::Run& run = *tools_.loop.find(key.run);
   const RunRecord& record = tools_.metrics.at(key.run);
   auto prepared = tools_.launcher.prepare(run, record);
+  if (!prepared && prepared.error().code == ErrorCode::kUnavailable)
+    return wait_for_node(command, prepared.error());
   if (!prepared) return fail_to_start(key, prepared.error());
+  tools_.metrics.set_waiting(key.run, "");
 
   // The intent is on disk before anything runs: it brings this command again, with the token.
   if (run.attempt.token.empty())
@@ -208,6 +221,22 @@ void CommandRunner::on_started(const Command& command, Result<shim::StartedShim>
   supervise(key, &*started);
 }
 
+// As long as it takes: nothing has been started, and no restart is spent.
+void CommandRunner::wait_for_node(const Command& command, const Error& why) {
+  const state::Run& run = *tools_.loop.find(command.run);
+  if (run.stop_requested || run.cancel_requested || run.gate)
+    return fail_to_start({command.run, command.attempt}, why);
+  tools_.metrics.set_waiting(run.id, why.what);
+  timers_[command.run] = tools_.clock.after(kChooseAgain, [this, command] {
+    const state::Run* waiting = find_open(command.run);
+    if (waiting == nullptr || waiting->attempt.number != command.attempt ||
+        waiting->attempt.phase != state::AttemptPhase::kLaunching)
+      return;
+    start_attempt(command);
+    tools_.loop.flush();
+  });
+}
+
 void CommandRunner::fail_to_start(const AttemptKey& key, const Error& error) {
   tools_.loop.handle({key.run, key.attempt, 0,
                       state::AttemptFailedToStart{error.what, error.code == ErrorCode::kNotFound}});
@@ -224,6 +253,7 @@ void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started)
   options.shim = {run.attempt.shim_boot_id, static_cast<pid_t>(run.attempt.shim_pid),
                   run.attempt.shim_start_time_ticks};
   options.ranks = run.ranks;
+  options.slots = run.slots;
   options.first_step = run.attempt.first_step;
   options.first_step_done = run.attempt.first_step_done;
   options.hang = hang_policy_of(record.spec);
@@ -239,6 +269,10 @@ void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started)
     options.pidfd = std::move(started->pidfd);
   else if (auto sequence = tools_.ledger.shim_sequence(key.run, key.attempt))
     options.acknowledged = *sequence;
+  for (size_t part = 1; part < state::parts_of(run.slots, run.ranks).size(); ++part) {
+    const auto sequence = tools_.ledger.part_sequence(key.run, key.attempt, part);
+    options.parts_acknowledged.push_back(sequence ? *sequence : 0);
+  }
   tools_.connections.add(key, tools_.connect(*this, std::move(options))).start();
 }
 

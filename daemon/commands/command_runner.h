@@ -31,6 +31,8 @@ struct CommandOptions {
   std::function<void(const RunId&, const wire::RankStep&)> on_step;
   std::function<void(const wire::RunSummary&)> on_closed;
   std::function<std::vector<RankGpu>(const state::Run&)> gpus_of;
+  // CPU slots of the nodes that have joined and are heard.
+  std::function<std::map<std::string, int>()> other_nodes = {};
 };
 
 class CommandRunner final : public Dispatch, public ShimListener {
@@ -75,6 +77,8 @@ private:
   void start_attempt(const state::Command& command);
   void on_started(const state::Command& command, Result<shim::StartedShim> started);
   void fail_to_start(const AttemptKey& key, const Error& error);
+  void wait_for_node(const state::Command& command, const Error& why);
+  Result<std::vector<std::string>> slots_for(const state::Run& run);
   void supervise(const AttemptKey& key, shim::StartedShim* started);
   void release_shim(const AttemptKey& key);
   void release_older_shim(const AttemptKey& key, const Result<shim::StartedAttempt>& started);

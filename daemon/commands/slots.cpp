@@ -1,6 +1,7 @@
 #include "daemon/commands/slots.h"
 
 #include "common/base/text.h"
+#include "daemon/state/parts.h"
 
 #include <algorithm>
 
@@ -25,7 +26,8 @@ int SlotPool::capacity(spec::Device device) const {
 int SlotPool::used(spec::Device device) const {
   int count = 0;
   for (const auto& [slot, run] : owners_)
-    if (is_cpu(slot) == (device != spec::Device::kCuda)) ++count;
+    if (state::node_of_slot(slot).empty() && is_cpu(slot) == (device != spec::Device::kCuda))
+      ++count;
   return count;
 }
 
@@ -40,6 +42,41 @@ Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, spec::Devic
     return fail(ErrorCode::kExhausted, "waits for " + counted(count, "CPU slot") + ": " +
                                            std::to_string(cpu_slots_ - used(spec::Device::kCpu)) +
                                            " of " + std::to_string(cpu_slots_) + " are free");
+  for (const std::string& slot : slots)
+    owners_[slot] = run;
+  return slots;
+}
+
+std::vector<std::string> SlotPool::free_cpu_slots(const std::string& node, int capacity,
+                                                  int count) const {
+  std::vector<std::string> slots;
+  for (int i = 0; i < capacity && static_cast<int>(slots.size()) < count; ++i)
+    if (std::string slot = state::slot_on(node, "cpu" + std::to_string(i)); !is_taken(slot))
+      slots.push_back(std::move(slot));
+  return slots;
+}
+
+Result<std::vector<std::string>>
+SlotPool::acquire_on_nodes(const RunId& run, int nodes, int per_node, int count,
+                           const std::map<std::string, int>& others) {
+  if (!held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
+  std::vector<std::string> slots = free_cpu_slots("", cpu_slots_, std::min(per_node, count));
+  if (static_cast<int>(slots.size()) < std::min(per_node, count))
+    return fail(ErrorCode::kExhausted,
+                "waits for " + counted(per_node, "CPU slot") + " of this node");
+  int found = 1;
+  for (const auto& [node, capacity] : others) {
+    const int wanted = std::min(per_node, count - static_cast<int>(slots.size()));
+    if (found == nodes || wanted == 0) break;
+    const std::vector<std::string> there = free_cpu_slots(node, capacity, wanted);
+    if (static_cast<int>(there.size()) < wanted) continue;
+    slots.insert(slots.end(), there.begin(), there.end());
+    ++found;
+  }
+  if (static_cast<int>(slots.size()) < count)
+    return fail(ErrorCode::kExhausted, "waits for " + counted(nodes, "node") + " with " +
+                                           counted(per_node, "free CPU slot") + " each: " +
+                                           std::to_string(found) + " of them are ready");
   for (const std::string& slot : slots)
     owners_[slot] = run;
   return slots;

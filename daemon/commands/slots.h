@@ -44,6 +44,11 @@ public:
   void hold_back(std::string why) { held_back_ = std::move(why); }
   // All or nothing. The error says why the run waits.
   Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
+  // Of a run on several nodes: `per_node` CPU slots on each of `nodes` nodes, this one first,
+  // `count` in all. `others`: how many slots those nodes have that are heard.
+  Result<std::vector<std::string>> acquire_on_nodes(const RunId& run, int nodes, int per_node,
+                                                    int count,
+                                                    const std::map<std::string, int>& others);
   // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
   // an error, and is used on: the ranks are there already.
   Status take_back(const RunId& run, spec::Device device, const std::vector<std::string>& slots);
@@ -62,6 +67,7 @@ public:
 
 private:
   Result<std::vector<std::string>> acquire_gpus(const RunId& run, int count);
+  std::vector<std::string> free_cpu_slots(const std::string& node, int capacity, int count) const;
   bool is_taken(const std::string& slot) const { return owners_.count(slot) != 0; }
 
   int cpu_slots_;

@@ -13,6 +13,7 @@
 #include "daemon/control/state_lock.h"
 #include "daemon/gpu/nvml.h"
 #include "daemon/nodes/node_facts.h"
+#include "daemon/parts/part_server.h"
 #include "daemon/proc/node_readings.h"
 
 #include <csignal>
@@ -93,7 +94,14 @@ class AgentApi {
 public:
   AgentApi(net::EventLoop& loop, const DaemonOptions& options, cluster::Membership membership)
       : loop_(loop), options_(options), membership_(std::move(membership)),
-        started_at_(WallTime::now()) {}
+        started_at_(WallTime::now()),
+        parts_(loop, {options.paths.state, membership_.head.host, options.config,
+                      std::filesystem::path(options.program).parent_path().string(),
+                      [this](const wire::Frame& frame) {
+                        return agent_ ? agent_->send(frame)
+                                      : fail(ErrorCode::kUnavailable, "there is no link yet");
+                      },
+                      [this] { return agent_ ? agent_->queued_bytes() : 0; }}) {}
 
   void start_agent(cluster::NodeHello facts) {
     cluster::Agent::Options agent;
@@ -103,16 +111,19 @@ public:
     cluster::Agent::Events events;
     events.ready = [this] {
       problem_.clear();
+      parts_.on_ready();
       log::info("agent", "the head hears this node", {{"head", membership_.head.text()}});
     };
     events.cut = [this](const Error& why) {
       problem_ = why.what;
+      parts_.on_cut();
       log::warning("agent", "no link to the head; calling again", {{"why", why.what}});
     };
     events.ended = [this](const Error& why) {
       ended_ = why;
       loop_.stop();
     };
+    events.frame = [this](const wire::Frame& frame) { parts_.take(frame); };
     agent_ = std::make_unique<cluster::Agent>(loop_, membership_, agent, events);
   }
 
@@ -165,6 +176,7 @@ private:
   WallTime started_at_;
   std::string problem_ = "it has not called yet";
   std::optional<Error> ended_;
+  parts::PartServer parts_;
   std::unique_ptr<cluster::Agent> agent_;
 };
 
@@ -186,6 +198,7 @@ Status run_agent(const DaemonOptions& options) {
   NSA_TRY(make_folder(state, 0700));
   NSA_TRY_ASSIGN(const UniqueFd lock, lock_state_folder(state));
   NSA_TRY(refuse_folder_of_daemon(state));
+  NSA_TRY(make_folder(state + "/runs", 0750));
   net::EventLoop loop;
   NSA_TRY_ASSIGN(cluster::Membership membership,
                  membership_of(loop, options.join, folder_of(state)));
@@ -212,6 +225,7 @@ Status run_agent(const DaemonOptions& options) {
       [has_gpus] { return has_gpus ? gpu::list_gpus() : Result<gpu::Gpus>(gpu::Gpus{}); },
       [&](Result<gpu::Gpus> gpus) {
         cluster::NodeHello facts = read_node_facts();
+        facts.cpu_slots = options.config.resources.cpu_slots;
         if (!gpus) log::error("agent", "the GPUs cannot be listed", {{"why", gpus.error().what}});
         if (gpus)
           for (const gpu::Gpu& gpu : gpus->list)

@@ -2,6 +2,7 @@
 
 #include "common/base/build_info.h"
 #include "common/base/log.h"
+#include "daemon/parts/joint_attempt.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/run_metrics/run_loader.h"
 #include "daemon/state/xid.h"
@@ -16,6 +17,9 @@ namespace nsa::control {
 namespace {
 constexpr Duration kTick = std::chrono::milliseconds(100);
 constexpr Duration kSlowTick = std::chrono::seconds(1);
+// Between the shims' own limit and the moment when their ranks are taken for gone: a node notices a
+// cut link later than the head does, and then the ranks have to die.
+constexpr Duration kOrphanSlack = std::chrono::seconds(15);
 // Verifying and deleting gigabytes, and the driver: as long as it takes, beside each other.
 constexpr net::OffloadLimits kWorkers{6, 3, 6, 4096, Duration::zero()};
 // Calls of the host limit their time themselves. One submitter's, however slow, leave threads for
@@ -29,30 +33,37 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
       telemetry_(std::move(telemetry)), readers_(loop), workers_(loop, kWorkers),
       calls_(loop, kCalls), clock_(loop),
       slots_(static_cast<int>(options_.config.resources.cpu_slots)),
+      remote_nodes_(loop, {[this](const std::string& node, const wire::Frame& frame) {
+                             return nodes_.send(node, frame);
+                           },
+                           from_seconds(options_.config.cluster.orphan_seconds) + kOrphanSlack,
+                           [this](const AttemptKey& key) { return is_wanted(key); }}),
       launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,
                  options_.restart_daemon},
                 workers_, calls_),
+      nodes_launcher_(launcher_, remote_nodes_, calls_,
+                      {options_.host, options_.config.cluster.orphan_seconds}),
       gpus_(loop, slots_, [this](const gpu::Xid& xid) { on_xid(xid); }),
       provenance_(launcher_, slots_, options_.host, readers_), loop_(clock_, ledger_),
       metrics_(clock_, loop_, connections_, provenance_, &telemetry_),
       queries_({clock_, loop_, metrics_, ledger_, options_.host, readers_, workers_},
                {options_.state_folder, [this] { return status(); }}),
       commands_(
-          {clock_, loop_, metrics_, ledger_, slots_, launcher_, connections_,
+          {clock_, loop_, metrics_, ledger_, slots_, nodes_launcher_, connections_,
            [this](ShimListener& listener, ShimConnectionOptions shim) {
-             return std::make_unique<AttemptSupervisor>(
-                 events_, listener, AttemptSupervisor::Reach{options_.host, calls_},
-                 std::move(shim));
+             return connect_shim(listener, std::move(shim));
            }},
           {options_.state_folder, options_.config.quota, options_.started,
            [this](const RunId& run, const wire::RankStep& step) { queries_.on_step(run, step); },
            [this](const wire::RunSummary& last) { queries_.on_closed(last); },
-           [this](const state::Run& run) { return gpus_.gpus_of(run); }}),
+           [this](const state::Run& run) { return gpus_.gpus_of(run); },
+           [this] { return nodes_.cpu_slots(); }}),
       requests_({clock_, loop_, metrics_, ledger_, slots_, connections_, options_.host, readers_,
                  workers_},
                 {options_.state_folder,
                  std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker")),
-                 options_.shut_down}),
+                 options_.shut_down,
+                 !options_.config.cluster.address.empty() && !options_.system_mode}),
       quarantine_(clock_, loop_, ledger_,
                   [this](const GpuQuarantine::Entries& entries) {
                     std::map<std::string, std::string> why;
@@ -63,7 +74,11 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
       nodes_({loop, clock_, loop_, ledger_, quarantine_},
              {options_.config.cluster, options_.state_folder, proc::host_name(),
               [this](const std::string& node) { hold_runs_back(node); },
-              [this] { return slots_.gpu_views(); }}),
+              [this] { return slots_.gpu_views(); },
+              [this](const std::string& node, const wire::Frame& frame) {
+                remote_nodes_.take(node, frame);
+              },
+              [this](const std::string& node) { remote_nodes_.on_lost(node); }}),
       loop_delay_(kTick, MonotonicTime::now()), started_at_(WallTime::now()) {
   metrics::DaemonSample& counters = metrics_.counters();
   counters.version = build_info().version;
@@ -212,6 +227,24 @@ void ControlPlane::on_xid(const gpu::Xid& xid) {
   const state::XidMeaning meaning = state::xid_meaning(xid.number);
   if (meaning.hardware)
     quarantine_.add(xid.uuid, "Xid " + std::to_string(xid.number) + ", " + meaning.text);
+}
+
+// ---- several nodes -----------------------------------------------------------------------------
+
+std::unique_ptr<ShimConnection> ControlPlane::connect_shim(ShimListener& listener,
+                                                           ShimConnectionOptions shim) {
+  AttemptSupervisor::Reach reach{options_.host, calls_};
+  if (state::parts_of(shim.slots, shim.ranks).size() > 1)
+    return std::make_unique<parts::JointAttempt>(events_, listener, std::move(reach), remote_nodes_,
+                                                 std::move(shim));
+  return std::make_unique<AttemptSupervisor>(events_, listener, std::move(reach), std::move(shim));
+}
+
+// It is being started, by this nsad or by the one before.
+bool ControlPlane::is_wanted(const AttemptKey& key) const {
+  const state::Run* run = loop_.find(key.run);
+  return run != nullptr && run->attempt.number == key.attempt &&
+         run->attempt.phase == state::AttemptPhase::kLaunching;
 }
 
 // ---- readings -----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@
 #include "daemon/control/loop_delay.h"
 #include "daemon/control/recovery.h"
 #include "daemon/nodes/cluster_nodes.h"
+#include "daemon/parts/nodes_launcher.h"
+#include "daemon/parts/remote_nodes.h"
 #include "daemon/queries/run_queries.h"
 #include "daemon/requests/run_requests.h"
 
@@ -37,6 +39,7 @@ struct ControlOptions {
   std::vector<std::string> restart_daemon;
   std::function<void()> shut_down; // ends the program
   MonotonicTime started;           // of the program
+  bool system_mode = false;
 };
 
 class ControlPlane {
@@ -69,6 +72,8 @@ private:
   Status load_open_runs();
   void on_xid(const gpu::Xid& xid);
   void hold_runs_back(const std::string& drained); // no new run starts while a node is named
+  std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);
+  bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
   nlohmann::json status();
 
   net::EventLoop& events_;
@@ -79,8 +84,10 @@ private:
   net::Offload calls_;             // of the host, that attempts wait for
   SystemClock clock_;
   SlotPool slots_;
+  parts::RemoteNodes remote_nodes_; // outlives the connections that use it
   ShimConnections connections_;
   HostLauncher launcher_;
+  parts::NodesLauncher nodes_launcher_;
   GpuWatch gpus_;
   NodeProvenance provenance_;
   RunLoop loop_;

@@ -75,6 +75,7 @@ ControlOptions control_options(const DaemonOptions& options, MonotonicTime start
   ControlOptions wanted;
   wanted.host = options.host;
   wanted.started = started;
+  wanted.system_mode = options.system_mode;
   wanted.state_folder = options.paths.state;
   wanted.socket = options.paths.socket;
   wanted.config = options.config;

@@ -76,6 +76,7 @@ void ClusterNodes::open() {
   wanted.address = options_.cluster.address;
   wanted.port = static_cast<uint16_t>(options_.cluster.port);
   wanted.certificate_lifetime = std::chrono::hours(24 * options_.cluster.certificate_days);
+  wanted.frame = options_.on_frame;
   auto opened = cluster::Head::open(tools_.events, book_, wanted,
                                     [this](const cluster::Notice& notice) { take(notice); });
   if (!opened) {
@@ -169,7 +170,7 @@ Status ClusterNodes::set_drained(const std::string& node, bool drained, const ap
   return audited(
       caller, verb, node,
       is_known
-          ? fail(ErrorCode::kUnsupported, "this version starts no ranks on nodes that have joined",
+          ? fail(ErrorCode::kUnsupported, "only the head's own node can be drained",
                  "to keep node " + node + " out of the cluster: nsactl node rm " + node)
           : fail(ErrorCode::kNotFound, "no node is named '" + node + "'", "see nsactl node ls"));
 }
@@ -239,9 +240,11 @@ void ClusterNodes::take(const cluster::Notice& notice) {
     return log::info("nodes", "a node is heard",
                      {{"node", notice.node}, {"address", notice.address}});
   case kLost:
+    if (options_.on_lost) options_.on_lost(notice.node);
     return log::warning("nodes", "a node is not heard any more",
                         {{"node", notice.node}, {"why", notice.why}});
   case kRemoved: // the audit has who asked for it
+    if (options_.on_lost) options_.on_lost(notice.node);
     return log::info("nodes", "a node was removed", {{"node", notice.node}});
   case kRefused:
     return note_refusal(notice);
@@ -310,6 +313,23 @@ void ClusterNodes::note(const std::string& who, std::string_view verb, const std
   row.why = why;
   tools_.loop.batch().audit.push_back(std::move(row));
   tools_.loop.flush();
+}
+
+// ---- runs
+// -------------------------------------------------------------------------------------------
+
+Status ClusterNodes::send(const std::string& node, const wire::Frame& frame) {
+  if (!head_) return fail(ErrorCode::kUnavailable, "node " + node + " is not heard");
+  return head_->send(node, frame);
+}
+
+std::map<std::string, int> ClusterNodes::cpu_slots() const {
+  std::map<std::string, int> slots;
+  if (!head_) return slots;
+  for (const cluster::Node& node : head_->nodes())
+    if (node.state == cluster::NodeState::kReady && node.facts.cpu_slots > 0)
+      slots[node.record.name] = static_cast<int>(std::min<int64_t>(node.facts.cpu_slots, 4096));
+  return slots;
 }
 
 // ---- metrics

@@ -14,6 +14,7 @@
 #include "daemon/run_loop/run_loop.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,9 @@ public:
     // Told this node's name when it is drained, and nothing when it is not any more.
     std::function<void(const std::string& node)> hold_back;
     std::function<std::vector<wire::GpuView>()> gpus; // of this node, as its slots know them
+    // Frames of nodes that are not the cluster's own, and nodes that are not heard any more.
+    std::function<void(const std::string& node, const wire::Frame&)> on_frame = {};
+    std::function<void(const std::string& node)> on_lost = {};
   };
 
   ClusterNodes(Tools tools, Options options);
@@ -48,6 +52,8 @@ public:
   Status set_drained(const std::string& node, bool drained, const api::Caller& caller) override;
   std::vector<wire::GpuView> gpus() override;
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
+  Status send(const std::string& node, const wire::Frame& frame);
+  std::map<std::string, int> cpu_slots() const; // of nodes that are heard
   void add_samples(metrics::DaemonSample& daemon) const;
 
 private:

@@ -45,7 +45,22 @@ void add_host_toggles(spec::RunSpec& spec) {
     spec.toggles.emplace(name, value);
 }
 
+// Each node needs as many slots as this one; whether there are so many nodes may change any time.
+Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) {
+  if (!node.is_head)
+    return fail(ErrorCode::kInvalidArgument,
+                "the run needs " + std::to_string(spec.parallel.nodes) +
+                    " nodes, and no node may join this nsad",
+                "see docs/several-nodes.md, or set parallel.nodes = 1");
+  if (spec.parallel.ranks_per_node <= node.cpu_slots) return spec;
+  return fail(ErrorCode::kInvalidArgument,
+              "the run needs " + std::to_string(spec.parallel.ranks_per_node) +
+                  " CPU slots on each node, this node has " + std::to_string(node.cpu_slots),
+              "fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
+}
+
 Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node) {
+  if (spec.parallel.nodes > 1) return check_nodes(std::move(spec), node);
   const auto ranks = static_cast<int>(spec.parallel.ranks);
   if (spec.parallel.device != spec::Device::kCpu && node.gpus_pending)
     return fail(ErrorCode::kUnavailable, "the GPUs of this node are still being listed",

@@ -30,6 +30,7 @@ struct RunFile {
 struct NodeCapacity {
   int cpu_slots = 0, gpus = 0;
   bool gpus_pending = false; // they are still being listed
+  bool is_head = false;      // nodes may join it
 };
 
 struct Admitted {

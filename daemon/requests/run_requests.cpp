@@ -129,7 +129,7 @@ std::string RunRequests::run_folder(const RunId& run) const {
 
 NodeCapacity RunRequests::capacity() const {
   return {tools_.slots.capacity(spec::Device::kCpu), tools_.slots.capacity(spec::Device::kCuda),
-          tools_.slots.gpus_pending()};
+          tools_.slots.gpus_pending(), options_.is_head};
 }
 
 wire::SubmitReply RunRequests::reply_of(const RunId& id) {

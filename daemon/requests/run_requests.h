@@ -26,6 +26,7 @@ struct RequestOptions {
   std::string state_folder;
   std::shared_ptr<WorkerCheck> worker;
   std::function<void()> shut_down; // ends the program
+  bool is_head = false;            // nodes may join it
 };
 
 class RunRequests final : public api::Requests {

@@ -1,6 +1,7 @@
 #include "daemon/run_loop/run_loop.h"
 
 #include "common/base/log.h"
+#include "common/wire/part_sequence.h"
 
 #include <utility>
 
@@ -62,14 +63,14 @@ void RunLoop::handle(const state::Event& event) {
 }
 
 void RunLoop::acknowledge_later(const AttemptKey& key, uint64_t sequence) {
-  unacknowledged_[key] = sequence;
+  unacknowledged_[{key, wire::part_of_sequence(sequence)}] = sequence;
   // Step metrics alone are no reason for a commit: the slow tick writes how far we are.
   if (!batch_.events.empty() || !commands_.empty()) flush();
 }
 
 void RunLoop::touch_unacknowledged() {
-  for (const auto& [key, sequence] : unacknowledged_)
-    touch(key.run);
+  for (const auto& [shim, sequence] : unacknowledged_)
+    touch(shim.first.run);
 }
 
 // Nothing is done that is not written. Ranks train on; it is tried again every second.
@@ -80,10 +81,10 @@ bool RunLoop::commit() {
     projection->add_rows(state_, changed_, batch_);
   // What a message has added to the figures of its run is in the same commit as its number: told
   // again after a crash, it is counted once.
-  std::map<AttemptKey, uint64_t> written;
-  for (const auto& [key, sequence] : unacknowledged_)
-    if (changed_.count(key.run) != 0) {
-      written[key] = sequence;
+  std::map<std::pair<AttemptKey, size_t>, uint64_t> written;
+  for (const auto& [shim, sequence] : unacknowledged_)
+    if (const AttemptKey& key = shim.first; changed_.count(key.run) != 0) {
+      written[shim] = sequence;
       batch_.shim_sequences.emplace_back(key.run, key.attempt, sequence);
     }
   const MonotonicTime began = clock_.monotonic();
@@ -102,9 +103,9 @@ bool RunLoop::commit() {
   full_ = false;
   const store::Batch done = std::exchange(batch_, {});
   const std::set<RunId> changed = std::exchange(changed_, {});
-  for (const auto& [key, sequence] : written) {
-    unacknowledged_.erase(key);
-    dispatch_->acknowledge(key, sequence);
+  for (const auto& [shim, sequence] : written) {
+    unacknowledged_.erase(shim);
+    dispatch_->acknowledge(shim.first, sequence);
   }
   committed_({done, changed, clock_.monotonic() - began});
   return true;

@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace nsa::control {
@@ -99,7 +100,8 @@ private:
   store::Batch batch_;      // applied, not yet on disk
   std::set<RunId> changed_; // since the last commit
   std::vector<state::Command> commands_;
-  std::map<AttemptKey, uint64_t> unacknowledged_; // dealt with, not yet on disk
+  // Dealt with, not yet on disk; by attempt and part.
+  std::map<std::pair<AttemptKey, size_t>, uint64_t> unacknowledged_;
   bool flushing_ = false, full_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include "common/spec/toggles.h"
 #include "daemon/run_metrics/provenance.h"
 #include "daemon/run_metrics/run_metrics.h"
+#include "daemon/state/parts.h"
 
 #include <algorithm>
 
@@ -27,6 +28,14 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
          "rebuilt since the last attempt: " + names,
          std::move(changed)};
   return row;
+}
+
+// "bee: cpu" of a rank on another node.
+std::string device_text(const state::Run* run, const wire::RankHello& hello) {
+  const auto rank = static_cast<size_t>(hello.rank);
+  if (run == nullptr || hello.rank < 0 || rank >= run->slots.size()) return hello.device;
+  const std::string_view node = state::node_of_slot(run->slots[rank]);
+  return node.empty() ? hello.device : std::string(node) + ": " + hello.device;
 }
 
 } // namespace
@@ -130,7 +139,7 @@ void RunMetrics::project_rank_event(const state::Event& event, RunRecord& record
                                     store::Batch& batch) {
   if (const auto* hello = std::get_if<wire::RankHello>(&event.body)) {
     RankInfo& info = record.ranks[hello->rank];
-    info.device = hello->device;
+    info.device = device_text(loop_.find(event.run), *hello);
     info.compute_precision = hello->compute_precision;
     note_hello(record.provenance, *hello);
   } else if (const auto* toggles = std::get_if<wire::RankToggles>(&event.body)) {

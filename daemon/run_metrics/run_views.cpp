@@ -56,8 +56,9 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   s.name = record.row.name;
   s.user = record.row.user;
   s.state = run.phase;
-  s.reason = run.phase == state::RunState::kQueued && !record.waiting.empty() ? record.waiting
-                                                                              : run.reason;
+  const bool waits =
+      run.phase == state::RunState::kQueued || run.attempt.phase == state::AttemptPhase::kLaunching;
+  s.reason = waits && !record.waiting.empty() ? record.waiting : run.reason;
   s.attempt = run.attempt.number;
   s.ranks = run.ranks;
   s.resumes = run.resumes;

@@ -90,7 +90,7 @@ Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop
                return fds;
              },
              [this] { on_greeted(); }, [this](wire::Message message) { on_request(message); },
-             [] {}, [this] { on_lost(); }}),
+             [this] { await_nsad(); }, [this] { restart_.absent(kReconnection); }}),
       restart_(loop_, plan_.restart_daemon),
       evidence_(
           loop_, folder_path_ / kEvidenceFolder, [this] { return identities(); },
@@ -284,19 +284,15 @@ void Shim::tell_refusals(bool all) {
 
 void Shim::on_greeted() {
   restart_.present();
-  if (orphan_timer_) loop_.cancel(*orphan_timer_);
-  orphan_timer_.reset();
-}
-
-void Shim::on_lost() {
-  restart_.absent(kReconnection);
   await_nsad();
 }
 
 // A head that cannot reach this node starts the next attempt without it once this time is over. So
-// the ranks must be gone by then, whoever else of this node still lives.
+// the ranks must be gone by then, whoever else of this node still lives. An open connection says
+// nothing: the agent that holds it may be frozen. The head speaks once a second.
 void Shim::await_nsad() {
-  if (plan_.orphan_seconds <= 0 || orphan_timer_) return;
+  if (plan_.orphan_seconds <= 0) return;
+  if (orphan_timer_) loop_.cancel(*orphan_timer_);
   orphan_timer_ = loop_.after(from_seconds(plan_.orphan_seconds), [this] {
     orphan_timer_.reset();
     log::warning("shim", "no nsad has asked for the ranks; ending them",

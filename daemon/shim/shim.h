@@ -55,7 +55,6 @@ private:
   void tell_refusals(bool all);
   void on_connected();
   void on_greeted();
-  void on_lost();
   void await_nsad();
   void send_to_ranks(wire::MessageType type, const nlohmann::json& body);
   void kill_ranks(const std::string& reason);

@@ -87,8 +87,9 @@ bool reduce(State& state, const Event& event, WallTime now, std::vector<Note>& n
   const bool of_other_attempt = event.attempt != 0 && event.attempt != run.attempt.number;
   if (of_other_attempt && !std::holds_alternative<ShimReleased>(event.body)) return false;
   if (event.shim_sequence != 0) {
-    if (event.shim_sequence <= run.attempt.shim_sequence) return false; // replayed
-    run.attempt.shim_sequence = event.shim_sequence;
+    uint64_t& newest = newest_sequence(run.attempt, event.shim_sequence);
+    if (event.shim_sequence <= newest) return false; // replayed
+    newest = event.shim_sequence;
   }
   return Reducer(state, run, event, now, notes).handle() || event.shim_sequence != 0;
 }

@@ -60,6 +60,12 @@ Description of(const ShimAdopted& e, AttemptNumber attempt) {
 Description of(const ShimLost& e, AttemptNumber) {
   return error("the ranks' parent (nsa-shim) is gone: " + e.why);
 }
+Description of(const NodeLost& e, AttemptNumber) {
+  return error("node " + e.node + " is lost: " + e.why);
+}
+Description of(const PartLost& e, AttemptNumber) {
+  return error("the ranks on node " + e.node + " have ended: " + e.why);
+}
 Description of(const ShimReleased&, AttemptNumber attempt) {
   return info("the shim of attempt " + std::to_string(attempt) + " was let go");
 }

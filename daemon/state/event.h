@@ -65,6 +65,18 @@ struct ShimLost {
   static constexpr std::string_view kKind = "shim_lost";
   std::string why;
 };
+// The head does not hear a node, and the ranks elsewhere wait for those on it.
+struct NodeLost {
+  static constexpr std::string_view kKind = "node_lost";
+  std::string node, why;
+};
+// The shim of one node of several is gone, and its ranks with it.
+struct PartLost {
+  static constexpr std::string_view kKind = "part_lost";
+  std::string node, why;
+  Rank first_rank = 0;
+  int ranks = 0;
+};
 struct ShimReleased {
   static constexpr std::string_view kKind = name_of(wire::EventKind::kShimReleased);
 };
@@ -195,7 +207,7 @@ using EventBody = wire::RankEvents::VariantAfter<
     DebuggerAttached, DebuggerGone, SlowStep, EvidenceSaved, TimerFired, StopRequested,
     CancelRequested, ResumeRequested, RunClosed, wire::RankStarted, wire::RankExited,
     wire::LogDropped, GpuFault, wire::Refused, RunRecovered, MessagesLost, GateJudged,
-    SlotsReleased, GpuQuarantined, GpuReleased>;
+    SlotsReleased, GpuQuarantined, GpuReleased, NodeLost, PartLost>;
 
 struct Event {
   RunId run;

@@ -16,6 +16,9 @@
 
 namespace nsa::state {
 
+// Of the shim that has numbered this message.
+uint64_t& newest_sequence(Attempt& attempt, uint64_t sequence);
+
 class Reducer {
 public:
   Reducer(State& state, Run& run, const Event& event, WallTime now, std::vector<Note>& notes)
@@ -39,6 +42,8 @@ private:
 
   bool on(const ShimAdopted&) { return with_shim(); }
   bool on(const ShimLost& e);
+  bool on(const NodeLost& e);
+  bool on(const PartLost& e);
   bool on(const RunRecovered&) { return false; } // handled by apply(): makes the run
   // The shim remembers how its ranks are, not what they said. A rank that lives has said hello;
   // ends are told one by one behind this.

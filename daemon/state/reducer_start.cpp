@@ -1,9 +1,16 @@
 #include "daemon/state/reducer.h"
 
+#include "common/wire/part_sequence.h"
+
 #include <algorithm>
 #include <utility>
 
 namespace nsa::state {
+
+uint64_t& newest_sequence(Attempt& attempt, uint64_t sequence) {
+  const size_t part = wire::part_of_sequence(sequence);
+  return part == 0 ? attempt.shim_sequence : attempt.part_sequences[part];
+}
 
 bool Reducer::on(const SlotsGranted& e) {
   if (run_.phase != RunState::kQueued) return false;
@@ -99,9 +106,42 @@ bool Reducer::on(const ShimLost& e) {
   return true;
 }
 
+bool Reducer::on(const NodeLost& e) {
+  if (!with_shim() || attempt_.phase == AttemptPhase::kKilling || attempt_.failure) return false;
+  attempt_.failure = wire::FailureClass::kNetwork;
+  attempt_.failure_text = "node " + e.node + " is lost: " + e.why;
+  take_down(attempt_.failure_text);
+  return true;
+}
+
+// The other nodes' ranks are ended, too, and their shims are let go as at every end.
+bool Reducer::on(const PartLost& e) {
+  if (!with_shim()) return false;
+  bool is_news = false;
+  for (Rank number = e.first_rank; number < e.first_rank + e.ranks; ++number) {
+    RankState* rank = rank_of(number);
+    if (rank == nullptr || rank->exited) continue;
+    is_news = rank->exited = true;
+    rank->exit_known = false;
+  }
+  if (!is_news) return false;
+  if (!attempt_.hang_pending && !attempt_.failure) {
+    attempt_.failure = wire::FailureClass::kNetwork;
+    attempt_.failure_text = "node " + e.node + " is lost: " + e.why;
+  }
+  if (all_exited()) {
+    run_.unreleased.insert(attempt_.number);
+    conclude();
+  } else if (attempt_.phase != AttemptPhase::kKilling) {
+    take_down("the ranks on node " + e.node + " have ended: " + e.why);
+  }
+  return true;
+}
+
 bool Reducer::on(const MessagesLost& e) {
   if (!with_shim()) return false;
-  attempt_.shim_sequence = std::max(attempt_.shim_sequence, e.last);
+  uint64_t& newest = newest_sequence(attempt_, e.last);
+  newest = std::max(newest, e.last);
   for (const wire::RankIdentity& seen : e.ranks) {
     RankState* rank = rank_of(seen.rank);
     if (rank == nullptr || seen.pid == 0) continue;

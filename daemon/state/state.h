@@ -129,7 +129,8 @@ struct Attempt {
   std::string shim_boot_id;
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
-  uint64_t shim_sequence = 0; // last message of the shim that is part of this state
+  uint64_t shim_sequence = 0;                // last message of the shim that is part of this state
+  std::map<size_t, uint64_t> part_sequences; // of the shims of other parts (parts.h)
   std::vector<RankState> ranks;
   std::vector<std::string> slots; // of the ranks, in their order
   uint64_t committed_step = 0;    // newest checkpoint of this attempt

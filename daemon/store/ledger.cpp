@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/kill_point.h"
 #include "common/base/log.h"
+#include "common/wire/part_sequence.h"
 #include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
 #include "daemon/store/schema.h"
@@ -78,6 +79,7 @@ Status write_runs(const Batch& batch, const Prepare& cached) {
   for (const RunId& run : batch.made_anew) {
     NSA_LEDGER_RUN("UPDATE events SET replay=0 WHERE run=?", run);
     NSA_LEDGER_RUN("UPDATE attempts SET shim_sequence=0 WHERE run=?", run);
+    NSA_LEDGER_RUN("DELETE FROM attempt_parts WHERE run=?", run);
   }
   for (const RunRow& r : batch.runs)
     NSA_LEDGER_RUN(
@@ -109,10 +111,17 @@ Status write_attempts(const Batch& batch, const Prepare& cached) {
         a.run, a.attempt, a.state, a.token, a.first_step, a.last_step, a.failure_class, a.reason,
         a.started_at, a.ended_at,
         dump(a.provenance.is_null() ? nlohmann::json::object() : a.provenance));
-  for (const auto& [run, attempt, sequence] : batch.shim_sequences)
-    NSA_LEDGER_RUN(
-        "UPDATE attempts SET shim_sequence=max(shim_sequence,?3) WHERE run=?1 AND attempt=?2", run,
-        attempt, sequence);
+  for (const auto& [run, attempt, sequence] : batch.shim_sequences) {
+    if (const size_t part = wire::part_of_sequence(sequence); part > 0)
+      NSA_LEDGER_RUN("INSERT INTO attempt_parts (run,attempt,part,shim_sequence) VALUES "
+                     "(?1,?2,?3,?4) ON CONFLICT (run,attempt,part) DO UPDATE SET "
+                     "shim_sequence=max(shim_sequence,?4)",
+                     run, attempt, static_cast<int64_t>(part), sequence);
+    else
+      NSA_LEDGER_RUN(
+          "UPDATE attempts SET shim_sequence=max(shim_sequence,?3) WHERE run=?1 AND attempt=?2",
+          run, attempt, sequence);
+  }
   for (const RankRow& r : batch.ranks)
     NSA_LEDGER_RUN(
         "INSERT INTO ranks (run,attempt,rank,state,pid,start_time_ticks,device,compute_precision,"
@@ -213,6 +222,7 @@ Status Ledger::write(Batch& batch) {
   NSA_TRY(write_gpu_quarantine(batch, prepare));
   for (const RunId& run : batch.removed) {
     NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
+    NSA_LEDGER_RUN("DELETE FROM attempt_parts WHERE run=?", run);
     NSA_LEDGER_RUN("DELETE FROM runs WHERE id=?", run);
     std::erase_if(damaged_, [&](const DamagedRun& damaged) { return damaged.run == run; });
   }

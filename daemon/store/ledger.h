@@ -78,6 +78,7 @@ public:
   Result<std::vector<RunId>> open_runs();
   Result<int64_t> run_count();
   Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt) override;
+  Result<uint64_t> part_sequence(const RunId& run, AttemptNumber attempt, size_t part) override;
 
   Result<std::optional<StoredRun>> run(const RunId& id);
   // Newest first; `limit` of those that have ended and lie behind a place.

@@ -133,6 +133,14 @@ Result<uint64_t> Ledger::shim_sequence(const RunId& run, AttemptNumber attempt) 
   return row ? static_cast<uint64_t>(s.integer(0)) : 0;
 }
 
+Result<uint64_t> Ledger::part_sequence(const RunId& run, AttemptNumber attempt, size_t part) {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT shim_sequence FROM attempt_parts WHERE run=? AND "
+                                   "attempt=? AND part=?"));
+  NSA_TRY_ASSIGN(const bool row, s.bind(run, attempt, static_cast<int64_t>(part)).step());
+  return row ? static_cast<uint64_t>(s.integer(0)) : 0;
+}
+
 Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   NSA_TRY_ASSIGN(
       Statement s,

@@ -21,9 +21,11 @@ constexpr Duration kReconnectPause = std::chrono::milliseconds(100);
 AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, ShimListener& listener, Reach reach,
                                      ShimConnectionOptions options)
     : loop_(loop), listener_(listener), reach_(std::move(reach)), options_(std::move(options)),
-      ranks_(options_.ranks), detector_(options_.hang, options_.ranks, MonotonicTime::now(),
-                                        options_.first_step_done, options_.learned),
-      guard_(options_.quotas, options_.ranks, options_.age, MonotonicTime::now()),
+      ranks_(options_.ranks, options_.first_rank, options_.read_process),
+      detector_(options_.hang, options_.ranks, MonotonicTime::now(), options_.first_step_done,
+                options_.learned),
+      guard_(options_.quotas, options_.ranks, options_.age, MonotonicTime::now(),
+             options_.first_rank),
       retry_pause_(kConnectRetry), oom_kills_(proc::read_oom_kills()),
       first_step_done_(options_.first_step_done), verdicts_(options_.hangs_before),
       alive_(std::make_shared<int>()) {}
@@ -214,7 +216,7 @@ void AttemptSupervisor::handle_rank_message(const wire::RankMessage& message, ui
 void AttemptSupervisor::handle_exit(const wire::RankExited& exited, uint64_t sequence) {
   ranks_.set_exited(exited.rank, true);
   if (!released_ && ranks_.all_exited()) patience_timer_.reset();
-  if (exited.signal == SIGKILL && !exited.killed_by_shim) {
+  if (exited.signal == SIGKILL && !exited.killed_by_shim && !options_.read_process) {
     const uint64_t kills = proc::read_oom_kills();
     if (kills > oom_kills_) emit(state::HostOutOfMemory{kills - oom_kills_});
     oom_kills_ = kills;
@@ -281,8 +283,9 @@ void AttemptSupervisor::observe(MonotonicTime now) {
   if (!ranks_.watching() || ended_ || released_) return;
   const std::vector<state::RankSample>& samples = ranks_.sample();
   // Who waits for whom cannot be said without them.
-  const state::Observation seen =
-      ranks_.have_watermarks() ? detector_.observe(samples, now) : state::Observation{};
+  const state::Observation seen = ranks_.have_watermarks() && !options_.is_part
+                                      ? detector_.observe(samples, now)
+                                      : state::Observation{};
   if (!first_step_done_)
     for (const RankPlace& place : places())
       if (place.device.completed_step > options_.first_step) {
@@ -445,13 +448,14 @@ void AttemptSupervisor::conclude_sweep(const Result<int>& left) {
   const bool clean = left && *left == 0;
   call(
       "the ends of the ranks",
-      [folder = options_.folder, ranks = options_.ranks](privilege::Host& host, uid_t as) {
-        return host.read_exits(as, folder, ranks);
-      },
+      [folder = options_.folder, ranks = options_.first_rank + options_.ranks](
+          privilege::Host& host, uid_t as) { return host.read_exits(as, folder, ranks); },
       [this, clean](const Result<std::vector<wire::RankExited>>& exits) {
         if (exits)
           for (const wire::RankExited& exited : *exits)
-            if (exited.rank >= 0 && exited.rank < options_.ranks) handle_exit(exited, 0);
+            if (exited.rank >= options_.first_rank &&
+                exited.rank < options_.first_rank + options_.ranks)
+              handle_exit(exited, 0);
         emit(state::ShimLost{clean ? "its process has ended, and its ranks with it"
                                    : "its process has ended, and a rank cannot be killed"});
       });

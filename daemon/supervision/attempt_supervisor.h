@@ -36,6 +36,9 @@ public:
   }
   state::Learned learned() const override { return detector_.limits().learned(); }
 
+  const std::vector<state::RankSample>& samples() const { return ranks_.samples(); }
+  bool watching() const { return ranks_.watching() && ranks_.have_watermarks(); }
+
   void start() override;
   void observe(MonotonicTime now) override;
   void take_evidence(const std::string& id, double limit_seconds) override;

@@ -21,8 +21,8 @@ wire::MessageType inner_type(const wire::Message& message) {
 } // namespace
 
 MessageGuard::MessageGuard(const wire::RankQuotas& quotas, int ranks, Duration age,
-                           MonotonicTime now)
-    : ranks_(ranks) {
+                           MonotonicTime now, Rank first)
+    : first_(first), ranks_(ranks) {
   for (int i = 0; i < ranks; ++i)
     quotas_.emplace_back(quotas, now);
   wire::RankQuotas of_all = quotas;
@@ -42,10 +42,11 @@ bool MessageGuard::names_its_rank(const wire::Message& message) {
       message.type == wire::MessageType::kRankMessage && message.body.contains("body")
           ? rank_in(message.body["body"])
           : rank;
-  const bool known = rank >= 0 && rank < ranks_;
+  const bool known = rank >= first_ && rank < first_ + ranks_;
   if (known && said == rank) return true;
-  refuse(static_cast<Rank>(known ? rank : 0), "foreign rank numbers",
-         "this run has ranks 0 to " + std::to_string(ranks_ - 1) + ", and each speaks for itself");
+  refuse(static_cast<Rank>(known ? rank : first_), "foreign rank numbers",
+         "this run has ranks " + std::to_string(first_) + " to " +
+             std::to_string(first_ + ranks_ - 1) + ", and each speaks for itself");
   return false;
 }
 
@@ -56,10 +57,11 @@ bool MessageGuard::may_say(const wire::Message& message) {
     return true;
   if (message.type != MessageType::kLaunchFailed && !names_its_rank(message)) return false;
   const bool of_rank = message.type == MessageType::kRankMessage;
-  const size_t account = of_rank ? static_cast<size_t>(rank_in(message.body)) : quotas_.size() - 1;
+  const size_t account =
+      of_rank ? static_cast<size_t>(rank_in(message.body) - first_) : quotas_.size() - 1;
   const MessageType type = of_rank ? inner_type(message) : message.type;
   if (quotas_[account].take_message(type, message.bytes, MonotonicTime::now())) return true;
-  refuse(of_rank ? static_cast<Rank>(account) : 0, shim::RankQuota::class_of(type),
+  refuse(first_ + (of_rank ? static_cast<Rank>(account) : 0), shim::RankQuota::class_of(type),
          quotas_[account].why_not(type));
   return false;
 }

@@ -15,7 +15,9 @@ namespace nsa::control {
 class MessageGuard {
 public:
   // `age` of the attempt: what its ranks may have saved up while nobody listened.
-  MessageGuard(const wire::RankQuotas& quotas, int ranks, Duration age, MonotonicTime now);
+  // Of ranks from `first` on.
+  MessageGuard(const wire::RankQuotas& quotas, int ranks, Duration age, MonotonicTime now,
+               Rank first = 0);
   bool may_say(const wire::Message& message); // false: refused, and counted
   std::vector<wire::Refused> take_due(MonotonicTime now) { return refusals_.take_due(now); }
 
@@ -23,6 +25,7 @@ private:
   bool names_its_rank(const wire::Message& message);
   void refuse(Rank rank, const std::string& what, const std::string& why);
 
+  Rank first_;
   int ranks_;
   std::vector<shim::RankQuota> quotas_; // of the ranks, and of the shim itself
   shim::Refusals refusals_;

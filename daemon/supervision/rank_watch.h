@@ -6,13 +6,25 @@
 #include "daemon/run_loop/live_attempt.h"
 #include "daemon/state/hang.h"
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 namespace nsa::control {
 
+// What /proc of a rank's own node says of it.
+struct ProcessReading {
+  char state = 'S'; // as in /proc/<pid>/stat
+  int64_t tracer = 0;
+  double cpu_seconds = 0, run_delay_seconds = 0;
+};
+// Of ranks on another node; nothing: not told.
+using ReadProcess = std::function<std::optional<ProcessReading>(Rank)>;
+
 class RankWatch {
 public:
-  explicit RankWatch(int ranks);
+  // Ranks from `first` on. Without `read` their processes are on this node.
+  explicit RankWatch(int ranks, Rank first = 0, ReadProcess read = {});
   void watch(std::vector<progress::Page> pages) { pages_ = std::move(pages); }
   bool watching() const { return !pages_.empty(); }
   bool have_watermarks() const; // false: some rank is of an older build
@@ -29,6 +41,11 @@ public:
   bool any_uninterruptible() const;
 
 private:
+  RankPlace* find(Rank rank);
+  void read_process(size_t index);
+
+  Rank first_;
+  ReadProcess read_;
   std::vector<progress::Page> pages_;
   std::vector<RankPlace> places_;
   std::vector<state::RankSample> samples_;

@@ -12,6 +12,7 @@
 #include "daemon/state/event.h"
 #include "daemon/state/hang.h"
 #include "daemon/supervision/evidence.h"
+#include "daemon/supervision/rank_watch.h"
 
 #include <functional>
 #include <map>
@@ -43,6 +44,13 @@ struct ShimConnectionOptions {
   UniqueFd pidfd;             // of the shim, where it was just started
   uint64_t acknowledged = 0;  // newest message of the shim that the ledger holds
   int ranks = 1;
+  // Of an attempt on several nodes: this shim has the ranks from `first_rank` on, whoever puts the
+  // parts together looks for hangs, and the processes may be another node's.
+  Rank first_rank = 0;
+  bool is_part = false;
+  ReadProcess read_process;
+  std::vector<std::string> slots;           // of all ranks: which node each is on (state/parts.h)
+  std::vector<uint64_t> parts_acknowledged; // as `acknowledged`, of the parts behind the first
   uint64_t first_step = 0;
   state::HangPolicy hang;
   bool first_step_done = false;

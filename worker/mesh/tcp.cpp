@@ -16,7 +16,6 @@ namespace nsa::comm {
 
 namespace {
 
-constexpr int kBacklog = 1024;
 // A host that vanished says nothing. Its connections end after about a minute; what stands still
 // for a shorter time goes on.
 constexpr int kIdleSeconds = 15, kProbeSeconds = 5, kProbes = 9, kUnacknowledgedMs = 60'000;
@@ -60,15 +59,6 @@ Result<UniqueFd> connect_to(const addrinfo& address, MonotonicTime end) {
   return fd;
 }
 
-UniqueFd listen_on(const sockaddr* address, socklen_t size, int family) {
-  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!fd) return fd;
-  const int off = 0;
-  if (family == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(fd.get(), address, size) != 0 || ::listen(fd.get(), kBacklog) != 0) return UniqueFd();
-  return fd;
-}
-
 } // namespace
 
 Result<TcpAddress> TcpAddress::parse(const std::string& text) {
@@ -107,32 +97,6 @@ bool TcpGreeting::has_secret(const std::string& wanted) const {
   for (size_t i = 0; i < secret.size(); ++i)
     difference |= static_cast<unsigned char>(secret[i] ^ good.secret[i]);
   return difference == 0;
-}
-
-Result<UniqueFd> listen_tcp(uint16_t port) {
-  sockaddr_in6 any6{};
-  any6.sin6_family = AF_INET6;
-  any6.sin6_port = htons(port);
-  any6.sin6_addr = in6addr_any;
-  UniqueFd fd = listen_on(reinterpret_cast<const sockaddr*>(&any6), sizeof any6, AF_INET6);
-  if (fd) return fd;
-  sockaddr_in any4{}; // a host without IPv6
-  any4.sin_family = AF_INET;
-  any4.sin_port = htons(port);
-  any4.sin_addr.s_addr = htonl(INADDR_ANY);
-  fd = listen_on(reinterpret_cast<const sockaddr*>(&any4), sizeof any4, AF_INET);
-  if (!fd) return fail_errno("cannot listen on a TCP port");
-  return fd;
-}
-
-Result<uint16_t> port_of(int listener) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    return fail_errno("cannot tell the port of a socket");
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 Status set_up_tcp(int socket) {

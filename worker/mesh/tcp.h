@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/base/tcp.h"
 #include "common/base/unique_fd.h"
 
 #include <array>
@@ -37,9 +38,6 @@ struct TcpGreeting {
   bool has_secret(const std::string& wanted) const;
 };
 
-// On every address of this host. Port 0: any free one.
-Result<UniqueFd> listen_tcp(uint16_t port);
-Result<uint16_t> port_of(int listener);
 // Blocking, with TCP_NODELAY and keep-alive; the greeting has been sent. kUnavailable: nobody
 // listens there. Name resolution may outlast `end`.
 Result<UniqueFd> connect_tcp(const TcpAddress& to, const TcpGreeting& greeting, MonotonicTime end);

@@ -76,6 +76,7 @@ public:
   Result<uint64_t> shim_sequence(const RunId& run, AttemptNumber attempt) override {
     return shim_sequences[{run, attempt}];
   }
+  Result<uint64_t> part_sequence(const RunId&, AttemptNumber, size_t) override { return 0; }
   Result<std::string> token(const RunId& run, AttemptNumber attempt) override {
     return tokens[{run, attempt}];
   }

@@ -1,0 +1,279 @@
+#include "daemon/parts/joint_attempt.h"
+
+#include "common/base/log.h"
+#include "common/base/text.h"
+#include "common/wire/part_sequence.h"
+
+#include <algorithm>
+
+namespace nsa::parts {
+
+using control::AttemptKey;
+
+// A part, and the listener of its supervisor.
+struct JointAttempt::PartOf final : control::ShimListener {
+  PartOf(JointAttempt& whole, size_t number, state::Part place)
+      : whole(whole), number(number), place(std::move(place)) {}
+
+  void on_event(const AttemptKey&, state::EventBody body, uint64_t sequence) override {
+    whole.on_event(number, std::move(body), sequence);
+  }
+  void on_step(const AttemptKey& key, const wire::RankStep& step) override {
+    whole.listener_.on_step(key, step);
+  }
+  void on_dealt_with(const AttemptKey& key, uint64_t sequence) override {
+    whole.listener_.on_dealt_with(key, wire::sequence_of(number, sequence));
+  }
+  void on_connected(const AttemptKey& key) override { whole.listener_.on_connected(key); }
+  void on_shim_ended(const AttemptKey&) override { whole.on_part_ended(number); }
+  std::vector<control::RankGpu> gpus_of(const AttemptKey&) override { return {}; }
+
+  JointAttempt& whole;
+  size_t number;
+  state::Part place;
+  bool ended = false; // after release
+  uint64_t acknowledged = 0;
+  std::unique_ptr<control::AttemptSupervisor> supervisor;
+};
+
+JointAttempt::JointAttempt(net::EventLoop& loop, control::ShimListener& listener,
+                           control::AttemptSupervisor::Reach reach, RemoteNodes& nodes,
+                           control::ShimConnectionOptions options)
+    : listener_(listener), nodes_(nodes), key_(options.key),
+      places_(static_cast<size_t>(options.ranks)), samples_(places_.size()),
+      detector_(options.hang, options.ranks, MonotonicTime::now(), options.first_step_done,
+                options.learned),
+      verdicts_(options.hangs_before), adopted_(options.adopted), moved_at_(MonotonicTime::now()) {
+  const std::vector<state::Part> places = state::parts_of(options.slots, options.ranks);
+  for (size_t number = 0; number < places.size(); ++number) {
+    auto part = std::make_unique<PartOf>(*this, number, places[number]);
+    const state::Part& place = part->place;
+    control::ShimConnectionOptions one;
+    one.key = options.key;
+    one.submitter = options.submitter;
+    one.folder = options.folder;
+    one.token = options.token;
+    one.ranks = place.ranks;
+    one.first_rank = place.first_rank;
+    one.is_part = true;
+    one.first_step = options.first_step;
+    one.hang = options.hang;
+    one.first_step_done = options.first_step_done;
+    one.adopted = options.adopted;
+    one.daemon_started = options.daemon_started;
+    one.quotas = options.quotas;
+    one.age = options.age;
+    one.acknowledged = number == 0 ? options.acknowledged
+                       : number - 1 < options.parts_acknowledged.size()
+                           ? wire::number_of_sequence(options.parts_acknowledged[number - 1])
+                           : 0;
+    part->acknowledged = one.acknowledged;
+    control::AttemptSupervisor::Reach reach_of_part{reach.host, reach.calls};
+    if (place.node.empty()) {
+      one.shim = options.shim;
+      one.pidfd = std::move(options.pidfd);
+    } else {
+      reach_of_part.host = std::make_shared<RemoteHost>(nodes_, place.node, key_);
+      one.read_process = [this](Rank rank) { return nodes_.reading(key_, rank); };
+      if (auto watch = nodes_.watch(place.node, key_)) one.pidfd = std::move(*watch);
+    }
+    part->supervisor = std::make_unique<control::AttemptSupervisor>(
+        loop, *part, std::move(reach_of_part), std::move(one));
+    parts_.push_back(std::move(part));
+  }
+}
+
+JointAttempt::~JointAttempt() {
+  for (const auto& part : parts_)
+    if (!part->place.node.empty()) nodes_.forget(part->place.node, key_);
+}
+
+template <class Do> void JointAttempt::for_each(Do act) {
+  for (const auto& part : parts_)
+    act(*part->supervisor);
+}
+
+bool JointAttempt::caught_up() const {
+  return std::ranges::all_of(parts_,
+                             [](const auto& part) { return part->supervisor->caught_up(); });
+}
+
+size_t JointAttempt::part_of(Rank rank) const {
+  for (const auto& part : parts_)
+    if (rank < part->place.first_rank + part->place.ranks) return part->number;
+  return 0;
+}
+
+// ---- requests
+// ---------------------------------------------------------------------------------
+
+void JointAttempt::start() {
+  for_each([](auto& part) { part.start(); });
+}
+void JointAttempt::stop_ranks(bool checkpoint) {
+  for_each([&](auto& part) { part.stop_ranks(checkpoint); });
+}
+void JointAttempt::kill_ranks(const std::string& reason) {
+  for_each([&](auto& part) { part.kill_ranks(reason); });
+}
+// Rank 0 asks the others.
+void JointAttempt::checkpoint_ranks() {
+  parts_.front()->supervisor->checkpoint_ranks();
+}
+void JointAttempt::take_evidence(const std::string& id, double limit_seconds) {
+  for_each([&](auto& part) { part.take_evidence(id, limit_seconds); });
+}
+void JointAttempt::acknowledge(uint64_t sequence) {
+  const size_t part = wire::part_of_sequence(sequence);
+  if (part >= parts_.size()) return;
+  parts_[part]->acknowledged = wire::number_of_sequence(sequence);
+  parts_[part]->supervisor->acknowledge(parts_[part]->acknowledged);
+}
+
+// So that the shims of other nodes know that a head asks for their ranks.
+void JointAttempt::speak(MonotonicTime now) {
+  constexpr Duration kPace = std::chrono::seconds(1);
+  if (now - spoke_at_ < kPace) return;
+  spoke_at_ = now;
+  for (const auto& part : parts_)
+    if (!part->place.node.empty()) part->supervisor->acknowledge(part->acknowledged);
+}
+void JointAttempt::release() {
+  released_ = true;
+  for_each([](auto& part) { part.release(); });
+}
+void JointAttempt::say_goodbye() {
+  for_each([](auto& part) { part.say_goodbye(); });
+}
+
+// ---- what the parts tell
+// ----------------------------------------------------------------------
+
+void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequence) {
+  const state::Part& place = parts_[part]->place;
+  const std::string node = place.node.empty() ? "of the head" : place.node;
+  if (const auto* lost = std::get_if<state::ShimLost>(&body))
+    return emit(state::PartLost{node, lost->why, place.first_rank, place.ranks});
+  if (std::holds_alternative<state::ShimAdopted>(body) && !std::exchange(adopted_, false)) return;
+  if (auto* saved = std::get_if<state::EvidenceSaved>(&body))
+    return on_evidence(part, std::move(*saved));
+  if (auto* lost = std::get_if<state::MessagesLost>(&body)) {
+    lost->first = wire::sequence_of(part, lost->first);
+    lost->last = wire::sequence_of(part, lost->last);
+  }
+  if (auto* failed = std::get_if<state::AttemptFailedToStart>(&body))
+    failed->what = "node " + node + ": " + failed->what;
+  listener_.on_event(key_, std::move(body), wire::sequence_of(part, sequence));
+}
+
+// Each node writes its ranks' stacks; the verdict waits for those of the culprit's.
+void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
+  if (!verdict_ || part != part_of(verdict_->rank)) return;
+  const std::string& node = parts_[part]->place.node;
+  if (!node.empty()) saved.findings.push_back("its stacks are on node " + node);
+  if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict_->kind;
+  emit(std::move(saved));
+}
+
+void JointAttempt::on_part_ended(size_t part) {
+  parts_[part]->ended = true;
+  const bool all = std::ranges::all_of(parts_, [](const auto& one) { return one->ended; });
+  if (all && !std::exchange(ended_, true)) listener_.on_shim_ended(key_);
+}
+
+// ---- hangs and lost nodes
+// ---------------------------------------------------------------------
+
+void JointAttempt::observe(MonotonicTime now) {
+  for_each([&](auto& part) { part.observe(now); });
+  speak(now);
+  if (released_) return;
+  merge();
+  const std::string unheard = unheard_node();
+  if (!unheard.empty()) return look_for_lost_node(unheard, now);
+  if (!has_fresh_pages(now)) return;
+  moved_at_ = now;
+  look_for_hangs(now);
+}
+
+// A link that was cut a moment ago makes ranks look as if they stood still.
+bool JointAttempt::has_fresh_pages(MonotonicTime now) const {
+  constexpr Duration kStale = std::chrono::seconds(1);
+  return std::ranges::all_of(parts_, [&](const auto& part) {
+    return part->place.node.empty() || now - nodes_.pages_at(part->place.node, key_) < kStale;
+  });
+}
+
+void JointAttempt::merge() {
+  for (const auto& part : parts_) {
+    const auto first = static_cast<size_t>(part->place.first_rank);
+    const auto& places = part->supervisor->places();
+    for (size_t i = 0; i < places.size(); ++i) {
+      const bool heard = part->place.node.empty() || nodes_.is_ready(part->place.node);
+      control::RankPlace& here = places_[first + i];
+      if (heard && !(here.device == places[i].device && here.host == places[i].host))
+        moved_at_ = MonotonicTime::now();
+      here = places[i];
+      samples_[first + i] = part->supervisor->samples()[i];
+    }
+  }
+}
+
+std::string JointAttempt::unheard_node() const {
+  for (const auto& part : parts_)
+    if (!part->place.node.empty() && !nodes_.is_ready(part->place.node)) return part->place.node;
+  return {};
+}
+
+void JointAttempt::look_for_hangs(MonotonicTime now) {
+  const bool watching =
+      std::ranges::all_of(parts_, [](const auto& part) { return part->supervisor->watching(); });
+  if (!watching) return;
+  const state::Observation seen = detector_.observe(samples_, now);
+  for (const state::SlowRank& s : seen.slow)
+    emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
+                         s.limit_seconds});
+  if (seen.verdict)
+    report(*seen.verdict);
+  else if (verdict_ && detector_.verdict_is_over())
+    withdraw("rank " + std::to_string(verdict_->rank) + " moved again");
+}
+
+// The link may be cut and the ranks train on: that is seen on the other nodes. Only when nothing
+// moves there either is the node lost.
+void JointAttempt::look_for_lost_node(const std::string& node, MonotonicTime now) {
+  if (node_lost_) return;
+  progress::Phase phase = progress::Phase::kStartUp;
+  bool first_step_done = false;
+  for (const control::RankPlace& place : places_) {
+    if (place.host) phase = place.host->phase;
+    first_step_done = first_step_done || place.device.completed_step > 0;
+  }
+  const double limit = detector_.limits().limit(phase, first_step_done);
+  if (to_seconds(now - moved_at_) < limit) return;
+  node_lost_ = true;
+  emit(state::NodeLost{node, "it is not heard, and the ranks on other nodes have waited for " +
+                                 format_duration(to_seconds(now - moved_at_))});
+}
+
+void JointAttempt::report(const state::Verdict& verdict) {
+  verdict_ = verdict;
+  const std::string phase(progress::phase_name(verdict.phase));
+  if (verdict.kind == state::HangKind::kTraced)
+    return emit(state::DebuggerAttached{verdict.rank, verdict.tracer, "on its node", phase,
+                                        verdict.step, verdict.stalled_seconds});
+  verdict_id_ = "hang-" + std::to_string(++verdicts_);
+  emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind, phase, verdict.step,
+                        verdict.stalled_seconds, verdict.witnesses});
+}
+
+void JointAttempt::withdraw(const std::string& why) {
+  if (verdict_->kind == state::HangKind::kTraced)
+    emit(state::DebuggerGone{verdict_->rank});
+  else
+    emit(state::HangWithdrawn{why});
+  verdict_.reset();
+  detector_.resume_watching();
+}
+
+} // namespace nsa::parts

@@ -1,0 +1,72 @@
+// Looks after an attempt on several nodes: one AttemptSupervisor a part, and over all of them what
+// only the whole can tell: who hangs, whether a node is lost, when the attempt is over. To its
+// listener it is one attempt. docs/design/several-nodes.md has the rules.
+//
+// All on the loop's thread. Destroying it leaves shims and ranks alone.
+#pragma once
+
+#include "daemon/parts/remote_host.h"
+#include "daemon/parts/remote_nodes.h"
+#include "daemon/state/parts.h"
+#include "daemon/supervision/attempt_supervisor.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::parts {
+
+class JointAttempt final : public control::ShimConnection {
+public:
+  JointAttempt(net::EventLoop& loop, control::ShimListener& listener,
+               control::AttemptSupervisor::Reach reach, RemoteNodes& nodes,
+               control::ShimConnectionOptions options);
+  ~JointAttempt() override;
+
+  const std::vector<control::RankPlace>& places() const override { return places_; }
+  bool caught_up() const override;
+  state::Learned learned() const override { return detector_.limits().learned(); }
+
+  void start() override;
+  void observe(MonotonicTime now) override;
+  void take_evidence(const std::string& id, double limit_seconds) override;
+  void stop_ranks(bool checkpoint) override;
+  void kill_ranks(const std::string& reason) override;
+  void checkpoint_ranks() override;
+  void acknowledge(uint64_t sequence) override;
+  void release() override;
+  void say_goodbye() override;
+
+private:
+  struct PartOf;
+  template <class Do> void for_each(Do act);
+  void on_event(size_t part, state::EventBody body, uint64_t sequence);
+  void on_evidence(size_t part, state::EvidenceSaved saved);
+  void on_part_ended(size_t part);
+  void speak(MonotonicTime now);
+  void merge();
+  std::string unheard_node() const;
+  bool has_fresh_pages(MonotonicTime now) const;
+  void look_for_hangs(MonotonicTime now);
+  void look_for_lost_node(const std::string& node, MonotonicTime now);
+  void report(const state::Verdict& verdict);
+  void withdraw(const std::string& why);
+  size_t part_of(Rank rank) const;
+  void emit(state::EventBody body) { listener_.on_event(key_, std::move(body), 0); }
+
+  control::ShimListener& listener_;
+  RemoteNodes& nodes_;
+  control::AttemptKey key_;
+  std::vector<std::unique_ptr<PartOf>> parts_;
+  std::vector<control::RankPlace> places_;
+  std::vector<state::RankSample> samples_;
+  state::HangDetector detector_;
+  std::optional<state::Verdict> verdict_;
+  std::string verdict_id_;
+  int verdicts_ = 0;
+  bool adopted_ = false, released_ = false, node_lost_ = false, ended_ = false;
+  MonotonicTime spoke_at_;
+  MonotonicTime moved_at_; // the newest that any rank on a node that is heard has moved
+};
+
+} // namespace nsa::parts

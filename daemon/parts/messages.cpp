@@ -1,0 +1,36 @@
+#include "daemon/parts/messages.h"
+
+#include "common/base/build_info.h"
+
+#include <cstring>
+
+namespace nsa::parts {
+
+NSA_DEFINE_JSON(PartRef, run, attempt)
+NSA_DEFINE_JSON(Call, id, what, part, body)
+NSA_DEFINE_JSON(Answer, id, ok, code, what, next, body)
+NSA_DEFINE_JSON(Held, parts)
+NSA_DEFINE_JSON(Ended, part)
+NSA_DEFINE_JSON(Preparation, build, run_folder, data_path, dataset_digest, checkpoint_folder)
+
+wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes) {
+  wire::Frame frame{static_cast<uint8_t>(type), 0, {}};
+  frame.body.reserve(sizeof stream + bytes.size());
+  frame.body.assign(reinterpret_cast<const char*>(&stream), sizeof stream);
+  frame.body += bytes;
+  return frame;
+}
+
+std::optional<StreamFrame> read_stream_frame(const wire::Frame& frame) {
+  StreamFrame read;
+  if (frame.body.size() < sizeof read.stream) return std::nullopt;
+  std::memcpy(&read.stream, frame.body.data(), sizeof read.stream);
+  read.bytes = std::string_view(frame.body).substr(sizeof read.stream);
+  return read;
+}
+
+std::string build_text() {
+  return build_info().version + " (" + build_info().commit + ")";
+}
+
+} // namespace nsa::parts

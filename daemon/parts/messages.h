@@ -1,0 +1,102 @@
+// What a head and a node say about parts: the ranks of an attempt on that node, with their shim.
+// Frames of the cluster's links, above its own (cluster/messages.h). docs/design/several-nodes.md
+// says who asks when.
+//
+//   head -> node   Call; Bytes, Closed
+//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages
+#pragma once
+
+#include "common/base/choice.h"
+#include "common/base/ids.h"
+#include "common/progress/page.h"
+#include "common/wire/frame.h"
+#include "common/wire/json_members.h"
+#include "daemon/cluster/messages.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::parts {
+
+enum class Message : uint8_t {
+  kCall = cluster::kFirstForeignFrame,
+  kAnswer,
+  kHeld,
+  kEnded,
+  kBytes,  // of a connection to a shim: number of the stream, then the bytes
+  kClosed, // the same without bytes: one end has closed it
+  kPages,  // number of the stream, then a PageRecord for each rank, and its page where it changed
+};
+
+enum class CallKind : uint8_t {
+  kPrepare,   // can the part be started? Ends older attempts of the run
+  kStart,     // starts its shim, or finds the one that was started for this very attempt
+  kOpen,      // connects a stream to its shim
+  kLeftovers, // ends what a lost shim left behind; how many processes were signalled
+  kExits,     // how its ranks ended, of those that have
+  kEnd,       // ends shim and ranks
+};
+constexpr auto choice_names(CallKind) {
+  return names_of("prepare", "start", "open", "leftovers", "exits", "end");
+}
+
+struct PartRef {
+  RunId run;
+  AttemptNumber attempt = 0;
+};
+struct Call {
+  uint64_t id = 0;
+  CallKind what = CallKind::kPrepare;
+  PartRef part;
+  nlohmann::json body;
+};
+struct Answer {
+  uint64_t id = 0;
+  bool ok = true;
+  int code = 0; // ErrorCode
+  std::string what, next;
+  nlohmann::json body;
+};
+struct Held { // parts whose shims live, or whose end the head has not heard
+  std::vector<PartRef> parts;
+};
+struct Ended {
+  PartRef part;
+};
+NSA_DECLARE_JSON(PartRef);
+NSA_DECLARE_JSON(Call);
+NSA_DECLARE_JSON(Answer);
+NSA_DECLARE_JSON(Held);
+NSA_DECLARE_JSON(Ended);
+
+// What a head asks a node before anything is started.
+struct Preparation {
+  std::string build, run_folder, data_path, dataset_digest, checkpoint_folder;
+};
+NSA_DECLARE_JSON(Preparation);
+
+// Both ends are of one build, which Preparation makes sure of.
+struct PageRecord {
+  Rank rank = 0;
+  char state = 'S'; // as in /proc/<pid>/stat
+  bool has_page = false;
+  int64_t monotonic_ns = 0; // of the node's clock, as this was read
+  int64_t tracer = 0;
+  double cpu_seconds = 0, run_delay_seconds = 0;
+};
+
+template <class T> wire::Frame frame_of(Message type, const T& message) {
+  return {static_cast<uint8_t>(type), 0,
+          nlohmann::json(message).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+}
+// Of a stream: its number, then bytes.
+wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes = {});
+struct StreamFrame {
+  uint64_t stream = 0;
+  std::string_view bytes;
+};
+std::optional<StreamFrame> read_stream_frame(const wire::Frame& frame);
+
+std::string build_text(); // of this program
+
+} // namespace nsa::parts

@@ -1,0 +1,66 @@
+// The Launcher of a head: starts the parts of an attempt on several nodes in two phases, and leaves
+// attempts on this node alone to another Launcher. First every node says whether it can take part;
+// then all start. A node that cannot is named with its reason, and nothing has been started.
+//
+// The loop's thread. It stops by being destroyed.
+#pragma once
+
+#include "common/net/offload.h"
+#include "daemon/commands/launcher.h"
+#include "daemon/parts/remote_nodes.h"
+#include "daemon/state/parts.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::parts {
+
+class NodesLauncher final : public control::Launcher {
+public:
+  struct Options {
+    std::shared_ptr<privilege::Host> host;
+    double orphan_seconds = 0; // what shims of other nodes are told
+  };
+  NodesLauncher(control::Launcher& here, RemoteNodes& nodes, net::Offload& calls, Options options)
+      : here_(here), nodes_(nodes), calls_(calls), options_(std::move(options)) {}
+
+  void list_gpus(control::Done<gpu::Gpus> done) override { here_.list_gpus(std::move(done)); }
+  void choose_checkpoint(const control::RunRecord& record,
+                         std::vector<manifest::Distrust> distrusted,
+                         control::Done<manifest::Choice> done) override {
+    here_.choose_checkpoint(record, std::move(distrusted), std::move(done));
+  }
+  // kUnavailable: a node is not heard; the run waits for it.
+  Result<privilege::AttemptStart> prepare(const state::Run& run,
+                                          const control::RunRecord& record) override;
+  void start(const control::RunRecord& record, privilege::AttemptStart start,
+             control::Done<shim::StartedShim> done) override;
+  void read_started(const control::RunRecord& record, AttemptNumber attempt,
+                    control::Done<shim::StartedAttempt> done) override {
+    here_.read_started(record, attempt, std::move(done));
+  }
+  void write_summary(const store::RunRow& row, const nlohmann::json& summary,
+                     std::function<void(const Status&)> done) override {
+    here_.write_summary(row, summary, std::move(done));
+  }
+
+private:
+  struct Start;
+  void prepare_nodes(const std::shared_ptr<Start>& start);
+  void start_nodes(const std::shared_ptr<Start>& start);
+  void start_here(const std::shared_ptr<Start>& start);
+  void give_up(const std::shared_ptr<Start>& start, Error why);
+
+  control::Launcher& here_;
+  RemoteNodes& nodes_;
+  net::Offload& calls_;
+  Options options_;
+};
+
+// The part's share of a plan for all ranks. `meeting`: what stands for the rendezvous in the ranks'
+// arguments.
+wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<state::Part>& parts,
+                              size_t number, const std::string& meeting);
+
+} // namespace nsa::parts

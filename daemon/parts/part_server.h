@@ -1,0 +1,79 @@
+// A node's end of the parts that its head has started here: says whether a part can be started,
+// starts and parents its shim, carries the head's connection to it, reads the ranks' progress
+// pages, and tells when the shim has ended. It decides nothing. Shims outlive it, and it finds them
+// again.
+//
+// All on the loop's thread; files are read and processes started by `calls`. It stops by being
+// destroyed.
+#pragma once
+
+#include "common/net/event_loop.h"
+#include "common/net/offload.h"
+#include "common/progress/page.h"
+#include "common/spec/node_spec.h"
+#include "daemon/parts/messages.h"
+#include "daemon/privilege/direct_host.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nsa::parts {
+
+class PartServer {
+public:
+  struct Options {
+    std::string state_folder, head; // by which name ranks reach the head's node
+    spec::NodeSpec config;
+    std::string program_folder;
+    std::function<Status(const wire::Frame&)> send;
+    std::function<size_t()> queued_bytes; // that wait to be sent
+  };
+  PartServer(net::EventLoop& loop, Options options);
+
+  void take(const wire::Frame& frame);
+  void on_ready(); // the head hears this node: over a new link
+  void on_cut();
+
+private:
+  using Key = std::pair<RunId, AttemptNumber>;
+  struct Part {
+    UniqueFd pidfd; // of its shim
+    net::Watch ended;
+  };
+  struct Stream {
+    Key part;
+    UniqueFd socket; // to the shim
+    net::Watch readable, writable;
+    net::Timer resume;
+    std::string outgoing;
+    std::vector<progress::Page> pages;
+    std::vector<int64_t> pids;
+    std::vector<std::string> sent; // each page as the head has it
+  };
+
+  std::string folder_of(const Key& part) const;
+  void answer(uint64_t id, Result<nlohmann::json> result);
+  void take_call(const Call& call);
+  void start(const Call& call);
+  void open(const Call& call);
+  void watch(const Key& part, UniqueFd pidfd);
+  void take_bytes(uint64_t id, std::string_view bytes);
+  void read(uint64_t id);
+  void write(uint64_t id);
+  void close(uint64_t id, bool tell);
+  void send_pages(uint64_t id, Stream& stream);
+  template <class Work> void run(uint64_t id, const char* what, Work work);
+
+  net::EventLoop& loop_;
+  Options options_;
+  net::Offload calls_;
+  std::shared_ptr<privilege::DirectHost> host_;
+  std::map<Key, Part> parts_;
+  std::map<uint64_t, Stream> streams_;
+  net::Timer pages_timer_;
+};
+
+} // namespace nsa::parts

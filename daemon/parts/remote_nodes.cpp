@@ -1,0 +1,363 @@
+#include "daemon/parts/remote_nodes.h"
+
+#include "common/base/log.h"
+#include "common/base/pass_descriptors.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <future>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace nsa::parts {
+
+using control::AttemptKey;
+using control::ProcessReading;
+
+namespace {
+constexpr Duration kLook = std::chrono::milliseconds(500);
+constexpr Duration kCallLimit = std::chrono::seconds(60); // a node that is heard and never answers
+constexpr size_t kMostWaiting = size_t{16} << 20;         // of one connection, for its supervisor
+constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kMostRanks = 128;
+
+Error not_heard(const std::string& node) {
+  return {ErrorCode::kUnavailable, "node " + node + " is not heard",
+          "nsactl node ls shows since when"};
+}
+
+PartRef ref_of(const AttemptKey& key) {
+  return {key.run, key.attempt};
+}
+} // namespace
+
+RemoteNodes::RemoteNodes(net::EventLoop& loop, Options options)
+    : loop_(loop), options_(std::move(options)), gate_(std::make_shared<Gate>()),
+      begin_(MonotonicTime::now()) {
+  gate_->loop = &loop;
+  timer_ = loop_.every(kLook, [this] { look_for_orphans(); });
+}
+
+RemoteNodes::~RemoteNodes() {
+  const std::lock_guard lock(gate_->mutex);
+  gate_->loop = nullptr;
+}
+
+// A node that has not called since this nsad was started may have been lost at any time before.
+RemoteNodes::Node& RemoteNodes::node_of(const std::string& name) {
+  const auto [found, is_new] = nodes_.try_emplace(name);
+  if (is_new) found->second.lost_at = begin_;
+  return found->second;
+}
+
+bool RemoteNodes::is_ready(const std::string& node) const {
+  const auto found = nodes_.find(node);
+  return found != nodes_.end() && found->second.ready;
+}
+
+// ---- calls
+// ------------------------------------------------------------------------------------
+
+void RemoteNodes::call(const std::string& node, CallKind what, const AttemptKey& key,
+                       nlohmann::json body, Answered done) {
+  if (!is_ready(node)) return done(fail(not_heard(node)));
+  const uint64_t id = ++last_id_;
+  const Call call{id, what, ref_of(key), std::move(body)};
+  if (auto sent = options_.send(node, frame_of(Message::kCall, call)); !sent)
+    return done(fail(std::move(sent).error()));
+  pending_[id] = {node, std::move(done)};
+}
+
+void RemoteNodes::on_answer(const Answer& answer) {
+  const auto found = pending_.find(answer.id);
+  if (found == pending_.end()) return; // it was given up
+  const Answered done = std::move(found->second.done);
+  const std::string node = found->second.node;
+  pending_.erase(found);
+  if (answer.ok) return done(answer.body);
+  done(fail(
+      {static_cast<ErrorCode>(answer.code), "node " + node + ": " + answer.what, answer.next}));
+}
+
+template <class T, class Start> Result<T> RemoteNodes::wait_for(Start start) {
+  const auto promise = std::make_shared<std::promise<Result<T>>>();
+  std::future<Result<T>> answered = promise->get_future();
+  {
+    const std::lock_guard lock(gate_->mutex);
+    if (gate_->loop == nullptr) return fail(ErrorCode::kUnavailable, "nsad is leaving");
+    gate_->loop->post([gate = gate_, start, promise] {
+      if (gate->loop == nullptr) return;
+      start([promise](Result<T> result) { promise->set_value(std::move(result)); });
+    });
+  }
+  if (answered.wait_for(kCallLimit) != std::future_status::ready)
+    return fail(ErrorCode::kUnavailable, "a node has not answered in time");
+  return answered.get();
+}
+
+Result<nlohmann::json> RemoteNodes::ask(const std::string& node, CallKind what,
+                                        const AttemptKey& key, nlohmann::json body) {
+  return wait_for<nlohmann::json>(
+      [this, node, what, key, body](Answered done) { call(node, what, key, body, done); });
+}
+
+Result<UniqueFd> RemoteNodes::connect(const std::string& node, const AttemptKey& key) {
+  // A promise needs a copyable callback, and a descriptor is none: it travels by its number.
+  auto fd = wait_for<int>([this, node, key](const std::function<void(Result<int>)>& done) {
+    open(node, key, [done](Result<UniqueFd> socket) {
+      done(socket ? Result<int>(socket->release()) : fail(std::move(socket).error()));
+    });
+  });
+  if (!fd) return fail(std::move(fd).error());
+  return UniqueFd(*fd);
+}
+
+// ---- what nodes say
+// -----------------------------------------------------------------------------
+
+void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
+  const auto refuse = [&](const Error& why) {
+    log::warning("parts", "a node's message is not understood",
+                 {{"node", node}, {"why", why.what}});
+  };
+  switch (static_cast<Message>(frame.type)) {
+  case Message::kHeld: {
+    const auto held = cluster::read_frame<Held>(frame);
+    return held ? on_held(node, *held) : refuse(held.error());
+  }
+  case Message::kAnswer: {
+    const auto answer = cluster::read_frame<Answer>(frame);
+    return answer ? on_answer(*answer) : refuse(answer.error());
+  }
+  case Message::kEnded: {
+    const auto ended = cluster::read_frame<Ended>(frame);
+    if (!ended) return refuse(ended.error());
+    watches_.erase({node, {ended->part.run, ended->part.attempt}});
+    return;
+  }
+  case Message::kBytes:
+  case Message::kClosed:
+  case Message::kPages: {
+    const auto read = read_stream_frame(frame);
+    const auto found = read ? streams_.find(read->stream) : streams_.end();
+    if (found == streams_.end() || found->second.node != node) return;
+    if (frame.type == static_cast<uint8_t>(Message::kClosed)) return close(read->stream, false);
+    if (frame.type == static_cast<uint8_t>(Message::kPages))
+      return take_pages(found->second, read->bytes);
+    found->second.outgoing += read->bytes;
+    return write_local(read->stream);
+  }
+  case Message::kCall:
+    return;
+  }
+}
+
+// The node has called, perhaps anew: what went over its older link is gone.
+void RemoteNodes::on_held(const std::string& node, const Held& held) {
+  drop_links_of(node);
+  node_of(node).ready = true;
+  std::set<AttemptKey> parts;
+  for (const PartRef& part : held.parts)
+    parts.insert({part.run, part.attempt});
+  for (auto watch = watches_.begin(); watch != watches_.end();) {
+    const bool ended = watch->first.first == node && parts.count(watch->first.second) == 0;
+    watch = ended ? watches_.erase(watch) : std::next(watch);
+  }
+  for (const AttemptKey& key : parts) {
+    if (watches_.count({node, key}) != 0 || options_.is_wanted(key)) continue;
+    log::warning("parts", "a node has ranks of an attempt that is over; ending them",
+                 {{"node", node}, {"run", key.run}, {"attempt", std::to_string(key.attempt)}});
+    call(node, CallKind::kEnd, key, nullptr, [](const Result<nlohmann::json>&) {});
+  }
+}
+
+void RemoteNodes::on_lost(const std::string& node) {
+  Node& lost = node_of(node);
+  if (lost.ready) lost.lost_at = MonotonicTime::now();
+  lost.ready = false;
+  drop_links_of(node);
+}
+
+void RemoteNodes::drop_links_of(const std::string& node) {
+  std::vector<uint64_t> streams;
+  for (const auto& [id, stream] : streams_)
+    if (stream.node == node) streams.push_back(id);
+  for (const uint64_t id : streams)
+    close(id, false);
+  std::vector<Answered> given_up;
+  for (auto call = pending_.begin(); call != pending_.end();) {
+    if (call->second.node != node) {
+      ++call;
+      continue;
+    }
+    given_up.push_back(std::move(call->second.done));
+    call = pending_.erase(call);
+  }
+  for (const Answered& done : given_up)
+    done(fail(not_heard(node)));
+}
+
+// ---- the end of parts
+// ---------------------------------------------------------------------------
+
+Result<UniqueFd> RemoteNodes::watch(const std::string& node, const AttemptKey& key) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return fail_errno("cannot make a pipe");
+  node_of(node);
+  watches_[{node, key}] = UniqueFd(ends[1]);
+  return UniqueFd(ends[0]);
+}
+
+void RemoteNodes::forget(const std::string& node, const AttemptKey& key) {
+  watches_.erase({node, key});
+  pages_at_.erase({node, key});
+  std::erase_if(readings_, [&](const auto& entry) { return entry.first.first == key; });
+}
+
+void RemoteNodes::look_for_orphans() {
+  const MonotonicTime now = MonotonicTime::now();
+  for (const auto& [name, node] : nodes_) {
+    if (node.ready || now - node.lost_at < options_.orphan_limit) continue;
+    const auto ended =
+        std::erase_if(watches_, [&](const auto& watch) { return watch.first.first == name; });
+    if (ended > 0)
+      log::warning("parts", "a node was not heard for so long that its ranks have ended themselves",
+                   {{"node", name}});
+  }
+}
+
+// ---- connections to shims
+// -----------------------------------------------------------------------
+
+void RemoteNodes::open(const std::string& node, const AttemptKey& key,
+                       std::function<void(Result<UniqueFd>)> done) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return done(fail_errno("cannot make a socket"));
+  const uint64_t id = ++last_id_;
+  const auto theirs = std::make_shared<UniqueFd>(ends[1]);
+  Stream& stream = streams_[id];
+  stream.node = node;
+  stream.key = key;
+  stream.local = UniqueFd(ends[0]);
+  call(node, CallKind::kOpen, key, {{"stream", id}},
+       [this, id, theirs, done = std::move(done)](Result<nlohmann::json> answer) {
+         const auto found = streams_.find(id);
+         if (!answer || found == streams_.end()) {
+           streams_.erase(id);
+           return done(fail(answer ? Error{ErrorCode::kUnavailable, "the link was cut", ""}
+                                   : std::move(answer).error()));
+         }
+         found->second.readable =
+             loop_.when_readable(found->second.local.get(), [this, id] { read_local(id); });
+         done(std::move(*theirs));
+       });
+}
+
+void RemoteNodes::close(uint64_t id, bool tell) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  if (tell) (void)options_.send(found->second.node, stream_frame(Message::kClosed, id));
+  streams_.erase(found);
+}
+
+void RemoteNodes::read_local(uint64_t id) {
+  char bytes[kReadBytes];
+  Stream& stream = streams_.at(id);
+  const ssize_t got = ::recv(stream.local.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) return close(id, true);
+  // What cannot be sent is asked again over the next connection.
+  if (!options_.send(stream.node,
+                     stream_frame(Message::kBytes, id, {bytes, static_cast<size_t>(got)})))
+    close(id, true);
+}
+
+void RemoteNodes::write_local(uint64_t id) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  Stream& stream = found->second;
+  while (!stream.outgoing.empty()) {
+    std::vector<int> pages;
+    if (!stream.passed_pages)
+      for (const progress::Page& page : stream.mirrors)
+        pages.push_back(page.fd());
+    const ssize_t put = send_with_descriptors(stream.local.get(), stream.outgoing, pages);
+    if (put < 0 && errno != EAGAIN) return close(id, true);
+    if (put <= 0) break;
+    stream.passed_pages = true;
+    stream.outgoing.erase(0, static_cast<size_t>(put));
+  }
+  if (stream.outgoing.size() > kMostWaiting) return close(id, true); // the shim keeps it
+  if (stream.outgoing.empty())
+    stream.writable.reset();
+  else if (!stream.writable)
+    stream.writable = loop_.when_writable(stream.local.get(), [this, id] { write_local(id); });
+}
+
+// ---- progress pages
+// -----------------------------------------------------------------------------
+
+std::optional<ProcessReading> RemoteNodes::reading(const AttemptKey& key, Rank rank) const {
+  const auto found = readings_.find({key, rank});
+  return found == readings_.end() ? std::nullopt : std::optional(found->second);
+}
+
+MonotonicTime RemoteNodes::pages_at(const std::string& node, const AttemptKey& key) const {
+  const auto found = pages_at_.find({node, key});
+  return found == pages_at_.end() ? begin_ : found->second;
+}
+
+void RemoteNodes::take_pages(Stream& stream, std::string_view bytes) {
+  pages_at_[{stream.node, stream.key}] = MonotonicTime::now();
+  for (size_t index = 0; bytes.size() >= sizeof(PageRecord) && index < kMostRanks; ++index) {
+    PageRecord record;
+    std::memcpy(&record, bytes.data(), sizeof record);
+    bytes.remove_prefix(sizeof record);
+    readings_[{stream.key, record.rank}] = {record.state, record.tracer, record.cpu_seconds,
+                                            record.run_delay_seconds};
+    if (!record.has_page) continue;
+    if (bytes.size() < progress::kPageBytes) return;
+    mirror(stream, index, record, bytes.substr(0, progress::kPageBytes));
+    bytes.remove_prefix(progress::kPageBytes);
+  }
+}
+
+// What the rank's page says, on a page of ours. Its times are of the other node's clock.
+void RemoteNodes::mirror(Stream& stream, size_t index, const PageRecord& record,
+                         std::string_view raw) {
+  if (!stream.scratch) {
+    auto scratch = progress::Page::create(record.rank, stream.key.attempt);
+    if (!scratch) return;
+    stream.scratch = std::move(*scratch);
+  }
+  if (index > stream.mirrors.size() || (index == stream.mirrors.size() && stream.passed_pages))
+    return;
+  if (index == stream.mirrors.size()) {
+    auto page = progress::Page::create(record.rank, stream.key.attempt);
+    if (!page) return;
+    stream.mirrors.push_back(std::move(*page));
+    stream.hosts.emplace_back();
+  }
+  if (::pwrite(stream.scratch->fd(), raw.data(), raw.size(), 0) != ssize_t(raw.size())) return;
+  progress::Page& page = stream.mirrors[index];
+  const progress::CollectiveRing collectives = stream.scratch->read_collectives();
+  for (const progress::Collective& collective : collectives.slots)
+    if (collective.number != 0) page.write_collective(collective);
+  const auto host = stream.scratch->read_host();
+  if (host && host != stream.hosts[index]) {
+    progress::HostRecord here = *host;
+    const int64_t difference = MonotonicTime::now().nanoseconds - record.monotonic_ns;
+    here.phase_start_ns += difference;
+    here.step_start_ns += difference;
+    page.write_host(here);
+    stream.hosts[index] = host;
+  }
+  const progress::DeviceRecord device = stream.scratch->read_device();
+  page.write_device(progress::DeviceWord::kCompletedStep, device.completed_step);
+  page.write_device(progress::DeviceWord::kPosition, device.position.word());
+  page.write_device(progress::DeviceWord::kStarted, device.started);
+  page.write_device(progress::DeviceWord::kCompleted, device.completed);
+}
+
+} // namespace nsa::parts

@@ -1,0 +1,68 @@
+"""Hosts of a test as network namespaces, joined by a bridge in one more of them. Needs root and iproute2; nothing of the
+host's own network is touched.
+"""
+import os
+import subprocess
+
+import nodes
+from nodes import Agent, expect
+
+HEAD, PORT = "10.77.0.1", 9465
+
+
+def ip(*arguments, check=True):
+    try:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise nodes.e2e.Skipped("the program ip (iproute2) is not installed") from error
+    expect(not check or done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}")
+    return done
+
+
+class Network:
+    """Namespaces joined by a bridge in one more of them."""
+
+    def __init__(self, count):
+        self.prefix = f"nsa{os.getpid()}"
+        self.switch = f"{self.prefix}sw"
+        if ip("netns", "add", self.switch, check=False).returncode != 0:
+            raise nodes.e2e.Skipped("network namespaces cannot be made: it needs root")
+        self.names = []
+        ip("-n", self.switch, "link", "add", "br0", "type", "bridge", "forward_delay", "0", "stp_state", "0")
+        ip("-n", self.switch, "link", "set", "br0", "up")
+        for number in range(1, count + 1):
+            name = f"{self.prefix}n{number}"
+            ip("netns", "add", name)
+            self.names.append(name)
+            ip("-n", self.switch, "link", "add", f"p{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", self.switch, "link", "set", f"p{number}", "master", "br0", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def inside(self, number):
+        return ["ip", "netns", "exec", self.names[number - 1]]
+
+    def cut(self, number, up=False):
+        ip("-n", self.switch, "link", "set", f"p{number}", "up" if up else "down")
+
+    def silence(self, number, towards, on=True):
+        """What one host sends to another is lost, and nothing is said: it goes to an address that nobody has."""
+        arguments = ["-n", self.names[number - 1], "neigh"]
+        if on:
+            ip(*arguments, "replace", f"10.77.0.{towards}", "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+        else:
+            ip(*arguments, "del", f"10.77.0.{towards}", "dev", "eth0")
+
+    def close(self):
+        for name in [*self.names, self.switch]:
+            ip("netns", "del", name, check=False)
+
+
+class RemoteAgent(Agent):
+    def __init__(self, head, name, network, number):
+        super().__init__(head, name)
+        self.network, self.number = network, number
+
+    def command(self, address, *options):
+        return [*self.network.inside(self.number), *super().command(address, *options)]
