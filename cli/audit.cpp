@@ -1,3 +1,4 @@
+#include "cli/columns.h"
 #include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
@@ -35,6 +36,11 @@ Result<Exit> run_audit(const Arguments& arguments, Context& context) {
   std::string target = "/v1/audit?tail=" + std::to_string(arguments.integer("tail", 50));
   if (arguments.has("RUN")) target += "&run=" + net::encode_component(arguments.text("RUN"));
   NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
+  if (arguments.has("columns")) {
+    NSA_TRY(print_columns(context, answer.value("items", nlohmann::json::array()),
+                          arguments.text("columns")));
+    return Exit::kDone;
+  }
   if (context.output == Output::kJson) {
     context.io.out << json_text(answer) << "\n";
     return Exit::kDone;
@@ -60,7 +66,8 @@ Verb audit_verb() {
   verb.positionals = {run_argument()};
   verb.positionals[0].required = false;
   verb.positionals[0].meaning += ", also of a removed run (default: all runs)";
-  verb.options = {{"tail", 'n', ValueType::kInteger, "N", "the last N requests (default: 50)"}};
+  verb.options = {{"tail", 'n', ValueType::kInteger, "N", "the last N requests (default: 50)"},
+                  columns_option("at,user,verb,result")};
   verb.examples = {{"nsactl audit k3fm2", "who stopped this run?"},
                    {"nsactl audit -n 1000 -o json", "for a report"}};
   verb.run = run_audit;

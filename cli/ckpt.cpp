@@ -1,3 +1,4 @@
+#include "cli/columns.h"
 #include "cli/connect.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
@@ -23,7 +24,9 @@ Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
   if (!arguments.has("all"))
     std::erase_if(views,
                   [](const auto& view) { return view.state == wire::CheckpointState::kDeleted; });
-  if (context.output == Output::kJson)
+  if (arguments.has("columns"))
+    NSA_TRY(print_columns(context, nlohmann::json(views), arguments.text("columns")));
+  else if (context.output == Output::kJson)
     context.io.out << json_text(nlohmann::json{{"items", views}}) << "\n";
   else if (views.empty())
     context.io.err << (all == 0 ? "no checkpoints yet\n"
@@ -47,7 +50,8 @@ Verb ckpt_ls_verb() {
                 "or by `ckpt verify`.";
   verb.options = {
       {"all", 'a', ValueType::kFlag, "", "list deleted checkpoints, too"},
-      {"verify", 0, ValueType::kFlag, "", "first read every byte, as `ckpt verify` does"}};
+      {"verify", 0, ValueType::kFlag, "", "first read every byte, as `ckpt verify` does"},
+      columns_option("step,state,bytes")};
   verb.examples = {{"nsactl ckpt ls k3fm2 -o wide", "with their folders"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     return show(arguments, context, arguments.has("verify"));

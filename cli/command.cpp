@@ -1,5 +1,6 @@
 #include "cli/command.h"
 
+#include "cli/columns.h"
 #include "cli/help.h"
 #include "cli/parser.h"
 #include "cli/render/problems.h"
@@ -47,6 +48,12 @@ int finish(std::ostream& out, std::ostream& err, int code) {
                 err);
 }
 
+int run_verb(const Parsed& parsed, Context& context) {
+  const auto done = parsed.verb->run(parsed.arguments, context);
+  if (!done) return report(done.error(), context.io.err);
+  return finish(context.io.out, context.io.err, static_cast<int>(*done));
+}
+
 } // namespace
 
 bool wants_colour(ColourWhen when, bool is_terminal) {
@@ -81,16 +88,27 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   io.width = terminal.out_is_terminal ? columns() : 0;
   if (terminal.out_is_terminal) io.current_width = columns;
   Context context{io};
-  context.output = parsed->globals.choice("output", Output::kTable);
+  const Output asked = parsed->globals.choice("output", Output::kTable);
+  const bool rewrites = asked == Output::kName || asked == Output::kYaml;
+  context.output = rewrites ? Output::kJson : asked;
   context.quiet = parsed->globals.has("quiet");
   context.raw = parsed->globals.has("raw");
   context.system = parsed->globals.has("system");
   context.socket = parsed->globals.text("socket");
   context.may_start = !parsed->globals.has("no-start");
   context.program_dir = terminal.program_dir;
-  const auto done = parsed->verb->run(parsed->arguments, context);
-  if (!done) return report(done.error(), io.err);
-  return finish(io.out, io.err, static_cast<int>(*done));
+  if (!rewrites) return run_verb(*parsed, context);
+  Rewriter rewriter(terminal.out, asked);
+  std::ostream rewritten(&rewriter);
+  Io as_json{rewritten, terminal.err, terminal.in};
+  as_json.in_is_terminal = io.in_is_terminal;
+  as_json.err_is_terminal = io.err_is_terminal;
+  as_json.unicode = io.unicode;
+  as_json.width = 0;
+  Context inner{as_json,        context.output, context.quiet,     context.raw,
+                context.system, context.socket, context.may_start, context.program_dir};
+  const int code = run_verb(*parsed, inner);
+  return rewriter.status() ? code : report(rewriter.status().error(), terminal.err);
 }
 
 int run_process(const std::vector<Verb>& verbs, int argc, char** argv) {

@@ -1,4 +1,5 @@
 #include "cli/client/interrupt.h"
+#include "cli/columns.h"
 #include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
@@ -44,8 +45,15 @@ Result<Exit> run_events(const Arguments& arguments, Context& context) {
   const bool json = context.output == Output::kJson, all = !arguments.has("RUN");
   const std::string target = base_target(arguments);
   const std::string tail = arguments.text("tail");
+  if (arguments.has("follow") && arguments.has("columns"))
+    return fail(ErrorCode::kInvalidArgument, "--columns is for a list, not for --follow",
+                "use -o json with --follow");
   if (!arguments.has("follow")) {
     NSA_TRY_ASSIGN(const auto events, fetch_all(daemon, target, tail));
+    if (arguments.has("columns")) {
+      NSA_TRY(print_columns(context, nlohmann::json(events), arguments.text("columns")));
+      return Exit::kDone;
+    }
     if (json) context.io.out << json_text(nlohmann::json{{"items", events}}) << "\n";
     for (const wire::EventView& event : events)
       if (!json) print(event, all, context);
@@ -89,7 +97,8 @@ Verb events_verb() {
   verb.positionals[0].required = false;
   verb.positionals[0].meaning += " (default: all runs)";
   verb.options = {follow_option("print new events as they come, until the run ends"),
-                  {"tail", 'n', ValueType::kInteger, "N", "only the last N events"}};
+                  {"tail", 'n', ValueType::kInteger, "N", "only the last N events"},
+                  columns_option("at,kind,rank,text")};
   verb.examples = {{"nsactl events k3fm2", "why a run is in its state"},
                    {"nsactl events -f --tail 0", "what happens on this node from now on"},
                    {"nsactl events k3fm2 -o json", "with the facts behind each event"}};

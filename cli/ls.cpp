@@ -1,3 +1,4 @@
+#include "cli/columns.h"
 #include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
@@ -27,11 +28,11 @@ struct Listed {
 
 // Programs get whole summaries, a screen the rows: they are a tenth of the bytes. With a filter all
 // runs are asked for: what is cut before it would be missed.
-Result<Listed> fetch(const Context& context, client::Daemon& daemon, bool all) {
+Result<Listed> fetch(const Context& context, client::Daemon& daemon, bool all, bool whole) {
   Listed listed;
   int64_t total = 0;
   const std::string target = std::string("/v1/runs?") + (all ? "all&" : "");
-  if (context.output == Output::kJson) {
+  if (whole) {
     NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "rows=false"));
     NSA_TRY_ASSIGN(listed.runs, client::read_items<wire::RunSummary>(answer));
     total = answer.value("total", int64_t{0});
@@ -70,10 +71,15 @@ Result<Exit> run_ls(const Arguments& arguments, Context& context) {
   const auto states = arguments.all_choices<wire::RunState>("state");
   const auto tags = arguments.all("tag");
   const bool all = arguments.has("all"), narrowed = !states.empty() || !tags.empty();
-  NSA_TRY_ASSIGN(Listed listed, fetch(context, daemon, all || narrowed));
+  NSA_TRY_ASSIGN(Listed listed, fetch(context, daemon, all || narrowed,
+                                      arguments.has("columns") || context.output == Output::kJson));
   std::erase_if(listed.runs,
                 [&](const wire::RunSummary& run) { return !matches(run, states, tags); });
   if (!all) cut(listed);
+  if (arguments.has("columns")) {
+    NSA_TRY(print_columns(context, nlohmann::json(listed.runs), arguments.text("columns")));
+    return Exit::kDone;
+  }
   if (context.output == Output::kJson) {
     context.io.out << json_text(
                           nlohmann::json{{"items", listed.runs}, {"left_out", listed.left_out}})
@@ -99,10 +105,13 @@ Verb ls_verb() {
   verb.options = {{"all", 'a', ValueType::kFlag, "", "list runs that ended long ago, too"},
                   {"state", 's', ValueType::kText, "STATE", "only runs in this state", true,
                    choices_of<wire::RunState>()},
-                  {"tag", 't', ValueType::kText, "TAG", "only runs with this tag", true}};
+                  {"tag", 't', ValueType::kText, "TAG", "only runs with this tag", true},
+                  columns_option("id,state,step,loss")};
   verb.examples = {{"nsactl ls", "what runs, and what ended lately"},
                    {"nsactl ls -a -s failed -o wide", "every failure, with more columns"},
-                   {"nsactl ls -a --tag ablation", "all of one experiment"}};
+                   {"nsactl ls -a --tag ablation", "all of one experiment"},
+                   {"nsactl ls -a --columns id,state,step,restarts", "columns of your own"},
+                   {"nsactl ls -s queued -o name", "ids alone, for a script"}};
   verb.run = run_ls;
   return verb;
 }

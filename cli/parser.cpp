@@ -217,8 +217,8 @@ private:
 
 const std::vector<Option>& global_options() {
   static const std::vector<Option> options = {
-      {"output", 'o', ValueType::kText, "FORMAT", "table, wide or json", false,
-       choices_of<Output>()},
+      {"output", 'o', ValueType::kText, "FORMAT", "table, wide, json, yaml, or name: ids alone",
+       false, choices_of<Output>()},
       {"color", 0, ValueType::kText, "WHEN", "auto, always or never", false,
        choices_of<ColourWhen>()},
       {"socket", 0, ValueType::kPath, "PATH", "nsad's socket, instead of this user's own"},

@@ -1,46 +1,30 @@
 #include "cli/connect.h"
 #include "cli/ending.h"
 #include "cli/parts.h"
-#include "cli/run_file.h"
+#include "cli/submission.h"
 #include "cli/verbs.h"
 #include "common/spec/fields.h"
 #include "common/spec/origin.h"
-#include "common/spec/parse.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 
 namespace nsa::cli {
 
 namespace {
 
-// The variables of this environment that the run file passes on, and no others.
-void add_environment(wire::SubmitRequest& request, const spec::RunSpec& spec) {
-  for (const std::string& name : spec.run.pass_environment)
-    if (const char* value = std::getenv(name.c_str())) request.environment[name] = value;
-}
-
-// Mistakes in the file are nsad's to report, so that there is one judge; those of the environment
-// only we see.
+// Mistakes in the file are nsad's to report, so that there is one judge.
 Result<wire::SubmitRequest> make_request(const RunFile& file, const Arguments& arguments,
                                          Context& context) {
-  wire::SubmitRequest request;
-  request.toml = file.text;
-  request.file_name = file.name;
-  request.folder = file.folder;
-  request.overrides = arguments.all("set");
+  NSA_TRY_ASSIGN(Submission made, make_submission(file, arguments.all("set"), context));
+  wire::SubmitRequest& request = made.request;
   request.name = arguments.text("name");
-  const spec::Parsed parsed =
-      spec::parse_run_file(request.toml, request.file_name, request.overrides);
-  add_environment(request, parsed.spec);
-  NSA_TRY(check_environment(parsed.spec, context));
-  std::vector<std::string> tags = parsed.spec.run.tags;
+  std::vector<std::string> tags = made.spec.run.tags;
   for (const std::string& tag : arguments.all("tag"))
     tags.push_back(tag);
   if (arguments.has("tag")) request.overrides.push_back("run.tags=" + spec::to_toml(tags));
   if (arguments.has("note")) request.overrides.push_back("run.note=" + arguments.text("note"));
-  return request;
+  return std::move(made.request);
 }
 
 // RUN@STEP, where RUN is what any verb takes; RUN alone means its newest usable checkpoint.

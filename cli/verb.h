@@ -49,9 +49,10 @@ struct Io {
   std::function<int()> current_width = {}; // it may be resized while a screen is redrawn
 };
 
-enum class Output : uint8_t { kTable, kWide, kJson };
+// Verbs see the first three: names and YAML are made of what they print as JSON (columns.h).
+enum class Output : uint8_t { kTable, kWide, kJson, kName, kYaml };
 constexpr auto choice_names(Output) {
-  return names_of("table", "wide", "json");
+  return names_of("table", "wide", "json", "name", "yaml");
 }
 
 struct Context {

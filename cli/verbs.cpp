@@ -8,9 +8,14 @@ Verb plan_verb();
 Verb follow_verb();
 Verb ls_verb();
 Verb status_verb();
+Verb tensorboard_verb();
 Verb gates_verb();
+Verb top_verb();
+Verb diff_verb();
+Verb set_verb();
 Verb logs_verb();
 Verb events_verb();
+Verb ab_verb();
 Verb memory_verb();
 Verb audit_verb();
 Verb plot_verb();
@@ -57,7 +62,7 @@ Verb version_verb();
 const std::vector<Verb>& all_verbs() {
   static const std::vector<Verb> verbs = {
       // clang-format off
-      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), gates_verb(), logs_verb(), events_verb(), memory_verb(), audit_verb(), plot_verb(), compare_verb(), export_verb(), sample_verb(), evaluate_verb(), profile_verb(), report_verb(), ui_verb(), wait_verb(),
+      submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), top_verb(), gates_verb(), logs_verb(), events_verb(), memory_verb(), audit_verb(), plot_verb(), compare_verb(), ab_verb(), diff_verb(), export_verb(), sample_verb(), evaluate_verb(), profile_verb(), report_verb(), tensorboard_verb(), ui_verb(), wait_verb(), set_verb(),
       stop_verb(), cancel_verb(), resume_verb(), rm_verb(), prune_verb(),
       ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
       data_prepare_verb(), data_fetch_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),

@@ -2,13 +2,27 @@
 
 #include "common/spec/reader.h"
 
+#include <algorithm>
 #include <arpa/inet.h>
 
 namespace nsa::spec {
 
 // clang-format off
-FieldTable node_fields(NodeSpec& s) {
+static FieldTable notify_fields(NodeSpec& s) {
   return {
+    {.key = "notify.command", .at = &s.notify.command, .maximum = 4096,
+     .meaning = "program and arguments that nsad starts when a run ends or hangs; it gets the notice as JSON on standard input"},
+    {.key = "notify.webhook", .at = &s.notify.webhook, .maximum = 4096,
+     .meaning = "URL (http or https) to which nsad posts the same JSON; needs the program curl"},
+    {.key = "notify.of", .at = &s.notify.of, .maximum = 64, .choices = {{"end"}, {"hang"}},
+     .meaning = "what people are told of: the end of a run, a hang, or both"},
+    {.key = "notify.timeout_seconds", .at = &s.notify.timeout_seconds, .minimum = 0.1, .maximum = 3600, .unit = "seconds",
+     .meaning = "a command or a post that takes longer is killed"},
+  };
+}
+
+FieldTable node_fields(NodeSpec& s) {
+  FieldTable fields = {
     {.key = "schema", .at = &s.schema, .minimum = 1, .maximum = 1,
      .meaning = "version of this file's format"},
 
@@ -86,6 +100,9 @@ FieldTable node_fields(NodeSpec& s) {
      .meaning = "ranks on another node end themselves when the head has not reached them for this long; the head waits a little "
                 "longer before it starts their run again"},
   };
+  for (Field& field : notify_fields(s))
+    fields.push_back(std::move(field));
+  return fields;
 }
 // clang-format on
 
@@ -104,6 +121,8 @@ const std::vector<TableMeaning>& node_tables() {
       {"system", "Accounts of `nsad --system`; without that option this table has no effect."},
       {"cluster",
        "Other nodes that join this nsad as their head ([several nodes](several-nodes.md))."},
+      {"notify", "Who is told when a run ends or hangs. A hook that fails harms nothing: the event "
+                 "`notify_failed` of the run says why."},
   };
   return kTables;
 }
@@ -150,6 +169,17 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
                                   std::pair("cluster.folder", parsed.spec.cluster.folder)})
     if (!path.empty() && path[0] != '/')
       add_rule_problem(reading, {key}, {"must be an absolute path, not \"" + path + "\"", ""});
+  const NodeNotifySection& notify = parsed.spec.notify;
+  if (!notify.command.empty() && !notify.command[0].starts_with('/'))
+    add_rule_problem(reading, {"notify.command"},
+                     {"must begin with an absolute path, not \"" + notify.command[0] + "\"", ""});
+  const bool plain = std::all_of(notify.webhook.begin(), notify.webhook.end(), [](char c) {
+    return c > ' ' && c < '\x7f' && c != '"' && c != '\\';
+  });
+  if (!notify.webhook.empty() && (!plain || !(notify.webhook.starts_with("https://") ||
+                                              notify.webhook.starts_with("http://"))))
+    add_rule_problem(reading, {"notify.webhook"},
+                     {"must be a URL that begins with https:// or http://", ""});
   const std::string& address = parsed.spec.metrics.address;
   if (!address.starts_with("127.") && address != "::1" && address != "localhost")
     add_rule_problem(reading, {"metrics.address"},

@@ -64,6 +64,13 @@ struct NodeSupervisionSection {
   bool restart_daemon = true; // user mode: shims start nsad again after a crash
 };
 
+struct NodeNotifySection { // whom to tell of runs
+  std::vector<std::string> command;
+  std::string webhook;
+  std::vector<std::string> of = {"end", "hang"};
+  double timeout_seconds = 30;
+};
+
 struct NodeSystemSection {   // of `nsad --system`
   std::string user = "nsad"; // whom nsad becomes
   std::string group = "nsa"; // whose members may submit runs
@@ -87,6 +94,7 @@ struct NodeSpec {
   NodeProgramsSection programs;
   NodeQuotaSection quota;
   NodeSupervisionSection supervision;
+  NodeNotifySection notify;
   NodeSystemSection system;
   NodeClusterSection cluster;
 };

@@ -10,6 +10,7 @@ NSA_DEFINE_JSON(SubmitReply, id, name, state, reason, warnings, exactness)
 NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run, from_step)
 NSA_DEFINE_JSON(GateView, name, metric, over, action, bound, first_step, window_steps, state, value,
                 from_step, to_step)
+NSA_DEFINE_JSON(SetRequest, overrides)
 NSA_DEFINE_JSON(RunSummary, id, name, state, reason, attempt, ranks, restarts, resumes, hangs, step,
                 steps, tokens, loss, heldout_loss, has_loss, has_heldout_loss, tokens_per_second,
                 eta_seconds, data_wait_ratio, exposed_communication_ratio, loss_trend, submitted_at,
@@ -17,7 +18,8 @@ NSA_DEFINE_JSON(RunSummary, id, name, state, reason, attempt, ranks, restarts, r
                 failure_class, gates, from, rung)
 NSA_DEFINE_JSON(RankView, rank, pid, state, phase, step, phase_age_seconds, step_seconds,
                 exposed_communication_ratio, start_up_seconds, resident_bytes, allocated_bytes,
-                reserved_bytes, peak_bytes, device, compute_precision, exit)
+                reserved_bytes, peak_bytes, device, compute_precision, exit, gpu_uuid,
+                last_progress_at)
 NSA_DEFINE_JSON(AttemptView, attempt, state, reason, failure_class, first_step, last_step,
                 started_at, ended_at, provenance)
 NSA_DEFINE_JSON(ToggleView, attempt, name, requested, effective, origin)

@@ -81,6 +81,11 @@ struct GateView {
   uint64_t from_step = 0, to_step = 0;           // the window that was judged
 };
 
+// Of POST /v1/runs/{run}/set: run.name, run.note and run.tags alone, as --set takes them.
+struct SetRequest {
+  std::vector<std::string> overrides;
+};
+
 struct RunSummary {
   RunId id;
   std::string name;
@@ -121,8 +126,9 @@ struct RankView {
   double exposed_communication_ratio = 0;         // waits for other ranks, of its time
   std::map<std::string, double> start_up_seconds; // by stage, first step included (RankStep)
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
-  std::string device, compute_precision;
-  std::string exit; // "exit 3", "signal 9 (SIGKILL)"
+  std::string device, compute_precision, gpu_uuid; // gpu_uuid: empty on a CPU
+  Time last_progress_at;                           // when its progress page last moved
+  std::string exit;                                // "exit 3", "signal 9 (SIGKILL)"
 };
 
 struct AttemptView {
@@ -227,6 +233,7 @@ NSA_DECLARE_JSON(ErrorView);
 NSA_DECLARE_JSON(SubmitReply);
 NSA_DECLARE_JSON(ResumeRequest);
 NSA_DECLARE_JSON(GateView);
+NSA_DECLARE_JSON(SetRequest);
 NSA_DECLARE_JSON(RunSummary);
 NSA_DECLARE_JSON(RankView);
 NSA_DECLARE_JSON(AttemptView);

@@ -152,6 +152,8 @@ const std::vector<RouteRow>& route_table() {
       {Endpoint::kCancel, kOwner, "cancel", "POST", "/v1/runs/{run}/cancel", {}},
       {Endpoint::kResume, kOwner, "resume", "POST", "/v1/runs/{run}/resume", {}},
       {Endpoint::kCheckpointNow, kOwner, "checkpoint", "POST", "/v1/runs/{run}/checkpoint", {}},
+      {Endpoint::kSet, kOwner, "set", "POST", "/v1/runs/{run}/set", {}},
+      {Endpoint::kSpec, kOwner, "", "GET", "/v1/runs/{run}/spec", {"attempt"}},
       {Endpoint::kCheckpoints, kOwner, "", "GET", "/v1/runs/{run}/checkpoints", {"verify"}},
       {Endpoint::kEvents,
        kOwner,

@@ -28,6 +28,8 @@ enum class Endpoint {
   kCancel,
   kResume,
   kCheckpointNow,
+  kSet,
+  kSpec,
   kEvents,
   kLogs,
   kMetrics,

@@ -246,6 +246,13 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
     return mutate(run, requests_.checkpoint_now(run, caller));
   case Endpoint::kResume:
     return resume(run, request, caller);
+  case Endpoint::kSet:
+    return set(run, request, caller);
+  case Endpoint::kSpec:
+    return answer_later([this, run, attempt = call.attempt](const Answer& answer) {
+      queries_.attempt_spec(run, attempt,
+                            [answer](const auto& spec) { answer(reply_or_error(spec)); });
+    });
   case Endpoint::kEvents:
     return events(call, run);
   case Endpoint::kLogs:
@@ -317,6 +324,18 @@ net::Response Routes::resume(const RunId& run, const net::Request& request, cons
   };
   if (!request.body.empty()) return with_body<wire::ResumeRequest>(request, caller, use);
   return answer_later([use](const Answer& answer) { use({}, answer_submit(answer)); });
+}
+
+net::Response Routes::set(const RunId& run, const net::Request& request, const Caller& caller) {
+  auto body = std::make_shared<const std::string>(request.body);
+  return answer_later([this, run, caller, body = std::move(body)](const Answer& answer) {
+    readers_.run(
+        {caller.user, "a request's body"}, [body] { return parse_body<wire::SetRequest>(*body); },
+        [this, run, caller, answer](const Result<wire::SetRequest>& parsed) {
+          answer(parsed ? mutate(run, requests_.set(run, *parsed, caller))
+                        : reply_error(parsed.error()));
+        });
+  });
 }
 
 net::Response Routes::mutate(const RunId& run, Status done) {

@@ -50,6 +50,7 @@ private:
   // Parses the body on another thread, then calls `use` with it, or answers that it is no T.
   template <class T, class Use>
   net::Response with_body(const net::Request& request, const Caller& caller, const Use& use);
+  net::Response set(const RunId& run, const net::Request& request, const Caller& caller);
   net::Response mutate(const RunId& run, Status done);
   // `start`, the items of all pages, `end`: one JSON text.
   net::Response paged_list(const std::string& start, std::function<Result<ListPage>()> read,

@@ -124,6 +124,8 @@ public:
     FileOpener open;
   };
   virtual MetricsSource metrics_source(const RunId& run) = 0;
+  // The resolved run file of an attempt; 0: of the newest.
+  virtual void attempt_spec(const RunId& run, int attempt, Done<nlohmann::json> done) = 0;
   // `verify` reads every byte, remembers what that shows, and reports a damaged one as an event.
   virtual void checkpoints(const RunId& run, bool verify,
                            Done<std::vector<wire::CheckpointView>> done) = 0;
@@ -151,6 +153,8 @@ public:
   virtual Status cancel(const RunId& run, const Caller& caller) = 0; // kill now
   virtual void resume(const RunId& run, wire::ResumeRequest request, const Caller& caller,
                       SubmitDone done) = 0;
+  // Another name, note or tags, whatever the run's state.
+  virtual Status set(const RunId& run, const wire::SetRequest& request, const Caller& caller) = 0;
   virtual Status remove(const RunId& run,
                         const Caller& caller) = 0; // ended runs only; deletes files
   virtual Status checkpoint_now(const RunId& run, const Caller& caller) = 0;

@@ -55,7 +55,11 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
            }},
           {options_.state_folder, options_.config.quota, options_.started,
            [this](const RunId& run, const wire::RankStep& step) { queries_.on_step(run, step); },
-           [this](const wire::RunSummary& last) { queries_.on_closed(last); },
+           [this](const wire::RunSummary& last) {
+             queries_.on_closed(last);
+             tell_people("end", last,
+                         last.state.text() + (last.reason.empty() ? "" : ": " + last.reason));
+           },
            [this](const state::Run& run) { return gpus_.gpus_of(run); },
            [this] { return nodes_.cpu_slots(); }}),
       requests_({clock_, loop_, metrics_, ledger_, slots_, connections_, options_.host, readers_,
@@ -79,6 +83,10 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                 remote_nodes_.take(node, frame);
               },
               [this](const std::string& node) { remote_nodes_.on_lost(node); }}),
+      hooks_(loop,
+             {options_.config.notify.command, options_.config.notify.webhook,
+              from_seconds(options_.config.notify.timeout_seconds)},
+             [this](const RunId& run, const std::string& what) { note_unheard(run, what); }),
       loop_delay_(kTick, MonotonicTime::now()), started_at_(WallTime::now()) {
   metrics::DaemonSample& counters = metrics_.counters();
   counters.version = build_info().version;
@@ -89,6 +97,10 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
         .transaction_seconds.try_emplace("append", metrics::request_histogram())
         .first->second.observe(to_seconds(done.took));
     queries_.on_committed(done);
+    for (const store::EventRow& event : done.batch.events)
+      if (event.kind == wire::EventKind::kHangFound)
+        if (const state::Run* run = loop_.find(event.run))
+          tell_people("hang", metrics_.summary(*run), event.text);
   });
 }
 
@@ -247,17 +259,53 @@ bool ControlPlane::is_wanted(const AttemptKey& key) const {
          run->attempt.phase == state::AttemptPhase::kLaunching;
 }
 
+// ---- people -------------------------------------------------------------------------------------
+
+void ControlPlane::tell_people(const std::string& what, const wire::RunSummary& run,
+                               const std::string& text) {
+  const std::vector<std::string>& of = options_.config.notify.of;
+  if (!hooks_.wanted() || std::find(of.begin(), of.end(), what) == of.end()) return;
+  hooks_.tell({run.id,
+               {{"event", what},
+                {"text", text},
+                {"at", wire::Time(clock_.wall().nanoseconds)},
+                {"node", proc::host_name()},
+                {"run", run}}});
+}
+
+void ControlPlane::note_unheard(const RunId& run, const std::string& what) {
+  store::EventRow row;
+  row.at = clock_.wall().nanoseconds;
+  row.run = run;
+  row.rank = -1;
+  row.kind = wire::EventKind::kNotifyFailed;
+  row.severity = wire::Severity::kWarning;
+  row.text = "nobody may have been told: " + what;
+  loop_.note(std::move(row)); // the next tick writes it
+}
+
 // ---- readings -----------------------------------------------------------------------------------
 
 nlohmann::json ControlPlane::status() {
   const auto [free, size] = proc::disk_space(options_.state_folder);
   nlohmann::json gpus = nlohmann::json::array();
-  for (const wire::GpuView& g : slots_.gpu_views())
+  const auto known = [](const std::optional<double>& value) {
+    return value ? nlohmann::json(*value) : nlohmann::json();
+  };
+  const std::vector<wire::GpuView> views = slots_.gpu_views(); // in the order of the list
+  for (size_t i = 0; i < views.size(); ++i) {
+    const gpu::Gpu& g = slots_.gpus().list[i];
     gpus.push_back({{"index", g.index},
                     {"uuid", g.uuid},
                     {"name", g.name},
                     {"memory_bytes", g.memory_bytes},
-                    {"state", g.state}});
+                    {"state", views[i].state},
+                    {"used_bytes", g.used_bytes},
+                    {"processes", g.processes.size()},
+                    {"temperature_celsius", known(g.temperature_celsius)},
+                    {"power_watts", known(g.power_watts)},
+                    {"utilization_ratio", known(g.utilization_ratio)}});
+  }
   const auto visible = GpuWatch::visible_devices();
   return {{"pid", ::getpid()},
           {"version", build_info().version},

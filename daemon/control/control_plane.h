@@ -18,6 +18,7 @@
 #include "daemon/commands/node_provenance.h"
 #include "daemon/control/loop_delay.h"
 #include "daemon/control/recovery.h"
+#include "daemon/hooks/hooks.h"
 #include "daemon/nodes/cluster_nodes.h"
 #include "daemon/parts/nodes_launcher.h"
 #include "daemon/parts/remote_nodes.h"
@@ -75,6 +76,9 @@ private:
   std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);
   bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
   nlohmann::json status();
+  // To whom [notify] of nsad.toml names. `what`: "end" or "hang".
+  void note_unheard(const RunId& run, const std::string& what);
+  void tell_people(const std::string& what, const wire::RunSummary& run, const std::string& text);
 
   net::EventLoop& events_;
   ControlOptions options_;
@@ -97,6 +101,7 @@ private:
   RunRequests requests_;
   GpuQuarantine quarantine_;
   ClusterNodes nodes_;
+  hooks::Hooks hooks_;
   net::Timer tick_timer_, slow_timer_;
   int64_t ticks_ = 0;
   LoopDelay loop_delay_;

@@ -73,4 +73,12 @@ nlohmann::json read_came(const std::string& folder, const FileOpener& open) {
   return json->is_object() ? json->value("came", nlohmann::json()) : nlohmann::json();
 }
 
+Result<nlohmann::json> read_attempt_spec(const std::string& attempt_folder,
+                                         const FileOpener& open) {
+  const std::string path = attempt_folder + "/spec.json";
+  constexpr JsonLimits kLimits{};
+  NSA_TRY_ASSIGN(const std::string text, read_file(path, kLimits.bytes, open));
+  return parse_json(text, path, kLimits);
+}
+
 } // namespace nsa::control

@@ -1,5 +1,5 @@
 // Files of a run's folder that its ranks own: checkpoints, and the summary of an ended run. No
-// state; any thread. read_came() blocks: never call it on the loop's thread.
+// state; any thread. read_...() block: never call them on the loop's thread.
 #pragma once
 
 #include "common/base/file.h"
@@ -21,5 +21,8 @@ std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::Checkpo
 
 // What an ended run took, of its summary.json; null where that cannot be read.
 nlohmann::json read_came(const std::string& folder, const FileOpener& open = open_regular_file);
+
+// The resolved run file of an attempt.
+Result<nlohmann::json> read_attempt_spec(const std::string& attempt_folder, const FileOpener& open);
 
 } // namespace nsa::control

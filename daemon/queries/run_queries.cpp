@@ -194,17 +194,36 @@ api::Queries::MetricsSource RunQueries::metrics_source(const RunId& run) {
   return {run_folder(run) + "/metrics.jsonl", privilege::opener(tools_.host, owner)};
 }
 
-Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query) {
-  NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(query.run));
-  if (attempts.empty()) return std::vector<api::LogSource>{};
-  const AttemptNumber attempt = query.attempt == 0 ? attempts.back().attempt : query.attempt;
-  const auto found = std::find_if(attempts.begin(), attempts.end(),
-                                  [&](const store::AttemptRow& a) { return a.attempt == attempt; });
-  if (found == attempts.end())
-    return fail(ErrorCode::kNotFound,
-                "run " + query.run + " has no attempt " + std::to_string(attempt),
+// An attempt that the run has; 0: the newest.
+Result<AttemptNumber> RunQueries::known_attempt(const RunId& run, int wanted) {
+  NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(run));
+  if (attempts.empty()) return 0;
+  const AttemptNumber attempt = wanted == 0 ? attempts.back().attempt : wanted;
+  if (std::none_of(attempts.begin(), attempts.end(),
+                   [&](const store::AttemptRow& a) { return a.attempt == attempt; }))
+    return fail(ErrorCode::kNotFound, "run " + run + " has no attempt " + std::to_string(attempt),
                 "its newest is " + std::to_string(attempts.back().attempt) +
-                    "; all of them: nsactl status " + query.run + " -o wide");
+                    "; all of them: nsactl status " + run + " -o wide");
+  return attempt;
+}
+
+void RunQueries::attempt_spec(const RunId& run, int wanted, api::Done<nlohmann::json> done) {
+  const auto attempt = known_attempt(run, wanted);
+  if (!attempt) return done(fail(attempt.error()));
+  if (*attempt == 0)
+    return done(fail(ErrorCode::kNotFound, "run " + run + " has not begun: it has no attempt yet",
+                     "its run file: nsactl status " + run + " -o json"));
+  const auto as = static_cast<uid_t>(owner_of(tools_.metrics, tools_.ledger, run));
+  tools_.readers.run(
+      {"uid " + std::to_string(as), "the folder of run " + run},
+      [folder = plan::attempt_folder(run_folder(run), *attempt),
+       open = privilege::opener(tools_.host, as)] { return read_attempt_spec(folder, open); },
+      std::move(done));
+}
+
+Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query) {
+  NSA_TRY_ASSIGN(const AttemptNumber attempt, known_attempt(query.run, query.attempt));
+  if (attempt == 0) return std::vector<api::LogSource>{};
   const state::Run* run = find_open(query.run);
   const bool live = run != nullptr && run->attempt.number == attempt &&
                     run->attempt.phase != state::AttemptPhase::kEnded;

@@ -49,6 +49,7 @@ public:
   Result<int64_t> events_before_last(const RunId& run, int64_t count) override;
   Result<std::vector<api::LogSource>> logs(const api::LogQuery& query) override;
   MetricsSource metrics_source(const RunId& run) override;
+  void attempt_spec(const RunId& run, int attempt, api::Done<nlohmann::json> done) override;
   void checkpoints(const RunId& run, bool verify,
                    api::Done<std::vector<wire::CheckpointView>> done) override;
   Result<std::vector<wire::AuditView>> audit(const api::AuditQuery& query) override;
@@ -64,6 +65,7 @@ public:
 private:
   const state::Run* find_open(const RunId& run) const;
   std::string run_folder(const RunId& run) const;
+  Result<AttemptNumber> known_attempt(const RunId& run, int wanted);
   Result<wire::RunDetail> detail_of(const RunId& run);
   Status note_verified(const RunId& run, const std::vector<store::CheckpointRow>& checkpoints);
   void tell_now(const Followers::Follower& follower);

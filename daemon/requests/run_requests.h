@@ -55,6 +55,7 @@ public:
   void resume(const RunId& run, wire::ResumeRequest request, const api::Caller& caller,
               api::SubmitDone done) override;
   Status remove(const RunId& run, const api::Caller& caller) override;
+  Status set(const RunId& run, const wire::SetRequest& request, const api::Caller& caller) override;
   Status checkpoint_now(const RunId& run, const api::Caller& caller) override;
   void shut_down(const api::Caller& caller) override;
 
@@ -87,6 +88,8 @@ private:
                           api::SubmitDone done);
   Status request_checkpoint(const RunId& run, const api::Caller& caller);
   Status erase(const RunId& run, const api::Caller& caller);
+  Status change(const RunId& run, const std::vector<std::string>& overrides,
+                const api::Caller& caller);
   Status request(const RunId& run, const api::Caller& caller, std::string_view verb,
                  state::EventBody body);
   wire::SubmitReply reply_of(const RunId& run);

@@ -127,6 +127,8 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
   view.state = r.exited ? (r.killed_by_shim ? wire::RankStatus::kKilled : wire::RankStatus::kExited)
                : r.greeted ? wire::RankStatus::kRunning
                            : wire::RankStatus::kStarting;
+  if (run.device == spec::Device::kCuda && static_cast<size_t>(rank) < run.slots.size())
+    view.gpu_uuid = run.slots[static_cast<size_t>(rank)];
   if (r.exited) view.exit = r.exit_known ? state::exit_text(r.exit_code, r.signal) : "not known";
   if (const auto found = record.ranks.find(rank); found != record.ranks.end()) {
     const RankInfo& info = found->second;
@@ -144,6 +146,7 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
   if (live == nullptr || static_cast<size_t>(rank) >= live->places().size()) return view;
   const auto& place = live->places()[static_cast<size_t>(rank)];
   view.step = place.device.completed_step;
+  view.last_progress_at = place.last_progress.nanoseconds;
   if (place.host && !r.exited) {
     view.phase = progress::phase_name(place.host->phase);
     view.phase_age_seconds =

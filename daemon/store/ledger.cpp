@@ -87,8 +87,8 @@ Status write_runs(const Batch& batch, const Prepare& cached) {
         "(id,name,user,state,open,submitted_at,run_file,file_name,folder,overrides,"
         "spec,spec_digest,estimate,summary,uid,from_run,from_step) VALUES "
         "(?1,?2,?3,?13,1,?4,?5,?6,?7,"
-        "?8,?9,?10,?11,'{}',?12,?14,?15) ON CONFLICT (id) DO UPDATE SET overrides=?8,spec=?9,"
-        "spec_digest=?10,estimate=?11,open=1",
+        "?8,?9,?10,?11,'{}',?12,?14,?15) ON CONFLICT (id) DO UPDATE SET name=?2,overrides=?8,"
+        "spec=?9,spec_digest=?10,estimate=?11,open=1",
         r.id, r.name, r.user, r.submitted_at, r.run_file, r.file_name, r.folder, dump(r.overrides),
         dump(r.spec), r.spec_digest, dump(r.estimate), r.uid, wire::RunState::kQueued, r.from_run,
         static_cast<int64_t>(r.from_step));

@@ -1,9 +1,15 @@
-"""Python packages for the oracle tests: imported if installed, else fetched once by pip, else a skip."""
+"""Python packages for tests: imported if installed, else fetched once by pip, else a skip."""
+import fcntl
 import importlib
+import pathlib
 import subprocess
 import sys
 
 SKIP = 77  # the exit code that tools/run-tests and ctest take for "skipped"
+
+
+class Missing(Exception):
+    """The package is not installed, and pip could not fetch it."""
 
 
 def skip(reason):
@@ -11,18 +17,33 @@ def skip(reason):
     sys.exit(SKIP)
 
 
-def import_package(name, folder):
-    """The package `name`; pip puts it into `folder` when it is not installed."""
+def fetch_package(name, folder, package=None):
+    """The module `name`; pip puts its package into `folder` when it is not installed."""
+    folder = pathlib.Path(folder)
     sys.path.insert(0, str(folder))
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder.with_name(folder.name + ".lock"), "w", encoding="ascii")
+    except OSError as error:
+        raise Missing(f"no place for {name}: {error}") from error
+    with lock:  # tests run beside each other: one of them fetches, and nobody imports half a package
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            pass
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                   "--target", str(folder), package or name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise Missing(f"{name} is not installed and pip could not fetch it: {last[0]}")
+        importlib.invalidate_caches()
         return importlib.import_module(name)
-    except ImportError:
-        pass
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-               "--target", str(folder), name]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        skip(f"{name} is not installed and pip could not fetch it: {last[0]}")
-    importlib.invalidate_caches()
-    return importlib.import_module(name)
+
+
+def import_package(name, folder):
+    try:
+        return fetch_package(name, folder)
+    except Missing as missing:
+        skip(str(missing))

@@ -27,6 +27,7 @@ def main():
         subprocess.run([options.probe, folder], check=True)
         accumulator = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
         accumulator.Reload()
+        sessions = accumulator.PluginTagToContent("hparams")
         tensors = {tag: accumulator.Tensors(tag) for tag in accumulator.Tags()["tensors"]}
 
     def curve(tag):
@@ -37,6 +38,17 @@ def main():
     check("gate/3/selected", curve("gate/3/selected"), [(s, 0.25) for s in range(1, 13)])
     text = tensor_util.make_ndarray(tensors["run/file"][-1].tensor_proto)
     check("run/file", text.tolist(), [b"    [train]\n    steps = 12"])
+    shown = [(e.step, tensor_util.make_ndarray(e.tensor_proto)) for e in tensors["gate_histogram/selected"]]
+    check("steps of the histogram", [step for step, _ in shown], list(range(1, 13)))
+    held = {(round(left, 2), round(right, 2)): count for left, right, count in shown[0][1].tolist() if count}
+    check("gates of both layers", held, {(0.25, 0.3): 1.0, (0.95, 1.0): 1.0})
+    window = tensor_util.make_ndarray(tensors["gate_histogram/window"][-1].tensor_proto)
+    check("a gate of 1 is in the last bucket", window[-1].tolist(), [0.95, 1.0, 1.0])
+    from tensorboard.plugins.hparams import plugin_data_pb2
+    data = plugin_data_pb2.HParamsPluginData.FromString(sessions["_hparams_/session_start_info"])
+    asked = {name: getattr(value, value.WhichOneof("kind")) for name, value in data.session_start_info.hparams.items()}
+    check("hyperparameters", asked, {"train.steps": 12.0, "train.learning_rate": 0.5, "train.deterministic": True,
+                                     "parallel.device": "cpu"})
     print(f"{len(tensors)} tags read back by TensorBoard; 12 steps of two attempts, none twice")
 
 

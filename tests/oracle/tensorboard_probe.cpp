@@ -13,12 +13,18 @@ using nsa::telemetry::TensorBoardWriter;
 TensorBoardWriter write_attempt(const std::filesystem::path& folder, int attempt, int first,
                                 int last, double shift) {
   auto writer = TensorBoardWriter::open(folder, attempt, first).value();
-  writer.text("run/file", "[train]\nsteps = 12", first);
+  writer.run_file("[train]\nsteps = 12",
+                  {{"schema", 1},
+                   {"run", {{"name", "probe"}}},
+                   {"data", {{"path", "/somewhere"}}},
+                   {"train", {{"steps", 12}, {"learning_rate", 0.5}, {"deterministic", true}}},
+                   {"parallel", {{"device", "cpu"}}}},
+                  first - 1);
   for (int number = first; number <= last; ++number) {
     nsa::wire::RankStep step;
     step.step = static_cast<uint64_t>(number);
     step.loss = number + shift;
-    step.gates = {{"3/selected", 0.25}};
+    step.gates = {{"3/selected", 0.25}, {"0/selected", 0.99}, {"3/window", 1.0}};
     writer.step(step);
   }
   return writer;

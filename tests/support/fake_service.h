@@ -209,6 +209,17 @@ public:
     summary.ended_at = 0;
     done(wire::SubmitReply{run, summary.name, summary.state, "", warnings_next});
   }
+  Status set(const RunId& run, const wire::SetRequest& request,
+             const api::Caller& caller) override {
+    set_asked.push_back(request);
+    note(caller, "set", run, owner_of(run), wire::RequestResult::kDone, "");
+    return {};
+  }
+  void attempt_spec(const RunId& run, int attempt, api::Done<nlohmann::json> done) override {
+    const auto spec = attempt_specs.find(attempt);
+    if (spec != attempt_specs.end()) return done(spec->second);
+    done(fail(ErrorCode::kNotFound, "run " + run + " has no attempt " + std::to_string(attempt)));
+  }
   Status remove(const RunId& run, const api::Caller&) override {
     if (runs.at(run).summary.ended_at == 0)
       return fail(ErrorCode::kConflict, "run " + run + " has not ended", "nsactl stop " + run);
@@ -318,6 +329,8 @@ public:
   std::vector<wire::SubmitRequest> submitted;
   std::vector<wire::ResumeRequest> resumed;
   std::vector<std::string> warnings_next;
+  std::vector<wire::SetRequest> set_asked;
+  std::map<int, nlohmann::json> attempt_specs;
   std::list<Follower*> followers;
   api::Caller last_caller;
   std::string inject_next;

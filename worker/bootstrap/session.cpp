@@ -1,11 +1,13 @@
 #include "worker/bootstrap/session.h"
 
 #include "common/base/build_info.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/spec/origin.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
+#include "common/spec/toml_reader.h"
 #include "common/spec/worker_toggles.h"
 #include "worker/comm/watched_collectives.h"
 #include "worker/faults/fault_hook.h"
@@ -317,6 +319,10 @@ RankResult<void> Session::open_outputs() {
                         telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard",
                                                            o_.attempt,
                                                            static_cast<int64_t>(start_.step) + 1));
+    // A run whose file cannot be read is trained all the same: its curves say why it is missing.
+    const auto run_file = read_file(o_.run_folder / "run.toml", spec::kMaxTomlBytes);
+    writer.run_file(run_file ? *run_file : run_file.error().what, spec::to_json(o_.spec),
+                    static_cast<int64_t>(start_.step));
     sinks_.push_back(std::make_unique<TensorBoardSink>(std::move(writer)));
   }
   return {};

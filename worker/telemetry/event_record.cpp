@@ -1,5 +1,6 @@
 #include "worker/telemetry/event_record.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -79,6 +80,22 @@ namespace value {
 constexpr int kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;
 }
 
+// SummaryMetadata: which of TensorBoard's plugins shows the value, and what it alone reads.
+Message metadata_of(std::string_view plugin, std::string_view content = {}) {
+  Message data;
+  data.bytes(1, plugin);
+  if (!content.empty()) data.bytes(2, content);
+  return Message().message(1, data);
+}
+
+// TensorShapeProto with these sizes.
+Message shape_of(std::initializer_list<uint64_t> sizes) {
+  Message shape;
+  for (const uint64_t size : sizes)
+    shape.message(2, Message().varint(1, size));
+  return shape;
+}
+
 Message event_at(double wall_time, int64_t step) {
   Message message;
   message.fixed64(event::kWallTime, wall_time);
@@ -122,16 +139,59 @@ std::string encode_scalars(double wall_time, int64_t step, const std::vector<Sca
 
 std::string encode_text(double wall_time, int64_t step, std::string_view tag,
                         std::string_view text) {
-  constexpr uint64_t kString = 7;                                     // DT_STRING
-  const Message shape = Message().message(2, Message().varint(1, 1)); // one dimension, of size 1
-  const Message tensor = Message().varint(1, kString).message(2, shape).bytes(8, text);
-  const Message metadata = Message().message(1, Message().bytes(1, "text")); // plugin_data.name
+  constexpr uint64_t kString = 7; // DT_STRING
+  const Message tensor = Message().varint(1, kString).message(2, shape_of({1})).bytes(8, text);
   Message values;
   values.message(summary::kValue, Message()
                                       .bytes(value::kTag, tag)
                                       .message(value::kTensor, tensor)
-                                      .message(value::kMetadata, metadata));
+                                      .message(value::kMetadata, metadata_of("text")));
   return event_at(wall_time, step).message(event::kSummary, values).take();
+}
+
+std::string encode_histogram(double wall_time, int64_t step, std::string_view tag,
+                             const std::vector<double>& values) {
+  constexpr size_t kBuckets = 20;
+  constexpr uint64_t kDouble = 2; // DT_DOUBLE
+  std::array<uint64_t, kBuckets> counts{};
+  for (const double value : values)
+    ++counts[static_cast<size_t>(std::clamp(value * kBuckets, 0.0, kBuckets - 1.0))];
+  std::string rows; // of a bucket: its left and right edge, and how many values it holds
+  for (size_t i = 0; i < kBuckets; ++i) {
+    append_little_endian(rows, static_cast<double>(i) / kBuckets);
+    append_little_endian(rows, static_cast<double>(i + 1) / kBuckets);
+    append_little_endian(rows, static_cast<double>(counts[i]));
+  }
+  const Message tensor =
+      Message().varint(1, kDouble).message(2, shape_of({kBuckets, 3})).bytes(4, rows);
+  Message summary;
+  summary.message(summary::kValue, Message()
+                                       .bytes(value::kTag, tag)
+                                       .message(value::kTensor, tensor)
+                                       .message(value::kMetadata, metadata_of("histograms")));
+  return event_at(wall_time, step).message(event::kSummary, summary).take();
+}
+
+std::string encode_parameters(double wall_time, const std::vector<Parameter>& parameters) {
+  Message start; // hparams.SessionStartInfo: a map from names to google.protobuf.Value, and a time
+  for (const auto& [name, parameter] : parameters) {
+    Message value;
+    if (const auto* number = std::get_if<double>(&parameter))
+      value.fixed64(2, *number);
+    else if (const auto* flag = std::get_if<bool>(&parameter))
+      value.varint(4, *flag ? 1 : 0);
+    else
+      value.bytes(3, std::get<std::string>(parameter));
+    start.message(1, Message().bytes(1, name).message(2, value));
+  }
+  start.fixed64(5, wall_time);
+  Message data; // hparams.HParamsPluginData: version 0
+  const std::string content = data.message(3, start).take();
+  Message summary;
+  summary.message(summary::kValue, Message()
+                                       .bytes(value::kTag, "_hparams_/session_start_info")
+                                       .message(value::kMetadata, metadata_of("hparams", content)));
+  return event_at(wall_time, 0).message(event::kSummary, summary).take();
 }
 
 std::string encode_session_start(double wall_time, int64_t first_step) {

@@ -1,12 +1,13 @@
 // TensorBoard's event files, encoded by hand: TFRecord framing around protobuf messages (the
 // tensorflow.Event of tensorflow/core/util/event.proto). Pure. Only what training writes is here:
-// scalars, a text, and the mark at which a restarted run goes on.
+// scalars, histograms, a text, hyperparameters, and the mark at which a restarted run goes on.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace nsa::telemetry {
@@ -24,6 +25,12 @@ std::string encode_file_version(double wall_time); // must be the first record o
 std::string encode_scalars(double wall_time, int64_t step, const std::vector<Scalar>& scalars);
 std::string encode_text(double wall_time, int64_t step, std::string_view tag,
                         std::string_view text); // shown as Markdown
+// The distribution of values between 0 and 1, over buckets of equal width.
+std::string encode_histogram(double wall_time, int64_t step, std::string_view tag,
+                             const std::vector<double>& values);
+using Parameter = std::pair<std::string, std::variant<double, bool, std::string>>;
+// For the tab HPARAMS; once a run.
+std::string encode_parameters(double wall_time, const std::vector<Parameter>& parameters);
 // SessionLog START: readers forget everything at or past `first_step` that earlier files hold.
 std::string encode_session_start(double wall_time, int64_t first_step);
 

@@ -40,6 +40,30 @@ std::vector<Scalar> step_scalars(const wire::RankStep& step) {
   return scalars;
 }
 
+std::vector<Parameter> parameters_of(const nlohmann::json& resolved) {
+  std::vector<Parameter> parameters;
+  for (const auto& [section, keys] : resolved.items()) {
+    if (!keys.is_object() || section == "run") continue;
+    for (const auto& [key, value] : keys.items()) {
+      const std::string name = section + "." + key;
+      if (value.is_boolean())
+        parameters.emplace_back(name, value.get<bool>());
+      else if (value.is_number())
+        parameters.emplace_back(name, value.get<double>());
+      else if (value.is_string() && !key.ends_with("path"))
+        parameters.emplace_back(name, value.get<std::string>());
+    }
+  }
+  return parameters;
+}
+
+std::map<std::string, std::vector<double>> gates_by_branch(const wire::RankStep& step) {
+  std::map<std::string, std::vector<double>> branches;
+  for (const auto& [name, weight] : step.gates) // "<layer>/<branch>"
+    branches["gate_histogram/" + name.substr(name.find('/') + 1)].push_back(weight);
+  return branches;
+}
+
 Result<TensorBoardWriter> TensorBoardWriter::open(const std::filesystem::path& folder,
                                                   AttemptNumber attempt, int64_t first_step) {
   NSA_TRY(make_folder(folder));
@@ -60,7 +84,16 @@ Result<TensorBoardWriter> TensorBoardWriter::open(const std::filesystem::path& f
 }
 
 void TensorBoardWriter::step(const wire::RankStep& step) {
-  scalars(static_cast<int64_t>(step.step), step_scalars(step));
+  const auto number = static_cast<int64_t>(step.step);
+  scalars(number, step_scalars(step));
+  for (const auto& [tag, weights] : gates_by_branch(step))
+    append(encode_histogram(now_seconds(), number, tag, weights));
+}
+
+void TensorBoardWriter::run_file(std::string_view toml, const nlohmann::json& resolved,
+                                 int64_t step) {
+  text("run/file", toml, step);
+  append(encode_parameters(now_seconds(), parameters_of(resolved)));
 }
 
 void TensorBoardWriter::evaluation(const wire::RankEvaluation& evaluation) {

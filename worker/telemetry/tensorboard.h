@@ -13,6 +13,7 @@
 #include "worker/telemetry/record_file.h"
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -27,7 +28,11 @@ public:
   void step(const wire::RankStep& step);
   void evaluation(const wire::RankEvaluation& evaluation);
   void non_finite(const wire::RankNonFinite& event);
-  // A page of text under `tag`: the run file, the provenance. Shown as code.
+  // What was asked for: the run file as text, and its resolved keys as hyperparameters. `step`: the
+  // last one before this attempt, so that readers forget neither. Of hyperparameters they keep
+  // those of the first attempt.
+  void run_file(std::string_view toml, const nlohmann::json& resolved, int64_t step);
+  // A page of text under `tag`. Shown as code.
   void text(std::string_view tag, std::string_view content, int64_t step);
 
   const std::filesystem::path& path() const { return path_; }
@@ -41,6 +46,12 @@ private:
   std::filesystem::path path_;
   RecordFile file_;
 };
+
+// Numbers, switches and texts of a resolved run file by their keys ("train.learning_rate"), but for
+// [run], which says how the run is called, and paths.
+std::vector<Parameter> parameters_of(const nlohmann::json& resolved);
+// Of each branch, the mean gates of all layers: "gate_histogram/selected" -> values.
+std::map<std::string, std::vector<double>> gates_by_branch(const wire::RankStep& step);
 
 // The curves of one step, in TensorBoard's order of groups: train/, perf/, time/, memory/, gate/.
 // Values that are not there (device memory on a CPU, gates of most steps) have no curve.

@@ -105,10 +105,10 @@ protected:
 
 TEST_F(SystemMode, NobodyChangesAnothersRun) {
   const std::pair<const char*, const char*> attacks[] = {
-      {"POST", "/v1/runs/bobby/stop"},   {"POST", "/v1/runs/bobby/cancel"},
-      {"POST", "/v1/runs/bobby/resume"}, {"POST", "/v1/runs/bobby/checkpoint"},
-      {"DELETE", "/v1/runs/bobby"},      {"POST", "/v1/runs/run-bobby/cancel"},
-      {"POST", "/v1/daemon/stop"}};
+      {"POST", "/v1/runs/bobby/stop"},       {"POST", "/v1/runs/bobby/cancel"},
+      {"POST", "/v1/runs/bobby/resume"},     {"POST", "/v1/runs/bobby/checkpoint"},
+      {"POST", "/v1/runs/bobby/set"},        {"DELETE", "/v1/runs/bobby"},
+      {"POST", "/v1/runs/run-bobby/cancel"}, {"POST", "/v1/daemon/stop"}};
   for (const auto& [method, target] : attacks) {
     const auto [status, body] = ask(kAlice, method, target);
     EXPECT_EQ(status, 403) << target << ": " << body;
@@ -118,7 +118,7 @@ TEST_F(SystemMode, NobodyChangesAnothersRun) {
   EXPECT_FALSE(daemon.on_loop([&] { return daemon.service.shut_down_asked; }));
   const std::string uid = std::to_string(kAlice);
   std::string expected;
-  for (const char* verb : {"stop", "cancel", "resume", "checkpoint", "remove", "cancel"})
+  for (const char* verb : {"stop", "cancel", "resume", "checkpoint", "set", "remove", "cancel"})
     expected += uid + " " + verb + " bobby refused\n";
   EXPECT_EQ(audit(), expected + uid + " daemon-stop  refused\n");
 }
@@ -150,7 +150,7 @@ TEST_F(SystemMode, TheOwnerAnAdministratorAndRootMay) {
 TEST_F(SystemMode, NobodyReadsAnothersRun) {
   for (const char* target :
        {"/v1/runs/alice", "/v1/runs/alice/events", "/v1/runs/alice/logs", "/v1/runs/alice/follow",
-        "/v1/runs/alice/checkpoints", "/v1/events", "/v1/follow"}) {
+        "/v1/runs/alice/checkpoints", "/v1/runs/alice/spec", "/v1/events", "/v1/follow"}) {
     const auto [status, body] = ask(kBob, "GET", target);
     EXPECT_EQ(status, 403) << target << ": " << body;
     EXPECT_EQ(body.find("secret"), std::string::npos) << target;

@@ -1,0 +1,81 @@
+// Tells people of a run's end or hang: starts what [notify] of nsad.toml names, a command or the
+// curl of a webhook, with the notice as JSON on its standard input.
+//
+// All on the loop's thread; nothing waits for a hook. At most kMostRunning go on at a time, and at
+// most kMostWaiting notices wait; more are dropped, and told as failures. A hook that takes longer
+// than its limit is killed with its process group. It stops by being destroyed, which kills what
+// goes on. A notice is given once at most: one that a crash of nsad interrupts is lost.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/base/json.h"
+#include "common/net/event_loop.h"
+#include "daemon/proc/launch.h"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace nsa::hooks {
+
+struct HookOptions {
+  std::vector<std::string> command; // [0]: absolute path; empty: none
+  std::string webhook;              // URL that gets the notice as a POST; empty: none
+  Duration limit = std::chrono::seconds(30);
+};
+
+struct Notice {
+  RunId run;
+  nlohmann::json body;
+};
+
+class Hooks {
+public:
+  // `failed` is called on the loop, never from inside tell(): which run's notice, and what went
+  // wrong in one clause.
+  using Failed = std::function<void(const RunId& run, const std::string& what)>;
+  Hooks(net::EventLoop& loop, HookOptions options, Failed failed);
+  ~Hooks();
+  Hooks(const Hooks&) = delete;
+  Hooks& operator=(const Hooks&) = delete;
+
+  bool wanted() const { return !options_.command.empty() || !options_.webhook.empty(); }
+  void tell(const Notice& notice);
+  size_t running() const { return running_.size(); }
+
+  static constexpr size_t kMostRunning = 8, kMostWaiting = 1000;
+
+private:
+  enum class Kind { kCommand, kWebhook };
+  struct Waiting {
+    Kind kind = Kind::kCommand;
+    RunId run;
+    std::string text;
+  };
+  struct Running {
+    std::string name; // "the command" or "the webhook"
+    RunId run;
+    proc::ChildProcess child;
+    UniqueFd output; // what it wrote
+    net::Watch ended;
+    net::Timer limit;
+    bool too_long = false;
+  };
+  void start_waiting();
+  Status start(const Waiting& hook);
+  void on_ended(uint64_t number);
+  void fail_later(const RunId& run, std::string what);
+
+  net::EventLoop& loop_;
+  HookOptions options_;
+  Failed failed_;
+  std::deque<Waiting> waiting_;
+  std::map<uint64_t, Running> running_;
+  uint64_t next_ = 1;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for what was posted
+};
+
+} // namespace nsa::hooks
