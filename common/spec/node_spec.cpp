@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <iterator>
 
 namespace nsa::spec {
 
@@ -18,6 +19,23 @@ static FieldTable notify_fields(NodeSpec& s) {
      .meaning = "what people are told of: the end of a run, a hang, or both"},
     {.key = "notify.timeout_seconds", .at = &s.notify.timeout_seconds, .minimum = 0.1, .maximum = 3600, .unit = "seconds",
      .meaning = "a command or a post that takes longer is killed"},
+  };
+}
+
+static FieldTable cluster_fields(NodeSpec& s) {
+  return {
+    {.key = "cluster.address", .at = &s.cluster.address, .maximum = 64,
+     .meaning = "address on which other nodes may join this nsad as their head, such as \"0.0.0.0\"; empty: no node may join"},
+    {.key = "cluster.port", .at = &s.cluster.port, .minimum = 0, .maximum = 65535,
+     .meaning = "TCP port for nodes; 0: any free one, which `nsactl node ls` shows"},
+    {.key = "cluster.folder", .at = &s.cluster.folder, .maximum = 4096,
+     .meaning = "absolute path of the folder with the key and certificate of the head's authority; empty: `cluster` in the state "
+                "folder. Only nsad may be able to read it"},
+    {.key = "cluster.certificate_days", .at = &s.cluster.certificate_days, .minimum = 1, .maximum = 3650, .unit = "days",
+     .meaning = "how long the certificate of a node is valid; a connected node renews its own after two thirds of that time"},
+    {.key = "cluster.orphan_seconds", .at = &s.cluster.orphan_seconds, .minimum = 1, .maximum = 86400, .unit = "s",
+     .meaning = "ranks on another node end themselves when the head has not reached them for this long; the head waits a little "
+                "longer before it starts their run again"},
   };
 }
 
@@ -86,22 +104,9 @@ FieldTable node_fields(NodeSpec& s) {
      .meaning = "group whose members may submit runs; runs start as the submitter"},
     {.key = "system.minimum_uid", .at = &s.system.minimum_uid, .minimum = 1, .maximum = 4294967294,
      .meaning = "no run starts as an account with a lower uid"},
-
-    {.key = "cluster.address", .at = &s.cluster.address, .maximum = 64,
-     .meaning = "address on which other nodes may join this nsad as their head, such as \"0.0.0.0\"; empty: no node may join"},
-    {.key = "cluster.port", .at = &s.cluster.port, .minimum = 0, .maximum = 65535,
-     .meaning = "TCP port for nodes; 0: any free one, which `nsactl node ls` shows"},
-    {.key = "cluster.folder", .at = &s.cluster.folder, .maximum = 4096,
-     .meaning = "absolute path of the folder with the key and certificate of the head's authority; empty: `cluster` in the state "
-                "folder. Only nsad may be able to read it"},
-    {.key = "cluster.certificate_days", .at = &s.cluster.certificate_days, .minimum = 1, .maximum = 3650, .unit = "days",
-     .meaning = "how long the certificate of a node is valid; a connected node renews its own after two thirds of that time"},
-    {.key = "cluster.orphan_seconds", .at = &s.cluster.orphan_seconds, .minimum = 1, .maximum = 86400, .unit = "s",
-     .meaning = "ranks on another node end themselves when the head has not reached them for this long; the head waits a little "
-                "longer before it starts their run again"},
   };
-  for (Field& field : notify_fields(s))
-    fields.push_back(std::move(field));
+  for (FieldTable more : {cluster_fields(s), notify_fields(s)})
+    std::move(more.begin(), more.end(), std::back_inserter(fields));
   return fields;
 }
 // clang-format on

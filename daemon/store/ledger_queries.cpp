@@ -3,6 +3,7 @@
 #include "common/base/json.h"
 #include "common/wire/messages.h"
 #include "common/wire/run_row.h"
+#include "daemon/store/all_rows.h"
 
 #include <algorithm>
 #include <functional>
@@ -61,16 +62,6 @@ private:
   const Statement& row_;
   std::string subject_, damage_;
 };
-
-// Collects what `take` makes of each row.
-template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statement, Take take) {
-  std::vector<T> rows;
-  while (true) {
-    NSA_TRY_ASSIGN(const bool row, statement.step());
-    if (!row) return rows;
-    rows.push_back(take(statement));
-  }
-}
 
 // What a shim lets through is shorter; one row that is damaged must not make a whole list too long.
 constexpr size_t kLongestText = 64 << 10;
@@ -469,40 +460,6 @@ Result<std::vector<AuditRow>> Ledger::audit(const RunId& run, std::optional<int6
       }));
   std::reverse(rows.begin(), rows.end());
   return rows;
-}
-
-Result<std::vector<ClusterNodeRow>> Ledger::cluster_nodes() {
-  NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT name,serial,next_serial,joined_at,expires_at,removed_at "
-                                   "FROM cluster_nodes ORDER BY name"));
-  return all_rows<ClusterNodeRow>(s, [](const Statement& row) {
-    return ClusterNodeRow{row.text(0),    row.text(1),    row.text(2),
-                          row.integer(3), row.integer(4), row.integer(5)};
-  });
-}
-
-Result<std::vector<GpuQuarantineRow>> Ledger::gpu_quarantine() {
-  NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT uuid,why,run,since FROM gpu_quarantine ORDER BY uuid"));
-  return all_rows<GpuQuarantineRow>(s, [](const Statement& row) {
-    return GpuQuarantineRow{row.text(0), row.text(1), row.text(2), row.integer(3), false};
-  });
-}
-
-Result<std::optional<JoinTokenRow>> Ledger::join_token(const std::string& digest) {
-  NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT expires_at,used_by FROM join_tokens WHERE digest=?"));
-  s.bind(digest);
-  NSA_TRY_ASSIGN(const bool row, s.step());
-  if (!row) return std::nullopt;
-  return JoinTokenRow{digest, s.integer(0), s.text(1)};
-}
-
-Result<int64_t> Ledger::drained_at(const std::string& node) {
-  NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT drained_at FROM nodes WHERE name=?"));
-  s.bind(node);
-  NSA_TRY_ASSIGN(const bool row, s.step());
-  return row ? s.integer(0) : 0;
 }
 
 } // namespace nsa::store
