@@ -1,12 +1,13 @@
 # The README's commands, each complete on its own on a fresh machine.
 #   make demo    set up, build, and train: real text, a hang on purpose, its recovery, the summary
+#   make demo-nodes    the same on two nodes, one of which is lost on purpose
 #   make test    set up, build, and run every test
 PRESET ?= dev
 BUILD := build/$(PRESET)
 # Two jobs of LibTorch headers take about 1.5 GB each: never more jobs than cores.
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup arrow configure demo test test-fast lint format package clean
+.PHONY: all setup arrow configure demo demo-nodes test test-fast lint format package clean
 
 all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -24,6 +25,11 @@ configure: setup
 demo: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker
 	@tools/demo $(BUILD)
+
+# Two network namespaces as two machines; needs root.
+demo-nodes: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker
+	@tools/demo-nodes $(BUILD)
 
 test: arrow all
 	@tools/fetch-tokenizer > /dev/null
