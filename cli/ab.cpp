@@ -219,7 +219,7 @@ Result<Experiment> plan_experiment(const Arguments& arguments, Context& context)
                 "nsactl ab run.toml --toggle KEY=A,B");
   NSA_TRY_ASSIGN(plan.change, parse_change(arguments.text("toggle")));
   plan.metric_name = arguments.text("metric", "tokens_per_second");
-  NSA_TRY_ASSIGN(plan.metric, parse_metric(plan.metric_name));
+  NSA_TRY_ASSIGN(plan.metric, read_metric(plan.metric_name, context.io.err));
   plan.pairs = arguments.integer("pairs", kPairs);
   plan.steps = arguments.integer("steps", kSteps);
   plan.skip = arguments.integer("skip", plan.steps / 5);

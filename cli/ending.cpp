@@ -49,7 +49,7 @@ std::string first_error_line(client::Daemon& daemon, const std::string& run,
 }
 
 bool is_of_gate(const wire::RunSummary& run) {
-  return choice_from<wire::FailureClass>(run.failure_class) == wire::FailureClass::kGate;
+  return run.failure_class == wire::FailureClass::kGate;
 }
 
 void hint_after(Context& context, const wire::RunSummary& run, const render::FailureView& failure) {

@@ -85,7 +85,7 @@ Result<Exit> run_metrics_export(const Arguments& arguments, Context& context, Fo
                 "leave @" + std::to_string(*run.step) + " out, or export the model: --out FOLDER");
   RecordQuery query{arguments.choice("kind", wire::RecordKind::kStep), {}, 0};
   for (const std::string& text : arguments.all("metric")) {
-    NSA_TRY_ASSIGN(const MetricName metric, parse_metric(text));
+    NSA_TRY_ASSIGN(const MetricName metric, read_metric(text, context.io.err));
     query.kind = metric.kind;
     query.metrics.push_back(metric.member);
   }

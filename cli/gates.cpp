@@ -1,7 +1,6 @@
 #include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
-#include "common/wire/gate_state.h"
 
 #include <algorithm>
 
@@ -21,7 +20,7 @@ Result<Exit> run_gates(const Arguments& arguments, Context& context) {
   else
     context.io.out << render::gates_table(gates, view_options(context));
   const bool failed = std::any_of(gates.begin(), gates.end(), [](const auto& gate) {
-    return wire::state_of(gate) == wire::GateState::kFailed;
+    return gate.state == wire::GateState::kFailed;
   });
   return failed ? Exit::kGate : Exit::kDone;
 }

@@ -57,7 +57,7 @@ Result<Exit> run_plot(const Arguments& arguments, Context& context) {
                 "name a file that ends in .svg, .png or .csv");
   render::PlotAxes axes{x == Axis::kTime ? "hours" : text_of(x), arguments.text("metric", "loss"),
                         arguments.has("log")};
-  NSA_TRY(parse_metric(axes.y_name));
+  NSA_TRY(read_metric(axes.y_name, context.io.err));
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   std::vector<render::Curve> curves;
   for (const std::string& run : arguments.all("RUN")) {

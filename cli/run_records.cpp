@@ -2,6 +2,7 @@
 
 #include "common/base/text.h"
 #include "common/net/http.h"
+#include "common/progress/phase.h"
 #include "common/wire/messages.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@ namespace nsa::cli {
 namespace {
 
 constexpr const char* kHeldoutLoss = "heldout_loss";
+constexpr std::string_view kPhaseSeconds = "phase_seconds.";
 
 // Members of a step's record whose names users choose from.
 bool is_metric(const std::string& name, const nlohmann::json& value) {
@@ -48,19 +50,33 @@ std::vector<std::string> metric_names() {
 }
 
 Result<MetricName> parse_metric(const std::string& text) {
-  if (text == kHeldoutLoss) return MetricName{wire::RecordKind::kEvaluation, "loss"};
+  if (text == kHeldoutLoss) return MetricName{wire::RecordKind::kEvaluation, "loss", {}};
   const nlohmann::json record = wire::RankStep{};
   const auto member = record.find(text);
   if (member != record.end() && is_metric(text, *member))
-    return MetricName{wire::RecordKind::kStep, text};
+    return MetricName{wire::RecordKind::kStep, text, {}};
+  if (text.starts_with(kPhaseSeconds))
+    if (const auto phase = progress::phase_from_name(text.substr(kPhaseSeconds.size()))) {
+      MetricName metric{wire::RecordKind::kStep, std::string(kPhaseSeconds), {}};
+      metric.member += progress::phase_name(*phase);
+      if (metric.member != text)
+        metric.warning = text + " is the name of an older build; it is now " + metric.member;
+      return metric;
+    }
   const std::string outer = text.substr(0, text.find('.'));
   if (const auto map = record.find(outer);
       outer != text && map != record.end() && has_members(*map))
-    return MetricName{wire::RecordKind::kStep, text};
+    return MetricName{wire::RecordKind::kStep, text, {}};
   const std::vector<std::string> names = metric_names();
   const auto near = nearest_name(text, names);
   return fail(ErrorCode::kInvalidArgument, "no metric is named '" + text + "'",
               near ? "did you mean " + *near + "?" : "there are " + join(names, ", "));
+}
+
+Result<MetricName> read_metric(const std::string& text, std::ostream& err) {
+  auto metric = parse_metric(text);
+  if (metric && !metric->warning.empty()) err << "warning: " << metric->warning << "\n";
+  return metric;
 }
 
 Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const std::string& run,

@@ -4,6 +4,7 @@
 #include "cli/client/daemon.h"
 
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,12 @@ namespace nsa::cli {
 struct MetricName {
   wire::RecordKind kind = wire::RecordKind::kStep;
   std::string member;
+  std::string warning; // where the name is one of builds before; empty: none
 };
-// kInvalidArgument, with the nearest name, for what no record has.
+// Takes names of older builds too. kInvalidArgument, with the nearest name, for what no record has.
 Result<MetricName> parse_metric(const std::string& text);
+// parse_metric() that prints the warning.
+Result<MetricName> read_metric(const std::string& text, std::ostream& err);
 // Those that parse_metric() takes, but for members of members ("phase_seconds.forward").
 std::vector<std::string> metric_names();
 

@@ -107,10 +107,10 @@ void add_keys(const nlohmann::json& value, const std::string& name,
 std::string gates_html(const std::vector<wire::GateView>& gates) {
   std::vector<std::vector<Cell>> rows;
   for (const wire::GateView& gate : gates) {
-    const bool judged = gate.state != "waiting";
+    const bool judged = gate.state != wire::GateState::kWaiting;
     rows.push_back({{gate.name},
                     {gate.over + " of " + gate.metric + ": " + gate.bound},
-                    {gate.state},
+                    {gate.state.text()},
                     {gate.value.is_number() ? gate.value.dump()
                      : judged               ? "missing"
                                             : "-",
@@ -146,8 +146,8 @@ std::string tables_html(const Report& report) {
            {c.folder}});
   for (const wire::ToggleView& t : detail.toggles)
     if (t.attempt == detail.summary.attempt &&
-        (t.origin != "default" || t.requested != t.effective))
-      toggles.push_back({{t.name}, {t.requested}, {t.effective}, {t.origin}});
+        (t.origin != wire::ToggleOrigin::kDefault || t.requested != t.effective))
+      toggles.push_back({{t.name}, {t.requested}, {t.effective}, {t.origin.text()}});
   for (const wire::EventView& e : report.events)
     events.push_back(
         {{time_text(e.at)}, {std::to_string(e.attempt), true}, {e.kind.text()}, {e.text}});

@@ -3,7 +3,6 @@
 #include "cli/render/follow_screen.h"
 #include "cli/render/table.h"
 #include "common/base/text.h"
-#include "common/wire/gate_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -150,7 +149,8 @@ std::string toggles_table(const wire::RunDetail& detail, const ViewOptions& opti
   const auto known = [](const std::string& value) { return value.empty() ? "<unset>" : value; };
   for (const wire::ToggleView& toggle : detail.toggles)
     if (toggle.attempt == detail.summary.attempt)
-      table.add({toggle.name, known(toggle.requested), known(toggle.effective), toggle.origin});
+      table.add(
+          {toggle.name, known(toggle.requested), known(toggle.effective), toggle.origin.text()});
   return table.print(options.width, options.style.unicode);
 }
 
@@ -270,8 +270,8 @@ namespace {
 std::string gates_line(const wire::RunSummary& run) {
   int passed = 0, failed = 0;
   for (const wire::GateView& gate : run.gates) {
-    passed += wire::state_of(gate) == wire::GateState::kPassed ? 1 : 0;
-    failed += wire::state_of(gate) == wire::GateState::kFailed ? 1 : 0;
+    passed += gate.state == wire::GateState::kPassed ? 1 : 0;
+    failed += gate.state == wire::GateState::kFailed ? 1 : 0;
   }
   const int waiting = static_cast<int>(run.gates.size()) - passed - failed;
   std::vector<std::string> parts;
@@ -300,11 +300,10 @@ std::string gates_table(const std::vector<wire::GateView>& gates, const ViewOpti
   table.give_way(6, 0);
   table.give_way(0, kNameColumns);
   for (const wire::GateView& gate : gates) {
-    const auto verdict = wire::state_of(gate);
-    const bool judged = verdict != wire::GateState::kWaiting;
-    const std::string state = verdict == wire::GateState::kFailed
-                                  ? paint(gate.state, Colour::kRed, options.style)
-                                  : gate.state;
+    const bool judged = gate.state != wire::GateState::kWaiting;
+    const std::string state = gate.state == wire::GateState::kFailed
+                                  ? paint(gate.state.text(), Colour::kRed, options.style)
+                                  : gate.state.text();
     std::string value = judged ? "missing" : "-";
     if (gate.value.is_number()) {
       char number[32];

@@ -1,12 +1,14 @@
 #include "cli/ui/page_server.h"
 
-#include "cli/ui/gate.h"
+#include "cli/ui/request_filter.h"
 #include "common/base/embedded_file.h"
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/net/http_client.h"
 #include "common/net/http_server.h"
 #include "common/net/offload.h"
+#include "common/progress/phase.h"
+#include "common/wire/words.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -54,6 +56,16 @@ net::Response serve_file(const PageFile& file) {
   response.content_type = std::string(type_of(found->name));
   response.body = std::string(found->text);
   return response;
+}
+
+// The words of closed lists, so that the page has no list of its own.
+nlohmann::json settings(bool actions) {
+  nlohmann::json phases = nlohmann::json::array(), states = nlohmann::json::array();
+  for (const progress::PhaseInfo& info : progress::kPhases)
+    phases.push_back(info.name);
+  for (const std::string_view name : choice_names(wire::RunState{}))
+    states.push_back(name);
+  return {{"actions", actions}, {"phases", phases}, {"run_states", states}};
 }
 
 net::Response unreachable(const Error& error) {
@@ -143,8 +155,8 @@ public:
     auto server = net::HttpServer::listen_tcp(loop, "127.0.0.1", options_.port, handler);
     if (!server) return fail(std::move(server).error());
     server_ = std::move(*server);
-    gate_ =
-        std::make_unique<Gate>(GateRules{options_.token, server_->port(), options_.allow_actions});
+    filter_ = std::make_unique<RequestFilter>(
+        FilterRules{options_.token, server_->port(), options_.allow_actions});
     return {};
   }
 
@@ -152,12 +164,12 @@ public:
 
 private:
   net::Response handle(const net::Request& request) {
-    Errand errand = gate_->judge(request);
+    Errand errand = filter_->judge(request);
     if (auto* response = std::get_if<net::Response>(&errand)) return secured(std::move(*response));
     if (const auto* file = std::get_if<PageFile>(&errand)) return secured(serve_file(*file));
     if (std::holds_alternative<Settings>(errand)) {
       net::Response response;
-      response.body = nlohmann::json{{"actions", gate_->allows_actions()}}.dump() + "\n";
+      response.body = settings(filter_->allows_actions()).dump() + "\n";
       return secured(std::move(response));
     }
     if (const auto* asked = std::get_if<HangEvidence>(&errand))
@@ -180,7 +192,7 @@ private:
 
   PageOptions options_;
   net::Offload offload_;
-  std::unique_ptr<Gate> gate_;
+  std::unique_ptr<RequestFilter> filter_;
   std::unique_ptr<net::HttpServer> server_;
 };
 

@@ -44,7 +44,7 @@ struct Manifest {
   std::string precision; // "master", "fp32"
   std::string compute;   // "bf16", "fp32"
   bool deterministic = false;
-  bool shard_update = false; // each of several ranks updated a share; those of builds without: no
+  bool shard_update = false; // each of several ranks updated a shard; those of builds without: no
   bool finite = true;        // the last loss and gradient norm before it were finite
   double loss = 0;           // last training loss
   DataState data;
@@ -106,8 +106,8 @@ list_set_aside(const std::filesystem::path& checkpoints_folder);
 // Makes `folder` a checkpoint of the same files: other names of theirs where the file system has
 // links, so that it stays when the first one is deleted. Verified, whole or not there at all.
 // Without the optimizer, the manifest still names its file.
-Status share(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
-             bool with_optimizer);
+Status link_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+                       bool with_optimizer);
 // The same checkpoint as verify() and readers of such a folder want it.
 Manifest weights_alone(Manifest manifest);
 

@@ -98,11 +98,11 @@ private:
   static void admit(State& state, Socket socket) {
     const auto peer = state.local ? peer_of(socket.native_handle()) : Peer{};
     if (!peer) return; // gone already
-    if (const auto greedy = state.shared->shares.who_makes_room(peer->uid);
+    if (const auto greedy = state.shared->caller_limits.who_makes_room(peer->uid);
         greedy && !make_room(*state.shared, *greedy, *greedy != peer->uid))
       return turn_away(socket.native_handle());
     auto session = make_http_session(std::move(socket), state.shared, state.context, *peer);
-    state.shared->shares.connect(peer->uid);
+    state.shared->caller_limits.connect(peer->uid);
     state.shared->sessions.insert(session);
     session->start();
   }

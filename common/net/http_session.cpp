@@ -49,7 +49,7 @@ public:
   void close() override {
     if (closed_) return;
     closed_ = true;
-    shared_->shares.disconnect(caller());
+    shared_->caller_limits.disconnect(caller());
     error_code ignored;
     deadline_.cancel();
     socket_.shutdown(Socket::shutdown_both, ignored);
@@ -133,7 +133,7 @@ private:
   // A caller that asks too much waits, and delays nobody else.
   void await_turn() {
     busy_ = true;
-    const Duration delay = shared_->shares.delay_request(caller(), MonotonicTime::now());
+    const Duration delay = shared_->caller_limits.delay_request(caller(), MonotonicTime::now());
     if (delay == Duration{}) return handle();
     deadline_.expires_after(delay);
     deadline_.async_wait([self = shared_from_this()](error_code error) {

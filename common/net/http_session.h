@@ -5,8 +5,8 @@
 // flight hold it too.
 #pragma once
 
+#include "common/net/caller_limits.h"
 #include "common/net/http_server.h"
-#include "common/net/shares.h"
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <memory>
@@ -25,18 +25,18 @@ public:
   // Whether a whole request of it is being handled or answered.
   virtual bool busy() const = 0;
   virtual MonotonicTime opened() const = 0;
-  virtual uint32_t caller() const = 0; // whose share it is of
+  virtual uint32_t caller() const = 0; // whose limits hold for it
 };
 
 // Outlives the server while a handler is still on its way.
 struct HttpShared {
   explicit HttpShared(const HttpLimits& limits_)
-      : limits(limits_), shares({limits_.connections, limits_.connections_of_one,
-                                 limits_.requests_per_second, limits_.request_burst}) {}
+      : limits(limits_), caller_limits({limits_.connections, limits_.connections_of_one,
+                                        limits_.requests_per_second, limits_.request_burst}) {}
   Handler handler;
   HttpLimits limits;
   HttpObserver observer;
-  Shares shares;
+  CallerLimits caller_limits;
   std::unordered_set<std::shared_ptr<HttpSession>> sessions;
 };
 

@@ -46,36 +46,37 @@ struct PhaseInfo {
   std::string_view old_name;  // of builds before; empty: none
 };
 
+// In the order of a step.
 inline constexpr auto kPhases = std::to_array<PhaseInfo>({
     // Process start, libraries, rendezvous, model build, checkpoint load.
     {Phase::kStartUp, "start-up", LimitKind::kStartUp, "train", {}},
+    // Behind a step that is not finite: rank 0 reads a checkpoint, the others get it.
+    {Phase::kRestore, "restore", LimitKind::kCheckpoint, "checkpoint", {}},
     // Waiting for the next micro-batch.
     {Phase::kData, "data", LimitKind::kStep, "data-wait", {}},
     {Phase::kForward, "forward", LimitKind::kStep, "train", {}},
     {Phase::kBackward, "backward", LimitKind::kStep, "train", {}},
     // Gradients, and what a step agrees on.
     {Phase::kAllReduce, "all-reduce", LimitKind::kStep, "train", {}},
+    // Other ranks' masters and moments for a checkpoint: at most what three steps move, 12 bytes a
+    // parameter where a step moves gradients and weights, two bytes each at least.
+    {Phase::kAllGatherState, "all-gather-state", LimitKind::kThreeSteps, "checkpoint", "collect"},
     {Phase::kOptimizer, "optimizer", LimitKind::kStep, "train", {}},
-    // The part of a checkpoint that the step waits for.
-    {Phase::kCheckpoint, "checkpoint", LimitKind::kSaving, "checkpoint", {}},
-    {Phase::kEvaluation, "evaluation", LimitKind::kEvaluation, "evaluation", {}},
-    // After the last step: drain, last checkpoint, tear-down.
-    {Phase::kShutDown, "shut-down", LimitKind::kCheckpoint, "train", {}},
     // Weights that other ranks have updated.
     {Phase::kAllGatherWeights, "all-gather-weights", LimitKind::kStep, "train", "gather"},
     // Of a step: the host takes them and decides; the device works on.
     {Phase::kResults, "results", LimitKind::kStep, "train", {}},
-    // Other ranks' masters and moments for a checkpoint: at most what three steps move, 12 bytes a
-    // parameter where a step moves gradients and weights, two bytes each at least.
-    {Phase::kAllGatherState, "all-gather-state", LimitKind::kThreeSteps, "checkpoint", "collect"},
-    // Behind a step that is not finite: rank 0 reads a checkpoint, the others get it.
-    {Phase::kRestore, "restore", LimitKind::kCheckpoint, "checkpoint", {}},
+    // The part of a checkpoint that the step waits for.
+    {Phase::kCheckpoint, "checkpoint", LimitKind::kSaving, "checkpoint", {}},
+    {Phase::kEvaluation, "evaluation", LimitKind::kEvaluation, "evaluation", {}},
     // The sums of an evaluation.
     {Phase::kAllReduceEvaluation,
      "all-reduce-evaluation",
      LimitKind::kThreeSteps,
      "evaluation",
      {}},
+    // After the last step: drain, last checkpoint, tear-down.
+    {Phase::kShutDown, "shut-down", LimitKind::kCheckpoint, "train", {}},
 });
 
 constexpr PhaseInfo phase_info(Phase phase) {

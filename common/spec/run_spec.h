@@ -188,7 +188,7 @@ struct ParallelSection {
   Device device = Device::kAuto;           // a GPU asked for and not had is an error
   double bucket_mib = 1024;                // gradient all-reduce bucket
   Compress compress = Compress::kOff;      // gradients on the wire
-  bool shard_update = true;                // each rank updates a share of the parameters
+  bool shard_update = true;                // each rank updates a shard of the parameters
   bool static_graph = false;               // the same parameters get gradients in every step
   bool find_unused = false;                // allow parameters without a gradient
   double collective_timeout_seconds = 600; // last resort, above hang limits and evidence

@@ -76,9 +76,9 @@ struct ResumeRequest {
 struct GateView {
   std::string name, metric, over, action, bound; // bound: "at most 75"
   uint64_t first_step = 0, window_steps = 0;     // of the run file
-  std::string state;                             // waiting passed failed
-  nlohmann::json value;                          // null: none yet, or the metric was missing
-  uint64_t from_step = 0, to_step = 0;           // the window that was judged
+  ChoiceOrText<GateState> state;
+  nlohmann::json value;                // null: none yet, or the metric was missing
+  uint64_t from_step = 0, to_step = 0; // the window that was judged
 };
 
 // Of POST /v1/runs/{run}/set: run.name, run.note and run.tags alone, as --set takes them.
@@ -109,8 +109,8 @@ struct RunSummary {
   // What a person has to look at, though the run goes on or has ended well: checkpoints that fail,
   // a loss that diverges. One clause each.
   std::vector<std::string> alarms;
-  uint64_t lost_steps = 0;   // of an ended run: computed, and in no checkpoint
-  std::string failure_class; // of a failed run
+  uint64_t lost_steps = 0;                  // of an ended run: computed, and in no checkpoint
+  ChoiceOrText<FailureClass> failure_class; // empty: it has not failed
   std::vector<GateView> gates;
   std::string from; // "k3fm2@400": whose weights it began with; empty: random ones
   std::string rung; // of its ladder: which, why and what it changes; empty: none
@@ -143,7 +143,7 @@ struct AttemptView {
 struct ToggleView {
   AttemptNumber attempt = 0;
   std::string name, requested, effective;
-  std::string origin; // default, file, --set, host (nsad's environment), fallback
+  ChoiceOrText<ToggleOrigin> origin;
 };
 
 struct CheckpointView {

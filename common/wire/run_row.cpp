@@ -20,8 +20,8 @@ constexpr int kMaxDepth = JsonLimits{}.depth;
 template <class... Types> using MemberOf = std::variant<Types RunSummary::*...>;
 struct Column {
   const char* name;
-  MemberOf<std::string, ChoiceOrText<RunState>, int, Time, uint64_t, double, bool,
-           std::vector<double>, std::vector<std::string>>
+  MemberOf<std::string, ChoiceOrText<RunState>, ChoiceOrText<FailureClass>, int, Time, uint64_t,
+           double, bool, std::vector<double>, std::vector<std::string>>
       member;
 };
 constexpr Column kColumns[] = {
@@ -72,12 +72,13 @@ double rounded(double value) {
 // in rows of older ledgers.
 template <class To, class From> bool put(To& to, From&& from) {
   using Value = std::remove_cvref_t<From>;
+  constexpr bool words =
+      std::is_same_v<To, ChoiceOrText<RunState>> || std::is_same_v<To, ChoiceOrText<FailureClass>>;
   constexpr bool whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
   if constexpr (std::is_same_v<To, Value>) {
     to = std::forward<From>(from);
     return true;
-  } else if constexpr (std::is_same_v<To, ChoiceOrText<RunState>> &&
-                       std::is_same_v<Value, std::string>) {
+  } else if constexpr (words && std::is_same_v<Value, std::string>) {
     return to = To(from), true;
   } else if constexpr (std::is_same_v<To, Time> && std::is_same_v<Value, std::string>) {
     const auto time = parse_rfc3339(from);

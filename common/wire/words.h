@@ -28,6 +28,18 @@ constexpr bool has_ended(RunState state) {
   return state >= RunState::kCompleted;
 }
 
+// A gate of a run: not judged yet, or how its newest window was judged.
+enum class GateState : uint8_t { kWaiting, kPassed, kFailed };
+constexpr auto choice_names(GateState) {
+  return names_of("waiting", "passed", "failed");
+}
+
+// Who gave a toggle its value; kHost: the environment of nsad.
+enum class ToggleOrigin : uint8_t { kDefault, kFile, kSet, kHost, kFallback };
+constexpr auto choice_names(ToggleOrigin) {
+  return names_of("default", "file", "--set", "host", "fallback");
+}
+
 enum class RankStatus : uint8_t { kStarting, kRunning, kExited, kKilled };
 constexpr auto choice_names(RankStatus) {
   return names_of("starting", "running", "exited", "killed");

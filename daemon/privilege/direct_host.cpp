@@ -113,7 +113,7 @@ DirectHost::choose_checkpoint(uid_t, const std::string& run_folder,
 Status DirectHost::share_checkpoint(uid_t, const std::string& checkpoint, const std::string& folder,
                                     bool with_optimizer) {
   pass_kill_point(KillPoint::kOriginShare);
-  NSA_TRY(manifest::share(checkpoint, folder, with_optimizer));
+  NSA_TRY(manifest::link_checkpoint(checkpoint, folder, with_optimizer));
   pass_kill_point(KillPoint::kOriginShared);
   return {};
 }

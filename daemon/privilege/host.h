@@ -59,7 +59,8 @@ public:
   virtual Result<manifest::Choice>
   choose_checkpoint(uid_t as, const std::string& run_folder,
                     const std::vector<manifest::Distrust>& distrusted) = 0;
-  // Makes `folder` a checkpoint of the files of another one, `checkpoint` (manifest::share).
+  // Makes `folder` a checkpoint of the files of another one, `checkpoint`
+  // (manifest::link_checkpoint).
   virtual Status share_checkpoint(uid_t as, const std::string& checkpoint,
                                   const std::string& folder, bool with_optimizer) = 0;
 

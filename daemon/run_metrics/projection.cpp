@@ -55,13 +55,14 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
           .spec.toggles;
   for (const auto& [name, value] : *resolved) {
     // What the run file does not give and the spec has, nsad's environment added at submission.
-    std::string origin = asked.count(name) != 0                 ? "file"
-                         : record.spec.toggles.count(name) != 0 ? "host"
-                                                                : "default";
+    using enum wire::ToggleOrigin;
+    wire::ToggleOrigin origin = asked.count(name) != 0                 ? kFile
+                                : record.spec.toggles.count(name) != 0 ? kHost
+                                                                       : kDefault;
     for (const std::string& pair : record.row.overrides)
-      if (pair.starts_with("toggles." + name + "=")) origin = "--set";
+      if (pair.starts_with("toggles." + name + "=")) origin = kSet;
     for (const std::string& pair : record.fallback)
-      if (pair.starts_with("toggles." + name + "=")) origin = "fallback";
+      if (pair.starts_with("toggles." + name + "=")) origin = kFallback;
     rows.push_back({record.row.id, attempt, name, value, "", origin});
   }
   return rows;
@@ -146,8 +147,8 @@ void RunMetrics::project_rank_event(const state::Event& event, RunRecord& record
     if (toggles->rank != 0) return;
     for (const wire::EffectiveToggle& t : toggles->toggles)
       if (spec::find_toggle(t.name) != nullptr)
-        batch.toggles.push_back(
-            {event.run, event.attempt, t.name, t.requested, t.effective, "default"});
+        batch.toggles.push_back({event.run, event.attempt, t.name, t.requested, t.effective,
+                                 wire::ToggleOrigin::kDefault});
     if (record.provenance.is_object()) record.provenance["kernels"] = toggles->kernels;
   } else if (const auto* e = std::get_if<wire::RankEvaluation>(&event.body)) {
     if (telemetry_ != nullptr) telemetry_->add(event.run, event.attempt, *e);

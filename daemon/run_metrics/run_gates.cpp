@@ -1,6 +1,6 @@
 #include "daemon/run_metrics/run_gates.h"
 
-#include "common/wire/gate_state.h"
+#include "common/wire/words.h"
 #include "daemon/run_metrics/run_metrics.h"
 
 #include <algorithm>
@@ -124,9 +124,9 @@ std::vector<wire::GateView> gate_views(const gates::Evaluator& gates) {
     view.bound = spec::bound_text(rule);
     view.first_step = static_cast<uint64_t>(rule.first_step);
     view.window_steps = static_cast<uint64_t>(rule.window_steps);
-    view.state = name_of(wire::GateState::kWaiting);
+    view.state = wire::GateState::kWaiting;
     if (const auto& verdict = gates.newest()[i]) {
-      view.state = name_of(verdict->passed ? wire::GateState::kPassed : wire::GateState::kFailed);
+      view.state = verdict->passed ? wire::GateState::kPassed : wire::GateState::kFailed;
       if (verdict->value) view.value = *verdict->value;
       view.from_step = verdict->first_step;
       view.to_step = verdict->last_step;

@@ -82,9 +82,9 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
       s.tokens_per_second > 0 && !has_ended(run.phase) ? tokens_left / s.tokens_per_second : 0;
   s.loss_trend = record.trend.points();
   s.gates = gate_views(record.gates);
-  s.failure_class.clear();
+  s.failure_class = {};
   if (run.phase == state::RunState::kFailed && run.attempt.failure)
-    s.failure_class = text_of(*run.attempt.failure);
+    s.failure_class = *run.attempt.failure;
   s.submitted_at = run.submitted_at.nanoseconds;
   s.started_at = run.started_at.nanoseconds;
   s.ended_at = run.ended_at.nanoseconds;

@@ -373,7 +373,7 @@ Result<std::vector<ToggleRow>> Ledger::toggles(const RunId& run) {
   return all_rows<ToggleRow>(s, [&run](const Statement& row) {
     return ToggleRow{run,         static_cast<AttemptNumber>(row.integer(0)),
                      row.text(1), row.text(2),
-                     row.text(3), row.text(4)};
+                     row.text(3), ChoiceOrText<wire::ToggleOrigin>(row.text(4))};
   });
 }
 

@@ -80,7 +80,8 @@ struct RankRow {
 struct ToggleRow {
   RunId run;
   AttemptNumber attempt = 0;
-  std::string name, requested, effective, origin;
+  std::string name, requested, effective;
+  ChoiceOrText<wire::ToggleOrigin> origin;
 };
 
 struct CheckpointRow {

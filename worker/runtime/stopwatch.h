@@ -1,4 +1,4 @@
-// Moments in a device's work: events of the current stream on a GPU, the clock on a CPU. Marking
+// Marks in a device's work: events of the current stream on a GPU, the clock on a CPU. Marking
 // never waits. One thread.
 #pragma once
 

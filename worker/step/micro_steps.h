@@ -52,8 +52,8 @@ public:
 
 private:
   // Gradients are written by a step's first micro-step and added by others, and the last one starts
-  // buckets: tapes differ by place.
-  using Place = std::pair<bool, bool>; // first, last
+  // buckets: their tapes differ.
+  using FirstAndLast = std::pair<bool, bool>;
   struct Recording {
     Tape tape;
     std::vector<bool> seen; // parameters that its backward pass has gradients for
@@ -68,7 +68,7 @@ private:
   std::pair<int64_t, int64_t> shape_{0, 0};
   int64_t steps_of_shape_ = 0;
   std::unique_ptr<runtime::Recorder> recorder_;
-  std::map<Place, Recording> recordings_; // gone before the recorder
+  std::map<FirstAndLast, Recording> recordings_; // gone before the recorder
 };
 
 } // namespace nsa::train

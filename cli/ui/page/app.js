@@ -4,6 +4,7 @@
 // that ends what it began (timers, charts).
 import { replace, h } from "/dom.js";
 import { errorBox } from "/parts.js";
+import { loadSettings } from "/settings.js";
 import { initialiseTheme } from "/theme.js";
 import * as compareView from "/view_compare.js";
 import * as nodeView from "/view_node.js";
@@ -43,4 +44,4 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.getElementById("main").focus();
 });
 initialiseTheme();
-show();
+loadSettings().then(show, (error) => replace(document.getElementById("main"), errorBox(error)));

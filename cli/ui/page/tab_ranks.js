@@ -4,7 +4,12 @@ import { fetchRecords } from "/curves.js";
 import { h, replace, svg } from "/dom.js";
 import { bytes, isLive, percent, seconds } from "/format.js";
 import { errorBox, table } from "/parts.js";
-import { PHASES, phaseClass } from "/phases.js";
+import { settings } from "/settings.js";
+
+// The class of style.css that has the phase's colour; a phase without one is grey.
+function phaseClass(phase) {
+  return settings.phases.includes(phase) ? `phase phase-${phase}` : "phase";
+}
 
 const SEEN = 120; // seconds of the past
 const LONGEST_GAP = 5; // seconds between two looks; after more, what was between is not known
@@ -38,7 +43,7 @@ export function ranksTab(first) {
     if (timesStep === step) return;
     timesStep = step;
     try {
-      const names = PHASES.map((phase) => `phase_seconds.${phase}`);
+      const names = settings.phases.map((phase) => `phase_seconds.${phase}`);
       const records = await fetchRecords(run, "step", names, [Math.max(1, step - 200), step], 200 * names.length);
       replace(times, timesOf(records, names));
     } catch (error) {
@@ -100,7 +105,7 @@ function timesOf(records, names) {
   const sums = names.map((name) => records.reduce((sum, record) => sum + (record[name] || 0), 0));
   const whole = sums.reduce((sum, value) => sum + value, 0);
   if (whole === 0) return h("p", { class: "empty" }, "No records yet.");
-  const seen = PHASES.map((phase, index) => ({ phase, part: sums[index] / whole, mean: sums[index] / records.length })).filter((one) => one.part > 0);
+  const seen = settings.phases.map((phase, index) => ({ phase, part: sums[index] / whole, mean: sums[index] / records.length })).filter((one) => one.part > 0);
   let left = 0;
   const bars = seen.map((one) => {
     const bar = svg("rect", { class: phaseClass(one.phase), x: left, y: 0, width: one.part * WIDTH, height: 26 }, svg("title", {}, `${one.phase}: ${percent(one.part)}`));

@@ -3,6 +3,7 @@ import { getJson, poll, post, runPath } from "/api.js";
 import { h, replace } from "/dom.js";
 import { ago, bytes, count, dateTime, isLive, number, percent, seconds } from "/format.js";
 import { errorBox, facts, meter, plural, stateBadge, tellConnection } from "/parts.js";
+import { settings } from "/settings.js";
 import { checkpointsTab } from "/tab_checkpoints.js";
 import { curvesTab } from "/tab_curves.js";
 import { eventsTab } from "/tab_events.js";
@@ -28,11 +29,10 @@ export function show(main, [run, asked = "curves"]) {
   const tabs = h("nav", { class: "tabs", "aria-label": "About this run" });
   const place = h("div", { class: "tab" });
   let tab = null;
-  let actions = null;
   replace(main, head.element, tabs, place);
 
   const update = (detail) => {
-    drawHead(head, detail, actions);
+    drawHead(head, detail, settings.actions);
     drawTabs(tabs, detail, run, name);
     document.title = `${detail.summary.name} – nsad`;
     if (!tab) {
@@ -41,10 +41,7 @@ export function show(main, [run, asked = "curves"]) {
     }
     tab.update(detail);
   };
-  const refresh = async () => {
-    if (actions === null) actions = (await getJson("/ui/settings")).actions;
-    update(await getJson(runPath(run)));
-  };
+  const refresh = async () => update(await getJson(runPath(run)));
   const stop = poll(1500, refresh, (error) => {
     tellConnection(tab ? error : null);
     if (error && !tab) replace(place, errorBox(error), h("a", { href: "#/runs" }, "Show all runs"));

@@ -4,6 +4,7 @@ import { getJson, poll } from "/api.js";
 import { h, replace } from "/dom.js";
 import { ago, count, isLive, number, percent, seconds } from "/format.js";
 import { errorBox, plural, sparkline, stateBadge, tellConnection } from "/parts.js";
+import { settings } from "/settings.js";
 
 const ROW = 38; // pixels; style.css says the same
 const SPARE = 12; // rows above and below those that are seen
@@ -21,7 +22,6 @@ const COLUMNS = [
   { id: "user", title: "User", value: (run) => run.user, cell: (run) => run.user },
   { id: "submitted_at", title: "Submitted", right: true, value: (run) => run.submitted_at, cell: (run) => ago(run.submitted_at) },
 ];
-const STATES = ["running", "queued", "starting", "restarting", "stopping", "paused", "completed", "stopped", "failed", "cancelled"];
 
 // What the reader chose outlives a look at one run.
 const chosen = { text: "", state: "", sort: "submitted_at", down: true, selected: new Set() };
@@ -36,7 +36,7 @@ export function show(main) {
     oninput: () => { chosen.text = filter.value; arrange(); } });
   const state = h("select", { id: "state", onchange: () => { chosen.state = state.value; arrange(); } },
     h("option", { value: "" }, "all states"), h("option", { value: "live" }, "live"), h("option", { value: "trouble" }, "with trouble"),
-    STATES.map((name) => h("option", { value: name }, name)));
+    settings.run_states.map((name) => h("option", { value: name }, name)));
   state.value = chosen.state;
   const heads = COLUMNS.map((column) => headOf(column, () => arrange()));
   const scroll = h("div", { class: "scroll runs", tabindex: "0", role: "region", "aria-label": "Runs", onscroll: () => draw() },

@@ -79,7 +79,7 @@ protected:
       attempt.state = attempt.reason = kAttack;
       attempt.failure_class = ChoiceOrText<wire::FailureClass>(kAttack);
     }
-    detail.toggles = {{1, kAttack, kAttack, kAttack, kAttack}};
+    detail.toggles = {{1, kAttack, kAttack, kAttack, ChoiceOrText<wire::ToggleOrigin>(kAttack)}};
     wire::CheckpointView checkpoint;
     checkpoint.state = ChoiceOrText<wire::CheckpointState>(kAttack);
     checkpoint.problem = checkpoint.folder = kAttack;

@@ -17,8 +17,10 @@ TEST(Report, TellsAncestryLadderAndGatesAndMakesNoMarkupOfTexts) {
   run.note = "<script>alert(1)</script> & \"quotes\"";
   run.from = "kbase@400";
   run.rung = "rung 1 of 2: smaller batches";
-  run.gates = {{"loss-bound", "loss", "mean", "warn", "at most 3", 1, 20, "failed", 3.5, 21, 40},
-               {"later", "loss", "mean", "warn", "at most 2", 90, 20, "waiting", {}, 0, 0}};
+  run.gates = {
+      {"loss-bound", "loss", "mean", "warn", "at most 3", 1, 20, wire::GateState::kFailed, 3.5, 21,
+       40},
+      {"later", "loss", "mean", "warn", "at most 2", 90, 20, wire::GateState::kWaiting, {}, 0, 0}};
   report.detail.descendants = {{"kchild", "fine-tuned", 600}};
   report.detail.spec = {{"train", {{"steps", 60}}}};
   const std::string page = report_html(report);

@@ -1,6 +1,5 @@
 // top, diff, set, and output as names, YAML and columns.
 #include "cli/columns.h"
-#include "cli/render/report.h"
 #include "cli/render/table.h"
 #include "cli/render/top_view.h"
 #include "commands_fixture.h"
@@ -115,27 +114,6 @@ TEST(Yaml, ReadsBackAsTheSame) {
             "items:\n  - id: k\n    m:\n      - 1\n      - 2\n  - id: \"null\"\n");
   for (const char* text : {"", "yes", "1", "a: b", "- a", "a#b", "a\nb", "~", "@last", "x "})
     EXPECT_EQ(yaml_text(json(text)), json(text).dump() + "\n") << text;
-}
-
-TEST(Report, TellsAncestryLadderAndGatesAndMakesNoMarkupOfTexts) {
-  render::Report report;
-  report.detail = run_of("kaaaa", 1, 7);
-  wire::RunSummary& run = report.detail.summary;
-  run.note = "<script>alert(1)</script> & \"quotes\"";
-  run.from = "kbase@400";
-  run.rung = "rung 1 of 2: smaller batches";
-  run.gates = {{"loss-bound", "loss", "mean", "warn", "at most 3", 1, 20, "failed", 3.5, 21, 40},
-               {"later", "loss", "mean", "warn", "at most 2", 90, 20, "waiting", {}, 0, 0}};
-  report.detail.descendants = {{"kchild", "fine-tuned", 600}};
-  report.detail.spec = {{"train", {{"steps", 60}}}};
-  const std::string page = render::report_html(report);
-  for (const char* text :
-       {"<td>weights from</td><td>kbase@400</td>", "fine-tuned (kchild) at step 600",
-        "<td>ladder</td><td>rung 1 of 2: smaller batches</td>", "mean of loss: at most 3",
-        "21 to 40", "from 90", "<td>train.steps</td>",
-        "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quotes&quot;"})
-    EXPECT_THAT(page, HasSubstr(text));
-  EXPECT_THAT(page, Not(HasSubstr("<script")));
 }
 
 class Views : public Commands {

@@ -118,14 +118,14 @@ TEST(RunGates, AVerdictIsShownAnAlarmAndOutlivesNsad) {
   rule.window_steps = 1;
   two.record.spec.gates = {rule};
   two.record.gates = gates::Evaluator({rule});
-  EXPECT_EQ(gate_views(two.record.gates).at(0).state, "waiting");
+  EXPECT_EQ(gate_views(two.record.gates).at(0).state, wire::GateState::kWaiting);
   ASSERT_EQ(two.record.gates.observe(100, two.figures(1000)).size(), 1u);
   const nlohmann::json memory = memory_of(two.record, nullptr);
   RunRecord after;
   after.gates = gates::Evaluator({rule});
   recall(after, nlohmann::json::parse(memory.dump()));
   const wire::GateView view = gate_views(after.gates).at(0);
-  EXPECT_EQ(view.state, "failed");
+  EXPECT_EQ(view.state, wire::GateState::kFailed);
   EXPECT_EQ(view.value, 2.0);
   EXPECT_EQ(view.bound, "at least 50");
   EXPECT_EQ(view.to_step, 100u);

@@ -300,7 +300,7 @@ TEST(RunRecord, TogglesAreRecordedWithTheirOrigin) {
   record.spec.toggles = {{"nccl.debug", "INFO"}, {"nccl.max_channels", "2"}, {"nccl.nvls", "0"}};
   std::map<std::string, std::string> origins;
   for (const store::ToggleRow& row : requested_toggles(record, 2))
-    origins[row.name] = row.origin;
+    origins[row.name] = row.origin.text();
   EXPECT_EQ(origins.size(), registry.size()) << "every toggle is recorded";
   EXPECT_EQ(origins.at("nccl.debug"), "file");
   EXPECT_EQ(origins.at("nccl.max_channels"), "--set");

@@ -380,8 +380,8 @@ TEST_F(ManifestTest, ASharedCheckpointOutlivesTheFirstOne) {
   manifest->files.push_back({"optimizer.safetensors", 7, checksum_hex("moments")});
   ASSERT_TRUE(write_file_atomic(from / kManifestName, to_json(*manifest).dump()));
   const fs::path whole = folder_ / "whole", weights = folder_ / "weights";
-  ASSERT_TRUE(share(from, whole, true));
-  ASSERT_TRUE(share(from, weights, false));
+  ASSERT_TRUE(link_checkpoint(from, whole, true));
+  ASSERT_TRUE(link_checkpoint(from, weights, false));
   EXPECT_EQ(fs::hard_link_count(from / "model.safetensors"), 3u) << "no byte is copied";
   fs::remove_all(from);
   EXPECT_TRUE(verify(whole, *read(whole)));
@@ -395,10 +395,10 @@ TEST_F(ManifestTest, ACopiedCheckpointIsOnDisk) {
   const fs::path from = make_checkpoint(10), to = folder_ / "to";
   disk().links_fail = true;
   disk().synced.clear();
-  const Status shared = share(from, to, true);
+  const Status linked = link_checkpoint(from, to, true);
   const std::vector<std::string> synced = disk().synced;
   disk() = {};
-  ASSERT_TRUE(shared) << shared.error().what;
+  ASSERT_TRUE(linked) << linked.error().what;
   EXPECT_EQ(fs::hard_link_count(to / "model.safetensors"), 1u) << "a copy was asked for";
   const std::string unfinished = to.string() + ".tmp/";
   for (const char* name : {"model.safetensors", "manifest.json"})
@@ -408,15 +408,15 @@ TEST_F(ManifestTest, ACopiedCheckpointIsOnDisk) {
 TEST_F(ManifestTest, ADamagedCheckpointIsNotShared) {
   const fs::path from = make_checkpoint(10), to = folder_ / "to";
   ASSERT_TRUE(write_file_atomic(from / "model.safetensors", "torn"));
-  const Status shared = share(from, to, false);
-  ASSERT_FALSE(shared);
-  EXPECT_THAT(shared.error().what, HasSubstr("model.safetensors"));
+  const Status linked = link_checkpoint(from, to, false);
+  ASSERT_FALSE(linked);
+  EXPECT_THAT(linked.error().what, HasSubstr("model.safetensors"));
   EXPECT_FALSE(fs::exists(to));
   EXPECT_FALSE(fs::exists(to.string() + ".tmp"));
-  EXPECT_EQ(share(folder_ / "nothing", to, false).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(link_checkpoint(folder_ / "nothing", to, false).error().code, ErrorCode::kNotFound);
   // What a killed nsad left is no obstacle.
   fs::create_directories(to.string() + ".tmp");
-  EXPECT_TRUE(share(make_checkpoint(20), to, false));
+  EXPECT_TRUE(link_checkpoint(make_checkpoint(20), to, false));
 }
 
 } // namespace

@@ -26,7 +26,7 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   attempt.provenance = {{"build", "1"}};
   attempt.token = "secret";
   batch.attempts = {attempt};
-  batch.toggles = {{"abcde", 1, "attention.kernels", "auto", "aten", "default"}};
+  batch.toggles = {{"abcde", 1, "attention.kernels", "auto", "aten", wire::ToggleOrigin::kDefault}};
   CheckpointRow checkpoint;
   checkpoint.run = "abcde";
   checkpoint.step = 30;
@@ -114,7 +114,7 @@ TEST_F(StoreTest, ABatchIsWrittenWholeOrNotAtAll) {
   ASSERT_TRUE(ledger);
   Batch batch;
   batch.events = {event_row("abcde", "submitted")};
-  batch.toggles = {{"nobod", 1, "x", "", "", ""}}; // no such attempt: a foreign key fails
+  batch.toggles = {{"nobod", 1, "x", "", "", {}}}; // no such attempt: a foreign key fails
   EXPECT_FALSE(ledger->commit(batch));
   EXPECT_TRUE(ledger->events("", 0, 10)->empty());
   Batch good;

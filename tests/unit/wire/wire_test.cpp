@@ -52,6 +52,8 @@ TEST(Words, EachValueHasItsOwn) {
   expect_list(RequestResult::kRefused, "refused");
   expect_list(RecordKind::kNonFinite, "non_finite");
   expect_list(FailureClass::kGate, "gate");
+  expect_list(GateState::kFailed, "failed");
+  expect_list(ToggleOrigin::kFallback, "fallback");
   // What stands in ledgers and in scripts of users.
   EXPECT_EQ(nsa::name_of(EventKind::kRankExited), "rank_exited");
   EXPECT_EQ(nsa::name_of(EventKind::kAttemptFailed), "attempt_failed");

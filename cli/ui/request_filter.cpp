@@ -1,4 +1,4 @@
-#include "cli/ui/gate.h"
+#include "cli/ui/request_filter.h"
 
 #include "common/base/json.h"
 #include "common/net/guards.h"
@@ -122,7 +122,7 @@ net::Response refuse(int status, const std::string& what, const std::string& nex
   return response;
 }
 
-bool Gate::has_cookie(const net::Request& request) const {
+bool RequestFilter::has_cookie(const net::Request& request) const {
   const std::string cookies = header_of(request, "cookie");
   const std::string name = "nsa-ui-" + std::to_string(rules_.port) + "=";
   for (size_t from = 0; from < cookies.size();) {
@@ -139,7 +139,7 @@ bool Gate::has_cookie(const net::Request& request) const {
 }
 
 // The token leaves the address bar, and with it the history and what people copy.
-net::Response Gate::welcome(const std::string& path) const {
+net::Response RequestFilter::welcome(const std::string& path) const {
   net::Response response;
   response.status = 303;
   response.content_type = "text/plain; charset=utf-8";
@@ -149,7 +149,7 @@ net::Response Gate::welcome(const std::string& path) const {
   return response;
 }
 
-Errand Gate::judge(const net::Request& request) const {
+Errand RequestFilter::judge(const net::Request& request) const {
   const std::string host = header_of(request, "host"), origin = header_of(request, "origin");
   if (!net::names_loopback(host))
     return refuse(421, "this page answers on 127.0.0.1, localhost and [::1] only",

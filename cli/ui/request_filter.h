@@ -15,7 +15,7 @@
 
 namespace nsa::ui {
 
-struct GateRules {
+struct FilterRules {
   std::string token;
   uint16_t port = 0; // of this server: a browser keeps one set of cookies for all ports of a host
   bool allow_actions = false;
@@ -29,22 +29,22 @@ struct Forward {
 };
 struct HangEvidence { // what was saved of a run's hang
   std::string run;
-  size_t hang = 0; // the how manieth of the run, from 0
+  size_t hang = 0; // index of the hang in the run, from 0
 };
-struct Settings {}; // what the page has to know of this server
+struct Settings {}; // what this server allows, and the words of nsad's lists
 
 using Errand = std::variant<net::Response, PageFile, Forward, HangEvidence, Settings>;
 
-class Gate {
+class RequestFilter {
 public:
-  explicit Gate(GateRules rules) : rules_(std::move(rules)) {}
+  explicit RequestFilter(FilterRules rules) : rules_(std::move(rules)) {}
   Errand judge(const net::Request& request) const;
   bool allows_actions() const { return rules_.allow_actions; }
 
 private:
   bool has_cookie(const net::Request& request) const;
   net::Response welcome(const std::string& path) const;
-  GateRules rules_;
+  FilterRules rules_;
 };
 
 // {"what", "next"}, as nsad's errors have them.

@@ -51,7 +51,7 @@ Manifest weights_alone(Manifest manifest) {
   return manifest;
 }
 
-Status share(const fs::path& checkpoint, const fs::path& folder, bool with_optimizer) {
+Status link_checkpoint(const fs::path& checkpoint, const fs::path& folder, bool with_optimizer) {
   const fs::path unfinished = folder.string() + ".tmp";
   std::error_code error;
   fs::remove_all(unfinished, error); // of an nsad that was killed

@@ -1,6 +1,6 @@
 // Who gets what from the server of `nsactl ui`: judged as values, and over a real port.
-#include "cli/ui/gate.h"
 #include "cli/ui/page_server.h"
+#include "cli/ui/request_filter.h"
 #include "common/base/unique_fd.h"
 #include "tests/unit/cli/commands_fixture.h"
 
@@ -29,7 +29,7 @@ net::Request request_of(const std::string& target, const std::string& method = "
 }
 
 Errand judge(const net::Request& request, bool allow_actions = false) {
-  return Gate({kToken, 8123, allow_actions}).judge(request);
+  return RequestFilter({kToken, 8123, allow_actions}).judge(request);
 }
 
 int status_of(const Errand& errand) {
@@ -41,7 +41,7 @@ std::string target_of(const Errand& errand) {
   return forward ? forward->request.method + " " + forward->request.target : "";
 }
 
-TEST(UiGate, TheTokenOfTheUrlBecomesACookie) {
+TEST(RequestFilter, TheTokenOfTheUrlBecomesACookie) {
   net::Request visit = request_of("/?token=" + kToken);
   visit.header.erase("cookie");
   const Errand errand = judge(visit);
@@ -51,7 +51,7 @@ TEST(UiGate, TheTokenOfTheUrlBecomesACookie) {
   EXPECT_EQ(header[1].second, "nsa-ui-8123=" + kToken + "; Path=/; HttpOnly; SameSite=Strict");
 }
 
-TEST(UiGate, NothingIsToldWithoutTheToken) {
+TEST(RequestFilter, NothingIsToldWithoutTheToken) {
   for (const char* target : {"/", "/app.js", "/v1/runs", "/ui/settings", "/nothing"}) {
     net::Request request = request_of(target);
     request.header.erase("cookie");
@@ -69,7 +69,7 @@ TEST(UiGate, NothingIsToldWithoutTheToken) {
   EXPECT_EQ(status_of(judge(request_of("/v1/runs?token=" + kToken))), 401);
 }
 
-TEST(UiGate, OnlyLoopbackIsAHost) {
+TEST(RequestFilter, OnlyLoopbackIsAHost) {
   for (const char* host : {"127.0.0.1:8123", "localhost:9000", "[::1]:8123", "LOCALHOST"}) {
     net::Request request = request_of("/");
     request.header["host"] = host;
@@ -86,7 +86,7 @@ TEST(UiGate, OnlyLoopbackIsAHost) {
   EXPECT_EQ(status_of(judge(none)), 421);
 }
 
-TEST(UiGate, AnotherOriginIsRefused) {
+TEST(RequestFilter, AnotherOriginIsRefused) {
   net::Request read = request_of("/v1/runs");
   read.header["origin"] = "http://127.0.0.1:8123";
   EXPECT_EQ(target_of(judge(read)), "GET /v1/runs");
@@ -101,7 +101,7 @@ TEST(UiGate, AnotherOriginIsRefused) {
   EXPECT_EQ(status_of(judge(action, true)), 403);
 }
 
-TEST(UiGate, ReadsOfTheListAreForwarded) {
+TEST(RequestFilter, ReadsOfTheListAreForwarded) {
   EXPECT_EQ(target_of(judge(request_of("/v1/runs?all=&rows="))), "GET /v1/runs?all&rows");
   EXPECT_EQ(target_of(judge(request_of("/v1/runs/%40last/metrics?metrics=loss,a.b&points=900"))),
             "GET /v1/runs/%40last/metrics?metrics=loss%2Ca.b&points=900");
@@ -114,7 +114,7 @@ TEST(UiGate, ReadsOfTheListAreForwarded) {
     EXPECT_EQ(target_of(judge(request_of(target), true)), "") << target;
 }
 
-TEST(UiGate, NoPathLeavesTheList) {
+TEST(RequestFilter, NoPathLeavesTheList) {
   for (const char* target :
        {"/v1/runs/../daemon/stop", "/v1/runs/%2e%2e/events", "/v1/runs/a%2Fb", "/v1/runs/./logs",
         "/v1/runs//logs", "/v1/runs/a%20b", "/v1/runs/a%0d%0aX", "/v1/runs/a/b/logs"}) {
@@ -129,13 +129,13 @@ TEST(UiGate, NoPathLeavesTheList) {
   }
 }
 
-TEST(UiGate, OtherMethodsAreRefused) {
+TEST(RequestFilter, OtherMethodsAreRefused) {
   for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"})
     for (const char* target : {"/", "/v1/runs", "/v1/runs/k3fm2", "/ui/settings"})
       EXPECT_EQ(status_of(judge(request_of(target, method), true)), 405) << method << target;
 }
 
-TEST(UiGate, ActionsNeedTheirFlag) {
+TEST(RequestFilter, ActionsNeedTheirFlag) {
   for (const char* verb : {"stop", "cancel", "resume", "checkpoint"}) {
     const std::string target = std::string("/v1/runs/k3fm2/") + verb;
     EXPECT_EQ(status_of(judge(request_of(target, "POST"))), 403) << verb;
@@ -144,7 +144,7 @@ TEST(UiGate, ActionsNeedTheirFlag) {
   }
 }
 
-TEST(UiGate, EvidenceIsAskedForByNumber) {
+TEST(RequestFilter, EvidenceIsAskedForByNumber) {
   const Errand errand = judge(request_of("/ui/evidence?run=k3fm2&hang=1"));
   ASSERT_TRUE(std::holds_alternative<HangEvidence>(errand));
   EXPECT_EQ(std::get<HangEvidence>(errand).hang, 1u);

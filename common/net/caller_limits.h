@@ -12,17 +12,17 @@
 
 namespace nsa::net {
 
-class Shares {
+class CallerLimits {
 public:
   struct Limits {
     size_t connections = 256, connections_of_one = 32;
     double requests_per_second = 100, request_burst = 200;
   };
-  explicit Shares(Limits limits) : limits_(limits) {}
+  explicit CallerLimits(Limits limits) : limits_(limits) {}
 
   void connect(uint32_t caller);
   void disconnect(uint32_t caller);
-  // Whose connection has to go before `caller` can have one more: its own where it has its share,
+  // Whose connection has to go before `caller` can have one more: its own where it has its limit,
   // else that of who has most. Nothing: there is room.
   std::optional<uint32_t> who_makes_room(uint32_t caller) const;
 
@@ -30,7 +30,7 @@ public:
   Duration delay_request(uint32_t caller, MonotonicTime now);
 
 private:
-  struct Share {
+  struct Caller {
     size_t connections = 0;
     std::optional<TokenBucket> requests; // from its first one on
   };
@@ -38,7 +38,7 @@ private:
 
   Limits limits_;
   size_t connections_ = 0;
-  std::map<uint32_t, Share> shares_;
+  std::map<uint32_t, Caller> callers_;
 };
 
 } // namespace nsa::net
