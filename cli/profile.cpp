@@ -246,8 +246,8 @@ Verb profile_verb() {
   verb.summary = "Record the phases of live ranks on CPUs as a Chrome trace, and sum them up";
   verb.detail =
       "Reads the progress pages of the ranks 2,000 times a second, without a restart and without "
-      "work for the ranks. Borders of phases are exact. Phases that are too short to be seen are "
-      "told as (not seen). SHARE is of the time of whole steps, LEAST and MOST of one rank.";
+      "work for the ranks. Phase boundaries are exact. A phase too short to sample appears as (not "
+      "seen). SHARE is of the time of whole steps, LEAST and MOST of one rank.";
   verb.positionals = {run_argument()};
   verb.options = {{"rank", 0, ValueType::kInteger, "RANK", "only this rank (default: all)"},
                   {"steps", 0, ValueType::kInteger, "N", "whole steps to record (default: 50)"},

@@ -429,12 +429,12 @@ private:
                   "name others, or another column: --column NAME");
     if (manifest.tokens(Split::kTrain) == 0 ||
         (prepare_.heldout_fraction > 0 && manifest.heldout_documents == 0))
-      return fail(ErrorCode::kInvalidArgument,
-                  "of " + std::to_string(manifest.documents) + " documents, " +
-                      std::to_string(manifest.heldout_documents) +
-                      " fell to the held-out split: too few documents for that fraction",
-                  "choose another one and begin anew: --restart --heldout-fraction 0.1; 0 sets "
-                  "nothing aside");
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "too few documents for this held-out fraction: " + std::to_string(manifest.documents) +
+              " in all, " + std::to_string(manifest.heldout_documents) + " held out",
+          "choose another one and begin anew: --restart --heldout-fraction 0.1; 0 sets "
+          "nothing aside");
     NSA_TRY(measure());
     for (size_t i = 0; i < plan_.files.size(); ++i) {
       const PlannedFile& file = plan_.files[i];

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kBatch = 256; // values that are decoded at a time
 
-// Arrow reads through this. What a source says no to becomes an exception of Parquet's, and is
-// taken out of here again where that arrives.
+// Arrow reads through this. A failed read throws through Arrow; the caller turns it into an Error
+// again.
 class SourceFile final : public arrow::io::RandomAccessFile {
 public:
   explicit SourceFile(ByteSource& source) : source_(source) {}

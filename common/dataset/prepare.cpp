@@ -350,12 +350,12 @@ private:
     const bool lopsided = manifest.tokens(Split::kTrain) == 0 ||
                           (options_.heldout_fraction > 0 && manifest.heldout_documents == 0);
     if (lopsided)
-      return fail(ErrorCode::kInvalidArgument,
-                  "of " + std::to_string(manifest.documents) + " documents, " +
-                      std::to_string(manifest.heldout_documents) +
-                      " fell to the held-out split: too few documents to set a part aside",
-                  "cut the text at blank lines: --documents paragraph; or set nothing aside: "
-                  "--heldout-fraction 0");
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "too few documents for this held-out fraction: " + std::to_string(manifest.documents) +
+              " in all, " + std::to_string(manifest.heldout_documents) + " held out",
+          "cut the text at blank lines: --documents paragraph; or set nothing aside: "
+          "--heldout-fraction 0");
     for (size_t i = 0; i < source_documents_.size(); ++i)
       manifest.sources[i].documents = source_documents_[i];
     manifest.created_at = format_rfc3339(WallTime::now());

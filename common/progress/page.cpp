@@ -120,7 +120,7 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
   // Of a file that can shrink, or that lies on somebody's file system, a read may end the reader.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return fail(ErrorCode::kCorrupt, "a progress page is no memory file that keeps its size");
+    return fail(ErrorCode::kCorrupt, "the progress page is not a sealed memory file");
   NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), writable));
   Page page(std::move(fd), layout);
   const bool older = !writable && (page.version_ == kVersionWithoutWatermarks ||

@@ -65,11 +65,12 @@ Status write_holder(int fd, const Holder& holder) {
 Result<UniqueFd> open_locked(int folder, const std::string& name, bool only_existing = false) {
   constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   constexpr int kRounds = 100;
+  const std::string next = "delete it in the folder of resources.gpu_locks: rm " + name;
   for (int round = 0; round < kRounds; ++round) {
     UniqueFd fd(::openat(folder, name.c_str(), kFlags));
     if (!fd && (errno == EACCES || errno == EPERM)) return somebody_elses(folder, name);
     if (!fd && errno == ELOOP)
-      return fail(ErrorCode::kPermission, "the lock " + name + " is a link", "remove it");
+      return fail(ErrorCode::kPermission, "lock file " + name + " is a link", next);
     if (!fd && errno == ENOENT && !only_existing) {
       fd.reset(::openat(folder, name.c_str(), kFlags | O_CREAT | O_EXCL, kOwnersFile));
       if (!fd && errno == EEXIST) continue;
@@ -77,8 +78,8 @@ Result<UniqueFd> open_locked(int folder, const std::string& name, bool only_exis
     struct stat info{};
     if (!fd || ::fstat(fd.get(), &info) != 0) return fail_errno("cannot open the lock " + name);
     if (!S_ISREG(info.st_mode) || info.st_nlink > 1)
-      return fail(ErrorCode::kPermission, "the lock " + name + " is no file of one name",
-                  "remove it");
+      return fail(ErrorCode::kPermission,
+                  "lock file " + name + " is not a regular file with one link", next);
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return fail_errno("cannot lock " + name);
       const Holder holder = read_holder(fd.get());

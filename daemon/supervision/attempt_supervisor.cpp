@@ -37,8 +37,8 @@ void AttemptSupervisor::start() {
 
 // ---- connection ---------------------------------------------------------------------------------
 
-// `work` gets the host and the submitter, on another thread; `done` its result, if we are still
-// there.
+// `work` gets the host and the submitter, on another thread. `done` gets the result unless this
+// object was destroyed.
 template <class Work, class Done>
 void AttemptSupervisor::call(const char* what, Work work, Done done) {
   reach_.calls.run(

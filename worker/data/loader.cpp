@@ -78,8 +78,7 @@ struct Loader::Worker {
 Result<std::unique_ptr<Loader>> Loader::open(LoaderOptions options,
                                              const std::optional<DataState>& resume) {
   NSA_TRY(check(options.shape));
-  if (options.prefetch < 1)
-    return fail(ErrorCode::kInvalidArgument, "the loader must make at least one batch ahead");
+  if (options.prefetch < 1) return fail(ErrorCode::kInvalidArgument, "prefetch must be at least 1");
   const int64_t tokens = options.dataset->tokens(dataset::Split::kTrain).size();
   const int64_t samples = sample_count(tokens, options.shape.sequence_length);
   if (samples < 1)

@@ -69,8 +69,8 @@ public:
   // rollback, whose time is no step's: call it there.
   void pause() { goes_on_ = false; }
 
-  // Where each rank updates a shard: masters and moments of all shards, for a checkpoint. The
-  // device has done so when it returns. Nothing where every rank updates all.
+  // All-gathers masters and moments of all shards for a checkpoint; the device has finished when
+  // it returns. Does nothing if every rank updates all parameters.
   comm::Outcome gather_state(uint64_t step);
 
   size_t graphs() const { return micro_steps_.graphs(); } // recorded so far

@@ -6,11 +6,10 @@
 
 namespace nsa::kernels {
 
-// A round's units, [begin, end), of which CTAs claim one after another. CTA c of `ctas` begins with
-// unit begin + c, and counts a counter up for every unit that it takes: the number that it finds
-// there, its claim, says which unit comes next, if any. So a launch makes as many claims as it has
-// units, in whichever order, and a counter that starts at 0 and wraps behind last_claim()
-// (atomicInc) is 0 again when the last is made: for the next launch, whatever that one's units.
+// A round's units, [begin, end). CTA c of `ctas` begins with unit begin + c. For each unit that it
+// takes, it increments a counter; the old value is its claim, which names its next unit, if any. A
+// launch makes one claim a unit, so the counter wraps to 0 behind last_claim() (atomicInc) and
+// serves the next launch. Example: 5 units, 2 CTAs. Claims 0, 1, 2 are units 2, 3, 4; 3 and 4 none.
 struct UnitRange {
   int begin;
   int end;
