@@ -23,8 +23,8 @@ configure: setup
 	@tools/configure $(PRESET)
 
 demo: configure
-	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker
-	@tools/demo $(BUILD)
+	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker nsa-model
+	@text=$$(tools/fetch-text) && $(BUILD)/bin/nsactl demo --state build/demo --text "$$text" $(DEMO_OPTIONS)
 
 # Two network namespaces as two machines; needs root.
 demo-nodes: configure

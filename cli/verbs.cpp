@@ -54,6 +54,7 @@ Verb gpu_ls_verb();
 Verb gpu_release_verb();
 Verb config_validate_verb();
 Verb config_show_verb();
+Verb demo_verb();
 Verb doctor_verb();
 Verb complete_verb();
 Verb completion_verb();
@@ -69,7 +70,7 @@ const std::vector<Verb>& all_verbs() {
       daemon_start_verb(), daemon_stop_verb(), daemon_status_verb(), daemon_logs_verb(),
       node_token_verb(), node_ls_verb(), node_show_verb(), node_drain_verb(), node_undrain_verb(), node_rm_verb(),
       gpu_ls_verb(), gpu_release_verb(),
-      config_validate_verb(), config_show_verb(), doctor_verb(), completion_verb(), version_verb(), complete_verb(),
+      config_validate_verb(), config_show_verb(), demo_verb(), doctor_verb(), completion_verb(), version_verb(), complete_verb(),
       // clang-format on
   };
   return verbs;

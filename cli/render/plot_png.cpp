@@ -13,6 +13,11 @@ namespace nsa::render {
 
 namespace {
 
+// Not std::hypot: glibc gave it a new version in 2.35, and older systems would refuse the program.
+double length_of(double x, double y) {
+  return std::sqrt(x * x + y * y);
+}
+
 constexpr int kWidth = static_cast<int>(kPictureWidth) * kPngScale;
 constexpr int kHeight = static_cast<int>(kPictureHeight) * kPngScale;
 constexpr double kHalfCurve = 0.8 * kPngScale, kHalfLine = 0.5 * kPngScale; // half of their widths
@@ -48,7 +53,7 @@ public:
       for (int column = first; column <= last; ++column) {
         const double px = column + 0.5 - x, py = row + 0.5 - y;
         const double along = squared > 0 ? std::clamp((px * dx + py * dy) / squared, 0.0, 1.0) : 0;
-        const double distance = std::hypot(px - along * dx, py - along * dy);
+        const double distance = length_of(px - along * dx, py - along * dy);
         add(column, row, std::clamp(half_width + 0.5 - distance, 0.0, 1.0));
       }
   }
@@ -101,7 +106,7 @@ private:
 // Strokes of four units with gaps of four, as in the SVG.
 void add_dashes(Coverage& shape, const PictureLine& line) {
   constexpr double kDash = 4;
-  const double length = std::hypot(line.to_x - line.x, line.to_y - line.y);
+  const double length = length_of(line.to_x - line.x, line.to_y - line.y);
   for (double from = 0; from < length; from += 2 * kDash) {
     const double a = from / length, b = std::min(from + kDash, length) / length;
     const auto x = [&](double part) { return kPngScale * (line.x + part * (line.to_x - line.x)); };
