@@ -1,0 +1,218 @@
+"""Client: nsad's HTTP API (docs/api.md) from Python, over its unix socket. Standard library alone.
+
+    from nsad import Client
+    client = Client(start=True)                       # this user's nsad, started if there is none
+    run = client.submit("run.toml", {"train.steps": 2000})
+    for line in client.follow(run.id):
+        print(line.type, line.event.text if line.event else line.data)
+    print(client.run(run.id).summary.state)
+
+Answers are the dataclasses of nsad.views. Fields that a newer nsad adds are in `more`. An answer with a status of 400 or
+above raises ApiError.
+"""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import socket
+import subprocess
+from urllib.parse import quote, urlencode
+
+from nsad import views
+
+API = 2  # of the header Nsa-Api
+SYSTEM_SOCKET = "/run/nsa/nsad.sock"
+
+
+class ApiError(Exception):
+    """nsad refused a request, or cannot be reached (code "unreachable"). `next` says what to do about it."""
+
+    def __init__(self, status, code, what, next="", problems=(), candidates=()):
+        super().__init__(what + (f"\n  hint: {next}" if next else ""))
+        self.status, self.code, self.what, self.next = status, code, what, next
+        self.problems = [views.read(views.Problem, item) for item in problems]
+        self.candidates = list(candidates)
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path, timeout):
+        super().__init__("nsad", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(self.path)
+        except OSError as error:
+            raise ApiError(0, "unreachable", f"no nsad answers on {self.path}: {error.strerror}",
+                           "start it: nsactl daemon start") from error
+
+
+def user_sockets():
+    """Where this user's nsad may listen, as nsactl looks for it."""
+    if os.environ.get("NSA_SOCKET"):
+        return [os.environ["NSA_SOCKET"]]
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places = [os.path.join(runtime, "nsa", "nsad.sock")] if runtime else []
+    return [*places, os.path.join(state, "nsa", "nsad.sock")]
+
+
+def _program(name):
+    beside = pathlib.Path(__file__).resolve().parent / "bin" / name
+    return str(beside) if beside.exists() else name
+
+
+class Client:
+    """One nsad. Thread-safe: every request has a connection of its own."""
+
+    def __init__(self, socket_path=None, *, system=False, start=False, timeout=30.0):
+        """`socket_path`: of that nsad. Else this user's; with `system` the node's. `start`: starts this user's if it does
+        not run."""
+        if socket_path and (system or start):
+            raise ValueError("a socket_path names a running nsad: leave system and start out")
+        if start and system:
+            raise ValueError("the node's nsad is started by its unit, not by a client")
+        self.timeout = timeout
+        if start:
+            done = subprocess.run([_program("nsactl"), "daemon", "start"], capture_output=True, text=True)
+            if done.returncode != 0:
+                raise ApiError(0, "unreachable", done.stderr.strip() or "nsactl daemon start failed")
+        places = [socket_path] if socket_path else [SYSTEM_SOCKET] if system else user_sockets()
+        self.socket_path = next((p for p in places if os.path.exists(p)), places[0])
+
+    # ---- the daemon ------------------------------------------------------------------------------------
+    def version(self):
+        return views.read(views.Version, self.request("GET", "/v1/version"))
+
+    def daemon(self):
+        """Facts about it, as `nsactl daemon status -o json` has them."""
+        return self.request("GET", "/v1/daemon")
+
+    # ---- runs ------------------------------------------------------------------------------------------
+    def runs(self, all=False):
+        """Live runs, or all that are stored: RunSummary."""
+        return self._items("/v1/runs", views.RunSummary, all=all)
+
+    def run(self, run):
+        """RunDetail of an id, a prefix of one, a name or "@last"."""
+        return views.read(views.RunDetail, self.request("GET", self._of(run)))
+
+    def submit(self, file, overrides=None, *, name="", environment=None, dry_run=False):
+        """Starts the run of a run file. `overrides`: keys and values as TOML has them, {"train.steps": 2000}."""
+        path = pathlib.Path(file).resolve()
+        body = {"toml": path.read_text(), "file_name": str(file), "folder": str(path.parent),
+                "overrides": [f"{key}={_toml(value)}" for key, value in (overrides or {}).items()], "name": name,
+                "environment": environment or {}, "dry_run": dry_run}
+        return views.read(views.Submitted, self.request("POST", "/v1/runs", body))
+
+    def stop(self, run):
+        """Ends it after a checkpoint."""
+        return views.read(views.RunSummary, self.request("POST", self._of(run, "/stop")))
+
+    def cancel(self, run):
+        """Ends it now."""
+        return views.read(views.RunSummary, self.request("POST", self._of(run, "/cancel")))
+
+    def resume(self, run, overrides=None, *, from_step=None, from_start=False, dry_run=False):
+        body = {"overrides": [f"{key}={_toml(value)}" for key, value in (overrides or {}).items()],
+                "from_start": from_start, "dry_run": dry_run, "from_step": -1 if from_step is None else from_step}
+        return views.read(views.Submitted, self.request("POST", self._of(run, "/resume"), body))
+
+    def remove(self, run):
+        """An ended run with its files."""
+        self.request("DELETE", self._of(run))
+
+    def checkpoint(self, run):
+        """Asks for one after the present step."""
+        self.request("POST", self._of(run, "/checkpoint"))
+
+    def checkpoints(self, run, verify=False):
+        return self._items(self._of(run, "/checkpoints"), views.Checkpoint, verify=verify)
+
+    def events(self, run=None, *, after=None, limit=None, tail=None):
+        """Of a run, or of all."""
+        target = self._of(run, "/events") if run else "/v1/events"
+        return self._items(target, views.Event, after=after, limit=limit, tail=tail)
+
+    # ---- streams ---------------------------------------------------------------------------------------
+    def follow(self, run):
+        """FollowLine after FollowLine until the run ends."""
+        for line in self._lines(self._of(run, "/follow")):
+            yield views.read(views.FollowLine, line)
+
+    def logs(self, run, *, rank=None, attempt=None, tail=None, follow=False):
+        """LogLine after LogLine."""
+        for line in self._lines(self._of(run, "/logs"), rank=rank, attempt=attempt, tail=tail, follow=follow):
+            yield views.read(views.LogLine, line)
+
+    def metrics(self, run, *, kind="step", metrics=(), points=None):
+        """Records of the run's metrics.jsonl, as dictionaries."""
+        wanted = {"kind": kind, "metrics": ",".join(metrics) or None, "points": points}
+        for line in self._lines(self._of(run, "/metrics"), **wanted):
+            if line.get("kind") != "end":
+                yield line
+
+    # ---- requests --------------------------------------------------------------------------------------
+    def request(self, method, target, body=None):
+        """Any route of docs/api.md; the answer as JSON."""
+        with self._open(method, target, body, self.timeout) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def _of(self, run, rest=""):
+        return f"/v1/runs/{quote(run, safe='')}{rest}"
+
+    def _items(self, target, view, **parameters):
+        return [views.read(view, item) for item in self.request("GET", _with(target, parameters))["items"]]
+
+    def _lines(self, target, **parameters):
+        with self._open("GET", _with(target, parameters), None, None) as answer:
+            for line in answer:  # http.client raises IncompleteRead where the last chunk is missing
+                value = json.loads(line)
+                if value.get("type") == "cut-off":
+                    raise ApiError(200, "unavailable", value.get("what", "the stream was cut off"))
+                yield value
+
+    @contextlib.contextmanager
+    def _open(self, method, target, body, timeout):
+        connection = _Connection(self.socket_path, timeout)
+        try:
+            text = None if body is None else json.dumps(body)
+            headers = {"Nsa-Api": str(API), **({"Content-Type": "application/json"} if text else {})}
+            try:
+                connection.request(method, target, text, headers)
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise ApiError(0, "unreachable", f"nsad on {self.socket_path} gave no answer: {error}") from error
+            if answer.status >= 400:
+                _refuse(answer)
+            yield answer
+        finally:
+            connection.close()
+
+
+def _refuse(answer):
+    text = answer.read()
+    try:
+        said = json.loads(text)
+        raise ApiError(answer.status, said["code"], said["what"], said.get("next", ""), said.get("problems", ()),
+                       said.get("candidates", ()))
+    except (ValueError, KeyError, TypeError):
+        raise ApiError(answer.status, "internal", f"nsad answered {answer.status}: {text[:200]!r}") from None
+
+
+def _with(target, parameters):
+    given = {k: (int(v) if isinstance(v, bool) else v) for k, v in parameters.items() if v is not None and v is not False}
+    return target + ("?" + urlencode(given) if given else "")
+
+
+def _toml(value):
+    """A value as --set takes it: texts as they are."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(json.dumps(item) for item in value) + "]"
+    return str(value)
