@@ -170,10 +170,10 @@ TEST_F(Views, DiffTellsKeysTogglesAndPrograms) {
                                        {"run", {{"name", "x"}}}};
     wire::RunDetail& run = daemon.service.runs.at("kaaaa");
     run.summary.attempt = 2;
-    run.toggles = {{1, "cuda.graphs", "auto", "auto", "default"},
-                   {2, "cuda.graphs", "auto", "off", "fallback"},
-                   {1, "nccl.debug", "", "", "default"},
-                   {2, "nccl.debug", "", "", "default"}};
+    run.toggles = {{1, "cuda.graphs", "auto", "auto", wire::ToggleOrigin::kDefault},
+                   {2, "cuda.graphs", "auto", "off", wire::ToggleOrigin::kFallback},
+                   {1, "nccl.debug", "", "", wire::ToggleOrigin::kDefault},
+                   {2, "nccl.debug", "", "", wire::ToggleOrigin::kDefault}};
     run.attempts.resize(2);
     run.attempts[0].attempt = 1;
     run.attempts[0].provenance = {{"build_ids", {{"nsa-worker", "aa"}}}, {"spec_digest", "1"}};
