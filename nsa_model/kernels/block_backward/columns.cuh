@@ -3,8 +3,8 @@
 // statistics are per column of the products, and the tile of results.
 
 #include "nsa_model/kernels/combine/combine.h"
+#include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
-#include "nsa_model/kernels/common/wgmma.cuh"
 
 namespace nsa::kernels {
 
@@ -32,22 +32,29 @@ __device__ void fill_padding(float* statistics, const Heads& heads, int tokens) 
   }
 }
 
-// Where a thread's columns 8j + 2 quad and the next lie in a chunk: tokens and statistics.
+// Where a thread's columns of group j (fragment.cuh), kGroupColumns j + 2 quad and the next, lie in
+// a chunk: tokens and statistics.
 template <typename Heads> struct Columns;
 
-// Columns of j = 3a + b belong to token 4a + token[b], head head[b]; both columns of a pair share
-// the token because 6 is even.
+// Every three groups of columns are four tokens: group j = 3a + b belongs to token 4a + tokens[b].
+// Both columns of a pair share the token because 6 is even.
 template <> struct Columns<SixHeads> {
-  int tokens[3];
-  int offset[3]; // in floats
+  static constexpr int kGroups = 3;
+  static constexpr int kTokens = kGroups * kGroupColumns / kHeadsPerGroup;
+  static_assert(kTokens * kHeadsPerGroup == kGroups * kGroupColumns, "whole tokens");
+  int tokens[kGroups];
+  int offset[kGroups]; // in floats
   __device__ Columns(const SixHeads& /*heads*/, int quad) {
 #pragma unroll
-    for (int b = 0; b < 3; ++b) {
-      tokens[b] = (8 * b + 2 * quad) / kHeadsPerGroup;
-      offset[b] = tokens[b] * kRowStatistics + (8 * b + 2 * quad) % kHeadsPerGroup;
+    for (int b = 0; b < kGroups; ++b) {
+      const int column = kGroupColumns * b + 2 * quad;
+      tokens[b] = column / kHeadsPerGroup;
+      offset[b] = tokens[b] * kRowStatistics + column % kHeadsPerGroup;
     }
   }
-  __device__ int token(int j, int /*column*/) const { return j / 3 * 4 + tokens[j % 3]; }
+  __device__ int token(int j, int /*column*/) const {
+    return j / kGroups * kTokens + tokens[j % kGroups];
+  }
   __device__ float2 lse(const float* statistics, int j) const { return pair(statistics, j); }
   __device__ float2 delta(const float* statistics, int j) const {
     return pair(statistics + head_floats(kHeadsPerGroup), j);
@@ -55,8 +62,8 @@ template <> struct Columns<SixHeads> {
 
 private:
   __device__ float2 pair(const float* statistics, int j) const {
-    return *reinterpret_cast<const float2*>(statistics + offset[j % 3] +
-                                            j / 3 * 4 * kRowStatistics);
+    return *reinterpret_cast<const float2*>(statistics + offset[j % kGroups] +
+                                            j / kGroups * kTokens * kRowStatistics);
   }
 };
 
@@ -64,7 +71,9 @@ template <> struct Columns<AnyHeads> {
   AnyHeads heads;
   int quad;
   __device__ Columns(const AnyHeads& any, int quad_lane) : heads(any), quad(quad_lane) {}
-  __device__ int token(int j, int column) const { return heads.token(8 * j + 2 * quad + column); }
+  __device__ int token(int j, int column) const {
+    return heads.token(kGroupColumns * j + 2 * quad + column);
+  }
   __device__ float2 lse(const float* statistics, int j) const { return pair(statistics, j); }
   __device__ float2 delta(const float* statistics, int j) const {
     return pair(statistics + heads.statistics(), j);
@@ -75,32 +84,34 @@ private:
     return statistics[heads.token(column) * 2 * heads.statistics() + heads.head(column)];
   }
   __device__ float2 pair(const float* statistics, int j) const {
-    return {one(statistics, 8 * j + 2 * quad), one(statistics, 8 * j + 2 * quad + 1)};
+    return {one(statistics, kGroupColumns * j + 2 * quad),
+            one(statistics, kGroupColumns * j + 2 * quad + 1)};
   }
 };
 
 // A statistic of each pair of a thread's columns, to be read before the products that need it.
 template <int kCount, typename Read>
-__device__ __forceinline__ void load_pairs(float2 (&pairs)[kCount / 4], Read read) {
+__device__ __forceinline__ void load_pairs(float2 (&pairs)[kCount / kGroupFloats], Read read) {
 #pragma unroll
-  for (int j = 0; j < kCount / 4; ++j)
+  for (int j = 0; j < kCount / kGroupFloats; ++j)
     pairs[j] = read(j);
 }
 
 // S^T to P^T: 2^(S^T scale - lse), the gate folded into lse.
 template <int kCount>
-__device__ __forceinline__ void
-to_probabilities(float (&scores)[kCount], const float2 (&lse)[kCount / 4], float scale_log2) {
+__device__ __forceinline__ void to_probabilities(float (&scores)[kCount],
+                                                 const float2 (&lse)[kCount / kGroupFloats],
+                                                 float scale_log2) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const float subtrahend = i % 2 == 0 ? lse[i / 4].x : lse[i / 4].y;
+    const float subtrahend = i % 2 == 0 ? lse[i / kGroupFloats].x : lse[i / kGroupFloats].y;
     scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -subtrahend));
   }
 }
 template <int kCount, typename Heads>
 __device__ __forceinline__ void to_probabilities(float (&scores)[kCount], const float* statistics,
                                                  const Columns<Heads>& columns, float scale_log2) {
-  float2 lse[kCount / 4];
+  float2 lse[kCount / kGroupFloats];
   load_pairs<kCount>(lse, [&](int j) { return columns.lse(statistics, j); });
   to_probabilities(scores, lse, scale_log2);
 }
@@ -108,29 +119,31 @@ __device__ __forceinline__ void to_probabilities(float (&scores)[kCount], const 
 // dP^T to dS^T: P^T (dP^T - delta).
 template <int kCount>
 __device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const float (&p)[kCount],
-                                                   const float2 (&delta)[kCount / 4]) {
+                                                   const float2 (&delta)[kCount / kGroupFloats]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
-    ds[i] = p[i] * (ds[i] - (i % 2 == 0 ? delta[i / 4].x : delta[i / 4].y));
+    ds[i] = p[i] * (ds[i] - (i % 2 == 0 ? delta[i / kGroupFloats].x : delta[i / kGroupFloats].y));
 }
 template <int kCount, typename Heads>
 __device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const float (&p)[kCount],
                                                    const float* statistics,
                                                    const Columns<Heads>& columns) {
-  float2 delta[kCount / 4];
+  float2 delta[kCount / kGroupFloats];
   load_pairs<kCount>(delta, [&](int j) { return columns.delta(statistics, j); });
   to_score_gradients(ds, p, delta);
 }
 
 // Accumulators to a [64, 64] tile; a quad writes 32 contiguous bytes.
-__device__ __forceinline__ void store_tile(float* target, const float (&values)[32], float factor,
-                                           int row, int quad) {
+__device__ __forceinline__ void store_tile(float* target,
+                                           const float (&values)[kLaneFloats<kHeadDim>],
+                                           float factor, int row, int quad) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < kHeadDim / kGroupColumns; ++j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      *reinterpret_cast<float2*>(target + (row + 8 * r) * kHeadDim + 8 * j + 2 * quad) = {
-          values[4 * j + 2 * r] * factor, values[4 * j + 2 * r + 1] * factor};
+      *reinterpret_cast<float2*>(target + (row + kRowsApart * r) * kHeadDim + kGroupColumns * j +
+                                 2 * quad) = {values[kGroupFloats * j + 2 * r] * factor,
+                                              values[kGroupFloats * j + 2 * r + 1] * factor};
     }
   }
 }
@@ -139,24 +152,27 @@ __device__ __forceinline__ void store_tile(float* target, const float (&values)[
 // `target`, rows from `rows` on are left out. The four threads of a quad exchange their columns, so
 // that each writes 16 bytes and they 64 together. Whole warps.
 __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t stride,
-                                              const float (&values)[32], float factor, int row,
-                                              int rows, int quad) {
+                                              const float (&values)[kLaneFloats<kHeadDim>],
+                                              float factor, int row, int rows, int quad) {
+  constexpr int kWords = kVectorValues / 2; // of a thread, and groups of columns of a half
+  constexpr int kHalf = kWords * kGroupColumns;
+  static_assert(2 * kHalf == kHeadDim, "a row is two halves");
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint32_t words[4];
+      uint32_t words[kWords];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float* pair = values + 16 * half + 4 * k + 2 * r;
+      for (int k = 0; k < kWords; ++k) {
+        const float* pair = values + kGroupFloats * (kWords * half + k) + 2 * r;
         words[k] = pack_bf16(pair[0] * factor, pair[1] * factor);
       }
       // Word k of thread q becomes word q of thread k: one bit of k and q after the other.
 #pragma unroll
-      for (int bit = 1; bit <= 2; bit *= 2) {
+      for (int bit = 1; bit < kWords; bit *= 2) {
         const bool upper = (quad & bit) != 0;
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < kWords; ++k) {
           if ((k & bit) != 0) continue;
           uint32_t& low = words[k];
           uint32_t& high = words[k | bit];
@@ -164,9 +180,9 @@ __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t str
           (upper ? low : high) = other;
         }
       }
-      if (row + 8 * r < rows) {
-        *reinterpret_cast<uint4*>(target + 8 * r * stride + 32 * half +
-                                  8 * quad) = {words[0], words[1], words[2], words[3]};
+      if (row + kRowsApart * r < rows) {
+        *reinterpret_cast<uint4*>(target + kRowsApart * r * stride + kHalf * half +
+                                  kVectorValues * quad) = {words[0], words[1], words[2], words[3]};
       }
     }
   }

@@ -1,29 +1,20 @@
 #pragma once
-// Names for the sizes that the hardware fixes, where a thread's accumulators of a product lie, and
-// what is done with them in more than one kernel. Device code only.
-//
-// A wgmma has 64 rows, 16 a warp. Of its warp's rows a lane holds lane / 4 and lane / 4 + 8. The
-// four lanes of a quad share a row: of every eight columns each has two neighbouring ones.
+// Names for the sizes of a wgmma, and what is done with a thread's accumulators (lanes.h) in more
+// than one kernel. Device code only.
 
+#include "nsa_model/kernels/common/lanes.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
 
 namespace nsa::kernels {
 
-inline constexpr int kWarpThreads = 32;
 inline constexpr int kWarpgroupWarps = 4;
 inline constexpr int kWarpgroupThreads = kWarpgroupWarps * kWarpThreads;
-inline constexpr int kWgmmaRows = 64;                          // M of a product
-inline constexpr int kWgmmaDepth = 16;                         // K of one instruction
-inline constexpr int kWarpRows = kWgmmaRows / kWarpgroupWarps; // of M
-inline constexpr int kRowsApart = 8;    // from the first to the second of a lane's two rows
-inline constexpr int kGroupColumns = 8; // that a quad holds together: two a lane
-inline constexpr int kGroupFloats = 4;  // of a lane in them: two rows, two columns
+inline constexpr int kWgmmaRows = 64;  // M of a product
+inline constexpr int kWgmmaDepth = 16; // K of one instruction
+static_assert(kWgmmaRows == kWarpgroupWarps * kWarpRows, "a warp's rows of M");
 // Accumulators that a lane has of a product with this many columns.
 template <int kColumns>
 inline constexpr int kLaneFloats = kWgmmaRows * kColumns / kWarpgroupThreads;
-
-inline constexpr int kVectorBytes = 16; // what the swizzle moves, and what a thread stores at once
-inline constexpr int kVectorValues = kVectorBytes / 2; // bf16
 
 #if NSA_HOPPER_CODE
 

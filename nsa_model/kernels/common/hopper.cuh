@@ -5,9 +5,7 @@
 // All shared tiles here have rows of 64 bf16 (128 bytes) in the 128-byte swizzle: the 16-byte chunk
 // c of row r lies at chunk c ^ (r & 7). Tiles start on 1024-byte boundaries (eight rows).
 
-#include <cuda_bf16.h>
-
-#include <cstdint>
+#include "nsa_model/kernels/common/device.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define NSA_HOPPER_CODE 1
@@ -18,18 +16,12 @@
 namespace nsa::kernels {
 
 inline constexpr int kRowBytes = 128;
-inline constexpr float kLog2e = 1.4426950408889634f;
-inline constexpr float kLn2 = 0.6931471805599453f;
 
 #ifndef NSA_ARRIVE_EVERY_LANE
 #define NSA_ARRIVE_EVERY_LANE 0
 #endif
 
 #if NSA_HOPPER_CODE
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // First 1024-byte boundary in dynamic shared memory. Pointer arithmetic only, so that the compiler
 // keeps knowing the address space.
@@ -171,27 +163,7 @@ template <int kRegisters> __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// ---- small arithmetic --------------------------------------------------------------------------
-__device__ __forceinline__ float exp2_approximate(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float log2_approximate(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float reciprocal_approximate(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
+// ---- stores -----------------------------------------------------------------------------------
 // Stores four 8x8 matrices of bf16 from fragment layout, transposed: memory row i holds the column
 // i of the fragment. Lane 8m + i gives the address of row i of matrix m.
 __device__ __forceinline__ void store_matrix_transposed(uint32_t address, uint32_t a, uint32_t b,

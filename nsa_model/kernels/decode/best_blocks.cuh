@@ -13,6 +13,9 @@ namespace nsa::kernels::decode {
 // Up to so many blocks are compared each with each.
 inline constexpr int kMostCompared = 128;
 
+// Keys that a warp ranks at once: two lanes each.
+inline constexpr int kRankedByWarp = kWarpThreads / 2;
+
 // How many of the four keys from place j on go before `key` of place i: larger ones, and equal ones
 // that stand before it.
 __device__ __forceinline__ int before_in_four(const int* keys, int j, int key, int i) {
@@ -55,7 +58,7 @@ struct Candidate {
 __device__ __forceinline__ Candidate best_of_lane(const int* keys, int begin, int end) {
   Candidate best = {kNoKey, INT_MAX};
 #pragma unroll 4
-  for (int i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32)
+  for (int i = begin + static_cast<int>(threadIdx.x % kWarpThreads); i < end; i += kWarpThreads)
     if (keys[i] > best.key) best = {keys[i], i};
   return best;
 }
@@ -64,7 +67,7 @@ __device__ __forceinline__ Candidate best_of_lane(const int* keys, int begin, in
 // their places, the best first. Found keys are overwritten.
 __device__ __forceinline__ void find_best(int* keys, int begin, int end, int* found_keys,
                                           int* found_places) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
   Candidate best = best_of_lane(keys, begin, end);
 #pragma unroll 1
   for (int round = 0; round < kPickedBlocks; ++round) {

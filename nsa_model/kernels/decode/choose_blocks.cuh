@@ -11,11 +11,11 @@ template <int kHalves>
 __device__ __forceinline__ void write_block_sums(const Cta& cta, int heads, int step,
                                                  const WarpAttention<kHalves>& attention,
                                                  const float (&p)[kHalves][kLaneKeys]) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
   const int quad = lane % 4;
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
-    const int head = lane / 4 + 8 * half;
+    const int head = lane / 4 + kHalfHeads * half;
     const BlockSums of_blocks = block_sums(p[half]);
     if (head >= heads) continue;
     float* const sums = cta.sums_of(step, heads, head);
@@ -33,19 +33,19 @@ __device__ __forceinline__ void
 share_compressed(Shared<kHalves>& shared, const Cta& cta, int last_step,
                  const WarpAttention<kHalves>& attention, const float (&p)[kHalves][kLaneKeys]) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
+  const int lane = thread % kWarpThreads;
   // The next step may need this one's last key; where it is in another CTA, that is told.
   const int steps = steps_of(compressed_keys(cta.length));
   const bool ends_cta = last_step >= 0 && last_step == cta.compressed.end - 1 &&
                         last_step + 1 < steps && lane % 4 == 3;
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
-    const int row = lane / 4 + 8 * half;
+    const int row = lane / 4 + kHalfHeads * half;
     const Partial partial = {attention.reference[half], quad_sum(attention.sum[half])};
 #pragma unroll
     for (int to = 0; to < Tile::kMostCtas; to += 4)
       if (to + lane % 4 < cta.ctas())
-        send(&shared.compressed[cta.rank][thread / 32][row], partial, to + lane % 4,
+        send(&shared.compressed[cta.rank][thread / kWarpThreads][row], partial, to + lane % 4,
              shared.compressed_done);
     if (ends_cta)
       send(&shared.before[row], Partial{attention.reference[half], p[half][kLaneKeys - 1]},
@@ -106,7 +106,7 @@ __device__ __forceinline__ float score_of(const Shared<kHalves>& shared, const C
   const bool is_here = is_first && step > cta.compressed.begin;
   float score = 0;
 #pragma unroll
-  for (int row = 0; row < 8 * kHalves; ++row) {
+  for (int row = 0; row < kHalfHeads * kHalves; ++row) {
     const int head = min(row, heads - 1);
     const float* const sums = cta.sums_of(step, heads, head);
     const float* const last = cta.sums_of(is_here ? step - 1 : step, heads, head) + kStepBlocks;
@@ -132,9 +132,9 @@ __device__ __forceinline__ void find_best_of_cta(Shared<kHalves>& shared, const 
   const int* keys = cta.keys;
   int candidates = count;
   if (finds_first) {
-    const int begin = count * (thread / 32) / kChoosers;
-    const int end = count * (thread / 32 + 1) / kChoosers;
-    const int place = thread / 32 * kPickedBlocks;
+    const int begin = count * (thread / kWarpThreads) / kChoosers;
+    const int end = count * (thread / kWarpThreads + 1) / kChoosers;
+    const int place = thread / kWarpThreads * kPickedBlocks;
     find_best(cta.keys, begin, end, shared.found_keys + place, shared.found_places + place);
     keys = shared.found_keys;
     candidates = round_up(kChoosers * kPickedBlocks, 4);
@@ -143,7 +143,8 @@ __device__ __forceinline__ void find_best_of_cta(Shared<kHalves>& shared, const 
     meet_warps(kChoosers);
   }
 #pragma unroll 1
-  for (int i = thread / 2; i < round_up(candidates, 16); i += 16 * kChoosers) {
+  for (int i = thread / 2; i < round_up(candidates, kRankedByWarp);
+       i += kRankedByWarp * kChoosers) {
     const int rank = rank_of(keys, candidates, min(i, candidates - 1));
     if (thread % 2 != 0 || i >= candidates || keys[i] == kNoKey || rank >= kPickedBlocks) continue;
     shared.best_keys[rank] = keys[i];
@@ -166,7 +167,7 @@ __device__ __forceinline__ void send_list(Shared<kHalves>& shared, const Cta& ct
   }
   const int items = (all ? count : kPickedBlocks) << cta.log_ctas;
 #pragma unroll 1
-  for (int i = thread; i < items; i += 32 * kChoosers) {
+  for (int i = thread; i < items; i += kWarpThreads * kChoosers) {
     const int to = i & (cta.ctas() - 1);
     const int from = i >> cta.log_ctas;
     if (all) {
@@ -194,7 +195,7 @@ __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta
   const int first = cta.compressed.begin * kStepBlocks;
   const int count = cta.compressed.end * kStepBlocks - first;
 #pragma unroll 1
-  for (int i = thread; i < count; i += 32 * kChoosers) {
+  for (int i = thread; i < count; i += kWarpThreads * kChoosers) {
     const int block = first + i;
     cta.keys[i] = block > 0 && block <= cta.own - 2
                       ? __float_as_int(score_of(shared, cta, heads, block))
@@ -208,7 +209,8 @@ __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta
   const int candidates = all ? steps_of(compressed_keys(cta.length)) * kStepBlocks
                              : round_up(cta.ctas() * kPickedBlocks, 4);
 #pragma unroll 1
-  for (int i = thread / 2; i < round_up(candidates, 16); i += 16 * kChoosers) {
+  for (int i = thread / 2; i < round_up(candidates, kRankedByWarp);
+       i += kRankedByWarp * kChoosers) {
     const int rank = rank_of(shared.list_keys, candidates, min(i, candidates - 1));
     if (thread % 2 == 0 && i < candidates && shared.list_keys[i] != kNoKey && rank < kPickedBlocks)
       shared.taken[rank] = all ? i : shared.list_blocks[i];
@@ -218,7 +220,7 @@ __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta
 
 // The selected blocks for the caller: ascending, -1 behind the last. One warp of the cluster.
 __device__ __forceinline__ void write_indices(int32_t* slots, const int* taken, int length) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
   const int own = own_block(length);
   if (lane >= kSlots) return;
   if (!chooses_blocks(length)) {

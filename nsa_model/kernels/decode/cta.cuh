@@ -76,8 +76,8 @@ __device__ __forceinline__ Source source_of(const DecodeParams& step, const Cta&
 // Asks for a step's keys and values, so that they come while others are attended to. A warp.
 __device__ __forceinline__ void prefetch(const Source& source) {
   const int rows = min(source.count, source.rows - source.first);
-  if (rows <= 0 || threadIdx.x % 32 >= 2) return;
-  const __nv_bfloat16* const begin = threadIdx.x % 32 == 0 ? source.k : source.v;
+  if (rows <= 0 || threadIdx.x % kWarpThreads >= 2) return;
+  const __nv_bfloat16* const begin = threadIdx.x % kWarpThreads == 0 ? source.k : source.v;
   prefetch(begin + source.first * kHeadDim, rows * kHeadDim * static_cast<int>(sizeof(*begin)));
 }
 
@@ -86,16 +86,16 @@ template <int kHalves>
 __device__ __forceinline__ void leave(Shared<kHalves>& shared, int branch, bool had_step,
                                       const WarpAttention<kHalves>& attention) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
+  const int warp = thread / kWarpThreads;
   const int quad = thread % 4;
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
-    const int row = thread % 32 / 4 + 8 * half;
+    const int row = thread % kWarpThreads / 4 + kHalfHeads * half;
     const float sum = quad_sum(attention.sum[half]);
     if (quad == 0) shared.partial[branch][warp][row] = {attention.reference[half], sum};
     if (!had_step) continue;
 #pragma unroll
-    for (int i = 0; i < 16; i += 4) {
+    for (int i = 0; i < kLaneDims; i += 4) {
       const float4 four = {attention.out(half, i), attention.out(half, i + 1),
                            attention.out(half, i + 2), attention.out(half, i + 3)};
       *reinterpret_cast<float4*>(&shared.out[branch][warp][row][out_dimension(quad, i)]) = four;
@@ -160,14 +160,14 @@ __device__ __forceinline__ void send_results(Shared<kHalves>& shared, const Cta&
 template <int kHalves>
 __device__ __forceinline__ void load_gates(Shared<kHalves>& shared, const DecodeParams& step,
                                            const Cta& cta) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
   const int branch = lane % 4;
   const int group = cta.kv_head % step.groups;
   const float* const gates = step.gates + static_cast<int64_t>(cta.kv_head / step.groups) *
                                               step.gates_of_token * kBranches;
   if (branch >= kBranches) return;
 #pragma unroll 1
-  for (int row = lane / 4; row < step.heads; row += 8) {
+  for (int row = lane / 4; row < step.heads; row += kWarpThreads / 4) {
     const int gate = step.gates_of_token == step.groups ? group : group * step.heads + row;
     shared.gates[branch][row] = gates[gate * kBranches + branch];
   }
@@ -245,7 +245,7 @@ __device__ __forceinline__ void write_out(Shared<kHalves>& shared, const DecodeP
     }
     const int64_t to =
         (static_cast<int64_t>(cta.kv_head) * heads + row) * kHeadDim + cta.rank * dims + column;
-    if (lane == 0) *reinterpret_cast<uint32_t*>(step.out + to) = portable::pack_bf16(out.x, out.y);
+    if (lane == 0) *reinterpret_cast<uint32_t*>(step.out + to) = pack_bf16(out.x, out.y);
   }
 }
 
@@ -306,7 +306,7 @@ __device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
                                            Shared<kHalves>& shared) {
   constexpr int kWarps = Shared<kHalves>::kWarps;
   constexpr int kChoosers = Shared<kHalves>::kChoosers;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const Cta cta = cta_of(step, unit, shared);
   prepare(shared, cta, step.heads);
   const bool chooses = chooses_blocks(cta.length);

@@ -58,7 +58,8 @@ template <int kHalves> cudaError_t launch(const DecodeParams& step, cudaStream_t
   };
   // The same values whatever the step, for threads that launch at the same time.
   set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(device.shared_bytes));
-  if (device.most_ctas > 8) set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (device.most_ctas > Tile::kPortableCtas)
+    set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -87,8 +88,9 @@ cudaError_t current_device(Device& device) {
   };
   device.multiprocessors = ask(cudaDevAttrMultiProcessorCount);
   device.most_ctas = ask(cudaDevAttrComputeCapabilityMajor) >= 9 ? Tile::kMostCtas : 1;
-  // Parts of a GPU have fewer multiprocessors that a cluster may lie on; 8 CTAs fit everywhere.
-  if (device.multiprocessors < 100) device.most_ctas = std::min(device.most_ctas, 8);
+  // Parts of a GPU have fewer multiprocessors that a cluster may lie on.
+  if (device.multiprocessors < 100)
+    device.most_ctas = std::min(device.most_ctas, Tile::kPortableCtas);
   constexpr int kReserved = 1024; // of each CTA
   const int a_cta = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / Tile::kResident - kReserved;
   const int least = static_cast<int>(std::max(sizeof(Shared<1>), sizeof(Shared<2>)));
@@ -102,9 +104,9 @@ cudaError_t current_device(Device& device) {
 decode::Plan plan_decode(int kv_heads, int heads, int tokens) {
   decode::Device device;
   decode::current_device(device);
-  return decode::make_plan(kv_heads, heads, tokens,
-                           heads <= 8 ? sizeof(decode::Shared<1>) : sizeof(decode::Shared<2>),
-                           device);
+  return decode::make_plan(
+      kv_heads, heads, tokens,
+      heads <= decode::kHalfHeads ? sizeof(decode::Shared<1>) : sizeof(decode::Shared<2>), device);
 }
 
 std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int heads, int tokens) {
@@ -113,7 +115,8 @@ std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int h
 
 cudaError_t launch_decode(const DecodeParams& params, cudaStream_t stream) {
   if (const cudaError_t error = check_decode(params); error != cudaSuccess) return error;
-  return params.heads <= 8 ? decode::launch<1>(params, stream) : decode::launch<2>(params, stream);
+  return params.heads <= decode::kHalfHeads ? decode::launch<1>(params, stream)
+                                            : decode::launch<2>(params, stream);
 }
 
 } // namespace nsa::kernels

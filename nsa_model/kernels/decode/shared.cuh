@@ -31,7 +31,7 @@ constexpr int round_up(int value, int multiple) {
 // Behind it lie the keys of the CTA's blocks, int [8 steps], and unless they are in the workspace
 // the sums of its steps, float [steps, heads, kStepWords].
 template <int kHalves> struct alignas(16) Shared {
-  static constexpr int kRows = 8 * kHalves;
+  static constexpr int kRows = kHalfHeads * kHalves;
   static constexpr int kWarps = Tile::kWarps<kHalves>;
   static constexpr int kChoosers = Tile::kChoosers<kHalves>;
   static constexpr int kLists = round_up(Tile::kMostCtas * kPickedBlocks, 4);

@@ -18,15 +18,15 @@
 // rounding. So equal keys get equal bits, whichever warp and piece they are in, and equal block
 // scores give the lower block.
 
+#include "nsa_model/kernels/common/mma.cuh"
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/decode/config.h"
-#include "nsa_model/kernels/portable/mma.cuh"
 
 namespace nsa::kernels::decode {
 
-inline constexpr int kScoreProducts = Tile::kStepKeys / 8;
-inline constexpr int kDimProducts = kHeadDim / 16;
-inline constexpr int kOutProducts = kHeadDim / 8;
+inline constexpr int kScoreProducts = Tile::kStepKeys / kGroupColumns;
+inline constexpr int kDimProducts = kHeadDim / kMmaDepth;
+inline constexpr int kOutProducts = kHeadDim / kGroupColumns;
 
 inline constexpr int kNoReference = -(1 << 22); // of rows that have seen no key
 inline constexpr float kLargestScore = 1 << 20; // in log2; what is beyond is cut
@@ -35,9 +35,10 @@ inline constexpr float kLargestScore = 1 << 20; // in log2; what is beyond is cu
 __host__ __device__ constexpr int score_key(int t, int column) {
   return kLaneKeys * (column / 2) + 2 * t + column % 2;
 }
-// Dimension of the i-th of the 16 that a lane of a quad holds of O; product i % 8.
+// Dimension of the i-th of the kLaneDims that a lane of a quad holds of O, from product
+// i % kOutProducts.
 __host__ __device__ constexpr int out_dimension(int quad, int i) {
-  return 16 * quad + i;
+  return kLaneDims * quad + i;
 }
 
 // 2^e without rounding, e at most 0; 0 below the smallest normal number.
@@ -106,16 +107,16 @@ template <int kHalves> class WarpAttention {
 public:
   // q: [heads, 64]. scale: of q . k.
   __device__ __forceinline__ WarpAttention(const __nv_bfloat16* q, int heads, float scale)
-      : scale_(scale * portable::kLog2e) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+      : scale_(scale * kLog2e) {
+    const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
     const int quad = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int head = lane / 4 + 8 * half;
+      const int head = lane / 4 + kHalfHeads * half;
       uint4 words[2] = {};
       if (half < kHalves && head < heads) {
-        words[0] = load_packed(q + head * kHeadDim + 8 * quad);
-        words[1] = load_packed(q + head * kHeadDim + 32 + 8 * quad);
+        words[0] = load_packed(q + head * kHeadDim + kVectorValues * quad);
+        words[1] = load_packed(q + head * kHeadDim + kHeadDim / 2 + kVectorValues * quad);
       }
 #pragma unroll
       for (int i = 0; i < kDimProducts; ++i) {
@@ -136,7 +137,7 @@ public:
 #pragma unroll
     for (int t = 0; t < kOutProducts; ++t)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < kGroupFloats; ++i)
         out_[t][i] = 0;
   }
 
@@ -146,28 +147,29 @@ public:
   __device__ __forceinline__ void attend(const __nv_bfloat16* k, const __nv_bfloat16* v,
                                          const Row& row, int count,
                                          float (&p)[kHalves][kLaneKeys]) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
     const int group = lane / 4;
     const int quad = lane % 4;
     uint4 keys[kScoreProducts][2];
 #pragma unroll
     for (int t = 0; t < kScoreProducts; ++t) {
-      const __nv_bfloat16* source = k + row(min(score_key(t, group), count - 1)) + 8 * quad;
+      const __nv_bfloat16* source =
+          k + row(min(score_key(t, group), count - 1)) + kVectorValues * quad;
       keys[t][0] = load_once(source);
-      keys[t][1] = load_once(source + 32);
+      keys[t][1] = load_once(source + kHeadDim / 2);
     }
     uint4 values[kLaneKeys];
 #pragma unroll
     for (int i = 0; i < kLaneKeys; ++i)
-      values[i] = load_once(v + row(min(kLaneKeys * quad + i, count - 1)) + 8 * group);
+      values[i] = load_once(v + row(min(kLaneKeys * quad + i, count - 1)) + kVectorValues * group);
 
-    float scores[kScoreProducts][4] = {};
+    float scores[kScoreProducts][kGroupFloats] = {};
 #pragma unroll
     for (int t = 0; t < kScoreProducts; ++t)
 #pragma unroll
       for (int i = 0; i < kDimProducts; ++i)
-        portable::multiply_add(scores[t], q_[i], word_of(keys[t][i / 2], i % 2 * 2),
-                               word_of(keys[t][i / 2], i % 2 * 2 + 1));
+        multiply_add(scores[t], q_[i], word_of(keys[t][i / 2], i % 2 * 2),
+                     word_of(keys[t][i / 2], i % 2 * 2 + 1));
 
     const int limit = count - kLaneKeys * quad; // of the lane's keys
 #pragma unroll
@@ -178,7 +180,7 @@ public:
       for (int i = 0; i < kLaneKeys; ++i) {
         const Split split = split_score(scores[i / 2][2 * half + i % 2] * scale_);
         whole[i] = split.whole;
-        p[half][i] = portable::exp2_approximate(split.rest);
+        p[half][i] = exp2_approximate(split.rest);
         if (i < limit) largest = max(largest, split.whole);
       }
       largest = max(quad_max(largest), reference[half]);
@@ -199,19 +201,18 @@ public:
 
 #pragma unroll
     for (int part = 0; part < 2; ++part) { // keys 4 part .. 4 part + 3 of each lane
-      portable::Fragment rounded = {};
-      portable::Fragment rest = {};
+      Fragment rounded = {};
+      Fragment rest = {};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
           const float low = p[half][4 * part + i];
           const float high = p[half][4 * part + i + 1];
-          const uint32_t pair = portable::pack_bf16(low, high);
+          const uint32_t pair = pack_bf16(low, high);
           rounded.r[half + i] = pair;
-          rest.r[half + i] =
-              portable::pack_bf16(low - __builtin_bit_cast(float, pair << 16),
-                                  high - __builtin_bit_cast(float, pair & 0xFFFF0000u));
+          rest.r[half + i] = pack_bf16(low - __builtin_bit_cast(float, pair << 16),
+                                       high - __builtin_bit_cast(float, pair & 0xFFFF0000u));
         }
       }
 #pragma unroll
@@ -219,8 +220,8 @@ public:
         const auto word = [&](int i) { return word_of(values[4 * part + i], t / 2); };
         const uint32_t first = pair_halves(word(0), word(1), t % 2 != 0);
         const uint32_t second = pair_halves(word(2), word(3), t % 2 != 0);
-        portable::multiply_add(out_[t], rounded, first, second);
-        portable::multiply_add(out_[t], rest, first, second);
+        multiply_add(out_[t], rounded, first, second);
+        multiply_add(out_[t], rest, first, second);
       }
     }
   }
@@ -228,15 +229,15 @@ public:
   // The i-th of the lane's 16 dimensions (out_dimension) of row lane / 4 + 8 half, not divided by
   // the sum.
   __device__ __forceinline__ float out(int half, int i) const {
-    return out_[i % 8][2 * half + i / 8];
+    return out_[i % kOutProducts][2 * half + i / kOutProducts];
   }
 
   int reference[kHalves]; // of rows lane / 4 and lane / 4 + 8, in log2
   float sum[kHalves];     // over the lane's own keys
 
 private:
-  portable::Fragment q_[kDimProducts];
-  float out_[kOutProducts][4];
+  Fragment q_[kDimProducts];
+  float out_[kOutProducts][kGroupFloats];
   float scale_; // with log2 e
 };
 

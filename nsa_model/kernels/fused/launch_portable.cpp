@@ -1,7 +1,10 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/bindings.h"
-#include "nsa_model/kernels/portable/attend.h"
+#include "nsa_model/kernels/portable/attend/attend.h"
+#include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
+#include "nsa_model/kernels/portable/query_gradient/query_gradient.h"
+#include "nsa_model/kernels/portable/selection/selection.h"
 
 // The parameters of each node's kernel, of the portable family.
 

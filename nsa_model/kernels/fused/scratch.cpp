@@ -3,7 +3,7 @@
 #include "nsa_model/kernels/common/packed_slots.h"
 #include "nsa_model/kernels/fused/schedule.h"
 #include "nsa_model/kernels/fused/workspace.h"
-#include "nsa_model/kernels/portable/attend.h"
+#include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
 
 // Sizes of scratch buffers, how long each is in use, and where it lies for that time.
 

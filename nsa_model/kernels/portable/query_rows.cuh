@@ -1,18 +1,35 @@
 #pragma once
-// What the query-major kernels share: a CTA's 64 query rows, ordered [token][head] through a whole
-// sequence, so that no row is lost for any count of heads; the tiles of 64 keys that they see in a
-// branch; and which keys of a tile a row sees.
+// What the query-major kernels share: their tile; a CTA's query rows, ordered [token][head] through
+// a whole sequence, so that no row is lost for any count of heads; the tiles of keys that they see
+// in a branch; which keys of a tile a row sees; and the launch.
 
 #include <climits>
 
-#include "nsa_model/kernels/portable/attend.h"
-#include "nsa_model/kernels/portable/mma.cuh"
+#include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/common/launch.h"
+#include "nsa_model/kernels/common/mma.cuh"
+#include "nsa_model/kernels/portable/keys.h"
 
 namespace nsa::kernels::portable {
 
-// Tiles of 64 rows of one sequence and group.
-inline int query_tiles(const AttentionShape& shape) {
-  return (shape.sequence * shape.heads + kTile - 1) / kTile;
+// What the tiles of attend and query_gradient have in common. What one has for itself stands in its
+// config.h.
+struct QueryMajorTile {
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarpThreads * kWarps;
+  static constexpr int kRows = kWarpRows * kWarps;
+  static constexpr int kKeys = kBlock; // of a step
+  template <int kDim> static constexpr int kKeyStages = kDim == kHeadDim ? 3 : 2;
+  template <int kDim> static constexpr int kStageBytes = 2 * kTileBytes<kDim, kKeys>; // K, V
+  template <int kDim> static constexpr int kBytes = kKeyStages<kDim> * kStageBytes<kDim>;
+};
+inline constexpr int kBitmapWords = kMaxPortableSequence / kBlock / 32; // a bit a block
+static_assert(QueryMajorTile::kKeys == kBlock, "a step of the selected branch is one block");
+static_assert(kBitmapWords <= QueryMajorTile::kThreads, "a thread lists the blocks of a word");
+static_assert(kMaxPortableSequence / kBlock <= 1 << 16, "listed blocks are numbers of 16 bits");
+
+inline int query_tiles(const AttentionShape& shape) { // of one sequence and group
+  return (shape.sequence * shape.heads + QueryMajorTile::kRows - 1) / QueryMajorTile::kRows;
 }
 
 struct QueryTile {
@@ -27,9 +44,9 @@ struct QueryTile {
     const int kv_heads = shape.batch * shape.groups;
     group = index % kv_heads % shape.groups;
     batch = index % kv_heads / shape.groups;
-    first_row = (tiles - 1 - index / kv_heads) * kTile;
+    first_row = (tiles - 1 - index / kv_heads) * QueryMajorTile::kRows;
     first_token = first_row / shape.heads;
-    last_token = min((first_row + kTile - 1) / shape.heads, shape.sequence - 1);
+    last_token = min((first_row + QueryMajorTile::kRows - 1) / shape.heads, shape.sequence - 1);
   }
   __device__ int64_t group_row(const AttentionShape& shape, int token) const {
     return (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
@@ -44,8 +61,8 @@ struct ThreadRows {
   __device__ ThreadRows(const AttentionShape& shape, const QueryTile& tile) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = tile.first_row + static_cast<int>(threadIdx.x) / 32 * 16 +
-                      static_cast<int>(threadIdx.x) % 32 / 4 + 8 * r;
+      const int row = tile.first_row + static_cast<int>(threadIdx.x) / kWarpThreads * kWarpRows +
+                      static_cast<int>(threadIdx.x) % kWarpThreads / 4 + kRowsApart * r;
       token[r] = row / shape.heads;
       head[r] = row % shape.heads;
     }
@@ -58,40 +75,42 @@ struct ThreadRows {
     return tile.group_row(shape, token[r]) * shape.heads + head[r];
   }
   template <int kDim>
-  __device__ void load(Fragment (&rows)[kDim / 16], const AttentionShape& shape,
+  __device__ void load(Fragment (&rows)[kDim / kMmaDepth], const AttentionShape& shape,
                        const QueryTile& tile, const __nv_bfloat16* source) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const auto* pairs = reinterpret_cast<const uint32_t*>(
           source + query_row(shape, tile, r) * kDim + threadIdx.x % 4 * 2);
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i)
-        rows[i / 2].r[i % 2 * 2 + r] = valid(shape, r) ? pairs[4 * i] : 0u;
+      for (int i = 0; i < kDim / kGroupColumns; ++i)
+        rows[i / 2].r[i % 2 * 2 + r] = valid(shape, r) ? pairs[kGroupColumns / 2 * i] : 0u;
     }
   }
   template <int kDim>
   __device__ void store(__nv_bfloat16* target, const AttentionShape& shape, const QueryTile& tile,
-                        const float (&rows)[kDim / 8][4], const float (&factor)[2]) const {
+                        const float (&rows)[kDim / kGroupColumns][kGroupFloats],
+                        const float (&factor)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!valid(shape, r)) continue;
       auto* pairs = reinterpret_cast<uint32_t*>(target + query_row(shape, tile, r) * kDim +
                                                 threadIdx.x % 4 * 2);
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i)
-        pairs[4 * i] = pack_bf16(rows[i][2 * r] * factor[r], rows[i][2 * r + 1] * factor[r]);
+      for (int i = 0; i < kDim / kGroupColumns; ++i)
+        pairs[kGroupColumns / 2 * i] =
+            pack_bf16(rows[i][2 * r] * factor[r], rows[i][2 * r + 1] * factor[r]);
     }
   }
 };
 
-// The tiles of 64 keys that a CTA walks: neighbours from the first key that any of its rows sees,
+// The tiles of keys that a CTA walks: neighbours from the first key that any of its rows sees,
 // or, ascending, the blocks that any of its tokens selected.
 class KeyTiles {
 public:
   struct Shared {
-    uint32_t selected[kMaxPortableSequence / kBlock / 32]; // bitmap of blocks
-    int32_t slots[kTile][kSlots];                          // of the CTA's tokens
-    uint16_t blocks[kTile * kSlots];
+    uint32_t selected[kBitmapWords];              // bitmap of blocks
+    int32_t slots[QueryMajorTile::kRows][kSlots]; // of the CTA's tokens
+    uint16_t blocks[QueryMajorTile::kRows * kSlots];
   };
 
   // All threads of the CTA; `shared` and the tiles may be in use until they all have come.
@@ -106,12 +125,13 @@ public:
     const int end =
         range == KeyRange::kCompressed ? visible_compressed(tile.last_token) : tile.last_token + 1;
     if (range == KeyRange::kWindow) first_ = max(0, tile.first_token - kWindow + 1);
-    count_ = (end - first_ + kTile - 1) / kTile;
+    count_ = (end - first_ + QueryMajorTile::kKeys - 1) / QueryMajorTile::kKeys;
     __syncthreads();
   }
   __device__ int count() const { return count_; }
   __device__ int first_key(int i) const {
-    return range == KeyRange::kBlocks ? shared_.blocks[i] * kBlock : first_ + i * kTile;
+    return range == KeyRange::kBlocks ? shared_.blocks[i] * kBlock
+                                      : first_ + i * QueryMajorTile::kKeys;
   }
   // Rows of the i-th tile of K and V, asynchronously; zeros behind the last key.
   template <int kDim>
@@ -121,8 +141,9 @@ public:
     const int64_t start =
         ((static_cast<int64_t>(tile.batch) * keys + first) * shape.groups + tile.group) * kDim;
     const int stride = shape.groups * kDim;
-    copy_rows<kDim, kTile>(target, from.k + start, from.v + start,
-                           [&](int row) { return row < keys - first ? row * stride : -1; });
+    copy_rows<kDim, QueryMajorTile::kKeys, QueryMajorTile::kThreads>(
+        target, from.k + start, from.v + start,
+        [&](int row) { return row < keys - first ? row * stride : -1; });
   }
   // Of the CTA's tokens, 16 each.
   __device__ int32_t slot(int i) const { return shared_.slots[i / kSlots][i % kSlots]; }
@@ -133,14 +154,13 @@ public:
 private:
   __device__ void unite_blocks(const AttentionShape& shape, const QueryTile& tile,
                                const int32_t* indices) {
-    constexpr int kWords = kMaxPortableSequence / kBlock / 32;
     const int thread = static_cast<int>(threadIdx.x);
     keys = shape.sequence;
     __syncthreads();
-    if (thread < kWords) shared_.selected[thread] = 0;
+    if (thread < kBitmapWords) shared_.selected[thread] = 0;
     __syncthreads();
     const int tokens = tile.last_token - tile.first_token + 1;
-    for (int i = thread; i < tokens * kSlots; i += kThreads) {
+    for (int i = thread; i < tokens * kSlots; i += QueryMajorTile::kThreads) {
       const int64_t row = tile.group_row(shape, tile.first_token + i / kSlots);
       const int block = indices[row * kSlots + i % kSlots];
       shared_.slots[i / kSlots][i % kSlots] = block;
@@ -148,12 +168,12 @@ private:
     }
     __syncthreads();
     int before = 0;
-    for (int word = 0; word < kWords; ++word) {
+    for (int word = 0; word < kBitmapWords; ++word) {
       const uint32_t bits = shared_.selected[word];
       count_ += __popc(bits);
       if (word < thread) before += __popc(bits);
     }
-    if (thread < kWords) {
+    if (thread < kBitmapWords) {
       for (uint32_t bits = shared_.selected[thread]; bits != 0; bits &= bits - 1)
         shared_.blocks[before++] = static_cast<uint16_t>(thread * 32 + __ffs(bits) - 1);
     }
@@ -199,8 +219,8 @@ public:
           first_[r] = INT_MAX;
         }
       }
-      any = any || (first_[r] < key + kTile && high_[r] >= key);
-      all = all && first_[r] <= key && high_[r] >= key + kTile - 1;
+      any = any || (first_[r] < key + QueryMajorTile::kKeys && high_[r] >= key);
+      all = all && first_[r] <= key && high_[r] >= key + QueryMajorTile::kKeys - 1;
     }
     all_ = __all_sync(~0u, all);
     return __any_sync(~0u, any);
@@ -220,9 +240,15 @@ private:
   int next_[2]; // the row's first block that has not been passed; -1: none
 };
 
-// Shared memory of a query-major kernel: stages of K and V.
-template <int kDim> constexpr int kKeyStages = kDim == 64 ? 3 : 2;
-template <int kDim> constexpr int kKeyStageBytes = 2 * kTileBytes<kDim>;
+// What CTAs of a query-major kernel take.
+template <typename Tile, int kDim> constexpr bool check_query_major() {
+  static_assert(Tile::template kKeyStages<kDim> >= 2, "the next keys come while these are read");
+  static_assert(Tile::template kBytes<kDim> + sizeof(KeyTiles::Shared) <= kLeastSharedBytes,
+                "a CTA fits on every GPU from compute capability 8.0");
+  static_assert(Tile::kThreads * Tile::template kResident<kDim> <= 1536,
+                "threads that a multiprocessor of every such GPU holds");
+  return true;
+}
 
 // Calls visit(first key, address of K, address of V behind it) for each tile of keys, which the
 // copies of the following ones overlap.
@@ -230,10 +256,11 @@ template <int kDim, typename Visit>
 __device__ __forceinline__ void walk_keys(const KeyTiles& tiles, const AttentionShape& shape,
                                           const QueryTile& tile, const Keys& from, uint32_t stages,
                                           const Visit& visit) {
-  constexpr int kStages = kKeyStages<kDim>;
+  constexpr int kStages = QueryMajorTile::kKeyStages<kDim>;
   const auto load = [&](int i) {
     if (i < tiles.count())
-      tiles.load<kDim>(stages + i % kStages * kKeyStageBytes<kDim>, i, shape, tile, from);
+      tiles.load<kDim>(stages + i % kStages * QueryMajorTile::kStageBytes<kDim>, i, shape, tile,
+                       from);
     commit_copies();
   };
 #pragma unroll
@@ -243,10 +270,24 @@ __device__ __forceinline__ void walk_keys(const KeyTiles& tiles, const Attention
     wait_for_copies<kStages - 2>();
     __syncthreads(); // the tile is here, and nobody reads the stage that is filled next
     load(i + kStages - 1);
-    const uint32_t k = stages + i % kStages * kKeyStageBytes<kDim>;
-    visit(tiles.first_key(i), k, k + kTileBytes<kDim>);
+    const uint32_t k = stages + i % kStages * QueryMajorTile::kStageBytes<kDim>;
+    visit(tiles.first_key(i), k, k + kTileBytes<kDim, QueryMajorTile::kKeys>);
   }
   wait_for_copies<0>();
+}
+
+// Launches a query-major kernel: a CTA for each tile of rows, times `branches`.
+template <int kDim, typename Params>
+cudaError_t launch_query_major(void (*kernel)(Params, int), const Params& params, int branches,
+                               cudaStream_t stream) {
+  constexpr int kBytes = QueryMajorTile::kBytes<kDim>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  const int tiles = query_tiles(params.shape);
+  const dim3 grid(static_cast<unsigned>(tiles * params.shape.batch * params.shape.groups),
+                  static_cast<unsigned>(branches));
+  return launch_kernel(kernel, grid, QueryMajorTile::kThreads, kBytes, stream, params, tiles);
 }
 
 } // namespace nsa::kernels::portable

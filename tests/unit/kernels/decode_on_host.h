@@ -3,15 +3,13 @@
 // shared memory; and rows of bf16 to feed them.
 #pragma once
 
+#include "nsa_model/kernels/common/mma.cuh"
 #include "tests/unit/kernels/one_warp.h"
 
 #include <cmath>
 
-namespace nsa::kernels::portable {
+namespace nsa::kernels {
 
-struct Fragment {
-  uint32_t r[4];
-};
 inline float bf16_half(uint64_t words, int i) { // the i-th of four bf16
   return __builtin_bit_cast(float, static_cast<uint32_t>(words >> (16 * i) & 0xFFFFu) << 16);
 }
@@ -49,7 +47,7 @@ inline float exp2_approximate(float x) {
   return std::exp2(x);
 }
 
-} // namespace nsa::kernels::portable
+} // namespace nsa::kernels
 
 #include "nsa_model/kernels/decode/cluster.cuh"
 
@@ -215,7 +213,7 @@ public:
     return reinterpret_cast<const __nv_bfloat16*>(words_.data());
   }
   void set(int i, float value) {
-    const auto bits = static_cast<uint16_t>(portable::bf16_bits(value));
+    const auto bits = static_cast<uint16_t>(bf16_bits(value));
     std::memcpy(reinterpret_cast<unsigned char*>(words_.data()) + 2 * i, &bits, 2);
   }
   double at(int row, int dimension) const {

@@ -10,8 +10,8 @@
 #include "nsa_model/kernels/fused/fused.h"
 #include "nsa_model/kernels/fused/schedule.h"
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
-#include "nsa_model/kernels/portable/attend.h"
-#include "nsa_model/kernels/portable/key_units.cuh"
+#include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
+#include "nsa_model/kernels/portable/key_gradient/key_units.cuh"
 
 #include <algorithm>
 #include <array>

@@ -1,12 +1,35 @@
-#include "nsa_model/kernels/common/heads.cuh"
-#include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/portable/query_rows.cuh"
+// Attention of any branch, query-major, on any GPU from compute capability 8.0.
+//
+//   S = Q K^T / sqrt(d), m = max(S), P = 2^((S - m) log2 e), O = P V / sum(P),
+//   lse = m + ln sum(P), over the keys that a row sees; -inf and 0 where it sees none
+//
+// with a running maximum and sum (Milakov & Gimelshein 2018; Dao 2023).
+//
+// Tile (config.h): 64 query rows, ordered [token][head], against steps of 64 keys. Products are
+// m16n8k16, of a warp's 16 rows.
+//   S  64 columns, contracts over D; Q from registers, K from shared memory
+//   O  D columns, contracts over the keys; P from registers, V from shared memory
+//
+// A CTA has a tile of rows in one branch. Its steps are neighbours from the first key that any row
+// sees. In the selected branch they are the blocks that any of its tokens selected, and a warp
+// passes over a block that none of its rows selected.
+//   warps 0-3  16 rows each. All do the same: a thread copies its chunks of the keys of a later
+//              step, then computes with this step's.
+//
+// barrier              who arrives           what it protects
+// -------------------  --------------------  ------------------------------------------------------
+// cp.async groups      each thread, its own  its chunks of a step's K and V are there
+// __syncthreads:
+//   start of a step    all 128 threads       the step's K and V are there; the stage that is filled
+//                                            next has been read
+//   list of blocks     all 128 threads       bitmap and list are whole
 
-// Forward of any branch, query-major: a CTA's 64 rows walk their tiles of 64 keys with a running
-// softmax (Milakov & Gimelshein 2018; Dao 2023). In the selected branch they walk the union of
-// their tokens' blocks, and a warp passes over a block that none of its 16 rows selected.
+#include "nsa_model/kernels/portable/attend/attend.h"
+
+#include "nsa_model/kernels/portable/attend/config.h"
 
 namespace nsa::kernels::portable {
+namespace attend {
 namespace {
 
 // Running softmax of a thread's two rows, on raw scores: the scale is folded into the exponent.
@@ -15,13 +38,13 @@ struct Softmax {
   float sum[2] = {0.0f, 0.0f}; // of the thread's columns
 
   // Turns scores into unnormalised probabilities; `factor` is what earlier ones are multiplied by.
-  __device__ __forceinline__ void update(float (&scores)[kTile / 8][4], float scale_log2,
-                                         float (&factor)[2]) {
+  __device__ __forceinline__ void update(float (&scores)[Tile::kKeys / kGroupColumns][kGroupFloats],
+                                         float scale_log2, float (&factor)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float peak = maximum[r];
 #pragma unroll
-      for (float(&column)[4] : scores)
+      for (float(&column)[kGroupFloats] : scores)
         peak = fmaxf(peak, fmaxf(column[2 * r], column[2 * r + 1]));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
@@ -33,7 +56,7 @@ struct Softmax {
       maximum[r] = peak;
       float added = 0.0f;
 #pragma unroll
-      for (float(&column)[4] : scores) {
+      for (float(&column)[kGroupFloats] : scores) {
 #pragma unroll
         for (int c = 2 * r; c < 2 * r + 2; ++c) {
           column[c] = exp2_approximate(fmaf(column[c], scale_log2, -offset));
@@ -46,7 +69,7 @@ struct Softmax {
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
     attend_kernel(const __grid_constant__ AttendParams params, int tiles) {
   wait_for_earlier_kernels();
   extern __shared__ __align__(128) uint8_t stages[];
@@ -59,33 +82,35 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
   RowKeys row_keys(shape, tile, rows, key_tiles);
   const float scale_log2 = params.scale * kLog2e;
   const int quad = threadIdx.x % 4;
-  Fragment q[kDim / 16];
+  Fragment q[kDim / kMmaDepth];
   rows.load<kDim>(q, shape, tile, params.q);
-  float out[kDim / 8][4] = {};
+  float out[kDim / kGroupColumns][kGroupFloats] = {};
   Softmax softmax;
 
   walk_keys<kDim>(key_tiles, shape, tile, branch.keys, shared_address(stages),
                   [&](int first_key, uint32_t k_tile, uint32_t v_tile) {
                     if (!row_keys.turn_to(first_key)) return;
-                    float scores[kTile / 8][4] = {};
+                    float scores[Tile::kKeys / kGroupColumns][kGroupFloats] = {};
                     multiply_transposed<kDim>(scores, [&](int step) { return q[step]; }, k_tile, 0);
                     if (!row_keys.all_seen()) {
 #pragma unroll
-                      for (int i = 0; i < kTile / 2; ++i) {
-                        const int key = first_key + i / 4 * 8 + 2 * quad + i % 2;
-                        if (!row_keys.sees(i / 2 % 2, key)) scores[i / 4][i % 4] = -INFINITY;
+                      for (int i = 0; i < Tile::kKeys / kGroupColumns * kGroupFloats; ++i) {
+                        const int key =
+                            first_key + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
+                        if (!row_keys.sees(i / 2 % 2, key))
+                          scores[i / kGroupFloats][i % kGroupFloats] = -INFINITY;
                       }
                     }
                     float factor[2];
                     softmax.update(scores, scale_log2, factor);
 #pragma unroll
-                    for (float(&column)[4] : out) {
+                    for (float(&column)[kGroupFloats] : out) {
                       column[0] *= factor[0];
                       column[1] *= factor[0];
                       column[2] *= factor[1];
                       column[3] *= factor[1];
                     }
-                    Fragment probabilities[kTile / 16];
+                    Fragment probabilities[Tile::kKeys / kMmaDepth];
                     to_left(probabilities, scores);
                     multiply<kDim>(out, probabilities, v_tile, 0);
                   });
@@ -106,19 +131,13 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
 }
 
 } // namespace
+} // namespace attend
 
 cudaError_t launch_attend(const AttendParams& params, cudaStream_t stream) {
   if (params.branches == 0) return cudaSuccess;
   return with_head_dim(params.shape, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
-    constexpr int kBytes = kKeyStages<kDim> * kKeyStageBytes<kDim>;
-    const cudaError_t error = cudaFuncSetAttribute(
-        attend_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    if (error != cudaSuccess) return error;
-    const int tiles = query_tiles(params.shape);
-    const dim3 grid(static_cast<unsigned>(tiles * params.shape.batch * params.shape.groups),
-                    static_cast<unsigned>(params.branches));
-    return launch_kernel(attend_kernel<kDim>, grid, kThreads, kBytes, stream, params, tiles);
+    return launch_query_major<kDim>(attend::attend_kernel<kDim>, params, params.branches, stream);
   });
 }
 

@@ -1,31 +1,41 @@
+// dK and dV of one branch, key-major, on any GPU from compute capability 8.0.
+//
+//   S^T = K Q^T, P^T = 2^(S^T log2 e / sqrt(d) - lse), the gate folded into lse
+//   dP^T = V dO^T, dS^T = P^T (dP^T - delta), delta = <dO, O>
+//   dV = P^T dO, dK = dS^T Q / sqrt(d)
+//
+// Tile (config.h): 64 keys against steps of 64 query rows, ordered [token][head], or 32 where D is
+// 128. Products are m16n8k16, of a warp's 16 keys.
+//   S^T, dP^T  64 or 32 columns, contract over D; both operands from shared memory
+//   dV, dK     D columns, contract over the rows; P^T and dS^T from registers, dO and Q from shared
+//              memory
+//
+// A CTA has a unit: a tile of keys and the tokens of a range, or part of a block's list. Its sums
+// stay in registers and leave in FP32. launch_reduce_key_gradient adds the units of a tile in
+// order.
+//   warps 0-3  16 keys each. All do the same: the first 64 or 32 threads look up a row each of the
+//              step after the next, every thread copies its chunks of the next step's rows, then
+//              computes with this step's.
+//
+// barrier              who arrives           what it protects
+// -------------------  --------------------  ------------------------------------------------------
+// cp.async groups      each thread, its own  its chunks and statistics of a step are there
+// __syncthreads:
+//   before the steps   all 128 threads       the rows of the first two steps have been looked up
+//   start of a step    all 128 threads       K and V and the step's rows, statistics, tokens are
+//                                            there; the next one's have been looked up, and its
+//                                            stage has been read
+
+#include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
+
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/portable/attend.h"
-#include "nsa_model/kernels/portable/key_units.cuh"
-#include "nsa_model/kernels/portable/mma.cuh"
-
-// dK and dV, key-major: a CTA holds 64 keys, 16 a warp, and walks the query rows, [token][head], of
-// a range or a list of tokens.
-//   S^T  = K Q^T;   P^T = 2^(S^T - lse) with the gate folded into lse;   dV += P^T dO
-//   dP^T = V dO^T;  dS^T = P^T (dP^T - delta);                           dK += dS^T Q
-// Sums stay in registers and leave in FP32; launch_reduce_key_gradient adds the units of a tile in
-// order.
+#include "nsa_model/kernels/portable/key_gradient/config.h"
+#include "nsa_model/kernels/portable/key_gradient/key_units.cuh"
 
 namespace nsa::kernels::portable {
+namespace key_gradient {
 namespace {
-
-// Query rows at a time; fewer where the sums take more registers.
-template <int kDim> constexpr int kRows = kDim == 64 ? 64 : 32;
-
-template <int kDim> struct Shared {
-  alignas(128) uint8_t keys[2 * kTileBytes<kDim>];                 // K, V
-  alignas(128) uint8_t rows[2][2 * kTileBytes<kDim, kRows<kDim>>]; // stages of Q, dO
-  alignas(16) float lse[2][kRows<kDim>];
-  alignas(16) float delta[2][kRows<kDim>];
-  alignas(16) int token[2][kRows<kDim>];
-  int query_row[2]
-               [kRows<kDim>]; // in tensors [batch, sequence, groups * heads]; -1: behind the last
-};
 
 // What a CTA computes: a tile of keys and the tokens of its range, or entries of its list.
 struct Unit {
@@ -60,7 +70,7 @@ struct Unit {
       end = min(units.end(tile), begin + units.part_tokens);
       result = int64_t{params.segment_item_start[kv_head * units.tiles + tile]} + part;
     }
-    first_key = tile * kTile;
+    first_key = tile * Tile::kKeys;
     batch = kv_head / shape.groups;
     group = kv_head % shape.groups;
     keys = params.keys.range == KeyRange::kCompressed ? compressed_count(shape.sequence)
@@ -69,10 +79,10 @@ struct Unit {
 };
 
 // The first unit of every (batch, group, tile), and behind the last.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Tile::kThreads)
     segment_start_kernel(int32_t* starts, KeyUnits units, int kv_heads) {
   wait_for_earlier_kernels();
-  const int segment = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int segment = static_cast<int>(blockIdx.x) * Tile::kThreads + static_cast<int>(threadIdx.x);
   if (segment > kv_heads * units.tiles) return;
   starts[segment] = segment / units.tiles * units.units_before(units.tiles) +
                     units.units_before(segment % units.tiles);
@@ -96,18 +106,19 @@ struct Row {
 };
 
 // Rows of products [keys][query rows] of a warp's 16 keys.
-template <int kCount> using Scores = float[kCount / 8][4];
+template <int kDim> using Scores = float[Tile::kRows<kDim> / kGroupColumns][kGroupFloats];
 
 // dS^T from P^T and dP^T, which it replaces.
 template <int kDim>
-__device__ __forceinline__ void
-to_score_gradients(Scores<kRows<kDim>>& ds, const Scores<kRows<kDim>>& p,
-                   const Shared<kDim>& shared, int stage, int quad) {
+__device__ __forceinline__ void to_score_gradients(Scores<kDim>& ds, const Scores<kDim>& p,
+                                                   const Shared<kDim>& shared, int stage,
+                                                   int quad) {
 #pragma unroll
-  for (int j = 0; j < kRows<kDim> / 8; ++j) {
-    const float2 delta = *reinterpret_cast<const float2*>(&shared.delta[stage][8 * j + 2 * quad]);
+  for (int j = 0; j < Tile::kRows<kDim> / kGroupColumns; ++j) {
+    const float2 delta =
+        *reinterpret_cast<const float2*>(&shared.delta[stage][kGroupColumns * j + 2 * quad]);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < kGroupFloats; ++i)
       ds[j][i] = p[j][i] * (ds[j][i] - (i % 2 == 0 ? delta.x : delta.y));
   }
 }
@@ -115,17 +126,18 @@ to_score_gradients(Scores<kRows<kDim>>& ds, const Scores<kRows<kDim>>& p,
 // Writes dK, which it scales, and dV of rows `row` and row + 8 of a unit's tile, number `result`.
 template <int kDim>
 __device__ __forceinline__ void store_sums(const KeyGradientParams& params, int64_t result,
-                                           const float (&d_k)[kDim / 8][4],
-                                           const float (&d_v)[kDim / 8][4], int row, int quad) {
-  float* target = params.partial + result * 2 * kTile * kDim;
+                                           const float (&d_k)[kDim / kGroupColumns][kGroupFloats],
+                                           const float (&d_v)[kDim / kGroupColumns][kGroupFloats],
+                                           int row, int quad) {
+  float* target = params.partial + result * 2 * Tile::kKeys * kDim;
 #pragma unroll
-  for (int j = 0; j < kDim / 8; ++j) {
+  for (int j = 0; j < kDim / kGroupColumns; ++j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float* place = target + (row + 8 * r) * kDim + 8 * j + 2 * quad;
+      float* place = target + (row + kRowsApart * r) * kDim + kGroupColumns * j + 2 * quad;
       *reinterpret_cast<float2*>(place) = {d_k[j][2 * r] * params.scale,
                                            d_k[j][2 * r + 1] * params.scale};
-      *reinterpret_cast<float2*>(place + kTile * kDim) = {d_v[j][2 * r], d_v[j][2 * r + 1]};
+      *reinterpret_cast<float2*>(place + Tile::kKeys * kDim) = {d_v[j][2 * r], d_v[j][2 * r + 1]};
     }
   }
 }
@@ -139,16 +151,16 @@ __device__ __forceinline__ void load_keys(const KeyGradientParams& params,
       ((static_cast<int64_t>(unit.batch) * unit.keys + unit.first_key) * shape.groups +
        unit.group) *
       kDim;
-  copy_rows<kDim, kTile>(
+  copy_rows<kDim, Tile::kKeys, Tile::kThreads>(
       shared_address(shared.keys), params.keys.k + first_key, params.keys.v + first_key,
       [&](int row) { return row < unit.keys - unit.first_key ? row * shape.groups * kDim : -1; });
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
     key_gradient_kernel(const __grid_constant__ KeyGradientParams params, KeyUnits units) {
   wait_for_earlier_kernels();
-  constexpr int kCount = kRows<kDim>;
+  constexpr int kCount = Tile::kRows<kDim>;
   extern __shared__ __align__(128) uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(raw);
   const AttentionShape& shape = params.shape;
@@ -175,15 +187,16 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   };
   const auto note = [&](int first, const Row& row) {
     if (local >= kCount) return;
-    shared.query_row[first / kCount % 2][local] =
+    shared.query_row[first / kCount % Tile::kRowStages][local] =
         row.valid ? group_row(row.token) * shape.heads + row.head : -1;
   };
   // Brings rows [first, first + kCount), which have been noted; `row` is this thread's.
   const auto load = [&](int first, const Row& row) {
-    const int stage = first / kCount % 2;
+    const int stage = first / kCount % Tile::kRowStages;
     if (first < rows) {
-      copy_rows<kDim, kCount>(shared_address(shared.rows[stage]), params.q, params.d_out,
-                              [&](int i) { return int64_t{shared.query_row[stage][i]} * kDim; });
+      copy_rows<kDim, kCount, Tile::kThreads>(
+          shared_address(shared.rows[stage]), params.q, params.d_out,
+          [&](int i) { return int64_t{shared.query_row[stage][i]} * kDim; });
       if (row.valid) {
         const float* source = params.statistics +
                               static_cast<int64_t>(group_row(row.token)) * 2 * statistics +
@@ -200,17 +213,18 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
     commit_copies();
   };
 
-  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
-  const int row = warp_row + static_cast<int>(threadIdx.x) % 32 / 4; // and row + 8
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarpThreads * kWarpRows;
+  const int row = warp_row + static_cast<int>(threadIdx.x) % kWarpThreads / 4; // and row + 8
   const int quad = threadIdx.x % 4;
   const float scale_log2 = params.scale * kLog2e;
   const Seen warp_first(range, unit.first_key + warp_row);
-  const Seen warp_last(range, unit.first_key + warp_row + 15);
-  const Seen seen[2] = {Seen(range, unit.first_key + row), Seen(range, unit.first_key + row + 8)};
+  const Seen warp_last(range, unit.first_key + warp_row + kWarpRows - 1);
+  const Seen seen[2] = {Seen(range, unit.first_key + row),
+                        Seen(range, unit.first_key + row + kRowsApart)};
   const uint32_t k_tile = shared_address(shared.keys);
-  const uint32_t v_tile = k_tile + kTileBytes<kDim>;
-  float d_k[kDim / 8][4] = {};
-  float d_v[kDim / 8][4] = {};
+  const uint32_t v_tile = k_tile + kTileBytes<kDim, Tile::kKeys>;
+  float d_k[kDim / kGroupColumns][kGroupFloats] = {};
+  float d_v[kDim / kGroupColumns][kGroupFloats] = {};
 
   const Row first_row = look_up(0);
   Row next = look_up(kCount);
@@ -219,29 +233,29 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
   __syncthreads();
   load(0, first_row);
   for (int first = 0; first < rows; first += kCount) {
-    const int stage = first / kCount % 2;
+    const int stage = first / kCount % Tile::kRowStages;
     wait_for_copies<0>();
     __syncthreads();
     load(first + kCount, next);
-    next = look_up(first + 2 * kCount);
+    next = look_up(first + Tile::kRowStages * kCount);
     const int earliest = shared.token[stage][0]; // tokens ascend
     const int latest = shared.token[stage][min(kCount, rows - first) - 1];
     if (latest >= warp_first.first && earliest <= warp_last.last) {
       const bool all = earliest >= warp_last.first && latest <= warp_first.last;
       const uint32_t q_tile = shared_address(shared.rows[stage]);
       const uint32_t d_out_tile = q_tile + kTileBytes<kDim, kCount>;
-      float p[kCount / 8][4] = {};
-      float ds[kCount / 8][4] = {};
-      Fragment left[kCount / 16];
+      float p[kCount / kGroupColumns][kGroupFloats] = {};
+      float ds[kCount / kGroupColumns][kGroupFloats] = {};
+      Fragment left[kCount / kMmaDepth];
       multiply_transposed<kDim>(
           p, [&](int step) { return tile_rows<kDim>(k_tile, warp_row, step); }, q_tile, 0);
 #pragma unroll
-      for (int j = 0; j < kCount / 8; ++j) {
-        const int column = 8 * j + 2 * quad;
+      for (int j = 0; j < kCount / kGroupColumns; ++j) {
+        const int column = kGroupColumns * j + 2 * quad;
         const float2 lse = *reinterpret_cast<const float2*>(&shared.lse[stage][column]);
         const int2 token = *reinterpret_cast<const int2*>(&shared.token[stage][column]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kGroupFloats; ++i) {
           const bool weighs = all || seen[i / 2].has(i % 2 == 0 ? token.x : token.y);
           p[j][i] = weighs
                         ? exp2_approximate(fmaf(p[j][i], scale_log2, i % 2 == 0 ? -lse.x : -lse.y))
@@ -256,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
       to_left(left, ds);
       multiply<kDim>(d_k, left, q_tile, 0);
     }
-    note(first + 2 * kCount, next);
+    note(first + Tile::kRowStages * kCount, next);
   }
   wait_for_copies<0>();
 
@@ -268,18 +282,20 @@ int item_capacity(const AttentionShape& shape) {
 }
 
 } // namespace
+} // namespace key_gradient
 
 ListCut whole_lists(const AttentionShape& shape) {
   return {.sequence = shape.sequence};
 }
 
 int64_t key_gradient_units(const AttentionShape& shape, KeyRange range) {
-  if (range == KeyRange::kBlocks) return item_capacity(shape);
+  if (range == KeyRange::kBlocks) return key_gradient::item_capacity(shape);
   const KeyUnits units(range, shape.sequence);
   return int64_t{shape.batch} * shape.groups * units.units_before(units.tiles);
 }
 
 cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream) {
+  using namespace key_gradient;
   const AttentionShape& shape = params.shape;
   const int kv_heads = shape.batch * shape.groups;
   // Rows of queries are counted in 32 bits.
@@ -294,13 +310,13 @@ cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t st
     cudaError_t error = cudaFuncSetAttribute(key_gradient_kernel<kDim>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     if (error == cudaSuccess && !listed) {
-      const auto grid = static_cast<unsigned>(kv_heads * units.tiles / kThreads + 1);
-      error = launch_kernel(segment_start_kernel, grid, kThreads, 0, stream,
+      const auto grid = static_cast<unsigned>(kv_heads * units.tiles / Tile::kThreads + 1);
+      error = launch_kernel(segment_start_kernel, grid, Tile::kThreads, 0, stream,
                             params.segment_item_start, units, kv_heads);
     }
     if (error != cudaSuccess) return error;
-    return launch_kernel(key_gradient_kernel<kDim>, static_cast<unsigned>(count), kThreads, kBytes,
-                         stream, params, units);
+    return launch_kernel(key_gradient_kernel<kDim>, static_cast<unsigned>(count), Tile::kThreads,
+                         kBytes, stream, params, units);
   });
 }
 

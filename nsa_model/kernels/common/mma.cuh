@@ -1,44 +1,45 @@
 #pragma once
-// Building blocks of the portable kernels: tiles of bf16 rows in shared memory, asynchronous copies
-// into them, m16n8k16 tensor-core products. Needs compute capability 8.0 and nothing newer.
+// Tensor-core products and copies for any GPU from compute capability 8.0: tiles of bf16 rows in
+// shared memory, asynchronous copies into them (cp.async), mma.m16n8k16. Used by portable/ and
+// decode/.
 //
 // The 16-byte chunk c of a tile's row r lies at chunk c ^ (r & 7), so that eight rows of one column
-// of chunks touch every bank once. Fragments have the layout of mma.m16n8k16: with g = lane / 4 and
-// q = lane % 4, a thread holds rows g, g + 8 and columns 8j + 2q, 8j + 2q + 1 of a product.
+// of chunks touch every bank once. Fragments have the layout of mma.m16n8k16 (lanes.h): with
+// g = lane / 4 and q = lane % 4, a thread holds rows g, g + 8 and columns 8j + 2q, 8j + 2q + 1 of a
+// product.
 
 #include <cuda_bf16.h>
 
 #include <cstdint>
 
-namespace nsa::kernels::portable {
+#include "nsa_model/kernels/common/device.cuh"
+#include "nsa_model/kernels/common/lanes.h"
 
-inline constexpr int kWarps = 4;
-inline constexpr int kThreads = 32 * kWarps;
-inline constexpr int kTile = 64; // rows of a tile: 16 a warp
-inline constexpr float kLog2e = 1.4426950408889634f;
-inline constexpr float kLn2 = 0.6931471805599453f;
+namespace nsa::kernels {
 
-template <int kDim, int kRows = kTile> constexpr int kTileBytes = kRows * kDim * 2;
+inline constexpr int kMmaDepth = 16;  // K of a product
+inline constexpr int kMatrixRows = 8; // of a matrix of ldmatrix; it has as many columns
 
-#ifdef __CUDACC__
+// Bytes of a tile's rows.
+template <int kDim, int kRows> constexpr int kTileBytes = kRows * kDim * 2;
 
 // 16 x 16 bf16 of a product's left factor.
 struct Fragment {
   uint32_t r[4];
 };
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+#ifdef __CUDACC__
+
 template <int kDim> __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
-  return static_cast<uint32_t>(row * (kDim * 2) + ((chunk ^ (row & 7)) << 4));
+  return static_cast<uint32_t>(row * (kDim * 2) +
+                               (chunk ^ (row & (kMatrixRows - 1))) * kVectorBytes);
 }
 
 // ---- copies ------------------------------------------------------------------------------------
 // 16 bytes; zeros when not `valid`, for which `source` is not read but must be an address.
 __device__ __forceinline__ void copy_chunk(uint32_t target, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-               "r"(valid ? 16 : 0)
+               "r"(valid ? kVectorBytes : 0)
                : "memory");
 }
 __device__ __forceinline__ void copy_float(uint32_t target, const float* source) {
@@ -53,17 +54,18 @@ template <int kPending> __device__ __forceinline__ void wait_for_copies() {
 }
 
 // Rows of two tensors of one layout into a tile of kRows each, `target` and the one behind it.
-// offset(row) is where a row starts in both; below 0: zeros. All threads of the CTA.
-template <int kDim, int kRows, typename Offset>
+// offset(row) is where a row starts in both; below 0: zeros. All kThreads threads of the CTA.
+template <int kDim, int kRows, int kThreads, typename Offset>
 __device__ __forceinline__ void copy_rows(uint32_t target, const __nv_bfloat16* first,
                                           const __nv_bfloat16* second, const Offset& offset) {
-  constexpr int kChunks = kDim / 8;
+  constexpr int kChunks = kDim / kVectorValues;
+  static_assert(kRows % (kThreads / kChunks) == 0, "a pass copies a chunk a thread");
   const int chunk = static_cast<int>(threadIdx.x) % kChunks;
 #pragma unroll
   for (int pass = 0; pass < kRows; pass += kThreads / kChunks) {
     const int row = pass + static_cast<int>(threadIdx.x) / kChunks;
     const auto start = offset(row);
-    const auto source = (start < 0 ? 0 : start) + chunk * 8;
+    const auto source = (start < 0 ? 0 : start) + chunk * kVectorValues;
     const uint32_t place = target + chunk_offset<kDim>(row, chunk);
     copy_chunk(place, first + source, start >= 0);
     copy_chunk(place + kTileBytes<kDim, kRows>, second + source, start >= 0);
@@ -83,8 +85,8 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                : "r"(address)
                : "memory");
 }
-__device__ __forceinline__ void multiply_add(float (&d)[4], const Fragment& a, uint32_t b0,
-                                             uint32_t b1) {
+__device__ __forceinline__ void multiply_add(float (&d)[kGroupFloats], const Fragment& a,
+                                             uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
       "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -94,26 +96,28 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const Fragment& a, u
 // Dimensions 16 step .. 16 step + 15 of 16 rows of a tile.
 template <int kDim>
 __device__ __forceinline__ Fragment tile_rows(uint32_t tile, int row, int step) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % kWarpThreads;
   Fragment f;
-  load_matrices(f.r, tile + chunk_offset<kDim>(row + lane % 16, 2 * step + lane / 16));
+  load_matrices(f.r,
+                tile + chunk_offset<kDim>(row + lane % kWarpRows, 2 * step + lane / kWarpRows));
   return f;
 }
 
 // product [16, 8 kColumns] += left [16, kDim] x rows [row, row + 8 kColumns) of a tile, transposed.
 // left(step) gives the dimensions 16 step .. 16 step + 15.
 template <int kDim, int kColumns, typename Left>
-__device__ __forceinline__ void multiply_transposed(float (&product)[kColumns][4], const Left& left,
-                                                    uint32_t tile, int row) {
-  const int lane = threadIdx.x % 32;
-  const int lane_row = row + lane / 16 * 8 + lane % 8;
+__device__ __forceinline__ void multiply_transposed(float (&product)[kColumns][kGroupFloats],
+                                                    const Left& left, uint32_t tile, int row) {
+  const int lane = threadIdx.x % kWarpThreads;
+  const int lane_row = row + lane / (2 * kMatrixRows) * kMatrixRows + lane % kMatrixRows;
 #pragma unroll
-  for (int step = 0; step < kDim / 16; ++step) {
+  for (int step = 0; step < kDim / kMmaDepth; ++step) {
     const Fragment a = left(step);
 #pragma unroll
     for (int j = 0; j < kColumns; j += 2) {
       uint32_t b[4];
-      load_matrices(b, tile + chunk_offset<kDim>(lane_row + 8 * j, 2 * step + lane / 8 % 2));
+      load_matrices(b, tile + chunk_offset<kDim>(lane_row + kGroupColumns * j,
+                                                 2 * step + lane / kMatrixRows % 2));
       multiply_add(product[j], a, b[0], b[1]);
       multiply_add(product[j + 1], a, b[2], b[3]);
     }
@@ -122,44 +126,34 @@ __device__ __forceinline__ void multiply_transposed(float (&product)[kColumns][4
 
 // product [16, kDim] += left [16, 16 kSteps] x rows [row, row + 16 kSteps) of a tile.
 template <int kDim, int kSteps>
-__device__ __forceinline__ void multiply(float (&product)[kDim / 8][4],
+__device__ __forceinline__ void multiply(float (&product)[kDim / kGroupColumns][kGroupFloats],
                                          const Fragment (&left)[kSteps], uint32_t tile, int row) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % kWarpThreads;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-    for (int j = 0; j < kDim / 8; j += 2) {
+    for (int j = 0; j < kDim / kGroupColumns; j += 2) {
       uint32_t b[4];
-      load_matrices_transposed(
-          b, tile + chunk_offset<kDim>(row + 16 * step + lane % 16, j + lane / 16));
+      load_matrices_transposed(b,
+                               tile + chunk_offset<kDim>(row + kMmaDepth * step + lane % kMmaDepth,
+                                                         j + lane / kMmaDepth));
       multiply_add(product[j], left[step], b[0], b[1]);
       multiply_add(product[j + 1], left[step], b[2], b[3]);
     }
   }
 }
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
 // A product as the left factor of the next one.
 template <int kSteps>
 __device__ __forceinline__ void to_left(Fragment (&left)[kSteps],
-                                        const float (&product)[2 * kSteps][4]) {
+                                        const float (&product)[2 * kSteps][kGroupFloats]) {
 #pragma unroll
   for (int i = 0; i < 4 * kSteps; ++i) {
-    const float(&column)[4] = product[i / 4 * 2 + i % 4 / 2];
+    const float(&column)[kGroupFloats] = product[i / 4 * 2 + i % 4 / 2];
     left[i / 4].r[i % 4] = pack_bf16(column[i % 2 * 2], column[i % 2 * 2 + 1]);
   }
 }
 
-__device__ __forceinline__ float exp2_approximate(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 #endif // __CUDACC__
 
-} // namespace nsa::kernels::portable
+} // namespace nsa::kernels
