@@ -32,6 +32,17 @@ __device__ void fill_padding(float* statistics, const Heads& heads, int tokens) 
   }
 }
 
+// Zeros to the rows of a stage behind its last whole token, from vector `used` on. All threads of
+// the CTA.
+template <typename Tile, typename Shared>
+__device__ __forceinline__ void zero_rows(Shared& shared, int used, int stage) {
+  for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
+       i += Tile::kThreads) {
+    reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
+    reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+  }
+}
+
 // Where a thread's columns of group j (fragment.cuh), kGroupColumns j + 2 quad and the next, lie in
 // a chunk: tokens and statistics.
 template <typename Heads> struct Columns;

@@ -38,6 +38,15 @@ __device__ __forceinline__ uint32_t swizzled(int row, int chunk) {
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
+// Of a ring of stages: how many arrive at each stage's two barriers.
+template <int kStages>
+__device__ __forceinline__ void init_ring(uint64_t (&full)[kStages], uint32_t fills,
+                                          uint64_t (&empty)[kStages], uint32_t empties) {
+  for (int i = 0; i < kStages; ++i) {
+    barrier_init(shared_address(&full[i]), fills);
+    barrier_init(shared_address(&empty[i]), empties);
+  }
+}
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");

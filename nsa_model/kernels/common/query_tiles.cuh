@@ -134,18 +134,28 @@ __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile&
   }
 }
 
-// Of a ring of stages that one thread fills and all consumer warps empty.
-template <int kStages>
-__device__ __forceinline__ void init_ring(uint64_t (&full)[kStages], uint64_t (&empty)[kStages]) {
-  for (int i = 0; i < kStages; ++i) {
-    barrier_init(shared_address(&full[i]), 1);
-    barrier_init(shared_address(&empty[i]), kTileConsumers * kWarpgroupWarps * kWarpArrivals);
-  }
-}
+// One thread fills a stage, all computing warps empty it.
 template <typename Shared> __device__ __forceinline__ void init_barriers(Shared& shared) {
-  init_ring(shared.queries_full, shared.queries_empty);
-  init_ring(shared.keys_full, shared.keys_empty);
+  constexpr int kEmpties = kTileConsumers * kWarpgroupWarps * kWarpArrivals;
+  init_ring(shared.queries_full, 1, shared.queries_empty, kEmpties);
+  init_ring(shared.keys_full, 1, shared.keys_empty, kEmpties);
   fence_barrier_init();
+}
+
+// Makes the barriers and divides the CTA: one thread of the last warpgroup loads, the others
+// compute.
+template <typename Tile, typename Shared, typename Produce, typename Consume>
+__device__ __forceinline__ void divide_warpgroups(Shared& shared, const Produce& produce,
+                                                  const Consume& consume) {
+  if (threadIdx.x == 0) init_barriers(shared);
+  __syncthreads();
+  if (threadIdx.x / kWarpgroupThreads == kTileConsumers) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    if (threadIdx.x % kWarpgroupThreads == 0) produce();
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    consume();
+  }
 }
 
 #endif // NSA_HOPPER_CODE

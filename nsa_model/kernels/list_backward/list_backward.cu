@@ -18,9 +18,8 @@
 //                and dV of its own. At the end of a unit they exchange halves: one sums dK, the
 //                other dV. Which of them has the even chunks depends on what the CTA did before;
 //                the sum of the two halves does not.
-//   warps 8-11   loading (producer.cuh): each gathers Q, dO and statistics of four tokens. Lane 0
-//   of
-//                warp 8 claims units and loads their K and V.
+//   warps 8-11   loading (producer.cuh): each gathers Q, dO and statistics of four tokens.
+//                Lane 0 of warp 8 claims units and loads their K and V.
 //
 // barrier         who arrives (count)                     what it protects
 // --------------  --------------------------------------  -----------------------------------------
@@ -33,9 +32,8 @@
 // units.empty     each loading and computing warp (12)    unit, keys and values may be overwritten
 // exchange_full   each warp of the giving warpgroup (4)   a half of dK and dV may be read
 // exchange_empty  each warp of the other warpgroup (4)    it has been read
-// named 1 and 2   the warpgroup's 128 threads             dS is whole and the last dQ has left;
-// then
-//                                                         dQ is whole and dS has been read
+// named 1 and 2   the warpgroup's 128 threads             dS is whole and the last dQ has left,
+//                                                         then dQ is whole and dS has been read
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 
@@ -67,11 +65,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int tokens = heads.tokens(Tile::kRows);
     const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < Tile::kRowStages; ++stage) {
-      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
-           i += Tile::kThreads) {
-        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
-        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
-      }
+      zero_rows<Tile>(shared, used, stage);
       fill_padding(shared.statistics[stage], heads, tokens);
       for (int i = tokens + static_cast<int>(threadIdx.x); i < Shared<Heads>::kTokens;
            i += Tile::kThreads) {
@@ -82,15 +76,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     fence_async_proxy();
   }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Tile::kRowStages; ++i) {
-      barrier_init(shared_address(&shared.rows_full[i]), Tile::kProducerWarps * kWarpArrivals);
-      barrier_init(shared_address(&shared.rows_empty[i]), kWarpgroupWarps * kWarpArrivals);
-    }
+    constexpr int kWarpgroupArrivals = kWarpgroupWarps * kWarpArrivals;
+    init_ring(shared.rows_full, Tile::kProducerWarps * kWarpArrivals, shared.rows_empty,
+              kWarpgroupArrivals);
     init_units(shared.units, Tile::kProducerWarps, Tile::kConsumerWarps);
-    for (int i = 0; i < Tile::kConsumers; ++i) {
-      barrier_init(shared_address(&shared.exchange_full[i]), kWarpgroupWarps * kWarpArrivals);
-      barrier_init(shared_address(&shared.exchange_empty[i]), kWarpgroupWarps * kWarpArrivals);
-    }
+    init_ring(shared.exchange_full, kWarpgroupArrivals, shared.exchange_empty, kWarpgroupArrivals);
     fence_barrier_init();
   }
   __syncthreads();

@@ -55,24 +55,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int tokens = heads.tokens(Tile::kRows);
     const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < Tile::kRowStages; ++stage) {
-      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
-           i += Tile::kThreads) {
-        reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
-        reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
-      }
+      zero_rows<Tile>(shared, used, stage);
       fill_padding(shared.statistics[stage], heads, tokens);
     }
     fence_async_proxy();
   }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Tile::kRowStages; ++i) {
-      barrier_init(shared_address(&shared.rows_full[i]), Tile::kProducerWarps);
-      barrier_init(shared_address(&shared.rows_empty[i]), Tile::kConsumerWarps * kWarpArrivals);
-    }
-    for (int i = 0; i < Tile::kKeyStages; ++i) {
-      barrier_init(shared_address(&shared.keys_full[i]), 1);
-      barrier_init(shared_address(&shared.keys_empty[i]), Tile::kConsumerWarps * kWarpArrivals);
-    }
+    constexpr int kEmpties = Tile::kConsumerWarps * kWarpArrivals;
+    init_ring(shared.rows_full, Tile::kProducerWarps, shared.rows_empty, kEmpties);
+    init_ring(shared.keys_full, 1, shared.keys_empty, kEmpties);
     fence_barrier_init();
   }
   __syncthreads();

@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   for (int i = threadIdx.x; i < Tile::kOnesRows * kRowBytes / 4; i += Tile::kThreads)
     shared.ones[i / (kRowBytes / 4)][i % (kRowBytes / 4)] = 0x3F803F80u;
   if constexpr (Heads::kPads) { // rows behind the last whole token
-    const int used = chunk_tokens(heads) * heads.count() * kRowBytes / 16;
+    const int used = chunk_tokens(heads) * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < Stages<kPacked>::kQueries; ++stage) {
-      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowBytesAll / 16;
+      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowBytesAll / kVectorBytes;
            i += Tile::kThreads)
         reinterpret_cast<uint4*>(shared.queries[stage])[i] = {};
     }
@@ -73,10 +73,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   }
   fence_async_proxy();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Stages<kPacked>::kQueries; ++i) {
-      barrier_init(shared_address(&shared.queries_full[i]), Tile::kProducerWarps * kWarpArrivals);
-      barrier_init(shared_address(&shared.queries_empty[i]), Tile::kConsumerWarps * kWarpArrivals);
-    }
+    init_ring(shared.queries_full, Tile::kProducerWarps * kWarpArrivals, shared.queries_empty,
+              Tile::kConsumerWarps * kWarpArrivals);
     init_units(shared.units, Tile::kProducerWarps, Tile::kConsumerWarps);
     fence_barrier_init();
   }

@@ -79,15 +79,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
   const Heads heads(params.shape.heads);
   if constexpr (KeyPass::kStatistics) make_null_row(params.prepare, heads);
-  if (threadIdx.x == 0) init_barriers(shared);
-  __syncthreads();
-  if (threadIdx.x / kWarpgroupThreads == kTileConsumers) {
-    setmaxnreg_dec<Tile::kProducerRegisters>();
-    if (threadIdx.x % kWarpgroupThreads == 0) produce<KeyPass>(params, heads, maps, shared, tiles);
-  } else {
-    setmaxnreg_inc<Tile::kConsumerRegisters>();
-    consume<KeyPass>(params, heads, shared, tiles);
-  }
+  divide_warpgroups<Tile>(
+      shared, [&] { produce<KeyPass>(params, heads, maps, shared, tiles); },
+      [&] { consume<KeyPass>(params, heads, shared, tiles); });
 #endif
 }
 

@@ -94,16 +94,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   extern __shared__ uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
   const Heads heads(params.shape.heads);
-  if (threadIdx.x == 0) init_barriers(shared);
-  __syncthreads();
-  if (threadIdx.x / kWarpgroupThreads == kTileConsumers) {
-    setmaxnreg_dec<Tile::kProducerRegisters>();
-    if (threadIdx.x % kWarpgroupThreads == 0)
-      produce<kRange>(params, heads, q_map, k_map, v_map, shared, tiles);
-  } else {
-    setmaxnreg_inc<Tile::kConsumerRegisters>();
-    consume<kRange, kGated>(params, heads, shared, tiles);
-  }
+  divide_warpgroups<Tile>(
+      shared, [&] { produce<kRange>(params, heads, q_map, k_map, v_map, shared, tiles); },
+      [&] { consume<kRange, kGated>(params, heads, shared, tiles); });
 #endif
 }
 
