@@ -1,0 +1,49 @@
+#pragma once
+// How the tiles of a selection are divided among CTAs, and what a CTA takes. Host code.
+
+#include <algorithm>
+
+#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/selection/config.h"
+
+namespace nsa::kernels::selection {
+
+// Which CTAs take which tiles, with how many warpgroups.
+struct Cut {
+  int cta_tiles;
+  int sharer_bits;
+  int bytes; // of shared memory
+  int threads;
+  TileOrder order;
+  int stride;
+  bool spills;
+};
+template <typename Heads> Cut cut_of(const AttentionShape& shape) {
+  const int blocks = block_count(shape.sequence);
+  Cut cut = {};
+  cut.spills = shape.sequence > kMostSharedScores;
+  // Past 512 blocks scores leave room for two or three warpgroups an SM that have a tile each, too
+  // few; up to 1,024 two tiles fit in a CTA.
+  cut.cta_tiles = blocks > Tile::kOneSharerBlocks && blocks <= Tile::kTwoTileBlocks ? 2 : 1;
+  cut.sharer_bits = blocks > Tile::kOneSharerBlocks ? 1 : 0;
+  const auto bytes = [&] {
+    const int kept = cut.spills ? 0 : blocks;
+    return shared_bytes<Heads>(kept, cut.cta_tiles, 1 << cut.sharer_bits);
+  };
+  if (bytes() > kMostSharedBytes) cut.cta_tiles = 1;
+  if (bytes() > kMostSharedBytes) cut.sharer_bits = 0;
+  cut.bytes = bytes();
+  cut.threads = kWarpgroupThreads * cut.cta_tiles << cut.sharer_bits;
+  cut.stride = score_stride(blocks);
+  const int cta_tokens = cut.cta_tiles * Tile::kTokens;
+  const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;
+  const int scored = std::max(0, tiles - kSlots * kBlock / cta_tokens);
+  // Each CTA pays 1 KiB of an SM's 228 more.
+  const int places =
+      multiprocessor_count() * std::min(228 * 1024 / (cut.bytes + 1024), kSmThreads / cut.threads);
+  const auto order = cut.spills ? resident_tile_order : tile_order;
+  cut.order = order(tiles, scored, shape.batch * shape.groups, std::max(1, places));
+  return cut;
+}
+
+} // namespace nsa::kernels::selection

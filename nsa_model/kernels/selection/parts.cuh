@@ -1,0 +1,241 @@
+#pragma once
+// Parts of selection_kernel: the loads of queries, keys and log-sums, a product with its
+// probabilities, the choice of blocks. Device code only.
+//
+// They are objects that hold references, as a lambda's does that captures by reference, and
+// functions that take numbers by reference. So the machine code is that of one function
+// (docs/lab/2026-11-23-kernel-functions.md).
+
+#include "nsa_model/kernels/selection/pick.cuh"
+#include "nsa_model/kernels/selection/scores.cuh"
+
+namespace nsa::kernels::selection {
+
+#if NSA_HOPPER_CODE
+
+// First token of a tile, negative for none.
+struct TokenOf {
+  const TileOrder& order;
+  const int& cta_tokens;
+  __device__ int operator()(int number) const {
+    return number < 0 ? -1 : (order.tiles - 1 - number) * cta_tokens;
+  }
+};
+
+struct RowOf {
+  const int& batch;
+  const AttentionShape& shape;
+  const int& group;
+  __device__ int64_t operator()(int token) const {
+    return (static_cast<int64_t>(batch) * shape.sequence + token) * shape.groups + group;
+  }
+};
+
+// Products of a warpgroup.
+struct ProductsOf {
+  const int& sharer;
+  const int& sharer_bits;
+  __device__ int operator()(const ScorePlan& plan) const {
+    return kBlockKeys * plan.steps_of(sharer, sharer_bits) + plan.rest_of(sharer, sharer_bits);
+  }
+};
+
+// Asks for the keys of a product, into their stage.
+struct KeyLoader {
+  const CUtensorMap& k_map;
+  const CUtensorMap& rest_map;
+  const uint32_t& keys;
+  const uint32_t& keys_full;
+  const int& group;
+  const int& batch;
+  const int& sharer;
+  const int& sharer_bits;
+  const int& sharers;
+
+  __device__ void operator()(const ScorePlan& plan, int product) const {
+    const int stage = product % Tile::kKeyStages;
+    const uint32_t full = keys_full + 8 * stage;
+    const uint32_t into = keys + stage * Tile::kKeyBytes;
+    const int step = product / kBlockKeys;
+    barrier_expect(full, Tile::kKeyBytes);
+    if (step < plan.steps_of(sharer, sharer_bits)) {
+      tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * Tile::kStepBlocks,
+               product % kBlockKeys, batch, full);
+    } else {
+      tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
+               0, batch, full);
+    }
+  }
+};
+
+// Asks for the queries of a tile and as many keys as there are stages, all of which are free. The
+// first tile's warps share this work, as they do for later keys: others wait for who does it all.
+template <typename Heads, typename ProductsOf, typename LoadKeys> struct FirstLoader {
+  const Heads& heads;
+  Shared<Heads>& shared;
+  const CUtensorMap& q_map;
+  const uint8_t* const& all_queries;
+  const int& cta_tiles;
+  const int& group;
+  const int& batch;
+  const int& tile;
+  const int& warp;
+  const int& lane;
+  const ProductsOf& products_of;
+  const LoadKeys& load_keys;
+
+  __device__ void operator()(int first_token) const {
+    if (tile > 0 || lane > 0) return;
+    const int product = warp % kWarpgroupWarps;
+    if (warp == kWarpgroupWarps - 1) {
+      const uint32_t full = shared_address(&shared.queries_full);
+      barrier_expect(full, cta_tiles * heads.count() * Tile::kTokens * kRowBytes);
+#pragma unroll 1
+      for (int i = 0; i < cta_tiles; ++i) {
+        tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
+                 first_token + i * Tile::kTokens, group * heads.count(), batch, full);
+      }
+    }
+    const ScorePlan plan(first_token / kBlock);
+    if (product < min(products_of(plan), Tile::kKeyStages)) load_keys(plan, product);
+  }
+};
+
+// Log-sums that a thread reads of a tile.
+template <typename Heads>
+constexpr int kLsePieces = Heads::kPads ? kMostHeads * Tile::kTokens / kWarpgroupThreads : 1;
+
+// What read_log_sums has read, negated and in log2, in shared memory.
+template <typename Heads>
+__device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads& heads,
+                                              const int& tile, const int& sharer, const int& thread,
+                                              const float (&lse_pieces)[kLsePieces<Heads>]) {
+#pragma unroll
+  for (int i = 0; i < kLsePieces<Heads>; ++i) {
+    const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
+    const int token = piece / heads.count();
+    if (sharer > 0 || token >= Tile::kTokens) continue;
+    shared.lse[tile][token / 2][piece % heads.count()][token % 2] = -kLog2e * lse_pieces[i];
+  }
+}
+
+// Reads the log-sums of a tile's tokens, whose products are this warpgroup's, a few a thread.
+template <typename Heads, typename RowOf>
+__device__ __forceinline__ void
+read_log_sums(const SelectionParams& params, const Heads& heads, const int& first_token,
+              const int& tile, const int& sharer, const int& thread, const RowOf& row_of,
+              float (&lse_pieces)[kLsePieces<Heads>]) {
+  const AttentionShape& shape = params.shape;
+#pragma unroll
+  for (int i = 0; i < kLsePieces<Heads>; ++i) {
+    const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
+    const int token = piece / heads.count();
+    if (sharer > 0 || token >= Tile::kTokens) continue;
+    lse_pieces[i] =
+        params.lse_cmp[row_of(min(first_token + tile * Tile::kTokens + token, shape.sequence - 1)) *
+                           heads.count() +
+                       piece % heads.count()];
+  }
+}
+
+// Waits for the keys of a product and adds up its probabilities, where the warp has any to add.
+template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductScorer {
+  const int& tile;
+  const int& warp;
+  const int& products;
+  const int& lane;
+  const uint32_t& keys_empty;
+  uint32_t& key_parities;
+  const LoadKeys& load_keys;
+  const ScorePlan& plan;
+  const uint32_t& keys_full;
+  const Heads& heads;
+  const uint32_t& keys;
+  const uint32_t& queries;
+  const LseFrom& lse_from;
+  float4 (&lse)[6];
+  const SelectionParams& params;
+
+  __device__ void operator()(int product, int key, bool adds, float (&sums)[4][2]) const {
+    constexpr int kLseHeads = Shared<Heads>::kLseHeads;
+    const int stage = key % Tile::kKeyStages;
+    // Into the stage of the product before, when all warps are done with it.
+    const int later = product - 1 + Tile::kKeyStages;
+    if (tile == 0 && warp % kWarpgroupWarps == key && product > 0 && later < products &&
+        lane == 0) {
+      const int before = (stage + Tile::kKeyStages - 1) % Tile::kKeyStages;
+      barrier_wait(keys_empty + 8 * before, (key_parities >> before & 1u) ^ 1u);
+      load_keys(plan, later);
+    }
+    barrier_wait(keys_full + 8 * stage, key_parities >> stage & 1u);
+    key_parities ^= 1u << stage;
+#pragma unroll 1
+    for (int first_head = 0; first_head < heads.count(); first_head += Tile::kPassHeads) {
+      float s[kLaneFloats<Tile::kRows>];
+      wgmma_fence();
+      multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+          s, keys + stage * Tile::kKeyBytes, queries + first_head * Tile::kTokens * kRowBytes);
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(s);
+      if (first_head + Tile::kPassHeads >= heads.count()) warp_arrive(keys_empty + 8 * stage);
+      if (adds) {
+        const int pass_heads = heads.count() - first_head;
+        if (Heads::kPads) load_lse<kLseHeads>(lse_from + first_head, pass_heads, lse);
+        add_heads(s, lse, params.scale * kLog2e, pass_heads, sums);
+      }
+    }
+  }
+};
+template <typename Heads, typename LoadKeys, typename LseFrom>
+ProductScorer(const int&, const int&, const int&, const int&, const uint32_t&, uint32_t&,
+              const LoadKeys&, const ScorePlan&, const uint32_t&, const Heads&, const uint32_t&,
+              const uint32_t&, const LseFrom&, float4 (&)[6], const SelectionParams&)
+    -> ProductScorer<Heads, LoadKeys, LseFrom>;
+
+__device__ __forceinline__ void add_key(const int& key, const float (&sums)[4][2],
+                                        float (&first_keys)[4][2], float (&last_key)[4][2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float& sum = key < kBlockKeys - 1 ? first_keys[i / 2][i % 2] : last_key[i / 2][i % 2];
+    sum = key % (kBlockKeys - 1) == 0 ? sums[i / 2][i % 2] : sum + sums[i / 2][i % 2];
+  }
+}
+
+// Writes the blocks of the tokens that this warp picks for.
+template <typename RowOf>
+__device__ __forceinline__ void pick(const SelectionParams& params, const ScorePlan& plan,
+                                     const int& own, const int& first_token, const int& tile,
+                                     const int& warp, const int& lane, const int& stride,
+                                     float* const& scores, const RowOf& row_of) {
+  if (plan.rest > 0) {
+    join_shares(plan, own - 2, scores, stride);
+    __syncwarp();
+  }
+  const int place = warp % kWarpgroupWarps * kPickTokens + lane / kPickLanes;
+  const int token = first_token + tile * Tile::kTokens + place;
+  pick_blocks<kScoreRecord>(scores + place * stride, own,
+                            token < params.shape.sequence ? params.indices + row_of(token) * kSlots
+                                                          : nullptr);
+}
+
+// Tokens that see no more blocks than they select take them all.
+template <typename TokenOf, typename RowOf>
+__device__ __forceinline__ void write_unscored(const SelectionParams& params,
+                                               const TileOrder& order, const int& cta,
+                                               const int& cta_tokens, const int& thread,
+                                               const TokenOf& token_of, const RowOf& row_of) {
+  int first_token;
+  for (int round = 0; (first_token = token_of(order.unscored_tile_of(cta, round))) >= 0; ++round) {
+    const int tokens = min(cta_tokens, params.shape.sequence - first_token);
+    for (int i = thread; i < tokens * kSlots; i += static_cast<int>(blockDim.x)) {
+      const int slot = i % kSlots;
+      params.indices[row_of(first_token + i / kSlots) * kSlots + slot] =
+          slot <= first_token / kBlock ? slot : -1;
+    }
+  }
+}
+
+#endif // NSA_HOPPER_CODE
+
+} // namespace nsa::kernels::selection
