@@ -38,7 +38,7 @@ void print(const Interval& interval, const AttentionShape& shape, const Timing (
   const double product =
       2.0 * kHeadDim * pairs(interval) * shape.batch * shape.groups * shape.heads;
   const double products[] = {2.0, 3.0, 4.0};
-  std::printf("%6d %-13s", shape.sequence, interval.name);
+  std::printf("%6d %-19s", shape.sequence, interval.name);
   const char* names[] = {"forward", "dQ", "dK dV"};
   for (int i = 0; i < 3; ++i) {
     std::printf(" | %s %6.1f us (%3.0f)", names[i], 1e3 * times[i].median,
@@ -137,12 +137,12 @@ void time_interval_kernels(int sequence, int heads) {
   const AttentionShape& shape = options.shape;
   AttentionCase c(options);
   c.forward(); // compressed keys
-  const int prefix = query_major_tokens(shape, {});
+  const int first_tokens = query_major_tokens(shape, {});
   const Interval intervals[] = {
       {"window 512", KeyRange::kWindow, kWindow, sequence},
       {"causal", KeyRange::kWindow, 2 * kMaxSequence, sequence},
       {"compressed", KeyRange::kCompressed, kWindow, sequence},
-      {"causal prefix", KeyRange::kWindow, 2 * kMaxSequence, prefix},
+      {"causal first tokens", KeyRange::kWindow, 2 * kMaxSequence, first_tokens},
       {"window 64", KeyRange::kWindow, 64, sequence},
       {"window 2048", KeyRange::kWindow, 2048, sequence},
   };

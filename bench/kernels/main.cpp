@@ -104,7 +104,7 @@ int run(int argc, char** argv) {
       .summary = "Times of the attention kernels. MODE is one of\n"
                  "  attention S [S ...]  medians over 32,768 tokens (65,536 at 64K)\n"
                  "  intervals S [S ...]  each kernel of the window, the compressed branch, the\n"
-                 "                       causal prefix and the dense twin's attention\n"
+                 "                       causal first tokens and the dense twin's attention\n"
                  "  selection S [S ...]  the choice of blocks alone\n"
                  "  documents [TOKENS]   packed documents, batched and one by one, and each batch\n"
                  "  layers [TOKENS]      the kernels around attention",

@@ -12,11 +12,11 @@ namespace {
 // take, with the square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 kv heads at
 // 2,048 tokens, all from 4,096 on.
 BesideKvHeads first_tokens_beside(const AttentionCall& call, const SelectedPlan& plan) {
-  if (call.on[kSliding] || !plan.listed || plan.prefix == 0) return {};
+  if (call.on[kSliding] || !plan.listed || plan.first_tokens == 0) return {};
   constexpr double kOfMultiprocessor = 12;
-  const double prefix = plan.prefix;
-  const double part =
-      kOfMultiprocessor * kBesideCtas * (call.shape.sequence - prefix) / (prefix * prefix);
+  const double first_tokens = plan.first_tokens;
+  const double part = kOfMultiprocessor * kBesideCtas * (call.shape.sequence - first_tokens) /
+                      (first_tokens * first_tokens);
   const int kv_heads = static_cast<int>(std::min(part, 1.0) * call.shape.batch * call.shape.groups);
   return kv_heads > 0 ? BesideKvHeads{.kv_heads = kv_heads, .ctas = kBesideCtas} : BesideKvHeads{};
 }
@@ -42,7 +42,7 @@ int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
   using choice::kMaskedBesideLists, choice::kWholeUpTo;
   const int fastest = shape.sequence <= kWholeUpTo ? kWholeUpTo : kMaskedBesideLists;
   const int wanted = tuning.query_major_tokens > 0 ? tuning.query_major_tokens : fastest;
-  const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDensePrefix;
+  const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDenseFirstTokens;
   return std::min({shape.sequence, wanted, most});
 }
 
@@ -50,14 +50,14 @@ SelectedPlan::SelectedPlan(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
   if (!call.on[kSelected]) return;
   // Given blocks need not be every causal one.
-  if (call.blocks != BlockSource::kGiven) prefix = query_major_tokens(shape, call.tuning);
-  listed = prefix < shape.sequence;
+  if (call.blocks != BlockSource::kGiven) first_tokens = query_major_tokens(shape, call.tuning);
+  listed = first_tokens < shape.sequence;
   packed = shape.heads == kHeadsPerGroup;
   // Then every listed token has 16 blocks, and lists begin with a whole block.
-  joined = packed && prefix >= kDensePrefix && prefix % kBlock == 0;
+  joined = packed && first_tokens >= kDenseFirstTokens && first_tokens % kBlock == 0;
   // A branch alone leaves room for the fewest rounds.
   round_rows = call.is_alone() ? kRoundRows : kBackwardRoundRows;
-  cut = list_cut(shape, prefix, round_rows);
+  cut = list_cut(shape, first_tokens, round_rows);
   beside = first_tokens_beside(call, *this);
 }
 
@@ -70,7 +70,8 @@ int SelectedPlan::all_backward_rounds(const AttentionShape& shape) const {
 
 KeyRange SelectedPlan::range_of(int branch) const {
   if (branch == kCompressed) return KeyRange::kCompressed;
-  return branch == kSelected && prefix > kDensePrefix ? KeyRange::kBlocks : KeyRange::kWindow;
+  return branch == kSelected && first_tokens > kDenseFirstTokens ? KeyRange::kBlocks
+                                                                 : KeyRange::kWindow;
 }
 
 } // namespace nsa::kernels

@@ -50,10 +50,10 @@ AttentionCall call_of(const FusedInputs& inputs);
 
 // How the Hopper kernels take the selected branch apart.
 struct SelectedPlan {
-  int prefix = 0;      // tokens that take the query-major kernels
-  bool listed = false; // the others take lists
-  bool joined = false; // see JoinedBlocks; of the forward
-  bool packed = false; // partial outputs are, see common/packed_slots.h; else BF16
+  int first_tokens = 0; // tokens that take the query-major kernels
+  bool listed = false;  // the others take lists
+  bool joined = false;  // see JoinedBlocks; of the forward
+  bool packed = false;  // partial outputs are, see common/packed_slots.h; else BF16
   ListCut cut;
   int round_rows = 0;
   // The first tokens' dK and dV that run beside the sum of dQ. Only without the window.

@@ -25,8 +25,8 @@ int64_t computed(int length) {
 int kernels_of(AttentionShape shape, const FusedTuning& tuning, int length) {
   if (tuning.family == KernelFamily::kPortable) return 0;
   shape.sequence = length;
-  const int prefix = query_major_tokens(shape, tuning);
-  return prefix < length ? 2 + prefix : prefix > kDensePrefix ? 1 : 0;
+  const int first_tokens = query_major_tokens(shape, tuning);
+  return first_tokens < length ? 2 + first_tokens : first_tokens > kDenseFirstTokens ? 1 : 0;
 }
 
 // Sequences of this length that one batch takes: what launches count (serves::kMostRows), and so

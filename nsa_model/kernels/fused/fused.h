@@ -23,16 +23,16 @@ inline constexpr int kBranches = 3; // compressed, selected, window
 
 // Below this many tokens every causal block is selected (16 blocks of 64), so that the selected
 // branch is plain causal attention there and takes the query-major kernels.
-inline constexpr int kDensePrefix = kSlots * kBlock;
+inline constexpr int kDenseFirstTokens = kSlots * kBlock;
 
 // Which kernels run and how the work is cut. Results differ by rounding only.
 struct FusedTuning {
   // kHopper needs compute capability 9.0 and head dimension 64; see kernel_family(). The other
   // fields are its own.
   KernelFamily family = KernelFamily::kHopper;
-  // Tokens below this take the query-major kernels for their selected branch: up to kDensePrefix as
-  // causal attention, from there to kMostMaskedTokens under a mask of blocks (six heads a group).
-  // 0: what was fastest, see query_major_tokens().
+  // Tokens below this take the query-major kernels for their selected branch: up to
+  // kDenseFirstTokens as causal attention, from there to kMostMaskedTokens under a mask of blocks
+  // (six heads a group). 0: what was fastest, see query_major_tokens().
   int query_major_tokens = 0;
 };
 // How many of a sequence's first tokens take the query-major kernels.

@@ -13,10 +13,10 @@ Use statistics_of(int branch) {
 
 // The tokens that take lists, and those before them.
 Range listed_tokens(const AttentionCall& call, const SelectedPlan& plan) {
-  return {plan.prefix, call.shape.sequence};
+  return {plan.first_tokens, call.shape.sequence};
 }
 Range first_tokens(const SelectedPlan& plan) {
-  return {0, plan.prefix};
+  return {0, plan.first_tokens};
 }
 
 std::vector<Use> partial_outputs(const SelectedPlan& plan, Access access) {
@@ -57,7 +57,7 @@ private:
                     .uses = {reads(Buffer::kPooledKeys), reads(Buffer::kCompressedOut),
                              writes(Buffer::kScores), writes(Buffer::kIndices)}});
     }
-    if (plan_.prefix > 0) attend_first_tokens();
+    if (plan_.first_tokens > 0) attend_first_tokens();
     if (plan_.listed) {
       builder_.add({.kernel = Kernel::kBlockLists,
                     .uses = {reads(Buffer::kIndices), writes(Buffer::kLists)}});
@@ -100,7 +100,7 @@ private:
         merge.uses = partial_outputs(plan_, Access::kRead);
         merge.uses.push_back(reads(Buffer::kIndices));
         merge.uses.push_back(writes(Buffer::kSelectedOut, listed_tokens(call_, plan_)));
-        if (plan_.prefix > 0)
+        if (plan_.first_tokens > 0)
           merge.uses.push_back(reads(Buffer::kSelectedOut, first_tokens(plan_)));
       }
       read_outputs_of_others(merge);
@@ -174,7 +174,7 @@ public:
 
   Schedule build() && {
     start();
-    if (plan_.prefix > 0) {
+    if (plan_.first_tokens > 0) {
       key_gradient({.branch = kSelected});
       query_gradient(kSelected);
     }
@@ -214,7 +214,7 @@ private:
       node.uses.push_back(reads(of_branch(Buffer::kCompressedOut, branch)));
       node.uses.push_back(writes(of_branch(Buffer::kCompressedStatistics, branch)));
     }
-    if (plan_.prefix > 0) node.uses.push_back(reads(Buffer::kIndices));
+    if (plan_.first_tokens > 0) node.uses.push_back(reads(Buffer::kIndices));
     if (call_.joins_dq()) node.uses.push_back(writes(Buffer::kQueryGradient));
     builder_.add(std::move(node));
   }
@@ -254,7 +254,7 @@ private:
       node.uses.push_back(writes(Buffer::kCompressedPartial));
       break;
     case kSelected:
-      node.uses.push_back(writes(Buffer::kPrefixPartial,
+      node.uses.push_back(writes(Buffer::kFirstTokenPartial,
                                  node.is_beside ? Range{.end = beside} : Range{.begin = beside}));
       break;
     default: // a column of the window is one unit: these are its gradients
@@ -316,7 +316,7 @@ private:
   // Adds dQ of a round's pairs, and of the selected branch's first tokens where it lies apart, to
   // what the query-major kernels have left.
   void add_queries(const ListRound& round) {
-    const bool apart = plan_.prefix > 0 && has_first_token_dq();
+    const bool apart = plan_.first_tokens > 0 && has_first_token_dq();
     if (!plan_.listed && !apart) return;
     Node merge = {.kernel = Kernel::kMergeQueryGradient, .round = round};
     if (plan_.listed) merge.uses = {reads(Buffer::kIndices), reads(Buffer::kPartialDq)};
@@ -337,9 +337,9 @@ private:
       reduction.uses.push_back(reads(Buffer::kLists));
       reduction.uses.push_back(reads(Buffer::kListPartial));
     }
-    if (plan_.prefix > 0) reduction.uses.push_back(reads(Buffer::kPrefixPartial));
-    if (beside_.takes(kSelected) && !joined_) reduction.waits = builder_.join();
-    joined_ = true;
+    if (plan_.first_tokens > 0) reduction.uses.push_back(reads(Buffer::kFirstTokenPartial));
+    if (beside_.takes(kSelected) && !awaited_) reduction.waits = builder_.join();
+    awaited_ = true;
     builder_.add(std::move(reduction));
   }
 
@@ -347,8 +347,8 @@ private:
   ScheduleBuilder builder_;
   const SelectedPlan& plan_;
   KeysBeside beside_;
-  int ahead_ = -1;      // the node whose launch list backward waits for
-  bool joined_ = false; // the streams, before the reduction of the selected branch's dK and dV
+  int ahead_ = -1;       // the node whose launch list backward waits for
+  bool awaited_ = false; // the side stream, before the reduction of the selected branch's dK and dV
 };
 
 } // namespace

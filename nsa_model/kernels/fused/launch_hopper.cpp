@@ -20,7 +20,7 @@ struct Interval {
 Interval interval_of(const Bindings& bound, int branch) {
   const bool selected = branch == kSelected;
   return {bound.plan.range_of(branch), selected ? kCausal : kWindow,
-          selected ? bound.plan.prefix : bound.inputs.shape.sequence};
+          selected ? bound.plan.first_tokens : bound.inputs.shape.sequence};
 }
 
 BlockBackwardTensors tensors_of(const Bindings& bound, int branch) {
@@ -33,7 +33,7 @@ BlockBackwardTensors tensors_of(const Bindings& bound, int branch) {
 
 // Of the first tokens, where they are taken under a mask of blocks.
 const int32_t* mask_indices(const Bindings& bound) {
-  return bound.plan.prefix > kDensePrefix ? bound.saved.indices : nullptr;
+  return bound.plan.first_tokens > kDenseFirstTokens ? bound.saved.indices : nullptr;
 }
 
 cudaError_t tile_forward(const Bindings& bound, const Node& node, cudaStream_t stream) {
@@ -71,22 +71,23 @@ cudaError_t selection(const Bindings& bound, cudaStream_t stream) {
 }
 
 cudaError_t selected_forward(const Bindings& bound, const Node& node, cudaStream_t stream) {
-  return launch_selected_forward({.shape = bound.inputs.shape,
-                                  .round = node.round,
-                                  .q = bound.inputs.q,
-                                  .k = bound.inputs.k[kSelected],
-                                  .v = bound.inputs.v[kSelected],
-                                  .entries = bound.lists.entries,
-                                  .segment_start = bound.lists.segment_start,
-                                  .segment_item_start = bound.lists.segment_item_start,
-                                  .items = bound.lists.items,
-                                  .claims = bound.lists.claims,
-                                  .joined_first_token = bound.plan.joined ? bound.plan.prefix : 0,
-                                  .scale = bound.inputs.scale,
-                                  .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
-                                  .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
-                                  .packed = bound.scratch<PackedOut>(Buffer::kPackedOut)},
-                                 stream);
+  return launch_selected_forward(
+      {.shape = bound.inputs.shape,
+       .round = node.round,
+       .q = bound.inputs.q,
+       .k = bound.inputs.k[kSelected],
+       .v = bound.inputs.v[kSelected],
+       .entries = bound.lists.entries,
+       .segment_start = bound.lists.segment_start,
+       .segment_item_start = bound.lists.segment_item_start,
+       .items = bound.lists.items,
+       .claims = bound.lists.claims,
+       .joined_first_token = bound.plan.joined ? bound.plan.first_tokens : 0,
+       .scale = bound.inputs.scale,
+       .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
+       .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
+       .packed = bound.scratch<PackedOut>(Buffer::kPackedOut)},
+      stream);
 }
 
 cudaError_t merge(const Bindings& bound, const Node& node, cudaStream_t stream) {
@@ -94,7 +95,7 @@ cudaError_t merge(const Bindings& bound, const Node& node, cudaStream_t stream) 
   return launch_merge({.shape = inputs.shape,
                        .round = node.round,
                        .indices = bound.is_on(kSelected) ? bound.saved.indices : nullptr,
-                       .first_token = bound.plan.prefix,
+                       .first_token = bound.plan.first_tokens,
                        .joined = bound.plan.joined,
                        .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
                        .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
@@ -116,7 +117,7 @@ cudaError_t joint_backward(const Bindings& bound, cudaStream_t stream) {
                                 .scale = bound.inputs.scale,
                                 .prepare = prepare_params(bound, mask_indices(bound)),
                                 .selected = tensors_of(bound, kSelected),
-                                .selected_tokens = bound.plan.prefix,
+                                .selected_tokens = bound.plan.first_tokens,
                                 .indices = mask_indices(bound),
                                 .d_q = bound.gradients->d_q},
                                stream);
@@ -150,7 +151,7 @@ cudaError_t range_backward(const Bindings& bound, const Node& node, cudaStream_t
        .token_end = interval.token_end,
        .tensors = tensors_of(bound, branch),
        .scale = bound.inputs.scale,
-       .partial_dkv = bound.scratch<float>(branch == kSelected ? Buffer::kPrefixPartial
+       .partial_dkv = bound.scratch<float>(branch == kSelected ? Buffer::kFirstTokenPartial
                                                                : Buffer::kCompressedPartial),
        .d_k = direct ? bound.gradients->d_k[branch] : nullptr,
        .d_v = direct ? bound.gradients->d_v[branch] : nullptr,
@@ -179,19 +180,20 @@ cudaError_t sum_compressed(const Bindings& bound, cudaStream_t stream) {
 }
 
 cudaError_t sum_selected(const Bindings& bound, const Node& node, cudaStream_t stream) {
-  return launch_reduce_key_gradient({.shape = bound.inputs.shape,
-                                     .round = node.round,
-                                     .keys = bound.inputs.shape.sequence,
-                                     .list_partial = bound.scratch<float>(Buffer::kListPartial),
-                                     .segment_item_start = bound.lists.segment_item_start,
-                                     .range_partial = bound.scratch<float>(Buffer::kPrefixPartial),
-                                     .range = KeyRange::kWindow,
-                                     .window = kCausal,
-                                     .token_end = bound.plan.prefix,
-                                     .beside = bound.plan.beside,
-                                     .d_k = bound.gradients->d_k[kSelected],
-                                     .d_v = bound.gradients->d_v[kSelected]},
-                                    stream);
+  return launch_reduce_key_gradient(
+      {.shape = bound.inputs.shape,
+       .round = node.round,
+       .keys = bound.inputs.shape.sequence,
+       .list_partial = bound.scratch<float>(Buffer::kListPartial),
+       .segment_item_start = bound.lists.segment_item_start,
+       .range_partial = bound.scratch<float>(Buffer::kFirstTokenPartial),
+       .range = KeyRange::kWindow,
+       .window = kCausal,
+       .token_end = bound.plan.first_tokens,
+       .beside = bound.plan.beside,
+       .d_k = bound.gradients->d_k[kSelected],
+       .d_v = bound.gradients->d_v[kSelected]},
+      stream);
 }
 
 cudaError_t selected_backward(const Bindings& bound, const Node& node, cudaStream_t stream,
@@ -216,7 +218,7 @@ cudaError_t merge_query_gradient(const Bindings& bound, const Node& node, cudaSt
   const SelectedPlan& plan = bound.plan;
   const int listed_from = node.round.first_token();
   const __nv_bfloat16* apart = bound.scratch<__nv_bfloat16>(Buffer::kFirstTokenDq);
-  const bool first = listed_from == plan.prefix || !plan.listed;
+  const bool first = listed_from == plan.first_tokens || !plan.listed;
   MergeQueryGradientParams params = {.shape = bound.inputs.shape,
                                      .round = node.round,
                                      .indices = plan.listed ? bound.saved.indices : nullptr,
@@ -233,7 +235,7 @@ cudaError_t merge_query_gradient(const Bindings& bound, const Node& node, cudaSt
   }
   if (apart != nullptr) {
     params.addends[kSelected] = apart;
-    params.addend_end[kSelected] = plan.prefix;
+    params.addend_end[kSelected] = plan.first_tokens;
   }
   return launch_merge_query_gradient(params, stream);
 }

@@ -75,7 +75,7 @@ enum class Buffer : uint8_t {
   kFirstTokenDq, // of the selected branch, where one other branch is on
   kPooledKeyDk,  // dK and dV of pooled keys in FP32
   kPooledKeyDv,
-  kPrefixPartial,     // units of dK and dV of the first tokens
+  kFirstTokenPartial, // units of dK and dV of the first tokens
   kCompressedPartial, // of the compressed branch
   kListPartial,       // of lists, of one of the forward's rounds
   kPartialDq,         // of pairs, of one of the backward's rounds

@@ -24,10 +24,10 @@ std::size_t most_pairs(const AttentionShape& shape, const SelectedPlan& plan, Pa
   return static_cast<std::size_t>(rows) * kSlots;
 }
 
-int64_t prefix_tiles(const Schedule& schedule) {
+int64_t first_token_tiles(const Schedule& schedule) {
   const AttentionCall& call = schedule.call;
   const auto tiles = [&](const BesideKvHeads& beside) {
-    return range_backward_tiles(call.shape, KeyRange::kWindow, kCausal, schedule.plan.prefix,
+    return range_backward_tiles(call.shape, KeyRange::kWindow, kCausal, schedule.plan.first_tokens,
                                 beside, call.multiprocessors);
   };
   return std::max(tiles({}), tiles(schedule.plan.beside));
@@ -76,8 +76,8 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
   case Buffer::kPooledKeyDk:
   case Buffer::kPooledKeyDv:
     return compressed_elements(shape) * sizeof(float);
-  case Buffer::kPrefixPartial:
-    return units(prefix_tiles(schedule));
+  case Buffer::kFirstTokenPartial:
+    return units(first_token_tiles(schedule));
   case Buffer::kCompressedPartial:
     return units(range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence, {},
                                       schedule.call.multiprocessors));

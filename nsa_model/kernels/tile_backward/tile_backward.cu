@@ -170,14 +170,14 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
   const cudaError_t error = require_hopper();
   if (error != cudaSuccess) return error;
   const AttentionShape& shape = params.shape;
-  const int prefix = params.selected_tokens;
+  const int first_tokens = params.selected_tokens;
   const bool masked = params.indices != nullptr;
-  if (prefix > shape.sequence || (masked && prefix > kMostMaskedTokens))
+  if (first_tokens > shape.sequence || (masked && first_tokens > kMostMaskedTokens))
     return cudaErrorInvalidValue;
   KernelParams kernel = {.shape = shape,
                          .parts = {{kWindow, shape.sequence, params.window.statistics},
                                    {kWindow, shape.sequence, params.compressed.statistics},
-                                   {2 * kMaxSequence, prefix, nullptr}},
+                                   {2 * kMaxSequence, first_tokens, nullptr}},
                          .scale = params.scale,
                          .indices = params.indices,
                          .prepare = params.prepare,
@@ -189,7 +189,7 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
   const PartKeys two[] = {window, compressed};
   const PartKeys three[] = {window, compressed, selected};
   return with_heads(shape, [&](auto heads) {
-    if (prefix == 0) return launch<JointPass<>>(kernel, params.window, two, heads, stream);
+    if (first_tokens == 0) return launch<JointPass<>>(kernel, params.window, two, heads, stream);
     if (!masked) {
       return launch<JointPass<KeyRange::kWindow>>(kernel, params.window, three, heads, stream);
     }

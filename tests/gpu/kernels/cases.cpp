@@ -118,11 +118,11 @@ private:
 
 void CaseList::lists_and_first_tokens() {
   add("scored", {2, 2048, 2}, as_it_is);
-  add("lists from 1024 on", {2, 2300, 2}, query_major(kDensePrefix));
+  add("lists from 1024 on", {2, 2300, 2}, query_major(kDenseFirstTokens));
   for (const float deviation : {12.0f, 40.0f, 3000.0f}) { // rows of one key and nearly so
     add("lists, query deviation " + std::to_string(static_cast<int>(deviation)), {1, 2300, 2},
         [=](CaseOptions& options) {
-          options.tuning.query_major_tokens = kDensePrefix;
+          options.tuning.query_major_tokens = kDenseFirstTokens;
           options.query_deviation = deviation;
         });
   }
@@ -139,7 +139,7 @@ void CaseList::lists_and_first_tokens() {
   CaseOptions graph;
   graph.shape = {2, 2300, 2};
   graph.tuning.family = family_of(graph.shape, wanted.portable);
-  graph.tuning.query_major_tokens = kDensePrefix;
+  graph.tuning.query_major_tokens = kDenseFirstTokens;
   cases.push_back({"graph, window beside sums",
                    [=] { return run_graph_case("graph, window beside sums", graph); }});
 }
@@ -159,13 +159,13 @@ void CaseList::units_beside() {
   add("first tokens beside lists", {2, 2300, 2}, as_it_is);
   add("first tokens beside, window off", {1, 4100, 2},
       [](CaseOptions& options) { options.branch_on[2] = false; });
-  add_claimed({2, 2300, 2}, query_major(kDensePrefix));
-  add_claimed({1, 1025, 1}, query_major(kDensePrefix));  // fewer units than CTAs
-  add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));   // none
-  add_claimed({1, 4096, 2}, with(Selection::kHotBlock)); // long lists
-  add_claimed({5, 14000, 1}, as_it_is);                  // two rounds
+  add_claimed({2, 2300, 2}, query_major(kDenseFirstTokens));
+  add_claimed({1, 1025, 1}, query_major(kDenseFirstTokens)); // fewer units than CTAs
+  add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));       // none
+  add_claimed({1, 4096, 2}, with(Selection::kHotBlock));     // long lists
+  add_claimed({5, 14000, 1}, as_it_is);                      // two rounds
   for (const int heads : {1, 5, 16})
-    add_claimed({1, 1300, 2, heads}, query_major(kDensePrefix));
+    add_claimed({1, 1300, 2, heads}, query_major(kDenseFirstTokens));
   add("window beside sums", {2, 2300, 2}, as_it_is);
   add("window beside sums", {1, 1100, 3, 5}, as_it_is);
   add("window beside sums, two rounds", {5, 14000, 1}, as_it_is);
@@ -235,7 +235,7 @@ void CaseList::future_tokens() {
     for (const int heads : {1, 4, 5, 16})
       add_future({1, 1900, 2, heads}, portable || wanted.portable);
   }
-  add_future({1, 1900, 2}, wanted.portable, kDensePrefix); // lists
+  add_future({1, 1900, 2}, wanted.portable, kDenseFirstTokens); // lists
   add_future({1, 1900, 1, 6, 128}, true);
 }
 
@@ -248,7 +248,7 @@ void CaseList::hard_inputs() {
   add("sharp", {1, 2048, 2}, [](CaseOptions& options) { options.query_deviation = 12.0f; });
   add("huge", {1, 1200, 2}, [](CaseOptions& options) { options.query_deviation = 3000.0f; });
   add("huge lists", {1, 1200, 2}, [](CaseOptions& options) {
-    options.tuning.query_major_tokens = kDensePrefix;
+    options.tuning.query_major_tokens = kDenseFirstTokens;
     options.query_deviation = 3000.0f;
   });
   add("all equal", {1, 2048, 2}, [](CaseOptions& options) { options.key_deviation = 0.0f; });

@@ -101,21 +101,21 @@ void expect_batch_is_served(const Layout& layout, const DocumentBatch& batch,
                   .empty());
   EXPECT_LE(shape.batch * ((shape.sequence + 127) / 128),
             std::max(1024, layout.shape.batch * layout.shape.sequence / 128));
-  const int prefix = query_major_tokens(shape, tuning);
+  const int first_tokens = query_major_tokens(shape, tuning);
   for (const Document& document : batch.documents) {
     EXPECT_LE(document.length, batch.length);
     AttentionShape alone = shape;
     alone.sequence = document.length;
     const int own = query_major_tokens(alone, tuning);
-    EXPECT_EQ(own, std::min(document.length, prefix)) << "of " << batch.length;
-    EXPECT_EQ(own > kDensePrefix, prefix > kDensePrefix) << document.length;
+    EXPECT_EQ(own, std::min(document.length, first_tokens)) << "of " << batch.length;
+    EXPECT_EQ(own > kDenseFirstTokens, first_tokens > kDenseFirstTokens) << document.length;
   }
 }
 
 TEST(DocumentPlan, RunsEveryDocumentOnceInBatchesThatAreServed) {
   for (const Layout& layout : layouts()) {
     for (const auto& [batching, query_major] : {std::pair{Batching::kByLength, 0},
-                                                {Batching::kByLength, kDensePrefix},
+                                                {Batching::kByLength, kDenseFirstTokens},
                                                 {Batching::kByLength, 1500},
                                                 {Batching::kOneByOne, 0}}) {
       SCOPED_TRACE(testing::Message() << layout.name << ", " << query_major);
@@ -197,7 +197,7 @@ TEST(DocumentPlan, ClassesAreFourInEveryPowerOfTwo) {
     lengths.insert(filled);
   }
   EXPECT_EQ(lengths.size(), 8U + 4 * 14);
-  EXPECT_TRUE(lengths.contains(kDensePrefix) && lengths.contains(kMostMaskedTokens));
+  EXPECT_TRUE(lengths.contains(kDenseFirstTokens) && lengths.contains(kMostMaskedTokens));
 }
 
 // What the copying kernel does, on the host: words of rows that say whose they are.

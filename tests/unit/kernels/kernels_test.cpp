@@ -328,7 +328,7 @@ TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
   EXPECT_EQ(tokens(1537), 1280);
   EXPECT_EQ(tokens(2048), 1280);
   EXPECT_EQ(tokens(32768), 1280);
-  EXPECT_EQ(tokens(2048, 5), kDensePrefix); // masks are built for six heads only
+  EXPECT_EQ(tokens(2048, 5), kDenseFirstTokens); // masks are built for six heads only
   EXPECT_EQ(tokens(2048, 6, 1024), 1024);
   EXPECT_EQ(tokens(4096, 6, 4096), kMostMaskedTokens);
 }
@@ -351,10 +351,10 @@ TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
   EXPECT_EQ(fused_forward_workspace_bytes(six), rows(1280) * kJoinedSlots * 512);
   const AttentionShape four = {1, 32768, 2, 4};
   EXPECT_EQ(fused_forward_workspace_bytes(four),
-            rows(kDensePrefix) * kSlots * (4 * 64 * 2 + 4 * 4));
+            rows(kDenseFirstTokens) * kSlots * (4 * 64 * 2 + 4 * 4));
   const AttentionShape sixteen = {1, 32768, 2, 16}; // docs/design/kernels-buffers.md
   EXPECT_EQ(fused_forward_workspace_bytes(sixteen),
-            rows(kDensePrefix) * kSlots * (16 * 64 * 2 + 16 * 4));
+            rows(kDenseFirstTokens) * kSlots * (16 * 64 * 2 + 16 * 4));
 }
 
 TEST(Family, IsHopperWhereItsKernelsServe) {

@@ -179,7 +179,7 @@ template <typename Visit> void for_each_schedule(Visit visit) {
       {3, 70000, 1, 16}, {2, 2300, 2, 5}, {1, 262144, 1}, {2, 4100, 2, 6, 128}};
   std::vector<FusedTuning> tunings(3);
   tunings[1].query_major_tokens = kMostMaskedTokens;
-  tunings[2].query_major_tokens = kDensePrefix;
+  tunings[2].query_major_tokens = kDenseFirstTokens;
   for (const AttentionShape& shape : shapes) {
     for (FusedTuning tuning : tunings) {
       for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
