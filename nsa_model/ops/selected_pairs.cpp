@@ -61,15 +61,15 @@ DenseProblem SelectedPairs::own_problem() const {
 }
 
 DenseProblem SelectedPairs::pair_problem() const {
-  const auto packed = [&](const Tensor& x) { // [b, L, G, D] -> [b * G * blocks * l', 1, D]
+  const auto by_block = [&](const Tensor& x) { // [b, L, G, D] -> [b * G * blocks * l', 1, D]
     return at::constant_pad_nd(x.transpose(1, 2), {0, 0, 0, blocks_ * block_ - x.size(1)})
         .contiguous()
         .flatten(0, 2)
         .unsqueeze(1);
   };
   return {of_pairs(rows(a_.q.narrow(1, first_, later_))),
-          packed(a_.k),
-          packed(a_.v),
+          by_block(a_.k),
+          by_block(a_.v),
           a_.scale,
           false,
           0,

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
   float lses[kOn];
 #pragma unroll
   for (int i = 0; i < kOn; ++i) {
-    if (branches.out[i] != nullptr) outs[i] = load_packed(branches.out[i] + offset);
+    if (branches.out[i] != nullptr) outs[i] = load_vector(branches.out[i] + offset);
     gates[i] = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branches.branch[i]];
     lses[i] = branches.statistics[i] == nullptr ? 0.0f : branches.lse[i][head_row];
   }

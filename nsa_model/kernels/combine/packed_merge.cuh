@@ -214,9 +214,9 @@ __device__ __forceinline__ void to_neighbours(float (&values)[kPieceValues], int
 
 __device__ __forceinline__ void accumulate(Eight (&sum)[2], const __nv_bfloat16* source,
                                            float factor) {
-  const uint4 packed[2] = {load_packed(source), load_packed(source + kVector)};
-  accumulate(sum[0], packed[0], factor);
-  accumulate(sum[1], packed[1], factor);
+  const uint4 vectors[2] = {load_vector(source), load_vector(source + kVector)};
+  accumulate(sum[0], vectors[0], factor);
+  accumulate(sum[1], vectors[1], factor);
 }
 __device__ __forceinline__ void store(__nv_bfloat16* target, const Eight (&values)[2]) {
   store(target, values[0]);

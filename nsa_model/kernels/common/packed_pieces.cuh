@@ -41,12 +41,12 @@ __host__ __device__ __forceinline__ uint32_t row_step(float largest) {
   return bits > 0x00800000u ? bits : 0x00800000u; // 2^-126
 }
 // The log-sum with the step's fraction in it, and the step again.
-__host__ __device__ __forceinline__ float join_fraction(float lse, uint32_t step) {
+__host__ __device__ __forceinline__ float with_fraction(float lse, uint32_t step) {
   return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, lse) & ~3u) | (step >> 21 & 3u));
 }
-__host__ __device__ __forceinline__ float step_of(float joined_lse, uint8_t exponent) {
+__host__ __device__ __forceinline__ float step_of(float lse, uint8_t exponent) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(exponent) << 23 |
-                                       (__builtin_bit_cast(uint32_t, joined_lse) & 3u) << 21);
+                                       (__builtin_bit_cast(uint32_t, lse) & 3u) << 21);
 }
 
 // (bits & mask) | value, in one instruction: the compiler takes two where both are constants.

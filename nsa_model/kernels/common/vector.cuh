@@ -18,11 +18,11 @@ struct Eight {
 };
 
 // Eight bf16 as they lie in memory: half the registers for values that are needed later.
-__host__ __device__ __forceinline__ uint4 load_packed(const __nv_bfloat16* source) {
+__host__ __device__ __forceinline__ uint4 load_vector(const __nv_bfloat16* source) {
   return *reinterpret_cast<const uint4*>(source);
 }
-__host__ __device__ __forceinline__ Eight unpack(const uint4& packed) {
-  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+__host__ __device__ __forceinline__ Eight unpack(const uint4& vector) {
+  const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
   Eight eight;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -32,8 +32,8 @@ __host__ __device__ __forceinline__ Eight unpack(const uint4& packed) {
   return eight;
 }
 // sum += factor * the eight.
-__host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& packed, float factor) {
-  const Eight eight = unpack(packed);
+__host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& vector, float factor) {
+  const Eight eight = unpack(vector);
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
     sum.values[i] = fmaf(factor, eight.values[i], sum.values[i]);
@@ -41,7 +41,7 @@ __host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& pac
 // sum += factor * source[0..7]; `source` is 16-byte aligned.
 __host__ __device__ __forceinline__ void accumulate(Eight& sum, const __nv_bfloat16* source,
                                                     float factor) {
-  accumulate(sum, load_packed(source), factor);
+  accumulate(sum, load_vector(source), factor);
 }
 __host__ __device__ __forceinline__ void accumulate(Eight& sum, const float* source, float factor) {
 #pragma unroll

@@ -73,7 +73,7 @@ __device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int ve
 #pragma unroll
     for (int i = 0; i < Tile::kLoads; ++i) {
       const int vector = first + i * Tile::kThreads;
-      if (vector < vectors) loaded[i] = load_packed(row + vector * kVector);
+      if (vector < vectors) loaded[i] = load_vector(row + vector * kVector);
     }
 #pragma unroll
     for (int i = 0; i < Tile::kLoads; ++i) {

@@ -145,7 +145,7 @@ __device__ __forceinline__ void send_results(Shared<kHalves>& shared, const Cta&
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const int column = kHeadDim / 2 * n + 4 * place;
-      send(reinterpret_cast<float4*>(&shared.joined[at * dims + (column & (dims - 1))]), out[n],
+      send(reinterpret_cast<float4*>(&shared.results[at * dims + (column & (dims - 1))]), out[n],
            column >> (6 - cta.log_ctas), shared.results_done);
     }
     static_assert(kHeadDim == 1 << 6);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void write_out(Shared<kHalves>& shared, const DecodeP
     for (int part = lane; part < parts; part += 1 << log_lanes) {
       const float factor = (&shared.factor[0][0][0])[part * kRows + row];
       const float2 two =
-          *reinterpret_cast<const float2*>(&shared.joined[(part * kRows + row) * dims + column]);
+          *reinterpret_cast<const float2*>(&shared.results[(part * kRows + row) * dims + column]);
       out.x = fmaf(factor, two.x, out.x);
       out.y = fmaf(factor, two.y, out.y);
     }

@@ -63,7 +63,7 @@ template <int kHalves> struct alignas(16) Shared {
   alignas(8) Partial of_ctas[Tile::kMostCtas][kBranches][kRows];
   float factor[Tile::kMostCtas][kBranches][kRows];
   float gates[kBranches][kRows];
-  alignas(16) float joined[kBranches * kRows * kHeadDim]; // [ctas, branch, row, 64 / ctas]
+  alignas(16) float results[kBranches * kRows * kHeadDim]; // [ctas, branch, row, 64 / ctas]
 };
 
 // One CTA's part in a step.

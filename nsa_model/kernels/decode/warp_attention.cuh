@@ -64,7 +64,7 @@ __device__ __forceinline__ uint4 load_once(const __nv_bfloat16* source) {
 #if defined(__CUDA_ARCH__)
   return __ldcs(reinterpret_cast<const uint4*>(source));
 #else
-  return load_packed(source);
+  return load_vector(source);
 #endif
 }
 
@@ -115,8 +115,8 @@ public:
       const int head = lane / 4 + kHalfHeads * half;
       uint4 words[2] = {};
       if (half < kHalves && head < heads) {
-        words[0] = load_packed(q + head * kHeadDim + kVectorValues * quad);
-        words[1] = load_packed(q + head * kHeadDim + kHeadDim / 2 + kVectorValues * quad);
+        words[0] = load_vector(q + head * kHeadDim + kVectorValues * quad);
+        words[1] = load_vector(q + head * kHeadDim + kHeadDim / 2 + kVectorValues * quad);
       }
 #pragma unroll
       for (int i = 0; i < kDimProducts; ++i) {

@@ -88,20 +88,20 @@ template <int kVectors>
 __device__ __forceinline__ void add_rows(Sums<kVectors>& sums,
                                          const EmbeddingGradientParams& params,
                                          const int (&tokens)[Tile::kLoads], int count, int lane) {
-  uint4 packed[Tile::kLoads][kVectors];
+  uint4 vectors[Tile::kLoads][kVectors];
 #pragma unroll
   for (int i = 0; i < Tile::kLoads; ++i)
     if (i < count)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
-        packed[i][v] = load_packed(params.d_out + int64_t{tokens[i]} * params.columns +
-                                   v * Tile::kPassColumns + lane * kVector);
+        vectors[i][v] = load_vector(params.d_out + int64_t{tokens[i]} * params.columns +
+                                    v * Tile::kPassColumns + lane * kVector);
 #pragma unroll
   for (int i = 0; i < Tile::kLoads; ++i)
     if (i < count)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
-        accumulate(sums.eight[v], packed[i][v], 1.0f);
+        accumulate(sums.eight[v], vectors[i][v], 1.0f);
 }
 
 // Of the other use: where the sums of a row begin.

@@ -59,7 +59,7 @@ struct Pairs {
   uint32_t pair[kPairs];
 };
 __device__ __forceinline__ Pairs load_pairs(const __nv_bfloat16* from) {
-  const uint4 four = load_packed(from);
+  const uint4 four = load_vector(from);
   return {{four.x, four.y, four.z, four.w}};
 }
 

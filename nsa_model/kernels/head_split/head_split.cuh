@@ -89,13 +89,13 @@ __host__ __device__ inline void rotate(Eight& first, Eight& second, const Turn& 
   }
 }
 
-__host__ __device__ inline Eight eight_of(const uint4& packed) {
+__host__ __device__ inline Eight eight_of(const uint4& vector) {
   Eight eight = {};
-  accumulate(eight, packed, 1.0f);
+  accumulate(eight, vector, 1.0f);
   return eight;
 }
 
-// Heads whose loads are under way before the first store, packed: a group of the M7C 125M.
+// Heads whose loads are under way before the first store: a group of the M7C 125M.
 inline constexpr int kHeadsInFlight = 6;
 
 __host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint32_t thread) {
@@ -112,8 +112,8 @@ __host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint3
 #pragma unroll
     for (int i = 0; i < kHeadsInFlight; ++i) {
       if (head + i >= chunk.end) continue;
-      first[i] = load_packed(row + (head + i) * layout.head_dim);
-      second[i] = load_packed(row + (head + i) * layout.head_dim + half);
+      first[i] = load_vector(row + (head + i) * layout.head_dim);
+      second[i] = load_vector(row + (head + i) * layout.head_dim + half);
     }
     const Turn turn = turn_of(layout, chunk);
 #pragma unroll
@@ -171,8 +171,8 @@ __host__ __device__ inline void join_chunk(const HeadSplitBackwardParams& params
       if (head + i >= chunk.end) continue;
       const __nv_bfloat16* source = (loaded.set < 0 ? params.d_q : params.d_set[loaded.set]) +
                                     offset_of(loaded, layout, chunk.token) + chunk.offset;
-      first[i] = load_packed(source);
-      second[i] = load_packed(source + half);
+      first[i] = load_vector(source);
+      second[i] = load_vector(source + half);
       advance(loaded, layout);
     }
     const Turn turn = turn_of(layout, chunk);

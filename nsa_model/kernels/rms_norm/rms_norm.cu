@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       d_sum[i] = {};
-      if (params.d_sum != nullptr) d_sum[i] = load_packed(params.d_sum + offset + vector_of(i));
-      gain[i] = load_packed(params.gain + vector_of(i));
+      if (params.d_sum != nullptr) d_sum[i] = load_vector(params.d_sum + offset + vector_of(i));
+      gain[i] = load_vector(params.gain + vector_of(i));
     }
     const float inverse = params.inverse[row];
     float along = 0.0f; // what of the gradient points along the normalised row

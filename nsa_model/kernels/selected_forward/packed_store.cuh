@@ -42,7 +42,7 @@ public:
                  "r"(pair | lse_mask_), "r"(pair | exponent_mask_[r]), "l"(words_[r] + offset),
                  "r"(piece.words.x), "r"(piece.words.y), "r"(piece.words.z), "r"(piece.words.w),
                  "l"(last_words_[r] + offset), "r"(piece.last_word), "l"(lse_[r] + offset),
-                 "f"(join_fraction(lse, step)), "l"(exponents_[r] + offset), "r"(step >> 23)
+                 "f"(with_fraction(lse, step)), "l"(exponents_[r] + offset), "r"(step >> 23)
                  : "memory");
   }
 

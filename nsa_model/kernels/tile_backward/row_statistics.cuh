@@ -72,10 +72,10 @@ public:
         sum += __shfl_xor_sync(~0u, sum, 1);
         deltas[b] = sum + __shfl_xor_sync(~0u, sum, 2);
       }
-      const float joined = gated_lse(lse_[r], gate_[r]);
+      const float gated = gated_lse(lse_[r], gate_[r]);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        lse[part][r] = __shfl_sync(~0u, joined, branch_of_part(part), 4);
+        lse[part][r] = __shfl_sync(~0u, gated, branch_of_part(part), 4);
         delta[part][r] = deltas[branch_of_part(part)];
       }
       if (!valid_[r]) continue;
@@ -86,7 +86,7 @@ public:
         float* target = params_.statistics[quad_];
         if (target != nullptr) {
           target += group_row_[r] * 2 * floats + head_[r];
-          target[0] = joined;
+          target[0] = gated;
           target[floats] = own;
         }
       }

@@ -35,9 +35,9 @@ struct OtherBranches {
       compressed[part] = window[part] = {};
       if (!stored) continue;
       if (params.gated.compressed != nullptr)
-        compressed[part] = load_packed(params.gated.compressed + offset[part]);
+        compressed[part] = load_vector(params.gated.compressed + offset[part]);
       if (params.gated.window != nullptr)
-        window[part] = load_packed(params.gated.window + offset[part]);
+        window[part] = load_vector(params.gated.window + offset[part]);
 #pragma unroll
       for (int branch = 0; branch < 3; ++branch)
         gates[part][branch] = params.gated.gates[row * 3 + branch];

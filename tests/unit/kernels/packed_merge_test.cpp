@@ -208,7 +208,7 @@ private:
       slot.last_words[head][quad] = piece.last_word;
     }
     slot.lse[head] =
-        join_fraction(static_cast<float>(peak * 1.4426950408889634 + std::log2(sum)), step);
+        with_fraction(static_cast<float>(peak * 1.4426950408889634 + std::log2(sum)), step);
     slot.exponents[head] = static_cast<uint8_t>(step >> 23);
   }
 

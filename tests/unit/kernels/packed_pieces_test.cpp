@@ -34,7 +34,7 @@ Row through_out(const Row& row, float inverse = 1.0f) {
   for (const float value : row)
     largest = larger_magnitude(largest, value);
   const uint32_t step = row_step(largest * inverse);
-  const float joined = join_fraction(3.25f, step);
+  const float joined = with_fraction(3.25f, step);
   EXPECT_NEAR(joined, 3.25f, 1e-6f);
   const float read = step_of(joined, static_cast<uint8_t>(step >> 23));
   EXPECT_EQ(__builtin_bit_cast(uint32_t, read), step);
@@ -159,7 +159,7 @@ TEST(PackedPieces, AKeyIsNoNumber) {
     PackedPiece piece = pack_piece([](int i) { return static_cast<float>(i); }, 1.0f);
     keep_key(piece, step, key);
     EXPECT_EQ(piece.last_word, static_cast<uint32_t>(key));
-    EXPECT_EQ(step_of(join_fraction(-7.5f, step), static_cast<uint8_t>(step >> 23)), 0.0f);
+    EXPECT_EQ(step_of(with_fraction(-7.5f, step), static_cast<uint8_t>(step >> 23)), 0.0f);
     PieceSum sum;
     sum.add(pack_piece([](int i) { return static_cast<float>(i); }, 1.0f), 0.25f);
     sum.add(piece, 0.0f);
