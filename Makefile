@@ -7,7 +7,7 @@ BUILD := build/$(PRESET)
 # Two jobs of LibTorch headers take about 1.5 GB each: never more jobs than cores.
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup arrow configure demo demo-nodes test test-fast lint format package clean
+.PHONY: all setup arrow configure demo demo-nodes test test-fast lint format packed package wheel release clean
 
 all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -48,9 +48,20 @@ lint:
 format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-19 -i
 
-package: configure
-	@cmake --build $(BUILD) -j $(JOBS)
-	@cd $(BUILD) && cpack
+# Packages are made of a release build: programs without benchmarks and tests.
+packed: arrow
+	@tools/fetch-text wordnet > /dev/null
+	@tools/configure release
+	@cmake --build build/release -j $(JOBS) --target packed
+
+package: packed
+	@tools/make-archive build/release build/packages
+
+wheel: packed
+	@tools/make-wheel build/release build/packages
+
+release: packed
+	@tools/make-release --build build/release
 
 clean:
 	rm -rf build

@@ -66,7 +66,9 @@ function(nsa_library)
     set(scope INTERFACE)
   elseif(A_SHARED)
     add_library(nsa_${A_NAME} SHARED ${A_SOURCES})
-    install(TARGETS nsa_${A_NAME} RUNTIME_DEPENDENCY_SET nsa_runtime_dependencies LIBRARY DESTINATION lib)
+    install(TARGETS nsa_${A_NAME} RUNTIME_DEPENDENCY_SET nsa_runtime_dependencies
+            LIBRARY DESTINATION lib COMPONENT programs)
+    set_property(GLOBAL APPEND PROPERTY NSA_PACKED nsa_${A_NAME})
   else()
     add_library(nsa_${A_NAME} STATIC ${A_SOURCES})
   endif()
@@ -115,7 +117,14 @@ function(nsa_program)
     # A static program has no run path that installing could rewrite.
     set_target_properties(${A_NAME} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   endif()
-  install(TARGETS ${A_NAME} RUNTIME_DEPENDENCY_SET nsa_runtime_dependencies RUNTIME DESTINATION bin)
+  # Benchmarks are installed, but packages for users have none of them, and need not have them built.
+  if(folder MATCHES "^bench(/|$)")
+    install(TARGETS ${A_NAME} RUNTIME_DEPENDENCY_SET nsa_bench_dependencies RUNTIME DESTINATION bin COMPONENT bench)
+  else()
+    install(TARGETS ${A_NAME} RUNTIME_DEPENDENCY_SET nsa_runtime_dependencies
+            RUNTIME DESTINATION bin COMPONENT programs)
+    set_property(GLOBAL APPEND PROPERTY NSA_PACKED ${A_NAME})
+  endif()
 endfunction()
 
 function(nsa_test)

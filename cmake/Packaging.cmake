@@ -1,18 +1,21 @@
-# `cmake --install` and one CPack archive (bin/, lib/, share/) that runs unpacked on another x86-64 Linux
-# with the same torch version. The small libraries travel in lib/; LibTorch does not: it is found beside
+# `cmake --install`: bin/, lib/ and share/, which tools/make-archive, make-wheel and make-debian-package pack. They run on another
+# x86-64 Linux with the same torch version. The small libraries travel in lib/; LibTorch does not: it is found beside
 # the archive's bin/ as torch/ (a link to the torch folder of a Python environment; docs/install.md).
-install(RUNTIME_DEPENDENCY_SET nsa_runtime_dependencies
-  PRE_EXCLUDE_REGEXES "^lib(torch|c10|cuda|cudart|cupti|cublas|cublasLt|cudnn|nccl|nvidia)" "^libnsa_"
-  POST_EXCLUDE_REGEXES "/ld-linux" "/lib(c|m|dl|rt|pthread|resolv|stdc\\+\\+|gcc_s|gomp)\\.so"
-                       "/torch/lib/" "/nvidia/" "/libnsa_"
-  LIBRARY DESTINATION lib)
-install(DIRECTORY configs migrations DESTINATION share/nsad OPTIONAL)
-install(DIRECTORY deploy DESTINATION share/nsad OPTIONAL)
+foreach(pair "nsa_runtime_dependencies|programs" "nsa_bench_dependencies|bench")
+  string(REPLACE "|" ";" pair "${pair}")
+  list(GET pair 0 dependencies)
+  list(GET pair 1 component)
+  install(RUNTIME_DEPENDENCY_SET ${dependencies}
+    PRE_EXCLUDE_REGEXES "^lib(torch|c10|cuda|cudart|cupti|cublas|cublasLt|cudnn|nccl|nvidia)" "^libnsa_"
+    POST_EXCLUDE_REGEXES "/ld-linux" "/lib(c|m|dl|rt|pthread|resolv|stdc\\+\\+|gcc_s|gomp)\\.so"
+                         "/torch/lib/" "/nvidia/" "/libnsa_"
+    LIBRARY DESTINATION lib COMPONENT ${component})
+endforeach()
+install(DIRECTORY configs migrations deploy DESTINATION share/nsad COMPONENT programs)
+# The text of `nsactl demo` (tools/fetch-text wordnet), with its licence.
+install(FILES .deps/text/wordnet.txt.gz .deps/text/wordnet.copyright DESTINATION share/nsad/demo
+        COMPONENT programs OPTIONAL)
 
-set(CPACK_GENERATOR TGZ)
-set(CPACK_PACKAGE_NAME nsad)
-set(CPACK_PACKAGE_VERSION "${PROJECT_VERSION}")
-set(CPACK_PACKAGE_FILE_NAME "nsad-${PROJECT_VERSION}-linux-x86_64")
-# Symbol tables stay: the evidence of a hang names functions by them. Release builds have nothing else to strip.
-set(CPACK_STRIP_FILES OFF)
-include(CPack)
+# What packages are made of: `cmake --build BUILD --target packed`, then `cmake --install BUILD --component programs`.
+get_property(packed GLOBAL PROPERTY NSA_PACKED)
+add_custom_target(packed DEPENDS ${packed})
