@@ -33,6 +33,7 @@ demo-nodes: configure
 
 test: arrow all
 	@tools/fetch-tokenizer > /dev/null
+	@tools/fetch-text wordnet > /dev/null
 	@tools/run-tests $(BUILD) $(TEST_OPTIONS)
 
 # The tests that need no LibTorch: seconds.
