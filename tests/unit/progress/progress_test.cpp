@@ -81,7 +81,7 @@ TEST(Page, RefusesWhatIsNotAPageAndCannotBeShrunk) {
   ASSERT_EQ(::ftruncate(blank.get(), kPageBytes), 0);
   // What may shrink under the reader's feet is not even looked at.
   EXPECT_THAT(Page::open(UniqueFd(::dup(blank.get())), false).error().what,
-              testing::HasSubstr("keeps its size"));
+              testing::HasSubstr("sealed memory file"));
   ASSERT_EQ(::fcntl(blank.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
   EXPECT_THAT(Page::open(std::move(blank), false).error().what, testing::HasSubstr("version"));
   Page page = Page::create(0, 1).value();
