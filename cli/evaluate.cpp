@@ -5,6 +5,7 @@
 #include "cli/render/table.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
+#include "common/spec/mixture.h"
 
 #include <cmath>
 #include <cstdio>
@@ -19,12 +20,31 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+std::vector<wire::DataFolder> data_of(const spec::DataSection& data) {
+  const std::vector<spec::DataSource> sources = spec::sources_of(data);
+  const std::vector<std::string> names = spec::source_names(sources);
+  const std::vector<int64_t> weights = spec::whole_weights(sources);
+  std::vector<wire::DataFolder> folders;
+  for (size_t i = 0; i < sources.size(); ++i)
+    folders.push_back({sources[i].path, names[i], weights[i]});
+  return folders;
+}
+
+std::string folders_text(const wire::ModelRequest& request) {
+  std::vector<std::string> paths;
+  for (const wire::DataFolder& folder : request.data)
+    paths.push_back(folder.path);
+  return join(paths, ", ");
+}
+
 Result<wire::ModelRequest> evaluation_request(const ChosenCheckpoint& chosen,
                                               const Arguments& arguments) {
   NSA_TRY_ASSIGN(wire::ModelRequest request,
                  make_request(chosen, wire::ModelTask::kEvaluate, arguments));
-  request.data = arguments.has("data") ? std::filesystem::absolute(arguments.text("data")).string()
-                                       : chosen.spec.data.path;
+  if (arguments.has("data"))
+    request.data = {{std::filesystem::absolute(arguments.text("data")).string(), "", 1}};
+  else
+    request.data = data_of(chosen.spec.data);
   request.sequences =
       arguments.integer("sequences", chosen.spec.eval.batches * chosen.spec.train.micro_batch);
   request.sequence_length = arguments.integer("sequence-length", chosen.spec.train.sequence_length);
@@ -37,9 +57,16 @@ Result<wire::ModelRequest> evaluation_request(const ChosenCheckpoint& chosen,
 
 nlohmann::ordered_json as_json(const ChosenCheckpoint& chosen, const wire::ModelRequest& request,
                                const wire::ModelEnd& end) {
+  nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < end.sources.size(); ++i)
+    sources.push_back({{"name", request.data[i].name},
+                       {"path", request.data[i].path},
+                       {"weight", request.data[i].weight},
+                       {"loss", end.sources[i]}});
   return {{"run", chosen.detail.summary.id},
           {"step", chosen.manifest.step},
-          {"data", request.data},
+          {"data", folders_text(request)},
+          {"sources", std::move(sources)},
           {"data_digest", end.data_digest},
           {"sequences", end.sequences},
           {"sequence_length", end.sequence_length},
@@ -57,12 +84,19 @@ void print_tables(const ChosenCheckpoint& chosen, const wire::ModelRequest& requ
     out << name << std::string(12 - std::string_view(name).size(), ' ') << printable(value) << "\n";
   };
   line("model", chosen.detail.summary.id + "@" + std::to_string(chosen.manifest.step));
-  line("data", request.data + ", digest " + end.data_digest);
+  line("data", folders_text(request) + ", digest " + end.data_digest);
   line("text", std::to_string(end.sequences) + " held-out sequences of " +
                    std::to_string(end.sequence_length) + " tokens");
   line("loss", fixed(end.loss, 6) + " nats a token");
   line("perplexity", fixed(std::exp(end.loss), 4));
   line("computed", "in " + format_duration(end.seconds) + " on " + end.device);
+  if (!end.sources.empty()) out << "\ndata set                  weight     loss\n";
+  for (size_t i = 0; i < end.sources.size(); ++i) {
+    char row[160];
+    std::snprintf(row, sizeof row, "%-24s %7lld  %7.4f", printable(request.data[i].name).c_str(),
+                  static_cast<long long>(request.data[i].weight), end.sources[i]);
+    out << row << "\n";
+  }
   out << "\nposition      loss  perplexity\n";
   for (const wire::PositionLoss& range : end.positions) {
     const std::string last = std::to_string(range.to - 1);

@@ -1,7 +1,8 @@
 #include "cli/model_tokenizer.h"
 
 #include "cli/data_common.h"
-#include "common/dataset/manifest.h"
+#include "common/dataset/mixture.h"
+#include "common/spec/mixture.h"
 
 namespace nsa::cli {
 
@@ -12,6 +13,11 @@ namespace {
 enum class TokenizerChoice : uint8_t { kAuto, kGpt2, kBytes, kNone };
 constexpr auto choice_names(TokenizerChoice) {
   return names_of("auto", "gpt2", "bytes", "none");
+}
+
+// All data sets of a mixture have one tokenizer.
+std::string first_folder(const ChosenCheckpoint& chosen) {
+  return spec::sources_of(chosen.spec.data).front().path;
 }
 
 } // namespace
@@ -41,23 +47,22 @@ Result<std::optional<dataset::TokenizerKind>> find_tokenizer(const ChosenCheckpo
   const std::string next =
       "name the tokenizer: --tokenizer gpt2, --tokenizer bytes or, to leave it "
       "out, --tokenizer none";
-  const auto data = dataset::read_manifest(chosen.spec.data.path);
-  if (!data)
-    return fail(data.error().code,
-                "the data set, which says the tokenizer, cannot be read: " + data.error().what,
+  const auto text = dataset::read_text(chosen.spec.data);
+  if (!text)
+    return fail(text.error().code,
+                "the data set, which says the tokenizer, cannot be read: " + text.error().what,
                 next);
-  if (data->digest != chosen.manifest.data.dataset_digest)
+  if (text->digest != chosen.manifest.data.dataset_digest)
     return fail(ErrorCode::kConflict,
-                "the data set " + chosen.spec.data.path + " is another than the checkpoint's",
-                next);
-  const auto kind = dataset::parse_tokenizer(data->tokenizer.name);
+                "the data set " + first_folder(chosen) + " is another than the checkpoint's", next);
+  const auto kind = dataset::parse_tokenizer(text->tokenizer().name);
   if (!kind) return fail(kind.error().code, "the data set: " + kind.error().what, next);
   return *kind;
 }
 
 fs::path find_ranks(const ChosenCheckpoint& chosen, const Arguments& arguments,
                     const Context& context) {
-  const fs::path copy = fs::path(chosen.spec.data.path) / dataset::kRanksFile;
+  const fs::path copy = fs::path(first_folder(chosen)) / dataset::kRanksFile;
   std::error_code error;
   return !arguments.has("ranks") && fs::exists(copy, error) ? copy : ranks_file(arguments, context);
 }

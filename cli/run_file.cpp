@@ -6,6 +6,7 @@
 #include "common/base/text.h"
 #include "common/dataset/fit.h"
 #include "common/dataset/manifest.h"
+#include "common/spec/mixture.h"
 #include "common/spec/reader.h"
 #include "common/spec/toml_reader.h"
 
@@ -81,12 +82,14 @@ spec::Parsed parse_with_data(const RunFile& file, const Arguments& arguments) {
 }
 
 std::optional<std::string> missing_data(const spec::RunSpec& spec) {
-  std::error_code error;
-  if (std::filesystem::exists(std::filesystem::path(spec.data.path) / dataset::kManifestFile,
-                              error))
-    return std::nullopt;
-  return "there is no data set in " + spec.data.path + " yet: nsactl data prepare --out " +
-         spec.data.path + " TEXT...";
+  for (const auto& [path, weight] : spec::sources_of(spec.data)) {
+    std::error_code error;
+    if (std::filesystem::exists(std::filesystem::path(path) / dataset::kManifestFile, error))
+      continue;
+    return "there is no data set in " + path + " yet: nsactl data prepare --out " + path +
+           " TEXT...";
+  }
+  return std::nullopt;
 }
 
 Result<spec::Parsed> parse_or_explain(const RunFile& file, const Arguments& arguments,

@@ -119,7 +119,7 @@ void measure_loader(const fs::path& folder) {
   const auto data = or_die(dataset::Dataset::open(folder / "gpt2", dataset::Check::kSizes));
   for (const int64_t length : {512, 2048, 32768}) {
     data::LoaderOptions options;
-    options.dataset = data;
+    options.sources = {{data}};
     options.shape = {length, 32768 / length, 1, 0, 1};
     const auto loader = or_die(data::Loader::open(options));
     constexpr int64_t kBatches = 400;

@@ -25,7 +25,7 @@ Batches::Batches(const spec::RunSpec& spec, runtime::Runtime& runtime, Rank rank
   const auto allocate = [&runtime](size_t bytes) { return runtime.allocate_host(bytes); };
   if (dataset) {
     data::LoaderOptions options;
-    options.dataset = dataset;
+    options.sources = {{dataset}};
     options.shape = {spec.train.sequence_length, spec.train.micro_batch, spec.train.accumulate,
                      rank, spec.parallel.ranks};
     options.seed = static_cast<uint64_t>(spec.train.seed);

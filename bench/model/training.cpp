@@ -106,7 +106,7 @@ ops::AttentionInputs Training::attention_inputs(int64_t layer) {
   if (dataset_) {
     const data::BatchShape shape{spec_.train.sequence_length, spec_.train.micro_batch};
     batch = std::make_shared<data::Batch>(
-        or_die(data::EvaluationSet::open(dataset_, shape, spec_.train.micro_batch)).batch(0));
+        or_die(data::EvaluationSet::open({{dataset_}}, shape, spec_.train.micro_batch)).batch(0));
   } else {
     batch = batches_->next();
   }

@@ -110,8 +110,12 @@ void describe_training(std::string& text, const Facts& facts) {
     table.row({"held-out loss, nats a token",
                number(facts.held_out->loss) + " at step " + std::to_string(facts.held_out->step)});
   table.row({"data set, digest", "`" + c.data.dataset_digest + "`"});
-  table.row({"text read", "epoch " + std::to_string(c.data.epoch) + ", " +
-                              std::to_string(c.data.index) + " sequences of it"});
+  for (const manifest::DataSource& source : c.data.sources)
+    table.row({"of them with weight " + std::to_string(source.weight), "`" + source.digest + "`"});
+  const std::string sequences = std::to_string(c.data.index) + " sequences";
+  table.row({"text read", c.data.sources.empty() ? "epoch " + std::to_string(c.data.epoch) + ", " +
+                                                       sequences + " of it"
+                                                 : sequences});
   table.row({"seed", std::to_string(facts.spec.train.seed)});
   table.row({"precision", cell(c.precision + ", computed in " + c.compute)});
   table.row({"ranks, device", std::to_string(c.world_size) + ", " + cell(c.device)});

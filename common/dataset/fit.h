@@ -10,14 +10,18 @@
 
 namespace nsa::dataset {
 
+// A folder without a dataset.json. One that cannot be read is a problem.
+struct Absent {
+  std::string key, path; // "data.path" or "data.source[0].path"
+};
+
 struct Fit {
-  bool present =
-      false; // there is a dataset.json in data.path; one that cannot be read is a problem
+  std::vector<Absent> absent;
   std::vector<spec::Problem> problems;
 };
 
-// `parsed` with resolved paths. Keys that have a mistake already are left out. Reads one file, of
-// at most kMaxManifestBytes, by `open`.
+// `parsed` with resolved paths. Keys that have a mistake already are left out. Reads one file a
+// data set, of at most kMaxManifestBytes, by `open`.
 Fit check_fit(const spec::Parsed& parsed, const std::string& file,
               const FileOpener& open = open_regular_file);
 

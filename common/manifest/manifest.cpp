@@ -37,11 +37,14 @@ bool is_checksum(const std::string& text) {
 }
 
 json data_to_json(const DataState& data) {
-  return {{"seed", data.seed},
-          {"epoch", data.epoch},
-          {"index", data.index},
-          {"sequence_length", data.sequence_length},
-          {"dataset_digest", data.dataset_digest}};
+  json j = {{"seed", data.seed},
+            {"epoch", data.epoch},
+            {"index", data.index},
+            {"sequence_length", data.sequence_length},
+            {"dataset_digest", data.dataset_digest}};
+  for (const DataSource& source : data.sources)
+    j["sources"].push_back({{"digest", source.digest}, {"weight", source.weight}});
+  return j;
 }
 
 // Throws json::exception on a wrong shape; the caller turns it into an Error.
@@ -68,6 +71,9 @@ Manifest parse_fields(const json& j) {
   data.at("index").get_to(m.data.index);
   data.at("sequence_length").get_to(m.data.sequence_length);
   data.at("dataset_digest").get_to(m.data.dataset_digest);
+  for (const json& source : data.value("sources", json::array()))
+    m.data.sources.push_back(
+        {source.at("digest").get<std::string>(), source.at("weight").get<int64_t>()});
   j.at("toggles").get_to(m.toggles);
   j.at("spec_digest").get_to(m.spec_digest);
   j.at("build").get_to(m.build);

@@ -25,11 +25,19 @@ struct File {
   std::string checksum; // XXH3-128, 32 hex digits
 };
 
+// A data set of a mixture.
+struct DataSource {
+  std::string digest;
+  int64_t weight = 1; // with the others the smallest integers of these proportions
+};
+
 // Where the data order stands; exact on any number of ranks.
 struct DataState {
-  uint64_t seed = 0, epoch = 0, index = 0; // index: global sample index within the epoch
-  int64_t sequence_length = 0;             // what the text was cut into
-  std::string dataset_digest;
+  uint64_t seed = 0, epoch = 0;         // of a mixture the epoch is 0
+  uint64_t index = 0;                   // sequences read in the epoch; of a mixture in all
+  int64_t sequence_length = 0;          // what the text was cut into
+  std::string dataset_digest;           // of all sources together
+  std::vector<DataSource> sources = {}; // empty: one data set
 };
 
 struct Manifest {

@@ -169,8 +169,9 @@ FieldTable run_fields(RunSpec& s) {
        .at = &s.data.path,
        .maximum = 4096,
        .required = true,
-       .meaning =
-           "folder with dataset.json (`nsactl data prepare` makes it); relative to this file",
+       .meaning = "folder with dataset.json (`nsactl data prepare` makes it); relative to this "
+                  "file. A run "
+                  "with tables [[data.source]] leaves it out",
        .on_resume = OnResume::kCourse},
       {.key = "data.document_mask",
        .at = &s.data.document_mask,

@@ -5,11 +5,13 @@
 #include "common/spec/gate.h"
 #include "common/spec/ladder.h"
 #include "common/spec/ladder_rules.h"
+#include "common/spec/mixture.h"
 #include "common/spec/reader.h"
 #include "common/spec/rules.h"
 #include "common/spec/toggles.h"
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 
 namespace nsa::spec {
@@ -73,7 +75,7 @@ FreeKey toggle_reader(RunSpec& spec) {
   };
 }
 
-// [[gate]] and [[restart.fallback]]: each table is a gate, or a rung, of its own.
+// [[gate]], [[restart.fallback]] and [[data.source]]: each table is a gate, a rung or a data set.
 class ListReader {
 public:
   ListReader(RunSpec& spec, std::string file, Reading& reading)
@@ -84,6 +86,8 @@ public:
     if (entry.key == "gate") return read(entry, spec_.gates, kMostGates, gate_fields);
     if (entry.key == "restart.fallback")
       return read(entry, spec_.restart.fallback, kMostRungs, fallback_fields);
+    if (entry.key == "data.source")
+      return read(entry, spec_.data.sources, kMostSources, source_fields);
     return toggles_(entry);
   }
 
@@ -127,8 +131,29 @@ void count_ranks(RunSpec& spec, const Reading& reading) {
     parallel.ranks = parallel.nodes * parallel.ranks_per_node;
 }
 
-void finish(RunSpec& spec, const FieldTable& fields, Reading& reading) {
-  check_fields(fields, reading);
+// The fields of run.toml, and those of each [[data.source]] that was read: --set reaches them.
+class AllFields {
+public:
+  AllFields(RunSpec& spec, const Reading& reading) : fields_(run_fields(spec)) {
+    const bool mixed = !spec.data.sources.empty() || reading.bad_keys.count("data.source") > 0;
+    for (Field& field : fields_)
+      if (field.key == "data.path") field.required = !mixed;
+    for (size_t i = 0; i < spec.data.sources.size(); ++i)
+      for (Field& field : source_fields(spec.data.sources[i])) {
+        field.key =
+            keys_.emplace_back("data.source[" + std::to_string(i) + "]." + std::string(field.key));
+        fields_.push_back(field);
+      }
+  }
+  const FieldTable& table() const { return fields_; }
+
+private:
+  std::deque<std::string> keys_; // which the table refers to
+  FieldTable fields_;
+};
+
+void finish(RunSpec& spec, Reading& reading) {
+  check_fields(AllFields(spec, reading).table(), reading);
   check_rules(spec, reading);
   sort_problems(reading.problems);
 }
@@ -156,18 +181,17 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
                       const std::vector<std::string>& overrides) {
   Parsed parsed;
   const std::string file(file_name);
-  const FieldTable fields = run_fields(parsed.spec);
   Reading reading;
-  read_file(fields, table_names(), toml, file, advise, list_reader(parsed.spec, file, reading),
-            reading);
-  read_overrides(fields, overrides, "--set", advise, list_reader(parsed.spec, "--set", reading),
-                 reading);
+  read_file(run_fields(parsed.spec), table_names(), toml, file, advise,
+            list_reader(parsed.spec, file, reading), reading);
+  read_overrides(AllFields(parsed.spec, reading).table(), overrides, "--set", advise,
+                 list_reader(parsed.spec, "--set", reading), reading);
   if (!reading.places.count("schema"))
     add_rule_problem(reading, {"schema"}, {"is required", "begin the file with: schema = 1"});
   if (parsed.spec.run.name.empty() && !reading.bad_keys.count("run.name"))
     parsed.spec.run.name = run_name_of(std::filesystem::path(file).stem().string());
   count_ranks(parsed.spec, reading);
-  finish(parsed.spec, fields, reading);
+  finish(parsed.spec, reading);
   // A rule about a default has no place of its own, but it is still this file's.
   for (Problem& problem : reading.problems)
     if (problem.file.empty()) problem.file = file;
@@ -195,12 +219,11 @@ Problem problem_at(const Parsed& parsed, const std::string& file, const std::str
 Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& overrides) {
   Parsed parsed;
   parsed.spec = spec;
-  const FieldTable fields = run_fields(parsed.spec);
   Reading reading;
-  read_overrides(fields, overrides, "--set", advise, list_reader(parsed.spec, "--set", reading),
-                 reading);
+  read_overrides(AllFields(parsed.spec, reading).table(), overrides, "--set", advise,
+                 list_reader(parsed.spec, "--set", reading), reading);
   count_ranks(parsed.spec, reading);
-  finish(parsed.spec, fields, reading);
+  finish(parsed.spec, reading);
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);
   parsed.places = std::move(reading.places);
@@ -210,7 +233,7 @@ Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& over
 std::vector<Problem> validate(const RunSpec& spec) {
   RunSpec copy = spec;
   Reading reading;
-  finish(copy, run_fields(copy), reading);
+  finish(copy, reading);
   return std::move(reading.problems);
 }
 
@@ -281,9 +304,19 @@ EnvironmentReport check_environment(const RunSpec& spec,
 }
 
 void resolve_paths(RunSpec& spec, const std::string& run_file_folder) {
-  std::filesystem::path path = spec.data.path;
-  if (!path.empty() && path.is_relative())
-    spec.data.path = (std::filesystem::path(run_file_folder) / path).lexically_normal().string();
+  const auto resolve = [&](std::string& path) {
+    if (!path.empty() && std::filesystem::path(path).is_relative())
+      path = (std::filesystem::path(run_file_folder) / path).lexically_normal().string();
+  };
+  resolve(spec.data.path);
+  for (DataSource& source : spec.data.sources)
+    resolve(source.path);
+}
+
+static void print_element(const char* head, const FieldTable& fields, std::string& out) {
+  out += std::string(head) + "\n";
+  for (const Field& field : fields)
+    out += std::string(field.key) + " = " + to_toml(get(field)) + "\n";
 }
 
 std::string print_toml(const RunSpec& spec, bool with_comments) {
@@ -300,7 +333,8 @@ std::string print_toml(const RunSpec& spec, bool with_comments) {
       const size_t dot = field.key.rfind('.');
       const bool here = dot == std::string_view::npos ? table.name.empty()
                                                       : field.key.substr(0, dot) == table.name;
-      if (!here) continue;
+      const bool mixed = field.key == "data.path" && !spec.data.sources.empty();
+      if (!here || mixed) continue;
       const std::string value = to_toml(get(field));
       const std::string name(dot == std::string_view::npos ? field.key : field.key.substr(dot + 1));
       if (with_comments) {
@@ -311,12 +345,11 @@ std::string print_toml(const RunSpec& spec, bool with_comments) {
       out += name + " = " + value + "\n";
     }
     if (table.name == "restart")
-      for (const FallbackRule& rule : spec.restart.fallback) {
-        out += "[[restart.fallback]]\n";
-        FallbackRule rung = rule;
-        for (const Field& field : fallback_fields(rung))
-          out += std::string(field.key) + " = " + to_toml(get(field)) + "\n";
-      }
+      for (FallbackRule& rung : copy.restart.fallback)
+        print_element("[[restart.fallback]]", fallback_fields(rung), out);
+    if (table.name == "data")
+      for (DataSource& source : copy.data.sources)
+        print_element("[[data.source]]", source_fields(source), out);
     if (table.name == "toggles")
       for (const auto& [name, value] : spec.toggles)
         out += "\"" + name + "\" = " + to_toml(Value(value)) + "\n";

@@ -8,6 +8,7 @@
 #include "common/spec/fields.h"
 #include "common/spec/gate.h"
 #include "common/spec/ladder_rules.h"
+#include "common/spec/mixture.h"
 #include "common/spec/node_spec.h"
 #include "common/spec/toggles.h"
 
@@ -60,25 +61,31 @@ std::string meaning(const Field& field) {
   return text;
 }
 
+std::string rows_of(const FieldTable& fields) {
+  std::string out = "\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
+  for (const Field& field : fields)
+    out += "| `" + std::string(field.key) + "` | " + std::string(type_name(field)) +
+           (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " +
+           (field.required ? "required" : code(to_toml(get(field)))) + " | " + range(field) +
+           " | " + meaning(field) + " |\n";
+  return out;
+}
+
 std::string tables(const FieldTable& fields, const std::vector<TableMeaning>& sections) {
   std::string out;
   for (const TableMeaning& section : sections) {
     out += section.name.empty() ? std::string() : "\n## [" + std::string(section.name) + "]\n\n";
     if (!section.meaning.empty()) out += std::string(section.meaning) + "\n";
-    std::string rows;
+    FieldTable here;
     for (const Field& field : fields) {
       const size_t dot = field.key.rfind('.');
       const std::string_view table =
           dot == std::string_view::npos ? std::string_view() : field.key.substr(0, dot);
       if (table != section.name) continue;
-      rows += "| `" + std::string(field.key.substr(dot == std::string_view::npos ? 0 : dot + 1)) +
-              "` | " + std::string(type_name(field)) +
-              (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " +
-              (field.required ? "required" : code(to_toml(get(field)))) + " | " + range(field) +
-              " | " + meaning(field) + " |\n";
+      here.push_back(field);
+      here.back().key.remove_prefix(dot == std::string_view::npos ? 0 : dot + 1);
     }
-    if (!rows.empty())
-      out += "\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n" + rows;
+    if (!here.empty()) out += rows_of(here);
   }
   return out;
 }
@@ -129,14 +136,20 @@ std::string ladder_section() {
                     "rungs above have changed. docs/design/ladder.md has the rules.\n\n"
                     "```\n[[restart.fallback]]\nclasses = [\"gpu-out-of-memory\"]\n"
                     "halve = \"micro_batch\"\n\n[[restart.fallback]]\n"
-                    "classes = [\"hardware\", \"network\"]\nafter = 2\nranks = 1\n```\n\n"
-                    "| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
-  for (const Field& field : fallback_fields(defaults))
-    out += "| `" + std::string(field.key) + "` | " + std::string(type_name(field)) +
-           (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " +
-           (field.required ? "required" : code(to_toml(get(field)))) + " | " + range(field) +
-           " | " + meaning(field) + " |\n";
-  return out;
+                    "classes = [\"hardware\", \"network\"]\nafter = 2\nranks = 1\n```\n";
+  return out + rows_of(fallback_fields(defaults));
+}
+
+std::string mixture_section() {
+  DataSource source;
+  return "\n## [[data.source]]\n\n"
+         "A data set of a mixture, instead of `data.path`: up to " +
+         std::to_string(kMostSources) +
+         " tables. All of them have the same tokenizer. [Data](data.md) has the order in which a "
+         "run reads them. `--set 'data.source[0].weight=2'` changes a table of the file.\n\n"
+         "```\n[[data.source]]\npath = \"../data/web\"\nweight = 0.7\n\n"
+         "[[data.source]]\npath = \"../data/books\"\nweight = 0.3\n```\n" +
+         rows_of(source_fields(source));
 }
 
 std::string run_page() {
@@ -154,6 +167,7 @@ std::string run_page() {
       "line. Relative paths are relative to the file.\n";
   out += tables(run_fields(defaults), run_tables());
   out += faults_section(); // [inject] is the last table
+  out += mixture_section();
   out += gates_section();
   out += ladder_section();
   out += "\n## Rules between keys\n\n"

@@ -7,6 +7,7 @@
 #include "common/spec/gate.h"
 #include "common/spec/kernel_request.h"
 #include "common/spec/ladder_rules.h"
+#include "common/spec/mixture.h"
 #include "common/spec/origin.h"
 #include "common/spec/parse.h"
 #include "common/spec/passed_variables.h"
@@ -54,6 +55,7 @@ public:
     train();
     placement();
     supervision();
+    check_sources(s_, reading_);
     check_gates(s_, reading_);
     check_ladder(s_, reading_);
     inject();

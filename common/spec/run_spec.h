@@ -138,9 +138,16 @@ struct NsaSection {
   std::vector<std::string> branches = {"compressed", "selected", "sliding"};
 };
 
+// One of the data sets that a run mixes (common/spec/mixture.h).
+struct DataSource {
+  std::string path;
+  double weight = 1; // in proportion to the others
+};
+
 struct DataSection {
-  std::string path;           // folder with dataset.json; relative to the run file
-  bool document_mask = false; // attention, positions and blocks restart at each document
+  std::string path;                // folder with dataset.json; relative to the run file
+  std::vector<DataSource> sources; // instead of `path`
+  bool document_mask = false;      // attention, positions and blocks restart at each document
 };
 
 struct EvalSection {

@@ -6,6 +6,7 @@
 #include "common/spec/gate.h"
 #include "common/spec/ladder.h"
 #include "common/spec/ladder_rules.h"
+#include "common/spec/mixture.h"
 
 namespace nsa::spec {
 
@@ -60,6 +61,11 @@ json to_json(const RunSpec& spec) {
       std::visit([&](const auto& value) { rung[std::string(field.key)] = value; }, get(field));
   }
   if (!rungs.empty()) out["restart"]["fallback"] = std::move(rungs);
+  for (DataSource& source : copy.data.sources) { // none: as specs before there were mixtures
+    json& at = out["data"]["source"].emplace_back(json::object());
+    for (const Field& field : source_fields(source))
+      std::visit([&](const auto& value) { at[std::string(field.key)] = value; }, get(field));
+  }
   out["toggles"] = json(spec.toggles);
   if (spec.toggles.empty()) out["toggles"] = json::object();
   for (const GateRule& rule : copy.gates) { // none: as specs before there were gates
@@ -99,6 +105,21 @@ Result<RunSpec> from_json(const json& document) {
       }
     }
   };
+  const auto take_sources = [&](const json& list) {
+    if (!list.is_array() || list.size() > kMostSources)
+      return wrong.push_back("data.source must be a list of at most " +
+                             std::to_string(kMostSources) + " data sets");
+    for (const json& source : list) {
+      const FieldTable keys = source_fields(spec.data.sources.emplace_back());
+      if (!source.is_object()) return wrong.push_back("a data source must be an object");
+      for (const auto& [key, value] : source.items()) {
+        const Field* field = find_field(keys, key);
+        const auto given = from_json_value(value);
+        if (field == nullptr || !given || !set(*field, *given))
+          wrong.push_back("data.source: " + key + " is unknown or of another type");
+      }
+    }
+  };
   for (const auto& [name, value] : document.items()) {
     if (name == "toggles" && value.is_object()) {
       for (const auto& [toggle, text] : value.items()) {
@@ -121,6 +142,8 @@ Result<RunSpec> from_json(const json& document) {
       for (const auto& [inner, inner_value] : value.items())
         if (name == "restart" && inner == "fallback")
           take_rungs(inner_value);
+        else if (name == "data" && inner == "source")
+          take_sources(inner_value);
         else
           take(name + "." + inner, inner_value);
     } else {

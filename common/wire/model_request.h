@@ -17,6 +17,11 @@ constexpr auto choice_names(ModelTask) {
   return names_of("sample", "evaluate", "logits");
 }
 
+struct DataFolder {
+  std::string path, name;
+  int64_t weight = 1;
+};
+
 struct ModelRequest {
   ChoiceOrText<ModelTask> task;
   std::string checkpoint;     // its folder, verified by whoever asks
@@ -32,8 +37,8 @@ struct ModelRequest {
   uint64_t seed = 0;
 
   // evaluate
-  std::string data;      // folder of a data set
-  int64_t sequences = 0; // of the held-out split; 0: all
+  std::vector<DataFolder> data; // one, or those of a mixture
+  int64_t sequences = 0;        // of the held-out split; 0: all
   int64_t sequence_length = 0;
 
   // logits: of rows of equal length, as F32 tensor "logits" in the safetensors file `out`
@@ -64,8 +69,10 @@ struct ModelEnd {
   int64_t sequences = 0, sequence_length = 0;
   std::string data_digest;
   std::vector<PositionLoss> positions;
+  std::vector<double> sources; // of a mixture: loss of each data set
 };
 
+NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(ModelRequest);
 NSA_DECLARE_JSON(ModelText);
 NSA_DECLARE_JSON(PositionLoss);

@@ -193,15 +193,16 @@ struct RankEvaluation {
   uint64_t step = 0, tokens = 0;
   double loss = 0; // mean held-out loss, nats a token
   double seconds = 0;
+  std::map<std::string, double> sources; // of a mixture: loss of each data set
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankEvaluation,
                                             .name = "evaluation",
                                             .event = nsa::name_of(EventKind::kEvaluation),
                                             .text = "held-out loss {loss} at step {step}"};
-  static constexpr auto kMembers =
-      members(member("rank", &RankEvaluation::rank), member("step", &RankEvaluation::step),
-              member("tokens", &RankEvaluation::tokens), member("loss", &RankEvaluation::loss),
-              member("seconds", &RankEvaluation::seconds));
+  static constexpr auto kMembers = members(
+      member("rank", &RankEvaluation::rank), member("step", &RankEvaluation::step),
+      member("tokens", &RankEvaluation::tokens), member("loss", &RankEvaluation::loss),
+      member("seconds", &RankEvaluation::seconds), member("sources", &RankEvaluation::sources));
 };
 
 struct RankCheckpoint {

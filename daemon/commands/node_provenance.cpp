@@ -1,6 +1,7 @@
 #include "daemon/commands/node_provenance.h"
 
-#include "common/dataset/manifest.h"
+#include "common/dataset/mixture.h"
+#include "common/spec/mixture.h"
 #include "daemon/run_metrics/provenance.h"
 
 namespace nsa::control {
@@ -17,16 +18,22 @@ nlohmann::json NodeProvenance::begin(const RunRecord& record) {
   return now;
 }
 
-void NodeProvenance::read_dataset_digest(const RunRecord& record,
-                                         std::function<void(const std::string&)> done) {
-  const std::string folder = record.spec.data.path;
+void NodeProvenance::read_data(const RunRecord& record,
+                               std::function<void(const nlohmann::json&)> done) {
+  const std::vector<spec::DataSource> sources = spec::sources_of(record.spec.data);
   readers_.run(
-      {record.row.user, "the data set in " + folder},
-      [folder, open = privilege::opener(host_, uid_of(record.row))] {
-        return dataset::read_manifest(folder, open);
+      {record.row.user, "the data set in " + sources.front().path},
+      [data = record.spec.data, open = privilege::opener(host_, uid_of(record.row))] {
+        return dataset::read_text(data, open);
       },
-      [done = std::move(done)](const Result<dataset::Manifest>& manifest) {
-        if (manifest) done(manifest->digest);
+      [done = std::move(done), sources](const Result<dataset::RunText>& text) {
+        if (!text) return;
+        nlohmann::json facts = {{"dataset_digest", text->digest}};
+        for (size_t i = 0; i < sources.size() && sources.size() > 1; ++i)
+          facts["data_sources"].push_back({{"path", sources[i].path},
+                                           {"weight", text->sources[i].weight},
+                                           {"digest", text->sources[i].digest}});
+        done(facts);
       });
 }
 

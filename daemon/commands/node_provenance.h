@@ -17,8 +17,7 @@ public:
                  std::shared_ptr<privilege::Host> host, net::Offload& readers)
       : launcher_(launcher), slots_(slots), host_(std::move(host)), readers_(readers) {}
   nlohmann::json begin(const RunRecord& record) override;
-  void read_dataset_digest(const RunRecord& record,
-                           std::function<void(const std::string&)> done) override;
+  void read_data(const RunRecord& record, std::function<void(const nlohmann::json&)> done) override;
 
 private:
   const HostLauncher& launcher_;

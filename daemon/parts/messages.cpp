@@ -11,7 +11,8 @@ NSA_DEFINE_JSON(Call, id, what, part, body)
 NSA_DEFINE_JSON(Answer, id, ok, code, what, next, body)
 NSA_DEFINE_JSON(Held, parts)
 NSA_DEFINE_JSON(Ended, part)
-NSA_DEFINE_JSON(Preparation, build, run_folder, data_path, dataset_digest, checkpoint_folder)
+NSA_DEFINE_JSON(DataFolder, path, digest)
+NSA_DEFINE_JSON(Preparation, build, run_folder, checkpoint_folder, data)
 
 wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes) {
   wire::Frame frame{static_cast<uint8_t>(type), 0, {}};

@@ -70,9 +70,14 @@ NSA_DECLARE_JSON(Held);
 NSA_DECLARE_JSON(Ended);
 
 // What a head asks a node before anything is started.
-struct Preparation {
-  std::string build, run_folder, data_path, dataset_digest, checkpoint_folder;
+struct DataFolder {
+  std::string path, digest;
 };
+struct Preparation {
+  std::string build, run_folder, checkpoint_folder;
+  std::vector<DataFolder> data; // of a mixture several
+};
+NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(Preparation);
 
 // Both ends are of one build, which Preparation makes sure of.

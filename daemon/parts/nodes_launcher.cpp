@@ -1,7 +1,8 @@
 #include "daemon/parts/nodes_launcher.h"
 
 #include "common/base/tcp.h"
-#include "common/dataset/manifest.h"
+#include "common/dataset/mixture.h"
+#include "common/spec/mixture.h"
 #include "daemon/commands/host_launcher.h"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ struct NodesLauncher::Start {
   AttemptKey key;
   std::vector<state::Part> parts;
   UniqueFd listener; // of rank 0's store, until its shim has it
-  std::string dataset_digest;
+  std::vector<DataFolder> data;
   uint16_t port = 0;
   size_t waiting = 0;
   std::optional<Error> failed; // the first
@@ -65,13 +66,15 @@ void NodesLauncher::start(const control::RunRecord& record, privilege::AttemptSt
   shared->parts = std::move(parts);
   calls_.run(
       control::job_of(record.row, "the data set"),
-      [folder = record.spec.data.path,
+      [data = record.spec.data,
        open = privilege::opener(options_.host, control::uid_of(record.row))] {
-        return dataset::read_manifest(folder, open);
+        return dataset::read_text(data, open);
       },
-      [this, shared](const Result<dataset::Manifest>& manifest) {
-        if (!manifest) return give_up(shared, manifest.error());
-        shared->dataset_digest = manifest->digest;
+      [this, shared](const Result<dataset::RunText>& text) {
+        if (!text) return give_up(shared, text.error());
+        const auto sources = spec::sources_of(shared->record.spec.data);
+        for (size_t i = 0; i < sources.size(); ++i)
+          shared->data.push_back({sources[i].path, text->manifests[i].digest});
         prepare_nodes(shared);
       });
 }
@@ -84,8 +87,7 @@ void NodesLauncher::prepare_nodes(const std::shared_ptr<Start>& start) {
   start->listener = std::move(*listener);
   start->port = *port;
   const wire::LaunchPlan& plan = start->start.plan;
-  const Preparation wanted{build_text(), plan.run_folder, start->record.spec.data.path,
-                           start->dataset_digest, plan.checkpoint_folder};
+  const Preparation wanted{build_text(), plan.run_folder, plan.checkpoint_folder, start->data};
   start->waiting = start->parts.size() - 1;
   for (size_t number = 1; number < start->parts.size(); ++number)
     nodes_.call(start->parts[number].node, CallKind::kPrepare, start->key, wanted,

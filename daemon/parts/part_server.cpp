@@ -62,12 +62,14 @@ Status check(const Preparation& wanted, const std::string& worker) {
                 "it does not see the run's folder " + wanted.run_folder +
                     ", or may not write there",
                 "nodes need the head's state folder under the same path, on a shared file system");
-  const auto data = dataset::read_manifest(wanted.data_path);
-  if (!data) return fail(Error(data.error()).within("the data set"));
-  if (data->digest != wanted.dataset_digest)
-    return fail(ErrorCode::kConflict,
-                "the data set in " + wanted.data_path + " is another one than on the head",
-                "copy the data set of the head there");
+  for (const auto& [path, digest] : wanted.data) {
+    const auto data = dataset::read_manifest(path);
+    if (!data) return fail(Error(data.error()).within("the data set"));
+    if (data->digest != digest)
+      return fail(ErrorCode::kConflict,
+                  "the data set in " + path + " is another one than on the head",
+                  "copy the data set of the head there");
+  }
   if (!wanted.checkpoint_folder.empty())
     if (const auto read = manifest::read(wanted.checkpoint_folder); !read)
       return fail(Error(read.error()).within("the checkpoint"));

@@ -2,7 +2,9 @@
 
 #include "common/base/text.h"
 #include "common/dataset/fit.h"
+#include "common/dataset/mixture.h"
 #include "common/estimate/estimate.h"
+#include "common/spec/mixture.h"
 #include "common/spec/parse.h"
 #include "common/spec/reader.h"
 #include "common/spec/spec_json.h"
@@ -88,10 +90,9 @@ check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const 
   };
   const dataset::Fit fit = dataset::check_fit(parsed, file.name, open);
   problems.insert(problems.end(), fit.problems.begin(), fit.problems.end());
-  const std::string& data = parsed.spec.data.path;
-  if (!fit.present && spec::is_sound(parsed, "data.path"))
-    add("data.path", "there is no data set in " + data,
-        "make one: nsactl data prepare --out " + data + " TEXT...");
+  for (const dataset::Absent& absent : fit.absent)
+    add(absent.key, "there is no data set in " + absent.path,
+        "make one: nsactl data prepare --out " + absent.path + " TEXT...");
   if (!spec::is_sound(parsed, "parallel.ranks") || !spec::is_sound(parsed, "parallel.device"))
     return refuse(file.name, std::move(problems));
   auto resolved = resolve_device(parsed.spec, node);
@@ -159,11 +160,16 @@ tl::expected<void, api::SubmitFailure> check_parent(const RunFile& file, const s
   std::string trained_on;
   for (const manifest::Found& one : found)
     if (one.step == origin.step && one.manifest) trained_on = one.manifest->data.dataset_digest;
-  const auto ours = dataset::read_manifest(spec.data.path, open);
-  if (!ours) return refuse(ours.error());
+  auto text = dataset::read_text(spec.data, open);
+  if (!text) return refuse(text.error());
+  dataset::Manifest& ours = text->manifests.front(); // of a mixture all have one tokenizer
+  ours.digest = text->digest;
   std::optional<dataset::Manifest> theirs;
-  if (auto read = dataset::read_manifest(parent.spec.data.path, open)) theirs = std::move(*read);
-  add(tokenizer_misfit(origin, theirs, trained_on, *ours));
+  if (auto read = dataset::read_text(parent.spec.data, open))
+    theirs = std::move(read->manifests.front());
+  auto misfit = tokenizer_misfit(origin, theirs, trained_on, ours);
+  if (misfit) misfit->key = spec::source_key(spec.data, 0);
+  add(std::move(misfit));
   if (misfits.empty()) return {};
   const spec::Parsed parsed = spec::parse_run_file(file.toml, file.name, file.overrides);
   std::vector<spec::Problem> problems;

@@ -41,6 +41,7 @@ struct Reason {
 constexpr Reason kWhyNot[] = {
     {"model.", "the weights in the checkpoint have the shape of the model"},
     {"nsa.", "the weights were trained with these blocks, branches and gates"},
+    {"data.source", "the order of the text follows from the data sets and their weights"},
     {"data.document_mask", "it decides what a token attends to"},
     {"train.seed", "the order of the text follows from it"},
     {"train.sequence_length", "the text would be cut into other sequences"},

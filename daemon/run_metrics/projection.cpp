@@ -127,11 +127,11 @@ void RunMetrics::begin_attempt(const state::Run& run, RunRecord& record,
 }
 
 void RunMetrics::note_dataset(const RunRecord& record) {
-  provenance_.read_dataset_digest(
-      record, [this, run = record.row.id, attempt = record.of_attempt](const std::string& digest) {
+  provenance_.read_data(
+      record, [this, run = record.row.id, attempt = record.of_attempt](const nlohmann::json& data) {
         RunRecord* found = find(run);
         if (found == nullptr || found->of_attempt != attempt) return;
-        found->provenance["dataset_digest"] = digest;
+        found->provenance.update(data);
         loop_.touch(run);
       });
 }

@@ -24,9 +24,9 @@ class ProvenanceSource {
 public:
   virtual ~ProvenanceSource() = default;
   virtual nlohmann::json begin(const RunRecord& record) = 0;
-  // `done` gets the digest of the data set later, or never.
-  virtual void read_dataset_digest(const RunRecord& record,
-                                   std::function<void(const std::string&)> done) = 0;
+  // `done` gets what identifies the run's text, as members of the provenance, later or never.
+  virtual void read_data(const RunRecord& record,
+                         std::function<void(const nlohmann::json&)> done) = 0;
 };
 
 class RunMetrics final : public Projection {

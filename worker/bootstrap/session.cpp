@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/spec/mixture.h"
 #include "common/spec/origin.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
@@ -69,6 +70,25 @@ void explain_resume(const manifest::Manifest& then, const manifest::Manifest& no
                  "resume is exact in data and state but not bit for bit: " + join(changes, ", "));
 }
 
+// nsad has compared the tokenizers at submission; data sets may have been made anew since.
+Result<std::vector<data::Source>> open_sources(const spec::DataSection& section,
+                                               dataset::Check check) {
+  const std::vector<spec::DataSource> named = spec::sources_of(section);
+  const std::vector<int64_t> weights = spec::whole_weights(named);
+  std::vector<data::Source> sources;
+  for (size_t i = 0; i < named.size(); ++i) {
+    NSA_TRY_ASSIGN(auto opened, dataset::Dataset::open(named[i].path, check));
+    const dataset::TokenizerRecord& ours = opened->manifest().tokenizer;
+    if (i > 0 && ours.digest != sources[0].dataset->manifest().tokenizer.digest)
+      return fail(ErrorCode::kInvalidArgument,
+                  named[i].path + " has text of tokenizer " + ours.name + ", " + named[0].path +
+                      " of another",
+                  "prepare both with the same tokenizer");
+    sources.push_back({std::move(opened), weights[i]});
+  }
+  return sources;
+}
+
 class Session {
 public:
   Session(const RankOptions& options, link::Link& link, progress::Page page)
@@ -93,6 +113,9 @@ private:
     return !o_.spec.origin.checkpoint.empty();
   } // but a checkpoint of its own wins
   manifest::Manifest manifest_base() const;
+  const dataset::TokenizerRecord& tokenizer() const { // of all data sets
+    return data_.front().dataset->manifest().tokenizer;
+  }
 
   const RankOptions& o_;
   link::Link& link_;
@@ -103,8 +126,8 @@ private:
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
   GraphChoice graphs_;
-  std::future<Result<std::shared_ptr<const dataset::Dataset>>> opening_data_;
-  std::shared_ptr<const dataset::Dataset> dataset_;
+  std::future<Result<std::vector<data::Source>>> opening_data_;
+  std::vector<data::Source> data_;
   choice::KernelPlan kernels_;
   std::optional<KernelCheck> kernel_check_;
   std::unique_ptr<model::LanguageModel> model_;
@@ -155,15 +178,15 @@ void Session::begin_opening_data() {
   // One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
   // bit in the text would be trained on in silence.
   const auto check = o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
-  std::packaged_task<Result<std::shared_ptr<const dataset::Dataset>>()> open(
-      [path = o_.spec.data.path, check] { return dataset::Dataset::open(path, check); });
+  std::packaged_task<Result<std::vector<data::Source>>()> open(
+      [data = o_.spec.data, check] { return open_sources(data, check); });
   opening_data_ = open.get_future();
   std::thread(std::move(open)).detach(); // an error elsewhere does not wait for it
 }
 
 RankResult<void> Session::open_data() {
-  NSA_RANK_TRY_ASSIGN(RankExit::kData, dataset_, opening_data_.get());
-  const int64_t vocabulary = dataset_->manifest().tokenizer.vocabulary_size;
+  NSA_RANK_TRY_ASSIGN(RankExit::kData, data_, opening_data_.get());
+  const int64_t vocabulary = tokenizer().vocabulary_size;
   if (vocabulary > o_.spec.model.vocabulary)
     return failed(RankExit::kUsage,
                   {ErrorCode::kInvalidArgument,
@@ -265,7 +288,7 @@ RankResult<void> Session::open_loader() {
   shape.world = o_.world;
 
   data::LoaderOptions options;
-  options.dataset = dataset_;
+  options.sources = data_;
   options.shape = shape;
   options.seed = static_cast<uint64_t>(o_.spec.train.seed);
   options.shortest_sequence = o_.spec.restart.shortest_sequence;
@@ -284,17 +307,20 @@ RankResult<void> Session::open_loader() {
     from->index = static_cast<int64_t>(resumed_->data.index);
     from->sequence_length = resumed_->data.sequence_length;
     from->dataset_digest = resumed_->data.dataset_digest;
+    for (const manifest::DataSource& source : resumed_->data.sources)
+      from->sources.push_back({source.digest, source.weight});
     const bool replaced = o_.replaced_data.contains(from->dataset_digest);
-    if (replaced && from->dataset_digest != dataset_->digest()) {
+    const std::string digest = data::digest_of(data_);
+    if (replaced && from->dataset_digest != digest) {
       log::warning("train", "the new data set is read from its beginning",
-                   {{"checkpoint", from->dataset_digest}, {"now", dataset_->digest()}});
+                   {{"checkpoint", from->dataset_digest}, {"now", digest}});
       from.reset();
     }
   }
   NSA_RANK_TRY_ASSIGN(RankExit::kData, loader_, data::Loader::open(std::move(options), from));
   if (o_.spec.eval.interval_steps > 0 || o_.spec.eval.at_end) {
-    auto set = data::EvaluationSet::open(dataset_, shape,
-                                         o_.spec.eval.batches * o_.spec.train.micro_batch);
+    auto set =
+        data::EvaluationSet::open(data_, shape, o_.spec.eval.batches * o_.spec.train.micro_batch);
     if (!set) return failed(RankExit::kData, std::move(set).error());
     evaluation_.emplace(std::move(*set));
   }
@@ -399,7 +425,7 @@ RankResult<Finished> Session::run() {
     return tl::unexpected(ok.error());
 
   std::optional<int64_t> separator;
-  if (o_.spec.data.document_mask) separator = dataset_->manifest().tokenizer.separator;
+  if (o_.spec.data.document_mask) separator = tokenizer().separator;
   std::optional<StagedLoss> staged;
   if (graphs_.on) staged = make_staged_loss(*model_, runtime_->device());
   kernel_check_.emplace(make_kernel_check(kernels_));

@@ -29,12 +29,14 @@ Batch make_batch(int64_t rows, int64_t sequence_length, const AllocateBuffer& al
   return batch;
 }
 
-void fill_batch(const dataset::TokenSequence& tokens, std::span<const SequenceAddress> addresses,
-                Batch& batch) {
+void fill_batch(const std::vector<Source>& sources, dataset::Split split,
+                std::span<const SequenceAddress> addresses, Batch& batch) {
   const auto length = static_cast<size_t>(batch.sequence_length);
   int64_t* input = first_element(batch);
   int64_t* target = input + (batch.targets.data() - batch.inputs.data());
   for (const SequenceAddress& address : addresses) {
+    const dataset::TokenSequence& tokens =
+        sources[static_cast<size_t>(address.source)].dataset->tokens(split);
     tokens.copy(address.position, std::span(input, length));
     std::copy(input + 1, input + length, target);
     tokens.copy(address.position + batch.sequence_length, std::span(target + length - 1, 1));

@@ -1,9 +1,9 @@
-// Fills batches from the token sequence of a split. Shared by loader and evaluation; the caller's
+// Fills batches from the token sequences of a split. Shared by loader and evaluation; the caller's
 // thread.
 #pragma once
 
-#include "common/dataset/dataset.h"
 #include "worker/data/batch.h"
+#include "worker/data/source.h"
 
 #include <span>
 
@@ -13,7 +13,7 @@ namespace nsa::data {
 Batch make_batch(int64_t rows, int64_t sequence_length, const AllocateBuffer& allocate);
 
 // Reads the rows named by addresses (as many as the batch was made for, or fewer) into `batch`.
-void fill_batch(const dataset::TokenSequence& tokens, std::span<const SequenceAddress> addresses,
-                Batch& batch);
+void fill_batch(const std::vector<Source>& sources, dataset::Split split,
+                std::span<const SequenceAddress> addresses, Batch& batch);
 
 } // namespace nsa::data

@@ -1,10 +1,12 @@
 #include "worker/data/loader.h"
 
 #include "worker/data/batch_builder.h"
+#include "worker/data/mixture_order.h"
 
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -18,13 +20,37 @@ struct BatchPool {
   std::vector<std::unique_ptr<Batch>> free;
 };
 
+std::string folder_of(const Source& source) {
+  return source.dataset->folder().string();
+}
+
+// What the checkpoint was trained on, and what is there now, where they differ.
+std::string other_text(const DataState& resume, const std::vector<Source>& sources) {
+  const auto now = identities(sources);
+  if (resume.sources.size() == now.size())
+    for (size_t i = 0; i < now.size(); ++i) {
+      const dataset::MixedSource& then = resume.sources[i];
+      if (then.digest != now[i].digest)
+        return "data set " + then.digest + " as source " + std::to_string(i) + ", " +
+               folder_of(sources[i]) + " is " + now[i].digest;
+      if (then.weight != now[i].weight)
+        return "weight " + std::to_string(then.weight) + " of " + folder_of(sources[i]) +
+               ", now it is " + std::to_string(now[i].weight);
+    }
+  const auto sources_text = [](size_t count) {
+    return count == 0 ? std::string() : " of " + std::to_string(count) + " sources";
+  };
+  return "data set " + resume.dataset_digest + sources_text(resume.sources.size()) + ", " +
+         (sources.size() == 1 ? folder_of(sources[0])
+                              : std::to_string(sources.size()) + " sources") +
+         " is " + digest_of(sources);
+}
+
 Status check_resume(const DataState& resume, const LoaderOptions& options) {
-  const std::string& digest = options.dataset->digest();
-  if (resume.dataset_digest != digest)
+  if (resume.dataset_digest != digest_of(options.sources))
     return fail(ErrorCode::kConflict,
-                "the checkpoint was trained on data set " + resume.dataset_digest + ", " +
-                    options.dataset->folder().string() + " is " + digest,
-                "train on the data set that the run began with, or begin a new run");
+                "the checkpoint was trained on " + other_text(resume, options.sources),
+                "train on the data that the run began with, or begin a new run");
   auto differs = [](const std::string& what, auto then, auto now) {
     return fail(ErrorCode::kConflict,
                 "the checkpoint was trained with " + what + " " + std::to_string(then) +
@@ -40,6 +66,23 @@ Status check_resume(const DataState& resume, const LoaderOptions& options) {
   return {};
 }
 
+int64_t train_tokens(const Source& source) {
+  return source.dataset->tokens(dataset::Split::kTrain).size();
+}
+
+// Cut into other sequences, the text has another order: the share that was read of it stays.
+Result<int64_t> first_sequence(const DataState& resume, const LoaderOptions& options,
+                               const std::vector<MixtureOrder::Part>& parts) {
+  const int64_t index = resume.index * resume.sequence_length / options.shape.sequence_length;
+  if (parts.size() > 1) return index;
+  const int64_t then = sample_count(train_tokens(options.sources[0]), resume.sequence_length);
+  if (resume.index >= then)
+    return fail(ErrorCode::kCorrupt, "the checkpoint stands at sequence " +
+                                         std::to_string(resume.index) + " of an epoch of " +
+                                         std::to_string(then));
+  return resume.epoch * parts[0].samples + std::min(index, parts[0].samples - 1);
+}
+
 } // namespace
 
 // Tokens are read through a mapping, and every page that was touched counts as this rank's memory:
@@ -47,8 +90,9 @@ Status check_resume(const DataState& resume, const LoaderOptions& options) {
 constexpr size_t kMostMappedBytes = size_t{8} << 20, kMappedAroundBytes = size_t{64} << 10;
 
 struct Loader::Worker {
-  Worker(LoaderOptions given, int64_t samples, int64_t first_sequence)
-      : options(std::move(given)), order(samples, options.shape.sequence_length, options.seed),
+  Worker(LoaderOptions given, const std::vector<MixtureOrder::Part>& parts, int64_t first_sequence)
+      : options(std::move(given)), order(parts, options.shape.sequence_length, options.seed),
+        epoch(parts.size() == 1 ? parts[0].samples : std::numeric_limits<int64_t>::max()),
         first(first_sequence) {}
 
   void run();
@@ -56,7 +100,8 @@ struct Loader::Worker {
   std::shared_ptr<Batch> take_free_batch();
 
   const LoaderOptions options;
-  const SampleOrder order;
+  const MixtureOrder order;
+  const int64_t epoch; // sequences in one pass; a mixture has none as a whole
   const int64_t first; // sequence at which this loader began
   const std::shared_ptr<BatchPool> pool = std::make_shared<BatchPool>();
 
@@ -79,27 +124,28 @@ Result<std::unique_ptr<Loader>> Loader::open(LoaderOptions options,
                                              const std::optional<DataState>& resume) {
   NSA_TRY(check(options.shape));
   if (options.prefetch < 1) return fail(ErrorCode::kInvalidArgument, "prefetch must be at least 1");
-  const int64_t tokens = options.dataset->tokens(dataset::Split::kTrain).size();
-  const int64_t samples = sample_count(tokens, options.shape.sequence_length);
-  if (samples < 1)
-    return fail(ErrorCode::kInvalidArgument,
-                "the train split of " + options.dataset->folder().string() + " has " +
-                    std::to_string(tokens) + " tokens, a sequence needs " +
-                    std::to_string(options.shape.sequence_length + 1),
-                "prepare more text, or train with a shorter sequence_length");
+  if (options.sources.empty())
+    return fail(ErrorCode::kInvalidArgument, "the loader has no data set to read");
+  std::vector<MixtureOrder::Part> parts;
+  for (const Source& source : options.sources) {
+    const int64_t tokens = train_tokens(source);
+    parts.push_back({sample_count(tokens, options.shape.sequence_length), source.weight});
+    if (parts.back().samples < 1)
+      return fail(ErrorCode::kInvalidArgument,
+                  "the train split of " + folder_of(source) + " has " + std::to_string(tokens) +
+                      " tokens, a sequence needs " +
+                      std::to_string(options.shape.sequence_length + 1),
+                  "prepare more text, or train with a shorter sequence_length");
+    if (source.weight < 1)
+      return fail(ErrorCode::kInvalidArgument,
+                  "the weight of " + folder_of(source) + " is " + std::to_string(source.weight));
+  }
   int64_t first = 0;
   if (resume) {
     NSA_TRY(check_resume(*resume, options));
-    const int64_t then = sample_count(tokens, resume->sequence_length);
-    if (resume->index >= then)
-      return fail(ErrorCode::kCorrupt, "the checkpoint stands at sequence " +
-                                           std::to_string(resume->index) + " of an epoch of " +
-                                           std::to_string(then));
-    // Cut into other sequences, the text has another order: the share of the epoch stays.
-    const int64_t index = resume->index * resume->sequence_length / options.shape.sequence_length;
-    first = resume->epoch * samples + std::min(index, samples - 1);
+    NSA_TRY_ASSIGN(first, first_sequence(*resume, options, parts));
   }
-  auto worker = std::make_unique<Worker>(std::move(options), samples, first);
+  auto worker = std::make_unique<Worker>(std::move(options), parts, first);
   worker->thread = std::thread([w = worker.get()] { w->run(); });
   return std::unique_ptr<Loader>(new Loader(std::move(worker)));
 }
@@ -161,13 +207,14 @@ std::shared_ptr<Batch> Loader::Worker::assemble(int64_t step, int64_t micro_step
   for (int64_t row = 0; row < options.shape.micro_batch; ++row)
     addresses.push_back(order.at(first + step * options.shape.global_batch() +
                                  place_in_step(options.shape, micro_step, row)));
-  fill_batch(options.dataset->tokens(dataset::Split::kTrain), addresses, *batch);
+  fill_batch(options.sources, dataset::Split::kTrain, addresses, *batch);
   batch->step = step;
   batch->micro_step = micro_step;
   mapped_bytes += addresses.size() *
                   (kMappedAroundBytes + sizeof(dataset::Token) * size_t(batch->sequence_length));
   if (mapped_bytes > kMostMappedBytes) {
-    options.dataset->let_go();
+    for (const Source& source : options.sources)
+      source.dataset->let_go();
     mapped_bytes = 0;
   }
   return batch;
@@ -193,13 +240,15 @@ std::shared_ptr<const Batch> Loader::next() {
 }
 
 DataState Loader::state() const {
-  const int64_t done = sequences_done(), samples = samples_per_epoch();
-  return {worker_->options.seed, done / samples, done % samples,
-          worker_->options.shape.sequence_length, worker_->options.dataset->digest()};
-}
-
-int64_t Loader::samples_per_epoch() const {
-  return worker_->order.samples();
+  const LoaderOptions& options = worker_->options;
+  DataState state;
+  state.seed = options.seed;
+  state.epoch = sequences_done() / worker_->epoch;
+  state.index = sequences_done() % worker_->epoch;
+  state.sequence_length = options.shape.sequence_length;
+  state.dataset_digest = digest_of(options.sources);
+  if (options.sources.size() > 1) state.sources = identities(options.sources);
+  return state;
 }
 
 int64_t Loader::sequences_done() const {

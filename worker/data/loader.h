@@ -12,9 +12,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/result.h"
-#include "common/dataset/dataset.h"
 #include "worker/data/batch.h"
 #include "worker/data/sample_order.h"
+#include "worker/data/source.h"
 
 #include <functional>
 #include <memory>
@@ -23,7 +23,7 @@
 namespace nsa::data {
 
 struct LoaderOptions {
-  std::shared_ptr<const dataset::Dataset> dataset; // its train split is read
+  std::vector<Source> sources; // their train splits are read
   BatchShape shape;
   uint64_t seed = 0;
   int prefetch = 2;              // batches made ahead, >= 1
@@ -46,8 +46,9 @@ struct LoaderStatistics {
 
 class Loader {
 public:
-  // Refuses: a data set without one sample; a shape out of range; a resume state of another data
-  // set, seed or sequence length (the order would be another one), with both values in the text.
+  // Refuses: a data set without one sample; a shape out of range; a resume state of other data
+  // sets, weights, seed or sequence length (the order would be another one), with both values in
+  // the text.
   static Result<std::unique_ptr<Loader>> open(LoaderOptions options,
                                               const std::optional<DataState>& resume = {});
   ~Loader();
@@ -60,8 +61,7 @@ public:
   // out. A step that is only begun is repeated from its start.
   DataState state() const;
 
-  // Samples in one pass over the train split, and sequences consumed since the run's very start.
-  int64_t samples_per_epoch() const;
+  // Sequences consumed since the run's very start.
   int64_t sequences_done() const;
 
   const LoaderStatistics& statistics() const;

@@ -1,33 +1,8 @@
 #include "worker/data/sample_order.h"
 
-#include "common/base/json.h"
 #include "worker/data/permutation.h"
 
 namespace nsa::data {
-
-nlohmann::json to_json(const DataState& state) {
-  return {{"seed", state.seed},
-          {"epoch", state.epoch},
-          {"index", state.index},
-          {"sequence_length", state.sequence_length},
-          {"dataset_digest", state.dataset_digest}};
-}
-
-Result<DataState> parse_data_state(const nlohmann::json& json) {
-  DataState state;
-  try {
-    state.seed = json.at("seed").get<uint64_t>();
-    state.epoch = json.at("epoch").get<int64_t>();
-    state.index = json.at("index").get<int64_t>();
-    state.sequence_length = json.at("sequence_length").get<int64_t>();
-    state.dataset_digest = json.at("dataset_digest").get<std::string>();
-  } catch (const nlohmann::json::exception& error) {
-    return fail(ErrorCode::kCorrupt, std::string("data state: ") + error.what());
-  }
-  if (state.epoch < 0 || state.index < 0 || state.sequence_length < 1)
-    return fail(ErrorCode::kCorrupt, "data state: a count is negative");
-  return state;
-}
 
 int64_t sample_count(int64_t tokens, int64_t sequence_length) {
   return tokens < 1 ? 0 : (tokens - 1) / sequence_length;

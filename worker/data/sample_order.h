@@ -13,10 +13,11 @@
 #pragma once
 
 #include "common/base/result.h"
+#include "common/dataset/mixture.h"
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 namespace nsa::data {
 
@@ -24,16 +25,14 @@ namespace nsa::data {
 // rank, so it is valid for any number of them.
 struct DataState {
   uint64_t seed = 0;
-  int64_t epoch = 0; // full passes done
-  int64_t index = 0; // sequences consumed in this pass, in [0, samples)
+  int64_t epoch = 0; // full passes done; of a mixture 0
+  int64_t index = 0; // sequences consumed in this pass, in [0, samples); of a mixture in all
   int64_t sequence_length = 0;
-  std::string dataset_digest;
+  std::string dataset_digest;                     // of all sources together
+  std::vector<dataset::MixedSource> sources = {}; // of a mixture
 
   bool operator==(const DataState&) const = default;
 };
-
-nlohmann::json to_json(const DataState& state);
-Result<DataState> parse_data_state(const nlohmann::json& json);
 
 // Number of samples in `tokens` tokens; 0 when there is not one.
 int64_t sample_count(int64_t tokens, int64_t sequence_length);
@@ -59,6 +58,7 @@ struct SequenceAddress {
   int64_t epoch = 0;
   int64_t sample = 0;   // in [0, N), in text order
   int64_t position = 0; // of its first token in the split: sample * sequence_length
+  int64_t source = 0;   // of a mixture: which data set
 };
 
 class SampleOrder {

@@ -40,15 +40,20 @@ std::vector<wire::PositionLoss> by_range(const std::vector<double>& mean) {
 }
 
 Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& request) {
-  NSA_TRY_ASSIGN(const auto dataset,
-                 dataset::Dataset::open(request.data, dataset::Check::kChecksums));
-  NSA_TRY(check_vocabulary(*dataset, saved.spec));
+  std::vector<data::Source> sources;
+  for (const wire::DataFolder& folder : request.data) {
+    NSA_TRY_ASSIGN(auto opened, dataset::Dataset::open(folder.path, dataset::Check::kChecksums));
+    NSA_TRY(check_vocabulary(*opened, saved.spec));
+    sources.push_back({std::move(opened), folder.weight});
+  }
+  if (sources.empty()) return fail(ErrorCode::kInvalidArgument, "no data set is named");
   data::BatchShape shape;
   shape.sequence_length = request.sequence_length;
   shape.micro_batch = saved.spec.train.micro_batch;
-  NSA_TRY_ASSIGN(const auto set, data::EvaluationSet::open(dataset, shape, request.sequences));
+  NSA_TRY_ASSIGN(const auto set, data::EvaluationSet::open(sources, shape, request.sequences));
   std::optional<int64_t> separator;
-  if (saved.spec.data.document_mask) separator = dataset->manifest().tokenizer.separator;
+  if (saved.spec.data.document_mask)
+    separator = sources.front().dataset->manifest().tokenizer.separator;
   NSA_TRY_ASSIGN(auto page, progress::Page::create(0, 1));
   train::PhaseClock clock(std::move(page));
   const auto collectives = comm::make_single_rank_collectives();
@@ -67,10 +72,11 @@ Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& requ
   if (!loss) return fail(loss.error().error);
   wire::ModelEnd end;
   end.seconds = to_seconds(MonotonicTime::now() - begin);
-  end.loss = *loss;
+  end.loss = loss->loss;
+  if (sources.size() > 1) end.sources = loss->of_source;
   end.sequences = set.sequences();
   end.sequence_length = shape.sequence_length;
-  end.data_digest = dataset->digest();
+  end.data_digest = data::digest_of(sources);
   const at::Tensor mean = sums.div_(static_cast<double>(set.sequences())).to(at::kCPU);
   const double* values = mean.const_data_ptr<double>();
   end.positions = by_range({values, values + shape.sequence_length});

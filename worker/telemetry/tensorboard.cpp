@@ -97,8 +97,11 @@ void TensorBoardWriter::run_file(std::string_view toml, const nlohmann::json& re
 }
 
 void TensorBoardWriter::evaluation(const wire::RankEvaluation& evaluation) {
-  scalars(static_cast<int64_t>(evaluation.step), {{"eval/heldout_loss", evaluation.loss},
-                                                  {"time/evaluation_seconds", evaluation.seconds}});
+  std::vector<Scalar> values = {{"eval/heldout_loss", evaluation.loss},
+                                {"time/evaluation_seconds", evaluation.seconds}};
+  for (const auto& [name, loss] : evaluation.sources)
+    values.push_back({"eval/heldout_loss/" + name, loss});
+  scalars(static_cast<int64_t>(evaluation.step), values);
 }
 
 void TensorBoardWriter::non_finite(const wire::RankNonFinite& event) {

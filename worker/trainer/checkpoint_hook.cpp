@@ -27,11 +27,12 @@ RankResult<std::string> CheckpointHook::run(const TrainingPosition& position) {
   if (auto gathered = p_.step.gather_state(position.step); !gathered)
     return failed(gathered.error());
   const data::DataState data = p_.loader.state();
-  p_.checkpointer.start(position,
-                        {data.seed, static_cast<uint64_t>(data.epoch),
-                         static_cast<uint64_t>(data.index), data.sequence_length,
-                         data.dataset_digest},
-                        begin, p_.clock);
+  manifest::DataState stored{data.seed, static_cast<uint64_t>(data.epoch),
+                             static_cast<uint64_t>(data.index), data.sequence_length,
+                             data.dataset_digest};
+  for (const dataset::MixedSource& source : data.sources)
+    stored.sources.push_back({source.digest, source.weight});
+  p_.checkpointer.start(position, stored, begin, p_.clock);
   return std::string();
 }
 

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/manifest/manifest.h"
+#include "common/spec/mixture.h"
 
 #include <cmath>
 
@@ -13,20 +14,37 @@ bool EvaluationHook::due(uint64_t step) const {
          (p_.spec.eval.at_end && step == static_cast<uint64_t>(p_.spec.train.steps));
 }
 
+std::map<std::string, double>
+EvaluationHook::losses_by_name(const std::vector<double>& losses) const {
+  std::map<std::string, double> named;
+  if (losses.size() < 2) return named;
+  const std::vector<std::string> names = spec::source_names(p_.spec.data.sources);
+  for (size_t i = 0; i < losses.size(); ++i)
+    named[names[i]] = losses[i];
+  return named;
+}
+
 RankResult<std::string> EvaluationHook::run(const TrainingPosition& position) {
   const MonotonicTime begin = MonotonicTime::now();
   if (p_.spec.eval.token_losses)
     p_.evaluator.keep_in = p_.run_folder / "evaluations" / manifest::folder_name(position.step);
-  auto loss = evaluate(p_.evaluator, position.step);
-  if (!loss) return tl::unexpected(loss.error());
-  const bool finite = std::isfinite(*loss);
+  auto found = evaluate(p_.evaluator, position.step);
+  if (!found) return tl::unexpected(found.error());
+  const bool finite = std::isfinite(found->loss);
   if (p_.evaluator.collectives.rank() == 0) {
-    const wire::RankEvaluation evaluation{0, position.step, position.tokens, *loss,
-                                          to_seconds(MonotonicTime::now() - begin)};
+    const wire::RankEvaluation evaluation{0,
+                                          position.step,
+                                          position.tokens,
+                                          found->loss,
+                                          to_seconds(MonotonicTime::now() - begin),
+                                          losses_by_name(found->of_source)};
     for (auto& sink : p_.sinks)
       sink->evaluation(evaluation);
     log::info("train", "held-out loss",
-              {{"step", std::to_string(position.step)}, {"loss", std::to_string(*loss)}});
+              {{"step", std::to_string(position.step)}, {"loss", std::to_string(found->loss)}});
+    for (const auto& [name, loss] : evaluation.sources)
+      log::info("train", "held-out loss of a source",
+                {{"source", name}, {"loss", std::to_string(loss)}});
     if (finite) p_.link.send(evaluation);
   }
   return std::string(finite ? "" : "held-out loss");

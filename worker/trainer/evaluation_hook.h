@@ -22,6 +22,8 @@ public:
   RankResult<std::string> run(const TrainingPosition& position) override;
 
 private:
+  std::map<std::string, double> losses_by_name(const std::vector<double>& losses) const;
+
   Parts p_;
 };
 

@@ -18,8 +18,10 @@ public:
   // The losses are there when the device has done what was enqueued.
   void add(const data::Batch& batch, const at::Tensor& losses, runtime::Runtime& runtime) {
     targets_.insert(targets_.end(), batch.targets.begin(), batch.targets.end());
-    for (const data::SequenceAddress& row : batch.rows_from)
+    for (const data::SequenceAddress& row : batch.rows_from) {
       positions_.push_back(row.position);
+      sources_.push_back(row.source);
+    }
     losses_.push_back(runtime.allocate_host(losses.nbytes()));
     bytes_.push_back(losses.nbytes());
     runtime.copy_to_host(losses.contiguous(), losses_.back().get());
@@ -36,7 +38,8 @@ public:
          safetensors::DataType::kI64,
          {rows, sequence_length},
          std::as_bytes(std::span(targets_))},
-        {"position", safetensors::DataType::kI64, {rows}, std::as_bytes(std::span(positions_))}};
+        {"position", safetensors::DataType::kI64, {rows}, std::as_bytes(std::span(positions_))},
+        {"source", safetensors::DataType::kI64, {rows}, std::as_bytes(std::span(sources_))}};
     NSA_TRY(make_folder(path.parent_path()));
     std::error_code error;
     const std::filesystem::path temporary = path.string() + ".tmp";
@@ -50,7 +53,7 @@ public:
   }
 
 private:
-  std::vector<int64_t> targets_, positions_;
+  std::vector<int64_t> targets_, positions_, sources_;
   std::vector<std::shared_ptr<std::byte>> losses_; // a batch each
   std::vector<size_t> bytes_;
 };
@@ -68,11 +71,12 @@ void remove_ranks_from(const std::filesystem::path& folder, int world) {
 
 } // namespace
 
-RankResult<double> evaluate(const Evaluator& e, uint64_t step) {
+RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
   const at::NoGradGuard no_grad;
-  // {sum of losses, tokens}, FP64: millions of tokens add up exactly enough.
+  const auto sources = static_cast<int64_t>(e.set.sources());
+  // {sum of losses, tokens} of each source, FP64: millions of tokens add up exactly enough.
   const at::Tensor sums =
-      at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(e.runtime.device()));
+      at::zeros({2 * sources}, at::TensorOptions().dtype(at::kDouble).device(e.runtime.device()));
   TokenTable table;
   int64_t sequence_length = 0;
   for (int64_t b = 0; b < e.set.batches(); ++b) {
@@ -81,8 +85,9 @@ RankResult<double> evaluate(const Evaluator& e, uint64_t step) {
     sequence_length = batch->sequence_length;
     if (batch->rows == 0) continue; // the last round may not reach every rank
     const at::Tensor losses = e.losses(batch);
-    sums[0].add_(losses.sum(at::kDouble));
-    sums[1].add_(static_cast<double>(losses.numel()));
+    const auto source = static_cast<int64_t>(e.set.source_of(b));
+    sums[2 * source].add_(losses.sum(at::kDouble));
+    sums[2 * source + 1].add_(static_cast<double>(losses.numel()));
     if (!e.keep_in.empty()) table.add(*batch, losses, e.runtime);
   }
   e.runtime.synchronize(); // what is waited for from here on is the peers
@@ -98,7 +103,11 @@ RankResult<double> evaluate(const Evaluator& e, uint64_t step) {
     return failed(o.error());
   const std::vector<double> total = e.runtime.read_later(sums)->take();
   e.clock.enter(progress::Phase::kEvaluation);
-  return total[0] / total[1];
+  HeldOutLoss found;
+  for (size_t source = 0; source < e.set.sources(); ++source)
+    found.of_source.push_back(total[2 * source] / total[2 * source + 1]);
+  found.loss = e.set.mixed(found.of_source);
+  return found;
 }
 
 } // namespace nsa::train

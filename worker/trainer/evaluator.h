@@ -20,13 +20,18 @@ struct Evaluator {
   PhaseClock& clock;
   // Not empty: each rank writes rank-<r>.safetensors there, whole or not at all. Its rows are this
   // rank's sequences of the set: "loss" F32 [rows, S] (nats), "target" I64 [rows, S] (the tokens),
-  // "position" I64 [rows] (of its first token in the held-out split). Files of ranks that there are
-  // no more go. It takes 16 bytes a token of host memory, and the disk's time within the
-  // evaluation. That it cannot be written is logged, and no failure.
+  // "position" I64 [rows] (of its first token in the held-out split), "source" I64 [rows] (of a
+  // mixture: the data set's number). Files of ranks that there are no more go. It takes 16 bytes a
+  // token of host memory, and the disk's time within the evaluation. That it cannot be written is
+  // logged, and no failure.
   std::filesystem::path keep_in;
 };
 
-// Mean loss over all tokens of the set, the same on every rank.
-RankResult<double> evaluate(const Evaluator& evaluator, uint64_t step);
+// The same on every rank.
+struct HeldOutLoss {
+  double loss = 0;               // mean over all tokens of the set; of a mixture by its weights
+  std::vector<double> of_source; // mean of each data set
+};
+RankResult<HeldOutLoss> evaluate(const Evaluator& evaluator, uint64_t step);
 
 } // namespace nsa::train

@@ -22,7 +22,8 @@ protected:
     std::map<int64_t, std::vector<int64_t>> found;
     std::set<int64_t> batches;
     for (int64_t rank = 0; rank < world; ++rank) {
-      const auto set = EvaluationSet::open(data_, {16, micro_batch, 1, rank, world}, most).value();
+      const auto set =
+          EvaluationSet::open({{data_}}, {16, micro_batch, 1, rank, world}, most).value();
       batches.insert(set.batches());
       for (int64_t b = 0; b < set.batches(); ++b) {
         const Batch batch = set.batch(b);
@@ -57,7 +58,7 @@ TEST_F(EvaluationTest, SequencesAreSpreadOverTheWholeSplit) {
   ASSERT_GT(samples, 60);
   EXPECT_EQ(rows(2, 3, 0).size(), static_cast<size_t>(samples));
   EXPECT_EQ(rows(1, 4, samples + 100).size(), static_cast<size_t>(samples));
-  const auto set = EvaluationSet::open(data_, {16, 4, 1, 0, 1}, 4).value();
+  const auto set = EvaluationSet::open({{data_}}, {16, 4, 1, 0, 1}, 4).value();
   const Batch batch = set.batch(0);
   for (int64_t i = 0; i < 4; ++i)
     EXPECT_EQ(batch.rows_from[static_cast<size_t>(i)].sample, i * samples / 4);
@@ -69,11 +70,11 @@ TEST_F(EvaluationTest, WithoutHeldOutTextThereIsNothingToEvaluate) {
   options.output = folder_.path() / "none";
   ASSERT_TRUE(dataset::prepare(options));
   const auto data = dataset::Dataset::open(options.output, dataset::Check::kSizes).value();
-  const auto set = EvaluationSet::open(data, {16, 1, 1, 0, 1}, 0);
+  const auto set = EvaluationSet::open({{data}}, {16, 1, 1, 0, 1}, 0);
   ASSERT_FALSE(set);
   EXPECT_EQ(set.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_FALSE(EvaluationSet::open(data_, {16, 1, 1, 0, 1}, -1));
-  EXPECT_FALSE(EvaluationSet::open(data_, {1 << 20, 1, 1, 0, 1}, 0));
+  EXPECT_FALSE(EvaluationSet::open({{data_}}, {16, 1, 1, 0, 1}, -1));
+  EXPECT_FALSE(EvaluationSet::open({{data_}}, {1 << 20, 1, 1, 0, 1}, 0));
 }
 
 } // namespace

@@ -38,7 +38,7 @@ protected:
 
   static LoaderOptions options(int64_t rank = 0, int64_t world = 1, int64_t micro_batch = 2) {
     LoaderOptions options;
-    options.dataset = data_;
+    options.sources = {{data_}};
     options.shape = {kLength, micro_batch, kGlobalBatch / (micro_batch * world), rank, world};
     options.seed = 3;
     return options;

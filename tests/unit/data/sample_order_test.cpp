@@ -1,4 +1,3 @@
-#include "common/base/json.h"
 #include "worker/data/sample_order.h"
 
 #include "worker/data/batch.h"
@@ -77,19 +76,6 @@ TEST(SampleOrder, ShapesOutOfRangeAreNamed) {
   EXPECT_NE(refused([](auto& s) { s.sequence_length = 0; }).find("sequence_length"),
             std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.world = 0; }).find("world"), std::string::npos);
-}
-
-TEST(DataState, ComesBackFromJson) {
-  const DataState state{18446744073709551615ull, 3, 17, 512, "abc"};
-  const auto again = parse_data_state(nlohmann::json::parse(to_json(state).dump()));
-  ASSERT_TRUE(again) << again.error().what;
-  EXPECT_EQ(*again, state);
-  nlohmann::json missing = to_json(state);
-  missing.erase("index");
-  EXPECT_EQ(parse_data_state(missing).error().code, ErrorCode::kCorrupt);
-  nlohmann::json negative = to_json(state);
-  negative["index"] = -1;
-  EXPECT_EQ(parse_data_state(negative).error().code, ErrorCode::kCorrupt);
 }
 
 TEST(Batch, DocumentsStartAtSeparators) {

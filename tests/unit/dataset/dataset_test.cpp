@@ -1,5 +1,6 @@
 #include "common/base/json.h"
 #include "common/dataset/fit.h"
+#include "common/dataset/mixture.h"
 #include "tests/unit/dataset/prepare_support.h"
 
 #include <gmock/gmock.h>
@@ -118,7 +119,7 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
   const auto manifest = read_manifest(data_);
   const std::string ids = std::to_string(manifest->tokenizer.vocabulary_size);
   const Fit all = fit({"model.vocabulary=2"});
-  EXPECT_TRUE(all.present);
+  EXPECT_TRUE(all.absent.empty());
   ASSERT_EQ(all.problems.size(), 3u) << "vocabulary, and each split";
   EXPECT_EQ(all.problems[0].key, "model.vocabulary");
   EXPECT_EQ(all.problems[0].file, "--set");
@@ -135,13 +136,14 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
   const std::string longest = std::to_string(manifest->tokens(Split::kTrain) - 1);
   EXPECT_TRUE(fit({"train.sequence_length=" + longest, "eval.at_end=false"}).problems.empty());
   const Fit none = fit({"data.path=" + (data_ / "none").string()});
-  EXPECT_FALSE(none.present);
+  ASSERT_EQ(none.absent.size(), 1u);
+  EXPECT_EQ(none.absent[0].key, "data.path");
   EXPECT_TRUE(none.problems.empty()) << "whether it may be made later is the caller's to say";
   // A manifest that cannot be read is told with its own place as well, before any rank starts.
   const auto unreadable = [&](const std::string& text) {
     folder_.write("data/dataset.json", text);
     const Fit found = fit({});
-    EXPECT_TRUE(found.present);
+    EXPECT_TRUE(found.absent.empty());
     if (found.problems.size() != 1) return std::to_string(found.problems.size()) + " problems";
     EXPECT_EQ(found.problems[0].key, "data.path");
     EXPECT_EQ(found.problems[0].line, 3);
@@ -152,6 +154,55 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
               StartsWith((data_ / "dataset.json").string() + ", line 3, column 15: not JSON"));
   EXPECT_THAT(unreadable("{}"), HasSubstr("dataset.json: key 'version' not found"));
   EXPECT_THAT(unreadable(""), HasSubstr("line 1, column 1"));
+}
+
+// The tokenizer's record is part of the digest, so it cannot be edited: another set has another
+// one.
+TEST_F(DatasetTest, SourcesOfAMixtureFitEachOther) {
+  auto other = byte_options(folder_, {folder_.write("other.txt", some_text(50, 2))});
+  other.output = folder_.path() / "other";
+  ASSERT_TRUE(prepare(other));
+  const auto foreign = folder_.path() / "foreign";
+  std::filesystem::copy(other.output, foreign);
+  Manifest changed = *read_manifest(foreign);
+  changed.tokenizer = {"gpt2", "another digest", 50257, 50256};
+  changed.digest = dataset_digest(changed);
+  ASSERT_TRUE(write_manifest(foreign, changed));
+  std::filesystem::copy(data_, folder_.path() / "copy");
+  const auto fit = [&](const std::string& second) {
+    const std::string file = "schema = 1\n[train]\nsteps = 1\nsequence_length = 128\n"
+                             "[[data.source]]\npath = \"" +
+                             data_.string() + "\"\n[[data.source]]\npath = \"" +
+                             (folder_.path() / second).string() + "\"\n";
+    return check_fit(spec::parse_run_file(file, "run.toml"), "run.toml");
+  };
+  const Fit good = fit("other");
+  EXPECT_TRUE(good.problems.empty()) << spec::format_problem(good.problems[0]);
+  EXPECT_TRUE(good.absent.empty());
+  const Fit mixed = fit("foreign");
+  ASSERT_EQ(mixed.problems.size(), 1u);
+  EXPECT_EQ(spec::format_problem(mixed.problems[0]),
+            "run.toml:8:8: data.source[1].path: has text of tokenizer gpt2, and "
+            "data.source[0].path has text of bytes\n  hint: prepare the text with the same "
+            "tokenizer: nsactl data prepare --tokenizer bytes");
+  const Fit twice = fit("copy");
+  ASSERT_EQ(twice.problems.size(), 1u);
+  EXPECT_THAT(twice.problems[0].what, HasSubstr("same data set as data.source[0].path"));
+  const Fit none = fit("none");
+  ASSERT_EQ(none.absent.size(), 1u);
+  EXPECT_EQ(none.absent[0].key, "data.source[1].path");
+}
+
+TEST_F(DatasetTest, AMixtureHasADigestOfItsOwn) {
+  const std::vector<MixedSource> one = {{"a", 1}}, two = {{"a", 1}, {"b", 2}},
+                                 swapped = {{"b", 2}, {"a", 1}}, weighted = {{"a", 2}, {"b", 2}};
+  EXPECT_EQ(mixture_digest(one), "a");
+  EXPECT_NE(mixture_digest(two), mixture_digest(swapped));
+  EXPECT_NE(mixture_digest(two), mixture_digest(weighted));
+  const auto text = read_text({.path = data_.string()});
+  ASSERT_TRUE(text);
+  EXPECT_EQ(text->digest, read_manifest(data_)->digest);
+  EXPECT_EQ(text->tokenizer().name, "bytes");
 }
 
 TEST_F(DatasetTest, ManifestsComeBackAsTheyWere) {

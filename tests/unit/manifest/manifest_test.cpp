@@ -124,6 +124,18 @@ TEST_F(ManifestTest, RoundTripsEveryField) {
   EXPECT_TRUE(verify(at, *m));
 }
 
+TEST_F(ManifestTest, TheSourcesOfAMixtureSurvive) {
+  Manifest m = sample(1);
+  m.files = {{"model.safetensors", 1, std::string(32, '0')}};
+  EXPECT_FALSE(to_json(m)["data"].contains("sources")) << "of one data set";
+  m.data.sources = {{std::string(32, 'c'), 7}, {std::string(32, 'd'), 3}};
+  const auto back = from_json(nlohmann::json::parse(to_json(m).dump()));
+  ASSERT_TRUE(back) << back.error().what;
+  ASSERT_EQ(back->data.sources.size(), 2u);
+  EXPECT_EQ(back->data.sources[1].digest, std::string(32, 'd'));
+  EXPECT_EQ(back->data.sources[1].weight, 3);
+}
+
 TEST_F(ManifestTest, LossThatIsNotANumberSurvives) {
   Manifest m = sample(1);
   m.files = {{"model.safetensors", 1, std::string(32, '0')}};

@@ -98,7 +98,7 @@ public:
   RunLoop loop;
   struct NoProvenance final : ProvenanceSource {
     nlohmann::json begin(const RunRecord&) override { return nlohmann::json::object(); }
-    void read_dataset_digest(const RunRecord&, std::function<void(const std::string&)>) override {}
+    void read_data(const RunRecord&, std::function<void(const nlohmann::json&)>) override {}
   } provenance;
   RunMetrics metrics;
   CommandRunner commands;

@@ -37,7 +37,7 @@ protected:
 
   double evaluate_rank(comm::Collectives& collectives, int64_t sequences) {
     const data::BatchShape shape{kLength, 2, 1, collectives.rank(), collectives.world()};
-    const auto set = *data::EvaluationSet::open(dataset_, shape, sequences);
+    const auto set = *data::EvaluationSet::open({{dataset_}}, shape, sequences);
     PhaseClock clock(*progress::Page::create(collectives.rank(), collectives.world()));
     const TokenLosses losses = [](const std::shared_ptr<const data::Batch>& batch) {
       return loss_of(at::tensor(at::ArrayRef<int64_t>(batch->targets.data(), batch->targets.size()))
@@ -45,7 +45,7 @@ protected:
     };
     const auto loss = evaluate({set, losses, runtime(), collectives, clock, kept_}, 7);
     EXPECT_TRUE(loss);
-    return loss.value_or(0);
+    return loss ? loss->loss : 0;
   }
 
   double evaluate_ranks(int world, int64_t sequences) {

@@ -63,11 +63,11 @@ protected:
     auto collectives = comm::make_single_rank_collectives();
     const data::BatchShape shape{.sequence_length = 32, .micro_batch = 1, .accumulate = 1};
     data::LoaderOptions options;
-    options.dataset = dataset_;
+    options.sources = {{dataset_}};
     options.shape = shape;
     options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
     auto loader = *data::Loader::open(std::move(options), std::nullopt);
-    const auto evaluation = *data::EvaluationSet::open(dataset_, shape, 2);
+    const auto evaluation = *data::EvaluationSet::open({{dataset_}}, shape, 2);
     auto checkpointer =
         *Checkpointer::open(folder_.path(), spec_.checkpoint, {}, 0, state, *runtime_, link,
                             runtime_->allocate_host(SnapshotMaker::bytes_of(state)));

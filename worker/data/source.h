@@ -1,0 +1,28 @@
+// The data sets that a run reads, opened.
+#pragma once
+
+#include "common/dataset/dataset.h"
+#include "common/dataset/mixture.h"
+
+#include <memory>
+#include <vector>
+
+namespace nsa::data {
+
+struct Source {
+  std::shared_ptr<const dataset::Dataset> dataset;
+  int64_t weight = 1; // share of the sequences, in proportion to the other sources
+};
+
+inline std::vector<dataset::MixedSource> identities(const std::vector<Source>& sources) {
+  std::vector<dataset::MixedSource> all;
+  for (const Source& source : sources)
+    all.push_back({source.dataset->digest(), source.weight});
+  return all;
+}
+
+inline std::string digest_of(const std::vector<Source>& sources) {
+  return dataset::mixture_digest(identities(sources));
+}
+
+} // namespace nsa::data
