@@ -84,6 +84,18 @@ PEER_LOST = 8  # a rank's exit code when a collective failed because a peer went
 FOREVER = 100_000  # steps of a run that is there until it is stopped, however busy the machine
 
 
+def expect_close(losses, straight, note=""):
+    """The losses of two runs that add the same numbers in another order: 1e-6 of the value apart for each step since they
+    first differed, since each step builds on the one before. Returns the largest difference."""
+    expect(set(losses) == set(straight), f"steps differ: {len(losses)} and {len(straight)}")
+    different = [step for step in sorted(straight) if losses[step] != straight[step]]
+    for step in different:
+        allowed = 1e-6 * (step - different[0] + 1) * abs(straight[step])
+        expect(abs(losses[step] - straight[step]) <= allowed,
+               f"step {step}: {losses[step]}, {straight[step]} in the undisturbed run; they differ from step {different[0]} on {note}")
+    return max((abs(losses[step] - straight[step]) for step in different), default=0.0)
+
+
 def expect(condition, message):
     if not condition:
         raise Failed(message)
