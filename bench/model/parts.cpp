@@ -92,7 +92,7 @@ double Parts::attention_kernels() const {
   if (config_.attention == model::Attention::kDense) {
     leaves.push_back(heads(sequence_, config_.kv_groups));
     leaves.push_back(heads(sequence_, config_.kv_groups));
-    if (config_.dense_backend == model::DenseBackend::kFused)
+    if (config_.dense_backend == model::DenseAttention::kFused)
       return time(leaves,
                   [&] { return ops::fused_causal_attention(leaves[0], leaves[1], leaves[2]); });
     return time(leaves, [&] {

@@ -8,10 +8,7 @@
 
 namespace nsa::spec {
 
-enum class Branch : uint8_t { kCompressed, kSelected, kSliding };
-constexpr auto choice_names(Branch) {
-  return names_of("compressed", "selected", "sliding");
-}
+using choice::Branch;
 
 inline bool has(const NsaSection& nsa, Branch branch) {
   return std::find(nsa.branches.begin(), nsa.branches.end(), name_of(branch)) != nsa.branches.end();

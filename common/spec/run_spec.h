@@ -7,6 +7,7 @@
 
 #include "common/base/choice.h"
 #include "common/spec/fault_table.h"
+#include "nsa_model/choice/model_words.h"
 
 #include <cstdint>
 #include <limits>
@@ -21,18 +22,9 @@ using nsa::choice_from;
 using nsa::name_of;
 using nsa::text_of;
 
-enum class Attention : uint8_t { kNsa, kDense };
-constexpr auto choice_names(Attention) {
-  return names_of("nsa", "dense");
-}
-enum class Compression : uint8_t { kAverage, kMlp };
-constexpr auto choice_names(Compression) {
-  return names_of("average", "mlp");
-}
-enum class Gate : uint8_t { kGroupSoftmax, kHeadSigmoid };
-constexpr auto choice_names(Gate) {
-  return names_of("group_softmax", "head_sigmoid");
-}
+using choice::Attention;
+using choice::Compression;
+using choice::Gate;
 enum class Schedule : uint8_t { kCosine, kLinear, kConstant };
 constexpr auto choice_names(Schedule) {
   return names_of("cosine", "linear", "constant");

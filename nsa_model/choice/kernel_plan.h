@@ -4,6 +4,7 @@
 // (ops/kernel_counts.h), and the worker compares the two. Pure, no LibTorch; any thread.
 #pragma once
 
+#include "nsa_model/choice/model_words.h"
 #include "nsa_model/choice/serves.h"
 
 #include <array>
@@ -82,10 +83,6 @@ struct ModelSizes {
 enum class AttentionKernels : uint8_t { kAuto, kAten, kReference, kFused };
 constexpr std::array<std::string_view, 4> choice_names(AttentionKernels) {
   return {"auto", "aten", "reference", "fused"};
-}
-enum class DenseAttention : uint8_t { kAuto, kCudnn, kFlash, kEfficient, kMath, kFused };
-constexpr std::array<std::string_view, 6> choice_names(DenseAttention) {
-  return {"auto", "cudnn", "flash", "efficient", "math", "fused"};
 }
 enum class LayerKernels : uint8_t { kAuto, kAten, kFused };
 constexpr std::array<std::string_view, 3> choice_names(LayerKernels) {

@@ -158,7 +158,8 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
 
 Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context) const {
   const auto attend = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
-    if (config_.dense_backend == DenseBackend::kFused) return ops::fused_causal_attention(q, k, v);
+    if (config_.dense_backend == DenseAttention::kFused)
+      return ops::fused_causal_attention(q, k, v);
     ops::count_kernel(Part::kDense, Backend::kSdpa);
     return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                             std::nullopt, 0.0, /*is_causal=*/true, std::nullopt,

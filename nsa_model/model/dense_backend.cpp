@@ -20,18 +20,18 @@ std::string why_not_cudnn() {
 
 } // namespace
 
-void request_dense_backend(DenseBackend backend) {
-  if (backend == DenseBackend::kAuto || backend == DenseBackend::kFused) return;
+void request_dense_backend(DenseAttention backend) {
+  if (backend == DenseAttention::kAuto || backend == DenseAttention::kFused) return;
   at::Context& context = at::globalContext();
-  context.setSDPUseCuDNN(backend == DenseBackend::kCudnn);
-  context.setSDPUseFlash(backend == DenseBackend::kFlash);
-  context.setSDPUseMemEfficient(backend == DenseBackend::kEfficient);
-  context.setSDPUseMath(backend == DenseBackend::kMath);
+  context.setSDPUseCuDNN(backend == DenseAttention::kCudnn);
+  context.setSDPUseFlash(backend == DenseAttention::kFlash);
+  context.setSDPUseMemEfficient(backend == DenseAttention::kEfficient);
+  context.setSDPUseMath(backend == DenseAttention::kMath);
 }
 
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype) {
-  return (config.dense_backend == DenseBackend::kAuto ||
-          config.dense_backend == DenseBackend::kFlash) &&
+  return (config.dense_backend == DenseAttention::kAuto ||
+          config.dense_backend == DenseAttention::kFlash) &&
          at::globalContext().userEnabledFlashSDP() &&
          serves::flash_documents(device.is_cuda(), dtype == at::kBFloat16,
                                  ops::compute_capability(device), config.head_dimension);

@@ -13,7 +13,7 @@ namespace nsa::model {
 
 // Allows `backend` alone to compute scaled_dot_product_attention in this process. kAuto and kFused,
 // which does not go that way: nothing.
-void request_dense_backend(DenseBackend backend);
+void request_dense_backend(DenseAttention backend);
 
 // Whether FlashAttention computes all packed documents at once, instead of a backend that is called
 // for each: where serves::flash_documents() holds, this process has it switched on, and no other

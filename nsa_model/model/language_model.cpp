@@ -20,7 +20,7 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
               "the model computes in FP32 or BF16 (FP64 for tests), not ", dtype);
   if (config.attention == Attention::kNsa)
     ops::require_kernels(config.kernels, device);
-  else if (config.dense_backend == DenseBackend::kFused)
+  else if (config.dense_backend == DenseAttention::kFused)
     ops::require_kernels(Kernels::kFused, device);
   else
     request_dense_backend(config.dense_backend);

@@ -7,6 +7,7 @@
 #include "common/base/choice.h"
 #include "common/base/result.h"
 #include "nsa_model/choice/attention_kernels.h"
+#include "nsa_model/choice/model_words.h"
 
 #include <cstdint>
 #include <string>
@@ -14,31 +15,13 @@
 
 namespace nsa::model {
 
-// Choices with the words that run files have for them.
-enum class Attention : uint8_t { kNsa, kDense };
-constexpr auto choice_names(Attention) {
-  return names_of("nsa", "dense");
-}
-enum class Compression : uint8_t { kAverage, kMlp }; // phi of Eq. 7
-constexpr auto choice_names(Compression) {
-  return names_of("average", "mlp");
-}
-enum class Gate : uint8_t { kGroupSoftmax, kHeadSigmoid };
-constexpr auto choice_names(Gate) {
-  return names_of("group_softmax", "head_sigmoid");
-}
+using choice::Attention;
+using choice::Branch;
+using choice::Compression;
+using choice::DenseAttention; // toggle attention.dense
+using choice::Gate;
+using choice::kBranchCount;
 using choice::Kernels; // toggle attention.kernels
-// What computes dense attention: toggle attention.dense. kFused: our kernels
-// (ops::fused_causal_attention()); the others are LibTorch's, kAuto the one that it prefers.
-enum class DenseBackend : uint8_t { kAuto, kCudnn, kFlash, kEfficient, kMath, kFused };
-constexpr auto choice_names(DenseBackend) {
-  return names_of("auto", "cudnn", "flash", "efficient", "math", "fused");
-}
-enum class Branch : uint8_t { kCompressed, kSelected, kSliding };
-constexpr auto choice_names(Branch) {
-  return names_of("compressed", "selected", "sliding");
-}
-inline constexpr int kBranchCount = 3;
 
 // Native Sparse Attention (arXiv 2502.11089), section 3 there; sizes in tokens.
 struct NsaConfig {
@@ -70,7 +53,7 @@ struct ModelConfig {
 
   // How it is computed; these change no parameter.
   Kernels kernels = Kernels::kAten;
-  DenseBackend dense_backend = DenseBackend::kAuto; // where attention is dense
+  DenseAttention dense_backend = DenseAttention::kAuto; // where attention is dense
   // What lies around attention as single operations (nsa_model/ops/layer.h), which are single
   // kernels for BF16 on CUDA; false: as ATen operations, to compare with.
   bool fused_layers = false;

@@ -6,6 +6,7 @@
 // Stateless apart from the tensors it holds; one thread at a time.
 #pragma once
 
+#include "nsa_model/choice/model_words.h"
 #include "nsa_model/reference/grid.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +15,7 @@ namespace nsa::ops {
 
 using reference::Sizes;
 
-enum class Branch { kCompressed = 0, kSelected = 1, kSliding = 2 }; // as choice::Part begins
+using choice::Branch;
 
 // The type in which attention computes for inputs of type `input`.
 inline at::ScalarType compute_type(at::ScalarType input) {

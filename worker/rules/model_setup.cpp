@@ -6,22 +6,11 @@
 
 namespace nsa::train {
 
-namespace {
-
-// A choice of the run file as the model has it: the model knows no run files, so it lists the same
-// words once more.
-template <ChoiceEnum To, ChoiceEnum From> constexpr To as(From value) {
-  static_assert(kChoiceNames<To> == kChoiceNames<From>);
-  return static_cast<To>(value);
-}
-
-} // namespace
-
 Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
                                         const std::map<std::string, std::string>& toggles) {
   const spec::ModelSection& m = spec.model;
   model::ModelConfig c;
-  c.attention = as<model::Attention>(m.attention);
+  c.attention = m.attention;
   c.vocabulary = m.vocabulary;
   c.dimension = m.dimension;
   c.layers = m.layers;
@@ -36,13 +25,13 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.nsa.selection_block = spec.nsa.selection_block;
   c.nsa.selected_blocks = spec.nsa.selected_blocks;
   c.nsa.window = spec.nsa.window;
-  c.nsa.compression = as<model::Compression>(spec.nsa.compression);
-  c.nsa.gate = as<model::Gate>(spec.nsa.gate);
+  c.nsa.compression = spec.nsa.compression;
+  c.nsa.gate = spec.nsa.gate;
   c.nsa.gate_temperature = spec.nsa.gate_temperature;
   c.nsa.compressed = spec::has(spec.nsa, spec::Branch::kCompressed);
   c.nsa.selected = spec::has(spec.nsa, spec::Branch::kSelected);
   c.nsa.sliding = spec::has(spec.nsa, spec::Branch::kSliding);
-  c.dense_backend = as<model::DenseBackend>(spec::kDenseAttention.of(toggles));
+  c.dense_backend = spec::kDenseAttention.of(toggles);
   c.activation_recompute = spec.train.activation_recompute;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
@@ -68,7 +57,7 @@ void apply(const choice::KernelPlan& plan, model::ModelConfig& config) {
   config.kernels = plan.fused_attention() ? model::Kernels::kFused : model::Kernels::kAten;
   for (const choice::PlannedKernel& kernel : plan.kernels)
     if (kernel.backend == Backend::kReference) config.kernels = model::Kernels::kReference;
-  if (plan.fused_dense()) config.dense_backend = model::DenseBackend::kFused;
+  if (plan.fused_dense()) config.dense_backend = model::DenseAttention::kFused;
   config.fused_layers = plan.fused_layers();
   config.joined_embedding_gradient = plan.joined_embedding();
 }

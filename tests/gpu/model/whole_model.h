@@ -96,7 +96,7 @@ inline LanguageModel build(const ModelConfig& config, at::Device device, at::Sca
 // As a way computes it, exactly, and plainly.
 inline ModelConfig config_for(const Way& way, ModelConfig config) {
   config.kernels = way.kernels;
-  if (way.kernels == Kernels::kFused) config.dense_backend = DenseBackend::kFused;
+  if (way.kernels == Kernels::kFused) config.dense_backend = DenseAttention::kFused;
   config.fused_layers = config.joined_embedding_gradient = way.fused_layers;
   config.check_dtypes = true;
   return config;

@@ -75,7 +75,7 @@ struct Way {
   model::Kernels kernels;
   bool fused_layers, recompute = false;
   // cuDNN's backward is not deterministic.
-  model::DenseBackend dense = model::DenseBackend::kFlash;
+  model::DenseAttention dense = model::DenseAttention::kFlash;
   int64_t sequence = 2048; // six heads a group have lists of blocks beyond it
 };
 constexpr Way kWays[] = {
@@ -85,9 +85,9 @@ constexpr Way kWays[] = {
     {"dense, composed", model::Attention::kDense, model::Kernels::kAten, false},
     {"NSA, ATen", model::Attention::kNsa, model::Kernels::kAten, false},
     {"NSA, fused, with lists", model::Attention::kNsa, model::Kernels::kFused, true, false,
-     model::DenseBackend::kFlash, 4096},
+     model::DenseAttention::kFlash, 4096},
     {"dense, our kernels", model::Attention::kDense, model::Kernels::kAten, true, false,
-     model::DenseBackend::kFused},
+     model::DenseAttention::kFused},
 };
 
 // Heads as the M7C's; long enough that blocks are really selected.
@@ -170,7 +170,7 @@ TEST_F(Graphs, GiveTheBitsOfLaunchesInOtherPrecisions) {
   }
   SmallTraining fp32 = training(kWays[3], 2);
   fp32.type = at::kFloat;
-  fp32.config.dense_backend = model::DenseBackend::kMath; // flash takes no FP32
+  fp32.config.dense_backend = model::DenseAttention::kMath; // flash takes no FP32
   expect_equal(run_small(fp32, false, gpu(), *alone), run_small(fp32, true, gpu(), *alone));
 }
 

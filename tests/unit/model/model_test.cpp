@@ -246,7 +246,7 @@ TEST(Kernels, TheReferenceAgrees) {
 
 // What is reported is what computes: a kernel that a CPU has not is seen to be missing.
 TEST(Kernels, DenseBackendIsTheOneAskedFor) {
-  const auto in_effect = [](DenseBackend backend) {
+  const auto in_effect = [](DenseAttention backend) {
     ModelConfig config = small_config();
     config.attention = Attention::kDense;
     config.dense_backend = backend;
@@ -255,14 +255,14 @@ TEST(Kernels, DenseBackendIsTheOneAskedFor) {
                               at::kFloat)
         .kernel;
   };
-  EXPECT_EQ(in_effect(DenseBackend::kMath), choice::SdpaKernel::kMath);
-  EXPECT_EQ(in_effect(DenseBackend::kFlash), choice::SdpaKernel::kFlash);
-  EXPECT_EQ(in_effect(DenseBackend::kCudnn), choice::SdpaKernel::kNone);
+  EXPECT_EQ(in_effect(DenseAttention::kMath), choice::SdpaKernel::kMath);
+  EXPECT_EQ(in_effect(DenseAttention::kFlash), choice::SdpaKernel::kFlash);
+  EXPECT_EQ(in_effect(DenseAttention::kCudnn), choice::SdpaKernel::kNone);
   at::Context& context = at::globalContext();
   context.setSDPUseFlash(true);
   context.setSDPUseMath(true);
   context.setSDPUseMemEfficient(true);
-  EXPECT_EQ(in_effect(DenseBackend::kAuto), choice::SdpaKernel::kFlash);
+  EXPECT_EQ(in_effect(DenseAttention::kAuto), choice::SdpaKernel::kFlash);
 }
 
 TEST(Kernels, FusedIsRefusedWithoutAGpu) {
@@ -270,7 +270,7 @@ TEST(Kernels, FusedIsRefusedWithoutAGpu) {
     ModelConfig config = small_config();
     config.attention = attention;
     config.kernels = Kernels::kFused;
-    config.dense_backend = DenseBackend::kFused;
+    config.dense_backend = DenseAttention::kFused;
     try {
       LanguageModel model(config, at::kCPU, at::kFloat, 1);
       FAIL() << "fused kernels were accepted on a CPU";

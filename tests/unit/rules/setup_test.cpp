@@ -43,11 +43,11 @@ TEST(ModelSetup, TakesWhatThePlanSays) {
   EXPECT_FALSE(config.fused_layers || config.joined_embedding_gradient);
   apply(plan({{.part = Part::kSliding, .backend = Backend::kReference}}), config);
   EXPECT_EQ(config.kernels, model::Kernels::kReference);
-  config.dense_backend = model::DenseBackend::kCudnn;
+  config.dense_backend = model::DenseAttention::kCudnn;
   apply(dense(Backend::kSdpa, "cudnn"), config);
-  EXPECT_EQ(config.dense_backend, model::DenseBackend::kCudnn);
+  EXPECT_EQ(config.dense_backend, model::DenseAttention::kCudnn);
   apply(dense(Backend::kSm90, "hopper"), config);
-  EXPECT_EQ(config.dense_backend, model::DenseBackend::kFused);
+  EXPECT_EQ(config.dense_backend, model::DenseAttention::kFused);
 }
 
 TEST(ModelSetup, ARefusalNamesTogglesAndWhatToWrite) {
