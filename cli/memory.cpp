@@ -9,8 +9,8 @@ namespace {
 
 constexpr size_t kPage = 1000;
 
-Result<std::vector<render::StageMemory>> fetch_reports(client::Daemon& daemon, const RunId& run,
-                                                       AttemptNumber attempt) {
+Result<std::vector<wire::RankMemory>> fetch_reports(client::Daemon& daemon, const RunId& run,
+                                                    AttemptNumber attempt) {
   std::vector<wire::EventView> reports;
   for (int64_t after = 0;;) {
     NSA_TRY_ASSIGN(const auto answer,
@@ -22,18 +22,6 @@ Result<std::vector<render::StageMemory>> fetch_reports(client::Daemon& daemon, c
     if (page.size() < kPage) return render::stage_memory(reports, attempt);
     after = page.back().sequence;
   }
-}
-
-nlohmann::json to_json(const std::vector<render::StageMemory>& reports) {
-  auto items = nlohmann::json::array();
-  for (const render::StageMemory& report : reports)
-    items.push_back({{"stage", report.stage},
-                     {"rank", report.rank},
-                     {"resident_bytes", report.resident_bytes},
-                     {"allocated_bytes", report.allocated_bytes},
-                     {"reserved_bytes", report.reserved_bytes},
-                     {"peak_bytes", report.peak_bytes}});
-  return items;
 }
 
 Result<Exit> run_memory(const Arguments& arguments, Context& context) {
@@ -55,7 +43,7 @@ Result<Exit> run_memory(const Arguments& arguments, Context& context) {
     const nlohmann::json answer = {
         {"run", id},
         {"attempt", attempt},
-        {"items", to_json(reports)},
+        {"items", reports},
         {"estimate", known ? estimate["memory_bytes"] : nlohmann::json()}};
     context.io.out << json_text(answer) << "\n";
     return Exit::kDone;
@@ -74,8 +62,8 @@ Verb memory_verb() {
   verb.summary = "Print what each rank took at each stage, beside the estimate";
   verb.detail =
       "Stages: boot (libraries and device), model, loader, first-step, steady (some steps "
-      "later). Resident memory is the process's; allocated, reserved and peak memory are "
-      "LibTorch's on the GPU.";
+      "later). Resident memory is the process's. Allocated, reserved and peak memory are "
+      "LibTorch's on the GPU; device is what all processes use there, as the driver says.";
   verb.positionals = {run_argument()};
   verb.options = {
       {"attempt", 0, ValueType::kInteger, "N", "of this attempt instead of the newest"}};

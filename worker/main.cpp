@@ -5,6 +5,7 @@
 #include "worker/bootstrap/session.h"
 #include "worker/faults/acts.h"
 #include "worker/link/inherited.h"
+#include "worker/runtime/out_of_memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
@@ -20,6 +21,7 @@ using nsa::wire::RankExit;
 
 nsa::link::Link* g_link = nullptr; // for handlers, which get no arguments
 nsa::Rank g_rank = 0;
+std::filesystem::path g_out_of_memory_file;
 
 // Says why, waits a little for it to arrive, and leaves without running destructors: threads of a
 // half-done operation (a collective, the loader) would be waited for.
@@ -48,7 +50,8 @@ nsa::train::Failure current_failure() {
     throw;
   } catch (const c10::OutOfMemoryError& e) {
     return {RankExit::kOutOfMemory,
-            {ErrorCode::kExhausted, e.what_without_backtrace(),
+            {ErrorCode::kExhausted,
+             e.what_without_backtrace() + nsa::runtime::largest_blocks_text(g_out_of_memory_file),
              "lower train.micro_batch and raise train.accumulate, or set "
              "train.activation_recompute; CUDA graphs keep memory of their own "
              "(toggles.cuda.graphs = \"off\")"},
@@ -98,6 +101,7 @@ int main(int argc, char** argv) {
   nsa::link::Link link(std::move(inherited->link));
   g_link = &link;
   g_rank = options->rank;
+  g_out_of_memory_file = nsa::runtime::out_of_memory_file(options->attempt_folder, options->rank);
   std::set_terminate(on_terminate);
   ::signal(SIGTERM, on_stop_signal);
   ::signal(SIGINT, on_stop_signal);

@@ -13,16 +13,17 @@ namespace {
 
 struct Measure {
   const char* name;
-  uint64_t StageMemory::* bytes;
+  uint64_t wire::RankMemory::* bytes;
 };
-constexpr Measure kMeasures[] = {{"resident", &StageMemory::resident_bytes},
-                                 {"allocated", &StageMemory::allocated_bytes},
-                                 {"reserved", &StageMemory::reserved_bytes},
-                                 {"peak", &StageMemory::peak_bytes}};
+constexpr Measure kMeasures[] = {{"resident", &wire::RankMemory::resident_bytes},
+                                 {"allocated", &wire::RankMemory::allocated_bytes},
+                                 {"reserved", &wire::RankMemory::reserved_bytes},
+                                 {"peak", &wire::RankMemory::peak_bytes},
+                                 {"device", &wire::RankMemory::device_used_bytes}};
 
-uint64_t largest(const std::vector<StageMemory>& reports, uint64_t StageMemory::* bytes) {
+uint64_t largest(const std::vector<wire::RankMemory>& reports, uint64_t wire::RankMemory::* bytes) {
   uint64_t most = 0;
-  for (const StageMemory& report : reports)
+  for (const wire::RankMemory& report : reports)
     most = std::max(most, report.*bytes);
   return most;
 }
@@ -37,23 +38,18 @@ double number_of(const nlohmann::json& estimate, const char* key) {
 
 } // namespace
 
-std::vector<StageMemory> stage_memory(const std::vector<wire::EventView>& events,
-                                      AttemptNumber attempt) {
-  std::vector<StageMemory> reports;
+std::vector<wire::RankMemory> stage_memory(const std::vector<wire::EventView>& events,
+                                           AttemptNumber attempt) {
+  std::vector<wire::RankMemory> reports;
   for (const wire::EventView& event : events) {
     if (event.kind != wire::EventKind::kRankMemory || event.attempt != attempt) continue;
-    StageMemory report;
+    wire::RankMemory report;
     try {
-      report.stage = event.detail.at("stage").get<std::string>();
-      report.rank = event.detail.at("rank").get<Rank>();
-      report.resident_bytes = event.detail.value("resident_bytes", uint64_t{0});
-      report.allocated_bytes = event.detail.value("allocated_bytes", uint64_t{0});
-      report.reserved_bytes = event.detail.value("reserved_bytes", uint64_t{0});
-      report.peak_bytes = event.detail.value("peak_bytes", uint64_t{0});
+      report = event.detail.get<wire::RankMemory>();
     } catch (const nlohmann::json::exception&) {
       continue; // a damaged row of the ledger says so in `nsactl events`
     }
-    const auto same = std::find_if(reports.begin(), reports.end(), [&](const StageMemory& r) {
+    const auto same = std::find_if(reports.begin(), reports.end(), [&](const wire::RankMemory& r) {
       return r.stage == report.stage && r.rank == report.rank;
     });
     if (same == reports.end())
@@ -64,10 +60,10 @@ std::vector<StageMemory> stage_memory(const std::vector<wire::EventView>& events
   return reports;
 }
 
-std::string memory_table(const std::vector<StageMemory>& reports, const ViewOptions& options) {
+std::string memory_table(const std::vector<wire::RankMemory>& reports, const ViewOptions& options) {
   std::vector<std::string> stages;
   Rank ranks = 0;
-  for (const StageMemory& report : reports) {
+  for (const wire::RankMemory& report : reports) {
     ranks = std::max(ranks, report.rank + 1);
     if (std::find(stages.begin(), stages.end(), report.stage) == stages.end())
       stages.push_back(report.stage);
@@ -83,7 +79,7 @@ std::string memory_table(const std::vector<StageMemory>& reports, const ViewOpti
       if (largest(reports, measure.bytes) == 0) continue;
       std::vector<std::string> row = {stage, measure.name};
       row.resize(header.size(), "-");
-      for (const StageMemory& report : reports)
+      for (const wire::RankMemory& report : reports)
         if (report.stage == stage)
           row[2 + static_cast<size_t>(report.rank)] = format_bytes(report.*measure.bytes);
       table.add(std::move(row));
@@ -91,11 +87,11 @@ std::string memory_table(const std::vector<StageMemory>& reports, const ViewOpti
   return table.print(0, options.style.unicode);
 }
 
-std::string memory_against_estimate(const std::vector<StageMemory>& reports,
+std::string memory_against_estimate(const std::vector<wire::RankMemory>& reports,
                                     const nlohmann::json& estimate) {
-  const uint64_t peak = largest(reports, &StageMemory::peak_bytes);
+  const uint64_t peak = largest(reports, &wire::RankMemory::peak_bytes);
   const double estimated = number_of(estimate, peak > 0 ? "on_gpu" : "total");
-  const uint64_t came = peak > 0 ? peak : largest(reports, &StageMemory::resident_bytes);
+  const uint64_t came = peak > 0 ? peak : largest(reports, &wire::RankMemory::resident_bytes);
   if (estimated <= 0 || came == 0) return {};
   std::string text = "estimate " + format_bytes(static_cast<uint64_t>(estimated)) + " a rank" +
                      (peak > 0 ? " on the device" : "") + ", " + format_bytes(came) + " came";

@@ -74,7 +74,8 @@ struct RankHello {
               member("device", &RankHello::device),
               member("compute_precision", &RankHello::compute_precision),
               member("precision_note", &RankHello::precision_note),
-              member("resumed_from_step", &RankHello::resumed_from_step));
+              member("resumed_from_step", &RankHello::resumed_from_step),
+              member("bigram_entropy_nats", &RankHello::bigram_entropy_nats));
 };
 struct EffectiveToggle {
   std::string name, requested, effective;

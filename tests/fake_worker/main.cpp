@@ -154,7 +154,7 @@ private:
     hello.resumed_from_step = first_step_;
     link_.send(MessageType::kRankHello, hello);
     link_.send(MessageType::kRankToggles, toggles());
-    link_.send(MessageType::kRankMemory, wire::RankMemory{o_.rank, "boot", 1 << 20, 0, 0, 0});
+    link_.send(MessageType::kRankMemory, wire::RankMemory{o_.rank, "boot", 1 << 20, 0, 0, 0, 0});
   }
 
   wire::RankToggles toggles() const {

@@ -19,6 +19,7 @@
 #include "worker/rules/model_setup.h"
 #include "worker/rules/precision.h"
 #include "worker/rules/toggle_report.h"
+#include "worker/runtime/out_of_memory.h"
 #include "worker/telemetry/metrics_log.h"
 #include "worker/telemetry/tensorboard_sink.h"
 #include "worker/trainer/trainer.h"
@@ -158,6 +159,7 @@ RankResult<void> Session::open_device() {
   request.deterministic = o_.spec.train.deterministic;
   request.graphs =
       spec::kCudaGraphs.of(toggles_) != spec::Graphs::kOff && o_.without_graphs.empty();
+  request.out_of_memory_file = runtime::out_of_memory_file(o_.attempt_folder, o_.rank);
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
   NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.writer().page().device_words()));

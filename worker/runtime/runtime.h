@@ -13,6 +13,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,6 +51,9 @@ public:
   // Empty when BF16 is fast here, else why it is not.
   virtual std::string why_bf16_is_slow() const = 0;
   virtual DeviceMemory memory() const = 0;
+  // Bytes that all processes use on the device, as its driver says; 0 on a CPU. Asks the driver:
+  // not for every step.
+  virtual uint64_t used_on_device() const { return 0; }
   // Gives cached memory back and lets the peak begin anew: for measurements.
   virtual void reset_peak_memory() {}
 
@@ -94,6 +98,9 @@ struct Request {
   int threads = 1; // CPU threads that tensor operations use
   bool deterministic = false;
   bool graphs = false; // the training thread gets a stream of its own, which can be recorded
+  // Where a GPU's runtime says what its memory holds when it is exhausted (out_of_memory.h). Empty:
+  // nowhere.
+  std::filesystem::path out_of_memory_file;
   // Called once LibTorch's CUDA part and the plug-ins are loaded, before the device is opened. May
   // be empty.
   std::function<void()> libraries_loaded;

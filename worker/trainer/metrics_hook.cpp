@@ -16,7 +16,7 @@ void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime
                    link::Link& link) {
   const runtime::DeviceMemory memory = runtime.memory();
   link.send(wire::RankMemory{rank, stage, runtime::resident_bytes(), memory.allocated,
-                             memory.reserved, memory.peak});
+                             memory.reserved, memory.peak, runtime.used_on_device()});
 }
 
 void MetricsHook::on_result(const StepResult& result, const TrainingPosition& position) {

@@ -18,7 +18,8 @@ wire::EventView report(AttemptNumber attempt, Rank rank, const std::string& stag
                   {"resident_bytes", resident * kMiB},
                   {"allocated_bytes", peak * kMiB / 2},
                   {"reserved_bytes", peak * kMiB * 2},
-                  {"peak_bytes", peak * kMiB}};
+                  {"peak_bytes", peak * kMiB},
+                  {"device_used_bytes", peak * kMiB * 3}};
   return event;
 }
 
@@ -36,13 +37,14 @@ TEST(Memory, HasAColumnForEachRankAndARowForEachStage) {
   EXPECT_TRUE(stage_memory(events, 3).empty());
 }
 
-TEST(Memory, OfADeviceHasFourMeasures) {
+TEST(Memory, OfADeviceHasFiveMeasures) {
   const auto reports = stage_memory({report(1, 0, "steady", 100, 400)}, 1);
   EXPECT_EQ(memory_table(reports, {}), "STAGE   MEASURE       RANK 0\n"
                                        "steady  resident   100.0 MiB\n"
                                        "steady  allocated  200.0 MiB\n"
                                        "steady  reserved   800.0 MiB\n"
-                                       "steady  peak       400.0 MiB\n");
+                                       "steady  peak       400.0 MiB\n"
+                                       "steady  device       1.2 GiB\n");
 }
 
 TEST(Memory, StandsBesideTheEstimateOfItsKind) {

@@ -261,8 +261,8 @@ TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
 
 TEST(RunRecord, EventsCountOnceAndPeaksOutliveNsad) {
   RunRecord record;
-  note_event(record, wire::RankMemory{0, "boot", 100, 0, 0, 0}, {});
-  note_event(record, wire::RankMemory{1, "steady", 300, 5, 60, 50}, {});
+  note_event(record, wire::RankMemory{0, "boot", 100, 0, 0, 0, 0}, {});
+  note_event(record, wire::RankMemory{1, "steady", 300, 5, 60, 50, 70}, {});
   wire::RankExited exited;
   exited.max_resident_bytes = 400;
   note_event(record, exited, {});

@@ -3,6 +3,7 @@
 #include "worker/runtime/cuda/graph_recorder.h"
 #include "worker/runtime/cuda/nccl_collectives.h"
 #include "worker/runtime/cuda/progress_marks.h"
+#include "worker/runtime/out_of_memory.h"
 #include "worker/runtime/runtime.h"
 
 #include <ATen/Context.h>
@@ -81,6 +82,21 @@ std::string cudnn_version() {
                           : "none";
 }
 
+// LibTorch calls it before it throws: unwinding the stack gives the blocks back.
+void tell_out_of_memory(const std::filesystem::path& file) {
+  c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver(
+      [file](int64_t device, size_t asked, size_t total, size_t free) {
+        OutOfMemory held{.asked_bytes = asked, .device_bytes = total, .free_bytes = free};
+        for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot().segments) {
+          if (segment.device != device) continue;
+          held.reserved_bytes += segment.total_size;
+          for (const auto& block : segment.blocks)
+            if (block.allocated) held.live_blocks.push_back(block.size);
+        }
+        write_out_of_memory(file, held);
+      });
+}
+
 class CudaRuntime : public Runtime {
 public:
   CudaRuntime(c10::DeviceIndex index, bool graphs) : device_(at::kCUDA, index), graphs_(graphs) {
@@ -121,6 +137,12 @@ public:
     return {static_cast<uint64_t>(stats.allocated_bytes[kAll].current),
             static_cast<uint64_t>(stats.reserved_bytes[kAll].current),
             static_cast<uint64_t>(stats.allocated_bytes[kAll].peak)};
+  }
+
+  uint64_t used_on_device() const override {
+    size_t free = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return total - free;
   }
 
   void reset_peak_memory() override {
@@ -200,6 +222,7 @@ nsa_make_cuda_runtime(const Request& request, const std::string& build) {
     return fail(ErrorCode::kUnavailable, "LibTorch's CUDA part is loaded but does not come up",
                 "see that nothing used LibTorch before it was loaded");
   at::globalContext().lazyInitDevice(at::kCUDA); // the allocator knows no device before it
+  if (!request.out_of_memory_file.empty()) tell_out_of_memory(request.out_of_memory_file);
   const int devices = c10::cuda::device_count();
   if (devices == 0) return fail(ErrorCode::kUnavailable, "no GPU is visible to LibTorch");
   // A rank that was given one GPU sees just that one; run by hand, ranks share out what there is.
