@@ -63,6 +63,8 @@ struct RankHello {
   std::string compute_precision;               // "bf16" or "fp32": what is computed in, really
   std::string precision_note;                  // why, when it is not what was asked for
   uint64_t resumed_from_step = 0;              // 0: from scratch
+  // H(token | the one before it) of the data set, nats; 0: not known, as of a mixture
+  double bigram_entropy_nats = 0;
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankHello,
                                             .name = "hello",
@@ -235,6 +237,7 @@ struct RankMemory {
   Rank rank = 0;
   std::string stage; // boot, model, loader, first-step, steady
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
+  uint64_t device_used_bytes = 0; // of all processes, by the driver; 0 on a CPU
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankMemory,
                                             .name = "memory",
@@ -244,7 +247,8 @@ struct RankMemory {
               member("resident_bytes", &RankMemory::resident_bytes),
               member("allocated_bytes", &RankMemory::allocated_bytes),
               member("reserved_bytes", &RankMemory::reserved_bytes),
-              member("peak_bytes", &RankMemory::peak_bytes));
+              member("peak_bytes", &RankMemory::peak_bytes),
+              member("device_used_bytes", &RankMemory::device_used_bytes));
 };
 
 struct RankError {

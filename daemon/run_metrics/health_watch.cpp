@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 namespace nsa::control {
 
@@ -48,7 +49,9 @@ std::map<std::string, LayerGates> layer_gates(const wire::RankStep& step) {
 }
 
 void HealthWatch::begin_attempt(size_t branches) {
+  const bool told = below_entropy_told_;
   *this = {};
+  below_entropy_told_ = told;
   branches_ = std::max<size_t>(branches, 1);
 }
 
@@ -100,16 +103,32 @@ void HealthWatch::look_at_loss(const wire::RankStep& step, std::vector<Finding>&
   ++seen_;
 }
 
+// The mean of the newest losses: one easy batch is no sign.
+void HealthWatch::look_at_entropy(const wire::RankStep& step, std::vector<Finding>& findings) {
+  if (below_entropy_told_ || bigram_entropy_ <= 0 || seen_ < kLosses) return;
+  const double mean = std::accumulate(losses_.begin(), losses_.end(), 0.0) / kLosses;
+  if (mean >= bigram_entropy_) return;
+  below_entropy_told_ = true;
+  findings.push_back({wire::EventKind::kLossBelowEntropy,
+                      text("loss %.3f at step %llu is below the bigram entropy of the data, %.3f: "
+                           "the model uses more than the token before",
+                           mean, static_cast<unsigned long long>(step.step), bigram_entropy_),
+                      wire::Severity::kInfo});
+}
+
 std::vector<HealthWatch::Finding> HealthWatch::add(const wire::RankStep& step) {
   std::vector<Finding> findings;
   look_at_gates(step, findings);
-  if (std::isfinite(step.loss)) look_at_loss(step, findings);
+  if (!std::isfinite(step.loss)) return findings;
+  look_at_loss(step, findings);
+  look_at_entropy(step, findings);
   return findings;
 }
 
 void to_json(nlohmann::json& json, const HealthWatch& w) {
-  json = {w.branches_,     w.losses_,        w.seen_,     w.quiet_until_,
-          w.uniform_told_, w.collapse_told_, w.collapsed_};
+  json = {w.branches_,      w.losses_,        w.seen_,      w.quiet_until_,
+          w.uniform_told_,  w.collapse_told_, w.collapsed_, w.below_entropy_told_,
+          w.bigram_entropy_};
 }
 
 void from_json(const nlohmann::json& json, HealthWatch& w) {
@@ -120,6 +139,9 @@ void from_json(const nlohmann::json& json, HealthWatch& w) {
   w.uniform_told_ = json.at(4).get<bool>();
   w.collapse_told_ = json.at(5).get<bool>();
   w.collapsed_ = json.at(6).get<std::map<std::string, int>>();
+  if (json.size() < 9) return; // of an nsad that did not look at the entropy
+  w.below_entropy_told_ = json.at(7).get<bool>();
+  w.bigram_entropy_ = json.at(8).get<double>();
 }
 
 } // namespace nsa::control

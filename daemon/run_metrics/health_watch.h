@@ -1,6 +1,7 @@
 // Whether training looks well, from the records of rank 0: gates of NSA that stay uniform or
-// collapse, and losses that jump. Each is told once an attempt, but a spike each time. Divergence
-// is LossWatch's, losses that are not finite are the trainer's. Pure values.
+// collapse, losses that jump, and a loss below the bigram entropy of the data. The gates are told
+// once an attempt, the entropy once a run, a spike each time. Divergence is LossWatch's, losses
+// that are not finite are the trainer's. Pure values.
 #pragma once
 
 #include "common/base/json.h"
@@ -27,10 +28,13 @@ public:
   struct Finding {
     wire::EventKind kind;
     std::string text;
+    wire::Severity severity = wire::Severity::kWarning;
   };
 
   // Branches that gates choose between.
   void begin_attempt(size_t branches);
+  // H(token | the one before it), nats; 0: not known.
+  void know_data(double bigram_entropy_nats) { bigram_entropy_ = bigram_entropy_nats; }
   std::vector<Finding> add(const wire::RankStep& step);
 
 private:
@@ -39,11 +43,13 @@ private:
 
   void look_at_gates(const wire::RankStep& step, std::vector<Finding>& findings);
   void look_at_loss(const wire::RankStep& step, std::vector<Finding>& findings);
+  void look_at_entropy(const wire::RankStep& step, std::vector<Finding>& findings);
 
   size_t branches_ = 3;
   std::array<double, kLosses> losses_{}; // the newest, in a ring
   uint64_t seen_ = 0, quiet_until_ = 0;  // records
-  bool uniform_told_ = false, collapse_told_ = false;
+  bool uniform_told_ = false, collapse_told_ = false, below_entropy_told_ = false;
+  double bigram_entropy_ = 0;
   std::map<std::string, int> collapsed_; // layer -> records in a row
   friend void to_json(nlohmann::json& json, const HealthWatch& watch);
   friend void from_json(const nlohmann::json& json, HealthWatch& watch);

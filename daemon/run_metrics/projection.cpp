@@ -143,6 +143,7 @@ void RunMetrics::project_rank_event(const state::Event& event, RunRecord& record
     info.device = device_text(loop_.find(event.run), *hello);
     info.compute_precision = hello->compute_precision;
     note_hello(record.provenance, *hello);
+    if (hello->rank == 0) record.health.know_data(hello->bigram_entropy_nats);
   } else if (const auto* toggles = std::get_if<wire::RankToggles>(&event.body)) {
     if (toggles->rank != 0) return;
     for (const wire::EffectiveToggle& t : toggles->toggles)
@@ -227,7 +228,7 @@ void RunMetrics::tell_health(const state::Run& run, RunRecord& record, const wir
            run.attempt.number,
            -1,
            finding.kind,
-           wire::Severity::kWarning,
+           finding.severity,
            std::move(finding.text),
            {{"step", step.step}, {"loss", step.loss}}};
     loop_.note(std::move(row));

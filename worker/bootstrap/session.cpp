@@ -384,6 +384,8 @@ void Session::say_hello() {
   hello.compute_precision = precision_.name();
   hello.precision_note = precision_.note;
   hello.resumed_from_step = start_.step;
+  if (data_.size() == 1)
+    hello.bigram_entropy_nats = data_.front().dataset->manifest().text.bigram_entropy_nats;
   link_.send(hello);
   log::info("train", "device opened",
             {{"device", hello.device},

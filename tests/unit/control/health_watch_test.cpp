@@ -51,6 +51,24 @@ TEST(HealthWatch, ASpikeIsToldOnceWhileItLasts) {
   EXPECT_EQ(kinds(watch, losses), (std::vector<std::string>{"loss_spike 501", "loss_spike 901"}));
 }
 
+TEST(HealthWatch, ALossBelowTheEntropyOfTheDataIsToldOnceARun) {
+  HealthWatch watch;
+  watch.know_data(3.0);
+  EXPECT_TRUE(kinds(watch, std::vector<double>(63, 2.9)).empty()) << "too few for a mean";
+  EXPECT_EQ(kinds(watch, {3.05, 2.9}), std::vector<std::string>{"loss_below_entropy 1"});
+  HealthWatch after = nlohmann::json(watch).get<HealthWatch>(); // nsad was started anew
+  after.begin_attempt(3);
+  after.know_data(3.0);
+  EXPECT_TRUE(kinds(after, std::vector<double>(100, 2.0)).empty());
+}
+
+TEST(HealthWatch, ALossAboveTheEntropyOrWithoutOneIsNoNews) {
+  HealthWatch above, unknown;
+  above.know_data(2.0);
+  EXPECT_TRUE(kinds(above, std::vector<double>(100, 2.001)).empty());
+  EXPECT_TRUE(kinds(unknown, std::vector<double>(100, 0.1)).empty());
+}
+
 TEST(HealthWatch, AConstantLossMayMoveALittle) {
   std::vector<double> losses(100, 2.0);
   losses[80] = 2.1; // no spread at all before it
