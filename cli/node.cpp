@@ -46,6 +46,7 @@ std::string painted_state(const wire::NodeView& node, const render::Style& style
 // What somebody who looks at the list should know about a node.
 std::string note_of(const wire::NodeView& node) {
   if (!node.problem.empty()) return "no node can join: " + node.problem;
+  if (node.drained_at != 0 && node.state != wire::NodeStatus::kDrained) return "drained";
   return "-";
 }
 
@@ -138,6 +139,7 @@ Result<Exit> run_show(const Arguments& arguments, Context& context) {
   }
   if (node.processors > 0) {
     fact("processors", std::to_string(node.processors));
+    if (node.cpu_slots > 0) fact("CPU slots", std::to_string(node.cpu_slots));
     fact("memory", format_bytes(node.memory_bytes));
   }
   fact("GPUs", join(node.gpus, ", "));
@@ -226,11 +228,11 @@ Verb node_drain_verb() {
   Verb verb;
   verb.name = "node drain";
   verb.summary = "Start no new run on a node; what runs there goes on";
-  verb.detail = "Runs that are submitted wait in the queue, also after a restart of nsad. A run "
-                "that has its slots keeps them, and is restarted after a failure. Only the node of "
-                "this nsad can be drained.";
+  verb.detail = "No run gets a place there, also after a restart of nsad. A run that has its slots "
+                "keeps them, and is restarted after a failure. If the head's own node is drained, "
+                "all runs wait in the queue, since rank 0 of each has its place there.";
   verb.positionals = {node_argument()};
-  verb.examples = {{"nsactl node drain $(hostname)", "before an upgrade of the machine"}};
+  verb.examples = {{"nsactl node drain node2", "before an upgrade of the machine"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     return change(arguments, context, "drain", "drained; no new run starts there");
   };
@@ -242,7 +244,7 @@ Verb node_undrain_verb() {
   verb.name = "node undrain";
   verb.summary = "Let runs start on a drained node again";
   verb.positionals = {node_argument()};
-  verb.examples = {{"nsactl node undrain $(hostname)", "runs that waited start"}};
+  verb.examples = {{"nsactl node undrain node2", "runs that waited start"}};
   verb.run = [](const Arguments& arguments, Context& context) {
     return change(arguments, context, "undrain", "runs may start there again");
   };

@@ -1,4 +1,5 @@
 // nsactl plan: what a run would take and cost, from the run file alone.
+#include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/render/table.h"
@@ -7,7 +8,9 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/nodes.h"
 #include "common/spec/fields.h"
+#include "common/wire/node_view.h"
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +30,83 @@ estimate::Placement placement_of(const spec::RunSpec& spec) {
   const bool gpu = device == spec::Device::kCuda ||
                    (device == spec::Device::kAuto && gpus >= spec.parallel.ranks);
   return estimate::choose_placement(spec, gpu, read_file("/proc/cpuinfo", 1 << 24).value_or(""));
+}
+
+// Where the ranks go if every place is free. Empty: one node.
+struct NodesOfRun {
+  std::vector<estimate::NodeShare> shares;
+  bool known = false; // these nodes have joined; else they have numbers for names
+  std::string missing;
+};
+
+// Places for ranks on CPU, this nsad's own first; none where no nsad answers.
+std::vector<estimate::NodePlaces> places_of_cluster(const Context& context) {
+  std::vector<estimate::NodePlaces> places;
+  auto daemon = connect(context, false);
+  if (!daemon) return places;
+  const auto answer = daemon->get("/v1/nodes");
+  const auto nodes = answer ? client::read_items<wire::NodeView>(*answer)
+                            : Result<std::vector<wire::NodeView>>(fail(answer.error()));
+  if (!nodes) return places;
+  for (const wire::NodeView& node : *nodes)
+    if (node.state == wire::NodeStatus::kReady)
+      places.push_back({node.name, static_cast<int>(node.cpu_slots)});
+  return places;
+}
+
+NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context) {
+  const auto& parallel = spec.parallel;
+  NodesOfRun found;
+  if (gpu || (parallel.nodes <= 1 && parallel.ranks_per_node > 0)) return found;
+  const estimate::NodesWanted wanted{static_cast<int>(parallel.nodes),
+                                     static_cast<int>(parallel.ranks_per_node),
+                                     static_cast<int>(parallel.ranks)};
+  const auto places = places_of_cluster(context);
+  found.shares = estimate::place(wanted, places);
+  found.known = !found.shares.empty();
+  if (found.known || parallel.nodes <= 1) return found;
+  std::vector<estimate::NodePlaces> supposed;
+  for (int number = 1; number <= wanted.nodes; ++number)
+    supposed.push_back({"node " + std::to_string(number), wanted.per_node});
+  found.shares = estimate::place(wanted, supposed);
+  found.missing = places.empty() ? "no nsad answers that could say which nodes these are"
+                                 : "the nodes that are ready have no room for this";
+  return found;
+}
+
+nlohmann::json json_of(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic) {
+  auto list = nlohmann::json::array();
+  for (size_t i = 0; i < nodes.shares.size(); ++i)
+    list.push_back({{"node", nodes.shares[i].node},
+                    {"joined", nodes.known},
+                    {"first_rank", nodes.shares[i].first_rank},
+                    {"ranks", nodes.shares[i].ranks},
+                    {"sent_bytes_per_step", traffic.sent[i]}});
+  return list;
+}
+
+std::string ranks_text(const estimate::NodeShare& share) {
+  const std::string first = std::to_string(share.first_rank);
+  if (share.ranks == 1) return "rank " + first;
+  return "ranks " + first + " to " + std::to_string(share.first_rank + share.ranks - 1);
+}
+
+void print(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic, std::ostream& out) {
+  if (nodes.shares.size() < 2) return;
+  out << "nodes      ";
+  const char* before = "";
+  for (const estimate::NodeShare& share : nodes.shares) {
+    out << before << printable(share.node) << ": " << ranks_text(share);
+    before = ", ";
+  }
+  out << "\n";
+  const auto most = static_cast<uint64_t>(*std::ranges::max_element(traffic.sent));
+  constexpr double kGigabit = 1e9 / 8;
+  out << "network    " << format_bytes(most) << " a step from a node to the others, in "
+      << traffic.exchanges
+      << " exchanges: " << format_duration(estimate::exchange_seconds(traffic, 10 * kGigabit, 0))
+      << " at 10 Gbit/s, " << format_duration(estimate::exchange_seconds(traffic, kGigabit, 0))
+      << " at 1 Gbit/s\n";
 }
 
 struct Change {
@@ -146,7 +226,10 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
                 "write tokens per second, as `nsactl status` of an equal run shows them");
   const double rate = arguments.has("rate") ? static_cast<double>(arguments.integer("rate", 0))
                                             : spec.plan.tokens_per_second;
-  const nlohmann::json estimate = estimate::estimate(spec, placement_of(spec), rate);
+  const estimate::Placement placement = placement_of(spec);
+  const nlohmann::json estimate = estimate::estimate(spec, placement, rate);
+  const NodesOfRun nodes = nodes_of(spec, placement.gpu, context);
+  const estimate::NodeTraffic traffic = estimate::traffic(spec, placement, nodes.shares);
   const std::vector<Change> changed = changes(spec);
   const auto missing = missing_data(spec);
   if (context.output == Output::kJson) {
@@ -154,6 +237,8 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
                                {"estimate", estimate},
                                {"changes", nlohmann::json::array()},
                                {"warnings", spec::warnings(spec)},
+                               {"nodes", json_of(nodes, traffic)},
+                               {"exchanges_per_step", traffic.exchanges},
                                {"data_present", !missing}};
     for (const Change& change : changed)
       document["changes"].push_back(
@@ -168,6 +253,8 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
     table.add({printable(change.key), printable(change.value), printable(change.otherwise)});
   context.io.out << table.print(context.io.width, context.io.unicode) << "\n";
   print(spec, estimate, context);
+  print(nodes, traffic, context.io.out);
+  if (!nodes.missing.empty()) context.io.err << "note: " << nodes.missing << "\n";
   for (const std::string& warning : spec::warnings(spec))
     context.io.err << "warning: " << printable(warning) << "\n";
   if (missing) context.io.err << "warning: " << printable(*missing) << "\n";
@@ -178,8 +265,11 @@ Verb plan_verb() {
   Verb verb;
   verb.name = "plan";
   verb.summary = "Estimate what a run needs: memory, disk, tokens, time, money";
-  verb.detail = "Starts nothing. Memory is estimated part by part; the summary of a run compares "
-                "the estimate with the measured memory.";
+  verb.detail =
+      "Starts nothing. Of a run on several nodes it shows which ranks go on which node, if "
+      "all places there are free, and what they send each other. Memory is estimated part by part; "
+      "the summary of a run compares "
+      "the estimate with the measured memory.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
   verb.options = {set_option(),
                   {"rate", 0, ValueType::kInteger, "TOKENS",

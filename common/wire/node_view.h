@@ -39,6 +39,7 @@ struct NodeView {
   std::string build;   // version and commit; like the facts below of its last call
   std::string boot_id;
   int64_t processors = 0;
+  int64_t cpu_slots = 0; // ranks on CPU that it takes at a time
   uint64_t memory_bytes = 0;
   std::vector<std::string> gpus; // names
   Time joined_at, certificate_expires_at, heard_at, drained_at, removed_at;

@@ -148,10 +148,13 @@ void CommandRunner::grant_slots(const RunId& id) {
 Result<std::vector<std::string>> CommandRunner::slots_for(const state::Run& run) {
   const spec::ParallelSection& parallel = tools_.metrics.at(run.id).spec.parallel;
   const int count = state::slots_of(run);
-  if (parallel.nodes <= 1) return tools_.slots.acquire(run.id, run.device, count);
-  return tools_.slots.acquire_on_nodes(run.id, static_cast<int>(parallel.nodes),
-                                       static_cast<int>(parallel.ranks_per_node), count,
-                                       options_.other_nodes());
+  // Without a number of nodes it is the fewest.
+  const bool fits_here = run.device == spec::Device::kCuda || parallel.ranks_per_node > 0 ||
+                         count <= tools_.slots.capacity(run.device) || !options_.other_nodes;
+  if (parallel.nodes <= 1 && fits_here) return tools_.slots.acquire(run.id, run.device, count);
+  return tools_.slots.acquire_on_nodes(
+      run.id, {static_cast<int>(parallel.nodes), static_cast<int>(parallel.ranks_per_node), count},
+      options_.other_nodes());
 }
 
 // ---- attempts -----------------------------------------------------------------------------------

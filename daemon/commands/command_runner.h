@@ -31,7 +31,7 @@ struct CommandOptions {
   std::function<void(const RunId&, const wire::RankStep&)> on_step;
   std::function<void(const wire::RunSummary&)> on_closed;
   std::function<std::vector<RankGpu>(const state::Run&)> gpus_of;
-  // CPU slots of the nodes that have joined and are heard.
+  // CPU slots of the nodes that have joined, are heard and take runs.
   std::function<std::map<std::string, int>()> other_nodes = {};
 };
 

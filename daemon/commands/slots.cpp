@@ -14,6 +14,34 @@ bool is_cpu(const std::string& slot) {
 std::string counted(int n, const std::string& what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
+
+int cpu_slots_of(const std::string& node, const std::vector<estimate::NodePlaces>& nodes) {
+  const auto found = std::ranges::find(nodes, node, &estimate::NodePlaces::node);
+  return found == nodes.end() ? 0 : found->places;
+}
+
+// What a run on several nodes waits for. `open`: free slots, of this node first.
+std::string why_not(const estimate::NodesWanted& wanted,
+                    const std::vector<estimate::NodePlaces>& open, size_t fewest) {
+  if (wanted.per_node == 0) {
+    int free = 0;
+    for (const estimate::NodePlaces& node : open)
+      free += node.places;
+    const std::string slots = "waits for " + counted(wanted.ranks, "CPU slot");
+    if (fewest == 0) return slots + ": the nodes that are heard have too few";
+    return slots + " on " + counted(static_cast<int>(fewest), "node") + ": " +
+           std::to_string(free) + " are free on " + counted(static_cast<int>(open.size()), "node") +
+           ", this one included";
+  }
+  const int first = std::min(wanted.per_node, wanted.ranks);
+  if (open.front().places < first)
+    return "waits for " + counted(wanted.per_node, "CPU slot") + " of this node";
+  const auto ready = std::ranges::count_if(
+      open, [&](const estimate::NodePlaces& node) { return node.places >= wanted.per_node; });
+  return "waits for " + counted(wanted.nodes, "node") + " with " +
+         counted(wanted.per_node, "free CPU slot") + " each: " + std::to_string(ready) +
+         " of them are ready";
+}
 } // namespace
 
 int SlotPool::capacity(spec::Device device) const {
@@ -57,26 +85,23 @@ std::vector<std::string> SlotPool::free_cpu_slots(const std::string& node, int c
 }
 
 Result<std::vector<std::string>>
-SlotPool::acquire_on_nodes(const RunId& run, int nodes, int per_node, int count,
+SlotPool::acquire_on_nodes(const RunId& run, const estimate::NodesWanted& wanted,
                            const std::map<std::string, int>& others) {
   if (!held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
-  std::vector<std::string> slots = free_cpu_slots("", cpu_slots_, std::min(per_node, count));
-  if (static_cast<int>(slots.size()) < std::min(per_node, count))
-    return fail(ErrorCode::kExhausted,
-                "waits for " + counted(per_node, "CPU slot") + " of this node");
-  int found = 1;
-  for (const auto& [node, capacity] : others) {
-    const int wanted = std::min(per_node, count - static_cast<int>(slots.size()));
-    if (found == nodes || wanted == 0) break;
-    const std::vector<std::string> there = free_cpu_slots(node, capacity, wanted);
-    if (static_cast<int>(there.size()) < wanted) continue;
-    slots.insert(slots.end(), there.begin(), there.end());
-    ++found;
-  }
-  if (static_cast<int>(slots.size()) < count)
-    return fail(ErrorCode::kExhausted, "waits for " + counted(nodes, "node") + " with " +
-                                           counted(per_node, "free CPU slot") + " each: " +
-                                           std::to_string(found) + " of them are ready");
+  std::vector<estimate::NodePlaces> all = {{"", cpu_slots_}}, open;
+  for (const auto& [node, capacity] : others)
+    all.push_back({node, capacity});
+  for (const auto& [node, capacity] : all)
+    open.push_back({node, static_cast<int>(free_cpu_slots(node, capacity, wanted.ranks).size())});
+  const auto shares = estimate::place(wanted, open);
+  const bool any_nodes = wanted.per_node == 0;
+  const size_t fewest = any_nodes ? estimate::place(wanted, all).size() : shares.size();
+  if (shares.empty() || shares.size() > fewest)
+    return fail(ErrorCode::kExhausted, why_not(wanted, open, fewest));
+  std::vector<std::string> slots;
+  for (const estimate::NodeShare& share : shares)
+    for (std::string& slot : free_cpu_slots(share.node, cpu_slots_of(share.node, all), share.ranks))
+      slots.push_back(std::move(slot));
   for (const std::string& slot : slots)
     owners_[slot] = run;
   return slots;

@@ -11,6 +11,7 @@
 #include "daemon/gpu/nvml.h"
 
 #include "common/base/ids.h"
+#include "common/estimate/nodes.h"
 #include "common/spec/run_spec.h"
 #include "common/wire/gpu_view.h"
 
@@ -44,10 +45,11 @@ public:
   void hold_back(std::string why) { held_back_ = std::move(why); }
   // All or nothing. The error says why the run waits.
   Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
-  // Of a run on several nodes: `per_node` CPU slots on each of `nodes` nodes, this one first,
-  // `count` in all. `others`: how many slots those nodes have that are heard.
-  Result<std::vector<std::string>> acquire_on_nodes(const RunId& run, int nodes, int per_node,
-                                                    int count,
+  // CPU slots of a run on several nodes, this one first. `others`: how many slots those nodes have
+  // that are heard and take runs. A run that may go on any of them waits until as few are free as
+  // can take it.
+  Result<std::vector<std::string>> acquire_on_nodes(const RunId& run,
+                                                    const estimate::NodesWanted& wanted,
                                                     const std::map<std::string, int>& others);
   // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
   // an error, and is used on: the ranks are there already.

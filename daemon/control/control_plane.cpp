@@ -67,7 +67,8 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                 {options_.state_folder,
                  std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker")),
                  options_.shut_down,
-                 !options_.config.cluster.address.empty() && !options_.system_mode}),
+                 !options_.config.cluster.address.empty() && !options_.system_mode,
+                 [this] { return nodes_.cpu_slots(); }}),
       quarantine_(clock_, loop_, ledger_,
                   [this](const GpuQuarantine::Entries& entries) {
                     std::map<std::string, std::string> why;
@@ -82,7 +83,8 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node, const wire::Frame& frame) {
                 remote_nodes_.take(node, frame);
               },
-              [this](const std::string& node) { remote_nodes_.on_lost(node); }}),
+              [this](const std::string& node) { remote_nodes_.on_lost(node); },
+              static_cast<int>(options_.config.resources.cpu_slots)}),
       hooks_(loop,
              {options_.config.notify.command, options_.config.notify.webhook,
               from_seconds(options_.config.notify.timeout_seconds)},

@@ -37,7 +37,9 @@ void add_facts(wire::NodeView& view, const cluster::NodeHello& facts) {
   view.gpus = facts.gpus;
 }
 
-wire::NodeView view_of(const cluster::Node& node) {
+} // namespace
+
+wire::NodeView ClusterNodes::view_of(const cluster::Node& node) const {
   wire::NodeView view;
   view.name = node.record.name;
   view.role = wire::NodeRole::kAgent;
@@ -50,9 +52,13 @@ wire::NodeView view_of(const cluster::Node& node) {
   view.removed_at = node.record.removed_at;
   view.clock_offset_seconds = to_seconds(Duration(node.clock_offset_ns));
   view.round_trip_seconds = to_seconds(Duration(node.round_trip_ns));
+  view.cpu_slots = node.facts.cpu_slots;
+  if (const auto since = drained_.find(view.name); since != drained_.end()) {
+    view.drained_at = since->second;
+    if (view.state == wire::NodeStatus::kReady) view.state = wire::NodeStatus::kDrained;
+  }
   return view;
 }
-} // namespace
 
 ClusterNodes::ClusterNodes(Tools tools, Options options)
     : tools_(tools), options_(std::move(options)), book_(tools.ledger), facts_(read_node_facts()),
@@ -64,6 +70,9 @@ Status ClusterNodes::start() {
   NSA_TRY_ASSIGN(const int64_t drained_at, tools_.ledger.drained_at(options_.node));
   drained_at_ = {drained_at};
   if (drained_at != 0) options_.hold_back(options_.node);
+  NSA_TRY_ASSIGN(const auto drained, tools_.ledger.drained_nodes());
+  for (const store::DrainRow& row : drained)
+    drained_[row.node] = row.drained_at;
   if (!options_.cluster.address.empty()) open();
   return {};
 }
@@ -122,6 +131,7 @@ wire::NodeView ClusterNodes::own_view() {
   view.gpus.clear();
   for (const wire::GpuView& gpu : options_.gpus())
     view.gpus.push_back(gpu.name);
+  view.cpu_slots = options_.cpu_slots;
   view.heard_at = tools_.clock.wall().nanoseconds;
   view.drained_at = drained_at_.nanoseconds;
   return view;
@@ -159,31 +169,31 @@ Status ClusterNodes::remove(const std::string& node, const api::Caller& caller) 
 }
 
 Status ClusterNodes::set_drained(const std::string& node, bool drained, const api::Caller& caller) {
-  const char* verb = drained ? "node-drain" : "node-undrain";
-  if (node == options_.node) {
-    auto done = drain_own(drained, caller);
-    return done ? done : audited(caller, verb, node, std::move(done));
-  }
-  const auto listed = list();
-  const bool is_known =
-      std::ranges::any_of(listed, [&](const wire::NodeView& view) { return view.name == node; });
-  return audited(
-      caller, verb, node,
-      is_known
-          ? fail(ErrorCode::kUnsupported, "only the head's own node can be drained",
-                 "to keep node " + node + " out of the cluster: nsactl node rm " + node)
-          : fail(ErrorCode::kNotFound, "no node is named '" + node + "'", "see nsactl node ls"));
+  Status done = drain(node, drained, caller);
+  return done ? done
+              : audited(caller, drained ? "node-drain" : "node-undrain", node, std::move(done));
 }
 
-Status ClusterNodes::drain_own(bool drained, const api::Caller& caller) {
-  if ((drained_at_.nanoseconds != 0) == drained) return {};
+// Runs that have a place there keep it; only who looks for one is kept away.
+Status ClusterNodes::drain(const std::string& node, bool drained, const api::Caller& caller) {
+  const auto listed = list();
+  const auto found = std::ranges::find(listed, node, &wire::NodeView::name);
+  if (found == listed.end() || found->state == wire::NodeStatus::kRemoved)
+    return fail(ErrorCode::kNotFound, "no node is named '" + node + "'", "see nsactl node ls");
+  if ((found->drained_at != 0) == drained) return {};
   const WallTime at = drained ? tools_.clock.wall() : WallTime{};
   store::Batch batch;
-  batch.drains = {{options_.node, at.nanoseconds}};
-  batch.audit = {audit_row(caller, drained ? "node-drain" : "node-undrain", options_.node)};
+  batch.drains = {{node, at.nanoseconds}};
+  batch.audit = {audit_row(caller, drained ? "node-drain" : "node-undrain", node)};
   NSA_TRY(tools_.ledger.commit(batch));
-  drained_at_ = at;
-  options_.hold_back(drained ? options_.node : "");
+  if (node == options_.node) {
+    drained_at_ = at;
+    options_.hold_back(drained ? options_.node : "");
+  } else if (drained) {
+    drained_[node] = at.nanoseconds;
+  } else {
+    drained_.erase(node);
+  }
   return {};
 }
 
@@ -327,7 +337,8 @@ std::map<std::string, int> ClusterNodes::cpu_slots() const {
   std::map<std::string, int> slots;
   if (!head_) return slots;
   for (const cluster::Node& node : head_->nodes())
-    if (node.state == cluster::NodeState::kReady && node.facts.cpu_slots > 0)
+    if (node.state == cluster::NodeState::kReady && node.facts.cpu_slots > 0 &&
+        drained_.count(node.record.name) == 0)
       slots[node.record.name] = static_cast<int>(std::min<int64_t>(node.facts.cpu_slots, 4096));
   return slots;
 }

@@ -40,6 +40,7 @@ public:
     // Frames of nodes that are not the cluster's own, and nodes that are not heard any more.
     std::function<void(const std::string& node, const wire::Frame&)> on_frame = {};
     std::function<void(const std::string& node)> on_lost = {};
+    int cpu_slots = 0; // of this node
   };
 
   ClusterNodes(Tools tools, Options options);
@@ -53,7 +54,7 @@ public:
   std::vector<wire::GpuView> gpus() override;
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
   Status send(const std::string& node, const wire::Frame& frame);
-  std::map<std::string, int> cpu_slots() const; // of nodes that are heard
+  std::map<std::string, int> cpu_slots() const; // of nodes that are heard and take runs
   void add_samples(metrics::DaemonSample& daemon) const;
 
 private:
@@ -67,7 +68,8 @@ private:
                  Status done);
   store::AuditRow audit_row(const api::Caller& caller, std::string_view verb,
                             const std::string& node) const;
-  Status drain_own(bool drained, const api::Caller& caller);
+  Status drain(const std::string& node, bool drained, const api::Caller& caller);
+  wire::NodeView view_of(const cluster::Node& node) const;
   wire::NodeView own_view();
   std::string address() const;
 
@@ -76,7 +78,8 @@ private:
   LedgerBook book_;
   cluster::NodeHello facts_;
   WallTime drained_at_;
-  std::string problem_; // why the head is not open
+  std::map<std::string, int64_t> drained_; // of the others: since when
+  std::string problem_;                    // why the head is not open
   net::Timer again_;
   double refusals_left_;
   MonotonicTime refilled_;

@@ -14,6 +14,8 @@
 #include "daemon/queries/run_files.h"
 #include "daemon/requests/origin_rules.h"
 
+#include <algorithm>
+
 namespace nsa::control {
 
 namespace {
@@ -61,7 +63,9 @@ Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) 
               "fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
 }
 
-Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node) {
+// `here_alone`: the run file says that it is one node.
+Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node,
+                                     bool here_alone) {
   if (spec.parallel.nodes > 1) return check_nodes(std::move(spec), node);
   const auto ranks = static_cast<int>(spec.parallel.ranks);
   if (spec.parallel.device != spec::Device::kCpu && node.gpus_pending)
@@ -73,6 +77,14 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
   const bool cuda = spec.parallel.device == spec::Device::kCuda;
   const int capacity = cuda ? node.gpus : node.cpu_slots;
   if (ranks <= capacity) return spec;
+  if (!cuda && node.is_head && !here_alone) {
+    if (ranks <= capacity + node.cpu_slots_elsewhere) return spec;
+    return fail(ErrorCode::kInvalidArgument,
+                "the run needs " + std::to_string(ranks) + " CPU slots, this node has " +
+                    std::to_string(capacity) + " and the nodes that are heard have " +
+                    std::to_string(node.cpu_slots_elsewhere),
+                "fewer parallel.ranks, or more nodes: nsactl node ls");
+  }
   return fail(ErrorCode::kInvalidArgument,
               "the run needs " + std::to_string(ranks) + (cuda ? " GPUs" : " CPU slots") +
                   ", this node has " + std::to_string(capacity),
@@ -95,7 +107,10 @@ check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const 
         "make one: nsactl data prepare --out " + absent.path + " TEXT...");
   if (!spec::is_sound(parsed, "parallel.ranks") || !spec::is_sound(parsed, "parallel.device"))
     return refuse(file.name, std::move(problems));
-  auto resolved = resolve_device(parsed.spec, node);
+  const bool here_alone = std::ranges::any_of(parsed.set_keys, [](const std::string& key) {
+    return key == "parallel.nodes" || key == "parallel.ranks_per_node";
+  });
+  auto resolved = resolve_device(parsed.spec, node, here_alone);
   if (!resolved && resolved.error().code != ErrorCode::kUnavailable)
     add("parallel.ranks", resolved.error().what, resolved.error().next);
   // Rules about the device that "auto" became; the file has passed the others.

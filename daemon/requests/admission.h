@@ -29,8 +29,9 @@ struct RunFile {
 
 struct NodeCapacity {
   int cpu_slots = 0, gpus = 0;
-  bool gpus_pending = false; // they are still being listed
-  bool is_head = false;      // nodes may join it
+  bool gpus_pending = false;   // they are still being listed
+  bool is_head = false;        // nodes may join it
+  int cpu_slots_elsewhere = 0; // of nodes that have joined, are heard and take runs
 };
 
 struct Admitted {

@@ -128,8 +128,13 @@ std::string RunRequests::run_folder(const RunId& run) const {
 }
 
 NodeCapacity RunRequests::capacity() const {
-  return {tools_.slots.capacity(spec::Device::kCpu), tools_.slots.capacity(spec::Device::kCuda),
-          tools_.slots.gpus_pending(), options_.is_head};
+  NodeCapacity node{tools_.slots.capacity(spec::Device::kCpu),
+                    tools_.slots.capacity(spec::Device::kCuda), tools_.slots.gpus_pending(),
+                    options_.is_head};
+  if (options_.is_head && options_.other_nodes)
+    for (const auto& [name, slots] : options_.other_nodes())
+      node.cpu_slots_elsewhere += slots;
+  return node;
 }
 
 wire::SubmitReply RunRequests::reply_of(const RunId& id) {

@@ -15,6 +15,7 @@
 #include "daemon/supervision/shim_connection.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -27,6 +28,8 @@ struct RequestOptions {
   std::shared_ptr<WorkerCheck> worker;
   std::function<void()> shut_down; // ends the program
   bool is_head = false;            // nodes may join it
+  // CPU slots of the nodes that have joined, are heard and take runs.
+  std::function<std::map<std::string, int>()> other_nodes = {};
 };
 
 class RunRequests final : public api::Requests {

@@ -177,8 +177,9 @@ Status write_events(Batch& batch, Database& database, const Prepare& cached) {
 
 Status write_cluster(const Batch& batch, const Prepare& cached) {
   for (const ClusterNodeRow& n : batch.cluster_nodes)
-    NSA_LEDGER_RUN("INSERT OR REPLACE INTO cluster_nodes "
-                   "(name,serial,next_serial,joined_at,expires_at,removed_at) VALUES (?,?,?,?,?,?)",
+    NSA_LEDGER_RUN("INSERT INTO cluster_nodes (name,serial,next_serial,joined_at,expires_at,"
+                   "removed_at) VALUES (?1,?2,?3,?4,?5,?6) ON CONFLICT (name) DO UPDATE SET "
+                   "serial=?2,next_serial=?3,joined_at=?4,expires_at=?5,removed_at=?6",
                    n.name, n.serial, n.next_serial, n.joined_at, n.expires_at, n.removed_at);
   for (const JoinTokenRow& t : batch.join_tokens) {
     NSA_LEDGER_RUN("INSERT OR REPLACE INTO join_tokens (digest,expires_at,used_by) VALUES (?,?,?)",
@@ -186,8 +187,10 @@ Status write_cluster(const Batch& batch, const Prepare& cached) {
     // Who tries an old one hears for a day why it is refused.
     NSA_LEDGER_RUN("DELETE FROM join_tokens WHERE expires_at<?", t.expires_at - kTokensKept);
   }
-  for (const DrainRow& d : batch.drains)
+  for (const DrainRow& d : batch.drains) {
     NSA_LEDGER_RUN("UPDATE nodes SET drained_at=?2 WHERE name=?1", d.node, d.drained_at);
+    NSA_LEDGER_RUN("UPDATE cluster_nodes SET drained_at=?2 WHERE name=?1", d.node, d.drained_at);
+  }
   return {};
 }
 

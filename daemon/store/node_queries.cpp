@@ -38,4 +38,11 @@ Result<int64_t> Ledger::drained_at(const std::string& node) {
   return row ? s.integer(0) : 0;
 }
 
+Result<std::vector<DrainRow>> Ledger::drained_nodes() {
+  NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT name,drained_at FROM cluster_nodes WHERE "
+                                                "drained_at<>0 ORDER BY name"));
+  return all_rows<DrainRow>(
+      s, [](const Statement& row) { return DrainRow{row.text(0), row.integer(1)}; });
+}
+
 } // namespace nsa::store

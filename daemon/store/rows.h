@@ -137,7 +137,7 @@ struct JoinTokenRow {
   int64_t expires_at = 0;
   std::string used_by;
 };
-// Of this node itself.
+// Of this node itself, or of one that has joined.
 struct DrainRow {
   std::string node;
   int64_t drained_at = 0; // 0: runs may start

@@ -43,6 +43,11 @@ class Network:
     def inside(self, number):
         return ["ip", "netns", "exec", self.names[number - 1]]
 
+    def sent_bytes(self, number):
+        """What this host has put on its link."""
+        path = "/sys/class/net/eth0/statistics/tx_bytes"
+        return int(subprocess.run([*self.inside(number), "cat", path], capture_output=True, text=True, check=True).stdout)
+
     def cut(self, number, up=False):
         ip("-n", self.switch, "link", "set", f"p{number}", "up" if up else "down")
 

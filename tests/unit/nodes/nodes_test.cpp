@@ -95,6 +95,7 @@ protected:
     cluster::Agent::Options options;
     options.folder = folder_ / membership.node;
     options.facts.processors = 3;
+    options.facts.cpu_slots = 2;
     options.first_pause = std::chrono::milliseconds(5);
     agent_ = std::make_unique<cluster::Agent>(loop_, std::move(membership), options,
                                               cluster::Agent::Events{});
@@ -206,12 +207,30 @@ TEST_F(NodesTest, ADrainedNodeStaysDrainedOverARestart) {
   EXPECT_EQ(view("host").state, wire::NodeStatus::kReady);
 }
 
-// It would have no effect, so it is refused.
-TEST_F(NodesTest, AJoinedNodeCannotBeDrainedYet) {
-  ASSERT_TRUE(join("node-1", nodes_->make_token(ann_)->token));
-  EXPECT_EQ(nodes_->set_drained("node-1", true, ann_).error().code, ErrorCode::kUnsupported);
+TEST_F(NodesTest, ADrainedAgentGetsNoRuns) {
+  auto membership = join("node-1", nodes_->make_token(ann_)->token);
+  ASSERT_TRUE(membership);
+  run_agent(*membership);
+  ASSERT_TRUE(wait_until([&] { return nodes_->cpu_slots().count("node-1") == 1; }));
+  ASSERT_TRUE(nodes_->set_drained("node-1", true, ann_));
+  EXPECT_TRUE(nodes_->cpu_slots().empty());
+  EXPECT_EQ(view("node-1").state, wire::NodeStatus::kDrained);
+  EXPECT_TRUE(drained_.empty()) << "runs may start on this node";
+  ASSERT_TRUE(nodes_->set_drained("node-1", false, ann_));
+  EXPECT_EQ(nodes_->cpu_slots().at("node-1"), 2);
+  EXPECT_EQ(audit("node-drain").size(), 1u);
+  EXPECT_EQ(audit("node-undrain").size(), 1u);
   EXPECT_EQ(nodes_->set_drained("nobody", true, ann_).error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(audit("node-drain").size(), 2u);
+}
+
+// Who joins again with a new token is the same node.
+TEST_F(NodesTest, ANodeStaysDrainedWhenItJoinsAgain) {
+  ASSERT_TRUE(join("node-1", nodes_->make_token(ann_)->token));
+  ASSERT_TRUE(nodes_->set_drained("node-1", true, ann_));
+  ASSERT_TRUE(join("node-1", nodes_->make_token(ann_)->token));
+  stop();
+  start();
+  EXPECT_NE(view("node-1").drained_at, 0);
 }
 
 TEST_F(NodesTest, WhoIsNoHeadMakesNoToken) {

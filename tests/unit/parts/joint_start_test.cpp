@@ -16,30 +16,51 @@ using ::testing::HasSubstr;
 TEST(SlotsOnNodes, TheHeadsNodeIsFirstAndOthersFollowByName) {
   control::SlotPool pool(2);
   const std::map<std::string, int> others = {{"bee", 2}, {"cat", 4}};
-  const auto slots = pool.acquire_on_nodes("a", 2, 2, 4, others);
+  const auto slots = pool.acquire_on_nodes("a", {2, 2, 4}, others);
   ASSERT_TRUE(slots) << slots.error().what;
   EXPECT_THAT(*slots, ElementsAre("cpu0", "cpu1", "bee/cpu0", "bee/cpu1"));
   EXPECT_EQ(pool.used(spec::Device::kCpu), 2) << "of this node";
   EXPECT_EQ(pool.used(spec::Device::kCuda), 0);
 
-  const auto none = pool.acquire_on_nodes("b", 2, 1, 2, others);
+  const auto none = pool.acquire_on_nodes("b", {2, 1, 2}, others);
   ASSERT_FALSE(none);
   EXPECT_THAT(none.error().what, HasSubstr("of this node"));
 
   pool.release("a");
-  EXPECT_TRUE(pool.acquire_on_nodes("b", 3, 2, 6, others));
+  EXPECT_TRUE(pool.acquire_on_nodes("b", {3, 2, 6}, others));
 }
 
 TEST(SlotsOnNodes, ANodeWithTooFewFreeSlotsIsPassedOver) {
   control::SlotPool pool(4);
-  ASSERT_TRUE(pool.acquire_on_nodes("a", 2, 1, 2, {{"bee", 1}}));
-  const auto waits = pool.acquire_on_nodes("b", 2, 1, 2, {{"bee", 1}});
+  ASSERT_TRUE(pool.acquire_on_nodes("a", {2, 1, 2}, {{"bee", 1}}));
+  const auto waits = pool.acquire_on_nodes("b", {2, 1, 2}, {{"bee", 1}});
   ASSERT_FALSE(waits);
   EXPECT_THAT(waits.error().what, HasSubstr("1 of them are ready"));
   EXPECT_EQ(pool.used(spec::Device::kCpu), 1) << "all or nothing";
-  const auto slots = pool.acquire_on_nodes("b", 2, 1, 2, {{"bee", 1}, {"cat", 1}});
+  const auto slots = pool.acquire_on_nodes("b", {2, 1, 2}, {{"bee", 1}, {"cat", 1}});
   ASSERT_TRUE(slots);
   EXPECT_THAT(*slots, ElementsAre("cpu1", "cat/cpu0"));
+}
+
+TEST(SlotsOnNodes, WithoutANumberOfNodesTheFewestAreWaitedFor) {
+  control::SlotPool pool(2);
+  const std::map<std::string, int> others = {{"bee", 2}, {"cat", 4}};
+  const auto slots = pool.acquire_on_nodes("a", {1, 0, 3}, others);
+  ASSERT_TRUE(slots) << slots.error().what;
+  EXPECT_THAT(*slots, ElementsAre("cpu0", "cpu1", "bee/cpu0"));
+  pool.release("a");
+  // Three slots of cat are free, but six ranks need only two whole nodes.
+  ASSERT_TRUE(pool.acquire_on_nodes("b", {2, 1, 2}, {{"cat", 4}}));
+  const auto waits = pool.acquire_on_nodes("c", {1, 0, 6}, others);
+  ASSERT_FALSE(waits);
+  EXPECT_THAT(waits.error().what, HasSubstr("waits for 6 CPU slots on 2 nodes"));
+  pool.release("b");
+  const auto whole = pool.acquire_on_nodes("c", {1, 0, 6}, others);
+  ASSERT_TRUE(whole) << whole.error().what;
+  EXPECT_EQ(state::parts_of(*whole, 6).size(), 2u);
+  const auto never = pool.acquire_on_nodes("d", {1, 0, 9}, others);
+  ASSERT_FALSE(never);
+  EXPECT_THAT(never.error().what, HasSubstr("have too few"));
 }
 
 TEST(PlanOfPart, HasItsRanksAndTheContractOfTorchrun) {

@@ -1,0 +1,46 @@
+// Which rank goes on which node, and what then crosses the network in a step. nsad places runs by
+// it and `nsactl plan` shows it. Pure functions.
+#pragma once
+
+#include "common/base/json.h"
+#include "common/estimate/estimate.h"
+
+#include <string>
+#include <vector>
+
+namespace nsa::estimate {
+
+struct NodePlaces {
+  std::string node; // empty: nsad's own
+  int places = 0;   // ranks that it can take
+};
+
+struct NodeShare {
+  std::string node;
+  int first_rank = 0, ranks = 0;
+  bool operator==(const NodeShare&) const = default;
+};
+
+// `per_node` ranks on each of at most `nodes` nodes; 0: on as few nodes as can take them, whole
+// nodes first, and the rest on the smallest that suffices. The first of `from` has rank 0. Empty:
+// they do not fit.
+struct NodesWanted {
+  int nodes = 1, per_node = 0, ranks = 1;
+};
+std::vector<NodeShare> place(const NodesWanted& wanted, const std::vector<NodePlaces>& from);
+
+// Of one step. Every rank exchanges with every other directly (worker/mesh), in two phases:
+// gradients are reduced, and then sums or updated weights are gathered.
+struct NodeTraffic {
+  std::vector<int64_t> sent; // by each share to ranks of the others; as much is received
+  int exchanges = 0;         // rounds in which every rank waits for every other
+};
+NodeTraffic traffic(const spec::RunSpec& spec, Placement placement,
+                    const std::vector<NodeShare>& shares);
+
+// How long a step's exchanges take at least, where the node that sends most has this bandwidth (in
+// each direction) and a message takes `latency_seconds`.
+double exchange_seconds(const NodeTraffic& traffic, double bytes_per_second,
+                        double latency_seconds);
+
+} // namespace nsa::estimate
