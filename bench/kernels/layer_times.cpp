@@ -106,7 +106,7 @@ void time_silu_product(int tokens, const Tensors& rows) {
   constexpr int kMlpWidth = 4 * kWidth;
   const std::size_t mlp_count = static_cast<std::size_t>(tokens) * kMlpWidth;
   Tensors wide;
-  for (uint64_t i = 0; i < 3; ++i)
+  for (uint64_t i = 0; i < 4; ++i)
     wide.push_back(normal(mlp_count, 1.0f, 200 + i));
   const DeviceBuffer<Bf16> weight =
       normal(static_cast<std::size_t>(kMlpWidth) * kWidth, 0.03f, 210);
@@ -125,6 +125,12 @@ void time_silu_product(int tokens, const Tensors& rows) {
   product_line(
       "product with SiLU, back",
       time_of([&] { cuda_check(launch_silu_product_backward(product_back, nullptr), "product"); },
+              kRepeats));
+  SiluProductBackwardParams with_after = product_back;
+  with_after.after = wide[3].get();
+  product_line(
+      "the same, with silu again",
+      time_of([&] { cuda_check(launch_silu_product_backward(with_after, nullptr), "product"); },
               kRepeats));
 }
 

@@ -13,7 +13,7 @@ namespace {
 using spec::RunSpec;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kFp32 = 4, kBf16 = 2;
+constexpr int64_t kFp32 = 4, kBf16 = 2, kIndex = 4;
 // Of a rank that trains a model of no size: what is resident at boot (libraries, 113 MiB), what
 // reading in the first step's kernels adds, and mapped tokens (a loader lets go of them at 8 MiB).
 constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
@@ -115,12 +115,13 @@ int64_t kept_heads(const RunSpec& spec, Placement placement, const choice::Kerne
   const int64_t projected = query + 2 * sets * kv;
   // Single kernels make every head a tensor of its own. Plain operations take views of all
   // projections, which stay beside the rotated queries and keys...
-  if (kernels.fused_layers()) return projected;
-  if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
-  // ...but the kernels of NSA on a GPU take contiguous ones; un-pooled keys and values are let go.
-  const bool averaged = has(spec.nsa, spec::Branch::kCompressed) &&
+  const bool averaged = !dense(spec) && has(spec.nsa, spec::Branch::kCompressed) &&
                         spec.nsa.compression == spec::Compression::kAverage;
-  return projected - (averaged ? 2 * kv : 0);
+  const int64_t unpooled = averaged ? 2 * kv : 0; // which the kernels let go
+  if (kernels.fused_layers()) return projected - (kernels.fused_attention() ? unpooled : 0);
+  if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
+  // ...but the kernels of NSA on a GPU take contiguous ones.
+  return projected - unpooled;
 }
 
 Activations activations_of_layer(const RunSpec& spec, Placement placement,
@@ -135,9 +136,11 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   // On a GPU a norm keeps its input; on a CPU it is made of plain operations and keeps an FP32 copy
   // and the normalised one.
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
-  // Inputs of the projections and of the MLP, the MLP before and behind SiLU, and the output
-  // layer's input.
-  int64_t scalars = 2 * m.dimension + 2 * m.mlp_ratio * m.dimension +
+  // Inputs of the projections and of the MLP, the MLP before and behind SiLU (of many tokens on one
+  // side alone), and the output layer's input.
+  const bool one_side = kernels.fused_layers() &&
+                        !serves::keeps_silu(spec.train.micro_batch * spec.train.sequence_length);
+  int64_t scalars = 2 * m.dimension + (one_side ? 1 : 2) * m.mlp_ratio * m.dimension +
                     kept_heads(spec, placement, kernels) + query;
   Activations a;
   if (dense(spec)) {
@@ -175,6 +178,17 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
                   std::max<int64_t>(1, length);
   }
   return a;
+}
+
+// Bytes a token and layer that the fused kernels leave of attention: output, outputs of branches,
+// log-sums, chosen blocks and the tokens of each block, pooled keys and values.
+int64_t attention_results(const RunSpec& spec) {
+  const auto& m = spec.model;
+  const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
+  const int64_t sets = branch_count(spec);
+  return (1 + sets) * query * kBf16 + sets * m.heads * kFp32 +
+         2 * m.kv_groups * spec.nsa.selected_blocks * kIndex +
+         2 * kv * kBf16 / spec.nsa.compression_stride;
 }
 
 // Bytes of a layer's backward workspace in the kernels of NSA for so many tokens: statistics of
@@ -220,7 +234,6 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
 DocumentBatches document_batches(const RunSpec& spec) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;
-  constexpr int64_t kIndex = 4;
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = branch_count(spec);
   const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
@@ -297,6 +310,8 @@ Memory memory(const RunSpec& spec, Placement placement) {
     const int64_t layers = std::min<int64_t>(2, m.layers);
     out.activations += layers * (tokens * kept.per_token + kept.per_layer) +
                        m.layers * tokens * m.dimension * compute;
+    if (!spec.train.recompute_attention && plan.fused_attention())
+      out.activations += m.layers * tokens * attention_results(spec);
   } else {
     out.activations += m.layers * (tokens * kept.per_token + kept.per_layer);
   }

@@ -301,6 +301,12 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "keep only each block's input, and compute the other activations again in the "
                   "backward pass",
        .on_resume = OnResume::kRounding},
+      {.key = "train.recompute_attention",
+       .at = &s.train.recompute_attention,
+       .meaning = "with activation_recompute; false: keep what the fused kernels computed of "
+                  "attention, which takes four times the memory of a block's input and saves a "
+                  "forward pass of attention",
+       .on_resume = OnResume::kRounding},
       {.key = "train.threads",
        .at = &s.train.threads,
        .minimum = 1,

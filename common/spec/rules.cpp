@@ -192,6 +192,14 @@ private:
         {"train.warmup_steps", "train.steps"}, [&] { return t.warmup_steps > t.steps; },
         "must not exceed train.steps (" + number(t.steps) + "), but is " + number(t.warmup_steps));
     rule(
+        {"train.recompute_attention", "train.activation_recompute", "model.attention"},
+        [&] {
+          return !t.recompute_attention &&
+                 (!t.activation_recompute || s_.model.attention != Attention::kNsa);
+        },
+        "= false has no effect without NSA and train.activation_recompute",
+        "leave it out, or set train.activation_recompute = true");
+    rule(
         {"precision.compute", "precision.mode"},
         [&] {
           return s_.precision.mode == PrecisionMode::kFp32 &&

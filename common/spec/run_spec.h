@@ -168,8 +168,9 @@ struct TrainSection {
   int64_t seed = 1337;        // weights and data order
   bool deterministic = false;
   bool activation_recompute = false;
-  int64_t threads = 1;            // CPU threads a rank computes with
-  int64_t log_interval_steps = 1; // steps between metric records
+  bool recompute_attention = true; // false: its results are kept
+  int64_t threads = 1;             // CPU threads a rank computes with
+  int64_t log_interval_steps = 1;  // steps between metric records
   NonFinite non_finite = NonFinite::kSkip;
   int64_t non_finite_limit = 10; // skips in a row before the run stops
 };

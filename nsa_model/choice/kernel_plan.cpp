@@ -308,7 +308,7 @@ private:
   void embedding() {
     Reasons why_not;
     if (!serves::embedding_gradient(rows_, m_.vocabulary, m_.dimension))
-      why_not.push_back({"it serves a multiple of 256 columns up to 1,024 and 65,536 tokens a "
+      why_not.push_back({"it serves a multiple of 256 columns up to 1,024 and 1,048,576 tokens a "
                          "micro-batch",
                          {"train.micro_batch", "train.sequence_length"}});
     if (r_.embedding == EmbeddingGradient::kJoined)

@@ -54,9 +54,15 @@ ops::Settings AttentionLayer::settings() const {
           0};
 }
 
-Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, Heads* seen) const {
+Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, Heads* seen,
+                               ops::KeptAttention* kept) const {
   Heads heads = project(x, context);
   if (seen) *seen = heads;
+  return attend(std::move(heads), context, kept);
+}
+
+Tensor AttentionLayer::attend(Heads heads, const SequenceContext& context,
+                              ops::KeptAttention* kept) const {
   if (config_.attention == Attention::kDense) return dense(heads, context);
   // The operator averages keys and values itself.
   const bool pooled_inside =
@@ -67,7 +73,8 @@ Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, 
   }
   const ops::AttentionInputs inputs{
       heads.q, heads.k, heads.v, heads.gates, context.document_start, std::nullopt};
-  return output(ops::attention(inputs, settings(), config_.kernels));
+  return output(kept != nullptr ? ops::attention(inputs, settings(), config_.kernels, *kept)
+                                : ops::attention(inputs, settings(), config_.kernels));
 }
 
 Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {

@@ -43,11 +43,15 @@ public:
   AttentionLayer(const ModelConfig& config,
                  const std::function<at::Tensor(const std::string&)>& parameter);
 
-  // x: [B, S, dimension], normalised. Returns the same shape.
-  at::Tensor forward(const at::Tensor& x, const SequenceContext& context,
-                     Heads* seen = nullptr) const;
+  // x: [B, S, dimension], normalised. Returns the same shape. `kept`: this is the first or the
+  // second of two runs (ops::attention()); the dense twin computes twice.
+  at::Tensor forward(const at::Tensor& x, const SequenceContext& context, Heads* seen = nullptr,
+                     ops::KeptAttention* kept = nullptr) const;
 
+  // forward() in two parts.
   Heads project(const at::Tensor& x, const SequenceContext& context) const;
+  at::Tensor attend(Heads heads, const SequenceContext& context,
+                    ops::KeptAttention* kept = nullptr) const;
   // Eq. 7: compressed tokens of `raw` keys or values [B, S, G, D]; keys of an MLP phi are rotated
   // with the context's tables.
   at::Tensor compress(const at::Tensor& raw, bool keys, const SequenceContext& context) const;

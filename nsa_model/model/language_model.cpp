@@ -3,7 +3,6 @@
 #include "nsa_model/model/cross_entropy.h"
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/language_model_impl.h"
-#include "nsa_model/model/recompute.h"
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
 
@@ -76,8 +75,10 @@ ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor&
   check(stream.x, "input of a norm");
   if (stream.addend) check(*stream.addend, "addend of a norm");
   check(gain, "a norm gain"); // a mixed pair would leave the fused kernel in silence
-  const ops::NormedSum out =
-      ops::add_rms_norm(stream.x, stream.addend, gain, config.norm_epsilon, config.fused_layers);
+  const ops::NormedSum out = stream.is_summed
+                                 ? ops::rms_norm_of_sum(stream.x, gain, config.norm_epsilon)
+                                 : ops::add_rms_norm(stream.x, stream.addend, gain,
+                                                     config.norm_epsilon, config.fused_layers);
   check(out.normed, "output of a norm");
   return out;
 }
@@ -156,16 +157,34 @@ void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates
 
 LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const Stream& in,
                                                            const SequenceContext& context,
-                                                           bool count_gates) {
+                                                           bool count_gates, KeptOfBlock* kept) {
   const Block& block = blocks[layer];
   const auto [x, normed] = add_norm(in, block.attention_norm);
   Heads seen;
-  const Tensor attended = block.attention.forward(normed, context, &seen);
+  const bool keeps_attention = kept != nullptr && !config.recompute_attention;
+  const Tensor attended =
+      block.attention.forward(normed, context, &seen, keeps_attention ? &kept->attention : nullptr);
+  if (kept != nullptr) kept->sum = x.detach();
   check(seen);
   check(attended, "output of an attention layer");
   if (count_gates && seen.gates.defined()) add_gate_statistics(layer, seen.gates);
   const auto [middle, normed_middle] = add_norm({x, attended}, block.mlp_norm);
   return {middle, mlp(block, normed_middle)};
+}
+
+RecomputedBlock LanguageModel::Impl::recomputed_block(int64_t layer, const SequenceContext& context,
+                                                      bool has_addend, bool count_gates) {
+  const auto outputs = [this](const Stream& out) {
+    return config.fused_layers ? std::vector{out.x, *out.addend} : std::vector{out.x + *out.addend};
+  };
+  return {[=, this](const std::vector<Tensor>& in, KeptOfBlock& kept) {
+            const Stream stream{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt};
+            return outputs(run_block(layer, stream, context, count_gates, &kept));
+          },
+          [=, this](const Tensor& sum, KeptOfBlock kept) {
+            return outputs(
+                run_block(layer, {sum, std::nullopt, has_addend}, context, false, &kept));
+          }};
 }
 
 Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
@@ -186,17 +205,12 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
                 std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
-      // Kept apart, x and addend are summed in the same pass as without recompute, bit for bit.
-      std::vector<Tensor> kept{stream.x};
-      if (stream.addend) kept.push_back(*stream.addend);
-      const auto out = recompute(
-          [this, layer, shared, count_gates](const std::vector<Tensor>& in, bool replay) {
-            const Stream block_in{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt};
-            const Stream block_out = run_block(layer, block_in, shared, count_gates && !replay);
-            if (!config.fused_layers) return std::vector{block_out.x + *block_out.addend};
-            return std::vector{block_out.x, *block_out.addend};
-          },
-          kept);
+      // x and its addend are summed in the same pass as without recompute, bit for bit.
+      std::vector<Tensor> inputs{stream.x};
+      if (stream.addend) inputs.push_back(*stream.addend);
+      stream = {};
+      const bool has_addend = inputs.size() > 1;
+      const auto out = recompute(recomputed_block(layer, shared, has_addend, count_gates), inputs);
       stream = {out[0], out.size() > 1 ? std::optional(out[1]) : std::nullopt};
     } else {
       stream = run_block(layer, stream, shared, count_gates);

@@ -6,6 +6,7 @@
 #include "nsa_model/model/decode.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/model/parameters.h"
+#include "nsa_model/model/recompute.h"
 #include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
 
@@ -29,11 +30,15 @@ struct LanguageModel::Impl {
   struct Stream {
     at::Tensor x;
     std::optional<at::Tensor> addend;
+    bool is_summed = false; // x is the sum that an earlier run of the same pass has made
   };
   ops::NormedSum add_norm(const Stream& stream, const at::Tensor& gain) const;
   at::Tensor mlp(const Block& block, const at::Tensor& x) const;
+  // `kept`: this is the first or the second of two runs.
   Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context,
-                   bool count_gates);
+                   bool count_gates, KeptOfBlock* kept = nullptr);
+  RecomputedBlock recomputed_block(int64_t layer, const SequenceContext& context, bool has_addend,
+                                   bool count_gates);
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
                     int64_t position_offset,
                     const c10::intrusive_ptr<ops::TiedGradient>& tied = {});

@@ -1,58 +1,79 @@
-// Activation recompute: run a function keeping its inputs only, and run it again in backward.
+// Activation recompute: run a block keeping next to nothing, and run it again in backward.
 //
-// The function's parameters are autograd leaves that it captures; their gradients are accumulated
-// by the nested backward pass, and hooks on them fire then.
+// The block's parameters are autograd leaves that it captures; their gradients are accumulated by
+// the nested backward pass, and hooks on them fire then.
 #pragma once
+
+#include "nsa_model/ops/attention.h"
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
 
 #include <functional>
+#include <utility>
 
 namespace nsa::model {
 
-using Replayable = std::function<torch::autograd::variable_list(
-    const torch::autograd::variable_list& inputs, bool replay)>;
+// What is held from the first run of a block to the second.
+struct KeptOfBlock {
+  at::Tensor sum;               // of the block's inputs
+  ops::KeptAttention attention; // empty: computed again
+};
+
+// The same block twice: from its inputs, whose sum it leaves in `kept`, without gradients; and from
+// that sum, with gradients and the same bits.
+struct RecomputedBlock {
+  std::function<torch::autograd::variable_list(const torch::autograd::variable_list& inputs,
+                                               KeptOfBlock& kept)>
+      first;
+  std::function<torch::autograd::variable_list(const at::Tensor& sum, KeptOfBlock kept)> second;
+};
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   struct Held : torch::CustomClassHolder {
-    explicit Held(Replayable f) : function(std::move(f)) {}
-    Replayable function;
+    explicit Held(RecomputedBlock b) : block(std::move(b)) {}
+    RecomputedBlock block;
+    KeptOfBlock kept;
+    size_t inputs = 0;
   };
 
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                at::TensorList inputs, const Replayable& function) {
-    context->save_for_backward(inputs.vec());
-    context->saved_data["function"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Held>(function));
-    return function(inputs.vec(), false);
+                                                at::TensorList inputs,
+                                                const RecomputedBlock& block) {
+    const auto held = c10::make_intrusive<Held>(block);
+    held->inputs = inputs.size();
+    context->saved_data["held"] = c10::IValue::make_capsule(held);
+    return block.first(inputs.vec(), held->kept);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
-    torch::autograd::variable_list inputs;
-    for (const at::Tensor& saved : context->get_saved_variables())
-      inputs.push_back(saved.detach().requires_grad_());
     const auto held =
-        c10::static_intrusive_pointer_cast<Held>(context->saved_data["function"].toCapsule());
-    torch::autograd::variable_list outputs, result;
+        c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
+    TORCH_CHECK(held->kept.sum.defined(), "recompute: a second backward pass of a graph that was "
+                                          "not retained");
+    // The nested pass then frees what it has used, block by block.
+    KeptOfBlock kept = torch::autograd::get_current_graph_task_keep_graph()
+                           ? held->kept
+                           : std::exchange(held->kept, {});
+    const at::Tensor sum = kept.sum.detach().requires_grad_();
+    torch::autograd::variable_list outputs;
     {
       c10::AutoGradMode with_grad(true);
-      outputs = held->function(inputs, true);
+      outputs = held->block.second(sum, std::move(kept));
     }
     torch::autograd::backward(outputs, grads);
-    for (const at::Tensor& input : inputs)
-      result.push_back(input.grad());
-    result.emplace_back(); // of the function
+    torch::autograd::variable_list result(held->inputs, sum.grad()); // of a sum, each addend's
+    result.emplace_back();                                           // of the block
     return result;
   }
 };
 
-// `replay` is true in the second run of the same inputs.
-inline torch::autograd::variable_list recompute(const Replayable& function,
+inline torch::autograd::variable_list recompute(const RecomputedBlock& block,
                                                 const torch::autograd::variable_list& inputs) {
-  return RecomputeFunction::apply(at::TensorList(inputs), function);
+  return RecomputeFunction::apply(at::TensorList(inputs), block);
 }
 
 } // namespace nsa::model

@@ -62,6 +62,7 @@ struct ModelConfig {
   // which autograd adds.
   bool joined_embedding_gradient = false;
   bool activation_recompute = false; // keep each block's input only, compute it again in backward
+  bool recompute_attention = true;   // with it: false keeps the attention's results as well
   bool check_dtypes = false;         // every module boundary checks dtype and device
   bool gate_statistics = false;      // accumulate the mean gate of each branch and layer
 };

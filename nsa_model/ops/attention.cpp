@@ -97,6 +97,16 @@ at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Ke
   return aten_attention(in, settings);
 }
 
+at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Kernels kernels,
+                     KeptAttention& kept) {
+  if (kernels != Kernels::kFused) return attention(inputs, settings, kernels);
+  require_kernels(kernels, inputs.q.device());
+  check(inputs, settings);
+  if (!kept.tensors.empty()) return fused_attention_second(inputs, settings, kept.tensors);
+  kept.tensors = fused_attention_first(inputs, settings);
+  return kept.tensors.front();
+}
+
 Kernels parse_kernels(std::string_view op, std::string_view name, std::vector<Kernels> known) {
   const std::optional<Kernels> kernels = choice::kernels_from(name);
   if (kernels && std::find(known.begin(), known.end(), *kernels) != known.end()) return *kernels;

@@ -98,6 +98,16 @@ struct AttentionInputs {
 // oracle; CPU, tiny sizes. kFused: hand-written CUDA. What cannot be had is refused.
 at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Kernels kernels);
 
+// The results of a first run, from which a second run of the same inputs is made, with gradients
+// and the same bits, without computing the attention again. Only kFused keeps any; with other
+// kernels the second run computes again.
+struct KeptAttention {
+  std::vector<at::Tensor> tensors; // of fused_attention_first(); empty: nothing is kept
+};
+// Empty `kept`: the first run, without gradients, which fills it. Else the second one.
+at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Kernels kernels,
+                     KeptAttention& kept);
+
 // Throws unless `kernels` can be had for tensors on `device`.
 void require_kernels(Kernels kernels, at::Device device);
 

@@ -14,6 +14,13 @@ bool fused_is_loaded();
 // Calls it; throws c10::Error when it is not loaded or does not serve these sizes.
 at::Tensor fused_attention(const AttentionInputs& inputs, const Settings& settings);
 
+// The same in two runs: the first one's results, without gradients, the output in front; and from
+// them the output again, with gradients.
+std::vector<at::Tensor> fused_attention_first(const AttentionInputs& inputs,
+                                              const Settings& settings);
+at::Tensor fused_attention_second(const AttentionInputs& inputs, const Settings& settings,
+                                  at::TensorList first);
+
 // Plain causal attention (the dense twin's) by the same library: q [B, S, H, D], k and v
 // [B, S, G, D] in BF16; the result is like q. Deterministic. Throws where
 // why_not_fused_causal() (fused_support.h) says why.

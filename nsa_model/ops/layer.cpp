@@ -36,25 +36,29 @@ std::tuple<Tensor, Tensor> norm_backward(const Tensor& d_normed, const OptionalT
 
 // Outputs: normed, and the sum where there is an addend.
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
+  // `is_sum`: x is the sum; it goes on as with an addend.
   static variable_list forward(AutogradContext* context, const Tensor& x,
-                               const OptionalTensor& addend, const Tensor& gain, double epsilon) {
+                               const OptionalTensor& addend, const Tensor& gain, double epsilon,
+                               bool is_sum) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto [sum, normed, inverse] = norm_forward(x, addend, gain, epsilon);
     context->save_for_backward({addend ? sum : x, inverse, gain});
     context->set_materialize_grads(false);
+    context->saved_data["has_addend"] = addend.has_value();
+    if (is_sum) return {normed, x.detach()};
     if (!addend) return {normed};
     return {normed, sum};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const bool has_addend = grads.size() == 2;
     OptionalTensor d_sum;
-    if (has_addend && grads[1].defined()) d_sum = grads[1].contiguous();
+    if (grads.size() == 2 && grads[1].defined()) d_sum = grads[1].contiguous();
     // Where nobody looks at the normed rows, only the sum passes gradient on.
     const Tensor d_normed = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[0]);
     const auto [d_x, d_gain] = norm_backward(d_normed, d_sum, saved[0], saved[1], saved[2]);
-    return {d_x, has_addend ? d_x : Tensor(), d_gain, Tensor()};
+    const bool has_addend = context->saved_data["has_addend"].toBool();
+    return {d_x, has_addend ? d_x : Tensor(), d_gain, Tensor(), Tensor()};
   }
 };
 
@@ -121,8 +125,14 @@ NormedSum add_rms_norm(const Tensor& x, const OptionalTensor& addend, const Tens
     const Tensor sum = addend ? x + *addend : x;
     return {sum, at::rms_norm(sum, gain.sizes(), gain, epsilon)};
   }
-  const variable_list out = AddRmsNorm::apply(x, addend, gain, epsilon);
+  const variable_list out = AddRmsNorm::apply(x, addend, gain, epsilon, /*is_sum=*/false);
   return {addend ? out[1] : x, out[0]};
+}
+
+NormedSum rms_norm_of_sum(const Tensor& sum, const Tensor& gain, double epsilon) {
+  const variable_list out =
+      AddRmsNorm::apply(sum, OptionalTensor(), gain, epsilon, /*is_sum=*/true);
+  return {out[1], out[0]};
 }
 
 HeadSets split_heads(const Tensor& joined, const Tensor& cos, const Tensor& sin, const HeadCut& cut,

@@ -24,6 +24,9 @@ struct NormedSum {
 };
 NormedSum add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& addend,
                        const at::Tensor& gain, double epsilon, bool fused);
+// The same (fused) with an addend, from the sum that it gave: the same bits, those of the gradient
+// too.
+NormedSum rms_norm_of_sum(const at::Tensor& sum, const at::Tensor& gain, double epsilon);
 
 // Heads of the joined projections [B, S, heads + sets * groups heads of D] as tensors of their own:
 // q [B, S, heads, D] and sets of groups [B, S, groups, D]; q and the first `rotated` sets are

@@ -121,6 +121,35 @@ Tensor fused_attention(const AttentionInputs& in, const Settings& settings) {
       in.document_start, in.indices);
 }
 
+std::vector<Tensor> fused_attention_first(const AttentionInputs& in, const Settings& settings) {
+  using Signature = std::vector<Tensor>(
+      const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+      const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const Tensor&, int64_t,
+      int64_t, int64_t, int64_t, int64_t, double, const OptionalTensor&, const OptionalTensor&);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const Sizes& z = settings.sizes;
+  return fused_operator("nsa::fused_attention_first")
+      .typed<Signature>()
+      .call(in.q, in.k[0], in.v[0], in.k[1], in.v[1], in.k[2], in.v[2], in.gates,
+            z.compression_block, z.compression_stride, z.selection_block, z.selected_blocks,
+            z.window, settings.scale, in.document_start, in.indices);
+}
+
+Tensor fused_attention_second(const AttentionInputs& in, const Settings& settings,
+                              at::TensorList first) {
+  using Signature =
+      Tensor(const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+             const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const Tensor&,
+             int64_t, int64_t, int64_t, int64_t, int64_t, double, const OptionalTensor&,
+             const OptionalTensor&, at::TensorList);
+  const Sizes& z = settings.sizes;
+  return fused_operator("nsa::fused_attention_second")
+      .typed<Signature>()
+      .call(in.q, in.k[0], in.v[0], in.k[1], in.v[1], in.k[2], in.v[2], in.gates,
+            z.compression_block, z.compression_stride, z.selection_block, z.selected_blocks,
+            z.window, settings.scale, in.document_start, in.indices, first);
+}
+
 Tensor fused_causal_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   using Signature = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double);
   const auto op = fused_operator("nsa::fused_causal_attention").typed<Signature>();
@@ -189,6 +218,17 @@ TORCH_LIBRARY(nsa, library) {
               "Tensor gates, int compression_block, int compression_stride, int selection_block, "
               "int selected_blocks, int window, float scale, Tensor? document_start, "
               "Tensor? indices) -> Tensor");
+  // In two runs: all results of the first, without gradients; from them the second, with gradients.
+  library.def("fused_attention_first(Tensor q, Tensor? k_compressed, Tensor? v_compressed, "
+              "Tensor? k_selected, Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, "
+              "Tensor gates, int compression_block, int compression_stride, int selection_block, "
+              "int selected_blocks, int window, float scale, Tensor? document_start, "
+              "Tensor? indices) -> Tensor[]");
+  library.def("fused_attention_second(Tensor q, Tensor? k_compressed, Tensor? v_compressed, "
+              "Tensor? k_selected, Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, "
+              "Tensor gates, int compression_block, int compression_stride, int selection_block, "
+              "int selected_blocks, int window, float scale, Tensor? document_start, "
+              "Tensor? indices, Tensor[] first) -> Tensor");
   // Likewise: the dense twin's attention.
   library.def("fused_causal_attention(Tensor q, Tensor k, Tensor v, float scale) "
               "-> (Tensor o, Tensor lse)");

@@ -1,5 +1,6 @@
 #include "nsa_model/ops/product.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/registered.h"
 
@@ -55,21 +56,51 @@ struct Mlp : torch::autograd::Function<Mlp> {
     static const auto op =
         registered<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&)>("nsa::silu_product");
     const auto [before, after] = op.call(rows_of(x), fc1);
-    context->save_for_backward({x, fc1, fc2, before, after});
+    const bool keeps = serves::keeps_silu(before.size(0));
+    context->save_for_backward({x, fc1, fc2, before, keeps ? after : Tensor()});
     return like(product(after, fc2, {.b = true}), x);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    static const auto op = registered<Tensor(const Tensor&, const Tensor&, const Tensor&)>(
-        "nsa::silu_product_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &fc1 = saved[1], &fc2 = saved[2], &before = saved[3],
                  &after = saved[4];
     const Tensor up = rows_of(grads[0].contiguous());
+    if (!after.defined()) return without_after(x, fc1, fc2, before, up);
+    static const auto op = registered<Tensor(const Tensor&, const Tensor&, const Tensor&)>(
+        "nsa::silu_product_backward");
     const Tensor d_fc2 = product(up, after, {.a = true});
     const Tensor d_before = op.call(up, fc2, before);
     const Tensor d_fc1 = product(d_before, rows_of(x), {.a = true});
     return {like(product(d_before, fc1, {}), x), d_fc1, d_fc2};
+  }
+
+private:
+  // Many rows in parts, so that no further tensor is as large as `before`. Weights' gradients are
+  // summed over the parts in FP32.
+  static variable_list without_after(const Tensor& x, const Tensor& fc1, const Tensor& fc2,
+                                     const Tensor& before, const Tensor& up) {
+    static const auto op =
+        registered<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&)>(
+            "nsa::silu_product_backward_with_after");
+    const int64_t rows = before.size(0);
+    const bool sums = rows > serves::kSiluTokens && x.scalar_type() == at::kBFloat16;
+    const auto gradient = [&](const Tensor& weight) {
+      return at::empty(weight.sizes(),
+                       sums ? weight.options().dtype(at::kFloat) : weight.options());
+    };
+    const Tensor d_x = at::empty_like(x), d_fc1 = gradient(fc1), d_fc2 = gradient(fc2);
+    for (int64_t begin = 0; begin < rows; begin += serves::kSiluTokens) {
+      const auto part = [&](const Tensor& of) {
+        return of.narrow(0, begin, std::min(serves::kSiluTokens, rows - begin));
+      };
+      auto [d_before, after] = op.call(part(up), fc2, part(before));
+      product_(d_fc2, part(up), after, {.a = true}, /*add=*/begin > 0);
+      after.reset();
+      product_(d_fc1, d_before, part(rows_of(x)), {.a = true}, begin > 0);
+      product_(part(rows_of(d_x)), d_before, fc1, {}, false);
+    }
+    return {d_x, d_fc1.to(fc1.scalar_type()), d_fc2.to(fc2.scalar_type())};
   }
 };
 
@@ -158,6 +189,11 @@ Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Te
   return at::silu_backward(d_after, before);
 }
 
+std::tuple<Tensor, Tensor>
+silu_product_backward_with_after(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  return {silu_product_backward(d_out, weight, before), at::silu(before)};
+}
+
 } // namespace composed
 
 TORCH_LIBRARY_FRAGMENT(nsa, library) {
@@ -169,6 +205,9 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
               torch::dispatch(key, &composed::silu_product));
   library.def("silu_product_backward(Tensor d_out, Tensor weight, Tensor before) -> Tensor",
               torch::dispatch(key, &composed::silu_product_backward));
+  library.def("silu_product_backward_with_after(Tensor d_out, Tensor weight, Tensor before) "
+              "-> (Tensor d_before, Tensor after)",
+              torch::dispatch(key, &composed::silu_product_backward_with_after));
 }
 
 } // namespace nsa::ops

@@ -42,6 +42,9 @@ std::tuple<at::Tensor, at::Tensor> // x weight^T, and silu of it
 silu_product(const at::Tensor& x, const at::Tensor& weight);
 at::Tensor // (d_out weight) silu'(before): weight [out, hidden]
 silu_product_backward(const at::Tensor& d_out, const at::Tensor& weight, const at::Tensor& before);
+std::tuple<at::Tensor, at::Tensor> // that, and silu(before)
+silu_product_backward_with_after(const at::Tensor& d_out, const at::Tensor& weight,
+                                 const at::Tensor& before);
 } // namespace composed
 
 } // namespace nsa::ops

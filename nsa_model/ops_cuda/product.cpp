@@ -227,11 +227,9 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   return {before, after};
 }
 
-Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
-  check_silu_product_backward(d_out, weight, before);
-  if (!is_served(d_out) || !is_served(weight) || !is_served(before) ||
-      !serves::silu_product(major_of(d_out), before.size(0), before.size(1), d_out.size(1)))
-    return composed::silu_product_backward(d_out, weight, before);
+// `after` is filled if it is defined.
+Tensor launch_silu_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before,
+                            const Tensor& after) {
   const c10::DeviceGuard guard(d_out.device());
   const Tensor d_before = at::empty_like(before);
   count_kernel(choice::Part::kMlp, choice::Backend::kSm90);
@@ -243,10 +241,31 @@ Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Te
   params.weight = bf16(weight);
   params.before = bf16(before);
   params.d_before = bf16(d_before);
+  params.after = after.defined() ? bf16(after) : nullptr;
   check_cuda(
       kernels::launch_silu_product_backward(params, c10::cuda::getCurrentCUDAStream().stream()),
       "silu_product_backward");
   return d_before;
+}
+
+bool serves_silu_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  check_silu_product_backward(d_out, weight, before);
+  return is_served(d_out) && is_served(weight) && is_served(before) &&
+         serves::silu_product(major_of(d_out), before.size(0), before.size(1), d_out.size(1));
+}
+
+Tensor silu_product_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  if (!serves_silu_backward(d_out, weight, before))
+    return composed::silu_product_backward(d_out, weight, before);
+  return launch_silu_backward(d_out, weight, before, Tensor());
+}
+
+std::tuple<Tensor, Tensor>
+silu_product_backward_with_after(const Tensor& d_out, const Tensor& weight, const Tensor& before) {
+  if (!serves_silu_backward(d_out, weight, before))
+    return composed::silu_product_backward_with_after(d_out, weight, before);
+  const Tensor after = at::empty_like(before);
+  return {launch_silu_backward(d_out, weight, before, after), after};
 }
 
 } // namespace
@@ -255,6 +274,7 @@ TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("product_", &product_);
   library.impl("silu_product", &silu_product);
   library.impl("silu_product_backward", &silu_product_backward);
+  library.impl("silu_product_backward_with_after", &silu_product_backward_with_after);
 }
 
 } // namespace nsa::ops::on_cuda

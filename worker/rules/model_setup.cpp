@@ -33,6 +33,7 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.nsa.sliding = spec::has(spec.nsa, spec::Branch::kSliding);
   c.dense_backend = spec::kDenseAttention.of(toggles);
   c.activation_recompute = spec.train.activation_recompute;
+  c.recompute_attention = spec.train.recompute_attention;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
   NSA_TRY(model::validate(c));

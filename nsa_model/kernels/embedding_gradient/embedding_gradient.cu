@@ -4,13 +4,13 @@
 // Tokens are brought together by row first: counted, given a range of `tokens_of` for each row that
 // has any, and put there. Order within a range, and of the ranges, is that of the atomics; what is
 // summed is not: a warp takes the tokens of a row with few of them smallest first, and a CTA those
-// of a row with many through a bitmap of all tokens, from which they come in order.
+// of a row with many through a bitmap of 65,536 tokens at a time, from which they come in order.
 //
 // Tile (config.h) of the sums: a CTA has 8 rows of the table, a warp each; lane l holds the vectors
 // l, l + 32, ... of a row. A row with many tokens takes all warps, an equal part of its tokens
 // each.
-//   __syncthreads() in order_many   the bitmap is clear; it is full; the warps' counts are there;
-//                                   the tokens are in order
+//   __syncthreads() in order_many   of each window: the bitmap is clear; it is full; the warps'
+//                                   counts are there; the tokens are in order
 //   __syncthreads(), two a row      the warps' sums are there; they have been read
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 
@@ -30,6 +30,7 @@ struct Workspace {
   int32_t* counts;    // [rows]
   int32_t* ends;      // [rows], one past a row's range
   int32_t* tokens_of; // [tokens]
+  int32_t* ordered;   // [tokens], the ranges of rows with many tokens in ascending order
 };
 constexpr int kTotalWords = 4;
 
@@ -39,6 +40,7 @@ Workspace cut(const EmbeddingGradientParams& params) {
   space.counts = space.total + kTotalWords;
   space.ends = space.counts + params.rows;
   space.tokens_of = space.ends + params.rows;
+  space.ordered = space.tokens_of + params.tokens;
   return space;
 }
 
@@ -142,36 +144,44 @@ __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGra
   }
 }
 
-// Puts a range into ascending order; the whole CTA.
-__device__ void order_many(const EmbeddingGradientParams& params, int32_t* tokens_of, int count,
-                           uint32_t* bitmap, int* below) {
+// Writes a range in ascending order to `ordered`; the whole CTA.
+__device__ void order_many(const EmbeddingGradientParams& params, const int32_t* tokens_of,
+                           int32_t* ordered, int count, uint32_t* bitmap, int* below) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kWarpThreads,
             warp = thread / Tile::kWarpThreads;
-  const int words = (params.tokens + 31) / 32;
-  for (int word = thread; word < words; word += Tile::kThreads)
-    bitmap[word] = 0;
-  __syncthreads();
-  for (int i = thread; i < count; i += Tile::kThreads)
-    atomicOr(bitmap + tokens_of[i] / 32, 1u << tokens_of[i] % 32);
-  __syncthreads();
-  const int first = words * thread / Tile::kThreads, last = words * (thread + 1) / Tile::kThreads;
-  int mine = 0;
-  for (int word = first; word < last; ++word)
-    mine += __popc(bitmap[word]);
-  int through = mine;
-  for (int step = 1; step < Tile::kWarpThreads; step *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, through, step);
-    if (lane >= step) through += other;
+  for (int window = 0; window < params.tokens; window += Tile::kWindowTokens) {
+    const int words = (min(params.tokens - window, Tile::kWindowTokens) + 31) / 32;
+    for (int word = thread; word < words; word += Tile::kThreads)
+      bitmap[word] = 0;
+    __syncthreads();
+    for (int i = thread; i < count; i += Tile::kThreads) {
+      const int token = tokens_of[i] - window;
+      if (token >= 0 && token < Tile::kWindowTokens)
+        atomicOr(bitmap + token / 32, 1u << token % 32);
+    }
+    __syncthreads();
+    const int first = words * thread / Tile::kThreads, last = words * (thread + 1) / Tile::kThreads;
+    int mine = 0;
+    for (int word = first; word < last; ++word)
+      mine += __popc(bitmap[word]);
+    int through = mine;
+    for (int step = 1; step < Tile::kWarpThreads; step *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, through, step);
+      if (lane >= step) through += other;
+    }
+    if (lane == Tile::kWarpThreads - 1) below[warp] = through;
+    __syncthreads();
+    int at = through - mine, all = 0;
+    for (int other = 0; other < Tile::kWarps; ++other) {
+      if (other < warp) at += below[other];
+      all += below[other];
+    }
+    for (int word = first; word < last; ++word)
+      for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1)
+        ordered[at++] = window + word * 32 + __ffs(static_cast<int>(bits)) - 1;
+    ordered += all; // behind them, the next window's
+    __syncthreads();
   }
-  if (lane == Tile::kWarpThreads - 1) below[warp] = through;
-  __syncthreads();
-  int at = through - mine;
-  for (int other = 0; other < warp; ++other)
-    at += below[other];
-  for (int word = first; word < last; ++word)
-    for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1)
-      tokens_of[at++] = word * 32 + __ffs(static_cast<int>(bits)) - 1;
-  __syncthreads();
 }
 
 template <int kVectors>
@@ -196,8 +206,9 @@ __global__ void __launch_bounds__(Tile::kThreads)
   for (int heavy = first_row; heavy < last_row; ++heavy) {
     const int many = space.counts[heavy];
     if (many <= Tile::kFewTokens) continue; // the same for all threads
-    int32_t* const tokens_of = space.tokens_of + space.ends[heavy] - many;
-    order_many(params, tokens_of, many, bitmap, below);
+    const int range = space.ends[heavy] - many;
+    int32_t* const ordered = space.ordered + range;
+    order_many(params, space.tokens_of + range, ordered, many, bitmap, below);
     Sums<kVectors> sums;
     if (warp == 0) add_base(sums, params, heavy, scale, lane);
     const int begin = static_cast<int>(int64_t{many} * warp / Tile::kWarps);
@@ -206,7 +217,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
       int next[Tile::kLoads] = {};
 #pragma unroll
       for (int i = 0; i < Tile::kLoads; ++i)
-        if (done + i < end) next[i] = tokens_of[done + i];
+        if (done + i < end) next[i] = ordered[done + i];
       add_rows(sums, params, next, end - done, lane);
     }
 #pragma unroll
@@ -231,7 +242,8 @@ template <int kVectors>
 cudaError_t launch_sum(const EmbeddingGradientParams& params, const Workspace& space,
                        cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>((params.rows + Tile::kWarps - 1) / Tile::kWarps);
-  const std::size_t bitmap = static_cast<std::size_t>((params.tokens + 31) / 32) * sizeof(uint32_t);
+  const int window = params.tokens < Tile::kWindowTokens ? params.tokens : Tile::kWindowTokens;
+  const std::size_t bitmap = static_cast<std::size_t>((window + 31) / 32) * sizeof(uint32_t);
   sum_kernel<kVectors><<<blocks, Tile::kThreads, bitmap, stream>>>(params, space);
   return cudaGetLastError();
 }
@@ -239,7 +251,7 @@ cudaError_t launch_sum(const EmbeddingGradientParams& params, const Workspace& s
 } // namespace
 
 std::size_t embedding_gradient_workspace(int tokens, int rows) {
-  return kTotalWords + 2 * static_cast<std::size_t>(rows) + static_cast<std::size_t>(tokens);
+  return kTotalWords + 2 * static_cast<std::size_t>(rows) + 2 * static_cast<std::size_t>(tokens);
 }
 
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream) {

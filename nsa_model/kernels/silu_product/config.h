@@ -52,6 +52,9 @@ static_assert(kSharedBytes <= kMostSharedBytes, "one CTA a multiprocessor");
 // Accumulators that a lane has of a wide piece.
 inline constexpr int kSums = kLaneFloats<Tile::kColumns>;
 
+// What a product is part of: the MLP's forward; its backward; that, with silu(before) again.
+enum class Pass { kForward, kBackward, kBackwardWithAfter };
+
 struct ProductParams {
   int rows, columns, inner;
   int rounds, last_round;         // pieces of every cluster, and how many clusters have one more:
@@ -59,6 +62,7 @@ struct ProductParams {
   const __nv_bfloat16* before_in; // backward
   __nv_bfloat16* before_out;      // forward
   __nv_bfloat16* out;             // after, or d_before
+  __nv_bfloat16* after_out;       // kBackwardWithAfter
 };
 
 } // namespace nsa::kernels::silu_product

@@ -73,10 +73,13 @@ __device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t s
 inline constexpr int kAtOnce = 2;
 
 // One access of a row: the product's sum as it is rounded, of the backward with `before`.
-template <bool kBackward>
+template <Pass kPass>
 __device__ __forceinline__ void write_vector(const ProductParams& params, int64_t to,
                                              const uint4& sum, const uint4& before) {
-  if constexpr (kBackward) {
+  if constexpr (kPass != Pass::kForward) {
+    if constexpr (kPass == Pass::kBackwardWithAfter)
+      store(params.after_out + to, {silu_of_pair(before.x), silu_of_pair(before.y),
+                                    silu_of_pair(before.z), silu_of_pair(before.w)});
     store(params.out + to, {gradient_of_pair(sum.x, before.x), gradient_of_pair(sum.y, before.y),
                             gradient_of_pair(sum.z, before.z), gradient_of_pair(sum.w, before.w)});
   } else {

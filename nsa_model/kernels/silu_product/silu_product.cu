@@ -1,7 +1,7 @@
 // The MLP's two products next to SiLU, with SiLU in their epilogue.
 //
 //   forward:  before = x W^T, after = silu(before), of `before` as it is rounded
-//   backward: d_before = (d_out W) silu'(before)
+//   backward: d_before = (d_out W) silu'(before), and `after` again if it is wanted
 //
 // Tile (config.h): a cluster of two CTAs computes 256 x 256, 128 rows each, in steps of 64 along
 // the contraction. In a last round that would leave half of the clusters idle, 256 x 128.
@@ -42,12 +42,13 @@ namespace nsa::kernels {
 namespace silu_product {
 namespace {
 
-template <bool kBackward>
+template <Pass kPass>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     product_kernel(const __grid_constant__ ProductParams params,
                    const __grid_constant__ CUtensorMap left,
                    const __grid_constant__ CUtensorMap right) {
 #if NSA_HOPPER_CODE
+  constexpr bool kBackward = kPass != Pass::kForward;
   extern __shared__ uint8_t raw[];
   __shared__ alignas(8) uint64_t barriers[2 * Tile::kStages + 1];
   const uint32_t tiles = shared_address(align_tiles(raw));
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int64_t to = at + int64_t{row + (i << shift)} * params.columns;
-        write_vector<kBackward>(params, to, sums[i], ahead[i]);
+        write_vector<kPass>(params, to, sums[i], ahead[i]);
       }
       row += kAtOnce << shift;
       if (kBackward && row < kStripRows) read_ahead(ahead, params, at, row, shift);
@@ -157,9 +158,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #endif
 }
 
-template <bool kBackward>
+template <Pass kPass>
 cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bfloat16* right,
                   cudaStream_t stream) {
+  constexpr bool kBackward = kPass != Pass::kForward;
   if (!silu_product_serves(params.rows, params.columns, params.inner)) return cudaErrorInvalidValue;
   if (const cudaError_t error = require_hopper(); error != cudaSuccess) return error;
   CUtensorMap left_map, right_map;
@@ -173,7 +175,7 @@ cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bf
                     : make_token_major_map(&right_map, right, 1, params.columns, k_tiles,
                                            kPanelColumns, 1);
   if (error != cudaSuccess) return error;
-  auto* const kernel = product_kernel<kBackward>;
+  auto* const kernel = product_kernel<kPass>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = {};
@@ -219,7 +221,8 @@ cudaError_t launch_silu_product(const SiluProductParams& params, cudaStream_t st
   product.inner = params.inner;
   product.before_out = params.before;
   product.out = params.after;
-  return silu_product::start<false>(product, params.x, params.weight, stream);
+  return silu_product::start<silu_product::Pass::kForward>(product, params.x, params.weight,
+                                                           stream);
 }
 
 cudaError_t launch_silu_product_backward(const SiluProductBackwardParams& params,
@@ -230,7 +233,12 @@ cudaError_t launch_silu_product_backward(const SiluProductBackwardParams& params
   product.inner = params.inner;
   product.before_in = params.before;
   product.out = params.d_before;
-  return silu_product::start<true>(product, params.d_out, params.weight, stream);
+  product.after_out = params.after;
+  using silu_product::Pass;
+  return params.after == nullptr
+             ? silu_product::start<Pass::kBackward>(product, params.d_out, params.weight, stream)
+             : silu_product::start<Pass::kBackwardWithAfter>(product, params.d_out, params.weight,
+                                                             stream);
 }
 
 } // namespace nsa::kernels

@@ -24,13 +24,15 @@ struct SiluProductParams {
 cudaError_t launch_silu_product(const SiluProductParams& params, cudaStream_t stream);
 
 // d_before = (d_out weight) * silu'(before): the gradient of `after` is not written, but rounded as
-// it would be.
+// it would be. With `after`, silu(before) is written as the forward wrote it, for whoever did not
+// keep it.
 struct SiluProductBackwardParams {
   int rows = 0, columns = 0, inner = 0;
-  const __nv_bfloat16* d_out;  // [rows, inner]
-  const __nv_bfloat16* weight; // [inner, columns]
-  const __nv_bfloat16* before; // [rows, columns]
-  __nv_bfloat16* d_before;     // as before
+  const __nv_bfloat16* d_out;     // [rows, inner]
+  const __nv_bfloat16* weight;    // [inner, columns]
+  const __nv_bfloat16* before;    // [rows, columns]
+  __nv_bfloat16* d_before;        // as before
+  __nv_bfloat16* after = nullptr; // as before; nullptr: not wanted
 };
 cudaError_t launch_silu_product_backward(const SiluProductBackwardParams& params,
                                          cudaStream_t stream);

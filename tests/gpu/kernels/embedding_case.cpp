@@ -91,7 +91,9 @@ void check_embedding_gradient() {
       {"embedding, all of one row", 70, 768, Ids(5000, 69), true},
       {"embedding, ids outside the table", 50, 1024, outside, true},
       {"embedding, like text", 3001, 768, like_text(20000, 3001, 1), true},
-      {"embedding, 65,536 tokens like text", 5000, 256, like_text(65536, 5000, 2), true}};
+      {"embedding, 65,536 tokens like text", 5000, 256, like_text(65536, 5000, 2), true},
+      {"embedding, 150,000 tokens like text", 5000, 256, like_text(150000, 5000, 3), true},
+      {"embedding, 131,080 of one row", 3, 256, Ids(131080, 1), true}};
   for (const Case& c : cases)
     check(c);
 }

@@ -247,6 +247,13 @@ void check_gate(int64_t rows, int heads, double temperature) {
   expect_bf16(name + ", d_fc2", d_fc2, want_d_fc2);
 }
 
+std::size_t different_bits(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    count += __bfloat16_as_ushort(a[i]) != __bfloat16_as_ushort(b[i]);
+  return count;
+}
+
 void check_silu_product(int rows, int columns, int inner) {
   const std::string name = "product with SiLU " + std::to_string(rows) + " x " +
                            std::to_string(columns) + " x " + std::to_string(inner);
@@ -261,9 +268,24 @@ void check_silu_product(int rows, int columns, int inner) {
              "silu_product");
   cuda_check(
       launch_silu_product_backward({rows, columns, inner, d_out.device.get(), turned.device.get(),
-                                    before_in.device.get(), d_before.get()},
+                                    before_in.device.get(), d_before.get(), nullptr},
                                    nullptr),
       "silu_product_backward");
+  DeviceBuffer<Bf16> again(before.size()), after_again(before.size());
+  cuda_check(
+      launch_silu_product_backward({rows, columns, inner, d_out.device.get(), turned.device.get(),
+                                    before.get(), again.get(), after_again.get()},
+                                   nullptr),
+      "silu_product_backward");
+  const std::size_t other_bits = different_bits(after_again.to_host(), after.to_host());
+  cuda_check(
+      launch_silu_product_backward({rows, columns, inner, d_out.device.get(), turned.device.get(),
+                                    before_in.device.get(), again.get(), after_again.get()},
+                                   nullptr),
+      "silu_product_backward");
+  report(name + ": after again, other bits", static_cast<double>(other_bits), 0.0);
+  report(name + ": d_before with it, other bits",
+         static_cast<double>(different_bits(again.to_host(), d_before.to_host())), 0.0);
   Doubles want_before(before.size()), want_after(before.size()), want_d(before.size());
   Doubles turned_back(turned.host.size()); // rows along the sum
   for (std::size_t i = 0; i < turned_back.size(); ++i)

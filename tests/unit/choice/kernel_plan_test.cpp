@@ -157,6 +157,8 @@ TEST(KernelPlan, APartThatFallsBackSaysWhy) {
   c.request.sequence = 12;
   EXPECT_THAT(c.text("layers.products"), HasSubstr("multiple of 8"));
   c.request = {.micro_batch = 64, .sequence = 2048};
+  EXPECT_EQ(c.text("layers.embedding"), "joined");
+  c.request = {.micro_batch = 513, .sequence = 2048};
   EXPECT_THAT(c.text("layers.embedding"), HasSubstr("separate (it serves"));
   c = {};
   c.model.sliding = false;
@@ -177,8 +179,8 @@ TEST(KernelPlan, APartThatFallsBackSaysWhy) {
 }
 
 TEST(KernelPlan, LogitsInChunksOfOtherRowsMayBeComposed) {
-  Case c; // 2^29 / 125,000 = 4,294 tokens a chunk, no multiple of 8
-  c.model.vocabulary = 125000;
+  Case c; // 2^29 / 200,000 = 2,684 tokens a chunk, no multiple of 8
+  c.model.vocabulary = 200000;
   const KernelPlan plan = c.plan();
   EXPECT_EQ(plan.find(Part::kProducts)->backend, Backend::kCublasLt);
   EXPECT_EQ(plan.find(Part::kProducts)->other, Backend::kAten);
@@ -229,7 +231,7 @@ TEST(KernelPlan, WhatCannotBeHadIsRefused) {
   EXPECT_THAT(c.refusal(), HasSubstr("layers.kernels: the loss serves"));
   c.model.vocabulary = 50304;
   c.request.embedding = EmbeddingGradient::kJoined;
-  c.request.micro_batch = 33;
+  c.request.micro_batch = 513;
   EXPECT_THAT(c.refusal(), HasSubstr("layers.embedding_gradient: it serves"));
   c.request.micro_batch = 8;
   c.on.bf16 = false;

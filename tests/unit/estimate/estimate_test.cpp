@@ -203,15 +203,18 @@ struct SeenOnGpu {
   double gibibytes; // allocated at the peak
 };
 
-// docs/lab, whole-steps: nsa-bench model and tests/gpu/packed_run on an H200, 32,768 tokens.
+// docs/lab, whole-steps and long-sequences: nsa-bench model and tests/gpu/packed_run on an H200,
+// 32,768 tokens or one sequence. The dense twin's were seen before a chunk had 4,096 tokens.
 TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
   for (const SeenOnGpu& seen : {SeenOnGpu{"nsa", "fused", "aten", 2048, 13.94},
                                 {"nsa", "fused", "aten", 8192, 13.94},
                                 {"nsa", "fused", "aten", 32768, 13.96},
-                                {"nsa", "fused", "auto", 2048, 13.71},
-                                {"nsa", "auto", "auto", 2048, 13.71},
-                                {"nsa", "fused", "fused", 8192, 13.72},
-                                {"nsa", "fused", "auto", 32768, 13.73},
+                                {"nsa", "fused", "auto", 4096, 12.95},
+                                {"nsa", "auto", "auto", 4096, 12.95},
+                                {"nsa", "fused", "fused", 32768, 12.96},
+                                {"nsa", "fused", "auto", 65536, 19.15},
+                                {"nsa", "fused", "auto", 131072, 35.49},
+                                {"nsa", "fused", "auto", 262144, 69.07},
                                 {"nsa", "aten", "aten", 2048, 17.26},
                                 {"dense", "aten", "aten", 2048, 12.23},
                                 {"dense", "aten", "auto", 2048, 11.17}}) {
@@ -219,12 +222,51 @@ TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
     spec.model.attention = *spec::choice_from<spec::Attention>(seen.attention);
     spec.toggles = {{"attention.kernels", seen.kernels}, {"layers.kernels", seen.layers}};
     spec.train.sequence_length = seen.length;
-    spec.train.micro_batch = 32768 / seen.length;
+    spec.train.micro_batch = std::max<int64_t>(1, 32768 / seen.length);
     const auto bytes = estimate(spec, {.gpu = true, .bf16 = true})["memory_bytes"]["gpu_tensors"];
     EXPECT_NEAR(bytes.get<double>() / double(int64_t{1} << 30), seen.gibibytes,
                 0.05 * seen.gibibytes)
         << seen.attention << ' ' << seen.kernels << ' ' << seen.layers << ' ' << seen.length;
   }
+}
+
+// With recompute, what attention computed kept or not.
+TEST(Memory, OfRecomputeOnAGpuAgreesWithWhatItCameTo) {
+  struct Recomputed {
+    int64_t length;
+    bool attention;
+    double gibibytes;
+  };
+  for (const Recomputed& seen :
+       {Recomputed{131072, true, 8.31}, Recomputed{131072, false, 17.20},
+        Recomputed{524288, false, 63.38}, Recomputed{1048576, false, 126.27}}) {
+    spec::RunSpec spec = m7c();
+    spec.train.sequence_length = seen.length;
+    spec.train.activation_recompute = true;
+    spec.train.recompute_attention = seen.attention;
+    const auto bytes = estimate(spec, {.gpu = true, .bf16 = true})["memory_bytes"]["gpu_tensors"];
+    EXPECT_NEAR(bytes.get<double>() / double(int64_t{1} << 30), seen.gibibytes,
+                0.05 * seen.gibibytes)
+        << seen.length << (seen.attention ? "" : ", attention kept");
+  }
+}
+
+// From 65,536 tokens on the MLP keeps one of its two hidden tensors; and with recompute,
+// attention's results are kept where they are not to be computed again.
+TEST(Memory, OfManyTokensIsOfFewerTensors) {
+  spec::RunSpec spec = m7c();
+  const Placement gpu{.gpu = true, .bf16 = true};
+  const auto activations = [&](int64_t tokens) {
+    spec.train.sequence_length = tokens;
+    return memory(spec, gpu).activations;
+  };
+  // But for what one token more takes.
+  EXPECT_NEAR(double(activations(65535) - activations(65536)), 65536.0 * 12 * 4 * 768 * 2, 1e6);
+  spec.train.activation_recompute = true;
+  const int64_t inputs = activations(131072);
+  spec.train.recompute_attention = false;
+  EXPECT_EQ(activations(131072) - inputs,
+            int64_t{131072} * 12 * (4 * 768 * 2 + 3 * 12 * 4 + 2 * 2 * 16 * 4 + 2 * 128 * 2 / 16));
 }
 
 // Only where the kernels of NSA run packed documents in batches (document_batches(), which
@@ -276,10 +318,11 @@ TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
                fused = of("nsa", "fused", "auto", 2048), aten = of("nsa", "aten", "aten", 2048),
                dense = of("dense", "aten", "aten", 2048),
                fused_dense = of("dense", "aten", "auto", 2048);
-  // Un-pooled keys and values stay where the operator pools them itself; the logits of a chunk of
-  // 8,192 tokens are BF16 alone, those of 2,668 are there in FP32 and twice in BF16.
-  EXPECT_EQ(fused.activations - composed.activations, kTokens * kLayers * 2 * kKv * 2);
-  EXPECT_EQ(fused.logits - composed.logits, (8192 * 2 - 2668 * 8) * kVocabulary);
+  // The logits of a chunk of 4,096 tokens are BF16 alone, those of 2,668 are there in FP32 and
+  // twice in BF16. What a backward pass holds takes their place, and is larger than the former.
+  const int64_t held = kTokens * (3 * kQuery * 2 + (kQuery + 2 * kKv) * 2 * 4);
+  EXPECT_EQ(fused.activations - composed.activations, held - 4096 * 2 * kVocabulary);
+  EXPECT_EQ(fused.logits - composed.logits, (4096 * 2 - 2668 * 8) * kVocabulary);
   // Plain operations leave all projections beside the rotated heads.
   EXPECT_EQ(dense.activations - fused_dense.activations, kTokens * kLayers * (kQuery + kKv) * 2);
   // Three branch outputs again; and in the backward pass six copies of each of 15 pairs of the

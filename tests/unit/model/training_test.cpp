@@ -111,6 +111,39 @@ TEST(Gradients, AreTheSameWithRecompute) {
   }
 }
 
+// Keeping attention's results is of the fused kernels: others compute them again.
+TEST(Gradients, AreTheSameWhereAttentionIsNotToBeRecomputed) {
+  at::manual_seed(31);
+  for (auto [name, config] : small_configs()) {
+    LanguageModel kept(config, at::kCPU, at::kBFloat16, 1);
+    config.activation_recompute = true;
+    config.recompute_attention = false;
+    LanguageModel recomputed(config, at::kCPU, at::kBFloat16, 1);
+    const Tensor tokens = random_tokens(2, kSequence), targets = random_tokens(2, kSequence);
+    const auto expected = gradients(kept, tokens, targets),
+               found = gradients(recomputed, tokens, targets);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(at::equal(found[i], expected[i]))
+          << name << ": " << kept.named_parameters()[i].name;
+  }
+}
+
+// A graph that is retained can be gone through again; one that is not says so.
+TEST(Recompute, FreesWhatItKeptUnlessTheGraphIsRetained) {
+  at::manual_seed(32);
+  ModelConfig config = small_config();
+  config.activation_recompute = config.fused_layers = true;
+  LanguageModel model(config, at::kCPU, at::kFloat, 1);
+  const Tensor tokens = random_tokens(1, kSequence), targets = random_tokens(1, kSequence);
+  const Tensor weight = model.named_parameters().at(2).tensor;
+  const Tensor loss = model.loss(tokens, targets);
+  loss.backward({}, /*retain_graph=*/true);
+  const Tensor once = weight.grad().clone();
+  loss.backward();
+  EXPECT_TRUE(at::equal(weight.grad(), 2 * once));
+  EXPECT_THROW(loss.backward(), std::exception);
+}
+
 // The tied embedding's two gradients in one piece: the same sums, over micro-batches too.
 TEST(Gradients, AreTheSameWithTheEmbeddingsJoined) {
   at::manual_seed(5);

@@ -218,6 +218,51 @@ TEST(Embedding, JoinsBothGradientsOfATiedTable) {
                c10::Error);
 }
 
+// A second run that begins with the sum has the bits of the first: in BF16 a gradient that was
+// added to another would be rounded twice.
+TEST(RmsNorm, OfASumHasTheBitsOfXAndAddend) {
+  at::manual_seed(9);
+  const auto leaf_of = [](const Tensor& x) { return x.detach().clone().requires_grad_(); };
+  const auto bf16 = [](at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16); };
+  const Tensor x = leaf_of(bf16({5, 32})), addend = leaf_of(bf16({5, 32})),
+               gain = leaf_of(bf16({32})), up = bf16({5, 32}), up_sum = bf16({5, 32});
+  const NormedSum first = add_rms_norm(x, addend, gain, 1e-6, true);
+  const Tensor sum = leaf_of(first.sum);
+  const NormedSum second = rms_norm_of_sum(sum, gain, 1e-6);
+  EXPECT_TRUE(at::equal(second.sum, first.sum));
+  EXPECT_TRUE(at::equal(second.normed, first.normed));
+  const auto wanted =
+      torch::autograd::grad({first.normed, first.sum}, {x, addend, gain}, {up, up_sum});
+  const auto found = torch::autograd::grad({second.normed, second.sum}, {sum, gain}, {up, up_sum});
+  EXPECT_TRUE(at::equal(found[0], wanted[0]) && at::equal(found[0], wanted[1]));
+  EXPECT_TRUE(at::equal(found[1], wanted[2]));
+}
+
+// From 65,536 rows on silu(x) is not kept, but computed again, in parts of so many rows.
+TEST(Mlp, OfManyRowsHasTheSameGradients) {
+  at::manual_seed(10);
+  for (const at::ScalarType type : {at::kDouble, at::kBFloat16}) {
+    const auto some = [&](at::IntArrayRef sizes) {
+      return at::randn(sizes).to(at::kBFloat16).to(type).requires_grad_();
+    };
+    const Tensor fc1 = some({6, 4}), fc2 = some({4, 6});
+    for (const int64_t rows : {65535, 65536, 140000}) {
+      const Tensor x = some({rows, 4}), up = some({rows, 4}).detach();
+      const auto wide = [](const Tensor& t) { return t.detach().to(at::kDouble).requires_grad_(); };
+      const Tensor x64 = wide(x), fc1_64 = wide(fc1), fc2_64 = wide(fc2);
+      const auto wanted = torch::autograd::grad({mlp(x64, fc1_64, fc2_64, false)},
+                                                {x64, fc1_64, fc2_64}, {up.to(at::kDouble)});
+      const auto found = torch::autograd::grad({mlp(x, fc1, fc2, true)}, {x, fc1, fc2}, {up});
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_EQ(found[i].scalar_type(), type);
+        const double error =
+            ((found[i].to(at::kDouble) - wanted[i]).norm() / wanted[i].norm()).item<double>();
+        EXPECT_LE(error, type == at::kDouble ? 1e-12 : 0.02) << rows << " rows, " << i;
+      }
+    }
+  }
+}
+
 TEST(LayerOperations, RefuseWhatDoesNotFit) {
   const Tensor x = at::zeros({2, 8}), gain = at::ones({8});
   EXPECT_THROW(add_rms_norm(x, std::nullopt, at::ones({7}), 1e-6, true), c10::Error);
@@ -235,6 +280,8 @@ TEST(LayerOperations, RefuseWhatDoesNotFit) {
   const Tensor weight = at::zeros({8, 16}), before = at::zeros({2, 16});
   EXPECT_EQ(composed::silu_product_backward(x, weight, before).sizes(), before.sizes());
   EXPECT_THROW(composed::silu_product_backward(x, weight, at::zeros({3, 16})), c10::Error);
+  EXPECT_THROW(composed::silu_product_backward_with_after(x, weight, at::zeros({3, 16})),
+               c10::Error);
   EXPECT_THROW(composed::silu_product_backward(x, weight, at::zeros({2, 15})), c10::Error);
   EXPECT_THROW(composed::silu_product_backward(x, weight.t(), before), c10::Error);
   EXPECT_THROW(composed::silu_product_backward(x, weight, before.to(at::kDouble)), c10::Error);
