@@ -3,6 +3,7 @@
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/ops/decode.h"
+#include "nsa_model/ops/fused_support.h"
 
 #include <c10/core/GradMode.h>
 
@@ -89,7 +90,27 @@ DecodeState LanguageModel::start_decoding(int64_t batch, int64_t capacity) const
   return state;
 }
 
-Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
+bool LanguageModel::prefills_at_once(int64_t batch, int64_t tokens) const {
+  const bool linear = impl_->config.attention == Attention::kDense // by cuDNN, Flash or ours
+                      || impl_->config.kernels == Kernels::kFused;
+  return impl_->device.is_cuda() && impl_->dtype == at::kBFloat16 && linear &&
+         impl_->why_not_first_piece(batch, tokens).empty();
+}
+
+// The kernels were chosen for a run's sequences; these may be others.
+std::string LanguageModel::Impl::why_not_first_piece(int64_t batch, int64_t tokens) const {
+  if (config.attention == Attention::kDense)
+    return config.dense_backend == DenseAttention::kFused
+               ? ops::why_not_fused_causal(device, batch, config.heads, config.kv_groups,
+                                           config.head_dimension, tokens)
+               : "";
+  if (config.kernels == Kernels::kReference) return "the oracle is too slow";
+  if (config.kernels == Kernels::kAten) return "";
+  return ops::why_not_fused(device, batch, config.heads, config.kv_groups, config.head_dimension,
+                            tokens, blocks.front().attention.settings().sizes);
+}
+
+Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens, Logits which) {
   c10::NoGradGuard no_grad;
   TORCH_CHECK(tokens.dim() == 2 && tokens.size(0) == state.batch_ && tokens.size(1) > 0,
               "decode: tokens must be [", state.batch_, ", n], got ", tokens.sizes());
@@ -97,20 +118,51 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
               " more tokens do not fit a capacity of ", state.capacity_, ", ", state.length_,
               " used");
   const int64_t first = state.length_;
+  const bool first_piece = first == 0 && tokens.size(1) > 1 &&
+                           impl_->why_not_first_piece(state.batch_, tokens.size(1)).empty();
   SequenceContext context;
-  std::tie(context.cos, context.sin) = impl_->tables(
-      at::arange(first, first + tokens.size(1), at::TensorOptions().dtype(at::kLong)));
+  if (first_piece)
+    context = impl_->context(tokens.size(1), std::nullopt, 0);
+  else
+    std::tie(context.cos, context.sin) = impl_->tables(
+        at::arange(first, first + tokens.size(1), at::TensorOptions().dtype(at::kLong)));
   if (tokens.size(1) == 1) state.lengths_.fill_(first + 1);
   Tensor x = at::embedding(impl_->embedding, tokens);
   for (int64_t layer = 0; layer < impl_->config.layers; ++layer) {
     const Impl::Block& block = impl_->blocks[layer];
-    x = x + impl_->decode_attention(block.attention, state.layers_[layer],
-                                    impl_->norm(x, block.attention_norm), first, context, state);
+    const Tensor normed = impl_->norm(x, block.attention_norm);
+    LayerCache& cache = state.layers_[layer];
+    x = x + (first_piece
+                 ? impl_->attend_first_piece(block.attention, cache, normed, context)
+                 : impl_->decode_attention(block.attention, cache, normed, first, context, state));
     x = x + impl_->mlp(block, impl_->norm(x, block.mlp_norm));
   }
   state.length_ += tokens.size(1);
+  if (which == Logits::kLast) x = x.narrow(1, x.size(1) - 1, 1).contiguous();
   return at::linear(impl_->norm(x, impl_->final_norm), impl_->embedding)
       .to(ops::compute_type(impl_->dtype));
+}
+
+Tensor LanguageModel::Impl::attend_first_piece(const AttentionLayer& layer, LayerCache& cache,
+                                               const Tensor& normed,
+                                               const SequenceContext& context) {
+  const Heads heads = layer.project(normed, context);
+  check(heads);
+  if (config.attention == Attention::kDense) {
+    store(cache.k[0], 0, *heads.k[0]);
+    store(cache.v[0], 0, *heads.v[0]);
+    return layer.attend(heads, context);
+  }
+  if (heads.k[0]) add_compressed(layer, cache, heads, 0);
+  if (heads.k[1]) {
+    store(cache.k[1], 0, *heads.k[1]);
+    store(cache.v[1], 0, *heads.v[1]);
+  }
+  if (heads.k[2]) {
+    store_in_ring(cache.k[2], 0, *heads.k[2]);
+    store_in_ring(cache.v[2], 0, *heads.v[2]);
+  }
+  return layer.attend(heads, context);
 }
 
 Tensor LanguageModel::Impl::decode_attention(const AttentionLayer& layer, LayerCache& cache,

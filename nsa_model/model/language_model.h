@@ -78,10 +78,15 @@ public:
                     int64_t position_offset = 0);
 
   // Decoding with key/value caches: feeds tokens [B, n] behind what `state` has seen and returns
-  // the logits [B, n, vocabulary] of these positions, equal to logits() of the whole text. Computed
-  // by ATen operations whatever config().kernels says.
+  // the logits [B, n, vocabulary] of these positions, equal to logits() of the whole text; or
+  // [B, 1, vocabulary], of the last one. The first piece is computed as by logits(), a step of one
+  // token by nsa_model/kernels/decode where that serves it, and other pieces by ATen operations.
+  enum class Logits : uint8_t { kAll, kLast };
   DecodeState start_decoding(int64_t batch, int64_t capacity) const;
-  at::Tensor decode(DecodeState& state, const at::Tensor& tokens);
+  at::Tensor decode(DecodeState& state, const at::Tensor& tokens, Logits which = Logits::kAll);
+  // Whether a first piece of so many tokens takes a GPU's own kernels, so that a prompt need not
+  // come in pieces.
+  bool prefills_at_once(int64_t batch, int64_t tokens) const;
 
   // What layer `layer` attends with in a forward pass of these tokens, and the blocks that it
   // selects: queries and keys rotated, compressed keys and values as phi makes them. No autograd;

@@ -55,6 +55,10 @@ struct LanguageModel::Impl {
   void check(const Heads& heads) const;
   void add_gate_statistics(int64_t layer, const at::Tensor& gates);
 
+  // Whether a state's first tokens are attended to as those of a training pass; empty: they are.
+  std::string why_not_first_piece(int64_t batch, int64_t tokens) const;
+  at::Tensor attend_first_piece(const AttentionLayer& layer, LayerCache& cache,
+                                const at::Tensor& normed, const SequenceContext& context);
   // One decoding step of a layer's attention; normed [B, n, dimension] at positions first ...
   at::Tensor decode_attention(const AttentionLayer& layer, LayerCache& cache,
                               const at::Tensor& normed, int64_t first,

@@ -145,6 +145,31 @@ TEST_P(WholeModel, DecodeEqualsPrefill) {
   Judge("prefill of the same")("logits", logits(ours, device(), batch), measure, wanted);
 }
 
+// A prompt as one piece, then token by token, and the last logits alone.
+TEST_P(WholeModel, DecodesBehindAPromptOfOnePiece) {
+  const Scale s = scale();
+  const int64_t length = s.selecting, prompt = length - 20;
+  const Batch batch = random_batch(s.config, 2, length);
+  const auto decoded = [&](LanguageModel& m, at::Device on) {
+    DecodeState state = m.start_decoding(2, length);
+    std::vector<Tensor> parts{home(
+        m.decode(state, batch.tokens.narrow(1, 0, prompt).to(on), LanguageModel::Logits::kLast))};
+    for (int64_t at = prompt; at < length; ++at)
+      parts.push_back(home(m.decode(state, batch.tokens.narrow(1, at, 1).to(on))));
+    return at::cat(parts, 1);
+  };
+  LanguageModel wide = exact(s.config);
+  const Tensor wanted = logits(wide, device(), batch).narrow(1, prompt - 1, length - prompt + 1);
+  EXPECT_LE(relative(decoded(wide, device()), wanted), 1e-9);
+  LanguageModel ours = model(s.config), simple = plain(s.config);
+  EXPECT_EQ(ours.prefills_at_once(2, prompt),
+            way().gpu && (way().kernels == Kernels::kFused || way().kind == Kind::kDense));
+  const Tensor measure = once<Tensor>(key("behind a prompt plain"), [&] {
+                           return logits(simple, at::kCPU, batch);
+                         }).narrow(1, prompt - 1, length - prompt + 1);
+  Judge("decoding behind a prompt")("logits", decoded(ours, device()), measure, wanted);
+}
+
 // Packed, against each document alone in FP64.
 TEST_P(WholeModel, DocumentsAreAsAlone) {
   const Scale s = scale();
@@ -189,9 +214,12 @@ TEST_P(WholeModel, RecomputeAndRepetitionChangeNoBit) {
   LanguageModel kept = model(s.config);
   s.config.activation_recompute = true;
   LanguageModel recomputed = model(s.config);
+  s.config.recompute_attention = false;
+  LanguageModel with_attention = model(s.config);
   for (const Batch& batch : {whole, packed}) {
     const Gradients first = gradients(kept, device(), {batch});
     expect_same_bits(first, gradients(recomputed, device(), {batch}), "recompute");
+    expect_same_bits(first, gradients(with_attention, device(), {batch}), "attention is kept");
     expect_same_bits(first, gradients(kept, device(), {batch}), "again");
   }
 }

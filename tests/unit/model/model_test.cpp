@@ -214,6 +214,29 @@ TEST(Decode, EqualsPrefill) {
   }
 }
 
+// A prompt as one piece, of which the last logits alone are asked for.
+TEST(Decode, ContinuesAPromptOfOnePiece) {
+  at::manual_seed(61);
+  for (const auto& [name, config] : small_configs()) {
+    LanguageModel model(config, at::kCPU, at::kDouble, 1);
+    sharpen(model);
+    EXPECT_FALSE(model.prefills_at_once(2, kSequence)) << "that is of GPUs";
+    const Tensor tokens = random_tokens(2, kSequence);
+    const Tensor whole = model.logits(tokens);
+    for (const int64_t prompt : {2, 8, 33, 90}) {
+      DecodeState state = model.start_decoding(2, kSequence);
+      std::vector<Tensor> parts{
+          model.decode(state, tokens.narrow(1, 0, prompt), LanguageModel::Logits::kLast)};
+      EXPECT_EQ(parts[0].size(1), 1);
+      for (int64_t at = prompt; at < std::min(prompt + 12, kSequence); ++at)
+        parts.push_back(model.decode(state, tokens.narrow(1, at, 1)));
+      const Tensor found = at::cat(parts, 1);
+      EXPECT_LE(largest_difference(found, whole.narrow(1, prompt - 1, found.size(1))), 1e-10)
+          << name << ", " << prompt;
+    }
+  }
+}
+
 // NSA with the sliding branch alone, a window over everything and gate 1 is the dense twin.
 TEST(DenseTwin, IsTheWindowOverEverything) {
   at::manual_seed(7);
