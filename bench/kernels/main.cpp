@@ -27,12 +27,14 @@ void time_selection(int sequence, CaseOptions options) {
   options.shape.sequence = sequence;
   AttentionCase c(options);
   c.forward(); // compressed keys and their log-sums
+  const DeviceBuffer<char> scores(std::max<std::size_t>(1, selection_score_bytes(options.shape)));
   const SelectionParams params = {.shape = options.shape,
                                   .q = c.q.get(),
                                   .k_cmp = c.k_cmp.get(),
                                   .lse_cmp = c.branch_lse[0].get(),
                                   .scale = c.scale(),
-                                  .indices = c.indices.get()};
+                                  .indices = c.indices.get(),
+                                  .scores = reinterpret_cast<float*>(scores.get())};
   constexpr int kTogether = 8; // one by one, the time would be the host's
   const Timing timing = time_of(
       [&] {

@@ -23,9 +23,11 @@ template <typename Heads> Cut cut_of(const AttentionShape& shape) {
   Cut cut = {};
   cut.spills = shape.sequence > kMostSharedScores;
   // Past 512 blocks scores leave room for two or three warpgroups an SM that have a tile each, too
-  // few; up to 1,024 two tiles fit in a CTA.
-  cut.cta_tiles = blocks > Tile::kOneSharerBlocks && blocks <= Tile::kTwoTileBlocks ? 2 : 1;
-  cut.sharer_bits = blocks > Tile::kOneSharerBlocks ? 1 : 0;
+  // few: two tiles share a CTA. Past 1,024 scores lie elsewhere, and an SM holds four again.
+  static_assert(kMostSharedScores == Tile::kTwoTileBlocks * kBlock);
+  const bool two_tiles = blocks > Tile::kOneSharerBlocks && !cut.spills;
+  cut.cta_tiles = two_tiles ? 2 : 1;
+  cut.sharer_bits = two_tiles ? 1 : 0;
   const auto bytes = [&] {
     const int kept = cut.spills ? 0 : blocks;
     return shared_bytes<Heads>(kept, cut.cta_tiles, 1 << cut.sharer_bits);

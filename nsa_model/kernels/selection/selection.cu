@@ -20,7 +20,8 @@
 // of four tokens (pick.cuh), while the queries and first keys of the CTA's next tile are on their
 // way: lane 0 of the warps of the first tile asks for them. Several CTAs share an SM, so that some
 // score while others pick or wait. Long sequences, whose scores leave room for one CTA only, have
-// two warpgroups a tile, which take its steps in turns, and two tiles a CTA, which share keys.
+// two warpgroups a tile, which take its steps in turns, and two tiles a CTA, which share keys. Of
+// still longer ones the scores lie in global memory, and CTAs have one warpgroup again.
 //
 // barrier        who arrives (count)                        what it protects
 // -------------  -----------------------------------------  ---------------------------------------
