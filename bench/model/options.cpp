@@ -27,6 +27,8 @@ bool sets(const Options& options, std::string_view key) {
 
 void check(const Options& options) {
   if (sets(options, "parallel.ranks")) stop("--set parallel.ranks starts no ranks: use --ranks N");
+  if (options.warm_up < (options.graphs == std::vector{Graphs::kOff} ? 1 : 4))
+    stop("--warm-up: at least 1 step, and 4 with --graphs on, whose third step is recorded");
   if (options.initial_values && options.ranks > 1)
     stop("--initial-values are drawn by one process: leave --ranks out");
 }
@@ -63,7 +65,9 @@ Options parse_options(int argc, char** argv) {
         "documents of 16 to 2,047 tokens",
         behind(o.overrides)},
        {"--run-file", "FILE", "a run file to start from", into(o.run_file)},
-       {"--steps", "N", "of a row, after three to warm up; 20", into(o.steps)},
+       {"--steps", "N", "of a row, after those to warm up; 20", into(o.steps)},
+       {"--warm-up", "N", "steps of a row that are not counted; 4, which --graphs on needs",
+        into(o.warm_up)},
        {"--row-seconds", "S", "fewer steps, but five, where they take longer; 5",
         into(o.row_seconds)},
        {"--seconds", "S", "rows that would begin later are left out; 300", into(o.seconds)},

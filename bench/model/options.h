@@ -25,7 +25,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::vector<int64_t> sequences{1024, 2048, 4096, 8192, 16384, 32768, 65536};
   std::string trace, run_file, data, checkpoint, save_attention;
-  int64_t tokens = 32768, steps = 20, ranks = 1;
+  int64_t tokens = 32768, steps = 20, warm_up = 4, ranks = 1;
   int64_t save_layer = -1; // the middle one
   double seconds = 300, row_seconds = 5;
   bool parts = false, json = false, initial_values = false;

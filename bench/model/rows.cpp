@@ -19,7 +19,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kWarmUpSteps = 4; // with graphs the third is recorded
 constexpr int64_t kLeastSteps = 5;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
@@ -29,9 +28,9 @@ struct StepTimes {
 };
 
 // A step: from its begin to the next one's, so that what the device waits for the host counts.
-StepTimes times_of(Stopwatch& watch, size_t steps) {
+StepTimes times_of(Stopwatch& watch, size_t warm_up, size_t steps) {
   StepTimes times;
-  for (size_t i = kWarmUpSteps; i < steps; ++i) {
+  for (size_t i = warm_up; i < steps; ++i) {
     if (i + 1 < steps) times.whole.push_back(watch.milliseconds(4 * i, 4 * i + 4));
     times.forward.push_back(watch.milliseconds(4 * i, 4 * i + 1));
     times.backward.push_back(watch.milliseconds(4 * i + 1, 4 * i + 2));
@@ -43,11 +42,11 @@ StepTimes times_of(Stopwatch& watch, size_t steps) {
 }
 
 RankFigures figures_of(const StepTimes& times, const std::vector<train::StepResult>& results,
-                       const runtime::DeviceMemory& memory) {
+                       size_t warm_up, const runtime::DeviceMemory& memory) {
   RankFigures own;
   own.step_milliseconds = spread_of(times.whole).median;
   double seconds = 0, exposed = 0;
-  for (size_t i = kWarmUpSteps; i < results.size(); ++i) {
+  for (size_t i = warm_up; i < results.size(); ++i) {
     seconds += results[i].seconds;
     exposed += results[i].exposed_communication_seconds;
   }
@@ -99,9 +98,10 @@ ordered_json Rows::measure(const spec::RunSpec& spec, Training& training, Graphs
   Stopwatch watch(runtime_.device());
   MonotonicTime warm = MonotonicTime::now();
   size_t steps = 0;
-  for (int64_t i = 0; i < options_.steps + kWarmUpSteps && !training.stopped(); ++i) {
-    if (i == kWarmUpSteps) warm = MonotonicTime::now();
-    if (collectives_.rank() == 0 && i >= kWarmUpSteps + kLeastSteps &&
+  const int64_t warm_up = options_.warm_up;
+  for (int64_t i = 0; i < options_.steps + warm_up && !training.stopped(); ++i) {
+    if (i == warm_up) warm = MonotonicTime::now();
+    if (collectives_.rank() == 0 && i >= warm_up + kLeastSteps &&
         to_seconds(MonotonicTime::now() - warm) > options_.row_seconds)
       training.ask_to_stop();
     training.step(watch);
@@ -122,9 +122,10 @@ ordered_json Rows::measure(const spec::RunSpec& spec, Training& training, Graphs
       two_steps();
   }
 
-  const StepTimes times = times_of(watch, steps);
-  const std::vector<RankFigures> ranks = gather_figures(
-      figures_of(times, results, memory), collectives_, runtime_.device(), agreements_++);
+  const StepTimes times = times_of(watch, static_cast<size_t>(warm_up), steps);
+  const std::vector<RankFigures> ranks =
+      gather_figures(figures_of(times, results, static_cast<size_t>(warm_up), memory), collectives_,
+                     runtime_.device(), agreements_++);
   const Spread step = spread_of(times.whole);
   const double slowest =
       std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {

@@ -11,6 +11,7 @@
 #include "tests/gpu/kernels/cases.h"
 #include "tests/gpu/kernels/layer_case.h"
 #include "tests/gpu/kernels/rerun_checks.h"
+#include "tests/gpu/kernels/sampled_check.h"
 
 namespace nsa::kernels::check {
 namespace {
@@ -35,6 +36,12 @@ int long_case(const CaseArguments& arguments) {
   return run_case("long", given) ? 0 : 1;
 }
 
+int sampled_case(const CaseArguments& arguments) {
+  CaseOptions given = arguments.given;
+  given.shape.sequence = arguments.sizes[0];
+  return run_sampled_case("sampled", given) ? 0 : 1;
+}
+
 int run(int argc, char** argv) {
   CheckOptions wanted;
   bench::CommandLine command = {
@@ -42,7 +49,8 @@ int run(int argc, char** argv) {
       .summary = "Checks the attention kernels against float64. MODE is one of\n"
                  "  check            correctness cases, the most telling first\n"
                  "  layers           the kernels around attention alone\n"
-                 "  long S           one long sequence (minutes at 128K)\n"
+                 "  long S           one long sequence (minutes at 512K)\n"
+                 "  sampled S        some rows and keys of a longer one\n"
                  "  repeat S N       N runs that must give the same bits of every result\n"
                  "  once S [TOKENS]  one forward and backward, for profilers and\n"
                  "                   compute-sanitizer",
@@ -62,6 +70,7 @@ int run(int argc, char** argv) {
       {"layers", 0, kAnyCount,
        [](const CaseArguments&) { return check_layer_kernels() == 0 ? 0 : 1; }},
       {"long", 1, 1, long_case},
+      {"sampled", 1, 1, sampled_case},
       {"repeat", 2, 2,
        [](const CaseArguments& a) { return repeat(a.given, a.sizes[0], a.sizes[1]); }},
       {"once", 1, 2, once},

@@ -117,12 +117,23 @@ struct At {
   int batch;
   int token;
   int head;
-  int64_t row; // (batch * sequence + token) * heads + head
+  int64_t row;  // (batch * sequence + token) * heads + head
+  int64_t slot; // of the row's results
 };
-__device__ __forceinline__ bool row_of_warp(const AttentionShape& shape, At& at) {
+__device__ __forceinline__ bool row_of_warp(const OracleParams& params, At& at) {
+  const AttentionShape& shape = params.shape;
   const int heads = shape.groups * shape.heads;
-  at.row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  at.head = static_cast<int>(at.row % heads);
+  at.slot = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  at.head = static_cast<int>(at.slot % heads);
+  if (params.some_tokens != nullptr) {
+    const int64_t which = at.slot / heads;
+    if (which >= params.some_token_count) return false;
+    at.batch = 0;
+    at.token = params.some_tokens[which];
+    at.row = static_cast<int64_t>(at.token) * heads + at.head;
+    return true;
+  }
+  at.row = at.slot;
   at.token = static_cast<int>(at.row / heads % shape.sequence);
   at.batch = static_cast<int>(at.row / heads / shape.sequence);
   return at.batch < shape.batch;
@@ -131,7 +142,7 @@ __device__ __forceinline__ bool row_of_warp(const AttentionShape& shape, At& at)
 template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32) forward_kernel(OracleParams params, int keys) {
   At at;
-  if (!row_of_warp(params.shape, at)) return;
+  if (!row_of_warp(params, at)) return;
   const int group = at.head / params.shape.heads;
   const int groups = params.shape.groups;
   const auto query = Row<kDim>::load(params.q + at.row * kDim);
@@ -154,8 +165,8 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(OracleParams param
   });
   const double inverse = sum > 0.0 ? 1.0 / sum : 0.0;
   out.scale(inverse);
-  kept(params, out).store(params.out + at.row * kDim);
-  if (threadIdx.x % 32 == 0) params.lse[at.row] = sum > 0.0 ? maximum + log(sum) : -INFINITY;
+  kept(params, out).store(params.out + at.slot * kDim);
+  if (threadIdx.x % 32 == 0) params.lse[at.slot] = sum > 0.0 ? maximum + log(sum) : -INFINITY;
 }
 
 __device__ __forceinline__ double gate_of(const OracleParams& params, int64_t row) {
@@ -168,14 +179,14 @@ template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32)
     backward_query_kernel(OracleParams params, int keys) {
   At at;
-  if (!row_of_warp(params.shape, at)) return;
+  if (!row_of_warp(params, at)) return;
   const int group = at.head / params.shape.heads;
   const int groups = params.shape.groups;
   const double gate = gate_of(params, at.row);
   const auto query = Row<kDim>::load(params.q + at.row * kDim);
   const auto d_out = Row<kDim>::load(params.d_out + at.row * kDim);
-  const double delta = d_out.dot(Row<kDim>::load(params.out + at.row * kDim));
-  const double lse = params.lse[at.row];
+  const double delta = d_out.dot(Row<kDim>::load(params.out + at.slot * kDim));
+  const double lse = params.lse[at.slot];
   const int64_t base = static_cast<int64_t>(at.batch) * keys * groups + group;
   Row<kDim> d_query;
   each_key(params, at.batch, group, at.token, [&](int key) {
@@ -186,17 +197,21 @@ __global__ void __launch_bounds__(kWarps * 32)
         kept(params, gate * probability * (d_out.dot(Row<kDim>::load(params.v + offset)) - delta));
     d_query.add(params.scale * d_score, k);
   });
-  kept(params, d_query).store(params.d_q + at.row * kDim);
+  kept(params, d_query).store(params.d_q + at.slot * kDim);
 }
 
 template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams params, int keys) {
   const AttentionShape& shape = params.shape;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int group = static_cast<int>(index % shape.groups);
-  const int key = static_cast<int>(index / shape.groups % keys);
-  const int batch = static_cast<int>(index / shape.groups / keys);
+  const int64_t slot = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int group = static_cast<int>(slot % shape.groups);
+  const bool some = params.some_keys != nullptr;
+  if (some && slot / shape.groups >= params.some_key_count) return;
+  const int key =
+      some ? params.some_keys[slot / shape.groups] : static_cast<int>(slot / shape.groups % keys);
+  const int batch = some ? 0 : static_cast<int>(slot / shape.groups / keys);
   if (batch >= shape.batch) return;
+  const int64_t index = some ? static_cast<int64_t>(key) * shape.groups + group : slot;
   const auto k = Row<kDim>::load(params.k + index * kDim);
   const auto v = Row<kDim>::load(params.v + index * kDim);
   Row<kDim> d_key;
@@ -214,15 +229,18 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
       const double gate = gate_of(params, row);
       const auto query = Row<kDim>::load(params.q + row * kDim);
       const auto d_out = Row<kDim>::load(params.d_out + row * kDim);
-      const double delta = d_out.dot(Row<kDim>::load(params.out + row * kDim));
-      const double probability = kept(params, exp(params.scale * query.dot(k) - params.lse[row]));
+      const auto out = some ? Row<kDim>::load(params.row_out + row * kDim)
+                            : Row<kDim>::load(params.out + row * kDim);
+      const double delta = d_out.dot(out);
+      const double lse = some ? static_cast<double>(params.row_lse[row]) : params.lse[row];
+      const double probability = kept(params, exp(params.scale * query.dot(k) - lse));
       const double d_score = kept(params, gate * probability * (d_out.dot(v) - delta));
       d_key.add(params.scale * d_score, query);
       d_value.add(gate * probability, d_out);
     }
   }
-  kept(params, d_key).store(params.d_k + index * kDim);
-  kept(params, d_value).store(params.d_v + index * kDim);
+  kept(params, d_key).store(params.d_k + slot * kDim);
+  kept(params, d_value).store(params.d_v + slot * kDim);
 }
 
 // Warp a (row of scores, block). Eq. 9 by counting shared strides, Eq. 10 as the sum over heads.
@@ -262,8 +280,11 @@ int key_count(const OracleParams& params) {
   return params.branch == Branch::kCompressed ? compressed_count(params.shape.sequence)
                                               : params.shape.sequence;
 }
-int64_t row_count(const AttentionShape& shape) {
-  return int64_t{shape.batch} * shape.sequence * shape.groups * shape.heads;
+int64_t row_count(const OracleParams& params) {
+  const AttentionShape& shape = params.shape;
+  const int64_t tokens = params.some_tokens != nullptr ? params.some_token_count
+                                                       : int64_t{shape.batch} * shape.sequence;
+  return tokens * shape.groups * shape.heads;
 }
 
 } // namespace
@@ -271,7 +292,7 @@ int64_t row_count(const AttentionShape& shape) {
 cudaError_t launch_oracle_forward(const OracleParams& params, cudaStream_t stream) {
   return with_head_dim(params.shape, [&](auto dim) {
     forward_kernel<dim()>
-        <<<grid_for(row_count(params.shape)), kWarps * 32, 0, stream>>>(params, key_count(params));
+        <<<grid_for(row_count(params)), kWarps * 32, 0, stream>>>(params, key_count(params));
     return cudaGetLastError();
   });
 }
@@ -280,9 +301,11 @@ cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stre
   const int keys = key_count(params);
   return with_head_dim(params.shape, [&](auto dim) {
     backward_query_kernel<dim()>
-        <<<grid_for(row_count(params.shape)), kWarps * 32, 0, stream>>>(params, keys);
+        <<<grid_for(row_count(params)), kWarps * 32, 0, stream>>>(params, keys);
     if (keys > 0) {
-      const int64_t warps = int64_t{params.shape.batch} * keys * params.shape.groups;
+      const int64_t some =
+          params.some_keys != nullptr ? params.some_key_count : int64_t{params.shape.batch} * keys;
+      const int64_t warps = some * params.shape.groups;
       backward_key_kernel<dim()><<<grid_for(warps), kWarps * 32, 0, stream>>>(params, keys);
     }
     return cudaGetLastError();

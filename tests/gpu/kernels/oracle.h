@@ -31,6 +31,16 @@ struct OracleParams {
   double* d_q;                // [batch, sequence, groups * heads, D]
   double* d_k;                // as k
   double* d_v;                // as k
+
+  // Of one long sequence some rows and keys alone, whose results then lie one behind the other in
+  // out, lse and d_q, and in d_k and d_v. A key's gradient needs all rows: it takes their log-sums
+  // and outputs as the kernels gave them.
+  const int32_t* some_tokens = nullptr; // nullptr: all
+  int some_token_count = 0;
+  const int32_t* some_keys = nullptr;
+  int some_key_count = 0;
+  const float* row_lse = nullptr;         // natural
+  const __nv_bfloat16* row_out = nullptr; // of the branch
 };
 
 cudaError_t launch_oracle_forward(const OracleParams& params, cudaStream_t stream);

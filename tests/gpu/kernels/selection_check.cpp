@@ -39,6 +39,51 @@ std::optional<std::vector<bool>> taken_blocks(const int32_t* slots, int own, int
 
 } // namespace
 
+void SelectionJudge::add(const int32_t* slots, const double* score, int token, int blocks,
+                         bool all_equal) {
+  const int own = token / kBlock;
+  const auto named = taken_blocks(slots, own, blocks);
+  if (!named) {
+    ++broken_;
+    return;
+  }
+  const std::vector<bool>& taken = *named;
+  if (own >= kSlots) ++scored_;
+  double least_taken = INFINITY;
+  double most_left = -INFINITY;
+  double most = 0.0;
+  bool tie_upwards = false; // a left-out block equals a taken one of higher number
+  for (int b = 1; b <= own - 2; ++b) {
+    most = std::max(most, score[b]);
+    if (taken[static_cast<std::size_t>(b)]) {
+      least_taken = std::min(least_taken, score[b]);
+    } else {
+      most_left = std::max(most_left, score[b]);
+    }
+  }
+  if (all_equal && own >= kSlots) { // exactly the lowest blocks
+    for (int b = 1; b <= kSlots - 3; ++b)
+      tie_upwards = tie_upwards || !taken[static_cast<std::size_t>(b)];
+  }
+  const double gap = most_left - least_taken;
+  if (gap > kClearlyWorse * most) {
+    ++wrong_;
+  } else if (gap > kNearlyEqual * most) {
+    ++swapped_;
+  }
+  if (tie_upwards) ++wrong_;
+}
+
+void SelectionJudge::tell(Report& report) const {
+  const std::string counts = "selection: " + std::to_string(broken_) + " rows broken, " +
+                             std::to_string(wrong_) + " wrong, " + std::to_string(swapped_) +
+                             " swapped near the cut, of " + std::to_string(scored_) +
+                             " scored ones";
+  if (swapped_ > 0) std::printf("  %s\n", counts.c_str());
+  report.expect(counts, broken_ + wrong_ == 0 && static_cast<double>(swapped_) <=
+                                                     kMostSwapped * static_cast<double>(scored_));
+}
+
 void check_selection(const AttentionCase& c, const BranchOracle& compressed, Report& report) {
   const AttentionShape& shape = c.options.shape;
   const int blocks = block_count(shape.sequence);
@@ -57,10 +102,7 @@ void check_selection(const AttentionCase& c, const BranchOracle& compressed, Rep
   params.lse = compressed.lse.get();
   params.scores = device_scores.get();
   const std::vector<int32_t> indices = c.indices.to_host();
-  std::size_t broken = 0;
-  std::size_t wrong = 0;
-  std::size_t scored = 0;
-  std::size_t swapped = 0; // near the cut, but further than FP32 should be off
+  SelectionJudge judge;
   for (std::size_t row = 0; row < group_rows; ++row) {
     if (row % most_rows == 0) {
       params.first_row = static_cast<int64_t>(row);
@@ -70,45 +112,10 @@ void check_selection(const AttentionCase& c, const BranchOracle& compressed, Rep
     }
     const int token =
         static_cast<int>(row / static_cast<std::size_t>(shape.groups)) % shape.sequence;
-    const int own = token / kBlock;
-    const auto named = taken_blocks(&indices[row * kSlots], own, blocks);
-    if (!named) {
-      ++broken;
-      continue;
-    }
-    const std::vector<bool>& taken = *named;
-    if (own >= kSlots) ++scored;
-    const double* score = &scores[row % most_rows * static_cast<std::size_t>(blocks)];
-    double least_taken = INFINITY;
-    double most_left = -INFINITY;
-    double most = 0.0;
-    bool tie_upwards = false; // a left-out block equals a taken one of higher number
-    for (int b = 1; b <= own - 2; ++b) {
-      most = std::max(most, score[b]);
-      if (taken[static_cast<std::size_t>(b)]) {
-        least_taken = std::min(least_taken, score[b]);
-      } else {
-        most_left = std::max(most_left, score[b]);
-      }
-    }
-    if (c.options.key_deviation == 0.0f && own >= kSlots) { // all equal: exactly the lowest blocks
-      for (int b = 1; b <= kSlots - 3; ++b)
-        tie_upwards = tie_upwards || !taken[static_cast<std::size_t>(b)];
-    }
-    const double gap = most_left - least_taken;
-    if (gap > kClearlyWorse * most) {
-      ++wrong;
-    } else if (gap > kNearlyEqual * most) {
-      ++swapped;
-    }
-    if (tie_upwards) ++wrong;
+    judge.add(&indices[row * kSlots], &scores[row % most_rows * static_cast<std::size_t>(blocks)],
+              token, blocks, c.options.key_deviation == 0.0f);
   }
-  const std::string counts = "selection: " + std::to_string(broken) + " rows broken, " +
-                             std::to_string(wrong) + " wrong, " + std::to_string(swapped) +
-                             " swapped near the cut, of " + std::to_string(scored) + " scored ones";
-  if (swapped > 0) std::printf("  %s\n", counts.c_str());
-  report.expect(counts, broken + wrong == 0 && static_cast<double>(swapped) <=
-                                                   kMostSwapped * static_cast<double>(scored));
+  judge.tell(report);
 }
 
 } // namespace nsa::kernels::check
