@@ -289,6 +289,9 @@ __device__ __forceinline__ void prepare(Shared<kHalves>& shared, const Cta& cta,
   begin_cluster();
 }
 
+// Clusters of fewer CTAs than this share the GPU with so many that memory is busy anyway.
+inline constexpr int kPrefetchLogCtas = 2;
+
 // The window and the forced blocks come while other things are done. A warp.
 template <int kHalves>
 __device__ __forceinline__ void prefetch_known(const DecodeParams& step, const Cta& cta, int warp) {
@@ -335,7 +338,10 @@ __device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
     if (part == kCompressedPart) {
       __syncwarp();
       await_cluster();
-      if (warp >= kChoosers) prefetch_known<kHalves>(step, cta, warp);
+      // Of many sequences the compressed keys of others are on their way: the window would take
+      // their place.
+      if (warp >= kChoosers && cta.log_ctas >= kPrefetchLogCtas)
+        prefetch_known<kHalves>(step, cta, warp);
       if (chooses) share_compressed(shared, cta, last, attention, p);
     }
     leave(shared,
