@@ -14,6 +14,8 @@ namespace nsa::cli {
 
 namespace {
 
+constexpr int64_t kNeedles = 100;
+
 std::string fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
@@ -48,6 +50,9 @@ Result<wire::ModelRequest> evaluation_request(const ChosenCheckpoint& chosen,
   request.sequences =
       arguments.integer("sequences", chosen.spec.eval.batches * chosen.spec.train.micro_batch);
   request.sequence_length = arguments.integer("sequence-length", chosen.spec.train.sequence_length);
+  request.needles = arguments.integer("needles", kNeedles);
+  if (request.needles < 0)
+    return fail(ErrorCode::kInvalidArgument, "--needles takes 0, which means none, or more");
   if (request.sequences < 0)
     return fail(ErrorCode::kInvalidArgument, "--sequences takes 0, which means all, or more");
   if (request.sequence_length < 1 || request.sequence_length > (int64_t{1} << 20))
@@ -73,6 +78,7 @@ nlohmann::ordered_json as_json(const ChosenCheckpoint& chosen, const wire::Model
           {"loss", end.loss},
           {"perplexity", std::exp(end.loss)},
           {"positions", nlohmann::json(end.positions)},
+          {"needles", nlohmann::json(end.needles)},
           {"seconds", end.seconds},
           {"device", end.device}};
 }
@@ -96,6 +102,15 @@ void print_tables(const ChosenCheckpoint& chosen, const wire::ModelRequest& requ
     std::snprintf(row, sizeof row, "%-24s %7lld  %7.4f", printable(request.data[i].name).c_str(),
                   static_cast<long long>(request.data[i].weight), end.sources[i]);
     out << row << "\n";
+  }
+  if (!end.needles.empty()) out << "\nneedle length  depth    found  asked  share\n";
+  for (const wire::NeedleCell& cell : end.needles) {
+    char row[96];
+    std::snprintf(row, sizeof row, "%13lld  %.1f-%.1f  %5lld  %5lld  %3.0f %%\n",
+                  static_cast<long long>(cell.length), cell.depth_from, cell.depth_to,
+                  static_cast<long long>(cell.found), static_cast<long long>(cell.asked),
+                  100.0 * static_cast<double>(cell.found) / static_cast<double>(cell.asked));
+    out << row;
   }
   out << "\nposition      loss  perplexity\n";
   for (const wire::PositionLoss& range : end.positions) {
@@ -129,7 +144,9 @@ Verb evaluate_verb() {
   verb.name = "evaluate";
   verb.summary = "Measure a run's model on held-out text";
   verb.detail =
-      "Loss, perplexity and loss by position, on the held-out split of a data set. Without "
+      "Loss, perplexity and loss by position, on the held-out split of a data set. On a set of "
+      "synthetic:needle also the share of codes that the model finds, by the documents' length and "
+      "the depth at which they tell the code. Without "
       "options the text is that of the run's own evaluations, so the loss is the one that "
       "the run recorded at this step, if it computes in the same type on the same device.";
   verb.positionals = {checkpoint_argument()};
@@ -137,7 +154,9 @@ Verb evaluate_verb() {
       {"data", 0, ValueType::kPath, "FOLDER", "a data set (default: the run's)"},
       {"sequences", 0, ValueType::kInteger, "N",
        "so many, evenly spread; 0 means all (default: as the run)"},
-      {"sequence-length", 0, ValueType::kInteger, "N", "tokens of each (default: as in training)"}};
+      {"sequence-length", 0, ValueType::kInteger, "N", "tokens of each (default: as in training)"},
+      {"needles", 0, ValueType::kInteger, "N",
+       "documents of a needle set that are asked for their code (default: 100; 0: none)"}};
   for (Option& option : computing_options())
     verb.options.push_back(std::move(option));
   verb.examples = {

@@ -40,6 +40,7 @@ struct ModelRequest {
   std::vector<DataFolder> data; // one, or those of a mixture
   int64_t sequences = 0;        // of the held-out split; 0: all
   int64_t sequence_length = 0;
+  int64_t needles = 0; // documents of a needle set that are asked
 
   // logits: of rows of equal length, as F32 tensor "logits" in the safetensors file `out`
   std::vector<std::vector<int64_t>> ids;
@@ -56,6 +57,13 @@ struct PositionLoss { // mean over the positions [from, to) of a sequence, nats 
   double loss = 0;
 };
 
+// Of needle documents of this length whose sentence stands at a depth in [depth_from, depth_to).
+struct NeedleCell {
+  int64_t length = 0; // bytes
+  double depth_from = 0, depth_to = 0;
+  int64_t asked = 0, found = 0;
+};
+
 struct ModelEnd {
   bool done = true;
   std::string device; // and the type that it computed in
@@ -70,12 +78,14 @@ struct ModelEnd {
   std::string data_digest;
   std::vector<PositionLoss> positions;
   std::vector<double> sources; // of a mixture: loss of each data set
+  std::vector<NeedleCell> needles;
 };
 
 NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(ModelRequest);
 NSA_DECLARE_JSON(ModelText);
 NSA_DECLARE_JSON(PositionLoss);
+NSA_DECLARE_JSON(NeedleCell);
 NSA_DECLARE_JSON(ModelEnd);
 
 } // namespace nsa::wire
