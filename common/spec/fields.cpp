@@ -199,6 +199,14 @@ FieldTable run_fields(RunSpec& s) {
        .at = &s.eval.token_losses,
        .meaning = "write the loss of each held-out token to evaluations/ in the run's folder",
        .on_resume = OnResume::kFree},
+      {.key = "eval.samples",
+       .at = &s.eval.samples,
+       .minimum = 0,
+       .maximum = 64,
+       .unit = "texts",
+       .meaning = "texts of 64 tokens that the model writes at each evaluation, to samples/ in the "
+                  "run's folder and to the log of rank 0; 0: none",
+       .on_resume = OnResume::kFree},
 
       {.key = "train.steps",
        .at = &s.train.steps,

@@ -147,6 +147,7 @@ struct EvalSection {
   int64_t batches = 8;        // micro-batches of held-out text, over all ranks
   bool at_end = true;
   bool token_losses = false; // each token's loss into evaluations/
+  int64_t samples = 0;       // texts that the model writes, into samples/
 };
 
 struct TrainSection {

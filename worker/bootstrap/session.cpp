@@ -4,14 +4,15 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "common/spec/mixture.h"
 #include "common/spec/origin.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
 #include "common/spec/toml_reader.h"
 #include "common/spec/worker_toggles.h"
+#include "worker/bootstrap/data_sources.h"
 #include "worker/comm/watched_collectives.h"
 #include "worker/faults/fault_hook.h"
+#include "worker/inference/samples.h"
 #include "worker/link/flight_record_writer.h"
 #include "worker/model/kernel_setup.h"
 #include "worker/model/model_loss.h"
@@ -71,25 +72,6 @@ void explain_resume(const manifest::Manifest& then, const manifest::Manifest& no
                  "resume is exact in data and state but not bit for bit: " + join(changes, ", "));
 }
 
-// nsad has compared the tokenizers at submission; data sets may have been made anew since.
-Result<std::vector<data::Source>> open_sources(const spec::DataSection& section,
-                                               dataset::Check check) {
-  const std::vector<spec::DataSource> named = spec::sources_of(section);
-  const std::vector<int64_t> weights = spec::whole_weights(named);
-  std::vector<data::Source> sources;
-  for (size_t i = 0; i < named.size(); ++i) {
-    NSA_TRY_ASSIGN(auto opened, dataset::Dataset::open(named[i].path, check));
-    const dataset::TokenizerRecord& ours = opened->manifest().tokenizer;
-    if (i > 0 && ours.digest != sources[0].dataset->manifest().tokenizer.digest)
-      return fail(ErrorCode::kInvalidArgument,
-                  named[i].path + " has text of tokenizer " + ours.name + ", " + named[0].path +
-                      " of another",
-                  "prepare both with the same tokenizer");
-    sources.push_back({std::move(opened), weights[i]});
-  }
-  return sources;
-}
-
 class Session {
 public:
   Session(const RankOptions& options, link::Link& link, progress::Page page)
@@ -110,6 +92,7 @@ private:
   RankResult<void> open_loader();
   RankResult<void> open_outputs();
   void say_hello();
+  WriteSamples write_samples();
   bool has_origin() const {
     return !o_.spec.origin.checkpoint.empty();
   } // but a checkpoint of its own wins
@@ -138,6 +121,7 @@ private:
   std::optional<FlightRecordWriter> flight_record_writer_;
   std::unique_ptr<data::Loader> loader_;
   std::optional<data::EvaluationSet> evaluation_;
+  std::optional<inference::SampleWriter> samples_; // rank 0
   std::unique_ptr<Checkpointer> checkpointer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::optional<manifest::Manifest> resumed_;
@@ -326,6 +310,12 @@ RankResult<void> Session::open_loader() {
     if (!set) return failed(RankExit::kData, std::move(set).error());
     evaluation_.emplace(std::move(*set));
   }
+  if (o_.rank == 0 && o_.spec.eval.samples > 0) {
+    NSA_RANK_TRY_ASSIGN(RankExit::kData, samples_,
+                        inference::SampleWriter::open(*data_.front().dataset, o_.spec.eval.samples,
+                                                      static_cast<uint64_t>(o_.spec.train.seed),
+                                                      o_.run_folder / "samples"));
+  }
   report_memory(o_.rank, "loader", *runtime_, link_);
   return {};
 }
@@ -372,6 +362,11 @@ manifest::Manifest Session::manifest_base() const {
   m.build = build_name();
   m.versions = runtime_->versions();
   return m;
+}
+
+WriteSamples Session::write_samples() {
+  if (!samples_) return {};
+  return [this](uint64_t step) { samples_->write(*model_, runtime_->device(), step); };
 }
 
 void Session::say_hello() {
@@ -452,7 +447,8 @@ RankResult<Finished> Session::run() {
                                 faults_ ? &*faults_ : nullptr,
                                 gates_of(*model_),
                                 &start_up_,
-                                &*kernel_check_},
+                                &*kernel_check_,
+                                write_samples()},
                    start_);
   auto finished = trainer_->run();
   if (finished) {

@@ -18,6 +18,8 @@ public:
   // Everything that ran since the check before was of this pass. kConflict where the plan says
   // otherwise.
   Status ran(choice::Pass pass);
+  // What ran since the check before is not looked at.
+  void skip() { before_ = read_(); }
 
 private:
   choice::KernelPlan plan_;

@@ -8,10 +8,14 @@
 
 namespace nsa::train {
 
-bool EvaluationHook::due(uint64_t step) const {
-  const auto interval = static_cast<uint64_t>(p_.spec.eval.interval_steps);
+bool evaluation_due(const spec::RunSpec& spec, uint64_t step) {
+  const auto interval = static_cast<uint64_t>(spec.eval.interval_steps);
   return (interval > 0 && step % interval == 0) ||
-         (p_.spec.eval.at_end && step == static_cast<uint64_t>(p_.spec.train.steps));
+         (spec.eval.at_end && step == static_cast<uint64_t>(spec.train.steps));
+}
+
+bool EvaluationHook::due(uint64_t step) const {
+  return evaluation_due(p_.spec, step);
 }
 
 std::map<std::string, double>

@@ -8,6 +8,9 @@
 
 namespace nsa::train {
 
+// Of either the interval or the end.
+bool evaluation_due(const spec::RunSpec& spec, uint64_t step);
+
 class EvaluationHook : public TrainingHook {
 public:
   struct Parts {

@@ -22,6 +22,8 @@ public:
   virtual bool due_at_end(TrainingEnd /*end*/, const TrainingPosition& /*position*/) const {
     return false;
   }
+  // Whether what run() computes with is in the plan of kernels.
+  virtual bool runs_planned_kernels() const { return true; }
   // Nothing is under way. Gives the name of what it found not to be finite, or nothing.
   virtual RankResult<std::string> run(const TrainingPosition& /*position*/) {
     return std::string();

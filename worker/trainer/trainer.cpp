@@ -6,6 +6,7 @@
 #include "worker/optimizer/state_io.h"
 #include "worker/trainer/checkpoint_hook.h"
 #include "worker/trainer/evaluation_hook.h"
+#include "worker/trainer/sample_hook.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -49,6 +50,8 @@ void Trainer::make_hooks() {
   hooks_.push_back(std::make_unique<MetricsHook>(
       MetricsHook::Parts{p_.spec, p_.rank, p_.runtime, p_.link, p_.clock, p_.sinks, p_.gates.names,
                          p_.start_up, recorded_}));
+  if (p_.spec.eval.samples > 0)
+    hooks_.push_back(std::make_unique<SampleHook>(p_.spec, p_.clock, p_.samples));
   if (p_.evaluation != nullptr)
     hooks_.push_back(std::make_unique<EvaluationHook>(EvaluationHook::Parts{
         p_.spec,
@@ -231,7 +234,11 @@ RankResult<void> Trainer::call(TrainingHook& hook) {
   if (auto ok = compare_kernels(choice::Pass::kTraining); !ok) return ok;
   auto not_finite = hook.run(position_);
   if (!not_finite) return tl::unexpected(not_finite.error());
-  if (auto ok = compare_kernels(choice::Pass::kEvaluation); !ok) return ok;
+  if (!hook.runs_planned_kernels()) {
+    if (p_.kernels != nullptr) p_.kernels->skip();
+  } else if (auto ok = compare_kernels(choice::Pass::kEvaluation); !ok) {
+    return ok;
+  }
   if (not_finite->empty()) return {};
   return on_non_finite(position_.step, *not_finite, rule_.on_evaluation());
 }

@@ -13,6 +13,7 @@
 #include "worker/trainer/checkpointer.h"
 #include "worker/trainer/hooks.h"
 #include "worker/trainer/metrics_hook.h"
+#include "worker/trainer/sample_hook.h"
 #include "worker/trainer/start_up.h"
 
 namespace nsa::train {
@@ -38,6 +39,7 @@ struct TrainerParts {
   GateMeans gates;                                  // may be empty
   StartUpTimes* start_up = nullptr;                 // nothing: not told
   KernelCheck* kernels = nullptr;                   // nothing: what runs is not compared
+  WriteSamples samples = {};                        // rank 0, with eval.samples
 };
 
 class Trainer {

@@ -221,6 +221,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"toggles.attention.kernels=aten", "parallel.device=cuda", "precision.mode=fp32"},
              "",
              ""},
+        Case{{"eval.samples=2", "eval.at_end=false"}, "eval.samples", "has no effect"},
+        Case{{"eval.samples=2", "eval.at_end=false", "eval.interval_steps=5"}, "", ""},
         Case{{"toggles.attention.kernels=fused", "parallel.device=cpu"},
              "parallel.device",
              "toggles.attention.kernels = \"fused\" is not served: our kernels need a GPU"},

@@ -1,0 +1,26 @@
+#include "worker/bootstrap/data_sources.h"
+
+#include "common/spec/mixture.h"
+
+namespace nsa::train {
+
+// nsad has compared the tokenizers at submission; data sets may have been made anew since.
+Result<std::vector<data::Source>> open_sources(const spec::DataSection& section,
+                                               dataset::Check check) {
+  const std::vector<spec::DataSource> named = spec::sources_of(section);
+  const std::vector<int64_t> weights = spec::whole_weights(named);
+  std::vector<data::Source> sources;
+  for (size_t i = 0; i < named.size(); ++i) {
+    NSA_TRY_ASSIGN(auto opened, dataset::Dataset::open(named[i].path, check));
+    const dataset::TokenizerRecord& ours = opened->manifest().tokenizer;
+    if (i > 0 && ours.digest != sources[0].dataset->manifest().tokenizer.digest)
+      return fail(ErrorCode::kInvalidArgument,
+                  named[i].path + " has text of tokenizer " + ours.name + ", " + named[0].path +
+                      " of another",
+                  "prepare both with the same tokenizer");
+    sources.push_back({std::move(opened), weights[i]});
+  }
+  return sources;
+}
+
+} // namespace nsa::train
