@@ -207,6 +207,15 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "texts of 64 tokens that the model writes at each evaluation, to samples/ in the "
                   "run's folder and to the log of rank 0; 0: none",
        .on_resume = OnResume::kFree},
+      {.key = "eval.needles",
+       .at = &s.eval.needles,
+       .minimum = 0,
+       .maximum = 10'000,
+       .unit = "documents",
+       .meaning =
+           "held-out documents of each data set of synthetic:needle that are asked for their "
+           "code at each evaluation; 0: none",
+       .on_resume = OnResume::kFree},
 
       {.key = "train.steps",
        .at = &s.train.steps,

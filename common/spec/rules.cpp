@@ -175,10 +175,14 @@ private:
 
   void train() {
     const auto& t = s_.train;
-    rule(
-        {"eval.samples", "eval.interval_steps", "eval.at_end"},
-        [&] { return s_.eval.samples > 0 && s_.eval.interval_steps == 0 && !s_.eval.at_end; },
-        "has no effect: the run has no evaluations", "set eval.interval_steps or eval.at_end");
+    const auto without_evaluations = [&](const char* key, int64_t value) {
+      rule(
+          {key, "eval.interval_steps", "eval.at_end"},
+          [&] { return value > 0 && s_.eval.interval_steps == 0 && !s_.eval.at_end; },
+          "has no effect: the run has no evaluations", "set eval.interval_steps or eval.at_end");
+    };
+    without_evaluations("eval.samples", s_.eval.samples);
+    without_evaluations("eval.needles", s_.eval.needles);
     const int64_t product = s_.sequences_per_step();
     rule(
         {"train.global_batch", "train.micro_batch", "train.accumulate", "parallel.ranks"},

@@ -148,6 +148,7 @@ struct EvalSection {
   bool at_end = true;
   bool token_losses = false; // each token's loss into evaluations/
   int64_t samples = 0;       // texts that the model writes, into samples/
+  int64_t needles = 0;       // documents of needle sets that are asked for their code
 };
 
 struct TrainSection {

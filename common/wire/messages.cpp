@@ -3,6 +3,7 @@
 namespace nsa::wire {
 
 NSA_DEFINE_JSON(EffectiveToggle, name, requested, effective)
+NSA_DEFINE_JSON(NeedleCell, length, depth_from, depth_to, asked, found)
 NSA_DEFINE_JSON(StopRequest, checkpoint)
 NSA_DEFINE_JSON(CollectivesRequest, folder)
 NSA_DEFINE_JSON(RankIdentity, rank, pid, start_time_ticks, running, exit_code, signal)

@@ -8,7 +8,6 @@ NSA_DEFINE_JSON(ModelRequest, task, checkpoint, spec, device, threads, prompt, t
                 needles, ids, out)
 NSA_DEFINE_JSON(ModelText, text)
 NSA_DEFINE_JSON(PositionLoss, from, to, loss)
-NSA_DEFINE_JSON(NeedleCell, length, depth_from, depth_to, asked, found)
 NSA_DEFINE_JSON(ModelEnd, done, device, seconds, prompt_tokens, tokens, prefill_seconds,
                 end_of_document, loss, sequences, sequence_length, data_digest, positions, sources,
                 needles)

@@ -5,6 +5,7 @@
 
 #include "common/base/choice_or_text.h"
 #include "common/wire/json_members.h"
+#include "common/wire/rank_messages.h"
 
 #include <cstdint>
 #include <string>
@@ -57,13 +58,6 @@ struct PositionLoss { // mean over the positions [from, to) of a sequence, nats 
   double loss = 0;
 };
 
-// Of needle documents of this length whose sentence stands at a depth in [depth_from, depth_to).
-struct NeedleCell {
-  int64_t length = 0; // bytes
-  double depth_from = 0, depth_to = 0;
-  int64_t asked = 0, found = 0;
-};
-
 struct ModelEnd {
   bool done = true;
   std::string device; // and the type that it computed in
@@ -85,7 +79,6 @@ NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(ModelRequest);
 NSA_DECLARE_JSON(ModelText);
 NSA_DECLARE_JSON(PositionLoss);
-NSA_DECLARE_JSON(NeedleCell);
 NSA_DECLARE_JSON(ModelEnd);
 
 } // namespace nsa::wire

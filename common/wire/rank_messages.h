@@ -191,12 +191,21 @@ struct RankStep {
               .meaning = "Highest device memory in tensors; 0 on a CPU."}));
 };
 
+// Of needle documents of this length whose sentence stands at a depth in [depth_from, depth_to).
+struct NeedleCell {
+  int64_t length = 0; // bytes
+  double depth_from = 0, depth_to = 0;
+  int64_t asked = 0, found = 0;
+};
+NSA_DECLARE_JSON(NeedleCell);
+
 struct RankEvaluation {
   Rank rank = 0;
   uint64_t step = 0, tokens = 0;
   double loss = 0; // mean held-out loss, nats a token
   double seconds = 0;
   std::map<std::string, double> sources; // of a mixture: loss of each data set
+  std::vector<NeedleCell> needles;       // with eval.needles
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankEvaluation,
                                             .name = "evaluation",
@@ -205,7 +214,8 @@ struct RankEvaluation {
   static constexpr auto kMembers = members(
       member("rank", &RankEvaluation::rank), member("step", &RankEvaluation::step),
       member("tokens", &RankEvaluation::tokens), member("loss", &RankEvaluation::loss),
-      member("seconds", &RankEvaluation::seconds), member("sources", &RankEvaluation::sources));
+      member("seconds", &RankEvaluation::seconds), member("sources", &RankEvaluation::sources),
+      member("needles", &RankEvaluation::needles));
 };
 
 struct RankCheckpoint {

@@ -10,9 +10,9 @@
 #include "common/spec/toml_reader.h"
 #include "common/spec/worker_toggles.h"
 #include "worker/bootstrap/data_sources.h"
+#include "worker/bootstrap/decoding.h"
 #include "worker/comm/watched_collectives.h"
 #include "worker/faults/fault_hook.h"
-#include "worker/inference/samples.h"
 #include "worker/link/flight_record_writer.h"
 #include "worker/model/kernel_setup.h"
 #include "worker/model/model_loss.h"
@@ -92,7 +92,6 @@ private:
   RankResult<void> open_loader();
   RankResult<void> open_outputs();
   void say_hello();
-  WriteSamples write_samples();
   bool has_origin() const {
     return !o_.spec.origin.checkpoint.empty();
   } // but a checkpoint of its own wins
@@ -121,7 +120,7 @@ private:
   std::optional<FlightRecordWriter> flight_record_writer_;
   std::unique_ptr<data::Loader> loader_;
   std::optional<data::EvaluationSet> evaluation_;
-  std::optional<inference::SampleWriter> samples_; // rank 0
+  Decoding decoding_; // rank 0
   std::unique_ptr<Checkpointer> checkpointer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::optional<manifest::Manifest> resumed_;
@@ -310,11 +309,9 @@ RankResult<void> Session::open_loader() {
     if (!set) return failed(RankExit::kData, std::move(set).error());
     evaluation_.emplace(std::move(*set));
   }
-  if (o_.rank == 0 && o_.spec.eval.samples > 0) {
-    NSA_RANK_TRY_ASSIGN(RankExit::kData, samples_,
-                        inference::SampleWriter::open(*data_.front().dataset, o_.spec.eval.samples,
-                                                      static_cast<uint64_t>(o_.spec.train.seed),
-                                                      o_.run_folder / "samples"));
+  if (o_.rank == 0) {
+    NSA_RANK_TRY_ASSIGN(RankExit::kData, decoding_,
+                        open_decoding(o_.spec, data_, *model_, runtime_->device(), o_.run_folder));
   }
   report_memory(o_.rank, "loader", *runtime_, link_);
   return {};
@@ -362,11 +359,6 @@ manifest::Manifest Session::manifest_base() const {
   m.build = build_name();
   m.versions = runtime_->versions();
   return m;
-}
-
-WriteSamples Session::write_samples() {
-  if (!samples_) return {};
-  return [this](uint64_t step) { samples_->write(*model_, runtime_->device(), step); };
 }
 
 void Session::say_hello() {
@@ -448,7 +440,7 @@ RankResult<Finished> Session::run() {
                                 gates_of(*model_),
                                 &start_up_,
                                 &*kernel_check_,
-                                write_samples()},
+                                decoding_},
                    start_);
   auto finished = trainer_->run();
   if (finished) {

@@ -4,13 +4,12 @@
 #include "common/progress/page.h"
 #include "worker/comm/collectives.h"
 #include "worker/data/evaluation.h"
-#include "worker/inference/needle.h"
+#include "worker/inference/needle_counter.h"
 #include "worker/link/phase_clock.h"
 #include "worker/model/model_loss.h"
 #include "worker/trainer/evaluator.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -26,49 +25,6 @@ Status check_vocabulary(const dataset::Dataset& dataset, const spec::RunSpec& sp
               "the data set has " + std::to_string(vocabulary) + " token ids, the model " +
                   std::to_string(spec.model.vocabulary),
               "evaluate on a data set of the model's tokenizer");
-}
-
-constexpr int64_t kPiece = 512; // of a document: its logits are FP32 over the vocabulary
-
-// The most probable token at each answer of the document, with all true tokens before it.
-std::vector<int64_t> answers_of(SavedModel& saved, const NeedleDocument& document,
-                                int64_t vocabulary) {
-  const auto count = static_cast<int64_t>(document.tokens.size());
-  model::DecodeState state = saved.model->start_decoding(1, count);
-  std::vector<int64_t> said;
-  size_t next = 0;
-  for (int64_t at = 0; at < count && next < document.answers.size(); at += kPiece) {
-    const int64_t piece = std::min(kPiece, count - at);
-    const at::Tensor ids =
-        at::from_blob(const_cast<int64_t*>(document.tokens.data()) + at, {1, piece}, at::kLong)
-            .clone()
-            .to(saved.runtime->device());
-    const at::Tensor best = saved.model->decode(state, ids)
-                                .select(0, 0)
-                                .narrow(1, 0, vocabulary)
-                                .argmax(1)
-                                .to(at::kCPU);
-    // What is said at a position is the token behind it.
-    for (; next < document.answers.size(); ++next) {
-      const auto position = static_cast<int64_t>(document.answers[next]) - 1 - at;
-      if (position >= piece) break;
-      said.push_back(best[position].item<int64_t>());
-    }
-  }
-  return said;
-}
-
-Result<std::vector<wire::NeedleCell>>
-score_needles(SavedModel& saved, const std::vector<data::Source>& sources, int64_t most) {
-  const at::NoGradGuard no_grad;
-  NeedleScore score;
-  for (const data::Source& source : sources) {
-    if (!is_needle_set(source.dataset->manifest())) continue;
-    NSA_TRY_ASSIGN(const auto tokenizer, source.dataset->load_tokenizer());
-    for (const NeedleDocument& document : needle_documents(*source.dataset, *tokenizer, most))
-      score.add(document, answers_of(saved, document, tokenizer->vocabulary_size()));
-  }
-  return score.cells();
 }
 
 } // namespace
@@ -118,7 +74,8 @@ Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& requ
   if (!loss) return fail(loss.error().error);
   wire::ModelEnd end;
   if (request.needles > 0) {
-    NSA_TRY_ASSIGN(end.needles, score_needles(saved, sources, request.needles));
+    NSA_TRY_ASSIGN(const auto counter, NeedleCounter::open(sources, request.needles));
+    end.needles = counter.count(*saved.model, device);
   }
   end.seconds = to_seconds(MonotonicTime::now() - begin);
   end.loss = loss->loss;

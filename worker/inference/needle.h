@@ -4,7 +4,7 @@
 #pragma once
 
 #include "common/dataset/dataset.h"
-#include "common/wire/model_request.h"
+#include "common/wire/rank_messages.h"
 
 #include <cstdint>
 #include <map>

@@ -26,8 +26,8 @@ Result<SampleWriter> SampleWriter::open(const dataset::Dataset& data, int64_t co
   return writer;
 }
 
-std::string SampleWriter::sample(model::LanguageModel& model, at::Device device,
-                                 uint64_t seed) const {
+std::string SampleWriter::sample(model::LanguageModel& model, at::Device device, uint64_t seed,
+                                 const std::function<void()>& on_token) const {
   Generation what;
   what.prompt = {tokenizer_->separator()};
   what.tokens = kSampleTokens;
@@ -35,16 +35,19 @@ std::string SampleWriter::sample(model::LanguageModel& model, at::Device device,
   what.end = tokenizer_->separator();
   what.rule.seed = seed;
   std::vector<dataset::Token> ids;
-  generate(model, device, what,
-           [&](int64_t token) { ids.push_back(static_cast<dataset::Token>(token)); });
+  generate(model, device, what, [&](int64_t token) {
+    ids.push_back(static_cast<dataset::Token>(token));
+    on_token();
+  });
   int64_t replaced = 0;
   return dataset::replace_invalid_utf8(tokenizer_->decode(ids), replaced);
 }
 
-void SampleWriter::write(model::LanguageModel& model, at::Device device, uint64_t step) const {
+void SampleWriter::write(model::LanguageModel& model, at::Device device, uint64_t step,
+                         const std::function<void()>& on_token) const {
   std::string file;
   for (int64_t i = 0; i < count_; ++i) {
-    const std::string text = sample(model, device, seed_ + static_cast<uint64_t>(i));
+    const std::string text = sample(model, device, seed_ + static_cast<uint64_t>(i), on_token);
     file += "--- sample " + std::to_string(i + 1) + " of step " + std::to_string(step) + "\n" +
             text + "\n";
     log::info("train", "sample",

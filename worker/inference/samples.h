@@ -8,6 +8,7 @@
 #include "nsa_model/model/language_model.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 namespace nsa::inference {
@@ -20,11 +21,14 @@ public:
   static Result<SampleWriter> open(const dataset::Dataset& data, int64_t count, uint64_t seed,
                                    std::filesystem::path folder);
 
-  // Writes the file whole, and each text into the log. What fails is logged.
-  void write(model::LanguageModel& model, at::Device device, uint64_t step) const;
+  // Writes the file whole, and each text into the log. What fails is logged. Calls `on_token` after
+  // each token.
+  void write(model::LanguageModel& model, at::Device device, uint64_t step,
+             const std::function<void()>& on_token) const;
 
 private:
-  std::string sample(model::LanguageModel& model, at::Device device, uint64_t seed) const;
+  std::string sample(model::LanguageModel& model, at::Device device, uint64_t seed,
+                     const std::function<void()>& on_token) const;
 
   std::shared_ptr<const dataset::Tokenizer> tokenizer_;
   int64_t count_ = 0;

@@ -101,6 +101,10 @@ void TensorBoardWriter::evaluation(const wire::RankEvaluation& evaluation) {
                                 {"time/evaluation_seconds", evaluation.seconds}};
   for (const auto& [name, loss] : evaluation.sources)
     values.push_back({"eval/heldout_loss/" + name, loss});
+  for (const wire::NeedleCell& cell : evaluation.needles)
+    values.push_back({"eval/needles_found/" + std::to_string(cell.length) + "_bytes_depth_" +
+                          std::to_string(cell.depth_from).substr(0, 3),
+                      static_cast<double>(cell.found) / static_cast<double>(cell.asked)});
   scalars(static_cast<int64_t>(evaluation.step), values);
 }
 

@@ -41,7 +41,8 @@ RankResult<std::string> EvaluationHook::run(const TrainingPosition& position) {
                                           position.tokens,
                                           found->loss,
                                           to_seconds(MonotonicTime::now() - begin),
-                                          losses_by_name(found->of_source)};
+                                          losses_by_name(found->of_source),
+                                          p_.needles};
     for (auto& sink : p_.sinks)
       sink->evaluation(evaluation);
     log::info("train", "held-out loss",
@@ -49,6 +50,12 @@ RankResult<std::string> EvaluationHook::run(const TrainingPosition& position) {
     for (const auto& [name, loss] : evaluation.sources)
       log::info("train", "held-out loss of a source",
                 {{"source", name}, {"loss", std::to_string(loss)}});
+    for (const wire::NeedleCell& cell : evaluation.needles)
+      log::info("train", "needles found",
+                {{"length", std::to_string(cell.length)},
+                 {"depth_from", std::to_string(cell.depth_from)},
+                 {"found", std::to_string(cell.found)},
+                 {"asked", std::to_string(cell.asked)}});
     if (finite) p_.link.send(evaluation);
   }
   return std::string(finite ? "" : "held-out loss");

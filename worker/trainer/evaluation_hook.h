@@ -19,6 +19,7 @@ public:
     std::filesystem::path run_folder;
     link::Link& link;
     std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
+    const std::vector<wire::NeedleCell>& needles;     // counted before the evaluation; rank 0
   };
   explicit EvaluationHook(Parts parts) : p_(std::move(parts)) {}
   bool due(uint64_t step) const override;

@@ -6,7 +6,6 @@
 #include "worker/optimizer/state_io.h"
 #include "worker/trainer/checkpoint_hook.h"
 #include "worker/trainer/evaluation_hook.h"
-#include "worker/trainer/sample_hook.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -50,15 +49,16 @@ void Trainer::make_hooks() {
   hooks_.push_back(std::make_unique<MetricsHook>(
       MetricsHook::Parts{p_.spec, p_.rank, p_.runtime, p_.link, p_.clock, p_.sinks, p_.gates.names,
                          p_.start_up, recorded_}));
-  if (p_.spec.eval.samples > 0)
-    hooks_.push_back(std::make_unique<SampleHook>(p_.spec, p_.clock, p_.samples));
+  if (p_.decoding.write_samples || p_.decoding.count_needles)
+    hooks_.push_back(std::make_unique<DecodingHook>(p_.spec, p_.clock, p_.decoding, needles_));
   if (p_.evaluation != nullptr)
     hooks_.push_back(std::make_unique<EvaluationHook>(EvaluationHook::Parts{
         p_.spec,
         {*p_.evaluation, p_.token_losses, p_.runtime, p_.collectives, p_.clock, {}},
         p_.run_folder,
         p_.link,
-        p_.sinks}));
+        p_.sinks,
+        needles_}));
   hooks_.push_back(std::make_unique<CheckpointHook>(CheckpointHook::Parts{
       p_.spec.checkpoint, step_, p_.clock, p_.loader, p_.checkpointer, position_.step}));
 }

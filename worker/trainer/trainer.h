@@ -11,9 +11,9 @@
 #include "worker/rules/non_finite.h"
 #include "worker/telemetry/metrics_sink.h"
 #include "worker/trainer/checkpointer.h"
+#include "worker/trainer/decoding_hook.h"
 #include "worker/trainer/hooks.h"
 #include "worker/trainer/metrics_hook.h"
-#include "worker/trainer/sample_hook.h"
 #include "worker/trainer/start_up.h"
 
 namespace nsa::train {
@@ -39,7 +39,7 @@ struct TrainerParts {
   GateMeans gates;                                  // may be empty
   StartUpTimes* start_up = nullptr;                 // nothing: not told
   KernelCheck* kernels = nullptr;                   // nothing: what runs is not compared
-  WriteSamples samples = {};                        // rank 0, with eval.samples
+  Decoding decoding = {};                           // with eval.samples or eval.needles
 };
 
 class Trainer {
@@ -84,6 +84,7 @@ private:
   NonFiniteRule rule_;
   TrainingPosition position_;
   bool stop_ = false, stop_with_checkpoint_ = false;
+  std::vector<wire::NeedleCell> needles_;            // of the evaluation that is due
   std::vector<std::unique_ptr<TrainingHook>> hooks_; // in order
 };
 

@@ -1,6 +1,7 @@
 // Text from caches is the text of full forward passes; weights come from the file that is named.
 #include "worker/inference/generate.h"
 #include "worker/inference/measure.h"
+#include "worker/inference/needle_counter.h"
 #include "worker/inference/saved_model.h"
 
 #include "common/safetensors/safetensors.h"
@@ -69,6 +70,31 @@ TEST_P(Generate, GreedyTokensAreThoseOfFullForwardPasses) {
       ASSERT_EQ(token, expected) << "token " << all.size() - prompt.size() << " after " << length;
       all.push_back(token);
     }
+  }
+}
+
+// The last documents are read in two and three pieces; an answer stands at a piece's first and last
+// token.
+TEST_P(Generate, WhatIsSaidAtAnAnswerIsOfAFullForwardPass) {
+  model::LanguageModel model = make(GetParam());
+  const at::NoGradGuard no_grad;
+  at::set_num_threads(1);
+  for (const int64_t length : {8, 300, 600, 1100}) {
+    NeedleDocument document;
+    document.tokens = text(length);
+    for (const int64_t answer :
+         {int64_t{1}, int64_t{511}, int64_t{512}, int64_t{513}, int64_t{1024}, length - 1})
+      if (answer < length) document.answers.push_back(static_cast<size_t>(answer));
+    const at::Tensor best = model.logits(at::tensor(document.tokens, at::kLong).unsqueeze(0))[0]
+                                .narrow(1, 0, 61)
+                                .argmax(1);
+    std::vector<int64_t> expected;
+    for (const size_t answer : document.answers)
+      expected.push_back(best[static_cast<int64_t>(answer) - 1].item<int64_t>());
+    int64_t pieces = 0;
+    EXPECT_EQ(said_at_answers(model, at::kCPU, document, 61, [&] { ++pieces; }), expected)
+        << length;
+    EXPECT_EQ(pieces, (length + 511) / 512) << "each piece is told";
   }
 }
 

@@ -223,6 +223,7 @@ INSTANTIATE_TEST_SUITE_P(
              ""},
         Case{{"eval.samples=2", "eval.at_end=false"}, "eval.samples", "has no effect"},
         Case{{"eval.samples=2", "eval.at_end=false", "eval.interval_steps=5"}, "", ""},
+        Case{{"eval.needles=2", "eval.at_end=false"}, "eval.needles", "has no effect"},
         Case{{"toggles.attention.kernels=fused", "parallel.device=cpu"},
              "parallel.device",
              "toggles.attention.kernels = \"fused\" is not served: our kernels need a GPU"},

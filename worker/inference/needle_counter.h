@@ -1,0 +1,36 @@
+// Counts the codes of needle documents that a model finds (needle.h): by nsa-model for `nsactl
+// evaluate`, and by rank 0 at each evaluation with eval.needles. One thread.
+#pragma once
+
+#include "common/base/result.h"
+#include "nsa_model/model/language_model.h"
+#include "worker/data/source.h"
+#include "worker/inference/needle.h"
+
+#include <functional>
+#include <vector>
+
+namespace nsa::inference {
+
+// The most probable token at each answer of the document, with all true tokens before it. Ids from
+// `vocabulary` on are padding and never said. Calls `on_piece` after each piece of the document.
+std::vector<int64_t> said_at_answers(
+    model::LanguageModel& model, at::Device device, const NeedleDocument& document,
+    int64_t vocabulary, const std::function<void()>& on_piece = [] {});
+
+class NeedleCounter {
+public:
+  // At most `most` held-out documents of each data set that is one of needles.
+  static Result<NeedleCounter> open(const std::vector<data::Source>& sources, int64_t most);
+
+  bool empty() const { return documents_.empty(); }
+  std::vector<wire::NeedleCell> count(
+      model::LanguageModel& model, at::Device device,
+      const std::function<void()>& on_piece = [] {}) const;
+
+private:
+  std::vector<NeedleDocument> documents_;
+  int64_t vocabulary_ = 0; // of the data sets' one tokenizer
+};
+
+} // namespace nsa::inference
