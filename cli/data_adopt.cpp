@@ -8,8 +8,9 @@ namespace {
 Result<Exit> run(const Arguments& arguments, Context& context) {
   dataset::AdoptOptions options;
   options.folder = arguments.text("FOLDER");
-  options.tokenizer = arguments.choice("tokenizer", options.tokenizer);
-  options.ranks_file = ranks_file(arguments, context);
+  NSA_TRY_ASSIGN(const NamedTokenizer tokenizer, named_tokenizer(arguments, context));
+  options.tokenizer = tokenizer.kind;
+  options.ranks_file = tokenizer.file;
   NSA_TRY_ASSIGN(options.format, dataset::parse_shard_format(arguments.text("format", "llmc")));
   NSA_TRY_ASSIGN(const dataset::Manifest manifest, dataset::adopt(options));
   if (context.output == Output::kJson)
@@ -29,9 +30,7 @@ Verb data_adopt_verb() {
                 "(raw_u16). Files whose names contain 'val' or 'heldout' are the held-out split.";
   verb.positionals = {{"FOLDER", ValueType::kPath, "the folder with the .bin files"}};
   verb.options = {
-      {"tokenizer", 0, ValueType::kText, "NAME",
-       "tokenizer that made the tokens: gpt2 (default) or bytes", false,
-       choices_of<dataset::TokenizerKind>()},
+      data_tokenizer_option("tokenizer that made the tokens"),
       {"format",
        0,
        ValueType::kText,

@@ -54,12 +54,35 @@ Option ranks_option() {
           "GPT-2's merge ranks, gpt2.tiktoken (default: where tools/fetch-tokenizer puts them)"};
 }
 
+Option data_tokenizer_option(const std::string& meaning) {
+  return {"tokenizer", 0, ValueType::kText, "NAME",
+          meaning + ": gpt2 (default), bytes, or the path of a tokenizer.json or tokenizer.model"};
+}
+
+Result<NamedTokenizer> named_tokenizer(const Arguments& arguments, const Context& context) {
+  using dataset::TokenizerKind;
+  const std::string text = arguments.text("tokenizer", "gpt2");
+  const fs::path path = text;
+  std::error_code error;
+  if (path.extension() == ".json") return NamedTokenizer{TokenizerKind::kHuggingFace, path};
+  if (path.extension() == ".model") return NamedTokenizer{TokenizerKind::kSentencePiece, path};
+  if (text.find('/') != text.npos)
+    for (const TokenizerKind kind : {TokenizerKind::kHuggingFace, TokenizerKind::kSentencePiece})
+      if (const fs::path file = path / dataset::tokenizer_file_name(kind); fs::exists(file, error))
+        return NamedTokenizer{kind, file};
+  NSA_TRY_ASSIGN(const TokenizerKind kind, dataset::parse_tokenizer(text));
+  if (dataset::is_named_by_file(kind))
+    return fail(ErrorCode::kInvalidArgument, "such a tokenizer is named by its file",
+                "give the path: --tokenizer model/" +
+                    std::string(dataset::tokenizer_file_name(kind)));
+  return NamedTokenizer{kind, ranks_file(arguments, context)};
+}
+
 std::vector<Option> data_set_options(std::vector<Option> own, dataset::InvalidUtf8 usual) {
   std::vector<Option> options = {{"out", 0, ValueType::kPath, "FOLDER", "the data set to make"}};
   std::move(own.begin(), own.end(), std::back_inserter(options));
   const std::vector<Option> shared = {
-      {"tokenizer", 0, ValueType::kText, "NAME", "gpt2 (default) or bytes", false,
-       choices_of<dataset::TokenizerKind>()},
+      data_tokenizer_option("what makes tokens of text"),
       {"documents", 0, ValueType::kText, "UNIT",
        "a document of plain text is a file (default) or a paragraph", false,
        choices_of<dataset::DocumentUnit>()},
@@ -89,8 +112,9 @@ Result<dataset::PrepareOptions> data_set_of(const Arguments& arguments, const Co
                 "say where the data set is to be made: --out FOLDER");
   PrepareOptions options;
   options.output = arguments.text("out");
-  options.tokenizer = arguments.choice("tokenizer", options.tokenizer);
-  options.ranks_file = ranks_file(arguments, context);
+  NSA_TRY_ASSIGN(const NamedTokenizer tokenizer, named_tokenizer(arguments, context));
+  options.tokenizer = tokenizer.kind;
+  options.ranks_file = tokenizer.file;
   options.documents = arguments.choice("documents", DocumentUnit::kFile);
   options.min_document_bytes = arguments.integer("min-document-bytes", 0);
   options.invalid_utf8 = arguments.choice("invalid-utf8", usual);

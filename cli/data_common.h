@@ -19,6 +19,15 @@ namespace nsa::cli {
 std::filesystem::path ranks_file(const Arguments& arguments, const Context& context);
 Option ranks_option();
 
+// --tokenizer: a name, or the path of a tokenizer.json or tokenizer.model, or of a folder that has
+// one.
+struct NamedTokenizer {
+  dataset::TokenizerKind kind = dataset::TokenizerKind::kGpt2;
+  std::filesystem::path file; // as dataset::load_tokenizer() takes it
+};
+Option data_tokenizer_option(const std::string& meaning);
+Result<NamedTokenizer> named_tokenizer(const Arguments& arguments, const Context& context);
+
 // The table of `data fetch`, which nsa-fetch carries out. One ill-formed row among a billion must
 // not end a fetch of days: it is replaced and counted.
 Verb data_fetch_verb();

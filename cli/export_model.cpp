@@ -72,7 +72,7 @@ Result<Exit> run_model_export(const Arguments& arguments, Context& context) {
   model_export::Request request;
   NSA_TRY_ASSIGN(request.facts.tokenizer, find_tokenizer(chosen, arguments));
   NSA_TRY_ASSIGN(request.facts.held_out, find_held_out(daemon, chosen));
-  request.ranks_file = find_ranks(chosen, arguments, context);
+  request.ranks_file = find_ranks(chosen, request.facts.tokenizer, arguments, context);
   request.checkpoint = chosen.view.folder;
   request.out = fs::absolute(arguments.text("out"));
   request.replace = arguments.has("replace");

@@ -60,9 +60,11 @@ Result<std::optional<dataset::TokenizerKind>> find_tokenizer(const ChosenCheckpo
   return *kind;
 }
 
-fs::path find_ranks(const ChosenCheckpoint& chosen, const Arguments& arguments,
-                    const Context& context) {
-  const fs::path copy = fs::path(first_folder(chosen)) / dataset::kRanksFile;
+fs::path find_ranks(const ChosenCheckpoint& chosen, std::optional<dataset::TokenizerKind> kind,
+                    const Arguments& arguments, const Context& context) {
+  if (!kind) return {};
+  const fs::path copy = fs::path(first_folder(chosen)) / dataset::tokenizer_file_name(*kind);
+  if (dataset::is_named_by_file(*kind)) return copy;
   std::error_code error;
   return !arguments.has("ranks") && fs::exists(copy, error) ? copy : ranks_file(arguments, context);
 }

@@ -16,8 +16,10 @@ Option tokenizer_option(); // --tokenizer
 // at its place.
 Result<std::optional<dataset::TokenizerKind>> find_tokenizer(const ChosenCheckpoint& chosen,
                                                              const Arguments& arguments);
-// GPT-2's merge ranks: --ranks, else the data set's copy, else as ranks_file().
-std::filesystem::path find_ranks(const ChosenCheckpoint& chosen, const Arguments& arguments,
-                                 const Context& context);
+// What dataset::load_tokenizer() takes: the data set's copy of the tokenizer's file. Of GPT-2's
+// merge ranks --ranks first, and where there is no copy ranks_file().
+std::filesystem::path find_ranks(const ChosenCheckpoint& chosen,
+                                 std::optional<dataset::TokenizerKind> kind,
+                                 const Arguments& arguments, const Context& context);
 
 } // namespace nsa::cli

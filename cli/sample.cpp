@@ -40,7 +40,7 @@ Result<wire::ModelRequest> sample_request(const ChosenCheckpoint& chosen,
                  make_request(chosen, wire::ModelTask::kSample, arguments));
   request.prompt = prompt;
   request.tokenizer = text_of(*tokenizer);
-  request.ranks_file = find_ranks(chosen, arguments, context).string();
+  request.ranks_file = find_ranks(chosen, tokenizer, arguments, context).string();
   request.tokens = tokens;
   request.temperature = temperature;
   request.top_p = top_p;

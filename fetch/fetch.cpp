@@ -446,10 +446,7 @@ private:
                           tokenizer_->vocabulary_size(), tokenizer_->separator()};
     manifest.preparation = preparation_record();
     manifest.digest = dataset_digest(manifest);
-    if (prepare_.tokenizer == dataset::TokenizerKind::kGpt2) {
-      NSA_TRY_ASSIGN(const std::string ranks, read_file(prepare_.ranks_file));
-      NSA_TRY(write_file_atomic(folder_ / dataset::kRanksFile, ranks));
-    }
+    NSA_TRY(dataset::copy_tokenizer(prepare_.tokenizer, prepare_.ranks_file, folder_));
     return write_manifest(folder_, manifest);
   }
 

@@ -17,19 +17,26 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModelFile = "model.safetensors";
 
-Status write_json(const fs::path& path, const nlohmann::ordered_json& json, int indent = 2) {
-  return write_file_atomic(path, json.dump(indent) + "\n");
+Status write_json(const fs::path& path, const nlohmann::ordered_json& json) {
+  return write_file_atomic(path, json.dump(2) + "\n");
 }
 
-// Gives the id of the separator, where there is a tokenizer.
-Result<std::optional<int64_t>> write_tokenizer(const Request& request, const fs::path& folder) {
+// Gives the tokenizer, where there is one.
+Result<std::optional<TokenizerFile>> write_tokenizer(const Request& request,
+                                                     const fs::path& folder) {
   if (!request.facts.tokenizer) return std::nullopt;
   NSA_TRY_ASSIGN(const auto tokenizer,
                  make_tokenizer_file(*request.facts.tokenizer, request.ranks_file));
-  NSA_TRY(write_json(folder / "tokenizer.json", tokenizer.json, 1));
-  NSA_TRY(write_json(folder / "tokenizer_config.json",
-                     tokenizer_config(request.facts.spec.train.sequence_length)));
-  return tokenizer.separator;
+  using dataset::TokenizerKind;
+  const TokenizerKind kind = *request.facts.tokenizer;
+  const bool pieces = kind == TokenizerKind::kSentencePiece;
+  const auto name = dataset::tokenizer_file_name(pieces ? kind : TokenizerKind::kHuggingFace);
+  NSA_TRY(write_file_atomic(folder / name, tokenizer.content));
+  if (pieces) return tokenizer; // its own library reads it; AutoTokenizer would need more
+  NSA_TRY(write_json(
+      folder / "tokenizer_config.json",
+      tokenizer_config(request.facts.spec.train.sequence_length, tokenizer.separator_text)));
+  return tokenizer;
 }
 
 // The weights must be those of the model that config.json describes.
@@ -49,13 +56,16 @@ Result<WrittenWeights> write_files(const Request& request, const fs::path& folde
                  write_weights(weights, folder / kModelFile, request.type,
                                {{"run", facts.detail.summary.id},
                                 {"step", std::to_string(facts.checkpoint.step)}}));
-  NSA_TRY_ASSIGN(const auto separator, write_tokenizer(request, folder));
+  NSA_TRY_ASSIGN(const auto tokenizer, write_tokenizer(request, folder));
+  std::optional<int64_t> separator;
+  if (tokenizer) separator = tokenizer->separator;
   NSA_TRY(write_json(folder / "config.json", model_config(facts.spec, written.type, separator)));
   NSA_TRY(write_json(folder / "generation_config.json", generation_config(separator)));
   for (const EmbeddedFile& file : python_files())
     NSA_TRY(write_file_atomic(folder / file.name, file.text));
-  NSA_TRY(
-      write_file_atomic(folder / "README.md", model_card(facts, written.parameters, written.type)));
+  NSA_TRY(write_file_atomic(folder / "README.md",
+                            model_card(facts, written.parameters, written.type,
+                                       tokenizer ? tokenizer->separator_text : std::string())));
   return written;
 }
 

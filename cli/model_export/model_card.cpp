@@ -52,20 +52,35 @@ std::string front_matter(const Facts& facts) {
          facts.detail.summary.name + "\n---\n\n";
 }
 
-std::string how_to_load(const Facts& facts) {
-  std::string text = "```python\nfrom transformers import AutoModelForCausalLM";
-  text += facts.tokenizer ? ", AutoTokenizer\n\n" : "\n\n";
+// The lines of Python that turn text into `ids`, and the model's answer into text.
+std::string how_to_encode(dataset::TokenizerKind kind, const std::string& separator) {
+  if (kind == dataset::TokenizerKind::kSentencePiece)
+    return "tokenizer = SentencePieceProcessor(model_file=\"tokenizer.model\")\n"
+           "ids = torch.tensor([[tokenizer.piece_to_id(\"" +
+           separator +
+           "\")] + tokenizer.encode(\"Once\")])\n"
+           "print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0].tolist()))\n";
+  return "tokenizer = AutoTokenizer.from_pretrained(\".\", trust_remote_code=True)\n"
+         "ids = tokenizer(\"" +
+         separator +
+         "Once\", add_special_tokens=False, return_tensors=\"pt\").input_ids\n"
+         "print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))\n";
+}
+
+std::string how_to_load(const Facts& facts, const std::string& separator) {
+  const bool pieces = facts.tokenizer == dataset::TokenizerKind::kSentencePiece;
+  std::string text = "```python\n";
+  if (pieces) text += "import torch\nfrom sentencepiece import SentencePieceProcessor\n";
+  text += "from transformers import AutoModelForCausalLM";
+  text += facts.tokenizer && !pieces ? ", AutoTokenizer\n\n" : "\n\n";
   text += "model = AutoModelForCausalLM.from_pretrained(\".\", trust_remote_code=True)\n";
-  if (facts.tokenizer)
-    text += "tokenizer = AutoTokenizer.from_pretrained(\".\", trust_remote_code=True)\n"
-            "ids = tokenizer(\"<|endoftext|>Once\", return_tensors=\"pt\").input_ids\n"
-            "print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))\n";
+  if (facts.tokenizer) text += how_to_encode(*facts.tokenizer, separator);
   text += "```\n\n"
           "`trust_remote_code` runs `modeling_nsa.py` of this folder; read it first. It needs "
           "PyTorch 2.5 or newer.\n"
           "Without transformers: `import modeling_nsa; model = modeling_nsa.load(\".\")`.\n";
   if (facts.tokenizer)
-    text += "In training every text began with `<|endoftext|>`, so begin a prompt with it.\n";
+    text += "In training every text began with `" + separator + "`, so begin a prompt with it.\n";
   return text + "The module keeps no cache: each new token computes the whole text again.\n\n";
 }
 
@@ -175,11 +190,12 @@ std::string tokenizer_text(const Facts& facts) {
   return facts.tokenizer ? text_of(*facts.tokenizer) : std::string();
 }
 
-std::string model_card(const Facts& facts, int64_t parameters, const std::string& type) {
+std::string model_card(const Facts& facts, int64_t parameters, const std::string& type,
+                       const std::string& separator) {
   std::string text = front_matter(facts);
   text += "# " + cell(facts.detail.summary.name) + "\n\n";
   if (!facts.detail.summary.note.empty()) text += cell(facts.detail.summary.note) + "\n\n";
-  text += how_to_load(facts);
+  text += how_to_load(facts, separator);
   describe_model(text, facts, parameters, type);
   describe_training(text, facts);
   describe_faults(text, facts);

@@ -26,10 +26,11 @@ struct Facts {
   std::string exported_by; // version and commit of nsactl
 };
 
-// "gpt2", "bytes", or empty.
+// Name of its kind, or empty.
 std::string tokenizer_text(const Facts& facts);
 
-// `type`: of the weights, "float32" or "bfloat16".
-std::string model_card(const Facts& facts, int64_t parameters, const std::string& type);
+// `type`: of the weights, "float32" or "bfloat16". `separator`: the tokenizer's text of it.
+std::string model_card(const Facts& facts, int64_t parameters, const std::string& type,
+                       const std::string& separator);
 
 } // namespace nsa::model_export

@@ -2,9 +2,9 @@
 
 #include "common/base/file.h"
 #include "common/dataset/bpe.h"
+#include "common/dataset/byte_characters.h"
 #include "common/dataset/tokenizer.h"
 
-#include <array>
 #include <unordered_map>
 
 namespace nsa::model_export {
@@ -15,31 +15,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMaxRanksBytes = size_t{16} << 20;
 
-// GPT-2 writes each byte as a character that can be seen: bytes that are one keep it, the others
-// take those from U+0100 on.
-std::array<std::string, 256> visible_bytes() {
-  std::array<std::string, 256> names;
-  unsigned next = 0x100;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const bool seen = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
-    const unsigned code = seen ? byte : next++;
-    if (code < 0x80) {
-      names[byte] = std::string(1, static_cast<char>(code));
-    } else {
-      names[byte] = {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
-    }
-  }
-  return names;
-}
-
-std::string visible(std::string_view bytes) {
-  static const std::array<std::string, 256> names = visible_bytes();
-  std::string text;
-  for (const char c : bytes)
-    text += names[static_cast<unsigned char>(c)];
-  return text;
-}
-
+using dataset::visible;
 using Ranks = std::unordered_map<std::string_view, size_t>;
 
 // The two tokens whose merge is `token`: what it is split into by all merges of lower rank.
@@ -101,6 +77,13 @@ Result<Vocabulary> of_gpt2(const std::filesystem::path& ranks_file) {
   return vocabulary;
 }
 
+// As it is, if it is one.
+Result<TokenizerFile> of_file(dataset::TokenizerKind kind, const std::filesystem::path& file) {
+  NSA_TRY_ASSIGN(const auto tokenizer, dataset::load_tokenizer(kind, file));
+  NSA_TRY_ASSIGN(std::string content, read_file(file));
+  return TokenizerFile{std::move(content), tokenizer->separator(), tokenizer->separator_text()};
+}
+
 ordered_json byte_level(bool cut_words) {
   return {{"type", "ByteLevel"},
           {"add_prefix_space", false},
@@ -112,6 +95,7 @@ ordered_json byte_level(bool cut_words) {
 
 Result<TokenizerFile> make_tokenizer_file(dataset::TokenizerKind kind,
                                           const std::filesystem::path& ranks_file) {
+  if (dataset::is_named_by_file(kind)) return of_file(kind, ranks_file);
   Vocabulary vocabulary;
   const bool gpt2 = kind == dataset::TokenizerKind::kGpt2;
   if (gpt2) {
@@ -145,14 +129,14 @@ Result<TokenizerFile> make_tokenizer_file(dataset::TokenizerKind kind,
                    {"ignore_merges", false},
                    {"vocab", std::move(vocabulary.ids)},
                    {"merges", std::move(vocabulary.merges)}};
-  return TokenizerFile{std::move(json), vocabulary.separator};
+  return TokenizerFile{json.dump(1) + "\n", vocabulary.separator, kSeparatorText};
 }
 
-ordered_json tokenizer_config(int64_t longest_text) {
+ordered_json tokenizer_config(int64_t longest_text, const std::string& separator_text) {
   return {{"tokenizer_class", "PreTrainedTokenizerFast"},
-          {"bos_token", kSeparatorText},
-          {"eos_token", kSeparatorText},
-          {"pad_token", kSeparatorText},
+          {"bos_token", separator_text},
+          {"eos_token", separator_text},
+          {"pad_token", separator_text},
           {"add_prefix_space", false},
           {"clean_up_tokenization_spaces", false},
           {"model_max_length", longest_text}};

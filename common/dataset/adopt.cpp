@@ -66,6 +66,8 @@ Result<Manifest> adopt(const AdoptOptions& options) {
   manifest.text = whole.measure();
   manifest.heldout = heldout.measure();
   manifest.digest = dataset_digest(manifest);
+  if (is_named_by_file(options.tokenizer)) // there is no other place to look for it
+    NSA_TRY(copy_tokenizer(options.tokenizer, options.ranks_file, options.folder));
   NSA_TRY(write_manifest(options.folder, manifest));
   return manifest;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <queue>
 
 #define XXH_INLINE_ALL
@@ -21,38 +22,79 @@ uint64_t mix(uint32_t key) {
 
 } // namespace
 
-Result<BpeVocabulary> BpeVocabulary::build(std::vector<std::string> tokens) {
+Status BpeVocabulary::take_tokens(std::vector<std::string> tokens) {
   if (tokens.size() > 0xFFFF)
     return fail(ErrorCode::kCorrupt, "vocabulary has " + std::to_string(tokens.size()) +
                                          " tokens, 16-bit ids allow 65535");
-  BpeVocabulary vocabulary;
-  vocabulary.tokens_ = std::move(tokens);
-  std::fill(std::begin(vocabulary.of_byte_), std::end(vocabulary.of_byte_), kNone);
-  for (size_t id = 0; id < vocabulary.tokens_.size(); ++id) {
-    const std::string& bytes = vocabulary.tokens_[id];
-    if (bytes.empty())
-      return fail(ErrorCode::kCorrupt, "token " + std::to_string(id) + " is empty");
-    if (bytes.size() == 1)
-      vocabulary.of_byte_[static_cast<unsigned char>(bytes[0])] = static_cast<uint32_t>(id);
-  }
+  tokens_ = std::move(tokens);
+  std::fill(std::begin(of_byte_), std::end(of_byte_), kNone);
+  for (size_t id = 0; id < tokens_.size(); ++id)
+    if (const std::string& bytes = tokens_[id]; bytes.size() == 1)
+      of_byte_[static_cast<unsigned char>(bytes[0])] = static_cast<uint32_t>(id);
   for (int byte = 0; byte < 256; ++byte) {
-    if (vocabulary.of_byte_[byte] == kNone)
+    if (of_byte_[byte] == kNone)
       return fail(ErrorCode::kCorrupt,
                   "the vocabulary has no token for byte " + std::to_string(byte));
   }
-  vocabulary.index_tokens();
-  for (size_t id = 0; id < vocabulary.tokens_.size(); ++id) {
-    if (vocabulary.find(vocabulary.tokens_[id]) != id)
+  index_tokens();
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    if (!tokens_[id].empty() && find(tokens_[id]) != id)
       return fail(ErrorCode::kCorrupt, "token " + std::to_string(id) + " stands there twice");
   }
-  vocabulary.index_pairs();
+  return {};
+}
+
+Result<BpeVocabulary> BpeVocabulary::build(std::vector<std::string> tokens) {
+  for (size_t id = 0; id < tokens.size(); ++id)
+    if (tokens[id].empty())
+      return fail(ErrorCode::kCorrupt, "token " + std::to_string(id) + " is empty");
+  BpeVocabulary vocabulary;
+  NSA_TRY(vocabulary.take_tokens(std::move(tokens)));
+  vocabulary.index_pairs(vocabulary.pairs_of_tokens());
+  vocabulary.of_rank_.resize(vocabulary.tokens_.size());
+  std::iota(vocabulary.of_rank_.begin(), vocabulary.of_rank_.end(), 0u);
+  vocabulary.whole_.assign(vocabulary.tokens_.size(), 1);
   return vocabulary;
+}
+
+Result<BpeVocabulary> BpeVocabulary::build(std::vector<std::string> tokens,
+                                           const std::vector<Merge>& merges, bool whole_tokens) {
+  BpeVocabulary vocabulary;
+  NSA_TRY(vocabulary.take_tokens(std::move(tokens)));
+  std::vector<Pair> pairs;
+  for (const Merge& merge : merges) {
+    const uint32_t left = vocabulary.find(merge.left), right = vocabulary.find(merge.right);
+    const uint32_t both = vocabulary.find(merge.left + merge.right);
+    if (left == kNone || right == kNone || both == kNone)
+      return fail(ErrorCode::kCorrupt, "merge " + std::to_string(pairs.size()) +
+                                           " is of tokens that the vocabulary does not have");
+    pairs.push_back({left << 16 | right, static_cast<uint32_t>(pairs.size())});
+    vocabulary.of_rank_.push_back(both);
+  }
+  vocabulary.index_pairs(pairs);
+  vocabulary.whole_.assign(vocabulary.tokens_.size(), whole_tokens);
+  if (!whole_tokens) vocabulary.note_reachable();
+  return vocabulary;
+}
+
+// Tokens that merging makes of their own bytes: a piece of these bytes needs no merging then.
+void BpeVocabulary::note_reachable() {
+  std::vector<uint8_t> reached(tokens_.size());
+  std::vector<Token> ids;
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    if (tokens_[id].empty()) continue;
+    ids.clear();
+    encode_piece(tokens_[id], ids);
+    reached[id] = ids.size() == 1;
+  }
+  whole_ = std::move(reached);
 }
 
 void BpeVocabulary::index_tokens() {
   by_bytes_.assign(std::bit_ceil(tokens_.size() * 2), kNone);
   const size_t mask = by_bytes_.size() - 1;
   for (size_t id = 0; id < tokens_.size(); ++id) {
+    if (tokens_[id].empty()) continue;
     size_t slot = XXH3_64bits(tokens_[id].data(), tokens_[id].size()) & mask;
     while (by_bytes_[slot] != kNone)
       slot = (slot + 1) & mask;
@@ -62,7 +104,7 @@ void BpeVocabulary::index_tokens() {
 
 // Merging asks "is left + right a token?" for ids it holds. All pairs for which that is so are the
 // ways to cut a token into two tokens.
-void BpeVocabulary::index_pairs() {
+std::vector<BpeVocabulary::Pair> BpeVocabulary::pairs_of_tokens() {
   std::vector<Pair> pairs;
   for (size_t id = 0; id < tokens_.size(); ++id) {
     const std::string_view bytes = tokens_[id];
@@ -72,11 +114,16 @@ void BpeVocabulary::index_pairs() {
         pairs.push_back({left << 16 | right, static_cast<uint32_t>(id)});
     }
   }
+  return pairs;
+}
+
+// Of equal pairs the last stays, as in Hugging Face's tokenizers.
+void BpeVocabulary::index_pairs(const std::vector<Pair>& pairs) {
   by_pair_.assign(std::bit_ceil(pairs.size() * 2 + 1), Pair{});
   const size_t mask = by_pair_.size() - 1;
   for (const Pair& pair : pairs) {
     size_t slot = mix(pair.key) & mask;
-    while (by_pair_[slot].key != kNone)
+    while (by_pair_[slot].key != kNone && by_pair_[slot].key != pair.key)
       slot = (slot + 1) & mask;
     by_pair_[slot] = pair;
   }
@@ -95,13 +142,13 @@ uint32_t BpeVocabulary::merged(uint32_t left, uint32_t right) const {
   const uint32_t key = left << 16 | right;
   const size_t mask = by_pair_.size() - 1;
   for (size_t slot = mix(key) & mask; by_pair_[slot].key != kNone; slot = (slot + 1) & mask) {
-    if (by_pair_[slot].key == key) return by_pair_[slot].id;
+    if (by_pair_[slot].key == key) return by_pair_[slot].rank;
   }
   return kNone;
 }
 
 void BpeVocabulary::encode_piece(std::string_view piece, std::vector<Token>& out) const {
-  if (const uint32_t whole = find(piece); whole != kNone) {
+  if (const uint32_t whole = find(piece); whole != kNone && whole_[whole]) {
     out.push_back(static_cast<Token>(whole));
   } else if (piece.size() <= kShortPiece) {
     merge_short(piece, out);
@@ -124,7 +171,7 @@ void BpeVocabulary::merge_short(std::string_view piece, std::vector<Token>& out)
         std::min_element(with_next.begin(), with_next.begin() + static_cast<long>(parts)) -
         with_next.begin());
     if (with_next[best] == kNone) break;
-    part[best] = with_next[best];
+    part[best] = of_rank_[with_next[best]];
     --parts;
     std::copy(part.begin() + static_cast<long>(best) + 2,
               part.begin() + static_cast<long>(parts) + 1,
@@ -170,7 +217,7 @@ void BpeVocabulary::merge_long(std::string_view piece, std::vector<Token>& out) 
     Part& left = part[best.at];
     if (left.id != best.left || left.next == kNone || part[left.next].id != best.right) continue;
     Part& right = part[left.next];
-    left.id = best.rank;
+    left.id = of_rank_[best.rank];
     right.id = kNone;
     left.next = right.next;
     if (left.next != kNone) part[left.next].previous = best.at;

@@ -70,9 +70,9 @@ void Dataset::let_go() const {
 
 Result<std::unique_ptr<Tokenizer>>
 Dataset::load_tokenizer(const std::filesystem::path& ranks_file) const {
-  std::filesystem::path ranks = folder_ / kRanksFile;
-  if (!std::filesystem::exists(ranks)) ranks = ranks_file;
   NSA_TRY_ASSIGN(const TokenizerKind kind, parse_tokenizer(manifest_.tokenizer.name));
+  std::filesystem::path ranks = folder_ / tokenizer_file_name(kind);
+  if (!std::filesystem::exists(ranks)) ranks = ranks_file;
   NSA_TRY_ASSIGN(auto tokenizer, dataset::load_tokenizer(kind, ranks));
   if (tokenizer->digest() != manifest_.tokenizer.digest)
     return fail(ErrorCode::kCorrupt, "the data set was made by another '" +

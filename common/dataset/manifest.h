@@ -15,7 +15,6 @@
 namespace nsa::dataset {
 
 inline constexpr std::string_view kManifestFile = "dataset.json";
-inline constexpr std::string_view kRanksFile = "tokenizer.tiktoken"; // copy inside the data set
 inline constexpr int kManifestVersion = 1;
 // Room for some hundred thousand source files; more is not a manifest.
 inline constexpr size_t kMaxManifestBytes = size_t{64} << 20;

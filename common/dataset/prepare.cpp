@@ -363,10 +363,7 @@ private:
                           tokenizer_->vocabulary_size(), tokenizer_->separator()};
     manifest.preparation = preparation_record(options_);
     manifest.digest = dataset_digest(manifest);
-    if (options_.tokenizer == TokenizerKind::kGpt2) {
-      NSA_TRY_ASSIGN(const std::string ranks, read_file(options_.ranks_file));
-      NSA_TRY(write_file_atomic(folder / kRanksFile, ranks));
-    }
+    NSA_TRY(copy_tokenizer(options_.tokenizer, options_.ranks_file, folder));
     return write_manifest(folder, manifest);
   }
 

@@ -1,6 +1,7 @@
 #include "common/dataset/tokenizer.h"
 
 #include "common/base/checksum.h"
+#include "common/base/file.h"
 #include "common/base/text.h"
 
 namespace nsa::dataset {
@@ -41,9 +42,42 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() {
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(TokenizerKind kind,
-                                                  const std::filesystem::path& ranks_file) {
-  if (kind == TokenizerKind::kBytes) return make_byte_tokenizer();
-  return load_gpt2_tokenizer(ranks_file);
+                                                  const std::filesystem::path& file) {
+  switch (kind) {
+  case TokenizerKind::kBytes:
+    return make_byte_tokenizer();
+  case TokenizerKind::kGpt2:
+    return load_gpt2_tokenizer(file);
+  case TokenizerKind::kSentencePiece:
+    return load_sentencepiece_tokenizer(file);
+  case TokenizerKind::kHuggingFace:
+    break;
+  }
+  return load_huggingface_tokenizer(file);
+}
+
+std::string_view tokenizer_file_name(TokenizerKind kind) {
+  switch (kind) {
+  case TokenizerKind::kGpt2:
+    return "tokenizer.tiktoken";
+  case TokenizerKind::kHuggingFace:
+    return "tokenizer.json";
+  case TokenizerKind::kSentencePiece:
+    return "tokenizer.model";
+  case TokenizerKind::kBytes:
+    break;
+  }
+  return "";
+}
+
+Status copy_tokenizer(TokenizerKind kind, const std::filesystem::path& file,
+                      const std::filesystem::path& data_set) {
+  const std::filesystem::path copy = data_set / tokenizer_file_name(kind);
+  std::error_code error;
+  if (tokenizer_file_name(kind).empty() || std::filesystem::equivalent(file, copy, error))
+    return {};
+  NSA_TRY_ASSIGN(const std::string content, read_file(file));
+  return write_file_atomic(copy, content);
 }
 
 Result<TokenizerKind> parse_tokenizer(std::string_view name) {
@@ -51,7 +85,8 @@ Result<TokenizerKind> parse_tokenizer(std::string_view name) {
   const auto& names = kChoiceNames<TokenizerKind>;
   const auto nearest = nearest_name(name, {names.begin(), names.end()});
   return fail(ErrorCode::kInvalidArgument, "there is no tokenizer '" + std::string(name) + "'",
-              nearest ? "did you mean '" + *nearest + "'?" : "use 'gpt2' or 'bytes'");
+              nearest ? "did you mean '" + *nearest + "'?"
+                      : "use 'gpt2', 'bytes' or the path of a tokenizer.json or tokenizer.model");
 }
 
 } // namespace nsa::dataset

@@ -1,5 +1,6 @@
 // An exported folder is complete or absent, and the card escapes what people wrote.
 #include "cli/model_export/export_model.h"
+#include "cli/model_export/tokenizer_files.h"
 
 #include "common/base/checksum.h"
 #include "common/base/file.h"
@@ -110,7 +111,7 @@ TEST_F(ExportModelTest, TheCardEscapesWhatPeopleWrote) {
   first.reason = "rank 1 stopped";
   request_.facts.detail.attempts = {first};
   request_.facts.checkpoint.attempt = 2;
-  const std::string card = model_card(request_.facts, 6, "float32");
+  const std::string card = model_card(request_.facts, 6, "float32", kSeparatorText);
   EXPECT_THAT(card, HasSubstr("a \\| b \\<script>"));
   EXPECT_THAT(card, Not(HasSubstr("\x1b")));
   EXPECT_THAT(card, HasSubstr("injected on purpose: kill rank 1"));

@@ -1,0 +1,23 @@
+// Unicode's normal forms (UAX 15), by utf8proc: some tokenizers bring text into one first. Pure.
+#pragma once
+
+#include "common/base/choice.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nsa::dataset {
+
+enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+constexpr auto choice_names(NormalForm) {
+  return names_of("NFC", "NFD", "NFKC", "NFKD");
+}
+
+// Whether this build has utf8proc.
+bool can_normalise();
+
+// Bytes that are no UTF-8 stay as they are.
+std::string normalised(std::string_view text, NormalForm form);
+
+} // namespace nsa::dataset
