@@ -52,9 +52,11 @@ public:
                        std::string digest)
       : json_(std::move(json)), vocabulary_(std::move(vocabulary)), cuts_(std::move(cuts)),
         digest_(std::move(digest)), added_text_(static_cast<size_t>(json_.vocabulary_size)) {
-    for (const AddedToken& token : json_.added) {
-      (token.normalized ? normalized_ : exact_).add(token);
+    for (AddedToken token : json_.added) {
       added_text_[token.id] = token.content;
+      if (token.normalized)
+        token.content = normal(std::move(token.content)); // as the text around it
+      (token.normalized ? normalized_ : exact_).add(token);
     }
   }
 
@@ -66,10 +68,9 @@ public:
 
   void encode(std::string_view text, std::vector<Token>& out) const override {
     around(exact_, text, out, [&](std::string_view between) {
-      std::string normal;
-      for (const NormalForm form : json_.normal_forms)
-        between = normal = normalised(between, form);
-      around(normalized_, between, out, [&](std::string_view ordinary) { cut(ordinary, 0, out); });
+      const auto write = [&](std::string_view ordinary) { cut(ordinary, 0, out); };
+      if (json_.normal_forms.empty()) return around(normalized_, between, out, write);
+      around(normalized_, normal(std::string(between)), out, write);
     });
   }
 
@@ -87,6 +88,12 @@ public:
   }
 
 private:
+  std::string normal(std::string text) const {
+    for (const NormalForm form : json_.normal_forms)
+      text = normalised(text, form);
+    return text;
+  }
+
   // Writes the added tokens in `text`, and calls `ordinary` with what lies before, between and
   // behind them. Special ones are found too, and left where they are: a longer one hides others.
   template <class Ordinary>
