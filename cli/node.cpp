@@ -47,6 +47,7 @@ std::string painted_state(const wire::NodeView& node, const render::Style& style
 std::string note_of(const wire::NodeView& node) {
   if (!node.problem.empty()) return "no node can join: " + node.problem;
   if (node.drained_at != 0 && node.state != wire::NodeStatus::kDrained) return "drained";
+  if (!node.run.empty()) return "of run " + node.run + "'s job";
   return "-";
 }
 

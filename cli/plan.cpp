@@ -49,7 +49,7 @@ std::vector<estimate::NodePlaces> places_of_cluster(const Context& context) {
                             : Result<std::vector<wire::NodeView>>(fail(answer.error()));
   if (!nodes) return places;
   for (const wire::NodeView& node : *nodes)
-    if (node.state == wire::NodeStatus::kReady)
+    if (node.state == wire::NodeStatus::kReady && node.run.empty())
       places.push_back({node.name, static_cast<int>(node.cpu_slots)});
   return places;
 }
@@ -61,7 +61,8 @@ NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context)
   const estimate::NodesWanted wanted{static_cast<int>(parallel.nodes),
                                      static_cast<int>(parallel.ranks_per_node),
                                      static_cast<int>(parallel.ranks)};
-  const auto places = places_of_cluster(context);
+  const bool of_job = spec.engine.is_used(); // which nodes these are its scheduler decides
+  const auto places = of_job ? std::vector<estimate::NodePlaces>() : places_of_cluster(context);
   found.shares = estimate::place(wanted, places);
   found.known = !found.shares.empty();
   if (found.known || parallel.nodes <= 1) return found;
@@ -69,8 +70,9 @@ NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context)
   for (int number = 1; number <= wanted.nodes; ++number)
     supposed.push_back({"node " + std::to_string(number), wanted.per_node});
   found.shares = estimate::place(wanted, supposed);
-  found.missing = places.empty() ? "no nsad answers that could say which nodes these are"
-                                 : "the nodes that are ready have no room for this";
+  if (!of_job)
+    found.missing = places.empty() ? "no nsad answers that could say which nodes these are"
+                                   : "the nodes that are ready have no room for this";
   return found;
 }
 

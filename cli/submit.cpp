@@ -1,5 +1,6 @@
 #include "cli/connect.h"
 #include "cli/ending.h"
+#include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/submission.h"
 #include "cli/verbs.h"
@@ -24,6 +25,11 @@ Result<wire::SubmitRequest> make_request(const RunFile& file, const Arguments& a
     tags.push_back(tag);
   if (arguments.has("tag")) request.overrides.push_back("run.tags=" + spec::to_toml(tags));
   if (arguments.has("note")) request.overrides.push_back("run.note=" + arguments.text("note"));
+  const std::pair<const char*, const char*> of_job[] = {
+      {"on", "engine.name"}, {"partition", "engine.partition"}, {"time", "engine.time"}};
+  for (const auto& [option, key] : of_job)
+    if (arguments.has(option))
+      request.overrides.push_back(std::string(key) + "=" + spec::to_toml(arguments.text(option)));
   return std::move(made.request);
 }
 
@@ -70,6 +76,11 @@ Result<Exit> run_submit(const Arguments& arguments, Context& context) {
   const auto answer = daemon.submit("/v1/runs", request);
   if (!answer) return refused(context, answer.error(), request.file_name, request.toml);
   if (!request.dry_run) return tell_submission(context, daemon, arguments, *answer, "submitted", 0);
+  const std::string job = answer->value("job_text", "");
+  if (!job.empty()) { // a script to look at, or to hand on
+    context.io.out << (context.output == Output::kJson ? json_text(*answer) : job) << "\n";
+    return Exit::kDone;
+  }
   NSA_TRY_ASSIGN(const Exit shown, show_plan(file, arguments, context));
   const std::string name = answer->value("name", "");
   if (context.output != Output::kJson)
@@ -101,10 +112,17 @@ Verb submit_verb() {
        "begin with the weights of this checkpoint; without @STEP, of the newest"},
       {"with-optimizer", 0, ValueType::kFlag, "",
        "begin with the optimizer state of that checkpoint, too"},
+      {"on", 0, ValueType::kText, "ENGINE",
+       "slurm: one job gives the run its nodes (docs/slurm.md)"},
+      {"partition", 0, ValueType::kText, "NAME", "of Slurm, for --on slurm"},
+      {"time", 0, ValueType::kText, "LIMIT",
+       "of one job, for --on slurm: minutes, HH:MM:SS or DAYS-HH"},
       {"dry-run", 0, ValueType::kFlag, "",
-       "let nsad check the file, show the plan, and start nothing"}};
+       "let nsad check the file, show the plan, and start nothing; with --on show the job's "
+       "script"}};
   verb.examples = {{"nsactl submit run.toml --follow", "start and watch"},
                    {"nsactl submit run.toml --set train.steps=2000 --name long", "a variant"},
+                   {"nsactl submit run.toml --on slurm --time 4:00:00", "on nodes of Slurm"},
                    {"nsactl submit tune.toml --from k3fm2@400", "with the weights of another run"},
                    {"sed s/1337/7/ run.toml | nsactl submit - --wait", "from a pipe"}};
   verb.run = run_submit;

@@ -52,6 +52,7 @@ nsa_room(daemon/metrics MAY_USE common/base common/progress common/wire)
 nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)
 nsa_room(daemon/hooks MAY_USE common/base common/net daemon/proc)
+nsa_room(daemon/engines MAY_USE common daemon/proc daemon/run_loop daemon/state daemon/store)
 nsa_room(daemon/shim MAY_USE common daemon/proc)           # outlives nsad, so it shares nothing of its state
 nsa_room(daemon/privilege MAY_USE common daemon/proc daemon/shim)
 

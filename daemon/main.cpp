@@ -37,6 +37,8 @@ usage: nsad [--system] [--state-folder DIR] [--socket PATH] [--config FILE] [--l
   --token TOKEN       for the first start with --join: what `nsactl node token` printed on the head
   --token-file FILE   the same, from a file: other accounts can read a command line
   --name NAME         with --join: this node's name in the cluster (default: the host's)
+  --run RUN           with --join: it is part of this run's job; SIGTERM ends the job's ranks behind
+                      a checkpoint, and then nsad
   --version, --help
 )";
 
@@ -88,7 +90,7 @@ nsa::Status choose_host(nsa::control::DaemonOptions& options) {
 
 // The options that take a value, by name.
 struct Values {
-  std::string state, socket, config, log, join, token, token_file, name;
+  std::string state, socket, config, log, join, token, token_file, name, run;
   std::string* find(const std::string& option) {
     const std::pair<const char*, std::string*> known[] = {{"--state-folder", &state},
                                                           {"--socket", &socket},
@@ -97,7 +99,8 @@ struct Values {
                                                           {"--join", &join},
                                                           {"--token", &token},
                                                           {"--token-file", &token_file},
-                                                          {"--name", &name}};
+                                                          {"--name", &name},
+                                                          {"--run", &run}};
     for (const auto& [text, value] : known)
       if (option == text) return value;
     return nullptr;
@@ -105,17 +108,20 @@ struct Values {
 };
 
 bool is_path(const std::string& option) {
-  return option != "--join" && option != "--token" && option != "--name";
+  return option != "--join" && option != "--token" && option != "--name" && option != "--run";
 }
 
 // What goes together, and the token out of its file.
 nsa::Result<nsa::control::JoinOptions> join_options(const Values& values, bool system_mode) {
   constexpr size_t kLongest = 4096;
-  nsa::control::JoinOptions join{values.join, values.token, values.name};
+  nsa::control::JoinOptions join{values.join, values.token, values.name, values.run,
+                                 values.token_file};
   if (join.head.empty()) {
-    if (values.token.empty() && values.token_file.empty() && values.name.empty()) return join;
+    if (values.token.empty() && values.token_file.empty() && values.name.empty() &&
+        values.run.empty())
+      return join;
     return nsa::fail(nsa::ErrorCode::kInvalidArgument,
-                     "--token, --token-file and --name have no effect without --join",
+                     "--token, --token-file, --name and --run have no effect without --join",
                      "nsad --join HOST:PORT --token TOKEN");
   }
   if (system_mode)

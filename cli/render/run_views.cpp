@@ -318,6 +318,14 @@ std::string gates_table(const std::vector<wire::GateView>& gates, const ViewOpti
   return table.print(options.wide ? 0 : options.width, options.style.unicode);
 }
 
+// The job of another scheduler: "slurm 42  PENDING (Resources)".
+static std::string job_text(const wire::JobView& job) {
+  std::string text = job.engine + " " + (job.job.empty() ? "(being submitted)" : job.job);
+  if (!job.state.empty()) text += "  " + job.state;
+  if (!job.reason.empty()) text += " (" + job.reason + ")";
+  return text;
+}
+
 std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOptions& options) {
   const wire::RunSummary& run = detail.summary;
   const Style& style = options.style;
@@ -330,6 +338,7 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
   text += "\n";
   if (!run.reason.empty()) text += " why      " + reason_of(run, now) + "\n";
   if (!run.rung.empty()) text += " ladder   " + paint(run.rung, Colour::kYellow, style) + "\n";
+  if (!detail.job.engine.empty()) text += " job      " + job_text(detail.job) + "\n";
   for (const std::string& alarm : run.alarms)
     text += " " + paint("ALARM    " + alarm, Colour::kRed, style) + "\n";
   if (!run.tags.empty()) text += " tags     " + join(run.tags, ", ") + "\n";

@@ -260,6 +260,45 @@ private:
         [&] { return p.nodes > 1 && p.device != Device::kCpu; },
         "must be \"cpu\" on several nodes, not \"" + text_of(p.device) + "\"",
         "runs on GPUs of several nodes are not built yet");
+    engine();
+  }
+
+  // What an option says goes into the job's script, so nothing but options may stand there.
+  void engine() {
+    const auto& e = s_.engine;
+    const auto made_of = [](std::string_view text, std::string_view others) {
+      return std::all_of(text.begin(), text.end(), [&](char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+               others.find(c) != std::string_view::npos;
+      });
+    };
+    rule(
+        {"engine.name", "parallel.device"},
+        [&] { return e.is_used() && s_.parallel.device != Device::kCpu; },
+        "\"" + text_of(e.name) + "\" needs parallel.device = \"cpu\", not \"" +
+            text_of(s_.parallel.device) + "\"",
+        "ranks on GPUs of other nodes are not built yet");
+    rule(
+        {"engine.partition"}, [&] { return !made_of(e.partition, "-_.,"); },
+        "is no name of a partition: \"" + e.partition + "\"", "sinfo lists them");
+    rule(
+        {"engine.time"}, [&] { return !made_of(e.time, "-:") || e.time.starts_with('-'); },
+        "is no time limit: \"" + e.time + "\"", "write minutes, or HH:MM:SS, or DAYS-HH");
+    const auto is_option = [&](const std::string& option) {
+      return option.starts_with("--") && option.size() > 2 && made_of(option, "-_=.,:/@+%[]*");
+    };
+    rule(
+        {"engine.options"},
+        [&] { return !std::all_of(e.options.begin(), e.options.end(), is_option); },
+        "must be options such as \"--account=nlp\", without spaces and quotes");
+    const bool slurm_only = !e.partition.empty() || !e.time.empty() || !e.options.empty();
+    rule(
+        {"engine.name", "engine.partition", "engine.time", "engine.options"},
+        [&] { return slurm_only && e.name != EngineName::kSlurm; },
+        "must be \"slurm\" where engine.partition, engine.time or engine.options are given, not "
+        "\"" +
+            text_of(e.name) + "\"",
+        "leave them out, or submit with --on slurm");
   }
 
   void supervision() {

@@ -92,6 +92,11 @@ enum class LadderPreset : uint8_t { kNone, kCommunication, kMemory };
 constexpr auto choice_names(LadderPreset) {
   return names_of("none", "communication", "memory");
 }
+// Who gives a run its nodes: those that have joined, or a job of somebody else's scheduler.
+enum class EngineName : uint8_t { kNone, kSlurm, kKubernetes };
+constexpr auto choice_names(EngineName) {
+  return names_of("none", "slurm", "kubernetes");
+}
 enum class Halve : uint8_t { kNothing, kMicroBatch };
 constexpr auto choice_names(Halve) {
   return names_of("nothing", "micro_batch");
@@ -196,6 +201,17 @@ struct ParallelSection {
   double collective_timeout_seconds = 600; // last resort, above hang limits and evidence
 };
 
+// The job that gives a run its nodes. docs/several-nodes.md
+struct EngineSection {
+  EngineName name = EngineName::kNone;
+  std::string partition;            // of Slurm; empty: the cluster's default
+  std::string time;                 // limit, as sbatch --time takes it; empty: the partition's
+  double lead_seconds = 120;        // between the job's warning and its end: time for a checkpoint
+  std::vector<std::string> options; // further options of sbatch: "--account=nlp"
+
+  bool is_used() const { return name != EngineName::kNone; }
+};
+
 struct HangSection {
   HangAction action = HangAction::kRestart;
   double floor_seconds = 10;    // no phase limit is ever below it
@@ -294,6 +310,7 @@ struct RunSpec {
   TrainSection train;
   PrecisionSection precision;
   ParallelSection parallel;
+  EngineSection engine;
   std::map<std::string, std::string>
       toggles; // by registry name; values as text, typed by the registry
   HangSection hang;

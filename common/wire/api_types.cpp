@@ -6,7 +6,7 @@ NSA_DEFINE_JSON(SubmitRequest, toml, file_name, folder, overrides, name, environ
 NSA_DEFINE_JSON(ProblemView, file, line, column, key, what, next)
 NSA_DEFINE_JSON(CandidateView, id, name, state, user, submitted_at)
 NSA_DEFINE_JSON(ErrorView, code, what, next, problems, candidates)
-NSA_DEFINE_JSON(SubmitReply, id, name, state, reason, warnings, exactness)
+NSA_DEFINE_JSON(SubmitReply, id, name, state, reason, warnings, exactness, job_text)
 NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run, from_step)
 NSA_DEFINE_JSON(GateView, name, metric, over, action, bound, first_step, window_steps, state, value,
                 from_step, to_step)
@@ -28,8 +28,9 @@ NSA_DEFINE_JSON(CheckpointView, run, step, tokens, bytes, attempt, folder, state
 NSA_DEFINE_JSON(EventView, sequence, at, run, attempt, rank, kind, severity, text, detail)
 NSA_DEFINE_JSON(AuditView, sequence, at, uid, pid, user, verb, run, owner, result, why)
 NSA_DEFINE_JSON(DescendantView, id, name, from_step)
+NSA_DEFINE_JSON(JobView, engine, job, state, reason, submitted_at)
 NSA_DEFINE_JSON(RunDetail, summary, spec, estimate, came, attempts, ranks, toggles, checkpoints,
-                last_events, run_folder, hangs, descendants)
+                last_events, run_folder, hangs, descendants, job)
 NSA_DEFINE_JSON(FollowLine, type, summary, event, data)
 
 } // namespace nsa::wire

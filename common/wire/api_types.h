@@ -63,6 +63,8 @@ struct SubmitReply {
   // Of a resume: what is as in a run that nobody disturbed, and what is not. Of a run with the
   // weights of another: what begins anew.
   std::string exactness;
+  // Of a dry run on another scheduler: the script or manifests that would be handed to it.
+  std::string job_text;
 };
 
 struct ResumeRequest {
@@ -188,6 +190,14 @@ struct DescendantView {
   uint64_t from_step = 0;
 };
 
+// The job of another scheduler that gives the run its nodes.
+struct JobView {
+  std::string engine;        // "slurm"; empty: the run has none
+  std::string job;           // its id there; empty: it is being submitted
+  std::string state, reason; // in the scheduler's words
+  Time submitted_at;
+};
+
 struct RunDetail {
   RunSummary summary;
   nlohmann::json spec;     // resolved
@@ -202,6 +212,7 @@ struct RunDetail {
   nlohmann::json
       hangs; // array: rank, step, phase, kind, detect_seconds, evidence_path, recover_seconds
   std::vector<DescendantView> descendants; // oldest first
+  JobView job;
 };
 
 struct LogLine {
@@ -242,6 +253,7 @@ NSA_DECLARE_JSON(CheckpointView);
 NSA_DECLARE_JSON(EventView);
 NSA_DECLARE_JSON(AuditView);
 NSA_DECLARE_JSON(DescendantView);
+NSA_DECLARE_JSON(JobView);
 NSA_DECLARE_JSON(RunDetail);
 NSA_DECLARE_JSON(LogLine);
 NSA_DECLARE_JSON(FollowLine);

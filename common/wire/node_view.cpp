@@ -3,7 +3,7 @@
 namespace nsa::wire {
 
 NSA_DEFINE_JSON(NodeView, name, role, state, address, problem, build, boot_id, processors,
-                cpu_slots, memory_bytes, gpus, joined_at, certificate_expires_at, heard_at,
+                cpu_slots, run, memory_bytes, gpus, joined_at, certificate_expires_at, heard_at,
                 drained_at, removed_at, clock_offset_seconds, round_trip_seconds)
 NSA_DEFINE_JSON(NodeToken, token, head, expires_at)
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/base/choice_or_text.h"
+#include "common/base/ids.h"
 #include "common/wire/json_members.h"
 #include "common/wire/time.h"
 
@@ -40,6 +41,7 @@ struct NodeView {
   std::string boot_id;
   int64_t processors = 0;
   int64_t cpu_slots = 0; // ranks on CPU that it takes at a time
+  RunId run;             // whose job started it: no other run gets a place there; empty: any
   uint64_t memory_bytes = 0;
   std::vector<std::string> gpus; // names
   Time joined_at, certificate_expires_at, heard_at, drained_at, removed_at;

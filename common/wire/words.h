@@ -105,16 +105,18 @@ enum class EventKind : uint8_t {
   kUnknownAttemptEnded,
   kRunChanged,
   kNotifyFailed,
+  kJobSubmitted,
+  kJobChanged,
 };
 constexpr auto choice_names(EventKind) {
-  return names_of("first_step", "hang_found", "rank_error", "evaluation", "checkpoint",
-                  "attempt_prepared", "rank_started", "rank_toggles", "rank_memory",
-                  "rank_finished", "rank_exited", "timer_fired", "shim_released", "run_closed",
-                  "attempt_failed", "restarting", "recovered", "checkpoint_rejected",
-                  "checkpoint_failed", "checkpoints_recovered", "checkpoint_corrupt",
-                  "loss_diverged", "gates_uniform", "gate_collapse", "loss_spike",
-                  "loss_below_entropy", "rung_changed", "rung_kept", "programs_changed",
-                  "set_aside", "unknown_attempt_ended", "run_changed", "notify_failed");
+  return names_of(
+      "first_step", "hang_found", "rank_error", "evaluation", "checkpoint", "attempt_prepared",
+      "rank_started", "rank_toggles", "rank_memory", "rank_finished", "rank_exited", "timer_fired",
+      "shim_released", "run_closed", "attempt_failed", "restarting", "recovered",
+      "checkpoint_rejected", "checkpoint_failed", "checkpoints_recovered", "checkpoint_corrupt",
+      "loss_diverged", "gates_uniform", "gate_collapse", "loss_spike", "loss_below_entropy",
+      "rung_changed", "rung_kept", "programs_changed", "set_aside", "unknown_attempt_ended",
+      "run_changed", "notify_failed", "job_submitted", "job_changed");
 }
 
 // Why a rank's training has ended well.

@@ -48,6 +48,7 @@ struct NodeHello {
   uint64_t memory_bytes = 0;
   std::vector<std::string> gpus; // names, in the order of their indices
   int64_t cpu_slots = 0;         // ranks on CPU at a time; 0: of a build that starts none
+  std::string run;               // whose job has started its nsad; empty: it takes any run
 };
 struct Welcome {
   static constexpr MessageType kType = MessageType::kWelcome;

@@ -148,13 +148,24 @@ void CommandRunner::grant_slots(const RunId& id) {
 Result<std::vector<std::string>> CommandRunner::slots_for(const state::Run& run) {
   const spec::ParallelSection& parallel = tools_.metrics.at(run.id).spec.parallel;
   const int count = state::slots_of(run);
+  if (tools_.metrics.at(run.id).spec.engine.is_used()) return slots_of_job(run.id, parallel, count);
   // Without a number of nodes it is the fewest.
   const bool fits_here = run.device == spec::Device::kCuda || parallel.ranks_per_node > 0 ||
                          count <= tools_.slots.capacity(run.device) || !options_.other_nodes;
   if (parallel.nodes <= 1 && fits_here) return tools_.slots.acquire(run.id, run.device, count);
   return tools_.slots.acquire_on_nodes(
       run.id, {static_cast<int>(parallel.nodes), static_cast<int>(parallel.ranks_per_node), count},
-      options_.other_nodes());
+      options_.other_nodes({}));
+}
+
+Result<std::vector<std::string>>
+CommandRunner::slots_of_job(const RunId& run, const spec::ParallelSection& parallel, int count) {
+  const int per_node =
+      parallel.ranks_per_node > 0 ? static_cast<int>(parallel.ranks_per_node) : count;
+  auto slots = tools_.slots.acquire_on_nodes(
+      run, {static_cast<int>(parallel.nodes), per_node, count}, options_.other_nodes(run), false);
+  if (slots) return slots;
+  return fail(ErrorCode::kExhausted, "waits for its nodes: " + options_.job_text(run));
 }
 
 // ---- attempts -----------------------------------------------------------------------------------
@@ -214,6 +225,10 @@ void CommandRunner::on_started(const Command& command, Result<shim::StartedShim>
   if (find_open(key.run) == nullptr) return;
   if (!started && started.error().code == ErrorCode::kExhausted && tools_.ledger.release_reserve())
     return start_attempt(command);
+  const state::Run& run = *tools_.loop.find(key.run);
+  const bool on_others = state::has_other_nodes(state::parts_of(run.slots, run.ranks));
+  if (!started && started.error().code == ErrorCode::kUnavailable && on_others)
+    return wait_for_node(command, started.error());
   if (!started) return fail_to_start(key, started.error());
   const proc::ProcessIdentity& identity = started->identity;
   tools_.loop.handle(

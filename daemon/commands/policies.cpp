@@ -14,6 +14,7 @@ state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed) {
   p.evidence_seconds = spec.hang.evidence_seconds;
   // A stop waits for the step in flight and for a checkpoint.
   p.stop_grace_seconds = spec.hang.checkpoint_seconds + 30;
+  p.preemption_is_free = spec.engine.is_used();
   p.jitter_seed = jitter_seed;
   return p;
 }

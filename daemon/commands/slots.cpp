@@ -34,7 +34,7 @@ std::string why_not(const estimate::NodesWanted& wanted,
            ", this one included";
   }
   const int first = std::min(wanted.per_node, wanted.ranks);
-  if (open.front().places < first)
+  if (!open.empty() && open.front().node.empty() && open.front().places < first)
     return "waits for " + counted(wanted.per_node, "CPU slot") + " of this node";
   const auto ready = std::ranges::count_if(
       open, [&](const estimate::NodePlaces& node) { return node.places >= wanted.per_node; });
@@ -86,9 +86,10 @@ std::vector<std::string> SlotPool::free_cpu_slots(const std::string& node, int c
 
 Result<std::vector<std::string>>
 SlotPool::acquire_on_nodes(const RunId& run, const estimate::NodesWanted& wanted,
-                           const std::map<std::string, int>& others) {
-  if (!held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
-  std::vector<estimate::NodePlaces> all = {{"", cpu_slots_}}, open;
+                           const std::map<std::string, int>& others, bool uses_own) {
+  if (uses_own && !held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
+  std::vector<estimate::NodePlaces> all, open;
+  if (uses_own) all.push_back({"", cpu_slots_});
   for (const auto& [node, capacity] : others)
     all.push_back({node, capacity});
   for (const auto& [node, capacity] : all)

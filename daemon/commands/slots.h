@@ -45,12 +45,13 @@ public:
   void hold_back(std::string why) { held_back_ = std::move(why); }
   // All or nothing. The error says why the run waits.
   Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
-  // CPU slots of a run on several nodes, this one first. `others`: how many slots those nodes have
-  // that are heard and take runs. A run that may go on any of them waits until as few are free as
-  // can take it.
+  // CPU slots of a run on several nodes, this one first if it is used. `others`: how many slots
+  // those nodes have that are heard and take runs. A run that may go on any of them waits until as
+  // few are free as can take it.
   Result<std::vector<std::string>> acquire_on_nodes(const RunId& run,
                                                     const estimate::NodesWanted& wanted,
-                                                    const std::map<std::string, int>& others);
+                                                    const std::map<std::string, int>& others,
+                                                    bool uses_own = true);
   // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
   // an error, and is used on: the ranks are there already.
   Status take_back(const RunId& run, spec::Device device, const std::vector<std::string>& slots);

@@ -3,6 +3,7 @@
 #include "common/base/build_info.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/net/http_server.h"
 #include "common/net/offload.h"
 #include "common/wire/node_view.h"
@@ -19,6 +20,7 @@
 #include <csignal>
 #include <filesystem>
 #include <unistd.h>
+#include <utility>
 
 namespace nsa::control {
 
@@ -63,6 +65,26 @@ Result<cluster::Membership> join(net::EventLoop& loop, const cluster::HeadAddres
   return std::move(*result);
 }
 
+// Of a job that its scheduler runs again: the token may be spent, until the head has written the
+// next one.
+Result<cluster::Membership> join_of_job(net::EventLoop& loop, const JoinOptions& wanted,
+                                        const cluster::HeadAddress& head,
+                                        const std::filesystem::path& folder) {
+  constexpr Duration kLimit = std::chrono::minutes(2), kPause = std::chrono::seconds(1);
+  constexpr size_t kLongest = 4096;
+  const MonotonicTime end = MonotonicTime::now() + kLimit;
+  std::string text = wanted.token;
+  for (;;) {
+    NSA_TRY_ASSIGN(const cluster::JoinToken token, cluster::JoinToken::parse(text));
+    auto joined = join(loop, head, token, wanted.name, folder);
+    if (joined || joined.error().code == ErrorCode::kConflict || MonotonicTime::now() > end)
+      return joined;
+    log::info("agent", "no place in the cluster yet", {{"why", joined.error().what}});
+    (void)loop.run_for(kPause);
+    if (auto next = read_file(wanted.token_file, kLongest)) text = std::string(trim(*next));
+  }
+}
+
 // This node's membership: the one on disk, or a new one by a token that was not spent for it.
 Result<cluster::Membership> membership_of(net::EventLoop& loop, const JoinOptions& wanted,
                                           const std::filesystem::path& folder) {
@@ -75,6 +97,7 @@ Result<cluster::Membership> membership_of(net::EventLoop& loop, const JoinOption
                 how_to_join(head.text()));
   if (!wanted.token.empty()) {
     NSA_TRY_ASSIGN(const cluster::JoinToken token, cluster::JoinToken::parse(wanted.token));
+    if (!stored && !wanted.run.empty()) return join_of_job(loop, wanted, head, folder);
     if (!stored || stored->joined_by != token.digest())
       return join(loop, head, token, wanted.name.empty() ? proc::host_name() : wanted.name, folder);
   }
@@ -101,7 +124,20 @@ public:
                         return agent_ ? agent_->send(frame)
                                       : fail(ErrorCode::kUnavailable, "there is no link yet");
                       },
-                      [this] { return agent_ ? agent_->queued_bytes() : 0; }}) {}
+                      [this] { return agent_ ? agent_->queued_bytes() : 0; },
+                      [this] {
+                        if (leaving_ && parts_.is_empty()) loop_.stop();
+                      }}) {}
+
+  // Its job ends: the ranks write a checkpoint first, and the head hears of it. Whoever gave the
+  // warning ends what takes too long.
+  void leave() {
+    if (options_.join.run.empty() || parts_.is_empty()) return loop_.stop();
+    if (std::exchange(leaving_, true)) return;
+    log::info("agent", "the job ends: the ranks write a checkpoint and leave",
+              {{"run", options_.join.run}});
+    parts_.stop_ranks();
+  }
 
   void start_agent(cluster::NodeHello facts) {
     cluster::Agent::Options agent;
@@ -121,6 +157,8 @@ public:
     };
     events.ended = [this](const Error& why) {
       ended_ = why;
+      // Its job is over for the head, and nobody comes back for what it leaves.
+      if (!options_.join.run.empty()) parts_.kill_ranks();
       loop_.stop();
     };
     events.frame = [this](const wire::Frame& frame) { parts_.take(frame); };
@@ -176,6 +214,7 @@ private:
   WallTime started_at_;
   std::string problem_ = "it has not called yet";
   std::optional<Error> ended_;
+  bool leaving_ = false;
   parts::PartServer parts_;
   std::unique_ptr<cluster::Agent> agent_;
 };
@@ -216,7 +255,7 @@ Status run_agent(const DaemonOptions& options) {
     log::warning("agent", "the socket is not linked beside the state",
                  {{"why", published.error().what}});
   const net::Watch signals = loop.when_signalled({SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
-    if (signal != SIGHUP) loop.stop();
+    if (signal != SIGHUP) agent.leave();
   });
   net::Offload readers(loop);
   const bool has_gpus = options.config.resources.has_gpus();
@@ -226,6 +265,7 @@ Status run_agent(const DaemonOptions& options) {
       [&](Result<gpu::Gpus> gpus) {
         cluster::NodeHello facts = read_node_facts();
         facts.cpu_slots = options.config.resources.cpu_slots;
+        facts.run = options.join.run;
         if (!gpus) log::error("agent", "the GPUs cannot be listed", {{"why", gpus.error().what}});
         if (gpus)
           for (const gpu::Gpu& gpu : gpus->list)

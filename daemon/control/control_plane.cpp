@@ -2,6 +2,7 @@
 
 #include "common/base/build_info.h"
 #include "common/base/log.h"
+#include "daemon/engines/slurm.h"
 #include "daemon/parts/joint_attempt.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/run_metrics/run_loader.h"
@@ -37,17 +38,20 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                              return nodes_.send(node, frame);
                            },
                            from_seconds(options_.config.cluster.orphan_seconds) + kOrphanSlack,
-                           [this](const AttemptKey& key) { return is_wanted(key); }}),
+                           [this](const AttemptKey& key) { return is_wanted(key); },
+                           [this](const std::string& node) { return nodes_.joined_at(node); }}),
       launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,
                  options_.restart_daemon},
                 workers_, calls_),
       nodes_launcher_(launcher_, remote_nodes_, calls_,
-                      {options_.host, options_.config.cluster.orphan_seconds}),
+                      {options_.host, options_.config.cluster.orphan_seconds,
+                       [this](const std::string& node) { return nodes_.address_of(node); }}),
       gpus_(loop, slots_, [this](const gpu::Xid& xid) { on_xid(xid); }),
       provenance_(launcher_, slots_, options_.host, readers_), loop_(clock_, ledger_),
       metrics_(clock_, loop_, connections_, provenance_, &telemetry_),
       queries_({clock_, loop_, metrics_, ledger_, options_.host, readers_, workers_},
-               {options_.state_folder, [this] { return status(); }}),
+               {options_.state_folder, [this] { return status(); },
+                [this](const RunId& run) { return jobs_.view_of(run); }}),
       commands_(
           {clock_, loop_, metrics_, ledger_, slots_, nodes_launcher_, connections_,
            [this](ShimListener& listener, ShimConnectionOptions shim) {
@@ -61,14 +65,17 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                          last.state.text() + (last.reason.empty() ? "" : ": " + last.reason));
            },
            [this](const state::Run& run) { return gpus_.gpus_of(run); },
-           [this] { return nodes_.cpu_slots(); }}),
+           [this](const RunId& job) { return nodes_.cpu_slots(job); },
+           [this](const RunId& run) { return jobs_.how_is(run); }}),
       requests_({clock_, loop_, metrics_, ledger_, slots_, connections_, options_.host, readers_,
                  workers_},
                 {options_.state_folder,
                  std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker")),
                  options_.shut_down,
                  !options_.config.cluster.address.empty() && !options_.system_mode,
-                 [this] { return nodes_.cpu_slots(); }}),
+                 [this] { return nodes_.cpu_slots(); },
+                 {[this](spec::EngineName engine) { return jobs_.check(engine); },
+                  [this](const spec::RunSpec& spec) { return jobs_.dry_text(spec); }}}),
       quarantine_(clock_, loop_, ledger_,
                   [this](const GpuQuarantine::Entries& entries) {
                     std::map<std::string, std::string> why;
@@ -85,6 +92,16 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               },
               [this](const std::string& node) { remote_nodes_.on_lost(node); },
               static_cast<int>(options_.config.resources.cpu_slots)}),
+      jobs_({clock_, loop_, ledger_, workers_},
+            {{{spec::EngineName::kSlurm, std::make_shared<engines::Slurm>()}},
+             [this](const RunId& run) {
+               const RunRecord* record = metrics_.find(run);
+               return record == nullptr ? nullptr : &record->spec;
+             },
+             options_.program_folder + "/nsad", options_.state_folder,
+             [this] { return nodes_.job_address(); }, [this] { return nodes_.job_token(); },
+             [this](const RunId& run) { return static_cast<int>(nodes_.cpu_slots(run).size()); },
+             [this](const std::string& node) { nodes_.retire(node); }}),
       hooks_(loop,
              {options_.config.notify.command, options_.config.notify.webhook,
               from_seconds(options_.config.notify.timeout_seconds)},
@@ -155,6 +172,7 @@ Status ControlPlane::start() {
   (void)ledger_.note_node(proc::host_name(), boot_id ? *boot_id : "", build_info().version,
                           started_at_);
   NSA_TRY(nodes_.start());
+  NSA_TRY(jobs_.start());
   loop_delay_ = LoopDelay(kTick, MonotonicTime::now());
   tick_timer_ = events_.every(kTick, [this] { tick(); });
   slow_timer_ = events_.every(kSlowTick, [this] { tick_slowly(); });
@@ -214,6 +232,7 @@ void ControlPlane::tick_slowly() {
   if (!ledger_.reserve().held() && ticks_ % kReserveAgain == 0 && ledger_.reserve().hold())
     log::info("control", "disk space is set aside again");
   commands_.look_for_slots();
+  jobs_.tick();
   metrics_.drop_old_samples();
   metrics_.counters().gpus.clear(); // gates look at temperatures
   gpus_.add_samples(metrics_.counters());
@@ -248,7 +267,7 @@ void ControlPlane::on_xid(const gpu::Xid& xid) {
 std::unique_ptr<ShimConnection> ControlPlane::connect_shim(ShimListener& listener,
                                                            ShimConnectionOptions shim) {
   AttemptSupervisor::Reach reach{options_.host, calls_};
-  if (state::parts_of(shim.slots, shim.ranks).size() > 1)
+  if (state::has_other_nodes(state::parts_of(shim.slots, shim.ranks)))
     return std::make_unique<parts::JointAttempt>(events_, listener, std::move(reach), remote_nodes_,
                                                  std::move(shim));
   return std::make_unique<AttemptSupervisor>(events_, listener, std::move(reach), std::move(shim));

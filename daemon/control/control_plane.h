@@ -18,6 +18,7 @@
 #include "daemon/commands/node_provenance.h"
 #include "daemon/control/loop_delay.h"
 #include "daemon/control/recovery.h"
+#include "daemon/engines/jobs.h"
 #include "daemon/hooks/hooks.h"
 #include "daemon/nodes/cluster_nodes.h"
 #include "daemon/parts/nodes_launcher.h"
@@ -101,6 +102,7 @@ private:
   RunRequests requests_;
   GpuQuarantine quarantine_;
   ClusterNodes nodes_;
+  engines::Jobs jobs_;
   hooks::Hooks hooks_;
   net::Timer tick_timer_, slow_timer_;
   int64_t ticks_ = 0;

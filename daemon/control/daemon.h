@@ -15,9 +15,11 @@ namespace nsa::control {
 
 // Of a node that is to be an agent of a head elsewhere.
 struct JoinOptions {
-  std::string head;  // "HOST:PORT"; empty: this nsad decides for itself
-  std::string token; // empty: it has joined before
-  std::string name;  // empty: the host's, or the one that it has joined by
+  std::string head;       // "HOST:PORT"; empty: this nsad decides for itself
+  std::string token;      // empty: it has joined before
+  std::string name;       // empty: the host's, or the one that it has joined by
+  std::string run;        // whose job it is part of; empty: none
+  std::string token_file; // where `token` was read; the head replaces those of a job
 };
 
 struct DaemonOptions {

@@ -53,6 +53,7 @@ wire::NodeView ClusterNodes::view_of(const cluster::Node& node) const {
   view.clock_offset_seconds = to_seconds(Duration(node.clock_offset_ns));
   view.round_trip_seconds = to_seconds(Duration(node.round_trip_ns));
   view.cpu_slots = node.facts.cpu_slots;
+  view.run = node.facts.run;
   if (const auto since = drained_.find(view.name); since != drained_.end()) {
     view.drained_at = since->second;
     if (view.state == wire::NodeStatus::kReady) view.state = wire::NodeStatus::kDrained;
@@ -333,14 +334,46 @@ Status ClusterNodes::send(const std::string& node, const wire::Frame& frame) {
   return head_->send(node, frame);
 }
 
-std::map<std::string, int> ClusterNodes::cpu_slots() const {
+std::map<std::string, int> ClusterNodes::cpu_slots(const RunId& job) const {
   std::map<std::string, int> slots;
   if (!head_) return slots;
   for (const cluster::Node& node : head_->nodes())
     if (node.state == cluster::NodeState::kReady && node.facts.cpu_slots > 0 &&
-        drained_.count(node.record.name) == 0)
+        node.facts.run == job && drained_.count(node.record.name) == 0)
       slots[node.record.name] = static_cast<int>(std::min<int64_t>(node.facts.cpu_slots, 4096));
   return slots;
+}
+
+WallTime ClusterNodes::joined_at(const std::string& name) const {
+  if (head_)
+    for (const cluster::Node& node : head_->nodes())
+      if (node.record.name == name) return {node.record.joined_at};
+  return {};
+}
+
+std::string ClusterNodes::address_of(const std::string& name) const {
+  if (head_)
+    for (const cluster::Node& node : head_->nodes())
+      if (node.record.name == name) return node.address;
+  return {};
+}
+
+Result<std::string> ClusterNodes::job_address() {
+  NSA_TRY(head());
+  return address();
+}
+
+Result<std::string> ClusterNodes::job_token() {
+  NSA_TRY_ASSIGN(cluster::Head * open_head, head());
+  NSA_TRY_ASSIGN(const cluster::JoinToken token, open_head->make_token());
+  return token.text();
+}
+
+void ClusterNodes::retire(const std::string& name) {
+  if (!head_ || joined_at(name).nanoseconds == 0) return;
+  if (auto removed = head_->remove(name); !removed)
+    log::warning("nodes", "a node of a job that is over cannot be removed",
+                 {{"node", name}, {"why", removed.error().what}});
 }
 
 // ---- metrics

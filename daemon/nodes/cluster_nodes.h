@@ -54,7 +54,15 @@ public:
   std::vector<wire::GpuView> gpus() override;
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
   Status send(const std::string& node, const wire::Frame& frame);
-  std::map<std::string, int> cpu_slots() const; // of nodes that are heard and take runs
+  // Of nodes that are heard and take runs: of those that this run's job has started, or of those
+  // that no job has.
+  std::map<std::string, int> cpu_slots(const RunId& job = {}) const;
+  WallTime joined_at(const std::string& node) const;     // 0: never
+  std::string address_of(const std::string& node) const; // where it called from last
+  // What the agents of a run's job need: the head's address, and a token for each.
+  Result<std::string> job_address();
+  Result<std::string> job_token();
+  void retire(const std::string& node); // its job is over: its certificate is refused
   void add_samples(metrics::DaemonSample& daemon) const;
 
 private:

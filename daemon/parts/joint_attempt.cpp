@@ -45,6 +45,7 @@ JointAttempt::JointAttempt(net::EventLoop& loop, control::ShimListener& listener
                 options.learned),
       verdicts_(options.hangs_before), adopted_(options.adopted), moved_at_(MonotonicTime::now()) {
   const std::vector<state::Part> places = state::parts_of(options.slots, options.ranks);
+  const WallTime started = WallTime::now() + (options.adopted ? -options.age : Duration::zero());
   for (size_t number = 0; number < places.size(); ++number) {
     auto part = std::make_unique<PartOf>(*this, number, places[number]);
     const state::Part& place = part->place;
@@ -75,7 +76,7 @@ JointAttempt::JointAttempt(net::EventLoop& loop, control::ShimListener& listener
     } else {
       reach_of_part.host = std::make_shared<RemoteHost>(nodes_, place.node, key_);
       one.read_process = [this](Rank rank) { return nodes_.reading(key_, rank); };
-      if (auto watch = nodes_.watch(place.node, key_)) one.pidfd = std::move(*watch);
+      if (auto watch = nodes_.watch(place.node, key_, started)) one.pidfd = std::move(*watch);
     }
     part->supervisor = std::make_unique<control::AttemptSupervisor>(
         loop, *part, std::move(reach_of_part), std::move(one));

@@ -12,7 +12,8 @@ NSA_DEFINE_JSON(Answer, id, ok, code, what, next, body)
 NSA_DEFINE_JSON(Held, parts)
 NSA_DEFINE_JSON(Ended, part)
 NSA_DEFINE_JSON(DataFolder, path, digest)
-NSA_DEFINE_JSON(Preparation, build, run_folder, checkpoint_folder, data)
+NSA_DEFINE_JSON(Preparation, build, run_folder, checkpoint_folder, data, binds_store)
+NSA_DEFINE_JSON(ShimIdentity, boot_id, pid, start_time_ticks)
 
 wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes) {
   wire::Frame frame{static_cast<uint8_t>(type), 0, {}};

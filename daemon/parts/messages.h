@@ -76,9 +76,17 @@ struct DataFolder {
 struct Preparation {
   std::string build, run_folder, checkpoint_folder;
   std::vector<DataFolder> data; // of a mixture several
+  bool binds_store = false;     // this node has rank 0: its answer is the port of the store
+};
+// The answer to kStart.
+struct ShimIdentity {
+  std::string boot_id;
+  int64_t pid = 0;
+  uint64_t start_time_ticks = 0;
 };
 NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(Preparation);
+NSA_DECLARE_JSON(ShimIdentity);
 
 // Both ends are of one build, which Preparation makes sure of.
 struct PageRecord {

@@ -21,6 +21,8 @@ public:
   struct Options {
     std::shared_ptr<privilege::Host> host;
     double orphan_seconds = 0; // what shims of other nodes are told
+    // Where a node called from, "10.0.0.7:40122": there other nodes find it, too.
+    std::function<std::string(const std::string& node)> address_of = {};
   };
   NodesLauncher(control::Launcher& here, RemoteNodes& nodes, net::Offload& calls, Options options)
       : here_(here), nodes_(nodes), calls_(calls), options_(std::move(options)) {}
@@ -34,6 +36,7 @@ public:
   // kUnavailable: a node is not heard; the run waits for it.
   Result<privilege::AttemptStart> prepare(const state::Run& run,
                                           const control::RunRecord& record) override;
+  // kUnavailable: a node is not heard any more, or leaves; nothing has been started.
   void start(const control::RunRecord& record, privilege::AttemptStart start,
              control::Done<shim::StartedShim> done) override;
   void read_started(const control::RunRecord& record, AttemptNumber attempt,
@@ -50,6 +53,9 @@ private:
   void prepare_nodes(const std::shared_ptr<Start>& start);
   void start_nodes(const std::shared_ptr<Start>& start);
   void start_here(const std::shared_ptr<Start>& start);
+  static std::vector<size_t> others_of(const Start& start);
+  std::string meeting_of(const Start& start, size_t number) const;
+  static void tell_started(const Start& start);
   void give_up(const std::shared_ptr<Start>& start, Error why);
 
   control::Launcher& here_;

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/pass_descriptors.h"
+#include "common/base/tcp.h"
 #include "common/dataset/manifest.h"
 #include "common/manifest/manifest.h"
 #include "daemon/plan/plan.h"
@@ -153,18 +154,13 @@ template <class Work> void PartServer::run(uint64_t id, const char* what, Work w
 void PartServer::take_call(const Call& call) {
   const Key key{call.part.run, call.part.attempt};
   const std::string folder = folder_of(key), state = options_.state_folder;
+  if (leaving_ && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
+    return answer(call.id, fail(ErrorCode::kUnavailable, "its job ends"));
   switch (call.what) {
   case CallKind::kPrepare: {
     const auto wanted = wire::body_as<Preparation>(call.body);
     if (!wanted) return answer(call.id, fail(wanted.error()));
-    const std::string& named = options_.config.programs.worker;
-    const std::string worker = named.empty() ? options_.program_folder + "/nsa-worker" : named;
-    return run(call.id, "a preparation",
-               [wanted = *wanted, worker, state, key]() -> Result<nlohmann::json> {
-                 end_parts_of(state, key.first, key.second);
-                 NSA_TRY(check(wanted, worker));
-                 return nlohmann::json(true);
-               });
+    return prepare(call, *wanted);
   }
   case CallKind::kStart:
     return start(call);
@@ -184,12 +180,38 @@ void PartServer::take_call(const Call& call) {
                  return exits;
                });
   case CallKind::kEnd:
+    stores_.erase(key.first);
     return run(call.id, "the end of a part", [folder, state, key]() -> Result<nlohmann::json> {
       for (const control::LiveShim& shim : control::find_live_shims(state))
         if (shim.run == key.first && shim.attempt == key.second) end_part(folder, &shim);
       return nlohmann::json(true);
     });
   }
+}
+
+void PartServer::prepare(const Call& call, const Preparation& wanted) {
+  const std::string& named = options_.config.programs.worker;
+  const std::string worker = named.empty() ? options_.program_folder + "/nsa-worker" : named;
+  calls_.run(
+      {"", "a preparation"},
+      [wanted, worker, state = options_.state_folder, run = call.part.run,
+       attempt = call.part.attempt]() -> Result<nlohmann::json> {
+        end_parts_of(state, run, attempt);
+        NSA_TRY(check(wanted, worker));
+        return nlohmann::json(true);
+      },
+      [this, id = call.id, run = call.part.run,
+       binds = wanted.binds_store](Result<nlohmann::json> able) {
+        answer(id, able && binds ? bind_store(run) : std::move(able));
+      });
+}
+
+// Where the ranks of the next attempt meet; its port is told before anything is started.
+Result<nlohmann::json> PartServer::bind_store(const RunId& run) {
+  NSA_TRY_ASSIGN(UniqueFd listener, listen_tcp(0));
+  NSA_TRY_ASSIGN(const uint16_t port, port_of(listener.get()));
+  stores_[run] = std::move(listener);
+  return nlohmann::json(port);
 }
 
 void PartServer::start(const Call& call) {
@@ -226,15 +248,40 @@ void PartServer::start(const Call& call) {
         rank.environment.insert(*found);
     }
   }
+  const auto store = std::make_shared<UniqueFd>();
+  if (!start.plan.ranks.empty() && start.plan.ranks.front().rank == 0) {
+    *store = std::move(stores_[key.first]);
+    start.options.store_listener = store->get();
+  }
+  stores_.erase(key.first);
   const auto shared = std::make_shared<privilege::AttemptStart>(std::move(start));
   calls_.run(
       {"", "the start of a part"},
       [host = host_, shared] { return host->start_attempt(0, std::move(*shared)); },
-      [this, key, id = call.id](Result<shim::StartedShim> started) {
+      [this, key, store, id = call.id](Result<shim::StartedShim> started) {
+        store->reset(); // the shim has it
         if (!started) return answer(id, fail(std::move(started).error()));
         if (started->pidfd) watch(key, std::move(started->pidfd));
-        answer(id, nlohmann::json(started->identity.pid));
+        const proc::ProcessIdentity& shim = started->identity;
+        answer(id, nlohmann::json(ShimIdentity{shim.boot_id, shim.pid, shim.start_time_ticks}));
       });
+}
+
+void PartServer::stop_ranks() {
+  leaving_ = true;
+  signal_shims(SIGTERM);
+}
+
+void PartServer::kill_ranks() {
+  leaving_ = true;
+  signal_shims(SIGKILL);
+}
+
+void PartServer::signal_shims(int signal) {
+  for (const auto& [key, part] : parts_)
+    if (auto sent = proc::send_signal(part.pidfd.get(), signal); !sent)
+      log::warning("parts", "a shim takes no signal",
+                   {{"run", key.first}, {"why", sent.error().what}});
 }
 
 void PartServer::watch(const Key& key, UniqueFd pidfd) {
@@ -245,6 +292,7 @@ void PartServer::watch(const Key& key, UniqueFd pidfd) {
     (void)proc::wait_child(parts_.at(ended).pidfd.get()); // a child of ours is reaped
     parts_.erase(ended);
     (void)options_.send(frame_of(Message::kEnded, Ended{{ended.first, ended.second}}));
+    if (options_.part_ended) options_.part_ended();
   });
 }
 

@@ -30,12 +30,18 @@ public:
     std::string program_folder;
     std::function<Status(const wire::Frame&)> send;
     std::function<size_t()> queued_bytes; // that wait to be sent
+    std::function<void()> part_ended = {};
   };
   PartServer(net::EventLoop& loop, Options options);
 
   void take(const wire::Frame& frame);
   void on_ready(); // the head hears this node: over a new link
   void on_cut();
+  // Asks the ranks of every part for a checkpoint and a clean end, as at the end of a job.
+  void stop_ranks();
+  // Ends every shim, and its ranks with it.
+  void kill_ranks();
+  bool is_empty() const { return parts_.empty(); }
 
 private:
   using Key = std::pair<RunId, AttemptNumber>;
@@ -57,6 +63,9 @@ private:
   std::string folder_of(const Key& part) const;
   void answer(uint64_t id, Result<nlohmann::json> result);
   void take_call(const Call& call);
+  void prepare(const Call& call, const Preparation& wanted);
+  void signal_shims(int signal);
+  Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);
   void open(const Call& call);
   void watch(const Key& part, UniqueFd pidfd);
@@ -72,8 +81,10 @@ private:
   net::Offload calls_;
   std::shared_ptr<privilege::DirectHost> host_;
   std::map<Key, Part> parts_;
+  std::map<RunId, UniqueFd> stores_; // listening sockets of attempts that are prepared
   std::map<uint64_t, Stream> streams_;
   net::Timer pages_timer_;
+  bool leaving_ = false; // nothing begins here any more
 };
 
 } // namespace nsa::parts

@@ -132,7 +132,8 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   case Message::kEnded: {
     const auto ended = cluster::read_frame<Ended>(frame);
     if (!ended) return refuse(ended.error());
-    watches_.erase({node, {ended->part.run, ended->part.attempt}});
+    const auto watch = watches_.find({node, {ended->part.run, ended->part.attempt}});
+    if (watch != watches_.end() && !watch->second.left_at) watches_.erase(watch);
     return;
   }
   case Message::kBytes:
@@ -155,13 +156,18 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
 // The node has called, perhaps anew: what went over its older link is gone.
 void RemoteNodes::on_held(const std::string& node, const Held& held) {
   drop_links_of(node);
-  node_of(node).ready = true;
+  Node& heard = node_of(node);
+  const MonotonicTime before = heard.ready ? MonotonicTime::now() : heard.lost_at;
+  const WallTime joined = options_.joined_at ? options_.joined_at(node) : WallTime{};
+  heard.ready = true;
   std::set<AttemptKey> parts;
   for (const PartRef& part : held.parts)
     parts.insert({part.run, part.attempt});
   for (auto watch = watches_.begin(); watch != watches_.end();) {
-    const bool ended = watch->first.first == node && parts.count(watch->first.second) == 0;
-    watch = ended ? watches_.erase(watch) : std::next(watch);
+    const bool gone = watch->first.first == node && parts.count(watch->first.second) == 0;
+    const bool elsewhere = gone && joined > watch->second.started;
+    if (elsewhere && !watch->second.left_at) watch->second.left_at = before;
+    watch = gone && !elsewhere ? watches_.erase(watch) : std::next(watch);
   }
   for (const AttemptKey& key : parts) {
     if (watches_.count({node, key}) != 0 || options_.is_wanted(key)) continue;
@@ -200,11 +206,12 @@ void RemoteNodes::drop_links_of(const std::string& node) {
 // ---- the end of parts
 // ---------------------------------------------------------------------------
 
-Result<UniqueFd> RemoteNodes::watch(const std::string& node, const AttemptKey& key) {
+Result<UniqueFd> RemoteNodes::watch(const std::string& node, const AttemptKey& key,
+                                    WallTime started) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return fail_errno("cannot make a pipe");
   node_of(node);
-  watches_[{node, key}] = UniqueFd(ends[1]);
+  watches_[{node, key}] = {UniqueFd(ends[1]), started, std::nullopt};
   return UniqueFd(ends[0]);
 }
 
@@ -216,13 +223,19 @@ void RemoteNodes::forget(const std::string& node, const AttemptKey& key) {
 
 void RemoteNodes::look_for_orphans() {
   const MonotonicTime now = MonotonicTime::now();
-  for (const auto& [name, node] : nodes_) {
-    if (node.ready || now - node.lost_at < options_.orphan_limit) continue;
-    const auto ended =
-        std::erase_if(watches_, [&](const auto& watch) { return watch.first.first == name; });
-    if (ended > 0)
-      log::warning("parts", "a node was not heard for so long that its ranks have ended themselves",
-                   {{"node", name}});
+  for (auto watch = watches_.begin(); watch != watches_.end();) {
+    const auto& [name, key] = watch->first;
+    const Node& node = node_of(name);
+    const MonotonicTime heard = watch->second.left_at ? *watch->second.left_at
+                                : node.ready          ? now
+                                                      : node.lost_at;
+    if (now - heard < options_.orphan_limit) {
+      ++watch;
+      continue;
+    }
+    log::warning("parts", "a node was not heard for so long that its ranks have ended themselves",
+                 {{"node", name}, {"run", key.run}});
+    watch = watches_.erase(watch);
   }
 }
 

@@ -3,7 +3,8 @@
 // node is then as one on this node: a socket, pages, and a descriptor that tells its end.
 //
 // A node that is not heard may still have ranks. Its shims end them by themselves once nobody has
-// asked for them for `orphan_limit`; only after that is such a part said to have ended.
+// asked for them for `orphan_limit`; only after that is such a part said to have ended. So it is
+// where a node has joined anew since the attempt began: its name may stand for another machine now.
 //
 // All on the loop's thread, but ask(). It stops by being destroyed; the ranks go on.
 #pragma once
@@ -31,6 +32,8 @@ public:
     Duration orphan_limit{};
     // Whether the state wants this attempt, though nobody watches its part yet.
     std::function<bool(const control::AttemptKey&)> is_wanted;
+    // When a node has joined last.
+    std::function<WallTime(const std::string& node)> joined_at = {};
   };
   using Answered = std::function<void(Result<nlohmann::json>)>;
 
@@ -50,8 +53,8 @@ public:
                              nlohmann::json body);
   // A connection to a part's shim, as if it were on this node. From another thread, which waits.
   Result<UniqueFd> connect(const std::string& node, const control::AttemptKey& key);
-  // Readable once the part has ended.
-  Result<UniqueFd> watch(const std::string& node, const control::AttemptKey& key);
+  // Readable once the part has ended. `started`: the attempt, at the latest.
+  Result<UniqueFd> watch(const std::string& node, const control::AttemptKey& key, WallTime started);
   void forget(const std::string& node, const control::AttemptKey& key);
   // When the pages of a part were told last.
   MonotonicTime pages_at(const std::string& node, const control::AttemptKey& key) const;
@@ -63,6 +66,11 @@ private:
   struct Node {
     bool ready = false;
     MonotonicTime lost_at;
+  };
+  struct Watch {
+    UniqueFd end; // closed when the part has ended
+    WallTime started;
+    std::optional<MonotonicTime> left_at; // its node's name is another's; heard last then
   };
   struct Pending {
     std::string node;
@@ -105,7 +113,7 @@ private:
   std::map<std::string, Node> nodes_;
   std::map<uint64_t, Pending> pending_;
   std::map<uint64_t, Stream> streams_;
-  std::map<PartKey, UniqueFd> watches_; // closed when the part has ended
+  std::map<PartKey, Watch> watches_;
   std::map<std::pair<control::AttemptKey, Rank>, control::ProcessReading> readings_;
   std::map<PartKey, MonotonicTime> pages_at_;
   uint64_t last_id_ = 0;

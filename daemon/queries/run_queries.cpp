@@ -140,6 +140,7 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   detail.attempts = views_of(attempts);
   detail.toggles = views_of(toggles);
   detail.last_events = views_of(events);
+  if (options_.job_of) detail.job = options_.job_of(id);
   const state::Run* run = find_open(id);
   if (run == nullptr) {
     detail.summary = stored->progress.summary;

@@ -22,6 +22,7 @@ namespace nsa::control {
 struct QueryOptions {
   std::string state_folder;
   std::function<nlohmann::json()> daemon_status;
+  std::function<wire::JobView(const RunId&)> job_of = {}; // on another scheduler
 };
 
 class RunQueries final : public api::Queries {

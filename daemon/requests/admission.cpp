@@ -66,6 +66,11 @@ Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) 
 // `here_alone`: the run file says that it is one node.
 Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node,
                                      bool here_alone) {
+  if (spec.engine.is_used()) { // its job has the slots
+    const auto problem = node.engine_problems.find(spec.engine.name);
+    return problem == node.engine_problems.end() ? Result<spec::RunSpec>(std::move(spec))
+                                                 : fail(problem->second);
+  }
   if (spec.parallel.nodes > 1) return check_nodes(std::move(spec), node);
   const auto ranks = static_cast<int>(spec.parallel.ranks);
   if (spec.parallel.device != spec::Device::kCpu && node.gpus_pending)
@@ -112,7 +117,8 @@ check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const 
   });
   auto resolved = resolve_device(parsed.spec, node, here_alone);
   if (!resolved && resolved.error().code != ErrorCode::kUnavailable)
-    add("parallel.ranks", resolved.error().what, resolved.error().next);
+    add(parsed.spec.engine.is_used() ? "engine.name" : "parallel.ranks", resolved.error().what,
+        resolved.error().next);
   // Rules about the device that "auto" became; the file has passed the others.
   if (resolved && problems.empty())
     for (const spec::Problem& p : spec::validate(*resolved))

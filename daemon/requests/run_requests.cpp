@@ -127,16 +127,6 @@ std::string RunRequests::run_folder(const RunId& run) const {
   return options_.state_folder + "/runs/" + run;
 }
 
-NodeCapacity RunRequests::capacity() const {
-  NodeCapacity node{tools_.slots.capacity(spec::Device::kCpu),
-                    tools_.slots.capacity(spec::Device::kCuda), tools_.slots.gpus_pending(),
-                    options_.is_head};
-  if (options_.is_head && options_.other_nodes)
-    for (const auto& [name, slots] : options_.other_nodes())
-      node.cpu_slots_elsewhere += slots;
-  return node;
-}
-
 wire::SubmitReply RunRequests::reply_of(const RunId& id) {
   wire::SubmitReply reply;
   reply.id = id;
@@ -252,11 +242,7 @@ tl::expected<wire::SubmitReply, api::SubmitFailure>
 RunRequests::accept(const RunId& id, const wire::SubmitRequest& request, Admitted admitted,
                     const api::Caller& caller) {
   const spec::RunSpec& spec = admitted.spec;
-  if (request.dry_run)
-    return wire::SubmitReply{"", spec.run.name, kAdmissible,
-                             std::to_string(spec.parallel.ranks) + " ranks on " +
-                                 spec::text_of(spec.parallel.device),
-                             std::move(admitted.warnings)};
+  if (request.dry_run) return dry_reply(spec, std::move(admitted.warnings));
   if (is_run_id(spec.run.name) && tools_.ledger.run(spec.run.name).value_or(std::nullopt)) {
     delete_folder({caller.user, "the folder of a refused run"}, caller.uid, run_folder(id));
     return control::refuse({ErrorCode::kConflict,

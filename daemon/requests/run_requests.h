@@ -30,6 +30,11 @@ struct RequestOptions {
   bool is_head = false;            // nodes may join it
   // CPU slots of the nodes that have joined, are heard and take runs.
   std::function<std::map<std::string, int>()> other_nodes = {};
+  // Of other schedulers: whether one can be used, and what would be handed to it for a run.
+  struct Engines {
+    std::function<Status(spec::EngineName)> check;
+    std::function<Result<std::string>(const spec::RunSpec&)> text;
+  } engines = {};
 };
 
 class RunRequests final : public api::Requests {
@@ -78,6 +83,8 @@ private:
                                                              const wire::SubmitRequest& request,
                                                              Admitted admitted,
                                                              const api::Caller& caller);
+  tl::expected<wire::SubmitReply, api::SubmitFailure>
+  dry_reply(const spec::RunSpec& spec, std::vector<std::string> warnings) const;
   Status may_resume(const RunId& id, const std::vector<std::string>& overrides) const;
   tl::expected<wire::SubmitReply, api::SubmitFailure>
   go_on(const RunId& id, const wire::ResumeRequest& request,

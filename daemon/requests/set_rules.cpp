@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kKeys = {"run.name", "run.note", "run.tags"};
 
-std::string_view key_of(std::string_view pair) {
+std::string_view set_key_of(std::string_view pair) {
   return pair.substr(0, pair.find('='));
 }
 
@@ -24,9 +24,9 @@ Result<spec::RunSection> change_run_section(const nlohmann::json& stored,
     return fail(ErrorCode::kInvalidArgument, "nothing to set",
                 "give one of --name, --note, --tag and --untag");
   for (const std::string& pair : overrides)
-    if (std::find(kKeys.begin(), kKeys.end(), key_of(pair)) == kKeys.end())
+    if (std::find(kKeys.begin(), kKeys.end(), set_key_of(pair)) == kKeys.end())
       return fail(ErrorCode::kInvalidArgument,
-                  std::string(key_of(pair)) + " cannot be set on a run that is there",
+                  std::string(set_key_of(pair)) + " cannot be set on a run that is there",
                   "run.name, run.note and run.tags can; other keys: nsactl resume RUN --set ...");
   spec::RunSpec spec;
   try {
@@ -48,7 +48,7 @@ std::vector<std::string> join_overrides(std::vector<std::string> all,
                                         const std::vector<std::string>& more) {
   std::erase_if(all, [&](const std::string& before) {
     return std::any_of(more.begin(), more.end(),
-                       [&](const std::string& after) { return key_of(before) == key_of(after); });
+                       [&](const std::string& after) { return set_key_of(before) == set_key_of(after); });
   });
   all.insert(all.end(), more.begin(), more.end());
   return all;

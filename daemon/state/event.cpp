@@ -228,6 +228,7 @@ void to_json(nlohmann::json& j, const Policy& p) {
        {"restart_on_hang", p.restart_on_hang},
        {"evidence_seconds", p.evidence_seconds},
        {"stop_grace_seconds", p.stop_grace_seconds},
+       {"preemption_is_free", p.preemption_is_free},
        {"jitter_seed", p.jitter_seed}};
 }
 
@@ -242,6 +243,7 @@ void from_json(const nlohmann::json& j, Policy& p) {
   p.restart_on_hang = j.value("restart_on_hang", d.restart_on_hang);
   p.evidence_seconds = j.value("evidence_seconds", d.evidence_seconds);
   p.stop_grace_seconds = j.value("stop_grace_seconds", d.stop_grace_seconds);
+  p.preemption_is_free = j.value("preemption_is_free", d.preemption_is_free);
   p.jitter_seed = j.value("jitter_seed", d.jitter_seed);
 }
 

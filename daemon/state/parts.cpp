@@ -25,4 +25,8 @@ std::vector<Part> parts_of(const std::vector<std::string>& slots, int ranks) {
   return parts;
 }
 
+bool has_other_nodes(const std::vector<Part>& parts) {
+  return std::ranges::any_of(parts, [](const Part& part) { return !part.node.empty(); });
+}
+
 } // namespace nsa::state

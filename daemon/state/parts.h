@@ -23,5 +23,6 @@ std::string_view node_of_slot(std::string_view slot);
 std::string slot_on(const std::string& node, const std::string& slot);
 // Ranks take slots in order; slots of one node stand together.
 std::vector<Part> parts_of(const std::vector<std::string>& slots, int ranks);
+bool has_other_nodes(const std::vector<Part>& parts);
 
 } // namespace nsa::state

@@ -163,8 +163,11 @@ Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
     return {false, {}, "data that are missing or damaged are not retried"};
   if (failure == FailureClass::kNonFinite) return {false, {}, "train.non_finite says stop"};
   const Policy& policy = run.policy;
+  if (failure == FailureClass::kPreemption && policy.preemption_is_free)
+    return {true, from_seconds(policy.delay_seconds), "its scheduler takes its nodes away"};
   int of_class = 0, of_all = 0;
   for (const Restart& r : run.restarts) {
+    if (r.failure == FailureClass::kPreemption && policy.preemption_is_free) continue;
     if (now - r.at < kTotalWindow) ++of_all;
     // What lies before a rung was taken is not held against it.
     const bool since = !run.standing.changed_at || r.at > *run.standing.changed_at;

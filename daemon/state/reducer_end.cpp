@@ -83,7 +83,9 @@ void Reducer::conclude() {
     run_.without_graphs = "attempt " + std::to_string(attempt_.number) + ": " + failure.text;
     return restart(failure, {true, {}, "goes on without CUDA graphs (cuda.graphs = \"auto\")"});
   }
-  if (attempt_.committed_step <= attempt_.first_step) ++run_.without_progress;
+  const bool is_free =
+      failure.failure == wire::FailureClass::kPreemption && run_.policy.preemption_is_free;
+  if (attempt_.committed_step <= attempt_.first_step && !is_free) ++run_.without_progress;
   note_death(failure);
   const Decision decision = decide_restart(run_, failure.failure, now_);
   if (step_down(failure, decision)) return;

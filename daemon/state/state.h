@@ -52,6 +52,8 @@ struct Policy { // from [restart] and [hang] of the spec
   bool restart_on_hang = true;
   double evidence_seconds = 20;
   double stop_grace_seconds = 330;
+  // A scheduler takes the run's nodes away as it likes: that is no failure of the run.
+  bool preemption_is_free = false;
   uint64_t jitter_seed = 0;
   bool operator==(const Policy&) const = default;
 };

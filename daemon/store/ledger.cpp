@@ -80,6 +80,7 @@ Status write_runs(const Batch& batch, const Prepare& cached) {
     NSA_LEDGER_RUN("UPDATE events SET replay=0 WHERE run=?", run);
     NSA_LEDGER_RUN("UPDATE attempts SET shim_sequence=0 WHERE run=?", run);
     NSA_LEDGER_RUN("DELETE FROM attempt_parts WHERE run=?", run);
+    NSA_LEDGER_RUN("DELETE FROM jobs WHERE run=?", run);
   }
   for (const RunRow& r : batch.runs)
     NSA_LEDGER_RUN(
@@ -194,6 +195,15 @@ Status write_cluster(const Batch& batch, const Prepare& cached) {
   return {};
 }
 
+Status write_jobs(const Batch& batch, const Prepare& cached) {
+  for (const JobRow& j : batch.jobs)
+    NSA_LEDGER_RUN("INSERT OR REPLACE INTO jobs (run,engine,number,nodes,job,state,reason,"
+                   "submitted_at,is_over) VALUES (?,?,?,?,?,?,?,?,?)",
+                   j.run, j.engine, j.number, j.nodes, j.job, j.state, j.reason, j.submitted_at,
+                   j.is_over);
+  return {};
+}
+
 Status write_gpu_quarantine(const Batch& batch, const Prepare& cached) {
   for (const GpuQuarantineRow& q : batch.gpu_quarantine)
     if (q.is_over)
@@ -223,6 +233,7 @@ Status Ledger::write(Batch& batch) {
   NSA_TRY(write_events(batch, database_, prepare));
   NSA_TRY(write_cluster(batch, prepare));
   NSA_TRY(write_gpu_quarantine(batch, prepare));
+  NSA_TRY(write_jobs(batch, prepare));
   for (const RunId& run : batch.removed) {
     NSA_LEDGER_RUN("DELETE FROM events WHERE run=?", run);
     NSA_LEDGER_RUN("DELETE FROM attempt_parts WHERE run=?", run);

@@ -122,6 +122,7 @@ public:
   Result<std::optional<JoinTokenRow>> join_token(const std::string& digest);
   Result<std::vector<GpuQuarantineRow>> gpu_quarantine(); // by UUID
   Result<int64_t> drained_at(const std::string& node);    // of this node; 0: it is not
+  Result<std::vector<JobRow>> jobs();                     // by run
   Result<std::vector<DrainRow>> drained_nodes();          // of those that have joined
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);

@@ -38,6 +38,16 @@ Result<int64_t> Ledger::drained_at(const std::string& node) {
   return row ? s.integer(0) : 0;
 }
 
+Result<std::vector<JobRow>> Ledger::jobs() {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT run,engine,number,nodes,job,state,reason,submitted_at,"
+                                   "is_over FROM jobs ORDER BY run"));
+  return all_rows<JobRow>(s, [](const Statement& row) {
+    return JobRow{row.text(0), row.text(1), row.integer(2), row.integer(3),     row.text(4),
+                  row.text(5), row.text(6), row.integer(7), row.integer(8) != 0};
+  });
+}
+
 Result<std::vector<DrainRow>> Ledger::drained_nodes() {
   NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT name,drained_at FROM cluster_nodes WHERE "
                                                 "drained_at<>0 ORDER BY name"));

@@ -151,6 +151,17 @@ struct GpuQuarantineRow {
   bool is_over = false; // the row goes
 };
 
+// A job of another scheduler that gives a run its nodes (daemon/engines); of each run the newest.
+struct JobRow {
+  RunId run;
+  std::string engine;
+  int64_t number = 0, nodes = 0;
+  std::string job; // its id there; empty: it is being submitted
+  std::string state, reason;
+  int64_t submitted_at = 0;
+  bool is_over = false; // nobody looks after it any more
+};
+
 struct Batch {
   // From their files: events of before this batch are not replayed, and the shims' messages are
   // asked for again.
@@ -171,13 +182,14 @@ struct Batch {
   std::vector<JoinTokenRow> join_tokens;
   std::vector<DrainRow> drains;
   std::vector<GpuQuarantineRow> gpu_quarantine;
+  std::vector<JobRow> jobs;
   std::vector<RunId> removed; // with all that is stored of them, but the audit
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
            leases.empty() && damaged_runs.empty() && made_anew.empty() && events.empty() &&
            audit.empty() && cluster_nodes.empty() && join_tokens.empty() && drains.empty() &&
-           gpu_quarantine.empty() && removed.empty();
+           gpu_quarantine.empty() && jobs.empty() && removed.empty();
   }
 };
 

@@ -46,7 +46,7 @@ TEST(Words, EachValueHasItsOwn) {
   expect_list(LineType::kCutOff, "cut-off");
   expect_list(LogStream::kPosition, "position");
   expect_list(Severity::kError, "error");
-  expect_list(EventKind::kNotifyFailed, "notify_failed");
+  expect_list(EventKind::kJobChanged, "job_changed");
   expect_list(FinishReason::kStopped, "stopped");
   expect_list(NonFiniteAction::kReport, "report");
   expect_list(RequestResult::kRefused, "refused");

@@ -1,0 +1,87 @@
+// When a part on another node counts as ended: never while its ranks may still compute.
+#include "daemon/parts/remote_nodes.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+namespace nsa::parts {
+namespace {
+
+class RemoteNodesTest : public testing::Test {
+protected:
+  static constexpr Duration kOrphans = std::chrono::milliseconds(1500);
+  const control::AttemptKey key_{"k3fm2", 1};
+
+  void SetUp() override {
+    nodes_ = std::make_unique<RemoteNodes>(
+        loop_, RemoteNodes::Options{[](const std::string&, const wire::Frame&) { return Status(); },
+                                    kOrphans, [](const control::AttemptKey&) { return false; },
+                                    [this](const std::string&) { return joined_; }});
+    hears({key_});
+    auto watch = nodes_->watch("bee", key_, started_);
+    ASSERT_TRUE(watch);
+    watch_ = std::move(*watch);
+  }
+  // The node has called, and says which parts it holds.
+  void hears(const std::vector<control::AttemptKey>& parts) {
+    Held held;
+    for (const control::AttemptKey& part : parts)
+      held.parts.push_back({part.run, part.attempt});
+    nodes_->take("bee", frame_of(Message::kHeld, held));
+  }
+  bool has_ended() {
+    pollfd end{watch_.get(), POLLIN, 0};
+    return ::poll(&end, 1, 0) > 0;
+  }
+  bool ends_within(Duration limit) {
+    const MonotonicTime end = MonotonicTime::now() + limit;
+    while (!has_ended() && MonotonicTime::now() < end)
+      (void)loop_.run_for(std::chrono::milliseconds(10));
+    return has_ended();
+  }
+
+  net::EventLoop loop_;
+  const WallTime started_ = WallTime::now();
+  WallTime joined_{1};
+  std::unique_ptr<RemoteNodes> nodes_;
+  UniqueFd watch_;
+};
+
+TEST_F(RemoteNodesTest, APartThatItsNodeHoldsNoMoreHasEnded) {
+  EXPECT_FALSE(has_ended());
+  nodes_->on_lost("bee");
+  EXPECT_FALSE(has_ended()) << "it may compute";
+  hears({key_});
+  EXPECT_FALSE(has_ended());
+  hears({});
+  EXPECT_TRUE(has_ended());
+}
+
+TEST_F(RemoteNodesTest, ALostNodesPartHasEndedWhenItMustHave) {
+  nodes_->on_lost("bee");
+  EXPECT_FALSE(ends_within(std::chrono::milliseconds(500)));
+  EXPECT_TRUE(ends_within(std::chrono::seconds(20)));
+}
+
+// The job was run again elsewhere, while the network of its old node was cut.
+TEST_F(RemoteNodesTest, ANodeThatHasJoinedAnewSpeaksNotForTheOneBefore) {
+  nodes_->on_lost("bee");
+  joined_ = WallTime::now();
+  hears({});
+  EXPECT_TRUE(nodes_->is_ready("bee"));
+  EXPECT_FALSE(has_ended()) << "the old ranks may compute";
+  nodes_->take("bee", frame_of(Message::kEnded, Ended{{key_.run, key_.attempt}}));
+  EXPECT_FALSE(has_ended()) << "that was another part of the same name";
+  EXPECT_TRUE(ends_within(std::chrono::seconds(20)));
+}
+
+TEST_F(RemoteNodesTest, ANodeThatHasJoinedAnewAndHoldsThePartIsTheSame) {
+  nodes_->on_lost("bee");
+  joined_ = WallTime::now();
+  hears({key_});
+  nodes_->take("bee", frame_of(Message::kEnded, Ended{{key_.run, key_.attempt}}));
+  EXPECT_TRUE(has_ended());
+}
+
+} // namespace
+} // namespace nsa::parts
