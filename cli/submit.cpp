@@ -113,7 +113,7 @@ Verb submit_verb() {
       {"with-optimizer", 0, ValueType::kFlag, "",
        "begin with the optimizer state of that checkpoint, too"},
       {"on", 0, ValueType::kText, "ENGINE",
-       "slurm: one job gives the run its nodes (docs/slurm.md)"},
+       "slurm or kubernetes: one job gives the run its nodes (docs/slurm.md, docs/kubernetes.md)"},
       {"partition", 0, ValueType::kText, "NAME", "of Slurm, for --on slurm"},
       {"time", 0, ValueType::kText, "LIMIT",
        "of one job, for --on slurm: minutes, HH:MM:SS or DAYS-HH"},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <cctype>
 #include <iterator>
 
 namespace nsa::spec {
@@ -26,6 +27,8 @@ static FieldTable cluster_fields(NodeSpec& s) {
   return {
     {.key = "cluster.address", .at = &s.cluster.address, .maximum = 64,
      .meaning = "address on which other nodes may join this nsad as their head, such as \"0.0.0.0\"; empty: no node may join"},
+    {.key = "cluster.advertise", .at = &s.cluster.advertise, .maximum = 253,
+     .meaning = "name or address by which other nodes reach this head; empty: the host's name, or cluster.address"},
     {.key = "cluster.port", .at = &s.cluster.port, .minimum = 0, .maximum = 65535,
      .meaning = "TCP port for nodes; 0: any free one, which `nsactl node ls` shows"},
     {.key = "cluster.folder", .at = &s.cluster.folder, .maximum = 4096,
@@ -36,6 +39,17 @@ static FieldTable cluster_fields(NodeSpec& s) {
     {.key = "cluster.orphan_seconds", .at = &s.cluster.orphan_seconds, .minimum = 1, .maximum = 86400, .unit = "s",
      .meaning = "ranks on another node end themselves when the head has not reached them for this long; the head waits a little "
                 "longer before it starts their run again"},
+  };
+}
+
+static FieldTable kubernetes_fields(NodeSpec& s) {
+  return {
+    {.key = "kubernetes.image", .at = &s.kubernetes.image, .maximum = 512,
+     .meaning = "container image of agents, with the same build as this nsad"},
+    {.key = "kubernetes.namespace", .at = &s.kubernetes.space, .maximum = 63,
+     .meaning = "namespace of the jobs; empty: the one that kubectl uses"},
+    {.key = "kubernetes.claim", .at = &s.kubernetes.claim, .maximum = 253,
+     .meaning = "name of the PersistentVolumeClaim (ReadWriteMany) of the folder `runs` in nsad's state folder"},
   };
 }
 
@@ -105,7 +119,7 @@ FieldTable node_fields(NodeSpec& s) {
     {.key = "system.minimum_uid", .at = &s.system.minimum_uid, .minimum = 1, .maximum = 4294967294,
      .meaning = "no run starts as an account with a lower uid"},
   };
-  for (FieldTable more : {cluster_fields(s), notify_fields(s)})
+  for (FieldTable more : {cluster_fields(s), kubernetes_fields(s), notify_fields(s)})
     std::move(more.begin(), more.end(), std::back_inserter(fields));
   return fields;
 }
@@ -126,6 +140,8 @@ const std::vector<TableMeaning>& node_tables() {
       {"system", "Accounts of `nsad --system`; without that option this table has no effect."},
       {"cluster",
        "Other nodes that join this nsad as their head ([several nodes](several-nodes.md))."},
+      {"kubernetes",
+       "Runs that are submitted with `--on kubernetes` ([kubernetes](kubernetes.md))."},
       {"notify", "Who is told when a run ends or hangs. A hook that fails harms nothing: the event "
                  "`notify_failed` of the run says why."},
   };
@@ -194,6 +210,16 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
     add_rule_problem(reading, {"cluster.address"},
                      {"must be an IPv4 or IPv6 address, not \"" + listen + "\"",
                       "\"0.0.0.0\" listens on all IPv4 addresses of the machine"});
+  const auto is_name = [](const std::string& text) {
+    return std::all_of(text.begin(), text.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '.' || c == ':';
+    });
+  };
+  for (const auto& [key, name] : {std::pair("cluster.advertise", parsed.spec.cluster.advertise),
+                                  std::pair("kubernetes.namespace", parsed.spec.kubernetes.space),
+                                  std::pair("kubernetes.claim", parsed.spec.kubernetes.claim)})
+    if (!is_name(name))
+      add_rule_problem(reading, {key}, {"has a character that no name has: \"" + name + "\"", ""});
   if (reading.bad_keys.count("resources.gpus") == 0)
     if (auto fault = check_gpus(parsed.spec.resources.gpus))
       add_rule_problem(reading, {"resources.gpus"}, std::move(*fault));

@@ -79,10 +79,17 @@ struct NodeSystemSection {   // of `nsad --system`
 
 struct NodeClusterSection { // of a head, whom other nodes may join
   std::string address;      // to listen on; empty: no node may join
+  std::string advertise;    // by which name nodes reach this head; empty: the host's
   int64_t port = 9465;      // 0: any free one
   std::string folder;       // of the authority's key and certificate; empty: in the state folder
   int64_t certificate_days = 30; // how long a node's certificate is good
   double orphan_seconds = 120;   // until ranks end themselves that the head does not reach
+};
+
+struct NodeKubernetesSection { // of runs that are submitted with --on kubernetes
+  std::string image;           // that agents run
+  std::string space;           // namespace of their jobs; empty: kubectl's own
+  std::string claim;           // volume of the runs
 };
 
 struct NodeSpec {
@@ -97,6 +104,7 @@ struct NodeSpec {
   NodeNotifySection notify;
   NodeSystemSection system;
   NodeClusterSection cluster;
+  NodeKubernetesSection kubernetes;
 };
 
 FieldTable node_fields(NodeSpec& spec);

@@ -2,6 +2,7 @@
 
 #include "common/base/build_info.h"
 #include "common/base/log.h"
+#include "daemon/engines/kubernetes.h"
 #include "daemon/engines/slurm.h"
 #include "daemon/parts/joint_attempt.h"
 #include "daemon/proc/node_readings.h"
@@ -27,6 +28,14 @@ constexpr net::OffloadLimits kWorkers{6, 3, 6, 4096, Duration::zero()};
 // others; and to adopt thousands of runs of one submitter is no abuse.
 constexpr net::OffloadLimits kCalls{8, 4, 8, 100'000, Duration::zero()};
 } // namespace
+
+static engines::EngineMap engines_of(const ControlOptions& options) {
+  const spec::NodeKubernetesSection& given = options.config.kubernetes;
+  return {{spec::EngineName::kSlurm, std::make_shared<engines::Slurm>()},
+          {spec::EngineName::kKubernetes,
+           std::make_shared<engines::Kubernetes>(engines::KubernetesSettings{
+               given.image, given.space, given.claim, options.state_folder, ::getuid()})}};
+}
 
 ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
                            ControlOptions options)
@@ -93,7 +102,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node) { remote_nodes_.on_lost(node); },
               static_cast<int>(options_.config.resources.cpu_slots)}),
       jobs_({clock_, loop_, ledger_, workers_},
-            {{{spec::EngineName::kSlurm, std::make_shared<engines::Slurm>()}},
+            {engines_of(options_),
              [this](const RunId& run) {
                const RunRecord* record = metrics_.find(run);
                return record == nullptr ? nullptr : &record->spec;

@@ -102,6 +102,8 @@ void ClusterNodes::open() {
 }
 
 std::string ClusterNodes::address() const {
+  if (!options_.cluster.advertise.empty())
+    return cluster::HeadAddress{options_.cluster.advertise, head_->port()}.text();
   const std::string& given = options_.cluster.address;
   const bool is_any = given == "0.0.0.0" || given == "::";
   return cluster::HeadAddress{is_any ? options_.node : given, head_->port()}.text();
