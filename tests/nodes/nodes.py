@@ -18,12 +18,12 @@ import harness as e2e  # noqa: E402
 from harness import LIMIT, expect, wait_for  # noqa: E402
 
 
-def configure_head(node, port=0, extra=""):
+def configure_head(node, port=0, extra="", slots=2):
     node.config(f"""schema = 1
 [metrics]
 port = 0
 [resources]
-cpu_slots = 2
+cpu_slots = {slots}
 gpus = "none"
 [storage]
 reserve_mib = 8
@@ -34,12 +34,12 @@ port = {port}
 """)
 
 
-def start_head(node, extra=""):
+def start_head(node, extra="", slots=2):
     """Starts nsad as a head, and writes its port down, so that it is the same after a restart."""
-    configure_head(node, extra=extra)
+    configure_head(node, extra=extra, slots=slots)
     node.run("daemon", "start")
     address = wait_for("the head's port", lambda: own(node)["address"])
-    configure_head(node, port=address.rsplit(":", 1)[1], extra=extra)
+    configure_head(node, port=address.rsplit(":", 1)[1], extra=extra, slots=slots)
     return address
 
 
