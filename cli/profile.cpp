@@ -2,6 +2,7 @@
 #include "cli/connect.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
+#include "cli/part_profile.h"
 #include "cli/parts.h"
 #include "cli/phase_recording.h"
 #include "cli/render/table.h"
@@ -65,33 +66,39 @@ Result<progress::Page> open_page(Rank rank, int64_t pid, AttemptNumber attempt) 
               "see what runs: nsactl ls --state running");
 }
 
+Error no_live_rank(const wire::RunDetail& run, const Arguments& arguments) {
+  return {ErrorCode::kNotFound,
+          "run " + run.summary.id + " has no live rank" +
+              (arguments.has("rank") ? " " + arguments.text("rank") : ""),
+          "see what runs: nsactl ls --state running"};
+}
+
+// The rank that records its own steps: those on GPUs do, others where it is asked for. Nothing: the
+// phases of ranks are sampled.
+Result<std::optional<wire::RankView>> recording_rank(const wire::RunDetail& run,
+                                                     const Arguments& arguments) {
+  for (const wire::RankView& rank : run.ranks) {
+    if (arguments.has("rank") && arguments.integer("rank", 0) != rank.rank) continue;
+    if (rank.state != wire::RankStatus::kRunning) continue;
+    const bool on_gpu = !rank.device.empty() && !rank.device.starts_with("cpu");
+    if (on_gpu || arguments.has("parts")) return std::optional(rank);
+    return std::optional<wire::RankView>();
+  }
+  return fail(no_live_rank(run, arguments));
+}
+
 // Of one rank, or of all that are live.
 Result<std::vector<ProfiledRank>> open_ranks(const wire::RunDetail& run, const Arguments& arguments,
                                              uint64_t steps) {
   const wire::RunSummary& summary = run.summary;
-  if (summary.state != wire::RunState::kRunning)
-    return fail(ErrorCode::kConflict,
-                "run " + summary.id + " is " + summary.state.text() +
-                    ": only a run that trains can be profiled",
-                "what its steps took: nsactl export " + summary.id + " --format csv");
   std::vector<ProfiledRank> ranks;
   for (const wire::RankView& rank : run.ranks) {
     if (arguments.has("rank") && arguments.integer("rank", 0) != rank.rank) continue;
     if (rank.state != wire::RankStatus::kRunning) continue;
-    if (!rank.device.empty() && !rank.device.starts_with("cpu"))
-      return fail(ErrorCode::kUnsupported,
-                  "rank " + std::to_string(rank.rank) + " of run " + summary.id +
-                      " trains on a GPU; profile knows the phases of ranks on CPUs",
-                  "the parts of its steps: nsactl plot " + summary.id +
-                      " -m phase_seconds.forward");
     NSA_TRY_ASSIGN(auto page, open_page(rank.rank, rank.pid, summary.attempt));
     ranks.push_back({rank.rank, rank.pid, std::move(page), PhaseRecording(steps)});
   }
-  if (ranks.empty())
-    return fail(ErrorCode::kNotFound,
-                "run " + summary.id + " has no live rank" +
-                    (arguments.has("rank") ? " " + arguments.text("rank") : ""),
-                "see what runs: nsactl ls --state running");
+  if (ranks.empty()) return fail(no_live_rank(run, arguments));
   return ranks;
 }
 
@@ -210,8 +217,16 @@ Result<Exit> run_profile(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(arguments.text("RUN"))));
   NSA_TRY_ASSIGN(const auto run, client::read_as<wire::RunDetail>(answer));
-  NSA_TRY_ASSIGN(auto ranks, open_ranks(run, arguments, static_cast<uint64_t>(steps)));
   const std::string& id = run.summary.id;
+  if (run.summary.state != wire::RunState::kRunning)
+    return fail(ErrorCode::kConflict,
+                "run " + id + " is " + run.summary.state.text() +
+                    ": only a run that trains can be profiled",
+                "what its steps took: nsactl export " + id + " --format csv");
+  const std::string out = arguments.text("out", "profile-" + id + ".json");
+  NSA_TRY_ASSIGN(const auto recording, recording_rank(run, arguments));
+  if (recording) return profile_by_parts(daemon, run, {*recording, steps, out}, context);
+  NSA_TRY_ASSIGN(auto ranks, open_ranks(run, arguments, static_cast<uint64_t>(steps)));
   if (!context.quiet)
     context.io.err << "recording " << steps << " steps; Ctrl-C ends earlier and keeps what there is"
                    << std::endl;
@@ -226,7 +241,6 @@ Result<Exit> run_profile(const Arguments& arguments, Context& context) {
                 "what happened: nsactl events " + id);
   if (end == RecordEnd::kRankEnded)
     context.io.err << "note: a rank ended meanwhile; only whole steps before are told\n";
-  const std::string out = arguments.text("out", "profile-" + id + ".json");
   NSA_TRY(write_file_atomic(out, chrome_trace(id, recorded).dump() + "\n", 0644,
                             Survives::kProcessCrash));
   if (context.output == Output::kJson) {
@@ -243,18 +257,24 @@ Result<Exit> run_profile(const Arguments& arguments, Context& context) {
 Verb profile_verb() {
   Verb verb;
   verb.name = "profile";
-  verb.summary = "Record the phases of live ranks on CPUs as a Chrome trace, and sum them up";
+  verb.summary = "Record where the time of a live run's steps goes, as a Chrome trace and a table";
   verb.detail =
-      "Reads the progress pages of the ranks 2,000 times a second, without a restart and without "
-      "work for the ranks. Phase boundaries are exact. A phase too short to sample appears as (not "
-      "seen). SHARE is of the time of whole steps, LEAST and MOST of one rank.";
+      "Ranks on CPUs: reads their progress pages 2,000 times a second, without work for them. "
+      "Phase "
+      "boundaries are exact. A phase too short to sample appears as (not seen). SHARE is of the "
+      "time of whole steps, LEAST and MOST of one rank. A rank on a GPU records its own steps: it "
+      "waits 10, warms up 10, then records kernels, copies and calls. Each kernel counts for the "
+      "part of the step that launched it. IDLE is time in which the GPU waited for that part.";
   verb.positionals = {run_argument()};
-  verb.options = {{"rank", 0, ValueType::kInteger, "RANK", "only this rank (default: all)"},
-                  {"steps", 0, ValueType::kInteger, "N", "whole steps to record (default: 50)"},
-                  {"out", 0, ValueType::kPath, "FILE", "the trace (default: profile-ID.json)"}};
+  verb.options = {
+      {"rank", 0, ValueType::kInteger, "RANK", "only this rank (default: all; on GPUs the first)"},
+      {"steps", 0, ValueType::kInteger, "N", "whole steps to record (default: 50)"},
+      {"out", 0, ValueType::kPath, "FILE", "the trace (default: profile-ID.json)"},
+      {"parts", 0, ValueType::kFlag, "", "record parts of a step on a CPU too"}};
   verb.examples = {
       {"nsactl profile @last", "where does a step's time go?"},
-      {"nsactl profile k3fm2 --rank 1 --steps 200 --out rank1.json", "one rank, longer"}};
+      {"nsactl profile k3fm2 --rank 1 --steps 200 --out rank1.json", "one rank, longer"},
+      {"nsactl profile @last --parts", "parts of the model, recorded by rank 0 itself"}};
   verb.run = run_profile;
   return verb;
 }

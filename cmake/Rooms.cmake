@@ -75,11 +75,12 @@ nsa_room(worker/rules MAY_USE common nsa_model/choice nsa_model/model_config) # 
 nsa_room(worker/runtime MAY_USE common/base common/progress common/spec worker/comm worker/graphs worker/mesh
                                 worker/process_info)
 nsa_room(worker/optimizer MAY_USE common nsa_model/ops worker/checkpoint worker/rules worker/runtime)
+nsa_room(worker/profile MAY_USE common nsa_model/ops worker/graphs)
 nsa_room(worker/step MAY_USE common nsa_model/ops worker/comm worker/data worker/graphs worker/link worker/mesh
-                             worker/optimizer worker/rules worker/runtime)
+                             worker/optimizer worker/profile worker/rules worker/runtime)
 nsa_room(worker/model MAY_USE common nsa_model worker/optimizer worker/rules worker/step)
 nsa_room(worker/trainer MAY_USE common worker/checkpoint worker/comm worker/data worker/link
-                                worker/mesh worker/optimizer worker/process_info worker/rules worker/runtime
+                                worker/mesh worker/optimizer worker/process_info worker/profile worker/rules worker/runtime
                                 worker/step worker/telemetry)
 nsa_room(worker/inference MAY_USE common nsa_model worker)
 nsa_room(worker/bootstrap MAY_USE common nsa_model worker)

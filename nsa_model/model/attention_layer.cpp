@@ -4,6 +4,7 @@
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/segments.h"
+#include "nsa_model/ops/step_part.h"
 
 namespace nsa::model {
 
@@ -78,6 +79,7 @@ Tensor AttentionLayer::attend(Heads heads, const SequenceContext& context,
 }
 
 Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {
+  const ops::PartScope part(ops::StepPart::kProjections);
   // One product for all projections. Rows: q, the keys that are rotated, those that are not,
   // values.
   const bool dense = config_.attention == Attention::kDense;
@@ -118,6 +120,7 @@ bool AttentionLayer::gate_sees_mean() const {
 }
 
 Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
+  const ops::PartScope part(ops::StepPart::kGates);
   const NsaConfig& nsa = config_.nsa;
   const auto type = ops::compute_type(x.scalar_type());
   const int64_t branches = branch_count(nsa), groups = config_.kv_groups;
@@ -149,6 +152,7 @@ Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
 
 Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
                                 const SequenceContext& context) const {
+  const ops::PartScope part(ops::StepPart::kCompression);
   const ops::Sizes sizes = settings().sizes;
   if (config_.nsa.compression == Compression::kAverage)
     return ops::pool(raw, sizes, context.document_start);
@@ -164,6 +168,7 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
 }
 
 Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context) const {
+  const ops::PartScope part(ops::StepPart::kDense);
   const auto attend = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
     if (config_.dense_backend == DenseAttention::kFused)
       return ops::fused_causal_attention(q, k, v);

@@ -7,6 +7,7 @@
 #include "nsa_model/model_config/config.h"
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/product.h"
+#include "nsa_model/ops/step_part.h"
 
 #include <ATen/ATen.h>
 
@@ -57,6 +58,7 @@ public:
   at::Tensor compress(const at::Tensor& raw, bool keys, const SequenceContext& context) const;
   // [B, S, H, D] -> [B, S, dimension]
   at::Tensor output(const at::Tensor& o) const {
+    const ops::PartScope part(ops::StepPart::kProjections);
     return ops::linear(o.flatten(2), w_out_, config_.fused_layers);
   }
 

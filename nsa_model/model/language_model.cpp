@@ -5,10 +5,13 @@
 #include "nsa_model/model/language_model_impl.h"
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
+#include "nsa_model/ops/step_part.h"
 
 namespace nsa::model {
 
 using at::Tensor;
+using ops::PartScope;
+using ops::StepPart;
 
 LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType type, uint64_t s,
                           Weights weights)
@@ -72,6 +75,7 @@ Tensor LanguageModel::Impl::norm(const Tensor& x, const Tensor& gain) const {
 }
 
 ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor& gain) const {
+  const PartScope part(StepPart::kNorm);
   check(stream.x, "input of a norm");
   if (stream.addend) check(*stream.addend, "addend of a norm");
   check(gain, "a norm gain"); // a mixed pair would leave the fused kernel in silence
@@ -84,6 +88,7 @@ ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor&
 }
 
 Tensor LanguageModel::Impl::mlp(const Block& block, const Tensor& x) const {
+  const PartScope part(StepPart::kMlp);
   const Tensor out = ops::mlp(x, block.fc1, block.fc2, config.fused_layers);
   check(out, "output of an MLP");
   return out;
@@ -116,6 +121,7 @@ std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
 SequenceContext LanguageModel::Impl::context(int64_t sequence,
                                              const std::optional<Tensor>& document_start,
                                              int64_t position_offset) {
+  const PartScope part(StepPart::kEmbedding);
   // Without documents every batch of this length shares its tables: keep the last ones.
   const bool cached =
       !document_start && plain_length == sequence && plain_offset == position_offset;
@@ -150,6 +156,7 @@ SequenceContext LanguageModel::Impl::context(int64_t sequence,
 }
 
 void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates) {
+  const PartScope part(StepPart::kGates);
   c10::NoGradGuard no_grad;
   gate_sum.select(0, layer).add_(gates.mean(at::IntArrayRef{0, 1, 2}));
   if (layer == 0) gate_passes.add_(1);
@@ -201,8 +208,11 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   // Its gradient, which autograd adds to the output layer's.
   if (!tied && c10::GradMode::is_enabled())
     ops::count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kAten);
-  Stream stream{tied ? ops::embedding(embedding, tokens, tied) : at::embedding(embedding, tokens),
-                std::nullopt};
+  const auto look_up = [&] {
+    const PartScope part(StepPart::kEmbedding);
+    return tied ? ops::embedding(embedding, tokens, tied) : at::embedding(embedding, tokens);
+  };
+  Stream stream{look_up(), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
       // x and its addend are summed in the same pass as without recompute, bit for bit.
@@ -251,6 +261,7 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
   if (config.fused_layers && config.joined_embedding_gradient && c10::GradMode::is_enabled())
     tied = c10::make_intrusive<ops::TiedGradient>();
   const Tensor hidden = impl_->hidden(tokens, document_start, 0, tied);
+  const PartScope part(StepPart::kLoss);
   const Tensor loss = linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding,
                                            targets.flatten(), config.fused_layers, tied);
   impl_->check(loss, "the loss", true);

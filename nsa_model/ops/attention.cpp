@@ -4,6 +4,7 @@
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/reference_attention.h"
 #include "nsa_model/ops/segments.h"
+#include "nsa_model/ops/step_part.h"
 
 #include <algorithm>
 #include <string>
@@ -56,9 +57,16 @@ void count_reference(const AttentionInputs& in, const Settings& settings) {
   if (selects(in, settings)) count_kernel(choice::Part::kSelection, choice::Backend::kReference);
 }
 
+StepPart step_part_of(Branch branch) {
+  return branch == Branch::kCompressed ? StepPart::kCompressed
+         : branch == Branch::kSelected ? StepPart::kSelected
+                                       : StepPart::kSliding;
+}
+
 at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
   const auto on = [&](Branch branch) { return in.k[int(branch)] && in.k[int(branch)]->defined(); };
   const auto run = [&](Branch branch, const OptionalTensor& indices, const BranchOptions& options) {
+    const PartScope part(step_part_of(branch));
     return branch_attention(branch, in.q, *in.k[int(branch)], *in.v[int(branch)], indices, settings,
                             in.document_start, options);
   };
@@ -83,13 +91,16 @@ at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
 at::Tensor attention(const AttentionInputs& inputs, const Settings& settings, Kernels kernels) {
   require_kernels(kernels, inputs.q.device());
   check(inputs, settings);
+  const PartScope part(StepPart::kAttention);
   if (kernels == Kernels::kFused) return fused_attention(inputs, settings);
   AttentionInputs in = inputs;
-  if (comes_unpooled(inputs, settings))
+  if (comes_unpooled(inputs, settings)) {
+    const PartScope pooling(StepPart::kCompression);
     for (auto* side : {&in.k, &in.v}) {
       OptionalTensor& x = (*side)[int(Branch::kCompressed)];
       x = pool(*x, settings.sizes, inputs.document_start);
     }
+  }
   if (kernels == Kernels::kReference) {
     count_reference(in, settings);
     return reference_attention(in, settings);

@@ -1,6 +1,7 @@
 #include "nsa_model/ops/branch_pass.h"
 
 #include "nsa_model/ops/selection.h"
+#include "nsa_model/ops/step_part.h"
 
 #include <limits>
 
@@ -176,6 +177,7 @@ private:
 
 void write_selection(const Pass& pass, const Chunk& chunk, const Tensor& p,
                      const BranchArguments& a, const BranchOutputs& out) {
+  const PartScope part(StepPart::kSelection);
   const int64_t blocks = reference::block_count(a.offsets.query + chunk.end, a.sizes);
   const Tensor scores = block_scores(p.sum(2), blocks, a.sizes);
   const auto place = [&](const Tensor& target, const Tensor& value) {
@@ -191,6 +193,7 @@ void write_selection(const Pass& pass, const Chunk& chunk, const Tensor& p,
 
 // Queries that see no compressed token still select: their blocks are all causal ones.
 void write_first_selection(const BranchArguments& a, const BranchOutputs& out, int64_t count) {
+  const PartScope part(StepPart::kSelection);
   if (out.scores.defined()) out.scores.zero_();
   if (!out.indices.defined() || count == 0) return;
   const int64_t blocks = reference::block_count(a.offsets.query + count, a.sizes);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace nsa::runtime {
 
@@ -24,6 +26,10 @@ public:
   // recorded and does not run; waiting for the device in between is an error.
   virtual void begin() = 0;
   virtual std::unique_ptr<Graph> end() = 0; // on another thread than begin() if need be
+  // Whether it can name what it records. If so: mangled names of the kernels that were recorded
+  // since it was last asked, within begin() and end(); empty for those without a name.
+  virtual bool names_kernels() const { return false; }
+  virtual std::vector<std::string> take_launched() { return {}; }
   // Drops what is being recorded, after an error; nothing if nothing is.
   virtual void abandon() noexcept = 0;
 };

@@ -1,5 +1,7 @@
 #include "worker/model/model_loss.h"
 
+#include "nsa_model/ops/step_part.h"
+
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <deque>
@@ -76,12 +78,16 @@ of_batches(model::LanguageModel& model, Method method, at::Device device,
   const auto under_way = std::make_shared<BatchesUnderWay>(device);
   return [&model, method, device, under_way,
           separator](const std::shared_ptr<const data::Batch>& batch) {
-    const Texts host = texts_of(batch);
-    const at::Tensor tokens = host.tokens.to(device, /*non_blocking=*/true);
-    const at::Tensor targets = host.targets.to(device, /*non_blocking=*/true);
-    under_way->keep(batch);
+    at::Tensor tokens, targets;
     std::optional<at::Tensor> starts;
-    if (separator) starts = document_start_tensor(*batch, *separator);
+    {
+      const ops::PartScope part(ops::StepPart::kData);
+      const Texts host = texts_of(batch);
+      tokens = host.tokens.to(device, /*non_blocking=*/true);
+      targets = host.targets.to(device, /*non_blocking=*/true);
+      under_way->keep(batch);
+      if (separator) starts = document_start_tensor(*batch, *separator);
+    }
     return (model.*method)(tokens, targets, starts);
   };
 }
@@ -102,6 +108,7 @@ StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device) {
   const auto under_way = std::make_shared<BatchesUnderWay>(device);
   const auto staged = std::make_shared<Texts>();
   const auto bring = [device, under_way, staged](const std::shared_ptr<const data::Batch>& batch) {
+    const ops::PartScope part(ops::StepPart::kData);
     const Texts host = texts_of(batch);
     if (!staged->tokens.defined() || staged->tokens.sizes() != host.tokens.sizes())
       *staged = {at::empty_like(host.tokens, device), at::empty_like(host.targets, device)};

@@ -1,5 +1,6 @@
 #include "worker/step/gradient_reducer.h"
 
+#include "nsa_model/ops/step_part.h"
 #include "nsa_model/ops/update.h"
 
 #include <ATen/core/grad_mode.h>
@@ -8,6 +9,9 @@
 #include <stdexcept>
 
 namespace nsa::train {
+
+using ops::PartScope;
+using ops::StepPart;
 
 // Called by autograd when a parameter's gradient of this backward pass is complete.
 struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
@@ -44,6 +48,7 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::begin_step(uint64_t step) {
   const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kReduction);
   step_ = step;
   skip_ = false;
   if (!defers_) {
@@ -57,6 +62,7 @@ void GradientReducer::begin_step(uint64_t step) {
 }
 
 void GradientReducer::begin_micro_step(bool last) {
+  const PartScope part(StepPart::kReduction);
   last_micro_step_ = last;
   seen_.assign(seen_.size(), false);
   if (!last) return;
@@ -79,6 +85,7 @@ void GradientReducer::begin_micro_step(bool last) {
 
 void GradientReducer::on_gradient(size_t i) {
   const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kReduction);
   // Twice in one pass would mean that a bucket may have left with half a sum in it.
   if (seen_[i])
     throw std::runtime_error("the gradient of " + state_.name(i) +
@@ -101,6 +108,7 @@ void GradientReducer::on_gradient(size_t i) {
 
 void GradientReducer::end_micro_step() {
   const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kReduction);
   for (size_t b = 0; b < deferred_.size(); ++b)
     add_deferred(b); // where parameters went without a gradient
 }
@@ -161,6 +169,7 @@ void GradientReducer::start_ready_buckets() {
 
 void GradientReducer::start_next_buckets(size_t count) {
   const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kReduction);
   for (; count > 0; --count)
     start_bucket(next_bucket_++);
 }
@@ -237,6 +246,7 @@ void GradientReducer::mark_wait(bool begins) {
 
 comm::Outcome GradientReducer::finish_step() {
   const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kReduction);
   check_coverage();
   waits_ = new_stopwatch();
   // What no gradient came for in this step counts as zero, not as the step before left it.

@@ -1,6 +1,8 @@
 #include "worker/step/micro_steps.h"
 
 #include "common/base/log.h"
+#include "nsa_model/ops/step_part.h"
+#include "worker/profile/graph_parts.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -49,8 +51,12 @@ bool MicroSteps::replayable(const data::Batch& batch, MicroStep micro_step) {
 }
 
 void MicroSteps::pass(const at::Tensor& unscaled, MicroStep micro_step, Tape* tape) {
-  at::Tensor loss = unscaled.mul(loss_scale_);
-  if (micro_step.poisoned) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
+  at::Tensor loss;
+  {
+    const ops::PartScope part(ops::StepPart::kLoss);
+    loss = unscaled.mul(loss_scale_);
+    if (micro_step.poisoned) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
+  }
   const auto backward_begins = [this, last = micro_step.last] {
     at_backward_();
     p_.reducer.begin_micro_step(last);
@@ -59,9 +65,13 @@ void MicroSteps::pass(const at::Tensor& unscaled, MicroStep micro_step, Tape* ta
     tape->cut(backward_begins);
   else
     backward_begins();
-  loss.backward();
+  {
+    const ops::PartScope part(ops::StepPart::kAutograd); // but for what its nodes were made for
+    loss.backward();
+  }
   p_.reducer.end_micro_step();
   const at::NoGradGuard no_grad;
+  const ops::PartScope part(ops::StepPart::kLoss);
   p_.loss_word.add_(loss.detach());
 }
 
@@ -76,7 +86,10 @@ void MicroSteps::record(Recording& recording, MicroStep micro_step) {
       if (!made) throw std::runtime_error(made.error().what);
       recorder_ = std::move(*made);
     }
-    tape.record(*recorder_, [&] { pass(p_.staged->loss(), micro_step, &tape); });
+    std::optional<profile::TiedRecorder> tied;
+    if (recorder_->names_kernels()) tied.emplace(*recorder_);
+    runtime::Recorder& recorder = tied ? *tied : *recorder_;
+    tape.record(recorder, [&] { pass(p_.staged->loss(), micro_step, &tape); });
   } catch (const std::exception& e) { // memory that is out, too: launched steps had enough
     const std::string why = e.what(); // LibTorch's go on with hints and a stack
     throw RecordingError("a step cannot be recorded as CUDA graphs: " +

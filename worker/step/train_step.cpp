@@ -1,5 +1,7 @@
 #include "worker/step/train_step.h"
 
+#include "nsa_model/ops/step_part.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
@@ -7,6 +9,8 @@
 
 namespace nsa::train {
 
+using ops::PartScope;
+using ops::StepPart;
 using progress::DeviceWord;
 using progress::Phase;
 
@@ -75,7 +79,10 @@ void TrainStep::run_micro_steps(uint64_t step, const NextBatch& next_batch) {
   for (int64_t m = 0; m < accumulate_; ++m) {
     const auto micro = static_cast<uint64_t>(m);
     enter(Phase::kData, step, micro);
-    const std::shared_ptr<const data::Batch> batch = next_batch();
+    const std::shared_ptr<const data::Batch> batch = [&] {
+      const PartScope part(StepPart::kData);
+      return next_batch();
+    }();
     if (!batch->rows_from.empty())
       p_.clock.set_batch_index(static_cast<uint64_t>(batch->rows_from[0].sequence));
     enter(Phase::kForward, step, micro);
@@ -90,6 +97,7 @@ void TrainStep::run_micro_steps(uint64_t step, const NextBatch& next_batch) {
 
 void TrainStep::put(const StepRequests& requests) {
   const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kReduction);
   const at::Tensor scalars = p_.state.sync_scalars();
   if (requests.stop) scalars[kStop].fill_(1.0);
   if (requests.stop_with_checkpoint) scalars[kStopWithCheckpoint].fill_(1.0);
@@ -98,12 +106,17 @@ void TrainStep::put(const StepRequests& requests) {
 
 comm::Outcome TrainStep::update(const Request& request, bool skip, InFlight& step) {
   enter(Phase::kOptimizer, request.step);
-  const at::Tensor norm = optimizer_.step(request.learning_rate, p_.state.sync_scalars()[kLoss]);
+  const at::Tensor norm = [&] {
+    const PartScope part(StepPart::kOptimizer);
+    return optimizer_.step(request.learning_rate, p_.state.sync_scalars()[kLoss]);
+  }();
   step.waits.emplace(reducer_.take_waits());
   if (gatherer_.needed() && !skip) {
     enter(Phase::kAllGatherWeights, request.step);
+    const PartScope part(StepPart::kWeights);
     if (auto gathered = gatherer_.weights(request.step, *step.waits); !gathered) return gathered;
   }
+  const PartScope part(StepPart::kResults);
   std::vector<at::Tensor> values{norm.reshape({1}), p_.state.sync_scalars()};
   if (p_.gates.take && request.with_gates) values.push_back(p_.gates.take());
   step.end = p_.runtime.record_event(); // before the values: passed when they are there
@@ -113,6 +126,7 @@ comm::Outcome TrainStep::update(const Request& request, bool skip, InFlight& ste
 }
 
 StepResult TrainStep::take() {
+  const PartScope part(StepPart::kResults);
   InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   const std::vector<double> values = step.values->take();

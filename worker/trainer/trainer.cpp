@@ -6,6 +6,7 @@
 #include "worker/optimizer/state_io.h"
 #include "worker/trainer/checkpoint_hook.h"
 #include "worker/trainer/evaluation_hook.h"
+#include "worker/trainer/profile_hook.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -61,6 +62,8 @@ void Trainer::make_hooks() {
         needles_}));
   hooks_.push_back(std::make_unique<CheckpointHook>(CheckpointHook::Parts{
       p_.spec.checkpoint, step_, p_.clock, p_.loader, p_.checkpointer, position_.step}));
+  hooks_.push_back(
+      std::make_unique<ProfileHook>(ProfileHook::Parts{p_.run_folder, p_.rank, p_.runtime}));
 }
 
 RankResult<Finished> Trainer::run() {

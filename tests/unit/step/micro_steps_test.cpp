@@ -1,6 +1,7 @@
 // Steps that are recorded and replayed against the same steps launched one by one, on a device that
 // records operators (tests/support/operator_recorder.h): what the host decided while recording is
 // not done again, so that whatever hangs on it would show.
+#include "nsa_model/ops/step_part.h"
 #include "tests/support/first_of_two.h"
 #include "tests/support/operator_recorder.h"
 #include "tests/support/small_model.h"
@@ -96,6 +97,30 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
     EXPECT_EQ(both.replayed.graphs, size_t(2 * ways[way].accumulate));
     EXPECT_EQ(both.recorders, 1);
   }
+}
+
+// As a GPU's recorder, which nsactl profile asks for the kernels of each part of a step.
+class NamingRecorder : public test::OperatorRecorder {
+public:
+  bool names_kernels() const override { return true; }
+  std::vector<std::string> take_launched() override { return {"kernel"}; }
+};
+class NamingCpu : public RecordingCpu {
+public:
+  using RecordingCpu::RecordingCpu;
+  Result<std::unique_ptr<runtime::Recorder>> make_recorder() override {
+    return std::unique_ptr<runtime::Recorder>(std::make_unique<NamingRecorder>());
+  }
+};
+
+TEST(MicroSteps, KernelsAreTiedToPartsWithoutAChangeOfTheSteps) {
+  const auto alone = comm::make_single_rank_collectives();
+  NamingCpu runtime(cpu());
+  for (const int64_t accumulate : {1, 2}) {
+    const SmallTraining t = training(accumulate, at::kBFloat16);
+    expect_equal(run_small(t, false, runtime, *alone), run_small(t, true, runtime, *alone));
+  }
+  EXPECT_EQ(ops::part_listener(), nullptr);
 }
 
 TEST(MicroSteps, RanksReplayAroundTheirCollectives) {

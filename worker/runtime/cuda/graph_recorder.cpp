@@ -4,6 +4,8 @@
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#include <unordered_set>
 
 namespace nsa::runtime {
 
@@ -38,6 +40,7 @@ public:
   void begin() override {
     const CUDAStreamGuard guard(stream_);
     recording_ = std::make_unique<at::cuda::CUDAGraph>();
+    known_.clear();
     recording_->capture_begin(pool_, cudaStreamCaptureModeRelaxed);
   }
 
@@ -46,6 +49,20 @@ public:
     auto ended = std::exchange(recording_, nullptr);
     ended->capture_end();
     return std::make_unique<StreamGraph>(std::move(ended), stream_);
+  }
+
+  bool names_kernels() const override { return true; }
+  std::vector<std::string> take_launched() override {
+    std::vector<std::string> names;
+    for (const cudaGraphNode_t node : nodes()) {
+      cudaGraphNodeType type{};
+      if (!known_.insert(node).second || cudaGraphNodeGetType(node, &type) != cudaSuccess ||
+          type != cudaGraphNodeTypeKernel)
+        continue;
+      names.push_back(name_of(node));
+    }
+    (void)cudaGetLastError(); // a kernel without a name is no failure of training
+    return names;
   }
 
   void abandon() noexcept override {
@@ -58,8 +75,37 @@ public:
   }
 
 private:
+  std::vector<cudaGraphNode_t> nodes() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    size_t count = 0, waits = 0;
+    // Asked without the data of edges, it refuses a graph of programmatic launches.
+    const cudaGraphNode_t* dependencies = nullptr;
+    const cudaGraphEdgeData* edges = nullptr;
+    if (!recording_ ||
+        cudaStreamGetCaptureInfo(stream_.stream(), &status, nullptr, &graph, &dependencies, &edges,
+                                 &waits) != cudaSuccess ||
+        status != cudaStreamCaptureStatusActive ||
+        cudaGraphGetNodes(graph, nullptr, &count) != cudaSuccess)
+      return {};
+    std::vector<cudaGraphNode_t> nodes(count);
+    if (count > 0 && cudaGraphGetNodes(graph, nodes.data(), &count) != cudaSuccess) return {};
+    return nodes;
+  }
+
+  // Only kernels of the runtime's API have one here: cuBLAS launches its own by the driver's.
+  static std::string name_of(cudaGraphNode_t node) {
+    cudaKernelNodeParams params{};
+    const char* name = nullptr;
+    if (cudaGraphKernelNodeGetParams(node, &params) != cudaSuccess ||
+        cudaFuncGetName(&name, params.func) != cudaSuccess || name == nullptr)
+      return "";
+    return name;
+  }
+
   CUDAStream stream_;
   at::cuda::MempoolId_t pool_;
+  std::unordered_set<cudaGraphNode_t> known_; // nodes of the recording that were told
   std::unique_ptr<at::cuda::CUDAGraph> recording_;
 };
 

@@ -1,0 +1,107 @@
+// PartScope: names the part of a training step that this thread works on, for whoever records steps
+// (worker/profile). While nobody listens it costs one load. What a kernel or an autograd node was
+// made for follows from the innermost scope at that time.
+//
+// Any thread may open scopes. Only the training thread may call listen_to_parts(), between steps:
+// no scope is open then.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace nsa::ops {
+
+enum class StepPart : uint8_t {
+  kData,
+  kEmbedding,
+  kNorm,
+  kProjections,
+  kGates,
+  kCompression,
+  kSelection,
+  kLists,
+  kCompressed,
+  kSelected,
+  kSliding,
+  kAttention, // what serves several branches at once
+  kDense,
+  kMlp,
+  kLoss,
+  kReduction,
+  kOptimizer,
+  kWeights,
+  kResults,
+  kAutograd, // between the nodes of a backward pass
+};
+
+// As tables and traces have it; in the order of the values.
+inline constexpr auto kStepPartNames = std::to_array<std::string_view>({
+    "data",
+    "embedding",
+    "norms",
+    "projections and RoPE",
+    "gates",
+    "compression",
+    "compressed scores and top-k",
+    "block lists",
+    "compressed branch",
+    "selected branch",
+    "sliding branch",
+    "branches together",
+    "dense attention",
+    "MLP",
+    "loss",
+    "gradient reduction",
+    "optimizer",
+    "all-gather of weights",
+    "results",
+    "autograd's sums",
+});
+inline constexpr size_t kStepParts = kStepPartNames.size();
+constexpr std::string_view name_of(StepPart part) {
+  return kStepPartNames[static_cast<size_t>(part)];
+}
+constexpr std::optional<StepPart> step_part_from(std::string_view name) {
+  for (size_t i = 0; i < kStepParts; ++i)
+    if (kStepPartNames[i] == name) return static_cast<StepPart>(i);
+  return std::nullopt;
+}
+
+class PartListener {
+public:
+  virtual ~PartListener() = default;
+  // On the thread of the scope. Scopes of a thread nest.
+  virtual void begin(StepPart part) = 0;
+  virtual void end() noexcept = 0;
+};
+
+// nullptr: nobody.
+void listen_to_parts(PartListener* listener);
+PartListener* part_listener();
+
+namespace detail {
+extern std::atomic<PartListener*> listener;
+}
+
+class PartScope {
+public:
+  explicit PartScope(StepPart part) : listener_(detail::listener.load(std::memory_order_acquire)) {
+    if (listener_ != nullptr) [[unlikely]]
+      listener_->begin(part);
+  }
+  ~PartScope() {
+    if (listener_ != nullptr) [[unlikely]]
+      listener_->end();
+  }
+  PartScope(const PartScope&) = delete;
+  PartScope& operator=(const PartScope&) = delete;
+
+private:
+  PartListener* listener_;
+};
+
+} // namespace nsa::ops

@@ -1,0 +1,106 @@
+// Recordings of this process's CPU by LibTorch's own profiler.
+#include "common/base/file.h"
+#include "common/base/json.h"
+#include "tests/support/temporary_folder.h"
+#include "worker/profile/step_recorder.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace nsa::profile {
+namespace {
+
+using ops::PartScope;
+using ops::StepPart;
+
+const wire::StepProfilePart* find(const wire::StepProfile& profile, StepPart part) {
+  for (const auto& row : profile.parts)
+    if (row.part == ops::name_of(part)) return &row;
+  return nullptr;
+}
+
+class RecordingTest : public ::testing::Test {
+protected:
+  // Two products in different scopes, and their gradients.
+  void step() {
+    at::Tensor hidden, loss;
+    {
+      const PartScope scope(StepPart::kProjections);
+      hidden = at::mm(weights_, weights_);
+    }
+    {
+      const PartScope scope(StepPart::kLoss);
+      loss = at::mm(hidden, inputs_).sum();
+    }
+    const PartScope scope(StepPart::kAutograd);
+    loss.backward();
+  }
+  wire::StepProfile record(int steps, nlohmann::json* trace = nullptr) {
+    StepRecorder recorder(false);
+    recorder.prepare();
+    step();
+    recorder.start();
+    for (int i = 0; i < steps; ++i)
+      step();
+    Recording recording = recorder.stop();
+    step(); // not recorded
+    wire::StepProfile profile;
+    profile.steps = steps;
+    const auto path = folder_.path() / "trace.json";
+    const Status done = recording.evaluate(profile, path);
+    EXPECT_TRUE(done) << done.error().what;
+    if (trace != nullptr) *trace = *parse_json(*read_file(path), "trace", {.bytes = 100 << 20});
+    return profile;
+  }
+
+  test::TemporaryFolder folder_;
+  at::Tensor weights_ = at::rand({384, 384}).set_requires_grad(true);
+  at::Tensor inputs_ = at::rand({384, 384});
+};
+
+TEST_F(RecordingTest, AttributesNearlyAllOfAStep) {
+  step();
+  const wire::StepProfile profile = record(8);
+  EXPECT_GE(profile.attributed_ratio, 0.95);
+  EXPECT_LE(profile.attributed_ratio, 1.0 + 1e-9);
+  double sum = 0;
+  for (const auto& part : profile.parts)
+    sum += part.seconds;
+  EXPECT_NEAR(sum, profile.attributed_ratio * profile.step_seconds, 1e-9);
+}
+
+TEST_F(RecordingTest, ABackwardPassCountsForThePartThatAskedForIt) {
+  nlohmann::json trace;
+  const wire::StepProfile profile = record(4, &trace);
+  // The first product has two gradients: twice the work again.
+  const auto* projections = find(profile, StepPart::kProjections);
+  ASSERT_NE(projections, nullptr);
+  EXPECT_EQ(projections->launches, 2); // forward and backward of a step
+  ASSERT_NE(find(profile, StepPart::kLoss), nullptr);
+  std::multiset<std::string> backward;
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.value("cat", "") == "backward" &&
+        event.at("args").at("of").get<std::string>().starts_with("MmBackward"))
+      backward.insert(event.at("name").get<std::string>());
+  EXPECT_EQ(backward.count("projections and RoPE"), 4u);
+  EXPECT_EQ(backward.count("loss"), 4u);
+}
+
+TEST_F(RecordingTest, NobodyListensBeforeAndBehind) {
+  EXPECT_EQ(ops::part_listener(), nullptr);
+  (void)record(1);
+  EXPECT_EQ(ops::part_listener(), nullptr);
+  EXPECT_EQ(ScopeRecorder::current(), nullptr);
+  const wire::StepProfile second = record(2); // it can be done again
+  EXPECT_GT(second.step_seconds, 0);
+  StepRecorder dropped(false); // as where training fails
+  dropped.prepare();
+  dropped.start();
+  step();
+}
+
+} // namespace
+} // namespace nsa::profile
