@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
+#include <map>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@ namespace {
 constexpr size_t kBlock = size_t{1} << 20;   // read at a time: some milliseconds
 constexpr size_t kMaxRows = size_t{1} << 14; // kept of a whole file
 constexpr size_t kMaxZoomed = size_t{1} << 16;
+constexpr size_t kMostIndexBytes = size_t{256} << 20;
 constexpr size_t kTold = size_t{128} << 10; // bytes of a piece: a stream's queue is bounded
 
 Result<std::string> read_at(int fd, off_t from, size_t size, const std::string& path) {
@@ -47,10 +50,12 @@ std::shared_ptr<MetricScan> MetricCache::find(const std::string& path, const Met
   const std::scoped_lock lock(mutex_);
   const auto known = std::find_if(scans_.begin(), scans_.end(),
                                   [&](const auto& scan) { return scan.first == key; });
-  if (known != scans_.end())
+  if (known != scans_.end()) {
     scans_.splice(scans_.begin(), scans_, known);
-  else
+  } else {
     scans_.emplace_front(key, std::make_shared<MetricScan>());
+    scans_.front().second->indexed_from = indexed_from_;
+  }
   if (scans_.size() > kMost) scans_.pop_back();
   return scans_.front().second;
 }
@@ -82,7 +87,84 @@ Status MetricPoints::open_file() {
   scan_->blocks.clear();
   scan_->rows.clear();
   scan_->records = scan_->unreadable = 0;
+  if (status.st_size >= scan_->indexed_from) begin_with_index(status.st_size);
   return {};
+}
+
+// Each value that a segment keeps in a row of its own step; other metrics have none there.
+std::vector<MetricRow> MetricPoints::rows_of(const curves::Segment& segment) const {
+  std::map<double, MetricRow> rows;
+  for (size_t metric = 0; metric < segment.metrics.size(); ++metric) {
+    if (!segment.metrics[metric]) continue;
+    for (const curves::Place* at :
+         {&segment.metrics[metric]->least, &segment.metrics[metric]->greatest}) {
+      MetricRow& row = rows[at->step];
+      if (row.values.empty())
+        row = {at->attempt, at->step, at->tokens, at->time,
+               std::vector<double>(segment.metrics.size(), NAN)};
+      row.values[metric] = at->value;
+    }
+  }
+  std::vector<MetricRow> in_order;
+  for (auto& [step, row] : rows)
+    in_order.push_back(std::move(row));
+  return in_order;
+}
+
+// Of these bytes, the records of steps before `limit`.
+Result<std::vector<MetricRow>> MetricPoints::rows_before(off_t begin, off_t end, double limit) {
+  NSA_TRY_ASSIGN(const std::string bytes,
+                 read_at(file_.get(), begin, static_cast<size_t>(end - begin), path_));
+  std::vector<MetricRow> rows;
+  (void)each_line(bytes, [&](std::string_view text) {
+    MetricRow row;
+    bool is_record = false;
+    if (read_row(text, row, is_record) && is_record && row.step < limit)
+      keep(rows, std::move(row), kMaxZoomed);
+  });
+  return rows;
+}
+
+// The rank owns the index and may have written anything: what does not fit the file is left out,
+// and the scan begins where the rest ends.
+void MetricPoints::begin_with_index(off_t size) {
+  const auto index = read_file(std::filesystem::path(path_).parent_path() / curves::kIndexName,
+                               kMostIndexBytes, open_ ? open_ : open_regular_file);
+  if (!index) return;
+  std::vector<curves::Segment> segments =
+      curves::read_index(*index, text_of(query_.kind), query_.metrics);
+  while (!segments.empty()) {
+    const curves::Segment& last = segments.back();
+    const auto tail = last.end > size ? Result<std::string>(std::string())
+                                      : read_at(file_.get(), last.end - last.checked(),
+                                                static_cast<size_t>(last.checked()), path_);
+    if (last.end <= size && tail && curves::check_of(*tail) == last.check) break;
+    segments.pop_back();
+  }
+  // From the end: what a later segment did again counts no more.
+  double limit = INFINITY;
+  std::vector<std::vector<MetricRow>> rows(segments.size());
+  for (size_t i = segments.size(); i-- > 0;) {
+    const curves::Segment& segment = segments[i];
+    if (segment.greatest < limit) {
+      rows[i] = rows_of(segment);
+    } else if (segment.least < limit) {
+      auto read = rows_before(segment.begin, segment.end, limit);
+      if (!read) return; // the scan will say it
+      rows[i] = std::move(*read);
+    }
+    limit = std::min(limit, segment.least);
+  }
+  MetricScan& scan = *scan_;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const curves::Segment& segment = segments[i];
+    scan.blocks.push_back({segment.begin, segment.end, segment.least, segment.greatest, true});
+    scan.records += segment.records;
+    scan.unreadable += segment.unreadable;
+    for (MetricRow& row : rows[i])
+      keep(scan.rows, std::move(row), kMaxRows);
+    scan.read_to = segment.end;
+  }
 }
 
 template <class Use> size_t MetricPoints::each_line(std::string_view bytes, Use use) {
@@ -120,7 +202,7 @@ Result<bool> MetricPoints::scan_on() {
     scan.too_long = end == std::string_view::npos;
     left.remove_prefix(used);
   }
-  if (scan.blocks.empty() ||
+  if (scan.blocks.empty() || scan.blocks.back().is_indexed ||
       scan.blocks.back().end - scan.blocks.back().begin >= static_cast<off_t>(kBlock))
     scan.blocks.push_back({scan.read_to, scan.read_to, INFINITY, -INFINITY});
   MetricScan::Block& block = scan.blocks.back();

@@ -5,10 +5,15 @@
 //   file   |····block····|····block····|····block····|··        1 MiB each: least and greatest step
 //   rows    kept of all blocks, at most kMaxRows: thinned out to half whenever there are more
 //
+// Of a long file the rank keeps an index (common/curves). What it covers is not read: rows are the
+// least and greatest values of its segments, and blocks are its segments. Where steps were done
+// again, the segments that hold older ones beside others are read after all.
+//
 // MetricPoints: one thread at a time. MetricCache and MetricScan: any thread.
 #pragma once
 
 #include "common/base/file.h"
+#include "common/curves/curve_index.h"
 #include "daemon/api/metric_line.h"
 #include "daemon/api/metric_records.h"
 
@@ -21,11 +26,14 @@
 
 namespace nsa::api {
 
+inline constexpr off_t kIndexedFrom = off_t{128} << 20; // a smaller file is read in a second
+
 // What is known of one file for one kind and list of metrics.
 struct MetricScan {
   struct Block {
     off_t begin = 0, end = 0;
     double least = 0, greatest = 0; // steps; least > greatest: it has no record of the kind
+    bool is_indexed = false;        // a segment of the index: nothing is added to it
   };
   std::mutex mutex;
   dev_t device = 0;
@@ -35,15 +43,18 @@ struct MetricScan {
   std::vector<Block> blocks;
   std::vector<MetricRow> rows;
   int64_t records = 0, unreadable = 0;
+  off_t indexed_from = kIndexedFrom; // bytes of a file whose index is read
 };
 
 // The scans that were used last; some two megabytes each at most.
 class MetricCache {
 public:
+  explicit MetricCache(off_t indexed_from = kIndexedFrom) : indexed_from_(indexed_from) {}
   std::shared_ptr<MetricScan> find(const std::string& path, const MetricQuery& query);
 
 private:
   static constexpr size_t kMost = 32;
+  const off_t indexed_from_;
   std::mutex mutex_;
   std::list<std::pair<std::string, std::shared_ptr<MetricScan>>> scans_; // the newest first
 };
@@ -58,6 +69,9 @@ public:
 private:
   enum class Stage { kOpen, kScan, kZoom, kTell, kEnd };
   Status open_file();
+  void begin_with_index(off_t size);
+  std::vector<MetricRow> rows_of(const curves::Segment& segment) const;
+  Result<std::vector<MetricRow>> rows_before(off_t begin, off_t end, double limit);
   Result<bool> scan_on(); // true: at the end of the file
   Result<bool> zoom_on(); // true: all blocks are done
   void collect();

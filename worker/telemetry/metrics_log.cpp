@@ -17,8 +17,9 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const std::filesystem::path
   if (end > 0 && ::pread(fd.get(), &last, 1, end - 1) != 1)
     return fail_errno("cannot read " + path.string());
   if (last != '\n') NSA_TRY(write_all(fd.get(), "\n", 1));
+  const int64_t size = end + (last != '\n' ? 1 : 0);
   return std::unique_ptr<MetricsLog>(
-      new MetricsLog(telemetry::RecordFile(std::move(fd), "metrics.jsonl"), attempt));
+      new MetricsLog(telemetry::RecordFile(std::move(fd), "metrics.jsonl"), attempt, path, size));
 }
 
 void MetricsLog::step(const wire::RankStep& step) {
@@ -38,7 +39,8 @@ void MetricsLog::append(const char* kind, nlohmann::json body) {
   body["attempt"] = attempt_;
   body["time"] = format_rfc3339(WallTime::now());
   // A value that is not finite becomes null: JSON has no word for it.
-  file_.append(body.dump() + "\n");
+  const std::string line = body.dump() + "\n";
+  if (file_.append(line)) index_.add(body, line);
 }
 
 } // namespace nsa::train

@@ -22,7 +22,7 @@ int RecordFile::write_waiting() {
   return error;
 }
 
-void RecordFile::append(std::string_view record) {
+bool RecordFile::append(std::string_view record) {
   constexpr size_t kMaxWaiting = size_t{4} << 20;
   int error = write_waiting();
   // Part of the first that waits may be in the file, so the newest is the one that goes.
@@ -36,6 +36,7 @@ void RecordFile::append(std::string_view record) {
   if (error == 0 && failing_)
     log::info("metrics", name_ + " is written again", {{"records_lost", std::to_string(lost_)}});
   failing_ = error != 0;
+  return fits;
 }
 
 } // namespace nsa::telemetry

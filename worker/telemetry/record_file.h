@@ -18,8 +18,8 @@ public:
   RecordFile() = default;
   // `name` is for the log. The file is opened with O_APPEND.
   RecordFile(UniqueFd fd, std::string name) : fd_(std::move(fd)), name_(std::move(name)) {}
-  // The first record in a row that cannot be written makes one warning.
-  void append(std::string_view record);
+  // The first record in a row that cannot be written makes one warning. False: it is lost.
+  bool append(std::string_view record);
   uint64_t lost() const { return lost_; } // records
   bool waits() const { return !waiting_.empty(); }
 

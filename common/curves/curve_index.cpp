@@ -1,0 +1,184 @@
+#include "common/curves/curve_index.h"
+
+namespace nsa::curves {
+
+namespace {
+
+constexpr std::string_view kMetricLine = "{\"kind\":";
+constexpr std::string_view kSegmentLine = "{\"begin\":";
+
+nlohmann::json json_of(const Place& place) {
+  return nlohmann::json::array({place.attempt, place.step, place.tokens, place.time, place.value});
+}
+
+Place place_of(const nlohmann::json& json) {
+  return {json.at(0).get<int64_t>(), json.at(1).get<double>(), json.at(2).get<double>(),
+          json.at(3).get<std::string>(), json.at(4).get<double>()};
+}
+
+double number_or(const nlohmann::json& record, const char* name, double absent) {
+  const auto member = record.find(name);
+  return member != record.end() && member->is_number() ? member->get<double>() : absent;
+}
+
+// How the line of a metric begins. Members are written in this order.
+std::string beginning_of(std::string_view kind, std::string_view metric) {
+  return std::string(kMetricLine) + nlohmann::json(kind).dump() +
+         ",\"metric\":" + nlohmann::json(metric).dump() + ",";
+}
+
+void append_metric(std::string& lines, std::string_view kind, std::string_view metric,
+                   const Extremes& extremes) {
+  lines += beginning_of(kind, metric) + "\"least\":" + json_of(extremes.least).dump() +
+           ",\"greatest\":" + json_of(extremes.greatest).dump() + "}\n";
+}
+
+} // namespace
+
+uint64_t check_of(std::string_view last_bytes) { // FNV-1a
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : last_bytes)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+bool SegmentBuilder::add(const nlohmann::json& record, int64_t bytes) {
+  const auto name = record.find("kind");
+  if (!record.is_object() || name == record.end() || !name->is_string()) {
+    add_unreadable(bytes);
+    return true;
+  }
+  Kind& kind = kinds_[name->get<std::string>()];
+  Place place;
+  place.step = number_or(record, "step", NAN);
+  if (!std::isnan(place.step)) {
+    if (place.step <= kind.greatest) return false;
+    place.attempt = static_cast<int64_t>(number_or(record, "attempt", 0));
+    place.tokens = number_or(record, "tokens", 0);
+    if (const auto time = record.find("time"); time != record.end() && time->is_string())
+      place.time = time->get<std::string>();
+    kind.least = std::min(kind.least, place.step);
+    kind.greatest = place.step;
+    take(kind, record, place);
+  }
+  ++kind.records;
+  end_ += bytes;
+  return true;
+}
+
+void SegmentBuilder::add_unreadable(int64_t bytes) {
+  ++unreadable_;
+  end_ += bytes;
+}
+
+// Members of members have their names joined by dots.
+void SegmentBuilder::take(Kind& kind, const nlohmann::json& record, const Place& place) {
+  std::vector<std::pair<std::string, const nlohmann::json*>> objects{{std::string(), &record}};
+  while (!objects.empty()) {
+    const auto [prefix, members] = std::move(objects.back());
+    objects.pop_back();
+    for (const auto& [name, value] : members->items()) {
+      if (value.is_object()) objects.emplace_back(prefix + name + ".", &value);
+      if (!value.is_number()) continue;
+      Place own = place;
+      own.value = value.get<double>();
+      if (!std::isfinite(own.value)) continue;
+      const auto [found, is_new] = kind.metrics.try_emplace(prefix + name, Extremes{own, own});
+      if (is_new) continue;
+      if (own.value < found->second.least.value) found->second.least = own;
+      if (own.value > found->second.greatest.value) found->second.greatest = std::move(own);
+    }
+  }
+}
+
+std::string SegmentBuilder::lines(uint64_t check) const {
+  std::string lines;
+  nlohmann::json kinds = nlohmann::json::object();
+  for (const auto& [name, kind] : kinds_) {
+    for (const auto& [metric, extremes] : kind.metrics)
+      append_metric(lines, name, metric, extremes);
+    nlohmann::json& told = kinds[name] = nlohmann::json::array({kind.records});
+    if (kind.greatest >= kind.least) {
+      told.push_back(kind.least);
+      told.push_back(kind.greatest);
+    }
+  }
+  return lines + std::string(kSegmentLine) + std::to_string(begin_) +
+         ",\"end\":" + std::to_string(end_) + ",\"check\":" + std::to_string(check) +
+         ",\"unreadable\":" + std::to_string(unreadable_) + ",\"kinds\":" + kinds.dump() + "}\n";
+}
+
+namespace {
+
+// Reads line by line; a line of a metric nobody asked for costs a comparison.
+class IndexReader {
+public:
+  IndexReader(std::string_view kind, const std::vector<std::string>& metrics) : kind_(kind) {
+    for (const std::string& metric : metrics)
+      beginnings_.push_back(beginning_of(kind, metric));
+    segment_.metrics.resize(metrics.size());
+  }
+
+  // False: what stands here is no index.
+  bool take(std::string_view line, size_t end_of_line) {
+    if (line.starts_with(kSegmentLine)) return end_segment(line, end_of_line);
+    for (size_t i = 0; i < beginnings_.size(); ++i)
+      if (line.starts_with(beginnings_[i])) return take_metric(line, i);
+    return line.starts_with(kMetricLine);
+  }
+
+  std::vector<Segment> segments;
+
+private:
+  bool take_metric(std::string_view line, size_t metric) {
+    const auto json = parse_json(line, "an index");
+    if (!json) return false;
+    segment_.metrics[metric] = {place_of(json->at("least")), place_of(json->at("greatest"))};
+    return true;
+  }
+
+  bool end_segment(std::string_view line, size_t end_of_line) {
+    const auto json = parse_json(line, "an index");
+    if (!json) return false;
+    segment_.begin = json->at("begin").get<int64_t>();
+    segment_.end = json->at("end").get<int64_t>();
+    segment_.check = json->at("check").get<uint64_t>();
+    segment_.unreadable = json->at("unreadable").get<int64_t>();
+    if (segment_.begin != (segments.empty() ? 0 : segments.back().end) ||
+        segment_.end <= segment_.begin || segment_.end - segment_.begin > kLongestSegment)
+      return false;
+    const nlohmann::json& kinds = json->at("kinds");
+    if (const auto own = kinds.find(kind_); own != kinds.end()) {
+      segment_.records = own->at(0).get<int64_t>();
+      if (own->size() == 3) {
+        segment_.least = own->at(1).get<double>();
+        segment_.greatest = own->at(2).get<double>();
+      }
+    }
+    segment_.index_end = end_of_line;
+    const size_t metrics = segment_.metrics.size();
+    segments.push_back(std::exchange(segment_, {}));
+    segment_.metrics.resize(metrics);
+    return true;
+  }
+
+  const std::string kind_;
+  std::vector<std::string> beginnings_;
+  Segment segment_;
+};
+
+} // namespace
+
+std::vector<Segment> read_index(std::string_view index, std::string_view kind,
+                                const std::vector<std::string>& metrics) {
+  IndexReader reader(kind, metrics);
+  try {
+    size_t from = 0;
+    for (size_t end; (end = index.find('\n', from)) != std::string_view::npos; from = end + 1)
+      if (!reader.take(index.substr(from, end - from), end + 1)) break;
+  } catch (const nlohmann::json::exception&) { // a member is missing or of another type
+  }
+  return std::move(reader.segments);
+}
+
+} // namespace nsa::curves

@@ -1,0 +1,170 @@
+// Points of a file with an index (common/curves): the same peaks as without one, whatever happened
+// to file and index.
+#include "common/base/file.h"
+#include "daemon/api/metric_points.h"
+#include "tests/support/temporary_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace nsa::api {
+namespace {
+
+namespace fs = std::filesystem;
+
+class IndexedPointsTest : public ::testing::Test {
+protected:
+  // Appends records as a rank does, with their index.
+  void train(int attempt, int first, int last) {
+    std::ofstream out(path_, std::ios::app), index(index_, std::ios::app);
+    for (int step = first; step <= last; ++step) {
+      const nlohmann::json record = {{"kind", "step"},     {"attempt", attempt},
+                                     {"step", step},       {"tokens", step * 512},
+                                     {"time", "t"},        {"loss", loss(attempt, step)},
+                                     {"norm", 1.0 / step}, {"rest", std::string(400, 'x')}};
+      const std::string line = record.dump() + "\n";
+      if (segment_.is_full() || !segment_.add(record, int64_t(line.size()))) {
+        index << end_segment();
+        EXPECT_TRUE(segment_.add(record, int64_t(line.size())));
+      }
+      text_ += line;
+      out << line;
+    }
+    index << end_segment(); // as at an attempt's end
+  }
+  static double loss(int attempt, int step) {
+    return step % 1000 == 123 ? 1000.0 * attempt + step % 997 : 5 + 0.001 * (step % 37);
+  }
+
+  struct Answer {
+    std::map<int, double> losses; // by step
+    nlohmann::json end;
+  };
+  Answer ask(off_t indexed_from, MetricQuery query = {.metrics = {"loss"}, .points = 100'000}) {
+    MetricRecords records(path_, {}, query, std::make_shared<MetricCache>(indexed_from));
+    std::string lines;
+    for (bool at_end = false; !at_end;) {
+      auto piece = records.next();
+      EXPECT_TRUE(piece);
+      if (!piece) return {};
+      lines += piece->lines;
+      at_end = piece->at_end;
+    }
+    Answer answer;
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json["kind"] == "end")
+        answer.end = json;
+      else if (!json["loss"].is_null())
+        answer.losses[json["step"]] = json["loss"];
+    }
+    return answer;
+  }
+  // Every value told with the index is one of the run as it counts, and the peaks are all there.
+  void expect_same_peaks() {
+    const Answer truth = ask(INT64_MAX), indexed = ask(0);
+    EXPECT_EQ(indexed.end, truth.end);
+    for (const auto& [step, loss] : indexed.losses) {
+      ASSERT_TRUE(truth.losses.contains(step)) << step;
+      EXPECT_EQ(loss, truth.losses.at(step)) << step;
+    }
+    // The greatest of each 4,000 steps: more than a segment holds.
+    constexpr int kPart = 4000;
+    std::map<int, double> greatest, told;
+    for (const auto& [step, loss] : truth.losses)
+      greatest[step / kPart] = std::max(greatest[step / kPart], loss);
+    for (const auto& [step, loss] : indexed.losses)
+      told[step / kPart] = std::max(told[step / kPart], loss);
+    EXPECT_EQ(told, greatest);
+    used_ = indexed.losses.size() < truth.losses.size();
+  }
+
+  test::TemporaryFolder folder_;
+  const std::string path_ = (folder_.path() / "metrics.jsonl").string();
+  const fs::path index_ = folder_.path() / curves::kIndexName;
+  std::string text_; // of the segment
+  curves::SegmentBuilder segment_;
+  bool used_ = false; // the index made the answer shorter
+
+private:
+  std::string end_segment() {
+    const auto checked = size_t(std::min(segment_.end() - segment_.begin(), curves::kCheckedBytes));
+    std::string lines =
+        segment_.lines(curves::check_of(std::string_view(text_).substr(text_.size() - checked)));
+    segment_ = curves::SegmentBuilder(segment_.end());
+    text_.clear();
+    return lines;
+  }
+};
+
+TEST_F(IndexedPointsTest, PeaksStay) {
+  train(1, 1, 20'000);
+  expect_same_peaks();
+  EXPECT_TRUE(used_);
+}
+
+TEST_F(IndexedPointsTest, StepsThatWereDoneAgainCountOnce) {
+  train(1, 1, 12'000);
+  train(2, 7'001, 9'000); // resumed within a segment, and died early
+  train(3, 8'501, 20'000);
+  expect_same_peaks();
+  EXPECT_TRUE(used_);
+  train(4, 100, 200); // the run's last: what came after is over
+  expect_same_peaks();
+}
+
+TEST_F(IndexedPointsTest, WhatTheIndexDoesNotCoverIsRead) {
+  train(1, 1, 10'000);
+  const std::string covered = *read_file(index_);
+  train(1, 10'001, 13'000);
+  for (const std::string& left : {std::string(), covered, covered.substr(0, covered.size() - 2)}) {
+    ASSERT_TRUE(write_file_atomic(index_, left));
+    expect_same_peaks();
+    EXPECT_EQ(used_, left.size() > 1000);
+  }
+}
+
+TEST_F(IndexedPointsTest, ACutOrForeignFileIsReadWithoutIt) {
+  train(1, 1, 10'000);
+  const std::string text = *read_file(path_);
+  ASSERT_TRUE(write_file_atomic(path_, text.substr(0, text.size() / 3)));
+  expect_same_peaks();
+  std::string other = text;
+  for (char& c : other)
+    if (c == '5') c = '6';
+  ASSERT_TRUE(write_file_atomic(path_, other));
+  expect_same_peaks();
+  EXPECT_FALSE(used_);
+}
+
+TEST_F(IndexedPointsTest, AnIndexWithAnythingInItHarmsNobody) {
+  train(1, 1, 3'000);
+  for (const std::string& text :
+       {std::string("\0\xff\n{}\n", 7),
+        std::string("{\"begin\":0,\"end\":9223372036854775807,\"check\":1,\"unreadable\":0,"
+                    "\"kinds\":{}}\n"),
+        std::string(1 << 20, '['), std::string("{\"kind\":\"step\",\"metric\":\"loss\",\n")}) {
+    ASSERT_TRUE(write_file_atomic(index_, text));
+    expect_same_peaks();
+    EXPECT_FALSE(used_);
+  }
+}
+
+TEST_F(IndexedPointsTest, AZoomShowsEachStep) {
+  train(1, 1, 12'000);
+  train(2, 7'001, 20'000);
+  for (const auto& [first, last] : {std::pair(6'900, 7'100), {1, 50}, {19'990, 30'000}}) {
+    const MetricQuery query{
+        .metrics = {"loss"}, .points = 1000, .first_step = first, .last_step = last};
+    const Answer answer = ask(0, query);
+    ASSERT_EQ(answer.losses.size(), size_t(std::min(last, 20'000) - first + 1));
+    for (const auto& [step, value] : answer.losses)
+      EXPECT_EQ(value, loss(step > 7'000 ? 2 : 1, step));
+  }
+}
+
+} // namespace
+} // namespace nsa::api

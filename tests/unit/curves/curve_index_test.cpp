@@ -1,0 +1,101 @@
+#include "common/curves/curve_index.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nsa::curves {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+nlohmann::json record(int step, double loss, int attempt = 1) {
+  return {{"kind", "step"},
+          {"step", step},
+          {"tokens", 512 * step},
+          {"loss", loss},
+          {"time", "t" + std::to_string(step)},
+          {"attempt", attempt},
+          {"gates", {{"0/sliding", loss / 10}}}};
+}
+
+TEST(CurveIndex, ASegmentKeepsWhatWasLeastAndGreatest) {
+  SegmentBuilder builder(1000);
+  for (const auto& [step, loss] : {std::pair(5, 3.0), {6, 9.5}, {7, 1.25}, {8, 2.0}})
+    EXPECT_TRUE(builder.add(record(step, loss), 100));
+  EXPECT_TRUE(builder.add({{"kind", "evaluation"}, {"step", 8}, {"loss", 4.0}}, 50));
+  builder.add_unreadable(7);
+  EXPECT_EQ(builder.end(), 1457);
+  SegmentBuilder first;
+  EXPECT_TRUE(first.add(record(1, 1), 1000));
+  const std::string index = first.lines(1) + builder.lines(77);
+  const auto segments = read_index(index, "step", {"gates.0/sliding", "loss", "no such"});
+  ASSERT_THAT(segments, SizeIs(2));
+  const Segment& segment = segments[1];
+  EXPECT_EQ(segment.check, 77u);
+  EXPECT_EQ(segment.records, 4);
+  EXPECT_EQ(segment.unreadable, 1);
+  EXPECT_EQ(segment.least, 5);
+  EXPECT_EQ(segment.greatest, 8);
+  EXPECT_EQ(segment.index_end, index.size());
+  ASSERT_TRUE(segment.metrics[1]);
+  EXPECT_EQ(segment.metrics[1]->least.step, 7);
+  EXPECT_EQ(segment.metrics[1]->least.value, 1.25);
+  EXPECT_EQ(segment.metrics[1]->greatest.time, "t6");
+  EXPECT_EQ(segment.metrics[1]->greatest.tokens, 512 * 6);
+  ASSERT_TRUE(segment.metrics[0]);
+  EXPECT_EQ(segment.metrics[0]->greatest.value, 0.95);
+  EXPECT_FALSE(segment.metrics[2]);
+  const auto evaluations = read_index(index, "evaluation", {"loss"});
+  EXPECT_EQ(evaluations[1].metrics[0]->least.value, 4);
+  EXPECT_EQ(evaluations[0].records, 0);
+}
+
+TEST(CurveIndex, AStepThatIsDoneAgainBeginsAnotherSegment) {
+  SegmentBuilder builder;
+  EXPECT_TRUE(builder.add(record(5, 1), 10));
+  EXPECT_FALSE(builder.add(record(5, 2, 2), 10));
+  EXPECT_FALSE(builder.add(record(4, 2, 2), 10));
+  EXPECT_EQ(builder.end(), 10);
+  EXPECT_TRUE(builder.add({{"kind", "evaluation"}, {"step", 4}}, 10)); // a count of its own
+}
+
+TEST(CurveIndex, ReadingStopsWhereItIsTorn) {
+  SegmentBuilder first, second(50), gap(200);
+  EXPECT_TRUE(first.add(record(1, 1), 50));
+  EXPECT_TRUE(second.add(record(2, 2), 50));
+  EXPECT_TRUE(gap.add(record(3, 3), 50));
+  const std::string whole = first.lines(1) + second.lines(2);
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    const auto segments = read_index(whole.substr(0, cut), "step", {"loss"});
+    EXPECT_EQ(segments.size(), cut < first.lines(1).size() ? 0u : 1u) << cut;
+  }
+  EXPECT_THAT(read_index(whole + gap.lines(3), "step", {"loss"}),
+              SizeIs(2)); // 100 to 200 is missing
+  EXPECT_THAT(read_index(second.lines(2), "step", {"loss"}), IsEmpty());
+}
+
+TEST(CurveIndex, TextsThatAreNoIndexGiveNothing) {
+  for (const char* text :
+       {"", "\n", "{}\n", "{\"begin\":0}\n",
+        "{\"begin\":0,\"end\":-1,\"check\":0,\"unreadable\":0,\"kinds\":{}}\n",
+        "{\"begin\":0,\"end\":5,\"check\":0,\"unreadable\":0,\"kinds\":{\"step\":[]}}\n",
+        "{\"begin\":0,\"end\":99999999,\"check\":0,\"unreadable\":0,\"kinds\":{}}\n",
+        "{\"kind\":\"step\",\"metric\":\"loss\",\"least\":[]}\n", "{\"begin\":\"x\"}\n"})
+    EXPECT_THAT(read_index(text, "step", {"loss"}), IsEmpty()) << text;
+}
+
+TEST(CurveIndex, ValuesThatAreNotFiniteAreLeftOut) {
+  SegmentBuilder builder;
+  EXPECT_TRUE(builder.add(record(1, NAN), 10));
+  nlohmann::json none = record(2, 1);
+  none["loss"] = nullptr;
+  EXPECT_TRUE(builder.add(none, 10));
+  const auto segments = read_index(builder.lines(0), "step", {"loss"});
+  ASSERT_THAT(segments, SizeIs(1));
+  EXPECT_FALSE(segments[0].metrics[0]);
+  EXPECT_EQ(segments[0].records, 2);
+}
+
+} // namespace
+} // namespace nsa::curves
