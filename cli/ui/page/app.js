@@ -28,7 +28,8 @@ function show() {
   }
   const view = VIEWS[name];
   if (!view) {
-    replace(main, errorBox(new Error(`There is no view named ${name}.`)), h("a", { href: "#/runs" }, "Show the runs"));
+    replace(main, errorBox(new Error(`There is no view named ${name}.`)),
+      h("a", { href: "#/runs" }, "Show the runs"));
     return;
   }
   replace(main);

@@ -177,7 +177,8 @@ export class Chart {
       const point = x === null ? curve.points[curve.points.length - 1] : nearest(curve.points, x);
       const key = h("span", { class: "key" });
       key.style.background = colours[curve.colour % colours.length];
-      return h("span", { class: "readout-part" }, key, `${curve.label || curve.name} `, h("b", {}, this.format(point[1])));
+      return h("span", { class: "readout-part" }, key, `${curve.label || curve.name} `,
+        h("b", {}, this.format(point[1])));
     });
     replace(this.readout, h("span", { class: "muted" }, x === null ? "newest" : this.formatX(x)), parts);
   }

@@ -20,7 +20,8 @@ export function xOf(record, axis) {
 }
 
 export function pointsOf(records, metric, axis) {
-  return records.filter((record) => Number.isFinite(record[metric])).map((record) => [xOf(record, axis), record[metric]]);
+  return records.filter((record) => Number.isFinite(record[metric]))
+    .map((record) => [xOf(record, axis), record[metric]]);
 }
 
 export function formatX(axis) {
@@ -48,7 +49,8 @@ export function smooth(points, weight) {
 // A curve as it is drawn: with smoothing, the values themselves stay behind it, faint.
 export function withSmoothing(curve, weight) {
   if (weight <= 0 || curve.points.length < 3) return [curve];
-  return [{ ...curve, name: `${curve.name} (values)`, faint: true }, { ...curve, points: smooth(curve.points, weight), values: curve.points }];
+  return [{ ...curve, name: `${curve.name} (values)`, faint: true },
+    { ...curve, points: smooth(curve.points, weight), values: curve.points }];
 }
 
 // What happened to the run, by the records that tell where a step lies on this axis.
@@ -60,7 +62,8 @@ export function marksOf(detail, records, axis) {
   };
   const marks = [];
   for (const checkpoint of [...detail.checkpoints].reverse())
-    marks.push({ kind: "checkpoint", x: place(checkpoint.step, checkpoint.written_at), text: `checkpoint of step ${checkpoint.step}` });
+    marks.push({ kind: "checkpoint", x: place(checkpoint.step, checkpoint.written_at),
+      text: `checkpoint of step ${checkpoint.step}` });
   detail.attempts.forEach((attempt, index) => {
     if (index === 0) return;
     const kind = detail.attempts[index - 1].failure_class ? "restart" : "resume";

@@ -4,7 +4,8 @@
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   setAttributes(element, attributes);
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 
@@ -24,7 +25,8 @@ function setAttributes(element, attributes) {
 }
 
 export function replace(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...children.flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false));
 }
 
 // A file of this page's own making, for the reader to keep.

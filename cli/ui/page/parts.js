@@ -30,7 +30,8 @@ export function sparkline(values, width = 84, height = 20) {
     const y = 2 + (1 - (value - least) / range) * (height - 4);
     return `${x.toFixed(1)},${y.toFixed(1)}`;
   });
-  return svg("svg", { class: "sparkline", width, height, "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }));
+  return svg("svg", { class: "sparkline", width, height, "aria-hidden": "true" },
+    svg("polyline", { points: points.join(" ") }));
 }
 
 // A bar that is full to this part, with its figure in words beside it.
@@ -45,7 +46,8 @@ export function plural(number, word) {
 }
 
 export function facts(rows) {
-  return h("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h("dl", { class: "facts" },
+    rows.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
 function headCell(head) {
@@ -53,7 +55,8 @@ function headCell(head) {
   return h("th", { scope: "col", class: right ? "right" : null }, right ? head.slice(1) : head);
 }
 
-// heads: texts, and links; ">Step" stands over figures. rows: elements. Wide tables scroll by themselves, by keyboard too.
+// heads: texts, and links; ">Step" stands over figures. rows: elements. Wide tables scroll by themselves, by keyboard
+// too.
 export function table(caption, heads, rows, attributes = {}) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", attributes, h("caption", { class: "hidden" }, caption),

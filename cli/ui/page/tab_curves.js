@@ -12,8 +12,10 @@ const PANELS = [
   { id: "gradient_norm", title: "Gradient norm", metrics: { gradient_norm: "norm" }, format: number },
   { id: "learning_rate", title: "Learning rate", metrics: { learning_rate: "rate" }, format: number },
   { id: "time", title: "Time of a step", format: seconds,
-    metrics: { step_seconds: "step", exposed_communication_seconds: "waits for other ranks", data_wait_seconds: "waits for data" } },
-  { id: "memory", title: "Memory of rank 0", format: bytes, metrics: { resident_bytes: "resident", allocated_bytes: "allocated on GPU", reserved_bytes: "reserved on GPU" } },
+    metrics: { step_seconds: "step", exposed_communication_seconds: "waits for other ranks",
+      data_wait_seconds: "waits for data" } },
+  { id: "memory", title: "Memory of rank 0", format: bytes,
+    metrics: { resident_bytes: "resident", allocated_bytes: "allocated on GPU", reserved_bytes: "reserved on GPU" } },
 ];
 
 // What the reader chose holds for the next run as well.
@@ -34,9 +36,11 @@ export function curvesTab(first) {
   });
   const panels = [...PANELS, gatesPanel(first)].filter(Boolean).map((panel) => makePanel(panel, group, run));
   const marks = h("ul", { class: "marks", "aria-label": "Meaning of the marks" },
-    [["hang", "hang"], ["restart", "restart after a failure"], ["resume", "resumed by a person"], ["checkpoint", "checkpoint"]]
+    [["hang", "hang"], ["restart", "restart after a failure"], ["resume", "resumed by a person"],
+      ["checkpoint", "checkpoint"]]
       .map(([kind, text]) => h("li", {}, h("span", { class: `mark mark-${kind}`, "aria-hidden": "true" }), text)));
-  const element = h("div", {}, controls(), problem, marks, h("div", { class: "charts" }, panels.map((panel) => panel.chart.element)));
+  const element = h("div", {}, controls(), problem, marks,
+    h("div", { class: "charts" }, panels.map((panel) => panel.chart.element)));
 
   async function load() {
     if (ended) return;
@@ -73,7 +77,8 @@ export function curvesTab(first) {
     const axis = h("select", { id: "axis", onchange: () => { chosen.axis = axis.value; group.zoom(null); draw(); } },
       ["step", "tokens", "time"].map((name) => h("option", { value: name }, name)));
     axis.value = chosen.axis;
-    const smoothing = h("input", { id: "smoothing", type: "range", min: 0, max: 0.98, step: 0.02, value: chosen.smoothing,
+    const smoothing =
+      h("input", { id: "smoothing", type: "range", min: 0, max: 0.98, step: 0.02, value: chosen.smoothing,
       oninput: () => { chosen.smoothing = Number(smoothing.value); draw(); } });
     const log = h("input", { id: "log", type: "checkbox", onchange: () => { chosen.log = log.checked; draw(); } });
     log.checked = chosen.log;
@@ -96,7 +101,8 @@ export function curvesTab(first) {
     update(next) {
       const changed = next.attempts.length !== detail.attempts.length || next.hangs.length !== detail.hangs.length;
       detail = next;
-      if (changed || (next.summary.step !== seenStep && (isLive(next.summary.state) || seenStep < next.summary.step))) load();
+      if (changed
+        || (next.summary.step !== seenStep && (isLive(next.summary.state) || seenStep < next.summary.step))) load();
     },
     end() {
       ended = true;
@@ -113,14 +119,16 @@ function gatesPanel(detail) {
 }
 
 function makePanel(panel, group, run) {
-  const chart = new Chart({ title: panel.title, group, format: panel.format, formatX: (value) => formatX(chosen.axis)(value),
+  const chart =
+    new Chart({ title: panel.title, group, format: panel.format, formatX: (value) => formatX(chosen.axis)(value),
     formatTick: (value) => tickX(chosen.axis)(value) });
   replace(chart.tools, exportButtons(chart, `${run}-${panel.id}`));
   return { ...panel, chart, records: [], evaluations: [] };
 }
 
 function metricsOf(panel) {
-  if (panel.gates) return Object.fromEntries(panel.gates.map((branch) => [`gates.${chosen.layer}/${branch}`, branch]));
+  if (panel.gates) return Object.fromEntries(
+    panel.gates.map((branch) => [`gates.${chosen.layer}/${branch}`, branch]));
   return panel.metrics;
 }
 
@@ -136,7 +144,8 @@ function drawPanel(panel, marks) {
     if (points.every((point) => point[1] === 0)) return []; // no GPU
     return withSmoothing({ name: label, label, colour: index, points }, chosen.smoothing);
   });
-  if (panel.heldout) curves.push({ name: "held-out loss", label: "held-out loss", colour: 1, dots: true, points: pointsOf(panel.evaluations, "loss", chosen.axis) });
+  if (panel.heldout) curves.push({ name: "held-out loss", label: "held-out loss", colour: 1, dots: true,
+    points: pointsOf(panel.evaluations, "loss", chosen.axis) });
   panel.chart.set(curves, marks, { log: chosen.log, time: chosen.axis === "time" });
 }
 

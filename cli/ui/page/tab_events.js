@@ -24,7 +24,8 @@ export function eventsTab(first) {
   }
 
   function draw() {
-    const seen = events.filter((event) => all || event.severity !== "info" || !["checkpoint", "rank_memory", "rank_toggles"].includes(event.kind));
+    const seen = events.filter((event) => all || event.severity !== "info"
+      || !["checkpoint", "rank_memory", "rank_toggles"].includes(event.kind));
     replace(place, table("Events of the run", ["Time", ">Attempt", ">Rank", "What happened"],
       seen.slice(-MOST).reverse().map((event) => h("tr", { class: `event-${event.severity}` },
         h("td", { class: "nowrap" }, dateTime(event.at)), h("td", { class: "right" }, event.attempt || "–"),
@@ -33,7 +34,10 @@ export function eventsTab(first) {
   }
 
   return {
-    element: h("div", {}, h("div", { class: "controls" }, h("span", { class: "check" }, box, h("label", { for: "events-all" }, "Checkpoints, memory and toggles as well"))), place),
+    element: h("div", {},
+      h("div", { class: "controls" },
+      h("span", { class: "check" }, box,
+      h("label", { for: "events-all" }, "Checkpoints, memory and toggles as well"))), place),
     update(detail) {
       const last = detail.last_events.length ? detail.last_events[detail.last_events.length - 1].sequence : 0;
       if (last === newest) return;

@@ -18,9 +18,11 @@ export function logsTab(first) {
   const scroll = h("div", { class: "log", tabindex: "0", role: "log", "aria-label": "Output of the ranks" }, lines);
   const follow = h("input", { type: "checkbox", id: "log-follow" });
   follow.checked = true;
-  const find = h("input", { type: "search", id: "log-find", placeholder: "only lines with", oninput: () => filter() });
+  const find =
+    h("input", { type: "search", id: "log-find", placeholder: "only lines with", oninput: () => filter() });
   const ranks = h("select", { id: "log-rank", onchange: () => { rank = ranks.value; restart(); } },
-    h("option", { value: "all" }, "all"), Array.from({ length: first.summary.ranks }, (_, index) => h("option", { value: index }, index)));
+    h("option", { value: "all" }, "all"),
+    Array.from({ length: first.summary.ranks }, (_, index) => h("option", { value: index }, index)));
   const attempts = h("select", { id: "log-attempt", onchange: () => { attempt = attempts.value; restart(); } });
   const note = h("span", { class: "muted", role: "status" });
 
@@ -60,11 +62,13 @@ export function logsTab(first) {
   return {
     element: h("div", {}, h("div", { class: "controls" }, h("label", { for: "log-rank" }, "Rank"), ranks,
       h("label", { for: "log-attempt" }, "Attempt"), attempts, h("label", { for: "log-find" }, "Find"), find,
-      h("span", { class: "check" }, follow, h("label", { for: "log-follow" }, "Keep the newest in sight")), note), scroll),
+      h("span", { class: "check" }, follow, h("label", { for: "log-follow" }, "Keep the newest in sight")), note),
+        scroll),
     update(detail) {
       if (attempts.childElementCount === detail.attempts.length + 1) return;
       const was = attempts.value;
-      replace(attempts, h("option", { value: "" }, "newest"), detail.attempts.map((one) => h("option", { value: one.attempt }, one.attempt)));
+      replace(attempts, h("option", { value: "" }, "newest"),
+        detail.attempts.map((one) => h("option", { value: one.attempt }, one.attempt)));
       attempts.value = was;
     },
     end() {
@@ -75,7 +79,8 @@ export function logsTab(first) {
 }
 
 function lineOf(line) {
-  const level = /\b(ERROR|FATAL)\b/.test(line.text) ? "log-error" : /\bWARN(ING)?\b/.test(line.text) ? "log-warning" : "";
+  const level = /\b(ERROR|FATAL)\b/.test(line.text) ? "log-error" : /\bWARN(ING)?\b/.test(line.text) ? "log-warning"
+    : "";
   return h("div", { class: `log-line ${level}` }, h("span", { class: "log-rank" }, `${line.attempt}.${line.rank}`),
     h("span", { class: "log-text" }, line.text));
 }

@@ -8,7 +8,8 @@ export function togglesTab() {
   let key = "";
   let onlySet = true;
   let last = null;
-  const box = h("input", { type: "checkbox", id: "toggles-all", onchange: () => { onlySet = !box.checked; key = ""; draw(last); } });
+  const box = h("input",
+    { type: "checkbox", id: "toggles-all", onchange: () => { onlySet = !box.checked; key = ""; draw(last); } });
 
   function draw(detail) {
     last = detail;
@@ -18,7 +19,9 @@ export function togglesTab() {
     replace(place, tableOf(detail.toggles, onlySet), programsOf(detail.attempts));
   }
   return {
-    element: h("div", {}, h("div", { class: "controls" }, h("span", { class: "check" }, box, h("label", { for: "toggles-all" }, "Toggles without a value as well")),
+    element: h("div", {},
+      h("div", { class: "controls" },
+      h("span", { class: "check" }, box, h("label", { for: "toggles-all" }, "Toggles without a value as well")),
       h("span", { class: "muted" }, "◆ differs from what was requested; ▲ changed since the attempt before")), place),
     update: draw,
     end() {},
@@ -29,13 +32,17 @@ function tableOf(toggles, onlySet) {
   const attempts = [...new Set(toggles.map((toggle) => toggle.attempt))].sort((a, b) => a - b);
   const names = [...new Set(toggles.map((toggle) => toggle.name))].sort();
   const at = (name, attempt) => toggles.find((toggle) => toggle.name === name && toggle.attempt === attempt);
-  const rows = names.filter((name) => !onlySet || attempts.some((attempt) => isSet(at(name, attempt)))).map((name) => {
+  const rows = names.filter((name) => !onlySet || attempts.some((attempt) => isSet(at(name, attempt))))
+    .map((name) => {
     const newest = at(name, attempts[attempts.length - 1]) || at(name, attempts[0]);
-    return h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, value(newest.requested)), h("td", {}, newest.origin),
-      attempts.map((attempt, index) => effectiveCell(at(name, attempt), index > 0 ? at(name, attempts[index - 1]) : null)));
+    return h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, value(newest.requested)),
+      h("td", {}, newest.origin),
+      attempts.map((attempt, index) =>
+        effectiveCell(at(name, attempt), index > 0 ? at(name, attempts[index - 1]) : null)));
   });
   if (rows.length === 0) return h("p", { class: "empty" }, "The ranks have not reported toggles yet.");
-  return table("Toggles", ["Toggle", "Requested", "Origin", ...attempts.map((attempt) => `Effective in attempt ${attempt}`)], rows);
+  return table("Toggles",
+    ["Toggle", "Requested", "Origin", ...attempts.map((attempt) => `Effective in attempt ${attempt}`)], rows);
 }
 
 function isSet(toggle) {
@@ -44,9 +51,11 @@ function isSet(toggle) {
 
 function effectiveCell(toggle, before) {
   if (!toggle) return h("td", { class: "muted" }, "–");
-  const differs = toggle.effective !== "" && toggle.requested !== "" && toggle.requested !== "auto" && toggle.effective !== toggle.requested;
+  const differs = toggle.effective !== "" && toggle.requested !== "" && toggle.requested !== "auto"
+    && toggle.effective !== toggle.requested;
   const changed = before && before.effective !== toggle.effective;
-  return h("td", { class: differs || changed ? "changed" : null }, value(toggle.effective), differs ? " ◆" : "", changed ? " ▲" : "");
+  return h("td", { class: differs || changed ? "changed" : null }, value(toggle.effective), differs ? " ◆" : "",
+    changed ? " ▲" : "");
 }
 
 function value(text) {
@@ -57,11 +66,14 @@ function value(text) {
 function programsOf(attempts) {
   const flat = attempts.map((attempt) => flatten(attempt.provenance || {}));
   const names = [...new Set(flat.flatMap(Object.keys))].sort();
-  const rows = names.map((name) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), flat.map((values, index) => {
+  const rows =
+    names.map((name) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), flat.map((values, index) => {
     const changed = index > 0 && flat[index - 1][name] !== values[name];
     return h("td", { class: changed ? "changed" : null }, h("code", {}, values[name] || "–"), changed ? " ▲" : "");
   })));
-  return [h("h2", {}, "Programs and data"), table("Programs and data by attempt", ["Fact", ...attempts.map((attempt) => `Attempt ${attempt.attempt}`)], rows)];
+  return [h("h2", {}, "Programs and data"),
+    table("Programs and data by attempt", ["Fact", ...attempts.map((attempt) => `Attempt ${attempt.attempt}`)],
+    rows)];
 }
 
 export function flatten(value, name = "", into = {}) {

@@ -22,10 +22,15 @@ function draw(place, daemon, live) {
   const used = daemon.disk_size_bytes - daemon.disk_free_bytes;
   replace(place,
     facts([
-      ["Name", daemon.node], ["nsad", `${daemon.version} (${daemon.commit}), pid ${daemon.pid}`], ["Started", ago(daemon.started_at)],
-      ["Disk", meter(used / daemon.disk_size_bytes, `${bytes(daemon.disk_free_bytes)} free of ${bytes(daemon.disk_size_bytes)}`)],
-      ["CPU slots", meter(daemon.cpu_slots_used / (daemon.cpu_slots || 1), `${daemon.cpu_slots_used} of ${daemon.cpu_slots} in use`)],
-      ["Ledger", daemon.ledger_ok ? "healthy" : h("span", { class: "trouble" }, "in trouble: see nsactl daemon status")],
+      ["Name", daemon.node], ["nsad", `${daemon.version} (${daemon.commit}), pid ${daemon.pid}`],
+      ["Started", ago(daemon.started_at)],
+      ["Disk", meter(used / daemon.disk_size_bytes,
+        `${bytes(daemon.disk_free_bytes)} free of ${bytes(daemon.disk_size_bytes)}`)],
+      ["CPU slots",
+        meter(daemon.cpu_slots_used / (daemon.cpu_slots || 1),
+        `${daemon.cpu_slots_used} of ${daemon.cpu_slots} in use`)],
+      ["Ledger",
+        daemon.ledger_ok ? "healthy" : h("span", { class: "trouble" }, "in trouble: see nsactl daemon status")],
       ["Disk reserve", daemon.reserve_held ? "held" : h("span", { class: "trouble" }, "spent: free disk space")],
       ["Delay of nsad's loop", `${seconds(daemon.loop_delay_seconds.p99)} (99 % of ticks)`],
       ["Metrics", daemon.metrics || "off"], ["State folder", h("code", {}, daemon.state_folder)],
@@ -36,7 +41,8 @@ function draw(place, daemon, live) {
 
 // Whatever nsad tells of a GPU: figures by their unit, everything else as it is.
 function gpuTable(gpus) {
-  if (gpus.length === 0) return h("p", { class: "empty" }, "nsad found no GPU on this node. Runs compute on CPU slots.");
+  if (gpus.length === 0) return h("p", { class: "empty" },
+    "nsad found no GPU on this node. Runs compute on CPU slots.");
   const names = [...new Set(gpus.flatMap(Object.keys))];
   const show_value = (name, value) => {
     if (value === null || value === undefined || value === "") return "–";
@@ -50,7 +56,9 @@ function gpuTable(gpus) {
 function liveTable(live) {
   if (live.length === 0) return h("p", { class: "empty" }, "No run is live.");
   return table("Live runs", ["Run", "User", "State", ">Ranks", ">Step", "Why it waits"], live.map((run) => h("tr", {},
-    h("td", {}, h("a", { href: `#/run/${run.id}` }, run.name), " ", h("span", { class: "muted id" }, run.id)), h("td", {}, run.user),
-    h("td", {}, stateBadge(run.state)), h("td", { class: "right" }, run.ranks), h("td", { class: "right" }, `${run.step} / ${run.steps}`),
+    h("td", {}, h("a", { href: `#/run/${run.id}` }, run.name), " ", h("span", { class: "muted id" }, run.id)),
+    h("td", {}, run.user),
+    h("td", {}, stateBadge(run.state)), h("td", { class: "right" }, run.ranks),
+    h("td", { class: "right" }, `${run.step} / ${run.steps}`),
     h("td", {}, run.reason || "–"))));
 }

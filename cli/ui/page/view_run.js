@@ -17,7 +17,8 @@ const TABS = {
   curves: { title: "Curves", create: curvesTab },
   ranks: { title: "Ranks", create: ranksTab },
   hangs: { title: "Hangs", create: hangsTab, count: (detail) => (detail.hangs || []).length },
-  checkpoints: { title: "Checkpoints", create: checkpointsTab, count: (detail) => detail.checkpoints.filter((one) => one.state !== "deleted").length },
+  checkpoints: { title: "Checkpoints", create: checkpointsTab,
+    count: (detail) => detail.checkpoints.filter((one) => one.state !== "deleted").length },
   toggles: { title: "Toggles", create: togglesTab },
   events: { title: "Events", create: eventsTab },
   logs: { title: "Logs", create: logsTab },
@@ -67,7 +68,8 @@ function drawTabs(tabs, detail, run, name) {
 // Parts are drawn anew where they change, and the buttons only where they become others: what has
 // the focus keeps it.
 function makeHead() {
-  const head = { name: h("h1"), about: h("span", { class: "about" }), actions: h("span", { class: "actions" }), facts: h("div") };
+  const head = { name: h("h1"), about: h("span", { class: "about" }), actions: h("span", { class: "actions" }),
+    facts: h("div") };
   head.element = h("div", {}, h("div", { class: "title" }, head.name, head.about, head.actions), head.facts);
   return head;
 }
@@ -78,7 +80,8 @@ function drawHead(head, detail, actions) {
   if (head.element.dataset.key === key) return;
   head.element.dataset.key = key;
   if (head.name.textContent !== run.name) replace(head.name, run.name);
-  replace(head.about, h("span", { class: "muted id" }, run.id), stateBadge(run.state), (run.tags || []).map((tag) => h("span", { class: "tag" }, tag)));
+  replace(head.about, h("span", { class: "muted id" }, run.id), stateBadge(run.state),
+    (run.tags || []).map((tag) => h("span", { class: "tag" }, tag)));
   if (actions) drawActions(head.actions, run);
   const done = run.steps ? run.step / run.steps : 0;
   replace(head.facts,
@@ -91,7 +94,8 @@ function drawHead(head, detail, actions) {
       ["Held-out loss", run.has_heldout_loss ? number(run.heldout_loss) : "–"],
       ["Tokens/s", run.tokens_per_second ? count(run.tokens_per_second) : "–"],
       ["Tokens", count(run.tokens)],
-      isLive(run.state) ? ["Time left", run.eta_seconds ? seconds(run.eta_seconds) : "–"] : ["Ended", ago(run.ended_at)],
+      isLive(run.state) ? ["Time left", run.eta_seconds ? seconds(run.eta_seconds) : "–"]
+        : ["Ended", ago(run.ended_at)],
       ["Attempts", `${detail.attempts.length} (${plural(run.restarts, "restart")}, ${plural(run.hangs, "hang")})`],
       ["Ranks", run.ranks],
       detail.came && detail.came.disk_bytes ? ["On disk", bytes(detail.came.disk_bytes)] : null,
@@ -113,13 +117,15 @@ function drawActions(place, run) {
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   const had_focus = place.contains(document.activeElement);
-  replace(place, actions.map(([verb, title, question]) => h("button", { type: "button", class: "small", id: `act-${verb}`, onclick: async () => {
+  const act = async (verb, question) => {
     if (!confirm(question)) return;
     try {
       await post(runPath(run.id, `/${verb}`));
     } catch (error) {
       alert(error.message);
     }
-  } }, title)));
+  };
+  replace(place, actions.map(([verb, title, question]) =>
+    h("button", { type: "button", class: "small", id: `act-${verb}`, onclick: () => act(verb, question) }, title)));
   if (had_focus) place.querySelector("button").focus();
 }

@@ -13,14 +13,20 @@ const COLUMNS = [
   { id: "name", title: "Run", value: (run) => run.name, cell: (run) => nameCell(run) },
   { id: "state", title: "State", value: (run) => run.state, cell: (run) => stateBadge(run.state) },
   { id: "step", title: "Step", right: true, value: (run) => run.step, cell: (run) => progressCell(run) },
-  { id: "loss", title: "Loss", right: true, value: (run) => (run.has_loss ? run.loss : Infinity), cell: (run) => (run.has_loss ? number(run.loss) : "–") },
-  { id: "heldout_loss", title: "Held-out", right: true, value: (run) => (run.has_heldout_loss ? run.heldout_loss : Infinity), cell: (run) => (run.has_heldout_loss ? number(run.heldout_loss) : "–") },
+  { id: "loss", title: "Loss", right: true, value: (run) => (run.has_loss ? run.loss : Infinity),
+    cell: (run) => (run.has_loss ? number(run.loss) : "–") },
+  { id: "heldout_loss", title: "Held-out", right: true,
+    value: (run) => (run.has_heldout_loss ? run.heldout_loss : Infinity),
+    cell: (run) => (run.has_heldout_loss ? number(run.heldout_loss) : "–") },
   { id: "trend", title: "Trend", cell: (run) => sparkline(run.loss_trend || []) },
-  { id: "tokens_per_second", title: "Tokens/s", right: true, value: (run) => run.tokens_per_second, cell: (run) => (run.tokens_per_second ? count(run.tokens_per_second) : "–") },
+  { id: "tokens_per_second", title: "Tokens/s", right: true, value: (run) => run.tokens_per_second,
+    cell: (run) => (run.tokens_per_second ? count(run.tokens_per_second) : "–") },
   { id: "ranks", title: "Ranks", right: true, value: (run) => run.ranks, cell: (run) => run.ranks },
-  { id: "trouble", title: "Trouble", value: (run) => run.hangs * 1000 + run.restarts, cell: (run) => troubleCell(run) },
+  { id: "trouble", title: "Trouble", value: (run) => run.hangs * 1000 + run.restarts,
+    cell: (run) => troubleCell(run) },
   { id: "user", title: "User", value: (run) => run.user, cell: (run) => run.user },
-  { id: "submitted_at", title: "Submitted", right: true, value: (run) => run.submitted_at, cell: (run) => ago(run.submitted_at) },
+  { id: "submitted_at", title: "Submitted", right: true, value: (run) => run.submitted_at,
+    cell: (run) => ago(run.submitted_at) },
 ];
 
 // What the reader chose outlives a look at one run.
@@ -32,19 +38,25 @@ export function show(main) {
   const body = h("tbody");
   const status = h("p", { class: "muted", role: "status" });
   const compare = h("a", { class: "button", href: "#/runs" }, "Compare");
-  const filter = h("input", { type: "search", id: "filter", placeholder: "name, id, user, tag or note", value: chosen.text,
+  const filter =
+    h("input", { type: "search", id: "filter", placeholder: "name, id, user, tag or note", value: chosen.text,
     oninput: () => { chosen.text = filter.value; arrange(); } });
   const state = h("select", { id: "state", onchange: () => { chosen.state = state.value; arrange(); } },
-    h("option", { value: "" }, "all states"), h("option", { value: "live" }, "live"), h("option", { value: "trouble" }, "with trouble"),
+    h("option", { value: "" }, "all states"), h("option", { value: "live" }, "live"),
+    h("option", { value: "trouble" }, "with trouble"),
     settings.run_states.map((name) => h("option", { value: name }, name)));
   state.value = chosen.state;
   const heads = COLUMNS.map((column) => headOf(column, () => arrange()));
-  const scroll = h("div", { class: "scroll runs", tabindex: "0", role: "region", "aria-label": "Runs", onscroll: () => draw() },
+  const scroll =
+    h("div", { class: "scroll runs", tabindex: "0", role: "region", "aria-label": "Runs", onscroll: () => draw() },
     h("table", { class: "runs-table" }, h("caption", { class: "hidden" }, "Runs of this nsad"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "tick" }, h("span", { class: "hidden" }, "Select")), heads.map((head) => head.element))), body));
+      h("thead", {},
+        h("tr", {}, h("th", { scope: "col", class: "tick" }, h("span", { class: "hidden" }, "Select")),
+        heads.map((head) => head.element))), body));
   const problem = h("div");
   replace(main, h("h1", {}, "Runs"),
-    h("div", { class: "controls" }, h("label", { for: "filter" }, "Filter"), filter, h("label", { for: "state" }, "State"), state, compare, status),
+    h("div", { class: "controls" }, h("label", { for: "filter" }, "Filter"), filter,
+      h("label", { for: "state" }, "State"), state, compare, status),
     problem, scroll);
 
   function arrange() {
@@ -70,16 +82,19 @@ export function show(main) {
       return row;
     };
     replace(body, space(first), shown.slice(first, last).map((run) => rowOf(run)), space(shown.length - last));
-    if (shown.length === 0 && runs.length > 0) replace(body, h("tr", {}, h("td", { colspan: COLUMNS.length + 1, class: "empty" }, "No run fits the filter.")));
+    if (shown.length === 0 && runs.length > 0) replace(body,
+      h("tr", {}, h("td", { colspan: COLUMNS.length + 1, class: "empty" }, "No run fits the filter.")));
     if (focused && document.getElementById(focused)) document.getElementById(focused).focus({ preventScroll: true });
     tellSelection();
   }
 
   function rowOf(run) {
-    const box = h("input", { type: "checkbox", id: `tick-${run.id}`, "aria-label": `Select ${run.name} ${run.id} to compare`,
+    const box =
+      h("input", { type: "checkbox", id: `tick-${run.id}`, "aria-label": `Select ${run.name} ${run.id} to compare`,
       onchange: () => { chosen.selected[box.checked ? "add" : "delete"](run.id); tellSelection(); } });
     box.checked = chosen.selected.has(run.id);
-    return h("tr", {}, h("td", { class: "tick" }, box), COLUMNS.map((column) => h("td", { class: column.right ? "right" : null }, column.cell(run))));
+    return h("tr", {}, h("td", { class: "tick" }, box),
+      COLUMNS.map((column) => h("td", { class: column.right ? "right" : null }, column.cell(run))));
   }
 
   function tellSelection() {
@@ -98,7 +113,10 @@ export function show(main) {
   return poll(2000, async () => {
     runs = readRows(await getJson("/v1/runs?all&rows"));
     if (runs.length === 0) {
-      replace(body, h("tr", {}, h("td", { colspan: COLUMNS.length + 1, class: "empty" }, "No runs yet. Submit one: ", h("code", {}, "nsactl submit run.toml"))));
+      replace(body,
+        h("tr", {},
+        h("td", { colspan: COLUMNS.length + 1, class: "empty" }, "No runs yet. Submit one: ",
+        h("code", {}, "nsactl submit run.toml"))));
       return;
     }
     arrange();
@@ -138,7 +156,8 @@ function readRows(answer) {
 function fitsState(run) {
   if (chosen.state === "") return true;
   if (chosen.state === "live") return isLive(run.state);
-  if (chosen.state === "trouble") return run.hangs + run.restarts > 0 || run.state === "failed" || (run.alarms || []).length > 0;
+  if (chosen.state === "trouble") return run.hangs + run.restarts > 0 || run.state === "failed"
+    || (run.alarms || []).length > 0;
   return run.state === chosen.state;
 }
 
@@ -150,13 +169,15 @@ function compareValues(a, b) {
 }
 
 function nameCell(run) {
-  return [h("a", { href: `#/run/${run.id}`, id: `run-${run.id}` }, run.name || run.id), " ", h("span", { class: "muted id" }, run.id),
+  return [h("a", { href: `#/run/${run.id}`, id: `run-${run.id}` }, run.name || run.id), " ",
+    h("span", { class: "muted id" }, run.id),
     (run.tags || []).map((tag) => [" ", h("span", { class: "tag" }, tag)])];
 }
 
 function progressCell(run) {
   const eta = isLive(run.state) && run.eta_seconds > 0 ? `, ${seconds(run.eta_seconds)} left` : "";
-  return h("span", { title: `${percent(run.steps ? run.step / run.steps : 0)}${eta}` }, `${count(run.step)} / ${count(run.steps)}`);
+  return h("span", { title: `${percent(run.steps ? run.step / run.steps : 0)}${eta}` },
+    `${count(run.step)} / ${count(run.steps)}`);
 }
 
 function troubleCell(run) {
@@ -166,5 +187,7 @@ function troubleCell(run) {
   const alarms = run.alarms || [];
   if (alarms.length) parts.push(plural(alarms.length, "alarm"));
   if (parts.length === 0) return h("span", { class: "muted" }, "–");
-  return h("span", { class: run.hangs || alarms.length ? "trouble" : "", title: [run.reason, ...alarms].filter(Boolean).join("; ") }, parts.join(", "));
+  return h("span",
+    { class: run.hangs || alarms.length ? "trouble" : "", title: [run.reason, ...alarms].filter(Boolean).join("; ") },
+    parts.join(", "));
 }
