@@ -30,9 +30,11 @@ export function show(main, [run, asked = "curves"]) {
   const tabs = h("nav", { class: "tabs", "aria-label": "About this run" });
   const place = h("div", { class: "tab" });
   let tab = null;
+  let ended = false;
   replace(main, head.element, tabs, place);
 
   const update = (detail) => {
+    if (ended) return; // asked before the reader went on to another view
     drawHead(head, detail, settings.actions);
     drawTabs(tabs, detail, run, name);
     document.title = `${detail.summary.name} – nsad`;
@@ -48,6 +50,7 @@ export function show(main, [run, asked = "curves"]) {
     if (error && !tab) replace(place, errorBox(error), h("a", { href: "#/runs" }, "Show all runs"));
   });
   return () => {
+    ended = true;
     stop();
     if (tab) tab.end();
     document.title = "nsad";
