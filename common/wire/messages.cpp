@@ -18,7 +18,7 @@ NSA_DEFINE_JSON(ThreadStack, tid, name, state, wait_channel, system_call, cpu_ti
 NSA_DEFINE_JSON(RankEvidence, rank, pid, process_state, traced, dead, cpu_ticks_first,
                 cpu_ticks_second, main_cpu_ticks_first, main_cpu_ticks_second, threads, collectives,
                 error)
-NSA_DEFINE_JSON(EvidenceTaken, id, folder, seconds, ranks)
+NSA_DEFINE_JSON(EvidenceTaken, id, folder, seconds, ranks, nccl_ras)
 NSA_DEFINE_JSON(LogDropped, rank, bytes, why)
 NSA_DEFINE_JSON(Refused, rank, what, count, why)
 NSA_DEFINE_JSON(LaunchFailed, what)

@@ -103,6 +103,7 @@ struct EvidenceTaken {
   std::string folder; // where rank-<n>.txt and evidence.json lie
   double seconds = 0;
   std::vector<RankEvidence> ranks;
+  std::string nccl_ras; // what NCCL's RAS service says, a clause; empty: it was not asked
 };
 struct LogDropped {
   static constexpr std::string_view kKind = "log_dropped";

@@ -60,6 +60,16 @@ std::vector<std::string> arguments(const AttemptInput& input, const wire::Launch
   return list;
 }
 
+// Of the run's own, since a node may have several runs, and below the ports that the kernel gives
+// to clients. If two runs meet there, the second is not asked: its ranks cannot listen.
+std::string nccl_ras_address(const RunId& run) {
+  constexpr uint64_t kFirst = 12'000, kPorts = 20'000;
+  uint64_t number = 0;
+  for (const char letter : run)
+    number = number * 31 + static_cast<unsigned char>(letter);
+  return "127.0.0.1:" + std::to_string(kFirst + number % kPorts);
+}
+
 } // namespace
 
 std::string attempt_folder(const std::string& run_folder, AttemptNumber attempt) {
@@ -89,6 +99,9 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   // LOCAL_RANK says which one is its own. A CPU run must not touch a GPU that is somebody else's.
   shared["CUDA_VISIBLE_DEVICES"] =
       input.spec.parallel.device == spec::Device::kCuda ? join(input.slots, ",") : "";
+
+  if (input.spec.parallel.device == spec::Device::kCuda && ranks > 1)
+    shared.emplace("NCCL_RAS_ADDR", nccl_ras_address(input.run_id));
 
   wire::LaunchPlan plan;
   plan.run_id = input.run_id;

@@ -73,6 +73,10 @@ void EvidenceRunner::start_next() {
     spec.arguments.push_back(std::to_string(rank.rank) + ":" + std::to_string(rank.pid) + ":" +
                              std::to_string(rank.start_time_ticks));
   }
+  if (!nccl_ras_.empty()) {
+    spec.arguments.emplace_back("--nccl-ras");
+    spec.arguments.push_back(nccl_ras_);
+  }
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   spec.descriptors = {{null.get(), 0}, {null.get(), 1}, {STDERR_FILENO, 2}};
   spec.new_process_group = true;

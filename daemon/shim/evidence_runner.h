@@ -22,11 +22,12 @@ public:
   using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken
   // `folder`: <attempt folder>/evidence. `ranks` is asked when a request starts; `on_start` hears
   // then where the ranks' own part of the evidence goes.
-  EvidenceRunner(EventLoop& loop, std::filesystem::path folder,
+  // `nccl_ras`: where NCCL's RAS service of the ranks listens; empty: they have none.
+  EvidenceRunner(EventLoop& loop, std::filesystem::path folder, std::string nccl_ras,
                  std::function<std::vector<wire::RankIdentity>()> ranks,
                  std::function<void(const std::filesystem::path& folder)> on_start, OnDone on_done)
-      : loop_(loop), folder_(std::move(folder)), ranks_(std::move(ranks)),
-        on_start_(std::move(on_start)), on_done_(std::move(on_done)) {}
+      : loop_(loop), folder_(std::move(folder)), nccl_ras_(std::move(nccl_ras)),
+        ranks_(std::move(ranks)), on_start_(std::move(on_start)), on_done_(std::move(on_done)) {}
   ~EvidenceRunner();
   EvidenceRunner(const EvidenceRunner&) = delete;
   EvidenceRunner& operator=(const EvidenceRunner&) = delete;
@@ -43,6 +44,7 @@ private:
 
   EventLoop& loop_;
   std::filesystem::path folder_;
+  std::string nccl_ras_;
   std::function<std::vector<wire::RankIdentity>()> ranks_;
   std::function<void(const std::filesystem::path& folder)> on_start_;
   OnDone on_done_;

@@ -53,6 +53,13 @@ Result<std::map<std::string, std::string>> read_passed_environment(const wire::L
   return passed;
 }
 
+// Empty: the ranks do not use NCCL.
+std::string nccl_ras_address(const wire::LaunchPlan& plan) {
+  const auto& environment = plan.ranks.front().environment;
+  const auto found = environment.find("NCCL_RAS_ADDR");
+  return found == environment.end() ? "" : found->second;
+}
+
 } // namespace
 
 Result<std::unique_ptr<Shim>> Shim::open(const std::string& attempt_folder, ShimOptions options) {
@@ -89,11 +96,13 @@ Shim::Shim(wire::LaunchPlan plan, UniqueFd folder, UniqueFd lock, EventLoop loop
                  fds.push_back(rank.page_fd());
                return fds;
              },
-             [this] { on_greeted(); }, [this](wire::Message message) { on_request(message); },
+             [this] { on_greeted(); },
+             [this](const wire::Message& message) { on_request(message); },
              [this] { await_nsad(); }, [this] { restart_.absent(kReconnection); }}),
       restart_(loop_, plan_.restart_daemon),
       evidence_(
-          loop_, folder_path_ / kEvidenceFolder, [this] { return identities(); },
+          loop_, folder_path_ / kEvidenceFolder, nccl_ras_address(plan_),
+          [this] { return identities(); },
           [this](const std::filesystem::path& folder) {
             send_to_ranks(MessageType::kCollectivesRequest,
                           wire::CollectivesRequest{folder.string()});

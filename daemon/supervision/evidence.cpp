@@ -49,6 +49,7 @@ state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
     if (std::string where = where_it_stands(rank); !where.empty())
       saved.findings.push_back(std::move(where));
   }
+  if (!taken.nccl_ras.empty()) saved.findings.push_back("NCCL's RAS service: " + taken.nccl_ras);
   return saved;
 }
 

@@ -1,11 +1,14 @@
 // nsa-evidence --id ID --folder DIR --interval S --rank-limit S --limit S --rank N:PID:START ...
+//              [--nccl-ras ADDRESS]
 //
 // Started by nsa-shim. Reads /proc twice, takes the stacks of all threads of all ranks, and writes
-// DIR/rank-<n>.txt and DIR/evidence.json. Exit codes: 0 written, 1 cannot be written, 2 bad
+// DIR/rank-<n>.txt and DIR/evidence.json. Asks NCCL's RAS service, whose answer goes to
+// DIR/nccl-ras.txt. Exit codes: 0 written, 1 cannot be written, 2 bad
 // arguments.
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "daemon/shim/evidence/flight_record.h"
+#include "daemon/shim/evidence/nccl_ras.h"
 #include "daemon/shim/evidence/readings.h"
 #include "daemon/shim/evidence/report.h"
 #include "daemon/shim/evidence/symbols.h"
@@ -15,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <string>
 #include <time.h>
 #include <utility>
@@ -25,7 +29,7 @@ using namespace nsa;
 using namespace nsa::shim::evidence;
 
 struct Arguments {
-  std::string id, folder;
+  std::string id, folder, nccl_ras; // the last: an address; empty: nobody is asked
   double interval = 1, rank_limit = 8, limit = 19;
   std::vector<Target> targets;
 };
@@ -43,6 +47,8 @@ bool parse(int argc, char** argv, Arguments& a) {
       a.rank_limit = std::atof(value.c_str());
     else if (name == "--limit")
       a.limit = std::atof(value.c_str());
+    else if (name == "--nccl-ras")
+      a.nccl_ras = value;
     else if (name == "--rank") {
       long rank = 0, pid = 0;
       unsigned long long start = 0;
@@ -53,6 +59,9 @@ bool parse(int argc, char** argv, Arguments& a) {
   }
   return argc % 2 == 1 && !a.folder.empty() && !a.targets.empty();
 }
+
+// RAS waits 5 s for processes that do not respond to it, and then says so.
+constexpr double kRasSeconds = 7;
 
 void sleep_until(MonotonicTime when) {
   const timespec at{when.nanoseconds / 1'000'000'000, when.nanoseconds % 1'000'000'000};
@@ -98,6 +107,20 @@ void add_flight_records(const std::string& folder, wire::EvidenceTaken& taken,
   }
 }
 
+void add_nccl_ras(const std::string& folder, wire::EvidenceTaken& taken,
+                  Result<NcclRasQuestion>& question, MonotonicTime deadline) {
+  const auto answer = question ? question->answer(deadline) : tl::unexpected(question.error());
+  if (!answer) {
+    taken.nccl_ras = answer.error().what;
+    return;
+  }
+  const auto path = std::filesystem::path(folder) / "nccl-ras.txt";
+  if (auto kept = write_file_atomic(path, *answer, 0640, Survives::kProcessCrash); !kept)
+    log::warning("evidence", kept.error().what);
+  taken.nccl_ras = summarise_nccl_ras(*answer);
+  if (taken.nccl_ras.empty()) taken.nccl_ras = "answered without a report of errors";
+}
+
 void take_stacks(wire::EvidenceTaken& taken, MonotonicTime deadline) {
   std::vector<pid_t> pids;
   for (auto& rank : taken.ranks) {
@@ -128,6 +151,8 @@ int main(int argc, char** argv) {
   wire::EvidenceTaken taken;
   taken.id = a.id;
   taken.folder = a.folder;
+  std::optional<Result<NcclRasQuestion>> ras;
+  if (!a.nccl_ras.empty()) ras = NcclRasQuestion::ask(a.nccl_ras);
   for (const auto& target : a.targets)
     taken.ranks.push_back(read_first(target));
   sleep_until(began + from_seconds(a.interval));
@@ -144,6 +169,7 @@ int main(int argc, char** argv) {
     const double for_stacks = std::min(a.rank_limit, a.limit - a.interval - 2);
     take_stacks(taken, MonotonicTime::now() + from_seconds(for_stacks));
     add_flight_records(a.folder, taken, MonotonicTime::now() + std::chrono::seconds(1));
+    if (ras) add_nccl_ras(a.folder, taken, *ras, began + from_seconds(kRasSeconds));
     taken.seconds = to_seconds(MonotonicTime::now() - began);
     written = write_reports(a.folder, taken, Survives::kMachineCrash);
   }

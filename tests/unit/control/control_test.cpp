@@ -261,6 +261,13 @@ TEST_F(ControlTest, TheVerdictIsKeptWithEveryRanksPage) {
   EXPECT_FALSE(json["pages"][1].contains("step")) << "a rank that never wrote its page";
 }
 
+TEST(Evidence, NcclsRasServiceIsAWitness) {
+  wire::EvidenceTaken taken;
+  taken.nccl_ras = "no errors, no warnings";
+  EXPECT_EQ(judge_evidence(taken, std::nullopt).findings,
+            std::vector<std::string>{"NCCL's RAS service: no errors, no warnings"});
+}
+
 TEST(Evidence, WithoutReadingsTheVerdictStays) {
   state::Verdict verdict;
   verdict.rank = 1;

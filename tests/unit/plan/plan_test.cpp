@@ -74,6 +74,24 @@ TEST(Plan, GpusAreNamedByUuidAndHiddenFromCpuRuns) {
   EXPECT_EQ(plan->ranks[1].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-a,GPU-b");
 }
 
+TEST(Plan, RanksThatUseNcclHaveAPortForItsRasService) {
+  const auto address = [](int ranks, spec::Device device, const RunId& run) {
+    AttemptInput in = input(ranks);
+    in.spec.parallel.device = device;
+    in.run_id = run;
+    const auto environment = make_launch_plan(in)->ranks[0].environment;
+    const auto found = environment.find("NCCL_RAS_ADDR");
+    return found == environment.end() ? "" : found->second;
+  };
+  EXPECT_EQ(address(2, spec::Device::kCpu, "abcde"), "");
+  EXPECT_EQ(address(1, spec::Device::kCuda, "abcde"), "");
+  const std::string first = address(2, spec::Device::kCuda, "abcde");
+  EXPECT_EQ(first.substr(0, 10), "127.0.0.1:");
+  const int port = std::stoi(first.substr(10));
+  EXPECT_TRUE(port >= 12'000 && port < 32'000) << first;
+  EXPECT_NE(address(2, spec::Device::kCuda, "abcdf"), first) << "two runs of one node";
+}
+
 TEST(Plan, AResumeNamesItsCheckpoint) {
   const auto has_resume = [](const wire::LaunchPlan& plan) {
     const auto& a = plan.ranks[0].arguments;
