@@ -147,7 +147,7 @@ InterruptGuard::InterruptGuard() {
   sigaddset(&signals_, SIGINT);
   sigaddset(&signals_, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals_, &before_);
-  watcher_ = std::jthread([this](std::stop_token done) {
+  watcher_ = std::jthread([this](const std::stop_token& done) {
     const timespec poll{0, 50'000'000};
     while (!done.stop_requested())
       if (::sigtimedwait(&signals_, nullptr, &poll) > 0) source_.request_stop();

@@ -215,7 +215,7 @@ Result<Exit> run_demo(const Arguments& arguments, Context& context) {
     context.io.out << "removed " << printable(folder.string()) << "\n";
     return Exit::kDone;
   }
-  const auto told = Story(node, arguments, context).tell(text);
+  auto told = Story(node, arguments, context).tell(text);
   node.end();
   if (!signals.came()) return told;
   context.io.err << "interrupted: the demo has ended its run and its nsad\n";

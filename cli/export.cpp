@@ -44,7 +44,7 @@ Status refuse_options(const Arguments& arguments, Format format,
 // RFC 4180.
 std::string csv_cell(const nlohmann::json& value) {
   if (value.is_null()) return "";
-  const std::string text = value.is_string() ? value.get<std::string>() : json_text(value);
+  std::string text = value.is_string() ? value.get<std::string>() : json_text(value);
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text)

@@ -387,7 +387,7 @@ Status Http::File::probe(const FileIdentity& expected) {
   }
 }
 
-Status Http::File::read(uint64_t first, std::span<char> out, std::stop_token enough) {
+Status Http::File::read(uint64_t first, std::span<char> out, const std::stop_token& enough) {
   Patience patience(http_, enough);
   size_t got = 0;
   while (got < out.size()) {

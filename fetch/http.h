@@ -68,7 +68,7 @@ public:
     std::string name() const;
 
     // Several threads at a time, after probe(). `enough` ends it as the stop request does.
-    Status read(uint64_t first, std::span<char> out, std::stop_token enough = {});
+    Status read(uint64_t first, std::span<char> out, const std::stop_token& enough = {});
     // All of it in order, for servers without ranges: starts again from the beginning where the
     // connection is cut. `begin` is called before each beginning.
     Status read_whole(const std::function<Status()>& begin,

@@ -55,7 +55,7 @@ ReadAhead::Piece* ReadAhead::next_piece() {
   return nullptr;
 }
 
-void ReadAhead::fetch_pieces(std::stop_token enough) {
+void ReadAhead::fetch_pieces(const std::stop_token& enough) {
   std::unique_lock lock(mutex_);
   while (true) {
     Piece* piece = nullptr;

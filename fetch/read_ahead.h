@@ -39,7 +39,7 @@ private:
     Status status;
   };
 
-  void fetch_pieces(std::stop_token enough);
+  void fetch_pieces(const std::stop_token& enough);
   Piece* next_piece();
   Piece* piece_at(uint64_t offset);
 

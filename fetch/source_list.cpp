@@ -98,7 +98,7 @@ Result<std::string> resolve_revision(const HubSource& hub, Http& http) {
   if (!answer.is_object() || sha == answer.end() || !sha->is_string())
     return fail(ErrorCode::kCorrupt, printable_url(url) + " names no commit",
                 "is HF_ENDPOINT a hub?");
-  const auto commit = sha->get<std::string>();
+  auto commit = sha->get<std::string>();
   if (commit.size() < 7 || commit.find_first_not_of("0123456789abcdef") != commit.npos)
     return fail(ErrorCode::kCorrupt, printable_url(url) + " names '" + commit + "' as a commit");
   return commit;

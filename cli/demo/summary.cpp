@@ -3,6 +3,7 @@
 #include "cli/demo/own_node.h"
 #include "common/base/text.h"
 #include "common/spec/fault_table.h"
+#include "common/wire/words.h"
 
 #include <algorithm>
 #include <cmath>
@@ -111,8 +112,9 @@ Result<Losses> read_losses(std::string_view metrics) {
     NSA_TRY_ASSIGN(const auto record, parse_json(line, "metrics.jsonl", {.bytes = kLongestRecord}));
     const auto kind = at(record, "/kind"), step = at(record, "/step"), loss = at(record, "/loss");
     if (!step.is_number_integer() || !loss.is_number()) continue;
-    if (kind == "evaluation") losses.heldout[step.get<int64_t>()] = loss.get<double>();
-    if (kind != "step") continue;
+    if (kind == text_of(wire::RecordKind::kEvaluation))
+      losses.heldout[step.get<int64_t>()] = loss.get<double>();
+    if (kind != text_of(wire::RecordKind::kStep)) continue;
     losses.training[step.get<int64_t>()] = loss.get<double>();
     losses.tokens_per_second.push_back(record.value("tokens_per_second", 0.0));
   }
@@ -169,7 +171,7 @@ std::vector<std::string> broken_promises(const Json& summary) {
                      injected["step"].dump());
   if (!has_stacks(hang["evidence_path"].get<std::string>()))
     broken.push_back("no stacks in " + hang["evidence_path"].get<std::string>());
-  if (summary["final_state"] != "completed" || summary["attempts"] != 2)
+  if (summary["final_state"] != text_of(wire::RunState::kCompleted) || summary["attempts"] != 2)
     broken.push_back(summary["final_state"].get<std::string>() + " after " +
                      summary["attempts"].dump() + " attempts; completed after 2 expected");
   return broken;

@@ -52,7 +52,7 @@ Result<WrittenWeights> write_files(const Request& request, const fs::path& folde
   const Facts& facts = request.facts;
   NSA_TRY_ASSIGN(const auto weights, safetensors::Reader::open(request.checkpoint / kModelFile));
   NSA_TRY(check_embedding(weights, facts.spec.model));
-  NSA_TRY_ASSIGN(const WrittenWeights written,
+  NSA_TRY_ASSIGN(WrittenWeights written,
                  write_weights(weights, folder / kModelFile, request.type,
                                {{"run", facts.detail.summary.id},
                                 {"step", std::to_string(facts.checkpoint.step)}}));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace nsa::render {
 
@@ -41,7 +42,7 @@ std::string event_line(const wire::EventView& event, WallTime now, const Style& 
 }
 
 FollowScreen::FollowScreen(std::ostream& out, ScreenOptions options, std::function<WallTime()> now)
-    : out_(out), options_(options), now_(std::move(now)) {}
+    : out_(out), options_(std::move(options)), now_(std::move(now)) {}
 
 void FollowScreen::line(const wire::FollowLine& line) {
   if (!line.summary.id.empty()) summary_ = line.summary;

@@ -79,7 +79,7 @@ public:
     static constexpr std::array<std::array<int, 2>, 4> kBits = {
         {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}}};
     const int column = unicode_ ? x / 2 : x, row = unicode_ ? y / 4 : y;
-    Cell& cell = cells_[static_cast<size_t>(row * columns_ + column)];
+    Cell& cell = cells_[index_of(row, column)];
     cell.dots |= unicode_ ? kBits[static_cast<size_t>(y % 4)][static_cast<size_t>(x % 2)] : 1;
     cell.curve = curve;
   }
@@ -87,7 +87,7 @@ public:
   std::string row(int row, const Style& style) const {
     std::string text;
     for (int column = 0; column < columns_; ++column) {
-      const Cell& cell = cells_[static_cast<size_t>(row * columns_ + column)];
+      const Cell& cell = cells_[index_of(row, column)];
       if (cell.dots == 0)
         text += ' ';
       else
@@ -95,6 +95,10 @@ public:
                       colour_of(cell.curve), style);
     }
     return text;
+  }
+
+  size_t index_of(int row, int column) const {
+    return static_cast<size_t>(row) * static_cast<size_t>(columns_) + static_cast<size_t>(column);
   }
 
   static char ascii_mark(int curve) { return "*o+x#@"[curve % 6]; }
@@ -135,7 +139,7 @@ void draw_curve(Canvas& canvas, const Curve& curve, int number, const PlotAxes& 
   }
 }
 
-std::string left_pad(std::string text, size_t width) {
+std::string left_pad(const std::string& text, size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
 }
 

@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <sstream>
 #include <tuple>
@@ -58,7 +59,7 @@ const std::vector<std::pair<std::string, Less>>& orders() {
 }
 
 std::string or_dash(const std::optional<double>& value, const char* unit) {
-  return value ? std::to_string(static_cast<long>(*value + 0.5)) + unit : "-";
+  return value ? std::to_string(std::lround(*value)) + unit : "-";
 }
 std::string bytes_or_dash(uint64_t bytes) {
   return bytes > 0 ? format_bytes(bytes) : "-";

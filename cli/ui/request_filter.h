@@ -4,7 +4,7 @@
 //                    421                     403                   401               404, 405
 //
 // The first visit carries the token in its URL, and gets it back as a cookie that scripts cannot
-// read. From nsad come only the answers that kReads names; kActions only with allow_actions.
+// read. What may be asked of nsad is a list in request_filter.cpp; its actions need allow_actions.
 #pragma once
 
 #include "common/net/http.h"

@@ -48,7 +48,7 @@ public:
   }
 
   // The next result; nothing after the last one, after stop(), or when `token` asks to stop.
-  std::optional<Out> next(std::stop_token token) {
+  std::optional<Out> next(const std::stop_token& token) {
     std::unique_lock lock(mutex_);
     result_ready_.wait(lock, token, [&] {
       return stopped_ || done_.contains(taken_) || (closed_ && taken_ == pushed_);

@@ -149,7 +149,7 @@ Result<std::vector<wire::RankExited>>
 DirectHost::read_exits(uid_t, const std::string& attempt_folder, int ranks) {
   std::vector<wire::RankExited> exits;
   for (Rank rank = 0; rank < ranks; ++rank)
-    if (auto exited = shim::read_exit(attempt_folder, rank)) exits.push_back(std::move(*exited));
+    if (auto exited = shim::read_exit(attempt_folder, rank)) exits.push_back(*exited);
   return exits;
 }
 

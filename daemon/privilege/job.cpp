@@ -78,7 +78,7 @@ json options_json(const shim::StartOptions& options) {
 namespace {
 
 using Descriptors = std::vector<UniqueFd>;
-using Call = Result<Answer> (*)(Host&, const json&, Descriptors);
+using Call = Result<Answer> (*)(Host&, const json&, Descriptors&&);
 
 constexpr uid_t kSelf = 0; // DirectHost does not look at it
 
@@ -99,7 +99,7 @@ Result<Answer> descriptor_of(Result<UniqueFd> result) {
   return answer;
 }
 
-Result<Answer> start_attempt(Host& host, const json& a, Descriptors) {
+Result<Answer> start_attempt(Host& host, const json& a, Descriptors&&) {
   AttemptStart start;
   start.plan = a.at("plan").get<wire::LaunchPlan>();
   start.spec = a.at("spec").get<std::string>();
@@ -113,7 +113,7 @@ Result<Answer> start_attempt(Host& host, const json& a, Descriptors) {
   return answer;
 }
 
-Result<Answer> choose_checkpoint(Host& host, const json& a, Descriptors) {
+Result<Answer> choose_checkpoint(Host& host, const json& a, Descriptors&&) {
   NSA_TRY_ASSIGN(const manifest::Choice choice,
                  host.choose_checkpoint(kSelf, a.at("folder").get<std::string>(),
                                         distrust_from(a.at("distrusted"))));
@@ -128,48 +128,50 @@ std::string text(const json& arguments, const char* key) {
 
 const std::map<std::string, Call, std::less<>>& calls() {
   static const std::map<std::string, Call, std::less<>> kCalls = {
-      {"open_file", [](Host& h, const json& a,
-                       Descriptors) { return descriptor_of(h.open_file(kSelf, text(a, "path"))); }},
+      {"open_file",
+       [](Host& h, const json& a, Descriptors&&) {
+         return descriptor_of(h.open_file(kSelf, text(a, "path")));
+       }},
       {"write_files",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return nothing_of(
              h.write_files(kSelf, text(a, "folder"), a.at("files").get<std::vector<NewFile>>()));
        }},
       {"remove_run_folder",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return nothing_of(h.remove_run_folder(kSelf, text(a, "folder")));
        }},
       {"write_summary",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return nothing_of(h.write_summary(kSelf, text(a, "folder"), a.at("summary")));
        }},
       {"list_checkpoints",
-       [](Host& h, const json& a, Descriptors) -> Result<Answer> {
+       [](Host& h, const json& a, Descriptors&&) -> Result<Answer> {
          NSA_TRY_ASSIGN(const auto found,
                         h.list_checkpoints(kSelf, text(a, "folder"), a.at("verify").get<bool>()));
          return Answer{found_json(found), {}};
        }},
       {"choose_checkpoint", choose_checkpoint},
       {"share_checkpoint",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return nothing_of(h.share_checkpoint(kSelf, text(a, "checkpoint"), text(a, "folder"),
                                               a.at("with_optimizer").get<bool>()));
        }},
       {"start_attempt", start_attempt},
       {"connect_shim",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return descriptor_of(h.connect_shim(kSelf, text(a, "folder")));
        }},
       {"read_started",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return value_of(h.read_started(kSelf, text(a, "folder")));
        }},
       {"read_exits",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return value_of(h.read_exits(kSelf, text(a, "folder"), a.at("ranks").get<int>()));
        }},
       {"end_leftovers",
-       [](Host& h, const json& a, Descriptors) {
+       [](Host& h, const json& a, Descriptors&&) {
          return value_of(h.end_leftovers(kSelf, text(a, "folder")));
        }},
   };

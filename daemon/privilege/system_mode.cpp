@@ -135,7 +135,7 @@ Result<std::unique_ptr<StarterHost>> enter_system_mode(const SystemOptions& opti
   if (auto moved = proc::leave_cgroup_root(); !moved)
     log::warning("control", "submitters go without cgroups", {{"why", moved.error().what}});
   NSA_TRY_ASSIGN(auto host, start_starter(options, daemon));
-  const auto forbid = [](Error error) {
+  const auto forbid = [](const Error& error) {
     return fail(ErrorCode::kPermission,
                 "this host does not let nsad start ranks as their submitters: " + error.what,
                 "start it outside of user namespaces, with CAP_SETUID, CAP_SETGID, CAP_KILL, "

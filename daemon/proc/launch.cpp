@@ -124,8 +124,10 @@ bool map_descriptors(Prepared& p) {
   const int error_fd = ::fcntl(p.error_fd, F_DUPFD_CLOEXEC, above);
   if (error_fd < 0) return false;
   p.error_fd = error_fd;
-  for (size_t i = 0; i < maps.size(); ++i)
-    if ((p.parked[i] = ::fcntl(maps[i].from, F_DUPFD_CLOEXEC, above)) < 0) return false;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    p.parked[i] = ::fcntl(maps[i].from, F_DUPFD_CLOEXEC, above);
+    if (p.parked[i] < 0) return false;
+  }
   for (size_t i = 0; i < maps.size(); ++i)
     if (::dup2(p.parked[i], maps[i].to) < 0) return false; // dup2 clears close-on-exec
   for (int fd = 0; fd < above; ++fd) {

@@ -197,7 +197,8 @@ void DaemonLink::write(const ConnectionPtr& connection) {
 void DaemonLink::close(const ConnectionPtr& connection, const std::string& why) {
   if (!connection->socket) return;
   if (!why.empty()) log::warning("shim", "closing a connection", {{"why", why}});
-  const ConnectionPtr kept = connection; // the maps may hold the last references
+  // The maps may hold the last references, and `connection` may be one of them.
+  const ConnectionPtr kept = connection; // NOLINT(performance-unnecessary-copy-initialization)
   loop_.unwatch(kept->socket.get());
   if (kept->hello_limit != 0) loop_.cancel(std::exchange(kept->hello_limit, 0));
   connections_.erase(kept->socket.get());

@@ -35,7 +35,8 @@ bool RankQuota::take_message(MessageType type, size_t bytes, MonotonicTime now) 
   TokenBucket& bucket = budget == Budget::kSteps        ? steps_
                         : budget == Budget::kMilestones ? milestones_
                                                         : reports_;
-  return bucket.take(1 + static_cast<double>(bytes / 1024), now);
+  const size_t whole_kib = bytes / 1024;
+  return bucket.take(1 + static_cast<double>(whole_kib), now);
 }
 
 bool RankQuota::take_log(size_t bytes, MonotonicTime now) {
