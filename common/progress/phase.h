@@ -32,7 +32,7 @@ enum class Phase : uint32_t { // on the page: a number is never used again
 enum class LimitKind {
   kStartUp,    // hang.start_up_seconds
   kStep,       // learned from whole steps, which consist of the phases of this kind
-  kThreeSteps, // three times that
+  kThreeSteps, // of three steps, with the same floor and ceiling
   kCheckpoint, // hang.checkpoint_seconds
   kSaving,     // the same, until it is learned from the phase itself
   kEvaluation, // hang.evaluation_seconds, until it is learned from the phase itself

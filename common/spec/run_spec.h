@@ -1,7 +1,7 @@
 // RunSpec: what a run.toml says, typed and complete. Plain values; no I/O, no clock.
 //
-// The field table in fields.cpp is the only place that knows a key's name, type, default, bounds
-// and meaning; parsing, printing, JSON, --set, validation and docs/run-file.md all walk that table.
+// Defaults stand here. The field table in fields.cpp alone knows a key's name, bounds and
+// meaning; parsing, printing, JSON, --set, validation and docs/run-file.md all walk that table.
 // Keys carry their unit. A key that nothing acts on yet is refused by validate(), never ignored.
 #pragma once
 

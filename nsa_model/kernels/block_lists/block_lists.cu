@@ -1,3 +1,13 @@
+// For each block of keys the list of tokens that selected it: lists[b] = (t : b in indices[t]), t
+// ascending. Counting sort in four launches. A chunk of 512 tokens is a bitmap [block][512 bits] in
+// shared memory: bits set by atomic OR give the same bitmap in any order, its population counts are
+// the histogram, and the population below a bit is the stable rank of an entry, so the lists do not
+// depend on timing.
+//
+// All threads of a CTA do the same work, and all of them meet at each __syncthreads():
+//   fill_bitmap     the bitmap is 0 before the first bit is set; it is whole before it is counted
+//   scan_pair       the warps' sums are there before they are added, and read before the next ones
+//   scatter_kernel  the words' ranks are there before a token looks for its own
 #include "nsa_model/kernels/block_lists/block_lists.h"
 
 #include <algorithm>
@@ -5,11 +15,6 @@
 #include "nsa_model/kernels/block_lists/config.h"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/limits.h"
-
-// Counting sort in four launches. A chunk of 512 tokens is a bitmap [block][512 bits] in shared
-// memory: bits set by atomic OR give the same bitmap in any order, its population counts are the
-// histogram, and the population below a bit is the stable rank of an entry, so the lists do not
-// depend on timing.
 
 namespace nsa::kernels {
 namespace {

@@ -1,3 +1,11 @@
+// Joins the partial results of the selected branch: o = sum_i exp(lse_i - lse) o_i over a token's
+// slots i, where lse = ln sum_i exp(lse_i). Partial gradients of queries are added: dq = scale
+// sum_i dq_i.
+//
+// A (token, group) is heads x 64 values, 8 vectors of 16 bytes a head (48 of six heads); a thread
+// owns one vector and walks the slots, so that every access of a slot is contiguous (768 bytes of
+// six heads) and 16 loads are in flight. Heads of 128 dimensions have 16 vectors. There is no
+// barrier.
 #include "nsa_model/kernels/combine/combine.h"
 
 #include "nsa_model/kernels/combine/config.h"
@@ -8,10 +16,6 @@
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/vector.cuh"
-
-// A (token, group) is heads x 64 values, 8 vectors of 16 bytes a head (48 of six heads); a thread
-// owns one vector and walks the slots, so that every access of a slot is contiguous (768 bytes of
-// six heads) and 16 loads are in flight. Heads of 128 dimensions have 16 vectors.
 
 namespace nsa::kernels {
 namespace {

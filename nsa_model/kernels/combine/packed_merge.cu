@@ -1,3 +1,7 @@
+// combine.cu's sum for one round of lists: o = sum_i exp(lse_i - lse) o_i of the pieces that a
+// token has in the round, read in the packed order in which the list kernels wrote them. A warp has
+// some rows, and its lanes exchange by shuffles; there is no barrier. packed_merge.cuh has the
+// steps, as a function of the warp, which tests run on a CPU.
 #include "nsa_model/kernels/combine/packed_merge.h"
 
 #include "nsa_model/kernels/combine/packed_merge.cuh"

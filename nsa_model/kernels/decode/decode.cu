@@ -21,7 +21,7 @@
 // all lists                                                       blocks_taken: the CTA's choosers
 // the chosen blocks' steps
 // the warps' results of each branch are joined; each CTA gets some dimensions of all of them
-// meet_cluster(); each CTA writes its dimensions under the gates
+// await_cluster(); each CTA writes its dimensions under the gates
 //
 // Each signal is awaited once a launch. A CTA writes into another's shared memory only after all
 // have begun (await_cluster) and before all meet at the end, so that all are there.

@@ -45,9 +45,9 @@ struct FusedInputs {
   const __nv_bfloat16* q;            // [batch, sequence, groups * heads, D], rotated
   const __nv_bfloat16* k[kBranches]; // selected, window: [batch, sequence, groups, D], rotated.
   const __nv_bfloat16*
-      v[kBranches]; //   compressed: [batch, compressed_count, groups, 64], see `pool`
+      v[kBranches]; //   compressed: [batch, compressed_count, groups, D], see `pool`
   // Compressed branch by average pooling: its rotated keys and values [batch, sequence, groups,
-  // 64], which the forward pools into k[0], v[0] first. nullptr: k[0], v[0] are given (learned
+  // D], which the forward pools into k[0], v[0] first. nullptr: k[0], v[0] are given (learned
   // phi).
   const __nv_bfloat16* pool_k = nullptr;
   const __nv_bfloat16* pool_v = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
-// The order of launches of the portable kernels (portable/attend.h), one behind the other on the
-// caller's stream. Pure, any thread.
+// The order of launches of the portable kernels (portable/attend/attend.h), one behind the other on
+// the caller's stream. Pure, any thread.
 
 #include "nsa_model/kernels/fused/schedule.h"
 
