@@ -22,9 +22,9 @@ constexpr std::array kFaults = {
     FaultRow{kExit, kForward, false, "ends with exit code 1 without a message"},
     FaultRow{kSegfault, kForward, false, "stores through a null pointer"},
     FaultRow{kNonFinite, kLoss, false, "computes a loss that is NaN"},
-    FaultRow{kKillInCollect, kStateGather, false, "kills itself with SIGKILL"},
-    FaultRow{kStopInCollect, kStateGather, false, "stops itself with SIGSTOP"},
-    FaultRow{kDeadlockInCollect, kStateGather, false,
+    FaultRow{kKillInAllGather, kStateGather, false, "kills itself with SIGKILL"},
+    FaultRow{kStopInAllGather, kStateGather, false, "stops itself with SIGSTOP"},
+    FaultRow{kDeadlockInAllGather, kStateGather, false,
              "locks two mutexes in the order opposite to another thread's"},
     FaultRow{kOutOfMemory, kForward, false, "fails as if its device had no memory left"},
 };

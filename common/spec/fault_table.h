@@ -22,15 +22,15 @@ enum class FaultKind : uint8_t {
   kExit,
   kSegfault,
   kNonFinite,
-  kKillInCollect,
-  kStopInCollect,
-  kDeadlockInCollect,
+  kKillInAllGather,
+  kStopInAllGather,
+  kDeadlockInAllGather,
   kOutOfMemory,
 };
 constexpr auto choice_names(FaultKind) {
   return names_of("none", "random", "stop_signal", "mutex_deadlock", "spin", "skip_collective",
-                  "data_stall", "kill", "exit", "segfault", "non_finite", "kill_in_collect",
-                  "stop_in_collect", "deadlock_in_collect", "out_of_memory");
+                  "data_stall", "kill", "exit", "segfault", "non_finite", "kill_in_all_gather",
+                  "stop_in_all_gather", "deadlock_in_all_gather", "out_of_memory");
 }
 
 // Where it strikes, and with that what a run must have for it.

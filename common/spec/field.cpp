@@ -100,6 +100,7 @@ std::optional<Fault> check_choice(const Field& field, const std::string& text) {
   std::optional<std::string> nearest;
   for (const Choice& choice : all_choices(field)) {
     if (choice.name == text) {
+      if (choice.older) return std::nullopt;
       if (!choice.instead.empty())
         nearest = choice.instead;
       else if (choice.refused.empty())
@@ -122,6 +123,13 @@ Value get(const Field& field) {
       field.at);
 }
 
+// The value's name of today, for one of its older names.
+static std::string_view newest(const Field& field, std::string_view name) {
+  for (const Choice& choice : field.choices)
+    if (choice.older && choice.name == name) return choice.instead;
+  return name;
+}
+
 bool set(const Field& field, const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value); field.one_alone && text != nullptr)
     return set(field, Value(TextList{*text}));
@@ -134,8 +142,9 @@ bool set(const Field& field, const Value& value) {
                           *at = given;
                           return true;
                         },
-                        [](const ChoiceReference& of, const std::string& given) {
-                          const auto name = std::find(of.names.begin(), of.names.end(), given);
+                        [&](const ChoiceReference& of, const std::string& given) {
+                          const auto name =
+                              std::find(of.names.begin(), of.names.end(), newest(field, given));
                           if (name == of.names.end()) return false;
                           *of.at = static_cast<uint8_t>(name - of.names.begin());
                           return true;

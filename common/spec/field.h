@@ -34,11 +34,13 @@ using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*
 
 // A text that stands where one is chosen, beside the texts of an enum. One with a reason in
 // `refused` is understood, but not built, or not wise: it is refused with that reason. One with
-// `instead` is no value, but what people write for that one.
+// `instead` is no value, but what people write for that one; if it is `older`, it was the value's
+// name once, and is taken for it.
 struct Choice {
   std::string_view name;
   std::string_view refused = {};
   std::string_view instead = {};
+  bool older = false;
 };
 
 // What a resume may do with a key, and what it changes by that.

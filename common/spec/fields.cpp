@@ -651,6 +651,9 @@ FieldTable run_fields(RunSpec& s) {
 
       {.key = "inject.kind",
        .at = choice(s.inject.kind),
+       .choices = {{"kill_in_collect", {}, "kill_in_all_gather", true},
+                   {"stop_in_collect", {}, "stop_in_all_gather", true},
+                   {"deadlock_in_collect", {}, "deadlock_in_all_gather", true}},
        .meaning = "a fault of the table below, or one drawn from the seed",
        .on_resume = OnResume::kFree},
       {.key = "inject.rank",

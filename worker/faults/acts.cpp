@@ -60,15 +60,15 @@ void act_on_training_thread(spec::FaultKind fault) {
   using enum spec::FaultKind;
   switch (fault) {
   case kStopSignal:
-  case kStopInCollect:
+  case kStopInAllGather:
     return inject_stop_signal();
   case kMutexDeadlock:
-  case kDeadlockInCollect:
+  case kDeadlockInAllGather:
     return inject_mutex_deadlock();
   case kSpin:
     return inject_spin();
   case kKill:
-  case kKillInCollect:
+  case kKillInAllGather:
     return inject_kill();
   case kExit:
     return inject_exit();

@@ -50,8 +50,9 @@ TEST(Injection, OnlyInItsAttemptAndOnlyWhatCanHappen) {
   inject.rank = 2;
   EXPECT_FALSE(plan_injection(inject, 100, 2, 1));
   inject.rank = 0;
-  for (const auto kind : {spec::FaultKind::kSkipCollective, spec::FaultKind::kKillInCollect,
-                          spec::FaultKind::kStopInCollect, spec::FaultKind::kDeadlockInCollect}) {
+  for (const auto kind :
+       {spec::FaultKind::kSkipCollective, spec::FaultKind::kKillInAllGather,
+        spec::FaultKind::kStopInAllGather, spec::FaultKind::kDeadlockInAllGather}) {
     inject.kind = kind;
     EXPECT_FALSE(plan_injection(inject, 100, 1, 1)) << spec::name_of(kind);
     EXPECT_EQ((*plan_injection(inject, 100, 2, 1))->fault, kind);
@@ -129,7 +130,7 @@ TEST(FaultHook, OfACheckpointsAllGatherWaitsForOne) {
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) ::_exit(1);
     link::Link link{UniqueFd(pair[1])};
-    FaultHook kill({spec::FaultKind::kKillInCollect, 1, 7}, folder.path(), link);
+    FaultHook kill({spec::FaultKind::kKillInAllGather, 1, 7}, folder.path(), link);
     kill.enter(progress::Phase::kForward, 7, 0);
     kill.enter(progress::Phase::kAllGatherState, 5, 0);
     kill.enter(progress::Phase::kAllGatherState, 10, 0);
@@ -140,7 +141,7 @@ TEST(FaultHook, OfACheckpointsAllGatherWaitsForOne) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   const auto written = read_file(folder.path() / "injected.json");
   ASSERT_TRUE(written);
-  EXPECT_EQ(*written, "{\"rank\":1,\"step\":10,\"kind\":\"kill_in_collect\"}\n");
+  EXPECT_EQ(*written, "{\"rank\":1,\"step\":10,\"kind\":\"kill_in_all_gather\"}\n");
 }
 
 } // namespace

@@ -88,6 +88,16 @@ TEST(Field, AnEnumTakesItsTextsOnly) {
   EXPECT_EQ(choice_from<Device>("gpu"), std::nullopt);
 }
 
+TEST(Field, AnOlderNameIsTakenForItsValue) {
+  Device device = Device::kAuto;
+  Field field{
+      .key = "a", .at = choice(device), .choices = {{"gpu", {}, "cuda", true}}, .meaning = ""};
+  EXPECT_TRUE(set(field, Value("gpu")));
+  EXPECT_EQ(get(field), Value("cuda")) << "it is written by its name of today";
+  EXPECT_FALSE(check_choice(field, "gpu"));
+  EXPECT_EQ(check_choice(field, "cudo")->what, "\"cudo\" is not one of: auto, cpu, cuda");
+}
+
 TEST(Field, NumbersKeepTheirTypeInToml) {
   EXPECT_EQ(to_toml(10000.0), "10000.0");
   EXPECT_EQ(to_toml(1e-6), "1e-06");
