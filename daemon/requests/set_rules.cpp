@@ -47,8 +47,9 @@ Result<spec::RunSection> change_run_section(const nlohmann::json& stored,
 std::vector<std::string> join_overrides(std::vector<std::string> all,
                                         const std::vector<std::string>& more) {
   std::erase_if(all, [&](const std::string& before) {
-    return std::any_of(more.begin(), more.end(),
-                       [&](const std::string& after) { return set_key_of(before) == set_key_of(after); });
+    return std::any_of(more.begin(), more.end(), [&](const std::string& after) {
+      return set_key_of(before) == set_key_of(after);
+    });
   });
   all.insert(all.end(), more.begin(), more.end());
   return all;
