@@ -34,24 +34,24 @@ estimate::Placement placement_of(const spec::RunSpec& spec) {
 
 // Where the ranks go if every place is free. Empty: one node.
 struct NodesOfRun {
-  std::vector<estimate::NodeShare> shares;
+  std::vector<estimate::NodePart> parts;
   bool known = false; // these nodes have joined; else they have numbers for names
   std::string missing;
 };
 
 // Places for ranks on CPU, this nsad's own first; none where no nsad answers.
-std::vector<estimate::NodePlaces> places_of_cluster(const Context& context) {
-  std::vector<estimate::NodePlaces> places;
+std::vector<estimate::NodeSlots> slots_of_cluster(const Context& context) {
+  std::vector<estimate::NodeSlots> slots;
   auto daemon = connect(context, false);
-  if (!daemon) return places;
+  if (!daemon) return slots;
   const auto answer = daemon->get("/v1/nodes");
   const auto nodes = answer ? client::read_items<wire::NodeView>(*answer)
                             : Result<std::vector<wire::NodeView>>(fail(answer.error()));
-  if (!nodes) return places;
+  if (!nodes) return slots;
   for (const wire::NodeView& node : *nodes)
     if (node.state == wire::NodeStatus::kReady && node.run.empty())
-      places.push_back({node.name, static_cast<int>(node.cpu_slots)});
-  return places;
+      slots.push_back({node.name, static_cast<int>(node.cpu_slots)});
+  return slots;
 }
 
 NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context) {
@@ -62,43 +62,43 @@ NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context)
                                      static_cast<int>(parallel.ranks_per_node),
                                      static_cast<int>(parallel.ranks)};
   const bool of_job = spec.engine.is_used(); // which nodes these are its scheduler decides
-  const auto places = of_job ? std::vector<estimate::NodePlaces>() : places_of_cluster(context);
-  found.shares = estimate::place(wanted, places);
-  found.known = !found.shares.empty();
+  const auto slots = of_job ? std::vector<estimate::NodeSlots>() : slots_of_cluster(context);
+  found.parts = estimate::place(wanted, slots);
+  found.known = !found.parts.empty();
   if (found.known || parallel.nodes <= 1) return found;
-  std::vector<estimate::NodePlaces> supposed;
+  std::vector<estimate::NodeSlots> supposed;
   for (int number = 1; number <= wanted.nodes; ++number)
     supposed.push_back({"node " + std::to_string(number), wanted.per_node});
-  found.shares = estimate::place(wanted, supposed);
+  found.parts = estimate::place(wanted, supposed);
   if (!of_job)
-    found.missing = places.empty() ? "no nsad answers that could say which nodes these are"
-                                   : "the nodes that are ready have no room for this";
+    found.missing = slots.empty() ? "no nsad answers that could say which nodes these are"
+                                  : "the nodes that are ready have no room for this";
   return found;
 }
 
 nlohmann::json json_of(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic) {
   auto list = nlohmann::json::array();
-  for (size_t i = 0; i < nodes.shares.size(); ++i)
-    list.push_back({{"node", nodes.shares[i].node},
+  for (size_t i = 0; i < nodes.parts.size(); ++i)
+    list.push_back({{"node", nodes.parts[i].node},
                     {"joined", nodes.known},
-                    {"first_rank", nodes.shares[i].first_rank},
-                    {"ranks", nodes.shares[i].ranks},
+                    {"first_rank", nodes.parts[i].first_rank},
+                    {"ranks", nodes.parts[i].ranks},
                     {"sent_bytes_per_step", traffic.sent[i]}});
   return list;
 }
 
-std::string ranks_text(const estimate::NodeShare& share) {
-  const std::string first = std::to_string(share.first_rank);
-  if (share.ranks == 1) return "rank " + first;
-  return "ranks " + first + " to " + std::to_string(share.first_rank + share.ranks - 1);
+std::string ranks_text(const estimate::NodePart& part) {
+  const std::string first = std::to_string(part.first_rank);
+  if (part.ranks == 1) return "rank " + first;
+  return "ranks " + first + " to " + std::to_string(part.first_rank + part.ranks - 1);
 }
 
 void print(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic, std::ostream& out) {
-  if (nodes.shares.size() < 2) return;
+  if (nodes.parts.size() < 2) return;
   out << "nodes      ";
   const char* before = "";
-  for (const estimate::NodeShare& share : nodes.shares) {
-    out << before << printable(share.node) << ": " << ranks_text(share);
+  for (const estimate::NodePart& part : nodes.parts) {
+    out << before << printable(part.node) << ": " << ranks_text(part);
     before = ", ";
   }
   out << "\n";
@@ -231,7 +231,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
   const estimate::Placement placement = placement_of(spec);
   const nlohmann::json estimate = estimate::estimate(spec, placement, rate);
   const NodesOfRun nodes = nodes_of(spec, placement.gpu, context);
-  const estimate::NodeTraffic traffic = estimate::traffic(spec, placement, nodes.shares);
+  const estimate::NodeTraffic traffic = estimate::traffic(spec, placement, nodes.parts);
   const std::vector<Change> changed = changes(spec);
   const auto missing = missing_data(spec);
   if (context.output == Output::kJson) {
@@ -269,7 +269,7 @@ Verb plan_verb() {
   verb.summary = "Estimate what a run needs: memory, disk, tokens, time, money";
   verb.detail =
       "Starts nothing. Of a run on several nodes it shows which ranks go on which node, if "
-      "all places there are free, and what they send each other. Memory is estimated part by part; "
+      "all slots there are free, and what they send each other. Memory is estimated part by part; "
       "the summary of a run compares "
       "the estimate with the measured memory.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};

@@ -1,4 +1,4 @@
-// Which rank goes on which node, and what then crosses the network in a step. nsad places runs by
+// Which rank goes on which node, and what then crosses the network in a step. nsad slots runs by
 // it and `nsactl plan` shows it. Pure functions.
 #pragma once
 
@@ -10,15 +10,15 @@
 
 namespace nsa::estimate {
 
-struct NodePlaces {
+struct NodeSlots {
   std::string node; // empty: nsad's own
-  int places = 0;   // ranks that it can take
+  int slots = 0;    // ranks that it can take
 };
 
-struct NodeShare {
+struct NodePart {
   std::string node;
   int first_rank = 0, ranks = 0;
-  bool operator==(const NodeShare&) const = default;
+  bool operator==(const NodePart&) const = default;
 };
 
 // `per_node` ranks on each of at most `nodes` nodes; 0: on as few nodes as can take them, whole
@@ -27,16 +27,16 @@ struct NodeShare {
 struct NodesWanted {
   int nodes = 1, per_node = 0, ranks = 1;
 };
-std::vector<NodeShare> place(const NodesWanted& wanted, const std::vector<NodePlaces>& from);
+std::vector<NodePart> place(const NodesWanted& wanted, const std::vector<NodeSlots>& from);
 
 // Of one step. Every rank exchanges with every other directly (worker/mesh), in two phases:
 // gradients are reduced, and then sums or updated weights are gathered.
 struct NodeTraffic {
-  std::vector<int64_t> sent; // by each share to ranks of the others; as much is received
+  std::vector<int64_t> sent; // by each part to ranks of the others; as much is received
   int exchanges = 0;         // rounds in which every rank waits for every other
 };
 NodeTraffic traffic(const spec::RunSpec& spec, Placement placement,
-                    const std::vector<NodeShare>& shares);
+                    const std::vector<NodePart>& parts);
 
 // How long a step's exchanges take at least, where the node that sends most has this bandwidth (in
 // each direction) and a message takes `latency_seconds`.

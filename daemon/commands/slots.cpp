@@ -15,18 +15,18 @@ std::string counted(int n, const std::string& what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
-int cpu_slots_of(const std::string& node, const std::vector<estimate::NodePlaces>& nodes) {
-  const auto found = std::ranges::find(nodes, node, &estimate::NodePlaces::node);
-  return found == nodes.end() ? 0 : found->places;
+int cpu_slots_of(const std::string& node, const std::vector<estimate::NodeSlots>& nodes) {
+  const auto found = std::ranges::find(nodes, node, &estimate::NodeSlots::node);
+  return found == nodes.end() ? 0 : found->slots;
 }
 
 // What a run on several nodes waits for. `open`: free slots, of this node first.
 std::string why_not(const estimate::NodesWanted& wanted,
-                    const std::vector<estimate::NodePlaces>& open, size_t fewest) {
+                    const std::vector<estimate::NodeSlots>& open, size_t fewest) {
   if (wanted.per_node == 0) {
     int free = 0;
-    for (const estimate::NodePlaces& node : open)
-      free += node.places;
+    for (const estimate::NodeSlots& node : open)
+      free += node.slots;
     const std::string slots = "waits for " + counted(wanted.ranks, "CPU slot");
     if (fewest == 0) return slots + ": the nodes that are heard have too few";
     return slots + " on " + counted(static_cast<int>(fewest), "node") + ": " +
@@ -34,10 +34,10 @@ std::string why_not(const estimate::NodesWanted& wanted,
            ", this one included";
   }
   const int first = std::min(wanted.per_node, wanted.ranks);
-  if (!open.empty() && open.front().node.empty() && open.front().places < first)
+  if (!open.empty() && open.front().node.empty() && open.front().slots < first)
     return "waits for " + counted(wanted.per_node, "CPU slot") + " of this node";
   const auto ready = std::ranges::count_if(
-      open, [&](const estimate::NodePlaces& node) { return node.places >= wanted.per_node; });
+      open, [&](const estimate::NodeSlots& node) { return node.slots >= wanted.per_node; });
   return "waits for " + counted(wanted.nodes, "node") + " with " +
          counted(wanted.per_node, "free CPU slot") + " each: " + std::to_string(ready) +
          " of them are ready";
@@ -88,20 +88,20 @@ Result<std::vector<std::string>>
 SlotPool::acquire_on_nodes(const RunId& run, const estimate::NodesWanted& wanted,
                            const std::map<std::string, int>& others, bool uses_own) {
   if (uses_own && !held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
-  std::vector<estimate::NodePlaces> all, open;
+  std::vector<estimate::NodeSlots> all, open;
   if (uses_own) all.push_back({"", cpu_slots_});
   for (const auto& [node, capacity] : others)
     all.push_back({node, capacity});
   for (const auto& [node, capacity] : all)
     open.push_back({node, static_cast<int>(free_cpu_slots(node, capacity, wanted.ranks).size())});
-  const auto shares = estimate::place(wanted, open);
+  const auto parts = estimate::place(wanted, open);
   const bool any_nodes = wanted.per_node == 0;
-  const size_t fewest = any_nodes ? estimate::place(wanted, all).size() : shares.size();
-  if (shares.empty() || shares.size() > fewest)
+  const size_t fewest = any_nodes ? estimate::place(wanted, all).size() : parts.size();
+  if (parts.empty() || parts.size() > fewest)
     return fail(ErrorCode::kExhausted, why_not(wanted, open, fewest));
   std::vector<std::string> slots;
-  for (const estimate::NodeShare& share : shares)
-    for (std::string& slot : free_cpu_slots(share.node, cpu_slots_of(share.node, all), share.ranks))
+  for (const estimate::NodePart& part : parts)
+    for (std::string& slot : free_cpu_slots(part.node, cpu_slots_of(part.node, all), part.ranks))
       slots.push_back(std::move(slot));
   for (const std::string& slot : slots)
     owners_[slot] = run;

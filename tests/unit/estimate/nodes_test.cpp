@@ -10,22 +10,22 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-const std::vector<NodePlaces> kNodes = {{"", 4}, {"bee", 8}, {"cow", 4}, {"dog", 2}};
+const std::vector<NodeSlots> kNodes = {{"", 4}, {"bee", 8}, {"cow", 4}, {"dog", 2}};
 
-std::vector<NodeShare> fewest(int ranks, const std::vector<NodePlaces>& nodes = kNodes) {
+std::vector<NodePart> fewest(int ranks, const std::vector<NodeSlots>& nodes = kNodes) {
   return place({1, 0, ranks}, nodes);
 }
 
 TEST(Place, WhatFitsOnTheFirstNodeStaysThere) {
-  EXPECT_THAT(fewest(4), ElementsAre(NodeShare{"", 0, 4}));
+  EXPECT_THAT(fewest(4), ElementsAre(NodePart{"", 0, 4}));
 }
 
 TEST(Place, TakesWholeNodesAndForTheRestTheSmallestThatSuffices) {
-  EXPECT_THAT(fewest(6), ElementsAre(NodeShare{"", 0, 4}, NodeShare{"dog", 4, 2}));
-  EXPECT_THAT(fewest(7), ElementsAre(NodeShare{"", 0, 4}, NodeShare{"cow", 4, 3}));
-  EXPECT_THAT(fewest(12), ElementsAre(NodeShare{"", 0, 4}, NodeShare{"bee", 4, 8}));
+  EXPECT_THAT(fewest(6), ElementsAre(NodePart{"", 0, 4}, NodePart{"dog", 4, 2}));
+  EXPECT_THAT(fewest(7), ElementsAre(NodePart{"", 0, 4}, NodePart{"cow", 4, 3}));
+  EXPECT_THAT(fewest(12), ElementsAre(NodePart{"", 0, 4}, NodePart{"bee", 4, 8}));
   EXPECT_THAT(fewest(14),
-              ElementsAre(NodeShare{"", 0, 4}, NodeShare{"bee", 4, 8}, NodeShare{"dog", 12, 2}));
+              ElementsAre(NodePart{"", 0, 4}, NodePart{"bee", 4, 8}, NodePart{"dog", 12, 2}));
 }
 
 TEST(Place, AllOrNothing) {
@@ -36,10 +36,10 @@ TEST(Place, AllOrNothing) {
 }
 
 TEST(Place, ANumberOfNodesIsFilledInTheirOrder) {
-  EXPECT_THAT(place({2, 2, 4}, kNodes), ElementsAre(NodeShare{"", 0, 2}, NodeShare{"bee", 2, 2}));
+  EXPECT_THAT(place({2, 2, 4}, kNodes), ElementsAre(NodePart{"", 0, 2}, NodePart{"bee", 2, 2}));
   EXPECT_THAT(place({3, 4, 12}, {{"", 4}, {"bee", 3}, {"cow", 4}, {"dog", 4}}),
-              ElementsAre(NodeShare{"", 0, 4}, NodeShare{"cow", 4, 4}, NodeShare{"dog", 8, 4}));
-  EXPECT_THAT(place({2, 4, 6}, kNodes), ElementsAre(NodeShare{"", 0, 4}, NodeShare{"bee", 4, 2}));
+              ElementsAre(NodePart{"", 0, 4}, NodePart{"cow", 4, 4}, NodePart{"dog", 8, 4}));
+  EXPECT_THAT(place({2, 4, 6}, kNodes), ElementsAre(NodePart{"", 0, 4}, NodePart{"bee", 4, 2}));
   EXPECT_THAT(place({5, 1, 5}, kNodes), IsEmpty());
   EXPECT_THAT(place({2, 5, 10}, kNodes), IsEmpty()) << "the first has too few";
 }
@@ -48,27 +48,27 @@ TEST(Place, ANumberOfNodesIsFilledInTheirOrder) {
 TEST(Traffic, CountsWhatRanksOfOtherNodesGet) {
   spec::RunSpec spec;
   spec.parallel.ranks = 4;
-  const auto shares = place({2, 3, 4}, {{"", 3}, {"bee", 3}});
+  const auto parts = place({2, 3, 4}, {{"", 3}, {"bee", 3}});
   const double count = static_cast<double>(parameters(spec).total());
-  const NodeTraffic fp32 = traffic(spec, {}, shares);
+  const NodeTraffic fp32 = traffic(spec, {}, parts);
   ASSERT_EQ(fp32.sent.size(), 2u);
   // 3 ranks, 1 rank elsewhere, a quarter of 4 + 4 bytes for each parameter.
   EXPECT_NEAR(static_cast<double>(fp32.sent[0]), 3 * count * 8 / 4, 16);
   EXPECT_EQ(fp32.sent[0], fp32.sent[1]) << "what one sends the other gets";
   spec.parallel.compress = spec::Compress::kBf16;
-  EXPECT_NEAR(static_cast<double>(traffic(spec, {false, true}, shares).sent[0]), 3 * count * 4 / 4,
+  EXPECT_NEAR(static_cast<double>(traffic(spec, {false, true}, parts).sent[0]), 3 * count * 4 / 4,
               16);
   spec.parallel.shard_update = false; // the reduced gradients are gathered, and no weights
-  EXPECT_NEAR(static_cast<double>(traffic(spec, {}, shares).sent[0]), 3 * count * 4 / 4, 16);
+  EXPECT_NEAR(static_cast<double>(traffic(spec, {}, parts).sent[0]), 3 * count * 4 / 4, 16);
 }
 
 TEST(Traffic, SmallBucketsAreMoreExchanges) {
   spec::RunSpec spec;
-  const auto shares = place({2, 1, 2}, {{"", 1}, {"bee", 1}});
-  EXPECT_EQ(traffic(spec, {}, shares).exchanges, 4) << "of one bucket, and the sync scalars";
+  const auto parts = place({2, 1, 2}, {{"", 1}, {"bee", 1}});
+  EXPECT_EQ(traffic(spec, {}, parts).exchanges, 4) << "of one bucket, and the sync scalars";
   spec.parallel.bucket_mib = 25;
-  EXPECT_GT(traffic(spec, {}, shares).exchanges, 30);
-  const NodeTraffic small = traffic(spec, {}, shares);
+  EXPECT_GT(traffic(spec, {}, parts).exchanges, 30);
+  const NodeTraffic small = traffic(spec, {}, parts);
   EXPECT_NEAR(exchange_seconds(small, 1e9, 0.001) - exchange_seconds(small, 1e9, 0),
               0.001 * small.exchanges, 1e-9);
 }
