@@ -20,6 +20,7 @@ struct Tile {
   static constexpr int kOutStride =
       68; // floats of a row of O in shared memory: fewer bank conflicts
 };
+inline constexpr int kClustersSince = 9; // compute capability, its major number
 // Heads that a half of a product's rows holds: a lane has one of each half, lane / 4.
 inline constexpr int kHalfHeads = kRowsApart;
 inline constexpr int kRowsOfBlock = kBlock / kCompressStride; // compressed rows that begin in it

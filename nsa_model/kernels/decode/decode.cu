@@ -87,7 +87,7 @@ cudaError_t current_device(Device& device) {
     return value;
   };
   device.multiprocessors = ask(cudaDevAttrMultiProcessorCount);
-  device.most_ctas = ask(cudaDevAttrComputeCapabilityMajor) >= 9 ? Tile::kMostCtas : 1;
+  device.most_ctas = ask(cudaDevAttrComputeCapabilityMajor) >= kClustersSince ? Tile::kMostCtas : 1;
   // Parts of a GPU have fewer multiprocessors that a cluster may lie on.
   if (device.multiprocessors < 100)
     device.most_ctas = std::min(device.most_ctas, Tile::kPortableCtas);

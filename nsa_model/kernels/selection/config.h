@@ -8,6 +8,7 @@
 
 namespace nsa::kernels::selection {
 
+inline constexpr int kBarrierBytes = 8;                     // of an mbarrier in shared memory
 inline constexpr int kBlockKeys = kBlock / kCompressStride; // compressed tokens that start in it
 
 struct Tile {

@@ -54,7 +54,7 @@ struct KeyLoader {
 
   __device__ void operator()(const ScorePlan& plan, int product) const {
     const int stage = product % Tile::kKeyStages;
-    const uint32_t full = keys_full + 8 * stage;
+    const uint32_t full = keys_full + kBarrierBytes * stage;
     const uint32_t into = keys + stage * Tile::kKeyBytes;
     const int step = product / kBlockKeys;
     barrier_expect(full, Tile::kKeyBytes);
@@ -164,10 +164,10 @@ template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductSco
     if (tile == 0 && warp % kWarpgroupWarps == key && product > 0 && later < products &&
         lane == 0) {
       const int before = (stage + Tile::kKeyStages - 1) % Tile::kKeyStages;
-      barrier_wait(keys_empty + 8 * before, (key_parities >> before & 1u) ^ 1u);
+      barrier_wait(keys_empty + kBarrierBytes * before, (key_parities >> before & 1u) ^ 1u);
       load_keys(plan, later);
     }
-    barrier_wait(keys_full + 8 * stage, key_parities >> stage & 1u);
+    barrier_wait(keys_full + kBarrierBytes * stage, key_parities >> stage & 1u);
     key_parities ^= 1u << stage;
 #pragma unroll 1
     for (int first_head = 0; first_head < heads.count(); first_head += Tile::kPassHeads) {
@@ -178,7 +178,8 @@ template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductSco
       wgmma_commit();
       wgmma_wait<0>();
       pin(s);
-      if (first_head + Tile::kPassHeads >= heads.count()) warp_arrive(keys_empty + 8 * stage);
+      if (first_head + Tile::kPassHeads >= heads.count())
+        warp_arrive(keys_empty + kBarrierBytes * stage);
       if (adds) {
         const int pass_heads = heads.count() - first_head;
         if (Heads::kPads) load_lse<kLseHeads>(lse_from + first_head, pass_heads, lse);
