@@ -98,4 +98,8 @@ std::optional<StepPart> part_of_attention_kernel(std::string_view kernel) {
   return std::nullopt;
 }
 
+bool is_memset_kernel(std::string_view kernel) {
+  return kernel.starts_with("memset") && kernel.find(':') == std::string_view::npos;
+}
+
 } // namespace nsa::profile

@@ -13,4 +13,7 @@ namespace nsa::profile {
 // computes scores and top-k in one kernel.
 std::optional<ops::StepPart> part_of_attention_kernel(std::string_view kernel);
 
+// Whether it is a kernel of the driver that fills memory: "memset32". A graph has no kernel of it.
+bool is_memset_kernel(std::string_view kernel);
+
 } // namespace nsa::profile

@@ -22,12 +22,13 @@ constexpr size_t kLongestName = 160; // of a kernel: template arguments fill kil
 ActivityType type_of(const KinetoEvent& event) {
   return static_cast<ActivityType>(event.activityType());
 }
+// The driver fills memory of a graph's memset by a kernel of its own, where that is large.
 bool is_kernel(const KinetoEvent& event) {
-  return type_of(event) == ActivityType::CONCURRENT_KERNEL;
+  return type_of(event) == ActivityType::CONCURRENT_KERNEL && !is_memset_kernel(event.name());
 }
 bool runs_on_device(const KinetoEvent& event) {
-  return is_kernel(event) || type_of(event) == ActivityType::GPU_MEMCPY ||
-         type_of(event) == ActivityType::GPU_MEMSET;
+  return type_of(event) == ActivityType::CONCURRENT_KERNEL ||
+         type_of(event) == ActivityType::GPU_MEMCPY || type_of(event) == ActivityType::GPU_MEMSET;
 }
 bool is_call(const KinetoEvent& event) {
   return type_of(event) == ActivityType::CUDA_RUNTIME ||

@@ -44,6 +44,13 @@ TEST(KernelParts, NamesThatEndAlikeAreToldApart) {
   EXPECT_EQ(part_of_attention_kernel("sm90_xmma_gemm_bf16bf16"), std::nullopt);
 }
 
+TEST(KernelParts, TheDriversMemsetsAreNoKernelsOfAGraph) {
+  EXPECT_TRUE(is_memset_kernel("memset32"));
+  EXPECT_TRUE(is_memset_kernel("memset32_aligned1D"));
+  EXPECT_FALSE(is_memset_kernel("nsa::kernels::memset(int)"));
+  EXPECT_FALSE(is_memset_kernel("void at::native::fill_kernel<float>(int)"));
+}
+
 #ifdef NSA_KERNELS
 // Every kernel of the library is either the attention operator's or one of the operators around it,
 // which scopes tell: a new one is listed in kernel_parts.cpp or here.
