@@ -25,7 +25,7 @@
 
 namespace nsa::curves {
 
-inline constexpr const char* kIndexName = "metrics.index"; // in the folder of metrics.jsonl
+inline constexpr const char* kIndexName = "curves.jsonl"; // in the folder of metrics.jsonl
 inline constexpr int64_t kSegmentBytes = int64_t{256} << 10;
 inline constexpr int64_t kLongestSegment = int64_t{4} << 20; // longer ones are not read
 inline constexpr int64_t kCheckedBytes = 4096; // at a segment's end, or all of a shorter one

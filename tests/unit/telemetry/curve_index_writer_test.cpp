@@ -44,7 +44,8 @@ protected:
   std::vector<Segment> wait_for(int64_t covered) const {
     for (int i = 0; i < 4000; ++i) {
       auto segments = read();
-      if (!segments.empty() && segments.back().end >= covered) return segments;
+      if (!segments.empty() && segments.back().end >= covered && holds(segments.back()))
+        return segments;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     ADD_FAILURE() << "the index does not reach " << covered;
