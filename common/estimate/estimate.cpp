@@ -306,12 +306,14 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const choice::KernelPlan plan = kernels(spec, placement);
   const Activations kept = activations_of_layer(spec, placement, plan);
   out.activations = tokens * kept.at_the_ends;
-  if (spec.train.activation_recompute) { // the layer that is computed again, as much for gradients
-    const int64_t layers = std::min<int64_t>(2, m.layers);
+  if (spec.train.activation_recompute) {
+    // The layer that is computed again; on a CPU as much for gradients, which a GPU's kernels free
+    // as they go.
+    const int64_t layers = placement.gpu ? 1 : std::min<int64_t>(2, m.layers);
     out.activations += layers * (tokens * kept.per_token + kept.per_layer) +
                        m.layers * tokens * m.dimension * compute;
     if (!spec.train.recompute_attention && plan.fused_attention())
-      out.activations += m.layers * tokens * attention_results(spec);
+      out.activations += (m.layers - layers) * tokens * attention_results(spec);
   } else {
     out.activations += m.layers * (tokens * kept.per_token + kept.per_layer);
   }

@@ -245,9 +245,10 @@ TEST(Memory, OfRecomputeOnAGpuAgreesWithWhatItCameTo) {
     spec.train.activation_recompute = true;
     spec.train.recompute_attention = seen.attention;
     const auto bytes = estimate(spec, {.gpu = true, .bf16 = true})["memory_bytes"]["gpu_tensors"];
-    EXPECT_NEAR(bytes.get<double>() / double(int64_t{1} << 30), seen.gibibytes,
-                0.05 * seen.gibibytes)
-        << seen.length << (seen.attention ? "" : ", attention kept");
+    const double gibibytes = bytes.get<double>() / double(int64_t{1} << 30);
+    const char* kept = seen.attention ? "" : ", attention kept";
+    EXPECT_GE(gibibytes, seen.gibibytes) << seen.length << kept;
+    EXPECT_LE(gibibytes, 1.15 * seen.gibibytes) << seen.length << kept;
   }
 }
 
@@ -266,7 +267,7 @@ TEST(Memory, OfManyTokensIsOfFewerTensors) {
   const int64_t inputs = activations(131072);
   spec.train.recompute_attention = false;
   EXPECT_EQ(activations(131072) - inputs,
-            int64_t{131072} * 12 * (4 * 768 * 2 + 3 * 12 * 4 + 2 * 2 * 16 * 4 + 2 * 128 * 2 / 16));
+            int64_t{131072} * 11 * (4 * 768 * 2 + 3 * 12 * 4 + 2 * 2 * 16 * 4 + 2 * 128 * 2 / 16));
 }
 
 // Only where the kernels of NSA run packed documents in batches (document_batches(), which
