@@ -36,7 +36,7 @@ std::vector<std::string> own_environment() {
 Result<std::string> find_program(const std::string& name) {
   const char* path = std::getenv("PATH");
   for (const std::string& folder : split(path ? path : "/usr/bin:/bin", ':'))
-    if (const std::string file = folder + "/" + name;
+    if (std::string file = folder + "/" + name;
         !folder.empty() && ::access(file.c_str(), X_OK) == 0)
       return file;
   return fail(ErrorCode::kNotFound, name + " is not in PATH", "apt install " + name);

@@ -288,7 +288,8 @@ void PartServer::watch(const Key& key, UniqueFd pidfd) {
   Part& part = parts_[key];
   part.pidfd = std::move(pidfd);
   part.ended = loop_.when_readable(part.pidfd.get(), [this, key] {
-    const Key ended = key;                                // which goes with the watch
+    // `key` goes with the watch.
+    const Key ended = key; // NOLINT(performance-unnecessary-copy-initialization)
     (void)proc::wait_child(parts_.at(ended).pidfd.get()); // a child of ours is reaped
     parts_.erase(ended);
     (void)options_.send(frame_of(Message::kEnded, Ended{{ended.first, ended.second}}));

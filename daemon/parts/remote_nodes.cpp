@@ -79,7 +79,7 @@ void RemoteNodes::on_answer(const Answer& answer) {
       {static_cast<ErrorCode>(answer.code), "node " + node + ": " + answer.what, answer.next}));
 }
 
-template <class T, class Start> Result<T> RemoteNodes::wait_for(Start start) {
+template <class T, class Start> Result<T> RemoteNodes::wait_for(const Start& start) {
   const auto promise = std::make_shared<std::promise<Result<T>>>();
   std::future<Result<T>> answered = promise->get_future();
   {
@@ -96,9 +96,10 @@ template <class T, class Start> Result<T> RemoteNodes::wait_for(Start start) {
 }
 
 Result<nlohmann::json> RemoteNodes::ask(const std::string& node, CallKind what,
-                                        const AttemptKey& key, nlohmann::json body) {
-  return wait_for<nlohmann::json>(
-      [this, node, what, key, body](Answered done) { call(node, what, key, body, done); });
+                                        const AttemptKey& key, const nlohmann::json& body) {
+  return wait_for<nlohmann::json>([this, node, what, key, body](Answered done) {
+    call(node, what, key, body, std::move(done));
+  });
 }
 
 Result<UniqueFd> RemoteNodes::connect(const std::string& node, const AttemptKey& key) {

@@ -50,7 +50,7 @@ public:
             nlohmann::json body, Answered done);
   // The same from another thread, which waits.
   Result<nlohmann::json> ask(const std::string& node, CallKind what, const control::AttemptKey& key,
-                             nlohmann::json body);
+                             const nlohmann::json& body);
   // A connection to a part's shim, as if it were on this node. From another thread, which waits.
   Result<UniqueFd> connect(const std::string& node, const control::AttemptKey& key);
   // Readable once the part has ended. `started`: the attempt, at the latest.
@@ -92,7 +92,7 @@ private:
     std::mutex mutex;
     net::EventLoop* loop = nullptr;
   };
-  template <class T, class Start> Result<T> wait_for(Start start);
+  template <class T, class Start> Result<T> wait_for(const Start& start);
 
   Node& node_of(const std::string& name);
   void open(const std::string& node, const control::AttemptKey& key,
