@@ -8,7 +8,8 @@
 #
 # DEPS are our own libraries by name (public): all whose headers its files include. EXTERNAL are foreign
 # targets made public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse
-# JSON's headers. SEPARATE: its sources have local functions of the same name, so that each is compiled by itself.
+# JSON's headers. SEPARATE: each of its sources is compiled by itself, since local functions
+# of several have the same name, or since a program is to link only some.
 include(Rooms)
 
 function(nsa_check_uses name)

@@ -439,7 +439,7 @@ FieldTable run_fields(RunSpec& s) {
       {.key = "engine.name",
        .at = choice(s.engine.name),
        .meaning = "scheduler whose job gives the run its nodes; none: those that have joined. "
-                  "`nsactl submit --on` sets it",
+                  "`nsactl submit run.toml --on slurm` sets it",
        .on_resume = OnResume::kFree},
       {.key = "engine.partition",
        .at = &s.engine.partition,

@@ -60,6 +60,7 @@ class Submitted(View):
     reason: str = ""
     warnings: List[str] = field(default_factory=list)
     exactness: str = ""
+    job_text: str = ""
 
 
 @dataclass
@@ -202,6 +203,16 @@ class Descendant(View):
 
 
 @dataclass
+class Job(View):
+    """JobView. `engine` is empty where no other scheduler gives the run its nodes."""
+    engine: str = ""
+    job: str = ""
+    state: str = ""
+    reason: str = ""
+    submitted_at: str = ""
+
+
+@dataclass
 class RunDetail(View):
     summary: RunSummary = field(default_factory=RunSummary)
     spec: Any = None
@@ -215,6 +226,7 @@ class RunDetail(View):
     run_folder: str = ""
     hangs: List[Any] = field(default_factory=list)
     descendants: List[Descendant] = field(default_factory=list)
+    job: Job = field(default_factory=Job)
 
 
 @dataclass
