@@ -42,7 +42,7 @@ endfunction()
 # What waits for disks, sockets and people needs no second pass of the optimizer (preset dev).
 set(NSA_CONTROL_PLANE_FLAGS "" CACHE STRING "Flags of the folders that compute little: cli, daemon, wire, spec, ...")
 function(nsa_optimize target folder)
-  if(folder MATCHES "^(cli|daemon|common/(wire|spec|net|tls|manifest|estimate))(/|$)" AND NSA_CONTROL_PLANE_FLAGS)
+  if(folder MATCHES "^(cli|daemon|common/(wire|spec|net|tls|transfer|manifest|estimate))(/|$)" AND NSA_CONTROL_PLANE_FLAGS)
     target_compile_options(${target} PRIVATE ${NSA_CONTROL_PLANE_FLAGS})
   endif()
 endfunction()

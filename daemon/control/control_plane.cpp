@@ -43,6 +43,8 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
       telemetry_(std::move(telemetry)), readers_(loop), workers_(loop, kWorkers),
       calls_(loop, kCalls), clock_(loop),
       slots_(static_cast<int>(options_.config.resources.cpu_slots)),
+      offers_(loop, [this](const std::string& node,
+                           const wire::Frame& frame) { return nodes_.send(node, frame); }),
       remote_nodes_(loop, {[this](const std::string& node, const wire::Frame& frame) {
                              return nodes_.send(node, frame);
                            },
@@ -52,9 +54,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
       launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,
                  options_.restart_daemon},
                 workers_, calls_),
-      nodes_launcher_(launcher_, remote_nodes_, calls_,
-                      {options_.host, options_.config.cluster.orphan_seconds,
-                       [this](const std::string& node) { return nodes_.address_of(node); }}),
+      nodes_launcher_(launcher_, remote_nodes_, calls_, launcher_options()),
       gpus_(loop, slots_, [this](const gpu::Xid& xid) { on_xid(xid); }),
       provenance_(launcher_, slots_, options_.host, readers_), loop_(clock_, ledger_),
       metrics_(clock_, loop_, connections_, provenance_, &telemetry_),
@@ -97,9 +97,14 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node) { hold_runs_back(node); },
               [this] { return slots_.gpu_views(); },
               [this](const std::string& node, const wire::Frame& frame) {
+                if (frame.type == static_cast<uint8_t>(parts::Message::kAsk))
+                  return offers_.take(node, frame);
                 remote_nodes_.take(node, frame);
               },
-              [this](const std::string& node) { remote_nodes_.on_lost(node); },
+              [this](const std::string& node) {
+                offers_.on_lost(node);
+                remote_nodes_.on_lost(node);
+              },
               static_cast<int>(options_.config.resources.cpu_slots)}),
       jobs_({clock_, loop_, ledger_, workers_},
             {engines_of(options_),
@@ -287,6 +292,47 @@ bool ControlPlane::is_wanted(const AttemptKey& key) const {
   const state::Run* run = loop_.find(key.run);
   return run != nullptr && run->attempt.number == key.attempt &&
          run->attempt.phase == state::AttemptPhase::kLaunching;
+}
+
+parts::NodesLauncher::Options ControlPlane::launcher_options() {
+  parts::NodesLauncher::Options options;
+  options.host = options_.host;
+  options.orphan_seconds = options_.config.cluster.orphan_seconds;
+  options.address_of = [this](const std::string& node) { return nodes_.address_of(node); };
+  options.offers = &offers_;
+  options.open_runs = [this] {
+    std::vector<RunId> open;
+    for (const auto& [id, run] : loop_.state().runs)
+      open.push_back(id);
+    return open;
+  };
+  options.is_wanted = [this](const AttemptKey& key) {
+    const state::Run* run = loop_.find(key.run);
+    return is_wanted(key) && !run->stop_requested && !run->cancel_requested;
+  };
+  options.waits = [this](const RunId& run, const std::string& text) {
+    if (metrics_.find(run) != nullptr) metrics_.set_waiting(run, text); // a tick writes it
+  };
+  options.fetched = [this](const AttemptKey& key, const std::string& node,
+                           const transfer::Received& received) {
+    note_fetched(key, node, received);
+  };
+  return options;
+}
+
+void ControlPlane::note_fetched(const AttemptKey& key, const std::string& node,
+                                const transfer::Received& received) {
+  store::EventRow row;
+  row.at = clock_.wall().nanoseconds;
+  row.run = key.run;
+  row.attempt = key.attempt;
+  row.rank = -1;
+  row.kind = ChoiceOrText<wire::EventKind>(parts::kCheckpointFetched);
+  row.severity = received.damaged > 0 ? wire::Severity::kWarning : wire::Severity::kInfo;
+  row.text = parts::fetched_text(node, received);
+  row.detail = received;
+  row.detail["node"] = node;
+  loop_.note(std::move(row));
 }
 
 // ---- people -------------------------------------------------------------------------------------

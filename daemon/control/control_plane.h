@@ -76,6 +76,9 @@ private:
   void hold_runs_back(const std::string& drained); // no new run starts while a node is named
   std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);
   bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
+  parts::NodesLauncher::Options launcher_options();
+  void note_fetched(const AttemptKey& key, const std::string& node,
+                    const transfer::Received& received);
   nlohmann::json status();
   // To whom [notify] of nsad.toml names. `what`: "end" or "hang".
   void note_unheard(const RunId& run, const std::string& what);
@@ -89,6 +92,7 @@ private:
   net::Offload calls_;             // of the host, that attempts wait for
   SystemClock clock_;
   SlotPool slots_;
+  parts::Offers offers_;
   parts::RemoteNodes remote_nodes_; // outlives the connections that use it
   ShimConnections connections_;
   HostLauncher launcher_;

@@ -12,7 +12,12 @@ NSA_DEFINE_JSON(Answer, id, ok, code, what, next, body)
 NSA_DEFINE_JSON(Held, parts)
 NSA_DEFINE_JSON(Ended, part)
 NSA_DEFINE_JSON(DataFolder, path, digest)
-NSA_DEFINE_JSON(Preparation, build, run_folder, checkpoint_folder, data, binds_store)
+NSA_DEFINE_JSON(FolderOffer, offer, name, files)
+NSA_DEFINE_JSON(Preparation, build, run_folder, checkpoint_folder, data, binds_store, offers, texts,
+                open_runs)
+NSA_DEFINE_JSON(Prepared, port, is_private, received)
+NSA_DEFINE_JSON(Ask, offer, file, offset, bytes, here)
+NSA_DEFINE_JSON(NoPiece, offer, why)
 NSA_DEFINE_JSON(ShimIdentity, boot_id, pid, start_time_ticks)
 
 wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes) {
@@ -29,6 +34,22 @@ std::optional<StreamFrame> read_stream_frame(const wire::Frame& frame) {
   std::memcpy(&read.stream, frame.body.data(), sizeof read.stream);
   read.bytes = std::string_view(frame.body).substr(sizeof read.stream);
   return read;
+}
+
+wire::Frame piece_frame(const PieceFrame& piece) {
+  const uint64_t head[] = {piece.offer, piece.file, piece.offset};
+  wire::Frame frame{static_cast<uint8_t>(Message::kPiece), 0, {}};
+  frame.body.reserve(sizeof head + piece.bytes.size());
+  frame.body.assign(reinterpret_cast<const char*>(head), sizeof head);
+  frame.body += piece.bytes;
+  return frame;
+}
+
+std::optional<PieceFrame> read_piece_frame(const wire::Frame& frame) {
+  uint64_t head[3];
+  if (frame.body.size() < sizeof head) return std::nullopt;
+  std::memcpy(head, frame.body.data(), sizeof head);
+  return PieceFrame{head[0], head[1], head[2], frame.body.substr(sizeof head)};
 }
 
 std::string build_text() {

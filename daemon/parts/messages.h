@@ -2,17 +2,19 @@
 // Frames of the cluster's links, above its own (cluster/messages.h). docs/design/several-nodes.md
 // says who asks when.
 //
-//   head -> node   Call; Bytes, Closed
-//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages
+//   head -> node   Call; Bytes, Closed; Piece, NoPiece
+//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages; Ask
 #pragma once
 
 #include "common/base/choice.h"
 #include "common/base/ids.h"
 #include "common/progress/page.h"
+#include "common/transfer/receive.h"
 #include "common/wire/frame.h"
 #include "common/wire/json_members.h"
 #include "daemon/cluster/messages.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,9 +25,12 @@ enum class Message : uint8_t {
   kAnswer,
   kHeld,
   kEnded,
-  kBytes,  // of a connection to a shim: number of the stream, then the bytes
-  kClosed, // the same without bytes: one end has closed it
-  kPages,  // number of the stream, then a PageRecord for each rank, and its page where it changed
+  kBytes,   // of a connection to a shim: number of the stream, then the bytes
+  kClosed,  // the same without bytes: one end has closed it
+  kPages,   // number of the stream, then a PageRecord for each rank, and its page where it changed
+  kAsk,     // for a piece of a file that the head offers
+  kPiece,   // its bytes
+  kNoPiece, // why it is not sent
 };
 
 enum class CallKind : uint8_t {
@@ -73,10 +78,24 @@ NSA_DECLARE_JSON(Ended);
 struct DataFolder {
   std::string path, digest;
 };
+// A folder that the node fetches where it does not see the run's folder itself.
+struct FolderOffer {
+  uint64_t offer = 0;
+  std::string name; // below the run's folder: "checkpoints/step-00000020"
+  std::vector<transfer::File> files;
+};
 struct Preparation {
   std::string build, run_folder, checkpoint_folder;
   std::vector<DataFolder> data; // of a mixture several
-  bool binds_store = false;     // this node has rank 0: its answer is the port of the store
+  bool binds_store = false;     // this node has rank 0: its answer has the port of the store
+  std::vector<FolderOffer> offers;
+  std::map<std::string, std::string> texts; // small files of the run's folder, by name
+  std::vector<RunId> open_runs;             // what is fetched of others may go
+};
+struct Prepared {
+  uint16_t port = 0;       // of the store
+  bool is_private = false; // it does not see the run's folder, and has a folder of its own
+  transfer::Received received;
 };
 // The answer to kStart.
 struct ShimIdentity {
@@ -85,8 +104,24 @@ struct ShimIdentity {
   uint64_t start_time_ticks = 0;
 };
 NSA_DECLARE_JSON(DataFolder);
+NSA_DECLARE_JSON(FolderOffer);
 NSA_DECLARE_JSON(Preparation);
+NSA_DECLARE_JSON(Prepared);
 NSA_DECLARE_JSON(ShimIdentity);
+
+struct Ask {
+  uint64_t offer = 0;
+  uint64_t file = 0; // its place in the offer's list
+  uint64_t offset = 0;
+  uint32_t bytes = 0;
+  uint64_t here = 0; // bytes of the whole offer that the node has
+};
+struct NoPiece {
+  uint64_t offer = 0;
+  std::string why;
+};
+NSA_DECLARE_JSON(Ask);
+NSA_DECLARE_JSON(NoPiece);
 
 // Both ends are of one build, which Preparation makes sure of.
 struct PageRecord {
@@ -109,6 +144,13 @@ struct StreamFrame {
   std::string_view bytes;
 };
 std::optional<StreamFrame> read_stream_frame(const wire::Frame& frame);
+
+struct PieceFrame {
+  uint64_t offer = 0, file = 0, offset = 0;
+  std::string bytes;
+};
+wire::Frame piece_frame(const PieceFrame& piece);
+std::optional<PieceFrame> read_piece_frame(const wire::Frame& frame);
 
 std::string build_text(); // of this program
 

@@ -1,16 +1,38 @@
 #include "daemon/parts/nodes_launcher.h"
 
 #include "common/base/tcp.h"
+#include "common/base/text.h"
 #include "common/dataset/mixture.h"
+#include "common/manifest/manifest.h"
 #include "common/spec/mixture.h"
+#include "common/spec/origin.h"
 #include "daemon/commands/host_launcher.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 namespace nsa::parts {
 
 using control::AttemptKey;
 using control::Done;
+
+std::string fetched_text(const std::string& node, const transfer::Received& received) {
+  std::string text = "node " + node + " has the checkpoint, " + format_bytes(received.bytes);
+  if (received.fetched == 0) return text + ": it was there already";
+  text += ": " + format_bytes(received.fetched) + " came in " + format_duration(received.seconds);
+  if (received.damaged > 0)
+    text +=
+        "; damaged, so fetched once more: " + std::to_string(received.damaged) + " of its files";
+  return text;
+}
+
+std::string fetching_text(const std::string& node, const std::string& name, uint64_t here,
+                          uint64_t total) {
+  const uint64_t percent = total == 0 ? 100 : here * 100 / total;
+  return "node " + node + " fetches " + name + ": " + std::to_string(percent) + " % of " +
+         format_bytes(total);
+}
 
 wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<state::Part>& parts,
                               size_t number, const std::string& meeting) {
@@ -31,6 +53,57 @@ wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<s
   return plan;
 }
 
+namespace {
+
+// What a node needs of the head's disk: the digests of the data sets, and what it fetches if it
+// does not see the run's folder.
+struct Ground {
+  std::vector<DataFolder> data;
+  std::vector<FolderOffer> folders; // their numbers are given later, one a node
+  std::map<std::string, std::string> texts;
+};
+
+// The files of a checkpoint as its manifest lists them, and the manifest itself.
+Result<std::vector<transfer::File>> files_of(const std::string& folder, bool with_optimizer) {
+  NSA_TRY_ASSIGN(manifest::Manifest checkpoint, manifest::read(folder));
+  if (!with_optimizer) checkpoint = manifest::weights_alone(std::move(checkpoint));
+  std::vector<transfer::File> files;
+  for (const manifest::File& file : checkpoint.files)
+    files.push_back({file.name, file.bytes, file.checksum});
+  NSA_TRY_ASSIGN(transfer::File own,
+                 transfer::describe(std::filesystem::path(folder) / manifest::kManifestName));
+  files.push_back(std::move(own));
+  return files;
+}
+
+Result<Ground> look_for_ground(const spec::RunSpec& spec, const wire::LaunchPlan& plan,
+                               const FileOpener& open) {
+  Ground ground;
+  NSA_TRY_ASSIGN(const dataset::RunText text, dataset::read_text(spec.data, open));
+  const auto sources = spec::sources_of(spec.data);
+  for (size_t i = 0; i < sources.size(); ++i)
+    ground.data.push_back({sources[i].path, text.manifests[i].digest});
+  const std::filesystem::path run(plan.run_folder);
+  if (!plan.checkpoint_folder.empty()) {
+    NSA_TRY_ASSIGN(auto files, files_of(plan.checkpoint_folder, true));
+    const std::string name = std::filesystem::path(plan.checkpoint_folder).filename().string();
+    ground.folders.push_back({0, "checkpoints/" + name, std::move(files)});
+  } else if (!spec.origin.checkpoint.empty()) {
+    NSA_TRY_ASSIGN(auto files, files_of(run / spec::kOriginFolder, spec.origin.optimizer));
+    ground.folders.push_back({0, spec::kOriginFolder, std::move(files)});
+  }
+  constexpr size_t kMostText = size_t{256} << 10; // two of them fit into a frame
+  for (const char* name : {"run.toml", wire::kPassedEnvironmentName}) {
+    auto small = read_file(run / name, kMostText, open);
+    if (small) ground.texts[name] = std::move(*small);
+    if (!small && small.error().code != ErrorCode::kNotFound)
+      return fail(std::move(small).error().within("a file that other nodes need"));
+  }
+  return ground;
+}
+
+} // namespace
+
 // One start, from the first question to the last answer.
 struct NodesLauncher::Start {
   control::RunRecord record; // a copy: the run may be gone when an answer comes
@@ -39,7 +112,9 @@ struct NodesLauncher::Start {
   AttemptKey key;
   std::vector<state::Part> parts;
   UniqueFd listener; // of rank 0's store, until its shim has it
-  std::vector<DataFolder> data;
+  Ground ground;
+  std::vector<uint64_t> offers;   // that are open
+  std::set<size_t> private_parts; // on nodes that do not see the run's folder
   uint16_t port = 0;
   nlohmann::json first; // the shim of the first part, where that is on another node
   size_t waiting = 0;
@@ -75,15 +150,13 @@ void NodesLauncher::start(const control::RunRecord& record, privilege::AttemptSt
   shared->parts = std::move(parts);
   calls_.run(
       control::job_of(record.row, "the data set"),
-      [data = record.spec.data,
+      [spec = record.spec, plan = shared->start.plan,
        open = privilege::opener(options_.host, control::uid_of(record.row))] {
-        return dataset::read_text(data, open);
+        return look_for_ground(spec, plan, open);
       },
-      [this, shared](const Result<dataset::RunText>& text) {
-        if (!text) return give_up(shared, text.error());
-        const auto sources = spec::sources_of(shared->record.spec.data);
-        for (size_t i = 0; i < sources.size(); ++i)
-          shared->data.push_back({sources[i].path, text->manifests[i].digest});
+      [this, shared](Result<Ground> ground) {
+        if (!ground) return give_up(shared, std::move(ground).error());
+        shared->ground = std::move(*ground);
         prepare_nodes(shared);
       });
 }
@@ -99,21 +172,65 @@ void NodesLauncher::prepare_nodes(const std::shared_ptr<Start>& start) {
     start->port = *port;
   }
   const wire::LaunchPlan& plan = start->start.plan;
-  Preparation wanted{build_text(), plan.run_folder, plan.checkpoint_folder, start->data};
+  Preparation wanted{build_text(), plan.run_folder, plan.checkpoint_folder, start->ground.data};
+  wanted.texts = start->ground.texts;
+  if (options_.open_runs) wanted.open_runs = options_.open_runs();
   const std::vector<size_t> others = others_of(*start);
   start->waiting = others.size();
   for (const size_t number : others) {
     wanted.binds_store = number == 0;
+    offer_folders(start, start->parts[number].node, wanted);
     nodes_.call(start->parts[number].node, CallKind::kPrepare, start->key, wanted,
                 [this, start, number](const Result<nlohmann::json>& answer) {
-                  if (!answer && !start->failed) start->failed = answer.error();
-                  if (answer && number == 0)
-                    start->port = integer_of<uint16_t>(*answer).value_or(0);
-                  if (--start->waiting > 0) return;
-                  if (start->failed) return give_up(start, *start->failed);
-                  start_nodes(start);
+                  on_prepared(start, number, answer);
                 });
   }
+}
+
+void NodesLauncher::offer_folders(const std::shared_ptr<Start>& start, const std::string& node,
+                                  Preparation& wanted) {
+  wanted.offers = start->ground.folders;
+  if (options_.offers == nullptr) return;
+  for (FolderOffer& offer : wanted.offers) {
+    OfferedFolder folder;
+    folder.node = node;
+    folder.folder = start->start.plan.run_folder + "/" + offer.name;
+    folder.files = offer.files;
+    folder.open = privilege::opener(options_.host, control::uid_of(start->record.row));
+    folder.is_wanted = [this, key = start->key] {
+      return !options_.is_wanted || options_.is_wanted(key);
+    };
+    folder.progress = [this, run = start->key.run, node, name = offer.name](uint64_t here,
+                                                                            uint64_t total) {
+      if (options_.waits) options_.waits(run, fetching_text(node, name, here, total));
+    };
+    offer.offer = options_.offers->add(std::move(folder));
+    start->offers.push_back(offer.offer);
+  }
+}
+
+void NodesLauncher::withdraw(Start& start) {
+  for (const uint64_t offer : start.offers)
+    options_.offers->remove(offer);
+  start.offers.clear();
+}
+
+void NodesLauncher::on_prepared(const std::shared_ptr<Start>& start, size_t number,
+                                const Result<nlohmann::json>& answer) {
+  Result<Prepared> prepared =
+      answer ? wire::body_as<Prepared>(*answer) : Result<Prepared>(fail(answer.error()));
+  if (!prepared && !start->failed) start->failed = prepared.error();
+  if (prepared && number == 0) start->port = prepared->port;
+  if (prepared && prepared->is_private) {
+    start->private_parts.insert(number);
+    if (options_.fetched && !start->offers.empty())
+      options_.fetched(start->key, start->parts[number].node, prepared->received);
+  }
+  if (--start->waiting > 0) return;
+  withdraw(*start);
+  if (options_.waits) options_.waits(start->key.run, "");
+  if (start->failed) return give_up(start, *start->failed);
+  start_nodes(start);
 }
 
 // How a part's ranks reach the store. Each node knows by which name it reaches its head; a node
@@ -138,7 +255,9 @@ void NodesLauncher::start_nodes(const std::shared_ptr<Start>& start) {
     plan.orphan_seconds = options_.orphan_seconds;
     plan.restart_daemon.clear();
     nodes_.call(start->parts[number].node, CallKind::kStart, start->key,
-                {{"plan", plan}, {"spec", start->start.spec}},
+                {{"plan", plan},
+                 {"spec", start->start.spec},
+                 {"private", start->private_parts.count(number) != 0}},
                 [this, start, number](const Result<nlohmann::json>& answer) {
                   if (!answer && !start->failed) start->failed = answer.error();
                   if (answer && number == 0) start->first = *answer;
@@ -177,6 +296,7 @@ void NodesLauncher::tell_started(const Start& start) {
 // What has been started on other nodes is ended; a node that cannot be asked ends it by itself.
 void NodesLauncher::give_up(const std::shared_ptr<Start>& start, Error why) {
   start->listener.reset();
+  withdraw(*start);
   for (const size_t number : others_of(*start))
     nodes_.call(start->parts[number].node, CallKind::kEnd, start->key, nullptr,
                 [](const Result<nlohmann::json>&) {});

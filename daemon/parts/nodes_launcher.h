@@ -1,12 +1,14 @@
 // The Launcher of a head: starts the parts of an attempt on several nodes in two phases, and leaves
 // attempts on this node alone to another Launcher. First every node says whether it can take part;
-// then all start. A node that cannot is named with its reason, and nothing has been started.
+// then all start. A node that cannot is named with its reason, and nothing has been started. A node
+// that does not see the run's folder fetches what its ranks read there, before it says that it can.
 //
 // The loop's thread. It stops by being destroyed.
 #pragma once
 
 #include "common/net/offload.h"
 #include "daemon/commands/launcher.h"
+#include "daemon/parts/offers.h"
 #include "daemon/parts/remote_nodes.h"
 #include "daemon/state/parts.h"
 
@@ -23,6 +25,16 @@ public:
     double orphan_seconds = 0; // what shims of other nodes are told
     // Where a node called from, "10.0.0.7:40122": there other nodes find it, too.
     std::function<std::string(const std::string& node)> address_of = {};
+    Offers* offers = nullptr;
+    std::function<std::vector<RunId>()> open_runs = {};
+    // Whether somebody still waits for this attempt to start.
+    std::function<bool(const control::AttemptKey&)> is_wanted = {};
+    // A sentence about the run that stands until the attempt has started.
+    std::function<void(const RunId&, const std::string& text)> waits = {};
+    // A node has fetched what it needs.
+    std::function<void(const control::AttemptKey&, const std::string& node,
+                       const transfer::Received&)>
+        fetched = {};
   };
   NodesLauncher(control::Launcher& here, RemoteNodes& nodes, net::Offload& calls, Options options)
       : here_(here), nodes_(nodes), calls_(calls), options_(std::move(options)) {}
@@ -51,6 +63,11 @@ public:
 private:
   struct Start;
   void prepare_nodes(const std::shared_ptr<Start>& start);
+  void offer_folders(const std::shared_ptr<Start>& start, const std::string& node,
+                     Preparation& wanted);
+  void withdraw(Start& start);
+  void on_prepared(const std::shared_ptr<Start>& start, size_t number,
+                   const Result<nlohmann::json>& answer);
   void start_nodes(const std::shared_ptr<Start>& start);
   void start_here(const std::shared_ptr<Start>& start);
   static std::vector<size_t> others_of(const Start& start);
@@ -68,5 +85,12 @@ private:
 // arguments.
 wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<state::Part>& parts,
                               size_t number, const std::string& meeting);
+
+// The kind of an event, and its text.
+inline constexpr std::string_view kCheckpointFetched = "checkpoint_fetched";
+std::string fetched_text(const std::string& node, const transfer::Received& received);
+// "node bee fetches checkpoints/step-00000020: 45 % of 1.2 GiB"
+std::string fetching_text(const std::string& node, const std::string& name, uint64_t here,
+                          uint64_t total);
 
 } // namespace nsa::parts

@@ -5,6 +5,7 @@
 #include "common/base/tcp.h"
 #include "common/dataset/manifest.h"
 #include "common/manifest/manifest.h"
+#include "daemon/parts/private_run.h"
 #include "daemon/plan/plan.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/proc/procfs.h"
@@ -25,6 +26,7 @@ constexpr Duration kResume = std::chrono::milliseconds(20);
 constexpr size_t kMostQueued = size_t{1} << 20; // the shim keeps the rest
 constexpr size_t kReadBytes = 64 * 1024, kMostPages = 128;
 constexpr net::OffloadLimits kCalls{4, 4, 8, 1000, Duration::zero()};
+constexpr net::OffloadLimits kOneAtATime{1, 1, 8, 1000, Duration::zero()};
 
 // Nothing of the shim's attempt runs any more when this returns. Blocking.
 void end_part(const std::string& folder, const control::LiveShim* shim) {
@@ -49,7 +51,7 @@ void end_parts_of(const std::string& state, const RunId& run, AttemptNumber spar
     if (shim.run == run && shim.attempt != spared) end_part(shim.folder, &shim);
 }
 
-// Whether a part of this run can be started here.
+// Whether a part of this run can be started here, its folder apart.
 Status check(const Preparation& wanted, const std::string& worker) {
   if (wanted.build != build_text())
     return fail(ErrorCode::kConflict, "it has build " + build_text() + ", the head " + wanted.build,
@@ -57,30 +59,22 @@ Status check(const Preparation& wanted, const std::string& worker) {
   if (::access(worker.c_str(), X_OK) != 0)
     return fail(ErrorCode::kNotFound, "the trainer " + worker + " is not there",
                 "build nsa-worker, or name it in nsad.toml (programs.worker)");
-  if (::access((wanted.run_folder + "/run.toml").c_str(), R_OK) != 0 ||
-      ::access((wanted.run_folder + "/checkpoints").c_str(), W_OK) != 0)
-    return fail(ErrorCode::kNotFound,
-                "it does not see the run's folder " + wanted.run_folder +
-                    ", or may not write there",
-                "nodes need the head's state folder under the same path, on a shared file system");
   for (const auto& [path, digest] : wanted.data) {
     const auto data = dataset::read_manifest(path);
     if (!data) return fail(Error(data.error()).within("the data set"));
     if (data->digest != digest)
       return fail(ErrorCode::kConflict,
                   "the data set in " + path + " is another one than on the head",
-                  "copy the data set of the head there");
+                  "copy the head's data set there: nsactl data push NODE " + path);
   }
-  if (!wanted.checkpoint_folder.empty())
-    if (const auto read = manifest::read(wanted.checkpoint_folder); !read)
-      return fail(Error(read.error()).within("the checkpoint"));
   return {};
 }
 
 } // namespace
 
 PartServer::PartServer(net::EventLoop& loop, Options options)
-    : loop_(loop), options_(std::move(options)), calls_(loop, kCalls),
+    : loop_(loop), options_(std::move(options)), calls_(loop, kCalls), fetching_(loop, kOneAtATime),
+      fetches_(loop, [this](const wire::Frame& frame) { return options_.send(frame); }),
       host_(std::make_shared<privilege::DirectHost>()) {
   for (const control::LiveShim& shim : control::find_live_shims(options_.state_folder))
     if (auto pidfd = proc::open_identified(shim.identity))
@@ -104,6 +98,7 @@ void PartServer::on_ready() {
 
 void PartServer::on_cut() {
   streams_.clear(); // shims keep what the head has not acknowledged
+  fetches_.on_cut();
 }
 
 // ---- calls
@@ -127,6 +122,9 @@ void PartServer::take(const wire::Frame& frame) {
     if (frame.type == static_cast<uint8_t>(Message::kClosed)) return close(read->stream, false);
     return take_bytes(read->stream, read->bytes);
   }
+  case Message::kPiece:
+  case Message::kNoPiece:
+    return fetches_.take(frame);
   default:
     return;
   }
@@ -195,14 +193,38 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
   calls_.run(
       {"", "a preparation"},
       [wanted, worker, state = options_.state_folder, run = call.part.run,
-       attempt = call.part.attempt]() -> Result<nlohmann::json> {
+       attempt = call.part.attempt]() -> Result<bool> {
         end_parts_of(state, run, attempt);
         NSA_TRY(check(wanted, worker));
-        return nlohmann::json(true);
+        return sees_run_folder(wanted);
       },
-      [this, id = call.id, run = call.part.run,
-       binds = wanted.binds_store](Result<nlohmann::json> able) {
-        answer(id, able && binds ? bind_store(run) : std::move(able));
+      [this, call, wanted](Result<bool> sees) {
+        if (!sees) return answer(call.id, fail(std::move(sees).error()));
+        if (!*sees) return fetch(call, wanted);
+        answer(call.id, wanted.binds_store ? bind_store(call.part.run) : Prepared{});
+      });
+}
+
+// This node shares no file system with its head.
+void PartServer::fetch(const Call& call, Preparation wanted) {
+  if (wanted.binds_store)
+    return answer(call.id,
+                  fail(ErrorCode::kNotFound,
+                       "it does not see the run's folder " + wanted.run_folder +
+                           ", or may not write there, and rank 0 writes its checkpoints there",
+                       "mount the head's state folder under the same path, or let the head's "
+                       "node take part in the run"));
+  std::vector<std::shared_ptr<transfer::Source>> sources;
+  for (const FolderOffer& offer : wanted.offers)
+    sources.push_back(fetches_.open(offer.offer));
+  fetching_.run(
+      {"", "the files of a run"},
+      [wanted = std::move(wanted), sources, state = options_.state_folder, run = call.part.run] {
+        return fill_private_folder(state, run, wanted, sources);
+      },
+      [this, id = call.id](Result<transfer::Received> received) {
+        if (!received) return answer(id, fail(std::move(received).error()));
+        answer(id, Prepared{0, true, *received});
       });
 }
 
@@ -211,7 +233,7 @@ Result<nlohmann::json> PartServer::bind_store(const RunId& run) {
   NSA_TRY_ASSIGN(UniqueFd listener, listen_tcp(0));
   NSA_TRY_ASSIGN(const uint16_t port, port_of(listener.get()));
   stores_[run] = std::move(listener);
-  return nlohmann::json(port);
+  return nlohmann::json(Prepared{port});
 }
 
 void PartServer::start(const Call& call) {
@@ -224,13 +246,10 @@ void PartServer::start(const Call& call) {
   start.options.program = options_.config.programs.shim;
   start.options.cgroup_root = options_.config.supervision.cgroup_root;
   start.plan.attempt_folder = folder_of(key);
+  if (call.body.value("private", false))
+    use_private_folder(start.plan, private_folder(options_.state_folder, key.first));
   const auto own = host_->node_environment();
   const std::string& named = options_.config.programs.worker;
-  const auto replace = [](std::vector<std::string>& arguments, const char* name,
-                          const std::string& value) {
-    const auto at = std::ranges::find(arguments, name);
-    if (at != arguments.end() && at + 1 != arguments.end()) *(at + 1) = value;
-  };
   constexpr std::string_view kHead = "tcp:HEAD:";
   if (start.plan.rendezvous.starts_with(kHead))
     start.plan.rendezvous =
@@ -239,9 +258,9 @@ void PartServer::start(const Call& call) {
     if (rank.arguments.empty())
       return answer(call.id, fail(ErrorCode::kInvalidArgument, "a rank has no command"));
     rank.arguments[0] = named.empty() ? options_.program_folder + "/nsa-worker" : named;
-    replace(rank.arguments, "--attempt-folder", start.plan.attempt_folder);
-    replace(rank.arguments, "--spec", start.plan.attempt_folder + "/spec.json");
-    replace(rank.arguments, "--rendezvous", start.plan.rendezvous);
+    replace_value(rank.arguments, "--attempt-folder", start.plan.attempt_folder);
+    replace_value(rank.arguments, "--spec", start.plan.attempt_folder + "/spec.json");
+    replace_value(rank.arguments, "--rendezvous", start.plan.rendezvous);
     for (const std::string_view name : plan::kNodeVariables) {
       rank.environment.erase(std::string(name));
       if (const auto found = own.find(std::string(name)); found != own.end())

@@ -11,6 +11,7 @@
 #include "common/net/offload.h"
 #include "common/progress/page.h"
 #include "common/spec/node_spec.h"
+#include "daemon/parts/fetches.h"
 #include "daemon/parts/messages.h"
 #include "daemon/privilege/direct_host.h"
 
@@ -65,6 +66,7 @@ private:
   void take_call(const Call& call);
   void prepare(const Call& call, const Preparation& wanted);
   void signal_shims(int signal);
+  void fetch(const Call& call, Preparation wanted);
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);
   void open(const Call& call);
@@ -79,6 +81,8 @@ private:
   net::EventLoop& loop_;
   Options options_;
   net::Offload calls_;
+  net::Offload fetching_; // may take hours, so it keeps no call waiting
+  Fetches fetches_;
   std::shared_ptr<privilege::DirectHost> host_;
   std::map<Key, Part> parts_;
   std::map<RunId, UniqueFd> stores_; // listening sockets of attempts that are prepared

@@ -150,6 +150,9 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
     return write_local(read->stream);
   }
   case Message::kCall:
+  case Message::kAsk: // Offers takes it
+  case Message::kPiece:
+  case Message::kNoPiece:
     return;
   }
 }

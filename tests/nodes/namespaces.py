@@ -1,8 +1,11 @@
 """Hosts of a test as network namespaces, joined by a bridge in one more of them. Needs root and iproute2; nothing of the
 host's own network is touched.
 """
+import json
 import os
+import pathlib
 import subprocess
+import sys
 
 import nodes
 from nodes import Agent, expect
@@ -20,9 +23,11 @@ def ip(*arguments, check=True):
 
 
 class Network:
-    """Namespaces joined by a bridge in one more of them."""
+    """Namespaces joined by a bridge in one more of them. Those in `wired` hang on a cable that can be made slow, lossy
+    and deaf (wire.py)."""
 
-    def __init__(self, count):
+    def __init__(self, count, wired=(), seed=1):
+        self.wires = {}
         self.prefix = f"nsa{os.getpid()}"
         self.switch = f"{self.prefix}sw"
         if ip("netns", "add", self.switch, check=False).returncode != 0:
@@ -34,11 +39,31 @@ class Network:
             name = f"{self.prefix}n{number}"
             ip("netns", "add", name)
             self.names.append(name)
+            if number in wired:
+                ip("-n", name, "link", "set", "lo", "up")
+                self.wires[number] = self.open_wire(name, number, seed)
+                ip("-n", self.switch, "link", "set", f"p{number}", "master", "br0", "up")
+                continue
             ip("-n", self.switch, "link", "add", f"p{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
             ip("-n", self.switch, "link", "set", f"p{number}", "master", "br0", "up")
             ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
+
+    def open_wire(self, name, number, seed):
+        script = pathlib.Path(__file__).resolve().parent / "wire.py"
+        wire = subprocess.Popen([sys.executable, str(script), name, "eth0", f"10.77.0.{number}/24", self.switch, f"p{number}",
+                                 str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if wire.stdout.readline() != "ready\n":
+            raise nodes.e2e.Skipped("a TAP device cannot be made: it needs /dev/net/tun")
+        return wire
+
+    def change(self, number, **rules):
+        """Rules of a wire (wire.py), in effect when this returns."""
+        wire = self.wires[number]
+        wire.stdin.write(json.dumps(rules) + "\n")
+        wire.stdin.flush()
+        expect(wire.stdout.readline() == "ready\n", "a wire has ended")
 
     def inside(self, number):
         return ["ip", "netns", "exec", self.names[number - 1]]
@@ -60,6 +85,9 @@ class Network:
             ip(*arguments, "del", f"10.77.0.{towards}", "dev", "eth0")
 
     def close(self):
+        for wire in self.wires.values():
+            wire.kill()
+            wire.wait()
         for name in [*self.names, self.switch]:
             ip("netns", "del", name, check=False)
 
