@@ -1,6 +1,7 @@
 #include "cli/model_tokenizer.h"
 
 #include "cli/data_common.h"
+#include "common/dataset/generations.h"
 #include "common/dataset/mixture.h"
 #include "common/spec/mixture.h"
 
@@ -17,7 +18,7 @@ constexpr auto choice_names(TokenizerChoice) {
 
 // All data sets of a mixture have one tokenizer.
 std::string first_folder(const ChosenCheckpoint& chosen) {
-  return spec::sources_of(chosen.spec.data).front().path;
+  return dataset::folder_of(spec::sources_of(chosen.spec.data).front()).string();
 }
 
 } // namespace

@@ -5,12 +5,11 @@
 #include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/dataset/fit.h"
-#include "common/dataset/manifest.h"
+#include "common/dataset/generations.h"
 #include "common/spec/mixture.h"
 #include "common/spec/reader.h"
 #include "common/spec/toml_reader.h"
 
-#include <filesystem>
 #include <map>
 #include <unistd.h>
 
@@ -82,12 +81,12 @@ spec::Parsed parse_with_data(const RunFile& file, const Arguments& arguments) {
 }
 
 std::optional<std::string> missing_data(const spec::RunSpec& spec) {
-  for (const auto& [path, weight] : spec::sources_of(spec.data)) {
-    std::error_code error;
-    if (std::filesystem::exists(std::filesystem::path(path) / dataset::kManifestFile, error))
-      continue;
-    return "there is no data set in " + path + " yet: nsactl data prepare --out " + path +
-           " TEXT...";
+  for (const spec::DataSource& source : spec::sources_of(spec.data)) {
+    const auto manifest = dataset::read_source(source);
+    if (manifest || manifest.error().code != ErrorCode::kNotFound) continue;
+    if (source.follow) return manifest.error().what;
+    return "there is no data set in " + source.path + " yet: nsactl data prepare --out " +
+           source.path + " TEXT...";
   }
   return std::nullopt;
 }

@@ -5,10 +5,11 @@
 #include "common/base/text.h"
 #include "common/dataset/dataset.h"
 #include "common/dataset/entropy.h"
-#include "common/dataset/ordered_pipeline.h"
+#include "common/dataset/generations.h"
 #include "common/dataset/tokenise.h"
 #include "common/dataset/work_folder.h"
 #include "fetch/progress_file.h"
+#include "fetch/source_reader.h"
 #include "fetch/split_writer.h"
 
 #include <cmath>
@@ -21,114 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using dataset::Split;
 
-constexpr size_t kBatchBytes = size_t{1} << 20;
-
-// A batch, and where its reader stands behind it.
-struct Placed {
-  size_t file = 0;
-  RowPlace place;
-  double part = 0; // of all files
-};
-struct RawPart {
-  dataset::RawBatch batch;
-  Placed end;
-};
-struct TokenPart {
-  dataset::TokenBatch batch;
-  Placed end;
-};
-using Pipeline = dataset::OrderedPipeline<RawPart, TokenPart>;
-
-// The reading thread: files in order, from a place on, cut into batches of documents.
-class Reader {
-public:
-  Reader(const FetchOptions& options, const Plan& plan, Http& http, std::string folder,
-         Pipeline& pipeline, std::stop_token stop)
-      : options_(options), plan_(plan), http_(http), folder_(std::move(folder)),
-        pipeline_(pipeline), stop_(std::move(stop)) {
-    for (const PlannedFile& file : plan.files)
-      total_ += static_cast<double>(weight(file));
-  }
-
-  double part_of(size_t file, double within) const {
-    double before = 0;
-    for (size_t i = 0; i < file && i < plan_.files.size(); ++i)
-      before += static_cast<double>(weight(plan_.files[i]));
-    if (file < plan_.files.size())
-      before += within * static_cast<double>(weight(plan_.files[file]));
-    return before / total_;
-  }
-
-  Status read_all(size_t file, RowPlace place) {
-    for (; file < plan_.files.size(); ++file, place = {}) {
-      NSA_TRY_ASSIGN(const bool more, read_file(file, place));
-      if (!more) break;
-    }
-    return {};
-  }
-
-private:
-  static uint64_t weight(const PlannedFile& file) { return std::max<uint64_t>(file.bytes, 1); }
-
-  // False: the pipeline wants no more.
-  Result<bool> read_file(size_t index, RowPlace from) {
-    const PlannedFile& file = plan_.files[index];
-    if (file.format == Format::kSynthetic) {
-      NSA_TRY_ASSIGN(const auto made, open_synthetic(file.name, from));
-      return read_rows(index, *made);
-    }
-    NSA_TRY_ASSIGN(const std::string address, address_of(file, options_.sources, options_.http));
-    NSA_TRY_ASSIGN(const auto source, open_file(file, address, http_, folder_, stop_));
-    RowsOptions how;
-    how.name = file.name;
-    how.format = file.format;
-    how.compression = file.compression;
-    how.column = options_.prepare.jsonl_key;
-    how.paragraphs = options_.prepare.documents == dataset::DocumentUnit::kParagraph;
-    how.min_document_bytes = options_.prepare.min_document_bytes;
-    NSA_TRY_ASSIGN(const auto rows, open_rows(*source, how, from));
-    return read_rows(index, *rows);
-  }
-
-  Result<bool> read_rows(size_t index, Rows& rows) {
-    RawPart part = begin(index);
-    std::string_view text;
-    while (true) {
-      NSA_TRY_ASSIGN(const bool there, rows.next(text));
-      if (!there) break;
-      const size_t start = part.batch.text.size();
-      part.batch.text.append(text);
-      part.batch.documents.push_back({start, part.batch.text.size(), rows.place().row, 0});
-      // From a slow source a batch goes out small: what was read is then recorded soon.
-      const bool slow = MonotonicTime::now() - begun_ > std::chrono::milliseconds(200);
-      if (part.batch.text.size() < kBatchBytes && !slow) continue;
-      part.end = {index, rows.place(), part_of(index, rows.part())};
-      if (!pipeline_.push(std::move(part))) return false;
-      part = begin(index);
-    }
-    part.end = {index + 1, {}, part_of(index + 1, 0)};
-    return pipeline_.push(std::move(part));
-  }
-
-  RawPart begin(size_t index) {
-    begun_ = MonotonicTime::now();
-    RawPart part;
-    part.batch.source = index;
-    part.batch.path = plan_.files[index].name;
-    part.batch.json_lines = plan_.files[index].format == Format::kJsonLines;
-    part.batch.draw = dataset::Draw::kByText;
-    return part;
-  }
-
-  const FetchOptions& options_;
-  const Plan& plan_;
-  Http& http_;
-  const std::string folder_;
-  Pipeline& pipeline_;
-  const std::stop_token stop_;
-  double total_ = 0;
-  MonotonicTime begun_; // when the batch was begun
-};
+constexpr int64_t kLeastHeldoutShard = 65'536; // tokens
 
 Request request_of(const FetchOptions& options, const dataset::Tokenizer& tokenizer) {
   Request request = {{"tokenizer", tokenizer.digest()},
@@ -144,6 +38,13 @@ Request request_of(const FetchOptions& options, const dataset::Tokenizer& tokeni
   for (const std::string& source : options.sources)
     request["sources"].push_back(printable_source(source));
   return request;
+}
+
+int64_t heldout_shard_tokens(const dataset::PrepareOptions& options) {
+  const auto part =
+      std::llround(static_cast<double>(options.shard_tokens) * options.heldout_fraction);
+  const int64_t least = std::min<int64_t>(kLeastHeldoutShard, options.shard_tokens);
+  return std::clamp<int64_t>(part, least, options.shard_tokens);
 }
 
 // What a call of fetch() holds together.
@@ -254,6 +155,7 @@ private:
       return {};
     }
     plan_.request = request;
+    plan_.request["heldout_shard_tokens"] = heldout_shard_tokens(prepare_);
     NSA_TRY_ASSIGN(plan_.files, list_files(options_.sources, http_));
     return write_plan(folder_, plan_);
   }
@@ -261,7 +163,8 @@ private:
   Status resume_shards() {
     for (const Split split : {Split::kTrain, Split::kHeldout}) {
       auto& writer = writers_[static_cast<size_t>(split)];
-      writer.emplace(folder_, split, prepare_.shard_tokens);
+      const bool train = split == Split::kTrain;
+      writer.emplace(folder_, split, train ? prepare_.shard_tokens : planned_heldout_shard());
       auto status = writer->resume(state_.splits[static_cast<size_t>(split)]);
       if (status) continue;
       Error error = std::move(status).error();
@@ -269,6 +172,12 @@ private:
       return fail(std::move(error));
     }
     return {};
+  }
+
+  // So few that the first one is complete about as early as the train split's: a run may follow the
+  // fetch from then on. A plan of an older release keeps its size.
+  int64_t planned_heldout_shard() const {
+    return plan_.request.value("heldout_shard_tokens", prepare_.shard_tokens);
   }
 
   Status read_and_write() {
@@ -282,7 +191,7 @@ private:
     const std::stop_callback pass_on(stop_, [&] { enough.request_stop(); });
     Status read;
     {
-      Reader reader(options_, plan_, http_, folder_.string(), pipeline, enough.get_token());
+      SourceReader reader(options_, plan_, http_, folder_.string(), pipeline, enough.get_token());
       progress_.part = progress_.part_at_start =
           state_.file < plan_.files.size() ? reader.part_of(state_.file, 0) : 1;
       const std::jthread thread([&, file = state_.file, place = state_.place] {
@@ -367,11 +276,14 @@ private:
     progress_.text_bytes += batch.text_bytes;
   }
 
-  // As often as costs a twentieth of the time at most.
+  // As often as costs a twentieth of the time at most; and when a shard is complete, for which a
+  // run may wait.
   Status commit_when_due() {
     const MonotonicTime now = MonotonicTime::now();
     const Duration least = std::chrono::milliseconds(250);
-    if (now - committed_ < std::max(least, commit_cost_ * 20)) return {};
+    const size_t complete = writer(Split::kTrain).complete() + writer(Split::kHeldout).complete();
+    const bool grown = complete > state_.splits[0].shards.size() + state_.splits[1].shards.size();
+    if (!grown && now - committed_ < std::max(least, commit_cost_ * 20)) return {};
     NSA_TRY(commit());
     committed_ = MonotonicTime::now();
     commit_cost_ = committed_ - now;
@@ -383,7 +295,48 @@ private:
     for (const Split split : {Split::kTrain, Split::kHeldout}) {
       NSA_TRY_ASSIGN(state_.splits[static_cast<size_t>(split)], writer(split).sync());
     }
-    return write_state(folder_, state_);
+    NSA_TRY(write_state(folder_, state_));
+    return record_generations();
+  }
+
+  // After the state that lists them: a fetch that continues never takes a generation back.
+  Status record_generations() {
+    const auto& train = state_.splits[0].shards;
+    const auto& heldout = state_.splits[1].shards;
+    const size_t complete = train.size() + heldout.size();
+    if (complete == generations_recorded_ || train.empty()) return {};
+    if (heldout.empty() && prepare_.heldout_fraction > 0) return {};
+    dataset::Manifest manifest = described();
+    manifest.digest = dataset_digest(manifest);
+    if (generations_recorded_ == 0)
+      NSA_TRY(dataset::copy_tokenizer(prepare_.tokenizer, prepare_.ranks_file, folder_));
+    NSA_TRY(dataset::write_generations(folder_, manifest));
+    if (generations_recorded_ == 0 && options_.http.notice)
+      options_.http.notice(
+          "the first shards are complete: a run with data.follow = true can begin");
+    generations_recorded_ = complete;
+    return {};
+  }
+
+  // All but entropies and digest.
+  dataset::Manifest described() const {
+    dataset::Manifest manifest;
+    manifest.shards = state_.splits[1].shards; // held-out text first, as llm.c has it
+    const auto& train = state_.splits[0].shards;
+    manifest.shards.insert(manifest.shards.end(), train.begin(), train.end());
+    manifest.documents = state_.documents;
+    manifest.heldout_documents = state_.heldout_documents;
+    manifest.replaced_characters = state_.replaced_characters;
+    for (size_t i = 0; i < plan_.files.size(); ++i) {
+      const PlannedFile& file = plan_.files[i];
+      manifest.sources.push_back(
+          {file.name, file.bytes, file.checksum, state_.source_documents[i]});
+    }
+    manifest.created_at = format_rfc3339(WallTime::now());
+    manifest.tokenizer = {text_of(tokenizer_->kind()), tokenizer_->digest(),
+                          tokenizer_->vocabulary_size(), tokenizer_->separator()};
+    manifest.preparation = preparation_record();
+    return manifest;
   }
 
   void tell(bool always) {
@@ -418,12 +371,7 @@ private:
 
   Status complete() {
     dataset::Manifest& manifest = result_.manifest;
-    manifest.shards = state_.splits[1].shards; // held-out text first, as llm.c has it
-    const auto& train = state_.splits[0].shards;
-    manifest.shards.insert(manifest.shards.end(), train.begin(), train.end());
-    manifest.documents = state_.documents;
-    manifest.heldout_documents = state_.heldout_documents;
-    manifest.replaced_characters = state_.replaced_characters;
+    manifest = described();
     if (manifest.documents == 0)
       return fail(ErrorCode::kInvalidArgument, "the sources hold no text",
                   "name others, or another column: --column NAME");
@@ -436,15 +384,6 @@ private:
           "choose another one and begin anew: --restart --heldout-fraction 0.1; 0 sets "
           "nothing aside");
     NSA_TRY(measure());
-    for (size_t i = 0; i < plan_.files.size(); ++i) {
-      const PlannedFile& file = plan_.files[i];
-      manifest.sources.push_back(
-          {file.name, file.bytes, file.checksum, state_.source_documents[i]});
-    }
-    manifest.created_at = format_rfc3339(WallTime::now());
-    manifest.tokenizer = {text_of(tokenizer_->kind()), tokenizer_->digest(),
-                          tokenizer_->vocabulary_size(), tokenizer_->separator()};
-    manifest.preparation = preparation_record();
     manifest.digest = dataset_digest(manifest);
     NSA_TRY(dataset::copy_tokenizer(prepare_.tokenizer, prepare_.ranks_file, folder_));
     return write_manifest(folder_, manifest);
@@ -464,6 +403,7 @@ private:
   FetchState state_;
   std::optional<SplitWriter> writers_[2]; // by Split
   int64_t tokens_written_ = 0;
+  size_t generations_recorded_ = 0; // shards of both splits in generations.json
   FetchProgress progress_;
   FetchResult result_;
 };

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/dataset/generations.h"
 
 namespace nsa::fetch {
 namespace {
@@ -122,7 +123,9 @@ void remove_progress(const fs::path& folder) {
   std::vector<fs::path> found;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (name.starts_with(kPlanFile) || name.starts_with(kStateFile)) found.push_back(at->path());
+    if (name.starts_with(kPlanFile) || name.starts_with(kStateFile) ||
+        name.starts_with(dataset::kGenerationsFile))
+      found.push_back(at->path());
   }
   for (const fs::path& path : found)
     fs::remove(path, error);

@@ -20,6 +20,7 @@ public:
   Status append(std::span<const dataset::Token> tokens);
   // Everything appended is on disk; returns what to record.
   Result<SplitState> sync();
+  size_t complete() const { return shards_.size(); }
   // The last shard, which may be short.
   Status finish();
 

@@ -42,30 +42,52 @@ std::span<const Token> TokenSequence::piece(int64_t position) const {
 
 Result<std::shared_ptr<const Dataset>> Dataset::open(const std::filesystem::path& folder,
                                                      Check check) {
+  NSA_TRY_ASSIGN(Manifest manifest, read_manifest(folder));
+  return open_part(folder, std::move(manifest), /*complete=*/true, check, nullptr);
+}
+
+Result<std::shared_ptr<const Dataset>> Dataset::open_part(const std::filesystem::path& folder,
+                                                          Manifest shards, bool complete,
+                                                          Check check, const Dataset* before) {
   auto dataset = std::make_shared<Dataset>();
   dataset->folder_ = folder;
-  NSA_TRY_ASSIGN(dataset->manifest_, read_manifest(folder));
-  for (const ShardRecord& record : dataset->manifest_.shards) {
+  dataset->manifest_ = std::move(shards);
+  dataset->complete_ = complete;
+  const size_t known = before ? before->readers_.size() : 0;
+  for (size_t i = 0; i < dataset->manifest_.shards.size(); ++i) {
+    const ShardRecord& record = dataset->manifest_.shards[i];
+    if (i < known) {
+      if (before->manifest_.shards[i].checksum != record.checksum)
+        return fail(ErrorCode::kConflict,
+                    "shard " + (folder / record.file).string() + " is another one than before",
+                    "it was fetched anew with other text: begin a new run");
+      dataset->add(before->readers_[i], record.split);
+      continue;
+    }
     auto reader = open_recorded(folder, record);
     if (!reader) return fail(with_advice(std::move(reader).error()));
     if (check == Check::kChecksums) {
       if (auto status = check_checksum(folder, record, *reader); !status)
         return fail(with_advice(std::move(status).error()));
     }
-    TokenSequence& sequence = record.split == Split::kTrain ? dataset->train_ : dataset->heldout_;
-    if (!reader->tokens().empty()) { // piece() looks for the last shard that begins at or before
-      sequence.shards_.push_back(reader->tokens());
-      sequence.starts_.push_back(sequence.size_);
-      sequence.size_ += record.tokens;
-    }
-    dataset->readers_.push_back(std::move(*reader));
+    dataset->add(std::make_shared<const ShardReader>(std::move(*reader)), record.split);
   }
   return dataset;
 }
 
+void Dataset::add(std::shared_ptr<const ShardReader> reader, Split split) {
+  TokenSequence& sequence = split == Split::kTrain ? train_ : heldout_;
+  if (!reader->tokens().empty()) { // piece() looks for the last shard that begins at or before
+    sequence.shards_.push_back(reader->tokens());
+    sequence.starts_.push_back(sequence.size_);
+    sequence.size_ += static_cast<int64_t>(reader->tokens().size());
+  }
+  readers_.push_back(std::move(reader));
+}
+
 void Dataset::let_go() const {
-  for (const ShardReader& reader : readers_)
-    reader.let_go();
+  for (const auto& reader : readers_)
+    reader->let_go();
 }
 
 Result<std::unique_ptr<Tokenizer>>

@@ -47,9 +47,16 @@ public:
   static Result<std::shared_ptr<const Dataset>> open(const std::filesystem::path& folder,
                                                      Check check);
 
+  // Of these shards alone. What `before` has opened of them already is neither opened nor checked
+  // again; kConflict when it is another shard now. See generations.h.
+  static Result<std::shared_ptr<const Dataset>> open_part(const std::filesystem::path& folder,
+                                                          Manifest shards, bool complete,
+                                                          Check check, const Dataset* before);
+
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& digest() const { return manifest_.digest; }
+  bool complete() const { return complete_; } // no: more shards will come
   const TokenSequence& tokens(Split split) const {
     return split == Split::kTrain ? train_ : heldout_;
   }
@@ -63,9 +70,12 @@ public:
   load_tokenizer(const std::filesystem::path& ranks_file = {}) const;
 
 private:
+  void add(std::shared_ptr<const ShardReader> reader, Split split);
+
   std::filesystem::path folder_;
   Manifest manifest_;
-  std::vector<ShardReader> readers_;
+  bool complete_ = true;
+  std::vector<std::shared_ptr<const ShardReader>> readers_;
   TokenSequence train_, heldout_;
 };
 

@@ -1,6 +1,6 @@
 #include "common/dataset/fit.h"
 
-#include "common/dataset/manifest.h"
+#include "common/dataset/generations.h"
 #include "common/dataset/tokenizer.h"
 #include "common/spec/mixture.h"
 
@@ -20,7 +20,7 @@ public:
     for (size_t i = 0; i < sources.size(); ++i) {
       const std::string key = spec::source_key(spec_.data, i);
       if (!spec::is_sound(parsed_, key)) continue;
-      if (const auto manifest = read(key, sources[i].path)) {
+      if (const auto manifest = read(key, sources[i])) {
         vocabulary(*manifest, sources[i].path);
         lengths(*manifest, sources[i].path);
         same_text(*manifest, key);
@@ -36,11 +36,14 @@ private:
         spec::problem_at(parsed_, file_, key, std::move(what), std::move(next)));
   }
 
-  std::optional<Manifest> read(const std::string& key, const std::string& path) {
-    auto manifest = read_manifest(path, open_);
+  std::optional<Manifest> read(const std::string& key, const spec::DataSource& source) {
+    auto manifest = read_source(source, open_);
     if (manifest) return std::move(*manifest);
-    if (manifest.error().code == ErrorCode::kNotFound)
-      fit_.absent.push_back({key, path});
+    if (manifest.error().code == ErrorCode::kNotFound && source.follow)
+      fit_.absent.push_back({key, source.path, manifest.error().what, manifest.error().next});
+    else if (manifest.error().code == ErrorCode::kNotFound)
+      fit_.absent.push_back({key, source.path, "there is no data set in " + source.path,
+                             "make one: nsactl data prepare --out " + source.path + " TEXT..."});
     else
       add(key, manifest.error().what, manifest.error().next);
     return std::nullopt;

@@ -13,6 +13,7 @@ namespace nsa::dataset {
 // A folder without a dataset.json. One that cannot be read is a problem.
 struct Absent {
   std::string key, path; // "data.path" or "data.source[0].path"
+  std::string what, next;
 };
 
 struct Fit {

@@ -2,6 +2,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/json.h"
+#include "common/dataset/generations.h"
 #include "common/spec/mixture.h"
 
 namespace nsa::dataset {
@@ -19,7 +20,7 @@ Result<RunText> read_text(const spec::DataSection& data, const FileOpener& open)
   const std::vector<int64_t> weights = spec::whole_weights(sources);
   RunText text;
   for (size_t i = 0; i < sources.size(); ++i) {
-    NSA_TRY_ASSIGN(Manifest manifest, read_manifest(sources[i].path, open));
+    NSA_TRY_ASSIGN(Manifest manifest, read_source(sources[i], open));
     text.sources.push_back({manifest.digest, weights[i]});
     text.manifests.push_back(std::move(manifest));
   }

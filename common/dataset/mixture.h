@@ -33,7 +33,7 @@ struct RunText {
   const TokenizerRecord& tokenizer() const { return manifests.front().tokenizer; }
 };
 
-// Reads each dataset.json by `open`. kNotFound and kCorrupt as read_manifest().
+// Reads each manifest by `open`. kNotFound and kCorrupt as read_source().
 Result<RunText> read_text(const spec::DataSection& data,
                           const FileOpener& open = open_regular_file);
 

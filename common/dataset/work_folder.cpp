@@ -12,6 +12,9 @@ namespace nsa::dataset {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr int kLockTries = 20;
+constexpr useconds_t kLockPauseMicroseconds = 10'000;
+
 // Whether `path` is still the folder that was locked, and not one made after it was renamed.
 bool is_same_folder(int fd, const fs::path& path) {
   struct stat locked{}, named{};
@@ -58,7 +61,13 @@ Result<WorkFolder> WorkFolder::lock(const fs::path& output, const char* ending) 
       if (errno == ENOENT) continue; // its owner was quicker: it has its name by now
       return fail_errno("cannot open " + path.string());
     }
-    if (::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    // Ranks with data.follow look at the lock, and hold it for an instant.
+    bool locked = false;
+    for (int i = 0; i < kLockTries && !locked; ++i) {
+      if (i > 0) ::usleep(kLockPauseMicroseconds);
+      locked = ::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) == 0;
+    }
+    if (!locked)
       return fail(ErrorCode::kConflict,
                   output.string() + " is being made by another process (" + path.string() +
                       " is locked)",

@@ -44,6 +44,8 @@ json data_to_json(const DataState& data) {
             {"dataset_digest", data.dataset_digest}};
   for (const DataSource& source : data.sources)
     j["sources"].push_back({{"digest", source.digest}, {"weight", source.weight}});
+  if (data.generations > 0)
+    j["generations"] = {{"read", data.generations}, {"digest", data.generations_digest}};
   return j;
 }
 
@@ -74,6 +76,10 @@ Manifest parse_fields(const json& j) {
   for (const json& source : data.value("sources", json::array()))
     m.data.sources.push_back(
         {source.at("digest").get<std::string>(), source.at("weight").get<int64_t>()});
+  if (const auto read = data.find("generations"); read != data.end()) {
+    read->at("read").get_to(m.data.generations);
+    read->at("digest").get_to(m.data.generations_digest);
+  }
   j.at("toggles").get_to(m.toggles);
   j.at("spec_digest").get_to(m.spec_digest);
   j.at("build").get_to(m.build);

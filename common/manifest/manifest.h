@@ -38,6 +38,10 @@ struct DataState {
   int64_t sequence_length = 0;          // what the text was cut into
   std::string dataset_digest;           // of all sources together
   std::vector<DataSource> sources = {}; // empty: one data set
+  // With data.follow: generations of shards that were read (common/dataset/generations.h), and the
+  // digest of these shards. Without: 0.
+  uint64_t generations = 0;
+  std::string generations_digest = {};
 };
 
 struct Manifest {

@@ -26,6 +26,7 @@ enum class Phase : uint32_t { // on the page: a number is never used again
   kAllGatherState = 11,
   kRestore = 12,
   kAllReduceEvaluation = 13,
+  kDataArrival = 14,
 };
 
 // What the limit of a phase is made of (state::PhaseLimits).
@@ -54,6 +55,8 @@ inline constexpr auto kPhases = std::to_array<PhaseInfo>({
     {Phase::kRestore, "restore", LimitKind::kCheckpoint, "checkpoint", {}},
     // Waiting for the next micro-batch.
     {Phase::kData, "data", LimitKind::kStep, "data-wait", {}},
+    // Waiting for a shard that is still being fetched (data.follow). Entered again each second.
+    {Phase::kDataArrival, "data-arrival", LimitKind::kCheckpoint, "data-wait", {}},
     {Phase::kForward, "forward", LimitKind::kStep, "train", {}},
     {Phase::kBackward, "backward", LimitKind::kStep, "train", {}},
     // Gradients, and what a step agrees on.

@@ -176,6 +176,18 @@ FieldTable run_fields(RunSpec& s) {
       {.key = "data.document_mask",
        .at = &s.data.document_mask,
        .meaning = "attention, positions and blocks restart at each document"},
+      {.key = "data.follow",
+       .at = &s.data.follow,
+       .meaning = "the run may start while `nsactl data fetch` still makes the data set, and reads "
+                  "shard after shard; the order of the text is another one than without"},
+      {.key = "data.starved_seconds",
+       .at = &s.data.starved_seconds,
+       .minimum = 0,
+       .maximum = kMany,
+       .unit = "s",
+       .meaning = "time that a run with data.follow waits for the next shard while no fetch runs; "
+                  "then it fails",
+       .on_resume = OnResume::kFree},
 
       {.key = "eval.interval_steps",
        .at = &s.eval.interval_steps,

@@ -46,7 +46,7 @@ FieldTable source_fields(DataSource& source) {
 
 std::vector<DataSource> sources_of(const DataSection& data) {
   if (!data.sources.empty()) return data.sources;
-  return {{data.path, 1}};
+  return {{data.path, 1, data.follow}};
 }
 
 std::string source_key(const DataSection& data, size_t i) {

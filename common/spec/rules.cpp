@@ -55,6 +55,7 @@ public:
     train();
     placement();
     supervision();
+    followed_data();
     check_sources(s_, reading_);
     check_gates(s_, reading_);
     check_ladder(s_, reading_);
@@ -396,6 +397,23 @@ private:
 
   bool asks_for_oracle() const {
     return kAttentionKernels.of(s_.toggles) == choice::AttentionKernels::kReference;
+  }
+
+  // What would change the order of text that has not arrived, or needs all of it.
+  void followed_data() {
+    const auto refuse = [&](const std::string& key, bool hit, const std::string& why,
+                            const std::string& next) {
+      rule({"data.follow", key}, [&] { return s_.data.follow && hit; }, "= true " + why, next);
+    };
+    refuse("data.source", !s_.data.sources.empty(), "follows one data set, not a mixture",
+           "leave it out and wait for the fetches, or train on data.path alone");
+    refuse("restart.shortest_sequence", s_.restart.shortest_sequence > 0,
+           "needs sequences of one length: shorter ones would be cut of other generations",
+           "leave one of the two out");
+    refuse("parallel.nodes", s_.parallel.nodes > 1, "is not built for several nodes",
+           "use one node, or wait for the fetch and leave data.follow out");
+    refuse("engine.name", s_.engine.is_used(), "is not built for nodes of an engine",
+           "use this node, or wait for the fetch and leave data.follow out");
   }
 
   // As the worker decides (worker/rules/model_setup.cpp), which knows the device and "auto" too.

@@ -138,13 +138,16 @@ struct NsaSection {
 // One of the data sets that a run mixes (common/spec/mixture.h).
 struct DataSource {
   std::string path;
-  double weight = 1; // in proportion to the others
+  double weight = 1;   // in proportion to the others
+  bool follow = false; // data.follow; no key of a table
 };
 
 struct DataSection {
   std::string path;                // folder with dataset.json; relative to the run file
   std::vector<DataSource> sources; // instead of `path`
   bool document_mask = false;      // attention, positions and blocks restart at each document
+  bool follow = false;             // read what has arrived of a data set that is being fetched
+  double starved_seconds = 60;     // to wait for more of it while nobody fetches
 };
 
 struct EvalSection {

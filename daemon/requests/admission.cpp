@@ -108,8 +108,7 @@ check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const 
   const dataset::Fit fit = dataset::check_fit(parsed, file.name, open);
   problems.insert(problems.end(), fit.problems.begin(), fit.problems.end());
   for (const dataset::Absent& absent : fit.absent)
-    add(absent.key, "there is no data set in " + absent.path,
-        "make one: nsactl data prepare --out " + absent.path + " TEXT...");
+    add(absent.key, absent.what, absent.next);
   if (!spec::is_sound(parsed, "parallel.ranks") || !spec::is_sound(parsed, "parallel.device"))
     return refuse(file.name, std::move(problems));
   const bool here_alone = std::ranges::any_of(parsed.set_keys, [](const std::string& key) {

@@ -1,6 +1,6 @@
 #include "daemon/requests/replaced_data.h"
 
-#include "common/dataset/manifest.h"
+#include "common/dataset/generations.h"
 
 namespace nsa::control {
 
@@ -8,14 +8,15 @@ Result<std::string> replaced_data(const spec::RunSpec& before, const spec::RunSp
                                   const std::vector<manifest::Found>& found,
                                   std::optional<uint64_t> step, const FileOpener& open) {
   if (before.data.path == after.data.path) return std::string();
-  const auto old = dataset::read_manifest(before.data.path, open);
+  const auto old = dataset::read_source({before.data.path, 1, before.data.follow}, open);
   if (!old)
     return fail(ErrorCode::kInvalidArgument,
                 "data.path may change where the tokenizer stays, but the data set of the run "
                 "cannot be read: " +
                     old.error().what,
                 "bring it back to " + before.data.path + ", or submit a new run");
-  NSA_TRY_ASSIGN(const auto now, dataset::read_manifest(after.data.path, open));
+  NSA_TRY_ASSIGN(const auto now,
+                 dataset::read_source({after.data.path, 1, after.data.follow}, open));
   if (old->tokenizer.digest != now.tokenizer.digest)
     return fail(ErrorCode::kInvalidArgument,
                 "a resume may not change the tokenizer: " + before.data.path + " has " +

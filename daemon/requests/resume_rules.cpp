@@ -43,6 +43,7 @@ constexpr Reason kWhyNot[] = {
     {"nsa.", "the weights were trained with these blocks, branches and gates"},
     {"data.source", "the order of the text follows from the data sets and their weights"},
     {"data.document_mask", "it decides what a token attends to"},
+    {"data.follow", "the order of the text follows from it"},
     {"train.seed", "the order of the text follows from it"},
     {"train.sequence_length", "the text would be cut into other sequences"},
     {"precision.", "the checkpoint holds the state of one precision"},

@@ -82,6 +82,7 @@ public:
   void finish_writing();
 
 private:
+  dataset::Check check_of_rank() const;
   void begin_opening_data();
   RankResult<void> open_device();
   RankResult<void> open_data();
@@ -158,13 +159,16 @@ RankResult<void> Session::open_device() {
   return {};
 }
 
+// One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
+// bit in the text would be trained on in silence.
+dataset::Check Session::check_of_rank() const {
+  return o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
+}
+
 // Beside the device's opening, which takes as long and asks for nothing of it.
 void Session::begin_opening_data() {
-  // One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
-  // bit in the text would be trained on in silence.
-  const auto check = o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
   std::packaged_task<Result<std::vector<data::Source>>()> open(
-      [data = o_.spec.data, check] { return open_sources(data, check); });
+      [data = o_.spec.data, check = check_of_rank()] { return open_sources(data, check); });
   opening_data_ = open.get_future();
   std::thread(std::move(open)).detach(); // an error elsewhere does not wait for it
 }
@@ -277,6 +281,8 @@ RankResult<void> Session::open_loader() {
   options.shape = shape;
   options.seed = static_cast<uint64_t>(o_.spec.train.seed);
   options.shortest_sequence = o_.spec.restart.shortest_sequence;
+  options.check = check_of_rank();
+  options.starved_limit = from_seconds(o_.spec.data.starved_seconds);
   options.allocate = [this](size_t bytes) { return runtime_->allocate_host(bytes); };
   if (faults_)
     options.before_batch = [this](int64_t step, int64_t micro_step,
@@ -294,6 +300,8 @@ RankResult<void> Session::open_loader() {
     from->dataset_digest = resumed_->data.dataset_digest;
     for (const manifest::DataSource& source : resumed_->data.sources)
       from->sources.push_back({source.digest, source.weight});
+    from->generations = static_cast<int64_t>(resumed_->data.generations);
+    from->generations_digest = resumed_->data.generations_digest;
     const bool replaced = o_.replaced_data.contains(from->dataset_digest);
     const std::string digest = data::digest_of(data_);
     if (replaced && from->dataset_digest != digest) {

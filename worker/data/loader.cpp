@@ -1,6 +1,8 @@
 #include "worker/data/loader.h"
 
+#include "common/dataset/generations.h"
 #include "worker/data/batch_builder.h"
+#include "worker/data/follow_order.h"
 #include "worker/data/mixture_order.h"
 
 #include <algorithm>
@@ -46,6 +48,24 @@ std::string other_text(const DataState& resume, const std::vector<Source>& sourc
          " is " + digest_of(sources);
 }
 
+// The shards that the checkpoint was trained on must be the first ones still.
+Status check_generations(const DataState& resume, const dataset::Dataset& data) {
+  const auto read = static_cast<size_t>(resume.generations);
+  if (resume.epoch > 0 && !data.complete())
+    return fail(ErrorCode::kConflict,
+                "the checkpoint has read all of the data set once, and " + data.folder().string() +
+                    " is not complete",
+                "resume the run when the fetch has ended");
+  NSA_TRY_ASSIGN(const dataset::Manifest part,
+                 dataset::generations({data.folder(), data.manifest(), data.complete()}, read));
+  if (part.digest == resume.generations_digest) return {};
+  return fail(ErrorCode::kConflict,
+              "the checkpoint was trained on other shards: the first " + std::to_string(read) +
+                  " of " + data.folder().string() + " have digest " + part.digest + ", not " +
+                  resume.generations_digest,
+              "bring them back, or begin a new run");
+}
+
 Status check_resume(const DataState& resume, const LoaderOptions& options) {
   if (resume.dataset_digest != digest_of(options.sources))
     return fail(ErrorCode::kConflict,
@@ -58,6 +78,11 @@ Status check_resume(const DataState& resume, const LoaderOptions& options) {
                 "keep it, or begin a new run");
   };
   if (resume.seed != options.seed) return differs("seed", resume.seed, options.seed);
+  const bool follows = !options.sources.front().followed.empty();
+  if (follows != (resume.generations > 0))
+    return differs("data.follow", static_cast<int>(resume.generations > 0),
+                   static_cast<int>(follows));
+  if (follows) NSA_TRY(check_generations(resume, *options.sources.front().dataset));
   const int64_t shortest = options.shortest_sequence;
   const bool may =
       shortest > 0 && std::min(resume.sequence_length, options.shape.sequence_length) >= shortest;
@@ -75,6 +100,7 @@ Result<int64_t> first_sequence(const DataState& resume, const LoaderOptions& opt
                                const std::vector<MixtureOrder::Part>& parts) {
   const int64_t index = resume.index * resume.sequence_length / options.shape.sequence_length;
   if (parts.size() > 1) return index;
+  if (resume.generations > 0) return resume.epoch * parts[0].samples + resume.index;
   const int64_t then = sample_count(train_tokens(options.sources[0]), resume.sequence_length);
   if (resume.index >= then)
     return fail(ErrorCode::kCorrupt, "the checkpoint stands at sequence " +
@@ -91,15 +117,28 @@ constexpr size_t kMostMappedBytes = size_t{8} << 20, kMappedAroundBytes = size_t
 
 struct Loader::Worker {
   Worker(LoaderOptions given, const std::vector<MixtureOrder::Part>& parts, int64_t first_sequence)
-      : options(std::move(given)), order(parts, options.shape.sequence_length, options.seed),
+      : options(std::move(given)), sources(options.sources),
+        order(parts, options.shape.sequence_length, options.seed),
         epoch(parts.size() == 1 ? parts[0].samples : std::numeric_limits<int64_t>::max()),
-        first(first_sequence) {}
+        first(first_sequence) {
+    if (sources.front().followed.empty()) return;
+    following.emplace(options.shape.sequence_length, options.seed);
+    take_generations();
+  }
 
   void run();
   std::shared_ptr<Batch> assemble(int64_t step, int64_t micro_step);
   std::shared_ptr<Batch> take_free_batch();
+  SequenceAddress address(int64_t sequence) const;
+
+  // Of a source that is followed.
+  void take_generations();          // those that `sources` has and `following` has not
+  Status arrive(int64_t sequences); // waits until so many are there, or the loader stops
+  bool nap();                       // until the next look; false: the loader stops
+  void tell_generations(int64_t done, DataState& state);
 
   const LoaderOptions options;
+  std::vector<Source> sources; // the thread's own: a followed one is opened again as it grows
   const MixtureOrder order;
   const int64_t epoch; // sequences in one pass; a mixture has none as a whole
   const int64_t first; // sequence at which this loader began
@@ -108,6 +147,9 @@ struct Loader::Worker {
   std::mutex mutex;
   std::condition_variable ready, room;
   std::deque<std::shared_ptr<const Batch>> made;
+  std::optional<FollowOrder> following; // the thread writes both, under the mutex
+  dataset::Arrived arrived;
+  std::optional<Error> failed; // no batch follows
   bool stopping = false;
   Duration assemble_total{0};
 
@@ -167,6 +209,13 @@ void Loader::Worker::run() {
     return stopping;
   };
   for (int64_t step = 0;; ++step) {
+    if (following)
+      if (auto there = arrive(first + (step + 1) * options.shape.global_batch()); !there) {
+        const std::scoped_lock lock(mutex);
+        failed = std::move(there).error();
+        ready.notify_one();
+        return;
+      }
     for (int64_t micro_step = 0; micro_step < options.shape.accumulate; ++micro_step) {
       if (options.before_batch) options.before_batch(step, micro_step, is_stopping);
       if (is_stopping()) return;
@@ -205,19 +254,88 @@ std::shared_ptr<Batch> Loader::Worker::assemble(int64_t step, int64_t micro_step
   std::shared_ptr<Batch> batch = take_free_batch();
   std::vector<SequenceAddress> addresses;
   for (int64_t row = 0; row < options.shape.micro_batch; ++row)
-    addresses.push_back(order.at(first + step * options.shape.global_batch() +
-                                 place_in_step(options.shape, micro_step, row)));
-  fill_batch(options.sources, dataset::Split::kTrain, addresses, *batch);
+    addresses.push_back(address(first + step * options.shape.global_batch() +
+                                place_in_step(options.shape, micro_step, row)));
+  fill_batch(sources, dataset::Split::kTrain, addresses, *batch);
   batch->step = step;
   batch->micro_step = micro_step;
   mapped_bytes += addresses.size() *
                   (kMappedAroundBytes + sizeof(dataset::Token) * size_t(batch->sequence_length));
   if (mapped_bytes > kMostMappedBytes) {
-    for (const Source& source : options.sources)
+    for (const Source& source : sources)
       source.dataset->let_go();
     mapped_bytes = 0;
   }
   return batch;
+}
+
+SequenceAddress Loader::Worker::address(int64_t sequence) const {
+  return following ? following->at(sequence) : order.at(sequence);
+}
+
+void Loader::Worker::take_generations() {
+  const dataset::Dataset& data = *sources.front().dataset;
+  const std::scoped_lock lock(mutex);
+  size_t number = 0;
+  for (const dataset::ShardRecord& shard : data.manifest().shards)
+    if (shard.split == dataset::Split::kTrain && number++ >= following->generations())
+      following->add(shard.tokens);
+  if (data.complete()) following->complete();
+  arrived = {data.folder(), data.manifest(), data.complete()};
+}
+
+// As long as the text is not all there, no epoch has ended.
+void Loader::Worker::tell_generations(int64_t done, DataState& state) {
+  const std::scoped_lock lock(mutex);
+  const int64_t samples = following->samples();
+  state.epoch = following->is_complete() ? done / samples : 0;
+  state.index = following->is_complete() ? done % samples : done;
+  const size_t read = following->read_by(done);
+  state.generations = static_cast<int64_t>(read);
+  const auto part = dataset::generations(arrived, read);
+  if (part) state.generations_digest = part->digest;
+}
+
+bool Loader::Worker::nap() {
+  std::unique_lock lock(mutex);
+  return !room.wait_for(lock, options.look_every, [&] { return stopping; });
+}
+
+Status Loader::Worker::arrive(int64_t sequences) {
+  Source& source = sources.front();
+  MonotonicTime fetched_at = MonotonicTime::now();
+  while (!following->has(sequences)) {
+    const bool fetched = dataset::is_fetched_now(source.followed);
+    NSA_TRY_ASSIGN(source.dataset,
+                   dataset::open_arrived(source.followed, options.check, source.dataset.get()));
+    take_generations();
+    if (following->has(sequences)) break;
+    const MonotonicTime now = MonotonicTime::now();
+    if (fetched) fetched_at = now;
+    if (now - fetched_at >= options.starved_limit)
+      return fail(ErrorCode::kUnavailable,
+                  "the text of sequence " + std::to_string(sequences - 1) + " is not in " +
+                      source.followed.string() + ", and nobody fetches it",
+                  "continue the fetch with the same nsactl data fetch, then resume the run");
+    if (!nap()) break;
+  }
+  return {};
+}
+
+Status Loader::await_step(const std::function<void()>& waiting) {
+  Worker& worker = *worker_;
+  std::unique_lock lock(worker.mutex);
+  if (!worker.following) return {};
+  const auto is_over = [&] { return !worker.made.empty() || worker.failed; };
+  // A batch that is only being put together takes no such time.
+  for (Duration patience = worker.options.look_every;
+       !worker.ready.wait_for(lock, patience, is_over); patience = std::chrono::seconds(1)) {
+    lock.unlock();
+    waiting();
+    lock.lock();
+  }
+  if (worker.made.empty()) return fail(*worker.failed);
+  return {};
 }
 
 std::shared_ptr<const Batch> Loader::next() {
@@ -243,10 +361,14 @@ DataState Loader::state() const {
   const LoaderOptions& options = worker_->options;
   DataState state;
   state.seed = options.seed;
-  state.epoch = sequences_done() / worker_->epoch;
-  state.index = sequences_done() % worker_->epoch;
   state.sequence_length = options.shape.sequence_length;
   state.dataset_digest = digest_of(options.sources);
+  if (!options.sources.front().followed.empty()) {
+    worker_->tell_generations(sequences_done(), state);
+    return state;
+  }
+  state.epoch = sequences_done() / worker_->epoch;
+  state.index = sequences_done() % worker_->epoch;
   if (options.sources.size() > 1) state.sources = identities(options.sources);
   return state;
 }

@@ -30,6 +30,12 @@ struct LoaderOptions {
   int64_t shortest_sequence = 0; // a resume may change the length, down to this; 0: it may not
   AllocateBuffer allocate;       // empty: ordinary memory
 
+  // Of a source that is followed: how often to look for new shards, whether rank 0's checksums are
+  // computed, and how long to wait for a shard while nobody fetches.
+  Duration look_every = std::chrono::milliseconds(250);
+  dataset::Check check = dataset::Check::kSizes;
+  Duration starved_limit = std::chrono::seconds(60);
+
   // Called by the loader's thread before it assembles a batch. For fault injection and tests: data
   // that come late are a callback that blocks. `stopping` says when to give up.
   std::function<void(int64_t step, int64_t micro_step, const std::function<bool()>& stopping)>
@@ -46,12 +52,18 @@ struct LoaderStatistics {
 
 class Loader {
 public:
+  // A source that is followed stands alone, and has another order (follow_order.h).
   // Refuses: a data set without one sample; a shape out of range; a resume state of other data
   // sets, weights, seed or sequence length (the order would be another one), with both values in
   // the text.
   static Result<std::unique_ptr<Loader>> open(LoaderOptions options,
                                               const std::optional<DataState>& resume = {});
   ~Loader();
+
+  // Before the micro-batches of a step, of a source that is followed: waits until the text of the
+  // step has arrived, for all ranks at once. Calls `waiting` about each second. Fails when the text
+  // cannot be read, or nobody fetches it any more.
+  Status await_step(const std::function<void()>& waiting);
 
   // The next micro-batch, in the order (step, micro_step). Waits until it is there. The buffers
   // stay valid, and unchanged, for as long as the pointer is held.

@@ -30,6 +30,9 @@ struct DataState {
   int64_t sequence_length = 0;
   std::string dataset_digest;                     // of all sources together
   std::vector<dataset::MixedSource> sources = {}; // of a mixture
+  // With data.follow: generations that were read, and the digest of their shards.
+  int64_t generations = 0;
+  std::string generations_digest = {};
 
   bool operator==(const DataState&) const = default;
 };

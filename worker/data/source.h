@@ -4,6 +4,7 @@
 #include "common/dataset/dataset.h"
 #include "common/dataset/mixture.h"
 
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace nsa::data {
 struct Source {
   std::shared_ptr<const dataset::Dataset> dataset;
   int64_t weight = 1; // share of the sequences, in proportion to the other sources
+  // With data.follow: where the data set is or will be.
+  std::filesystem::path followed = {};
 };
 
 inline std::vector<dataset::MixedSource> identities(const std::vector<Source>& sources) {

@@ -1,6 +1,6 @@
 #include "worker/inference/measure.h"
 
-#include "common/dataset/dataset.h"
+#include "common/dataset/generations.h"
 #include "common/progress/page.h"
 #include "worker/comm/collectives.h"
 #include "worker/data/evaluation.h"
@@ -44,7 +44,11 @@ std::vector<wire::PositionLoss> by_range(const std::vector<double>& mean) {
 Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& request) {
   std::vector<data::Source> sources;
   for (const wire::DataFolder& folder : request.data) {
-    NSA_TRY_ASSIGN(auto opened, dataset::Dataset::open(folder.path, dataset::Check::kChecksums));
+    // The run's own data set as the run reads it: what has arrived, its first held-out shard.
+    const bool follows = saved.spec.data.follow && folder.path == saved.spec.data.path;
+    NSA_TRY_ASSIGN(auto opened,
+                   follows ? dataset::open_arrived(folder.path, dataset::Check::kChecksums)
+                           : dataset::Dataset::open(folder.path, dataset::Check::kChecksums));
     NSA_TRY(check_vocabulary(*opened, saved.spec));
     sources.push_back({std::move(opened), folder.weight});
   }

@@ -32,6 +32,8 @@ RankResult<std::string> CheckpointHook::run(const TrainingPosition& position) {
                              data.dataset_digest};
   for (const dataset::MixedSource& source : data.sources)
     stored.sources.push_back({source.digest, source.weight});
+  stored.generations = static_cast<uint64_t>(data.generations);
+  stored.generations_digest = data.generations_digest;
   p_.checkpointer.start(position, stored, begin, p_.clock);
   return std::string();
 }

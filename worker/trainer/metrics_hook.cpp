@@ -60,8 +60,10 @@ wire::RankStep MetricsHook::take_record(const StepResult& result,
   const auto tokens = static_cast<double>(p_.spec.tokens_per_step());
   step.tokens_per_second = step.step_seconds > 0 ? tokens / step.step_seconds : 0;
   step.phase_seconds = p_.clock.take_seconds();
-  if (const auto data = step.phase_seconds.find("data"); data != step.phase_seconds.end())
-    step.data_wait_seconds = data->second;
+  for (const auto& [name, seconds] : step.phase_seconds)
+    if (const auto phase = progress::phase_from_name(name);
+        phase && progress::phase_info(*phase).counts_as == "data-wait")
+      step.data_wait_seconds += seconds;
   for (size_t i = 0; i < result.gates.size(); ++i)
     if (const std::string& name = p_.gates.at(i); !name.empty() && std::isfinite(result.gates[i]))
       step.gates[name] = result.gates[i]; // JSON has no word for NaN

@@ -11,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace nsa::train {
 
@@ -94,7 +95,22 @@ RankResult<Finished> Trainer::run() {
                   complete ? wire::FinishReason::kCompleted : wire::FinishReason::kStopped};
 }
 
+// Text that is still being fetched (data.follow). Every rank waits here for the whole step's text,
+// so none of them waits in a collective for another.
+RankResult<void> Trainer::await_data() {
+  RankResult<void> settled;
+  bool told = false;
+  const Status there = p_.loader.await_step([&] {
+    if (settled) settled = settle(0); // results that are there need not wait for the text
+    if (!std::exchange(told, true)) log::info("train", "waits for text that is being fetched");
+    p_.clock.enter(Phase::kDataArrival);
+  });
+  if (!there) return failed(RankExit::kData, there.error());
+  return settled;
+}
+
 RankResult<void> Trainer::enqueue(uint64_t step) {
+  if (auto ok = await_data(); !ok) return ok;
   const TrainStep::Request request{step, position_.tokens, learning_rate(train_, step),
                                    recorded_.has(step)};
   try {

@@ -64,6 +64,7 @@ private:
 
   TrainStep::Parts step_parts();
   void make_hooks();
+  RankResult<void> await_data();
   RankResult<void> enqueue(uint64_t step);
   RankResult<void> on_failed_recording(const RecordingError& error) const;
   RankResult<void> settle(size_t leave); // results of all but the newest `leave` steps

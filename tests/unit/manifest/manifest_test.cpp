@@ -136,6 +136,18 @@ TEST_F(ManifestTest, TheSourcesOfAMixtureSurvive) {
   EXPECT_EQ(back->data.sources[1].weight, 3);
 }
 
+TEST_F(ManifestTest, TheGenerationsThatWereReadSurvive) {
+  Manifest m = sample(1);
+  m.files = {{"model.safetensors", 1, std::string(32, '0')}};
+  EXPECT_FALSE(to_json(m)["data"].contains("generations")) << "without data.follow";
+  m.data.generations = 3;
+  m.data.generations_digest = std::string(32, 'e');
+  const auto back = from_json(nlohmann::json::parse(to_json(m).dump()));
+  ASSERT_TRUE(back) << back.error().what;
+  EXPECT_EQ(back->data.generations, 3u);
+  EXPECT_EQ(back->data.generations_digest, m.data.generations_digest);
+}
+
 TEST_F(ManifestTest, LossThatIsNotANumberSurvives) {
   Manifest m = sample(1);
   m.files = {{"model.safetensors", 1, std::string(32, '0')}};

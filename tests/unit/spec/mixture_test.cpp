@@ -43,6 +43,18 @@ TEST(Mixture, TablesNameTheDataSets) {
   EXPECT_EQ(source_key(parsed.spec.data, 1), "data.source[1].path");
 }
 
+TEST(Mixture, FollowedDataStandAloneAndKeepTheirOrder) {
+  const auto refused = [](const std::string& override_pair) {
+    return problems_of(kGoodFile, {"data.follow=true", override_pair});
+  };
+  EXPECT_THAT(refused("data.starved_seconds=5"), IsEmpty());
+  EXPECT_THAT(refused("restart.shortest_sequence=64"),
+              testing::Contains(HasSubstr("needs sequences of one length")));
+  EXPECT_THAT(problems_of(kMixed, {"data.follow=true"}), ElementsAre(HasSubstr("not a mixture")));
+  const Parsed parsed = parse_run_file(kGoodFile, "run.toml", {"data.follow=true"});
+  EXPECT_TRUE(sources_of(parsed.spec.data).front().follow);
+}
+
 TEST(Mixture, AFolderAloneIsOneSource) {
   const RunSpec spec = parse_run_file(kGoodFile, "run.toml").spec;
   const std::vector<DataSource> sources = sources_of(spec.data);
