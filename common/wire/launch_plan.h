@@ -75,7 +75,8 @@ struct LaunchPlan {
   std::vector<std::string> spare_slots; // that the run holds beside them, on a rung of its ladder
   nlohmann::json run_spec; // at the top of the ladder; null: the attempt's own spec is that one
   std::vector<int> rungs;  // of the ladder, in effect
-  uint64_t first_step = 0; // of the checkpoint that the ranks resume from; 0: from scratch
+  std::string rung_taken_after; // the class of failure that took the newest; empty: none did
+  uint64_t first_step = 0;      // of the checkpoint that the ranks resume from; 0: from scratch
   std::string checkpoint_folder;
   // User mode, where no service manager does it: how the shim starts nsad again when it goes away
   // without having said so. Empty: it does not.

@@ -207,6 +207,8 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
     if (found.problem.empty()) recovered.best_step = std::max(recovered.best_step, found.step);
   recovered.ladder = evidence.ladder;
   recovered.rungs = evidence.plan.rungs;
+  if (choice_from<wire::FailureClass>(evidence.plan.rung_taken_after)) // the submitter's file
+    recovered.rung_taken_after = evidence.plan.rung_taken_after;
   // The ledger may know the run as it was before a resume that changed it.
   if (record.row.spec_digest != spec::digest(evidence.base)) {
     note_spec(record.row, evidence.base);

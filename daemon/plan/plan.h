@@ -35,6 +35,7 @@ struct AttemptInput {
   std::vector<std::string> spare_slots;      // held beside them, on a rung of the run's ladder
   nlohmann::json run_spec;                   // at the top of the ladder; null: `spec` is that
   std::vector<int> rungs;                    // in effect
+  std::string rung_taken_after;              // what took the newest
   std::map<std::string, std::string> node_environment; // of nsad; only kNodeVariables are taken
   wire::RankQuotas quotas;
   wire::AttemptLimits limits;

@@ -35,6 +35,7 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.ladder = body.ladder;
   run.standing = {}; // on the rungs that the attempt was started with; older failures are forgotten
   run.standing.active = body.rungs;
+  run.standing.taken_after = choice_from<wire::FailureClass>(body.rung_taken_after);
   run.standing.since_step = body.first_step;
   run.standing.begins = false;
   run.slots = body.slots;

@@ -74,7 +74,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ResumeRequested, by, overrides, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RunRecovered, ranks, device, user, name, policy,
                                                 slots, token, first_step, best_step,
                                                 checkpoint_folder, boot_id, shim_pid,
-                                                shim_start_time_ticks, ladder, rungs)
+                                                shim_start_time_ticks, ladder, rungs,
+                                                rung_taken_after)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuQuarantined, uuid, why)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReleased, uuid, by)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MessagesLost, first, last, ranks)

@@ -189,7 +189,8 @@ struct RunRecovered { // a live shim was found whose attempt the ledger does not
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
   spec::Ladder ladder;
-  std::vector<int> rungs; // of it, in effect; ranks is how many there are on them
+  std::vector<int> rungs;       // of it, in effect; ranks is how many there are on them
+  std::string rung_taken_after; // a FailureClass; empty: not known, or a climb
 };
 struct MessagesLost { // the shim forgot them when an nsad had stored them, in a ledger that is lost
   static constexpr std::string_view kKind = "messages_lost";

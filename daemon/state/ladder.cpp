@@ -103,7 +103,7 @@ std::string standing_text(const spec::Ladder& ladder, const Standing& standing) 
   return "rung " + std::to_string(standing.active.back() + 1) + " of " +
          std::to_string(ladder.rungs.size()) +
          (standing.taken_after       ? " after " + text_of(*standing.taken_after)
-          : standing.climbed.empty() ? "" // recovered from the files of its attempt
+          : standing.climbed.empty() ? ", for a reason that was lost with the ledger"
                                      : ", climbed") +
          ": " + spec::changes_text(ladder.base, spec::compose(ladder, standing.active));
 }

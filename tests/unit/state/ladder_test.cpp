@@ -112,5 +112,18 @@ TEST(Ladder, ARungThatWorkedIsTakenAgain) {
   EXPECT_EQ(rung_to_leave(ladder, standing, 1000), std::nullopt) << "each rung is left once";
 }
 
+TEST(Ladder, ItsTextSaysWhy) {
+  const spec::Ladder ladder = two_rungs();
+  Standing standing;
+  EXPECT_EQ(standing_text(ladder, standing), "");
+  take_rung(ladder, standing, 0, wire::FailureClass::kNetwork, {});
+  EXPECT_EQ(standing_text(ladder, standing),
+            "rung 1 of 2 after network: parallel.compress \"int8\" -> \"off\"");
+  Standing recovered; // of an attempt that an older nsad started
+  recovered.active = {0};
+  EXPECT_EQ(standing_text(ladder, recovered), "rung 1 of 2, for a reason that was lost with the "
+                                              "ledger: parallel.compress \"int8\" -> \"off\"");
+}
+
 } // namespace
 } // namespace nsa::state
