@@ -29,8 +29,8 @@ NSA_DEFINE_JSON(EventView, sequence, at, run, attempt, rank, kind, severity, tex
 NSA_DEFINE_JSON(AuditView, sequence, at, uid, pid, user, verb, run, owner, result, why)
 NSA_DEFINE_JSON(DescendantView, id, name, from_step)
 NSA_DEFINE_JSON(JobView, engine, job, state, reason, submitted_at)
-NSA_DEFINE_JSON(RunDetail, summary, spec, estimate, came, attempts, ranks, toggles, checkpoints,
-                last_events, run_folder, hangs, descendants, job)
+NSA_DEFINE_JSON(RunDetail, summary, spec, estimate, came, mfu_of_token_rate, attempts, ranks,
+                toggles, checkpoints, last_events, run_folder, hangs, descendants, job)
 NSA_DEFINE_JSON(FollowLine, type, summary, event, data)
 
 } // namespace nsa::wire

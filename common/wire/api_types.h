@@ -203,6 +203,9 @@ struct RunDetail {
   nlohmann::json spec;     // resolved
   nlohmann::json estimate; // as said at submission; null when there was none
   nlohmann::json came;     // of an ended run: what it took, as summary.json has it
+  // Model FLOPs a second of one token a second, over the ranks' dense BF16 rate: with a record's
+  // tokens_per_second its MFU. 0: a rank's rate is not known, as that of a CPU.
+  double mfu_of_token_rate = 0;
   std::vector<AttemptView> attempts;
   std::vector<RankView> ranks; // of the newest attempt
   std::vector<ToggleView> toggles;

@@ -1,5 +1,6 @@
 #include "daemon/queries/run_queries.h"
 
+#include "common/spec/spec_json.h"
 #include "common/wire/run_row.h"
 #include "daemon/plan/plan.h"
 #include "daemon/queries/row_views.h"
@@ -15,6 +16,13 @@ constexpr int64_t kRecentRuns = 10;                       // ended ones that a p
 constexpr int64_t kRowsAPage = 500, kSummariesAPage = 50; // of a long list, a turn of the loop
 constexpr int kEventsInDetail = 20;
 constexpr size_t kMostCandidates = 20;
+
+std::vector<std::string> devices_of(const std::vector<wire::RankView>& ranks) {
+  std::vector<std::string> devices;
+  for (const wire::RankView& rank : ranks)
+    devices.push_back(rank.device);
+  return devices;
+}
 } // namespace
 
 const state::Run* RunQueries::find_open(const RunId& run) const {
@@ -149,6 +157,8 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
     detail.ranks = views_of(ranks);
     for (wire::RankView& rank : detail.ranks)
       recall(rank, stored->progress.memory);
+    if (const auto spec = spec::from_json(stored->row.spec))
+      detail.mfu_of_token_rate = mfu_of_token_rate(*spec, devices_of(detail.ranks));
     return detail;
   }
   const RunRecord& record = tools_.metrics.at(id);
@@ -159,6 +169,7 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   for (size_t r = 0; r < run->attempt.ranks.size(); ++r)
     detail.ranks.push_back(
         rank_view(*run, record, static_cast<Rank>(r), tools_.metrics.live(*run)));
+  detail.mfu_of_token_rate = mfu_of_token_rate(record.spec, devices_of(detail.ranks));
   return detail;
 }
 

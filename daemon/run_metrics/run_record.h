@@ -117,6 +117,9 @@ void note_step(RunRecord& record, const wire::RankStep& step);
 // The figures in an event of the ledger, when it happens.
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
 
+// Model FLOPs of one token over what the ranks' devices can do in a second; 0 where that is not
+// known.
+double mfu_of_token_rate(const spec::RunSpec& spec, const std::vector<std::string>& devices);
 // Model FLOPs a second over what the ranks' devices can do; nothing where that is not known.
 std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_second);
 

@@ -7,17 +7,6 @@ namespace nsa::control {
 
 namespace {
 
-// Over all ranks; 0 when that of one is not known.
-double peak_flops(const RunRecord& record) {
-  double sum = 0;
-  for (const auto& [rank, info] : record.ranks) {
-    const double rate = estimate::peak_bf16_flops(info.device);
-    if (rate == 0) return 0;
-    sum += rate;
-  }
-  return sum;
-}
-
 // Without the reasons in brackets, which have no bounds.
 std::map<std::string, std::string> kernels_of(const nlohmann::json& provenance) {
   std::map<std::string, std::string> kernels;
@@ -34,11 +23,24 @@ std::map<std::string, std::string> kernels_of(const nlohmann::json& provenance) 
 
 } // namespace
 
+double mfu_of_token_rate(const spec::RunSpec& spec, const std::vector<std::string>& devices) {
+  double peak = 0;
+  for (const std::string& device : devices) {
+    const double rate = estimate::peak_bf16_flops(device);
+    if (rate == 0) return 0;
+    peak += rate;
+  }
+  if (peak == 0) return 0;
+  return estimate::arithmetic(spec).total() / static_cast<double>(spec.tokens_per_step()) / peak;
+}
+
 std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_second) {
-  const double peak = peak_flops(record);
-  if (peak <= 0 || tokens_per_second <= 0) return std::nullopt;
-  return estimate::arithmetic(record.spec).total() * tokens_per_second /
-         static_cast<double>(record.spec.tokens_per_step()) / peak;
+  std::vector<std::string> devices;
+  for (const auto& [rank, info] : record.ranks)
+    devices.push_back(info.device);
+  const double of_one = mfu_of_token_rate(record.spec, devices);
+  if (of_one <= 0 || tokens_per_second <= 0) return std::nullopt;
+  return of_one * tokens_per_second;
 }
 
 metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,

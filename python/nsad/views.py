@@ -218,6 +218,7 @@ class RunDetail(View):
     spec: Any = None
     estimate: Any = None
     came: Any = None
+    mfu_of_token_rate: float = 0.0
     attempts: List[Attempt] = field(default_factory=list)
     ranks: List[Rank] = field(default_factory=list)
     toggles: List[Toggle] = field(default_factory=list)

@@ -257,6 +257,11 @@ TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
   const auto sample = metrics_of(run, record, nullptr);
   ASSERT_TRUE(sample.mfu_ratio);
   EXPECT_NEAR(*sample.mfu_ratio, estimate::arithmetic(record.spec).total() / 989.4e12, 1e-9);
+  // Of a token a second, as the page multiplies it with every record's rate.
+  EXPECT_NEAR(mfu_of_token_rate(record.spec, {record.ranks[0].device}) * 2048, *sample.mfu_ratio,
+              1e-12);
+  EXPECT_EQ(mfu_of_token_rate(record.spec, {record.ranks[0].device, "cpu"}), 0);
+  EXPECT_EQ(mfu_of_token_rate(record.spec, {}), 0);
 }
 
 TEST(RunRecord, EventsCountOnceAndPeaksOutliveNsad) {
