@@ -1,6 +1,7 @@
 #include "daemon/api/metric_points.h"
 
 #include "common/base/text.h"
+#include "common/curves/file_indexer.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -17,7 +18,6 @@ namespace {
 constexpr size_t kBlock = size_t{1} << 20;   // read at a time: some milliseconds
 constexpr size_t kMaxRows = size_t{1} << 14; // kept of a whole file
 constexpr size_t kMaxZoomed = size_t{1} << 16;
-constexpr size_t kMostIndexBytes = size_t{256} << 20;
 constexpr size_t kTold = size_t{128} << 10; // bytes of a piece: a stream's queue is bounded
 
 Result<std::string> read_at(int fd, off_t from, size_t size, const std::string& path) {
@@ -55,6 +55,7 @@ std::shared_ptr<MetricScan> MetricCache::find(const std::string& path, const Met
   } else {
     scans_.emplace_front(key, std::make_shared<MetricScan>());
     scans_.front().second->indexed_from = indexed_from_;
+    scans_.front().second->indexes = indexes_;
   }
   if (scans_.size() > kMost) scans_.pop_back();
   return scans_.front().second;
@@ -125,21 +126,29 @@ Result<std::vector<MetricRow>> MetricPoints::rows_before(off_t begin, off_t end,
   return rows;
 }
 
-// The rank owns the index and may have written anything: what does not fit the file is left out,
-// and the scan begins where the rest ends.
-void MetricPoints::begin_with_index(off_t size) {
-  const auto index = read_file(std::filesystem::path(path_).parent_path() / curves::kIndexName,
-                               kMostIndexBytes, open_ ? open_ : open_regular_file);
-  if (!index) return;
+// The rank owns its index and may have written anything: what does not fit the file is left out.
+std::vector<curves::Segment> MetricPoints::fitting_segments(const Result<std::string>& index,
+                                                            off_t size) {
+  if (!index) return {};
   std::vector<curves::Segment> segments =
       curves::read_index(*index, text_of(query_.kind), query_.metrics);
-  while (!segments.empty()) {
-    const curves::Segment& last = segments.back();
-    const auto tail = last.end > size ? Result<std::string>(std::string())
-                                      : read_at(file_.get(), last.end - last.checked(),
-                                                static_cast<size_t>(last.checked()), path_);
-    if (last.end <= size && tail && curves::check_of(*tail) == last.check) break;
-    segments.pop_back();
+  curves::keep_fitting(segments, file_.get(), size);
+  return segments;
+}
+
+// The scan begins where the index ends.
+void MetricPoints::begin_with_index(off_t size) {
+  const auto lacks = [&](const std::vector<curves::Segment>& segments) {
+    return size - (segments.empty() ? 0 : segments.back().end);
+  };
+  std::vector<curves::Segment> segments =
+      fitting_segments(read_file(std::filesystem::path(path_).parent_path() / curves::kIndexName,
+                                 kMostIndexBytes, open_ ? open_ : open_regular_file),
+                       size);
+  if (scan_->indexes && lacks(segments) >= scan_->indexed_from) {
+    auto own = fitting_segments(scan_->indexes->read(path_), size);
+    if (lacks(own) < lacks(segments)) segments = std::move(own);
+    if (lacks(segments) >= scan_->indexed_from) scan_->indexes->want(path_, open_);
   }
   // From the end: what a later segment did again counts no more.
   double limit = INFINITY;

@@ -6,7 +6,8 @@
 //   rows    kept of all blocks, at most kMaxRows: thinned out to half whenever there are more
 //
 // Of a long file the rank keeps an index (common/curves). What it covers is not read: rows are the
-// least and greatest values of its segments, and blocks are its segments. Where steps were done
+// least and greatest values of its segments, and blocks are its segments. Where it lacks much, nsad
+// makes one of its own, and this query reads the file meanwhile. Where steps were done
 // again, the segments that hold older ones beside others are read after all.
 //
 // MetricPoints: one thread at a time. MetricCache and MetricScan: any thread.
@@ -14,6 +15,7 @@
 
 #include "common/base/file.h"
 #include "common/curves/curve_index.h"
+#include "daemon/api/curve_indexes.h"
 #include "daemon/api/metric_line.h"
 #include "daemon/api/metric_records.h"
 
@@ -27,6 +29,7 @@
 namespace nsa::api {
 
 inline constexpr off_t kIndexedFrom = off_t{128} << 20; // a smaller file is read in a second
+inline constexpr size_t kMostIndexBytes = size_t{256} << 20;
 
 // What is known of one file for one kind and list of metrics.
 struct MetricScan {
@@ -44,17 +47,22 @@ struct MetricScan {
   std::vector<MetricRow> rows;
   int64_t records = 0, unreadable = 0;
   off_t indexed_from = kIndexedFrom; // bytes of a file whose index is read
+  std::shared_ptr<CurveIndexes> indexes;
 };
 
 // The scans that were used last; some two megabytes each at most.
 class MetricCache {
 public:
-  explicit MetricCache(off_t indexed_from = kIndexedFrom) : indexed_from_(indexed_from) {}
+  // `indexes`: for runs without an index of their own; may be null.
+  explicit MetricCache(off_t indexed_from = kIndexedFrom,
+                       std::shared_ptr<CurveIndexes> indexes = nullptr)
+      : indexed_from_(indexed_from), indexes_(std::move(indexes)) {}
   std::shared_ptr<MetricScan> find(const std::string& path, const MetricQuery& query);
 
 private:
   static constexpr size_t kMost = 32;
   const off_t indexed_from_;
+  const std::shared_ptr<CurveIndexes> indexes_;
   std::mutex mutex_;
   std::list<std::pair<std::string, std::shared_ptr<MetricScan>>> scans_; // the newest first
 };
@@ -70,6 +78,7 @@ private:
   enum class Stage { kOpen, kScan, kZoom, kTell, kEnd };
   Status open_file();
   void begin_with_index(off_t size);
+  std::vector<curves::Segment> fitting_segments(const Result<std::string>& index, off_t size);
   std::vector<MetricRow> rows_of(const curves::Segment& segment) const;
   Result<std::vector<MetricRow>> rows_before(off_t begin, off_t end, double limit);
   Result<bool> scan_on(); // true: at the end of the file

@@ -95,8 +95,10 @@ wire::RunSummary says_little(const wire::RunSummary& run) {
 }
 
 Routes::Routes(net::EventLoop& loop, Queries& queries, Requests& requests, Nodes& nodes,
-               AccessRules rules)
+               AccessRules rules, const std::filesystem::path& indexes)
     : loop_(loop), queries_(queries), requests_(requests), nodes_(nodes), rules_(rules),
+      metric_cache_(std::make_shared<MetricCache>(
+          kIndexedFrom, indexes.empty() ? nullptr : std::make_shared<CurveIndexes>(indexes))),
       readers_(loop) {}
 
 net::HttpObserver Routes::observer() {

@@ -14,6 +14,7 @@
 #include "daemon/api/service.h"
 #include "daemon/metrics/snapshot.h"
 
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -21,8 +22,9 @@ namespace nsa::api {
 
 class Routes {
 public:
+  // `indexes`: the folder for indexes of curves that nsad makes; empty: it makes none.
   Routes(net::EventLoop& loop, Queries& queries, Requests& requests, Nodes& nodes,
-         AccessRules rules);
+         AccessRules rules, const std::filesystem::path& indexes = {});
 
   net::Response handle(const net::Request& request);
   net::Handler handler() {
@@ -70,7 +72,7 @@ private:
   AccessRules rules_;
   std::map<std::string, metrics::RouteSample> counts_;
   std::map<uint32_t, std::string> users_;
-  std::shared_ptr<MetricCache> metric_cache_ = std::make_shared<MetricCache>();
+  std::shared_ptr<MetricCache> metric_cache_;
   net::Offload readers_;
 };
 

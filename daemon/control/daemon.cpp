@@ -139,7 +139,7 @@ Status run_daemon(const DaemonOptions& options) {
 
   NSA_TRY_ASSIGN(const auto administrators, administrators_of(options.config));
   api::Routes routes(loop, control.queries(), control.requests(), control.nodes(),
-                     {options.system_mode, ::getuid(), administrators});
+                     {options.system_mode, ::getuid(), administrators}, state + "/curves");
   const std::filesystem::path socket(options.paths.socket);
   NSA_TRY(make_folder(socket.parent_path(), options.system_mode ? 0755 : 0700));
   NSA_TRY_ASSIGN(const auto api, net::HttpServer::listen_unix(

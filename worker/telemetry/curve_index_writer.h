@@ -6,7 +6,7 @@
 #pragma once
 
 #include "common/base/unique_fd.h"
-#include "common/curves/curve_index.h"
+#include "common/curves/file_indexer.h"
 
 #include <filesystem>
 #include <mutex>
@@ -29,14 +29,13 @@ public:
 private:
   void catch_up(const std::stop_token& stop);
   int64_t open_index(int metrics);
-  bool index_rest(int metrics, int64_t from, const std::stop_token& stop);
-  void put(const std::string& lines); // behind what caught up
-  void write(const std::string& lines);
+  void put(const std::string& lines);   // behind what caught up
+  void write(const std::string& lines); // under the lock
 
   const std::filesystem::path metrics_;
   const int64_t size_;
   curves::SegmentBuilder segment_;
-  std::string last_bytes_; // of segment_
+  curves::CheckedTail tail_; // of segment_
 
   std::mutex mutex_;
   UniqueFd index_;

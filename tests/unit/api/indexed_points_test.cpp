@@ -45,8 +45,10 @@ protected:
     std::map<int, double> losses; // by step
     nlohmann::json end;
   };
-  Answer ask(off_t indexed_from, MetricQuery query = {.metrics = {"loss"}, .points = 100'000}) {
-    MetricRecords records(path_, {}, query, std::make_shared<MetricCache>(indexed_from));
+  Answer ask(off_t indexed_from, MetricQuery query = {.metrics = {"loss"}, .points = 100'000},
+             std::shared_ptr<CurveIndexes> indexes = nullptr) {
+    MetricRecords records(path_, {}, query,
+                          std::make_shared<MetricCache>(indexed_from, std::move(indexes)));
     std::string lines;
     for (bool at_end = false; !at_end;) {
       auto piece = records.next();
@@ -172,6 +174,58 @@ TEST_F(IndexedPointsTest, AZoomShowsEachStep) {
     for (const auto& [step, value] : answer.losses)
       EXPECT_EQ(value, loss(step > 7'000 ? 2 : 1, step));
   }
+}
+
+// Of a run whose ranks made no index: nsad makes one once, and the next nsad still has it.
+TEST_F(IndexedPointsTest, NsadMakesTheIndexThatIsMissing) {
+  train(1, 1, 12'000);
+  train(2, 7'001, 20'000);
+  fs::remove(index_);
+  const fs::path kept = folder_.path() / "curves";
+  const fs::path own = kept / (folder_.path().filename().string() + ".jsonl");
+  const auto all = ask(1).losses; // every record
+  {
+    const auto indexes = std::make_shared<CurveIndexes>(kept);
+    EXPECT_EQ(ask(1, {.metrics = {"loss"}, .points = 100'000}, indexes).losses.size(), all.size());
+    indexes->wait();
+  }
+  EXPECT_FALSE(fs::exists(index_)) << "the run's folder is not nsad's";
+  ASSERT_TRUE(fs::exists(own));
+  const auto made = fs::last_write_time(own);
+  const auto indexes = std::make_shared<CurveIndexes>(kept);
+  const auto answer = ask(1, {.metrics = {"loss"}, .points = 100'000}, indexes);
+  indexes->wait();
+  EXPECT_EQ(fs::last_write_time(own), made) << "it was made again";
+  EXPECT_LT(answer.losses.size() * 2, run_.size());
+  EXPECT_EQ(answer.end["records"], records_);
+  for (const auto& [step, loss] : run_)
+    EXPECT_TRUE(loss < 1000 || answer.losses.contains(step)) << step;
+  for (const auto& [step, loss] : answer.losses)
+    EXPECT_EQ(loss, run_.at(step)) << step;
+}
+
+TEST_F(IndexedPointsTest, AnIndexOfARunThatIsGoneIsTakenAway) {
+  train(1, 1, 2'000);
+  fs::remove(index_);
+  const fs::path kept = folder_.path() / "curves";
+  fs::create_directories(kept);
+  std::ofstream(kept / "kgone.jsonl") << "{}\n";
+  const auto indexes = std::make_shared<CurveIndexes>(kept);
+  (void)ask(1, {.metrics = {"loss"}, .points = 100'000}, indexes);
+  indexes->wait();
+  EXPECT_FALSE(fs::exists(kept / "kgone.jsonl"));
+}
+
+// A line that no rank writes, as long as a file: nothing is kept, and the records are read.
+TEST_F(IndexedPointsTest, RecordsThatHaveNoIndexAreReadAsBefore) {
+  train(1, 1, 200);
+  fs::remove(index_);
+  std::ofstream(path_, std::ios::app) << std::string(6 << 20, 'x') << "\n";
+  const fs::path kept = folder_.path() / "curves";
+  const auto indexes = std::make_shared<CurveIndexes>(kept);
+  EXPECT_EQ(ask(1, {.metrics = {"loss"}, .points = 100'000}, indexes).losses.size(), 200u);
+  indexes->wait();
+  EXPECT_TRUE(!fs::exists(kept) || fs::is_empty(kept));
 }
 
 } // namespace
