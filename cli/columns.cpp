@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <set>
 
 namespace nsa::cli {
@@ -16,6 +17,11 @@ namespace {
 std::string cell(const nlohmann::json& value) {
   if (value.is_null()) return "-";
   if (value.is_string()) return printable(value.get<std::string>());
+  if (value.is_number_float()) { // for people; -o json has every digit
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6g", value.get<double>());
+    return text;
+  }
   return json_text(value);
 }
 
@@ -96,6 +102,10 @@ Option columns_option(std::string example) {
 }
 
 Status print_columns(Context& context, const nlohmann::json& items, const std::string& columns) {
+  if (context.output == Output::kJson) // names and YAML are made of it
+    return fail(ErrorCode::kInvalidArgument,
+                "--columns makes a table, and -o asks for another form",
+                "leave out one of the two");
   const std::vector<std::string> names = split(columns, ',');
   std::vector<std::map<std::string, nlohmann::json>> rows;
   std::set<std::string> known;

@@ -72,7 +72,11 @@ constexpr Measure kMeasures[] = {
     {"held-out loss", [](const Compared& c, double) { return c.heldout_loss(); }, 4},
     {"tokens a second", [](const Compared& c, double) { return c.median("tokens_per_second"); }, 0},
     {"peak device MiB",
-     [](const Compared& c, double) { return c.greatest("peak_bytes") / (1 << 20); }, 0},
+     [](const Compared& c, double) {
+       const double bytes = c.greatest("peak_bytes");
+       return bytes > 0 ? bytes / (1 << 20) : NAN; // on a CPU
+     },
+     0},
     {"resident MiB",
      [](const Compared& c, double) { return c.greatest("resident_bytes") / (1 << 20); }, 0},
     {"restarts",

@@ -211,7 +211,7 @@ std::string hang_text(const nlohmann::json& hang) {
     text += ", recovered " + back + " later";
   const auto evidence = hang.find("evidence_path");
   if (evidence != hang.end() && evidence->is_string() && !evidence->get<std::string>().empty())
-    text += "; evidence: " + evidence->get<std::string>();
+    text += "\n    evidence: " + evidence->get<std::string>();
   return text;
 }
 

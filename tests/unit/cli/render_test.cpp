@@ -250,8 +250,8 @@ TEST_F(Screens, RunPage) {
             "      2  running  50-120  9m50s  -\n"
             "\n"
             "Hangs\n"
-            "  rank 1 spinning in forward at step 61, found after 10.2s, recovered 4.5s later; "
-            "evidence: /state/runs/kabcd/hang-1\n"
+            "  rank 1 spinning in forward at step 61, found after 10.2s, recovered 4.5s later\n"
+            "    evidence: /state/runs/kabcd/hang-1\n"
             "\n"
             "Last events\n"
             "  13:50:00Z ! hang: rank 1 spinning\n");

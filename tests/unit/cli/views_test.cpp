@@ -143,6 +143,9 @@ TEST_F(Views, ColumnsOfAList) {
   const Outcome wrong = run({"ls", "-a", "--columns", "id,stat"});
   EXPECT_EQ(wrong.exit, 2);
   EXPECT_THAT(wrong.err, HasSubstr("did you mean state?"));
+  const Outcome both = run({"ls", "-a", "--columns", "id", "-o", "name"});
+  EXPECT_EQ(both.exit, 2);
+  EXPECT_THAT(both.err, HasSubstr("leave out one of the two"));
 }
 
 TEST_F(Views, TopOnceAsTableAndJson) {
