@@ -31,6 +31,12 @@ export class Chart {
     this.endTheme = onTheme(() => this.draw());
     this.resized = new ResizeObserver(() => this.graph && this.graph.resize());
     this.resized.observe(this.canvas);
+    this.isSeen = true; // until the browser says otherwise
+    this.seen = new IntersectionObserver(([entry]) => {
+      this.isSeen = entry.isIntersecting;
+      if (this.isSeen) this.follow();
+    });
+    this.seen.observe(this.canvas);
     group.add(this);
     this.draw();
   }
@@ -38,6 +44,7 @@ export class Chart {
   end() {
     this.endTheme();
     this.resized.disconnect();
+    this.seen.disconnect();
     if (this.graph) this.graph.destroy();
     this.graph = null;
     this.group.charts.delete(this);
@@ -56,6 +63,7 @@ export class Chart {
     // The same curves with other values: a drag of the mouse that is under way goes on.
     const names = this.curves.map((curve) => curve.name).join("\n");
     if (this.graph && names !== "" && names === this.drawnNames && this.options.time === this.drawnTime) {
+      this.drawnWindow = this.group.window;
       this.graph.updateOptions({ ...this.settings(), file: this.rows() });
       this.canvas.setAttribute("aria-label", `${this.title}: ${this.inWords()}`);
       return;
@@ -71,8 +79,16 @@ export class Chart {
       return;
     }
     replace(this.canvas);
+    this.drawnWindow = this.group.window;
     this.graph = new window.Dygraph(this.canvas, this.rows(), this.settings());
     this.showReadout(null);
+  }
+
+  // Draws what the group shows, unless nobody sees it or it is drawn already.
+  follow() {
+    if (!this.graph || !this.isSeen || this.drawnWindow === this.group.window) return;
+    this.drawnWindow = this.group.window;
+    this.graph.updateOptions({ dateWindow: this.group.window, valueRange: null });
   }
 
   settings() {
@@ -83,6 +99,7 @@ export class Chart {
       series[curve.name] = {
         color: colours[curve.colour % colours.length],
         strokeWidth: curve.faint ? 0.6 : 1.7,
+        plotter: curve.faint ? drawFaint : window.Dygraph.Plotters.linePlotter,
         drawPoints: curve.points.length === 1 || Boolean(curve.dots),
         pointSize: 2.5,
         strokePattern: curve.dashed ? [5, 3] : null,
@@ -112,6 +129,7 @@ export class Chart {
       },
       underlayCallback: (context, area, graph) => this.drawMarks(context, area, graph),
       zoomCallback: (least, greatest) => this.group.zoom(this.isWhole(least, greatest) ? null : [least, greatest]),
+      drawCallback: (graph) => this.onMoved(graph),
       highlightCallback: (event, x, points) => this.group.highlight(x, points[0] ? points[0].idx : 0, this),
       unhighlightCallback: () => this.group.highlight(null, 0, this),
     };
@@ -132,6 +150,15 @@ export class Chart {
     return rows.map(([x, values]) => [this.options.time ? new Date(x) : x, ...values]);
   }
 
+  // A drag with Shift moves this chart by itself; the others follow.
+  onMoved(graph) {
+    if (graph !== this.graph || !graph.isZoomed("x")) return;
+    const window = graph.xAxisRange();
+    if (this.drawnWindow && this.drawnWindow[0] === window[0] && this.drawnWindow[1] === window[1]) return;
+    this.drawnWindow = window;
+    this.group.zoom(window);
+  }
+
   isWhole(least, greatest) {
     const [from, to] = this.graph.xAxisExtremes();
     return least <= from && greatest >= to;
@@ -141,6 +168,7 @@ export class Chart {
     context.save();
     const at = (mark) => Math.round(graph.toDomXCoord(mark.x)) + 0.5;
     const seen = this.marks.filter((mark) => at(mark) >= area.x && at(mark) <= area.x + area.w);
+    const labels = [];
     let lastTick = -10;
     for (const mark of seen) {
       const x = at(mark);
@@ -165,16 +193,24 @@ export class Chart {
       const label = mark.label || "";
       const width = context.measureText(label).width;
       const left = x + 4 + width > area.x + area.w ? x - 4 - width : x + 4;
-      context.fillText(label, left, area.y + (mark.kind === "hang" ? 22 : 10));
+      labels.push({ label, left, top: area.y + (mark.kind === "hang" ? 22 : 10), width, ink: context.fillStyle });
+    }
+    context.setLineDash([]);
+    for (const { label, left, top, width, ink } of labels) { // above all lines
+      context.fillStyle = colour("paper");
+      context.fillRect(left - 1, top - 9, width + 2, 12);
+      context.fillStyle = ink;
+      context.fillText(label, left, top);
     }
     context.restore();
   }
 
-  // What stands at x, or at the end of the curves.
+  // What stands at x, or at the end of the curves: the values themselves, also where a curve is smoothed.
   showReadout(x) {
     const colours = seriesColours();
     const parts = this.curves.filter((curve) => !curve.faint).map((curve) => {
-      const point = x === null ? curve.points[curve.points.length - 1] : nearest(curve.points, x);
+      const values = curve.values || curve.points;
+      const point = x === null ? values[values.length - 1] : nearest(values, x);
       const key = h("span", { class: "key" });
       key.style.background = colours[curve.colour % colours.length];
       return h("span", { class: "readout-part" }, key, `${curve.label || curve.name} `,
@@ -204,7 +240,7 @@ export class Chart {
   // Arrows move what is seen, + and - zoom, 0 shows all.
   onKey(event) {
     if (!this.graph || event.ctrlKey || event.metaKey || event.altKey) return;
-    const [least, greatest] = this.graph.xAxisRange();
+    const [least, greatest] = this.group.window || this.graph.xAxisRange(); // the next frame draws the former
     const [from, to] = this.graph.xAxisExtremes();
     const width = greatest - least;
     const middle = (least + greatest) / 2;
@@ -232,6 +268,7 @@ export class ChartGroup {
     this.charts = new Set();
     this.window = null;
     this.onZoom = onZoom;
+    this.frame = 0;
   }
 
   add(chart) {
@@ -240,9 +277,11 @@ export class ChartGroup {
 
   zoom(window) {
     this.window = window;
-    for (const chart of this.charts) {
-      if (chart.graph) chart.graph.updateOptions({ dateWindow: window, valueRange: null });
-    }
+    // However often the reader moves between two frames, each chart is drawn once.
+    if (!this.frame) this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      for (const chart of this.charts) chart.follow();
+    });
     this.onZoom(window);
   }
 
@@ -255,8 +294,38 @@ export class ChartGroup {
   }
 
   end() {
+    cancelAnimationFrame(this.frame);
     for (const chart of [...this.charts]) chart.end();
   }
+}
+
+// Values behind a smoothed curve. Where several stand in a column of pixels, one bar from the least to the greatest: a
+// line to and fro looks the same and takes most of a frame.
+function drawFaint(event) {
+  const { points, drawingContext: context, plotArea, color } = event;
+  if (points.length < plotArea.w) return window.Dygraph.Plotters.linePlotter(event);
+  context.save();
+  context.fillStyle = color;
+  context.globalAlpha = 0.5;
+  let column = NaN;
+  let [top, bottom] = [0, 0];
+  let last = NaN;
+  const fill = () => {
+    if (Number.isFinite(column)) context.fillRect(column, top, 1, Math.max(1, bottom - top));
+  };
+  for (const { canvasx, canvasy } of points) {
+    if (!Number.isFinite(canvasy)) continue;
+    if (Math.floor(canvasx) !== column) {
+      fill();
+      column = Math.floor(canvasx);
+      [top, bottom] = Number.isFinite(last) ? [Math.min(last, canvasy), Math.max(last, canvasy)] : [canvasy, canvasy];
+    }
+    top = Math.min(top, canvasy);
+    bottom = Math.max(bottom, canvasy);
+    last = canvasy;
+  }
+  fill();
+  context.restore();
 }
 
 function nearest(points, x) {

@@ -2,11 +2,12 @@
 import { getLines, runPath } from "/api.js";
 import { count, dateTime } from "/format.js";
 
-const POINTS = 1600; // two a pixel, on a wide screen
+const POINTS = 1600; // of a chart as wide as the page
 
 // Records of these metrics; `range`: [first, last] step, or null for all.
-export async function fetchRecords(run, kind, metrics, range = null, points = POINTS * metrics.length) {
-  const query = new URLSearchParams({ kind, metrics: metrics.join(","), points });
+// `points`: of each metric.
+export async function fetchRecords(run, kind, metrics, range = null, points = POINTS) {
+  const query = new URLSearchParams({ kind, metrics: metrics.join(","), points: points * metrics.length });
   if (range) {
     query.set("first_step", Math.max(0, Math.floor(range[0])));
     query.set("last_step", Math.ceil(range[1]));

@@ -53,7 +53,7 @@ function trim(value, digits) {
 export function ago(time, now = Date.now()) {
   if (!time) return "–";
   const age = (now - Date.parse(time)) / 1000;
-  if (age < 5) return "now";
+  if (age < 5) return "just now";
   return `${seconds(Math.round(age)).split(" ").slice(0, 2).join(" ")} ago`;
 }
 

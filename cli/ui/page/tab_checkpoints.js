@@ -43,7 +43,7 @@ function treeOf(detail) {
     parts.push(svg("line",
       { class: attempt.failure_class ? "attempt failed" : "attempt", x1: x(attempt.first_step),
       x2: Math.max(x(attempt.last_step), x(attempt.first_step) + 4), y1: y(index), y2: y(index) }));
-    parts.push(svg("text", { class: "axis", x: 0, y: y(index) + 4 }, `attempt ${attempt.attempt}`));
+    parts.push(svg("text", { class: "axis", x: 12, y: y(index) + 4 }, `attempt ${attempt.attempt}`));
     if (attempt.failure_class)
       parts.push(svg("text", { class: "fail", x: x(attempt.last_step) + 6, y: y(index) + 5 },
         `✖ ${attempt.failure_class}`));

@@ -3,8 +3,10 @@ import { Chart, ChartGroup } from "/chart.js";
 import { fetchRecords, formatX, marksOf, pointsOf, tickX, withSmoothing } from "/curves.js";
 import { h, replace } from "/dom.js";
 import { exportButtons } from "/export.js";
-import { bytes, count, isLive, number, seconds } from "/format.js";
+import { bytes, count, isLive, number, percent, seconds } from "/format.js";
 import { errorBox } from "/parts.js";
+
+const LEAST_POINTS = 600; // of a narrow chart
 
 const PANELS = [
   { id: "loss", title: "Loss", metrics: { loss: "loss" }, heldout: true, format: number },
@@ -17,6 +19,9 @@ const PANELS = [
   { id: "memory", title: "Memory of rank 0", format: bytes,
     metrics: { resident_bytes: "resident", allocated_bytes: "allocated on GPU", reserved_bytes: "reserved on GPU" } },
 ];
+
+// Where nsad knows what the GPUs can do: `factor` times tokens a second.
+const MFU = { id: "mfu", title: "MFU", metrics: { tokens_per_second: "of the GPUs' dense BF16 rate" }, format: percent };
 
 // What the reader chose holds for the next run as well.
 const chosen = { axis: "step", smoothing: 0.6, log: false, layer: 0 };
@@ -39,8 +44,17 @@ export function curvesTab(first) {
     [["hang", "hang"], ["restart", "restart after a failure"], ["resume", "resumed by a person"],
       ["checkpoint", "checkpoint"]]
       .map(([kind, text]) => h("li", {}, h("span", { class: `mark mark-${kind}`, "aria-hidden": "true" }), text)));
-  const element = h("div", {}, controls(), problem, marks,
-    h("div", { class: "charts" }, panels.map((panel) => panel.chart.element)));
+  const charts = h("div", { class: "charts" }, panels.map((panel) => panel.chart.element));
+  const element = h("div", {}, controls(), problem, marks, charts);
+  addMfu();
+
+  // Behind the tokens per second, as soon as the ranks have told their devices.
+  function addMfu() {
+    if (!(detail.mfu_of_token_rate > 0) || panels.some((panel) => panel.id === MFU.id)) return;
+    const panel = makePanel({ ...MFU, factor: detail.mfu_of_token_rate }, group, run);
+    panels.splice(2, 0, panel);
+    charts.children[1].after(panel.chart.element);
+  }
 
   async function load() {
     if (ended) return;
@@ -51,13 +65,15 @@ export function curvesTab(first) {
       const range = stepRange(group.window, panels[0].records);
       const asked = detail.summary.step;
       // The loss first: of a long run that nobody has looked at, each takes seconds.
+      const others = panels.slice(1);
       await fetchPanel(panels[0], run, range);
+      const fetches = others.map((panel) => fetchPanel(panel, run, range)); // while the loss is drawn
       replace(problem);
       seenStep = asked;
-      draw();
-      await Promise.all(panels.slice(1).map(async (panel) => {
-        await fetchPanel(panel, run, range);
-        if (!ended) drawPanel(panel, marksOf(detail, panels[0].records, chosen.axis));
+      drawOne(panels[0]);
+      await Promise.all(others.map(async (panel, index) => {
+        await fetches[index];
+        drawOne(panel);
       }));
     } catch (error) {
       replace(problem, errorBox(error));
@@ -67,10 +83,12 @@ export function curvesTab(first) {
     }
   }
 
+  function drawOne(panel) {
+    if (!ended) drawPanel(panel, marksOf(detail, panels[0].records, chosen.axis));
+  }
+
   function draw() {
-    if (ended) return;
-    const marks_of = marksOf(detail, panels[0].records, chosen.axis);
-    for (const panel of panels) drawPanel(panel, marks_of);
+    for (const panel of panels) drawOne(panel);
   }
 
   function controls() {
@@ -95,12 +113,13 @@ export function curvesTab(first) {
       h("span", { class: "muted" }, "Drag to zoom, Shift and drag to move. By keyboard: + − ← → 0."));
   }
 
-  load();
+  queueMicrotask(load); // when the charts have their width
   return {
     element,
     update(next) {
       const changed = next.attempts.length !== detail.attempts.length || next.hangs.length !== detail.hangs.length;
       detail = next;
+      addMfu();
       if (changed
         || (next.summary.step !== seenStep && (isLive(next.summary.state) || seenStep < next.summary.step))) load();
     },
@@ -133,14 +152,16 @@ function metricsOf(panel) {
 }
 
 async function fetchPanel(panel, run, range) {
-  const fetches = [fetchRecords(run, "step", Object.keys(metricsOf(panel)), range)];
-  if (panel.heldout) fetches.push(fetchRecords(run, "evaluation", ["loss"], range));
+  const points = Math.max(LEAST_POINTS, Math.ceil(1.5 * panel.chart.canvas.clientWidth));
+  const fetches = [fetchRecords(run, "step", Object.keys(metricsOf(panel)), range, points)];
+  if (panel.heldout) fetches.push(fetchRecords(run, "evaluation", ["loss"], range, points));
   [panel.records, panel.evaluations = []] = await Promise.all(fetches);
 }
 
 function drawPanel(panel, marks) {
   const curves = Object.entries(metricsOf(panel)).flatMap(([metric, label], index) => {
-    const points = pointsOf(panel.records, metric, chosen.axis);
+    const points = pointsOf(panel.records, metric, chosen.axis)
+      .map(([x, y]) => [x, y * (panel.factor || 1)]);
     if (points.every((point) => point[1] === 0)) return []; // no GPU
     return withSmoothing({ name: label, label, colour: index, points }, chosen.smoothing);
   });

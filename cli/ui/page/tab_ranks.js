@@ -12,7 +12,8 @@ function phaseClass(phase) {
   return settings.phases.includes(phase) ? `phase phase-${phase}` : "phase";
 }
 
-const SEEN = 120; // seconds of the past
+const LEAST_SEEN = 10; // seconds of the past that are shown at first
+const MOST_SEEN = 120;
 const LONGEST_GAP = 5; // seconds between two looks; after more, what was between is not known
 const WIDTH = 900;
 const LEFT = 64;
@@ -37,7 +38,7 @@ export function ranksTab(first) {
       if (last && last.phase === phase && last.step === rank.step) last.to = now;
       else of_rank.push({ phase, step: rank.step,
         from: last && now - last.to < LONGEST_GAP ? last.to : Math.max(begin, last ? last.to : 0), to: now });
-      while (of_rank.length && of_rank[0].to < now - SEEN) of_rank.shift();
+      while (of_rank.length && of_rank[0].to < now - MOST_SEEN) of_rank.shift();
     }
   }
 
@@ -46,7 +47,7 @@ export function ranksTab(first) {
     timesStep = step;
     try {
       const names = settings.phases.map((phase) => `phase_seconds.${phase}`);
-      const records = await fetchRecords(run, "step", names, [Math.max(1, step - 200), step], 200 * names.length);
+      const records = await fetchRecords(run, "step", names, [Math.max(1, step - 200), step], 200);
       replace(times, timesOf(records, names));
     } catch (error) {
       replace(times, errorBox(error));
@@ -54,7 +55,7 @@ export function ranksTab(first) {
   }
 
   return {
-    element: h("div", {}, h("h2", {}, "Phases of the last two minutes"), lines,
+    element: h("div", {}, h("h2", {}, "Phases since this view was opened"), lines,
       h("h2", {}, "Ranks of the newest attempt"), list,
       h("h2", {}, "Where the time of a step goes (rank 0, newest 200 steps)"), times),
     update(detail) {
@@ -80,7 +81,9 @@ function culpritsOf(detail) {
 
 function timeline(spans, culprits) {
   const now = Date.now() / 1000;
-  const x = (at) => LEFT + (Math.max(0, at - (now - SEEN)) / SEEN) * (WIDTH - LEFT);
+  const begin = Math.min(...[...spans.values()].flat().map((span) => span.from));
+  const seen = Math.min(Math.max(now - begin, LEAST_SEEN), MOST_SEEN);
+  const x = (at) => LEFT + (Math.max(0, at - (now - seen)) / seen) * (WIDTH - LEFT);
   const ranks = [...spans.keys()].sort((a, b) => a - b);
   const height = ranks.length * LINE + 22;
   const parts = ranks.flatMap((rank, index) => [
@@ -92,13 +95,13 @@ function timeline(spans, culprits) {
       { class: phaseClass(span.phase), x: x(span.from), y: index * LINE + 3,
       width: Math.max(1, x(span.to) - x(span.from)), height: LINE - 6 },
       svg("title", {}, `${span.phase}, step ${span.step}`)))]);
-  parts.push(svg("text", { class: "axis", x: LEFT, y: height - 6 }, `${SEEN} s ago`),
+  parts.push(svg("text", { class: "axis", x: LEFT, y: height - 6 }, `${Math.round(seen)} s ago`),
     svg("text", { class: "axis", x: WIDTH, y: height - 6, "text-anchor": "end" }, "now"));
-  const seen = [...new Set([...spans.values()].flat().map((span) => span.phase))];
+  const phases = [...new Set([...spans.values()].flat().map((span) => span.phase))];
   return [svg("svg",
     { class: "timeline", viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
     "aria-label": ranks.map((rank) => `rank ${rank}: ${spans.get(rank).at(-1).phase}`).join("; ") }, parts),
-    phaseKey(seen)];
+    phaseKey(phases)];
 }
 
 function phaseKey(phases) {

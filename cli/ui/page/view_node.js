@@ -1,7 +1,7 @@
 // This node: its disk, CPU slots and GPUs, and who holds them.
 import { getJson, poll } from "/api.js";
 import { h, replace } from "/dom.js";
-import { ago, bytes, count, isLive, seconds } from "/format.js";
+import { ago, bytes, count, isLive, percent, seconds } from "/format.js";
 import { errorBox, facts, meter, stateBadge, table, tellConnection } from "/parts.js";
 
 export function show(main) {
@@ -24,11 +24,10 @@ function draw(place, daemon, live) {
     facts([
       ["Name", daemon.node], ["nsad", `${daemon.version} (${daemon.commit}), pid ${daemon.pid}`],
       ["Started", ago(daemon.started_at)],
-      ["Disk", meter(used / daemon.disk_size_bytes,
-        `${bytes(daemon.disk_free_bytes)} free of ${bytes(daemon.disk_size_bytes)}`)],
-      ["CPU slots",
-        meter(daemon.cpu_slots_used / (daemon.cpu_slots || 1),
-        `${daemon.cpu_slots_used} of ${daemon.cpu_slots} in use`)],
+      ["Disk", [`${bytes(daemon.disk_free_bytes)} free of ${bytes(daemon.disk_size_bytes)}`,
+        usedMeter(used / daemon.disk_size_bytes)]],
+      ["CPU slots", [`${daemon.cpu_slots_used} of ${daemon.cpu_slots} in use`,
+        usedMeter(daemon.cpu_slots_used / (daemon.cpu_slots || 1))]],
       ["Ledger",
         daemon.ledger_ok ? "healthy" : h("span", { class: "trouble" }, "in trouble: see nsactl daemon status")],
       ["Disk reserve", daemon.reserve_held ? "held" : h("span", { class: "trouble" }, "spent: free disk space")],
@@ -37,6 +36,10 @@ function draw(place, daemon, live) {
     ]),
     h("h2", {}, "GPUs"), gpuTable(daemon.gpus || []),
     h("h2", {}, "Live runs"), liveTable(live));
+}
+
+function usedMeter(part) {
+  return meter(part, `${percent(part)} used`);
 }
 
 // Whatever nsad tells of a GPU: figures by their unit, everything else as it is.

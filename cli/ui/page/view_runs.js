@@ -73,7 +73,7 @@ export function show(main) {
 
   function draw() {
     const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - SPARE);
-    const last = Math.min(shown.length, Math.ceil((scroll.scrollTop + (scroll.clientHeight || 800)) / ROW) + SPARE);
+    const last = Math.min(shown.length, Math.ceil((scroll.scrollTop + Math.max(scroll.clientHeight, innerHeight)) / ROW) + SPARE);
     const focused = document.activeElement && body.contains(document.activeElement) ? document.activeElement.id : "";
     const space = (rows) => {
       if (rows <= 0) return null;
