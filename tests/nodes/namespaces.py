@@ -1,14 +1,16 @@
 """Hosts of a test as network namespaces, joined by a bridge in one more of them. Needs root and iproute2; nothing of the
 host's own network is touched.
 """
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
 import nodes
-from nodes import Agent, expect
+from nodes import Agent, expect, wait_for
 
 HEAD, PORT = "10.77.0.1", 9465
 
@@ -99,3 +101,61 @@ class RemoteAgent(Agent):
 
     def command(self, address, *options):
         return [*self.network.inside(self.number), *super().command(address, *options)]
+
+
+def start_head(node, network, extra=""):
+    """nsad on the first host of the network; nodes join it at HEAD:PORT."""
+    node.config(f"""schema = 1
+[metrics]
+port = 0
+[resources]
+cpu_slots = 2
+gpus = "none"
+[storage]
+reserve_mib = 8
+[cluster]
+address = "0.0.0.0"
+port = {PORT}
+{extra}
+""")
+    log = node.state / "nsa" / "nsad.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    head = subprocess.Popen([*network.inside(1), str(node.binaries / "nsad"), "--log", str(log)], env=node.environment)
+    wait_for("the head", lambda: node.run("daemon", "status", check=False).returncode == 0 and nodes.own(node)["address"])
+    return head
+
+
+def ranks_of(folder):
+    """{(run, attempt): pids} of ranks whose attempts' folders lie below `folder`; zombies do not count."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"--run-id" not in words or not words[words.index(b"--attempt-folder") + 1].startswith(str(folder).encode()):
+                continue
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                continue
+            key = (words[words.index(b"--run-id") + 1].decode(), int(words[words.index(b"--attempt") + 1]))
+            found.setdefault(key, []).append(int(pid))
+    return found
+
+
+def kill_ranks(folder):
+    for pids in ranks_of(folder).values():
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def end_all(node, agent, head, network):
+    """Behind a case, however it ended: what it started goes, and nsad is reaped at once, since it is a child of ours."""
+    if node.run("daemon", "status", check=False).returncode == 0:
+        for run in node.items("ls"):
+            node.run("cancel", run["id"], check=False)
+    agent.end(signal.SIGKILL)
+    kill_ranks(node.folder)
+    if head:
+        head.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            head.wait(timeout=nodes.LIMIT)
+    network.close()
