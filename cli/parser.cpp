@@ -109,7 +109,8 @@ public:
       if (positional.repeated)
         added->expected(-1);
       else
-        added->expected(1);
+        added->expected(1)->allow_extra_args(verb.positionals.size() ==
+                                             1); // the next is the next's
     }
   }
 

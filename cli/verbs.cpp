@@ -39,6 +39,7 @@ Verb data_prepare_verb();
 Verb data_fetch_verb();
 Verb data_adopt_verb();
 Verb data_info_verb();
+Verb data_push_verb();
 Verb data_verify_verb();
 Verb daemon_start_verb();
 Verb daemon_stop_verb();
@@ -66,7 +67,7 @@ const std::vector<Verb>& all_verbs() {
       submit_verb(), plan_verb(), follow_verb(), ls_verb(), status_verb(), top_verb(), gates_verb(), logs_verb(), events_verb(), memory_verb(), audit_verb(), plot_verb(), compare_verb(), ab_verb(), diff_verb(), export_verb(), sample_verb(), evaluate_verb(), profile_verb(), report_verb(), tensorboard_verb(), ui_verb(), wait_verb(), set_verb(),
       stop_verb(), cancel_verb(), resume_verb(), rm_verb(), prune_verb(),
       ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
-      data_prepare_verb(), data_fetch_verb(), data_adopt_verb(), data_info_verb(), data_verify_verb(),
+      data_prepare_verb(), data_fetch_verb(), data_adopt_verb(), data_info_verb(), data_push_verb(), data_verify_verb(),
       daemon_start_verb(), daemon_stop_verb(), daemon_status_verb(), daemon_logs_verb(),
       node_token_verb(), node_ls_verb(), node_show_verb(), node_drain_verb(), node_undrain_verb(), node_rm_verb(),
       gpu_ls_verb(), gpu_release_verb(),

@@ -6,5 +6,8 @@ NSA_DEFINE_JSON(NodeView, name, role, state, address, problem, build, boot_id, p
                 cpu_slots, run, memory_bytes, gpus, joined_at, certificate_expires_at, heard_at,
                 drained_at, removed_at, clock_offset_seconds, round_trip_seconds)
 NSA_DEFINE_JSON(NodeToken, token, head, expires_at)
+NSA_DEFINE_JSON(DataPushRequest, path)
+NSA_DEFINE_JSON(DataPush, node, path, digest, state, here_bytes, total_bytes, fetched_bytes,
+                damaged, seconds, problem, next)
 
 } // namespace nsa::wire

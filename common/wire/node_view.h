@@ -56,6 +56,27 @@ struct NodeToken {
   Time expires_at;
 };
 
+// A data set on its way to a node, or the last one that was: the answer to POST and GET
+// /v1/nodes/{node}/data.
+enum class PushState : uint8_t { kRunning, kDone, kFailed };
+constexpr auto choice_names(PushState) {
+  return names_of("running", "done", "failed");
+}
+struct DataPushRequest {
+  std::string path; // of the data set, on the head and on the node
+};
+struct DataPush {
+  std::string node, path, digest;
+  ChoiceOrText<PushState> state;
+  uint64_t here_bytes = 0, total_bytes = 0; // of the files that the node has by now
+  uint64_t fetched_bytes = 0;               // that came over the link, once it is done
+  int64_t damaged = 0;                      // files whose copy was damaged and came anew
+  double seconds = 0;
+  std::string problem, next; // why it failed, and what to do
+};
+
+NSA_DECLARE_JSON(DataPushRequest);
+NSA_DECLARE_JSON(DataPush);
 NSA_DECLARE_JSON(NodeView);
 NSA_DECLARE_JSON(NodeToken);
 

@@ -24,6 +24,13 @@ public:
   virtual Status remove(const std::string& node, const Caller& caller) = 0;
   // Drained: no new run starts there; what runs goes on. kNotFound, kUnsupported.
   virtual Status set_drained(const std::string& node, bool drained, const Caller& caller) = 0;
+  // Copies a data set of the head to the node, under the same path; goes on with one that was cut.
+  // It is under way when this returns. kNotFound: no such node; kInvalidArgument: no absolute path;
+  // kConflict: another one is on its way there.
+  virtual Result<wire::DataPush> push_data(const std::string& node, const std::string& path,
+                                           const Caller& caller) = 0;
+  // How far the last one is. kNotFound: none since nsad was started.
+  virtual Result<wire::DataPush> pushed_data(const std::string& node) = 0;
 
   // Of this nsad's own node, by index.
   virtual std::vector<wire::GpuView> gpus() = 0;

@@ -192,6 +192,8 @@ const std::vector<RouteRow>& route_table() {
        "POST",
        "/v1/nodes/{node}/undrain",
        {}},
+      {Endpoint::kDataPush, kAdministrator, "node-data", "POST", "/v1/nodes/{node}/data", {}},
+      {Endpoint::kDataPushed, kNothing, "", "GET", "/v1/nodes/{node}/data", {}},
       {Endpoint::kGpus, kNothing, "", "GET", "/v1/gpus", {}},
       {Endpoint::kGpuRelease, kAdministrator, "gpu-release", "POST", "/v1/gpus/{gpu}/release", {}},
   };

@@ -42,6 +42,8 @@ enum class Endpoint {
   kNodeRemove,
   kNodeDrain,
   kNodeUndrain,
+  kDataPush,
+  kDataPushed,
   kGpus,
   kGpuRelease,
 };

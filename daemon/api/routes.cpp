@@ -273,6 +273,10 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
     return node(call.node);
   case Endpoint::kNodeToken:
     return node_token(caller);
+  case Endpoint::kDataPush:
+    return push_data(call, request, caller);
+  case Endpoint::kDataPushed:
+    return reply_or_error(nodes_.pushed_data(call.node));
   case Endpoint::kGpus:
     return reply_items(nodes_.gpus());
   case Endpoint::kGpuRelease: {
@@ -371,6 +375,20 @@ net::Response Routes::node(const std::string& name) {
 net::Response Routes::node_token(const Caller& caller) {
   const auto token = nodes_.make_token(caller);
   return token ? reply(*token) : reply_error(token.error());
+}
+
+net::Response Routes::push_data(const Call& call, const net::Request& request,
+                                const Caller& caller) {
+  auto body = std::make_shared<const std::string>(request.body);
+  return answer_later([this, node = call.node, caller, body](const Answer& answer) {
+    readers_.run(
+        {caller.user, "a request's body"},
+        [body] { return parse_body<wire::DataPushRequest>(*body); },
+        [this, node, caller, answer](const Result<wire::DataPushRequest>& parsed) {
+          answer(parsed ? reply_or_error(nodes_.push_data(node, parsed->path, caller))
+                        : reply_error(parsed.error()));
+        });
+  });
 }
 
 net::Response Routes::change_node(const Call& call, const Caller& caller) {

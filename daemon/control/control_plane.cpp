@@ -45,6 +45,10 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
       slots_(static_cast<int>(options_.config.resources.cpu_slots)),
       offers_(loop, [this](const std::string& node,
                            const wire::Frame& frame) { return nodes_.send(node, frame); }),
+      pushes_(workers_, offers_,
+              [this](const std::string& node, const wire::Frame& frame) {
+                return nodes_.send(node, frame);
+              }),
       remote_nodes_(loop, {[this](const std::string& node, const wire::Frame& frame) {
                              return nodes_.send(node, frame);
                            },
@@ -99,13 +103,20 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node, const wire::Frame& frame) {
                 if (frame.type == static_cast<uint8_t>(parts::Message::kAsk))
                   return offers_.take(node, frame);
+                if (frame.type == static_cast<uint8_t>(parts::Message::kPushed))
+                  return pushes_.take(node, frame);
                 remote_nodes_.take(node, frame);
               },
               [this](const std::string& node) {
                 offers_.on_lost(node);
+                pushes_.on_lost(node);
                 remote_nodes_.on_lost(node);
               },
-              static_cast<int>(options_.config.resources.cpu_slots)}),
+              static_cast<int>(options_.config.resources.cpu_slots),
+              [this](const std::string& node, const std::string& path) {
+                return pushes_.start(node, path);
+              },
+              [this](const std::string& node) { return pushes_.last(node); }}),
       jobs_({clock_, loop_, ledger_, workers_},
             {engines_of(options_),
              [this](const RunId& run) {

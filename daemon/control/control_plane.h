@@ -21,6 +21,7 @@
 #include "daemon/engines/jobs.h"
 #include "daemon/hooks/hooks.h"
 #include "daemon/nodes/cluster_nodes.h"
+#include "daemon/parts/data_pushes.h"
 #include "daemon/parts/nodes_launcher.h"
 #include "daemon/parts/remote_nodes.h"
 #include "daemon/queries/run_queries.h"
@@ -93,6 +94,7 @@ private:
   SystemClock clock_;
   SlotPool slots_;
   parts::Offers offers_;
+  parts::DataPushes pushes_;
   parts::RemoteNodes remote_nodes_; // outlives the connections that use it
   ShimConnections connections_;
   HostLauncher launcher_;

@@ -200,6 +200,28 @@ Status ClusterNodes::drain(const std::string& node, bool drained, const api::Cal
   return {};
 }
 
+Result<wire::DataPush> ClusterNodes::push_data(const std::string& node, const std::string& path,
+                                               const api::Caller& caller) {
+  const auto push = [&]() -> Result<wire::DataPush> {
+    NSA_TRY(head());
+    if (node == options_.node)
+      return fail(ErrorCode::kInvalidArgument, "node " + node + " is the head, which has the data",
+                  "name another node: nsactl node ls");
+    const auto listed = list();
+    const auto found = std::ranges::find(listed, node, &wire::NodeView::name);
+    if (found == listed.end() || found->state == wire::NodeStatus::kRemoved)
+      return fail(ErrorCode::kNotFound, "no node is named '" + node + "'", "see nsactl node ls");
+    return options_.push(node, path);
+  };
+  auto pushed = push();
+  NSA_TRY(audited(caller, "node-data", node, pushed ? Status() : fail(pushed.error())));
+  return pushed;
+}
+
+Result<wire::DataPush> ClusterNodes::pushed_data(const std::string& node) {
+  return options_.pushed(node);
+}
+
 std::vector<wire::GpuView> ClusterNodes::gpus() {
   std::vector<wire::GpuView> views = options_.gpus();
   auto left = tools_.quarantine.entries();

@@ -41,6 +41,10 @@ public:
     std::function<void(const std::string& node, const wire::Frame&)> on_frame = {};
     std::function<void(const std::string& node)> on_lost = {};
     int cpu_slots = 0; // of this node
+    // Data sets on their way to nodes.
+    std::function<Result<wire::DataPush>(const std::string& node, const std::string& path)> push =
+        {};
+    std::function<Result<wire::DataPush>(const std::string& node)> pushed = {};
   };
 
   ClusterNodes(Tools tools, Options options);
@@ -51,6 +55,9 @@ public:
   Result<wire::NodeToken> make_token(const api::Caller& caller) override;
   Status remove(const std::string& node, const api::Caller& caller) override;
   Status set_drained(const std::string& node, bool drained, const api::Caller& caller) override;
+  Result<wire::DataPush> push_data(const std::string& node, const std::string& path,
+                                   const api::Caller& caller) override;
+  Result<wire::DataPush> pushed_data(const std::string& node) override;
   std::vector<wire::GpuView> gpus() override;
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
   Status send(const std::string& node, const wire::Frame& frame);

@@ -17,6 +17,8 @@ NSA_DEFINE_JSON(Preparation, build, run_folder, checkpoint_folder, data, binds_s
                 open_runs)
 NSA_DEFINE_JSON(Prepared, port, is_private, received)
 NSA_DEFINE_JSON(Ask, offer, file, offset, bytes, here)
+NSA_DEFINE_JSON(Push, path, digest, offer, files)
+NSA_DEFINE_JSON(Pushed, offer, ok, what, next, received)
 NSA_DEFINE_JSON(NoPiece, offer, why)
 NSA_DEFINE_JSON(ShimIdentity, boot_id, pid, start_time_ticks)
 

@@ -2,8 +2,8 @@
 // Frames of the cluster's links, above its own (cluster/messages.h). docs/design/several-nodes.md
 // says who asks when.
 //
-//   head -> node   Call; Bytes, Closed; Piece, NoPiece
-//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages; Ask
+//   head -> node   Call; Bytes, Closed; Piece, NoPiece; Push
+//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages; Ask; Pushed
 #pragma once
 
 #include "common/base/choice.h"
@@ -31,6 +31,8 @@ enum class Message : uint8_t {
   kAsk,     // for a piece of a file that the head offers
   kPiece,   // its bytes
   kNoPiece, // why it is not sent
+  kPush,    // the node is to fetch a data set
+  kPushed,  // it has, or why not
 };
 
 enum class CallKind : uint8_t {
@@ -120,6 +122,20 @@ struct NoPiece {
   uint64_t offer = 0;
   std::string why;
 };
+// A data set for the node, under the same path as on the head.
+struct Push {
+  std::string path, digest;
+  uint64_t offer = 0;
+  std::vector<transfer::File> files;
+};
+struct Pushed {
+  uint64_t offer = 0;
+  bool ok = true;
+  std::string what, next;
+  transfer::Received received;
+};
+NSA_DECLARE_JSON(Push);
+NSA_DECLARE_JSON(Pushed);
 NSA_DECLARE_JSON(Ask);
 NSA_DECLARE_JSON(NoPiece);
 

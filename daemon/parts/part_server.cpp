@@ -6,6 +6,7 @@
 #include "common/dataset/manifest.h"
 #include "common/manifest/manifest.h"
 #include "daemon/parts/private_run.h"
+#include "daemon/parts/pushed_data.h"
 #include "daemon/plan/plan.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/proc/procfs.h"
@@ -74,6 +75,7 @@ Status check(const Preparation& wanted, const std::string& worker) {
 
 PartServer::PartServer(net::EventLoop& loop, Options options)
     : loop_(loop), options_(std::move(options)), calls_(loop, kCalls), fetching_(loop, kOneAtATime),
+      fetching_data_(loop, kOneAtATime),
       fetches_(loop, [this](const wire::Frame& frame) { return options_.send(frame); }),
       host_(std::make_shared<privilege::DirectHost>()) {
   for (const control::LiveShim& shim : control::find_live_shims(options_.state_folder))
@@ -125,6 +127,11 @@ void PartServer::take(const wire::Frame& frame) {
   case Message::kPiece:
   case Message::kNoPiece:
     return fetches_.take(frame);
+  case Message::kPush: {
+    const auto push = cluster::read_frame<Push>(frame);
+    if (push) return fetch_data(*push);
+    return log::warning("parts", "the head's call is not understood", {{"why", push.error().what}});
+  }
   default:
     return;
   }
@@ -225,6 +232,22 @@ void PartServer::fetch(const Call& call, Preparation wanted) {
       [this, id = call.id](Result<transfer::Received> received) {
         if (!received) return answer(id, fail(std::move(received).error()));
         answer(id, Prepared{0, true, *received});
+      });
+}
+
+void PartServer::fetch_data(const Push& push) {
+  fetching_data_.run(
+      {"", "a data set"},
+      [push, source = fetches_.open(push.offer)] { return fill_data_folder(push, *source); },
+      [this, offer = push.offer](const Result<transfer::Received>& received) {
+        Pushed pushed{offer, received.has_value(), "", "", {}};
+        if (received) {
+          pushed.received = *received;
+        } else {
+          pushed.what = received.error().what;
+          pushed.next = received.error().next;
+        }
+        (void)options_.send(frame_of(Message::kPushed, pushed)); // a cut link: it is asked again
       });
 }
 

@@ -67,6 +67,7 @@ private:
   void prepare(const Call& call, const Preparation& wanted);
   void signal_shims(int signal);
   void fetch(const Call& call, Preparation wanted);
+  void fetch_data(const Push& push);
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);
   void open(const Call& call);
@@ -81,7 +82,7 @@ private:
   net::EventLoop& loop_;
   Options options_;
   net::Offload calls_;
-  net::Offload fetching_; // may take hours, so it keeps no call waiting
+  net::Offload fetching_, fetching_data_; // may take hours, so they keep no call waiting
   Fetches fetches_;
   std::shared_ptr<privilege::DirectHost> host_;
   std::map<Key, Part> parts_;

@@ -153,6 +153,8 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   case Message::kAsk: // Offers takes it
   case Message::kPiece:
   case Message::kNoPiece:
+  case Message::kPush:
+  case Message::kPushed: // DataPushes takes it
     return;
   }
 }

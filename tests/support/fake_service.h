@@ -29,6 +29,21 @@ public:
   Status set_drained(const std::string& node, bool drained, const api::Caller&) override {
     return change(node, drained ? wire::NodeStatus::kDrained : wire::NodeStatus::kReady);
   }
+  Result<wire::DataPush> push_data(const std::string& node, const std::string& path,
+                                   const api::Caller&) override {
+    NSA_TRY(change(node, wire::NodeStatus::kReady));
+    push.node = node;
+    push.path = path;
+    return push;
+  }
+  Result<wire::DataPush> pushed_data(const std::string& node) override {
+    if (push.node != node)
+      return fail(ErrorCode::kNotFound, "no data set was copied to " + node,
+                  "nsactl data push " + node + " FOLDER");
+    push.here_bytes = push.total_bytes;
+    push.state = end_of_push;
+    return push;
+  }
   std::vector<wire::GpuView> gpus() override { return gpu_views; }
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller&) override {
     for (wire::GpuView& view : gpu_views) {
@@ -52,6 +67,8 @@ public:
   std::vector<wire::NodeView> nodes;
   std::vector<wire::GpuView> gpu_views;
   bool is_head = true;
+  wire::DataPush push;
+  wire::PushState end_of_push = wire::PushState::kDone;
 
 private:
   Status change(const std::string& name, wire::NodeStatus state) {

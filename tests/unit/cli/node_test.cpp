@@ -56,6 +56,33 @@ TEST_F(NodeCommands, ATokenIsAloneOnStandardOutput) {
   EXPECT_NE(refused.err.find("hint: "), std::string::npos) << refused.err;
 }
 
+TEST_F(NodeCommands, ADataSetIsPushedAndItsEndAwaited) {
+  daemon.on_loop([&] {
+    daemon.nodes.push.state = wire::PushState::kRunning;
+    daemon.nodes.push.total_bytes = 4 << 20;
+    daemon.nodes.push.fetched_bytes = 3 << 20;
+    daemon.nodes.push.damaged = 1;
+    return 0;
+  });
+  const Outcome done = run({"data", "push", "bee", "/data/mine/"});
+  EXPECT_EQ(done.exit, 0) << done.err;
+  EXPECT_NE(done.out.find("node bee has /data/mine, 4.0 MiB: 3.0 MiB came"), std::string::npos)
+      << done.out;
+  EXPECT_NE(done.out.find("1 of its files"), std::string::npos) << done.out;
+  daemon.on_loop([&] {
+    daemon.nodes.end_of_push = wire::PushState::kFailed;
+    daemon.nodes.push.problem = "node bee is not heard any more";
+    daemon.nodes.push.next = "nsactl data push bee /data/mine goes on where it was";
+    return 0;
+  });
+  const Outcome failed = run({"data", "push", "bee", "/data/mine"});
+  EXPECT_NE(failed.exit, 0);
+  EXPECT_NE(failed.err.find("not heard any more"), std::string::npos) << failed.err;
+  EXPECT_NE(failed.err.find("goes on where it was"), std::string::npos) << failed.err;
+  const Outcome unknown = run({"data", "push", "emu", "/data/mine"});
+  EXPECT_EQ(unknown.exit, 3);
+}
+
 TEST_F(NodeCommands, ARemovalNeedsAYes) {
   const Outcome refused = run({"node", "rm", "bee"});
   EXPECT_EQ(refused.exit, 2) << "without a terminal nobody can be asked";

@@ -1,0 +1,85 @@
+// nsactl data push: copies a data set from the head to another node.
+#include "cli/connect.h"
+#include "cli/data_common.h"
+#include "cli/json_text.h"
+#include "common/base/text.h"
+#include "common/net/http.h"
+#include "common/wire/node_view.h"
+
+#include <thread>
+
+namespace nsa::cli {
+
+namespace {
+
+constexpr std::chrono::milliseconds kPace(200);
+
+std::string describe(const wire::DataPush& push, bool unicode) {
+  if (push.total_bytes == 0) return "reading the data set";
+  const double part = static_cast<double>(push.here_bytes) / static_cast<double>(push.total_bytes);
+  return bar(part, unicode) + " of " + format_bytes(push.total_bytes);
+}
+
+std::string sentence_of(const wire::DataPush& push) {
+  std::string text =
+      "node " + push.node + " has " + push.path + ", " + format_bytes(push.total_bytes) + ": ";
+  if (push.fetched_bytes == 0) return text + "it was there already, and every byte is right";
+  text += format_bytes(push.fetched_bytes) + " came in " + format_duration(push.seconds);
+  if (push.damaged > 0)
+    text += "; damaged, so fetched once more: " + std::to_string(push.damaged) + " of its files";
+  return text;
+}
+
+// Until it has ended, as the head says.
+Result<wire::DataPush> await(client::Daemon& daemon, const std::string& target, Context& context) {
+  ProgressLine line(context.io);
+  const MonotonicTime began = MonotonicTime::now();
+  for (;;) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
+    NSA_TRY_ASSIGN(wire::DataPush push, client::read_as<wire::DataPush>(answer));
+    if (push.state != wire::PushState::kRunning) {
+      line.clear();
+      return push;
+    }
+    if (!context.quiet && context.output != Output::kJson)
+      line.show(to_seconds(MonotonicTime::now() - began),
+                [&] { return describe(push, context.io.unicode); });
+    std::this_thread::sleep_for(kPace);
+  }
+}
+
+Result<Exit> run(const Arguments& arguments, Context& context) {
+  const std::string target = "/v1/nodes/" + net::encode_component(arguments.text("NODE")) + "/data";
+  std::filesystem::path folder =
+      std::filesystem::absolute(arguments.text("FOLDER")).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+  NSA_TRY(daemon.post(target, wire::DataPushRequest{folder.string()}));
+  NSA_TRY_ASSIGN(const wire::DataPush push, await(daemon, target, context));
+  if (push.state == wire::PushState::kFailed)
+    return fail(ErrorCode::kUnavailable, push.problem, push.next);
+  if (context.output == Output::kJson)
+    context.io.out << json_text(nlohmann::json(push)) << "\n";
+  else
+    context.io.out << printable(sentence_of(push)) << "\n";
+  return Exit::kDone;
+}
+
+} // namespace
+
+Verb data_push_verb() {
+  Verb verb;
+  verb.name = "data push";
+  verb.summary = "Copy a data set from this head to another node";
+  verb.detail =
+      "The node keeps it under the same path. Every file is held against its checksum. If the "
+      "link is cut, the same command goes on where it was. A copy that is there already is read "
+      "through, and damaged files of it come anew.";
+  verb.positionals = {{"NODE", ValueType::kText, "name of a node, as nsactl node ls shows it"},
+                      {"FOLDER", ValueType::kPath, "the data set"}};
+  verb.examples = {{"nsactl data push bee data/mine", "before a run on several nodes"}};
+  verb.run = run;
+  return verb;
+}
+
+} // namespace nsa::cli
