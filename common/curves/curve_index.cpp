@@ -1,5 +1,9 @@
 #include "common/curves/curve_index.h"
 
+#include <algorithm>
+#include <charconv>
+#include <type_traits>
+
 namespace nsa::curves {
 
 namespace {
@@ -110,6 +114,55 @@ std::string SegmentBuilder::lines(uint64_t check) const {
 
 namespace {
 
+// The members of a metric's line as SegmentBuilder writes them, some ten times as fast as a parser
+// of JSON. False: it is written in another way.
+class PlaceReader {
+public:
+  explicit PlaceReader(std::string_view text) : text_(text) {}
+
+  bool take(std::string_view expected) {
+    if (!text_.starts_with(expected)) return false;
+    text_.remove_prefix(expected.size());
+    return true;
+  }
+  bool place(Place& place) {
+    return take("[") && number(place.attempt) && take(",") && number(place.step) && take(",") &&
+           number(place.tokens) && take(",\"") && plain_text(place.time) && take("\",") &&
+           number(place.value) && take("]");
+  }
+  bool at_end() const { return text_.empty(); }
+
+private:
+  template <class T> bool number(T& value) {
+    const auto read = std::from_chars(text_.data(), text_.data() + text_.size(), value);
+    if (read.ec != std::errc()) return false;
+    if constexpr (std::is_floating_point_v<T>)
+      if (!std::isfinite(value)) return false; // "inf" is no JSON
+    text_.remove_prefix(static_cast<size_t>(read.ptr - text_.data()));
+    return true;
+  }
+  bool plain_text(std::string& text) { // without escapes
+    const size_t end = text_.find_first_of("\"\\");
+    if (end == std::string_view::npos || text_[end] != '"') return false;
+    text = text_.substr(0, end);
+    if (std::any_of(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }))
+      return false;
+    text_.remove_prefix(end);
+    return true;
+  }
+
+  std::string_view text_;
+};
+
+std::optional<Extremes> read_extremes(std::string_view members) {
+  PlaceReader reader(members);
+  Extremes extremes;
+  if (reader.take("\"least\":") && reader.place(extremes.least) && reader.take(",\"greatest\":") &&
+      reader.place(extremes.greatest) && reader.take("}") && reader.at_end())
+    return extremes;
+  return std::nullopt;
+}
+
 // Reads line by line; a line of a metric nobody asked for costs a comparison.
 class IndexReader {
 public:
@@ -131,6 +184,10 @@ public:
 
 private:
   bool take_metric(std::string_view line, size_t metric) {
+    if (auto extremes = read_extremes(line.substr(beginnings_[metric].size()))) {
+      segment_.metrics[metric] = std::move(*extremes);
+      return true;
+    }
     const auto json = parse_json(line, "an index");
     if (!json) return false;
     segment_.metrics[metric] = {place_of(json->at("least")), place_of(json->at("greatest"))};

@@ -51,6 +51,37 @@ TEST(CurveIndex, ASegmentKeepsWhatWasLeastAndGreatest) {
   EXPECT_EQ(evaluations[0].records, 0);
 }
 
+// The quick way to read a line and the parser of JSON give the same.
+TEST(CurveIndex, ALineThatIsWrittenInAnotherWayIsReadAsJson) {
+  SegmentBuilder builder;
+  EXPECT_TRUE(builder.add(record(5, 3.5e-7), 100));
+  const std::string lines = builder.lines(1);
+  for (const auto& [from, to] :
+       {std::pair<std::string, std::string>{"\"least\":[", "\"least\" : [ "},
+        {"\"t5\"", "\"\\u00745\""},
+        {",\"greatest\"", ",\"more\":1,\"greatest\""}}) {
+    std::string other = lines;
+    for (size_t at = 0; (at = other.find(from, at)) != std::string::npos; at += to.size())
+      other.replace(at, from.size(), to);
+    ASSERT_NE(other, lines);
+    for (const std::string& index : {lines, other}) {
+      const auto segments = read_index(index, "step", {"loss"});
+      ASSERT_THAT(segments, SizeIs(1)) << index;
+      ASSERT_TRUE(segments[0].metrics[0]);
+      const Place& least = segments[0].metrics[0]->least;
+      EXPECT_EQ(std::tuple(least.attempt, least.step, least.tokens, least.time, least.value),
+                std::tuple(1, 5.0, 2560.0, "t5", 3.5e-7));
+    }
+  }
+  for (const char* wrong : {"nan", "inf", "\"\"", "[]", "1e999"}) {
+    std::string broken = lines;
+    const size_t at = broken.find("\"loss\",\"least\":[1,");
+    ASSERT_NE(at, std::string::npos);
+    broken.replace(at + std::string("\"loss\",\"least\":[1,").size(), 3, wrong);
+    EXPECT_THAT(read_index(broken, "step", {"loss"}), IsEmpty()) << broken;
+  }
+}
+
 TEST(CurveIndex, AStepThatIsDoneAgainBeginsAnotherSegment) {
   SegmentBuilder builder;
   EXPECT_TRUE(builder.add(record(5, 1), 10));
