@@ -31,6 +31,10 @@ endif()
 # only defeat ccache between checkouts.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
+  # ccache (CCACHE_BASEDIR) writes the same paths relative to the build folder: the same bytes with and without it.
+  file(RELATIVE_PATH nsa_source_from_build "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}")
+  string(REGEX REPLACE "/$" "" nsa_source_from_build "${nsa_source_from_build}")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${nsa_source_from_build}=.>)
 endif()
 
 set(NSA_SANITIZE "" CACHE STRING "address, thread or empty")
