@@ -105,11 +105,16 @@ class RemoteAgent(Agent):
 
 def start_head(node, network, extra=""):
     """nsad on the first host of the network; nodes join it at HEAD:PORT."""
+    return run_head(node, network.inside(1), extra)
+
+
+def run_head(node, inside, extra="", slots=2, environment=None):
+    """nsad as a head, behind the words that bring a command to its host."""
     node.config(f"""schema = 1
 [metrics]
 port = 0
 [resources]
-cpu_slots = 2
+cpu_slots = {slots}
 gpus = "none"
 [storage]
 reserve_mib = 8
@@ -120,7 +125,7 @@ port = {PORT}
 """)
     log = node.state / "nsa" / "nsad.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    head = subprocess.Popen([*network.inside(1), str(node.binaries / "nsad"), "--log", str(log)], env=node.environment)
+    head = subprocess.Popen([*inside, str(node.binaries / "nsad"), "--log", str(log)], env={**node.environment, **(environment or {})})
     wait_for("the head", lambda: node.run("daemon", "status", check=False).returncode == 0 and nodes.own(node)["address"])
     return head
 

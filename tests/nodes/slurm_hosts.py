@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import nodes
-from namespaces import Network
+from namespaces import Network, run_head
 from nodes import expect, wait_for
 
 PROGRAMS = ("unshare", "nsenter", "munged", "slurmctld", "slurmd", "sbatch", "scontrol")
@@ -158,6 +158,11 @@ class Cluster:
             host.start_services()
         self.wait_idle(len(self.hosts))
         return self
+
+    def start_head(self, node, orphan_seconds):
+        """nsad on the first host; it asks this Slurm for nodes."""
+        return run_head(node, self.hosts[0].inside(), f"orphan_seconds = {orphan_seconds}",
+                        environment={"SLURM_CONF": str(self.conf)})
 
     def wait_idle(self, count):
         wait_for(f"{count} idle nodes", lambda: self.run("sinfo", "-h", "-N", "-p", "batch", "-t", "idle", "-o", "%N",
