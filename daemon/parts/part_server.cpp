@@ -23,6 +23,8 @@ namespace nsa::parts {
 namespace {
 
 constexpr Duration kPagesInterval = std::chrono::milliseconds(100);
+// Of pages that have not changed: the head looks for hangs while it has heard of them for a second.
+constexpr Duration kStillInterval = std::chrono::milliseconds(400);
 constexpr Duration kResume = std::chrono::milliseconds(20);
 constexpr size_t kMostQueued = size_t{1} << 20; // the shim keeps the rest
 constexpr size_t kReadBytes = 64 * 1024, kMostPages = 128;
@@ -417,14 +419,20 @@ void PartServer::read(uint64_t id) {
 
 void PartServer::send_pages(uint64_t id, Stream& stream) {
   if (stream.pages.empty() || options_.queued_bytes() > kMostQueued) return;
+  std::vector<std::string> pages(stream.pages.size(), std::string(progress::kPageBytes, '\0'));
+  for (size_t i = 0; i < pages.size(); ++i)
+    if (::pread(stream.pages[i].fd(), pages[i].data(), pages[i].size(), 0) !=
+        ssize_t(pages[i].size()))
+      return;
+  const MonotonicTime now = MonotonicTime::now();
+  if (pages == stream.sent && now - stream.sent_at < kStillInterval) return;
+  stream.sent_at = now;
   std::string body;
-  for (size_t i = 0; i < stream.pages.size(); ++i) {
-    std::string page(progress::kPageBytes, '\0');
-    if (::pread(stream.pages[i].fd(), page.data(), page.size(), 0) != ssize_t(page.size())) return;
+  for (size_t i = 0; i < pages.size(); ++i) {
     PageRecord record;
     record.rank = stream.pages[i].rank();
-    record.monotonic_ns = MonotonicTime::now().nanoseconds;
-    record.has_page = page != stream.sent[i];
+    record.monotonic_ns = now.nanoseconds;
+    record.has_page = pages[i] != stream.sent[i];
     // Who stands still is looked into, as on the head's own node.
     if (!record.has_page && i < stream.pids.size())
       if (const auto stat = proc::read_stat(static_cast<pid_t>(stream.pids[i]))) {
@@ -434,9 +442,9 @@ void PartServer::send_pages(uint64_t id, Stream& stream) {
         record.tracer = proc::read_tracer(static_cast<pid_t>(stream.pids[i]));
       }
     body.append(reinterpret_cast<const char*>(&record), sizeof record);
-    if (record.has_page) body += page;
-    stream.sent[i] = std::move(page);
+    if (record.has_page) body += pages[i];
   }
+  stream.sent = std::move(pages);
   (void)options_.send(stream_frame(Message::kPages, id, body));
 }
 

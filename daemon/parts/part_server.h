@@ -59,6 +59,7 @@ private:
     std::vector<progress::Page> pages;
     std::vector<int64_t> pids;
     std::vector<std::string> sent; // each page as the head has it
+    MonotonicTime sent_at;
   };
 
   std::string folder_of(const Key& part) const;
