@@ -11,7 +11,7 @@ namespace nsa::kernels::range_backward {
 struct Tile {
   static constexpr int kTokens = 16; // of a chunk, of six heads
   static constexpr int kRows = kTokens * kHeadsPerGroup;
-  static constexpr int kRowStages = 4;
+  static constexpr int kRowStages = 5;
   static constexpr int kConsumers = 2;              // warpgroups that compute
   static constexpr int kKeys = kConsumers * kBlock; // of a unit
   static constexpr int kKeyStages = 2;
