@@ -48,7 +48,7 @@ public:
     Duration settle = std::chrono::seconds(30); // until a job that is over is not run again
     Duration pause = std::chrono::seconds(10);  // before a failed job's next one; doubled each time
   };
-  Jobs(Tools tools, Options options) : tools_(std::move(tools)), options_(std::move(options)) {}
+  Jobs(const Tools& tools, Options options) : tools_(tools), options_(std::move(options)) {}
 
   // Once the open runs are loaded.
   Status start();

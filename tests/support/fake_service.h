@@ -307,7 +307,7 @@ public:
     std::string kind, severity, text;
     nlohmann::json detail;
   };
-  void emit_event(WordedEvent e) {
+  void emit_event(const WordedEvent& e) {
     emit_event(wire::EventView{e.sequence, e.at, e.run, e.attempt, e.rank,
                                ChoiceOrText<wire::EventKind>(e.kind),
                                ChoiceOrText<wire::Severity>(e.severity), e.text, e.detail});
