@@ -49,12 +49,13 @@ Verb data_fetch_verb() {
   verb.name = "data fetch";
   verb.summary = "Fetch text from anywhere into a data set";
   verb.detail =
-      "Reads Parquet, JSON lines and text from the Hugging Face hub, from web servers and from "
-      "files, and writes token shards as the text arrives. Whatever ends it, the same command "
-      "continues at the exact document. See docs/data-fetch.md.";
+      "Reads Parquet, JSON lines and text from the Hugging Face hub, from web servers, from "
+      "S3-compatible stores and from files, and writes token shards as the text arrives. Whatever "
+      "ends it, the same command continues at the exact document. See docs/data-fetch.md.";
   verb.positionals = {
       {"SOURCE", ValueType::kText,
-       "hf://datasets/OWNER/NAME[@REVISION]/GLOB, a URL, files, fineweb-edu, or synthetic:KIND",
+       "hf://datasets/OWNER/NAME[@REVISION]/GLOB, s3://BUCKET/GLOB, a URL, files, fineweb-edu, or "
+       "synthetic:KIND",
        true, true}};
   verb.options = data_set_options(
       {{"sample",

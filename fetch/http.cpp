@@ -17,6 +17,9 @@ namespace {
 constexpr int kMostRedirects = 10;
 constexpr double kLongestPatience = 3600; // a server that wants more is asked another day
 constexpr size_t kMessageBytes = 4096;    // of the body of a refusal
+// A GET has no body, and stores want to be told so.
+constexpr char kSha256OfNothing[] =
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 // Whether libcurl's failure may be another one, or none, the next time.
 bool may_pass(CURLcode code) {
@@ -158,7 +161,10 @@ bool Http::may_have_token(const std::string& url) const {
   return !options_.token.empty() && is_private(url) && origin_of(url) == origin_of(options_.hub);
 }
 
-Error Http::refusal(const std::string& url, const HttpAnswer& answer) const {
+Error Http::refusal(const Request& request, const HttpAnswer& answer, std::string_view body) const {
+  const std::string& url = request.url;
+  if (request.store == Store::kS3 && !may_pass(answer.status))
+    return s3_refusal(options_.s3, printable_url(url), answer, body);
   const bool hub = origin_of(url) == origin_of(options_.hub);
   Error error{
       ErrorCode::kSystem, printable_url(url) + " answered " + std::to_string(answer.status), {}};
@@ -215,8 +221,15 @@ Http::Try Http::exchange(const Request& request) {
   curl_easy_reset(handle); // keeps connections
   Transfer transfer{request, stop_, received_, {}, {}, {}, false, handle};
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(nullptr, curl_slist_free_all);
-  if (may_have_token(request.url))
-    headers.reset(curl_slist_append(nullptr, ("Authorization: Bearer " + options_.token).c_str()));
+  const bool sign = request.store == Store::kS3 && !options_.s3.key_id.empty();
+  auto add = [&](const std::string& header) {
+    headers.reset(curl_slist_append(headers.release(), header.c_str()));
+  };
+  // libcurl signs every header X-Amz-..., and newer ones would add the first one themselves.
+  if (sign) add(std::string("X-Amz-Content-Sha256: ") + kSha256OfNothing);
+  if (sign && !options_.s3.session_token.empty())
+    add("X-Amz-Security-Token: " + options_.s3.session_token);
+  if (!sign && may_have_token(request.url)) add("Authorization: Bearer " + options_.token);
   const std::string range = request.range ? std::to_string(request.range->first) + "-" +
                                                 std::to_string(request.range->last)
                                           : std::string();
@@ -234,6 +247,12 @@ Http::Try Http::exchange(const Request& request) {
   set(CURLOPT_ERRORBUFFER, why);
   set(CURLOPT_HEADEROPT, static_cast<long>(CURLHEADER_SEPARATE)); // none for a proxy
   if (headers) set(CURLOPT_HTTPHEADER, headers.get());
+  if (sign) {
+    set(CURLOPT_AWS_SIGV4, ("aws:amz:" + options_.s3.region + ":s3").c_str());
+    set(CURLOPT_USERNAME, options_.s3.key_id.c_str());
+    set(CURLOPT_PASSWORD, options_.s3.secret.c_str());
+    set(CURLOPT_PATH_AS_IS, 1L);
+  }
   if (request.range) set(CURLOPT_RANGE, range.c_str());
   set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
   set(CURLOPT_HEADERDATA, &transfer);
@@ -258,9 +277,9 @@ Http::Try Http::exchange(const Request& request) {
   } else if (!transfer.verdict) {
     attempt.again = transfer.verdict.error().code == ErrorCode::kUnavailable;
     attempt.status = std::move(transfer.verdict);
-  } else if (status >= 400) {
+  } else if (status >= 400 || (is_redirect(status) && attempt.answer.header("location").empty())) {
     attempt.again = may_pass(status);
-    attempt.status = fail(refusal(request.url, attempt.answer));
+    attempt.status = fail(refusal(request, attempt.answer, transfer.message));
   } else if (code != CURLE_OK && !is_redirect(status)) {
     attempt.again = may_pass(code);
     attempt.status = fail(ErrorCode::kUnavailable, printable_url(request.url) + ": " +
@@ -282,6 +301,7 @@ Http::Try Http::follow(Request request, std::string* led_to) {
       attempt.status = fail(std::move(next).error());
       return attempt;
     }
+    if (origin_of(*next) != origin_of(request.url)) request.store = Store::kPlain;
     request.url = std::move(*next);
   }
   Try attempt;
@@ -292,13 +312,14 @@ Http::Try Http::follow(Request request, std::string* led_to) {
   return attempt;
 }
 
-Result<Http::Page> Http::get_page(const std::string& url, size_t max_bytes) {
+Result<Http::Page> Http::get_page(const std::string& url, size_t max_bytes, Store store) {
   Page page;
   Patience patience(*this, {});
   while (true) {
     page.body.clear();
     Request request;
     request.url = url;
+    request.store = store;
     request.accept = [](const HttpAnswer&) { return Status{}; };
     request.body = [&](std::string_view bytes) -> Status {
       page.body.append(bytes);
@@ -359,6 +380,7 @@ Status Http::File::probe(const FileIdentity& expected) {
     Status checked;
     Request request;
     request.url = url_;
+    request.store = store_;
     request.range = ByteRange{0, 0};
     request.accept = [](const HttpAnswer& answer) -> Status {
       if (answer.status == 206) return {};
@@ -399,6 +421,7 @@ Status Http::File::read(uint64_t first, std::span<char> out, const std::stop_tok
       request.url = redirected_to_.empty() ? url_ : redirected_to_;
     }
     const bool shortcut = request.url != url_;
+    if (origin_of(request.url) == origin_of(url_)) request.store = store_;
     request.range = range;
     request.enough = enough;
     request.accept = [&](const HttpAnswer& answer) { return check(answer, range); };
@@ -439,6 +462,7 @@ Status Http::File::read_whole(const std::function<Status()>& begin,
     uint64_t got = 0;
     Request request;
     request.url = url_;
+    request.store = store_;
     request.accept = [&](const HttpAnswer& answer) { return check(answer, std::nullopt); };
     request.body = [&](std::string_view bytes) {
       got += bytes.size();

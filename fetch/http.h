@@ -3,7 +3,8 @@
 //
 // HF_TOKEN goes to the hub's own origin and to no other: redirects are followed here, not by
 // libcurl, and each hop is looked at. It stands in no error, no notice and no file. URLs appear
-// without user, password and query, where signatures stand.
+// without user, password and query, where signatures stand. Requests to an S3-compatible store are
+// signed anew each time, and a redirect to another origin is not.
 //
 // What may pass is tried again: 408, 429 and 5xx, cut or silent connections. The wait is what
 // Retry-After or RateLimit says, else it doubles from half a second to a minute. Bytes that arrive
@@ -12,6 +13,7 @@
 
 #include "common/base/result.h"
 #include "fetch/http_answer.h"
+#include "fetch/s3.h"
 
 #include <atomic>
 #include <cstdint>
@@ -29,6 +31,7 @@ namespace nsa::fetch {
 struct HttpOptions {
   std::string hub = "https://huggingface.co"; // HF_ENDPOINT
   std::string token;                          // HF_TOKEN; may be empty
+  S3Store s3;                                 // for addresses s3://
   int retries = 8;                            // without a byte in between
   double silence_seconds = 60;                // a connection that gives nothing for so long is cut
   std::function<void(const std::string&)> notice; // of a wait; any thread
@@ -50,16 +53,20 @@ public:
   ~Http();
   const HttpOptions& options() const { return options_; }
 
+  // Whether a request is signed with the keys of options().s3.
+  enum class Store { kPlain, kS3 };
+
   struct Page {
     std::string body, next; // next: of the Link header, absolute; may be empty
   };
   // A whole small answer, such as a listing of the hub.
-  Result<Page> get_page(const std::string& url, size_t max_bytes);
+  Result<Page> get_page(const std::string& url, size_t max_bytes, Store store = Store::kPlain);
 
   // A file of which any range can be read.
   class File {
   public:
-    File(Http& http, std::string url) : http_(http), url_(std::move(url)) {}
+    File(Http& http, std::string url, Store store)
+        : http_(http), url_(std::move(url)), store_(store) {}
 
     // Learns size, ETag and whether ranges are served; kConflict when that is not `expected`.
     Status probe(const FileIdentity& expected);
@@ -80,6 +87,7 @@ public:
 
     Http& http_;
     std::string url_;
+    Store store_;
     FileIdentity identity_;
     bool has_ranges_ = false;
     std::mutex mutex_;
@@ -97,6 +105,7 @@ private:
 
   struct Request {
     std::string url;
+    Store store = Store::kPlain;
     std::optional<ByteRange> range;
     Accept accept; // of the last hop's headers, before its body
     Body body;
@@ -105,7 +114,7 @@ private:
   Try follow(Request request, std::string* led_to = nullptr);
   Try exchange(const Request& request);
   bool may_have_token(const std::string& url) const;
-  Error refusal(const std::string& url, const HttpAnswer& answer) const;
+  Error refusal(const Request& request, const HttpAnswer& answer, std::string_view body) const;
 
   HttpOptions options_;
   std::stop_token stop_;

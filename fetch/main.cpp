@@ -34,6 +34,7 @@ Result<HttpOptions> http_options(const Arguments& arguments) {
   if (!plain)
     return fail(ErrorCode::kInvalidArgument, "HF_TOKEN holds characters that no token has",
                 "export HF_TOKEN=... again, without quotes and line ends inside");
+  NSA_TRY_ASSIGN(http.s3, s3_store(environment));
   const int64_t retries = arguments.integer("retries", http.retries);
   if (retries < 0 || retries > 100)
     return fail(ErrorCode::kInvalidArgument, "--retries must lie between 0 and 100");

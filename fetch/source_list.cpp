@@ -5,6 +5,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "fetch/read_ahead.h"
+#include "fetch/s3.h"
 #include "fetch/synthetic.h"
 #include "fetch/url.h"
 
@@ -49,13 +50,6 @@ Result<HubSource> hub_source(const std::string& source) {
   return hub;
 }
 
-std::string escaped_part(const std::string& text) { // a revision such as refs/pr/3 is one part
-  std::string out = escaped_path(text);
-  for (size_t at; (at = out.find('/')) != out.npos;)
-    out.replace(at, 1, "%2F");
-  return out;
-}
-
 std::string without(std::string_view name, std::string_view end) {
   return std::string(name.substr(0, name.size() - end.size()));
 }
@@ -91,7 +85,7 @@ tl::unexpected<Error> no_format(const std::string& name) {
 
 Result<std::string> resolve_revision(const HubSource& hub, Http& http) {
   const std::string url = http.options().hub + "/api/datasets/" + escaped_path(hub.name) +
-                          "/revision/" + escaped_part(hub.revision);
+                          "/revision/" + escaped_part(hub.revision); // refs/pr/3 is one part
   NSA_TRY_ASSIGN(const Http::Page page, http.get_page(url, kListingBytes));
   NSA_TRY_ASSIGN(const auto answer, parse_json(page.body, printable_url(url), {kListingBytes}));
   const auto sha = answer.is_object() ? answer.find("sha") : answer.end();
@@ -159,12 +153,63 @@ Result<std::vector<PlannedFile>> list_url(const std::string& source, Http& http)
   PlannedFile file;
   file.name = printable_url(source);
   if (!tell_format(file_name_of(source), file)) return no_format(file.name);
-  Http::File remote(http, source);
+  Http::File remote(http, source, Http::Store::kPlain);
   NSA_TRY(remote.probe({}));
   file.bytes = remote.identity().bytes.value_or(0);
   file.identity = remote.identity().etag;
   file.checksum = file.identity.empty() ? "" : "etag:" + file.identity;
   return std::vector{file};
+}
+
+// One object, of which nothing but its name is known.
+Result<std::vector<PlannedFile>> s3_object(const S3Place& place, Http& http) {
+  PlannedFile file;
+  file.name = std::string(kS3) + place.bucket + "/" + place.path;
+  if (!tell_format(place.path, file)) return no_format(file.name);
+  Http::File remote(http, s3_object_url(http.options().s3, place), Http::Store::kS3);
+  NSA_TRY(remote.probe({}));
+  file.bytes = remote.identity().bytes.value_or(0);
+  file.identity = remote.identity().etag;
+  file.checksum = file.identity.empty() ? "" : "etag:" + file.identity;
+  return std::vector{file};
+}
+
+Result<std::vector<PlannedFile>> list_s3(const std::string& source, Http& http) {
+  NSA_TRY_ASSIGN(const S3Place place, s3_place(source));
+  const std::string prefix = place.path.substr(0, place.path.find_first_of("*?["));
+  // To list a bucket is a right of its own. Who names an object need not have it.
+  if (prefix.size() == place.path.size()) return s3_object(place, http);
+  std::vector<PlannedFile> files;
+  std::string next;
+  std::set<std::string> seen;
+  do {
+    const auto url = s3_listing_url(http.options().s3, place.bucket, prefix, next);
+    NSA_TRY_ASSIGN(const Http::Page page, http.get_page(url, kListingBytes, Http::Store::kS3));
+    NSA_TRY_ASSIGN(S3Listing listing, parse_s3_listing(page.body, printable_url(url)));
+    for (S3Object& object : listing.objects) {
+      PlannedFile file;
+      // An empty object has no range that could be asked for.
+      if (object.bytes == 0 || !matches_glob(place.path, object.key) ||
+          !tell_format(object.key, file))
+        continue;
+      file.name = std::string(kS3) + place.bucket + "/" + object.key;
+      file.bytes = object.bytes;
+      file.checksum = object.etag.empty() ? "" : "etag:" + object.etag;
+      file.identity = std::move(object.etag);
+      files.push_back(std::move(file));
+    }
+    next = std::move(listing.continuation);
+    if (!next.empty() && !seen.insert(next).second)
+      return fail(ErrorCode::kCorrupt, printable_url(url) + " lists its pages in a circle");
+  } while (!next.empty());
+  if (files.empty())
+    return fail(ErrorCode::kNotFound,
+                "no .parquet, .jsonl or .txt object of bucket " + place.bucket + " matches " +
+                    place.path,
+                "look at the keys there and mend the glob: ** matches slashes, * does not");
+  std::sort(files.begin(), files.end(),
+            [](const PlannedFile& a, const PlannedFile& b) { return a.name < b.name; });
+  return files;
 }
 
 Result<std::vector<PlannedFile>> list_synthetic(const std::string& source) {
@@ -266,11 +311,9 @@ Result<std::vector<PlannedFile>> list_files(const std::vector<std::string>& sour
   std::vector<PlannedFile> files;
   std::set<std::string> names;
   for (const std::string& source : sources) {
-    if (source.starts_with("s3://"))
-      return fail(ErrorCode::kUnsupported, "s3:// addresses are not signed here",
-                  "give the object's https:// address, public or presigned");
     auto found = source.starts_with(kSyntheticPrefix) ? list_synthetic(source)
                  : source.starts_with(kHub)           ? list_hub(source, http)
+                 : source.starts_with(kS3)            ? list_s3(source, http)
                  : is_url(source)                     ? list_url(source, http)
                                                       : list_local(source);
     if (!found) return fail(std::move(found).error());
@@ -294,6 +337,10 @@ Result<std::string> address_of(const PlannedFile& file, const std::vector<std::s
     return options.hub + "/datasets/" + escaped_path(hub.name) + "/resolve/" + hub.revision + "/" +
            escaped_path(hub.path);
   }
+  if (file.name.starts_with(kS3)) {
+    NSA_TRY_ASSIGN(const S3Place place, s3_place(file.name));
+    return s3_object_url(options.s3, place);
+  }
   if (!is_url(file.name)) return file.name;
   for (const std::string& source : sources)
     if (is_url(source) && printable_url(source) == file.name) return source;
@@ -311,7 +358,8 @@ Result<std::unique_ptr<ByteSource>> open_file(const PlannedFile& file, const std
                   "fetch it anew: --restart");
     return source;
   }
-  auto remote = std::make_unique<Http::File>(http, address);
+  const auto store = file.name.starts_with(kS3) ? Http::Store::kS3 : Http::Store::kPlain;
+  auto remote = std::make_unique<Http::File>(http, address, store);
   FileIdentity expected{{}, file.identity};
   if (file.bytes > 0) expected.bytes = file.bytes;
   NSA_TRY(remote->probe(expected));

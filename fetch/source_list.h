@@ -14,8 +14,8 @@
 namespace nsa::fetch {
 
 struct PlannedFile {
-  // As the manifest records it, without secrets: hf://datasets/OWNER/NAME@COMMIT/PATH, a URL, a
-  // path.
+  // As the manifest records it, without secrets: hf://datasets/OWNER/NAME@COMMIT/PATH,
+  // s3://BUCKET/KEY, a URL, a path.
   std::string name;
   uint64_t bytes = 0;   // 0: unknown
   std::string identity; // what must not change: an ETag, or the time of a local file's last change

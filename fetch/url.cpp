@@ -93,4 +93,11 @@ std::string escaped_path(std::string_view path) {
   return out;
 }
 
+std::string escaped_part(std::string_view text) {
+  std::string out = escaped_path(text);
+  for (size_t at; (at = out.find('/')) != out.npos;)
+    out.replace(at, 1, "%2F");
+  return out;
+}
+
 } // namespace nsa::fetch

@@ -30,4 +30,7 @@ std::string file_name_of(const std::string& url);
 // For a path inside a URL: everything but letters, digits and -._~/ becomes %XX.
 std::string escaped_path(std::string_view path);
 
+// The same of one part or one value of a query: a slash becomes %2F, too.
+std::string escaped_part(std::string_view text);
+
 } // namespace nsa::fetch
