@@ -35,6 +35,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   file(RELATIVE_PATH nsa_source_from_build "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}")
   string(REGEX REPLACE "/$" "" nsa_source_from_build "${nsa_source_from_build}")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${nsa_source_from_build}=.>)
+  # Programs start with the libstdc++ of GCC 11, too.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-isystem ${CMAKE_SOURCE_DIR}/cmake/older_libstdc++>")
 endif()
 
 set(NSA_SANITIZE "" CACHE STRING "address, thread or empty")
