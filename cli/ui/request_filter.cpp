@@ -28,7 +28,8 @@ const std::vector<Route>& reads() {
       {"/v1/runs/{run}", {}},
       {"/v1/runs/{run}/events", {"after", "limit", "tail"}},
       {"/v1/runs/{run}/logs", {"rank", "attempt", "tail", "positions", "from"}},
-      {"/v1/runs/{run}/metrics", {"kind", "metrics", "points", "first_step", "last_step"}},
+      {"/v1/runs/{run}/metrics",
+       {"kind", "metrics", "points", "first_step", "last_step", "coarse"}},
       {"/v1/runs/{run}/checkpoints", {}},
   };
   return routes;

@@ -4,6 +4,7 @@
 #include "common/curves/file_indexer.h"
 #include "daemon/api/metric_points.h"
 
+#include <algorithm>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -35,9 +36,16 @@ void CurveIndexes::want(const std::filesystem::path& path, const FileOpener& ope
   const std::scoped_lock lock(mutex_);
   if (wanted_.size() >= kMostWanted || !known_.insert(path).second) return;
   wanted_.push_back({path, open});
+  coming_[path] = 0;
   if (!thread_.joinable())
     thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   changed_.notify_all();
+}
+
+std::optional<double> CurveIndexes::coming(const std::filesystem::path& path) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = coming_.find(path);
+  return found == coming_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void CurveIndexes::wait() {
@@ -58,11 +66,12 @@ void CurveIndexes::work(const std::stop_token& stop) {
                    {{"records", next.path.string()}});
     lock.lock();
     busy_ = false;
+    coming_.erase(next.path);
     changed_.notify_all();
   }
 }
 
-Status CurveIndexes::make(const Wanted& wanted, const std::stop_token& stop) const {
+Status CurveIndexes::make(const Wanted& wanted, const std::stop_token& stop) {
   remove_orphans(wanted.path.parent_path().parent_path());
   NSA_TRY(make_folder(folder_, 0700));
   NSA_TRY_ASSIGN(const UniqueFd file,
@@ -70,9 +79,14 @@ Status CurveIndexes::make(const Wanted& wanted, const std::stop_token& stop) con
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) return fail_errno("cannot look at its records");
   std::string index;
+  const double segments =
+      static_cast<double>(status.st_size) / static_cast<double>(curves::kSegmentBytes);
   const auto end =
       curves::index_file(file.get(), 0, status.st_size, stop, [&](const std::string& lines) {
         index += lines;
+        const std::scoped_lock lock(mutex_);
+        double& made = coming_[wanted.path];
+        made = std::min(1.0, made + 1 / segments);
         return index.size() <= kMostIndexBytes;
       });
   if (!end) return fail(ErrorCode::kInvalidArgument, "its records have none", "");

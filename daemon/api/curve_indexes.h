@@ -13,7 +13,9 @@
 #include <condition_variable>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -32,6 +34,8 @@ public:
   // Makes it in the background. Once an nsad: what failed is not tried again, and a file that grows
   // is indexed again only by the next nsad.
   void want(const std::filesystem::path& path, const FileOpener& open);
+  // How much of it is made, from 0 to 1; nothing where none is wanted.
+  std::optional<double> coming(const std::filesystem::path& path) const;
   void wait(); // until nothing is being made; for tests
 
 private:
@@ -41,13 +45,14 @@ private:
   };
   std::filesystem::path place_of(const std::filesystem::path& path) const;
   void work(const std::stop_token& stop);
-  Status make(const Wanted& wanted, const std::stop_token& stop) const;
+  Status make(const Wanted& wanted, const std::stop_token& stop);
   void remove_orphans(const std::filesystem::path& runs) const;
 
   const std::filesystem::path folder_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::set<std::filesystem::path> known_; // asked for before
+  std::set<std::filesystem::path> known_;          // asked for before
+  std::map<std::filesystem::path, double> coming_; // of them those that are not made yet
   std::deque<Wanted> wanted_;
   bool busy_ = false;
   std::jthread thread_; // begun with the first that is wanted

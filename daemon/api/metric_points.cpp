@@ -2,14 +2,13 @@
 
 #include "common/base/text.h"
 #include "common/curves/file_indexer.h"
+#include "daemon/api/metric_rows.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <sys/stat.h>
-#include <unistd.h>
 
 namespace nsa::api {
 
@@ -20,33 +19,11 @@ constexpr size_t kMaxRows = size_t{1} << 14; // kept of a whole file
 constexpr size_t kMaxZoomed = size_t{1} << 16;
 constexpr size_t kTold = size_t{128} << 10; // bytes of a piece: a stream's queue is bounded
 
-Result<std::string> read_at(int fd, off_t from, size_t size, const std::string& path) {
-  std::string bytes(size, '\0');
-  size_t filled = 0;
-  while (filled < size) {
-    const ssize_t got =
-        ::pread(fd, bytes.data() + filled, size - filled, from + static_cast<off_t>(filled));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail_errno("cannot read " + path);
-    if (got == 0) break;
-    filled += static_cast<size_t>(got);
-  }
-  bytes.resize(filled);
-  return bytes;
-}
-
-// A step that is done again takes the place of what was done after it.
-void keep(std::vector<MetricRow>& rows, MetricRow row, size_t most) {
-  while (!rows.empty() && rows.back().step >= row.step)
-    rows.pop_back();
-  rows.push_back(std::move(row));
-  if (rows.size() >= most) rows = keep_peaks(std::move(rows), most / 2);
-}
-
 } // namespace
 
 std::shared_ptr<MetricScan> MetricCache::find(const std::string& path, const MetricQuery& query) {
-  const std::string key = path + "\n" + text_of(query.kind) + "\n" + join(query.metrics, ",");
+  const std::string key = path + "\n" + text_of(query.kind) + "\n" + join(query.metrics, ",") +
+                          (query.coarse ? "\ncoarse" : "");
   const std::scoped_lock lock(mutex_);
   const auto known = std::find_if(scans_.begin(), scans_.end(),
                                   [&](const auto& scan) { return scan.first == key; });
@@ -63,11 +40,8 @@ std::shared_ptr<MetricScan> MetricCache::find(const std::string& path, const Met
 
 MetricPoints::MetricPoints(std::string path, FileOpener open, MetricQuery query,
                            const std::shared_ptr<MetricCache>& cache)
-    : path_(std::move(path)), open_(std::move(open)), query_(std::move(query)),
-      names_{"attempt", "step", "tokens"},
-      scan_(cache ? cache->find(path_, query_) : std::make_shared<MetricScan>()) {
-  names_.insert(names_.end(), query_.metrics.begin(), query_.metrics.end());
-}
+    : path_(std::move(path)), open_(std::move(open)), query_(std::move(query)), reader_(query_),
+      scan_(cache ? cache->find(path_, query_) : std::make_shared<MetricScan>()) {}
 
 Status MetricPoints::open_file() {
   auto file = open_ ? open_(path_) : open_regular_file(path_);
@@ -88,7 +62,16 @@ Status MetricPoints::open_file() {
   scan_->blocks.clear();
   scan_->rows.clear();
   scan_->records = scan_->unreadable = 0;
-  if (status.st_size >= scan_->indexed_from) begin_with_index(status.st_size);
+  if (status.st_size < scan_->indexed_from) return {};
+  // Looked at first: it may be there before the file is looked at.
+  if (query_.coarse && scan_->indexes) indexed_ = scan_->indexes->coming(path_);
+  begin_with_index(status.st_size);
+  if (!query_.coarse || !scan_->indexes) return {};
+  if (!indexed_) indexed_ = scan_->indexes->coming(path_);
+  if (indexed_ && status.st_size - scan_->read_to >= scan_->indexed_from) {
+    coarse_.emplace(status.st_size, query_);
+    scan_->inode = 0; // whoever asks next looks for the index again
+  }
   return {};
 }
 
@@ -120,8 +103,8 @@ Result<std::vector<MetricRow>> MetricPoints::rows_before(off_t begin, off_t end,
   (void)each_line(bytes, [&](std::string_view text) {
     MetricRow row;
     bool is_record = false;
-    if (read_row(text, row, is_record) && is_record && row.step < limit)
-      keep(rows, std::move(row), kMaxZoomed);
+    if (reader_.read(text, row, is_record) && is_record && row.step < limit)
+      keep_row(rows, std::move(row), kMaxZoomed);
   });
   return rows;
 }
@@ -171,32 +154,9 @@ void MetricPoints::begin_with_index(off_t size) {
     scan.records += segment.records;
     scan.unreadable += segment.unreadable;
     for (MetricRow& row : rows[i])
-      keep(scan.rows, std::move(row), kMaxRows);
+      keep_row(scan.rows, std::move(row), kMaxRows);
     scan.read_to = segment.end;
   }
-}
-
-template <class Use> size_t MetricPoints::each_line(std::string_view bytes, Use use) {
-  size_t from = 0;
-  for (size_t end; (end = bytes.find('\n', from)) != std::string_view::npos; from = end + 1)
-    use(bytes.substr(from, end - from));
-  return from;
-}
-
-// False: unreadable. `is_record`: of the kind that is asked for.
-bool MetricPoints::read_row(std::string_view text, MetricRow& row, bool& is_record) {
-  is_record = false;
-  if (text.size() > kMaxMetricLine || !read_metric_line(text, names_, line_) || !line_.has_kind)
-    return false;
-  if (choice_from<wire::RecordKind>(line_.kind) != query_.kind) return true;
-  is_record = true;
-  row.attempt =
-      line_.values[0] >= 0 && line_.values[0] < 1e9 ? static_cast<int64_t>(line_.values[0]) : 0;
-  row.step = line_.values[1];
-  row.tokens = line_.values[2];
-  row.time = line_.time;
-  row.values.assign(line_.values.begin() + 3, line_.values.end());
-  return true;
 }
 
 Result<bool> MetricPoints::scan_on() {
@@ -218,13 +178,13 @@ Result<bool> MetricPoints::scan_on() {
   used += each_line(left, [&](std::string_view text) {
     MetricRow row;
     bool is_record = false;
-    if (!read_row(text, row, is_record)) ++scan.unreadable;
+    if (!reader_.read(text, row, is_record)) ++scan.unreadable;
     if (!is_record) return;
     ++scan.records;
     if (std::isnan(row.step)) return;
     block.least = std::min(block.least, row.step);
     block.greatest = std::max(block.greatest, row.step);
-    keep(scan.rows, std::move(row), kMaxRows);
+    keep_row(scan.rows, std::move(row), kMaxRows);
   });
   // What has no end yet is still being written, or longer than any record.
   if (bytes.size() - used > kMaxMetricLine) {
@@ -254,10 +214,10 @@ Result<bool> MetricPoints::zoom_on() {
     (void)each_line(bytes, [&](std::string_view text) {
       MetricRow row;
       bool is_record = false;
-      if (!read_row(text, row, is_record) || !is_record || std::isnan(row.step)) return;
+      if (!reader_.read(text, row, is_record) || !is_record || std::isnan(row.step)) return;
       while (!rows_.empty() && rows_.back().step >= row.step)
         rows_.pop_back();
-      if (row.step >= first && row.step <= last) keep(rows_, std::move(row), kMaxZoomed);
+      if (row.step >= first && row.step <= last) keep_row(rows_, std::move(row), kMaxZoomed);
     });
     return block_ == blocks_.size();
   }
@@ -278,7 +238,16 @@ Result<MetricPiece> MetricPoints::next() {
   switch (stage_) {
   case Stage::kOpen: {
     NSA_TRY(open_file());
-    stage_ = file_ ? Stage::kScan : Stage::kTell;
+    stage_ = coarse_ ? Stage::kCoarse : file_ ? Stage::kScan : Stage::kTell;
+    return MetricPiece{};
+  }
+  case Stage::kCoarse: {
+    NSA_TRY_ASSIGN(const bool done, coarse_->read_on(file_.get(), reader_, path_));
+    if (!done) return MetricPiece{};
+    rows_ = keep_peaks(coarse_->take_rows(), static_cast<size_t>(query_.points));
+    records_ = coarse_->records();
+    unreadable_ = coarse_->unreadable();
+    stage_ = Stage::kTell;
     return MetricPiece{};
   }
   case Stage::kScan: {
@@ -302,7 +271,7 @@ Result<MetricPiece> MetricPoints::next() {
     while (told_ < rows_.size() && piece.lines.size() < kTold)
       piece.lines += metric_row_line(query_, rows_[told_++]);
     if (told_ < rows_.size()) return piece;
-    piece.lines += metric_end_line(records_, unreadable_);
+    piece.lines += metric_end_line(records_, unreadable_, coarse_ ? indexed_ : std::nullopt);
     piece.at_end = true;
     stage_ = Stage::kEnd;
     return piece;

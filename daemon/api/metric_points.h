@@ -7,21 +7,24 @@
 //
 // Of a long file the rank keeps an index (common/curves). What it covers is not read: rows are the
 // least and greatest values of its segments, and blocks are its segments. Where it lacks much, nsad
-// makes one of its own, and this query reads the file meanwhile. Where steps were done
-// again, the segments that hold older ones beside others are read after all.
+// makes one of its own. Meanwhile a query reads the file, or a few places of it where the asker
+// takes coarse points. Where steps were done again, the segments that hold older ones beside others
+// are read after all.
 //
 // MetricPoints: one thread at a time. MetricCache and MetricScan: any thread.
 #pragma once
 
 #include "common/base/file.h"
 #include "common/curves/curve_index.h"
+#include "daemon/api/coarse_points.h"
 #include "daemon/api/curve_indexes.h"
-#include "daemon/api/metric_line.h"
 #include "daemon/api/metric_records.h"
+#include "daemon/api/metric_rows.h"
 
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -75,7 +78,7 @@ public:
   Result<MetricPiece> next();
 
 private:
-  enum class Stage { kOpen, kScan, kZoom, kTell, kEnd };
+  enum class Stage { kOpen, kCoarse, kScan, kZoom, kTell, kEnd };
   Status open_file();
   void begin_with_index(off_t size);
   std::vector<curves::Segment> fitting_segments(const Result<std::string>& index, off_t size);
@@ -84,19 +87,17 @@ private:
   Result<bool> scan_on(); // true: at the end of the file
   Result<bool> zoom_on(); // true: all blocks are done
   void collect();
-  // Whole lines of `bytes`, to be told as rows; returns the bytes they take.
-  template <class Use> size_t each_line(std::string_view bytes, Use use);
-  bool read_row(std::string_view text, MetricRow& row, bool& is_record);
   bool is_zoomed() const { return query_.first_step > 0 || query_.last_step < INT64_MAX; }
 
   std::string path_;
   FileOpener open_;
   MetricQuery query_;
-  std::vector<std::string> names_; // attempt, step, tokens, and the metrics
-  MetricLine line_;
+  RowReader reader_;
   std::shared_ptr<MetricScan> scan_;
   UniqueFd file_;
   Stage stage_ = Stage::kOpen;
+  std::optional<CoarsePoints> coarse_;    // instead of a scan
+  std::optional<double> indexed_;         // how much of an index that is being made
   std::vector<MetricScan::Block> blocks_; // as of the end of the scan
   size_t block_ = 0;
   std::vector<MetricRow> rows_; // to be told

@@ -84,9 +84,14 @@ std::string metric_row_line(const MetricQuery& query, const MetricRow& row) {
   return json_line(line);
 }
 
-std::string metric_end_line(int64_t records, int64_t unreadable) {
-  return json_line(
-      {{"kind", wire::kEndOfRecords}, {"records", records}, {"unreadable", unreadable}});
+std::string metric_end_line(int64_t records, int64_t unreadable, std::optional<double> indexed) {
+  nlohmann::json line = {
+      {"kind", wire::kEndOfRecords}, {"records", records}, {"unreadable", unreadable}};
+  if (indexed) { // the counts are of what was looked at
+    line["coarse"] = true;
+    line["indexed"] = *indexed;
+  }
+  return json_line(line);
 }
 
 MetricRecords::MetricRecords(std::string path, FileOpener open, MetricQuery query,

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,8 @@ struct MetricQuery {
   int64_t points = 0;
   // With points: only these steps.
   int64_t first_step = 0, last_step = INT64_MAX;
+  // With points: some of the records will do as long as nsad makes the index of a long file.
+  bool coarse = false;
 };
 
 // Values of one record. NaN where it has none.
@@ -47,7 +50,9 @@ struct MetricPiece {
 };
 
 std::string metric_row_line(const MetricQuery& query, const MetricRow& row);
-std::string metric_end_line(int64_t records, int64_t unreadable);
+// `indexed`: the points are coarse, and so much of the index is made.
+std::string metric_end_line(int64_t records, int64_t unreadable,
+                            std::optional<double> indexed = std::nullopt);
 
 class MetricCache;
 class MetricPoints;

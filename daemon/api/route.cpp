@@ -85,6 +85,7 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
   if (name == "verify") return parse_flag(text, call.verify);
   if (name == "rows") return parse_flag(text, call.rows);
   if (name == "unique") return parse_flag(text, call.unique);
+  if (name == "coarse") return parse_flag(text, call.metrics.coarse);
   if (name == "positions") return parse_flag(text, call.positions);
   if (name == "from") return parse_positions(text, call.from);
   if (name == "after") return parse_integer(text, 0, INT64_MAX, call.after);
@@ -178,7 +179,7 @@ const std::vector<RouteRow>& route_table() {
        "",
        "GET",
        "/v1/runs/{run}/metrics",
-       {"kind", "metrics", "points", "first_step", "last_step"}},
+       {"kind", "metrics", "points", "first_step", "last_step", "coarse"}},
       {Endpoint::kFollow, kOwner, "", "GET", "/v1/runs/{run}/follow", {}},
       {Endpoint::kFollow, kAdministrator, "", "GET", "/v1/follow", {}},
       {Endpoint::kNodes, kNothing, "", "GET", "/v1/nodes", {"all"}},

@@ -321,8 +321,8 @@ net::Response Routes::metric_records(const Call& call, const RunId& run) {
     return reply_error({ErrorCode::kInvalidArgument, "points needs metrics",
                         "name them: metrics=loss,tokens_per_second"});
   if (call.metrics.points == 0 &&
-      (call.metrics.first_step > 0 || call.metrics.last_step < INT64_MAX))
-    return reply_error({ErrorCode::kInvalidArgument, "first_step and last_step need points",
+      (call.metrics.coarse || call.metrics.first_step > 0 || call.metrics.last_step < INT64_MAX))
+    return reply_error({ErrorCode::kInvalidArgument, "coarse, first_step and last_step need points",
                         "say how many records: points=1000"});
   const Queries::MetricsSource source = queries_.metrics_source(run);
   return line_stream([this, run, source, query = call.metrics](StreamPtr stream) {

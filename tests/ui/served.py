@@ -26,6 +26,11 @@ class Page:
         self.process.wait(30)
 
 
+# Every chart of a run is drawn, and no record of what it shows is still to come.
+CURVES_DRAWN = """(charts => charts && charts.getAttribute('aria-busy') === 'false' && charts.querySelectorAll('.plot').length > 6 &&
+  [...charts.querySelectorAll('.plot')].every(plot => plot.querySelectorAll('canvas').length === 2))(document.querySelector('.charts'))"""
+
+
 def show(browser, view, ready):
     browser.evaluate(f"location.hash = '#/{view}'")
     return browser.wait(ready, f"view {view}")

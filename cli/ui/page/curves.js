@@ -4,16 +4,19 @@ import { count, dateTime } from "/format.js";
 
 const POINTS = 1600; // of a chart as wide as the page
 
-// Records of these metrics; `range`: [first, last] step, or null for all.
-// `points`: of each metric.
+export const COARSE_AGAIN = 1000; // milliseconds until finer records are asked for
+
+// {records of these metrics, indexed}; `range`: [first, last] step, or null for all. `points`: of
+// each metric. `indexed`: these are some of them, and nsad has read so much of the file, from 0 to 1.
 export async function fetchRecords(run, kind, metrics, range = null, points = POINTS) {
-  const query = new URLSearchParams({ kind, metrics: metrics.join(","), points: points * metrics.length });
+  const query = new URLSearchParams({ kind, metrics: metrics.join(","), points: points * metrics.length, coarse: true });
   if (range) {
     query.set("first_step", Math.max(0, Math.floor(range[0])));
     query.set("last_step", Math.ceil(range[1]));
   }
   const lines = await getLines(runPath(run, `/metrics?${query}`));
-  return lines.filter((line) => line.kind !== "end");
+  return { records: lines.filter((line) => line.kind !== "end"),
+    indexed: lines.filter((line) => line.coarse === true).map((line) => line.indexed)[0] };
 }
 
 export function xOf(record, axis) {

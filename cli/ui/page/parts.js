@@ -1,9 +1,16 @@
 // What several views show alike.
 import { h, replace, svg } from "/dom.js";
-import { stateSymbol } from "/format.js";
+import { percent, stateSymbol } from "/format.js";
 
 export function stateBadge(state) {
   return h("span", { class: `state state-${state}` }, `${stateSymbol(state)} ${state}`);
+}
+
+// Above curves of which nsad has read a few places only.
+export function coarseNote(indexed) {
+  return h("p", { class: "muted coarse" },
+    `These curves are coarse: nobody has looked at this long run before. nsad has read ${percent(indexed)} of its `
+    + "records; exact curves come by themselves.");
 }
 
 export function errorBox(error) {

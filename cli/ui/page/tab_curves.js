@@ -1,10 +1,10 @@
 // Curves of a run, each in a diagram of its own over the same x axis.
 import { Chart, ChartGroup } from "/chart.js";
-import { fetchRecords, formatX, marksOf, pointsOf, tickX, withSmoothing } from "/curves.js";
+import { COARSE_AGAIN, fetchRecords, formatX, marksOf, pointsOf, tickX, withSmoothing } from "/curves.js";
 import { h, replace } from "/dom.js";
 import { exportButtons } from "/export.js";
 import { bytes, count, isLive, number, percent, seconds } from "/format.js";
-import { errorBox } from "/parts.js";
+import { coarseNote, errorBox } from "/parts.js";
 
 const LEAST_POINTS = 600; // of a narrow chart
 
@@ -33,18 +33,20 @@ export function curvesTab(first) {
   let again = false;
   let seenStep = -1;
   let zoomTimer = 0;
+  let coarseTimer = 0;
   let ended = false;
   const problem = h("div");
   const group = new ChartGroup(() => {
     clearTimeout(zoomTimer);
-    zoomTimer = setTimeout(() => load(), 150); // finer records of what is seen now
+    zoomTimer = setTimeout(() => { zoomTimer = 0; load(); }, 150); // finer records of what is seen now
+    tellBusy();
   });
   const panels = [...PANELS, gatesPanel(first)].filter(Boolean).map((panel) => makePanel(panel, group, run));
   const marks = h("ul", { class: "marks", "aria-label": "Meaning of the marks" },
     [["hang", "hang"], ["restart", "restart after a failure"], ["resume", "resumed by a person"],
       ["checkpoint", "checkpoint"]]
       .map(([kind, text]) => h("li", {}, h("span", { class: `mark mark-${kind}`, "aria-hidden": "true" }), text)));
-  const charts = h("div", { class: "charts" }, panels.map((panel) => panel.chart.element));
+  const charts = h("div", { class: "charts", "aria-busy": "true" }, panels.map((panel) => panel.chart.element));
   const element = h("div", {}, controls(), problem, marks, charts);
   addMfu();
 
@@ -61,6 +63,8 @@ export function curvesTab(first) {
     again = busy; // what is asked meanwhile comes behind
     if (busy) return;
     busy = true;
+    tellBusy();
+    clearTimeout(coarseTimer);
     try {
       const range = stepRange(group.window, panels[0].records);
       const asked = detail.summary.step;
@@ -68,19 +72,32 @@ export function curvesTab(first) {
       const others = panels.slice(1);
       await fetchPanel(panels[0], run, range);
       const fetches = others.map((panel) => fetchPanel(panel, run, range)); // while the loss is drawn
-      replace(problem);
+      tellCoarse();
       seenStep = asked;
       drawOne(panels[0]);
       await Promise.all(others.map(async (panel, index) => {
         await fetches[index];
         drawOne(panel);
       }));
+      tellCoarse();
     } catch (error) {
       replace(problem, errorBox(error));
     } finally {
       busy = false;
+      if (panels.some((panel) => panel.indexed !== undefined) && !ended) coarseTimer = setTimeout(() => load(), COARSE_AGAIN);
       if (again) load();
+      tellBusy();
     }
+  }
+
+  // Whether records of what is seen are still to come.
+  function tellBusy() {
+    charts.setAttribute("aria-busy", String(busy || zoomTimer !== 0));
+  }
+
+  function tellCoarse() {
+    const coarse = panels.find((panel) => panel.indexed !== undefined);
+    replace(problem, coarse ? coarseNote(coarse.indexed) : null);
   }
 
   function drawOne(panel) {
@@ -126,6 +143,7 @@ export function curvesTab(first) {
     end() {
       ended = true;
       clearTimeout(zoomTimer);
+      clearTimeout(coarseTimer);
       group.end();
     },
   };
@@ -155,7 +173,10 @@ async function fetchPanel(panel, run, range) {
   const points = Math.max(LEAST_POINTS, Math.ceil(1.5 * panel.chart.canvas.clientWidth));
   const fetches = [fetchRecords(run, "step", Object.keys(metricsOf(panel)), range, points)];
   if (panel.heldout) fetches.push(fetchRecords(run, "evaluation", ["loss"], range, points));
-  [panel.records, panel.evaluations = []] = await Promise.all(fetches);
+  const [steps, evaluations = { records: [] }] = await Promise.all(fetches);
+  panel.records = steps.records;
+  panel.evaluations = evaluations.records;
+  panel.indexed = steps.indexed ?? evaluations.indexed;
 }
 
 function drawPanel(panel, marks) {

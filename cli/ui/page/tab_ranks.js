@@ -47,7 +47,7 @@ export function ranksTab(first) {
     timesStep = step;
     try {
       const names = settings.phases.map((phase) => `phase_seconds.${phase}`);
-      const records = await fetchRecords(run, "step", names, [Math.max(1, step - 200), step], 200);
+      const { records } = await fetchRecords(run, "step", names, [Math.max(1, step - 200), step], 200);
       replace(times, timesOf(records, names));
     } catch (error) {
       replace(times, errorBox(error));

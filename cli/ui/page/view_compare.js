@@ -1,11 +1,11 @@
 // Several runs: one metric's curves over each other, and the keys of their run files that differ.
 import { getJson, runPath } from "/api.js";
 import { Chart, ChartGroup } from "/chart.js";
-import { fetchRecords, formatX, pointsOf, tickX, withSmoothing } from "/curves.js";
+import { COARSE_AGAIN, fetchRecords, formatX, pointsOf, tickX, withSmoothing } from "/curves.js";
 import { h, replace } from "/dom.js";
 import { exportButtons } from "/export.js";
 import { bytes, count, number, seconds } from "/format.js";
-import { errorBox, stateBadge, table } from "/parts.js";
+import { coarseNote, errorBox, stateBadge, table } from "/parts.js";
 import { flatten } from "/tab_toggles.js";
 
 const METRICS = [
@@ -21,10 +21,12 @@ export function show(main, [ids = ""]) {
   const runs = ids.split(",").filter(Boolean);
   const place = h("div");
   const tables = h("div");
+  const note = h("div");
   const group = new ChartGroup();
   let details = [];
   let curves = [];
   let chart = null;
+  let coarseTimer = 0;
   let ended = false;
   replace(main, h("h1", {}, "Compare"), place, tables);
 
@@ -39,23 +41,32 @@ export function show(main, [ids = ""]) {
     }
   }
 
-  async function load() {
+  // `finer`: records of the curves that are drawn already.
+  async function load(finer = false) {
     const [metric, title, format] = METRICS.find((one) => one[0] === chosen.metric);
     const heldout = metric === "heldout_loss";
     const member = heldout ? "loss" : metric;
-    const records =
+    clearTimeout(coarseTimer);
+    const fetched =
       await Promise.all(runs.map((run) => fetchRecords(run, heldout ? "evaluation" : "step", [member])));
-    if (ended) return;
+    if (ended || metric !== chosen.metric) return;
+    const records = fetched.map((one) => one.records);
+    const coarse = fetched.find((one) => one.indexed !== undefined);
+    replace(note, coarse ? coarseNote(coarse.indexed) : null);
+    if (coarse) coarseTimer = setTimeout(() => loadOrTell(true), COARSE_AGAIN);
     curves = records.map((of_run, index) => ({ of_run, member, index }));
+    if (finer) return draw();
     if (chart) chart.end();
     chart = new Chart({ title, group, format, formatX: (value) => formatX(chosen.axis)(value),
       formatTick: (value) => tickX(chosen.axis)(value) });
     chart.element.classList.add("large");
     replace(chart.tools, exportButtons(chart, `compare-${metric}`));
-    replace(place, controls(), chart.element, records.some((one) => one.length === 0)
+    replace(place, controls(), note, chart.element, records.some((one) => one.length === 0)
       ? h("p", { class: "muted" }, "A run without records of this metric has no curve.") : null);
     draw();
   }
+
+  const loadOrTell = (finer) => load(finer).catch((error) => replace(place, errorBox(error)));
 
   function draw() {
     const drawn = curves.flatMap(({ of_run, member, index }) => {
@@ -80,7 +91,7 @@ export function show(main, [ids = ""]) {
     const log = h("input", { id: "log", type: "checkbox", onchange: () => { chosen.log = log.checked; draw(); } });
     log.checked = chosen.log;
     return h("div", { class: "controls" }, h("label", { for: "metric" }, "Metric"),
-      select("metric", METRICS, () => load().catch((error) => replace(place, errorBox(error)))),
+      select("metric", METRICS, () => loadOrTell(false)),
       h("label", { for: "axis" }, "Over"),
       select("axis", [["tokens", "tokens"], ["step", "step"], ["time", "time"]], () => { group.zoom(null); draw(); }),
       h("label", { for: "smoothing" }, "Smoothing"), smoothing,
@@ -92,6 +103,7 @@ export function show(main, [ids = ""]) {
   else start();
   return () => {
     ended = true;
+    clearTimeout(coarseTimer);
     group.end();
   };
 }

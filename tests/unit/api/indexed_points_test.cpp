@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
 #include <fstream>
+#include <sys/stat.h>
 
 namespace nsa::api {
 namespace {
@@ -45,10 +47,13 @@ protected:
     std::map<int, double> losses; // by step
     nlohmann::json end;
   };
-  Answer ask(off_t indexed_from, MetricQuery query = {.metrics = {"loss"}, .points = 100'000},
+  Answer ask(off_t indexed_from,
+             const MetricQuery& query = {.metrics = {"loss"}, .points = 100'000},
              std::shared_ptr<CurveIndexes> indexes = nullptr) {
-    MetricRecords records(path_, {}, query,
-                          std::make_shared<MetricCache>(indexed_from, std::move(indexes)));
+    return ask(std::make_shared<MetricCache>(indexed_from, std::move(indexes)), query);
+  }
+  Answer ask(const std::shared_ptr<MetricCache>& cache, const MetricQuery& query) {
+    MetricRecords records(path_, {}, query, cache);
     std::string lines;
     for (bool at_end = false; !at_end;) {
       auto piece = records.next();
@@ -153,7 +158,7 @@ TEST_F(IndexedPointsTest, AnotherFileIsReadWithoutIt) {
 TEST_F(IndexedPointsTest, AnIndexWithAnythingInItHarmsNobody) {
   train(1, 1, 3'000);
   for (const std::string& text :
-       {std::string("\0\xff\n{}\n", 7),
+       {std::string("\0\xff\n{}\n", 6),
         std::string("{\"begin\":0,\"end\":9223372036854775807,\"check\":1,\"unreadable\":0,"
                     "\"kinds\":{}}\n"),
         std::string(1 << 20, '['), std::string("{\"kind\":\"step\",\"metric\":\"loss\",\n")}) {
@@ -216,6 +221,52 @@ TEST_F(IndexedPointsTest, AnIndexOfARunThatIsGoneIsTakenAway) {
   EXPECT_FALSE(fs::exists(kept / "kgone.jsonl"));
 }
 
+// Whoever takes coarse points has some at once, from the first step to the last; exact ones as soon
+// as the index is there.
+TEST_F(IndexedPointsTest, CoarsePointsComeUntilTheIndexIsThere) {
+  train(1, 1, 12'000);
+  train(2, 7'001, 20'000);
+  fs::remove(index_);
+  // A first in line that nobody reads: the index of this run waits behind it.
+  const fs::path first = folder_.path() / "first";
+  ASSERT_EQ(::mkfifo(first.c_str(), 0600), 0);
+  const auto indexes = std::make_shared<CurveIndexes>(folder_.path() / "curves");
+  indexes->want(first / "metrics.jsonl", [&](const std::string&) -> Result<UniqueFd> {
+    UniqueFd waits(::open(first.c_str(), O_RDONLY)); // until the test opens it, too
+    return fail(ErrorCode::kNotFound, "it has no records", "");
+  });
+  const MetricQuery query{.metrics = {"loss"}, .points = 100'000, .coarse = true};
+  const auto cache = std::make_shared<MetricCache>(1, indexes);
+  for (int turn = 0; turn < 2; ++turn) {
+    const Answer coarse = ask(cache, query);
+    EXPECT_TRUE(coarse.end.value("coarse", false));
+    EXPECT_EQ(coarse.end.value("indexed", -1.0), 0);
+    EXPECT_GE(coarse.losses.size(), 1000u);
+    EXPECT_LT(coarse.losses.size(), 5000u);
+    EXPECT_EQ(coarse.losses.begin()->first, 1);
+    EXPECT_EQ(coarse.losses.rbegin()->first, 20'000);
+    for (const auto& [step, loss] : coarse.losses)
+      EXPECT_TRUE(loss == run_.at(step) || (step > 7'000 && step < 12'000)) << step;
+  }
+  MetricQuery zoom = query;
+  zoom.first_step = 15'000, zoom.last_step = 15'400;
+  EXPECT_EQ(ask(cache, zoom).losses.size(), 401u) << "a short part is read whole";
+  MetricQuery exact = query;
+  exact.coarse = false;
+  const Answer all = ask(cache, exact); // nobody else gets coarse points
+  EXPECT_FALSE(all.end.contains("coarse"));
+  EXPECT_EQ(all.end["records"], records_);
+  {
+    const UniqueFd goes_on(::open(first.c_str(), O_WRONLY));
+  }
+  indexes->wait();
+  const Answer fine = ask(cache, query);
+  EXPECT_FALSE(fine.end.contains("coarse"));
+  EXPECT_EQ(fine.end["records"], records_);
+  for (const auto& [step, loss] : run_)
+    EXPECT_TRUE(loss < 1000 || fine.losses.contains(step)) << step;
+}
+
 // A line that no rank writes, as long as a file: nothing is kept, and the records are read.
 TEST_F(IndexedPointsTest, RecordsThatHaveNoIndexAreReadAsBefore) {
   train(1, 1, 200);
@@ -226,6 +277,9 @@ TEST_F(IndexedPointsTest, RecordsThatHaveNoIndexAreReadAsBefore) {
   EXPECT_EQ(ask(1, {.metrics = {"loss"}, .points = 100'000}, indexes).losses.size(), 200u);
   indexes->wait();
   EXPECT_TRUE(!fs::exists(kept) || fs::is_empty(kept));
+  const auto coarse = ask(1, {.metrics = {"loss"}, .points = 100'000, .coarse = true}, indexes);
+  EXPECT_FALSE(coarse.end.contains("coarse")) << "no index is coming";
+  EXPECT_EQ(coarse.losses.size(), 200u);
 }
 
 } // namespace
