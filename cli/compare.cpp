@@ -18,6 +18,7 @@ struct Compared {
   wire::RunDetail detail;
   std::vector<nlohmann::json> steps, evaluations;
 
+  double first_tokens() const { return number_of(steps.front(), "tokens"); }
   double last_tokens() const { return steps.empty() ? 0 : number_of(steps.back(), "tokens"); }
   // The mean of the records up to `tokens`, of the last `kRecords` of them: one record is noise.
   double loss_at(double tokens) const {
@@ -117,6 +118,19 @@ differing_keys(const std::vector<Compared>& runs) {
   return keys;
 }
 
+// Which runs leave the others without losses at equal tokens.
+void say_what_is_not_common(const std::vector<Compared>& runs, double tokens, std::ostream& err) {
+  for (const Compared& run : runs) {
+    const std::string begin = "no losses at equal tokens: run " + run.detail.summary.id;
+    if (run.steps.empty())
+      err << begin << " has no steps" << (render::is_ended(run.detail.summary.state) ? "" : " yet")
+          << "\n";
+    else if (tokens > 0 && run.first_tokens() > tokens)
+      err << begin << " begins at " << number_text(run.first_tokens(), 0)
+          << " tokens, and another one ends at " << number_text(tokens, 0) << "\n";
+  }
+}
+
 Result<Exit> run_compare(const Arguments& arguments, Context& context) {
   const std::vector<std::string> names = arguments.all("RUN");
   if (names.size() < 2)
@@ -139,6 +153,7 @@ Result<Exit> run_compare(const Arguments& arguments, Context& context) {
     runs.push_back(std::move(run));
   }
   const auto keys = differing_keys(runs);
+  say_what_is_not_common(runs, tokens, context.io.err);
   if (context.output == Output::kJson) {
     nlohmann::json answer = {
         {"runs", nlohmann::json::array()}, {"keys", keys}, {"equal_tokens", tokens}};
@@ -180,7 +195,6 @@ Result<Exit> run_compare(const Arguments& arguments, Context& context) {
   }
   context.io.out << table.print(context.output == Output::kWide ? 0 : context.io.width,
                                 context.io.unicode);
-  if (tokens == 0) context.io.err << "the runs have no tokens in common: one has no steps yet\n";
   return Exit::kDone;
 }
 

@@ -5,6 +5,7 @@
 #include "cli/run_records.h"
 #include "common/base/file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -48,6 +49,22 @@ std::string file_of(FileKind kind, const std::vector<render::Curve>& curves,
   return {};
 }
 
+// An error where no run has a value; a note for each of those that have none beside others.
+Status check_values(const std::vector<render::Curve>& curves, const std::string& metric,
+                    std::ostream& err) {
+  std::vector<std::string> without;
+  for (const render::Curve& curve : curves)
+    if (std::none_of(curve.points.begin(), curve.points.end(),
+                     [](const auto& point) { return std::isfinite(point.second); }))
+      without.push_back(curve.name.substr(0, curve.name.find(' ')));
+  if (without.size() == curves.size())
+    return fail(ErrorCode::kNotFound, "there is nothing to draw: no run has a value of " + metric,
+                "what the run does: nsactl status " + without.front());
+  for (const std::string& run : without)
+    err << "run " << run << " has no value of " << metric << "\n";
+  return {};
+}
+
 Result<Exit> run_plot(const Arguments& arguments, Context& context) {
   const Axis x = arguments.choice("x", Axis::kStep);
   const std::string out = arguments.text("out");
@@ -66,6 +83,7 @@ Result<Exit> run_plot(const Arguments& arguments, Context& context) {
     NSA_TRY_ASSIGN(render::Curve curve, fetch_curve(daemon, detail.summary, x, axes));
     curves.push_back(std::move(curve));
   }
+  NSA_TRY(check_values(curves, axes.y_name, context.io.err));
   if (out.empty()) {
     const int width = context.io.width > 0 ? context.io.width : 100;
     context.io.out << render::plot_text(curves, axes, width,
