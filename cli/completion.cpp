@@ -143,17 +143,27 @@ std::string fish_condition(const std::string& verb) {
   return condition;
 }
 
+// In quotes, where fish takes \' and \\ for the signs themselves.
+std::string fish_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "'";
+}
+
 std::string fish(const Words& words) {
   std::string out = "# fish completion of nsactl: nsactl completion fish | source\n";
   for (const std::string& first : words.first) {
     const auto found = words.summary.find(first);
     out += "complete -c nsactl -n __fish_use_subcommand -f -a " + first +
-           (found == words.summary.end() ? "" : " -d '" + found->second + "'") + "\n";
+           (found == words.summary.end() ? "" : " -d " + fish_quoted(found->second)) + "\n";
   }
   for (const auto& [noun, verbs] : words.second)
     for (const std::string& verb : verbs)
       out += "complete -c nsactl -n '__fish_seen_subcommand_from " + noun + "' -f -a " + verb +
-             " -d '" + words.summary.at(noun + " " + verb) + "'\n";
+             " -d " + fish_quoted(words.summary.at(noun + " " + verb)) + "\n";
   for (const std::string& verb : words.takes_runs)
     out += "complete -c nsactl -n '" + fish_condition(verb) +
            "' -f -a '(nsactl __complete runs 2>/dev/null)'\n";
