@@ -175,7 +175,13 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
   out << "batch      " << spec.sequences_per_step() << " sequences x " << spec.train.sequence_length
       << " = " << format_count(double(spec.tokens_per_step())) << " tokens a step   micro "
       << spec.train.micro_batch << " x accumulate " << spec.train.accumulate << " x ranks "
-      << spec.parallel.ranks << "\n";
+      << spec.data_ranks()
+      << (spec.parallel.context_ranks > 1
+              ? "\ncontext    " + std::to_string(spec.parallel.context_ranks) +
+                    " ranks share each sequence, " + format_count(double(spec.tokens_of_rank())) +
+                    " tokens of a micro-batch each"
+              : std::string())
+      << "\n";
   out << "tokens     " << format_count(estimate["tokens"]["total"].get<double>()) << " in "
       << spec.train.steps << " steps\n";
   out << "memory     " << bytes(estimate["memory_bytes"]["total"]) << " a rank";

@@ -78,7 +78,7 @@ nsa_room(worker/optimizer MAY_USE common nsa_model/ops worker/checkpoint worker/
 nsa_room(worker/profile MAY_USE common nsa_model/ops worker/graphs)
 nsa_room(worker/step MAY_USE common nsa_model/ops worker/comm worker/data worker/graphs worker/link worker/mesh
                              worker/optimizer worker/profile worker/rules worker/runtime)
-nsa_room(worker/model MAY_USE common nsa_model worker/optimizer worker/rules worker/step)
+nsa_room(worker/model MAY_USE worker/comm common nsa_model worker/optimizer worker/rules worker/step)
 nsa_room(worker/trainer MAY_USE common worker/checkpoint worker/comm worker/data worker/link
                                 worker/mesh worker/optimizer worker/process_info worker/profile worker/rules worker/runtime
                                 worker/step worker/telemetry)

@@ -21,13 +21,13 @@ std::optional<int64_t> separator_of(const spec::RunSpec& spec, const dataset::Da
 
 Batches::Batches(const spec::RunSpec& spec, runtime::Runtime& runtime, Rank rank,
                  const std::shared_ptr<const dataset::Dataset>& dataset)
-    : spec_(spec), generator_(1 + static_cast<uint64_t>(rank)) {
+    : spec_(spec), generator_(1 + static_cast<uint64_t>(rank / spec.parallel.context_ranks)) {
   const auto allocate = [&runtime](size_t bytes) { return runtime.allocate_host(bytes); };
   if (dataset) {
     data::LoaderOptions options;
     options.sources = {{dataset}};
     options.shape = {spec.train.sequence_length, spec.train.micro_batch, spec.train.accumulate,
-                     rank, spec.parallel.ranks};
+                     rank / spec.parallel.context_ranks, spec.data_ranks()};
     options.seed = static_cast<uint64_t>(spec.train.seed);
     options.allocate = allocate;
     loader_ = or_die(data::Loader::open(std::move(options)));

@@ -28,7 +28,11 @@ Training::Training(const spec::RunSpec& spec, runtime::Runtime& runtime,
              static_cast<uint64_t>(spec.train.seed)),
       clock_(or_die(progress::Page::create(collectives.rank(), 1))), dataset_(std::move(dataset)),
       loss_(train::make_loss(model_, runtime.device(), separator_of(spec, dataset_.get()))),
-      gates_(train::gates_of(model_)) {}
+      gates_(train::gates_of(model_)) {
+  model_.share_context(train::make_context_group(collectives,
+                                                 static_cast<int>(spec.parallel.context_ranks),
+                                                 [this] { return clock_.position().step; }));
+}
 
 train::PlannedModel Training::planned(const spec::RunSpec& spec) const {
   train::PlannedModel planned = or_die(train::plan_model(

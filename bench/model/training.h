@@ -7,6 +7,7 @@
 #include "bench/model/stopwatch.h"
 #include "worker/model/kernel_setup.h"
 #include "worker/model/model_loss.h"
+#include "worker/model/shared_context.h"
 #include "worker/rules/precision.h"
 #include "worker/step/train_step.h"
 

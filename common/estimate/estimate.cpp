@@ -138,8 +138,7 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
   // Inputs of the projections and of the MLP, the MLP before and behind SiLU (of many tokens on one
   // side alone), and the output layer's input.
-  const bool one_side = kernels.fused_layers() &&
-                        !serves::keeps_silu(spec.train.micro_batch * spec.train.sequence_length);
+  const bool one_side = kernels.fused_layers() && !serves::keeps_silu(spec.tokens_of_rank());
   int64_t scalars = 2 * m.dimension + (one_side ? 1 : 2) * m.mlp_ratio * m.dimension +
                     kept_heads(spec, placement, kernels) + query;
   Activations a;
@@ -291,7 +290,7 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const auto& m = spec.model;
   const int64_t count = parameters(spec).total();
   const int64_t compute = placement.bf16 ? 2 : kFp32;
-  const int64_t tokens = spec.train.micro_batch * spec.train.sequence_length;
+  const int64_t tokens = spec.tokens_of_rank();
   Memory out;
   out.weights = placement.bf16 ? count * compute : 0; // in FP32 they are the masters
   // Without masters a part of the weights at a time is widened (or its gradients narrowed).
@@ -329,8 +328,10 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const int64_t beyond_logits = std::max<int64_t>(0, backward - chunk_bytes);
   if (spec.data.document_mask && !dense(spec) && plan.fused_attention()) {
     const DocumentBatches batches = document_batches(spec);
-    out.documents = (spec.train.activation_recompute ? 1 : m.layers) * batches.kept +
-                    std::max<int64_t>(0, batches.workspace - chunk_bytes - beyond_logits);
+    // Of a part of the heads, where ranks share sequences.
+    const int64_t shared = spec.parallel.context_ranks;
+    out.documents = (spec.train.activation_recompute ? 1 : m.layers) * batches.kept / shared +
+                    std::max<int64_t>(0, batches.workspace / shared - chunk_bytes - beyond_logits);
   }
   if (placement.gpu)
     out.activations += beyond_logits;
@@ -345,6 +346,11 @@ Memory memory(const RunSpec& spec, Placement placement) {
         placement.gpu
             ? 256 * kMiB + (spec.parallel.compress == spec::Compress::kOff ? 0 : largest / 2)
             : 2 * largest;
+    // What an exchange sends and receives of a layer's heads.
+    const int64_t sets = dense(spec) ? 1 : branch_count(spec);
+    if (spec.parallel.context_ranks > 1)
+      out.collectives +=
+          2 * tokens * (m.heads + 2 * sets * m.kv_groups) * m.head_dimension * compute;
   }
   if (placement.gpu) {
     out.program = kProgramGpu;

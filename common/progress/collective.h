@@ -14,7 +14,8 @@ enum class CollectiveKind : uint32_t { // on the page and on the wire: no number
   kParameters = 3, // masters and moments
   kBarrier = 4,
   kAgreement = 5, // a few words that all ranks need the sum of
-  kWeights = 6
+  kWeights = 6,
+  kContext = 7 // heads of a sequence between the ranks that share it
 };
 
 struct Collective {
@@ -29,8 +30,8 @@ struct Collective {
 // "gradient bucket 3 of step 12"
 inline std::string describe(CollectiveKind kind, uint32_t index, uint64_t step) {
   constexpr std::array kNames{
-      "unknown collective", "gradient bucket", "evaluation", "parameters", "barrier",
-      "agreement",          "weights"};
+      "unknown collective", "gradient bucket", "evaluation",      "parameters", "barrier",
+      "agreement",          "weights",         "context exchange"};
   const auto name = static_cast<size_t>(kind);
   return std::string(kNames[name < kNames.size() ? name : 0]) + " " + std::to_string(index) +
          " of step " + std::to_string(step);

@@ -406,6 +406,16 @@ FieldTable run_fields(RunSpec& s) {
        .meaning = "ranks on each of parallel.nodes; parallel.ranks becomes their product; 0: all "
                   "ranks are on one node",
        .on_resume = OnResume::kFree},
+      {.key = "parallel.context_ranks",
+       .at = &s.parallel.context_ranks,
+       .minimum = 1,
+       .maximum = 64,
+       .unit = "ranks",
+       .meaning =
+           "neighbouring ranks that share each sequence, for sequences that are too long for "
+           "one (context parallelism): each holds a part of the tokens, and attends with a "
+           "part of model.kv_groups",
+       .on_resume = OnResume::kRounding},
       {.key = "parallel.device",
        .at = choice(s.parallel.device),
        .choices = {{"gpu", {}, "cuda"}},

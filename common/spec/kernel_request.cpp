@@ -3,6 +3,8 @@
 #include "common/spec/branches.h"
 #include "common/spec/worker_toggles.h"
 
+#include <algorithm>
+
 namespace nsa::spec {
 
 choice::ModelSizes model_sizes(const RunSpec& spec) {
@@ -35,6 +37,7 @@ choice::KernelRequest kernel_request(const RunSpec& spec,
           .embedding = kEmbeddingGradient.of(toggles),
           .micro_batch = spec.train.micro_batch,
           .sequence = spec.train.sequence_length,
+          .context_ranks = std::max<int64_t>(1, spec.parallel.context_ranks),
           .documents = spec.data.document_mask,
           .deterministic = spec.train.deterministic};
 }

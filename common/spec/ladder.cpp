@@ -125,8 +125,10 @@ std::vector<Rung> communication_rungs(const RunSpec& spec) {
   }
   rung.set.clear();
   rung.classes.emplace_back("hardware");
-  for (int64_t ranks = spec.parallel.ranks; ranks > 1;) {
-    rung.ranks = ranks = half_of(ranks);
+  const int64_t shared = spec.parallel.context_ranks; // ranks that share sequences stay together
+  for (int64_t groups = spec.parallel.ranks / shared; groups > 1;) {
+    groups = half_of(groups);
+    rung.ranks = groups * shared;
     rungs.push_back(rung);
   }
   return rungs;

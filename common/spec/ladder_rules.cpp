@@ -149,6 +149,11 @@ private:
         "does not divide the " + std::to_string(sequences) +
             " sequences of a step into micro-batches of " + std::to_string(spec_.train.micro_batch),
         "the global batch stays on every rung");
+    const int64_t shared = spec_.parallel.context_ranks;
+    wrong("ranks", rule.ranks > 0 && shared > 1 && rule.ranks % shared != 0,
+          "must be a multiple of parallel.context_ranks (" + std::to_string(shared) + "), not " +
+              std::to_string(rule.ranks),
+          "the ranks that share sequences stay together");
     wrong("shorten_sequences", rule.shorten_sequences && spec_.restart.shortest_sequence == 0,
           "needs restart.shortest_sequence, to which sequences may be shortened",
           "write shortest_sequence = 512 under [restart]");

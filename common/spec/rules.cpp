@@ -43,6 +43,12 @@ const Toggle* toggle_of_variable(std::string_view name) {
   return nullptr;
 }
 
+// What multiplies the sequences of a rank.
+std::string data_ranks_text(const RunSpec& spec) {
+  return spec.parallel.context_ranks > 1 ? "parallel.ranks / parallel.context_ranks"
+                                         : "parallel.ranks";
+}
+
 class Rules {
 public:
   Rules(const RunSpec& spec, Reading& reading) : s_(spec), reading_(reading) {}
@@ -185,17 +191,16 @@ private:
     without_evaluations("eval.samples", s_.eval.samples);
     without_evaluations("eval.needles", s_.eval.needles);
     const int64_t product = s_.sequences_per_step();
+    const int64_t at_once = std::max<int64_t>(1, t.micro_batch * s_.data_ranks());
     rule(
-        {"train.global_batch", "train.micro_batch", "train.accumulate", "parallel.ranks"},
+        {"train.global_batch", "train.micro_batch", "train.accumulate", "parallel.ranks",
+         "parallel.context_ranks"},
         [&] { return t.global_batch != 0 && t.global_batch != product; },
-        "must be micro_batch * accumulate * parallel.ranks = " + number(t.micro_batch) + " * " +
-            number(t.accumulate) + " * " + number(s_.parallel.ranks) + " = " + number(product) +
-            ", not " + number(t.global_batch),
-        t.global_batch > 0 &&
-                t.global_batch % (std::max<int64_t>(1, t.micro_batch * s_.parallel.ranks)) == 0
-            ? "train.accumulate = " +
-                  number(t.global_batch / std::max<int64_t>(1, t.micro_batch * s_.parallel.ranks)) +
-                  " would fit"
+        "must be micro_batch * accumulate * " + data_ranks_text(s_) + " = " +
+            number(t.micro_batch) + " * " + number(t.accumulate) + " * " + number(s_.data_ranks()) +
+            " = " + number(product) + ", not " + number(t.global_batch),
+        t.global_batch > 0 && t.global_batch % at_once == 0
+            ? "train.accumulate = " + number(t.global_batch / at_once) + " would fit"
             : "leave it out and it is computed");
     rule(
         {"train.warmup_steps", "train.steps"}, [&] { return t.warmup_steps > t.steps; },
@@ -256,6 +261,20 @@ private:
         "must be at most parallel.nodes * parallel.ranks_per_node = " +
             number(p.nodes * p.ranks_per_node) + ", not " + number(p.ranks),
         "leave parallel.ranks out and it is computed");
+    const auto divides = [&](const char* key, int64_t value, const char* next) {
+      rule(
+          {"parallel.context_ranks", key}, [&] { return value % p.context_ranks != 0; },
+          "must divide " + std::string(key) + " (" + number(value) + "), not be " +
+              number(p.context_ranks),
+          next);
+    };
+    divides("parallel.ranks", p.ranks, "groups of ranks share sequences");
+    divides("model.kv_groups", s_.model.kv_groups, "each rank attends with whole KV groups");
+    divides("train.sequence_length", s_.train.sequence_length,
+            "each rank holds an equal part of a sequence");
+    if (p.ranks_per_node > 0)
+      divides("parallel.ranks_per_node", p.ranks_per_node,
+              "ranks that share sequences are on one node");
     rule(
         {"parallel.device", "parallel.nodes"},
         [&] { return p.nodes > 1 && p.device != Device::kCpu; },

@@ -9,6 +9,7 @@
 #include "common/spec/fault_table.h"
 #include "nsa_model/choice/model_words.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -195,6 +196,7 @@ struct ParallelSection {
   int64_t ranks = 1; // on all nodes together
   int64_t nodes = 1;
   int64_t ranks_per_node = 0;              // 0: on one node
+  int64_t context_ranks = 1;               // that share each sequence
   Device device = Device::kAuto;           // a GPU asked for and not had is an error
   double bucket_mib = 1024;                // gradient all-reduce bucket
   Compress compress = Compress::kOff;      // gradients on the wire
@@ -326,11 +328,17 @@ struct RunSpec {
   InjectSection inject;
   OriginSection origin;
 
-  // Sequences and tokens an optimizer update takes, over all ranks.
-  int64_t sequences_per_step() const {
-    return train.micro_batch * train.accumulate * parallel.ranks;
+  // Ranks, or groups of ranks that share sequences, with data of their own.
+  int64_t data_ranks() const {
+    return parallel.ranks / std::max<int64_t>(1, parallel.context_ranks);
   }
+  // Sequences and tokens an optimizer update takes, over all ranks.
+  int64_t sequences_per_step() const { return train.micro_batch * train.accumulate * data_ranks(); }
   int64_t tokens_per_step() const { return sequences_per_step() * train.sequence_length; }
+  // Tokens of a micro-batch that one rank holds.
+  int64_t tokens_of_rank() const {
+    return train.micro_batch * train.sequence_length / std::max<int64_t>(1, parallel.context_ranks);
+  }
 };
 
 } // namespace nsa::spec

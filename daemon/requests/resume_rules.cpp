@@ -126,7 +126,8 @@ Status check_changed_keys(const std::vector<std::string>& overrides) {
 Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
                                                     const std::vector<std::string>& overrides) {
   std::vector<std::string> all = overrides;
-  const bool shape = sets(all, "train.micro_batch") || sets(all, "parallel.ranks");
+  const bool shape = sets(all, "train.micro_batch") || sets(all, "parallel.ranks") ||
+                     sets(all, "parallel.context_ranks");
   const bool batch = sets(all, "train.global_batch");
   if (!shape && !batch) return all;
   const spec::RunSpec after = spec::apply_overrides(before, overrides).spec;
@@ -137,7 +138,7 @@ Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
   if (follows && heldout / micro_batch != before.eval.batches)
     all.push_back("eval.batches=" + std::to_string(heldout / micro_batch));
   if (sets(all, "train.accumulate")) return all;
-  const int64_t at_once = after.train.micro_batch * after.parallel.ranks;
+  const int64_t at_once = after.train.micro_batch * after.data_ranks();
   const bool named = batch && after.train.global_batch > 0;
   const int64_t wanted = named ? after.train.global_batch : before.sequences_per_step();
   if (at_once < 1 || wanted < 1) return all; // a mistake of the values, which is told with others
@@ -146,7 +147,7 @@ Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
                 "a global batch of " + std::to_string(wanted) +
                     " sequences does not divide over micro_batch * ranks = " +
                     std::to_string(after.train.micro_batch) + " * " +
-                    std::to_string(after.parallel.ranks) + " = " + std::to_string(at_once),
+                    std::to_string(after.data_ranks()) + " = " + std::to_string(at_once),
                 "choose a micro_batch and ranks whose product divides " + std::to_string(wanted) +
                     ", or a new global batch: --set train.global_batch=" +
                     std::to_string(std::max<int64_t>(1, wanted / at_once) * at_once));

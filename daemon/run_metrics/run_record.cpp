@@ -114,7 +114,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.steps += updates;
   c.tokens += updates * static_cast<uint64_t>(record.spec.tokens_per_step());
   c.batches +=
-      updates * static_cast<uint64_t>(record.spec.train.accumulate * record.spec.parallel.ranks);
+      updates * static_cast<uint64_t>(record.spec.train.accumulate * record.spec.data_ranks());
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
   for (const auto& [name, seconds] : step.phase_seconds) {
     const auto phase = progress::phase_from_name(name);

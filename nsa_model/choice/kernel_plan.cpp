@@ -21,7 +21,7 @@ std::string joined(const Reasons& reasons) {
 class Planner {
 public:
   Planner(const Capabilities& on, const ModelSizes& model, const KernelRequest& request)
-      : on_(on), m_(model), r_(request), rows_(request.micro_batch * request.sequence) {}
+      : on_(on), m_(model), r_(request), rows_(request.micro_batch * tokens_of_sequence()) {}
 
   KernelPlan plan() {
     const Reasons layers = why_not_layers();
@@ -80,8 +80,8 @@ private:
     return {.compute_capability = on_.compute_capability,
             .batch = r_.micro_batch,
             .sequence = r_.sequence,
-            .heads = m_.heads,
-            .groups = m_.kv_groups,
+            .heads = m_.heads / r_.context_ranks,
+            .groups = m_.kv_groups / r_.context_ranks,
             .head_dimension = m_.head_dimension,
             .nsa = m_.nsa};
   }
@@ -266,7 +266,7 @@ private:
   // Rows of an evaluation's last batch, which may have any smaller number of sequences.
   template <class Visit> void for_fewer_rows(Visit visit) const {
     for (int64_t batch = 1; batch < r_.micro_batch; ++batch)
-      visit(batch * r_.sequence);
+      visit(batch * tokens_of_sequence());
   }
 
   void products() {
@@ -321,10 +321,13 @@ private:
       add(Part::kEmbeddingGradient, Backend::kPortable, kFastest);
   }
 
+  // That this rank holds.
+  int64_t tokens_of_sequence() const { return r_.sequence / r_.context_ranks; }
+
   const Capabilities& on_;
   const ModelSizes& m_;
   const KernelRequest& r_;
-  const int64_t rows_; // tokens of a micro-batch
+  const int64_t rows_; // tokens of a micro-batch that this rank holds
   bool fused_layers_ = false;
   KernelPlan plan_;
 };

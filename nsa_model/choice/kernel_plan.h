@@ -98,9 +98,10 @@ struct KernelRequest {
   DenseAttention dense = DenseAttention::kAuto;
   LayerKernels layers = LayerKernels::kAuto;
   EmbeddingGradient embedding = EmbeddingGradient::kAuto;
-  int64_t micro_batch = 1; // sequences
-  int64_t sequence = 0;    // tokens of each
-  bool documents = false;  // attention restarts at each document
+  int64_t micro_batch = 1;   // sequences
+  int64_t sequence = 0;      // tokens of each
+  int64_t context_ranks = 1; // that share each: they divide tokens, but for attention heads
+  bool documents = false;    // attention restarts at each document
   bool deterministic = false;
 };
 

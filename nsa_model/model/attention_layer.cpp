@@ -17,6 +17,25 @@ using choice::Part;
 
 constexpr std::array kBranches{Branch::kCompressed, Branch::kSelected, Branch::kSliding};
 
+// A part of the heads, of all tokens.
+Heads of_whole_sequence(const Heads& part, const SharedGroup& group) {
+  std::vector<Tensor> tensors{part.q};
+  for (const auto* set : {&part.k, &part.v})
+    for (const std::optional<Tensor>& x : *set)
+      if (x) tensors.push_back(*x);
+  if (part.gates.defined()) tensors.push_back(part.gates);
+  tensors = to_whole_sequence(tensors, group);
+  Heads whole;
+  auto next = tensors.begin();
+  whole.q = *next++;
+  for (int b = 0; b < kBranchCount; ++b)
+    if (part.k[b]) whole.k[b] = *next++;
+  for (int b = 0; b < kBranchCount; ++b)
+    if (part.v[b]) whole.v[b] = *next++;
+  if (part.gates.defined()) whole.gates = *next++;
+  return whole;
+}
+
 } // namespace
 
 AttentionLayer::AttentionLayer(const ModelConfig& config,
@@ -64,7 +83,14 @@ Tensor AttentionLayer::forward(const Tensor& x, const SequenceContext& context, 
 
 Tensor AttentionLayer::attend(Heads heads, const SequenceContext& context,
                               ops::KeptAttention* kept) const {
-  if (config_.attention == Attention::kDense) return dense(heads, context);
+  if (context.group) heads = of_whole_sequence(heads, context.group);
+  const Tensor o = config_.attention == Attention::kDense ? dense(heads, context)
+                                                          : nsa(std::move(heads), context, kept);
+  return output(context.group ? to_all_heads(o, context.group) : o);
+}
+
+Tensor AttentionLayer::nsa(Heads heads, const SequenceContext& context,
+                           ops::KeptAttention* kept) const {
   // The operator averages keys and values itself.
   const bool pooled_inside =
       config_.fused_layers && config_.nsa.compression == Compression::kAverage;
@@ -74,8 +100,8 @@ Tensor AttentionLayer::attend(Heads heads, const SequenceContext& context,
   }
   const ops::AttentionInputs inputs{
       heads.q, heads.k, heads.v, heads.gates, context.document_start, std::nullopt};
-  return output(kept != nullptr ? ops::attention(inputs, settings(), config_.kernels, *kept)
-                                : ops::attention(inputs, settings(), config_.kernels));
+  return kept != nullptr ? ops::attention(inputs, settings(), config_.kernels, *kept)
+                         : ops::attention(inputs, settings(), config_.kernels);
 }
 
 Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {
@@ -178,7 +204,7 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
                                             /*enable_gqa=*/true)
         .transpose(1, 2);
   };
-  if (!context.document_start) return output(attend(heads.q, *heads.k[0], *heads.v[0]));
+  if (!context.document_start) return attend(heads.q, *heads.k[0], *heads.v[0]);
   if (context.document_offsets.defined()) {
     const auto all = [](const Tensor& x) { return x.flatten(0, 1); };
     const Tensor& offsets = context.document_offsets;
@@ -187,7 +213,7 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
     const Tensor o = std::get<0>(at::_flash_attention_forward(
         all(heads.q), all(*heads.k[0]), all(*heads.v[0]), offsets, offsets, longest, longest,
         /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false));
-    return output(o.view_as(heads.q));
+    return o.view_as(heads.q);
   }
   // One cut of all tokens: its gradient is one joining, where slices would each give a whole
   // tensor.
@@ -200,7 +226,7 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
   std::vector<Tensor> documents;
   for (size_t i = 0; i < lengths.size(); ++i)
     documents.push_back(attend(q[i].unsqueeze(0), k[i].unsqueeze(0), v[i].unsqueeze(0)).squeeze(0));
-  return output(at::cat(documents).view_as(heads.q));
+  return at::cat(documents).view_as(heads.q);
 }
 
 } // namespace nsa::model

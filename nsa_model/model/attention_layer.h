@@ -4,6 +4,7 @@
 // Holds handles of parameters that LanguageModel owns. One thread at a time.
 #pragma once
 
+#include "nsa_model/model/context_group.h"
 #include "nsa_model/model_config/config.h"
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/product.h"
@@ -19,6 +20,9 @@ namespace nsa::model {
 
 // What all layers of one forward pass share. Tables are FP32 (FP64 for FP64).
 struct SequenceContext {
+  // Of the ranks that share the sequence; null: this one has all of it. cos and sin are of this
+  // rank's part, the rest of the whole sequence.
+  SharedGroup group;
   at::Tensor cos, sin; // [S or B * S, D / 2]
   at::Tensor compressed_cos,
       compressed_sin;                       // at each compressed token's first position (phi = mlp)
@@ -29,9 +33,9 @@ struct SequenceContext {
   int64_t longest_document = 0;
 };
 
-// Projected heads of a layer: q [B, S, H, D] rotated; k, v by branch [B, S, G, D], keys rotated but
-// for the compressed ones when phi is an MLP; gates [B, S, G or H, 3].
-// The dense twin has one set of keys and values, in [0], and no gates.
+// Projected heads of a layer, of the tokens that this rank has: q [B, S, H, D] rotated; k, v by
+// branch [B, S, G, D], keys rotated but for the compressed ones when phi is an MLP; gates [B, S, G
+// or H, 3]. The dense twin has one set of keys and values, in [0], and no gates.
 struct Heads {
   at::Tensor q;
   std::array<std::optional<at::Tensor>, 3> k, v;
@@ -65,6 +69,8 @@ public:
   ops::Settings settings() const;
 
 private:
+  // o [B, S, H, D] of the heads that this rank attends with.
+  at::Tensor nsa(Heads heads, const SequenceContext& context, ops::KeptAttention* kept) const;
   at::Tensor dense(const Heads& heads, const SequenceContext& context) const;
   // mean [B, S, G, D]: of each group's queries before they are rotated; the group gate looks at it.
   at::Tensor gates(const at::Tensor& x, const at::Tensor& mean) const;

@@ -122,7 +122,7 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens, Logits wh
                            impl_->why_not_first_piece(state.batch_, tokens.size(1)).empty();
   SequenceContext context;
   if (first_piece)
-    context = impl_->context(tokens.size(1), std::nullopt, 0);
+    context = impl_->context(tokens.size(1), std::nullopt, 0, nullptr);
   else
     std::tie(context.cos, context.sin) = impl_->tables(
         at::arange(first, first + tokens.size(1), at::TensorOptions().dtype(at::kLong)));

@@ -120,17 +120,19 @@ std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
 
 SequenceContext LanguageModel::Impl::context(int64_t sequence,
                                              const std::optional<Tensor>& document_start,
-                                             int64_t position_offset) {
+                                             int64_t position_offset, const SharedGroup& sharing) {
   const PartScope part(StepPart::kEmbedding);
   // Without documents every batch of this length shares its tables: keep the last ones.
-  const bool cached =
-      !document_start && plain_length == sequence && plain_offset == position_offset;
+  const bool cached = !document_start && plain_length == sequence &&
+                      plain_offset == position_offset && plain.group == sharing;
   if (cached) return plain;
   SequenceContext out;
+  out.group = sharing;
   if (document_start && document_start->defined()) out.document_start = document_start;
   Tensor positions = at::arange(sequence, at::TensorOptions().dtype(at::kLong));
   if (out.document_start) positions = positions.unsqueeze(0) - *out.document_start;
-  std::tie(out.cos, out.sin) = tables(positions + position_offset);
+  const Tensor own = sharing ? sharing->part_of(positions) : positions;
+  std::tie(out.cos, out.sin) = tables(own + position_offset);
   if (config.attention == Attention::kNsa && config.nsa.compression == Compression::kMlp) {
     const ops::Sizes sizes{config.nsa.compression_block, config.nsa.compression_stride};
     std::tie(out.compressed_cos, out.compressed_sin) =
@@ -196,12 +198,13 @@ RecomputedBlock LanguageModel::Impl::recomputed_block(int64_t layer, const Seque
 
 Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
                                    const std::optional<Tensor>& document_start,
-                                   int64_t position_offset,
+                                   int64_t position_offset, const SharedGroup& sharing,
                                    const c10::intrusive_ptr<ops::TiedGradient>& tied) {
   TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong && tokens.numel() > 0,
               "tokens must be int64 [B, S] and not empty, got ", tokens.scalar_type(), " ",
               tokens.sizes());
-  const SequenceContext shared = context(tokens.size(1), document_start, position_offset);
+  const SequenceContext shared = context(tokens.size(1), document_start, position_offset, sharing);
+  const Tensor own = sharing ? sharing->part_of(tokens).contiguous() : tokens;
   check(shared.cos, "a RoPE table", true);
   // Asked here: within recompute() the first run of a training pass has no gradients either.
   const bool count_gates = config.gate_statistics && c10::GradMode::is_enabled();
@@ -210,7 +213,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
     ops::count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kAten);
   const auto look_up = [&] {
     const PartScope part(StepPart::kEmbedding);
-    return tied ? ops::embedding(embedding, tokens, tied) : at::embedding(embedding, tokens);
+    return tied ? ops::embedding(embedding, own, tied) : at::embedding(embedding, own);
   };
   Stream stream{look_up(), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -252,6 +255,12 @@ Tensor LanguageModel::initial_value(const std::string& name) const {
   TORCH_CHECK(false, "no parameter is named ", name);
 }
 
+void LanguageModel::share_context(SharedGroup group) {
+  TORCH_CHECK(!group || impl_->config.kv_groups % group->size == 0, impl_->config.kv_groups,
+              " groups of keys do not divide over ", group->size, " ranks");
+  impl_->group = std::move(group);
+}
+
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
                            const std::optional<Tensor>& document_start) {
   TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
@@ -260,10 +269,11 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets,
   c10::intrusive_ptr<ops::TiedGradient> tied;
   if (config.fused_layers && config.joined_embedding_gradient && c10::GradMode::is_enabled())
     tied = c10::make_intrusive<ops::TiedGradient>();
-  const Tensor hidden = impl_->hidden(tokens, document_start, 0, tied);
+  const Tensor hidden = impl_->hidden(tokens, document_start, 0, impl_->group, tied);
   const PartScope part(StepPart::kLoss);
-  const Tensor loss = linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding,
-                                           targets.flatten(), config.fused_layers, tied);
+  const Tensor loss =
+      linear_cross_entropy(hidden.flatten(0, 1), impl_->embedding,
+                           impl_->part_of(targets).flatten(), config.fused_layers, tied);
   impl_->check(loss, "the loss", true);
   return loss;
 }
@@ -273,15 +283,16 @@ Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,
   TORCH_CHECK(targets.sizes() == tokens.sizes(), "targets ", targets.sizes(),
               " must be like tokens ", tokens.sizes());
   const c10::NoGradGuard no_grad;
-  const Tensor hidden = impl_->hidden(tokens, document_start, 0);
-  return linear_token_losses(hidden.flatten(0, 1), impl_->embedding, targets.flatten(),
+  const Tensor hidden = impl_->hidden(tokens, document_start, 0, impl_->group);
+  const Tensor own = impl_->part_of(targets);
+  return linear_token_losses(hidden.flatten(0, 1), impl_->embedding, own.flatten(),
                              impl_->config.fused_layers)
-      .view_as(targets);
+      .view(own.sizes());
 }
 
 Tensor LanguageModel::logits(const Tensor& tokens, const std::optional<Tensor>& document_start,
                              int64_t position_offset) {
-  const Tensor hidden = impl_->hidden(tokens, document_start, position_offset);
+  const Tensor hidden = impl_->hidden(tokens, document_start, position_offset, nullptr);
   return at::linear(hidden, impl_->embedding).to(ops::compute_type(impl_->dtype));
 }
 
@@ -292,7 +303,7 @@ ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
       impl_->config.attention == Attention::kNsa && layer >= 0 && layer < impl_->config.layers,
       "attention_inputs: layer ", layer, " of ", impl_->config.layers, " of a model with NSA");
   c10::NoGradGuard no_grad;
-  const SequenceContext shared = impl_->context(tokens.size(1), document_start, 0);
+  const SequenceContext shared = impl_->context(tokens.size(1), document_start, 0, nullptr);
   Impl::Stream stream{at::embedding(impl_->embedding, tokens), std::nullopt};
   for (int64_t before = 0; before < layer; ++before)
     stream = impl_->run_block(before, stream, shared, /*count_gates=*/false);

@@ -6,6 +6,7 @@
 // errors (shapes, dtypes) throw c10::Error; sizes are checked beforehand with validate().
 #pragma once
 
+#include "nsa_model/model/context_group.h"
 #include "nsa_model/model_config/config.h"
 
 #include <ATen/ATen.h>
@@ -59,6 +60,12 @@ public:
   // Initial values of parameter `name` in FP32, before rounding: what FP32 masters start from.
   at::Tensor initial_value(const std::string& name) const;
 
+  // Shares the sequences of loss() and token_losses() with the other ranks of a group, whose size
+  // divides config().kv_groups and every sequence's length. They take whole sequences and answer
+  // for this rank's part: the mean over the group is the loss, and the sum of its gradients,
+  // divided by the size, the gradient; every target counts then. All else computes alone.
+  void share_context(SharedGroup group);
+
   // Mean cross-entropy in nats, FP32 scalar with autograd. tokens, targets: [B, S] int64 on the
   // model's device; targets < 0 do not count. document_start: [B, S] int64 on the CPU, index of the
   // first token of each token's document (see document_starts()); given, attention, blocks and
@@ -67,7 +74,8 @@ public:
                   const std::optional<at::Tensor>& document_start = std::nullopt);
 
   // -log probability of each target in nats, [B, S] FP32 (FP64 for FP64) on the model's device, 0
-  // where a target is < 0: loss() is the mean of the others. No autograd.
+  // where a target is < 0: loss() is the mean of the others. No autograd. In a group of n ranks
+  // [B, S / n], of this one's part.
   at::Tensor token_losses(const at::Tensor& tokens, const at::Tensor& targets,
                           const std::optional<at::Tensor>& document_start = std::nullopt);
 

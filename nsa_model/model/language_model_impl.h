@@ -39,15 +39,17 @@ struct LanguageModel::Impl {
                    bool count_gates, KeptOfBlock* kept = nullptr);
   RecomputedBlock recomputed_block(int64_t layer, const SequenceContext& context, bool has_addend,
                                    bool count_gates);
+  // tokens: [B, S], of which `sharing` (may be null) leaves this rank a part.
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
-                    int64_t position_offset,
+                    int64_t position_offset, const SharedGroup& sharing,
                     const c10::intrusive_ptr<ops::TiedGradient>& tied = {});
+  at::Tensor part_of(const at::Tensor& x) const { return group ? group->part_of(x) : x; }
 
   at::Tensor on_device(const at::Tensor& x) const; // x is on the CPU; the host does not wait
   // RoPE tables [positions, D / 2] for `positions` (int64, CPU).
   std::pair<at::Tensor, at::Tensor> tables(const at::Tensor& positions);
   SequenceContext context(int64_t sequence, const std::optional<at::Tensor>& document_start,
-                          int64_t position_offset);
+                          int64_t position_offset, const SharedGroup& sharing);
 
   // The debug toggle check_dtypes: what passes a module boundary is in compute dtype (or, where
   // `wide`, in the FP32 of gates and tables) and on the model's device.
@@ -78,6 +80,7 @@ struct LanguageModel::Impl {
   std::vector<Block> blocks;
 
   at::Tensor cos, sin;   // of positions 0 .., on the device
+  SharedGroup group;     // of loss() and token_losses(); may be null
   SequenceContext plain; // of the last batch without documents
   int64_t plain_length = -1, plain_offset = 0;
   // Where gate_statistics is on: sums of mean gates [layers, 3], and of how many forward passes.

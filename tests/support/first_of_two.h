@@ -20,6 +20,10 @@ public:
   std::unique_ptr<comm::Pending> all_gather(const at::Tensor&, comm::Tag) override {
     throw std::logic_error("nobody plays the peer's part in an all-gather");
   }
+  std::unique_ptr<comm::Pending> all_to_all(const at::Tensor&, const at::Tensor&, comm::RankRange,
+                                            comm::Tag) override {
+    throw std::logic_error("nobody plays the peer's part in an all-to-all");
+  }
   comm::Outcome broadcast(const at::Tensor&, Rank, comm::Tag) override { return {}; }
   comm::Outcome barrier(comm::Tag) override { return {}; }
 };

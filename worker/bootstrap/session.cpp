@@ -16,6 +16,7 @@
 #include "worker/link/flight_record_writer.h"
 #include "worker/model/kernel_setup.h"
 #include "worker/model/model_loss.h"
+#include "worker/model/shared_context.h"
 #include "worker/process_info/process_info.h"
 #include "worker/rules/model_setup.h"
 #include "worker/rules/precision.h"
@@ -264,6 +265,9 @@ RankResult<void> Session::meet_peers() {
   collectives_ = comm::watch(
       std::move(collectives_), clock_.writer(),
       [this](progress::DeviceWord word, uint64_t value) { runtime_->mark(word, value); });
+  model_->share_context(make_context_group(*collectives_,
+                                           static_cast<int>(o_.spec.parallel.context_ranks),
+                                           [this] { return clock_.position().step; }));
   flight_record_writer_.emplace(link_, o_.rank, [this] { return collectives_->flight_record(); });
   return {};
 }
@@ -273,8 +277,9 @@ RankResult<void> Session::open_loader() {
   shape.sequence_length = o_.spec.train.sequence_length;
   shape.micro_batch = o_.spec.train.micro_batch;
   shape.accumulate = o_.spec.train.accumulate;
-  shape.rank = o_.rank;
-  shape.world = o_.world;
+  // Ranks that share sequences read the same ones.
+  shape.rank = o_.rank / static_cast<int>(o_.spec.parallel.context_ranks);
+  shape.world = static_cast<int>(o_.spec.data_ranks());
 
   data::LoaderOptions options;
   options.sources = data_;

@@ -12,6 +12,8 @@
 #include <ATen/core/TensorBody.h>
 
 #include <memory>
+#include <stdexcept>
+#include <utility>
 
 namespace nsa::comm {
 
@@ -29,6 +31,11 @@ public:
   // r.
   virtual std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) = 0;
   virtual std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) = 0;
+  // Flat tensors of range.count equal chunks: chunk i of `out` goes to rank range.first + i, whose
+  // chunk for this rank becomes chunk i of `in`. Any type. Both stay untouched until wait(). Each
+  // rank is in one range; all ranks call it at the same place.
+  virtual std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in,
+                                              RankRange range, Tag tag) = 0;
   virtual Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) = 0;
   virtual Outcome barrier(Tag tag) = 0;
 
@@ -38,6 +45,18 @@ public:
 
   // Orderly end; no operation may be under way.
   virtual void shut_down() {}
+};
+
+// A collective in the middle of a forward or backward pass failed, which has no other way to say
+// it.
+class PeerLost : public std::runtime_error {
+public:
+  explicit PeerLost(PeerFailure failure)
+      : std::runtime_error(failure.what), failure_(std::move(failure)) {}
+  const PeerFailure& failure() const { return failure_; }
+
+private:
+  PeerFailure failure_;
 };
 
 // c10d watches over its own watchdog and ends the process when that stands still for so long. It is

@@ -47,15 +47,15 @@ void check(const at::Tensor& tensor, int64_t chunks = 1) {
                                 "equal chunks");
 }
 
-// Keeps the tensor alive while the mesh works on its memory.
+// Keeps the tensors alive while the mesh works on its memory.
 class TensorPending : public Pending {
 public:
-  TensorPending(at::Tensor tensor, std::unique_ptr<Pending> pending)
-      : tensor_(std::move(tensor)), pending_(std::move(pending)) {}
+  TensorPending(std::vector<at::Tensor> tensors, std::unique_ptr<Pending> pending)
+      : tensors_(std::move(tensors)), pending_(std::move(pending)) {}
   Outcome wait() override { return pending_->wait(); }
 
 private:
-  at::Tensor tensor_;
+  std::vector<at::Tensor> tensors_;
   std::unique_ptr<Pending> pending_;
 };
 
@@ -70,19 +70,27 @@ public:
     check(tensor);
     auto pending = mesh_->all_reduce(tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
                                      element_type(tensor), tag);
-    return std::make_unique<TensorPending>(tensor, std::move(pending));
+    return std::make_unique<TensorPending>(std::vector{tensor}, std::move(pending));
   }
   std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) override {
     check(tensor, world_);
     auto pending = mesh_->reduce_scatter(tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
                                          element_type(tensor), tag);
-    return std::make_unique<TensorPending>(tensor, std::move(pending));
+    return std::make_unique<TensorPending>(std::vector{tensor}, std::move(pending));
   }
   std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) override {
     check(tensor, world_);
     auto pending = mesh_->all_gather(tensor.data_ptr(), static_cast<size_t>(tensor.numel()),
                                      tensor.element_size(), tag);
-    return std::make_unique<TensorPending>(tensor, std::move(pending));
+    return std::make_unique<TensorPending>(std::vector{tensor}, std::move(pending));
+  }
+  std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in, RankRange range,
+                                      Tag tag) override {
+    check(out, range.count);
+    check(in, range.count);
+    auto pending = mesh_->all_to_all(out.const_data_ptr(), in.mutable_data_ptr(),
+                                     out.nbytes() / static_cast<size_t>(range.count), range, tag);
+    return std::make_unique<TensorPending>(std::vector{out, in}, std::move(pending));
   }
   Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {
     check(tensor);
@@ -113,6 +121,11 @@ public:
     return std::make_unique<Done>();
   }
   std::unique_ptr<Pending> all_gather(const at::Tensor&, Tag) override {
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in, RankRange,
+                                      Tag) override {
+    in.copy_(out);
     return std::make_unique<Done>();
   }
   Outcome broadcast(const at::Tensor&, Rank, Tag) override { return {}; }

@@ -22,6 +22,11 @@ public:
   std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) override {
     return start(tensor, tag, &Collectives::all_gather);
   }
+  std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in, RankRange range,
+                                      Tag tag) override {
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index, out.nbytes());
+    return std::make_unique<WatchedPending>(*this, number, inner_->all_to_all(out, in, range, tag));
+  }
   Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {
     const uint64_t number = writer_.enqueue(tag.kind, tag.index, tensor.nbytes());
     return await(number, [&] { return inner_->broadcast(tensor, root, tag); });
@@ -53,17 +58,20 @@ private:
     const uint64_t number = writer_.enqueue(tag.kind, tag.index, tensor.nbytes());
     return std::make_unique<WatchedPending>(*this, number, (*inner_.*begin)(tensor, tag));
   }
-  // One that failed has not ended: the page shows where this rank stopped.
+  // One that failed has not ended: the page shows where this rank stopped. They run in the order
+  // of their numbers, so one that is awaited behind a later one has ended with that.
   template <class Wait> Outcome await(uint64_t number, Wait wait) {
+    if (number < completed_) return wait();
     mark_(DeviceWord::kStarted, number);
     Outcome outcome = wait();
-    if (outcome) mark_(DeviceWord::kCompleted, number);
+    if (outcome) mark_(DeviceWord::kCompleted, completed_ = number);
     return outcome;
   }
 
   std::unique_ptr<Collectives> inner_;
   progress::Writer& writer_;
   const Mark mark_;
+  uint64_t completed_ = 0; // the newest that has been awaited
 };
 
 } // namespace

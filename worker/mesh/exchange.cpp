@@ -41,6 +41,8 @@ const char* operation_name(uint32_t operation) {
     return "broadcast";
   case Operation::kBarrier:
     return "barrier";
+  case Operation::kAllToAll:
+    return "all-to-all";
   }
   return "unknown operation";
 }

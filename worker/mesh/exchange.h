@@ -28,7 +28,8 @@ enum class Operation : uint32_t {
   kReduceScatter = 1,
   kAllGather = 2,
   kBroadcast = 3,
-  kBarrier = 4
+  kBarrier = 4,
+  kAllToAll = 5
 };
 struct ExchangeName {
   Tag tag;

@@ -5,6 +5,7 @@
 #include "worker/mesh/mesh_connect.h"
 
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -211,6 +212,23 @@ struct Mesh::Impl {
     return exchange(rank, {tag, Operation::kBroadcast}, transfers, deadline(), wake.get());
   }
 
+  Outcome all_to_all(const std::byte* out, std::byte* in, size_t chunk_bytes,
+                     const RankRange& range, const Tag& tag) {
+    auto transfers = with_every_peer([&](Rank peer) {
+      Transfer t;
+      t.sends = t.receives = range.contains(peer);
+      if (!t.sends) return t;
+      const size_t offset = static_cast<size_t>(peer - range.first) * chunk_bytes;
+      t.out = out + offset;
+      t.in = in + offset;
+      t.out_bytes = t.in_bytes = chunk_bytes;
+      return t;
+    });
+    const size_t own = static_cast<size_t>(rank - range.first) * chunk_bytes;
+    std::memcpy(in + own, out + own, chunk_bytes);
+    return exchange(rank, {tag, Operation::kAllToAll}, transfers, deadline(), wake.get());
+  }
+
   Outcome barrier(const Tag& tag) {
     auto transfers = with_every_peer([](Rank) {
       Transfer t;
@@ -287,6 +305,15 @@ std::unique_ptr<Pending> Mesh::broadcast(void* data, size_t bytes, Rank root, Ta
 
 std::unique_ptr<Pending> Mesh::barrier(Tag tag) {
   return impl_->start("mesh:barrier", tag, 0, [=, this] { return impl_->barrier(tag); });
+}
+
+std::unique_ptr<Pending> Mesh::all_to_all(const void* out, void* in, size_t chunk_bytes,
+                                          RankRange range, Tag tag) {
+  const size_t bytes = chunk_bytes * static_cast<size_t>(range.count);
+  return impl_->start("mesh:all_to_all", tag, bytes, [=, this] {
+    return impl_->all_to_all(static_cast<const std::byte*>(out), static_cast<std::byte*>(in),
+                             chunk_bytes, range, tag);
+  });
 }
 
 const FlightLog& Mesh::flight_log() const {

@@ -82,6 +82,13 @@ struct MeshOptions {
   std::optional<MeshOverTcp> tcp = std::nullopt; // instead of unix sockets in the folder
 };
 
+// Neighbouring ranks.
+struct RankRange {
+  Rank first = 0;
+  int count = 1;
+  bool contains(Rank rank) const { return rank >= first && rank < first + count; }
+};
+
 class Mesh {
 public:
   // Blocks until all ranks are connected.
@@ -98,6 +105,11 @@ public:
   std::unique_ptr<Pending> all_gather(void* data, size_t elements, size_t element_bytes, Tag tag);
   std::unique_ptr<Pending> broadcast(void* data, size_t bytes, Rank root, Tag tag);
   std::unique_ptr<Pending> barrier(Tag tag);
+  // Chunk i of `out` goes to rank range.first + i, whose own chunk comes back as chunk i of `in`.
+  // Only the ranks of the range take part, which this rank is one of; others may do so in a range
+  // of theirs. `out` and `in` do not overlap.
+  std::unique_ptr<Pending> all_to_all(const void* out, void* in, size_t chunk_bytes,
+                                      RankRange range, Tag tag);
 
   const FlightLog& flight_log() const; // of all operations so far
 

@@ -71,6 +71,8 @@ Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& togg
   std::string why_not = device_cannot;
   if (spec.data.document_mask)
     why_not = "with data.document_mask launches follow where documents begin";
+  else if (spec.parallel.context_ranks > 1)
+    why_not = "with parallel.context_ranks passes exchange heads with other ranks";
   else if (spec.parallel.find_unused)
     why_not = "with parallel.find_unused the parameters that get gradients may change";
   else if (spec.model.attention == spec::Attention::kNsa &&

@@ -16,10 +16,15 @@ namespace {
 class TokenTable {
 public:
   // The losses are there when the device has done what was enqueued.
-  void add(const data::Batch& batch, const at::Tensor& losses, runtime::Runtime& runtime) {
-    targets_.insert(targets_.end(), batch.targets.begin(), batch.targets.end());
+  void add(const data::Batch& batch, const at::Tensor& losses, int64_t part,
+           runtime::Runtime& runtime) {
+    const int64_t length = losses.size(1), first = part * length;
+    for (int64_t row = 0; row < batch.rows; ++row) {
+      const auto begin = batch.targets.begin() + row * batch.sequence_length + first;
+      targets_.insert(targets_.end(), begin, begin + length);
+    }
     for (const data::SequenceAddress& row : batch.rows_from) {
-      positions_.push_back(row.position);
+      positions_.push_back(row.position + first);
       sources_.push_back(row.source);
     }
     losses_.push_back(runtime.allocate_host(losses.nbytes()));
@@ -82,13 +87,13 @@ RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
   for (int64_t b = 0; b < e.set.batches(); ++b) {
     e.clock.enter(progress::Phase::kEvaluation, static_cast<uint64_t>(b));
     const auto batch = std::make_shared<const data::Batch>(e.set.batch(b));
-    sequence_length = batch->sequence_length;
     if (batch->rows == 0) continue; // the last round may not reach every rank
     const at::Tensor losses = e.losses(batch);
+    sequence_length = losses.size(1);
     const auto source = static_cast<int64_t>(e.set.source_of(b));
     sums[2 * source].add_(losses.sum(at::kDouble));
     sums[2 * source + 1].add_(static_cast<double>(losses.numel()));
-    if (!e.keep_in.empty()) table.add(*batch, losses, e.runtime);
+    if (!e.keep_in.empty()) table.add(*batch, losses, e.part, e.runtime);
   }
   e.runtime.synchronize(); // what is waited for from here on is the peers
   if (!e.keep_in.empty()) {

@@ -54,13 +54,19 @@ void Trainer::make_hooks() {
   if (p_.decoding.write_samples || p_.decoding.count_needles)
     hooks_.push_back(std::make_unique<DecodingHook>(p_.spec, p_.clock, p_.decoding, needles_));
   if (p_.evaluation != nullptr)
-    hooks_.push_back(std::make_unique<EvaluationHook>(EvaluationHook::Parts{
-        p_.spec,
-        {*p_.evaluation, p_.token_losses, p_.runtime, p_.collectives, p_.clock, {}},
-        p_.run_folder,
-        p_.link,
-        p_.sinks,
-        needles_}));
+    hooks_.push_back(std::make_unique<EvaluationHook>(
+        EvaluationHook::Parts{p_.spec,
+                              {*p_.evaluation,
+                               p_.token_losses,
+                               p_.runtime,
+                               p_.collectives,
+                               p_.clock,
+                               {},
+                               p_.rank % p_.spec.parallel.context_ranks},
+                              p_.run_folder,
+                              p_.link,
+                              p_.sinks,
+                              needles_}));
   hooks_.push_back(std::make_unique<CheckpointHook>(CheckpointHook::Parts{
       p_.spec.checkpoint, step_, p_.clock, p_.loader, p_.checkpointer, position_.step}));
   hooks_.push_back(
@@ -68,6 +74,14 @@ void Trainer::make_hooks() {
 }
 
 RankResult<Finished> Trainer::run() {
+  try {
+    return run_steps();
+  } catch (const comm::PeerLost& lost) { // within a pass
+    return failed(lost.failure());
+  }
+}
+
+RankResult<Finished> Trainer::run_steps() {
   const size_t in_flight = static_cast<size_t>(p_.runtime.steps_in_flight());
   for (uint64_t step = recorded_.first; step <= recorded_.last && !stop_; ++step) {
     if (auto ok = enqueue(step); !ok) return tl::unexpected(ok.error());

@@ -62,6 +62,7 @@ private:
     link::Link& link_;
   };
 
+  RankResult<Finished> run_steps();
   TrainStep::Parts step_parts();
   void make_hooks();
   RankResult<void> await_data();

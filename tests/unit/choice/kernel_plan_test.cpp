@@ -59,6 +59,20 @@ std::vector<std::string> parts_of(const KernelPlan& plan) {
   return parts;
 }
 
+// Each of two ranks has half of the tokens, and attends with half of the heads.
+TEST(KernelPlan, OfRanksThatShareSequences) {
+  Case shared;
+  shared.request.context_ranks = 2;
+  EXPECT_EQ(parts_of(shared.plan()), parts_of(Case().plan()));
+  shared.request.micro_batch = 1;
+  shared.request.sequence = 4 * 64; // 128 tokens a rank: no multiple of 256
+  EXPECT_EQ(shared.backend(Part::kMlp), Backend::kAten);
+  shared.request.sequence = 2 * 64 * 64;
+  EXPECT_EQ(shared.backend(Part::kMlp), Backend::kSm90);
+  shared.model.heads = 64; // 32 a group are too many, whoever has them
+  EXPECT_FALSE(shared.plan().fused_attention());
+}
+
 TEST(KernelPlan, OfTheM7COnHopper) {
   const Case m7c;
   EXPECT_THAT(parts_of(m7c.plan()),

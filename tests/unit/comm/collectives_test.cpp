@@ -78,6 +78,24 @@ TEST(WatchedCollectives, ASingleRankHasNobodyToWaitFor) {
   EXPECT_EQ(watch(std::move(alone), writer, {}).get(), same);
 }
 
+// Gradients of a step are awaited at its end, exchanges within its passes.
+TEST(WatchedCollectives, OneThatIsAwaitedBehindALaterOneTurnsNoWatermarkBack) {
+  std::vector<std::string> ignored, notes;
+  progress::Writer writer(*progress::Page::create(0, 1));
+  const auto watched =
+      watch(std::make_unique<NotingCollectives>(ignored), writer,
+            [&](progress::DeviceWord word, uint64_t value) {
+              const bool started = word == progress::DeviceWord::kStarted;
+              notes.push_back((started ? "started " : "completed ") + std::to_string(value));
+            });
+  const at::Tensor t = at::full({4}, 1.0, at::kFloat);
+  const auto bucket = watched->all_reduce_sum(t, {9, Kind::kGradient, 0});
+  const auto exchange = watched->all_reduce_sum(t, {9, Kind::kContext, 0});
+  ASSERT_TRUE(exchange->wait());
+  ASSERT_TRUE(bucket->wait());
+  EXPECT_EQ(notes, (std::vector<std::string>{"started 2", "completed 2"}));
+}
+
 TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
   const test::TemporaryFolder place;
   auto listener = listen_in_folder(place.path(), wire::kStoreSocketName, SOCK_SEQPACKET, 16);
@@ -119,6 +137,34 @@ TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
       at::Tensor t = at::full({3}, r == 0 ? 1.0 : 1.0 / 256, at::kBFloat16);
       ASSERT_TRUE((*collectives)->all_reduce_sum(t, {1, Kind::kGradient, 0})->wait());
       EXPECT_EQ(t[0].item<float>(), 1.0078125f);
+    });
+  for (auto& t : ranks)
+    t.join();
+}
+
+// Ranks 0 and 1 exchange, and 2 and 3; the sum of all comes between two exchanges.
+TEST(CpuCollectives, NeighboursExchangeChunks) {
+  const test::TemporaryFolder place;
+  std::vector<std::thread> ranks;
+  for (Rank r = 0; r < 4; ++r)
+    ranks.emplace_back([&place, r] {
+      auto collectives = make_cpu_collectives(r, 4, {place.path(), -1, 20s}, 20s);
+      ASSERT_TRUE(collectives) << collectives.error().what;
+      const Rank first = r / 2 * 2;
+      for (uint32_t round = 0; round < 3; ++round) {
+        // Chunk i: 10 r + i, seven bytes each.
+        const at::Tensor out = at::empty({14}, at::kByte), in = at::zeros({14}, at::kByte);
+        for (int i = 0; i < 2; ++i)
+          out.narrow(0, 7 * i, 7).fill_(10 * r + i);
+        ASSERT_TRUE(
+            (*collectives)->all_to_all(out, in, {first, 2}, {1, Kind::kContext, round})->wait());
+        for (int i = 0; i < 2; ++i)
+          EXPECT_TRUE(
+              at::all(in.narrow(0, 7 * i, 7) == 10 * (first + i) + (r - first)).item<bool>());
+        at::Tensor sum = at::full({5}, double(r), at::kFloat);
+        ASSERT_TRUE((*collectives)->all_reduce_sum(sum, {1, Kind::kGradient, round})->wait());
+        EXPECT_EQ(sum[4].item<float>(), 6.0f);
+      }
     });
   for (auto& t : ranks)
     t.join();

@@ -132,6 +132,9 @@ TEST(ResumeRules, AccumulationFollowsWhatKeepsTheGlobalBatch) {
   EXPECT_EQ(complete_overrides(before, {"train.micro_batch=2", "train.accumulate=9"}).value(),
             (Overrides{"train.micro_batch=2", "train.accumulate=9", "eval.batches=16"}))
       << "who says it is judged by check_resume";
+  EXPECT_EQ(complete_overrides(before, {"parallel.context_ranks=2"}).value(),
+            (Overrides{"parallel.context_ranks=2", "train.accumulate=2"}))
+      << "both ranks read the same sequences";
   const auto refused = complete_overrides(before, {"parallel.ranks=3"});
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().what,

@@ -142,6 +142,24 @@ TEST(Memory, HoldsStateByTheRule) {
   EXPECT_GT(memory(spec, {}).collectives, 0);
 }
 
+// Activations of half of the tokens, all weights, and an exchange's buffers.
+TEST(Memory, OfRanksThatShareSequencesIsLess) {
+  spec::RunSpec alone = m7c();
+  alone.train.sequence_length = 131072;
+  alone.train.micro_batch = 1;
+  alone.parallel.ranks = 2;
+  spec::RunSpec shared = alone;
+  shared.parallel.context_ranks = 2;
+  const Placement gpu{true, true};
+  const Memory whole = memory(alone, gpu), half = memory(shared, gpu);
+  EXPECT_EQ(half.masters, whole.masters);
+  EXPECT_NEAR(double(half.activations), double(whole.activations) / 2,
+              0.05 * double(whole.activations));
+  EXPECT_GT(half.collectives, whole.collectives);
+  EXPECT_LT(half.total(), whole.total());
+  EXPECT_EQ(2 * shared.tokens_per_step(), alone.tokens_per_step());
+}
+
 TEST(Memory, StaysWithinTheFigureOfOneH200) {
   spec::RunSpec spec = m7c();
   spec.toggles = {{"attention.kernels", "fused"}};

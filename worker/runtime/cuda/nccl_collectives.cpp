@@ -81,6 +81,18 @@ public:
     });
   }
 
+  // Over the communicator of all ranks: those that are not in the range get and send nothing.
+  std::unique_ptr<comm::Pending> all_to_all(const at::Tensor& out, const at::Tensor& in,
+                                            comm::RankRange range, comm::Tag tag) override {
+    return start(out, tag, [&] {
+      std::vector<int64_t> splits(static_cast<size_t>(world_), 0);
+      for (int i = 0; i < range.count; ++i)
+        splits[static_cast<size_t>(range.first + i)] = out.numel() / range.count;
+      at::Tensor from = out, into = in;
+      return group_->alltoall_base(into, from, splits, splits);
+    });
+  }
+
   Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
     return guarded(comm::to_string(tag), [&] {
       std::vector<at::Tensor> tensors = {tensor};

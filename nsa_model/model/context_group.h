@@ -1,0 +1,37 @@
+// Context parallelism: the ranks of a group share each sequence, of which rank r of n holds the
+// r-th part. Everything but attention needs its own tokens alone. For attention an all-to-all turns
+// all heads of a part into a part of the heads of the whole sequence, and another one turns back
+// (DeepSpeed-Ulysses, arXiv 2309.14509). So attention computes as on one rank, with fewer KV
+// groups.
+//
+// One thread at a time; all ranks of the group in the same order. Wrong shapes throw c10::Error,
+// and all_to_all() may throw what it likes: backward() passes it on.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace nsa::model {
+
+struct ContextGroup {
+  int64_t rank = 0, size = 1;
+  // chunks: [size, bytes] uint8, contiguous. Row i goes to rank i of the group, and row i of the
+  // result, which is like `chunks`, came from there.
+  std::function<at::Tensor(const at::Tensor& chunks)> all_to_all;
+
+  // This rank's part of x [.., S] along its last dimension.
+  at::Tensor part_of(const at::Tensor& x) const;
+};
+using SharedGroup = std::shared_ptr<const ContextGroup>;
+
+// Each [B, S / n, N, ...] with N divisible by n -> [B, S, N / n, ...], and back. With autograd, in
+// one exchange for all of them.
+std::vector<at::Tensor> to_whole_sequence(const std::vector<at::Tensor>& parts,
+                                          const SharedGroup& group);
+at::Tensor to_all_heads(const at::Tensor& whole, const SharedGroup& group);
+
+} // namespace nsa::model

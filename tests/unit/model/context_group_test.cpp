@@ -1,0 +1,168 @@
+// Ranks that share sequences, as threads: together they find the loss and the gradients of one that
+// has whole sequences.
+#include "tests/unit/model/small_model.h"
+
+#include "nsa_model/model/context_group.h"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <thread>
+
+namespace nsa::model {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kRanks = 2;
+
+// Hands rows on between threads.
+class Between {
+public:
+  SharedGroup group_of(int64_t rank) {
+    auto group = std::make_shared<ContextGroup>();
+    group->rank = rank;
+    group->size = kRanks;
+    group->all_to_all = [this, rank](const Tensor& chunks) {
+      sent_[size_t(rank)] = chunks;
+      all_have_sent_.arrive_and_wait();
+      std::vector<Tensor> rows;
+      for (const Tensor& of_peer : sent_)
+        rows.push_back(of_peer[rank].clone());
+      all_have_read_.arrive_and_wait();
+      return at::stack(rows);
+    };
+    return group;
+  }
+
+private:
+  std::vector<Tensor> sent_{size_t(kRanks)};
+  std::barrier<> all_have_sent_{kRanks}, all_have_read_{kRanks};
+};
+
+struct Batch {
+  Tensor tokens, targets;
+  std::optional<Tensor> document_start;
+};
+
+struct Found {
+  double loss = 0;
+  std::vector<Tensor> gradients;
+  Tensor token_losses;
+};
+
+Found train_once(const ModelConfig& config, const Batch& batch, SharedGroup group) {
+  LanguageModel model(config, at::kCPU, at::kDouble, 7);
+  sharpen(model, 4);
+  model.share_context(std::move(group));
+  const Tensor loss = model.loss(batch.tokens, batch.targets, batch.document_start);
+  loss.backward();
+  Found found;
+  found.loss = loss.item<double>();
+  for (const NamedParameter& p : model.named_parameters())
+    found.gradients.push_back(p.tensor.grad().clone());
+  found.token_losses = model.token_losses(batch.tokens, batch.targets, batch.document_start);
+  return found;
+}
+
+std::vector<Found> train_shared(const ModelConfig& config, const Batch& batch) {
+  Between between;
+  std::vector<Found> found(static_cast<size_t>(kRanks));
+  std::vector<std::thread> ranks;
+  for (int64_t rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back(
+        [&, rank] { found[size_t(rank)] = train_once(config, batch, between.group_of(rank)); });
+  for (std::thread& rank : ranks)
+    rank.join();
+  return found;
+}
+
+void expect_same(const std::string& name, const ModelConfig& config, const Batch& batch) {
+  const Found alone = train_once(config, batch, nullptr);
+  const std::vector<Found> shared = train_shared(config, batch);
+  EXPECT_NEAR((shared[0].loss + shared[1].loss) / 2, alone.loss, 1e-12) << name;
+  EXPECT_LT(largest_difference(at::cat({shared[0].token_losses, shared[1].token_losses}, 1),
+                               alone.token_losses),
+            1e-12)
+      << name;
+  for (size_t i = 0; i < alone.gradients.size(); ++i) {
+    const Tensor sum = (shared[0].gradients[i] + shared[1].gradients[i]) / double(kRanks);
+    EXPECT_LT(largest_difference(sum, alone.gradients[i]),
+              1e-11 * (1 + alone.gradients[i].abs().max().item<double>()))
+        << name << ": gradient " << i;
+    // A gradient that no peer has a part of would be one that nothing was exchanged for.
+    EXPECT_GT(largest_difference(shared[0].gradients[i], shared[1].gradients[i]), 0) << name;
+  }
+}
+
+Batch random_batch() {
+  at::manual_seed(3);
+  return {at::randint(1, kVocabulary, {2, kSequence}, at::kLong), random_tokens(2, kSequence), {}};
+}
+
+TEST(ContextGroup, LossAndGradientsAreThoseOfWholeSequences) {
+  for (const auto& [name, config] : small_configs())
+    expect_same(name, config, random_batch());
+}
+
+// Some documents lie in both parts, one begins where the second part does.
+TEST(ContextGroup, DocumentsCrossTheCut) {
+  Batch batch = random_batch();
+  for (const auto& [row, place] : {std::pair(0, 9), {0, 70}, {1, kSequence / 2 - 1}, {1, 60}})
+    batch.tokens[row][place] = 0;
+  batch.document_start = document_starts(batch.tokens, 0);
+  for (const auto& [name, config] : small_configs())
+    expect_same(name, config, batch);
+}
+
+TEST(ContextGroup, RecomputeExchangesAgain) {
+  for (auto [name, config] : small_configs()) {
+    config.activation_recompute = true;
+    expect_same(name, config, random_batch());
+  }
+}
+
+// Evaluation's samples are made by one rank alone, between steps.
+TEST(ContextGroup, LogitsAreComputedAlone) {
+  LanguageModel model(small_config(), at::kCPU, at::kDouble, 7),
+      other(small_config(), at::kCPU, at::kDouble, 7);
+  auto group = std::make_shared<ContextGroup>();
+  group->size = kRanks;
+  group->all_to_all = [](const Tensor&) -> Tensor { throw std::runtime_error("nobody answers"); };
+  model.share_context(group);
+  const Batch batch = random_batch();
+  EXPECT_THROW(model.token_losses(batch.tokens, batch.targets), std::runtime_error);
+  EXPECT_EQ(largest_difference(model.logits(batch.tokens), other.logits(batch.tokens)), 0);
+}
+
+// What a peer's end throws reaches the training thread from within a backward pass.
+TEST(ContextGroup, AFailureInBackwardReachesTheCaller) {
+  struct Lost : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  LanguageModel model(small_config(), at::kCPU, at::kDouble, 7);
+  const auto works = std::make_shared<bool>(true);
+  auto group = std::make_shared<ContextGroup>();
+  group->size = kRanks;
+  group->all_to_all = [works](const Tensor& chunks) {
+    if (!*works) throw Lost("the peer is gone");
+    return chunks.clone();
+  };
+  model.share_context(group);
+  const Batch batch = random_batch();
+  const Tensor loss = model.loss(batch.tokens, batch.targets);
+  *works = false;
+  EXPECT_THROW(loss.backward(), Lost);
+}
+
+TEST(ContextGroup, GroupsThatDoNotDivideAreRefused) {
+  ModelConfig config = small_config();
+  config.heads = config.kv_groups = 3;
+  LanguageModel model(config, at::kCPU, at::kDouble, 7);
+  auto group = std::make_shared<ContextGroup>();
+  group->size = kRanks;
+  EXPECT_THROW(model.share_context(group), c10::Error);
+}
+
+} // namespace
+} // namespace nsa::model

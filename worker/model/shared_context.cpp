@@ -1,0 +1,36 @@
+#include "worker/model/shared_context.h"
+
+#include <utility>
+
+namespace nsa::train {
+
+comm::RankRange context_range(Rank rank, int context_ranks) {
+  return {rank / context_ranks * context_ranks, context_ranks};
+}
+
+model::SharedGroup make_context_group(comm::Collectives& collectives, int context_ranks,
+                                      std::function<uint64_t()> step) {
+  if (context_ranks == 1) return nullptr;
+  const comm::RankRange range = context_range(collectives.rank(), context_ranks);
+  auto group = std::make_shared<model::ContextGroup>();
+  group->rank = collectives.rank() - range.first;
+  group->size = range.count;
+  // Where this rank is among the exchanges of a step: the same on all of them.
+  struct Place {
+    uint64_t step = 0;
+    uint32_t index = 0;
+  };
+  group->all_to_all = [&collectives, range, step = std::move(step),
+                       place = std::make_shared<Place>()](const at::Tensor& chunks) {
+    const uint64_t now = step();
+    if (std::exchange(place->step, now) != now) place->index = 0;
+    const at::Tensor received = at::empty_like(chunks);
+    const auto pending = collectives.all_to_all(chunks.flatten(), received.flatten(), range,
+                                                {now, comm::Kind::kContext, place->index++});
+    if (auto outcome = pending->wait(); !outcome) throw comm::PeerLost(outcome.error());
+    return received;
+  };
+  return group;
+}
+
+} // namespace nsa::train

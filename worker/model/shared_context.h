@@ -1,0 +1,20 @@
+// Joins the model's context group to the collectives: which ranks share this one's sequences
+// (parallel.context_ranks), and how they exchange heads.
+#pragma once
+
+#include "nsa_model/model/context_group.h"
+#include "worker/comm/collectives.h"
+
+#include <functional>
+
+namespace nsa::train {
+
+// Neighbours: ranks 0 to n - 1, n to 2n - 1, ...
+comm::RankRange context_range(Rank rank, int context_ranks);
+
+// Null where nobody shares. `step`: the step in which the training thread is. An exchange that
+// fails throws comm::PeerLost. `collectives` must outlive the group.
+model::SharedGroup make_context_group(comm::Collectives& collectives, int context_ranks,
+                                      std::function<uint64_t()> step);
+
+} // namespace nsa::train
