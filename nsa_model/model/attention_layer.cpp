@@ -188,7 +188,7 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
       ops::compression_windows(raw, sizes, context.document_start); // [B,Nc,l,G,D]
   const Tensor block =
       (windows + phi.position.unsqueeze(1)).transpose(2, 3).flatten(3); // [B,Nc,G,l*D]
-  const Tensor out = at::linear(at::silu(at::linear(block, phi.fc1)), phi.fc2);
+  Tensor out = at::linear(at::silu(at::linear(block, phi.fc1)), phi.fc2);
   if (!keys || out.size(1) == 0) return out;
   return ops::rope(out, context.compressed_cos, context.compressed_sin);
 }

@@ -1,5 +1,7 @@
 #include "worker/model/shared_context.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <utility>
 
 namespace nsa::train {

@@ -18,7 +18,7 @@ public:
     Checkpointer& checkpointer;
     uint64_t resumed_from = 0; // a checkpoint of that step is there already
   };
-  explicit CheckpointHook(Parts parts) : p_(std::move(parts)) {}
+  explicit CheckpointHook(Parts parts) : p_(parts) {}
   void on_result(const StepResult& result, const TrainingPosition&) override;
   bool due(uint64_t step) const override;
   bool due_at_end(TrainingEnd end, const TrainingPosition& position) const override;

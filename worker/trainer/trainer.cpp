@@ -15,7 +15,6 @@
 
 namespace nsa::train {
 
-using progress::DeviceWord;
 using progress::Phase;
 using wire::RankExit;
 

@@ -82,6 +82,44 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
   }
 }
 
+// Ranks that share sequences wait for their neighbours within passes, and other groups go on until
+// the end of the step.
+TEST_P(EveryKind, IsFoundAmongRanksThatShareSequences) {
+  std::mt19937 random(102);
+  for (int round = 0; round < 59; ++round) {
+    SCOPED_TRACE(round);
+    const int count = 2 * (1 + static_cast<int>(random() % 4));
+    SimulatedRanks ranks(count, random());
+    ranks.shards = round % 2 == 1;
+    ranks.context_ranks = 2;
+    ranks.exchanges_a_phase = 1 + round % 5;
+    HangDetector detector(kPolicy, count, ranks.now());
+    const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
+    const uint64_t step = 25 + random() % 40;
+    constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kOptimizer};
+    const Phase phase =
+        GetParam().fault == Fault::kDataStall ? Phase::kData : kPhases[random() % 3];
+    ranks.inject(GetParam().fault, culprit, step, phase);
+    while (!ranks.stuck())
+      ASSERT_FALSE(watch(ranks, detector, kPoll)) << "a verdict before the fault";
+    const auto verdict = watch(ranks, detector, detector.limits().limit(phase, true) + 2);
+    ASSERT_TRUE(verdict) << "not found";
+    EXPECT_EQ(verdict->rank, culprit) << "of " << count << " ranks";
+    EXPECT_EQ(verdict->kind, GetParam().kind);
+  }
+}
+
+TEST(Hang, SlowStepsOfRanksThatShareSequencesAreNoHang) {
+  SimulatedRanks ranks(4, 9);
+  ranks.context_ranks = 2;
+  ranks.exchanges_a_phase = 3;
+  ranks.slowness = 2;
+  ranks.slow_chance = 0.01;
+  HangDetector detector(kPolicy, 4, ranks.now());
+  while (ranks.least_step() < 5000)
+    ASSERT_FALSE(watch(ranks, detector, 10)) << "in step " << ranks.least_step();
+}
+
 INSTANTIATE_TEST_SUITE_P(Hang, EveryKind,
                          ::testing::Values(Kind{Fault::kStopped, HangKind::kStopped},
                                            Kind{Fault::kDeadlocked, HangKind::kDeadlocked},

@@ -83,6 +83,9 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   std::uniform_real_distribution<double> factor(1 / slowness, slowness);
   r.left = usual * factor(random_) / (1 - starved_share);
   if (phase == Phase::kForward && chance(slow_chance)) r.left *= 4;
+  const bool pass = phase == Phase::kForward || phase == Phase::kBackward;
+  r.exchanges_left = pass ? exchanges_a_phase : 0;
+  r.left /= r.exchanges_left + 1;
   r.waits_for_disk = phase == Phase::kData && chance(disk_stall_chance);
   if (r.waits_for_disk) r.left = disk_seconds;
 }
@@ -137,8 +140,23 @@ bool SimulatedRanks::is_stuck(size_t rank) const {
   return stuck_ && rank == fault_rank_ && fault_ != Fault::kSkipped;
 }
 
-bool SimulatedRanks::all_have(const progress::Collective& collective) const {
-  for (size_t r = 0; r < ranks_.size(); ++r) {
+bool SimulatedRanks::waits(const SimulatedRank& rank) const {
+  return rank.exchanges || waits_for_peers(rank.host.phase);
+}
+
+void SimulatedRanks::begin_exchange(size_t rank) {
+  SimulatedRank& r = ranks_[rank];
+  const auto index = static_cast<uint32_t>(--r.exchanges_left);
+  r.collectives.put(
+      {++r.host.enqueued, r.host.step, progress::CollectiveKind::kContext, index, 1000});
+  r.device.started = r.host.enqueued;
+  r.left = usual_step * share_of_step(r.host.phase) / (exchanges_a_phase + 1);
+  r.exchanges = true;
+}
+
+bool SimulatedRanks::all_have(const progress::Collective& collective, size_t first,
+                              size_t last) const {
+  for (size_t r = first; r < last; ++r) {
     if (is_stuck(r) && fault_ == Fault::kStopped) return false;
     const progress::Collective* own = ranks_[r].collectives.find(collective.number);
     if (own == nullptr || *own != collective) return false;
@@ -149,10 +167,17 @@ bool SimulatedRanks::all_have(const progress::Collective& collective) const {
 // In order, as far as all ranks have enqueued the same.
 void SimulatedRanks::finish_collectives(size_t rank) {
   SimulatedRank& r = ranks_[rank];
-  if (!waits_for_peers(r.host.phase) || is_stuck(rank)) return;
+  if (!waits(r) || is_stuck(rank)) return;
   progress::DeviceRecord& device = r.device;
+  if (r.exchanges) {
+    const auto group = static_cast<size_t>(context_ranks), first = rank / group * group;
+    if (!all_have(*r.collectives.find(r.host.enqueued), first, first + group)) return;
+    device.completed = r.host.enqueued; // and all before it
+    r.exchanges = false;
+    return;
+  }
   while (device.completed < r.host.enqueued &&
-         all_have(*r.collectives.find(device.completed + 1))) {
+         all_have(*r.collectives.find(device.completed + 1), 0, ranks_.size())) {
     ++device.completed;
     device.started = std::min(device.completed + 1, r.host.enqueued);
   }
@@ -167,13 +192,17 @@ void SimulatedRanks::tick(double seconds) {
       if (fault_ == Fault::kSpinning) rank.cpu += seconds;
       continue;
     }
-    if (waits_for_peers(rank.host.phase)) continue;
+    if (waits(rank)) continue;
     if (!rank.waits_for_disk) {
       rank.cpu += seconds * (1 - starved_share);
       rank.run_delay += seconds * starved_share;
     }
     rank.left -= seconds;
-    if (rank.left <= 0) leave_phase(r);
+    if (rank.left > 0) continue;
+    if (rank.exchanges_left > 0)
+      begin_exchange(r);
+    else
+      leave_phase(r);
   }
   for (size_t r = 0; r < ranks_.size(); ++r)
     finish_collectives(r);
@@ -195,7 +224,7 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.collectives = ranks_[r].collectives;
     sample.cpu_seconds = ranks_[r].cpu;
     sample.run_delay_seconds = ranks_[r].run_delay;
-    const bool sleeps = waits_for_peers(ranks_[r].host.phase) || is_stuck(r);
+    const bool sleeps = waits(ranks_[r]) || is_stuck(r);
     sample.process_state = sleeps ? 'S' : ranks_[r].waits_for_disk ? 'D' : 'R';
     if (is_stuck(r) && fault_ == Fault::kStopped) sample.process_state = 'T';
     if (is_stuck(r) && fault_ == Fault::kSpinning) sample.process_state = 'R';

@@ -31,6 +31,9 @@ public:
   bool shards = false;                            // an all-gather behind every optimizer phase
   uint32_t collectives_a_phase = 1;               // buckets, say
   uint32_t early_collectives = 0; // begun in the backward phase, which does not wait for them
+  // Neighbouring ranks that exchange heads within forward and backward phases, so often in each.
+  int context_ranks = 1;
+  int exchanges_a_phase = 0;
   // Steps. Evaluations come first and last rare_phase_seconds, more or less, on each rank; their
   // sums, and with shards the state for a checkpoint, are all-gathered.
   uint64_t checkpoint_every = 0, evaluate_every = 0;
@@ -47,7 +50,9 @@ private:
     progress::HostRecord host;
     progress::CollectiveRing collectives;
     progress::DeviceRecord device;
-    double left = 0; // of the phase, seconds of work
+    double left = 0; // of the phase, seconds of work: up to its next exchange
+    int exchanges_left = 0;
+    bool exchanges = false; // waits for its neighbours
     double cpu = 0, run_delay = 0;
     bool waits_for_disk = false;
     progress::Phase collects_for = progress::Phase::kEvaluation;
@@ -57,7 +62,10 @@ private:
   void leave_phase(size_t rank);
   void enter_checkpoint(size_t rank);
   bool is_stuck(size_t rank) const;
-  bool all_have(const progress::Collective& collective) const;
+  bool waits(const SimulatedRank& rank) const;
+  void begin_exchange(size_t rank);
+  // Of ranks [first, last).
+  bool all_have(const progress::Collective& collective, size_t first, size_t last) const;
   void finish_collectives(size_t rank);
 
   std::mt19937 random_;
