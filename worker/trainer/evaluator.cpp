@@ -87,9 +87,9 @@ RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
   for (int64_t b = 0; b < e.set.batches(); ++b) {
     e.clock.enter(progress::Phase::kEvaluation, static_cast<uint64_t>(b));
     const auto batch = std::make_shared<const data::Batch>(e.set.batch(b));
+    sequence_length = batch->sequence_length / e.parts;
     if (batch->rows == 0) continue; // the last round may not reach every rank
     const at::Tensor losses = e.losses(batch);
-    sequence_length = losses.size(1);
     const auto source = static_cast<int64_t>(e.set.source_of(b));
     sums[2 * source].add_(losses.sum(at::kDouble));
     sums[2 * source + 1].add_(static_cast<double>(losses.numel()));

@@ -25,9 +25,9 @@ struct Evaluator {
   // token of host memory, and the disk's time within the evaluation. That it cannot be written is
   // logged, and no failure.
   std::filesystem::path keep_in;
-  // Of each sequence, that `losses` are of: not 0 only where ranks share sequences. A file's rows
-  // are then parts of sequences, and S is their length.
-  int64_t part = 0;
+  // Where ranks share sequences: into how many parts each is cut, and which one `losses` are of. A
+  // file's rows are then parts of sequences, and S is their length.
+  int64_t parts = 1, part = 0;
 };
 
 // The same on every rank.

@@ -61,6 +61,7 @@ void Trainer::make_hooks() {
                                p_.collectives,
                                p_.clock,
                                {},
+                               p_.spec.parallel.context_ranks,
                                p_.rank % p_.spec.parallel.context_ranks},
                               p_.run_folder,
                               p_.link,
