@@ -11,7 +11,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr Capabilities kCpu{};
+const Capabilities kCpu{};
 
 Capabilities hopper() {
   return {.gpu = true, .bf16 = true, .compute_capability = 90, .sdpa = SdpaKernel::kCudnn};

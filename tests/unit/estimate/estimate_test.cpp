@@ -357,8 +357,8 @@ TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
 }
 
 TEST(Memory, TakesTheAttentionThatTheWorkerTakes) {
-  const auto tensors = [](std::vector<std::pair<std::string, int64_t>> sizes, const char* kernels,
-                          Placement placement) {
+  const auto tensors = [](const std::vector<std::pair<std::string, int64_t>>& sizes,
+                          const char* kernels, Placement placement) {
     spec::RunSpec spec = m7c();
     spec.toggles = {{"attention.kernels", kernels}};
     for (const auto& [name, value] : sizes) {
