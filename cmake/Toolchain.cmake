@@ -35,6 +35,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   file(RELATIVE_PATH nsa_source_from_build "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}")
   string(REGEX REPLACE "/$" "" nsa_source_from_build "${nsa_source_from_build}")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${nsa_source_from_build}=.>)
+  # GCC names a system header by its shortest path: where .deps is a link, by one outside the checkout.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-canonical-system-headers>)
   # Programs start with the libstdc++ of GCC 11, too.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-isystem ${CMAKE_SOURCE_DIR}/cmake/older_libstdc++>")
 endif()
