@@ -37,7 +37,7 @@ Result<wire::DataPush> await(client::Daemon& daemon, const std::string& target, 
   for (;;) {
     NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
     NSA_TRY_ASSIGN(wire::DataPush push, client::read_as<wire::DataPush>(answer));
-    if (push.state != wire::PushState::kRunning) {
+    if (push.state != wire::WorkState::kRunning) {
       line.clear();
       return push;
     }
@@ -56,7 +56,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY(daemon.post(target, wire::DataPushRequest{folder.string()}));
   NSA_TRY_ASSIGN(const wire::DataPush push, await(daemon, target, context));
-  if (push.state == wire::PushState::kFailed)
+  if (push.state == wire::WorkState::kFailed)
     return fail(ErrorCode::kUnavailable, push.problem, push.next);
   if (context.output == Output::kJson)
     context.io.out << json_text(nlohmann::json(push)) << "\n";

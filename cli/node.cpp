@@ -2,6 +2,7 @@
 #include "cli/connect.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
+#include "cli/network_text.h"
 #include "cli/parts.h"
 #include "cli/render/table.h"
 #include "cli/render/text.h"
@@ -10,8 +11,6 @@
 #include "common/wire/node_view.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 
 namespace nsa::cli {
 
@@ -23,12 +22,6 @@ std::string node_target(const std::string& node, const std::string& rest = {}) {
 
 std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
-}
-
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f ms", std::fabs(seconds) < 0.01 ? 2 : 0, seconds * 1e3);
-  return text;
 }
 
 bool is_measured(const wire::NodeView& node) {
@@ -144,6 +137,9 @@ Result<Exit> run_show(const Arguments& arguments, Context& context) {
     fact("memory", format_bytes(node.memory_bytes));
   }
   fact("GPUs", join(node.gpus, ", "));
+  for (const wire::NetworkLink& link : node.network)
+    fact("network to " + link.node,
+         network_text(link.figures) + ", measured " + render::clock_time({link.measured_at}, now));
   fact("build", node.build);
   fact("boot id", node.boot_id);
   fact("joined", time(node.joined_at));

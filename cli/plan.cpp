@@ -1,6 +1,7 @@
 // nsactl plan: what a run would take and cost, from the run file alone.
 #include "cli/connect.h"
 #include "cli/json_text.h"
+#include "cli/network_text.h"
 #include "cli/parts.h"
 #include "cli/render/table.h"
 #include "cli/run_file.h"
@@ -37,21 +38,31 @@ struct NodesOfRun {
   std::vector<estimate::NodePart> parts;
   bool known = false; // these nodes have joined; else they have numbers for names
   std::string missing;
+  std::vector<estimate::MeasuredLink> links; // between any of the head's nodes
 };
 
-// Places for ranks on CPU, this nsad's own first; none where no nsad answers.
-std::vector<estimate::NodeSlots> slots_of_cluster(const Context& context) {
-  std::vector<estimate::NodeSlots> slots;
+struct Cluster {
+  std::vector<estimate::NodeSlots> slots; // places for ranks on CPU, this nsad's own first
+  std::vector<estimate::MeasuredLink> links;
+};
+
+// Nothing where no nsad answers.
+Cluster ask_cluster(const Context& context) {
+  Cluster cluster;
   auto daemon = connect(context, false);
-  if (!daemon) return slots;
+  if (!daemon) return cluster;
   const auto answer = daemon->get("/v1/nodes");
   const auto nodes = answer ? client::read_items<wire::NodeView>(*answer)
                             : Result<std::vector<wire::NodeView>>(fail(answer.error()));
-  if (!nodes) return slots;
-  for (const wire::NodeView& node : *nodes)
+  if (!nodes) return cluster;
+  for (const wire::NodeView& node : *nodes) {
     if (node.state == wire::NodeStatus::kReady && node.run.empty())
-      slots.push_back({node.name, static_cast<int>(node.cpu_slots)});
-  return slots;
+      cluster.slots.push_back({node.name, static_cast<int>(node.cpu_slots)});
+    for (const wire::NetworkLink& link : node.network)
+      cluster.links.push_back(
+          {node.name, link.node, link.figures.latency_seconds, link.figures.bytes_per_second});
+  }
+  return cluster;
 }
 
 NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context) {
@@ -62,8 +73,9 @@ NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context)
                                      static_cast<int>(parallel.ranks_per_node),
                                      static_cast<int>(parallel.ranks)};
   const bool of_job = spec.engine.is_used(); // which nodes these are its scheduler decides
-  const auto slots = of_job ? std::vector<estimate::NodeSlots>() : slots_of_cluster(context);
-  found.parts = estimate::place(wanted, slots);
+  Cluster cluster = of_job ? Cluster() : ask_cluster(context);
+  found.links = std::move(cluster.links);
+  found.parts = estimate::place(wanted, cluster.slots);
   found.known = !found.parts.empty();
   if (found.known || parallel.nodes <= 1) return found;
   std::vector<estimate::NodeSlots> supposed;
@@ -71,8 +83,8 @@ NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context)
     supposed.push_back({"node " + std::to_string(number), wanted.per_node});
   found.parts = estimate::place(wanted, supposed);
   if (!of_job)
-    found.missing = slots.empty() ? "no nsad answers that could say which nodes these are"
-                                  : "the nodes that are ready have no room for this";
+    found.missing = cluster.slots.empty() ? "no nsad answers that could say which nodes these are"
+                                          : "the nodes that are ready have no room for this";
   return found;
 }
 
@@ -93,6 +105,36 @@ std::string ranks_text(const estimate::NodePart& part) {
   return "ranks " + first + " to " + std::to_string(part.first_rank + part.ranks - 1);
 }
 
+nlohmann::json json_of_cost(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic) {
+  const auto cost = estimate::measured_cost(traffic, nodes.parts, nodes.links);
+  if (!cost) return nullptr;
+  return {{"seconds_per_step", cost->seconds},
+          {"node", cost->slowest.node},
+          {"with", cost->slowest.other},
+          {"bytes_per_second", cost->slowest.bytes_per_second},
+          {"latency_seconds", cost->slowest.latency_seconds},
+          {"measured_pairs", cost->measured},
+          {"pairs", cost->pairs}};
+}
+
+std::string cost_text(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic) {
+  const auto cost = estimate::measured_cost(traffic, nodes.parts, nodes.links);
+  if (!cost) {
+    constexpr double kGigabit = 1e9 / 8;
+    return format_duration(estimate::exchange_seconds(traffic, 10 * kGigabit, 0)) +
+           " at 10 Gbit/s, " + format_duration(estimate::exchange_seconds(traffic, kGigabit, 0)) +
+           " at 1 Gbit/s" + (nodes.known ? "; to measure it: nsactl node probe" : "");
+  }
+  const estimate::MeasuredLink& slowest = cost->slowest;
+  std::string text = format_duration(cost->seconds) + ", as " + printable(slowest.node) + " and " +
+                     printable(slowest.other) + " have " +
+                     network_text({slowest.latency_seconds, slowest.bytes_per_second});
+  if (cost->measured < cost->pairs)
+    text += " (measured: " + std::to_string(cost->measured) + " of " + std::to_string(cost->pairs) +
+            " pairs)";
+  return text;
+}
+
 void print(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic, std::ostream& out) {
   if (nodes.parts.size() < 2) return;
   out << "nodes      ";
@@ -103,12 +145,8 @@ void print(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic, std::o
   }
   out << "\n";
   const auto most = static_cast<uint64_t>(*std::ranges::max_element(traffic.sent));
-  constexpr double kGigabit = 1e9 / 8;
   out << "network    " << format_bytes(most) << " a step from a node to the others, in "
-      << traffic.exchanges
-      << " exchanges: " << format_duration(estimate::exchange_seconds(traffic, 10 * kGigabit, 0))
-      << " at 10 Gbit/s, " << format_duration(estimate::exchange_seconds(traffic, kGigabit, 0))
-      << " at 1 Gbit/s\n";
+      << traffic.exchanges << " exchanges: " << cost_text(nodes, traffic) << "\n";
 }
 
 struct Change {
@@ -247,6 +285,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
                                {"warnings", spec::warnings(spec)},
                                {"nodes", json_of(nodes, traffic)},
                                {"exchanges_per_step", traffic.exchanges},
+                               {"network", json_of_cost(nodes, traffic)},
                                {"data_present", !missing}};
     for (const Change& change : changed)
       document["changes"].push_back(

@@ -51,6 +51,7 @@ Verb node_show_verb();
 Verb node_drain_verb();
 Verb node_undrain_verb();
 Verb node_rm_verb();
+Verb node_probe_verb();
 Verb gpu_ls_verb();
 Verb gpu_release_verb();
 Verb config_validate_verb();
@@ -69,7 +70,7 @@ const std::vector<Verb>& all_verbs() {
       ckpt_ls_verb(), ckpt_now_verb(), ckpt_verify_verb(),
       data_prepare_verb(), data_fetch_verb(), data_adopt_verb(), data_info_verb(), data_push_verb(), data_verify_verb(),
       daemon_start_verb(), daemon_stop_verb(), daemon_status_verb(), daemon_logs_verb(),
-      node_token_verb(), node_ls_verb(), node_show_verb(), node_drain_verb(), node_undrain_verb(), node_rm_verb(),
+      node_token_verb(), node_ls_verb(), node_show_verb(), node_drain_verb(), node_undrain_verb(), node_rm_verb(), node_probe_verb(),
       gpu_ls_verb(), gpu_release_verb(),
       config_validate_verb(), config_show_verb(), demo_verb(), doctor_verb(), completion_verb(), version_verb(), complete_verb(),
       // clang-format on

@@ -5,6 +5,7 @@
 #include "worker/bootstrap/session.h"
 #include "worker/faults/acts.h"
 #include "worker/link/inherited.h"
+#include "worker/probe_mode.h"
 #include "worker/runtime/out_of_memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -86,16 +87,30 @@ void on_stop_signal(int signal) {
 
 } // namespace
 
+static void complain(const nsa::Error& error) {
+  std::cerr << "nsa-worker: " << error.what << "\n";
+  if (!error.next.empty()) std::cerr << "  " << error.next << "\n";
+}
+
+static int probe(const std::vector<std::string>& arguments) {
+  ::signal(SIGPIPE, SIG_IGN);
+  const auto result = nsa::worker::run_probe(arguments);
+  if (result) std::cout << *result << std::flush;
+  if (!result) std::cerr << result.error().what << "\n"; // nsad says of which program
+  return static_cast<int>(result ? RankExit::kDone : RankExit::kFailed);
+}
+
 int main(int argc, char** argv) {
-  auto options = nsa::worker::parse_options({argv + 1, argv + argc});
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (nsa::worker::is_probe(arguments)) return probe(arguments);
+  auto options = nsa::worker::parse_options(arguments);
   if (!options) {
-    std::cerr << "nsa-worker: " << options.error().what << "\n";
-    if (!options.error().next.empty()) std::cerr << "  " << options.error().next << "\n";
+    complain(options.error());
     return static_cast<int>(RankExit::kUsage);
   }
   auto inherited = nsa::link::take_inherited(options->rank, options->attempt);
   if (!inherited) {
-    std::cerr << "nsa-worker: " << inherited.error().what << "\n";
+    complain(inherited.error());
     return static_cast<int>(RankExit::kUsage);
   }
   nsa::link::Link link(std::move(inherited->link));

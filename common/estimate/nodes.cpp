@@ -84,4 +84,26 @@ double exchange_seconds(const NodeTraffic& traffic, double bytes_per_second,
   return static_cast<double>(*most) / bytes_per_second + traffic.exchanges * latency_seconds;
 }
 
+std::optional<MeasuredCost> measured_cost(const NodeTraffic& traffic,
+                                          const std::vector<NodePart>& parts,
+                                          const std::vector<MeasuredLink>& links) {
+  MeasuredCost cost;
+  for (size_t i = 0; i < parts.size(); ++i)
+    for (size_t j = i + 1; j < parts.size(); ++j) {
+      ++cost.pairs;
+      const auto found = std::ranges::find_if(links, [&](const MeasuredLink& link) {
+        return (link.node == parts[i].node && link.other == parts[j].node) ||
+               (link.node == parts[j].node && link.other == parts[i].node);
+      });
+      if (found == links.end()) continue;
+      ++cost.measured;
+      const double seconds =
+          exchange_seconds(traffic, found->bytes_per_second, found->latency_seconds);
+      if (seconds <= cost.seconds && cost.measured > 1) continue;
+      cost.seconds = seconds;
+      cost.slowest = *found;
+    }
+  return cost.measured > 0 ? std::optional(cost) : std::nullopt;
+}
+
 } // namespace nsa::estimate

@@ -5,6 +5,7 @@
 #include "common/base/json.h"
 #include "common/estimate/estimate.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,5 +43,21 @@ NodeTraffic traffic(const spec::RunSpec& spec, Placement placement,
 // each direction) and a message takes `latency_seconds`.
 double exchange_seconds(const NodeTraffic& traffic, double bytes_per_second,
                         double latency_seconds);
+
+// What a measurement says of the network between two nodes.
+struct MeasuredLink {
+  std::string node, other;
+  double latency_seconds = 0, bytes_per_second = 0;
+};
+// What a step's exchanges cost at least on the slowest of the links that were measured between the
+// nodes of a run. Nothing: none was.
+struct MeasuredCost {
+  double seconds = 0;
+  MeasuredLink slowest;
+  int measured = 0, pairs = 0;
+};
+std::optional<MeasuredCost> measured_cost(const NodeTraffic& traffic,
+                                          const std::vector<NodePart>& parts,
+                                          const std::vector<MeasuredLink>& links);
 
 } // namespace nsa::estimate

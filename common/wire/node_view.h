@@ -31,6 +31,17 @@ constexpr auto choice_names(NodeStatus) {
   return names_of("ready", "drained", "lost", "removed");
 }
 
+// What the collectives of training get between two nodes, as it was measured last.
+struct NetworkFigures {
+  double latency_seconds = 0;  // of a message, one way
+  double bytes_per_second = 0; // in each direction, while both send
+};
+struct NetworkLink {
+  std::string node; // the other one
+  NetworkFigures figures;
+  Time measured_at;
+};
+
 struct NodeView {
   std::string name;
   ChoiceOrText<NodeRole> role;
@@ -45,8 +56,9 @@ struct NodeView {
   uint64_t memory_bytes = 0;
   std::vector<std::string> gpus; // names
   Time joined_at, certificate_expires_at, heard_at, drained_at, removed_at;
-  double clock_offset_seconds = 0; // the head's clock minus the node's
-  double round_trip_seconds = 0;   // 0: not measured yet
+  double clock_offset_seconds = 0;  // the head's clock minus the node's
+  double round_trip_seconds = 0;    // 0: not measured yet
+  std::vector<NetworkLink> network; // to the nodes to which it was measured
 };
 
 // The answer to POST /v1/node-tokens. Whoever has the token can join, once.
@@ -56,18 +68,20 @@ struct NodeToken {
   Time expires_at;
 };
 
-// A data set on its way to a node, or the last one that was: the answer to POST and GET
-// /v1/nodes/{node}/data.
-enum class PushState : uint8_t { kRunning, kDone, kFailed };
-constexpr auto choice_names(PushState) {
+// Of work on nodes that goes on after its request was answered.
+enum class WorkState : uint8_t { kRunning, kDone, kFailed };
+constexpr auto choice_names(WorkState) {
   return names_of("running", "done", "failed");
 }
+
+// A data set on its way to a node, or the last one that was: the answer to POST and GET
+// /v1/nodes/{node}/data.
 struct DataPushRequest {
   std::string path; // of the data set, on the head and on the node
 };
 struct DataPush {
   std::string node, path, digest;
-  ChoiceOrText<PushState> state;
+  ChoiceOrText<WorkState> state;
   uint64_t here_bytes = 0, total_bytes = 0; // of the files that the node has by now
   uint64_t fetched_bytes = 0;               // that came over the link, once it is done
   int64_t damaged = 0;                      // files whose copy was damaged and came anew
@@ -75,6 +89,23 @@ struct DataPush {
   std::string problem, next; // why it failed, and what to do
 };
 
+// A measurement of the network between two nodes: the answer to POST and GET
+// /v1/nodes/{node}/probe.
+struct NetworkProbeRequest {
+  std::string with; // the other node
+};
+struct NetworkProbe {
+  std::string node, with;
+  ChoiceOrText<WorkState> state;
+  NetworkFigures figures; // once it is done
+  Time measured_at;
+  std::string problem, next; // why it failed, and what to do
+};
+
+NSA_DECLARE_JSON(NetworkFigures);
+NSA_DECLARE_JSON(NetworkLink);
+NSA_DECLARE_JSON(NetworkProbeRequest);
+NSA_DECLARE_JSON(NetworkProbe);
 NSA_DECLARE_JSON(DataPushRequest);
 NSA_DECLARE_JSON(DataPush);
 NSA_DECLARE_JSON(NodeView);

@@ -32,6 +32,13 @@ public:
   // How far the last one is. kNotFound: none since nsad was started.
   virtual Result<wire::DataPush> pushed_data(const std::string& node) = 0;
 
+  // Measures the network between two nodes. It is under way when this returns. kNotFound: no such
+  // node; kConflict: it is not heard, a run computes there, or another measurement is under way.
+  virtual Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
+                                                   const Caller& caller) = 0;
+  // How the last one is. kNotFound: none since nsad was started.
+  virtual Result<wire::NetworkProbe> probed_network(const std::string& node) = 0;
+
   // Of this nsad's own node, by index.
   virtual std::vector<wire::GpuView> gpus() = 0;
   // From quarantine; `gpu`: an index or a UUID. kNotFound: no such GPU. kConflict: it is not there.

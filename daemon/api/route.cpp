@@ -195,6 +195,8 @@ const std::vector<RouteRow>& route_table() {
        {}},
       {Endpoint::kDataPush, kAdministrator, "node-data", "POST", "/v1/nodes/{node}/data", {}},
       {Endpoint::kDataPushed, kNothing, "", "GET", "/v1/nodes/{node}/data", {}},
+      {Endpoint::kNetworkProbe, kAdministrator, "node-probe", "POST", "/v1/nodes/{node}/probe", {}},
+      {Endpoint::kNetworkProbed, kNothing, "", "GET", "/v1/nodes/{node}/probe", {}},
       {Endpoint::kGpus, kNothing, "", "GET", "/v1/gpus", {}},
       {Endpoint::kGpuRelease, kAdministrator, "gpu-release", "POST", "/v1/gpus/{gpu}/release", {}},
   };

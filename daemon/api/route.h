@@ -44,6 +44,8 @@ enum class Endpoint {
   kNodeUndrain,
   kDataPush,
   kDataPushed,
+  kNetworkProbe,
+  kNetworkProbed,
   kGpus,
   kGpuRelease,
 };

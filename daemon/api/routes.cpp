@@ -274,9 +274,11 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
   case Endpoint::kNodeToken:
     return node_token(caller);
   case Endpoint::kDataPush:
-    return push_data(call, request, caller);
+  case Endpoint::kNetworkProbe:
+    return start_work(call, request, caller);
   case Endpoint::kDataPushed:
-    return reply_or_error(nodes_.pushed_data(call.node));
+  case Endpoint::kNetworkProbed:
+    return how_is_work(call);
   case Endpoint::kGpus:
     return reply_items(nodes_.gpus());
   case Endpoint::kGpuRelease: {
@@ -377,18 +379,36 @@ net::Response Routes::node_token(const Caller& caller) {
   return token ? reply(*token) : reply_error(token.error());
 }
 
-net::Response Routes::push_data(const Call& call, const net::Request& request,
-                                const Caller& caller) {
+// `use` gets the request's body and gives what the answer says.
+template <class T, class Use>
+net::Response Routes::work_on_node(const net::Request& request, const Caller& caller,
+                                   const Use& use) {
   auto body = std::make_shared<const std::string>(request.body);
-  return answer_later([this, node = call.node, caller, body](const Answer& answer) {
+  return answer_later([this, body, caller, use](const Answer& answer) {
     readers_.run(
-        {caller.user, "a request's body"},
-        [body] { return parse_body<wire::DataPushRequest>(*body); },
-        [this, node, caller, answer](const Result<wire::DataPushRequest>& parsed) {
-          answer(parsed ? reply_or_error(nodes_.push_data(node, parsed->path, caller))
-                        : reply_error(parsed.error()));
+        {caller.user, "a request's body"}, [body] { return parse_body<T>(*body); },
+        [answer, use](const Result<T>& parsed) {
+          answer(parsed ? reply_or_error(use(*parsed)) : reply_error(parsed.error()));
         });
   });
+}
+
+net::Response Routes::start_work(const Call& call, const net::Request& request,
+                                 const Caller& caller) {
+  if (call.endpoint == Endpoint::kDataPush)
+    return work_on_node<wire::DataPushRequest>(
+        request, caller, [this, node = call.node, caller](const wire::DataPushRequest& wanted) {
+          return nodes_.push_data(node, wanted.path, caller);
+        });
+  return work_on_node<wire::NetworkProbeRequest>(
+      request, caller, [this, node = call.node, caller](const wire::NetworkProbeRequest& wanted) {
+        return nodes_.probe_network(node, wanted.with, caller);
+      });
+}
+
+net::Response Routes::how_is_work(const Call& call) {
+  if (call.endpoint == Endpoint::kDataPushed) return reply_or_error(nodes_.pushed_data(call.node));
+  return reply_or_error(nodes_.probed_network(call.node));
 }
 
 net::Response Routes::change_node(const Call& call, const Caller& caller) {

@@ -47,7 +47,10 @@ private:
   net::Response node(const std::string& name);
   net::Response node_token(const Caller& caller);
   net::Response change_node(const Call& call, const Caller& caller);
-  net::Response push_data(const Call& call, const net::Request& request, const Caller& caller);
+  net::Response start_work(const Call& call, const net::Request& request, const Caller& caller);
+  net::Response how_is_work(const Call& call);
+  template <class T, class Use>
+  net::Response work_on_node(const net::Request& request, const Caller& caller, const Use& use);
   net::Response submit(const net::Request& request, const Caller& caller);
   net::Response resume(const RunId& run, const net::Request& request, const Caller& caller);
   // Parses the body on another thread, then calls `use` with it, or answers that it is no T.

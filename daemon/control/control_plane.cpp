@@ -5,6 +5,7 @@
 #include "daemon/engines/kubernetes.h"
 #include "daemon/engines/slurm.h"
 #include "daemon/parts/joint_attempt.h"
+#include "daemon/parts/probe_end.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/run_metrics/run_loader.h"
 #include "daemon/state/xid.h"
@@ -55,6 +56,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                            from_seconds(options_.config.cluster.orphan_seconds) + kOrphanSlack,
                            [this](const AttemptKey& key) { return is_wanted(key); },
                            [this](const std::string& node) { return nodes_.joined_at(node); }}),
+      probes_(remote_nodes_, workers_, probe_options()),
       launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,
                  options_.restart_daemon},
                 workers_, calls_),
@@ -116,7 +118,12 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node, const std::string& path) {
                 return pushes_.start(node, path);
               },
-              [this](const std::string& node) { return pushes_.last(node); }}),
+              [this](const std::string& node) { return pushes_.last(node); },
+              [this](const std::string& node, const std::string& with) {
+                return probes_.start(node, with);
+              },
+              [this](const std::string& node) { return probes_.last(node); },
+              [this](const std::string& node) { return run_on(node); }}),
       jobs_({clock_, loop_, ledger_, workers_},
             {engines_of(options_),
              [this](const RunId& run) {
@@ -327,6 +334,33 @@ parts::NodesLauncher::Options ControlPlane::launcher_options() {
   options.fetched = [this](const AttemptKey& key, const std::string& node,
                            const transfer::Received& received) {
     note_fetched(key, node, received);
+  };
+  return options;
+}
+
+RunId ControlPlane::run_on(const std::string& node) const {
+  const std::string wanted = node == proc::host_name() ? "" : node;
+  for (const auto& [id, run] : loop_.state().runs)
+    if (!run.slots.empty())
+      for (const state::Part& part : state::parts_of(run.slots, run.ranks))
+        if (part.node == wanted) return id;
+  return {};
+}
+
+parts::NetworkProbes::Options ControlPlane::probe_options() {
+  parts::NetworkProbes::Options options;
+  options.node = proc::host_name();
+  options.address_of = [this](const std::string& node) { return nodes_.address_of(node); };
+  options.hold_back = [this](const std::string& why) {
+    if (!why.empty()) return slots_.hold_back(why);
+    hold_runs_back(nodes_.own_if_drained());
+  };
+  options.measured = [this](const wire::NetworkProbe& probe) { nodes_.note_link(probe); };
+  options.run_end = [worker = options_.config.programs.worker.empty()
+                                  ? options_.program_folder + "/nsa-worker"
+                                  : options_.config.programs.worker](const parts::ProbeOrder& order,
+                                                                     const UniqueFd& store) {
+    return parts::run_probe_end(worker, order, store);
   };
   return options;
 }

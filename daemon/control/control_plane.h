@@ -22,6 +22,7 @@
 #include "daemon/hooks/hooks.h"
 #include "daemon/nodes/cluster_nodes.h"
 #include "daemon/parts/data_pushes.h"
+#include "daemon/parts/network_probes.h"
 #include "daemon/parts/nodes_launcher.h"
 #include "daemon/parts/remote_nodes.h"
 #include "daemon/queries/run_queries.h"
@@ -77,7 +78,9 @@ private:
   void hold_runs_back(const std::string& drained); // no new run starts while a node is named
   std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);
   bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
+  RunId run_on(const std::string& node) const; // which has places there; empty: none
   parts::NodesLauncher::Options launcher_options();
+  parts::NetworkProbes::Options probe_options();
   void note_fetched(const AttemptKey& key, const std::string& node,
                     const transfer::Received& received);
   nlohmann::json status();
@@ -96,6 +99,7 @@ private:
   parts::Offers offers_;
   parts::DataPushes pushes_;
   parts::RemoteNodes remote_nodes_; // outlives the connections that use it
+  parts::NetworkProbes probes_;
   ShimConnections connections_;
   HostLauncher launcher_;
   parts::NodesLauncher nodes_launcher_;

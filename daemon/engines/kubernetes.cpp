@@ -1,6 +1,6 @@
 #include "daemon/engines/kubernetes.h"
 
-#include "daemon/engines/tool.h"
+#include "daemon/proc/run_tool.h"
 
 #include <algorithm>
 #include <cmath>
@@ -147,18 +147,18 @@ Status Kubernetes::check() const {
     return fail(ErrorCode::kConflict,
                 "nsad.toml does not say which image and which volume pods get",
                 "set kubernetes.image and kubernetes.claim: docs/kubernetes.md");
-  if (auto found = find_tool("kubectl"); !found) return fail(std::move(found).error());
+  if (auto found = proc::find_tool("kubectl"); !found) return fail(std::move(found).error());
   return {};
 }
 
 // By its name a job that is there already is found.
 Result<std::string> Kubernetes::allocate(const JobRequest& request) {
-  NSA_TRY(run_tool(command({"apply", "--filename=-"}), text(request), kKubectlLimit));
+  NSA_TRY(proc::run_tool({command({"apply", "--filename=-"}), text(request)}, kKubectlLimit));
   return kubernetes_name(request.run, request.number);
 }
 
 Result<JobState> Kubernetes::state(const std::string& job) {
-  auto printed = run_tool(command({"get", "job", job, "--output=json"}), "", kKubectlLimit);
+  auto printed = proc::run_tool({command({"get", "job", job, "--output=json"})}, kKubectlLimit);
   if (printed) {
     NSA_TRY_ASSIGN(const nlohmann::json shown, parse_json(*printed, "kubectl's answer"));
     return read_kubernetes_job(shown);
@@ -169,8 +169,8 @@ Result<JobState> Kubernetes::state(const std::string& job) {
 }
 
 Status Kubernetes::cancel(const std::string& job) {
-  NSA_TRY(run_tool(command({"delete", "job", job, "--ignore-not-found", "--wait=false"}), "",
-                   kKubectlLimit));
+  NSA_TRY(proc::run_tool({command({"delete", "job", job, "--ignore-not-found", "--wait=false"})},
+                         kKubectlLimit));
   return {};
 }
 

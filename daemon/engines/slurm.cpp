@@ -1,7 +1,7 @@
 #include "daemon/engines/slurm.h"
 
 #include "common/base/text.h"
-#include "daemon/engines/tool.h"
+#include "daemon/proc/run_tool.h"
 
 #include <algorithm>
 #include <array>
@@ -90,7 +90,7 @@ Result<JobState> read_slurm_job(std::string_view line) {
 }
 
 Result<std::string> read_slurm_id(std::string_view printed) {
-  const std::string id(trim(printed.substr(0, printed.find(';'))));
+  std::string id(trim(printed.substr(0, printed.find(';'))));
   if (!id.empty() && id.find_first_not_of("0123456789") == std::string::npos) return id;
   return fail(ErrorCode::kCorrupt, "sbatch printed no job's number: " + id.substr(0, 200));
 }
@@ -101,25 +101,26 @@ std::string Slurm::text(const JobRequest& request) const {
 
 Status Slurm::check() const {
   for (const char* tool : {"sbatch", "squeue", "scontrol", "scancel"})
-    if (auto found = find_tool(tool); !found) return fail(std::move(found).error());
+    if (auto found = proc::find_tool(tool); !found) return fail(std::move(found).error());
   return {};
 }
 
 Result<std::string> Slurm::allocate(const JobRequest& request) {
   // One that was submitted before nsad ended, and was not written down.
   NSA_TRY_ASSIGN(const std::string known,
-                 run_tool({"squeue", "--noheader", "--format=%i",
-                           "--name=" + slurm_name(request.run, request.number)},
-                          "", kSlurmLimit));
+                 proc::run_tool({{"squeue", "--noheader", "--format=%i",
+                                  "--name=" + slurm_name(request.run, request.number)}},
+                                kSlurmLimit));
   if (const std::string first(trim(known.substr(0, known.find('\n')))); !first.empty())
     return read_slurm_id(first);
-  NSA_TRY_ASSIGN(const std::string printed,
-                 run_tool({"sbatch", "--parsable"}, text(request), kSlurmLimit, request.folder));
+  NSA_TRY_ASSIGN(
+      const std::string printed,
+      proc::run_tool({{"sbatch", "--parsable"}, text(request), request.folder}, kSlurmLimit));
   return read_slurm_id(printed);
 }
 
 Result<JobState> Slurm::state(const std::string& job) {
-  auto printed = run_tool({"scontrol", "--oneliner", "show", "job", job}, "", kSlurmLimit);
+  auto printed = proc::run_tool({{"scontrol", "--oneliner", "show", "job", job}}, kSlurmLimit);
   if (printed) return read_slurm_job(*printed);
   if (printed.error().what.find("Invalid job id") == std::string::npos)
     return fail(std::move(printed).error());
@@ -127,7 +128,7 @@ Result<JobState> Slurm::state(const std::string& job) {
 }
 
 Status Slurm::cancel(const std::string& job) {
-  auto done = run_tool({"scancel", job}, "", kSlurmLimit);
+  auto done = proc::run_tool({{"scancel", job}}, kSlurmLimit);
   if (done || done.error().what.find("Invalid job id") != std::string::npos) return {};
   return fail(std::move(done).error());
 }

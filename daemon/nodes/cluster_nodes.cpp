@@ -62,8 +62,8 @@ wire::NodeView ClusterNodes::view_of(const cluster::Node& node) const {
 }
 
 ClusterNodes::ClusterNodes(Tools tools, Options options)
-    : tools_(tools), options_(std::move(options)), book_(tools.ledger), facts_(read_node_facts()),
-      refusals_left_(kMostRefusals), refilled_(tools.clock.monotonic()) {
+    : tools_(tools), options_(std::move(options)), book_(tools.ledger), links_(tools.ledger),
+      facts_(read_node_facts()), refusals_left_(kMostRefusals), refilled_(tools.clock.monotonic()) {
   if (options_.cluster.folder.empty()) options_.cluster.folder = options_.state_folder + "/cluster";
 }
 
@@ -74,6 +74,7 @@ Status ClusterNodes::start() {
   NSA_TRY_ASSIGN(const auto drained, tools_.ledger.drained_nodes());
   for (const store::DrainRow& row : drained)
     drained_[row.node] = row.drained_at;
+  NSA_TRY(links_.load());
   if (!options_.cluster.address.empty()) open();
   return {};
 }
@@ -145,6 +146,7 @@ std::vector<wire::NodeView> ClusterNodes::list() {
   if (!head_) return views;
   for (const cluster::Node& node : head_->nodes())
     views.push_back(view_of(node));
+  links_.add_to(views);
   return views;
 }
 
@@ -220,6 +222,23 @@ Result<wire::DataPush> ClusterNodes::push_data(const std::string& node, const st
 
 Result<wire::DataPush> ClusterNodes::pushed_data(const std::string& node) {
   return options_.pushed(node);
+}
+
+Result<wire::NetworkProbe> ClusterNodes::probe_network(const std::string& node,
+                                                       const std::string& with,
+                                                       const api::Caller& caller) {
+  const auto probe = [&]() -> Result<wire::NetworkProbe> {
+    NSA_TRY(head());
+    NSA_TRY(may_probe(list(), node, with, options_.run_on));
+    return options_.probe(node, with);
+  };
+  auto probed = probe();
+  NSA_TRY(audited(caller, "node-probe", node, probed ? Status() : fail(probed.error())));
+  return probed;
+}
+
+Result<wire::NetworkProbe> ClusterNodes::probed_network(const std::string& node) {
+  return options_.probed(node);
 }
 
 std::vector<wire::GpuView> ClusterNodes::gpus() {

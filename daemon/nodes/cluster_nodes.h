@@ -11,6 +11,7 @@
 #include "daemon/metrics/snapshot.h"
 #include "daemon/nodes/gpu_quarantine.h"
 #include "daemon/nodes/ledger_book.h"
+#include "daemon/nodes/network_links.h"
 #include "daemon/run_loop/run_loop.h"
 
 #include <functional>
@@ -45,6 +46,11 @@ public:
     std::function<Result<wire::DataPush>(const std::string& node, const std::string& path)> push =
         {};
     std::function<Result<wire::DataPush>(const std::string& node)> pushed = {};
+    // Measurements of the network between two nodes.
+    std::function<Result<wire::NetworkProbe>(const std::string& node, const std::string& with)>
+        probe = {};
+    std::function<Result<wire::NetworkProbe>(const std::string& node)> probed = {};
+    std::function<RunId(const std::string& node)> run_on = {}; // which has places there
   };
 
   ClusterNodes(Tools tools, Options options);
@@ -58,6 +64,12 @@ public:
   Result<wire::DataPush> push_data(const std::string& node, const std::string& path,
                                    const api::Caller& caller) override;
   Result<wire::DataPush> pushed_data(const std::string& node) override;
+  Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
+                                           const api::Caller& caller) override;
+  Result<wire::NetworkProbe> probed_network(const std::string& node) override;
+  void note_link(const wire::NetworkProbe& measured) { links_.note(measured); }
+  // This node's name while it is drained.
+  std::string own_if_drained() const { return drained_at_.nanoseconds != 0 ? options_.node : ""; }
   std::vector<wire::GpuView> gpus() override;
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
   Status send(const std::string& node, const wire::Frame& frame);
@@ -91,6 +103,7 @@ private:
   Tools tools_;
   Options options_;
   LedgerBook book_;
+  NetworkLinks links_;
   cluster::NodeHello facts_;
   WallTime drained_at_;
   std::map<std::string, int64_t> drained_; // of the others: since when

@@ -7,7 +7,7 @@ namespace nsa::parts {
 
 Result<wire::DataPush> DataPushes::start(const std::string& node, const std::string& path) {
   Pushing& pushing = pushing_[node];
-  if (pushing.view.state == wire::PushState::kRunning) {
+  if (pushing.view.state == wire::WorkState::kRunning) {
     if (pushing.view.path == path) return pushing.view;
     return fail(ErrorCode::kConflict, pushing.view.path + " is on its way to node " + node,
                 "wait for its end: nsactl data push " + node + " " + pushing.view.path);
@@ -15,12 +15,12 @@ Result<wire::DataPush> DataPushes::start(const std::string& node, const std::str
   pushing = {};
   pushing.view.node = node;
   pushing.view.path = path;
-  pushing.view.state = wire::PushState::kRunning;
+  pushing.view.state = wire::WorkState::kRunning;
   workers_.run(
       {"", "the data set " + path}, [path] { return describe_data(path); },
       [this, node](Result<Push> push) {
         Pushing& described = pushing_[node];
-        if (described.view.state != wire::PushState::kRunning) return; // the node was lost
+        if (described.view.state != wire::WorkState::kRunning) return; // the node was lost
         if (!push) return end(described, push.error());
         offer(node, std::move(*push));
       });
@@ -45,7 +45,7 @@ void DataPushes::offer(const std::string& node, Push push) {
 void DataPushes::end(Pushing& pushing, const Error& why) {
   if (pushing.offer != 0) offers_.remove(pushing.offer);
   pushing.offer = 0;
-  pushing.view.state = wire::PushState::kFailed;
+  pushing.view.state = wire::WorkState::kFailed;
   pushing.view.problem = why.what;
   pushing.view.next = why.next;
 }
@@ -68,7 +68,7 @@ void DataPushes::take(const std::string& node, const wire::Frame& frame) {
                                                     pushing.view.path + " goes on where it was"
                                               : pushed->next});
   offers_.remove(std::exchange(pushing.offer, 0));
-  pushing.view.state = wire::PushState::kDone;
+  pushing.view.state = wire::WorkState::kDone;
   pushing.view.here_bytes = pushing.view.total_bytes = pushed->received.bytes;
   pushing.view.fetched_bytes = pushed->received.fetched;
   pushing.view.damaged = pushed->received.damaged;
@@ -81,7 +81,7 @@ void DataPushes::take(const std::string& node, const wire::Frame& frame) {
 
 void DataPushes::on_lost(const std::string& node) {
   const auto found = pushing_.find(node);
-  if (found == pushing_.end() || found->second.view.state != wire::PushState::kRunning) return;
+  if (found == pushing_.end() || found->second.view.state != wire::WorkState::kRunning) return;
   end(found->second,
       {ErrorCode::kUnavailable, "node " + node + " is not heard any more",
        "nsactl data push " + node + " " + found->second.view.path + " goes on where it was"});

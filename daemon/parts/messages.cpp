@@ -20,6 +20,7 @@ NSA_DEFINE_JSON(Ask, offer, file, offset, bytes, here)
 NSA_DEFINE_JSON(Push, path, digest, offer, files)
 NSA_DEFINE_JSON(Pushed, offer, ok, what, next, received)
 NSA_DEFINE_JSON(NoPiece, offer, why)
+NSA_DEFINE_JSON(ProbeOrder, rank, meeting, secret)
 NSA_DEFINE_JSON(ShimIdentity, boot_id, pid, start_time_ticks)
 
 wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes) {

@@ -42,9 +42,11 @@ enum class CallKind : uint8_t {
   kLeftovers, // ends what a lost shim left behind; how many processes were signalled
   kExits,     // how its ranks ended, of those that have
   kEnd,       // ends shim and ranks
+  kBind,      // a port for the store of a probe. This and the next are about no part
+  kProbe,     // measures the network to the node of the other rank
 };
 constexpr auto choice_names(CallKind) {
-  return names_of("prepare", "start", "open", "leftovers", "exits", "end");
+  return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe");
 }
 
 struct PartRef {
@@ -105,6 +107,12 @@ struct ShimIdentity {
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
 };
+// One end of a measurement of the network. Rank 0 has the store; its answer is a NetworkFigures.
+struct ProbeOrder {
+  Rank rank = 0;
+  std::string meeting, secret;
+};
+NSA_DECLARE_JSON(ProbeOrder);
 NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(FolderOffer);
 NSA_DECLARE_JSON(Preparation);

@@ -7,6 +7,7 @@
 #include "common/spec/mixture.h"
 #include "common/spec/origin.h"
 #include "daemon/commands/host_launcher.h"
+#include "daemon/parts/meeting.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -233,17 +234,11 @@ void NodesLauncher::on_prepared(const std::shared_ptr<Start>& start, size_t numb
   start_nodes(start);
 }
 
-// How a part's ranks reach the store. Each node knows by which name it reaches its head; a node
-// that calls over loopback is on the head's machine.
 std::string NodesLauncher::meeting_of(const Start& start, size_t number) const {
-  const std::string port = ":" + std::to_string(start.port);
-  if (number == 0) return "tcp:127.0.0.1" + port;
+  if (number == 0) return meeting_at_home(start.port);
   const std::string& first = start.parts.front().node;
-  if (first.empty()) return "tcp:HEAD" + port;
-  const std::string address = options_.address_of ? options_.address_of(first) : "";
-  const std::string host = address.substr(0, address.rfind(':'));
-  const bool is_loopback = host.empty() || host.starts_with("127.") || host == "[::1]";
-  return "tcp:" + (is_loopback ? "HEAD" : host) + port;
+  return meeting_elsewhere(first.empty() || !options_.address_of ? "" : options_.address_of(first),
+                           start.port);
 }
 
 void NodesLauncher::start_nodes(const std::shared_ptr<Start>& start) {

@@ -5,7 +5,9 @@
 #include "common/base/tcp.h"
 #include "common/dataset/manifest.h"
 #include "common/manifest/manifest.h"
+#include "daemon/parts/meeting.h"
 #include "daemon/parts/private_run.h"
+#include "daemon/parts/probe_end.h"
 #include "daemon/parts/pushed_data.h"
 #include "daemon/plan/plan.h"
 #include "daemon/proc/node_readings.h"
@@ -103,6 +105,7 @@ void PartServer::on_ready() {
 void PartServer::on_cut() {
   streams_.clear(); // shims keep what the head has not acknowledged
   fetches_.on_cut();
+  stores_.erase(RunId()); // nobody comes to measure any more
 }
 
 // ---- calls
@@ -115,7 +118,8 @@ void PartServer::take(const wire::Frame& frame) {
     if (!call)
       return log::warning("parts", "the head's call is not understood",
                           {{"why", call.error().what}});
-    if (!is_run_id(call->part.run) || call->part.attempt < 1)
+    const bool of_probe = call->what == CallKind::kBind || call->what == CallKind::kProbe;
+    if (!of_probe && (!is_run_id(call->part.run) || call->part.attempt < 1))
       return answer(call->id, fail(ErrorCode::kInvalidArgument, "that is no attempt of a run"));
     return take_call(*call);
   }
@@ -193,15 +197,35 @@ void PartServer::take_call(const Call& call) {
         if (shim.run == key.first && shim.attempt == key.second) end_part(folder, &shim);
       return nlohmann::json(true);
     });
+  case CallKind::kBind:
+    return answer(call.id, bind_store({}));
+  case CallKind::kProbe:
+    return probe(call);
   }
 }
 
-void PartServer::prepare(const Call& call, const Preparation& wanted) {
+void PartServer::probe(const Call& call) {
+  auto order = wire::body_as<ProbeOrder>(call.body);
+  if (!order) return answer(call.id, fail(order.error()));
+  order->meeting = with_name_of_head(order->meeting, options_.head);
+  const auto store = std::make_shared<UniqueFd>();
+  if (order->rank == 0) *store = std::move(stores_[{}]);
+  run(call.id, "a probe of the network",
+      [order = *order, store, worker = worker()]() -> Result<nlohmann::json> {
+        NSA_TRY_ASSIGN(const wire::NetworkFigures figures, run_probe_end(worker, order, *store));
+        return nlohmann::json(figures);
+      });
+}
+
+std::string PartServer::worker() const {
   const std::string& named = options_.config.programs.worker;
-  const std::string worker = named.empty() ? options_.program_folder + "/nsa-worker" : named;
+  return named.empty() ? options_.program_folder + "/nsa-worker" : named;
+}
+
+void PartServer::prepare(const Call& call, const Preparation& wanted) {
   calls_.run(
       {"", "a preparation"},
-      [wanted, worker, state = options_.state_folder, run = call.part.run,
+      [wanted, worker = worker(), state = options_.state_folder, run = call.part.run,
        attempt = call.part.attempt]() -> Result<bool> {
         end_parts_of(state, run, attempt);
         NSA_TRY(check(wanted, worker));
@@ -274,15 +298,11 @@ void PartServer::start(const Call& call) {
   if (call.body.value("private", false))
     use_private_folder(start.plan, private_folder(options_.state_folder, key.first));
   const auto own = host_->node_environment();
-  const std::string& named = options_.config.programs.worker;
-  constexpr std::string_view kHead = "tcp:HEAD:";
-  if (start.plan.rendezvous.starts_with(kHead))
-    start.plan.rendezvous =
-        "tcp:" + options_.head + ":" + start.plan.rendezvous.substr(kHead.size());
+  start.plan.rendezvous = with_name_of_head(start.plan.rendezvous, options_.head);
   for (wire::RankLaunch& rank : start.plan.ranks) {
     if (rank.arguments.empty())
       return answer(call.id, fail(ErrorCode::kInvalidArgument, "a rank has no command"));
-    rank.arguments[0] = named.empty() ? options_.program_folder + "/nsa-worker" : named;
+    rank.arguments[0] = worker();
     replace_value(rank.arguments, "--attempt-folder", start.plan.attempt_folder);
     replace_value(rank.arguments, "--spec", start.plan.attempt_folder + "/spec.json");
     replace_value(rank.arguments, "--rendezvous", start.plan.rendezvous);

@@ -71,6 +71,8 @@ private:
   void fetch_data(const Push& push);
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);
+  void probe(const Call& call);
+  std::string worker() const;
   void open(const Call& call);
   void watch(const Key& part, UniqueFd pidfd);
   void take_bytes(uint64_t id, std::string_view bytes);

@@ -195,6 +195,14 @@ Status write_cluster(const Batch& batch, const Prepare& cached) {
   return {};
 }
 
+Status write_network_links(const Batch& batch, const Prepare& cached) {
+  for (const NetworkLinkRow& l : batch.network_links)
+    NSA_LEDGER_RUN("INSERT OR REPLACE INTO network_links (node,other,latency_seconds,"
+                   "bytes_per_second,measured_at) VALUES (?,?,?,?,?)",
+                   l.node, l.other, l.latency_seconds, l.bytes_per_second, l.measured_at);
+  return {};
+}
+
 Status write_jobs(const Batch& batch, const Prepare& cached) {
   for (const JobRow& j : batch.jobs)
     NSA_LEDGER_RUN("INSERT OR REPLACE INTO jobs (run,engine,number,nodes,job,state,reason,"
@@ -232,6 +240,7 @@ Status Ledger::write(Batch& batch) {
     NSA_TRY(set_aside(d));
   NSA_TRY(write_events(batch, database_, prepare));
   NSA_TRY(write_cluster(batch, prepare));
+  NSA_TRY(write_network_links(batch, prepare));
   NSA_TRY(write_gpu_quarantine(batch, prepare));
   NSA_TRY(write_jobs(batch, prepare));
   for (const RunId& run : batch.removed) {

@@ -123,7 +123,8 @@ public:
   Result<std::vector<GpuQuarantineRow>> gpu_quarantine(); // by UUID
   Result<int64_t> drained_at(const std::string& node);    // of this node; 0: it is not
   Result<std::vector<JobRow>> jobs();                     // by run
-  Result<std::vector<DrainRow>> drained_nodes();          // of those that have joined
+  Result<std::vector<NetworkLinkRow>> network_links();
+  Result<std::vector<DrainRow>> drained_nodes(); // of those that have joined
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);
 

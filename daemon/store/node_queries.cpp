@@ -48,6 +48,15 @@ Result<std::vector<JobRow>> Ledger::jobs() {
   });
 }
 
+Result<std::vector<NetworkLinkRow>> Ledger::network_links() {
+  NSA_TRY_ASSIGN(Statement s,
+                 database_.prepare("SELECT node,other,latency_seconds,bytes_per_second,measured_at "
+                                   "FROM network_links ORDER BY node,other"));
+  return all_rows<NetworkLinkRow>(s, [](const Statement& row) {
+    return NetworkLinkRow{row.text(0), row.text(1), row.real(2), row.real(3), row.integer(4)};
+  });
+}
+
 Result<std::vector<DrainRow>> Ledger::drained_nodes() {
   NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT name,drained_at FROM cluster_nodes WHERE "
                                                 "drained_at<>0 ORDER BY name"));

@@ -143,6 +143,14 @@ struct DrainRow {
   int64_t drained_at = 0; // 0: runs may start
 };
 
+// What the network between two nodes gives, as it was measured last
+// (daemon/parts/network_probes.h).
+struct NetworkLinkRow {
+  std::string node, other; // by name
+  double latency_seconds = 0, bytes_per_second = 0;
+  int64_t measured_at = 0;
+};
+
 // A GPU that no run gets until a person releases it (daemon/nodes/gpu_quarantine.h).
 struct GpuQuarantineRow {
   std::string uuid, why;
@@ -181,6 +189,7 @@ struct Batch {
   std::vector<ClusterNodeRow> cluster_nodes;
   std::vector<JoinTokenRow> join_tokens;
   std::vector<DrainRow> drains;
+  std::vector<NetworkLinkRow> network_links;
   std::vector<GpuQuarantineRow> gpu_quarantine;
   std::vector<JobRow> jobs;
   std::vector<RunId> removed; // with all that is stored of them, but the audit
@@ -189,7 +198,7 @@ struct Batch {
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&
            leases.empty() && damaged_runs.empty() && made_anew.empty() && events.empty() &&
            audit.empty() && cluster_nodes.empty() && join_tokens.empty() && drains.empty() &&
-           gpu_quarantine.empty() && jobs.empty() && removed.empty();
+           network_links.empty() && gpu_quarantine.empty() && jobs.empty() && removed.empty();
   }
 };
 

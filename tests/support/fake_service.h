@@ -44,6 +44,22 @@ public:
     push.state = end_of_push;
     return push;
   }
+  Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
+                                           const api::Caller&) override {
+    NSA_TRY(change(node, wire::NodeStatus::kReady));
+    NSA_TRY(change(with, wire::NodeStatus::kReady));
+    probe.node = node;
+    probe.with = with;
+    probe.state = wire::WorkState::kRunning;
+    probes.push_back(node + " " + with);
+    return probe;
+  }
+  Result<wire::NetworkProbe> probed_network(const std::string& node) override {
+    if (probe.node != node)
+      return fail(ErrorCode::kNotFound, "no network was measured from node " + node);
+    probe.state = probe.problem.empty() ? wire::WorkState::kDone : wire::WorkState::kFailed;
+    return probe;
+  }
   std::vector<wire::GpuView> gpus() override { return gpu_views; }
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller&) override {
     for (wire::GpuView& view : gpu_views) {
@@ -68,7 +84,9 @@ public:
   std::vector<wire::GpuView> gpu_views;
   bool is_head = true;
   wire::DataPush push;
-  wire::PushState end_of_push = wire::PushState::kDone;
+  wire::NetworkProbe probe;
+  std::vector<std::string> probes; // that were asked for
+  wire::WorkState end_of_push = wire::WorkState::kDone;
 
 private:
   Status change(const std::string& name, wire::NodeStatus state) {

@@ -58,7 +58,7 @@ TEST_F(NodeCommands, ATokenIsAloneOnStandardOutput) {
 
 TEST_F(NodeCommands, ADataSetIsPushedAndItsEndAwaited) {
   daemon.on_loop([&] {
-    daemon.nodes.push.state = wire::PushState::kRunning;
+    daemon.nodes.push.state = wire::WorkState::kRunning;
     daemon.nodes.push.total_bytes = 4 << 20;
     daemon.nodes.push.fetched_bytes = 3 << 20;
     daemon.nodes.push.damaged = 1;
@@ -70,7 +70,7 @@ TEST_F(NodeCommands, ADataSetIsPushedAndItsEndAwaited) {
       << done.out;
   EXPECT_NE(done.out.find("1 of its files"), std::string::npos) << done.out;
   daemon.on_loop([&] {
-    daemon.nodes.end_of_push = wire::PushState::kFailed;
+    daemon.nodes.end_of_push = wire::WorkState::kFailed;
     daemon.nodes.push.problem = "node bee is not heard any more";
     daemon.nodes.push.next = "nsactl data push bee /data/mine goes on where it was";
     return 0;
@@ -81,6 +81,53 @@ TEST_F(NodeCommands, ADataSetIsPushedAndItsEndAwaited) {
   EXPECT_NE(failed.err.find("goes on where it was"), std::string::npos) << failed.err;
   const Outcome unknown = run({"data", "push", "emu", "/data/mine"});
   EXPECT_EQ(unknown.exit, 3);
+}
+
+TEST_F(NodeCommands, ShowHasTheMeasuredNetwork) {
+  daemon.on_loop([&] {
+    daemon.nodes.nodes[1].network = {{"ant", {0.00021, 1.176e9}, 600'000'000'000}};
+    return 0;
+  });
+  const Outcome shown = run({"node", "show", "bee"});
+  EXPECT_NE(shown.out.find("network to ant        9.41 Gbit/s, 0.21 ms, measured 1970-01-01"),
+            std::string::npos)
+      << shown.out;
+}
+
+TEST_F(NodeCommands, AProbeMeasuresTheNamedPairOrAll) {
+  daemon.on_loop([&] {
+    daemon.nodes.add("dog", wire::NodeRole::kAgent, wire::NodeStatus::kReady);
+    daemon.nodes.add("emu", wire::NodeRole::kAgent, wire::NodeStatus::kLost);
+    daemon.nodes.probe.figures = {0.012, 1.05e7};
+    return 0;
+  });
+  const Outcome pair = run({"node", "probe", "bee", "dog"});
+  EXPECT_EQ(pair.exit, 0) << pair.err;
+  EXPECT_EQ(pair.out, "bee and dog: 84 Mbit/s, 12 ms\n");
+  EXPECT_EQ(run({"node", "probe", "dog"}).exit, 0);
+  const Outcome all = run({"node", "probe", "-o", "json"});
+  EXPECT_EQ(json::parse(all.out).at("items").size(), 3u) << all.out;
+  const auto asked = daemon.on_loop([&] { return daemon.nodes.probes; });
+  EXPECT_EQ(asked,
+            (std::vector<std::string>{"bee dog", "ant dog", "ant bee", "ant dog", "bee dog"}))
+      << "this nsad's own node with the one that is named, and then all that are ready";
+}
+
+TEST_F(NodeCommands, AProbeThatFailsSaysWhyAndLeavesOutNoOtherPair) {
+  daemon.on_loop([&] {
+    daemon.nodes.probe.problem = "node bee: a peer has not connected in time";
+    daemon.nodes.probe.next = "every TCP port must be open between the nodes";
+    return 0;
+  });
+  const Outcome failed = run({"node", "probe", "bee"});
+  EXPECT_NE(failed.exit, 0);
+  EXPECT_NE(failed.err.find("has not connected in time"), std::string::npos) << failed.err;
+  EXPECT_NE(failed.err.find("must be open"), std::string::npos) << failed.err;
+  EXPECT_EQ(run({"node", "probe", "ant", "emu"}).exit, 3);
+  daemon.on_loop([&] { return daemon.nodes.nodes[1].state = wire::NodeStatus::kLost, 0; });
+  const Outcome alone = run({"node", "probe"});
+  EXPECT_EQ(alone.exit, 5);
+  EXPECT_NE(alone.err.find("fewer are ready"), std::string::npos) << alone.err;
 }
 
 TEST_F(NodeCommands, ARemovalNeedsAYes) {

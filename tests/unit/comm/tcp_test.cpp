@@ -1,5 +1,6 @@
 // Ranks of several nodes: the store and the mesh over TCP, between threads on loopback.
 #include "worker/mesh/mesh.h"
+#include "worker/mesh/network_probe.h"
 #include "worker/mesh/store.h"
 #include "worker/mesh/tcp.h"
 
@@ -69,6 +70,27 @@ std::vector<float> part_of(Rank rank, size_t count) {
   for (float& value : values)
     value = normal(random);
   return values;
+}
+
+TEST_F(TcpTest, TheNetworkIsMeasuredOnBothRanksAlike) {
+  std::vector<NetworkMeasurement> measured(2);
+  with_ranks(2, [&](Rank rank, Mesh& mesh) {
+    const auto result = measure_network(mesh, rank, 200ms);
+    ASSERT_TRUE(result) << result.error().what;
+    measured[static_cast<size_t>(rank)] = *result;
+    EXPECT_TRUE(mesh.barrier({0, Kind::kBarrier, 1})->wait()) << "both have ended with the same";
+  });
+  for (const NetworkMeasurement& one : measured) {
+    EXPECT_GT(one.latency_seconds, 0);
+    EXPECT_GT(one.bytes_per_second, 1e5);
+  }
+}
+
+TEST_F(TcpTest, AMeasurementEndsWithItsPeer) {
+  with_ranks(2, [&](Rank rank, Mesh& mesh) {
+    if (rank == 1) return; // its mesh goes, as a process that was killed
+    EXPECT_FALSE(measure_network(mesh, rank, 10s));
+  });
 }
 
 TEST_F(TcpTest, SumsHaveTheSameBitsOnEveryRank) {

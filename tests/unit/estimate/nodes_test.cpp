@@ -73,6 +73,23 @@ TEST(Traffic, SmallBucketsAreMoreExchanges) {
               0.001 * small.exchanges, 1e-9);
 }
 
+TEST(Traffic, TheSlowestMeasuredLinkSaysWhatAStepCosts) {
+  const std::vector<NodePart> parts = {{"ant", 0, 1}, {"bee", 1, 1}, {"cow", 2, 1}};
+  NodeTraffic traffic;
+  traffic.sent = {1'000'000, 1'000'000, 1'000'000};
+  traffic.exchanges = 4;
+  EXPECT_FALSE(measured_cost(traffic, parts, {}));
+  EXPECT_FALSE(measured_cost(traffic, parts, {{"ant", "dog", 1, 1}})) << "not of this run";
+  const auto cost =
+      measured_cost(traffic, parts,
+                    {{"bee", "ant", 0.001, 1e8}, {"ant", "cow", 0.002, 1e7}, {"ant", "dog", 1, 1}});
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->slowest.other, "cow");
+  EXPECT_NEAR(cost->seconds, 0.1 + 4 * 0.002, 1e-9);
+  EXPECT_EQ(cost->measured, 2);
+  EXPECT_EQ(cost->pairs, 3);
+}
+
 TEST(Traffic, OneNodeSendsNothing) {
   spec::RunSpec spec;
   const NodeTraffic alone = traffic(spec, {}, {{"", 0, 8}});

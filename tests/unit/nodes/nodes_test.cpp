@@ -352,5 +352,79 @@ TEST_F(NodesTest, MetricsTellOfJoinedNodes) {
   EXPECT_TRUE(removed.nodes.empty());
 }
 
+class ProbeRules : public testing::Test {
+protected:
+  void SetUp() override {
+    add("ant", wire::NodeStatus::kReady);
+    add("bee", wire::NodeStatus::kReady);
+    add("cow", wire::NodeStatus::kLost);
+    add("dog", wire::NodeStatus::kRemoved);
+  }
+  void add(const std::string& name, wire::NodeStatus state) {
+    wire::NodeView view;
+    view.name = name;
+    view.state = state;
+    view.build = "1 (abc)";
+    nodes.push_back(view);
+  }
+  ErrorCode code(const std::string& node, const std::string& with) {
+    const Status may = may_probe(nodes, node, with, [this](const std::string& name) {
+      return name == busy ? RunId("k3fm2") : RunId();
+    });
+    why = may ? "" : may.error().what;
+    return may ? ErrorCode{} : may.error().code;
+  }
+  std::vector<wire::NodeView> nodes;
+  std::string busy, why;
+};
+
+TEST_F(ProbeRules, NodesThatAreHeardAndIdleAreMeasured) {
+  EXPECT_EQ(code("ant", "bee"), ErrorCode{}) << why;
+  EXPECT_EQ(code("bee", "bee"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code("ant", "emu"), ErrorCode::kNotFound);
+  EXPECT_EQ(code("dog", "ant"), ErrorCode::kNotFound) << "it was removed";
+  EXPECT_EQ(code("ant", "cow"), ErrorCode::kConflict);
+  EXPECT_NE(why.find("cow is not heard"), std::string::npos) << why;
+  busy = "bee";
+  EXPECT_EQ(code("ant", "bee"), ErrorCode::kConflict);
+  EXPECT_NE(why.find("run k3fm2 has places on node bee"), std::string::npos) << why;
+  busy.clear();
+  nodes[1].run = "jobs1";
+  EXPECT_EQ(code("ant", "bee"), ErrorCode::kConflict) << "it belongs to a job";
+  nodes[1].run.clear();
+  nodes[1].build = "1 (abd)";
+  EXPECT_EQ(code("ant", "bee"), ErrorCode::kConflict);
+  EXPECT_NE(why.find("node bee has build 1 (abd)"), std::string::npos) << why;
+}
+
+TEST_F(NodesTest, MeasuredLinksAreShownOnBothNodesUntilOneJoinsAnew) {
+  wire::NetworkProbe measured;
+  measured.node = "host";
+  measured.with = "bee";
+  measured.figures = {0.0002, 1.2e9};
+  measured.measured_at = 50;
+  nodes_->note_link(measured);
+  stop();
+  start();
+  NetworkLinks links(*ledger_);
+  ASSERT_TRUE(links.load());
+  std::vector<wire::NodeView> shown(2);
+  shown[0].name = "host";
+  shown[1].name = "bee";
+  shown[1].joined_at = 40;
+  links.add_to(shown);
+  ASSERT_EQ(shown[0].network.size(), 1u);
+  EXPECT_EQ(shown[0].network[0].node, "bee");
+  ASSERT_EQ(shown[1].network.size(), 1u);
+  EXPECT_EQ(shown[1].network[0].node, "host");
+  EXPECT_EQ(shown[1].network[0].figures.bytes_per_second, 1.2e9);
+  shown[0].network.clear();
+  shown[1].network.clear();
+  shown[1].joined_at = 60;
+  links.add_to(shown);
+  EXPECT_TRUE(shown[0].network.empty()) << "that may be another machine";
+  EXPECT_TRUE(view("host").network.empty()) << "bee is not in the list";
+}
+
 } // namespace
 } // namespace nsa::control

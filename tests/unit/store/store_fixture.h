@@ -11,12 +11,14 @@
 namespace nsa::store {
 
 class StoreTest : public testing::Test {
+public:
+  ~StoreTest() override { std::filesystem::remove_all(folder_); }
+
 protected:
   StoreTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "nsa-store-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
   }
-  ~StoreTest() override { std::filesystem::remove_all(folder_); }
 
   Result<Ledger> open(uint64_t reserve = 1 << 20) {
     return Ledger::open({folder_, reserve}, WallTime{1'000});

@@ -1,9 +1,8 @@
-#include "daemon/engines/tool.h"
+#include "daemon/proc/run_tool.h"
 
 #include "common/base/file.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
-#include "daemon/proc/launch.h"
 #include "daemon/proc/process.h"
 
 #include <array>
@@ -13,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace nsa::engines {
+namespace nsa::proc {
 
 namespace {
 
@@ -48,28 +47,34 @@ std::vector<std::string> own_environment() {
 } // namespace
 
 Result<std::string> find_tool(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    if (::access(name.c_str(), X_OK) == 0) return name;
+    return fail(ErrorCode::kNotFound, "the program " + name + " is not there");
+  }
   const char* path = std::getenv("PATH");
   for (const std::string& folder : split(path != nullptr ? path : "/usr/bin:/bin", ':'))
-    if (const std::string file = folder + "/" + name;
+    if (std::string file = folder + "/" + name;
         !folder.empty() && ::access(file.c_str(), X_OK) == 0)
       return file;
   return fail(ErrorCode::kNotFound, "the program " + name + " is not in nsad's PATH");
 }
 
-Result<std::string> run_tool(const std::vector<std::string>& arguments, const std::string& input,
-                             Duration limit, const std::string& folder) {
-  NSA_TRY_ASSIGN(const std::string program, find_tool(arguments.front()));
-  NSA_TRY_ASSIGN(const UniqueFd in, memory_file(input));
+Result<std::string> run_tool(const ToolRun& tool, Duration limit) {
+  NSA_TRY_ASSIGN(const std::string program, find_tool(tool.arguments.front()));
+  const std::string name = program.substr(program.rfind('/') + 1);
+  NSA_TRY_ASSIGN(const UniqueFd in, memory_file(tool.input));
   NSA_TRY_ASSIGN(const UniqueFd out, memory_file(""));
   NSA_TRY_ASSIGN(const UniqueFd said, memory_file(""));
-  proc::LaunchSpec spec;
-  spec.arguments = arguments;
+  LaunchSpec spec;
+  spec.arguments = tool.arguments;
   spec.arguments.front() = program;
   spec.environment = own_environment();
-  spec.working_folder = folder;
+  spec.environment.insert(spec.environment.end(), tool.environment.begin(), tool.environment.end());
+  spec.working_folder = tool.folder;
   spec.new_process_group = true;
-  spec.descriptors = {{in.get(), 0}, {out.get(), 1}, {said.get(), 2}};
-  auto child = proc::launch(spec);
+  spec.descriptors = tool.descriptors;
+  spec.descriptors.insert(spec.descriptors.end(), {{in.get(), 0}, {out.get(), 1}, {said.get(), 2}});
+  auto child = launch(spec);
   if (!child) return fail(std::move(child).error().within("cannot start " + program));
   pollfd ended{child->pidfd.get(), POLLIN, 0};
   const auto milliseconds = static_cast<int>(to_seconds(limit) * 1000);
@@ -78,9 +83,9 @@ Result<std::string> run_tool(const std::vector<std::string>& arguments, const st
     ::kill(-child->pid, SIGKILL);
     (void)::poll(&ended, 1, -1);
   }
-  const auto status = proc::wait_child(child->pidfd.get());
+  const auto status = wait_child(child->pidfd.get());
   if (!in_time)
-    return fail(ErrorCode::kUnavailable, arguments.front() + " took longer than " +
+    return fail(ErrorCode::kUnavailable, name + " took longer than " +
                                              format_duration(to_seconds(limit)) +
                                              " and was killed");
   if (!status || !*status)
@@ -88,7 +93,7 @@ Result<std::string> run_tool(const std::vector<std::string>& arguments, const st
   if ((*status)->exit_code == 0) return content_of(out.get());
   std::string why = printable(trim(content_of(said.get())));
   if (why.empty()) why = "it ended with exit " + std::to_string((*status)->exit_code);
-  return fail(ErrorCode::kSystem, arguments.front() + ": " + why);
+  return fail(ErrorCode::kSystem, name + ": " + why);
 }
 
-} // namespace nsa::engines
+} // namespace nsa::proc

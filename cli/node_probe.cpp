@@ -1,0 +1,109 @@
+// nsactl node probe: measures the network between nodes.
+#include "cli/connect.h"
+#include "cli/data_common.h"
+#include "cli/json_text.h"
+#include "cli/network_text.h"
+#include "common/base/printable.h"
+#include "common/net/http.h"
+#include "common/wire/node_view.h"
+
+#include <thread>
+#include <utility>
+
+namespace nsa::cli {
+
+namespace {
+
+constexpr std::chrono::milliseconds kPace(200);
+using Pair = std::pair<std::string, std::string>;
+
+// This nsad's own node with the one that is named; without names each ready node with each other.
+Result<std::vector<Pair>> pairs_of(const Arguments& arguments, client::Daemon& daemon) {
+  const std::string node = arguments.text("NODE"), with = arguments.text("WITH");
+  if (!with.empty()) return std::vector<Pair>{{node, with}};
+  NSA_TRY_ASSIGN(const auto answer, daemon.get("/v1/nodes"));
+  NSA_TRY_ASSIGN(const auto listed, client::read_items<wire::NodeView>(answer));
+  if (!node.empty() && !listed.empty()) return std::vector<Pair>{{listed.front().name, node}};
+  std::vector<std::string> ready;
+  for (const wire::NodeView& view : listed)
+    if (view.state == wire::NodeStatus::kReady && view.run.empty()) ready.push_back(view.name);
+  std::vector<Pair> pairs;
+  for (size_t i = 0; i < ready.size(); ++i)
+    for (size_t j = i + 1; j < ready.size(); ++j)
+      pairs.emplace_back(ready[i], ready[j]);
+  if (pairs.empty())
+    return fail(ErrorCode::kConflict, "a network is between two nodes, and fewer are ready",
+                "nsactl node ls; docs/several-nodes.md says how a node joins");
+  return pairs;
+}
+
+Result<wire::NetworkProbe> measure(client::Daemon& daemon, const Pair& pair, Context& context) {
+  const std::string target = "/v1/nodes/" + net::encode_component(pair.first) + "/probe";
+  NSA_TRY(daemon.post(target, wire::NetworkProbeRequest{pair.second}));
+  ProgressLine line(context.io);
+  const MonotonicTime began = MonotonicTime::now();
+  for (;;) {
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
+    NSA_TRY_ASSIGN(wire::NetworkProbe probe, client::read_as<wire::NetworkProbe>(answer));
+    if (probe.state != wire::WorkState::kRunning) {
+      line.clear();
+      if (probe.state == wire::WorkState::kFailed)
+        return fail(ErrorCode::kSystem, probe.problem, probe.next);
+      return probe;
+    }
+    if (!context.quiet && context.output != Output::kJson)
+      line.show(to_seconds(MonotonicTime::now() - began),
+                [&] { return "measuring between " + pair.first + " and " + pair.second; });
+    std::this_thread::sleep_for(kPace);
+  }
+}
+
+// One pair that cannot be measured is no reason to leave out the others.
+Result<Exit> run(const Arguments& arguments, Context& context) {
+  NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
+  NSA_TRY_ASSIGN(const std::vector<Pair> pairs, pairs_of(arguments, daemon));
+  auto items = nlohmann::json::array();
+  std::optional<Error> failed;
+  for (const Pair& pair : pairs) {
+    const auto probe = measure(daemon, pair, context);
+    if (!probe) {
+      if (pairs.size() == 1) return fail(probe.error());
+      failed = probe.error();
+      context.io.err << printable(pair.first) << " and " << printable(pair.second) << ": "
+                     << printable(probe.error().what) << "\n";
+      continue;
+    }
+    items.push_back(*probe);
+    if (context.output != Output::kJson)
+      context.io.out << printable(probe->node) << " and " << printable(probe->with) << ": "
+                     << network_text(probe->figures) << std::endl;
+  }
+  if (context.output == Output::kJson)
+    context.io.out << json_text(nlohmann::json{{"items", std::move(items)}}) << "\n";
+  if (failed) return fail(*failed);
+  return Exit::kDone;
+}
+
+} // namespace
+
+Verb node_probe_verb() {
+  Verb verb;
+  verb.name = "node probe";
+  verb.summary = "Measure bandwidth and latency between nodes";
+  verb.detail =
+      "The trainer of both nodes exchanges sums for about three seconds, as ranks on CPU do over "
+      "TCP. The head keeps the figures: node show has them, and plan says by them what the network "
+      "costs a step. With one name this nsad's own node is the other; without names each ready "
+      "node is measured with each other, one pair after another. Meanwhile no run starts; a node "
+      "on which a run has places is refused.";
+  verb.positionals = {{"NODE", ValueType::kText, "name of a node, as nsactl node ls shows it"},
+                      {"WITH", ValueType::kText, "the other node"}};
+  for (Positional& positional : verb.positionals)
+    positional.required = false;
+  verb.examples = {{"nsactl node probe", "each node with each other"},
+                   {"nsactl node probe bee cow", "the network between these two"}};
+  verb.run = run;
+  return verb;
+}
+
+} // namespace nsa::cli

@@ -1,0 +1,27 @@
+#include "daemon/parts/probe_end.h"
+
+#include "common/wire/launch_plan.h"
+#include "common/wire/messages.h"
+#include "daemon/proc/run_tool.h"
+
+#include <cstdlib>
+
+namespace nsa::parts {
+
+Result<wire::NetworkFigures> run_probe_end(const std::string& worker, const ProbeOrder& order,
+                                           const UniqueFd& store) {
+  // Behind the limits of its own, which say more.
+  constexpr Duration kLimit = std::chrono::seconds(50);
+  proc::ToolRun tool;
+  tool.arguments = {worker, "--probe-network", std::to_string(order.rank), "--rendezvous",
+                    order.meeting};
+  tool.environment = {std::string(wire::kAttemptMark) + "=" + order.secret};
+  if (const char* libraries = std::getenv("LD_LIBRARY_PATH"))
+    tool.environment.push_back(std::string("LD_LIBRARY_PATH=") + libraries);
+  if (store) tool.descriptors = {{store.get(), wire::kRankStoreFd}};
+  NSA_TRY_ASSIGN(const std::string printed, proc::run_tool(tool, kLimit));
+  NSA_TRY_ASSIGN(const nlohmann::json result, parse_json(printed, "what the trainer printed"));
+  return wire::body_as<wire::NetworkFigures>(result, "what the trainer printed");
+}
+
+} // namespace nsa::parts
