@@ -20,11 +20,6 @@ Place place_of(const nlohmann::json& json) {
           json.at(3).get<std::string>(), json.at(4).get<double>()};
 }
 
-double number_or(const nlohmann::json& record, const char* name, double absent) {
-  const auto member = record.find(name);
-  return member != record.end() && member->is_number() ? member->get<double>() : absent;
-}
-
 // How the line of a metric begins. Members are written in this order.
 std::string beginning_of(std::string_view kind, std::string_view metric) {
   return std::string(kMetricLine) + nlohmann::json(kind).dump() +
@@ -46,21 +41,19 @@ uint64_t check_of(std::string_view last_bytes) { // FNV-1a
   return hash;
 }
 
-bool SegmentBuilder::add(const nlohmann::json& record, int64_t bytes) {
-  const auto name = record.find("kind");
-  if (!record.is_object() || name == record.end() || !name->is_string()) {
+bool SegmentBuilder::add(const FlatRecord& record, int64_t bytes) {
+  if (record.kind.empty()) {
     add_unreadable(bytes);
     return true;
   }
-  Kind& kind = kinds_[name->get<std::string>()];
+  Kind& kind = kinds_[record.kind];
   Place place;
-  place.step = number_or(record, "step", NAN);
+  place.step = record.number_or("step", NAN);
   if (!std::isnan(place.step)) {
     if (place.step <= kind.greatest) return false;
-    place.attempt = static_cast<int64_t>(number_or(record, "attempt", 0));
-    place.tokens = number_or(record, "tokens", 0);
-    if (const auto time = record.find("time"); time != record.end() && time->is_string())
-      place.time = time->get<std::string>();
+    place.attempt = static_cast<int64_t>(record.number_or("attempt", 0));
+    place.tokens = record.number_or("tokens", 0);
+    place.time = record.time;
     kind.least = std::min(kind.least, place.step);
     kind.greatest = place.step;
     take(kind, record, place);
@@ -75,23 +68,17 @@ void SegmentBuilder::add_unreadable(int64_t bytes) {
   end_ += bytes;
 }
 
-// Members of members have their names joined by dots.
-void SegmentBuilder::take(Kind& kind, const nlohmann::json& record, const Place& place) {
-  std::vector<std::pair<std::string, const nlohmann::json*>> objects{{std::string(), &record}};
-  while (!objects.empty()) {
-    const auto [prefix, members] = std::move(objects.back());
-    objects.pop_back();
-    for (const auto& [name, value] : members->items()) {
-      if (value.is_object()) objects.emplace_back(prefix + name + ".", &value);
-      if (!value.is_number()) continue;
-      Place own = place;
-      own.value = value.get<double>();
-      if (!std::isfinite(own.value)) continue;
-      const auto [found, is_new] = kind.metrics.try_emplace(prefix + name, Extremes{own, own});
-      if (is_new) continue;
-      if (own.value < found->second.least.value) found->second.least = own;
-      if (own.value > found->second.greatest.value) found->second.greatest = std::move(own);
-    }
+void SegmentBuilder::take(Kind& kind, const FlatRecord& record, const Place& place) {
+  const auto keep = [&place](Place& kept, double value) {
+    kept = place;
+    kept.value = value;
+  };
+  for (const auto& [name, value] : record.numbers) {
+    if (!std::isfinite(value)) continue;
+    const auto [found, is_new] = kind.metrics.try_emplace(name);
+    Extremes& extremes = found->second;
+    if (is_new || value < extremes.least.value) keep(extremes.least, value);
+    if (is_new || value > extremes.greatest.value) keep(extremes.greatest, value);
   }
 }
 
@@ -234,6 +221,7 @@ std::vector<Segment> read_index(std::string_view index, std::string_view kind,
     for (size_t end; (end = index.find('\n', from)) != std::string_view::npos; from = end + 1)
       if (!reader.take(index.substr(from, end - from), end + 1)) break;
   } catch (const nlohmann::json::exception&) { // a member is missing or of another type
+    return std::move(reader.segments);
   }
   return std::move(reader.segments);
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "common/base/json.h"
+#include "common/curves/flat_record.h"
 
 #include <cmath>
 #include <cstdint>
@@ -52,7 +53,8 @@ public:
 
   // False: its step is not behind the one before; it begins the next segment, and is not taken.
   // `bytes`: of its line with the end.
-  bool add(const nlohmann::json& record, int64_t bytes);
+  bool add(const FlatRecord& record, int64_t bytes);
+  bool add(const nlohmann::json& record, int64_t bytes) { return add(flat_record(record), bytes); }
   void add_unreadable(int64_t bytes);
 
   int64_t begin() const { return begin_; }
@@ -69,7 +71,7 @@ private:
     double greatest = -std::numeric_limits<double>::infinity();
     std::map<std::string, Extremes, std::less<>> metrics;
   };
-  static void take(Kind& kind, const nlohmann::json& record, const Place& place);
+  static void take(Kind& kind, const FlatRecord& record, const Place& place);
 
   int64_t begin_, end_, unreadable_ = 0;
   std::map<std::string, Kind, std::less<>> kinds_;

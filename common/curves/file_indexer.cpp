@@ -21,13 +21,11 @@ public:
   // A line with its end. False: `write` refused.
   bool take(std::string_view line) {
     const auto bytes = static_cast<int64_t>(line.size());
-    const auto record =
-        parse_json(line.substr(0, line.size() - 1), "a record", {.bytes = kLongestRecord});
-    if (!record) {
+    if (!read(line.substr(0, line.size() - 1))) {
       segment_.add_unreadable(bytes);
-    } else if (!segment_.add(*record, bytes)) {
+    } else if (!segment_.add(record_, bytes)) {
       if (!end_segment()) return false;
-      (void)segment_.add(*record, bytes);
+      (void)segment_.add(record_, bytes);
     }
     tail_.add(line);
     return !segment_.is_full() || end_segment();
@@ -42,6 +40,16 @@ public:
   }
 
 private:
+  // Into record_; false where the line is none.
+  bool read(std::string_view text) {
+    if (text.size() <= kLongestRecord && record_.read(text)) return true;
+    const auto record = parse_json(text, "a record", {.bytes = kLongestRecord});
+    if (!record) return false;
+    record_ = flat_record(*record);
+    return true;
+  }
+
+  FlatRecord record_;
   SegmentBuilder segment_;
   CheckedTail tail_;
   const std::function<bool(const std::string&)>& write_;

@@ -23,7 +23,7 @@ TEST(CurveIndex, ASegmentKeepsWhatWasLeastAndGreatest) {
   SegmentBuilder builder(1000);
   for (const auto& [step, loss] : {std::pair(5, 3.0), {6, 9.5}, {7, 1.25}, {8, 2.0}})
     EXPECT_TRUE(builder.add(record(step, loss), 100));
-  EXPECT_TRUE(builder.add({{"kind", "evaluation"}, {"step", 8}, {"loss", 4.0}}, 50));
+  EXPECT_TRUE(builder.add(nlohmann::json{{"kind", "evaluation"}, {"step", 8}, {"loss", 4.0}}, 50));
   builder.add_unreadable(7);
   EXPECT_EQ(builder.end(), 1457);
   SegmentBuilder first;
@@ -49,6 +49,33 @@ TEST(CurveIndex, ASegmentKeepsWhatWasLeastAndGreatest) {
   const auto evaluations = read_index(index, "evaluation", {"loss"});
   EXPECT_EQ(evaluations[1].metrics[0]->least.value, 4);
   EXPECT_EQ(evaluations[0].records, 0);
+}
+
+// Whatever the quick way takes is what a tree says.
+TEST(CurveIndex, TheQuickWayToReadARecordAndJsonAgree) {
+  const std::string plain = record(5, 3.5e-7).dump();
+  const std::string cases[] = {plain,
+                               R"({"kind":"step","loss":null,"ok":true,"rest":"x y","step":3})",
+                               R"({"a":{"b":{"c":-1.5E+3}},"kind":"evaluation","z":0})", R"({})"};
+  for (const std::string& text : cases) {
+    FlatRecord quick;
+    quick.numbers = {{"of the line before", 1.0}};
+    EXPECT_TRUE(quick.read(text)) << text;
+    const FlatRecord slow = flat_record(*parse_json(text, "a record"));
+    EXPECT_EQ(quick.kind, slow.kind);
+    EXPECT_EQ(quick.time, slow.time);
+    EXPECT_EQ(quick.numbers, slow.numbers) << text;
+  }
+  for (const std::string text :
+       {R"({"kind":"st\u0065p"})", R"({"kind" :"step"})", R"({"a":[1],"kind":"step"})",
+        R"({"a":1,"a":2})", R"({"a":01})", R"({"a":1.})", R"({"a":-inf})", R"({"a":1e999})",
+        R"({"a":1}x)", R"({"a":1)", R"({"a":})", R"({"b":1,"a":2})", R"({"ä":1})", R"([])",
+        R"("kind")", "", R"({"a":1,})", R"({"a":nul})"}) {
+    FlatRecord quick;
+    EXPECT_FALSE(quick.read(text)) << text;
+  }
+  for (size_t size = 0; size < plain.size(); ++size)
+    EXPECT_FALSE(FlatRecord().read(plain.substr(0, size))) << size;
 }
 
 // The quick way to read a line and the parser of JSON give the same.
@@ -88,7 +115,8 @@ TEST(CurveIndex, AStepThatIsDoneAgainBeginsAnotherSegment) {
   EXPECT_FALSE(builder.add(record(5, 2, 2), 10));
   EXPECT_FALSE(builder.add(record(4, 2, 2), 10));
   EXPECT_EQ(builder.end(), 10);
-  EXPECT_TRUE(builder.add({{"kind", "evaluation"}, {"step", 4}}, 10)); // a count of its own
+  EXPECT_TRUE(
+      builder.add(nlohmann::json{{"kind", "evaluation"}, {"step", 4}}, 10)); // a count of its own
 }
 
 TEST(CurveIndex, ReadingStopsWhereItIsTorn) {
