@@ -209,7 +209,10 @@ void Head::take(Session& session, const wire::Frame& frame) {
   }
   if (type == MessageType::kHello) {
     const auto hello = read_frame<NodeHello>(frame);
-    return hello ? greet(session, *hello) : broken(hello.error());
+    if (!hello) return broken(hello.error());
+    const auto same = wire::check_protocol(hello->protocol, "node " + session.node,
+                                           "install the head's build there: nsad --version");
+    return same ? greet(session, *hello) : broken(same.error());
   }
   if (!session.greeted) return broken({ErrorCode::kInvalidArgument, "a node says hello first", ""});
   if (type == MessageType::kHeartbeat) {

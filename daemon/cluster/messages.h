@@ -9,6 +9,7 @@
 #include "common/base/result.h"
 #include "common/wire/frame.h"
 #include "common/wire/json_members.h"
+#include "common/wire/protocol.h"
 
 #include <string>
 #include <vector>
@@ -41,7 +42,7 @@ struct Signed {
 };
 struct NodeHello {
   static constexpr MessageType kType = MessageType::kHello;
-  int protocol = 1;
+  int protocol = wire::kProtocol;
   std::string build; // version and commit
   std::string boot_id;
   int64_t processors = 0;

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/pass_descriptors.h"
+#include "common/wire/protocol.h"
 #include "daemon/shim/client/attempt_files.h"
 
 #include <cstring>
@@ -142,6 +143,17 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
     close(connection, "wrong token or no hello");
     return false;
   }
+  auto frame = wire::encode(wire::MessageType::kShimHello, events_.make_hello());
+  if (const auto same = wire::check_protocol(hello->protocol, "nsad",
+                                             "start the nsad again that started this attempt");
+      !same) {
+    // The answer lets nsad say both versions, too.
+    if (frame)
+      (void)::send(connection->socket.get(), frame->data(), frame->size(),
+                   MSG_NOSIGNAL | MSG_DONTWAIT);
+    close(connection, same.error().what + "; " + same.error().next);
+    return false;
+  }
   if (daemon_) {
     const ConnectionPtr older = std::exchange(daemon_, nullptr);
     older->greeted = false; // its end is no loss of nsad
@@ -151,7 +163,6 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
   connection->greeted = true;
   daemon_ = connection;
   outbox_.rewind(hello->acknowledged_sequence);
-  auto frame = wire::encode(wire::MessageType::kShimHello, events_.make_hello());
   if (!frame) {
     close(connection, frame.error().what);
     return false;

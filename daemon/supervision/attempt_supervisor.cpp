@@ -98,7 +98,9 @@ void AttemptSupervisor::on_readable() {
   auto received = client_->on_readable();
   if (!received) {
     log::error("control", "the shim's messages cannot be trusted; connecting again",
-               {{"run", options_.key.run}, {"why", received.error().what}});
+               {{"run", options_.key.run},
+                {"why", received.error().what},
+                {"next", received.error().next}});
     disconnect();
     return retry(kReconnectPause);
   }

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/pass_descriptors.h"
+#include "common/wire/protocol.h"
 #include "daemon/proc/cgroup.h"
 #include "daemon/proc/sweep.h"
 #include "daemon/shim/client/attempt_files.h"
@@ -142,6 +143,7 @@ Result<ShimClient> ShimClient::greet(UniqueFd socket, const std::string& token,
                                      uint64_t acknowledged_sequence) {
   ShimClient client(std::move(socket), token, acknowledged_sequence);
   wire::DaemonHello hello;
+  hello.protocol = wire::kProtocol;
   hello.token = token;
   hello.acknowledged_sequence = acknowledged_sequence;
   NSA_TRY(client.send(wire::MessageType::kDaemonHello, hello));
@@ -189,6 +191,10 @@ Status ShimClient::check(const wire::Message& message) {
     NSA_TRY_ASSIGN(wire::ShimHello hello, wire::body_as<wire::ShimHello>(message.body));
     if (hello.token != token_)
       return fail(ErrorCode::kPermission, "what listens there is not the shim of this attempt");
+    NSA_TRY(wire::check_protocol(hello.protocol, "the shim (" + hello.build + ")",
+                                 "start the nsad of that build, or end the run's ranks: nsactl "
+                                 "cancel " +
+                                     hello.run_id));
     if (received_fds_.size() != hello.ranks.size())
       return fail(ErrorCode::kCorrupt, "the shim sent " + std::to_string(received_fds_.size()) +
                                            " progress pages for " +

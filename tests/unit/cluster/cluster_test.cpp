@@ -196,6 +196,25 @@ TEST_F(ClusterTest, ASilentNodeIsLost) {
   EXPECT_TRUE(was_told(Notice::Kind::kLost, "nothing was heard"));
 }
 
+TEST_F(ClusterTest, ANodeOfAnotherProtocolIsRefusedWithBothVersions) {
+  const auto membership = join("node-1", *head_->make_token());
+  ASSERT_TRUE(membership);
+  std::unique_ptr<tls::Link> link;
+  std::optional<Dismissed> dismissed;
+  const auto call =
+      tls::connect(loop_, "127.0.0.1", head_->port(), membership->identity,
+                   [&](Result<std::unique_ptr<tls::Link>> made) { link = std::move(*made); });
+  ASSERT_TRUE(wait_until([&] { return link != nullptr; }));
+  link->start({[&](const wire::Frame& frame) { dismissed = *read_frame<Dismissed>(frame); }, {}});
+  NodeHello hello;
+  hello.protocol = 2;
+  ASSERT_TRUE(link->send(frame_of(hello)));
+  ASSERT_TRUE(wait_until([&] { return dismissed.has_value(); }));
+  EXPECT_EQ(dismissed->what, "node node-1 speaks protocol 2, this program speaks 1");
+  EXPECT_FALSE(dismissed->for_good); // the head may be upgraded
+  EXPECT_FALSE(is("node-1", NodeState::kReady));
+}
+
 TEST_F(ClusterTest, CertificatesAreRenewedOnTheWay) {
   options_.certificate_lifetime = std::chrono::seconds(60); // a third of it and the backdated time
   head_.reset();

@@ -3,12 +3,14 @@
 
 #include "common/base/file.h"
 #include "common/base/text.h"
+#include "common/wire/protocol.h"
 #include "daemon/proc/procfs.h"
 #include "daemon/shim/client/attempt_files.h"
 
 #include <algorithm>
 #include <csignal>
 #include <random>
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace nsa::shim::test {
@@ -108,6 +110,59 @@ TEST(Shim, RefusesAWrongToken) {
   struct stat info{};
   ASSERT_EQ(::stat((attempt.folder() / kSocketName).c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST(Shim, RefusesAnotherProtocolAndAnswersWithItsOwn) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000"});
+  attempt.start();
+  Daemon good(attempt);
+  ASSERT_TRUE(good.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
+  auto socket = connect_socket(attempt.plan.attempt_folder);
+  ASSERT_TRUE(socket);
+  wire::DaemonHello hello;
+  hello.protocol = 2;
+  hello.token = attempt.plan.token;
+  const auto bytes = wire::encode(MessageType::kDaemonHello, hello);
+  ASSERT_EQ(::send(socket->get(), bytes->data(), bytes->size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes->size()));
+  wire::FrameDecoder decoder;
+  std::optional<wire::ShimHello> answer;
+  bool closed = false;
+  ASSERT_TRUE(eventually([&] {
+    char read[1 << 14];
+    const ssize_t got = ::recv(socket->get(), read, sizeof read, MSG_DONTWAIT);
+    if (got > 0) decoder.feed({read, static_cast<size_t>(got)});
+    closed = got == 0;
+    return closed;
+  }));
+  if (auto frame = decoder.next(); frame && *frame)
+    answer = wire::decode_message(**frame)->body.get<wire::ShimHello>();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->protocol, wire::kProtocol);
+  const size_t before = good.heard().size();
+  EXPECT_TRUE(good.hear_until([&](const Daemon& d) { return d.heard().size() > before; }));
+}
+
+TEST(Shim, AClientRefusesAShimOfAnotherProtocol) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd shim(ends[1]);
+  auto client = ShimClient::greet(UniqueFd(ends[0]), "secret", 0);
+  ASSERT_TRUE(client);
+  wire::ShimHello hello;
+  hello.protocol = 2;
+  hello.token = "secret";
+  hello.run_id = "abcde";
+  const auto bytes = wire::encode(MessageType::kShimHello, hello);
+  ASSERT_EQ(::send(shim.get(), bytes->data(), bytes->size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes->size()));
+  const auto received = client->on_readable();
+  ASSERT_FALSE(received);
+  EXPECT_EQ(received.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(received.error().what.find("speaks protocol 2, this program speaks 1"),
+            std::string::npos);
+  EXPECT_NE(received.error().next.find("nsactl cancel abcde"), std::string::npos);
 }
 
 TEST(Shim, ANewerNsadTakesOver) {
