@@ -1,4 +1,4 @@
-# Every library names what it uses, and uses nothing else (docs/design/architecture.md). A library that is
+# Every library names what it uses, and uses nothing else (docs/design/layers.md). A library that is
 # declared later cannot be named, so there are no circles. cmake/Rooms.cmake says which folders may use which.
 # Breaking either is a configure error, not a review comment.
 #

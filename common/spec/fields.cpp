@@ -527,15 +527,15 @@ FieldTable run_fields(RunSpec& s) {
        .minimum = 1,
        .maximum = 1e6,
        .unit = "seconds",
-       .meaning = "limit of every phase until the first step has completed",
+       .meaning = "limit of each phase of a step, until the first step has completed",
        .on_resume = OnResume::kFree},
       {.key = "hang.checkpoint_seconds",
        .at = &s.hang.checkpoint_seconds,
        .minimum = 1,
        .maximum = 1e6,
        .unit = "seconds",
-       .meaning = "limit of a checkpoint until its duration is learned; also the limit of reading "
-                  "one back",
+       .meaning = "limit of a checkpoint until its duration is learned; also of reading one back, "
+                  "of shut-down, and of waiting for a shard (data.follow)",
        .on_resume = OnResume::kFree},
       {.key = "hang.evaluation_seconds",
        .at = &s.hang.evaluation_seconds,
