@@ -1,6 +1,6 @@
 // n ranks with parts of a global batch against one rank with all of it: the whole model, its
 // gradients, losses and weights, through the real reducer and the real collectives. On GPUs:
-// tests/gpu/train/ranks_test.cpp.
+// tests/gpu/step/ranks_test.cpp.
 #include "tests/support/ranks_training.h"
 #include "tests/support/small_model.h"
 #include "tests/support/temporary_folder.h"
