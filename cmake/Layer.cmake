@@ -47,8 +47,9 @@ function(nsa_optimize target folder)
   endif()
 endfunction()
 
-# Some sources of a library are compiled as one, since most of the time goes to what their headers have in common. Names in
-# anonymous namespaces must differ among them. 1: each by itself, which shows a source that lacks an #include.
+# Some sources of a library are compiled as one, since most of the time goes to what their headers have in common.
+# Names in anonymous namespaces must differ among them. 1: each by itself, which shows a source that lacks an
+# #include.
 set(NSA_SOURCES_AT_ONCE 4 CACHE STRING "Sources of a library that are compiled as one")
 function(nsa_compile_together target)
   if(NSA_SOURCES_AT_ONCE GREATER 1)

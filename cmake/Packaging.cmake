@@ -1,6 +1,6 @@
-# `cmake --install`: bin/, lib/ and share/, which tools/make-archive, make-wheel and make-debian-package pack. They run on another
-# x86-64 Linux with the same torch version. The small libraries travel in lib/; LibTorch does not: it is found beside
-# the archive's bin/ as torch/ (a link to the torch folder of a Python environment; docs/install.md).
+# `cmake --install`: bin/, lib/ and share/, which tools/make-archive, make-wheel and make-debian-package pack. They
+# run on another x86-64 Linux with the same torch version. The small libraries travel in lib/; LibTorch does not: it
+# is found beside the archive's bin/ as torch/ (a link to the torch folder of a Python environment; docs/install.md).
 foreach(pair "nsa_runtime_dependencies|programs" "nsa_bench_dependencies|bench")
   string(REPLACE "|" ";" pair "${pair}")
   list(GET pair 0 dependencies)

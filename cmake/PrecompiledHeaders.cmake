@@ -6,7 +6,8 @@
 #   nsa_use_precompiled_header(TARGET [TEST])
 #   nsa_use_precompiled_json(TARGET)
 #
-# Every source still includes what it uses; `-DNSA_PRECOMPILED_HEADERS=OFF -DNSA_SOURCES_AT_ONCE=1` shows one that does not.
+# Every source still includes what it uses; `-DNSA_PRECOMPILED_HEADERS=OFF -DNSA_SOURCES_AT_ONCE=1` shows one that
+# does not.
 option(NSA_PRECOMPILED_HEADERS "Share parsed headers of LibTorch and JSON between sources" ON)
 
 # GCC accepts a precompiled header only under the flags that it was made with. Programs would get

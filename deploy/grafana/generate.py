@@ -1,5 +1,5 @@
-"""Writes deploy/grafana/dashboards/*.json from panels.py with grafana-foundation-sdk, whose types are made of Grafana's own
-schema. `tools/dashboards` runs it in an environment of its own; with --check it writes nothing and says what is stale.
+"""Writes deploy/grafana/dashboards/*.json from panels.py with grafana-foundation-sdk. Its types are made of Grafana's
+own schema. `tools/dashboards` runs it in an environment of its own; with --check it writes nothing and says what is stale.
 """
 import json
 import pathlib
